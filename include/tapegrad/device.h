@@ -36,8 +36,9 @@ typedef int tg_formula;
 TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
-/* Evaluates the formula on doubles. A test of a device can compare slot map with this function. in[] has the inputs,
- * and p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is NULL. */
+/* Evaluates the formula on doubles. A test of a device can compare the results of its slot `map` with those of this
+ * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in` is NULL or f is out
+ * of range. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 /* TG_SUMSQ is the sum of squares. */
@@ -81,7 +82,8 @@ typedef struct tg_gemm {
  * digits). In this way the elements of a shard take the draws of their positions in the global tensor. The innermost
  * stride is mostly 1, so that neighboring elements take consecutive draws.
  *
- * If rows is not NULL, n is above 0, and the outermost digit i counts as rows[i].
+ * rows may be given if n is above 0, and is NULL otherwise. If it is given, the element whose outermost digit is i uses
+ * rows[i] in place of i.
  *
  * In a captured step (capture.h), `captured` points to three numbers on the device, which change between replays. Its
  * seed replaces rng.seed. Its stream and its counter are added to those of rng. */
@@ -94,18 +96,18 @@ typedef struct tg_draws {
     const int64_t *rows;    /* memory of the device, contiguous; NULL for all ops but tg_dropout_rows */
 } tg_draws;
 
-/* Returns the number of the draw that the element at this row-major position takes, without `captured`; 0 if d is
- * NULL. The host must be able to read d->rows. */
+/* Returns the number of the draw that the element at this row-major position takes; 0 if d is NULL. Ignores
+ * d->captured. The host must be able to read d->rows. */
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g, and each
  * head of k and v serves h / g heads of q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if
  * the mask is float. The matrix of all scores is never stored.
  *
- * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head h also
- * has the score sink[h], which belongs to no key. Slot attention writes top and mass, both [b,h,sq]; slot
- * attention_grad reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or 0
- * if the row has no score. top and mass are float32 (float64 for float64).
+ * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
+ * has the score sink[u], which belongs to no key. Slot `attention` writes top and mass, both [b,h,sq]; slot
+ * `attention_grad` reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or
+ * 0 if the row has no score. top and mass are float32 (float64 for float64).
  *
  * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
  * ((e * h + u) * sq + i) * sk + j.
@@ -114,14 +116,15 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * - j <= p, if causal;
  * - j <= p + right, if right_bound;
  * - j >= p - left, if left_bound;
- * - j < lengths[b], if lengths is given;
+ * - j < lengths[e] in batch entry e, if lengths is given;
  * - the mask is true there, if the mask is bool.
  *
  * A query that sees no key gives zeros.
  *
  * starts_q and starts_k, if given, pack several sequences into one batch entry. Sequence s has the queries from
  * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
- * its own sequence. p is then counted so that p of the last query of a sequence is the last key of that sequence. */
+ * its own sequence. p is then i + c in place of i + sk - sq. Each sequence has its own c, chosen so that p of its last
+ * query is the index of its last key. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
@@ -132,11 +135,12 @@ typedef struct tg_attention_args {
     tg_array lengths;          /* [b], int64, in [0, sk] */
     /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
     tg_array starts_q, starts_k;
-    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of the array that
-     * starts_q and starts_k form together, starts_q first. NULL means that these arrays are known to be valid. */
+    /* In slot `attention`: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
+     * starts_k. The entries of starts_k are numbered after those of starts_q. NULL means that these arrays are known to
+     * be valid. */
     int64_t *bad;
     tg_draws draws;
-    tg_array gout, gq, gk, gv; /* in slot attention_grad; data NULL means that a gradient is not wanted */
+    tg_array gout, gq, gk, gv; /* in slot `attention_grad`; data NULL means that a gradient is not wanted */
     bool add_q, add_k, add_v;  /* add to gq, gk, gv instead of overwriting them */
     tg_array gmask, gsink;     /* gmask has the strides of mask, and is summed along dims of stride 0 */
     bool add_mask, add_sink;   /* add to gmask, gsink instead of overwriting them */
@@ -153,31 +157,33 @@ typedef struct tg_norm_args {
     bool add_x, add_w, add_b; /* add to gx, gw, gb instead of overwriting them */
 } tg_norm_args;
 
-/* Cross-entropy of logits [rows, classes], each row contiguous, with target [rows], int64.
+/* Cross-entropy of logits [rows, columns], each row contiguous, with target [rows], int64. There is one column for each
+ * class, unless the logits are a shard (below).
  *
  * With smoothing s, as PyTorch defines it, loss[r] = (1 - s) * -log(p[target]) + s * mean(-log(p)), where p are the
  * probabilities of row r. If the target is ignore_index, loss[r] is 0. If a target is out of range, which is a data
  * error, bad[0] receives 1 + the number of the first such row.
  *
- * Slot cross_entropy writes top and mass, and slot cross_entropy_grad reads them. top[r] is the greatest logit of the
- * row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0. The
- * probability of a logit x is exp(x - top[r]) / mass[r]. A single number, log(sum(exp(x))), would lose precision where
- * logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits.
+ * Slot `cross_entropy` writes top and mass, and slot `cross_entropy_grad` reads them. top[r] is the greatest logit of
+ * the row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0.
+ * The probability of a logit x is exp(x - top[r]) / mass[r]. top and mass are two numbers because one,
+ * log(sum(exp(x))), would lose precision where logits are large. top, mass and loss are float32 (float64 for float64).
+ * glogits may be the memory of logits.
  *
  * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
- * possibly none. Targets are in [0, classes). Slot cross_entropy then writes the top and the mass of these columns
- * only. Instead of the loss it writes the shard's part of the loss: loss[r] is hit - s / classes * sum(d), where d of a
- * logit x is x - top[r] (x if mass[r] is 0). hit is -(1 - s) * d of the target, or 0 if the target is not in these
- * columns. From the parts the caller computes the loss of the whole row, which has the logits of all shards. It changes
- * each part to what the part would be with the top of the whole row, and adds log(mass of the whole row) to their sum.
- * Slot cross_entropy_grad gets the top and the mass of whole rows. */
+ * possibly none. Targets are in [0, classes). Slot `cross_entropy` then writes the top and the mass of these columns
+ * only. Instead of the loss it writes the shard's part of the loss: loss[r] = hit - s / classes * sum(d). Here d(x) is
+ * x - top[r] for each logit x of these columns (x itself if mass[r] is 0), and `hit` is -(1 - s) * d(logit of the
+ * target), or 0 if the target is not in these columns. The whole row is the row with the logits of all shards. To get
+ * its loss, the caller corrects each part for the difference between the shard's top and the top of the whole row, sums
+ * the parts, and adds log(mass of the whole row). Slot `cross_entropy_grad` gets the top and the mass of whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
     int64_t first, classes; /* both 0 if the logits are whole */
     double smoothing;
     int64_t *bad;
-    tg_array gloss, glogits; /* in slot cross_entropy_grad */
+    tg_array gloss, glogits; /* in slot `cross_entropy_grad` */
     bool add;                /* add to glogits instead of overwriting it */
 } tg_cross_entropy_args;
 
@@ -190,8 +196,9 @@ typedef struct tg_adamw_args tg_adamw_args;
  *
  * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are among the eight core ones
  * (TG_F32 to TG_BOOL). If `add` is true, a slot adds to the output. Otherwise it overwrites the output and does not
- * read it; (+)= below stands for both. Outputs do not overlap inputs, except that the output of an element-wise slot
- * may be exactly one of its inputs. */
+ * read it; (+)= below stands for both. Outputs do not overlap inputs, but the output of an element-wise slot may be
+ * exactly one of its inputs, and glogits may be logits. What is said of bad[0] holds for a device without slot `poll`;
+ * others report data errors through poll. */
 struct tg_device_ops {
     size_t size;
     const char *name;
@@ -204,7 +211,8 @@ struct tg_device_ops {
     /* Returns memory of the device. Returns NULL if there is none left; the library then records the error. */
     void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align);
     void (*free)(tg_ctx *ctx, void *p, size_t bytes);
-    /* Copies bytes. When it returns, it has read or filled the host's memory, which may then be used for other data. */
+    /* Copies bytes. When it returns, host memory that it reads may be reused, and host memory that it fills is
+     * complete. */
     tg_status (*copy)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
     tg_status (*sync)(tg_ctx *ctx); /* makes the host wait until all queued work is done */
     /* Makes *event stand for the present end of the queue. Creates the event if *event is NULL. */
@@ -223,14 +231,15 @@ struct tg_device_ops {
     tg_status (*fill)(tg_ctx *ctx, tg_array out, double value);
     /* out[i] = start + i * step, where i is the row-major position. */
     tg_status (*iota)(tg_ctx *ctx, tg_array out, double start, double step);
-    /* out (+)= scale * the reduction of in. out has the ndim of in, and size 1 (or stride 0) in the reduced dims. Sums
-     * run in a fixed order. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim; of equal elements,
-     * that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
+    /* out (+)= scale * the reduction of `in`. The array `out` has the ndim of `in`, and size 1 (or stride 0) in the
+     * reduced dims. Sums run in a fixed order. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim; of
+     * equal elements, that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
-    /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index is int64 or int32, and has the shape of
-     * out, with stride 0 in broadcast dims. put_add is the reverse: dst[.., index[.., i, ..], ..] += src[.., i, ..]. It
-     * adds in row-major order of src, so that sums have a fixed order.
+    /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. put_add is the reverse:
+     * dst[.., index[.., i, ..], ..] += src[.., i, ..]. It adds in row-major order of src, so that sums have a fixed
+     * order. index is int64 or int32. It has the shape of out in take, and of src in put_add, with stride 0
+     * in broadcast dims.
      *
      * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
      * index, unless bad is NULL. */
@@ -266,15 +275,16 @@ struct tg_device_ops {
     /* Like put_add, but overwrites elements of dst. If several elements of src go to the same element of dst, the last
      * one in row-major order wins. */
     tg_status (*put)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the host does so, and copies the numbers from
-     * the device and back. */
+    /* Computes the scalars that one step of an optimizer needs (step.h) from the optimizer's state. If the slot is
+     * NULL, the library computes them on the host: it copies the optimizer's state from the device, and the scalars
+     * back. */
     tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a);
     /* Makes the optimizer's step for n parameters a[0] to a[n - 1] (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
     /* Returns TG_ERR_DATA if kernels have found a data error, such as an index out of range, since the last call. The
-     * library calls poll at each reset of a tape. An error must be reported by the second reset after the work was
-     * queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, they write it before they
-     * return. */
+     * library calls poll at each reset of a tape. poll must report an error no later than at the second reset after the
+     * work was queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, the slots write bad[0]
+     * before they return. */
     tg_status (*poll)(tg_ctx *ctx);
     /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet.
      * Otherwise leaves *sum unchanged. The addition is queued like other work. A device has both poll and fault_sum, or
@@ -289,7 +299,7 @@ struct tg_device_ops {
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
     void (*capture_free)(tg_ctx *ctx, void *graph);
     /* Copies that run in parallel with kernels (work.h). A device has all five slots, or none. If it has none, the
-     * library makes these copies with slot copy, and each is complete when the call returns.
+     * library makes these copies with slot `copy`, and each is complete when the call returns.
      *
      * host_alloc returns host memory that the device can read and write by itself. It returns NULL, without an error,
      * if no more is available. copy_async copies between such memory and the device. The copy runs after the work that
@@ -298,21 +308,21 @@ struct tg_device_ops {
     void *(*host_alloc)(tg_ctx *ctx, size_t bytes);
     void (*host_free)(tg_ctx *ctx, void *p, size_t bytes);
     tg_status (*copy_async)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
-    bool (*event_test)(tg_ctx *ctx, void *event); /* returns whether the event has been reached, or has failed */
+    bool (*event_test)(tg_ctx *ctx, void *event); /* true: reached, or failed; false: not yet */
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* makes the host wait for the event */
 };
 
-/* Return the table of the context's device, and the state that its slot open has set. */
+/* Return the table of the context's device, and the state that its slot `open` has set. */
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
 /* Calls body on ranges that together cover [0, n), on the threads of the context or by tg_config.parallel_for. The
  * threads choose where the ranges begin and end, so results must not depend on that. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
-/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES
- * blocks, numbered from 0; `slot` is the number of one. A block is kept, and the next call with its number returns it
- * again. Returns NULL after recording an error. */
+/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES blocks, and
+ * `block` is the number of the wanted one, from 0. A block is kept, and the next call with its number returns it again.
+ * Returns NULL after recording an error. */
 enum { TG_WORKSPACES = 8 };
-TG_API void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes);
+TG_API void *tg_workspace(tg_ctx *ctx, int block, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -24,8 +24,8 @@ typedef struct tg_gradcheck_opts {
     /* Step in (0, 1], relative to max(1, |x|). TG_AUTO means that the step is chosen for each element by its estimated
      * error. */
     double eps;
-    /* Absolute and relative tolerance, 0 or more. TG_AUTO means 1e-5 for atol and 1e-3 for rtol. For tg_gradcheck_op it
-     * means an rtol of the sample's, and 1e-3 * rtol for atol. */
+    /* Absolute and relative tolerance, 0 or more. TG_AUTO means 1e-5 for atol and 1e-3 for rtol; for
+     * tg_gradcheck_op it means the sample's rtol, and 1e-3 * rtol for atol. */
     double atol, rtol;
     /* Number of random directions for each input, along which the check compares instead of element by element. They
      * are vectors of signs and Gaussian vectors in turn. 0, the default, means none: every element is compared. */

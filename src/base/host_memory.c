@@ -50,20 +50,20 @@ int64_t tg_workspace_bytes(const tg_ctx *ctx) {
     return bytes;
 }
 
-void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
+void *tg_workspace(tg_ctx *ctx, int block, size_t bytes) {
     if (!ctx) return NULL;
     tg_runtime *r = tg_runtime_of(ctx);
-    if (slot < 0 || slot >= TG_WORKSPACES) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
+    if (block < 0 || block >= TG_WORKSPACES) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: block %d, expected 0 to %d", block, TG_WORKSPACES - 1);
         return NULL;
     }
-    if (r->workspace[slot].bytes >= bytes && r->workspace[slot].p) return r->workspace[slot].p;
+    if (r->workspace[block].bytes >= bytes && r->workspace[block].p) return r->workspace[block].p;
     const tg_allocator *a = &r->allocator;
     /* A workspace gets 1/8 more than requested, so that slowly growing requests do not reallocate it each time. */
     size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
-    tg_host_free(ctx, r->workspace[slot].p, r->workspace[slot].bytes);
-    r->workspace[slot].p = NULL;
-    r->workspace[slot].bytes = 0;
+    tg_host_free(ctx, r->workspace[block].p, r->workspace[block].bytes);
+    r->workspace[block].p = NULL;
+    r->workspace[block].bytes = 0;
     size_t available = tg_memory_available(ctx);
     if (want > available) want = bytes;
     bool fits = want <= available && want < PTRDIFF_MAX;
@@ -73,7 +73,7 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
         tg_memory_fail(ctx, want, " of workspace");
         return NULL;
     }
-    r->workspace[slot].p = p;
-    r->workspace[slot].bytes = want;
+    r->workspace[block].p = p;
+    r->workspace[block].bytes = want;
     return p;
 }

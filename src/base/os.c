@@ -16,7 +16,7 @@ static size_t whole_pages(size_t bytes) {
     return (bytes + page - 1) / page * page;
 }
 
-/* Returns a mapping that begins at a multiple of HUGE_PAGE, so that the kernel can use huge pages for the whole block.
+/* Returns a mapping that begins at a multiple of HUGE_PAGE, so that huge pages can back it from its first byte on.
  * To get one, maps more bytes than requested and unmaps what lies before and after the block. */
 static void *map(size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;

@@ -1,4 +1,4 @@
-/* The sample inputs of an op, as tensors. Tests, `tapegrad gradcheck` and the benchmarks run the ops of the table with
+/* The sample inputs of an op, as tensors. Tests, `tapegrad gradcheck` and the benchmarks run the library's ops with
  * them. */
 #ifndef TG_SAMPLES_H
 #define TG_SAMPLES_H
@@ -7,7 +7,7 @@
 
 typedef struct tg_case_opts {
     tg_dtype dtype; /* dtype of float inputs whose sample names no dtype */
-    tg_dtype grid;  /* values are rounded to what this dtype can represent; 0 means the field dtype */
+    tg_dtype grid;  /* values are also rounded to what the dtype `grid` can represent; 0: to `dtype` only */
     uint64_t seed;
     /* Floats are changed at random by up to this relative amount. The change that this causes in the results shows how
      * ill-conditioned the sample is. */
@@ -21,7 +21,7 @@ typedef struct tg_case {
     tg_ctx *ctx;
     const tg_op *op;
     const tg_sample *sample;
-    int n_in, n_out; /* n_out: number of outputs, or TG_CASE_OUTPUTS if infer sets their number */
+    int n_in, n_out; /* n_out: TG_CASE_OUTPUTS, the maximum, if only the op's infer knows the number of outputs */
     tg_tensor *in[TG_SAMPLE_INPUTS];
 } tg_case;
 

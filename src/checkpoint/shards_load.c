@@ -237,5 +237,5 @@ static tg_status check_and_load(tg_shards *s, const char *dir, const void *site)
 
 tg_status tg_shards_load(tg_shards *s, const char *dir) {
     if (!s) return TG_ERR_ARGUMENT;
-    return tg_comm_missed(tg_parallel_world(s->p), check_and_load(s, dir, TG_SITE));
+    return tg_comm_note_missed(tg_parallel_world(s->p), check_and_load(s, dir, TG_SITE));
 }

@@ -217,5 +217,5 @@ static tg_status check_and_save(tg_shards *s, const char *dir) {
 
 tg_status tg_shards_save(tg_shards *s, const char *dir) {
     if (!s) return TG_ERR_ARGUMENT;
-    return tg_comm_missed(tg_parallel_world(s->p), check_and_save(s, dir));
+    return tg_comm_note_missed(tg_parallel_world(s->p), check_and_save(s, dir));
 }

@@ -9,7 +9,7 @@
  * first. */
 static const tg_comm inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .size = 1, .axis = TG_MAX_AXES};
 
-tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
+tg_status tg_comm_note_missed(const tg_comm *c, tg_status s) {
     if (s != TG_OK && c && c->ops && c->size > 1) tg_ctx_skip(c->ctx);
     return s;
 }
@@ -248,7 +248,7 @@ static tg_status check_split(const tg_comm *c, tg_axis axis) {
 }
 
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
-    if (tg_comm_missed(c, check_split(c, axis)) != TG_OK) return tg_comm_or_inert(NULL);
+    if (tg_comm_note_missed(c, check_split(c, axis)) != TG_OK) return tg_comm_or_inert(NULL);
     tg_ctx *ctx = c->ctx;
     size_t n = (size_t)c->size;
     colored *all = tg_host_alloc(ctx, n * sizeof *all);
@@ -256,7 +256,7 @@ tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis
     tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis, TG_SITE) : tg_comm_or_inert(NULL);
     tg_host_free(ctx, ranks, n * sizeof *ranks);
     tg_host_free(ctx, all, n * sizeof *all);
-    tg_comm_missed(c, ctx->run.status);
+    tg_comm_note_missed(c, ctx->run.status);
     return g;
 }
 

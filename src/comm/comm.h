@@ -103,7 +103,7 @@ typedef struct tg_group_end {
 bool tg_comm_ok(const tg_comm *c);
 /* Called with the status s of an attempt to start a collective call on c. If s is an error, this rank has missed the
  * call, and its peers are notified so that they do not wait for this rank. Returns s. */
-tg_status tg_comm_missed(const tg_comm *c, tg_status s);
+tg_status tg_comm_note_missed(const tg_comm *c, tg_status s);
 /* Makes a communicator over the state of a transport. recorder: the function takes over the caller's reference; NULL:
  * the communicator gets a recorder of its own. Returns NULL after recording the error; state is then not closed. */
 tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder);

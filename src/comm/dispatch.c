@@ -322,7 +322,7 @@ static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
 
 /* Notifies the peers that this rank misses the call, so that they do not wait for it. Returns NULL. */
 static tg_work *miss(tg_comm *c) {
-    tg_comm_missed(c, TG_ERR_ABORTED);
+    tg_comm_note_missed(c, TG_ERR_ABORTED);
     return NULL;
 }
 

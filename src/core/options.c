@@ -8,7 +8,8 @@ static const tg_field config_fields[] = {
     TG_FIELD(tg_config, seed, UINT64, "Seed of the default random stream."),
     TG_FIELD(tg_config, threads, INT, "Number of threads, 1 to 1024; TG_AUTO: one per core."),
     TG_FIELD(tg_config, dtype, DTYPE, "Default dtype of new tensors, a float; TG_DTYPE_DEFAULT: TG_F32."),
-    TG_FIELD(tg_config, isa, TEXT,
+    TG_FIELD(
+        tg_config, isa, TEXT,
         "The CPU kernels: \"portable\", \"avx2\", \"avx512\" or \"avx512_bf16\"; NULL: the best that the CPU runs."),
     TG_FIELD(tg_config, check, BOOL, "Turns check mode on."),
     TG_FIELD_OF(tg_config, allocator, STRUCT, "tg_allocator", "Provides host memory; all NULL: the system does."),
@@ -18,7 +19,7 @@ static const tg_field config_fields[] = {
     TG_FIELD_OF(tg_config, log_user, POINTER, "void", "First argument of log."),
     TG_FIELD(tg_config, deadline, DOUBLE, "Seconds for which a collective may wait, above 0."),
     TG_FIELD_OF(tg_config, files, POINTER, "tg_file_ops",
-        "Used instead of the system's file calls; NULL: the system's."),
+                "Used instead of the system's file calls; NULL: the system's."),
     TG_FIELD(tg_config, memory, INT64, "Limit in bytes on live tensors plus workspaces, 1 or more; TG_NONE: no limit."),
 };
 const tg_struct tg_config_struct = TG_STRUCT(tg_config, CONFIG, config_fields, "The configuration of a context.");

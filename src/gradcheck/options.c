@@ -6,9 +6,9 @@
 static const tg_field gradcheck_fields[] = {
     TG_FIELD(tg_gradcheck_opts, eps, DOUBLE, "Step, in (0, 1]; TG_AUTO: chosen for each element."),
     TG_FIELD(tg_gradcheck_opts, atol, DOUBLE,
-        "Absolute tolerance, 0 or more; TG_AUTO: 1e-5, or by the sample of an op."),
+             "Absolute tolerance, 0 or more; TG_AUTO: 1e-5, or by the sample of an op."),
     TG_FIELD(tg_gradcheck_opts, rtol, DOUBLE,
-        "Relative tolerance, 0 or more; TG_AUTO: 1e-3, or by the sample of an op."),
+             "Relative tolerance, 0 or more; TG_AUTO: 1e-3, or by the sample of an op."),
     TG_FIELD(tg_gradcheck_opts, projections, INT, "Number of random directions for each input; 0: every element."),
     TG_FIELD(tg_gradcheck_opts, seed, UINT64, "Seed of the cotangents and directions."),
     TG_FIELD(tg_gradcheck_opts, no_extras, BOOL, "Skips the additional checks."),

@@ -101,8 +101,8 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
 enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
 
 /* Reserves `bytes` bytes of this block of work memory for the calls of arena_take. */
-static inline tg_status arena_open(tg_ctx *ctx, arena *m, int slot, size_t bytes) {
-    m->at = tg_workspace(ctx, slot, bytes ? bytes : 1);
+static inline tg_status arena_open(tg_ctx *ctx, arena *m, int block, size_t bytes) {
+    m->at = tg_workspace(ctx, block, bytes ? bytes : 1);
     return m->at ? TG_OK : TG_ERR_MEMORY;
 }
 

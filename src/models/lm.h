@@ -162,7 +162,7 @@ struct tg_gpt_cache {
 tg_status tg_lm_enter(const tg_module *lm, const tg_tape *t, const char *who);
 /* Does what tg_lm_enter does, and fails if lm is only a part of a model. */
 tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *who);
-/* Returns y. After an error, notifies the other tp ranks that this rank has missed a collective (tg_comm_missed). */
+/* Returns y. After an error, tells the other tp ranks that this rank misses a collective (tg_comm_note_missed). */
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y);
 /* Checks the dtype and the shape of ids whose positions begin at `offset`. */
 tg_status tg_lm_check_ids(const tg_module *lm, tg_tensor *ids, int64_t offset);

@@ -38,8 +38,8 @@ static bool is_in(const tg_optim *o, const tg_tensor *p) {
 static tg_schedule schedule_of(const tg_lm_rates *r, param_kind kind, double width) {
     double lr = kind == EMBEDDING ? r->embed_lr : r->lr, min = kind == EMBEDDING ? r->embed_min_lr : r->min_lr;
     double by = kind == MATRIX ? width : 1;
-    tg_schedule s;
-    tg_options_complete(&s, &tg_schedule_struct, r->schedule);
+    tg_schedule s = {TG_SCHEDULE_DEFAULTS};
+    if (r->schedule) s = *r->schedule;
     s.start_lr = s.lr > 0 ? s.start_lr / s.lr * lr / by : 0;
     s.lr = lr / by;
     s.min_lr = min / by;
@@ -99,6 +99,7 @@ static tg_status check_modules(tg_module *const *lm, int n, const tg_optim *o) {
 
 tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rates *given) {
     tg_lm_rates r;
+    tg_schedule schedule;
     int group[KINDS] = {-1, -1, -1};
     if (!lm || n < 1 || !lm[0]) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = lm[0]->ctx;
@@ -106,6 +107,8 @@ tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rat
     TG_TRY(check_modules(lm, n, o));
     if (!given) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_groups: the rates are NULL");
     TG_TRY(tg_options(ctx, &r, &tg_lm_rates_struct, given, "tg_lm_groups: the rates"));
+    TG_TRY(tg_options(ctx, &schedule, &tg_schedule_struct, r.schedule, "tg_lm_groups: the schedule"));
+    if (r.schedule) r.schedule = &schedule;
     if (r.embed_lr == TG_AUTO) r.embed_lr = r.lr;
     if (r.embed_min_lr == TG_AUTO) r.embed_min_lr = r.min_lr;
     TG_TRY(check_rates(ctx, &r));

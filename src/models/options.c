@@ -7,13 +7,13 @@
 static const tg_enum_value gpt_arch_values[] = {TG_ENUM_VALUE(TG_GPT2), TG_ENUM_VALUE(TG_LLAMA)};
 const tg_enum tg_gpt_arch_enum = TG_ENUM(tg_gpt_arch, "TG_", gpt_arch_values);
 
-static const tg_enum_value gpt_recompute_values[] = {
-    TG_ENUM_VALUE(TG_GPT_KEEP), TG_ENUM_VALUE(TG_GPT_FULL), TG_ENUM_VALUE(TG_GPT_SELECTIVE),
-    TG_ENUM_VALUE(TG_GPT_DISTRIBUTED)};
+static const tg_enum_value gpt_recompute_values[] = {TG_ENUM_VALUE(TG_GPT_KEEP), TG_ENUM_VALUE(TG_GPT_FULL),
+                                                     TG_ENUM_VALUE(TG_GPT_SELECTIVE),
+                                                     TG_ENUM_VALUE(TG_GPT_DISTRIBUTED)};
 const tg_enum tg_gpt_recompute_enum = TG_ENUM(tg_gpt_recompute, "TG_GPT_", gpt_recompute_values);
 
-static const tg_enum_value gpt_wgrad_values[] = {
-    TG_ENUM_VALUE(TG_WGRAD_FUSED), TG_ENUM_VALUE(TG_WGRAD_PLAIN), TG_ENUM_VALUE(TG_WGRAD_DEFERRED)};
+static const tg_enum_value gpt_wgrad_values[] = {TG_ENUM_VALUE(TG_WGRAD_FUSED), TG_ENUM_VALUE(TG_WGRAD_PLAIN),
+                                                 TG_ENUM_VALUE(TG_WGRAD_DEFERRED)};
 const tg_enum tg_gpt_wgrad_enum = TG_ENUM(tg_gpt_wgrad, "TG_WGRAD_", gpt_wgrad_values);
 
 static const tg_enum_value lm_names_values[] = {TG_ENUM_VALUE(TG_LM_NAMES_LLAMA), TG_ENUM_VALUE(TG_LM_NAMES_GPT2)};
@@ -78,7 +78,7 @@ static const tg_field lm_config_fields[] = {
     TG_FIELD(tg_lm_config, mtp, INT, "Number of depths of multi-token prediction."),
     TG_FIELD(tg_lm_config, mtp_weight, DOUBLE, "Weight of their losses, above 0."),
     TG_FIELD(tg_lm_config, mup_base, DOUBLE,
-        "Hidden size of the base model of the maximal update parametrization; TG_NONE: it is not used."),
+             "Hidden size of the base model of the maximal update parametrization; TG_NONE: it is not used."),
     TG_FIELD_OF(tg_lm_config, recompute, ENUM, "tg_gpt_recompute", "Which activations are recomputed."),
     TG_FIELD_OF(tg_lm_config, wgrad, ENUM, "tg_gpt_wgrad", "When weight gradients are computed."),
     TG_FIELD_OF(tg_lm_config, backend, ENUM, "tg_lm_backend", "How attention is computed."),

@@ -3,9 +3,9 @@
 
 #include "base/options.h"
 
-static const tg_enum_value init_kind_values[] = {
-    TG_ENUM_VALUE(TG_INIT_NORMAL), TG_ENUM_VALUE(TG_INIT_UNIFORM), TG_ENUM_VALUE(TG_INIT_TRUNCATED),
-    TG_ENUM_VALUE(TG_INIT_CONSTANT), TG_ENUM_VALUE(TG_INIT_CALL)};
+static const tg_enum_value init_kind_values[] = {TG_ENUM_VALUE(TG_INIT_NORMAL), TG_ENUM_VALUE(TG_INIT_UNIFORM),
+                                                 TG_ENUM_VALUE(TG_INIT_TRUNCATED), TG_ENUM_VALUE(TG_INIT_CONSTANT),
+                                                 TG_ENUM_VALUE(TG_INIT_CALL)};
 const tg_enum tg_init_kind_enum = TG_ENUM(tg_init_kind, "TG_INIT_", init_kind_values);
 
 static const tg_field buffer_fields[] = {

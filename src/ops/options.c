@@ -3,14 +3,13 @@
 
 #include "base/options.h"
 
-static const tg_enum_value loss_reduction_values[] = {
-    TG_ENUM_VALUE(TG_LOSS_MEAN), TG_ENUM_VALUE(TG_LOSS_SUM), TG_ENUM_VALUE(TG_LOSS_NONE),
-    TG_ENUM_VALUE(TG_LOSS_BATCH_MEAN)};
+static const tg_enum_value loss_reduction_values[] = {TG_ENUM_VALUE(TG_LOSS_MEAN), TG_ENUM_VALUE(TG_LOSS_SUM),
+                                                      TG_ENUM_VALUE(TG_LOSS_NONE), TG_ENUM_VALUE(TG_LOSS_BATCH_MEAN)};
 const tg_enum tg_loss_reduction_enum = TG_ENUM(tg_loss_reduction, "TG_LOSS_", loss_reduction_values);
 
-static const tg_enum_value smoothing_values[] = {
-    TG_ENUM_VALUE(TG_SMOOTHING_TORCH), TG_ENUM_VALUE(TG_SMOOTHING_MEGATRON),
-    TG_ENUM_VALUE(TG_SMOOTHING_MEGATRON_PARTITION)};
+static const tg_enum_value smoothing_values[] = {TG_ENUM_VALUE(TG_SMOOTHING_TORCH),
+                                                 TG_ENUM_VALUE(TG_SMOOTHING_MEGATRON),
+                                                 TG_ENUM_VALUE(TG_SMOOTHING_MEGATRON_PARTITION)};
 const tg_enum tg_smoothing_enum = TG_ENUM(tg_smoothing, "TG_SMOOTHING_", smoothing_values);
 
 static const tg_field solve_fields[] = {
@@ -25,9 +24,9 @@ static const tg_field attention_fields[] = {
     TG_FIELD(tg_attention_opts, scale, DOUBLE, "Factor of the scores, 0 or more; TG_AUTO: 1 / sqrt(dk)."),
     TG_FIELD(tg_attention_opts, dropout, DOUBLE, "Probability of dropout of the attention weights, in [0, 1)."),
     TG_FIELD(tg_attention_opts, left, INT64,
-        "Keys before its own position to which a query attends, 0 or more; TG_NONE: all."),
+             "Keys before its own position to which a query attends, 0 or more; TG_NONE: all."),
     TG_FIELD(tg_attention_opts, right, INT64,
-        "Keys after its own position to which a query attends, 0 or more; TG_NONE: all."),
+             "Keys after its own position to which a query attends, 0 or more; TG_NONE: all."),
     TG_FIELD(tg_attention_opts, mask, TENSOR, "Bool: hides keys where it is false. Float: is added to the scores."),
     TG_FIELD(tg_attention_opts, sink, TENSOR, "One more logit for each head in the denominator of each softmax."),
     TG_FIELD(tg_attention_opts, lengths, TENSOR, "Number of keys of each batch element that are not padding."),
@@ -47,7 +46,7 @@ const tg_struct tg_conv_opts_struct = TG_STRUCT(tg_conv_opts, CONV, conv_fields,
 
 static const tg_field pool_fields[] = {
     TG_FIELD_ARRAY(tg_pool_opts, stride, INT64,
-        "Distances between the starts of windows, 1 or more; TG_AUTO: the size of the window."),
+                   "Distances between the starts of windows, 1 or more; TG_AUTO: the size of the window."),
     TG_FIELD_ARRAY(tg_pool_opts, padding, INT64, "Numbers of elements that are added at each end."),
     TG_FIELD_ARRAY(tg_pool_opts, dilation, INT64, "Max pools: distances between the elements of a window, 1 or more."),
     TG_FIELD(tg_pool_opts, exclude_padding, BOOL, "Mean pools: divides by the number of elements of x in the window."),
@@ -59,7 +58,7 @@ static const tg_field cross_entropy_fields[] = {
     TG_FIELD(tg_cross_entropy_opts, label_smoothing, DOUBLE, "Amount of label smoothing, in [0, 1]."),
     TG_FIELD_OF(tg_cross_entropy_opts, reduction, ENUM, "tg_loss_reduction", "Mean, sum, or one loss for each row."),
     TG_FIELD_OF(tg_cross_entropy_opts, smoothing_kind, ENUM, "tg_smoothing",
-        "How label smoothing distributes the target over the classes."),
+                "How label smoothing distributes the target over the classes."),
     TG_FIELD(tg_cross_entropy_opts, weight, TENSOR, "The weight of each class; NULL: 1."),
 };
 const tg_struct tg_cross_entropy_opts_struct =

@@ -64,7 +64,7 @@ extern const tg_optim_method tg_sgd_method, tg_adam_method;
 tg_status tg_optim_check(const tg_optim *o); /* returns the context's error; TG_ERR_ARGUMENT if o is NULL */
 void tg_optim_drop_state(tg_tensor *s); /* drops a tensor that the optimizer owns; s may be NULL */
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* returns whether lr is valid; records an error if not */
-bool tg_schedule_ok(const tg_schedule *s);
+bool tg_schedule_ok(const tg_schedule *s); /* returns whether the numbers of a whole struct are valid */
 tg_status tg_optim_check_items(tg_optim *o, const char *who); /* fails if a parameter was dropped */
 /* Fails if a parameter was dropped, or if a gradient was discarded, is partial over ranks, or is still deferred. */
 tg_status tg_optim_check_gradients(tg_optim *o, const char *who);

@@ -3,14 +3,13 @@
 
 #include "base/options.h"
 
-static const tg_enum_value decay_values[] = {
-    TG_ENUM_VALUE(TG_DECAY_CONSTANT), TG_ENUM_VALUE(TG_DECAY_LINEAR), TG_ENUM_VALUE(TG_DECAY_COSINE),
-    TG_ENUM_VALUE(TG_DECAY_INVERSE_SQRT), TG_ENUM_VALUE(TG_DECAY_WSD)};
+static const tg_enum_value decay_values[] = {TG_ENUM_VALUE(TG_DECAY_CONSTANT), TG_ENUM_VALUE(TG_DECAY_LINEAR),
+                                             TG_ENUM_VALUE(TG_DECAY_COSINE), TG_ENUM_VALUE(TG_DECAY_INVERSE_SQRT),
+                                             TG_ENUM_VALUE(TG_DECAY_WSD)};
 const tg_enum tg_decay_enum = TG_ENUM(tg_decay, "TG_DECAY_", decay_values);
 
-static const tg_enum_value wsd_values[] = {
-    TG_ENUM_VALUE(TG_WSD_LINEAR), TG_ENUM_VALUE(TG_WSD_COSINE), TG_ENUM_VALUE(TG_WSD_EXPONENTIAL),
-    TG_ENUM_VALUE(TG_WSD_MINUS_SQRT)};
+static const tg_enum_value wsd_values[] = {TG_ENUM_VALUE(TG_WSD_LINEAR), TG_ENUM_VALUE(TG_WSD_COSINE),
+                                           TG_ENUM_VALUE(TG_WSD_EXPONENTIAL), TG_ENUM_VALUE(TG_WSD_MINUS_SQRT)};
 const tg_enum tg_wsd_enum = TG_ENUM(tg_wsd, "TG_WSD_", wsd_values);
 
 static const tg_field sgd_fields[] = {
@@ -38,7 +37,7 @@ static const tg_field group_fields[] = {
     TG_FIELD(tg_group_opts, beta2, DOUBLE, "In [0, 1); TG_AUTO: that of group 0."),
     TG_FIELD(tg_group_opts, eps, DOUBLE, "0 or more; TG_AUTO: that of group 0."),
     TG_FIELD_OF(tg_group_opts, schedule, POINTER, "tg_schedule",
-        "Gives the learning rate of each step; NULL: the rate that was set."),
+                "Gives the learning rate of each step; NULL: the rate that was set."),
 };
 const tg_struct tg_group_opts_struct =
     TG_STRUCT(tg_group_opts, GROUP, group_fields, "Options of a group of parameters.");

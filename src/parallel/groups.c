@@ -335,7 +335,7 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
 
 tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
     tg_parallel *p = make(world, given);
-    tg_comm_missed(world, p ? TG_OK : TG_ERR_ABORTED);
+    tg_comm_note_missed(world, p ? TG_OK : TG_ERR_ABORTED);
     return p ? p : (tg_parallel *)&inert;
 }
 

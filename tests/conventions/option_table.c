@@ -5,10 +5,10 @@
 
 static const char *kind_name(tg_field_kind kind) {
     static const char *const names[] = {
-        [TG_FIELD_BOOL] = "BOOL",     [TG_FIELD_INT] = "INT",         [TG_FIELD_INT64] = "INT64",
-        [TG_FIELD_UINT64] = "UINT64", [TG_FIELD_SIZE] = "SIZE",       [TG_FIELD_DOUBLE] = "DOUBLE",
-        [TG_FIELD_DTYPE] = "DTYPE",   [TG_FIELD_ENUM] = "ENUM",       [TG_FIELD_TEXT] = "TEXT",
-        [TG_FIELD_TENSOR] = "TENSOR", [TG_FIELD_STRUCT] = "STRUCT",   [TG_FIELD_FUNCTION] = "FUNCTION",
+        [TG_FIELD_BOOL] = "BOOL",      [TG_FIELD_INT] = "INT",       [TG_FIELD_INT64] = "INT64",
+        [TG_FIELD_UINT64] = "UINT64",  [TG_FIELD_SIZE] = "SIZE",     [TG_FIELD_DOUBLE] = "DOUBLE",
+        [TG_FIELD_DTYPE] = "DTYPE",    [TG_FIELD_ENUM] = "ENUM",     [TG_FIELD_TEXT] = "TEXT",
+        [TG_FIELD_TENSOR] = "TENSOR",  [TG_FIELD_STRUCT] = "STRUCT", [TG_FIELD_FUNCTION] = "FUNCTION",
         [TG_FIELD_POINTER] = "POINTER"};
     return names[kind];
 }

@@ -46,8 +46,8 @@ static void devices(misuse_world *b) {
     QUIET(tg_parallel_run, (tg_parallel_run(NULL, 4, NULL, NULL), tg_parallel_run(b->ctx, -1, NULL, NULL), true));
     GIVES(tg_parallel_run, ARGUMENT, "body is NULL", (tg_parallel_run(b->ctx, 4, NULL, NULL), true));
     QUIET(tg_workspace, !tg_workspace(NULL, 0, 64));
-    GIVES(tg_workspace, ARGUMENT, "slot -1, expected 0 to 7", !tg_workspace(b->ctx, -1, 64));
-    GIVES(tg_workspace, ARGUMENT, "slot 8, expected 0 to 7", !tg_workspace(b->ctx, TG_WORKSPACES, 64));
+    GIVES(tg_workspace, ARGUMENT, "block -1, expected 0 to 7", !tg_workspace(b->ctx, -1, 64));
+    GIVES(tg_workspace, ARGUMENT, "block 8, expected 0 to 7", !tg_workspace(b->ctx, TG_WORKSPACES, 64));
     GIVES(tg_workspace, MEMORY, "workspace", !tg_workspace(b->ctx, 0, SIZE_MAX));
     GIVES(tg_workspace, MEMORY, "workspace", !tg_workspace(b->ctx, 0, SIZE_MAX / 9 * 8 + 8));
     DEAD_QUIET(tg_array_of, !tg_array_of(x).data && !tg_array_of(x).shape && !tg_array_of(NULL).data);

@@ -113,6 +113,8 @@ static void rates(misuse_world *b) {
           tg_lm_groups(&m, 1, sgd, TG_LM_RATES(.lr = 1)));
     FAILS(tg_lm_groups, ARGUMENT, "the rates are NULL", tg_lm_groups(&m, 1, o, NULL));
     FAILS(tg_lm_groups, ARGUMENT, "size is 0", tg_lm_groups(&m, 1, o, &zero));
+    FAILS(tg_lm_groups, ARGUMENT, "tg_lm_groups: the schedule: the struct's size is 0",
+          tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 1, .schedule = &(tg_schedule){.lr = 1})));
     FAILS(tg_lm_groups, ARGUMENT, "lr is 0", tg_lm_groups(&m, 1, o, TG_LM_RATES(.embed_lr = 1)));
     FAILS(tg_lm_groups, ARGUMENT, "embed_lr -2", tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 1, .embed_lr = -2)));
     FAILS(tg_lm_groups, ARGUMENT, "both minimums 0 unless a schedule is given",

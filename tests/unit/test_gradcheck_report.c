@@ -159,7 +159,7 @@ START_TEST(damaged_files_are_refused) {
         const char *was, *is, *says;
     } edits[] = {
         {"\"tapegrad gradcheck\"", "\"something\"", "expected the report of a gradient check"},
-        {"\"version\": 1", "\"version\": 2", "\"version\""},
+        {"\"version\": 2", "\"version\": 3", "\"version\""},
         {"\"dtype\": \"f64\"", "\"dtype\": \"f65\"", "the dtype \"f65\" is unknown"},
         {"\"requires_grad\": true", "\"requires_grad\": 1", "true or false"},
         {"\"outputs\": 1", "\"outputs\": 0", "\"outputs\""},

@@ -110,9 +110,9 @@ static tg_optim_group_t group_of(const tg_adamw_opts *adam, const tg_group_opts 
     tg_drop(w);
     return g;
 }
-#define ADAM_HAS_NO(field) \
+#define ADAM_HAS_NO(field)                                                                                             \
     static bool adam_has_no_##field(const void *o) { return group_of(o, NULL).field == 0; }
-#define GROUP_HAS_NO(field) \
+#define GROUP_HAS_NO(field)                                                                                            \
     static bool group_has_no_##field(const void *o) { return group_of(TG_ADAMW(.weight_decay = 0.5), o).field == 0; }
 ADAM_HAS_NO(lr)
 ADAM_HAS_NO(beta1)
@@ -417,7 +417,7 @@ int main(void) {
     ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .dtype = TG_F64));
     t = tg_tape_new(ctx);
     const TTest *tests[] = {a_zero_is_zero_or_refused, every_number_with_another_default_has_a_probe};
-    int failed = tg_check_main("test_option_zeros", tests, sizeof tests / sizeof *tests);
+    int failed = tg_check_main("option zeros", tests, sizeof tests / sizeof *tests);
     tg_tape_free(t);
     tg_ctx_free(ctx);
     return failed;

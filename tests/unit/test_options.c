@@ -19,9 +19,9 @@
 enum { MOST = 512 }; /* bytes; no struct of options is larger */
 
 /* A loop over the fields f of all structs s. */
-#define EACH_FIELD(s, f)                                         \
-    for (int i_ = 0; i_ < tg_struct_count(); i_++)               \
-        for (const tg_struct *s = tg_struct_at(i_); s; s = NULL) \
+#define EACH_FIELD(s, f)                                                                                               \
+    for (int i_ = 0; i_ < tg_struct_count(); i_++)                                                                     \
+        for (const tg_struct *s = tg_struct_at(i_); s; s = NULL)                                                       \
             for (const tg_field *f = s->fields; f < s->fields + s->n_fields; f++)
 
 static const void *at(const void *s, const tg_field *f) { return (const char *)s + f->offset; }
@@ -94,11 +94,11 @@ END_TEST
 /* ---- Descriptions ---- */
 
 static size_t bytes_of(tg_field_kind kind) {
-    static const size_t bytes[] = {[TG_FIELD_BOOL] = sizeof(bool),      [TG_FIELD_INT] = sizeof(int),
-                                   [TG_FIELD_INT64] = sizeof(int64_t),  [TG_FIELD_UINT64] = sizeof(uint64_t),
-                                   [TG_FIELD_SIZE] = sizeof(size_t),    [TG_FIELD_DOUBLE] = sizeof(double),
-                                   [TG_FIELD_DTYPE] = sizeof(tg_dtype), [TG_FIELD_ENUM] = sizeof(tg_axis),
-                                   [TG_FIELD_TEXT] = sizeof(char *),    [TG_FIELD_TENSOR] = sizeof(tg_tensor *),
+    static const size_t bytes[] = {[TG_FIELD_BOOL] = sizeof(bool),          [TG_FIELD_INT] = sizeof(int),
+                                   [TG_FIELD_INT64] = sizeof(int64_t),      [TG_FIELD_UINT64] = sizeof(uint64_t),
+                                   [TG_FIELD_SIZE] = sizeof(size_t),        [TG_FIELD_DOUBLE] = sizeof(double),
+                                   [TG_FIELD_DTYPE] = sizeof(tg_dtype),     [TG_FIELD_ENUM] = sizeof(tg_axis),
+                                   [TG_FIELD_TEXT] = sizeof(char *),        [TG_FIELD_TENSOR] = sizeof(tg_tensor *),
                                    [TG_FIELD_FUNCTION] = sizeof(tg_log_fn), [TG_FIELD_POINTER] = sizeof(void *)};
     return kind == TG_FIELD_STRUCT ? 0 : bytes[kind];
 }
@@ -155,5 +155,5 @@ int main(void) {
                             fields_cover_their_struct,
                             fields_are_described,
                             structs_and_enums_are_found};
-    return tg_check_main("test_options", tests, sizeof tests / sizeof *tests);
+    return tg_check_main("options", tests, sizeof tests / sizeof *tests);
 }

@@ -14,8 +14,9 @@ enum { FIRST_CAPACITY = 128 };
  * requests[i]. */
 typedef struct layer {
     MPI_Comm comm;
-    MPI_Request opening; /* of the duplication of comm */
-    bool open, broken;   /* the duplication is done; a call of MPI has failed */
+    MPI_Request opening; /* of the MPI_Comm_idup that makes comm */
+    bool open;           /* MPI_Comm_idup has completed, so comm can be used */
+    bool broken;         /* a call of MPI has failed */
     int in_flight, capacity;
     MPI_Request *requests;
     MPI_Status *statuses; /* results of MPI_Testsome: the statuses and the indices of completed requests */
@@ -89,8 +90,8 @@ static void report_completed(layer *l, int n, tg_p2p_completed_fn completed) {
     l->in_flight = kept;
 }
 
-/* Tests twice. With Open MPI, a test that finds nothing may have fetched what the next test finds, and a test that
- * finds something fetches nothing. So only two empty tests in a row show that nothing has arrived. */
+/* Tests until two tests in a row find no completed request. In Open MPI a test that finds none may take in messages
+ * from the network, which only the next test reports; so one such test does not show that nothing has arrived. */
 static int mpi_poll(void *state, tg_p2p_completed_fn completed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
@@ -132,8 +133,9 @@ static tg_p2p_phase mpi_phase(void *state) {
     return TG_P2P_OPEN;
 }
 
-/* Cancels the receives in flight, and reports to the transport that they have completed with 0 bytes. over:
- * MPI_Finalize has been called; then reports this for the sends too. Returns whether no request is left in flight. */
+/* Cancels the receives in flight, and reports each of them to the transport as completed with 0 bytes. If `over`, MPI
+ * cannot be used any more: calls nothing of it, and reports all requests, sends too, as completed with 0 bytes. Returns
+ * whether no request is left in flight. */
 static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) {
     bool all = true;
     for (int i = 0; i < l->in_flight; i++) {
@@ -145,8 +147,9 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
     return all;
 }
 
-/* Does not free a communicator for which messages may still arrive. MPI could deliver these messages to a later
- * communicator that gets the same number. */
+/* Frees the layer. Frees its communicator only if no message can still arrive for it (`quiet`, and no request is left).
+ * If it were freed while a message is on its way, MPI could reuse its internal number for a new communicator, and
+ * deliver the late message there. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;

@@ -47,11 +47,11 @@ static tg_status check_host(tg_comm *host) {
 
 tg_comm *tg_comm_nccl_new(tg_comm *host) {
     if (!tg_comm_ok(host)) {
-        tg_comm_missed(host, TG_ERR_ABORTED);
+        tg_comm_note_missed(host, TG_ERR_ABORTED);
         return tg_comm_or_inert(NULL);
     }
     tg_ctx *ctx = host->ctx;
-    if (tg_comm_missed(host, check_host(host)) != TG_OK) return tg_comm_or_inert(NULL);
+    if (tg_comm_note_missed(host, check_host(host)) != TG_OK) return tg_comm_or_inert(NULL);
     if (host->size == 1) return tg_comm_self_new(ctx);
     return tg_comm_or_inert(world(ctx, host, host->rank, host->size, NULL, NULL));
 }

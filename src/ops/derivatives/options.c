@@ -5,10 +5,10 @@
 
 static const tg_field grad_fields[] = {
     TG_FIELD_OF(tg_grad_opts, seeds, POINTER, "tg_tensor*",
-        "One gradient for each root, with which backward starts; NULL: 1."),
+                "One gradient for each root, with which backward starts; NULL: 1."),
     TG_FIELD(tg_grad_opts, retain, BOOL, "Keeps the saved tensors, so that backward can run again."),
     TG_FIELD(tg_grad_opts, create_graph, BOOL,
-        "Records how the gradients are computed, so that they can be differentiated again."),
+             "Records how the gradients are computed, so that they can be differentiated again."),
     TG_FIELD(tg_grad_opts, allow_unused, BOOL, "An input on which no root depends gets zeros instead of an error."),
 };
 const tg_struct tg_grad_opts_struct = TG_STRUCT(tg_grad_opts, GRAD, grad_fields, "Options of tg_grad.");

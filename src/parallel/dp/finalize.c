@@ -287,5 +287,5 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
 
 tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
     if (!p) return TG_ERR_ARGUMENT;
-    return tg_comm_missed(p->world, finalize(p, params, n, given));
+    return tg_comm_note_missed(p->world, finalize(p, params, n, given));
 }

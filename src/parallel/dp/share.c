@@ -41,7 +41,7 @@ static tg_status share(const tg_parallel *p, tg_tensor *x, tg_comm *c) {
 }
 
 tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c) {
-    return p ? tg_comm_missed(c, share(p, param, c)) : TG_ERR_ARGUMENT;
+    return p ? tg_comm_note_missed(c, share(p, param, c)) : TG_ERR_ARGUMENT;
 }
 
 /* Leaves sums in flight; tg_grads_finalize waits for them. */

@@ -24,18 +24,18 @@ static tg_status scatter_infer(tg_call *c) {
 
 static tg_status gather_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_i, "gather along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_i, "pass the dim that is sharded");
 }
 
 static tg_status all_gather_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_r, "gather along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_r, "pass the dim that is sharded");
 }
 
 static tg_status reduce_scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
     return tg_mapping_convert(c, tg_at_p, tg_mapping_part_placement(c),
-                              "cut a tensor that is the same on every rank with tg_scatter_to (I) or tg_shard (R)");
+                              "to cut a tensor that all ranks hold, use tg_scatter_to (I) or tg_shard (R)");
 }
 
 static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -211,8 +211,9 @@ static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 
 static const tg_sample shard_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
 const tg_op tg_op_shard = {
-    TG_MAPPING("shard", "this rank's part; backward puts it in zeros"), .infer = shard_infer, .forward = part_forward,
-    .backward = tg_mapping_place_part, .vjp = shard_vjp, .jvp = tg_jvp_linear, TG_MAPPING_D, TG_SAMPLES(shard_samples)};
+    TG_MAPPING("shard", "this rank's part; backward surrounds its gradient with zeros"), .infer = shard_infer,
+    .forward = part_forward, .backward = tg_mapping_place_part, .vjp = shard_vjp, .jvp = tg_jvp_linear, TG_MAPPING_D,
+    TG_SAMPLES(shard_samples)};
 
 /* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in the place of this part, with zeros
  * elsewhere, without communication. */
@@ -236,6 +237,6 @@ static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 
 static const tg_sample unshard_samples[] = {ANY_DIM};
 const tg_op tg_op_unshard = {
-    TG_MAPPING("unshard", "this rank's part, in zeros"), .infer = unshard_infer, .forward = unshard_forward,
-    .backward = tg_mapping_keep_part, .vjp = unshard_vjp, .jvp = tg_jvp_linear, TG_MAPPING_D,
-    TG_SAMPLES(unshard_samples)};
+    TG_MAPPING("unshard", "this rank's part, with zeros elsewhere"), .infer = unshard_infer,
+    .forward = unshard_forward, .backward = tg_mapping_keep_part, .vjp = unshard_vjp, .jvp = tg_jvp_linear,
+    TG_MAPPING_D, TG_SAMPLES(unshard_samples)};

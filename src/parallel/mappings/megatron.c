@@ -62,7 +62,7 @@ tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     if (t && tg_ok(t->ctx) && numel < 0) {
-        tg_comm_missed(
+        tg_comm_note_missed(
             c, tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: numel is %lld, expected 0 or more", (long long)numel));
         return tg_inert(t->ctx);
     }

@@ -19,7 +19,7 @@ static tg_tensor *make_leaf(tg_tape *t, tg_dtype dtype, const tg_shape *shape) {
 }
 
 tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape, int from) {
-    if (!t || tg_comm_missed(c, tg_tape_check(t, "tg_recv")) != TG_OK) return tg_tape_inert(t, NULL, 0);
+    if (!t || tg_comm_note_missed(c, tg_tape_check(t, "tg_recv")) != TG_OK) return tg_tape_inert(t, NULL, 0);
     if (!c || tg_comm_ctx(c) != t->ctx) {
         tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_recv: c is %s, expected a communicator of the tape's context",
                 c ? "of another context" : "NULL");
@@ -27,7 +27,7 @@ tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape, int f
     }
     tg_cursor before = t->at;
     tg_tensor *x = make_leaf(t, dtype, &shape);
-    if (tg_comm_missed(c, t->ctx->run.status) != TG_OK) return tg_inert(t->ctx);
+    if (tg_comm_note_missed(c, t->ctx->run.status) != TG_OK) return tg_inert(t->ctx);
     tg_collective_args a = {.kind = TG_RECV, .dst = x, .root = from, .site = TG_SITE};
     tg_comm_start(c, &a);
     if (tg_ok(t->ctx)) return x;

@@ -13,11 +13,12 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
     tg_sp_opts o;
     *p = (tg_mapping_params){0};
     if (!t) return TG_OK;
-    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, &tg_sp_opts_struct, given, who)));
+    TG_TRY(tg_comm_note_missed(c, tg_options(t->ctx, &o, &tg_sp_opts_struct, given, who)));
     *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
     if (!o.invariant || gathers) return TG_OK;
-    return tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                                     "%s: invariant is set, but only tg_gather_from_sp uses it; leave it false", who));
+    return tg_comm_note_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                                          "%s: invariant is set, but only tg_gather_from_sp uses it; leave it false",
+                                          who));
 }
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
@@ -41,7 +42,7 @@ static tg_status gather_from_sp_infer(tg_call *c) {
     bool invariant = tg_mapping_of(c)->invariant;
     TG_TRY(tg_mapping_join(c));
     return tg_mapping_convert(c, tg_mapping_input_placement(c), invariant ? tg_at_i : tg_at_r,
-                              "gather along the dim that is sharded");
+                              "if another dim is sharded, use tg_gather_from or tg_all_gather");
 }
 
 static tg_status gather_from_sp_forward(tg_call *c) {
@@ -62,7 +63,7 @@ static const tg_sample gather_from_sp_samples[] = {
     TG_M_SAMPLE(2, "invariant", ROWS(.invariant = true), TG_S(2, 3)),
     TG_M_SAMPLE(3, "given parts", ROWS(.splits = SPLITS(2, 0, 3)), TG_S(2, 3)),
     TG_M_SAMPLE(2, "given parts, invariant", ROWS(.splits = SPLITS(1, 4), .invariant = true), TG_S(1, 3)),
-    {.note = "another part", .ranks = 2, .params = ROWS(.splits = SPLITS(3, 3)), .n_in = 1, .in = {TG_S(2, 3)},
+    {.note = "fewer than stated", .ranks = 2, .params = ROWS(.splits = SPLITS(3, 3)), .n_in = 1, .in = {TG_S(2, 3)},
      .refused = TG_ERR_SHAPE},
     {.note = "a negative part", .ranks = 2, .params = ROWS(.splits = SPLITS(2, -1)), .n_in = 1, .in = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},
@@ -97,7 +98,7 @@ tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_o
 static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
     return tg_mapping_convert(c, tg_at_p, tg_mapping_part_placement(c),
-                              "cut a tensor that is the same on every rank with tg_scatter_to_sp (I) or tg_shard (R)");
+                              "to cut a tensor that all ranks hold, use tg_scatter_to_sp (I) or tg_shard (R)");
 }
 
 static tg_status reduce_scatter_to_sp_forward(tg_call *c) {
@@ -113,7 +114,7 @@ static const tg_sample reduce_scatter_to_sp_samples[] = {
     TG_M_SAMPLE(3, "given parts", ROWS(.splits = SPLITS(1, 4, 0)), TG_S(5, 3)),
     {.note = "not divisible", .ranks = 3, .params = ROWS(.splits = NULL), .n_in = 1, .in = {TG_S(4, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "too many", .ranks = 2, .params = ROWS(.splits = SPLITS(2, 2)), .n_in = 1, .in = {TG_S(5, 3)},
+    {.note = "more than stated", .ranks = 2, .params = ROWS(.splits = SPLITS(2, 2)), .n_in = 1, .in = {TG_S(5, 3)},
      .refused = TG_ERR_SHAPE},
 };
 

@@ -70,5 +70,5 @@ tg_status tg_pipe_run(tg_pipe *x, tg_pipe_fn fn, void *state) {
     if (!x) return TG_ERR_ARGUMENT;
     x->site = x->running ? x->site : TG_SITE;
     tg_status s = run(x, fn, state);
-    return x->p ? tg_comm_missed(tg_parallel_world(x->p), s) : s;
+    return x->p ? tg_comm_note_missed(tg_parallel_world(x->p), s) : s;
 }

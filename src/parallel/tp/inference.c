@@ -96,7 +96,7 @@ static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor 
 
 tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
     tg_tensor *y = next(row, column, t, x, residual, TG_SITE);
-    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->run.status);
+    if (row && row->ops == &row_ops) tg_comm_note_missed(state_of(row)->comm, row->ctx->run.status);
     return y;
 }
 

@@ -273,7 +273,7 @@ static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, t
                          const tg_linear_grad_opts *given, bool frozen, const char *who, const void *site) {
     tg_linear_grad_opts o;
     tg_tensor *const xw[] = {x, w};
-    if (tg_comm_missed(comm, options(t, xw, given, frozen, who, &o)) != TG_OK) return tg_tape_inert(t, xw, 2);
+    if (tg_comm_note_missed(comm, options(t, xw, given, frozen, who, &o)) != TG_OK) return tg_tape_inert(t, xw, 2);
     if (frozen && tg_requires_grad(w)) w = tg_detach(t, w);
     linear_params p = params_of(comm, &o);
     tg_tensor *y = tg_inert(t->ctx);

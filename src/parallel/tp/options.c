@@ -4,16 +4,16 @@
 
 #include "base/options.h"
 
-static const tg_enum_value axis_values[] = {
-    TG_ENUM_VALUE(TG_TP), TG_ENUM_VALUE(TG_CP), TG_ENUM_VALUE(TG_DP), TG_ENUM_VALUE(TG_PP), TG_ENUM_VALUE(TG_ETP),
-    TG_ENUM_VALUE(TG_EP), TG_ENUM_VALUE(TG_EDP), TG_ENUM_VALUE(TG_AXIS_USER)};
+static const tg_enum_value axis_values[] = {TG_ENUM_VALUE(TG_TP),  TG_ENUM_VALUE(TG_CP),       TG_ENUM_VALUE(TG_DP),
+                                            TG_ENUM_VALUE(TG_PP),  TG_ENUM_VALUE(TG_ETP),      TG_ENUM_VALUE(TG_EP),
+                                            TG_ENUM_VALUE(TG_EDP), TG_ENUM_VALUE(TG_AXIS_USER)};
 const tg_enum tg_axis_enum = TG_ENUM(tg_axis, "TG_", axis_values);
 
 static const tg_field vocab_fields[] = {
     TG_FIELD(tg_vocab_opts, ignore_index, INT64, "Rows with this target are ignored."),
     TG_FIELD(tg_vocab_opts, label_smoothing, DOUBLE, "Amount of label smoothing, in [0, 1]."),
     TG_FIELD_OF(tg_vocab_opts, smoothing_kind, ENUM, "tg_smoothing",
-        "How label smoothing distributes the target over the classes."),
+                "How label smoothing distributes the target over the classes."),
     TG_FIELD_OF(tg_vocab_opts, reduction, ENUM, "tg_loss_reduction", "Mean, sum, or one loss for each row."),
     TG_FIELD(tg_vocab_opts, in_place, BOOL, "Backward writes the gradient of the logits over the logits."),
     TG_FIELD(tg_vocab_opts, classes, INT64, "Number of real classes over all ranks, 1 or more; TG_AUTO: all columns."),
@@ -26,7 +26,7 @@ static const tg_field linear_grad_fields[] = {
     TG_FIELD(tg_linear_grad_opts, allreduce_dgrad, BOOL, "Backward sums the gradient of x over the ranks."),
     TG_FIELD(tg_linear_grad_opts, fused_wgrad, BOOL, "Refuses a weight that needs a gradient and is not a leaf."),
     TG_FIELD_OF(tg_linear_grad_opts, deferred, POINTER, "tg_wgrads",
-        "The list that takes the gradient of the weight; NULL: backward computes it."),
+                "The list that takes the gradient of the weight; NULL: backward computes it."),
 };
 const tg_struct tg_linear_grad_opts_struct =
     TG_STRUCT(tg_linear_grad_opts, LINEAR_GRAD, linear_grad_fields, "Options of linear ops that communicate.");
@@ -40,7 +40,7 @@ static const tg_field parallel_linear_fields[] = {
     TG_FIELD(tg_parallel_linear_opts, skip_bias_add, BOOL, "The caller adds the bias."),
     TG_FIELD_OF(tg_parallel_linear_opts, axis, ENUM, "tg_axis", "The axis whose ranks divide the layer."),
     TG_FIELD(tg_parallel_linear_opts, sequence_parallel, INT,
-        "Sequence parallelism: 1 on, 0 off; TG_AUTO: the setting of the tg_parallel."),
+             "Sequence parallelism: 1 on, 0 off; TG_AUTO: the setting of the tg_parallel."),
     TG_FIELD(tg_parallel_linear_opts, weight, TENSOR, "A tied weight; NULL: the layer makes its own."),
     TG_FIELD(tg_parallel_linear_opts, no_weight, BOOL, "Each call passes a weight."),
     TG_FIELD(tg_parallel_linear_opts, no_init, BOOL, "The weight stays 0."),
@@ -48,23 +48,23 @@ static const tg_field parallel_linear_fields[] = {
     TG_FIELD(tg_parallel_linear_opts, expert, BOOL, "A layer of an expert, on the expert grid."),
     TG_FIELD(tg_parallel_linear_opts, fused_wgrad, BOOL, "Refuses a weight that needs a gradient and is not a leaf."),
     TG_FIELD(tg_parallel_linear_opts, deferred_wgrads, INT,
-        "Number of weight gradients that may be deferred; TG_NONE: no limit."),
+             "Number of weight gradients that may be deferred; TG_NONE: no limit."),
     TG_FIELD_OF(tg_parallel_linear_opts, init, POINTER, "tg_init",
-        "Initial values of the weight; NULL: normal with std."),
+                "Initial values of the weight; NULL: normal with std."),
     TG_FIELD_OF(tg_parallel_linear_opts, bias_init, POINTER, "tg_init", "Initial values of the bias; NULL: 0."),
     TG_FIELD(tg_parallel_linear_opts, dtype, DTYPE,
-        "Dtype of the weight and the bias; TG_DTYPE_DEFAULT: the context's."),
+             "Dtype of the weight and the bias; TG_DTYPE_DEFAULT: the context's."),
 };
 const tg_struct tg_parallel_linear_opts_struct =
     TG_STRUCT(tg_parallel_linear_opts, PARALLEL_LINEAR, parallel_linear_fields, "Options of column and row layers.");
 
 static const tg_field vocab_embedding_fields[] = {
     TG_FIELD(tg_vocab_embedding_opts, reduce_scatter, INT,
-        "1: the result is a shard, 0: it is whole; TG_AUTO: a shard under sequence parallelism."),
+             "1: the result is a shard, 0: it is whole; TG_AUTO: a shard under sequence parallelism."),
     TG_FIELD_OF(tg_vocab_embedding_opts, axis, ENUM, "tg_axis", "The axis whose ranks divide the vocabulary."),
     TG_FIELD(tg_vocab_embedding_opts, batch_first, BOOL, "ids [b, s] give [b, s, hidden]."),
     TG_FIELD_OF(tg_vocab_embedding_opts, init, POINTER, "tg_init",
-        "Initial values of the weight; NULL: normal with std."),
+                "Initial values of the weight; NULL: normal with std."),
     TG_FIELD(tg_vocab_embedding_opts, dtype, DTYPE, "Dtype of the weight; TG_DTYPE_DEFAULT: the context's."),
 };
 const tg_struct tg_vocab_embedding_opts_struct =

@@ -288,7 +288,7 @@ static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weigh
 
 tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
     tg_tensor *y = apply(m, t, x, weight, gather_output, TG_SITE);
-    if (tg_is_parallel_linear(m)) tg_comm_missed(tg_parallel_linear_of(m)->comm, m->ctx->run.status);
+    if (tg_is_parallel_linear(m)) tg_comm_note_missed(tg_parallel_linear_of(m)->comm, m->ctx->run.status);
     return y;
 }
 
