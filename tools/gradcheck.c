@@ -115,13 +115,15 @@ static int print_total(int passed, int failed) {
     return failed ? 1 : 0;
 }
 
+static bool has_gradient(const tg_op *op) { return op->backward || op->compose; }
+
 static int check_all(gradcheck_options *o, tg_ctx *ctx) {
     int failed = 0, samples = 0;
     print_head("op");
     for (int k = 0; k < tg_op_count(); k++) {
         const tg_op *op = tg_op_at(k);
         tally t = {0};
-        for (int i = 0; op->backward && i < op->n_samples; i++)
+        for (int i = 0; has_gradient(op) && i < op->n_samples; i++)
             if (wanted(o, sample_at(op, i))) check_sample(o, ctx, op, i, &t);
         if (t.samples) print_row(op->name, &t);
         samples += t.samples;
@@ -206,7 +208,7 @@ int run_gradcheck(int argc, char **argv) {
     if (o.replay) return replay(&o);
     const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
     if (p.operand[0] && !op) return refuse_op(p.operand[0]);
-    if (op && !op->backward) return fail("op %s has no gradient to check", op->name);
+    if (op && !has_gradient(op)) return fail("op %s has no gradient to check", op->name);
     tg_ctx *ctx = tg_ctx_new(
         TG_CONFIG(.device = o.device, .threads = (int)auto_if_zero(o.threads), .seed = (uint64_t)o.seed));
     int status = !check(ctx) ? 1 : op ? check_one(&o, ctx, op) : check_all(&o, ctx);

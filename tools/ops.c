@@ -4,6 +4,7 @@
 
 #include <tapegrad/extend.h>
 
+#include "ops_json.h"
 #include "program.h"
 
 typedef struct ops_options {
@@ -18,13 +19,13 @@ static const option rows[] = {
 static const command ops_command = {
     .name = "ops",
     .usage = "[--json | --markdown]",
-    .summary = "Prints every op: its name, formula and inputs, and its family, which decides how\n"
-               "its dimensions may be sharded.",
+    .summary = "Prints every op: its name, formula and arguments, and its family, which decides how\n"
+               "its dimensions may be sharded. Arguments in brackets may be left out.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-static const char *family_name(tg_family f) {
+const char *family_name(tg_family f) {
     static const char *const names[] = {
         "strict", "pointwise", "scale",  "additive", "factors", "quotient", "select", "matmul",    "linear",
         "sum",    "mean",      "reduce", "softmax",  "shape",   "take",     "loss",   "attention", "custom",
@@ -33,20 +34,28 @@ static const char *family_name(tg_family f) {
     return (unsigned)f <= TG_FAMILY_CUSTOM ? names[f] : "?";
 }
 
-/* Writes the number of inputs: "2", "2 to 3" if the last ones are optional, or "1 or more". Returns buf. */
-static const char *inputs_text(const tg_op *op, char *buf, size_t n) {
-    int optional = 0;
-    for (int i = 0; i < op->n_in; i++) optional += op->optional >> i & 1;
-    if (op->n_in < 0)
-        snprintf(buf, n, "%d or more", -op->n_in);
-    else if (optional)
-        snprintf(buf, n, "%d to %d", op->n_in - optional, op->n_in);
-    else
-        snprintf(buf, n, "%d", op->n_in);
+/* Appends a name to a list of names. Those that may be left out stand in brackets. */
+static void append(char *buf, size_t size, const char *name, int n, bool optional) {
+    size_t at = strlen(buf);
+    snprintf(buf + at, size - at, "%s%s%.*s%s", at ? ", " : "", optional ? "[" : "", n, name, optional ? "]" : "");
+}
+
+/* Writes the inputs of op and then its other arguments, such as "x, w, [b]" or "x, dim, [keepdim]". Returns buf. */
+static const char *arguments_text(const tg_op *op, char *buf, size_t size) {
+    int i = 0;
+    buf[0] = 0;
+    for (const char *w = op->inputs; w && *w; i++) {
+        int n = (int)strcspn(w, " ");
+        append(buf, size, w, n, op->optional >> i & 1);
+        w += n + (w[n] == ' ');
+    }
+    for (i = 0; i < op->n_fields; i++)
+        append(buf, size, op->fields[i].name, (int)strlen(op->fields[i].name), !op->fields[i].required);
     return buf;
 }
 
 static const char *notes(const tg_op *op) {
+    if (op->compose) return "composed";
     if (op->inplace) return op->backward ? "in place" : "in place, no gradient";
     return op->backward ? "" : "no gradient";
 }
@@ -68,6 +77,10 @@ static const char introduction[] =
     "record them. The family of an operation decides how the dims of its inputs may be sharded over ranks\n"
     "([placements.md](placements.md)).\n"
     "\n"
+    "The arguments are those of a call by name ([embedding.md](embedding.md#bindings)): first the inputs, which are\n"
+    "tensors, then numbers and other values. Those in brackets may be left out. `x..` is a list of tensors. `tapegrad\n"
+    "ops --json` prints all arguments with their kinds, defaults and meanings.\n"
+    "\n"
     "Devices `cpu` and `cuda` run all operations, except that `cuda` refuses `attention` with heads of more than 256\n"
     "elements (TG_ERR_SHAPE). Every device refuses `linear_cross_entropy` with class weights (TG_ERR_UNSUPPORTED). A\n"
     "device that a program adds (`tapegrad/device.h`) may lack some functions. Operations that need them are then\n"
@@ -77,39 +90,28 @@ static const char introduction[] =
     "\n";
 
 static void print_markdown(void) {
-    char inputs[32];
+    char arguments[256];
     fputs(introduction, stdout);
-    printf("| op | formula | inputs | family | |\n| --- | --- | --- | --- | --- |\n");
+    printf("| op | formula | arguments | family | |\n| --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);
         printf("| `%s` | ", op->name);
         print_cell(op->formula);
-        printf(" | %s | %s | %s |\n", inputs_text(op, inputs, sizeof inputs), family_name(op->family), notes(op));
+        printf(" | %s | %s | %s |\n", arguments_text(op, arguments, sizeof arguments), family_name(op->family),
+               notes(op));
     }
 }
 
 static void print_text(void) {
-    char inputs[32];
-    printf("%-22s %-10s %-10s %s\n", "op", "inputs", "family", "formula");
+    char arguments[256];
+    printf("%-22s %-10s %-24s %s\n", "op", "family", "arguments", "formula");
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);
         const char *note = notes(op);
-        printf("%-22s %-10s %-10s %s%s%s%s\n", op->name, inputs_text(op, inputs, sizeof inputs),
-               family_name(op->family), op->formula, *note ? " (" : "", note, *note ? ")" : "");
+        printf("%-22s %-10s %-24s %s%s%s%s\n", op->name, family_name(op->family),
+               arguments_text(op, arguments, sizeof arguments), op->formula, *note ? " (" : "", note, *note ? ")" : "");
     }
     printf("%d ops\n", tg_op_count());
-}
-
-static json_t *ops_json(void) {
-    json_t *all = json_array();
-    for (int i = 0; i < tg_op_count(); i++) {
-        const tg_op *op = tg_op_at(i);
-        json_array_append_new(all, json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:b, s:i}", "name", op->name, "formula",
-                                             op->formula, "inputs", op->n_in, "outputs", op->n_out, "family",
-                                             family_name(op->family), "differentiable", op->backward != NULL,
-                                             "in_place", op->inplace, "samples", op->n_samples));
-    }
-    return all;
 }
 
 int run_ops(int argc, char **argv) {

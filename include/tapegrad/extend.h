@@ -6,6 +6,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/device.h>
 #include <tapegrad/op.h>
+#include <tapegrad/op_call.h>
 #include <tapegrad/tapegrad.h>
 #include <tapegrad/transport.h>
 

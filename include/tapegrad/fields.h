@@ -26,6 +26,9 @@ typedef enum tg_field_kind {
     TG_FIELD_STRUCT,   /* a struct of the type `of`, as a part of this struct */
     TG_FIELD_FUNCTION, /* a pointer to a function */
     TG_FIELD_POINTER,  /* any other pointer; `of` is the type that it points to, such as "tg_comm" */
+    TG_FIELD_SHAPE,    /* tg_shape */
+    TG_FIELD_DIMS,     /* tg_dims */
+    TG_FIELD_LIST,     /* const int64_t *; its length is stored in the int at length_at */
 } tg_field_kind;
 
 /* One field of a struct. Its default is what the defaults of the struct have at its offset. */
@@ -37,6 +40,9 @@ typedef struct tg_field {
     size_t bytes;    /* bytes of the whole field */
     const char *of;  /* name of the type, for the kinds that say so; NULL for the others */
     const char *doc; /* one line: what the field means, and which values it takes */
+    bool required;   /* only for arguments of ops (op.h): the field has no default */
+    /* TG_FIELD_LIST, only for arguments of ops: bytes from the start of the struct to the field with the length. */
+    size_t length_at;
 } tg_field;
 
 /* Initializers of a tg_field. S is the struct, and KIND a tg_field_kind without its prefix:

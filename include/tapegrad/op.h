@@ -4,6 +4,7 @@
 #define TAPEGRAD_OP_H
 
 #include <tapegrad/device.h>
+#include <tapegrad/fields.h>
 #include <tapegrad/tape.h>
 #include <tapegrad/work.h>
 
@@ -198,7 +199,35 @@ struct tg_op {
     const tg_sample *samples;
     int n_samples;
     size_t sample_size; /* sizeof(tg_sample) of the program; 0 means that of the library */
+    /* A second name for tg_op_find: that of the C function without "tg_", where it is not `name`. NULL: none. */
+    const char *alias;
+    /* The names of the inputs and of the outputs, with a space between names: "x w b". "x.." names a list of any
+     * length. outputs NULL means that the only output is "y". */
+    const char *inputs, *outputs;
+    /* The members of params that a caller sets, under the names of the arguments of the C function. */
+    const tg_field *fields;
+    int n_fields;
+    /* Params with the defaults of the fields, and with the members that are the same in every call. NULL: all zero. */
+    const void *preset;
+    /* For an op with n_out < 0: returns the number of outputs of a call with these params. NULL: only infer knows. */
+    int (*outputs_of)(const void *params);
+    /* For an op without infer: records other ops, and sets out[]. tg_apply calls it, and keeps no node of this op. */
+    tg_status (*compose)(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out, const void *site);
 };
+
+/* Initializers of a tg_field that describes a member of the params of an op:
+ * - TG_ARG(slice_params, start, INT64, "..."): the member `start`, which is the argument start.
+ * - TG_ARG_AS(sort_params, falling, "descending", BOOL, "..."): a member whose argument has another name.
+ * - TG_ARG_ARRAY(conv_params, w.pad, "padding", INT64, n, "..."): the first n elements from this member on.
+ * Further arguments initialize more members of tg_field, such as .required = true. TG_FIELDS(array) initializes fields
+ * and n_fields of a tg_op. */
+#define TG_ARG(params_, member_, kind_, ...) TG_ARG_AS(params_, member_, #member_, kind_, __VA_ARGS__)
+#define TG_ARG_AS(params_, member_, name_, kind_, ...) \
+    TG_ARG_ARRAY(params_, member_, name_, kind_, 1, __VA_ARGS__)
+#define TG_ARG_ARRAY(params_, member_, name_, kind_, n_, ...)                                    \
+    {.name = name_, .kind = TG_FIELD_##kind_, .count = n_, .offset = offsetof(params_, member_), \
+     .bytes = sizeof(((params_ *)0)->member_), .doc = __VA_ARGS__}
+#define TG_FIELDS(f) .fields = (f), .n_fields = (int)(sizeof(f) / sizeof((f)[0]))
 
 /* ---- Functions that infer calls ----
  *
@@ -307,7 +336,7 @@ TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_te
 TG_API int tg_op_count(void); /* Returns the number of ops of the library. */
 /* Returns the i-th op of the library, in the order of op_list.h; NULL if i is out of range. */
 TG_API const tg_op *tg_op_at(int i);
-/* Returns the op of the library with this name; NULL if there is none. */
+/* Returns the op of the library with this name or alias; NULL if there is none. */
 TG_API const tg_op *tg_op_find(const char *name);
 
 /* Queries about a tape and its nodes. Nodes belong to the tape and are valid until its reset. The functions return 0 or

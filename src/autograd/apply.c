@@ -16,7 +16,8 @@ static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
-    if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
+    if (!op->name || (!op->infer && !op->compose))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name, and infer or compose");
     if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %s, expected %s%d", op->name,
                        tg_count(n_in, "input").text, op->n_in < 0 ? "at least " : "",
@@ -300,6 +301,18 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
     return TG_OK;
 }
 
+/* Runs an op that only records others. */
+static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, const void *params,
+                                                   tg_tensor *const *in, tg_tensor **out, const void *site) {
+    if (op->params_size && !params)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: params are NULL, expected %s", op->name,
+                       tg_count((int64_t)op->params_size, "byte").text);
+    tg_status s = op->compose(t, params, in, out, site);
+    if (s == TG_OK) return s;
+    tg_fail(t->ctx, s, "compose failed with %s", tg_status_name(s)); /* if none of its ops has failed */
+    return tg_fail_note(t->ctx, ", recorded by %s", op->name);
+}
+
 /* Shows other ranks that this rank is alive. Only this rank writes its counter, so no atomic addition is needed. */
 static inline void beat(const tg_ctx *ctx) {
     uint64_t n = atomic_load_explicit(ctx->run.heartbeat, memory_order_relaxed);
@@ -310,7 +323,9 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
                    int n_out, void *state, void (*destroy)(void *), const void *site) {
     tg_status s = check_apply(t, op, in, n_in, out, n_out);
     bool kept = false;
-    if (TG_LIKELY(s == TG_OK)) {
+    if (TG_UNLIKELY(s == TG_OK && !op->infer)) {
+        s = compose(t, op, params, in, out, site);
+    } else if (TG_LIKELY(s == TG_OK)) {
         beat(t->ctx);
         tg_tape_settle(t);
         for (int i = 0; i < n_out; i++) out[i] = NULL;

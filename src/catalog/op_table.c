@@ -21,6 +21,7 @@ const tg_op *tg_op_at(int i) { return i >= 0 && i < TG_LEN(table) ? table[i] : N
 
 const tg_op *tg_op_find(const char *name) {
     for (int i = 0; name && i < TG_LEN(table); i++)
-        if (strcmp(table[i]->name, name) == 0) return table[i];
+        if (strcmp(table[i]->name, name) == 0 || (table[i]->alias && strcmp(table[i]->alias, name) == 0))
+            return table[i];
     return NULL;
 }

@@ -27,10 +27,11 @@ static tg_status backward_by(tg_call *c, tg_formula f) {
     static tg_status name_##_backward(tg_call *c) { return backward_by(c, TG_FN_##name_##_d); }             \
     TG_VJP(name_##_vjp, recorded(t, g, x, tg_node_params(n)))                                               \
     const tg_op tg_op_##name_ = {                                                                           \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                      \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,       \
         .params_size = sizeof(activation_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE,             \
         .sums_f32 = true, .infer = infer_, .forward = name_##_forward, .backward = name_##_backward,        \
-        .vjp = name_##_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};
+        .vjp = name_##_vjp, .jvp = tg_jvp_pointwise, TG_FIELDS(name_##_fields), .preset = &name_##_preset,  \
+        TG_SAMPLES(samples_)};
 
 /* ---- leaky_relu ---- */
 
@@ -45,6 +46,10 @@ static const tg_sample leaky_relu_samples[] = {
      .in = {TG_S_IN(-3, -0.3, 3, 5)}},
 };
 
+static const tg_field leaky_relu_fields[] = {
+    TG_ARG_AS(activation_params, p, "slope", DOUBLE, "Slope of the line where x < 0."),
+};
+static const activation_params leaky_relu_preset = {.p = 0.01};
 ACTIVATION(leaky_relu, "x > 0 ? x : slope x", tg_infer_float, leaky_relu_gradient, leaky_relu_samples)
 
 /* Returns x where x is above 0 and slope x elsewhere. The gradient at 0 is slope. */
@@ -68,6 +73,10 @@ static const tg_sample elu_samples[] = {
      .in = {TG_S_IN(-3, -0.3, 3, 5)}},
 };
 
+static const tg_field elu_fields[] = {
+    TG_ARG_AS(activation_params, p, "alpha", DOUBLE, "Distance of the lower bound from 0."),
+};
+static const activation_params elu_preset = {.p = 1};
 ACTIVATION(elu, "x > 0 ? x : alpha (e^x - 1)", tg_infer_float, elu_gradient, elu_samples)
 
 /* Returns x where x is above 0 and alpha (e^x - 1) elsewhere. The gradient at 0 is alpha. */
@@ -103,6 +112,11 @@ static const tg_sample softplus_samples[] = {
      .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field softplus_fields[] = {
+    TG_ARG_AS(activation_params, p, "beta", DOUBLE, "Steepness."),
+    TG_ARG_AS(activation_params, q, "threshold", DOUBLE, "The result is x itself where beta * x is larger."),
+};
+static const activation_params softplus_preset = {.p = 1, .q = 20};
 ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", softplus_infer, softplus_gradient,
            softplus_samples)
 

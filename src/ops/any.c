@@ -39,8 +39,8 @@ static tg_status any_forward(tg_call *c) { return reduce_bools(c, TG_MAX); }
 
 const tg_op tg_op_any = {
     .size = sizeof(tg_op), .name = "any", .formula = "whether any of x holds over dims", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = bool_infer,
-    .forward = any_forward, .flops = tg_reduce_flops, TG_SAMPLES(bool_samples)};
+    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = bool_infer, .forward = any_forward,
+    .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(bool_samples)};
 
 /* Returns a bool tensor that is true where any element over dims is true; false where there are no elements. x is
  * bool. */
@@ -50,8 +50,8 @@ static tg_status all_forward(tg_call *c) { return reduce_bools(c, TG_MIN); }
 
 const tg_op tg_op_all = {
     .size = sizeof(tg_op), .name = "all", .formula = "whether all of x hold over dims", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = bool_infer,
-    .forward = all_forward, .flops = tg_reduce_flops, TG_SAMPLES(bool_samples)};
+    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = bool_infer, .forward = all_forward,
+    .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(bool_samples)};
 
 /* Returns a bool tensor that is true where all elements over dims are true; true where there are no elements. x is
  * bool. */

@@ -64,10 +64,14 @@ static const tg_sample flip_samples[] = {
 };
 #undef FLIP
 
+static const tg_field flip_fields[] = {
+    TG_ARG(flip_params, dims, DIMS, "The dims whose order is reversed.", .required = true),
+};
+
 const tg_op tg_op_flip = {
-    .size = sizeof(tg_op), .name = "flip", .formula = "x backwards along dims", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "flip", .formula = "x backwards along dims", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(flip_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = flip_infer,
-    .forward = flip_forward, .backward = flip_backward, .vjp = flip_vjp, .jvp = tg_jvp_linear,
+    .forward = flip_forward, .backward = flip_backward, .vjp = flip_vjp, .jvp = tg_jvp_linear, TG_FIELDS(flip_fields),
     TG_SAMPLES(flip_samples)};
 
 /* Returns a copy of x with the order of its elements reversed along each of dims. */
@@ -140,11 +144,16 @@ static const tg_sample roll_samples[] = {
     {.note = "big", .params = &(const roll_params){1, 100}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field roll_fields[] = {
+    TG_ARG(roll_params, shift, INT64, "By how many positions elements move toward the end.", .required = true),
+    TG_ARG(roll_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+};
+
 const tg_op tg_op_roll = {
-    .size = sizeof(tg_op), .name = "roll", .formula = "y[.., (i + shift) mod n, ..] = x[.., i, ..]", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(roll_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = roll_infer,
-    .forward = roll_forward, .backward = roll_backward, .vjp = roll_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(roll_samples)};
+    .size = sizeof(tg_op), .name = "roll", .formula = "y[.., (i + shift) mod n, ..] = x[.., i, ..]", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(roll_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = roll_infer, .forward = roll_forward, .backward = roll_backward, .vjp = roll_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(roll_fields), TG_SAMPLES(roll_samples)};
 
 /* Returns x shifted by `shift` places along dim, toward the end if shift is positive. Elements that leave at one end
  * enter at the other. */
@@ -240,11 +249,16 @@ static const tg_sample repeat_samples[] = {
     {.note = "big", .params = &(const repeat_params){1, 4}, .n_in = 1, .in = {TG_S(1024, 256)}, .bench = true},
 };
 
+static const tg_field repeat_fields[] = {
+    TG_ARG(repeat_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(repeat_params, times, INT64, "Number of copies.", .required = true),
+};
+
 const tg_op tg_op_repeat = {
-    .size = sizeof(tg_op), .name = "repeat", .formula = "x several times, one after another along a dim", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(repeat_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "repeat", .formula = "x several times, one after another along a dim", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(repeat_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
     .infer = repeat_infer, .forward = repeat_forward, .backward = repeat_backward, .vjp = repeat_vjp,
-    .jvp = tg_jvp_linear, TG_SAMPLES(repeat_samples)};
+    .jvp = tg_jvp_linear, TG_FIELDS(repeat_fields), TG_SAMPLES(repeat_samples)};
 
 /* Returns x repeated `times` times (0 or more) along dim: [.., times n, ..]. x has at most TG_MAX_DIMS - 1 dims. */
 tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times) {
@@ -358,11 +372,17 @@ static const tg_sample unfold_samples[] = {
     {.note = "big", .params = &(const unfold_params){1, 8, 4}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field unfold_fields[] = {
+    TG_ARG(unfold_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(unfold_params, size, INT64, "Number of elements of a window.", .required = true),
+    TG_ARG(unfold_params, step, INT64, "Distance between the starts of windows.", .required = true),
+};
+
 const tg_op tg_op_unfold = {
-    .size = sizeof(tg_op), .name = "unfold", .formula = "y[.., i, .., j] = x[.., i step + j, ..]", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(unfold_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "unfold", .formula = "y[.., i, .., j] = x[.., i step + j, ..]", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(unfold_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
     .infer = unfold_infer, .backward = unfold_backward, .vjp = unfold_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(unfold_samples)};
+    TG_FIELDS(unfold_fields), TG_SAMPLES(unfold_samples)};
 
 /* Returns a view of the windows of `size` elements along dim. Their starts are `step` apart, and only those that fit
  * are included: [.., (n - size) / step + 1, .., size]. */

@@ -454,10 +454,19 @@ static const tg_sample attention_samples[] = {
      .in = {TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), PLAIN}, .bench = true},
 };
 
+static const tg_field attention_fields[] = {
+    TG_ARG_AS(attention_params, opts.causal, "causal", BOOL, "Query i attends only to keys j <= i + sk - sq."),
+    TG_ARG_AS(attention_params, opts.scale, "scale", DOUBLE, "Factor of the scores, 0 or more; -1: 1 / sqrt(dk)."),
+    TG_ARG_AS(attention_params, opts.dropout, "dropout", DOUBLE, "Probability of dropout of the attention weights."),
+    TG_ARG_AS(attention_params, opts.left, "left", INT64, "Number of earlier keys that a query sees; -1: all."),
+    TG_ARG_AS(attention_params, opts.right, "right", INT64, "Number of later keys that a query sees; -1: all."),
+};
+
 const tg_op tg_op_attention = {
     .size = sizeof(tg_op),
     .name = "attention",
     .formula = "softmax(scale q k^T + mask) v",
+    .inputs = "q k v mask sink lengths starts_q starts_k",
     .n_in = INPUTS,
     .n_out = 1,
     .params_size = sizeof(attention_params),
@@ -471,6 +480,8 @@ const tg_op tg_op_attention = {
     .vjp = tg_attention_vjp,
     .jvp = tg_attention_jvp,
     .flops = attention_flops,
+    TG_FIELDS(attention_fields),
+    .preset = OPTS(.causal = false),
     TG_SAMPLES(attention_samples),
 };
 

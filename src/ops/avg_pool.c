@@ -174,12 +174,34 @@ static const tg_sample avg_pool2d_samples[] = {
      .in = {TG_S(32, 64, 56, 56)}, .bench = true},
 };
 
+static const tg_field avg_pool1d_fields[] = {
+    TG_ARG_AS(avg_pool_params, w.size[1], "k", INT64, "Number of elements of a window.", .required = true),
+    TG_ARG_AS(avg_pool_params, w.step[1], "stride", INT64, "Distance between the starts of windows; -1 means k."),
+    TG_ARG_AS(avg_pool_params, w.pad[1], "padding", INT64, "Number of elements that are added at each end."),
+    TG_ARG_AS(avg_pool_params, exclude, "exclude_padding", BOOL,
+              "Divides by the number of elements of x in the window."),
+};
+static const tg_field avg_pool2d_fields[] = {
+    TG_ARG_AS(avg_pool_params, w.size[0], "h", INT64, "Number of rows of a window.", .required = true),
+    TG_ARG_AS(avg_pool_params, w.size[1], "w", INT64, "Number of columns of a window.", .required = true),
+    TG_ARG_ARRAY(avg_pool_params, w.step, "stride", INT64, 2,
+                 "Distances between the starts of windows; -1 means the size of the window."),
+    TG_ARG_ARRAY(avg_pool_params, w.pad, "padding", INT64, 2, "Numbers of elements that are added at each end."),
+    TG_ARG_AS(avg_pool_params, exclude, "exclude_padding", BOOL,
+              "Divides by the number of elements of x in the window."),
+};
+static const avg_pool_params avg_pool1d_preset = {
+    .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1})};
+static const avg_pool_params avg_pool2d_preset = {
+    .w = TG_WINDOWS(2, .size = {1, 1}, .step = {TG_AUTO, TG_AUTO}, .apart = {1, 1})};
+
 #define AVG_POOL(name_)                                                                                          \
     const tg_op tg_op_##name_ = {                                                                                \
-        .size = sizeof(tg_op), .name = #name_, .formula = "the mean of x in each window", .n_in = 1, .n_out = 1, \
-        .params_size = sizeof(avg_pool_params), .family = TG_FAMILY_CUSTOM, .sums_f32 = true,                    \
-        .infer = avg_pool_infer, .forward = avg_pool_forward, .backward = avg_pool_backward,                     \
-        .vjp = avg_pool_vjp, .jvp = tg_jvp_linear, .flops = avg_pool_flops, TG_SAMPLES(name_##_samples)}
+        .size = sizeof(tg_op), .name = #name_, .formula = "the mean of x in each window", .inputs = "x",         \
+        .n_in = 1, .n_out = 1, .params_size = sizeof(avg_pool_params), .family = TG_FAMILY_CUSTOM,               \
+        .sums_f32 = true, .infer = avg_pool_infer, .forward = avg_pool_forward, .backward = avg_pool_backward,   \
+        .vjp = avg_pool_vjp, .jvp = tg_jvp_linear, .flops = avg_pool_flops, TG_FIELDS(name_##_fields),           \
+        .preset = &name_##_preset, TG_SAMPLES(name_##_samples)}
 
 AVG_POOL(avg_pool1d);
 AVG_POOL(avg_pool2d);

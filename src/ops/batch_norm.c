@@ -219,10 +219,16 @@ static const tg_sample batch_norm_samples[] = {
      .in = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64), BUFFER(64), BUFFER(64)}, .bench = true},
 };
 
+static const tg_field batch_norm_fields[] = {
+    TG_ARG(batch_norm_params, momentum, DOUBLE, "Share of the new statistics in the running ones, in [0, 1]."),
+    TG_ARG(batch_norm_params, eps, DOUBLE, "Is added to the variance."),
+};
+
 const tg_op tg_op_batch_norm = {
     .size = sizeof(tg_op),
     .name = "batch_norm",
     .formula = "(x - mean) / sqrt(var + eps) w + b, of channels",
+    .inputs = "x w b running_mean running_var",
     .n_in = INPUTS,
     .n_out = 1,
     .params_size = sizeof(batch_norm_params),
@@ -236,6 +242,8 @@ const tg_op tg_op_batch_norm = {
     .backward = batch_norm_backward,
     .vjp = batch_norm_vjp,
     .jvp = batch_norm_jvp,
+    TG_FIELDS(batch_norm_fields),
+    .preset = WITH(0.1, 1e-5),
     TG_SAMPLES(batch_norm_samples),
 };
 

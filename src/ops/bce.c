@@ -168,10 +168,16 @@ static const tg_sample bce_samples[] = {
      .in = {TG_S(2048, 2048), P(2048, 2048), TG_S_ABSENT, TG_S_ABSENT}, .bench = true},
 };
 
+static const tg_field bce_with_logits_fields[] = {
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
+           .of = "tg_loss_reduction"),
+};
+
 const tg_op tg_op_bce_with_logits = {
     .size = sizeof(tg_op),
     .name = "bce_with_logits",
     .formula = "-w (pw y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x)))",
+    .inputs = "x y w pw",
     .n_in = 4,
     .n_out = 1,
     .params_size = sizeof(tg_elementwise_loss_params),
@@ -183,6 +189,8 @@ const tg_op tg_op_bce_with_logits = {
     .backward = bce_backward,
     .vjp = bce_vjp,
     .jvp = bce_jvp,
+    TG_FIELDS(bce_with_logits_fields),
+    .preset = MEAN,
     TG_SAMPLES(bce_samples),
 };
 

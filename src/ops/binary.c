@@ -70,7 +70,7 @@ static tg_status add_backward(tg_call *c) {
 VJP(add, g, g)
 
 const tg_op tg_op_add = {
-    .size = sizeof(tg_op), .name = "add", .formula = "a + b", .n_in = 2, .n_out = 1, .passes = 3,
+    .size = sizeof(tg_op), .name = "add", .formula = "a + b", .inputs = "a b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = add_forward,
     .backward = add_backward, .vjp = add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
 
@@ -87,7 +87,7 @@ static tg_status sub_backward(tg_call *c) {
 VJP(sub, g, tg_neg(t, g))
 
 const tg_op tg_op_sub = {
-    .size = sizeof(tg_op), .name = "sub", .formula = "a - b", .n_in = 2, .n_out = 1, .passes = 3,
+    .size = sizeof(tg_op), .name = "sub", .formula = "a - b", .inputs = "a b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = sub_forward,
     .backward = sub_backward, .vjp = sub_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
 
@@ -111,9 +111,9 @@ static tg_status mul_backward(tg_call *c) {
 VJP(mul, tg_mul(t, g, b), tg_mul(t, g, a))
 
 const tg_op tg_op_mul = {
-    .size = sizeof(tg_op), .name = "mul", .formula = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
-    .family = TG_FAMILY_FACTORS, .sums_f32 = true, .infer = mul_infer, .forward = mul_forward,
-    .backward = mul_backward, .vjp = mul_vjp, .jvp = tg_jvp_multilinear, TG_SAMPLES(sum_samples)};
+    .size = sizeof(tg_op), .name = "mul", .formula = "a b", .inputs = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_FACTORS, .sums_f32 = true, .infer = mul_infer, .forward = mul_forward, .backward = mul_backward,
+    .vjp = mul_vjp, .jvp = tg_jvp_multilinear, TG_SAMPLES(sum_samples)};
 
 /* Returns a b element by element, for floats or integers. */
 PUBLIC(mul)
@@ -142,7 +142,7 @@ static const tg_sample div_samples[] = {
 };
 
 const tg_op tg_op_div = {
-    .size = sizeof(tg_op), .name = "div", .formula = "a / b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .size = sizeof(tg_op), .name = "div", .formula = "a / b", .inputs = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
     .family = TG_FAMILY_QUOTIENT, .sums_f32 = true, .infer = div_infer, .forward = div_forward,
     .backward = div_backward, .vjp = div_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(div_samples)};
 
@@ -185,7 +185,7 @@ VJP(pow, pow_by_a(t, g, a, b), pow_by_b(t, g, a, b))
 static const tg_sample pow_samples[] = {PAIRS(0.3, 2, -2, 2), ALIASED(0.3, 2)};
 
 const tg_op tg_op_pow = {
-    .size = sizeof(tg_op), .name = "pow", .formula = "a^b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .size = sizeof(tg_op), .name = "pow", .formula = "a^b", .inputs = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
     .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = pow_forward,
     .backward = pow_backward, .vjp = pow_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(pow_samples)};
 
@@ -225,9 +225,10 @@ static const tg_sample atan2_samples[] = {
 };
 
 const tg_op tg_op_atan2 = {
-    .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of (b, a), in (-pi, pi]", .n_in = 2, .n_out = 1,
-    .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = atan2_forward,
-    .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
+    .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of (b, a), in (-pi, pi]", .inputs = "a b", .n_in = 2,
+    .n_out = 1, .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer,
+    .forward = atan2_forward, .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp,
+    TG_SAMPLES(atan2_samples)};
 
 /* Returns the angle between the axis of b and the point (b, a), for floats. Both gradients are 0 at (0, 0), and NaN
  * if a or b is NaN. */
@@ -262,9 +263,10 @@ static const tg_sample fmod_samples[] = {
 };
 
 const tg_op tg_op_fmod = {
-    .size = sizeof(tg_op), .name = "fmod", .formula = "a - b trunc(a / b)", .n_in = 2, .n_out = 1, .saves_in = 3,
-    .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = fmod_infer, .forward = fmod_forward,
-    .backward = fmod_backward, .vjp = fmod_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(fmod_samples)};
+    .size = sizeof(tg_op), .name = "fmod", .formula = "a - b trunc(a / b)", .inputs = "a b", .n_in = 2, .n_out = 1,
+    .saves_in = 3, .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = fmod_infer,
+    .forward = fmod_forward, .backward = fmod_backward, .vjp = fmod_vjp, .jvp = tg_jvp_by_vjp,
+    TG_SAMPLES(fmod_samples)};
 
 /* Returns the remainder of a / b, for floats: exact, with the sign of a. The gradient of b is -trunc(a / b). Value
  * and gradient are NaN where b is 0 or a is infinite. */
@@ -301,9 +303,10 @@ static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ti
     VJP(name_, share(t, g, wins(t, a, b), tg_eq(t, a, b), wins(t, b, a)),                                          \
           share(t, g, wins(t, b, a), tg_eq(t, a, b), wins(t, a, b)))                                               \
     const tg_op tg_op_##name_ = {                                                                                  \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1, .saves_in = 3,              \
-        .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = extremum_infer, .forward = name_##_forward,      \
-        .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(extremum_samples)};     \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "a b", .n_in = 2, .n_out = 1,            \
+        .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = extremum_infer,                   \
+        .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_by_vjp,        \
+        TG_SAMPLES(extremum_samples)};                                                                             \
     PUBLIC(name_)
 
 /* Return the greater and the smaller of a and b, for floats or integers. Equal elements get half the gradient each.

@@ -54,10 +54,14 @@ static const tg_sample cast_samples[] = {
     {.note = "big", .params = &(const cast_params){TG_BF16}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field cast_fields[] = {
+    TG_ARG(cast_params, dtype, DTYPE, "Dtype of the result.", .required = true),
+};
+
 const tg_op tg_op_cast = {
-    .size = sizeof(tg_op), .name = "cast", .formula = "x in another dtype", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "cast", .formula = "x in another dtype", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(cast_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = cast_infer,
-    .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear,
+    .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear, TG_FIELDS(cast_fields),
     TG_SAMPLES(cast_samples)};
 
 /* Returns x in another dtype, rounded to nearest even. If x already has this dtype, returns a view of x.
@@ -81,7 +85,7 @@ static const tg_sample as_is_samples[] = {
 };
 
 const tg_op tg_op_detach = {
-    .size = sizeof(tg_op), .name = "detach", .formula = "x, without a gradient", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "detach", .formula = "x, without a gradient", .inputs = "x", .n_in = 1, .n_out = 1,
     .family = TG_FAMILY_SCALE, .infer = view_as_is, TG_SAMPLES(as_is_samples)};
 
 /* Returns a view of x through which no gradient flows. */
@@ -98,9 +102,10 @@ static tg_status contiguous_backward(tg_call *c) { return tg_call_pass(c, 0, c->
 TG_VJP(contiguous_vjp, g)
 
 const tg_op tg_op_contiguous = {
-    .size = sizeof(tg_op), .name = "contiguous", .formula = "x in row-major order", .n_in = 1, .n_out = 1,
-    .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = contiguous_infer, .forward = copy_forward,
-    .backward = contiguous_backward, .vjp = contiguous_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(as_is_samples)};
+    .size = sizeof(tg_op), .name = "contiguous", .formula = "x in row-major order", .inputs = "x", .n_in = 1,
+    .n_out = 1, .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = contiguous_infer,
+    .forward = copy_forward, .backward = contiguous_backward, .vjp = contiguous_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(as_is_samples)};
 
 /* Returns x in row-major order without gaps: x itself if it already is, otherwise a copy. */
 tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x) {

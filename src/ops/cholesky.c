@@ -171,7 +171,7 @@ static const tg_sample cholesky_samples[] = {
 };
 
 const tg_op tg_op_cholesky = {
-    .size = sizeof(tg_op), .name = "cholesky", .formula = "lower l of a = l l^T", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "cholesky", .formula = "lower l of a = l l^T", .inputs = "a", .n_in = 1, .n_out = 1,
     .params_size = sizeof(cholesky_params), .saves_out = 1, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
     .infer = cholesky_infer, .forward = cholesky_forward, .backward = cholesky_backward, .vjp = cholesky_vjp,
     .jvp = cholesky_jvp, .flops = cholesky_flops, TG_SAMPLES(cholesky_samples)};

@@ -26,7 +26,7 @@ static tg_status compare_infer(tg_call *c) { return tg_infer_broadcast(c, 0, TG_
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);       \
     }                                                                                                   \
     const tg_op tg_op_##name_ = {                                                                       \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1,                  \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "a b", .n_in = 2, .n_out = 1, \
         .family = TG_FAMILY_POINTWISE, .infer = compare_infer, .forward = name_##_forward,              \
         TG_SAMPLES(compare_samples)};                                                                   \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name_, NULL, a, b); }

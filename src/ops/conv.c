@@ -438,7 +438,7 @@ static tg_status conv_biased_jvp(tg_tape *t, const tg_node *n, tg_tensor *const 
 #define CONV1(step_, pad_, apart_, groups_) \
     CONV_(1, groups_, .size = {1, 1}, .step = {1, step_}, .pad = {0, pad_}, .apart = {1, apart_})
 #define CONV2(sh_, sw_, ph_, pw_, ah_, aw_, groups_) \
-    CONV_(2, groups_, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {ah_, aw_})
+    CONV_(2, groups_, .size = {1, 1}, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {ah_, aw_})
 #define SAMPLE(note_, params_, ...) {.note = note_, .params = params_, .n_in = 3, .in = {__VA_ARGS__}}
 
 static const tg_sample conv1d_samples[] = {
@@ -502,13 +502,32 @@ static const tg_sample conv2d_samples[] = {
      .in = {TG_S(8, 256, 14, 14), TG_S(1024, 256, 1, 1), TG_S_ABSENT}, .bench = true},
 };
 
+static const tg_field conv1d_fields[] = {
+    TG_ARG_AS(conv_params, w.step[1], "stride", INT64, "Distance between the starts of windows."),
+    TG_ARG_AS(conv_params, w.pad[1], "padding", INT64, "Number of zeros that are added at each end."),
+    TG_ARG_AS(conv_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
+    TG_ARG(conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
+};
+static const tg_field conv2d_fields[] = {
+    TG_ARG_ARRAY(conv_params, w.step, "stride", INT64, 2, "Distances between the starts of windows."),
+    TG_ARG_ARRAY(conv_params, w.pad, "padding", INT64, 2, "Numbers of zeros that are added at each end."),
+    TG_ARG_ARRAY(conv_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
+    TG_ARG(conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
+};
+static const conv_params conv1d_preset = {.w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
+                                          .groups = 1,
+                                          .result = Y};
+static const conv_params conv2d_preset = {.w = TG_WINDOWS(2, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
+                                          .groups = 1,
+                                          .result = Y};
+
 #define CONV(name_)                                                                                           \
     const tg_op tg_op_##name_ = {                                                                             \
-        .size = sizeof(tg_op), .name = #name_, .formula = "sums of windows of x times w, + b", .n_in = 3,     \
-        .n_out = 1, .params_size = sizeof(conv_params), .saves_in = 3, .optional = 1u << B,                   \
-        .family = TG_FAMILY_CUSTOM, .sums_f32 = true, .infer = conv_infer, .forward = conv_forward,           \
-        .backward = conv_backward, .vjp = conv_vjp, .jvp = conv_biased_jvp, .flops = conv_flops,              \
-        TG_SAMPLES(name_##_samples)}
+        .size = sizeof(tg_op), .name = #name_, .formula = "sums of windows of x times w, + b",                \
+        .inputs = "x w b", .n_in = 3, .n_out = 1, .params_size = sizeof(conv_params), .saves_in = 3,          \
+        .optional = 1u << B, .family = TG_FAMILY_CUSTOM, .sums_f32 = true, .infer = conv_infer,               \
+        .forward = conv_forward, .backward = conv_backward, .vjp = conv_vjp, .jvp = conv_biased_jvp,          \
+        .flops = conv_flops, TG_FIELDS(name_##_fields), .preset = &name_##_preset, TG_SAMPLES(name_##_samples)}
 
 CONV(conv1d);
 CONV(conv2d);

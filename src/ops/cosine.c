@@ -141,10 +141,16 @@ static const tg_sample cosine_samples[] = {
     {.note = "4 M elements", .params = ALONG(1), .n_in = 2, .in = {TG_S(2048, 2048), TG_S(2048, 2048)}, .bench = true},
 };
 
+static const tg_field cosine_similarity_fields[] = {
+    TG_ARG(cosine_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(cosine_params, eps, DOUBLE, "Lower bound of the norms."),
+};
+
 const tg_op tg_op_cosine_similarity = {
     .size = sizeof(tg_op),
     .name = "cosine_similarity",
     .formula = "sum(x y) / (max(|x|, eps) max(|y|, eps)) along a dim",
+    .inputs = "x y",
     .n_in = 2,
     .n_out = 1,
     .params_size = sizeof(cosine_params),
@@ -156,6 +162,8 @@ const tg_op tg_op_cosine_similarity = {
     .backward = cosine_backward,
     .vjp = cosine_vjp,
     .jvp = cosine_jvp,
+    TG_FIELDS(cosine_similarity_fields),
+    .preset = &(const cosine_params){.eps = 1e-8},
     TG_SAMPLES(cosine_samples),
 };
 

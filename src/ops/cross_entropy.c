@@ -122,6 +122,7 @@ const tg_op tg_op_cross_entropy = {
     .size = sizeof(tg_op),
     .name = "cross_entropy",
     .formula = "log(sum(exp(x))) - x[target]",
+    .inputs = "logits weight target",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(tg_row_loss_params),
@@ -133,6 +134,8 @@ const tg_op tg_op_cross_entropy = {
     .backward = cross_entropy_backward,
     .vjp = cross_entropy_vjp,
     .jvp = cross_entropy_jvp,
+    TG_ROW_LOSS_FIELDS,
+    .preset = TG_ROW_LOSS(-100, 0, MEAN),
     TG_SAMPLES(cross_entropy_samples),
 };
 

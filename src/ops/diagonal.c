@@ -57,6 +57,10 @@ static const tg_sample triangle_samples[] = {
     {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field diagonal_fields[] = {
+    TG_ARG(diagonal_params, k, INT64, "The diagonal: 0 is the main one, larger numbers lie above it."),
+};
+
 #define TRIANGLE(name_, keeps, text)                                                                               \
     static tg_status name_##_forward(tg_call *c) { return keep_triangle(c, keeps, c->out[0], c->in[0], false); }   \
     static tg_status name_##_backward(tg_call *c) {                                                                \
@@ -64,10 +68,10 @@ static const tg_sample triangle_samples[] = {
     }                                                                                                              \
     TG_VJP(name_##_vjp, tg_##name_(t, g, diagonal_of(n)))                                                          \
     const tg_op tg_op_##name_ = {                                                                                  \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                             \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,              \
         .params_size = sizeof(diagonal_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,                       \
         .infer = triangle_infer, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,     \
-        .jvp = tg_jvp_linear, TG_SAMPLES(triangle_samples)};                                                       \
+        .jvp = tg_jvp_linear, TG_FIELDS(diagonal_fields), TG_SAMPLES(triangle_samples)};                           \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, int64_t k) {                                                   \
         return TG_RECORD(t, tg_op_##name_, &(diagonal_params){k}, x);                                              \
     }
@@ -180,9 +184,10 @@ static const tg_sample diag_samples[] = {
 };
 
 const tg_op tg_op_diag = {
-    .size = sizeof(tg_op), .name = "diag", .formula = "the matrix whose diagonal k is x; or diagonal k of x", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(diagonal_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = diag_infer, .forward = diag_forward, .backward = diag_backward, .vjp = diag_vjp, .jvp = tg_jvp_linear,
+    .size = sizeof(tg_op), .name = "diag", .formula = "the matrix whose diagonal k is x; or diagonal k of x",
+    .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(diagonal_params), .passes = 1,
+    .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = diag_infer, .forward = diag_forward,
+    .backward = diag_backward, .vjp = diag_vjp, .jvp = tg_jvp_linear, TG_FIELDS(diagonal_fields),
     TG_SAMPLES(diag_samples)};
 
 /* For a vector [n], returns the matrix [n + |k|, n + |k|] with x on diagonal k and 0 elsewhere. For a matrix,

@@ -80,11 +80,16 @@ static tg_status l1_infer(tg_call *c) {
 
 static const tg_sample l1_samples[] = {PLAIN(.width = 0)};
 
+static const tg_field l1_fields[] = {
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
+           .of = "tg_loss_reduction"),
+};
+
 const tg_op tg_op_l1 = {
-    .size = sizeof(tg_op), .name = "l1", .formula = "|x - y|", .n_in = 2, .n_out = 1,
+    .size = sizeof(tg_op), .name = "l1", .formula = "|x - y|", .inputs = "x y", .n_in = 2, .n_out = 1,
     .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = l1_infer,
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
-    TG_SAMPLES(l1_samples)};
+    TG_FIELDS(l1_fields), .preset = TG_LOSS_P(MEAN, .width = 0), TG_SAMPLES(l1_samples)};
 
 /* Returns |x - y|, reduced by mean, sum, or not at all. The gradient is 0 where x and y are equal. The loss is
  * float32 for 16-bit inputs, as all losses are; the mean of no elements is NaN. */
@@ -106,12 +111,17 @@ static const tg_sample smooth_l1_samples[] = {
     WIDTH("beta inf", INFINITY, ERR_ARGUMENT),
 };
 
+static const tg_field smooth_l1_fields[] = {
+    TG_ARG_AS(tg_elementwise_loss_params, width, "beta", DOUBLE, "|x - y| up to which the loss is a parabola."),
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
+           .of = "tg_loss_reduction"),
+};
+
 const tg_op tg_op_smooth_l1 = {
-    .size = sizeof(tg_op), .name = "smooth_l1",
-    .formula = "d = |x - y|: d < beta ? d^2 / (2 beta) : d - beta / 2", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS,
-    .infer = smooth_l1_infer,
-    .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
+    .size = sizeof(tg_op), .name = "smooth_l1", .formula = "d = |x - y|: d < beta ? d^2 / (2 beta) : d - beta / 2",
+    .inputs = "x y", .n_in = 2, .n_out = 1, .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3,
+    .family = TG_FAMILY_LOSS, .infer = smooth_l1_infer, .forward = distance_forward, .backward = distance_backward,
+    .vjp = distance_vjp, .jvp = distance_jvp, TG_FIELDS(smooth_l1_fields), .preset = TG_LOSS_P(MEAN, .width = 1),
     TG_SAMPLES(smooth_l1_samples)};
 
 /* Returns, with d = |x - y|, d - beta / 2 where d is beta or more, and the parabola d^2 / (2 beta) elsewhere. beta is 0
@@ -133,11 +143,17 @@ static const tg_sample huber_samples[] = {
     WIDTH("delta is no number", NAN, ERR_ARGUMENT),
 };
 
+static const tg_field huber_fields[] = {
+    TG_ARG_AS(tg_elementwise_loss_params, width, "delta", DOUBLE, "|x - y| up to which the loss is a parabola."),
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
+           .of = "tg_loss_reduction"),
+};
+
 const tg_op tg_op_huber = {
-    .size = sizeof(tg_op), .name = "huber",
-    .formula = "d = |x - y|: d < delta ? d^2 / 2 : delta (d - delta / 2)", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = huber_infer,
-    .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
+    .size = sizeof(tg_op), .name = "huber", .formula = "d = |x - y|: d < delta ? d^2 / 2 : delta (d - delta / 2)",
+    .inputs = "x y", .n_in = 2, .n_out = 1, .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3,
+    .family = TG_FAMILY_LOSS, .infer = huber_infer, .forward = distance_forward, .backward = distance_backward,
+    .vjp = distance_vjp, .jvp = distance_jvp, TG_FIELDS(huber_fields), .preset = TG_LOSS_P(MEAN, .width = 1),
     TG_SAMPLES(huber_samples)};
 
 /* Returns, with d = |x - y|, d^2 / 2 where d is less than delta, and delta (d - delta / 2) elsewhere: delta times the
@@ -231,11 +247,17 @@ static const tg_sample kl_div_samples[] = {
      .in = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
 };
 
+static const tg_field kl_div_fields[] = {
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
+           .of = "tg_loss_reduction"),
+    TG_ARG(tg_elementwise_loss_params, log_target, BOOL, "y contains logarithms."),
+};
+
 const tg_op tg_op_kl_div = {
-    .size = sizeof(tg_op), .name = "kl_div", .formula = "y (log(y) - x)", .n_in = 2, .n_out = 1,
+    .size = sizeof(tg_op), .name = "kl_div", .formula = "y (log(y) - x)", .inputs = "x y", .n_in = 2, .n_out = 1,
     .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = kl_div_infer,
     .forward = kl_div_forward, .backward = kl_div_backward, .vjp = kl_div_vjp, .jvp = kl_div_jvp,
-    TG_SAMPLES(kl_div_samples)};
+    TG_FIELDS(kl_div_fields), .preset = TG_LOSS_P(MEAN, .width = 0), TG_SAMPLES(kl_div_samples)};
 
 /* Returns the Kullback-Leibler divergence of log-probabilities x from the target distribution y. y has probabilities
  * or, with .log_target, their logarithms. Where a target probability is 0, value and gradient are 0.

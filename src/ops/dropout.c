@@ -88,10 +88,15 @@ static const tg_sample dropout_samples[] = {
      .in = {TG_S(2048, 2048)}, .bench = true},
 };
 
+static const tg_field dropout_fields[] = {
+    TG_ARG(dropout_params, p, DOUBLE, "Probability that an element becomes 0, 0 <= p < 1.", .required = true),
+};
+
 const tg_op tg_op_dropout = {
     .size = sizeof(tg_op),
     .name = "dropout",
     .formula = "x keep / (1 - p)",
+    .inputs = "x",
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(dropout_params),
@@ -102,6 +107,7 @@ const tg_op tg_op_dropout = {
     .backward = dropout_backward,
     .vjp = dropout_vjp,
     .jvp = tg_jvp_pointwise,
+    TG_FIELDS(dropout_fields),
     TG_SAMPLES(dropout_samples),
 };
 
@@ -195,6 +201,7 @@ const tg_op tg_op_dropout_rows = {
     .size = sizeof(tg_op),
     .name = "dropout_rows",
     .formula = "x keep / (1 - p)",
+    .inputs = "x rows",
     .n_in = 2,
     .n_out = 1,
     .params_size = sizeof(dropout_params),
@@ -205,6 +212,7 @@ const tg_op tg_op_dropout_rows = {
     .backward = dropout_backward,
     .vjp = dropout_rows_vjp,
     .jvp = tg_jvp_pointwise,
+    TG_FIELDS(dropout_fields),
     TG_SAMPLES(dropout_rows_samples),
 };
 

@@ -461,11 +461,15 @@ static const tg_sample einsum_samples[] = {
      .in = {TG_S(4, 256, 8, 64), TG_S(4, 256, 8, 64)}, .bench = true},
 };
 
+static const tg_field einsum_fields[] = {
+    TG_ARG(einsum_params, equation, TEXT, "A letter for each dim, such as \"bij,bjk->bik\".", .required = true),
+};
+
 const tg_op tg_op_einsum = {
-    .size = sizeof(tg_op), .name = "einsum", .formula = "sums of products of a and b by labels", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(einsum_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
-    .infer = einsum_infer, .forward = einsum_forward, .backward = einsum_backward, .vjp = einsum_vjp,
-    .jvp = tg_jvp_multilinear, .flops = einsum_flops, TG_SAMPLES(einsum_samples)};
+    .size = sizeof(tg_op), .name = "einsum", .formula = "sums of products of a and b by labels", .inputs = "a b",
+    .n_in = 2, .n_out = 1, .params_size = sizeof(einsum_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM,
+    .sums_f32 = true, .infer = einsum_infer, .forward = einsum_forward, .backward = einsum_backward, .vjp = einsum_vjp,
+    .jvp = tg_jvp_multilinear, .flops = einsum_flops, TG_FIELDS(einsum_fields), TG_SAMPLES(einsum_samples)};
 
 /* Contracts two operands by an equation in the notation of NumPy and PyTorch, as "bij,bjk->bik". Each dim has one
  * letter. A letter that the result does not list is summed over; a letter that occurs twice in one operand selects
@@ -520,7 +524,7 @@ static const tg_sample dot_samples[] = {
 
 #define VECTORS(name_, text)                                                                                       \
     const tg_op tg_op_##name_ = {                                                                                  \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1,                             \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "a b", .n_in = 2, .n_out = 1,            \
         .params_size = sizeof(einsum_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,         \
         .infer = name_##_infer, .forward = einsum_forward, .backward = einsum_backward, .vjp = einsum_vjp,         \
         .jvp = tg_jvp_multilinear, .flops = einsum_flops, TG_SAMPLES(name_##_samples)};                            \

@@ -101,10 +101,16 @@ static const tg_sample group_norm_samples[] = {
      .in = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64)}, .bench = true},
 };
 
+static const tg_field group_norm_fields[] = {
+    TG_ARG(group_norm_params, groups, INT64, "Number of groups of channels.", .required = true),
+    TG_ARG(group_norm_params, eps, DOUBLE, "Is added to the variance."),
+};
+
 const tg_op tg_op_group_norm = {
     .size = sizeof(tg_op),
     .name = "group_norm",
     .formula = "(x - mean) / sqrt(var + eps) w + b, of groups of channels",
+    .inputs = "x w b",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(group_norm_params),
@@ -117,6 +123,8 @@ const tg_op tg_op_group_norm = {
     .backward = group_norm_backward,
     .vjp = group_norm_vjp,
     .jvp = group_norm_jvp,
+    TG_FIELDS(group_norm_fields),
+    .preset = &(const group_norm_params){.eps = 1e-5},
     TG_SAMPLES(group_norm_samples),
 };
 

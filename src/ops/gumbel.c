@@ -65,8 +65,8 @@ static const tg_sample gumbel_samples[] = {
 };
 
 const tg_op tg_op_gumbel = {
-    .size = sizeof(tg_op), .name = "gumbel", .formula = "-ln(-ln(u)), u uniform, of x's shape", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(gumbel_params), .family = TG_FAMILY_POINTWISE, .infer = gumbel_infer,
+    .size = sizeof(tg_op), .name = "gumbel", .formula = "-ln(-ln(u)), u uniform, of x's shape", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(gumbel_params), .family = TG_FAMILY_POINTWISE, .infer = gumbel_infer,
     .forward = gumbel_forward, TG_SAMPLES(gumbel_samples)};
 
 /* Returns noise of the standard Gumbel distribution with x's shape and dtype; the values of x do not matter. Takes one
@@ -84,13 +84,49 @@ static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     return tg_cast(t, tg_eq(t, tg_argmax(t, y, dim, true), places), (tg_dtype)y->dtype);
 }
 
+typedef struct gumbel_softmax_params {
+    double tau;
+    bool hard;
+    int dim;
+} gumbel_softmax_params;
+
+static tg_status gumbel_softmax_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                        const void *site) {
+    const gumbel_softmax_params *p = params;
+    const gumbel_params noise = {.classes = true, .tau = p->tau, .dim = p->dim};
+    tg_tensor *x = in[0], *noisy = tg_add(t, x, tg_record(t, &tg_op_gumbel, &noise, &x, 1, site));
+    tg_tensor *soft = tg_softmax(t, tg_scale(t, noisy, 1 / p->tau), p->dim);
+    out[0] = soft;
+    if (p->hard) out[0] = tg_add(t, first_greatest(t, soft, p->dim), tg_sub(t, soft, tg_detach(t, soft)));
+    return t->ctx->run.status;
+}
+
+#define SOFT(tau_, dim_) &(const gumbel_softmax_params){.tau = (tau_), .dim = (dim_)}
+static const tg_sample gumbel_softmax_samples[] = {
+    {.note = "rows", .params = SOFT(1, -1), .n_in = 1, .in = {TG_S(3, 5)}},
+    {.note = "columns, colder", .params = SOFT(0.5, 0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
+    {.note = "strided", .params = SOFT(2, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3)}},
+    {.note = "empty", .params = SOFT(1, 1), .n_in = 1, .in = {TG_S(0, 3)}},
+    {.note = "no such dim", .params = SOFT(1, 2), .n_in = 1, .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "tau 0", .params = SOFT(0, -1), .n_in = 1, .in = {TG_S(2, 3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "big", .params = SOFT(1, -1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+static const tg_field gumbel_softmax_fields[] = {
+    TG_ARG(gumbel_softmax_params, tau, DOUBLE, "Temperature: rows are closer to one-hot if it is smaller."),
+    TG_ARG(gumbel_softmax_params, hard, BOOL, "The result is exactly one-hot."),
+    TG_ARG(gumbel_softmax_params, dim, INT, "Dim of x; a negative number counts from the end."),
+};
+
+const tg_op tg_op_gumbel_softmax = {
+    .size = sizeof(tg_op), .name = "gumbel_softmax", .formula = "softmax((x + gumbel(x)) / tau) along a dim",
+    .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(gumbel_softmax_params),
+    .compose = gumbel_softmax_compose, TG_FIELDS(gumbel_softmax_fields), .preset = SOFT(1, -1),
+    TG_SAMPLES(gumbel_softmax_samples)};
+
 /* Returns softmax((x + gumbel) / tau) along dim, tau > 0: rows close to one-hot, where the position of the 1 is drawn
  * with the probabilities softmax(x). If hard is true, each row of the result is exactly one-hot, with the 1 at the
  * greatest element of the softmax, and the gradient is that of the softmax. */
 tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim) {
-    const gumbel_params p = {.classes = true, .tau = tau, .dim = dim};
-    tg_tensor *noisy = tg_add(t, x, TG_RECORD(t, tg_op_gumbel, &p, x));
-    tg_tensor *soft = tg_softmax(t, tg_scale(t, noisy, 1 / tau), dim);
-    if (!hard) return soft;
-    return tg_add(t, first_greatest(t, soft, dim), tg_sub(t, soft, tg_detach(t, soft)));
+    return TG_RECORD(t, tg_op_gumbel_softmax, (&(gumbel_softmax_params){tau, hard, dim}), x);
 }

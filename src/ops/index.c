@@ -128,11 +128,16 @@ static const tg_sample gather_samples[] = {
      .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024)}, .bench = true},
 };
 
+static const tg_field index_fields[] = {
+    TG_ARG(index_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+};
+
 const tg_op tg_op_gather = {
-    .size = sizeof(tg_op), .name = "gather", .formula = "y[.., i, ..] = x[.., index[.., i, ..], ..]", .n_in = 2,
-    .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true,
-    .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, .vjp = gather_vjp,
-    .jvp = tg_jvp_linear, TG_SAMPLES(gather_samples)};
+    .size = sizeof(tg_op), .name = "gather", .formula = "y[.., i, ..] = x[.., index[.., i, ..], ..]",
+    .inputs = "x index", .n_in = 2, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2,
+    .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = gather_infer, .forward = gather_forward,
+    .backward = gather_backward, .vjp = gather_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields),
+    TG_SAMPLES(gather_samples)};
 
 /* Reads x along dim at the positions in index. index has as many dims as x, and is no larger than x in the dims other
  * than dim. The result has the index's shape. */
@@ -212,9 +217,10 @@ static const tg_sample scatter_add_samples[] = {
 
 const tg_op tg_op_scatter_add = {
     .size = sizeof(tg_op), .name = "scatter_add", .formula = "y = x; y[.., index[.., i, ..], ..] += src[.., i, ..]",
-    .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
+    .inputs = "x index src", .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
     .family = TG_FAMILY_CUSTOM, .infer = scatter_add_infer, .forward = scatter_add_forward,
-    .backward = scatter_add_backward, .vjp = scatter_add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(scatter_add_samples)};
+    .backward = scatter_add_backward, .vjp = scatter_add_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields),
+    TG_SAMPLES(scatter_add_samples)};
 
 /* Returns x with src added along dim at the positions in index. Several additions to one element run in row-major
  * order. */
@@ -376,9 +382,9 @@ static const tg_sample scatter_samples[] = {
 
 const tg_op tg_op_scatter = {
     .size = sizeof(tg_op), .name = "scatter", .formula = "y = x; y[.., index[.., i, ..], ..] = src[.., i, ..]",
-    .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
+    .inputs = "x index src", .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
     .family = TG_FAMILY_CUSTOM, .infer = scatter_infer, .forward = scatter_forward, .backward = scatter_backward,
-    .vjp = scatter_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(scatter_samples)};
+    .vjp = scatter_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields), TG_SAMPLES(scatter_samples)};
 
 /* Returns x with src written along dim at the positions in index. If several values go to one element, the last in
  * row-major order remains and gets the gradient. */
@@ -454,11 +460,10 @@ static const tg_sample index_select_samples[] = {
 };
 
 const tg_op tg_op_index_select = {
-    .size = sizeof(tg_op), .name = "index_select", .formula = "y[.., i, ..] = x[.., index[i], ..]", .n_in = 2,
-    .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true,
-    .infer = index_select_infer, .forward = index_select_forward, .backward = index_select_backward,
-    .vjp = index_select_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(index_select_samples)};
+    .size = sizeof(tg_op), .name = "index_select", .formula = "y[.., i, ..] = x[.., index[i], ..]", .inputs = "x index",
+    .n_in = 2, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE,
+    .sums_f32 = true, .infer = index_select_infer, .forward = index_select_forward, .backward = index_select_backward,
+    .vjp = index_select_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields), TG_SAMPLES(index_select_samples)};
 
 /* Returns the slices of x along dim that index [n] lists. */
 tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
@@ -552,9 +557,10 @@ static const tg_sample embedding_samples[] = {
 };
 
 const tg_op tg_op_embedding = {
-    .size = sizeof(tg_op), .name = "embedding", .formula = "y[.., :] = table[ids[..], :]", .n_in = 2, .n_out = 1,
-    .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = embedding_infer, .forward = embedding_forward,
-    .backward = embedding_backward, .vjp = embedding_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(embedding_samples)};
+    .size = sizeof(tg_op), .name = "embedding", .formula = "y[.., :] = table[ids[..], :]", .inputs = "table ids",
+    .n_in = 2, .n_out = 1, .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = embedding_infer,
+    .forward = embedding_forward, .backward = embedding_backward, .vjp = embedding_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(embedding_samples)};
 
 /* Returns the rows of table [v, h] that ids [..] name: [.., h]. An id outside [0, v) is a data error. */
 tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids) {

@@ -73,7 +73,7 @@ static tg_status add__jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
 }
 
 const tg_op tg_op_add_ = {
-    .size = sizeof(tg_op), .name = "add_", .formula = "a := a + b", .n_in = 2, .n_out = 1, .passes = 3,
+    .size = sizeof(tg_op), .name = "add_", .formula = "a := a + b", .inputs = "a b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = arithmetic_infer, .forward = add__forward,
     .backward = add__backward, .vjp = add__vjp, .jvp = add__jvp, TG_SAMPLES(inplace_samples)};
 
@@ -99,7 +99,7 @@ static tg_status sub__jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
 }
 
 const tg_op tg_op_sub_ = {
-    .size = sizeof(tg_op), .name = "sub_", .formula = "a := a - b", .n_in = 2, .n_out = 1, .passes = 3,
+    .size = sizeof(tg_op), .name = "sub_", .formula = "a := a - b", .inputs = "a b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = arithmetic_infer, .forward = sub__forward,
     .backward = sub__backward, .vjp = sub__vjp, .jvp = sub__jvp, TG_SAMPLES(inplace_samples)};
 
@@ -142,7 +142,7 @@ static tg_status mul__jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
 }
 
 const tg_op tg_op_mul_ = {
-    .size = sizeof(tg_op), .name = "mul_", .formula = "a := a b", .n_in = 2, .n_out = 1, .saves_in = 2,
+    .size = sizeof(tg_op), .name = "mul_", .formula = "a := a b", .inputs = "a b", .n_in = 2, .n_out = 1, .saves_in = 2,
     .family = TG_FAMILY_FACTORS, .inplace = true, .infer = mul__infer, .forward = mul__forward,
     .backward = mul__backward, .vjp = mul__vjp, .jvp = mul__jvp, TG_SAMPLES(inplace_samples)};
 
@@ -178,7 +178,7 @@ static tg_status copy__jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
 }
 
 const tg_op tg_op_copy_ = {
-    .size = sizeof(tg_op), .name = "copy_", .formula = "a := b", .n_in = 2, .n_out = 1, .passes = 3,
+    .size = sizeof(tg_op), .name = "copy_", .formula = "a := b", .inputs = "a b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = copy__infer, .forward = copy__forward,
     .backward = copy__backward, .vjp = copy__vjp, .jvp = copy__jvp, TG_SAMPLES(inplace_samples)};
 
@@ -215,8 +215,8 @@ static const tg_sample relu__samples[] = {
 };
 
 const tg_op tg_op_relu_ = {
-    .size = sizeof(tg_op), .name = "relu_", .formula = "a := max(a, 0)", .n_in = 1, .n_out = 1, .saves_out = 1,
-    .family = TG_FAMILY_POINTWISE, .inplace = true, .infer = relu__infer, .forward = relu__forward,
+    .size = sizeof(tg_op), .name = "relu_", .formula = "a := max(a, 0)", .inputs = "a", .n_in = 1, .n_out = 1,
+    .saves_out = 1, .family = TG_FAMILY_POINTWISE, .inplace = true, .infer = relu__infer, .forward = relu__forward,
     .backward = relu__backward, .vjp = relu__vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(relu__samples)};
 
 /* Computes a := max(a, 0). */

@@ -107,11 +107,15 @@ static const tg_sample concat_samples[] = {
      .in = {TG_S(1024, 512), TG_S(1024, 512)}, .bench = true},
 };
 
+static const tg_field join_fields[] = {
+    TG_ARG(join_params, dim, INT, "The dim along which the inputs are joined."),
+};
+
 const tg_op tg_op_concat = {
-    .size = sizeof(tg_op), .name = "concat", .formula = "x0, x1, .. one after another along a dim", .n_in = -1,
-    .n_out = 1, .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
-    .jvp = tg_jvp_linear, TG_SAMPLES(concat_samples)};
+    .size = sizeof(tg_op), .name = "concat", .formula = "x0, x1, .. one after another along a dim", .inputs = "x..",
+    .n_in = -1, .n_out = 1, .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE,
+    .sums_f32 = true, .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(join_fields), TG_SAMPLES(concat_samples)};
 
 /* Joins n tensors along dim, in order. They must agree in dtype and in the sizes of all other dims. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
@@ -178,10 +182,10 @@ static const tg_sample stack_samples[] = {
 };
 
 const tg_op tg_op_stack = {
-    .size = sizeof(tg_op), .name = "stack", .formula = "x0, x1, .. along a new dim", .n_in = -1, .n_out = 1,
-    .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, .vjp = stack_vjp,
-    .jvp = tg_jvp_linear, TG_SAMPLES(stack_samples)};
+    .size = sizeof(tg_op), .name = "stack", .formula = "x0, x1, .. along a new dim", .inputs = "x..", .n_in = -1,
+    .n_out = 1, .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, .vjp = stack_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(join_fields), TG_SAMPLES(stack_samples)};
 
 /* Joins n tensors of one dtype and shape along a new dim. */
 tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
@@ -277,10 +281,6 @@ static const tg_sample split_samples[] = {
     {.note = "with nothing", .params = SIZES(0, 0, 2), .n_in = 1, .in = {TG_S(2, 3)}},
     {.note = "one", .params = SIZES(0, 1), .n_in = 1, .in = {TG_S(1)}},
     {.note = "empty", .params = SIZES(1, 1, 2), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "chunks", .params = &(const split_params){.dim = 1, .n = 3, .chunks = true}, .n_in = 1,
-     .in = {TG_S(2, 7)}},
-    {.note = "more chunks than elements", .params = &(const split_params){.n = 4, .chunks = true}, .n_in = 1,
-     .in = {TG_S(2, 3)}},
     {.note = "too few", .params = SIZES(0, 1, 1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "negative", .params = SIZES(0, 4, -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "no sizes", .params = &(const split_params){.n = 0}, .n_in = 1,
@@ -289,16 +289,51 @@ static const tg_sample split_samples[] = {
 };
 #undef SIZES
 
+static const tg_field split_fields[] = {
+    TG_ARG(split_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG(split_params, sizes, LIST, "Size of each part; the sum is the size of dim.",
+           .length_at = offsetof(split_params, n), .required = true),
+};
+
+static int part_count(const void *params) { return ((const split_params *)params)->n; }
+
 const tg_op tg_op_split = {
-    .size = sizeof(tg_op), .name = "split", .formula = "x cut along a dim", .n_in = 1, .n_out = -1,
-    .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = split_infer,
-    .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp, TG_SAMPLES(split_samples)};
+    .size = sizeof(tg_op), .name = "split", .formula = "x cut along a dim", .inputs = "x", .outputs = "parts..",
+    .n_in = 1, .n_out = -1, .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = split_infer, .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp, TG_FIELDS(split_fields),
+    .outputs_of = part_count, TG_SAMPLES(split_samples)};
 
 /* Cuts dim into n parts of the given sizes, which must add up to its size. out[] receives n views. */
 tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out) {
     const split_params p = {.dim = dim, .n = n, .sizes = sizes};
     return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
+
+static const tg_sample chunk_samples[] = {
+    {.note = "chunks", .params = &(const split_params){.dim = 1, .n = 3, .chunks = true}, .n_in = 1,
+     .in = {TG_S(2, 7)}},
+    {.note = "more chunks than elements", .params = &(const split_params){.n = 4, .chunks = true}, .n_in = 1,
+     .in = {TG_S(2, 3)}},
+    {.note = "rows, transposed", .params = &(const split_params){.dim = -2, .n = 2, .chunks = true}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
+    {.note = "one chunk", .params = &(const split_params){.n = 1, .chunks = true}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2)}},
+    {.note = "empty", .params = &(const split_params){.n = 2, .chunks = true}, .n_in = 1, .in = {TG_S(0, 3)}},
+    {.note = "no chunks", .params = &(const split_params){.n = 0, .chunks = true}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+};
+
+static const tg_field chunk_fields[] = {
+    TG_ARG(split_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG(split_params, n, INT, "Number of parts.", .required = true),
+};
+
+const tg_op tg_op_chunk = {
+    .size = sizeof(tg_op), .name = "chunk", .formula = "x cut into n equal parts along a dim", .inputs = "x",
+    .outputs = "parts..", .n_in = 1, .n_out = -1, .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE,
+    .sums_f32 = true, .infer = split_infer, .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp,
+    TG_FIELDS(chunk_fields), .preset = &(const split_params){.chunks = true}, .outputs_of = part_count,
+    TG_SAMPLES(chunk_samples)};
 
 /* Does what tg_split does, with n parts of ceil(size / n) elements. If size is not a multiple of n, the last parts have
  * fewer elements, or none. */
@@ -308,7 +343,7 @@ tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out) {
         TG_TRY(tg_tape_check_with(t, &x, 1, "chunk"));
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "chunk: n is %d; it must be 1 or more", n);
     }
-    return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
+    return tg_apply(t, &tg_op_chunk, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
 
 /* ---- pad ---- */
@@ -386,10 +421,18 @@ static const tg_sample pad_samples[] = {
     {.note = "big", .params = &(const pad_params){1, 16, 16, 0}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field pad_fields[] = {
+    TG_ARG(pad_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(pad_params, before, INT64, "Number of elements in front of x."),
+    TG_ARG(pad_params, after, INT64, "Number of elements after the end of x."),
+    TG_ARG(pad_params, value, DOUBLE, "Value of the new elements."),
+};
+
 const tg_op tg_op_pad = {
-    .size = sizeof(tg_op), .name = "pad", .formula = "x with a constant around it along a dim", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(pad_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = pad_infer,
-    .forward = pad_forward, .backward = pad_backward, .vjp = pad_vjp, .jvp = pad_jvp, TG_SAMPLES(pad_samples)};
+    .size = sizeof(tg_op), .name = "pad", .formula = "x with a constant around it along a dim", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(pad_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = pad_infer, .forward = pad_forward, .backward = pad_backward, .vjp = pad_vjp, .jvp = pad_jvp,
+    TG_FIELDS(pad_fields), TG_SAMPLES(pad_samples)};
 
 /* Returns x with `before` and `after` elements of `value` added at the two ends of dim. */
 tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value) {

@@ -48,8 +48,8 @@ static const tg_sample lerp_samples[] = {
 };
 
 const tg_op tg_op_lerp = {
-    .size = sizeof(tg_op), .name = "lerp", .formula = "a + w (b - a)", .n_in = 3, .n_out = 1, .saves_in = 7,
-    .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = lerp_infer, .forward = lerp_forward,
+    .size = sizeof(tg_op), .name = "lerp", .formula = "a + w (b - a)", .inputs = "a b w", .n_in = 3, .n_out = 1,
+    .saves_in = 7, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = lerp_infer, .forward = lerp_forward,
     .backward = lerp_backward, .vjp = lerp_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(lerp_samples)};
 
 /* Returns a + w (b - a), for floats: exactly a for w = 0 and exactly b for w = 1. */
@@ -106,11 +106,15 @@ static const tg_sample lerp_scalar_samples[] = {
     {.note = "big", BY(0.3), .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field lerp_scalar_fields[] = {
+    TG_ARG(lerp_params, w, DOUBLE, "Weight of b - a.", .required = true),
+};
+
 const tg_op tg_op_lerp_scalar = {
-    .size = sizeof(tg_op), .name = "lerp_scalar", .formula = "a + w (b - a), for a number w", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(lerp_params), .passes = 3, .family = TG_FAMILY_ADDITIVE, .sums_f32 = true,
-    .infer = lerp_scalar_infer, .forward = lerp_scalar_forward, .backward = lerp_scalar_backward,
-    .vjp = lerp_scalar_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(lerp_scalar_samples)};
+    .size = sizeof(tg_op), .name = "lerp_scalar", .formula = "a + w (b - a), for a number w", .inputs = "a b",
+    .n_in = 2, .n_out = 1, .params_size = sizeof(lerp_params), .passes = 3, .family = TG_FAMILY_ADDITIVE,
+    .sums_f32 = true, .infer = lerp_scalar_infer, .forward = lerp_scalar_forward, .backward = lerp_scalar_backward,
+    .vjp = lerp_scalar_vjp, .jvp = tg_jvp_linear, TG_FIELDS(lerp_scalar_fields), TG_SAMPLES(lerp_scalar_samples)};
 
 /* Returns a + w (b - a), for floats, with a number w, which is not rounded to the tensors' dtype. */
 tg_tensor *tg_lerp_scalar(tg_tape *t, tg_tensor *a, tg_tensor *b, double w) {

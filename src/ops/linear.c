@@ -259,6 +259,7 @@ static int64_t linear_flops(const tg_node *n) {
         .size = sizeof(tg_op),                                                    \
         .name = #name_,                                                           \
         .formula = formula_,                                                      \
+        .inputs = "x w b",                                                        \
         .n_in = 3,                                                                \
         .n_out = 1,                                                               \
         .params_size = sizeof(act_params),                                        \
@@ -273,6 +274,7 @@ static int64_t linear_flops(const tg_node *n) {
         .vjp = linear_vjp,                                                        \
         .jvp = linear_jvp,                                                        \
         .flops = linear_flops,                                                    \
+        .preset = &name_##_params,                                                \
         TG_SAMPLES(name_##_samples),                                              \
     };                                                                            \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b) { \

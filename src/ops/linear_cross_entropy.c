@@ -79,6 +79,7 @@ const tg_op tg_op_linear_cross_entropy = {
     .size = sizeof(tg_op),
     .name = "linear_cross_entropy",
     .formula = "cross_entropy(x w^T, target)",
+    .inputs = "x w target",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(tg_row_loss_params),
@@ -91,6 +92,8 @@ const tg_op tg_op_linear_cross_entropy = {
     .vjp = linear_cross_entropy_vjp,
     .jvp = linear_cross_entropy_jvp,
     .flops = tg_chunked_head_flops,
+    TG_ROW_LOSS_FIELDS,
+    .preset = TG_ROW_LOSS(-100, 0, MEAN),
     TG_SAMPLES(linear_cross_entropy_samples),
 };
 

@@ -56,10 +56,17 @@ static const tg_sample arange_samples[] = {
     {.note = "big", .params = &(const arange_params){TG_I64, 0, 1048576, 1}, .bench = true},
 };
 
+static const tg_field arange_fields[] = {
+    TG_ARG(arange_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
+    TG_ARG(arange_params, start, DOUBLE, "The first number."),
+    TG_ARG(arange_params, stop, DOUBLE, "All numbers lie before it.", .required = true),
+    TG_ARG(arange_params, step, DOUBLE, "Distance between numbers."),
+};
+
 const tg_op tg_op_arange = {
     .size = sizeof(tg_op), .name = "arange", .formula = "start, start + step, .. before stop", .n_in = 0, .n_out = 1,
-    .params_size = sizeof(arange_params), .family = TG_FAMILY_STRICT, .infer = arange_infer,
-    .forward = arange_forward, TG_SAMPLES(arange_samples)};
+    .params_size = sizeof(arange_params), .family = TG_FAMILY_STRICT, .infer = arange_infer, .forward = arange_forward,
+    TG_FIELDS(arange_fields), .preset = &(const arange_params){.step = 1}, TG_SAMPLES(arange_samples)};
 
 /* Returns the vector start, start + step, .. of all elements before stop: [ceil((stop - start) / step)], or empty if
  * step leads away from stop. For integer dtypes start and step must be integers. */
@@ -101,10 +108,16 @@ static const tg_sample full_samples[] = {
     {.note = "big", .params = &(const full_params){.shape = TG_S_SHAPE(1024, 1024), .value = 1}, .bench = true},
 };
 
+static const tg_field full_fields[] = {
+    TG_ARG(full_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
+    TG_ARG(full_params, shape, SHAPE, "Shape of the result.", .required = true),
+    TG_ARG(full_params, value, DOUBLE, "Value of every element.", .required = true),
+};
+
 const tg_op tg_op_full = {
     .size = sizeof(tg_op), .name = "full", .formula = "value everywhere", .n_in = 0, .n_out = 1,
     .params_size = sizeof(full_params), .family = TG_FAMILY_STRICT, .infer = full_infer, .forward = full_forward,
-    TG_SAMPLES(full_samples)};
+    TG_FIELDS(full_fields), TG_SAMPLES(full_samples)};
 
 /* Returns a tensor whose elements are all `value`, which an integer dtype must be able to represent. */
 tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value) {

@@ -148,11 +148,16 @@ static const tg_sample masked_select_samples[] = {
      .in = {TG_S(1024, 1024), HOLDS(1, 2, 1024, 1024)}, .bench = true},
 };
 
+static const tg_field masked_select_fields[] = {
+    TG_ARG(masked_select_params, count, INT64, "Number of elements of mask that are true.", .required = true),
+};
+
 const tg_op tg_op_masked_select = {
-    .size = sizeof(tg_op), .name = "masked_select", .formula = "the x where mask holds, count of them", .n_in = 2,
-    .n_out = 1, .params_size = sizeof(masked_select_params), .family = TG_FAMILY_TAKE, .sums_f32 = true,
-    .infer = masked_select_infer, .forward = masked_select_forward, .backward = masked_select_backward,
-    .vjp = masked_select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(masked_select_samples)};
+    .size = sizeof(tg_op), .name = "masked_select", .formula = "the x where mask holds, count of them",
+    .inputs = "x mask", .n_in = 2, .n_out = 1, .params_size = sizeof(masked_select_params), .family = TG_FAMILY_TAKE,
+    .sums_f32 = true, .infer = masked_select_infer, .forward = masked_select_forward,
+    .backward = masked_select_backward, .vjp = masked_select_vjp, .jvp = tg_jvp_linear, TG_FIELDS(masked_select_fields),
+    TG_SAMPLES(masked_select_samples)};
 
 /* Returns the elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. The
  * caller states their number, because no shape may depend on data; a mask that selects another number of elements is

@@ -127,6 +127,7 @@ const tg_op tg_op_matmul = {
     .size = sizeof(tg_op),
     .name = "matmul",
     .formula = "a b",
+    .inputs = "a b",
     .n_in = 2,
     .n_out = 1,
     .saves_in = 3,

@@ -281,12 +281,32 @@ static const tg_sample max_pool2d_samples[] = {
      .in = {TG_S(32, 64, 56, 56)}, .bench = true},
 };
 
-#define MAX_POOL(name_)                                                                                      \
-    const tg_op tg_op_##name_ = {                                                                            \
-        .size = sizeof(tg_op), .name = #name_, .formula = "the greatest of x in each window", .n_in = 1,     \
-        .n_out = 1, .params_size = sizeof(max_pool_params), .family = TG_FAMILY_CUSTOM, .sums_f32 = true,    \
-        .infer = max_pool_infer, .forward = max_pool_forward, .backward = max_pool_backward,                 \
-        .vjp = max_pool_vjp, .jvp = max_pool_jvp, .flops = max_pool_flops, TG_SAMPLES(name_##_samples)}
+static const tg_field max_pool1d_fields[] = {
+    TG_ARG_AS(max_pool_params, w.size[1], "k", INT64, "Number of elements of a window.", .required = true),
+    TG_ARG_AS(max_pool_params, w.step[1], "stride", INT64, "Distance between the starts of windows; -1 means k."),
+    TG_ARG_AS(max_pool_params, w.pad[1], "padding", INT64, "Number of elements that are added at each end."),
+    TG_ARG_AS(max_pool_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
+};
+static const tg_field max_pool2d_fields[] = {
+    TG_ARG_AS(max_pool_params, w.size[0], "h", INT64, "Number of rows of a window.", .required = true),
+    TG_ARG_AS(max_pool_params, w.size[1], "w", INT64, "Number of columns of a window.", .required = true),
+    TG_ARG_ARRAY(max_pool_params, w.step, "stride", INT64, 2,
+                 "Distances between the starts of windows; -1 means the size of the window."),
+    TG_ARG_ARRAY(max_pool_params, w.pad, "padding", INT64, 2, "Numbers of elements that are added at each end."),
+    TG_ARG_ARRAY(max_pool_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
+};
+static const max_pool_params max_pool1d_preset = {
+    .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1})};
+static const max_pool_params max_pool2d_preset = {
+    .w = TG_WINDOWS(2, .size = {1, 1}, .step = {TG_AUTO, TG_AUTO}, .apart = {1, 1})};
+
+#define MAX_POOL(name_)                                                                                        \
+    const tg_op tg_op_##name_ = {                                                                              \
+        .size = sizeof(tg_op), .name = #name_, .formula = "the greatest of x in each window", .inputs = "x",   \
+        .n_in = 1, .n_out = 1, .params_size = sizeof(max_pool_params), .family = TG_FAMILY_CUSTOM,             \
+        .sums_f32 = true, .infer = max_pool_infer, .forward = max_pool_forward, .backward = max_pool_backward, \
+        .vjp = max_pool_vjp, .jvp = max_pool_jvp, .flops = max_pool_flops, TG_FIELDS(name_##_fields),          \
+        .preset = &name_##_preset, TG_SAMPLES(name_##_samples)}
 
 MAX_POOL(max_pool1d);
 MAX_POOL(max_pool2d);

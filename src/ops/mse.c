@@ -59,6 +59,7 @@ const tg_op tg_op_mse = {
     .size = sizeof(tg_op),
     .name = "mse",
     .formula = "mean((x - y)^2)",
+    .inputs = "x y",
     .n_in = 2,
     .n_out = 1,
     .saves_in = 3,

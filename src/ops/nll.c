@@ -269,10 +269,17 @@ static const tg_sample nll_samples[] = {
      .in = {TG_S(512, 50257), TG_S_INDEX(50257, 512), TG_S_ABSENT}, .bench = true},
 };
 
+static const tg_field nll_fields[] = {
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM,
+           "How the losses of all elements become the result.", .of = "tg_loss_reduction"),
+    TG_ARG(tg_elementwise_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
+};
+
 const tg_op tg_op_nll = {
     .size = sizeof(tg_op),
     .name = "nll",
     .formula = "-w[target] x[target]",
+    .inputs = "x target w",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(tg_elementwise_loss_params),
@@ -285,6 +292,8 @@ const tg_op tg_op_nll = {
     .backward = nll_backward,
     .vjp = nll_vjp,
     .jvp = nll_jvp,
+    TG_FIELDS(nll_fields),
+    .preset = OPTS(MEAN, -100),
     TG_SAMPLES(nll_samples),
 };
 

@@ -121,10 +121,15 @@ static const tg_sample layer_norm_samples[] = {
      .in = {TG_S(2048, 768), TG_S(768), TG_S(768)}, .bench = true},
 };
 
+static const tg_field norm_fields[] = {
+    TG_ARG(norm_params, eps, DOUBLE, "Is added to the variance, or to the mean of the squares."),
+};
+
 const tg_op tg_op_layer_norm = {
     .size = sizeof(tg_op),
     .name = "layer_norm",
     .formula = "(x - mean) / sqrt(var + eps) w + b",
+    .inputs = "x w b",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(norm_params),
@@ -137,6 +142,8 @@ const tg_op tg_op_layer_norm = {
     .backward = norm_backward,
     .vjp = norm_vjp,
     .jvp = norm_jvp,
+    TG_FIELDS(norm_fields),
+    .preset = &(const norm_params){.eps = 1e-5},
     TG_SAMPLES(layer_norm_samples),
 };
 
@@ -166,6 +173,7 @@ const tg_op tg_op_rms_norm = {
     .size = sizeof(tg_op),
     .name = "rms_norm",
     .formula = "x / sqrt(mean(x^2) + eps) w",
+    .inputs = "x w",
     .n_in = 2,
     .n_out = 1,
     .params_size = sizeof(norm_params),
@@ -178,6 +186,8 @@ const tg_op tg_op_rms_norm = {
     .backward = norm_backward,
     .vjp = norm_vjp,
     .jvp = norm_jvp,
+    TG_FIELDS(norm_fields),
+    .preset = &(const norm_params){.eps = 1e-5, .rms = true},
     TG_SAMPLES(rms_norm_samples),
 };
 

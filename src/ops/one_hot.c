@@ -74,10 +74,15 @@ static const tg_sample one_hot_samples[] = {
      .in = {TG_S_INDEX(1024, 1024)}, .bench = true},
 };
 
+static const tg_field one_hot_fields[] = {
+    TG_ARG(one_hot_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
+    TG_ARG(one_hot_params, classes, INT64, "Number of classes.", .required = true),
+};
+
 const tg_op tg_op_one_hot = {
-    .size = sizeof(tg_op), .name = "one_hot", .formula = "y[.., j] = 1 where ids[..] is j, else 0", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(one_hot_params), .family = TG_FAMILY_CUSTOM, .infer = one_hot_infer,
-    .forward = one_hot_forward, TG_SAMPLES(one_hot_samples)};
+    .size = sizeof(tg_op), .name = "one_hot", .formula = "y[.., j] = 1 where ids[..] is j, else 0", .inputs = "ids",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(one_hot_params), .family = TG_FAMILY_CUSTOM, .infer = one_hot_infer,
+    .forward = one_hot_forward, TG_FIELDS(one_hot_fields), TG_SAMPLES(one_hot_samples)};
 
 /* Returns a vector for each of the ids [..]: [.., classes], 1 at the id and 0 elsewhere, in the given dtype. An id
  * outside [0, classes) is a data error. */

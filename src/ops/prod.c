@@ -84,7 +84,7 @@ const tg_op tg_op_prod = {
     .size = sizeof(tg_op), .name = "prod", .formula = "product of x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
     .infer = prod_infer, .forward = prod_forward, .backward = prod_backward, .vjp = prod_vjp, .jvp = prod_jvp,
-    .flops = tg_reduce_flops, TG_SAMPLES(prod_samples)};
+    .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(prod_samples)};
 
 /* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right also if
  * elements are 0: a single zero among the elements of a product has the product of the others as its slope, and with

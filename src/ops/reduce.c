@@ -84,6 +84,11 @@ static tg_status spread(tg_call *c, double scale) {
     return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, e.stride);
 }
 
+const tg_field tg_reduce_fields[2] = {
+    TG_ARG(tg_reduce_params, dims, DIMS, "The dims to reduce."),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "The reduced dims stay, with size 1."),
+};
+
 /* ---- The same computation as recorded ops ---- */
 
 tg_tensor *tg_reduce_kept_recorded(tg_tape *t, const tg_node *n, tg_tensor *r) {
@@ -132,7 +137,7 @@ const tg_op tg_op_sum = {
     .size = sizeof(tg_op), .name = "sum", .formula = "sum of x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .passes = 1, .family = TG_FAMILY_SUM, .sums_f32 = true, .infer = sum_infer,
     .forward = sum_forward, .backward = sum_backward, .vjp = sum_vjp, .jvp = tg_jvp_linear, .flops = tg_reduce_flops,
-    TG_SAMPLES(sum_samples)};
+    TG_REDUCE_ARGS, TG_SAMPLES(sum_samples)};
 
 /* Returns the sum over dims; int64 for integers and bools (for bools, the number of true elements). */
 TG_REDUCTION(sum)
@@ -156,7 +161,7 @@ const tg_op tg_op_mean = {
     .size = sizeof(tg_op), .name = "mean", .formula = "sum of x over dims, divided by their size", .n_in = 1,
     .n_out = 1, .params_size = sizeof(tg_reduce_params), .passes = 1, .family = TG_FAMILY_MEAN, .sums_f32 = true,
     .infer = tg_reduce_float_infer, .forward = mean_forward, .backward = mean_backward, .vjp = mean_vjp,
-    .jvp = tg_jvp_linear, .flops = tg_reduce_flops, TG_SAMPLES(mean_samples)};
+    .jvp = tg_jvp_linear, .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(mean_samples)};
 
 /* Returns the mean over dims; NaN for no elements. */
 TG_REDUCTION(mean)
@@ -205,7 +210,7 @@ const tg_op tg_op_max = {
     .size = sizeof(tg_op), .name = "max", .formula = "the greatest x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_REDUCE,
     .sums_f32 = true, .infer = extremum_infer, .forward = max_forward, .backward = extremum_backward,
-    .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(extremum_samples)};
+    .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(extremum_samples)};
 
 /* Returns the greatest element over dims; equal elements share the gradient evenly. If an element is NaN, the result
  * and all gradients are NaN. */
@@ -217,7 +222,7 @@ const tg_op tg_op_min = {
     .size = sizeof(tg_op), .name = "min", .formula = "the smallest x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_REDUCE,
     .sums_f32 = true, .infer = extremum_infer, .forward = min_forward, .backward = extremum_backward,
-    .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(extremum_samples)};
+    .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(extremum_samples)};
 
 /* Returns the smallest element over dims; equal elements share the gradient evenly. If an element is NaN, the result
  * and all gradients are NaN. */
@@ -307,7 +312,7 @@ const tg_op tg_op_logsumexp = {
     .size = sizeof(tg_op), .name = "logsumexp", .formula = "ln of the sum of e^x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
     .infer = logsumexp_infer, .forward = logsumexp_forward, .backward = logsumexp_backward, .vjp = logsumexp_vjp,
-    .jvp = logsumexp_jvp, .flops = tg_reduce_flops, TG_SAMPLES(logsumexp_samples)};
+    .jvp = logsumexp_jvp, .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(logsumexp_samples)};
 
 /* Returns ln(sum(e^x)) over dims, computed relative to the maximum of x. The result is -inf if there are no elements,
  * and also, with gradient 0, if all elements are -inf. */
@@ -335,10 +340,17 @@ static const tg_sample position_samples[] = {
     {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field position_fields[] = {
+    TG_ARG_AS(tg_reduce_params, dims.dim[0], "dim", INT,
+              "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "Dim stays, with size 1."),
+};
+
 const tg_op tg_op_argmax = {
-    .size = sizeof(tg_op), .name = "argmax", .formula = "where x is greatest along a dim", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = position_infer,
-    .forward = argmax_forward, .flops = tg_reduce_flops, TG_SAMPLES(position_samples)};
+    .size = sizeof(tg_op), .name = "argmax", .formula = "where x is greatest along a dim", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = position_infer,
+    .forward = argmax_forward, .flops = tg_reduce_flops, TG_FIELDS(position_fields), .preset = TG_OVER(0),
+    TG_SAMPLES(position_samples)};
 
 /* Returns, as int64, the index along dim of the greatest element, the first of equal ones. NaN counts as the
  * greatest. */
@@ -349,9 +361,10 @@ tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim) {
 static tg_status argmin_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMIN, c->out[0], c->in[0], 1); }
 
 const tg_op tg_op_argmin = {
-    .size = sizeof(tg_op), .name = "argmin", .formula = "where x is smallest along a dim", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = position_infer,
-    .forward = argmin_forward, .flops = tg_reduce_flops, TG_SAMPLES(position_samples)};
+    .size = sizeof(tg_op), .name = "argmin", .formula = "where x is smallest along a dim", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = position_infer,
+    .forward = argmin_forward, .flops = tg_reduce_flops, TG_FIELDS(position_fields), .preset = TG_OVER(0),
+    TG_SAMPLES(position_samples)};
 
 /* Returns, as int64, the index along dim of the smallest element, the first of equal ones. NaN counts as the
  * smallest. */

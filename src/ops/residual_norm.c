@@ -137,10 +137,16 @@ static const tg_sample residual_samples[] = {
     SAMPLE("2048 rows of 768", .in = {TG_S(2048, 768), TG_S(2048, 768), TG_S(768)}, .bench = true),
 };
 
+static const tg_field residual_rms_norm_fields[] = {
+    TG_ARG(residual_params, eps, DOUBLE, "Is added to the mean of the squares."),
+};
+
 const tg_op tg_op_residual_rms_norm = {
     .size = sizeof(tg_op),
     .name = "residual_rms_norm",
     .formula = "r = x + residual, r / sqrt(mean(r^2) + eps) w",
+    .inputs = "x residual w",
+    .outputs = "y sum",
     .n_in = 3,
     .n_out = 2,
     .params_size = sizeof(residual_params),
@@ -155,6 +161,8 @@ const tg_op tg_op_residual_rms_norm = {
     .backward = residual_backward,
     .vjp = residual_vjp,
     .jvp = tg_jvp_by_vjp,
+    TG_FIELDS(residual_rms_norm_fields),
+    .preset = &(const residual_params){1e-5},
     TG_SAMPLES(residual_samples),
 };
 

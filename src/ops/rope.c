@@ -111,10 +111,16 @@ static const tg_sample rope_samples[] = {
     {.note = "48 heads of 1024 x 64", .params = &plain, .n_in = 1, .in = {TG_S(4, 12, 1024, 64)}, .bench = true},
 };
 
+static const tg_field rope_fields[] = {
+    TG_ARG(rope_params, base, DOUBLE, "Base of the angles."),
+    TG_ARG(rope_params, offset, INT64, "Position of row 0."),
+};
+
 const tg_op tg_op_rope = {
     .size = sizeof(tg_op),
     .name = "rope",
     .formula = "(u cos - v sin, v cos + u sin)",
+    .inputs = "x",
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(rope_params),
@@ -124,6 +130,8 @@ const tg_op tg_op_rope = {
     .backward = rope_backward,
     .vjp = rope_vjp,
     .jvp = tg_jvp_linear,
+    TG_FIELDS(rope_fields),
+    .preset = &(const rope_params){.base = 10000},
     TG_SAMPLES(rope_samples),
 };
 

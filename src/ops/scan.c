@@ -73,11 +73,15 @@ static const tg_sample cumsum_samples[] = {
     {.note = "big, first dim", .params = SCAN(0), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field scan_fields[] = {
+    TG_ARG(scan_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+};
+
 const tg_op tg_op_cumsum = {
-    .size = sizeof(tg_op), .name = "cumsum", .formula = "y[.., i, ..] = sum of x[.., 0..i, ..]", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(scan_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = cumsum_infer,
-    .forward = cumsum_forward, .backward = cumsum_backward, .vjp = cumsum_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(cumsum_samples)};
+    .size = sizeof(tg_op), .name = "cumsum", .formula = "y[.., i, ..] = sum of x[.., 0..i, ..]", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(scan_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = cumsum_infer, .forward = cumsum_forward, .backward = cumsum_backward, .vjp = cumsum_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(scan_fields), TG_SAMPLES(cumsum_samples)};
 
 static tg_status cumsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const scan_params *p = tg_node_params(n);
@@ -151,10 +155,10 @@ static const tg_sample cumprod_samples[] = {
 };
 
 const tg_op tg_op_cumprod = {
-    .size = sizeof(tg_op), .name = "cumprod", .formula = "y[.., i, ..] = product of x[.., 0..i, ..]", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(scan_params), .saves_in = 1, .family = TG_FAMILY_SOFTMAX, .sums_f32 = true,
-    .infer = scan_infer, .forward = cumprod_forward, .backward = cumprod_backward, .vjp = cumprod_vjp,
-    .jvp = cumprod_jvp, TG_SAMPLES(cumprod_samples)};
+    .size = sizeof(tg_op), .name = "cumprod", .formula = "y[.., i, ..] = product of x[.., 0..i, ..]", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(scan_params), .saves_in = 1, .family = TG_FAMILY_SOFTMAX,
+    .sums_f32 = true, .infer = scan_infer, .forward = cumprod_forward, .backward = cumprod_backward, .vjp = cumprod_vjp,
+    .jvp = cumprod_jvp, TG_FIELDS(scan_fields), TG_SAMPLES(cumprod_samples)};
 
 /* Returns the product of each element and all elements before it along dim; int64 for integers and bools. The
  * gradient is right also if elements are 0. */

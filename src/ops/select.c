@@ -43,8 +43,8 @@ static const tg_sample where_samples[] = {
 };
 
 const tg_op tg_op_where = {
-    .size = sizeof(tg_op), .name = "where", .formula = "c ? a : b", .n_in = 3, .n_out = 1, .saves_in = 1,
-    .family = TG_FAMILY_SELECT, .sums_f32 = true, .infer = where_infer, .forward = where_forward,
+    .size = sizeof(tg_op), .name = "where", .formula = "c ? a : b", .inputs = "c a b", .n_in = 3, .n_out = 1,
+    .saves_in = 1, .family = TG_FAMILY_SELECT, .sums_f32 = true, .infer = where_infer, .forward = where_forward,
     .backward = where_backward, .vjp = where_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(where_samples)};
 
 /* Returns a where c (bool) is true and b elsewhere. An element that is not selected may be NaN: it affects neither
@@ -112,11 +112,15 @@ static const tg_sample masked_fill_samples[] = {
      .bench = true},
 };
 
+static const tg_field masked_fill_fields[] = {
+    TG_ARG(masked_fill_params, value, DOUBLE, "Value where mask is true.", .required = true),
+};
+
 const tg_op tg_op_masked_fill = {
-    .size = sizeof(tg_op), .name = "masked_fill", .formula = "mask ? value : x", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(masked_fill_params), .saves_in = 2, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
-    .infer = masked_fill_infer, .forward = masked_fill_forward, .backward = masked_fill_backward,
-    .vjp = masked_fill_vjp, .jvp = masked_fill_jvp, TG_SAMPLES(masked_fill_samples)};
+    .size = sizeof(tg_op), .name = "masked_fill", .formula = "mask ? value : x", .inputs = "x mask", .n_in = 2,
+    .n_out = 1, .params_size = sizeof(masked_fill_params), .saves_in = 2, .family = TG_FAMILY_POINTWISE,
+    .sums_f32 = true, .infer = masked_fill_infer, .forward = masked_fill_forward, .backward = masked_fill_backward,
+    .vjp = masked_fill_vjp, .jvp = masked_fill_jvp, TG_FIELDS(masked_fill_fields), TG_SAMPLES(masked_fill_samples)};
 
 /* Returns value where mask (bool) is true and x elsewhere. value may be infinite. */
 tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, double value) {

@@ -114,11 +114,15 @@ static const tg_sample reshape_samples[] = {
      .bench = true},
 };
 
+static const tg_field shape_fields[] = {
+    TG_ARG(shape_params, shape, SHAPE, "Shape of the result; -1 stands for a size that follows.", .required = true),
+};
+
 const tg_op tg_op_reshape = {
-    .size = sizeof(tg_op), .name = "reshape", .formula = "x in another shape", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "reshape", .formula = "x in another shape", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
     .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, .vjp = reshape_vjp,
-    .jvp = reshape_jvp, TG_SAMPLES(reshape_samples)};
+    .jvp = reshape_jvp, TG_FIELDS(shape_fields), TG_SAMPLES(reshape_samples)};
 
 /* Returns the elements of x, in row-major order, in another shape with as many elements. One size may be -1, which
  * is computed. The result is a view if x's strides allow it, otherwise a copy. */
@@ -165,9 +169,9 @@ static const tg_sample view_samples[] = {
 };
 
 const tg_op tg_op_view = {
-    .size = sizeof(tg_op), .name = "view", .formula = "x in another shape, never a copy", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    .size = sizeof(tg_op), .name = "view", .formula = "x in another shape, never a copy", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp, TG_FIELDS(shape_fields),
     TG_SAMPLES(view_samples)};
 
 /* Does what tg_reshape does, but fails where tg_reshape would copy. */
@@ -239,11 +243,15 @@ static const tg_sample permute_samples[] = {
 };
 #undef ORDER
 
+static const tg_field permute_fields[] = {
+    TG_ARG(permute_params, order, DIMS, "Which dim of x each dim of the result is.", .required = true),
+};
+
 const tg_op tg_op_permute = {
-    .size = sizeof(tg_op), .name = "permute", .formula = "x with its dims in another order", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(permute_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "permute", .formula = "x with its dims in another order", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(permute_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
     .infer = permute_infer, .backward = permute_backward, .vjp = permute_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(permute_samples)};
+    TG_FIELDS(permute_fields), TG_SAMPLES(permute_samples)};
 
 /* Returns a view whose dim i is dim order[i] of x. order lists every dim once. */
 tg_tensor *tg_permute(tg_tape *t, tg_tensor *x, tg_dims order) {
@@ -297,11 +305,16 @@ static const tg_sample transpose_samples[] = {
     {.note = "big", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
+static const tg_field transpose_fields[] = {
+    TG_ARG(transpose_params, d0, INT, "One of the dims that are exchanged.", .required = true),
+    TG_ARG(transpose_params, d1, INT, "The other one.", .required = true),
+};
+
 const tg_op tg_op_transpose = {
-    .size = sizeof(tg_op), .name = "transpose", .formula = "x with two dims swapped", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(transpose_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "transpose", .formula = "x with two dims swapped", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(transpose_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
     .infer = transpose_infer, .backward = transpose_backward, .vjp = transpose_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(transpose_samples)};
+    TG_FIELDS(transpose_fields), TG_SAMPLES(transpose_samples)};
 
 /* Returns a view of x with dims d0 and d1 exchanged. */
 tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1) {
@@ -353,10 +366,10 @@ static const tg_sample expand_samples[] = {
 };
 
 const tg_op tg_op_expand = {
-    .size = sizeof(tg_op), .name = "expand", .formula = "x repeated along dims of size 1, without a copy", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(expand_samples)};
+    .size = sizeof(tg_op), .name = "expand", .formula = "x repeated along dims of size 1, without a copy",
+    .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE,
+    .sums_f32 = true, .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(shape_fields), TG_SAMPLES(expand_samples)};
 
 /* Returns a view of x in a shape that it broadcasts to: dims of size 1 are repeated (stride 0), -1 keeps a size, and
  * new dims are added in front. */
@@ -394,10 +407,14 @@ static const tg_sample squeeze_samples[] = {
     {.note = "big", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1, 1024, 1024)}, .bench = true},
 };
 
+static const tg_field dim_fields[] = {
+    TG_ARG(dim_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+};
+
 const tg_op tg_op_squeeze = {
-    .size = sizeof(tg_op), .name = "squeeze", .formula = "x without a dim of size 1", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    .size = sizeof(tg_op), .name = "squeeze", .formula = "x without a dim of size 1", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp, TG_FIELDS(dim_fields),
     TG_SAMPLES(squeeze_samples)};
 
 /* Returns a view of x without dim, whose size must be 1. */
@@ -433,167 +450,12 @@ static const tg_sample unsqueeze_samples[] = {
 };
 
 const tg_op tg_op_unsqueeze = {
-    .size = sizeof(tg_op), .name = "unsqueeze", .formula = "x with a new dim of size 1", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "unsqueeze", .formula = "x with a new dim of size 1", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
     .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
-    TG_SAMPLES(unsqueeze_samples)};
+    TG_FIELDS(dim_fields), TG_SAMPLES(unsqueeze_samples)};
 
 /* Returns a view of x with a new dim of size 1 at position dim; -1 puts it at the end. */
 tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_unsqueeze, &(dim_params){dim}, x);
-}
-
-/* ---- slice, select ---- */
-
-/* The output is a part of input 0. Writes g to that part of the gradient and 0 to the rest, or adds g to that part.
- * `gone` is a bit mask of the dims that the output lacks. */
-static tg_status part_backward(tg_call *c, int dim, int64_t start, int64_t n, int64_t step, uint32_t gone) {
-    tg_extent part, whole;
-    tg_array g = tg_array_of(c->gout[0]);
-    const tg_tensor *x = c->gin[0];
-    TG_TRY(tg_op_zero(c, 0));
-    tg_array to = tg_array_slice(tg_array_of(x), dim, start, n, step, &part);
-    return tg_op_copy(c, to, tg_array_keep(g, x->ndim, gone, &whole), tg_adds(c, 0));
-}
-
-typedef struct slice_params {
-    int dim;
-    int64_t start, stop, step;
-} slice_params;
-
-static tg_status slice_infer(tg_call *c) {
-    slice_params *p = c->params;
-    const tg_tensor *x = c->in[0];
-    tg_extent e;
-    TG_TRY(tg_need_dim(c, 0, &p->dim));
-    int64_t size = x->shape[p->dim], start = p->start, stop = p->stop == INT64_MAX ? size : p->stop;
-    if (p->step < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "step is %lld; it must be 1 or more", (long long)p->step);
-    if (start < 0) start += size;
-    if (stop < 0) stop += size;
-    if (start < 0 || stop < start || stop > size)
-        return tg_call_fail(c, TG_ERR_SHAPE,
-                            "start %lld and stop %lld do not fit dim %d of size %lld; both must be within the size "
-                            "(counted from the end if negative) and stop must not be less than start",
-                            (long long)p->start, (long long)p->stop, p->dim, (long long)size);
-    p->start = start;
-    p->stop = stop;
-    memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
-    memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
-    e.shape[p->dim] = stop == start ? 0 : (stop - start - 1) / p->step + 1;
-    /* With fewer than two elements the step has no effect. It is set to 1, because the stride computed from a large
-     * step could overflow. The jvp records the op again with these values. */
-    if (e.shape[p->dim] < 2) {
-        p->step = 1;
-        p->stop = start + e.shape[p->dim];
-    }
-    e.stride[p->dim] *= p->step;
-    for (int d = 0; d < x->ndim; d++) /* a dim that the slice cuts must not be sharded */
-        if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
-    return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
-}
-
-static tg_status slice_backward(tg_call *c) {
-    const slice_params *p = c->params;
-    return part_backward(c, p->dim, p->start, c->gout[0]->shape[p->dim], p->step, 0);
-}
-
-static tg_tensor *slice_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    const slice_params *p = tg_node_params(n);
-    return tg_spread(t, g, p->dim, p->start, p->step, tg_node_in(n)[0]->shape[p->dim]);
-}
-
-TG_VJP(slice_vjp, slice_back(t, n, g))
-
-static const tg_sample slice_samples[] = {
-    {.note = "rows", .params = &(const slice_params){0, 1, 3, 1}, .n_in = 1, .in = {TG_S(4, 3)}},
-    {.note = "step", .params = &(const slice_params){1, 0, 5, 2}, .n_in = 1, .in = {TG_S(2, 5)}},
-    {.note = "from the end", .params = &(const slice_params){-1, -3, -1, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "to the end", .params = &(const slice_params){1, 1, INT64_MAX, 3}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5, 2)}},
-    {.note = "expanded", .params = &(const slice_params){1, 1, 2, 7}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .params = &(const slice_params){0, 0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "step beyond the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .in = {TG_S(4, 2)}},
-    {.note = "nothing", .params = &(const slice_params){0, 2, 2, 1}, .n_in = 1, .in = {TG_S(3, 2)}},
-    {.note = "empty", .params = &(const slice_params){0, 0, 0, 1}, .n_in = 1, .in = {TG_S(0, 2)}},
-    {.note = "step 0", .params = &(const slice_params){0, 0, 2, 0}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "past the end", .params = &(const slice_params){0, 0, 4, 1}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "stop before start", .params = &(const slice_params){0, 2, 1, 1}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const slice_params){1, 0, 1024, 2}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
-};
-
-const tg_op tg_op_slice = {
-    .size = sizeof(tg_op), .name = "slice", .formula = "x[.., start:stop:step, ..]", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = slice_infer,
-    .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(slice_samples)};
-
-/* Returns a view of the elements start, start + step, .. before stop along dim. Negative start and stop count from the
- * end; INT64_MAX as stop is the end. Positions outside the dim are refused, not clamped. */
-tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step) {
-    return TG_RECORD(t, tg_op_slice, (&(slice_params){dim, start, stop, step}), x);
-}
-
-typedef struct select_params {
-    int dim;
-    int64_t index;
-} select_params;
-
-static tg_status select_infer(tg_call *c) {
-    select_params *p = c->params;
-    const tg_tensor *x = c->in[0];
-    tg_extent e;
-    TG_TRY(tg_need_dim(c, 0, &p->dim));
-    int64_t size = x->shape[p->dim], index = p->index < 0 ? p->index + size : p->index;
-    if (index < 0 || index >= size)
-        return tg_call_fail(c, TG_ERR_SHAPE, "index %lld is out of range for dim %d of size %lld", (long long)p->index,
-                            p->dim, (long long)size);
-    p->index = index;
-    for (int d = 0; d + 1 < x->ndim; d++) {
-        int from = d + (d >= p->dim);
-        e.shape[d] = x->shape[from];
-        e.stride[d] = x->stride[from];
-        TG_TRY(tg_call_role(c, 0, from, d));
-    }
-    return tg_call_view(c, 0, index * x->stride[p->dim], x->ndim - 1, e.shape, e.stride);
-}
-
-static tg_status select_backward(tg_call *c) {
-    const select_params *p = c->params;
-    return part_backward(c, p->dim, p->index, 1, 1, 1u << p->dim);
-}
-
-static tg_tensor *select_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    const select_params *p = tg_node_params(n);
-    return tg_spread(t, tg_unsqueeze(t, g, p->dim), p->dim, p->index, 1, tg_node_in(n)[0]->shape[p->dim]);
-}
-
-TG_VJP(select_vjp, select_back(t, n, g))
-
-static const tg_sample select_samples[] = {
-    {.note = "row", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(3, 4)}},
-    {.note = "last column", .params = &(const select_params){-1, -1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
-    {.note = "middle", .params = &(const select_params){1, 2}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
-    {.note = "expanded", .params = &(const select_params){1, 0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "to a scalar", .params = &(const select_params){0, 0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(2, 0)}},
-    {.note = "past the end", .params = &(const select_params){0, 3}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "of nothing", .params = &(const select_params){0, 0}, .n_in = 1,
-     .in = {TG_S(0, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const select_params){1, 5}, .n_in = 1, .in = {TG_S(1024, 16, 64)}, .bench = true},
-};
-
-const tg_op tg_op_select = {
-    .size = sizeof(tg_op), .name = "select", .formula = "x[.., index, ..]", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = select_infer,
-    .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(select_samples)};
-
-/* Returns a view of the elements at `index` along dim; dim is removed. A negative index counts from the end. */
-tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index) {
-    return TG_RECORD(t, tg_op_select, (&(select_params){dim, index}), x);
 }

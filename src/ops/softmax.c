@@ -74,10 +74,15 @@ TG_VJP(log_softmax_vjp, log_softmax_gradient(t, n, g, y))
 static const tg_sample softmax_samples[] = {SOFTMAX_SAMPLES(false)};
 static const tg_sample log_softmax_samples[] = {SOFTMAX_SAMPLES(true)};
 
+static const tg_field softmax_fields[] = {
+    TG_ARG(softmax_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+};
+
 const tg_op tg_op_softmax = {
     .size = sizeof(tg_op),
     .name = "softmax",
     .formula = "exp(x) / sum(exp(x))",
+    .inputs = "x",
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(softmax_params),
@@ -88,6 +93,7 @@ const tg_op tg_op_softmax = {
     .backward = softmax_backward,
     .vjp = softmax_vjp,
     .jvp = tg_jvp_pointwise,
+    TG_FIELDS(softmax_fields),
     TG_SAMPLES(softmax_samples),
 };
 
@@ -95,6 +101,7 @@ const tg_op tg_op_log_softmax = {
     .size = sizeof(tg_op),
     .name = "log_softmax",
     .formula = "x - log(sum(exp(x)))",
+    .inputs = "x",
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(softmax_params),
@@ -105,6 +112,8 @@ const tg_op tg_op_log_softmax = {
     .backward = softmax_backward,
     .vjp = log_softmax_vjp,
     .jvp = tg_jvp_by_vjp,
+    TG_FIELDS(softmax_fields),
+    .preset = &(const softmax_params){.log = true},
     TG_SAMPLES(log_softmax_samples),
 };
 

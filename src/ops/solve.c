@@ -237,12 +237,19 @@ static const tg_sample triangular_solve_samples[] = {
      .in = {TG_S_IN(-0.01, 0.01, 512, 512), TG_S(512, 512)}, .bench = true},
 };
 
+static const tg_field triangular_solve_fields[] = {
+    TG_ARG(solve_params, upper, BOOL, "Reads only the upper triangle of a instead of the lower one."),
+    TG_ARG(solve_params, transpose, BOOL, "Solves a^T @ x = b instead."),
+    TG_ARG(solve_params, unit, BOOL, "Takes every element on the diagonal of a as 1."),
+};
+
 const tg_op tg_op_triangular_solve = {
-    .size = sizeof(tg_op), .name = "triangular_solve", .formula = "a^-1 b of a triangle", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(solve_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_CUSTOM,
+    .size = sizeof(tg_op), .name = "triangular_solve", .formula = "a^-1 b of a triangle", .inputs = "a b", .n_in = 2,
+    .n_out = 1, .params_size = sizeof(solve_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_CUSTOM,
     .sums_f32 = true, .infer = triangular_solve_infer, .forward = triangular_solve_forward,
     .backward = triangular_solve_backward, .vjp = triangular_solve_vjp, .jvp = triangular_solve_jvp,
-    .flops = triangular_solve_flops, TG_SAMPLES(triangular_solve_samples)};
+    .flops = triangular_solve_flops, TG_FIELDS(triangular_solve_fields), .preset = SOLVE(.upper = false),
+    TG_SAMPLES(triangular_solve_samples)};
 
 /* Returns the solution x of a x = b or, with .transpose, of a^T x = b. Only one triangle of a [.., n, n] is read: the
  * lower one, or the upper one with .upper. The other triangle counts as zeros. With .unit the diagonal is not read

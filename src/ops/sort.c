@@ -120,11 +120,17 @@ static const tg_sample sort_samples[] = {
     {.note = "empty rows", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}},
 };
 
+static const tg_field sort_fields[] = {
+    TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG_AS(sort_params, falling, "descending", BOOL, "Descending order."),
+};
+
 const tg_op tg_op_sort = {
-    .size = sizeof(tg_op), .name = "sort", .formula = "x in order along a dim, and the original positions", .n_in = 1,
-    .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS, .family = TG_FAMILY_SOFTMAX,
-    .sums_f32 = true, .infer = sort_infer, .forward = order_forward, .backward = order_backward, .vjp = order_vjp,
-    .jvp = order_jvp, TG_SAMPLES(sort_samples)};
+    .size = sizeof(tg_op), .name = "sort", .formula = "x in order along a dim, and the original positions",
+    .inputs = "x", .outputs = "y index", .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params),
+    .saves_out = 1u << POSITIONS, .family = TG_FAMILY_SOFTMAX, .sums_f32 = true, .infer = sort_infer,
+    .forward = order_forward, .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_FIELDS(sort_fields),
+    .preset = BY(-1, .falling = false), TG_SAMPLES(sort_samples)};
 
 /* Returns x sorted along dim, in ascending order or, if descending is true, in descending order. If index is not NULL,
  * *index receives the original position of each element as int64. Equal elements keep their order, and NaN is greater
@@ -158,11 +164,18 @@ static const tg_sample topk_samples[] = {
     {.note = "negative k", .params = BY(0, .k = -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field topk_fields[] = {
+    TG_ARG(sort_params, k, INT64, "Number of elements.", .required = true),
+    TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG_AS(sort_params, falling, "largest", BOOL, "The largest elements instead of the smallest."),
+};
+
 const tg_op tg_op_topk = {
     .size = sizeof(tg_op), .name = "topk", .formula = "the k greatest of x along a dim, and their positions",
-    .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
-    .family = TG_FAMILY_SOFTMAX, .sums_f32 = true, .infer = topk_infer, .forward = order_forward,
-    .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(topk_samples)};
+    .inputs = "x", .outputs = "y index", .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params),
+    .saves_out = 1u << POSITIONS, .family = TG_FAMILY_SOFTMAX, .sums_f32 = true, .infer = topk_infer,
+    .forward = order_forward, .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_FIELDS(topk_fields),
+    .preset = BY(-1, .falling = true), TG_SAMPLES(topk_samples)};
 
 /* Returns the k greatest elements along dim in descending order or, if largest is false, the k smallest in ascending
  * order. If index is not NULL, *index receives their original positions as int64. Equal elements are taken in their
@@ -233,11 +246,17 @@ static const tg_sample median_samples[] = {
     {.note = "no elements", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
 };
 
+static const tg_field median_fields[] = {
+    TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG_AS(sort_params, falling, "keepdim", BOOL, "Dim stays, with size 1."),
+};
+
 const tg_op tg_op_median = {
-    .size = sizeof(tg_op), .name = "median", .formula = "the median of x along a dim, and its position",
-    .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
+    .size = sizeof(tg_op), .name = "median", .formula = "the median of x along a dim, and its position", .inputs = "x",
+    .outputs = "y index", .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
     .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = median_infer, .forward = median_forward,
-    .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(median_samples)};
+    .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_FIELDS(median_fields),
+    .preset = BY(-1, .falling = false), TG_SAMPLES(median_samples)};
 
 /* Returns the median along dim: the middle element in ascending order, or the lower of the two middle ones if the
  * number of elements is even. If there is a NaN, returns the first NaN. If index is not NULL, *index receives the

@@ -58,6 +58,7 @@ const tg_op tg_op_swiglu = {
     .size = sizeof(tg_op),
     .name = "swiglu",
     .formula = "silu(gate) up",
+    .inputs = "gate up",
     .n_in = 2,
     .n_out = 1,
     .saves_in = 3,
@@ -164,10 +165,15 @@ static const tg_sample glu_samples[] = {
     {.note = "512 x 8192", ALONG(-1), .in = {TG_S(512, 8192)}, .bench = true},
 };
 
+static const tg_field glu_fields[] = {
+    TG_ARG(glu_params, dim, INT, "Dim of x; a negative number counts from the end."),
+};
+
 const tg_op tg_op_glu = {
-    .size = sizeof(tg_op), .name = "glu", .formula = "a sigmoid(b), of the halves a, b of a dim", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(glu_params), .saves_in = 1, .family = TG_FAMILY_CUSTOM, .infer = glu_infer,
-    .forward = glu_forward, .backward = glu_backward, .vjp = glu_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(glu_samples)};
+    .size = sizeof(tg_op), .name = "glu", .formula = "a sigmoid(b), of the halves a, b of a dim", .inputs = "x",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(glu_params), .saves_in = 1, .family = TG_FAMILY_CUSTOM,
+    .infer = glu_infer, .forward = glu_forward, .backward = glu_backward, .vjp = glu_vjp, .jvp = tg_jvp_by_vjp,
+    TG_FIELDS(glu_fields), .preset = &(const glu_params){-1}, TG_SAMPLES(glu_samples)};
 
 /* Returns a sigmoid(b), where a and b are the two halves of x along dim, whose size must be even. */
 tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_glu, &(glu_params){dim}, x); }

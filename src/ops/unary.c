@@ -27,7 +27,7 @@ static tg_status number_infer(tg_call *c) {
     }                                                                                                      \
     TG_VJP(name_##_vjp, recorded)                                                                          \
     const tg_op tg_op_##name_ = {                                                                          \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,      \
         .saves_in = x_saved, .saves_out = y_saved, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,        \
         .infer = infer_, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,     \
         .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};                                                    \
@@ -101,7 +101,7 @@ static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
     }                                                                                                      \
     const tg_op tg_op_##name_ = {                                                                          \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,      \
         .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = infer_, .forward = name_##_forward,      \
         .backward = step_backward, .vjp = step_vjp, .jvp = step_jvp, TG_SAMPLES(samples_)};                \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
@@ -139,22 +139,27 @@ static tg_status neg_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0]
 TG_VJP(neg_vjp, tg_neg(t, g))
 
 const tg_op tg_op_neg = {
-    .size = sizeof(tg_op), .name = "neg", .formula = "-x", .n_in = 1, .n_out = 1, .family = TG_FAMILY_SCALE,
-    .sums_f32 = true, .infer = number_infer, .forward = neg_forward, .backward = neg_backward, .vjp = neg_vjp,
-    .jvp = tg_jvp_linear, TG_SAMPLES(signed_samples)};
+    .size = sizeof(tg_op), .name = "neg", .formula = "-x", .inputs = "x", .n_in = 1, .n_out = 1,
+    .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = number_infer, .forward = neg_forward,
+    .backward = neg_backward, .vjp = neg_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(signed_samples)};
 
 /* Returns -x, for a float or integer tensor. */
 tg_tensor *tg_neg(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_neg, NULL, x); }
 
 TG_VJP(affine_vjp, tg_scale(t, g, ((const affine_params *)tg_node_params(n))->a))
 
-static const tg_sample scale_samples[] = {RANGES(&(const affine_params){.a = -2.5}, -2, 2, -1, 3)};
+static const tg_sample scale_samples[] = {RANGES((&(const affine_params){-2.5, -0.0}), -2, 2, -1, 3)};
+
+static const tg_field scale_fields[] = {
+    TG_ARG(affine_params, a, DOUBLE, "The factor.", .required = true),
+};
 
 const tg_op tg_op_scale = {
-    .size = sizeof(tg_op), .name = "scale", .formula = "a x, for a number a", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "scale", .formula = "a x, for a number a", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true,
     .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
-    .jvp = tg_jvp_linear, TG_SAMPLES(scale_samples)};
+    .jvp = tg_jvp_linear, TG_FIELDS(scale_fields), .preset = &(const affine_params){.b = -0.0},
+    TG_SAMPLES(scale_samples)};
 
 /* Returns a x, for a number a. The kernel computes a x + b; b is -0, because adding 0 would turn -0 into 0. */
 tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
@@ -174,11 +179,16 @@ static const tg_sample add_scalar_samples[] = {
      .in = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field add_scalar_fields[] = {
+    TG_ARG(affine_params, b, DOUBLE, "The number that is added.", .required = true),
+};
+
 const tg_op tg_op_add_scalar = {
-    .size = sizeof(tg_op), .name = "add_scalar", .formula = "x + b, for a number b", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "add_scalar", .formula = "x + b, for a number b", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
     .infer = add_scalar_infer, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
-    .jvp = tg_jvp_pointwise, TG_SAMPLES(add_scalar_samples)};
+    .jvp = tg_jvp_pointwise, TG_FIELDS(add_scalar_fields), .preset = &(const affine_params){.a = 1},
+    TG_SAMPLES(add_scalar_samples)};
 
 /* Returns x + b for a number b. For integers, which wrap around as in tg_add, b must be representable in their
  * dtype. */
@@ -213,11 +223,15 @@ static const tg_sample pow_scalar_samples[] = {
     {.note = "power 0", .params = &(const pow_params){0}, .n_in = 1, .in = {TG_S_IN(-2, 2, 4)}},
 };
 
+static const tg_field pow_scalar_fields[] = {
+    TG_ARG(pow_params, p, DOUBLE, "The exponent.", .required = true),
+};
+
 const tg_op tg_op_pow_scalar = {
-    .size = sizeof(tg_op), .name = "pow_scalar", .formula = "x^p, for a number p", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "pow_scalar", .formula = "x^p, for a number p", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(pow_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
-    .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward,
-    .vjp = pow_scalar_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(pow_scalar_samples)};
+    .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward, .vjp = pow_scalar_vjp,
+    .jvp = tg_jvp_pointwise, TG_FIELDS(pow_scalar_fields), TG_SAMPLES(pow_scalar_samples)};
 
 /* Returns x^p. The result is NaN where x is negative and finite and p is not an integer. At x = -infinity it is NaN for
  * p = 1/2 and p = -1/2, as in PyTorch, and the result of C's pow for other p. The gradient for p = 0 is 0, also at
@@ -271,11 +285,16 @@ static const tg_sample clamp_samples[] = {
      .in = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field clamp_fields[] = {
+    TG_ARG(clamp_params, lo, DOUBLE, "Lower bound.", .required = true),
+    TG_ARG(clamp_params, hi, DOUBLE, "Upper bound.", .required = true),
+};
+
 const tg_op tg_op_clamp = {
-    .size = sizeof(tg_op), .name = "clamp", .formula = "min(max(x, lo), hi)", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "clamp", .formula = "min(max(x, lo), hi)", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(clamp_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
-    .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward,
-    .vjp = clamp_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(clamp_samples)};
+    .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward, .vjp = clamp_vjp,
+    .jvp = tg_jvp_pointwise, TG_FIELDS(clamp_fields), TG_SAMPLES(clamp_samples)};
 
 /* Returns x limited to [lo, hi]; NaN stays NaN. The slope is 1 inside and at the bounds, so that an element at a bound
  * can leave it. It is 0 outside and where x is NaN. Bounds may be infinite; finite bounds of an integer tensor must be

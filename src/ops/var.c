@@ -79,11 +79,19 @@ static const tg_sample var_samples[] = {
     {.note = "integers", .params = TG_ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
 };
 
+static const tg_field var_fields[] = {
+    TG_ARG(tg_reduce_params, dims, DIMS, "The dims to reduce."),
+    TG_ARG(tg_reduce_params, correction, INT,
+           "Is subtracted from the number of elements; 1 gives the unbiased estimate."),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "The reduced dims stay, with size 1."),
+};
+
 const tg_op tg_op_var = {
     .size = sizeof(tg_op), .name = "var", .formula = "sum of (x - mean)^2 over dims, divided by n - correction",
-    .n_in = 1, .n_out = 1, .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE,
-    .sums_f32 = true, .infer = var_infer, .forward = var_forward, .backward = var_backward, .vjp = var_vjp,
-    .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(var_samples)};
+    .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(tg_reduce_params), .saves_in = 1,
+    .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = var_infer, .forward = var_forward, .backward = var_backward,
+    .vjp = var_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_FIELDS(var_fields), .preset = WITH(1),
+    TG_SAMPLES(var_samples)};
 
 /* Returns the sum of (x - mean)^2 over dims, divided by n - correction, where n is the number of elements in the sum.
  * correction is 0 or more and less than n. A correction of 0 gives the variance of a population, and 1 the unbiased
@@ -139,10 +147,10 @@ static tg_status std_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 TG_COMPOSED(std)
 
 const tg_op tg_op_std = {
-    .size = sizeof(tg_op), .name = "std", .formula = "sqrt(var(x)) over dims", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "std", .formula = "sqrt(var(x)) over dims", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
     .infer = std_infer, .forward = std_forward, .backward = std_backward, .vjp = std_vjp, .jvp = std_jvp,
-    .flops = tg_reduce_flops, TG_SAMPLES(var_samples)};
+    .flops = tg_reduce_flops, TG_FIELDS(var_fields), .preset = WITH(1), TG_SAMPLES(var_samples)};
 
 /* Returns the standard deviation over dims, the square root of tg_var. The gradient is 0 where all elements are
  * equal. */

@@ -156,11 +156,17 @@ static const tg_sample norm_samples[] = {
     TG_REDUCE_REFUSED,
 };
 
+static const tg_field norm_fields[] = {
+    TG_ARG(tg_reduce_params, p, DOUBLE, "The power; infinite for the greatest or the least |x|."),
+    TG_ARG(tg_reduce_params, dims, DIMS, "The dims to reduce."),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "The reduced dims stay, with size 1."),
+};
+
 const tg_op tg_op_norm = {
-    .size = sizeof(tg_op), .name = "norm", .formula = "(sum of |x|^p)^(1/p) over dims", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
+    .size = sizeof(tg_op), .name = "norm", .formula = "(sum of |x|^p)^(1/p) over dims", .inputs = "x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
     .infer = norm_infer, .forward = norm_forward, .backward = norm_backward, .vjp = norm_vjp, .jvp = norm_jvp,
-    .flops = tg_reduce_flops, TG_SAMPLES(norm_samples)};
+    .flops = tg_reduce_flops, TG_FIELDS(norm_fields), .preset = OF(2), TG_SAMPLES(norm_samples)};
 
 /* Returns the p-norm over dims, for any number p or an infinity: INFINITY gives the greatest |x| and -INFINITY the
  * smallest (equal magnitudes share the gradient evenly), 0 gives the number of elements that are not 0 (with

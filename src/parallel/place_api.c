@@ -193,10 +193,16 @@ static const tg_sample assume_samples[] = {
     {.note = "empty", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(0, 4)}},
 };
 
+static const tg_field assume_placement_fields[] = {
+    TG_ARG(assume_params, axis, ENUM, "The axis of the grid.", .of = "tg_axis", .required = true),
+    TG_ARG(assume_params, to, STRUCT, "The placement of the result.", .of = "tg_placement", .required = true),
+};
+
 const tg_op tg_op_assume_placement = {
     .size = sizeof(tg_op),
     .name = "assume_placement",
     .formula = "x with another placement",
+    .inputs = "x",
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(assume_params),
@@ -207,6 +213,7 @@ const tg_op tg_op_assume_placement = {
     .backward = assume_backward,
     .vjp = assume_vjp,
     .jvp = tg_jvp_linear,
+    TG_FIELDS(assume_placement_fields),
     TG_SAMPLES(assume_samples),
 };
 

@@ -127,6 +127,7 @@ void misuse_table(misuse_world *b); /* every op through tg_apply */
 void misuse_windows(misuse_world *b);
 void misuse_arguments(misuse_world *b); /* arguments of ops */
 void misuse_extend(misuse_world *b);
+void misuse_by_name(misuse_world *b);
 void misuse_gradcheck(misuse_world *b);
 void misuse_nn(misuse_world *b);
 void misuse_modules(misuse_world *b);

@@ -260,8 +260,8 @@ static void apply(misuse_world *b) {
     GIVES(tg_apply, ARGUMENT, "the op is NULL", applies(b, b->t, NULL, NULL, in, 1, 1));
     GIVES(tg_apply, ARGUMENT, "size is 0", applies(b, b->t, &size, NULL, in, 1, 1));
     GIVES(tg_apply, ARGUMENT, "this library knows", applies(b, b->t, &later, NULL, in, 1, 1));
-    GIVES(tg_apply, ARGUMENT, "a name and infer", applies(b, b->t, &name, NULL, in, 1, 1));
-    GIVES(tg_apply, ARGUMENT, "a name and infer", applies(b, b->t, &infer, NULL, in, 1, 1));
+    GIVES(tg_apply, ARGUMENT, "a name, and infer or compose", applies(b, b->t, &name, NULL, in, 1, 1));
+    GIVES(tg_apply, ARGUMENT, "a name, and infer or compose", applies(b, b->t, &infer, NULL, in, 1, 1));
     GIVES(tg_apply, ARGUMENT, "params are NULL, expected 8 bytes", applies(b, b->t, &params, NULL, in, 1, 1));
     GIVES(tg_apply, ARGUMENT, "the array of inputs is NULL", applies(b, b->t, &probe_op, NULL, NULL, 1, 1));
     GIVES(tg_apply, ARGUMENT, "0 inputs, expected 1", applies(b, b->t, &probe_op, NULL, in, 0, 1));

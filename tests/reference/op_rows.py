@@ -134,6 +134,13 @@ def fill(o):
         return list(out)
 
     row("split", split, lambda x: x.split((2, 3), 1), [N(3, 5)])
+
+    def chunk(x):
+        out = handles(2)
+        tg.chunk(x, 1, 2, out)
+        return list(out)
+
+    row("chunk", chunk, lambda x: x.chunk(2, 1), [N(3, 5)])
     row("pad", lambda x: tg.pad(x, -1, 1, 2, 0.5), lambda x: F.pad(x, (1, 2), value=0.5), [N(3, 5)])
     row("flip", lambda x: tg.flip(x, dims(0, -1)), lambda x: x.flip((0, -1)), [N(3, 5)])
     row("roll", lambda x: tg.roll(x, 2, 1), lambda x: x.roll(2, 1), [N(3, 5)])
@@ -241,6 +248,7 @@ def scans_and_order(o, cases):
     # Random numbers of two libraries cannot be compared. Multiplied by 0 they show that they are finite, have x's shape
     # and have no gradient.
     row("gumbel", lambda x: tg.scale(tg.gumbel(x), 0), lambda x: x.detach() * 0, *cases)
+    row("gumbel_softmax", lambda x: tg.scale(tg.gumbel_softmax(x, 1, False, -1), 0), lambda x: x * 0, *cases)
 
 
 def masks(o):

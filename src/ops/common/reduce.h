@@ -43,6 +43,10 @@ int64_t tg_reduce_node_group(const tg_node *n);
 /* Returns the cost of a reduction: the number of elements that it reads. */
 int64_t tg_reduce_flops(const tg_node *n);
 
+/* The arguments of a reduction: the members dims, whose default is all dims, and keepdim of the params. */
+extern const tg_field tg_reduce_fields[2];
+#define TG_REDUCE_ARGS .inputs = "x", .fields = tg_reduce_fields, .n_fields = 2, .preset = TG_ALL
+
 /* Defines the public function of a reduction. */
 #define TG_REDUCTION(name)                                                                                \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim) {                          \

@@ -5,6 +5,15 @@
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 
+const tg_field tg_row_loss_fields[4] = {
+    TG_ARG(tg_row_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
+    TG_ARG_AS(tg_row_loss_params, smoothing, "label_smoothing", DOUBLE,
+              "Share of the target that is spread over all classes, in [0, 1]."),
+    TG_ARG(tg_row_loss_params, reduction, ENUM, "How the losses of all rows become the result.",
+           .of = "tg_loss_reduction"),
+    TG_ARG_AS(tg_row_loss_params, kind, "smoothing_kind", ENUM, "How label_smoothing is spread.", .of = "tg_smoothing"),
+};
+
 /* The greatest magnitude of ignore_index: slot fill takes it as a double, which holds integers up to here exactly. */
 static const int64_t exact_in_double = (int64_t)1 << 53;
 

@@ -37,6 +37,10 @@ enum { TG_ROW_LOSS_TOP, TG_ROW_LOSS_MASS, TG_ROW_LOSS_COUNT };
         .kind = TG_SMOOTHING_##kind_, .reduction = TG_LOSS_##reduction_                                                \
     }
 
+/* The arguments of a cross-entropy that are no tensors. */
+extern const tg_field tg_row_loss_fields[4];
+#define TG_ROW_LOSS_FIELDS .fields = tg_row_loss_fields, .n_fields = 4
+
 /* Read the caller's options; NULL means the defaults. */
 tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts);
 tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts); /* returns NULL if there are no weights */

@@ -201,7 +201,9 @@ static int64_t first_element(const tg_windows *w, int d, int64_t o) {
     return at >= 0 ? at : (w->apart[d] - -at % w->apart[d]) % w->apart[d];
 }
 
-tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], int64_t out[2]) {
+tg_status tg_windows_infer_pool(tg_call *c, tg_windows *w, int64_t in[2], int64_t out[2]) {
+    for (int d = 0; d < 2; d++)
+        if (w->step[d] == TG_AUTO) w->step[d] = w->size[d];
     TG_TRY(tg_windows_infer(c, w, 0, in, out));
     for (int d = 0; d < 2; d++) {
         if (w->pad[d] > w->size[d] / 2)

@@ -59,8 +59,8 @@ typedef struct tg_window_reach {
 tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t out);
 
 /* Does what tg_windows_infer does for input 0, and makes the checks of pools: every window must have an element of x,
- * and padding must be at most half of the window. */
-tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], int64_t out[2]);
+ * and padding must be at most half of the window. A stride of TG_AUTO becomes the window size. */
+tg_status tg_windows_infer_pool(tg_call *c, tg_windows *w, int64_t in[2], int64_t out[2]);
 /* Fills n [windows] with the number of elements of each window along dim d that lie in x. */
 tg_status tg_windows_count(tg_call *c, const tg_windows *w, int d, int64_t in, const tg_tensor *n);
 

@@ -19,9 +19,9 @@ static tg_status copy_to_tp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *
 static const tg_sample copy_to_tp_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 
 const tg_op tg_op_copy_to_tp = {
-    TG_MAPPING("CopyToModelParallelRegion", "x; backward sums over the group"), .collective = true,
-    .infer = copy_to_tp_infer, .backward = tg_mapping_sum, .vjp = copy_to_tp_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(copy_to_tp_samples)};
+    TG_MAPPING("CopyToModelParallelRegion", "x; backward sums over the group"), .alias = "copy_to_tp",
+    .collective = true, .infer = copy_to_tp_infer, .backward = tg_mapping_sum, .vjp = copy_to_tp_vjp,
+    .jvp = tg_jvp_linear, TG_MAPPING_C, TG_SAMPLES(copy_to_tp_samples)};
 
 /* Returns a view of x, which is the same on every rank, for a computation that is sharded over c's ranks. Backward sums
  * the ranks' gradients. */
@@ -46,10 +46,9 @@ static tg_status reduce_from_tp_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 static const tg_sample reduce_from_tp_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 
 const tg_op tg_op_reduce_from_tp = {
-    TG_MAPPING("ReduceFromModelParallelRegion", "sum over the group"), .collective = true,
+    TG_MAPPING("ReduceFromModelParallelRegion", "sum over the group"), .alias = "reduce_from_tp", .collective = true,
     .infer = reduce_from_tp_infer, .forward = sum_forward, .backward = tg_mapping_pass, .vjp = reduce_from_tp_vjp,
-    .jvp = tg_jvp_linear,
-    TG_SAMPLES(reduce_from_tp_samples)};
+    .jvp = tg_jvp_linear, TG_MAPPING_C, TG_SAMPLES(reduce_from_tp_samples)};
 
 /* Returns the sum of the ranks' x, the same on every rank. Backward passes the gradient on unchanged. */
 tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
@@ -72,7 +71,7 @@ static const tg_sample all_reduce_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm
 
 const tg_op tg_op_all_reduce = {
     TG_MAPPING("all_reduce", "sum over the group; so is its gradient"), .collective = true, .infer = all_reduce_infer,
-    .forward = sum_forward, .backward = tg_mapping_sum, .vjp = all_reduce_vjp, .jvp = tg_jvp_linear,
+    .forward = sum_forward, .backward = tg_mapping_sum, .vjp = all_reduce_vjp, .jvp = tg_jvp_linear, TG_MAPPING_C,
     TG_SAMPLES(all_reduce_samples)};
 
 /* Returns the sum of the ranks' x, for a computation that is sharded over c's ranks. Backward sums the ranks'
@@ -107,9 +106,9 @@ static const tg_sample all_reduce_max_samples[] = {
     TG_M_REFUSED("no communicator", TG_M_OPTS(.comm = NULL), TG_ERR_ARGUMENT, FROZEN(2, 3)),
 };
 
-const tg_op tg_op_all_reduce_max = {TG_MAPPING("all_reduce_max", "largest over the group"), .collective = true,
-                                    .infer = all_reduce_max_infer, .forward = all_reduce_max_forward,
-                                    TG_SAMPLES(all_reduce_max_samples)};
+const tg_op tg_op_all_reduce_max = {
+    TG_MAPPING("all_reduce_max", "largest over the group"), .collective = true, .infer = all_reduce_max_infer,
+    .forward = all_reduce_max_forward, TG_MAPPING_C, TG_SAMPLES(all_reduce_max_samples)};
 
 /* Returns the maximum of the ranks' x, element by element, the same on every rank. It has no derivative: x must not
  * need a gradient. */
@@ -162,10 +161,16 @@ static const tg_sample broadcast_samples[] = {
      .refused = TG_ERR_ARGUMENT},
 };
 
-const tg_op tg_op_broadcast = {TG_MAPPING("broadcast", "x of the root"), .collective = true, .infer = broadcast_infer,
-                               .forward = broadcast_forward, .backward = broadcast_backward, .vjp = broadcast_vjp,
-                               .jvp = tg_jvp_linear,
-                               TG_SAMPLES(broadcast_samples)};
+static const tg_field broadcast_fields[] = {
+    TG_ARG(tg_mapping_params, root, INT, "The rank whose x is taken.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+};
+
+const tg_op tg_op_broadcast = {
+    TG_MAPPING("broadcast", "x of the root"), .collective = true, .infer = broadcast_infer,
+    .forward = broadcast_forward, .backward = broadcast_backward, .vjp = broadcast_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(broadcast_fields), TG_SAMPLES(broadcast_samples)};
 
 /* Returns the root's x on every rank; on other ranks x only gives shape and dtype. On the root the gradient of x is the
  * gradient of the result; on other ranks it is 0. */
@@ -199,6 +204,13 @@ static tg_status on_root_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 
 static const tg_sample on_root_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.root = 0))};
 
-const tg_op tg_op_on_root = {TG_MAPPING("on_root", "x on the root, 0 elsewhere"), .collective = true,
-                             .infer = on_root_infer, .forward = on_root_forward, .backward = on_root_backward,
-                             .vjp = on_root_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(on_root_samples)};
+static const tg_field on_root_fields[] = {
+    TG_ARG(tg_mapping_params, root, INT, "The rank whose x is taken.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+};
+
+const tg_op tg_op_on_root = {
+    TG_MAPPING("on_root", "x on the root, 0 elsewhere"), .collective = true, .infer = on_root_infer,
+    .forward = on_root_forward, .backward = on_root_backward, .vjp = on_root_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(on_root_fields), TG_SAMPLES(on_root_samples)};

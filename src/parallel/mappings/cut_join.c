@@ -84,8 +84,8 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 static const tg_sample scatter_to_tp_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)), UNEVEN(2, TG_S(2, 5)),
                                                   NO_DIMS(-1)};
 const tg_op tg_op_scatter_to_tp = {
-    TG_MAPPING("ScatterToModelParallelRegion", "this rank's part of the last dim"), SCATTER,
-    TG_SAMPLES(scatter_to_tp_samples)};
+    TG_MAPPING("ScatterToModelParallelRegion", "this rank's part of the last dim"), .alias = "scatter_to_tp", SCATTER,
+    TG_MAPPING_C, .preset = TG_M_OPTS(.dim = -1), TG_SAMPLES(scatter_to_tp_samples)};
 
 /* x [.., h], the same on every rank -> [.., h/n], this rank's part. Backward gathers. */
 tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
@@ -95,8 +95,9 @@ tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
 /* ---- GatherFromModelParallelRegion: V -> I along the last dim ---- */
 
 static const tg_sample gather_from_tp_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)), NO_DIMS(-1)};
-const tg_op tg_op_gather_from_tp = {TG_MAPPING("GatherFromModelParallelRegion", "all ranks' parts along the last dim"),
-                                    GATHER, TG_SAMPLES(gather_from_tp_samples)};
+const tg_op tg_op_gather_from_tp = {
+    TG_MAPPING("GatherFromModelParallelRegion", "all ranks' parts along the last dim"), .alias = "gather_from_tp",
+    GATHER, TG_MAPPING_C, .preset = TG_M_OPTS(.dim = -1), TG_SAMPLES(gather_from_tp_samples)};
 
 /* x [.., h/n], a part of the last dim -> [.., h], the same on every rank. Backward keeps this rank's part. */
 tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
@@ -116,8 +117,9 @@ static const tg_sample scatter_to_sp_samples[] = {
      .refused = TG_ERR_SHAPE},
     NO_DIMS(0),
 };
-const tg_op tg_op_scatter_to_sp = {TG_MAPPING("ScatterToSequenceParallelRegion", "this rank's rows"), SCATTER,
-                                   TG_SAMPLES(scatter_to_sp_samples)};
+const tg_op tg_op_scatter_to_sp = {
+    TG_MAPPING("ScatterToSequenceParallelRegion", "this rank's rows"), .alias = "scatter_to_sp", SCATTER, TG_MAPPING_C,
+    TG_SAMPLES(scatter_to_sp_samples)};
 
 /* x [s, ..], the same on every rank -> [s/n, ..], this rank's rows. Backward gathers. */
 tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c) {
@@ -129,7 +131,8 @@ tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c) {
 static const tg_sample all_gather_last_dim_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)), NO_DIMS(-1)};
 const tg_op tg_op_all_gather_last_dim = {
     TG_MAPPING("AllGatherFromTensorParallelRegion", "all ranks' parts along the last dim; backward reduce-scatters"),
-    ALL_GATHER, TG_SAMPLES(all_gather_last_dim_samples)};
+    .alias = "all_gather_last_dim", ALL_GATHER, TG_MAPPING_C, .preset = TG_M_OPTS(.dim = -1),
+    TG_SAMPLES(all_gather_last_dim_samples)};
 
 /* x [.., h/n], a part of the last dim -> [.., h], for a computation that is sharded over c's ranks. Backward sums
  * the ranks' gradients and keeps this rank's part. */
@@ -143,7 +146,8 @@ static const tg_sample reduce_scatter_last_dim_samples[] = {TG_M_SAMPLES_CUT(TG_
                                                             UNEVEN(3, TG_S(2, 5)), NO_DIMS(-1)};
 const tg_op tg_op_reduce_scatter_last_dim = {
     TG_MAPPING("ReduceScatterToTensorParallelRegion", "this rank's part of the sum, along the last dim"),
-    REDUCE_SCATTER, TG_SAMPLES(reduce_scatter_last_dim_samples)};
+    .alias = "reduce_scatter_last_dim", REDUCE_SCATTER, TG_MAPPING_C, .preset = TG_M_OPTS(.dim = -1),
+    TG_SAMPLES(reduce_scatter_last_dim_samples)};
 
 /* x [.., h], this rank's addend of a sum -> [.., h/n], this rank's part of the sum. Backward gathers. */
 tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c) {
@@ -153,8 +157,9 @@ tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c) {
 /* ---- scatter_to, gather_from, all_gather, reduce_scatter: the same along any dim ---- */
 
 static const tg_sample scatter_to_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
-const tg_op tg_op_scatter_to = {TG_MAPPING("scatter_to", "this rank's part; backward gathers"), SCATTER,
-                                TG_SAMPLES(scatter_to_samples)};
+const tg_op tg_op_scatter_to = {
+    TG_MAPPING("scatter_to", "this rank's part; backward gathers"), SCATTER, TG_MAPPING_D,
+    TG_SAMPLES(scatter_to_samples)};
 
 /* Returns this rank's part of x along dim d. x is the same on every rank. Backward gathers. */
 tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
@@ -162,8 +167,9 @@ tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 }
 
 static const tg_sample gather_from_samples[] = {ANY_DIM};
-const tg_op tg_op_gather_from = {TG_MAPPING("gather_from", "all ranks' parts; backward keeps this rank's"), GATHER,
-                                 TG_SAMPLES(gather_from_samples)};
+const tg_op tg_op_gather_from = {
+    TG_MAPPING("gather_from", "all ranks' parts; backward keeps this rank's"), GATHER, TG_MAPPING_D,
+    TG_SAMPLES(gather_from_samples)};
 
 /* Joins the ranks' parts along dim d; the result is the same on every rank. If the shards of x are strided or
  * zigzag, their chunks go to their places in the whole. Backward keeps this rank's part. */
@@ -172,8 +178,9 @@ tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 }
 
 static const tg_sample all_gather_samples[] = {ANY_DIM};
-const tg_op tg_op_all_gather = {TG_MAPPING("all_gather", "all ranks' parts; backward reduce-scatters"), ALL_GATHER,
-                                TG_SAMPLES(all_gather_samples)};
+const tg_op tg_op_all_gather = {
+    TG_MAPPING("all_gather", "all ranks' parts; backward reduce-scatters"), ALL_GATHER, TG_MAPPING_D,
+    TG_SAMPLES(all_gather_samples)};
 
 /* Like tg_gather_from, but the result is R, for a computation that is sharded over c's ranks. Backward
  * reduce-scatters. */
@@ -182,8 +189,9 @@ tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 }
 
 static const tg_sample reduce_scatter_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
-const tg_op tg_op_reduce_scatter = {TG_MAPPING("reduce_scatter", "this rank's part of the sum over the group"),
-                                    REDUCE_SCATTER, TG_SAMPLES(reduce_scatter_samples)};
+const tg_op tg_op_reduce_scatter = {
+    TG_MAPPING("reduce_scatter", "this rank's part of the sum over the group"), REDUCE_SCATTER, TG_MAPPING_D,
+    TG_SAMPLES(reduce_scatter_samples)};
 
 /* Returns this rank's part, along dim d, of the sum of the ranks' x. Backward gathers. */
 tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
@@ -202,9 +210,10 @@ static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 }
 
 static const tg_sample shard_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
-const tg_op tg_op_shard = {TG_MAPPING("shard", "this rank's part; backward surrounds its gradient with zeros"),
-                           .infer = shard_infer, .forward = part_forward, .backward = tg_mapping_place_part,
-                           .vjp = shard_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(shard_samples)};
+const tg_op tg_op_shard = {
+    TG_MAPPING("shard", "this rank's part; backward surrounds its gradient with zeros"), .infer = shard_infer,
+    .forward = part_forward, .backward = tg_mapping_place_part, .vjp = shard_vjp, .jvp = tg_jvp_linear, TG_MAPPING_D,
+    TG_SAMPLES(shard_samples)};
 
 /* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in the place of this part, with zeros
  * elsewhere, without communication. */
@@ -227,7 +236,7 @@ static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 }
 
 static const tg_sample unshard_samples[] = {ANY_DIM};
-const tg_op tg_op_unshard = {TG_MAPPING("unshard", "this rank's part, with zeros elsewhere"), .infer = unshard_infer,
-                             .forward = unshard_forward, .backward = tg_mapping_keep_part, .vjp = unshard_vjp,
-                             .jvp = tg_jvp_linear,
-                             TG_SAMPLES(unshard_samples)};
+const tg_op tg_op_unshard = {
+    TG_MAPPING("unshard", "this rank's part, with zeros elsewhere"), .infer = unshard_infer,
+    .forward = unshard_forward, .backward = tg_mapping_keep_part, .vjp = unshard_vjp, .jvp = tg_jvp_linear,
+    TG_MAPPING_D, TG_SAMPLES(unshard_samples)};

@@ -27,8 +27,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     if (!p->splits)
         return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected a multiple of the %d ranks",
                             tg_count(x->shape[0], "row").text, n);
-    TG_TRY(tg_mapping_row_counts(c, &p->splits, row_numel(x), &p->counts));
-    TG_TRY(tg_mapping_row_counts(c, &p->recv, row_numel(x), &p->recv_counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->splits, p->n_splits, row_numel(x), &p->counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->recv, p->n_recv, row_numel(x), &p->recv_counts));
     int64_t sent = 0;
     *rows = 0;
     for (int r = 0; r < n; r++)
@@ -98,10 +98,19 @@ static const tg_sample all_to_all_samples[] = {
      .refused = TG_ERR_SHAPE},
 };
 
-const tg_op tg_op_all_to_all = {TG_MAPPING("AllToAll", "rows to and from every rank"), .collective = true,
-                                .infer = all_to_all_infer, .forward = all_to_all_forward,
-                                .backward = all_to_all_backward, .vjp = all_to_all_vjp, .jvp = tg_jvp_linear,
-                                TG_SAMPLES(all_to_all_samples)};
+static const tg_field all_to_all_fields[] = {
+    TG_ARG_AS(tg_mapping_params, splits, "send_counts", LIST, "Number of rows to each rank; equal if not given.",
+              .length_at = offsetof(tg_mapping_params, n_splits)),
+    TG_ARG_AS(tg_mapping_params, recv, "recv_counts", LIST, "Number of rows from each rank; equal if not given.",
+              .length_at = offsetof(tg_mapping_params, n_recv)),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+};
+
+const tg_op tg_op_all_to_all = {
+    TG_MAPPING("AllToAll", "rows to and from every rank"), .alias = "all_to_all", .collective = true,
+    .infer = all_to_all_infer, .forward = all_to_all_forward, .backward = all_to_all_backward, .vjp = all_to_all_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(all_to_all_fields), TG_SAMPLES(all_to_all_samples)};
 
 /* Exchanges rows of x [rows, ..]. send_counts[r] rows, in order, go to rank r, and recv_counts[r] rows come from it, in
  * order of r. Both NULL: equal parts. */
@@ -174,9 +183,17 @@ static const tg_sample reshard_samples[] = {
      .refused = TG_ERR_ARGUMENT},
 };
 
-const tg_op tg_op_reshard = {TG_MAPPING("reshard", "x sharded along another dim"), .collective = true,
-                             .infer = reshard_infer, .forward = reshard_forward, .backward = reshard_backward,
-                             .vjp = reshard_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(reshard_samples)};
+static const tg_field reshard_fields[] = {
+    TG_ARG_AS(tg_mapping_params, dim, "cat", INT, "The dim along which the shards are joined.", .required = true),
+    TG_ARG_AS(tg_mapping_params, cut, "split", INT, "The dim along which the whole is sharded.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+};
+
+const tg_op tg_op_reshard = {
+    TG_MAPPING("reshard", "x sharded along another dim"), .collective = true, .infer = reshard_infer,
+    .forward = reshard_forward, .backward = reshard_backward, .vjp = reshard_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(reshard_fields), TG_SAMPLES(reshard_samples)};
 
 /* Joins the ranks' x along dim `cat`, and keeps this rank's part of dim `split`. The size of dim `split` must be a
  * multiple of the number of ranks. */
@@ -225,10 +242,10 @@ static tg_status shift_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 static const tg_sample shift_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.root = 1)),
                                           TG_M_SAMPLE(3, "the other way", TG_M_OPTS(.root = -1), TG_S(2, 3))};
 
-const tg_op tg_op_shift = {TG_MAPPING("shift", "x of the rank before"), .collective = true, .infer = shift_infer,
-                           .forward = all_to_all_forward, .backward = all_to_all_backward, .vjp = shift_vjp,
-                           .jvp = tg_jvp_linear,
-                           TG_SAMPLES(shift_samples)};
+const tg_op tg_op_shift = {
+    TG_MAPPING("shift", "x of the rank before"), .collective = true, .infer = shift_infer,
+    .forward = all_to_all_forward, .backward = all_to_all_backward, .vjp = shift_vjp, .jvp = tg_jvp_linear,
+    TG_MAPPING_C, .preset = TG_M_OPTS(.root = 1), TG_SAMPLES(shift_samples)};
 
 /* Returns the x of rank r - 1 on rank r, and the x of the last rank on rank 0. Backward shifts in the other
  * direction. */

@@ -22,6 +22,7 @@ typedef struct tg_mapping_params {
     tg_placement shard;    /* layout of the parts; if that is TG_OPAQUE (0): contiguous, or as the input of a gather */
     const int64_t *splits; /* number of rows (of dim 0) of each rank; NULL: equal. infer copies them to the tape */
     const int64_t *recv;   /* of AllToAll: number of rows from each rank; splits has the numbers to each rank */
+    int n_splits, n_recv;  /* lengths of splits and recv, which must be the number of ranks; 0: not known */
     const int64_t *counts, *recv_counts; /* splits and recv in elements, set by infer; NULL: equal parts */
     int64_t rows;          /* of an embedding table: number of valid rows; later rows are padding. 0: all rows */
 } tg_mapping_params;
@@ -48,8 +49,9 @@ tg_placement tg_mapping_part_placement(const tg_call *c);
  * that ends the error message if input 0 has another placement. */
 tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy);
 /* (*rows)[r] is the number of rows of rank r. Sets *counts to these numbers in elements, and *rows to a copy of them;
- * the tape owns both. */
-tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t row_elements, const int64_t **counts);
+ * the tape owns both. The caller has listed `given` numbers, one for each rank; 0: their number is not known. */
+tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int given, int64_t row_elements,
+                                const int64_t **counts);
 
 extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v; /* TG_I, TG_R, TG_P and TG_V */
 
@@ -107,9 +109,14 @@ extern const tg_op tg_op_copy_to_tp, tg_op_reduce_from_tp, tg_op_scatter_to, tg_
     tg_op_gather_from, tg_op_all_gather, tg_op_reduce_scatter, tg_op_as_shard, tg_op_as_opaque, tg_op_as_partial,
     tg_op_as_local, tg_op_i_to_p, tg_op_r_to_i, tg_op_broadcast, tg_op_on_root;
 
+/* The arguments of mappings: TG_MAPPING_C has only c, and TG_MAPPING_D has d and c. */
+extern const tg_field tg_mapping_fields[2];
+#define TG_MAPPING_C .fields = tg_mapping_fields + 1, .n_fields = 1
+#define TG_MAPPING_D .fields = tg_mapping_fields, .n_fields = 2
+
 /* The fields of tg_op that all mappings have in common. Each mapping adds the others. */
 #define TG_MAPPING(name_, formula_)                                                                                 \
-    .size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 1, .n_out = 1,                               \
+    .size = sizeof(tg_op), .name = name_, .formula = formula_, .inputs = "x", .n_in = 1, .n_out = 1,                \
     .params_size = sizeof(tg_mapping_params), .passes = 1, .family = TG_FAMILY_CUSTOM
 
 #endif

@@ -1,6 +1,12 @@
 /* The parts from which mappings build their infer functions, and the functions that record mappings. */
 #include "parallel/mappings/mapping.h"
 
+const tg_field tg_mapping_fields[2] = {
+    TG_ARG_AS(tg_mapping_params, dim, "d", INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+};
+
 const tg_placement tg_at_i = {.kind = TG_INVARIANT}, tg_at_r = {.kind = TG_REPLICATED}, tg_at_p = {.kind = TG_PARTIAL},
                    tg_at_v = {.kind = TG_VARYING, .layout = TG_OPAQUE};
 
@@ -24,8 +30,12 @@ tg_status tg_mapping_view(tg_call *c) {
 
 /* ---- Sizes ---- */
 
-tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t row_elements, const int64_t **counts) {
+tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int given, int64_t row_elements,
+                                const int64_t **counts) {
     int n = tg_comm_size(tg_mapping_of(c)->comm);
+    if (given && given != n)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "the rows of %s are given, expected those of all %d ranks",
+                            tg_count(given, "rank").text, n);
     int64_t *copy = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *copy);
     if (!copy) return c->ctx->run.status;
     for (int r = 0; r < n; r++) {
@@ -66,7 +76,7 @@ static tg_status check_splits(tg_call *c, bool whole) {
                             tg_count(tg_placement_chunks(p->shard), "chunk").text);
     int64_t row_elements = 1, n = tg_comm_size(p->comm);
     for (int d = 1; d < x->ndim; d++) row_elements *= x->shape[d];
-    TG_TRY(tg_mapping_row_counts(c, &p->splits, row_elements, &p->counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->splits, p->n_splits, row_elements, &p->counts));
     int64_t want = whole ? sum_of_rows(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
     if (x->shape[0] == want) return TG_OK;
     if (want < 0) return tg_call_fail(c, TG_ERR_SHAPE, "the sum of the splits is too large for 64 bits");

@@ -19,10 +19,10 @@ static tg_status as_partial_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *
 }
 
 static const tg_sample as_partial_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_as_partial = {TG_MAPPING("as_partial", "x, an addend of the sum over the group"),
-                                .infer = as_partial_infer, .backward = tg_mapping_pass, .vjp = as_partial_vjp,
-                                .jvp = tg_jvp_linear,
-                                TG_SAMPLES(as_partial_samples)};
+const tg_op tg_op_as_partial = {
+    TG_MAPPING("as_partial", "x, an addend of the sum over the group"), .infer = as_partial_infer,
+    .backward = tg_mapping_pass, .vjp = as_partial_vjp, .jvp = tg_jvp_linear, TG_MAPPING_C,
+    TG_SAMPLES(as_partial_samples)};
 
 /* Returns a view of x, which is V: this rank's x becomes its addend of a sum over the ranks. */
 tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_partial, x, .comm = c); }
@@ -37,9 +37,9 @@ static tg_status as_local_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *go
 }
 
 static const tg_sample as_local_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_as_local = {TG_MAPPING("as_local", "x, each rank's own"), .infer = as_local_infer,
-                              .backward = tg_mapping_pass, .vjp = as_local_vjp, .jvp = tg_jvp_linear,
-                              TG_SAMPLES(as_local_samples)};
+const tg_op tg_op_as_local = {
+    TG_MAPPING("as_local", "x, each rank's own"), .infer = as_local_infer, .backward = tg_mapping_pass,
+    .vjp = as_local_vjp, .jvp = tg_jvp_linear, TG_MAPPING_C, TG_SAMPLES(as_local_samples)};
 
 /* ---- as_opaque: Vd -> V; and as_shard: V -> Vd ---- */
 
@@ -61,9 +61,9 @@ static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 }
 
 static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, each rank's own tensor"), .infer = as_opaque_infer,
-                               .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
-                               TG_SAMPLES(as_opaque_samples)};
+const tg_op tg_op_as_opaque = {
+    TG_MAPPING("as_opaque", "x, each rank's own tensor"), .infer = as_opaque_infer, .backward = tg_mapping_pass,
+    .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear, TG_MAPPING_C, TG_SAMPLES(as_opaque_samples)};
 
 /* Returns a view of the shard x as V, a tensor of each rank's own, for computations on each rank alone. */
 tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_opaque, x, .comm = c); }
@@ -82,9 +82,9 @@ static const tg_sample as_shard_samples[] = {
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)),
     {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE}};
-const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_shard_infer,
-                              .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
-                              TG_SAMPLES(as_shard_samples)};
+const tg_op tg_op_as_shard = {
+    TG_MAPPING("as_shard", "x, a shard"), .infer = as_shard_infer, .backward = tg_mapping_pass,
+    .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear, TG_MAPPING_D, TG_SAMPLES(as_shard_samples)};
 
 /* Returns a view of x, which is V and has the same shape on all ranks, as a contiguous shard along dim d. */
 tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
@@ -110,9 +110,9 @@ static tg_status i_to_p_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 }
 
 static const tg_sample i_to_p_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_i_to_p = {TG_MAPPING("i_to_p", "x / n"), .infer = i_to_p_infer, .forward = i_to_p_forward,
-                            .backward = tg_mapping_pass, .vjp = i_to_p_vjp, .jvp = tg_jvp_linear,
-                            TG_SAMPLES(i_to_p_samples)};
+const tg_op tg_op_i_to_p = {
+    TG_MAPPING("i_to_p", "x / n"), .infer = i_to_p_infer, .forward = i_to_p_forward, .backward = tg_mapping_pass,
+    .vjp = i_to_p_vjp, .jvp = tg_jvp_linear, TG_MAPPING_C, TG_SAMPLES(i_to_p_samples)};
 
 /* Returns x / n on each of the n ranks. The sum of these addends over the ranks is x. */
 tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_i_to_p, x, .comm = c); }
@@ -129,9 +129,9 @@ static tg_status r_to_i_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 }
 
 static const tg_sample r_to_i_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_r_to_i = {TG_MAPPING("r_to_i", "x; its gradient / n"), .infer = r_to_i_infer,
-                            .backward = r_to_i_backward, .vjp = r_to_i_vjp, .jvp = tg_jvp_linear,
-                            TG_SAMPLES(r_to_i_samples)};
+const tg_op tg_op_r_to_i = {
+    TG_MAPPING("r_to_i", "x; its gradient / n"), .infer = r_to_i_infer, .backward = r_to_i_backward, .vjp = r_to_i_vjp,
+    .jvp = tg_jvp_linear, TG_MAPPING_C, TG_SAMPLES(r_to_i_samples)};
 
 /* Returns a view of x for a computation that is the same on all ranks. Backward gives each of the n ranks the gradient
  * divided by n. */

@@ -69,10 +69,20 @@ static const tg_sample gather_from_sp_samples[] = {
      .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field gather_from_sp_fields[] = {
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+    TG_ARG(tg_mapping_params, invariant, BOOL, "The result is I instead of R."),
+    TG_ARG(tg_mapping_params, splits, LIST, "Number of rows of each rank; equal if not given.",
+           .length_at = offsetof(tg_mapping_params, n_splits)),
+    TG_ARG(tg_mapping_params, buffer, TEXT, "Name of the scratch buffer for the result."),
+};
+
 const tg_op tg_op_gather_from_sp = {
-    TG_MAPPING("GatherFromSequenceParallelRegion", "all ranks' rows"), .collective = true,
+    TG_MAPPING("GatherFromSequenceParallelRegion", "all ranks' rows"), .alias = "gather_from_sp", .collective = true,
     .infer = gather_from_sp_infer, .forward = gather_from_sp_forward, .backward = gather_from_sp_backward,
-    .vjp = gather_from_sp_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(gather_from_sp_samples)};
+    .vjp = gather_from_sp_vjp, .jvp = tg_jvp_linear, TG_FIELDS(gather_from_sp_fields),
+    TG_SAMPLES(gather_from_sp_samples)};
 
 /* x [s/n, ..], this rank's rows -> [s, ..]. If opts.splits is given, rank r has splits[r] rows. The result is R, and
  * backward reduce-scatters. With opts.invariant the result is I, and backward keeps this rank's rows. opts may be
@@ -108,11 +118,19 @@ static const tg_sample reduce_scatter_to_sp_samples[] = {
      .refused = TG_ERR_SHAPE},
 };
 
+static const tg_field reduce_scatter_to_sp_fields[] = {
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+    TG_ARG(tg_mapping_params, splits, LIST, "Number of rows of each rank; equal if not given.",
+           .length_at = offsetof(tg_mapping_params, n_splits)),
+    TG_ARG(tg_mapping_params, buffer, TEXT, "Name of the scratch buffer for the result."),
+};
+
 const tg_op tg_op_reduce_scatter_to_sp = {
     TG_MAPPING("ReduceScatterToSequenceParallelRegion", "this rank's rows of the sum over the group"),
-    .collective = true, .infer = reduce_scatter_to_sp_infer, .forward = reduce_scatter_to_sp_forward,
-    .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp, .jvp = tg_jvp_linear,
-    TG_SAMPLES(reduce_scatter_to_sp_samples)};
+    .alias = "reduce_scatter_to_sp", .collective = true, .infer = reduce_scatter_to_sp_infer,
+    .forward = reduce_scatter_to_sp_forward, .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(reduce_scatter_to_sp_fields), TG_SAMPLES(reduce_scatter_to_sp_samples)};
 
 /* x [s, ..], this rank's addend of a sum -> this rank's rows of the sum: [s/n, ..], or splits[r] rows on rank r if
  * opts.splits is given. Backward gathers. opts may be NULL. */

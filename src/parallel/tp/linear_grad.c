@@ -215,10 +215,19 @@ static const tg_sample samples[] = {
     SAMPLE(fused, "512 x 768 to 3072", .in = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true),
 };
 
+static const tg_field linear_fields[] = {
+    TG_ARG_AS(linear_params, comm, "c", POINTER, "The ranks that call the op together.", .of = "tg_comm"),
+    TG_ARG(linear_params, sequence_parallel, BOOL, "x has only this rank's rows of dim 0."),
+    TG_ARG(linear_params, allreduce_dgrad, BOOL, "Backward sums the gradient of x over the ranks."),
+    TG_ARG_AS(linear_params, fused, "fused_wgrad", BOOL, "w must be a leaf if it needs a gradient."),
+};
+
 const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     .size = sizeof(tg_op),
     .name = "LinearWithGradAccumulationAndAsyncCommunication",
+    .alias = "linear_with_grad_accumulation",
     .formula = "x w^T + b; backward overlaps communication and products",
+    .inputs = "x w b",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(linear_params),
@@ -234,6 +243,7 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     .vjp = linear_vjp,
     .jvp = linear_jvp,
     .flops = linear_flops,
+    TG_FIELDS(linear_fields),
     TG_SAMPLES(samples),
 };
 

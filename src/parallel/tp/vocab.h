@@ -38,7 +38,7 @@ tg_tensor *tg_vocab_local_ids(tg_tape *t, tg_tensor *ids, int64_t first, int64_t
 #define TG_VOCAB_P(ignore_, smoothing_, reduction_, ...)                                                               \
     &(const tg_row_loss_params) {                                                                                      \
         .size = sizeof(size_t), .known = sizeof(size_t), .ignore_index = ignore_, .smoothing = smoothing_,             \
-        .reduction = TG_LOSS_##reduction_, __VA_ARGS__                                                                 \
+        .reduction = TG_LOSS_##reduction_, .classes = TG_AUTO, __VA_ARGS__                                             \
     }
 
 #endif

@@ -149,10 +149,24 @@ static const tg_sample vocab_cross_entropy_samples[] = {
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field vocab_parallel_cross_entropy_fields[] = {
+    TG_ARG_AS(tg_row_loss_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+    TG_ARG(tg_row_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
+    TG_ARG_AS(tg_row_loss_params, smoothing, "label_smoothing", DOUBLE,
+              "Share of the target that is spread over all classes, in [0, 1]."),
+    TG_ARG_AS(tg_row_loss_params, kind, "smoothing_kind", ENUM, "How label_smoothing is spread.", .of = "tg_smoothing"),
+    TG_ARG(tg_row_loss_params, reduction, ENUM, "How the losses of all rows become the result.",
+           .of = "tg_loss_reduction"),
+    TG_ARG(tg_row_loss_params, classes, INT64, "Number of classes over all ranks; -1: there is no padding."),
+    TG_ARG(tg_row_loss_params, in_place, BOOL, "Backward writes the gradient of the logits over the logits."),
+};
+
 const tg_op tg_op_vocab_parallel_cross_entropy = {
     .size = sizeof(tg_op),
     .name = "vocab_parallel_cross_entropy",
     .formula = "log(sum(exp(x))) - x[target], classes over the group",
+    .inputs = "logits target",
     .n_in = 2,
     .n_out = 1,
     .params_size = sizeof(tg_row_loss_params),
@@ -165,6 +179,8 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
     .backward = vocab_cross_entropy_backward,
     .vjp = vocab_cross_entropy_vjp,
     .jvp = vocab_cross_entropy_jvp,
+    TG_FIELDS(vocab_parallel_cross_entropy_fields),
+    .preset = TG_VOCAB_P(-100, 0, MEAN, .in_place = false),
     TG_SAMPLES(vocab_cross_entropy_samples),
 };
 

@@ -143,10 +143,16 @@ static const tg_sample embedding_samples[] = {
      .refused = TG_ERR_ARGUMENT},
 };
 
+static const tg_field vocab_parallel_embedding_fields[] = {
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
+              .of = "tg_comm", .required = true),
+};
+
 const tg_op tg_op_vocab_parallel_embedding = {
     .size = sizeof(tg_op),
     .name = "vocab_parallel_embedding",
     .formula = "y[.., :] = table[ids[..], :], table's rows split over the group",
+    .inputs = "table ids",
     .n_in = 2,
     .n_out = 1,
     .params_size = sizeof(tg_mapping_params),
@@ -158,6 +164,7 @@ const tg_op tg_op_vocab_parallel_embedding = {
     .backward = embedding_backward,
     .vjp = embedding_vjp,
     .jvp = embedding_jvp,
+    TG_FIELDS(vocab_parallel_embedding_fields),
     TG_SAMPLES(embedding_samples),
 };
 

@@ -1,0 +1,10 @@
+/* The enums that are arguments of ops. tg_enum_find is in a layer above this one. */
+#include "base/options.h"
+#include "catalog/values.h"
+
+const tg_enum *tg_argument_enum(const char *name) {
+    static const tg_enum *const all[] = {&tg_loss_reduction_enum, &tg_smoothing_enum, &tg_axis_enum};
+    for (int i = 0; name && i < TG_LEN(all); i++)
+        if (strcmp(all[i]->name, name) == 0) return all[i];
+    return NULL;
+}

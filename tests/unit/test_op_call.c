@@ -1,0 +1,198 @@
+/* Calls of ops by name: how values become arguments, which defaults there are, and ops of the program's own. That every
+ * op gives the same bits as in C is tested by ops / by_name, and wrong calls by the misuse suite. */
+#include <string.h>
+
+#include <tapegrad/extend.h>
+
+#include "check_main.h"
+
+static tg_ctx *ctx;
+static tg_tape *t;
+
+static void begin(void) {
+    ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64, .threads = 1, .seed = 7));
+    t = tg_tape_new(ctx);
+}
+
+static void end(void) {
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    tg_ctx_free(ctx);
+}
+
+/* The numbers 0, 1, .. in this shape. */
+static tg_tensor *numbers(tg_shape shape) {
+    int64_t n = 1;
+    for (int d = 0; d < shape.ndim; d++) n *= shape.dim[d];
+    return tg_reshape(t, tg_arange(t, TG_F64, 0, (double)n, 1), shape);
+}
+
+static void same(tg_tensor *a, tg_tensor *b) {
+    double x[64], y[64];
+    int64_t n = tg_numel(a);
+    tg_shape as = tg_shape_of(a), bs = tg_shape_of(b);
+    ck_assert(!memcmp(&as, &bs, sizeof as) && tg_dtype_of(a) == tg_dtype_of(b) && n <= 64);
+    ck_assert(tg_read_f64(a, x, n) == TG_OK && tg_read_f64(b, y, n) == TG_OK);
+    ck_assert(!memcmp(x, y, (size_t)n * sizeof *x));
+}
+
+/* The result of a call with one input. */
+static tg_tensor *call(const char *op, tg_tensor *x, const tg_value *v, int n) {
+    tg_tensor *y = NULL;
+    tg_status s = tg_op_call(t, op, &x, 1, v, n, &y, 1);
+    ck_assert_msg(s == TG_OK, "%s", tg_ctx_message(ctx));
+    return y;
+}
+#define CALL(op, x, ...) \
+    call(op, x, (const tg_value[]){__VA_ARGS__}, (int)(sizeof((const tg_value[]){__VA_ARGS__}) / sizeof(tg_value)))
+#define INTEGER(name_, v_) {.name = name_, .kind = TG_VALUE_INT, .integer = (v_)}
+#define NUMBER(name_, v_) {.name = name_, .kind = TG_VALUE_DOUBLE, .number = (v_)}
+#define TEXT(name_, v_) {.name = name_, .kind = TG_VALUE_TEXT, .text = (v_)}
+#define LIST(name_, n_, ...) {.name = name_, .kind = TG_VALUE_LIST, .n = n_, .list = (const int64_t[]){__VA_ARGS__}}
+
+START_TEST(values_are_converted) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(2, 3)), *image = numbers(TG_SHAPE(1, 1, 4, 4));
+    same(CALL("softmax", x, NUMBER("dim", -1.0)), tg_softmax(t, x, -1));
+    same(CALL("scale", x, INTEGER("a", 3)), tg_scale(t, x, 3));
+    same(CALL("cast", x, TEXT("dtype", "i32")), tg_cast(t, x, TG_I32));
+    same(CALL("cast", x, INTEGER("dtype", TG_F32)), tg_cast(t, x, TG_F32));
+    same(CALL("reshape", x, LIST("shape", 2, 3, -1)), tg_reshape(t, x, TG_SHAPE(3, -1)));
+    same(CALL("reshape", x, INTEGER("shape", 6)), tg_reshape(t, x, TG_SHAPE(6)));
+    same(CALL("sum", x, TEXT("dims", "all")), tg_sum(t, x, TG_ALL_DIMS, false));
+    same(CALL("sum", x, INTEGER("dims", 1)), tg_sum(t, x, TG_DIMS(1), false));
+    same(CALL("avg_pool2d", image, INTEGER("h", 2), INTEGER("w", 2), INTEGER("stride", 1)),
+         tg_avg_pool2d(t, image, 2, 2, TG_POOL(.stride = {1, 1})));
+    same(CALL("avg_pool2d", image, INTEGER("h", 2), INTEGER("w", 2), LIST("stride", 2, 1, 2)),
+         tg_avg_pool2d(t, image, 2, 2, TG_POOL(.stride = {1, 2})));
+    end();
+}
+END_TEST
+
+START_TEST(enums_are_named_in_three_ways) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(2, 3)), *in[] = {x, tg_neg(t, x)}, *y;
+    tg_tensor *sum = tg_l1(t, in[0], in[1], TG_LOSS(.reduction = TG_LOSS_SUM));
+    const tg_value ways[] = {TEXT("reduction", "sum"), TEXT("reduction", "TG_LOSS_SUM"),
+                             INTEGER("reduction", TG_LOSS_SUM)};
+    for (int i = 0; i < 3; i++) {
+        ck_assert(tg_op_call(t, "l1", in, 2, &ways[i], 1, &y, 1) == TG_OK);
+        same(y, sum);
+    }
+    end();
+}
+END_TEST
+
+START_TEST(defaults_are_those_of_the_options) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(2, 3)), *q = numbers(TG_SHAPE(1, 1, 3, 2)), *in[] = {q, q, q}, *y;
+    tg_tensor *line = numbers(TG_SHAPE(1, 1, 6));
+    same(CALL("sum", x, {.name = "keepdim", .kind = TG_VALUE_DEFAULT}), tg_sum(t, x, TG_ALL_DIMS, false));
+    same(CALL("max_pool1d", line, INTEGER("k", 2)), tg_max_pool1d(t, line, 2, NULL));
+    ck_assert(tg_op_call(t, "attention", in, 3, NULL, 0, &y, 1) == TG_OK);
+    same(y, tg_attention(t, q, q, q, NULL));
+    ck_assert(tg_op_call(t, "l1", (tg_tensor *[]){x, tg_neg(t, x)}, 2, NULL, 0, &y, 1) == TG_OK);
+    same(y, tg_l1(t, x, tg_neg(t, x), NULL));
+    end();
+}
+END_TEST
+
+START_TEST(inputs_may_be_named) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(2, 3)), *w = numbers(TG_SHAPE(4, 3)), *b = numbers(TG_SHAPE(4)), *y;
+    const tg_value named[] = {{.name = "b", .kind = TG_VALUE_TENSOR, .tensor = b},
+                              {.name = "w", .kind = TG_VALUE_TENSOR, .tensor = w}};
+    ck_assert(tg_op_call(t, "linear", &x, 1, named, 2, &y, 1) == TG_OK);
+    same(y, tg_linear(t, x, w, b));
+    ck_assert(tg_op_call(t, "linear", (tg_tensor *[]){x, w}, 2, NULL, 0, &y, 1) == TG_OK);
+    same(y, tg_linear(t, x, w, NULL));
+    ck_assert(tg_op_call(t, "concat", (tg_tensor *[]){x, x, w}, 3, NULL, 0, &y, 1) == TG_OK);
+    same(y, tg_concat(t, (tg_tensor *[]){x, x, w}, 3, 0));
+    ck_assert_ptr_eq(tg_op_find("copy_to_tp"), tg_op_find("CopyToModelParallelRegion"));
+    end();
+}
+END_TEST
+
+START_TEST(outputs_are_counted_before_the_call) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(2, 6)), *part[3];
+    const char *const names[] = {"dim", "sizes"}, *const equal[] = {"dim", "n"};
+    const tg_value sizes[] = {INTEGER("dim", 1), LIST("sizes", 3, 1, 2, 3)};
+    const tg_value chunks[] = {INTEGER("dim", 1), INTEGER("n", 2)};
+    tg_op_binding split = TG_OP_BINDING(), chunk = TG_OP_BINDING(), sort = TG_OP_BINDING();
+    tg_op_bind(ctx, tg_op_find("split"), names, 2, &split);
+    tg_op_bind(ctx, tg_op_find("chunk"), equal, 2, &chunk);
+    tg_op_bind(ctx, tg_op_find("sort"), NULL, 0, &sort);
+    ck_assert_int_eq(tg_op_output_count(ctx, &split, sizes), 3);
+    ck_assert_int_eq(tg_op_output_count(ctx, &chunk, chunks), 2);
+    ck_assert_int_eq(tg_op_output_count(ctx, &sort, NULL), 2);
+    ck_assert(tg_op_call_bound(t, &split, &x, 1, sizes, part, 3) == TG_OK);
+    same(part[2], tg_slice(t, x, 1, 3, 6, 1));
+    ck_assert(tg_op_call_bound(t, &chunk, &x, 1, chunks, part, 2) == TG_OK);
+    same(part[1], tg_slice(t, x, 1, 3, 6, 1));
+    end();
+}
+END_TEST
+
+/* The same draws by name and in C, and rows that are exactly one-hot. */
+START_TEST(a_composed_op_is_called_like_any_other) {
+    begin();
+    const tg_value hard[] = {{.name = "hard", .kind = TG_VALUE_BOOL, .boolean = true}, NUMBER("tau", 0.5)};
+    tg_tensor *x = tg_param_new(ctx, "x", TG_F64, TG_SHAPE(2, 3), 1);
+    tg_rng rng;
+    tg_rng_get(ctx, NULL, &rng);
+    tg_tensor *y = call("gumbel_softmax", x, hard, 2);
+    tg_rng_set(ctx, NULL, &rng);
+    tg_tensor *c = tg_gumbel_softmax(t, x, 0.5, true, -1);
+    same(y, c);
+    same(tg_max(t, y, TG_DIMS(1), false), tg_full(t, TG_F64, TG_SHAPE(2), 1));
+    ck_assert(tg_requires_grad(y));
+    end();
+}
+END_TEST
+
+/* ---- An op of the program's own ---- */
+
+typedef struct power_params {
+    double exponent;
+} power_params;
+
+static tg_status power_compose(tg_tape *tape, const void *params, tg_tensor *const *in, tg_tensor **out,
+                               const void *site) {
+    (void)site;
+    out[0] = tg_pow_scalar(tape, in[0], ((const power_params *)params)->exponent);
+    return tg_ctx_status(ctx);
+}
+
+static const tg_field power_fields[] = {TG_ARG(power_params, exponent, DOUBLE, "The exponent.")};
+static const tg_op power = {.size = sizeof(tg_op), .name = "power", .formula = "x^exponent", .inputs = "x", .n_in = 1,
+                            .n_out = 1, .params_size = sizeof(power_params), .compose = power_compose,
+                            TG_FIELDS(power_fields), .preset = &(const power_params){2}};
+
+START_TEST(ops_of_the_program_are_bound_too) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(3)), *y;
+    const char *const names[] = {"exponent"};
+    tg_op_binding squared = TG_OP_BINDING(), cubed = TG_OP_BINDING();
+    ck_assert(tg_op_bind(ctx, &power, NULL, 0, &squared) == TG_OK);
+    ck_assert(tg_op_bind(ctx, &power, names, 1, &cubed) == TG_OK);
+    tg_op_call_bound(t, &squared, &x, 1, NULL, &y, 1);
+    same(y, tg_pow_scalar(t, x, 2));
+    tg_op_call_bound(t, &cubed, &x, 1, &(tg_value)INTEGER("exponent", 3), &y, 1);
+    same(y, tg_pow_scalar(t, x, 3));
+    ck_assert(tg_apply(t, &power, NULL, &x, 1, &y, 1, NULL, NULL, TG_SITE) == TG_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "power: params are NULL, expected 8 bytes"));
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {values_are_converted,
+                                  enums_are_named_in_three_ways,
+                                  defaults_are_those_of_the_options,
+                                  inputs_may_be_named,
+                                  outputs_are_counted_before_the_call,
+                                  a_composed_op_is_called_like_any_other,
+                                  ops_of_the_program_are_bound_too};
+    return tg_check_main("op_call", tests, sizeof tests / sizeof *tests);
+}
