@@ -57,7 +57,7 @@ static double evaluate(tg_ctx *ctx, tg_tape *t, tg_tensor *const *p, tg_loader *
 
 int main(void) {
     make_points();
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1, .threads = 1));
     const tg_data_part train[] = {{TG_F32, TG_SHAPE(2), at[HELD_OUT]}, {TG_I64, TG_SHAPE(), &arm[HELD_OUT]}};
     const tg_data_part rest[] = {{TG_F32, TG_SHAPE(2), at}, {TG_I64, TG_SHAPE(), arm}};
     tg_loader *batches =

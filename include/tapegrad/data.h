@@ -50,7 +50,7 @@ typedef struct tg_loader_opts {
 } tg_loader_opts;
 
 #define TG_LOADER_DEFAULTS .size = sizeof(tg_loader_opts), .prefetch = 2, .ranks = 1
-#define TG_LOADER(...)     (&(tg_loader_opts){TG_LOADER_DEFAULTS, __VA_ARGS__})
+#define TG_LOADER(...) (&(tg_loader_opts){TG_LOADER_DEFAULTS, __VA_ARGS__})
 
 /* A source of samples of the caller's own. */
 typedef struct tg_data_ops {

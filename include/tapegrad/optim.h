@@ -243,7 +243,8 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  * tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
  *
  * To restore a state, write into the tensors (tg_write, tg_safetensors_read), and call tg_optim_set_steps. If both a
- * parameter and its master weight were written, the next step uses the master weight.
+ * parameter and its master weight were written, the next step uses the master weight. If only the parameter was
+ * written, its values replace the master weights, except those that round to them.
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);

@@ -23,11 +23,12 @@ static tg_status check_items(const tg_average *a, const char *who) {
 
 /* ---- Creation ---- */
 
-/* Creates a tensor of zeros that tg_drop does not release. */
+/* Creates a tensor of zeros that tg_drop does not release, and that is equal on all ranks after a write too. */
 static tg_tensor *state_tensor(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape) {
     tg_tensor *x = tg_ok(ctx) ? tg_owned_empty(ctx, dtype, ndim, shape, TG_MEM_OPTIMIZER) : NULL;
     if (!x) return NULL;
     x->ext->owners = 1;
+    x->ext->buffer = true;
     ctx->run.ops->fill(ctx, tg_array_of(x), 0);
     return x;
 }

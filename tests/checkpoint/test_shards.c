@@ -201,7 +201,7 @@ static tg_status information(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, i.placement[TG_TP].chunks == 3 && i.placement[TG_DP].kind == TG_REPLICATED);
     RUN(tg_shards_at(s.s, 3, &i));
     EXPECT(ctx, i.replica == (r * 2 + d) && i.offset.dim[0] == 0);
-    EXPECT(ctx, tg_shards_count(s.s) == 6 + tg_optim_state_count(s.o));
+    EXPECT(ctx, tg_shards_count(s.s) == 6 + tg_optim_state_count(s.o) + tg_average_state_count(s.a));
     state_free(&s);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);

@@ -4,10 +4,13 @@
 #include <stdatomic.h>
 
 #include <tapegrad/data.h>
+#include <tapegrad/parallel.h>
+#include <tapegrad/placement.h>
 #include <tapegrad/tapegrad.h>
 
 #include "data/order.h"
 #include "on_device.h"
+#include "on_ranks.h"
 #include "unit/io_fixture.h"
 
 /* ---- The order ---- */
@@ -131,6 +134,33 @@ START_TEST(ranks_share_the_batches_of_one) {
     for (int i = 0; i < SAMPLES; i++) ck_assert_int_eq(sum[i], 2);
     tg_ctx_free(ctx);
 }
+END_TEST
+
+/* On a grid the ranks of dp share a batch, and its tensors are placed there; ranks of tp have the same part. */
+static tg_status on_a_grid(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    const tg_loader_opts *other =
+        TG_LOADER(.batch = 6, .shuffle = true, .rank = tg_parallel_rank(p, TG_DP), .ranks = tg_parallel_size(p, TG_DP));
+    tg_loader *l = tg_loader_new_arrays(ctx, arg, 2, SAMPLES, TG_LOADER(.batch = 6, .shuffle = true, .parallel = p));
+    tg_loader *same = tg_loader_new_arrays(ctx, arg, 2, SAMPLES, other);
+    for (int i = 0; i < 5; i++) {
+        tg_tensor *x[2], *y[2];
+        int64_t a[MOST] = {0}, b[MOST] = {0};
+        RUN(tg_loader_next(l, x));
+        RUN(tg_loader_next(same, y));
+        RUN(tg_read(x[0], a, (size_t)tg_numel(x[0]) * sizeof *a));
+        RUN(tg_read(y[0], b, (size_t)tg_numel(y[0]) * sizeof *b));
+        EXPECT(ctx, tg_numel(x[0]) == 3 && memcmp(a, b, sizeof a) == 0);
+        tg_placement dp = tg_placement_of(x[1], TG_DP), tp = tg_placement_of(x[1], TG_TP);
+        EXPECT(ctx, dp.kind == TG_VARYING && dp.layout == TG_CONTIGUOUS && dp.dim == 0 && tp.kind == TG_INVARIANT);
+    }
+    tg_loader_free(l);
+    tg_loader_free(same);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_grid_shares_batches_over_dp) { on_ranks(4, on_a_grid, (void *)(uintptr_t)parts()); }
 END_TEST
 
 START_TEST(a_run_is_resumed_anywhere) {
@@ -325,11 +355,12 @@ START_TEST(every_allocation_may_fail) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {an_order_is_a_permutation,           all_orders_are_about_as_frequent,
-                            an_epoch_has_every_sample_once,      ranks_share_the_batches_of_one,
-                            a_run_is_resumed_anywhere,           two_batches_are_alive,
-                            tokens_are_windows_and_what_follows, safetensors_are_tables,
-                            an_error_comes_in_its_turn,          reading_ahead_is_bounded,
-                            a_file_that_fails_is_reported,       every_allocation_may_fail};
+    const TTest *tests[] = {an_order_is_a_permutation,      all_orders_are_about_as_frequent,
+                            an_epoch_has_every_sample_once, ranks_share_the_batches_of_one,
+                            a_grid_shares_batches_over_dp,  a_run_is_resumed_anywhere,
+                            two_batches_are_alive,          tokens_are_windows_and_what_follows,
+                            safetensors_are_tables,         an_error_comes_in_its_turn,
+                            reading_ahead_is_bounded,       a_file_that_fails_is_reported,
+                            every_allocation_may_fail};
     return tg_check_main("loader", tests, sizeof tests / sizeof *tests);
 }
