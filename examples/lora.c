@@ -12,7 +12,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/tapegrad.h>
 
-enum { VOCAB = 16, LENGTH = 12, BATCH = 8, LAYERS = 2, HIDDEN = 32, RANK = 4, ADAPTERS = 2 * LAYERS };
+enum { VOCAB = 16, LENGTH = 12, BATCH = 4, LAYERS = 2, HIDDEN = 32, RANK = 4, ADAPTERS = 2 * LAYERS };
 static const double scale = 2; /* alpha / RANK in the paper */
 
 /* ---- The adapter ---- */
@@ -111,14 +111,14 @@ static bool run(tg_module *gpt, tg_tape *t) {
     tg_module *adapter[ADAPTERS];
     tg_tensor *w = tg_module_find(gpt, "transformer.h.0.attn.c_attn.weight");
     double worst = 0;
-    train(gpt, t, 150, 1, 1e-2);
+    train(gpt, t, 80, 1, 1e-2);
     for (int i = 0; i < tg_module_param_count(gpt); i++) tg_set_requires_grad(tg_module_param(gpt, i, NULL), false);
     for (int i = 0; i < ADAPTERS; i++) {
         snprintf(path[i], sizeof path[i], "transformer.h.%d.%s", i / 2, i % 2 ? "mlp.c_fc" : "attn.c_attn");
         adapter[i] = adapt(gpt, path[i]);
     }
     tg_read(w, was, sizeof was);
-    double loss = train(gpt, t, 150, -1, 1e-2);
+    double loss = train(gpt, t, 100, -1, 1e-2);
     tg_read(w, is, sizeof is);
     bool stayed = !memcmp(was, is, sizeof is);
     logits_of(gpt, t, before);
@@ -131,7 +131,7 @@ static bool run(tg_module *gpt, tg_tape *t) {
 }
 
 int main(void) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1, .threads = 1));
     tg_module *gpt =
         tg_gpt_new(ctx, TG_GPT(.vocab = VOCAB, .layers = LAYERS, .heads = 4, .hidden = HIDDEN, .positions = LENGTH));
     tg_tape *t = tg_tape_new(ctx);

@@ -10,8 +10,8 @@ tg_tensor *tg_lm_output_weight(const tg_module *lm) {
                            : tg_module_own_at(lm, "lm_head", "weight");
     if (!w)
         tg_fail(lm->ctx, TG_ERR_STATE,
-                "%s: the output matrix is missing, because the module that had it was replaced or freed; add a parameter "
-                "\"weight\" to the new module",
+                "%s: the output matrix is missing, because the module that had it was replaced or freed; add a "
+                "parameter \"weight\" to the new module",
                 tg_module_kind(lm));
     return w;
 }
