@@ -72,10 +72,9 @@ static void trim(char *text) {
 static void positional(tg_dtype dtype, double v, int precision, char out[TG_NUMBER_TEXT]) {
     char digit[40];
     int digits = digits_of(dtype, v), after = digits - exponent_of(v, digits);
-    if (after > precision) after = precision;
     if (after > 0) {
-        snprintf(out, TG_NUMBER_TEXT, "%.*f", after, v);
-        if (strchr(out, '.')) trim(out);
+        snprintf(out, TG_NUMBER_TEXT, "%#.*f", after < precision ? after : precision, v); /* # keeps the point */
+        trim(out);
         return;
     }
     snprintf(digit, sizeof digit, "%.*e", digits, v); /* "-d.ddde+xx": moves the digits, and fills up with zeros */

@@ -146,8 +146,8 @@ static tg_status choose(printed *p, const tg_print_opts *given) {
     TG_TRY(tg_options(ctx, &p->o, &tg_print_opts_struct, given, "tg_print: the options"));
     if (p->o.precision < 0 || p->o.threshold < 0 || p->o.edge < 1 || p->o.width < 1)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_print: precision is %d, threshold %lld, edge %d and width %d; expected 0 or more of the first "
-                       "two, and 1 or more of the others",
+                       "tg_print: precision is %d, threshold %lld, edge %d and width %d; expected 0 or more of the "
+                       "first two, and 1 or more of the others",
                        p->o.precision, (long long)p->o.threshold, p->o.edge, p->o.width);
     p->summary = p->x->numel > p->o.threshold;
     p->numel = 1;

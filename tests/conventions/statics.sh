@@ -14,4 +14,4 @@ readelf -SW "$1" | awk '
         if (!objects) { print "no objects read"; bad = 1 }
         exit bad > 0
     }'
-nm "$1" 2>/dev/null | awk '$2 == "C" || $3 == "C" { print "common symbol " $NF; bad = 1 } END { exit bad }'
+nm "$1" 2>/dev/null | awk 'NF == 3 && $2 == "C" { print "common symbol " $NF; bad = 1 } END { exit bad }'

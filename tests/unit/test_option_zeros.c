@@ -360,6 +360,19 @@ static bool no_rtol(const void *o) { return difference(o).rtol == 0; }
 
 /* ---- The probes ---- */
 
+/* ---- Printing ---- */
+
+/* Prints six numbers into `says`. */
+static bool prints(const void *o, const char *want) {
+    const double v[] = {1.25, 2, 3, 4, 5, 6};
+    tg_print(of(TG_SHAPE(6), v), says, sizeof says, o);
+    return strstr(says, want) != NULL;
+}
+static bool print_has_no_decimals(const void *o) { return prints(o, "[1. 2. 3. 4. 5. 6.]"); }
+static bool print_summarizes(const void *o) { return prints(o, "[1.25 2.   3.   ... "); }
+static bool print(const void *o) { return prints(o, "") && (says[0] = 0); }
+
+
 static const struct {
     const char *owner, *field;
     probe_fn use;
@@ -368,6 +381,10 @@ static const struct {
     {"tg_config", "threads", config, "threads is 0, expected 1 to 1024"},
     {"tg_config", "deadline", config, "deadline is 0"},
     {"tg_config", "memory", config, "memory is 0 bytes, expected 1 or more"},
+    {"tg_print_opts", "precision", print_has_no_decimals, NULL},
+    {"tg_print_opts", "threshold", print_summarizes, NULL},
+    {"tg_print_opts", "edge", print, "edge 0"},
+    {"tg_print_opts", "width", print, "width 0"},
     {"tg_attention_opts", "scale", scores_are_zero, NULL},
     {"tg_attention_opts", "left", no_keys_before, NULL},
     {"tg_attention_opts", "right", no_keys_after, NULL},
