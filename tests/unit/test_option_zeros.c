@@ -362,13 +362,13 @@ static bool no_rtol(const void *o) { return difference(o).rtol == 0; }
 
 /* ---- Printing ---- */
 
-/* Prints six numbers into `says`. */
+/* Prints seven numbers into `says`. */
 static bool prints(const void *o, const char *want) {
-    const double v[] = {1.25, 2, 3, 4, 5, 6};
-    tg_print(of(TG_SHAPE(6), v), says, sizeof says, o);
+    const double v[] = {1.25, 2, 3, 4, 5, 6, 7};
+    tg_print(of(TG_SHAPE(7), v), says, sizeof says, o);
     return strstr(says, want) != NULL;
 }
-static bool print_has_no_decimals(const void *o) { return prints(o, "[1. 2. 3. 4. 5. 6.]"); }
+static bool print_has_no_decimals(const void *o) { return prints(o, "[1. 2. 3. 4. 5. 6. 7.]"); }
 static bool print_summarizes(const void *o) { return prints(o, "[1.25 2.   3.   ... "); }
 static bool print(const void *o) { return prints(o, "") && (says[0] = 0); }
 
