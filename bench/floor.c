@@ -37,7 +37,7 @@ enum { CHUNK = 512, SPARE = 64 };
 /* A weight [out, in], its bias, and their gradients. */
 typedef struct weight {
     const char *name;
-    int64_t out, in;
+    int64_t out, input;
     tg_tensor *w, *g, *bias, *gbias;
 } weight;
 
@@ -117,7 +117,7 @@ static void total(floor_step *f, const char *name, tg_tensor *out, tg_tensor *a)
 
 /* Plans y = x w^T + b. */
 static tg_gemm *apply(floor_step *f, const weight *w, tg_tensor *x, tg_tensor *y) {
-    tg_gemm *g = product(f, w->name, f->rows, w->out, w->in, matrix(x), transposed(matrix(w->w)), matrix(y));
+    tg_gemm *g = product(f, w->name, f->rows, w->out, w->input, matrix(x), transposed(matrix(w->w)), matrix(y));
     g->bias = tg_host_data(w->bias);
     g->bias_dtype = tg_dtype_of(w->bias);
     return g;
@@ -125,8 +125,8 @@ static tg_gemm *apply(floor_step *f, const weight *w, tg_tensor *x, tg_tensor *y
 
 /* Plans the gradients of y = x w^T + b. g is the gradient of y, and gx that of x. */
 static void apply_grad(floor_step *f, const weight *w, tg_tensor *g, tg_tensor *x, tg_tensor *gx) {
-    product(f, w->name, f->rows, w->in, w->out, matrix(g), matrix(w->w), matrix(gx));
-    product(f, w->name, w->out, w->in, f->rows, transposed(matrix(g)), matrix(x), matrix(w->g));
+    product(f, w->name, f->rows, w->input, w->out, matrix(g), matrix(w->w), matrix(gx));
+    product(f, w->name, w->out, w->input, f->rows, transposed(matrix(g)), matrix(x), matrix(w->g));
     total(f, "bias gradients", w->gbias, g);
 }
 
@@ -233,7 +233,7 @@ static void step_weight(floor_step *f, const weight *w) {
 /* ---- One step ---- */
 
 static weight make_weight(floor_step *f, const char *name, int64_t out, int64_t in, bool bias) {
-    weight w = {.name = name, .out = out, .in = in};
+    weight w = {.name = name, .out = out, .input = in};
     w.w = own(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out, in), 1 / sqrt((double)in)));
     w.g = buffer(f, TG_F32, TG_SHAPE(out, in));
     if (bias)
@@ -336,7 +336,7 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
 static tg_status run_sweep(const floor_step *f, const pass *p) {
     tg_array in[2] = {tg_array_of(p->a)};
     if (p->b) in[1] = tg_array_of(p->b);
-    return tg_ctx_ops(f->ctx)->map(f->ctx, p->b ? TG_FN_add : TG_FN_id, tg_array_of(p->out), in, p->b ? 2 : 1, NULL,
+    return tg_ctx_ops(f->ctx)->apply(f->ctx, p->b ? TG_FN_add : TG_FN_id, tg_array_of(p->out), in, p->b ? 2 : 1, NULL,
                                    p->add);
 }
 

@@ -21,7 +21,7 @@ static tg_status copy_once(kernel *k) {
 }
 
 static tg_status gelu_once(kernel *k) {
-    return k->ops->map(k->ctx, TG_FN_gelu, k->to, &k->from, 1, NULL, false);
+    return k->ops->apply(k->ctx, TG_FN_gelu, k->to, &k->from, 1, NULL, false);
 }
 
 static tg_status softmax_once(kernel *k) { return k->ops->softmax(k->ctx, k->to, k->from, false); }

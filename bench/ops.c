@@ -34,10 +34,10 @@ static double bytes_of(tg_tensor *const *x, int n) {
 static void call(tg_case *c, tg_tape *t, double *forward, double *backward, double *bytes) {
     tg_tensor *out[TG_CASE_OUTPUTS] = {0};
     double begun = seconds_now();
-    tg_case_run(c, t, c->in, c->n_in, out, c->n_out);
+    tg_case_run(c, t, c->input, c->n_in, out, c->n_out);
     finish(c->ctx);
     *forward = seconds_now() - begun;
-    *bytes = bytes_of(c->in, c->n_in) + bytes_of(out, c->n_out);
+    *bytes = bytes_of(c->input, c->n_in) + bytes_of(out, c->n_out);
     *backward = -1;
     if (tg_ctx_status(c->ctx) == TG_OK && tg_requires_grad(out[0])) {
         tg_tensor *sum = tg_sum(t, out[0], TG_ALL_DIMS, false);

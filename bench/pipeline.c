@@ -103,7 +103,7 @@ static void time_part(stage *s, int chunk, tg_tape *t, tg_wgrads *d, double seco
     int part = chunk * STAGES + s->rank, parts = STAGES * s->r->schedule->chunks;
     tg_tensor *in = part ? tg_tape_input(t, s->h) : NULL, *out = NULL;
     tg_pipe_call c = {
-        .size = sizeof c, .tape = t, .chunk = chunk, .part = part, .parts = parts, .in = &in, .out = &out};
+        .size = sizeof c, .tape = t, .chunk = chunk, .part = part, .parts = parts, .input = &in, .out = &out};
     double at[ACTS + 1] = {seconds_now()};
     run_part(s, &c);
     at[1] = seconds_now();

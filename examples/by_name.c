@@ -24,7 +24,7 @@ typedef struct program {
 
 /* One line, as tg_op_call takes it. */
 typedef struct call {
-    tg_tensor *in[VALUES];
+    tg_tensor *input[VALUES];
     tg_value values[VALUES];
     int64_t lists[VALUES][NUMBERS];
     int n_in, n_values;
@@ -58,7 +58,7 @@ static tg_value value_of(const char *name, const char *text, int64_t *list) {
 static void add_word(const program *p, call *c, char *word) {
     char *is = strchr(word, '=');
     if (!is) {
-        if (c->n_in < VALUES) c->in[c->n_in++] = find(p, word);
+        if (c->n_in < VALUES) c->input[c->n_in++] = find(p, word);
         return;
     }
     *is = 0;
@@ -76,7 +76,7 @@ static tg_status run(program *p, char *line) {
     char *name = strtok(line, " "), *op = strtok(NULL, " =");
     for (char *word; (word = strtok(NULL, " "));) add_word(p, &c, word);
     tg_tensor *y;
-    tg_status s = tg_op_call(p->t, op, c.in, c.n_in, c.values, c.n_values, &y, 1);
+    tg_status s = tg_op_call(p->t, op, c.input, c.n_in, c.values, c.n_values, &y, 1);
     if (s != TG_OK || p->n_variables == VARIABLES) return s;
     snprintf(p->variables[p->n_variables].name, sizeof p->variables[0].name, "%s", name);
     p->variables[p->n_variables++].value = y;

@@ -39,8 +39,8 @@ static void put(const tg_array *a, int64_t i, double v) {
 /* Checks x, and declares y with its shape and dtype. */
 static tg_status charbonnier_infer(tg_call *c) {
     const charbonnier_params *p = c->params;
-    tg_dtype dtype = tg_dtype_of(c->in[0]);
-    tg_shape shape = tg_shape_of(c->in[0]);
+    tg_dtype dtype = tg_dtype_of(c->input[0]);
+    tg_shape shape = tg_shape_of(c->input[0]);
     if (dtype != TG_F32 && dtype != TG_F64) return tg_call_fail(c, TG_ERR_DTYPE, "expected float32 or float64");
     if (!(p->eps > 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g, expected more than 0", p->eps);
     return tg_call_out(c, 0, dtype, (int)shape.ndim, shape.dim);
@@ -48,7 +48,7 @@ static tg_status charbonnier_infer(tg_call *c) {
 
 static tg_status charbonnier_forward(tg_call *c) {
     const charbonnier_params *p = c->params;
-    tg_array x = tg_array_of(c->in[0]), y = tg_array_of(c->out[0]);
+    tg_array x = tg_array_of(c->input[0]), y = tg_array_of(c->out[0]);
     for (int64_t i = 0; i < x.numel; i++) put(&y, i, hypot(get(&x, i), p->eps) - p->eps);
     return TG_OK;
 }
@@ -56,7 +56,7 @@ static tg_status charbonnier_forward(tg_call *c) {
 /* Computes gx = gy x / sqrt(x^2 + eps^2). gin_mode says whether to write gx or to add to it. */
 static tg_status charbonnier_backward(tg_call *c) {
     const charbonnier_params *p = c->params;
-    tg_array x = tg_array_of(c->in[0]), gy = tg_array_of(c->gout[0]), gx = tg_array_of(c->gin[0]);
+    tg_array x = tg_array_of(c->input[0]), gy = tg_array_of(c->gout[0]), gx = tg_array_of(c->gin[0]);
     bool add = c->gin_mode[0] == TG_GRAD_ADD;
     for (int64_t i = 0; i < x.numel; i++) {
         double g = get(&gy, i) * get(&x, i) / hypot(get(&x, i), p->eps);
@@ -68,11 +68,11 @@ static tg_status charbonnier_backward(tg_call *c) {
 #define EPS(e) (&(const charbonnier_params){.eps = (e)})
 
 static const tg_sample samples[] = {
-    {.note = "matrix", .params = EPS(1), .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "sharp", .params = EPS(0.01), .n_in = 1, .in = {TG_S_IN(-2, 2, 7)}},
-    {.note = "transposed", .params = EPS(0.5), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
-    {.note = "scalar", .params = EPS(0.5), .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .params = EPS(0.5), .n_in = 1, .in = {TG_S(2, 0)}},
+    {.note = "matrix", .params = EPS(1), .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "sharp", .params = EPS(0.01), .n_in = 1, .input = {TG_S_IN(-2, 2, 7)}},
+    {.note = "transposed", .params = EPS(0.5), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "scalar", .params = EPS(0.5), .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "empty", .params = EPS(0.5), .n_in = 1, .input = {TG_S(2, 0)}},
 };
 
 static const tg_op charbonnier_op = {

@@ -21,7 +21,7 @@ static tg_status convert(tg_tensor *to, const tg_tensor *from) {
     tg_ctx *ctx = tg_ctx_of(to);
     tg_array in = tg_array_of(from);
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
-    return tg_ctx_ops(ctx)->map(ctx, formula("id"), tg_array_of(to), &in, 1, none, false);
+    return tg_ctx_ops(ctx)->apply(ctx, formula("id"), tg_array_of(to), &in, 1, none, false);
 }
 
 static tg_status halve(void *user, tg_tape *t, tg_tensor *x, void **packed) {

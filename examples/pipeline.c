@@ -40,7 +40,7 @@ static model make(tg_ctx *ctx, int stage, int stages) {
 static tg_status part(void *state, tg_pipe_call *c) {
     const model *m = state;
     int64_t from = c->micro * ROWS;
-    tg_tensor *h = c->part ? c->in[0] : tg_slice(c->tape, m->x, 0, from, from + ROWS, 1);
+    tg_tensor *h = c->part ? c->input[0] : tg_slice(c->tape, m->x, 0, from, from + ROWS, 1);
     for (int i = 0; i < LAYERS; i++)
         if (m->w[i]) h = (i < LAYERS - 1 ? tg_linear_relu : tg_linear)(c->tape, h, m->w[i], NULL);
     if (c->part == c->parts - 1) { /* the sum over the rows: tg_grads_finalize divides by their number */

@@ -41,7 +41,7 @@ static void record_part(trainer *r, int chunk) {
                                      .chunk = chunk,
                                      .part = part,
                                      .parts = stages * r->stage.n,
-                                     .in = part ? &in : NULL,
+                                     .input = part ? &in : NULL,
                                      .out = &out});
 }
 
@@ -49,6 +49,6 @@ bool meta_rank_forward(meta_rank *w) {
     trainer *r = &w->r;
     tg_draws_step(w->ctx, 1);
     for (int k = 0; r->pipe && k < r->stage.n; k++) record_part(r, k);
-    if (!r->pipe) tg_gpt_loss(r->stage.chunk[0], r->tape, r->in[0].ids, r->in[0].target, TG_LOSS_SUM);
+    if (!r->pipe) tg_gpt_loss(r->stage.chunk[0], r->tape, r->input[0].ids, r->input[0].target, TG_LOSS_SUM);
     return check(w->ctx);
 }

@@ -46,7 +46,8 @@ static void add_part(part_costs *c, int i, tg_ctx *ctx, const tg_gpt_config *con
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(1, seq_len)), *out = NULL;
     tg_tensor *in = tg_zeros(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(seq_len, 1, config->hidden));
-    tg_pipe_call call = {.size = sizeof call, .tape = t, .chunk = i, .part = i, .parts = c->n, .in = &in, .out = &out};
+    tg_pipe_call call = {.size = sizeof call, .tape = t, .chunk = i, .part = i, .parts = c->n, .input = &in,
+                         .out = &out};
     tg_lm_part(lm, &call, &ids, &ids, NULL);
     for (int64_t k = 0; k < tg_tape_nodes(t); k++) add_node(c, i, tg_tape_node(t, k), recompute);
     tg_tape_free(t);

@@ -58,7 +58,7 @@ typedef struct trainer {
     int find_nan; /* what --find-nan searches for (tg_tape_find_nan) */
     /* The inputs of a micro-batch, [micro / dp, seq_len] each. While the model reads one pair, the next micro-batch is
      * copied to the other. */
-    struct { tg_tensor *ids, *target; } in[2];
+    struct { tg_tensor *ids, *target; } input[2];
     int turn;                /* index of the pair that is used next */
     bool sent;               /* the next inputs (of a micro-batch, or of a step) have been sent to the device */
     int64_t *buffer;         /* host memory for one of the tensors in `in` */

@@ -381,7 +381,7 @@ static void exclude_padding(tg_shards *s, const trainer *r) {
         tg_shards_at(s, i, &info);
         bool table = info.key && (strstr(info.key, "wte.weight.") || strstr(info.key, "embed_tokens.weight.") ||
                                   !strncmp(info.key, "lm_head.weight.", 15));
-        if (table && info.global.dim[0] > c->vocab) tg_shards_set_rows(s, info.key, c->vocab);
+        if (table && info.whole.dim[0] > c->vocab) tg_shards_set_rows(s, info.key, c->vocab);
     }
 }
 

@@ -27,8 +27,8 @@ bool inputs_open(trainer *r, bool whole) {
     for (int i = 0; whole && i < n; i++)
         if (needs(r, i / r->n_micro)) r->inputs[i] = new_input(r);
     for (int i = 0; !whole && i < 2; i++) {
-        r->in[i].ids = new_input(r);
-        r->in[i].target = new_input(r);
+        r->input[i].ids = new_input(r);
+        r->input[i].target = new_input(r);
     }
     return check(r->ctx);
 }
@@ -36,8 +36,8 @@ bool inputs_open(trainer *r, bool whole) {
 void inputs_close(trainer *r) {
     for (int i = 0; r->inputs && i < KINDS * r->n_micro; i++) tg_drop(r->inputs[i]);
     for (int i = 0; i < 2; i++) {
-        tg_drop(r->in[i].ids);
-        tg_drop(r->in[i].target);
+        tg_drop(r->input[i].ids);
+        tg_drop(r->input[i].target);
     }
     free(r->inputs);
     free(r->buffer);
@@ -74,12 +74,12 @@ static void send_inputs(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens
 void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next, tg_tensor **ids,
                            tg_tensor **target) {
     int now = r->turn;
-    if (tokens && !r->sent) send_inputs(r, r->in[now].ids, r->in[now].target, tokens, offsets);
-    if (tokens && next) send_inputs(r, r->in[1 - now].ids, r->in[1 - now].target, tokens, next);
+    if (tokens && !r->sent) send_inputs(r, r->input[now].ids, r->input[now].target, tokens, offsets);
+    if (tokens && next) send_inputs(r, r->input[1 - now].ids, r->input[1 - now].target, tokens, next);
     r->sent = tokens && next;
     r->turn = 1 - now;
-    *ids = r->in[now].ids;
-    *target = r->in[now].target;
+    *ids = r->input[now].ids;
+    *target = r->input[now].target;
 }
 
 /* ---- A whole step ---- */

@@ -165,9 +165,11 @@ static tg_status write_op(void *user, tg_tape *t, const tg_op_event *s) {
     char site[512];
     tg_op_event_site(s, site, sizeof site);
     json_t *in =
-        s->backward ? tensors_json(r, s->gout, s->out, s->n_out, false) : tensors_json(r, s->in, s->in, s->n_in, false);
+        s->backward ? tensors_json(r, s->gout, s->out, s->n_out, false) : tensors_json(r, s->input, s->input, s->n_in,
+                                                                                       false);
     json_t *out =
-        s->backward ? tensors_json(r, s->gin, s->in, s->n_in, true) : tensors_json(r, s->out, s->out, s->n_out, true);
+        s->backward ? tensors_json(r, s->gin, s->input, s->n_in, true) : tensors_json(r, s->out, s->out, s->n_out,
+                                                                                      true);
     r->ops++;
     tg_status status =
         write_line(r, json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "pass", s->backward ? "backward" : "forward", "op",

@@ -65,10 +65,10 @@ typedef struct tg_shard_info {
     size_t size;
     const char *key; /* the same on every rank; valid until the list is freed */
     tg_tensor *tensor;
-    /* global is the shape of the global tensor, with the dims of tg_shards_push in front. offset has an index for each
+    /* whole is the shape of the global tensor, with the dims of tg_shards_push in front. offset has an index for each
      * of these dims: that of the first element of this rank's part or, if the part has several chunks, of the first
      * chunk. */
-    tg_shape global, offset;
+    tg_shape whole, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
     /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. The owners of a shared
      * parameter (tg_share) have the same part too. */

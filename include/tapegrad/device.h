@@ -225,7 +225,7 @@ struct tg_device_ops {
      *
      * out (+)= formula(in..., p). Serves as map, zip, cast, permute and strided copy. Each of in[] has the shape of
      * out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires. */
-    tg_status (*map)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
+    tg_status (*apply)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
                      bool add);
     /* Sets every element to value. */
     tg_status (*fill)(tg_ctx *ctx, tg_array out, double value);

@@ -60,7 +60,7 @@ typedef struct tg_op_event {
      * the op was recorded before observing began. */
     int64_t number;
     int n_in, n_out;
-    tg_tensor *const *in, *const *out; /* absent inputs are NULL; in backward the memory may have been released */
+    tg_tensor *const *input, *const *out; /* absent inputs are NULL; in backward the memory may have been released */
     /* In backward: the gradient of each output, and the sum so far of the gradient of each input. NULL means that there
      * is no gradient, or that an asynchronous operation still fills it. */
     tg_tensor *const *gout, *const *gin;

@@ -67,7 +67,7 @@ typedef struct tg_safetensors_entry {
     const char *dtype_name; /* name of the dtype in the format, such as "F32" */
     tg_dtype dtype;         /* TG_DTYPE_DEFAULT means that the library maps the dtype to no tg_dtype */
     tg_shape shape;
-    int64_t begin, end; /* offsets, from the start of the file, of the first byte and of the byte after the last */
+    int64_t begin, stop; /* offsets, from the start of the file, of the first byte and of the byte after the last */
 } tg_safetensors_entry;
 
 typedef struct tg_metadata {

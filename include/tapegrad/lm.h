@@ -151,9 +151,9 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which rotary
  *   positions do not take (TG_ERR_UNSUPPORTED).
- * - Parts between the first and the last one take hidden states c->in[0] and give c->out[0], [s, b, h]; under sequence
- *   parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither ids nor
- *   targets, which may be NULL.
+ * - Parts between the first and the last one take hidden states c->input[0] and give c->out[0], [s, b, h]; under
+ *   sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither
+ *   ids nor targets, which may be NULL.
  * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus the losses of multi-token
  *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v]. If tp is above 1, they
  *   are sharded over tp along the last dim, as tg_lm_loss takes them.

@@ -29,7 +29,7 @@ typedef struct tg_call {
     void *params; /* the tape's copy of the params; infer may change it */
     void *state;  /* the state that tg_apply was given */
     int n_in, n_out, n_saved;
-    tg_tensor *const *in; /* an optional input that is absent is NULL */
+    tg_tensor *const *input; /* an optional input that is absent is NULL */
     tg_tensor **out;
     tg_tensor **saved; /* private buffers that infer has declared (tg_call_save) */
     /* Bit mask of the inputs that need a gradient. Bit 31 is set if any input from 31 on needs one. */
@@ -51,7 +51,7 @@ typedef struct tg_call {
      * that the op reduces or needs whole. For an op that calls tg_call_convert: the dims along which it moves rows
      * between ranks. */
     uint32_t dims;
-    void *impl; /* for the library only */
+    void *internal; /* for the library only */
 } tg_call;
 
 /* Which dims of an op may be sharded, and in which inputs the op is linear (docs/placements.md). A dim is "free" if it
@@ -116,7 +116,7 @@ typedef struct tg_sample {
     const char *note;   /* what is special about the sample, for messages */
     const void *params; /* the params for tg_apply */
     int n_in;
-    tg_sample_input in[TG_SAMPLE_INPUTS];
+    tg_sample_input input[TG_SAMPLE_INPUTS];
     /* If not TG_OK, tg_apply must fail with this status. An op finds TG_ERR_DATA in forward, and other errors in
      * infer. */
     tg_status refused;
@@ -124,7 +124,7 @@ typedef struct tg_sample {
     bool kinked;       /* values may be near a point without a derivative, so a gradient check may report kinks */
     bool bench;        /* the sample is large: only benchmarks run it */
     bool slow;         /* only the long test suite runs the sample */
-    bool aliases;      /* one tensor, that of in[0], is given as all inputs */
+    bool aliases;      /* one tensor, that of input[0], is given as all inputs */
     /* For a collective op: the number of ranks that run the sample; 0 means 1. The params of such an op begin with a
      * tg_comm *, which the program that runs the sample sets. */
     int ranks;

@@ -142,8 +142,9 @@ typedef struct tg_pipe_call {
     int part;      /* chunk * stages + stage */
     int parts;     /* number of parts, stages * chunks */
     /* The tensors of the edge: those that the part before has sent, and those that fn sets for the part after. They
-     * belong to the tape. Part 0 has no in[] (NULL). The last part sets out[0] to its loss, a float of one element. */
-    tg_tensor *const *in;
+     * belong to the tape. Part 0 has no input[] (NULL). The last part sets out[0] to its loss, a float of one
+     * element. */
+    tg_tensor *const *input;
     tg_tensor **out;
     /* A float of one element that fn may set on any part, such as the balance loss of experts: another root of the
      * backward of this part, with seed 1. NULL at the call, which means none. */
@@ -200,7 +201,7 @@ TG_API void tg_pipe_free(tg_pipe *x);
  * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. fn gives the sum of
  *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens). Keyed draws
  *   (tg_key_open) in fn are those of the micro-batch (tg_tape_key).
- * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of in[], and resets the
+ * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of input[], and resets the
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.
  *

@@ -10,7 +10,7 @@
 
 enum { MAX_LIST = 65535 }; /* limit on the inputs, and on the outputs, of a node */
 
-static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+static tg_call_impl *impl(const tg_call *c) { return c->internal; }
 
 /* ---- Checks before the op ---- */
 
@@ -29,7 +29,7 @@ static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
 }
 
 static tg_status refuse_input(tg_call *c, int i) {
-    const tg_tensor *x = c->in[i];
+    const tg_tensor *x = c->input[i];
     char what[96];
     snprintf(what, sizeof what, "%s: input %d", c->op->name, i);
     TG_TRY(tg_check(c->ctx, x, what));
@@ -40,7 +40,7 @@ static tg_status refuse_input(tg_call *c, int i) {
 /* Checks that inputs are alive, belong to this context and tape, and are present; sets c->needs. */
 static tg_status check_inputs(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
-        tg_tensor *x = c->in[i];
+        tg_tensor *x = c->input[i];
         if (!x && tg_bit(c->op->optional, i)) continue;
         bool known = x && tg_living(x) && x->ctx == c->ctx;
         if (TG_UNLIKELY(!known || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
@@ -79,7 +79,7 @@ static tg_status link_inputs(tg_call *c, tg_node *n) {
     tg_tensor **in = tg_node_in(n);
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < c->n_in; i++) {
-        tg_tensor *x = c->in[i];
+        tg_tensor *x = c->input[i];
         in[i] = x;
         src[i] = NULL;
         if (!x) continue;
@@ -159,7 +159,8 @@ static tg_status copy_params(tg_call *c, const void *params) {
 /* Called in the first run of a recomputation: notes the leaves that the op uses, as nodes of the tape. */
 static tg_status collect_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i]))
+        if (c->input[i] && !c->input[i]->tape && c->input[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape,
+                                                                                                          c->input[i]))
             return c->ctx->run.status;
     return TG_OK;
 }
@@ -168,7 +169,7 @@ static tg_status collect_leaves(tg_call *c) {
  * reports them. */
 static void note_unrecorded(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && c->in[i]->flags & TG_F_REQUIRES_GRAD) c->in[i]->flags |= TG_F_UNRECORDED;
+        if (c->input[i] && c->input[i]->flags & TG_F_REQUIRES_GRAD) c->input[i]->flags |= TG_F_UNRECORDED;
 }
 
 /* Checks that the outputs are the handles that infer has made, each at its own index. `by` is "infer" or "forward". */
@@ -177,7 +178,7 @@ static tg_status check_outputs(tg_call *c, const char *by) {
         const tg_tensor *y = c->out[i];
         bool input = false;
         if (TG_LIKELY(y && y->serial > impl(c)->before && y->serial <= impl(c)->made && y->out == i)) continue;
-        for (int k = 0; k < c->n_in && y; k++) input |= c->in[k] == y;
+        for (int k = 0; k < c->n_in && y; k++) input |= c->input[k] == y;
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "%s put %s in the place of output %d; outputs are what infer makes (tg_call_out, "
                             "tg_call_view), for forward to fill",
@@ -213,7 +214,7 @@ static tg_status infer(tg_call *c, const void *params) {
 /* Called after an in-place op: takes the storage away from the old handle, input 0, whose later uses are refused. The
  * exception is a tensor of the context. No gradient flows into it, so its handle stays valid and becomes the output. */
 static void supersede(tg_call *c) {
-    tg_tensor *a = c->in[0];
+    tg_tensor *a = c->input[0];
     if (!a->tape) {
         tg_tape_give_handle(c->out[0]);
         c->out[0] = a;
@@ -260,7 +261,7 @@ static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
     /* Like tg_call_begin_writes, this comes before forward, which may fail halfway, and before the node notes the
      * versions of what it saves. */
-    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
+    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->input[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));
     if (compares) TG_TRY(tg_placement_compare_results(c));
@@ -337,10 +338,10 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
                      .state = state,
                      .n_in = n_in,
                      .n_out = n_out,
-                     .in = in,
+                     .input = in,
                      .out = out,
                      .saved = saved,
-                     .impl = &im};
+                     .internal = &im};
         uint64_t serial = t->ctx->serial;
         tg_rng rng = t->ctx->rng;
         uint64_t drawn = t->ctx->keys.counter;

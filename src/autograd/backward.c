@@ -122,9 +122,9 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     tg_ctx *ctx = p->t->ctx;
     tg_call_impl im = {.site = n->site, .node = n, .pass = p};
     tg_call c = {.ctx = ctx, .tape = p->t, .op = n->op, .params = tg_node_params_of(n), .n_in = n->n_in,
-                 .n_out = n->n_out, .n_saved = n->n_saved, .in = tg_node_in(n), .out = tg_node_out(n),
+                 .n_out = n->n_out, .n_saved = n->n_saved, .input = tg_node_in(n), .out = tg_node_out(n),
                  .saved = tg_node_kept(n), .saves_in = n->saves_in, .saves_out = n->saves_out, .gout = gout,
-                 .gin = gin, .gin_mode = mode, .impl = &im};
+                 .gin = gin, .gin_mode = mode, .internal = &im};
     if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
     double start = n->flags & TG_N_TIMED ? tg_system_now() : 0;
     const tg_call *outer = p->t->at_work;
@@ -322,7 +322,7 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
     return s;
 }
 
-bool tg_call_retains(const tg_call *c) { return ((const tg_call_impl *)c->impl)->pass->o->retain; }
+bool tg_call_retains(const tg_call *c) { return ((const tg_call_impl *)c->internal)->pass->o->retain; }
 
 tg_status tg_backward_ended(const tg_tape *t, tg_status s) {
     if (s != TG_OK && t && t->collectives) tg_ctx_skip(t->ctx);

@@ -9,9 +9,9 @@
 #include "autograd/targets.h"
 #include "core/work.h"
 
-static tg_pass *pass_of(const tg_call *c) { return ((tg_call_impl *)c->impl)->pass; }
+static tg_pass *pass_of(const tg_call *c) { return ((tg_call_impl *)c->internal)->pass; }
 static tg_grad_sink *sink(const tg_call *c, int i) { return &pass_of(c)->sinks[i]; }
-static tg_node **sources(const tg_call *c) { return tg_node_src(((tg_call_impl *)c->impl)->node); }
+static tg_node **sources(const tg_call *c) { return tg_node_src(((tg_call_impl *)c->internal)->node); }
 
 /* ---- Making the buffers ---- */
 
@@ -24,7 +24,7 @@ static tg_tensor *poisoned(const tg_call *c, tg_tensor *g) {
 
 /* Makes a gradient buffer for input i. */
 static tg_tensor *fresh(tg_call *c, int i) {
-    tg_tensor *x = c->in[i];
+    tg_tensor *x = c->input[i];
     return poisoned(c, tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY));
 }
 
@@ -119,7 +119,7 @@ tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
         /* After an error the loop goes on, because tg_sinks_close reads the kind of every sink. */
         if (s != TG_OK || !tg_pass_needs(p, src[i])) continue;
         c->needs |= 1u << (i < 31 ? i : 31);
-        s = choose(p, c, c->in[i], src[i], r);
+        s = choose(p, c, c->input[i], src[i], r);
         mode[i] = r->adds && r->kind != TG_SINK_SIDE ? TG_GRAD_ADD : TG_GRAD_WRITE;
         if (s != TG_OK || tg_bit(c->op->passes, i)) continue;
         c->gin[i] = materialize(c, i);
@@ -192,7 +192,7 @@ static tg_status enter(tg_call *c, int i, const char *who) {
 static tg_status check_gradient(tg_call *c, int i, const tg_tensor *g, const char *who) {
     TG_TRY(enter(c, i, who));
     TG_TRY(tg_check(c->ctx, g, who));
-    const tg_tensor *x = c->in[i];
+    const tg_tensor *x = c->input[i];
     if (!x || (g->ndim == x->ndim && !memcmp(g->shape, x->shape, g->ndim * sizeof *g->shape))) return TG_OK;
     char want[160], got[160];
     tg_describe(x, want, sizeof want);

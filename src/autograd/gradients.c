@@ -11,7 +11,7 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     tg_ctx *ctx = dst->ctx;
     const double none[2] = {0, 0};
     tg_array in = tg_array_of(src);
-    return ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
+    return ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
 }
 
 /* Returns whether g has bytes of its own in row-major order. */

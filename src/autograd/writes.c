@@ -26,7 +26,7 @@ static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
 }
 
 tg_status tg_call_check_inplace(tg_call *c) {
-    tg_tensor *a = c->n_in ? c->in[0] : NULL;
+    tg_tensor *a = c->n_in ? c->input[0] : NULL;
     if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "input 0, which the op overwrites, is absent");
     if (a->flags & TG_F_VIEW)
         return tg_call_fail(c, TG_ERR_STATE,
@@ -49,7 +49,7 @@ tg_status tg_call_check_inplace(tg_call *c) {
             "other live handles share the bytes of input 0 (views, tg_keep, tg_tape_input), so the op cannot overwrite "
             "it; drop them, or use the op that returns a new tensor");
     for (int i = 1; i < c->n_in; i++)
-        if (c->in[i] && share_bytes(c->in[i], a))
+        if (c->input[i] && share_bytes(c->input[i], a))
             return tg_call_fail(c, TG_ERR_STATE, "input %d shares the overwritten bytes of input 0; pass a copy of it",
                                 i);
     return tg_storage_await_readers(a->storage);
@@ -58,11 +58,11 @@ tg_status tg_call_check_inplace(tg_call *c) {
 void tg_call_open_writes(tg_call *c) {
     if (c->tape->again) return;
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && tg_bit(c->op->writes, i)) c->writes |= 1u << (i < 31 ? i : 31);
+        if (c->input[i] && tg_bit(c->op->writes, i)) c->writes |= 1u << (i < 31 ? i : 31);
 }
 
 static tg_status check_written(tg_call *c, int i) {
-    const tg_tensor *a = c->in[i];
+    const tg_tensor *a = c->input[i];
     if (a->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "forward writes input %d, which needs a gradient; expected a tensor that needs none", i);
@@ -71,7 +71,7 @@ static tg_status check_written(tg_call *c, int i) {
                             "forward writes input %d, some of whose elements share memory; pass a contiguous tensor",
                             i);
     for (int k = 0; k < c->n_in; k++)
-        if (k != i && c->in[k] && share_bytes(c->in[k], a))
+        if (k != i && c->input[k] && share_bytes(c->input[k], a))
             return tg_call_fail(c, TG_ERR_ARGUMENT,
                                 "inputs %d and %d share bytes that forward writes; pass separate tensors", k, i);
     for (int k = 0; k < c->n_out; k++)
@@ -85,11 +85,11 @@ static tg_status check_written(tg_call *c, int i) {
 
 tg_status tg_call_begin_writes(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && tg_bit(c->writes, i)) TG_TRY(check_written(c, i));
+        if (c->input[i] && tg_bit(c->writes, i)) TG_TRY(check_written(c, i));
     for (int i = 0; i < c->n_in; i++) {
-        if (!c->in[i] || !tg_bit(c->writes, i)) continue;
-        TG_TRY(tg_storage_await_readers(c->in[i]->storage));
-        tg_storage_wrote(c->in[i]->storage, c->op->name, tg_call_site(c));
+        if (!c->input[i] || !tg_bit(c->writes, i)) continue;
+        TG_TRY(tg_storage_await_readers(c->input[i]->storage));
+        tg_storage_wrote(c->input[i]->storage, c->op->name, tg_call_site(c));
     }
     return TG_OK;
 }

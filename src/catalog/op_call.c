@@ -115,7 +115,7 @@ tg_status tg_op_bind(tg_ctx *ctx, const tg_op *op, const char *const *names, int
 typedef struct arguments {
     alignas(max_align_t) char params[PARAMS];
     tg_tensor *own[INPUTS];
-    tg_tensor *const *in;
+    tg_tensor *const *input;
     int n_in;
 } arguments;
 
@@ -125,7 +125,7 @@ static tg_status begin(tg_ctx *ctx, const tg_op *op, tg_tensor *const *in, int n
         memcpy(a->params, op->preset, op->params_size);
     else
         memset(a->params, 0, op->params_size);
-    a->in = in;
+    a->input = in;
     a->n_in = n_in;
     if (op->n_in < 0) return TG_OK; /* a list, which tg_apply checks */
     if (n_in > op->n_in)
@@ -134,7 +134,7 @@ static tg_status begin(tg_ctx *ctx, const tg_op *op, tg_tensor *const *in, int n
     if (n_in < 0 || (n_in && !in))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the array of inputs is NULL, or has fewer than 0", op->name);
     for (int i = 0; i < op->n_in; i++) a->own[i] = i < n_in ? in[i] : NULL;
-    a->in = a->own;
+    a->input = a->own;
     a->n_in = op->n_in;
     return TG_OK;
 }
@@ -163,7 +163,7 @@ static tg_status give(tg_ctx *ctx, const tg_op_binding *b, const tg_value *value
 
 /* Checks that the inputs without a value are optional. */
 static tg_status check_inputs(tg_ctx *ctx, const tg_op *op, const arguments *a) {
-    for (int i = 0; a->in == a->own && i < a->n_in; i++) {
+    for (int i = 0; a->input == a->own && i < a->n_in; i++) {
         int n = 0;
         const char *word = tg_word_at(op->inputs, i, &n);
         if (!a->own[i] && !tg_bit(op->optional, i))
@@ -196,7 +196,7 @@ static tg_status run(tg_tape *t, const tg_op_binding *b, tg_tensor *const *in, i
     arguments a;
     tg_status s = prepare(t, b, in, n_in, values, &a);
     if (s != TG_OK) return fail(t, b->op, in, n_in, out, n_out, s);
-    return tg_apply(t, b->op, a.params, a.in, a.n_in, out, n_out, NULL, NULL, site);
+    return tg_apply(t, b->op, a.params, a.input, a.n_in, out, n_out, NULL, NULL, site);
 }
 
 static tg_status bind_by_name(tg_ctx *ctx, const char *name, const tg_value *values, int n, tg_op_binding *b) {

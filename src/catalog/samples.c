@@ -84,21 +84,21 @@ const tg_sample *tg_sample_at(const tg_op *op, int i) {
 }
 
 static bool wants_gradient(const tg_case *c, int i) {
-    const tg_sample_input *s = &c->sample->in[i];
-    return s->kind == TG_SAMPLE_FLOAT && !s->frozen && tg_is_float(c->in[i]->dtype);
+    const tg_sample_input *s = &c->sample->input[i];
+    return s->kind == TG_SAMPLE_FLOAT && !s->frozen && tg_is_float(c->input[i]->dtype);
 }
 
 /* Makes input i, or uses input 0 again if the sample's inputs are aliases. */
 static tg_status open_input(tg_case *c, int i, const tg_case_opts *o) {
-    const tg_sample_input *s = &c->sample->in[i];
+    const tg_sample_input *s = &c->sample->input[i];
     if (s->kind == TG_SAMPLE_ABSENT) return TG_OK;
     if (i > 0 && c->sample->aliases) {
-        c->in[i] = c->in[0];
+        c->input[i] = c->input[0];
         return TG_OK;
     }
-    c->in[i] = make_input(c->ctx, s, o, o->seed * 1000003 + (uint64_t)i);
-    if (!c->in[i]) return c->ctx->run.status;
-    return wants_gradient(c, i) ? tg_set_requires_grad(c->in[i], true) : TG_OK;
+    c->input[i] = make_input(c->ctx, s, o, o->seed * 1000003 + (uint64_t)i);
+    if (!c->input[i]) return c->ctx->run.status;
+    return wants_gradient(c, i) ? tg_set_requires_grad(c->input[i], true) : TG_OK;
 }
 
 tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *o) {
@@ -120,8 +120,8 @@ tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, con
 
 void tg_case_close(tg_case *c) {
     for (int i = 0; i < c->n_in; i++) {
-        if (i == 0 || !c->sample->aliases) tg_drop(c->in[i]);
-        c->in[i] = NULL;
+        if (i == 0 || !c->sample->aliases) tg_drop(c->input[i]);
+        c->input[i] = NULL;
     }
 }
 

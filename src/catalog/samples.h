@@ -22,7 +22,7 @@ typedef struct tg_case {
     const tg_op *op;
     const tg_sample *sample;
     int n_in, n_out; /* n_out: TG_CASE_OUTPUTS, the maximum, if only the op's infer knows the number of outputs */
-    tg_tensor *in[TG_SAMPLE_INPUTS];
+    tg_tensor *input[TG_SAMPLE_INPUTS];
 } tg_case;
 
 enum { TG_CASE_OUTPUTS = 16 }; /* the greatest number of outputs of a sample */

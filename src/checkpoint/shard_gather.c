@@ -23,7 +23,7 @@ static tg_tensor *row_major_copy(const tg_tensor *x) {
     const double none[2] = {0, 0};
     tg_tensor *y = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     tg_array from = tg_array_of(x);
-    if (y && x->ctx->run.ops->map(x->ctx, TG_FN_id, tg_array_of(y), &from, 1, none, false) == TG_OK) return y;
+    if (y && x->ctx->run.ops->apply(x->ctx, TG_FN_id, tg_array_of(y), &from, 1, none, false) == TG_OK) return y;
     if (y) tg_temp_free(y);
     return NULL;
 }

@@ -49,7 +49,7 @@ static tg_status move_from(mover *m, int d, int64_t whole, int64_t part) {
     if (d == m->x->ndim) {
         tg_array w = piece(m, m->whole, whole), p = piece(m, m->part, part);
         const tg_device_ops *ops = m->x->ctx->run.ops;
-        return ops->map(m->x->ctx, TG_FN_id, m->to_whole ? w : p, m->to_whole ? &p : &w, 1, none, false);
+        return ops->apply(m->x->ctx, TG_FN_id, m->to_whole ? w : p, m->to_whole ? &p : &w, 1, none, false);
     }
     for (int64_t i = 0, run; i < m->x->shape[d]; i += run) {
         int64_t j = tg_shard_index(m->x, d, m->at, i, &run);

@@ -254,7 +254,7 @@ tg_status tg_shards_check(const tg_shards *s, const char *who) {
 
 /* Appends a dim to the global shape, and the index in it of this rank's first element. */
 static void append(tg_shard_info *info, int64_t size, int64_t first) {
-    info->global.dim[info->global.ndim++] = size;
+    info->whole.dim[info->whole.ndim++] = size;
     info->offset.dim[info->offset.ndim++] = first;
 }
 

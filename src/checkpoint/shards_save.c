@@ -127,7 +127,7 @@ static tg_status gather_places(const tg_shards *s, const int *order, int n, tg_t
             tg_array from = tg_array_of(whole), to = from;
             to.stride = stack->stride + (stack->ndim - whole->ndim);
             to.data = (char *)tg_data(stack) + (size_t)(k * whole->numel) * tg_dtype_size(stack->dtype);
-            if (whole->numel) status = s->ctx->run.ops->map(s->ctx, TG_FN_id, to, &from, 1, none, false);
+            if (whole->numel) status = s->ctx->run.ops->apply(s->ctx, TG_FN_id, to, &from, 1, none, false);
         }
         if (whole) tg_temp_free(whole);
     }

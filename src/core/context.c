@@ -86,7 +86,7 @@ static bool is_cuda(const char *name, int *index) {
 static tg_status check_table(tg_ctx *ctx, const tg_device_ops *ops) {
     TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_ctx_new_on: the device table"));
     bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync &&
-                 ops->event_record && ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota &&
+                 ops->event_record && ops->event_wait && ops->event_free && ops->apply && ops->fill && ops->iota &&
                  ops->reduce && ops->gemm && ops->take && ops->put_add && ops->random;
     if (!whole)
         return tg_fail(ctx, TG_ERR_ARGUMENT,

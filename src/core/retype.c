@@ -35,7 +35,7 @@ tg_storage *tg_retype_convert(tg_tensor *x, tg_dtype dtype) {
     tg_tensor *y = tg_temp_empty(ctx, dtype, x->ndim, x->shape, (tg_category)x->storage->category);
     if (!y) return NULL;
     tg_array from = tg_array_of(x);
-    tg_status s = x->numel ? ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(y), &from, 1, none, false) : TG_OK;
+    tg_status s = x->numel ? ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(y), &from, 1, none, false) : TG_OK;
     tg_storage *converted = s == TG_OK ? tg_storage_ref(y->storage) : NULL;
     tg_temp_free(y);
     return converted;

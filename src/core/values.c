@@ -39,11 +39,11 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return ctx->run.status;
     tg_array outer = tg_array_of(x), inner = tg_array_of(stage);
-    tg_status s = read ? ctx->run.ops->map(ctx, TG_FN_id, inner, &outer, 1, none, false)
+    tg_status s = read ? ctx->run.ops->apply(ctx, TG_FN_id, inner, &outer, 1, none, false)
                        : ctx->run.ops->copy(ctx, inner.data, host, bytes, kind);
     if (s == TG_OK)
         s = read ? ctx->run.ops->copy(ctx, host, inner.data, bytes, kind)
-                 : ctx->run.ops->map(ctx, TG_FN_id, outer, &inner, 1, none, false);
+                 : ctx->run.ops->apply(ctx, TG_FN_id, outer, &inner, 1, none, false);
     tg_temp_free(stage);
     return s;
 }
@@ -138,7 +138,7 @@ static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return NULL;
     tg_array outer = tg_array_of(x);
-    tg_status s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
+    tg_status s = ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
     tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes, true) : NULL;
     tg_temp_free(stage); /* the work still holds the bytes of stage */
     return w;

@@ -78,7 +78,7 @@ static tg_status add_converted(const tg_metric *m, const tg_tensor *x, double sc
     tg_tensor *wide = tg_temp_empty(m->ctx, TG_F64, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!wide) return m->ctx->run.status;
     const tg_array in = tg_array_of(x);
-    tg_status s = m->ctx->run.ops->map(m->ctx, TG_FN_id, tg_array_of(wide), &in, 1, (const double[2]){0, 0}, false);
+    tg_status s = m->ctx->run.ops->apply(m->ctx, TG_FN_id, tg_array_of(wide), &in, 1, (const double[2]){0, 0}, false);
     if (s == TG_OK) s = add_sum(m->sum, wide, scale);
     tg_temp_free(wide);
     return s;
@@ -102,7 +102,7 @@ tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight) {
     TG_TRY(add_converted(m, x, (double)weight));
     const tg_array count = tg_array_of(m->count);
     const double more[2] = {1, (double)(weight * x->numel)};
-    TG_TRY(m->ctx->run.ops->map(m->ctx, TG_FN_affine, count, &count, 1, more, false));
+    TG_TRY(m->ctx->run.ops->apply(m->ctx, TG_FN_affine, count, &count, 1, more, false));
     return wrote(m, who, TG_SITE);
 }
 

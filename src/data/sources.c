@@ -197,7 +197,7 @@ static tg_status find_column(tg_ctx *errors, table *t, const char *name, tg_data
                        "tg_loader_open_safetensors: '%.128s' has %lld in dim 0, expected the number of samples, %s",
                        name, (long long)(s->ndim ? s->dim[0] : 0), *samples ? "as in the tensors before" : "1 or more");
     *samples = s->dim[0];
-    c->row = (c->entry->end - c->entry->begin) / *samples;
+    c->row = (c->entry->stop - c->entry->begin) / *samples;
     *part = (tg_data_part){.dtype = c->entry->dtype, .shape = {.ndim = s->ndim - 1}};
     for (int d = 1; d < s->ndim; d++) part->shape.dim[d - 1] = s->dim[d];
     t->n++;

@@ -24,7 +24,7 @@ typedef struct report {
 #define SAY(w, ...) tg_text((w)->text, sizeof(w)->text, &(w)->at, __VA_ARGS__)
 
 /* Returns the node whose backward the call runs; NULL if the call is a forward. */
-static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c->impl)->node; }
+static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c->internal)->node; }
 
 /* Returns whether x is floating-point and its bytes can be read now. */
 static bool readable(const tg_tensor *x) {
@@ -50,13 +50,13 @@ static tg_status say_range(report *w, const tg_tensor *x) {
 static tg_status say_inputs(report *w, const tg_call *c) {
     enum { MAX_LISTED = 4 };
     for (int i = 0, named = 0; i < c->n_in && named < MAX_LISTED; i++) {
-        if (!c->in[i] || !tg_is_float(c->in[i]->dtype)) continue;
+        if (!c->input[i] || !tg_is_float(c->input[i]->dtype)) continue;
         named++;
         SAY(w, "; input %d, ", i);
         if (i == 0 && c->op->inplace)
             SAY(w, "which it overwrote");
-        else if (readable(c->in[i]))
-            TG_TRY(say_range(w, c->in[i]));
+        else if (readable(c->input[i]))
+            TG_TRY(say_range(w, c->input[i]));
         else
             SAY(w, "whose bytes were discarded");
     }
@@ -84,8 +84,8 @@ static tg_status find_bad_input(const tg_call *c, int *input, int *kinds) {
     *input = -1;
     for (int i = 0; i < c->n_in && *input < 0; i++) {
         int has;
-        if ((i == 0 && c->op->inplace) || !readable(c->in[i])) continue;
-        TG_TRY(tg_kinds_in(c->in[i], &has));
+        if ((i == 0 && c->op->inplace) || !readable(c->input[i])) continue;
+        TG_TRY(tg_kinds_in(c->input[i], &has));
         if (!(has &= c->tape->observer.kinds)) continue;
         *input = i;
         *kinds = has;
@@ -98,7 +98,7 @@ static tg_status report_forward(tg_call *c, int out, int kinds) {
     int input;
     TG_TRY(find_bad_input(c, &input, &kinds));
     if (input >= 0) {
-        const tg_tensor *x = viewed_tensor(c->in[input]);
+        const tg_tensor *x = viewed_tensor(c->input[input]);
         SAY(&w, "%s: input %d brought %s: %s; result %d, ", c->op->name, input, name_of_kinds(kinds),
             x->tape && !(x->flags & TG_F_LEAF) ? "it was made before tg_tape_find_nan was set, or written by the host"
                                                : "it is a leaf, which no op has made",
@@ -170,7 +170,7 @@ static tg_status search_accumulated(tg_call *c) {
         if (!g || !readable(g)) continue;
         TG_TRY(tg_kinds_in(g, &kinds));
         if (!(kinds &= c->tape->observer.kinds)) continue;
-        tg_describe(c->in[i], what, sizeof what);
+        tg_describe(c->input[i], what, sizeof what);
         SAY(&w, "the gradient of %s had %s before this backward: ", what, name_of_kinds(kinds));
         TG_TRY(say_range(&w, g));
         return fail_with(&w, c->ctx);
@@ -202,7 +202,7 @@ static tg_status show(tg_call *c, tg_op_event *event) {
     event->op = c->op->name;
     event->n_in = c->n_in;
     event->n_out = c->n_out;
-    event->in = c->in;
+    event->input = c->input;
     event->out = c->out;
     event->call = c;
     bool grad = t->grad;

@@ -16,7 +16,7 @@ tg_status tg_check_record(tg_check_run *r, bool grad) {
     tg_tape_set_grad_mode(r->t, grad);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
     r->t->busy++;
-    tg_status s = r->fn(r->state, r->t, grad ? r->in : r->at, r->n_in, r->out, r->n_out);
+    tg_status s = r->fn(r->state, r->t, grad ? r->input : r->at, r->n_in, r->out, r->n_out);
     r->t->busy--;
     TG_TRY(r->ctx->run.status);
     if (s != TG_OK) return tg_fail(r->ctx, s, "%s: the function returned %s", r->d.name, tg_status_name(s));
@@ -107,10 +107,10 @@ tg_status tg_check_hash(const tg_tensor *x, uint64_t *hash) {
 
 /* Returns whether the gradient of input i is checked. */
 static bool checks(const tg_check_run *r, int i) {
-    const tg_tensor *x = r->in[i];
+    const tg_tensor *x = r->input[i];
     if (!x || x->dtype != TG_F64 || !(x->flags & TG_F_REQUIRES_GRAD)) return false;
     for (int j = 0; j < i; j++)
-        if (r->in[j] == x) return false; /* one tensor given twice is one input */
+        if (r->input[j] == x) return false; /* one tensor given twice is one input */
     return true;
 }
 
@@ -119,7 +119,7 @@ static tg_status find_parts(tg_check_run *r) {
     tg_diff *d = &r->d;
     for (int i = 0; i < r->n_in; i++) {
         if (!checks(r, i)) continue;
-        tg_tensor *x = r->in[i];
+        tg_tensor *x = r->input[i];
         tg_diff_part *p = &d->parts[d->n_parts];
         char what[80];
         tg_describe(x, what, sizeof what);
@@ -292,7 +292,7 @@ tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_inf
 static tg_status check_function(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
                                 tg_gradcheck_info *found, const tg_gradcheck_opts *opts) {
     tg_check_run r = {.d = {.result = found}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
-                      .in = in, .at = in, .n_in = n_in, .n_out = n_out};
+                      .input = in, .at = in, .n_in = n_in, .n_out = n_out};
     const char *what;
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s", what);
     if (!fn || !in || n_in <= 0 || n_out <= 0 || n_in > 65535 || n_out > 65535)

@@ -13,7 +13,7 @@ typedef struct tg_check_run {
     tg_tape *t;
     tg_fn fn;
     void *state;
-    tg_tensor *const *in; /* [n_in] inputs of the function in runs with gradients */
+    tg_tensor *const *input; /* [n_in] inputs of the function in runs with gradients */
     tg_tensor *const *at; /* [n_in] inputs in runs for differences: `in`, or copies whose elements share no memory */
     int n_in, n_out, n_roots;
     tg_tensor **out;      /* [n_out] outputs of the last run */

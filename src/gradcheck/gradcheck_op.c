@@ -20,7 +20,7 @@ static int count_outputs(tg_case *c, tg_tape *t, bool *differentiable) {
     int n = 0;
     tg_rng rng = c->ctx->rng;
     *differentiable = false;
-    if (tg_case_run(c, t, c->in, c->n_in, out, c->n_out) == TG_OK)
+    if (tg_case_run(c, t, c->input, c->n_in, out, c->n_out) == TG_OK)
         for (; n < c->n_out && out[n]; n++) *differentiable |= out[n]->dtype == TG_F64 && tg_requires_grad(out[n]);
     c->ctx->rng = rng;
     tg_tape_reset(t);
@@ -33,7 +33,7 @@ static tg_status check(tg_check_run *r, tg_case *c) {
     r->n_out = count_outputs(c, r->t, &differentiable);
     TG_TRY(r->ctx->run.status);
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && c->in[i]->dtype == TG_F64 && tg_requires_grad(c->in[i]))
+        if (c->input[i] && c->input[i]->dtype == TG_F64 && tg_requires_grad(c->input[i]))
             return differentiable ? tg_check_tensors(r) : TG_OK;
     return TG_OK;
 }
@@ -42,7 +42,7 @@ static tg_status check(tg_check_run *r, tg_case *c) {
 static tg_status check_refused(tg_check_run *r, tg_case *c) {
     tg_ctx *ctx = r->ctx;
     tg_tensor *out[TG_CASE_OUTPUTS];
-    tg_case_run(c, r->t, c->in, c->n_in, out, c->n_out);
+    tg_case_run(c, r->t, c->input, c->n_in, out, c->n_out);
     tg_status got = tg_ctx_status(ctx), wanted = c->sample->refused;
     if (got == wanted)
         tg_ctx_clear(ctx);
@@ -63,8 +63,8 @@ static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     r->t = tg_tape_new(r->ctx);
     r->fn = tg_case_run;
     r->state = &c;
-    r->in = c.in;
-    r->at = rows.in;
+    r->input = c.input;
+    r->at = rows.input;
     r->n_in = c.n_in;
     if (s == TG_OK) s = c.sample->refused ? check_refused(r, &c) : check(r, &c);
     tg_tape_free(r->t);

@@ -17,7 +17,7 @@ enum { VERSION = 2, MOST_ELEMENTS = 1 << 18, MOST_INPUTS = 1 << 10 };
 typedef struct subject {
     const tg_op *op;
     int sample;
-    tg_tensor *const *in;
+    tg_tensor *const *input;
     int n_in, n_out;
 } subject;
 
@@ -61,7 +61,7 @@ static int first_of(tg_tensor *const *in, int i) {
 
 static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     int64_t n = 0;
-    for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
+    for (int i = 0; i < s->n_in; i++) n += tg_numel(s->input[i]);
     if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
         tg_fail(ctx, TG_ERR_SHAPE, "%s with %s in total, but a report can have at most %d inputs and %d elements",
                 tg_count(s->n_in, "input").text, tg_count(n, "element").text, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
@@ -69,8 +69,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     }
     json_t *all = json_array();
     for (int i = 0; i < s->n_in; i++) {
-        int first = first_of(s->in, i);
-        json_array_append_new(all, first == i ? input_of(ctx, s->in[i])
+        int first = first_of(s->input, i);
+        json_array_append_new(all, first == i ? input_of(ctx, s->input[i])
                                               : json_pack("{s:o}", "same_as", json_integer(first)));
     }
     return all;
@@ -130,7 +130,7 @@ tg_status tg_gradcheck_report(tg_tape *t, const char *path, tg_fn fn, void *stat
     TG_TRY(tg_gradcheck_info_check(tg_tape_ctx(t), info, "tg_gradcheck_report"));
     tg_status s = tg_gradcheck(t, fn, state, in, n_in, n_out, &found, opts);
     if (s == TG_ERR_GRADIENT && found.failed && path)
-        s = write_report(tg_tape_ctx(t), path, &(subject){.in = in, .n_in = n_in, .n_out = n_out}, opts, &found);
+        s = write_report(tg_tape_ctx(t), path, &(subject){.input = in, .n_in = n_in, .n_out = n_out}, opts, &found);
     return tg_gradcheck_info_give(info, &found, s);
 }
 

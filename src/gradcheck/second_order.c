@@ -20,7 +20,7 @@ static tg_status gradients(tg_check_run *r, tg_tensor *const *in, tg_tensor **g)
     if (!x) return r->ctx->run.status;
     for (int k = 0; k < n; k++) {
         int i = 0;
-        while (r->in[i] != r->targets[k].x) i++;
+        while (r->input[i] != r->targets[k].x) i++;
         x[k] = in[i];
     }
     return tg_grad(r->t, r->roots, r->n_roots, x, n, g,
@@ -47,7 +47,7 @@ static tg_status check_vjp(tg_check_run *r) {
     TG_TRY(tg_check_record(r, true));
     tg_tensor **g = tg_tape_alloc(r->t, (size_t)d->n_parts * sizeof *g);
     if (!g) return r->ctx->run.status;
-    TG_TRY(gradients(r, r->in, g));
+    TG_TRY(gradients(r, r->input, g));
     for (int k = 0; k < d->n_parts; k++) {
         TG_TRY(tg_read_f64(g[k], d->direction, d->parts[k].n));
         compare(d, k, d->direction);
@@ -111,7 +111,7 @@ static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int 
     TG_TRY(gradients(r, in, out));
     for (int k = 0; k < n_out; k++) {
         int i = 0;
-        while (r->in[i] != r->targets[k].x) i++;
+        while (r->input[i] != r->targets[k].x) i++;
         out[k] = tg_add(t, out[k], tg_scale(t, in[i], 0));
     }
     return r->ctx->run.status;
@@ -125,7 +125,7 @@ static tg_status check_second(tg_check_run *r) {
     tg_check_run second = {.d = {.result = &result, .name = name, .eps = d->eps, .atol = d->atol, .rtol = d->rtol,
                                  .tries = d->tries, .projections = d->projections, .strict = d->strict,
                                  .seed = d->seed + 1},
-                           .ctx = r->ctx, .t = r->t, .fn = gradient_fn, .state = r, .in = r->in, .at = r->at,
+                           .ctx = r->ctx, .t = r->t, .fn = gradient_fn, .state = r, .input = r->input, .at = r->at,
                            .n_in = r->n_in, .n_out = d->n_parts};
     tg_rng_states_load(r->ctx, r->streams);
     tg_status s = tg_check_tensors(&second);

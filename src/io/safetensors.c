@@ -141,7 +141,7 @@ static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, in
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(stage);
     tg_status s = fill_rows(f, e, offset, stage, chunk, sum);
-    if (s == TG_OK) s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(x), &from, 1, none, false);
+    if (s == TG_OK) s = ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(x), &from, 1, none, false);
     tg_temp_free(stage);
     return s;
 }
@@ -242,8 +242,8 @@ static tg_status verify_entry(tg_safetensors *f, const tg_safetensors_entry *e, 
     tg_summing sum = tg_summing_begin();
     e = in_its_file(&f, e);
     if (!f->sums) return TG_OK;
-    for (int64_t at = e->begin; at < e->end; at += TG_IO_CHUNK) {
-        size_t n = e->end - at < TG_IO_CHUNK ? (size_t)(e->end - at) : TG_IO_CHUNK;
+    for (int64_t at = e->begin; at < e->stop; at += TG_IO_CHUNK) {
+        size_t n = e->stop - at < TG_IO_CHUNK ? (size_t)(e->stop - at) : TG_IO_CHUNK;
         TG_TRY(tg_file_read(&f->file, at, chunk, n));
         tg_summing_add(&sum, chunk, n);
     }

@@ -245,7 +245,7 @@ static tg_status offsets_member(reader *r, size_t at) {
     TG_TRY(list(r, "data_offsets", 2, v, &n));
     if (n != 2) return refuse(r, at, "data_offsets has %s, expected 2", tg_count(n, "number").text);
     r->entry.begin = v[0];
-    r->entry.end = v[1];
+    r->entry.stop = v[1];
     return TG_OK;
 }
 
@@ -279,17 +279,17 @@ static tg_status check_entry(reader *r, size_t at) {
         return refuse(r, at, "%s is missing", !r->dtype ? "dtype" : !r->has_shape ? "shape" : "data_offsets");
     if (!entry_bytes(r, &bytes))
         return refuse(r, at, "the size of its shape overflows, or is not a whole number of bytes");
-    if (e->begin > e->end)
-        return refuse(r, at, "data_offsets [%lld, %lld] run backwards", (long long)e->begin, (long long)e->end);
-    if (e->end > size)
+    if (e->begin > e->stop)
+        return refuse(r, at, "data_offsets [%lld, %lld] run backwards", (long long)e->begin, (long long)e->stop);
+    if (e->stop > size)
         return refuse(r, at, "data_offsets [%lld, %lld] pass the end of the file, which holds %s of data",
-                      (long long)e->begin, (long long)e->end, tg_count(size, "byte").text);
-    if (e->end - e->begin != bytes)
+                      (long long)e->begin, (long long)e->stop, tg_count(size, "byte").text);
+    if (e->stop - e->begin != bytes)
         return refuse(r, at, "data_offsets [%lld, %lld] hold %s, expected %lld for its shape and dtype",
-                      (long long)e->begin, (long long)e->end, tg_count(e->end - e->begin, "byte").text,
+                      (long long)e->begin, (long long)e->stop, tg_count(e->stop - e->begin, "byte").text,
                       (long long)bytes);
     e->begin += begin;
-    e->end += begin;
+    e->stop += begin;
     return TG_OK;
 }
 
@@ -356,7 +356,7 @@ static tg_status allocate(tg_safetensors *f, const reader *r) {
 static int compare_entries(const void *a, const void *b) {
     const tg_safetensors_entry *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    if (x->end != y->end) return x->end < y->end ? -1 : 1;
+    if (x->stop != y->stop) return x->stop < y->stop ? -1 : 1;
     return x->name < y->name ? -1 : 1;
 }
 
@@ -364,7 +364,7 @@ static int compare_entries(const void *a, const void *b) {
 static tg_status check_layout(const tg_safetensors *f, int64_t data) {
     tg_ctx *ctx = f->file.ctx;
     int64_t at = data;
-    for (int i = 0; i < f->count; at = f->entries[i++].end) {
+    for (int i = 0; i < f->count; at = f->entries[i++].stop) {
         const tg_safetensors_entry *e = &f->entries[i];
         if (e->begin > at)
             return tg_fail(ctx, TG_ERR_FORMAT,

@@ -72,7 +72,7 @@ static tg_status fill(part_reader *r, tg_tensor *dst, const char *who, const voi
     if (dst->numel) TG_TRY(read_runs(r));
     tg_storage_wrote(dst->storage, who, site);
     tg_array from = tg_array_of(r->stage);
-    return dst->numel ? ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(dst), &from, 1, none, false) : TG_OK;
+    return dst->numel ? ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(dst), &from, 1, none, false) : TG_OK;
 }
 
 tg_status tg_safetensors_fill_part(tg_safetensors *f, const char *name, tg_tensor *dst, const tg_safetensors_part *part,

@@ -181,7 +181,7 @@ static tg_status put_piece(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *
     if (!stage) return tg_io_enter(w->ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
-    tg_status s = w->ctx->run.ops->map(w->ctx, TG_FN_id, tg_array_of(stage), &from, 1, none, false);
+    tg_status s = w->ctx->run.ops->apply(w->ctx, TG_FN_id, tg_array_of(stage), &from, 1, none, false);
     if (s == TG_OK) s = put_rows(w, stage, chunk, sum);
     tg_temp_free(stage);
     return s;

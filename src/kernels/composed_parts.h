@@ -84,11 +84,11 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
         view_expand(&v[i], &in[i], out.ndim, out.shape);
         x[i] = v[i].a;
     }
-    return tg_ctx_ops(ctx)->map(ctx, f, out, x, n, (const double[2]){p, q}, add);
+    return tg_ctx_ops(ctx)->apply(ctx, f, out, x, n, (const double[2]){p, q}, add);
 }
 
-/* These macros call the slots map and reduce. On an error they return the status from the function that uses them. They
- * use the variable `ctx` of that function. */
+/* These macros call the slots apply and reduce. On an error they return the status from the function that uses them.
+ * They use the variable `ctx` of that function. */
 #define MAP_P(f, out, p, q, add, ...)                                    \
     TG_TRY(map(ctx, TG_FN_##f, out, (const tg_array[]){__VA_ARGS__},     \
                (int)(sizeof((tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), p, q, add))

@@ -100,7 +100,7 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
     if (!slot) return tg_inert(ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
-    ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(slot), &from, 1, none, false);
+    ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(slot), &from, 1, none, false);
     tg_temp_free(slot);
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }

@@ -91,12 +91,12 @@ tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_t
     if (!c || !c->out)
         return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_part: %s is NULL", c ? "out of the call" : "the call");
     TG_TRY(tg_lm_enter(lm, c->tape, "tg_lm_part"));
-    if (!tg_lm_of(lm)->stage.embedding && !c->in)
+    if (!tg_lm_of(lm)->stage.embedding && !c->input)
         return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_part: in of the call is NULL, but part %d takes hidden states",
                        tg_lm_of(lm)->stage.part);
     TG_TRY(tg_tape_key(c->tape, (uint64_t)c->micro));
     tg_scope *s = tg_site_open(c->tape, TG_SITE);
-    tg_status status = tg_lm_run_part(lm, c->tape, c->in ? c->in[0] : NULL, c->out, ids, targets, positions);
+    tg_status status = tg_lm_run_part(lm, c->tape, c->input ? c->input[0] : NULL, c->out, ids, targets, positions);
     tg_site_close(c->tape, s);
     tg_lm_leave(lm, NULL);
     return status;

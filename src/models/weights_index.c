@@ -23,7 +23,7 @@ typedef struct contents {
 static bool add_file(contents *c, const tg_safetensors *f, const char *name) {
     if (json_object_set_new(c->sums, name, json_string(f->sum))) return false;
     for (int i = 0; i < f->count; i++) {
-        c->bytes += f->entries[i].end - f->entries[i].begin;
+        c->bytes += f->entries[i].stop - f->entries[i].begin;
         if (json_object_set_new(c->map, f->entries[i].name, json_string(name))) return false;
     }
     return true;

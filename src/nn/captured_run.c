@@ -28,7 +28,7 @@ static tg_status captured_infer(tg_call *c) {
 
 static tg_status captured_forward(tg_call *c) {
     const tg_captured_slot *s = ((const captured_params *)c->params)->slot;
-    for (int i = 0; i < s->of->n_in; i++) TG_TRY(tg_op_copy(c, tg_array_of(s->in[i]), tg_array_of(c->in[i]), false));
+    for (int i = 0; i < s->of->n_in; i++) TG_TRY(tg_op_copy(c, tg_array_of(s->in[i]), tg_array_of(c->input[i]), false));
     TG_TRY(tg_graph_run(s->graph, 0, c->tape->micro, tg_call_site(c)));
     for (int i = 0; i < s->n_out; i++) TG_TRY(tg_op_copy(c, tg_array_of(c->out[i]), tg_array_of(s->out[i]), false));
     return TG_OK;

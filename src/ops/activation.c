@@ -12,12 +12,12 @@ typedef struct activation_params {
 
 static tg_status forward_by(tg_call *c, tg_formula f) {
     const activation_params *a = c->params;
-    return tg_op_map(c, f, c->out[0], TG_T1(c->in[0]), 1, a->p, a->q, false);
+    return tg_op_map(c, f, c->out[0], TG_T1(c->input[0]), 1, a->p, a->q, false);
 }
 
 static tg_status backward_by(tg_call *c, tg_formula f) {
     const activation_params *a = c->params;
-    return tg_op_map_grad(c, 0, f, TG_T2(c->gout[0], c->in[0]), 2, a->p, a->q);
+    return tg_op_map_grad(c, 0, f, TG_T2(c->gout[0], c->input[0]), 2, a->p, a->q);
 }
 
 /* Defines the op name_. Its forward is the formula name_, and its backward the formula name_##_d (kernels/scalar.h).
@@ -41,9 +41,9 @@ static tg_tensor *leaky_relu_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, co
 
 static const tg_sample leaky_relu_samples[] = {
     RANGES(&(const activation_params){.p = 0.1}, 0.3, 3, -3, -0.3),
-    {.note = "slope 0", .params = &(const activation_params){.p = 0}, .n_in = 1, .in = {TG_S_IN(-3, -0.3, 4)}},
+    {.note = "slope 0", .params = &(const activation_params){.p = 0}, .n_in = 1, .input = {TG_S_IN(-3, -0.3, 4)}},
     {.note = "negative slope", .params = &(const activation_params){.p = -2}, .n_in = 1,
-     .in = {TG_S_IN(-3, -0.3, 3, 5)}},
+     .input = {TG_S_IN(-3, -0.3, 3, 5)}},
 };
 
 static const tg_field leaky_relu_fields[] = {
@@ -68,9 +68,9 @@ static tg_tensor *elu_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const act
 
 static const tg_sample elu_samples[] = {
     RANGES(&(const activation_params){.p = 1.5}, 0.3, 3, -3, -0.3),
-    {.note = "alpha 1", .params = &(const activation_params){.p = 1}, .n_in = 1, .in = {TG_S_IN(-3, -0.3, 3, 5)}},
+    {.note = "alpha 1", .params = &(const activation_params){.p = 1}, .n_in = 1, .input = {TG_S_IN(-3, -0.3, 3, 5)}},
     {.note = "negative alpha", .params = &(const activation_params){.p = -0.5}, .n_in = 1,
-     .in = {TG_S_IN(-3, -0.3, 3, 5)}},
+     .input = {TG_S_IN(-3, -0.3, 3, 5)}},
 };
 
 static const tg_field elu_fields[] = {
@@ -102,14 +102,14 @@ static tg_tensor *softplus_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, cons
 
 static const tg_sample softplus_samples[] = {
     RANGES((&(const activation_params){1.5, 3}), -2, 1.9, 2.1, 4),
-    {.note = "the usual", .params = &(const activation_params){1, 20}, .n_in = 1, .in = {TG_S_IN(-5, 5, 3, 5)}},
-    {.note = "negative beta", .params = &(const activation_params){-2, 20}, .n_in = 1, .in = {TG_S_IN(-3, 3, 3, 5)}},
+    {.note = "the usual", .params = &(const activation_params){1, 20}, .n_in = 1, .input = {TG_S_IN(-5, 5, 3, 5)}},
+    {.note = "negative beta", .params = &(const activation_params){-2, 20}, .n_in = 1, .input = {TG_S_IN(-3, 3, 3, 5)}},
     {.note = "no threshold", .params = &(const activation_params){1, INFINITY}, .n_in = 1,
-     .in = {TG_S_IN(50, 60, 4)}},
+     .input = {TG_S_IN(50, 60, 4)}},
     {.note = "beta 0", .params = &(const activation_params){0, 20}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "NaN threshold", .params = &(const activation_params){1, NAN}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field softplus_fields[] = {

@@ -6,7 +6,7 @@
 
 /* States that every dim except those in mask may be sharded (tg_call_role). */
 static tg_status declare_free(tg_call *c, uint32_t mask) {
-    for (int d = 0; d < c->in[0]->ndim; d++)
+    for (int d = 0; d < c->input[0]->ndim; d++)
         if (!(mask >> d & 1)) TG_TRY(tg_call_role(c, 0, d, d));
     return TG_OK;
 }
@@ -39,7 +39,7 @@ static tg_status flip_copy(tg_call *c, const tg_tensor *to, const tg_tensor *fro
     return tg_op_copy(c, tg_array_of(to), tg_array_at(tg_array_of(from), offset, from->ndim, from->shape, stride), add);
 }
 
-static tg_status flip_forward(tg_call *c) { return flip_copy(c, c->out[0], c->in[0], false); }
+static tg_status flip_forward(tg_call *c) { return flip_copy(c, c->out[0], c->input[0], false); }
 
 static tg_status flip_backward(tg_call *c) { return flip_copy(c, c->gin[0], c->gout[0], tg_adds(c, 0)); }
 
@@ -47,20 +47,20 @@ TG_VJP(flip_vjp, tg_flip(t, g, ((const flip_params *)tg_node_params(n))->dims))
 
 #define FLIP(...) &(const flip_params){.dims = LIST(__VA_ARGS__)}
 static const tg_sample flip_samples[] = {
-    {.note = "columns", .params = FLIP(1), .n_in = 1, .in = {TG_S(2, 5)}},
-    {.note = "both dims", .params = &(const flip_params){.dims = {.n = -1}}, .n_in = 1, .in = {TG_S(3, 4)}},
-    {.note = "outer two", .params = FLIP(0, -2), .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "outer and inner, of long rows", .params = FLIP(2, 0), .n_in = 1, .in = {TG_S(3, 2, 37)}},
-    {.note = "transposed", .params = FLIP(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 9, 11)}},
-    {.note = "strided", .params = FLIP(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 18)}},
-    {.note = "expanded", .params = FLIP(0, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "no dims: as it is", .params = &(const flip_params){.dims = {.n = 0}}, .n_in = 1, .in = {TG_S(3)}},
-    {.note = "integers", .params = FLIP(0), .n_in = 1, .in = {TG_S_INDEX(9, 21)}},
-    {.note = "size 1", .params = FLIP(0), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = FLIP(1), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "a dim twice", .params = FLIP(0, -2), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "no such dim", .params = FLIP(1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = FLIP(1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "columns", .params = FLIP(1), .n_in = 1, .input = {TG_S(2, 5)}},
+    {.note = "both dims", .params = &(const flip_params){.dims = {.n = -1}}, .n_in = 1, .input = {TG_S(3, 4)}},
+    {.note = "outer two", .params = FLIP(0, -2), .n_in = 1, .input = {TG_S(2, 3, 4)}},
+    {.note = "outer and inner, of long rows", .params = FLIP(2, 0), .n_in = 1, .input = {TG_S(3, 2, 37)}},
+    {.note = "transposed", .params = FLIP(0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 9, 11)}},
+    {.note = "strided", .params = FLIP(1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 18)}},
+    {.note = "expanded", .params = FLIP(0, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "no dims: as it is", .params = &(const flip_params){.dims = {.n = 0}}, .n_in = 1, .input = {TG_S(3)}},
+    {.note = "integers", .params = FLIP(0), .n_in = 1, .input = {TG_S_INDEX(9, 21)}},
+    {.note = "size 1", .params = FLIP(0), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = FLIP(1), .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "a dim twice", .params = FLIP(0, -2), .n_in = 1, .input = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", .params = FLIP(1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = FLIP(1), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 #undef FLIP
 
@@ -89,7 +89,7 @@ typedef struct roll_params {
 static tg_status roll_infer(tg_call *c) {
     roll_params *p = c->params;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    int64_t n = c->in[0]->shape[p->dim];
+    int64_t n = c->input[0]->shape[p->dim];
     p->shift = n ? p->shift % n : 0;
     if (p->shift < 0) p->shift += n;
     TG_TRY(declare_free(c, 1u << p->dim));
@@ -110,7 +110,7 @@ static tg_status roll_copy(tg_call *c, const tg_tensor *to, const tg_tensor *fro
 }
 
 static tg_status roll_forward(tg_call *c) {
-    return roll_copy(c, c->out[0], c->in[0], ((const roll_params *)c->params)->shift, false);
+    return roll_copy(c, c->out[0], c->input[0], ((const roll_params *)c->params)->shift, false);
 }
 
 static tg_status roll_backward(tg_call *c) {
@@ -127,21 +127,23 @@ static tg_tensor *roll_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(roll_vjp, roll_back(t, n, g))
 
 static const tg_sample roll_samples[] = {
-    {.note = "columns", .params = &(const roll_params){1, 2}, .n_in = 1, .in = {TG_S(2, 5)}},
-    {.note = "rows, backwards", .params = &(const roll_params){0, -1}, .n_in = 1, .in = {TG_S(4, 3)}},
-    {.note = "more than once around", .params = &(const roll_params){-1, 17}, .n_in = 1, .in = {TG_S(2, 3, 5)}},
-    {.note = "all the way: as it is", .params = &(const roll_params){0, -6}, .n_in = 1, .in = {TG_S(3, 2)}},
+    {.note = "columns", .params = &(const roll_params){1, 2}, .n_in = 1, .input = {TG_S(2, 5)}},
+    {.note = "rows, backwards", .params = &(const roll_params){0, -1}, .n_in = 1, .input = {TG_S(4, 3)}},
+    {.note = "more than once around", .params = &(const roll_params){-1, 17}, .n_in = 1, .input = {TG_S(2, 3, 5)}},
+    {.note = "all the way: as it is", .params = &(const roll_params){0, -6}, .n_in = 1, .input = {TG_S(3, 2)}},
     {.note = "transposed", .params = &(const roll_params){0, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = &(const roll_params){1, 3}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "expanded", .params = &(const roll_params){1, 1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "integers", .params = &(const roll_params){0, 1}, .n_in = 1, .in = {TG_S_INDEX(9, 5)}},
-    {.note = "size 1", .params = &(const roll_params){0, 5}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const roll_params){0, 1}, .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "least shift", .params = &(const roll_params){0, INT64_MIN}, .n_in = 1, .in = {TG_S(3)}},
-    {.note = "no such dim", .params = &(const roll_params){1, 1}, .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "scalar", .params = &(const roll_params){0, 1}, .n_in = 1, .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const roll_params){1, 100}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = &(const roll_params){1, 3}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .params = &(const roll_params){1, 1}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "integers", .params = &(const roll_params){0, 1}, .n_in = 1, .input = {TG_S_INDEX(9, 5)}},
+    {.note = "size 1", .params = &(const roll_params){0, 5}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const roll_params){0, 1}, .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "least shift", .params = &(const roll_params){0, INT64_MIN}, .n_in = 1, .input = {TG_S(3)}},
+    {.note = "no such dim", .params = &(const roll_params){1, 1}, .n_in = 1, .input = {TG_S(3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "scalar", .params = &(const roll_params){0, 1}, .n_in = 1, .input = {TG_S_SCALAR},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const roll_params){1, 100}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field roll_fields[] = {
@@ -170,7 +172,7 @@ typedef struct repeat_params {
 
 static tg_status repeat_infer(tg_call *c) {
     repeat_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "x already has %d dims, the most that are "
@@ -187,7 +189,7 @@ static tg_status repeat_infer(tg_call *c) {
 /* Views y, the result or its gradient, with dim split into two: [times, size of x]. */
 static tg_array split_repeats(const tg_call *c, const tg_tensor *y, tg_extent *e) {
     const repeat_params *p = c->params;
-    int64_t n = c->in[0]->shape[p->dim];
+    int64_t n = c->input[0]->shape[p->dim];
     for (int d = 0; d <= y->ndim; d++) {
         int from = d - (d > p->dim);
         e->shape[d] = d == p->dim ? p->times : d == p->dim + 1 ? n : y->shape[from];
@@ -205,7 +207,7 @@ static tg_status repeat_forward(tg_call *c) {
     tg_extent e, one;
     int64_t stride[TG_MAX_DIMS];
     tg_array y = split_repeats(c, c->out[0], &e);
-    return tg_op_copy(c, y, tg_array_expand(with_repeat_dim(c, c->in[0], &one), y.ndim, y.shape, stride), false);
+    return tg_op_copy(c, y, tg_array_expand(with_repeat_dim(c, c->input[0], &one), y.ndim, y.shape, stride), false);
 }
 
 static tg_status repeat_backward(tg_call *c) {
@@ -226,27 +228,29 @@ static tg_tensor *repeat_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(repeat_vjp, repeat_back(t, n, g))
 
 static const tg_sample repeat_samples[] = {
-    {.note = "rows", .params = &(const repeat_params){0, 3}, .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "columns", .params = &(const repeat_params){-1, 2}, .n_in = 1, .in = {TG_S(3, 4)}},
-    {.note = "middle", .params = &(const repeat_params){1, 4}, .n_in = 1, .in = {TG_S(2, 3, 2)}},
+    {.note = "rows", .params = &(const repeat_params){0, 3}, .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "columns", .params = &(const repeat_params){-1, 2}, .n_in = 1, .input = {TG_S(3, 4)}},
+    {.note = "middle", .params = &(const repeat_params){1, 4}, .n_in = 1, .input = {TG_S(2, 3, 2)}},
     {.note = "transposed", .params = &(const repeat_params){1, 2}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = &(const repeat_params){0, 2}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "expanded", .params = &(const repeat_params){0, 2}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "once", .params = &(const repeat_params){0, 1}, .n_in = 1, .in = {TG_S(3, 2)}},
-    {.note = "integers", .params = &(const repeat_params){0, 3}, .n_in = 1, .in = {TG_S_INDEX(9, 2)}},
-    {.note = "size 1", .params = &(const repeat_params){0, 5}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "never", .params = &(const repeat_params){0, 0}, .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "empty", .params = &(const repeat_params){1, 3}, .n_in = 1, .in = {TG_S(2, 0)}},
-    {.note = "less than never", .params = &(const repeat_params){0, -1}, .n_in = 1, .in = {TG_S(3)},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = &(const repeat_params){0, 2}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .params = &(const repeat_params){0, 2}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3,
+                                                                                              4)}},
+    {.note = "once", .params = &(const repeat_params){0, 1}, .n_in = 1, .input = {TG_S(3, 2)}},
+    {.note = "integers", .params = &(const repeat_params){0, 3}, .n_in = 1, .input = {TG_S_INDEX(9, 2)}},
+    {.note = "size 1", .params = &(const repeat_params){0, 5}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "never", .params = &(const repeat_params){0, 0}, .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "empty", .params = &(const repeat_params){1, 3}, .n_in = 1, .input = {TG_S(2, 0)}},
+    {.note = "less than never", .params = &(const repeat_params){0, -1}, .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "overflow", .params = &(const repeat_params){0, INT64_MAX}, .n_in = 1, .in = {TG_S(3)},
+    {.note = "overflow", .params = &(const repeat_params){0, INT64_MAX}, .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "too many dims", .params = &(const repeat_params){0, 2}, .n_in = 1, .in = {TG_S(1, 1, 1, 1, 1, 1, 1, 2)},
+    {.note = "too many dims", .params = &(const repeat_params){0, 2}, .n_in = 1, .input = {TG_S(1, 1, 1, 1, 1, 1, 1,
+                                                                                                2)},
      .refused = TG_ERR_SHAPE},
-    {.note = "scalar", .params = &(const repeat_params){0, 2}, .n_in = 1, .in = {TG_S_SCALAR},
+    {.note = "scalar", .params = &(const repeat_params){0, 2}, .n_in = 1, .input = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const repeat_params){1, 4}, .n_in = 1, .in = {TG_S(1024, 256)}, .bench = true},
+    {.note = "big", .params = &(const repeat_params){1, 4}, .n_in = 1, .input = {TG_S(1024, 256)}, .bench = true},
 };
 
 static const tg_field repeat_fields[] = {
@@ -274,7 +278,7 @@ typedef struct unfold_params {
 
 static tg_status unfold_infer(tg_call *c) {
     unfold_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t n = x->shape[p->dim];
@@ -343,33 +347,33 @@ static tg_tensor *unfold_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(unfold_vjp, unfold_back(t, n, g))
 
 static const tg_sample unfold_samples[] = {
-    {.note = "overlapping", .params = &(const unfold_params){0, 3, 1}, .n_in = 1, .in = {TG_S(7)}},
+    {.note = "overlapping", .params = &(const unfold_params){0, 3, 1}, .n_in = 1, .input = {TG_S(7)}},
     {.note = "middle, overlapping, not to the end", .params = &(const unfold_params){1, 3, 2}, .n_in = 1,
-     .in = {TG_S(2, 8, 3)}},
-    {.note = "side by side", .params = &(const unfold_params){-1, 2, 2}, .n_in = 1, .in = {TG_S(3, 7)}},
-    {.note = "apart", .params = &(const unfold_params){0, 2, 3}, .n_in = 1, .in = {TG_S(9, 2)}},
+     .input = {TG_S(2, 8, 3)}},
+    {.note = "side by side", .params = &(const unfold_params){-1, 2, 2}, .n_in = 1, .input = {TG_S(3, 7)}},
+    {.note = "apart", .params = &(const unfold_params){0, 2, 3}, .n_in = 1, .input = {TG_S(9, 2)}},
     {.note = "transposed", .params = &(const unfold_params){0, 2, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
     {.note = "strided", .params = &(const unfold_params){1, 4, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 6)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 6)}},
     {.note = "expanded", .params = &(const unfold_params){1, 2, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
     {.note = "one window, a step past the end", .params = &(const unfold_params){0, 2, INT64_MAX}, .n_in = 1,
-     .in = {TG_S(5, 2)}},
-    {.note = "integers", .params = &(const unfold_params){0, 2, 1}, .n_in = 1, .in = {TG_S_INDEX(9, 5)}},
-    {.note = "size 1", .params = &(const unfold_params){0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const unfold_params){1, 2, 1}, .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "too large", .params = &(const unfold_params){0, 4, 1}, .n_in = 1, .in = {TG_S(3)},
+     .input = {TG_S(5, 2)}},
+    {.note = "integers", .params = &(const unfold_params){0, 2, 1}, .n_in = 1, .input = {TG_S_INDEX(9, 5)}},
+    {.note = "size 1", .params = &(const unfold_params){0, 1, 1}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const unfold_params){1, 2, 1}, .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "too large", .params = &(const unfold_params){0, 4, 1}, .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "step 0", .params = &(const unfold_params){0, 2, 0}, .n_in = 1, .in = {TG_S(3)},
+    {.note = "step 0", .params = &(const unfold_params){0, 2, 0}, .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "of nothing", .params = &(const unfold_params){0, 0, 1}, .n_in = 1, .in = {TG_S(3)},
+    {.note = "of nothing", .params = &(const unfold_params){0, 0, 1}, .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "too many dims", .params = &(const unfold_params){7, 1, 1}, .n_in = 1,
-     .in = {TG_S(1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
-    {.note = "scalar", .params = &(const unfold_params){0, 1, 1}, .n_in = 1, .in = {TG_S_SCALAR},
+     .input = {TG_S(1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "scalar", .params = &(const unfold_params){0, 1, 1}, .n_in = 1, .input = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const unfold_params){1, 8, 4}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "big", .params = &(const unfold_params){1, 8, 4}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field unfold_fields[] = {

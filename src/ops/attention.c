@@ -14,12 +14,12 @@
 enum { TOP, MASS }; /* private saved buffers, one number per row of scores each; see tg_attention_args (device.h) */
 
 static int64_t size(const tg_call *c, int i, int dim) {
-    return c->in[i]->shape[dim];
+    return c->input[i]->shape[dim];
 }
 
 static tg_status attention_shapes(tg_call *c) {
     for (int i = Q; i <= V; i++)
-        if (c->in[i]->ndim != 4)
+        if (c->input[i]->ndim != 4)
             return tg_call_fail(c, TG_ERR_SHAPE, "q, k and v must have 4 dims: batch, heads, sequence, size");
     int64_t h = size(c, Q, 1), g = size(c, K, 1);
     if (size(c, K, 0) != size(c, Q, 0) || size(c, V, 0) != size(c, Q, 0))
@@ -37,7 +37,7 @@ static tg_status attention_shapes(tg_call *c) {
 }
 
 static tg_status mask_fits(tg_call *c) {
-    const tg_tensor *m = c->in[MASK], *q = c->in[Q];
+    const tg_tensor *m = c->input[MASK], *q = c->input[Q];
     const int64_t full[4] = {q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)};
     if (!m) return TG_OK;
     if (m->dtype != TG_BOOL && m->dtype != q->dtype && m->dtype != TG_F32)
@@ -51,7 +51,7 @@ static tg_status mask_fits(tg_call *c) {
 }
 
 static tg_status sink_fits(tg_call *c) {
-    const tg_tensor *x = c->in[SINK], *q = c->in[Q];
+    const tg_tensor *x = c->input[SINK], *q = c->input[Q];
     if (!x) return TG_OK;
     if (x->dtype != q->dtype && x->dtype != TG_F32)
         return tg_call_fail(c, TG_ERR_DTYPE, "sink is %s; it must be f32 or q's dtype",
@@ -63,7 +63,7 @@ static tg_status sink_fits(tg_call *c) {
 
 /* Checks that input i is an int64 vector. */
 static tg_status need_i64_vector(tg_call *c, int i, const char *what) {
-    const tg_tensor *x = c->in[i];
+    const tg_tensor *x = c->input[i];
     if (x->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be i64", what, tg_dtype_name((tg_dtype)x->dtype));
     if (x->ndim != 1)
@@ -73,7 +73,7 @@ static tg_status need_i64_vector(tg_call *c, int i, const char *what) {
 
 /* Checks the tensors that describe padding (lengths) and packing (starts). */
 static tg_status extents_fit(tg_call *c) {
-    const tg_tensor *lengths = c->in[LENGTHS], *q = c->in[STARTS_Q], *k = c->in[STARTS_K];
+    const tg_tensor *lengths = c->input[LENGTHS], *q = c->input[STARTS_Q], *k = c->input[STARTS_K];
     if (!q != !k) return tg_call_fail(c, TG_ERR_ARGUMENT, "only one of starts_q and starts_k is given; packing needs "
                                       "both");
     if (lengths && q) return tg_call_fail(c, TG_ERR_ARGUMENT, "lengths and starts are both given; use lengths for "
@@ -101,15 +101,15 @@ static tg_status extents_fit(tg_call *c) {
  * placed as the sequence of the keys. On an axis on which an input is opaque (TG_OPAQUE), the probabilities are too. */
 static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
+        tg_placement q = tg_place_on(c->input[Q], (tg_axis)a), k = tg_place_on(c->input[K], (tg_axis)a);
         at[a] = q;
         if (q.kind != TG_VARYING && k.kind == TG_VARYING && k.layout != TG_OPAQUE && k.dim == 2) {
             at[a] = k;
             at[a].dim = 3;
         }
         for (int i = 0; i < INPUTS; i++) {
-            if (!c->in[i]) continue;
-            tg_placement p = tg_place_on(c->in[i], (tg_axis)a);
+            if (!c->input[i]) continue;
+            tg_placement p = tg_place_on(c->input[i], (tg_axis)a);
             if (p.kind == TG_VARYING && p.layout == TG_OPAQUE) at[a] = p;
         }
     }
@@ -118,7 +118,7 @@ static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
 /* Takes one draw per probability, for dropout. */
 static tg_status take_draws(tg_call *c) {
     attention_params *p = c->params;
-    const tg_tensor *q = c->in[Q];
+    const tg_tensor *q = c->input[Q];
     tg_placement at[TG_MAX_AXES];
     TG_TRY(tg_call_draws_now(c));
     if (tg_grid_axes(c->ctx)) place_scores(c, at);
@@ -149,7 +149,7 @@ static tg_status resolve_window(tg_call *c) {
 static tg_status attention_options(tg_call *c) {
     attention_params *p = c->params;
     tg_attention_opts *o = &p->opts;
-    const tg_tensor *q = c->in[Q];
+    const tg_tensor *q = c->input[Q];
     TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
     if (o->scale == TG_AUTO) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
     if (!(o->scale >= 0 && isfinite(o->scale)))
@@ -166,19 +166,19 @@ static tg_status attention_options(tg_call *c) {
  * result to which it broadcasts. In the mask, repeated dims and the dim of keys must not be sharded, nor the dim of
  * queries if rows_whole is true. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
-    const tg_tensor *m = c->in[MASK];
+    const tg_tensor *m = c->input[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
         int j = d + 4 - m->ndim;
         bool repeated = m->shape[d] == 1 && tg_place_scale(m, d) == 1;
         if (j < 2 + !rows_whole && !repeated) TG_TRY(tg_call_role(c, MASK, d, j));
     }
-    if (c->in[SINK]) TG_TRY(tg_call_role(c, SINK, 0, 1));
-    return c->in[LENGTHS] ? tg_call_role(c, LENGTHS, 0, 0) : TG_OK;
+    if (c->input[SINK]) TG_TRY(tg_call_role(c, SINK, 0, 1));
+    return c->input[LENGTHS] ? tg_call_role(c, LENGTHS, 0, 0) : TG_OK;
 }
 
 static tg_status attention_infer(tg_call *c) {
     const attention_params *p = c->params;
-    const tg_tensor *q = c->in[Q];
+    const tg_tensor *q = c->input[Q];
     tg_dtype dtype = (tg_dtype)q->dtype;
     TG_TRY(tg_need_float(c, Q));
     TG_TRY(tg_need_same_dtype(c, Q, K));
@@ -190,7 +190,7 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(attention_options(c));
     /* With one of these options, the keys that a query may see depend on the query's position in the whole sequence. So
      * the sequence must not be sharded. */
-    bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
+    bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->input[STARTS_Q];
     if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(place_extras(c, rows_whole));
     TG_TRY(tg_call_save(c, TOP, tg_accumulate_dtype(dtype), 3, q->shape));
@@ -214,13 +214,13 @@ static tg_array expanded(const tg_call *c, const tg_tensor *x, tg_extent *e) {
 /* Fills *a with what forward and backward share. *mask is memory for the layout of the mask. */
 static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mask) {
     const attention_params *p = c->params;
-    tg_tensor *starts_q = c->in[STARTS_Q], *starts_k = c->in[STARTS_K];
+    tg_tensor *starts_q = c->input[STARTS_Q], *starts_k = c->input[STARTS_K];
     if (starts_q) TG_TRY(tg_op_dense(c, &starts_q));
     if (starts_k) TG_TRY(tg_op_dense(c, &starts_k));
     *a = (tg_attention_args){
-        .q = tg_array_of(c->in[Q]),
-        .k = tg_array_of(c->in[K]),
-        .v = tg_array_of(c->in[V]),
+        .q = tg_array_of(c->input[Q]),
+        .k = tg_array_of(c->input[K]),
+        .v = tg_array_of(c->input[V]),
         .out = tg_array_of(c->out[0]),
         .top = tg_array_of(c->saved[TOP]),
         .mass = tg_array_of(c->saved[MASS]),
@@ -231,9 +231,9 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
         .right_bound = p->right_bound,
         .left = p->opts.left,
         .right = p->opts.right,
-        .mask = expanded(c, c->in[MASK], mask),
-        .sink = tg_op_absent_or(c->in[SINK]),
-        .lengths = tg_op_absent_or(c->in[LENGTHS]),
+        .mask = expanded(c, c->input[MASK], mask),
+        .sink = tg_op_absent_or(c->input[SINK]),
+        .lengths = tg_op_absent_or(c->input[LENGTHS]),
         .starts_q = tg_op_absent_or(starts_q),
         .starts_k = tg_op_absent_or(starts_k),
         .draws = p->draws,
@@ -244,18 +244,18 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
 /* If bad is not 0, reports an invalid value in lengths or starts. The message quotes the value if the host can read
  * it. */
 static tg_status bad_extent(tg_call *c, int64_t bad) {
-    const tg_tensor *x = c->in[LENGTHS] ? c->in[LENGTHS] : c->in[STARTS_Q];
+    const tg_tensor *x = c->input[LENGTHS] ? c->input[LENGTHS] : c->input[STARTS_Q];
     int64_t i = bad - 1, total = size(c, Q, 2);
-    const char *name = c->in[LENGTHS] ? "lengths" : "starts_q";
+    const char *name = c->input[LENGTHS] ? "lengths" : "starts_q";
     if (!bad || !c->ctx->host) return tg_op_bad(c, bad, name);
-    if (!c->in[LENGTHS] && i >= x->shape[0]) {
+    if (!c->input[LENGTHS] && i >= x->shape[0]) {
         i -= x->shape[0];
         total = size(c, K, 2);
-        x = c->in[STARTS_K];
+        x = c->input[STARTS_K];
         name = "starts_k";
     }
     long long found = ((const int64_t *)tg_data(x))[i * x->stride[0]];
-    if (c->in[LENGTHS])
+    if (c->input[LENGTHS])
         return tg_call_fail(c, TG_ERR_DATA, "lengths[%lld] is %lld; it must be from 0 to %lld", (long long)i, found,
                             (long long)size(c, K, 2));
     return tg_call_fail(c, TG_ERR_DATA, "%s[%lld] is %lld; the first element must be 0, the last %lld, and none may "
@@ -288,7 +288,7 @@ static tg_status attention_backward(tg_call *c) {
     a.add_k = tg_adds(c, K);
     a.add_v = tg_adds(c, V);
     a.add_sink = tg_adds(c, SINK);
-    if (c->gin_mode[MASK] && c->in[MASK]->numel) a.gmask = expanded(c, c->gin[MASK], &gmask);
+    if (c->gin_mode[MASK] && c->input[MASK]->numel) a.gmask = expanded(c, c->gin[MASK], &gmask);
     a.add_mask = tg_adds(c, MASK);
     return (ops->attention_grad ? ops->attention_grad : tg_composed_attention_grad)(c->ctx, &a);
 }
@@ -317,141 +317,143 @@ static int64_t attention_flops(const tg_node *n) {
 
 static const tg_sample attention_samples[] = {
     {.note = "all keys", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), PLAIN}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), PLAIN}},
     {.note = "causal", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), PLAIN}},
+     .input = {TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), PLAIN}},
     {.note = "causal after a cache", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 2, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), PLAIN}},
+     .input = {TG_S(1, 2, 2, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), PLAIN}},
     {.note = "causal, queries without a key", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 4, 3), TG_S(1, 1, 2, 3), TG_S(1, 1, 2, 3), PLAIN}},
+     .input = {TG_S(1, 1, 4, 3), TG_S(1, 1, 2, 3), TG_S(1, 1, 2, 3), PLAIN}},
     {.note = "grouped-query", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 4, 3, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
+     .input = {TG_S(1, 4, 3, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
     {.note = "multi-query, own scale", .params = OPTS(.scale = 0.3), .n_in = INPUTS,
-     .in = {TG_S(2, 3, 4, 2), TG_S(2, 1, 3, 2), TG_S(2, 1, 3, 5), PLAIN}},
+     .input = {TG_S(2, 3, 4, 2), TG_S(2, 1, 3, 2), TG_S(2, 1, 3, 5), PLAIN}},
     {.note = "longer than a tile", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), PLAIN}, .slow = true},
+     .input = {TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), PLAIN}, .slow = true},
     {.note = "dropout", .params = OPTS(.dropout = 0.4), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 3, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 3), PLAIN}},
+     .input = {TG_S(1, 2, 3, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 3), PLAIN}},
     {.note = "causal dropout", .params = OPTS(.causal = true, .dropout = 0.2), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PLAIN}},
+     .input = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PLAIN}},
     {.note = "strided", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4),
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4),
             TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 2, 3, 4), PLAIN}},
     {.note = "equal batches", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 1, 2, 4), TG_S(2, 1, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 1, 3, 2), PLAIN}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 1, 2, 4), TG_S(2, 1, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 1, 3, 2),
+               PLAIN}},
     {.note = "one query, one key", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 1, 1), TG_S(1, 1, 1, 1), TG_S(1, 1, 1, 1), PLAIN}},
+     .input = {TG_S(1, 1, 1, 1), TG_S(1, 1, 1, 1), TG_S(1, 1, 1, 1), PLAIN}},
     {.note = "no batch", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(0, 2, 3, 4), TG_S(0, 2, 3, 4), TG_S(0, 2, 3, 4), PLAIN}},
+     .input = {TG_S(0, 2, 3, 4), TG_S(0, 2, 3, 4), TG_S(0, 2, 3, 4), PLAIN}},
     {.note = "no queries", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 0, 4), TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 4), PLAIN}},
+     .input = {TG_S(1, 1, 0, 4), TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 4), PLAIN}},
     /* Masks. */
     {.note = "a bool mask", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S_BOOL(2, 2, 3, 5))}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S_BOOL(2, 2, 3, 5))}},
     {.note = "a bool mask that hides all", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 3, 4), TG_S(1, 1, 5, 4), TG_S(1, 1, 5, 3), MASKED(SEEN(2, 2, 1, 2, 1, 5))}},
+     .input = {TG_S(1, 2, 3, 4), TG_S(1, 1, 5, 4), TG_S(1, 1, 5, 3), MASKED(SEEN(2, 2, 1, 2, 1, 5))}},
     {.note = "a mask added", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S(2, 2, 3, 5))}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S(2, 2, 3, 5))}},
     {.note = "a bias of heads, causal", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 1, 3, 4), TG_S(2, 1, 3, 4), MASKED(TG_S(2, 3, 3))}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 1, 3, 4), TG_S(2, 1, 3, 4), MASKED(TG_S(2, 3, 3))}},
     {.note = "a bias of batches and keys", .params = OPTS(.scale = 0.5), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 3, 4), TG_S(2, 2, 3, 4), MASKED(TG_S(2, 1, 1, 3))}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 3, 4), TG_S(2, 2, 3, 4), MASKED(TG_S(2, 1, 1, 3))}},
     {.note = "one number added", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), TG_S_SCALAR, TG_S(2), NO, NO, NO}},
+     .input = {TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), TG_S_SCALAR, TG_S(2), NO, NO, NO}},
     {.note = "a bias of queries, dropout", .params = OPTS(.dropout = 0.3), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), TG_S(1, 1, 3, 1), TG_S(2), NO, NO, NO}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), TG_S(1, 1, 3, 1), TG_S(2), NO, NO, NO}},
     {.note = "strided mask, float32", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3),
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3),
             MASKED({.shape = TG_S_SHAPE(2, 2, 3, 5), .layout = TG_SAMPLE_STRIDED, .frozen = true, .dtype = TG_F32})}},
     {.note = "a strided bias", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S_AS(TG_SAMPLE_STRIDED, 2, 1, 3, 5))}},
+     .input = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S_AS(TG_SAMPLE_STRIDED, 2, 1, 3, 5))}},
     {.note = "a frozen mask, transposed", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 3, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 3),
+     .input = {TG_S(1, 2, 3, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 3),
             MASKED({.shape = TG_S_SHAPE(3, 5), .layout = TG_SAMPLE_TRANSPOSED, .frozen = true})}},
     {.note = "a mask longer than a tile", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), MASKED(TG_S(1, 70, 70))}, .slow = true},
+     .input = {TG_S(1, 2, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), MASKED(TG_S(1, 70, 70))}, .slow = true},
     /* The sink. */
     {.note = "a sink", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 4, 3, 2), TG_S(2, 2, 5, 2), TG_S(2, 2, 5, 3), SUNK(4)}},
+     .input = {TG_S(2, 4, 3, 2), TG_S(2, 2, 5, 2), TG_S(2, 2, 5, 3), SUNK(4)}},
     {.note = "a sink, queries without a key", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 4, 3), TG_S(1, 2, 2, 3), TG_S(1, 2, 2, 3), SUNK(2)}},
+     .input = {TG_S(1, 2, 4, 3), TG_S(1, 2, 2, 3), TG_S(1, 2, 2, 3), SUNK(2)}},
     {.note = "a sink, dropout", .params = OPTS(.causal = true, .dropout = 0.2), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), SUNK(2)}},
+     .input = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), SUNK(2)}},
     {.note = "a sink without keys", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 2, 3), TG_S(1, 2, 0, 3), TG_S(1, 2, 0, 3), SUNK(2)}},
+     .input = {TG_S(1, 2, 2, 3), TG_S(1, 2, 0, 3), TG_S(1, 2, 0, 3), SUNK(2)}},
     /* Windows. */
     {.note = "a window", .params = OPTS(.left = 2, .right = 1), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), PLAIN}},
+     .input = {TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), PLAIN}},
     {.note = "a causal window after a cache", .params = OPTS(.causal = true, .left = 1), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 2), TG_S(2, 1, 5, 2), TG_S(2, 1, 5, 2), PLAIN}},
+     .input = {TG_S(2, 2, 3, 2), TG_S(2, 1, 5, 2), TG_S(2, 1, 5, 2), PLAIN}},
     {.note = "itself and what follows", .params = OPTS(.left = 0), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 4, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
+     .input = {TG_S(1, 2, 4, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
     {.note = "a window past tiles", .params = OPTS(.left = 3, .right = 2), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), PLAIN}, .slow = true},
+     .input = {TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), PLAIN}, .slow = true},
     /* Padding and packing. */
     {.note = "padded keys", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(3, 2, 3, 2), TG_S(3, 2, 5, 2), TG_S(3, 2, 5, 2), PADDED(TG_S_INDEX(6, 3))}},
+     .input = {TG_S(3, 2, 3, 2), TG_S(3, 2, 5, 2), TG_S(3, 2, 5, 2), PADDED(TG_S_INDEX(6, 3))}},
     {.note = "no keys but padding", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(2, 2, 3, 2), TG_S(2, 2, 3, 2), TG_S(2, 2, 3, 2), PADDED(IN(0, 1, 2))}},
+     .input = {TG_S(2, 2, 3, 2), TG_S(2, 2, 3, 2), TG_S(2, 2, 3, 2), PADDED(IN(0, 1, 2))}},
     {.note = "packed", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 7, 2), TG_S(1, 1, 9, 2), TG_S(1, 1, 9, 3), PACKED(4, 7, 9)}},
+     .input = {TG_S(1, 2, 7, 2), TG_S(1, 1, 9, 2), TG_S(1, 1, 9, 3), PACKED(4, 7, 9)}},
     {.note = "strided lengths", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 1, 3, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2),
+     .input = {TG_S(2, 1, 3, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2),
             PADDED({.shape = TG_S_SHAPE(2), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 5})}},
     {.note = "strided starts", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 5, 2), TG_S(1, 1, 5, 2), TG_S(1, 1, 5, 2), NO, NO, NO,
+     .input = {TG_S(1, 1, 5, 2), TG_S(1, 1, 5, 2), TG_S(1, 1, 5, 2), NO, NO, NO,
             {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_STARTS, .layout = TG_SAMPLE_STRIDED, .hi = 5},
             TG_S_STARTS(5, 3)}},
     {.note = "packed, causal", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 9, 2), TG_S(1, 2, 7, 2), TG_S(1, 2, 7, 2), PACKED(4, 9, 7)}},
+     .input = {TG_S(1, 2, 9, 2), TG_S(1, 2, 7, 2), TG_S(1, 2, 7, 2), PACKED(4, 9, 7)}},
     {.note = "all but packing", .params = OPTS(.causal = true, .left = 3, .dropout = 0.1), .n_in = INPUTS,
-     .in = {TG_S(2, 4, 5, 2), TG_S(2, 2, 6, 2), TG_S(2, 2, 6, 3), TG_S(4, 1, 6), TG_S(4), IN(2, 7, 2), NO, NO}},
+     .input = {TG_S(2, 4, 5, 2), TG_S(2, 2, 6, 2), TG_S(2, 2, 6, 3), TG_S(4, 1, 6), TG_S(4), IN(2, 7, 2), NO, NO}},
     {.note = "all but padding", .params = OPTS(.left = 2, .right = 1), .n_in = INPUTS,
-     .in = {TG_S(1, 2, 7, 2), TG_S(1, 1, 9, 2), TG_S(1, 1, 9, 3), TG_S(2, 7, 9), TG_S(2), NO, TG_S_STARTS(7, 4),
+     .input = {TG_S(1, 2, 7, 2), TG_S(1, 1, 9, 2), TG_S(1, 1, 9, 3), TG_S(2, 7, 9), TG_S(2), NO, TG_S_STARTS(7, 4),
             TG_S_STARTS(9, 4)}},
     {.note = "all, and no batch", .params = OPTS(.causal = true, .left = 3), .n_in = INPUTS,
-     .in = {TG_S(0, 2, 3, 2), TG_S(0, 2, 3, 2), TG_S(0, 2, 3, 2), TG_S(2, 3, 3), TG_S(2), IN(0, 1, 0), NO, NO}},
+     .input = {TG_S(0, 2, 3, 2), TG_S(0, 2, 3, 2), TG_S(0, 2, 3, 2), TG_S(2, 3, 3), TG_S(2), IN(0, 1, 0), NO, NO}},
     {.note = "keys of another size", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 5), TG_S(1, 1, 3, 4), PLAIN}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 5), TG_S(1, 1, 3, 4), PLAIN}, .refused = TG_ERR_SHAPE},
     {.note = "3 heads share 2", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 3, 3, 4), TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), PLAIN}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 3, 3, 4), TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), PLAIN}, .refused = TG_ERR_SHAPE},
     {.note = "fewer values than keys", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 4), TG_S(1, 1, 2, 4), PLAIN}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 4), TG_S(1, 1, 2, 4), PLAIN}, .refused = TG_ERR_SHAPE},
     {.note = "three dims", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 3, 4), TG_S(2, 3, 4), TG_S(2, 3, 4), PLAIN},
+     .input = {TG_S(2, 3, 4), TG_S(2, 3, 4), TG_S(2, 3, 4), PLAIN},
      .refused = TG_ERR_SHAPE},
     {.note = "dropout of all", .params = OPTS(.dropout = 1), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN},
+     .input = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN},
      .refused = TG_ERR_ARGUMENT},
     {.note = "a mask of integers", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), MASKED(TG_S_INDEX(2, 2, 2))},
+     .input = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), MASKED(TG_S_INDEX(2, 2, 2))},
      .refused = TG_ERR_DTYPE},
     {.note = "a mask of other heads", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 4, 2, 2), TG_S(1, 2, 2, 2), TG_S(1, 2, 2, 2), MASKED(TG_S(2, 2, 2))}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 4, 2, 2), TG_S(1, 2, 2, 2), TG_S(1, 2, 2, 2), MASKED(TG_S(2, 2, 2))}, .refused = TG_ERR_SHAPE},
     {.note = "a mask of five dims", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), MASKED(TG_S(1, 1, 1, 2, 2))},
+     .input = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), MASKED(TG_S(1, 1, 1, 2, 2))},
      .refused = TG_ERR_SHAPE},
     {.note = "a sink of key heads", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 4, 2, 2), TG_S(1, 2, 2, 2), TG_S(1, 2, 2, 2), SUNK(2)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 4, 2, 2), TG_S(1, 2, 2, 2), TG_S(1, 2, 2, 2), SUNK(2)}, .refused = TG_ERR_SHAPE},
     {.note = "a negative window", .params = OPTS(.left = -2), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN}, .refused = TG_ERR_ARGUMENT},
     {.note = "lengths of another batch", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 1, 2, 2), TG_S(2, 1, 2, 2), TG_S(2, 1, 2, 2), PADDED(TG_S_INDEX(2, 3))}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(2, 1, 2, 2), TG_S(2, 1, 2, 2), TG_S(2, 1, 2, 2), PADDED(TG_S_INDEX(2, 3))},
+         .refused = TG_ERR_SHAPE},
     {.note = "a length beyond the keys", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 1, 2, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PADDED(IN(5, 6, 2))}, .refused = TG_ERR_DATA},
+     .input = {TG_S(2, 1, 2, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PADDED(IN(5, 6, 2))}, .refused = TG_ERR_DATA},
     {.note = "packed and padded", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), NO, NO, TG_S_INDEX(2, 1), TG_S_STARTS(4, 3),
+     .input = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), NO, NO, TG_S_INDEX(2, 1), TG_S_STARTS(4, 3),
             TG_S_STARTS(4, 3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "queries packed alone", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), NO, NO, NO, TG_S_STARTS(4, 3), NO},
+     .input = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), NO, NO, NO, TG_S_STARTS(4, 3), NO},
      .refused = TG_ERR_ARGUMENT},
     {.note = "two batches packed", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PACKED(3, 4, 4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PACKED(3, 4, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "starts that end early", .params = OPTS(.causal = false), .n_in = INPUTS,
-     .in = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PACKED(3, 4, 3)}, .refused = TG_ERR_DATA},
+     .input = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PACKED(3, 4, 3)}, .refused = TG_ERR_DATA},
     {.note = "48 heads of 1024 x 64", .params = OPTS(.causal = true), .n_in = INPUTS,
-     .in = {TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), PLAIN}, .bench = true},
+     .input = {TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), PLAIN}, .bench = true},
 };
 
 static const tg_field attention_fields[] = {

@@ -8,23 +8,23 @@ typedef struct avg_pool_params {
     tg_windows w;
     bool exclude;  /* padding is not counted in the mean */
     bool back;     /* true: the op spreads windows over x; false: it pools x */
-    int64_t in[2]; /* sizes h and w of x */
+    int64_t input[2]; /* sizes h and w of x */
 } avg_pool_params;
 
 static const avg_pool_params *params(const tg_call *c) { return c->params; }
 
 static tg_status avg_pool_infer(tg_call *c) {
     avg_pool_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t out[2], shape[4];
     TG_TRY(tg_need_float(c, 0));
     if (p->w.apart[0] != 1 || p->w.apart[1] != 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it 1");
-    if (!p->back) TG_TRY(tg_windows_infer_pool(c, &p->w, p->in, out));
+    if (!p->back) TG_TRY(tg_windows_infer_pool(c, &p->w, p->input, out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
     TG_TRY(tg_call_linear(c, 1));
-    int ndim = tg_windows_shape(&p->w, x->shape[0], x->shape[1], p->back ? p->in : out, shape);
+    int ndim = tg_windows_shape(&p->w, x->shape[0], x->shape[1], p->back ? p->input : out, shape);
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
@@ -47,7 +47,7 @@ static tg_status divisors(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_ten
     for (int d = 0; d < 2; d++) {
         along[d] = tg_call_temp(c, dtype, 1, &out[d]);
         if (!tg_ok(c->ctx)) return c->ctx->run.status;
-        TG_TRY(tg_windows_count(c, &p->w, d, p->in[d], along[d]));
+        TG_TRY(tg_windows_count(c, &p->w, d, p->input[d], along[d]));
     }
     tg_tensor *rows = tg_call_view_of(c, along[0], 0, p->w.dims, (const int64_t[]){out[0], 1}, (const int64_t[]){1, 0});
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -96,7 +96,7 @@ static tg_status spread(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool
 }
 
 static tg_status avg_pool_forward(tg_call *c) {
-    return (params(c)->back ? spread : means)(c, c->out[0], c->in[0], false);
+    return (params(c)->back ? spread : means)(c, c->out[0], c->input[0], false);
 }
 
 static tg_status avg_pool_backward(tg_call *c) {
@@ -133,45 +133,47 @@ static int64_t avg_pool_flops(const tg_node *n) {
     POOL_(2, h_, w_, exclude_, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {1, 1})
 
 static const tg_sample avg_pool1d_samples[] = {
-    {.note = "side by side", .params = POOL1(2, 2, 0, false), .n_in = 1, .in = {TG_S(2, 3, 6)}},
-    {.note = "overlapping, padded", .params = POOL1(3, 1, 1, false), .n_in = 1, .in = {TG_S(2, 2, 5)}},
-    {.note = "padding left out", .params = POOL1(3, 2, 1, true), .n_in = 1, .in = {TG_S(2, 2, 6)}},
-    {.note = "apart, not to the end", .params = POOL1(2, 3, 0, false), .n_in = 1, .in = {TG_S(2, 2, 7)}},
-    {.note = "transposed", .params = POOL1(2, 1, 0, false), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
-    {.note = "expanded", .params = POOL1(2, 1, 1, true), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
-    {.note = "one element", .params = POOL1(1, 1, 0, false), .n_in = 1, .in = {TG_S(1, 1, 1)}},
-    {.note = "empty batch", .params = POOL1(2, 2, 0, true), .n_in = 1, .in = {TG_S(0, 2, 4)}},
+    {.note = "side by side", .params = POOL1(2, 2, 0, false), .n_in = 1, .input = {TG_S(2, 3, 6)}},
+    {.note = "overlapping, padded", .params = POOL1(3, 1, 1, false), .n_in = 1, .input = {TG_S(2, 2, 5)}},
+    {.note = "padding left out", .params = POOL1(3, 2, 1, true), .n_in = 1, .input = {TG_S(2, 2, 6)}},
+    {.note = "apart, not to the end", .params = POOL1(2, 3, 0, false), .n_in = 1, .input = {TG_S(2, 2, 7)}},
+    {.note = "transposed", .params = POOL1(2, 1, 0, false), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3,
+                                                                                         4)}},
+    {.note = "expanded", .params = POOL1(2, 1, 1, true), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
+    {.note = "one element", .params = POOL1(1, 1, 0, false), .n_in = 1, .input = {TG_S(1, 1, 1)}},
+    {.note = "empty batch", .params = POOL1(2, 2, 0, true), .n_in = 1, .input = {TG_S(0, 2, 4)}},
     {.note = "windows that are padding but for x", .params = POOL1(INT64_C(1) << 62, 1, INT64_C(1) << 61, true),
-     .n_in = 1, .in = {TG_S(2, 2, 3)}},
-    {.note = "too much padding", .params = POOL1(3, 1, 2, false), .n_in = 1, .in = {TG_S(1, 1, 4)},
+     .n_in = 1, .input = {TG_S(2, 2, 3)}},
+    {.note = "too much padding", .params = POOL1(3, 1, 2, false), .n_in = 1, .input = {TG_S(1, 1, 4)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "too few dims", .params = POOL1(2, 2, 0, false), .n_in = 1, .in = {TG_S(3, 6)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = POOL1(4, 2, 0, false), .n_in = 1, .in = {TG_S(32, 64, 1024)}, .bench = true},
+    {.note = "too few dims", .params = POOL1(2, 2, 0, false), .n_in = 1, .input = {TG_S(3, 6)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = POOL1(4, 2, 0, false), .n_in = 1, .input = {TG_S(32, 64, 1024)}, .bench = true},
 };
 
 static const tg_sample avg_pool2d_samples[] = {
-    {.note = "side by side", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1, .in = {TG_S(2, 2, 4, 6)}},
-    {.note = "overlapping, padded", .params = POOL2(3, 2, false, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 3)}},
-    {.note = "padding left out", .params = POOL2(3, 3, true, 2, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 3)}},
-    {.note = "other strides", .params = POOL2(1, 2, false, 2, 3, 0, 1), .n_in = 1, .in = {TG_S(1, 2, 3, 5)}},
+    {.note = "side by side", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1, .input = {TG_S(2, 2, 4, 6)}},
+    {.note = "overlapping, padded", .params = POOL2(3, 2, false, 1, 1, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 4, 3)}},
+    {.note = "padding left out", .params = POOL2(3, 3, true, 2, 1, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 4, 3)}},
+    {.note = "other strides", .params = POOL2(1, 2, false, 2, 3, 0, 1), .n_in = 1, .input = {TG_S(1, 2, 3, 5)}},
     {.note = "transposed", .params = POOL2(2, 2, false, 1, 2, 0, 0), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4)}},
     {.note = "strided", .params = POOL2(2, 2, true, 1, 1, 1, 0), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
-    {.note = "one window", .params = POOL2(3, 4, false, 3, 4, 0, 0), .n_in = 1, .in = {TG_S(2, 2, 3, 4)}},
-    {.note = "no channels", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1, .in = {TG_S(2, 0, 4, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
+    {.note = "one window", .params = POOL2(3, 4, false, 3, 4, 0, 0), .n_in = 1, .input = {TG_S(2, 2, 3, 4)}},
+    {.note = "no channels", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1, .input = {TG_S(2, 0, 4, 4)}},
     {.note = "rows that are padding but for x",
-     .params = POOL2(INT64_C(1) << 40, 3, true, 1, 2, INT64_C(1) << 39, 1), .n_in = 1, .in = {TG_S(1, 2, 3, 4)}},
-    {.note = "too large", .params = POOL2(2, 5, false, 1, 1, 0, 0), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+     .params = POOL2(INT64_C(1) << 40, 3, true, 1, 2, INT64_C(1) << 39, 1), .n_in = 1, .input = {TG_S(1, 2, 3, 4)}},
+    {.note = "too large", .params = POOL2(2, 5, false, 1, 1, 0, 0), .n_in = 1, .input = {TG_S(1, 1, 4, 4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "padding alone", .params = POOL2(2, 2, false, 1, 1, 1, 0), .n_in = 1, .in = {TG_S(1, 1, 0, 4)},
+    {.note = "padding alone", .params = POOL2(2, 2, false, 1, 1, 1, 0), .n_in = 1, .input = {TG_S(1, 1, 0, 4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "windows of nothing", .params = POOL2(0, 2, false, 1, 1, 0, 0), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+    {.note = "windows of nothing", .params = POOL2(0, 2, false, 1, 1, 0, 0), .n_in = 1, .input = {TG_S(1, 1, 4, 4)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1,
-     .in = {TG_S_INDEX(9, 1, 1, 4, 4)}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S_INDEX(9, 1, 1, 4, 4)}, .refused = TG_ERR_DTYPE},
     {.note = "32 images of 64 channels", .params = POOL2(3, 3, false, 2, 2, 1, 1), .n_in = 1,
-     .in = {TG_S(32, 64, 56, 56)}, .bench = true},
+     .input = {TG_S(32, 64, 56, 56)}, .bench = true},
 };
 
 static const tg_field avg_pool1d_fields[] = {

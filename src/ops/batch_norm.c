@@ -25,7 +25,7 @@ static bool by_batch(const tg_call *c) { return params(c)->mode == BY_BATCH; }
 
 /* Describes the normalization: every channel is a group. */
 static tg_channel_norm norm_of(const tg_call *c) {
-    const tg_tensor *x = c->in[X];
+    const tg_tensor *x = c->input[X];
     tg_channel_norm k = tg_channel_norm_of(x, x->shape[1], 1u << 0 | 1u << 2 | 1u << 3, params(c)->eps);
     k.given = !by_batch(c);
     return k;
@@ -33,8 +33,8 @@ static tg_channel_norm norm_of(const tg_call *c) {
 
 /* Checks a running statistic, which forward may write. */
 static tg_status need_running(tg_call *c, int i, const char *what) {
-    const tg_tensor *r = c->in[i];
-    tg_dtype dtype = (tg_dtype)c->in[X]->dtype, wide = tg_accumulate_dtype(dtype);
+    const tg_tensor *r = c->input[i];
+    tg_dtype dtype = (tg_dtype)c->input[X]->dtype, wide = tg_accumulate_dtype(dtype);
     if (!r) return TG_OK;
     TG_TRY(tg_need_channels(c, i, what));
     if (r->dtype != dtype && r->dtype != wide)
@@ -52,7 +52,7 @@ static tg_status check_numbers(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     if (!(p->momentum >= 0 && p->momentum <= 1))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "momentum is %g; it must be from 0 to 1", p->momentum);
-    if (!c->in[RUNNING_MEAN] == !c->in[RUNNING_VAR]) return TG_OK;
+    if (!c->input[RUNNING_MEAN] == !c->input[RUNNING_VAR]) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "only one of running_mean and running_var is given; give both or neither");
 }
 
@@ -61,7 +61,7 @@ static int64_t members(const tg_tensor *x) { return x->shape[1] ? x->numel / x->
 
 /* Checks that each channel has more than one value if forward updates the running variance, which is unbiased. */
 static tg_status check_batch(tg_call *c) {
-    if (!c->writes || members(c->in[X]) != 1 || !c->in[X]->shape[1]) return TG_OK;
+    if (!c->writes || members(c->input[X]) != 1 || !c->input[X]->shape[1]) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE,
                         "x has one value per channel, which has no unbiased variance for running_var; give more "
                         "values in training mode");
@@ -70,11 +70,12 @@ static tg_status check_batch(tg_call *c) {
 /* States which dims may be sharded (tg_call_role): that of the channels and, unless the batch's statistics are used,
  * the other dims of x. */
 static tg_status declare_roles(tg_call *c) {
-    for (int d = 0; d < c->in[X]->ndim; d++)
+    for (int d = 0; d < c->input[X]->ndim; d++)
         if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
     for (int i = W; i < INPUTS; i++)
-        if (c->in[i]) TG_TRY(tg_call_role(c, i, 0, 1));
-    return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0); /* jointly in w and b, or in none */
+        if (c->input[i]) TG_TRY(tg_call_role(c, i, 0, 1));
+    return c->input[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c,
+                                                                               0); /* jointly in w and b, or in none */
 }
 
 /* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis (TG_OPAQUE), each
@@ -84,10 +85,10 @@ static tg_status declare_roles(tg_call *c) {
 static tg_status check_running_placement(tg_call *c) {
     if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
+        tg_placement x = tg_place_on(c->input[X], (tg_axis)a);
         if (x.kind != TG_VARYING || x.layout != TG_OPAQUE) continue;
         for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++) {
-            tg_placement r = tg_place_on(c->in[i], (tg_axis)a);
+            tg_placement r = tg_place_on(c->input[i], (tg_axis)a);
             if (r.kind == TG_VARYING && r.layout == TG_OPAQUE) continue;
             return tg_call_fail(c, TG_ERR_PLACEMENT,
                                 "x is opaque on axis %s but %s is not, and each rank would update it from its own "
@@ -100,7 +101,7 @@ static tg_status check_running_placement(tg_call *c) {
 
 static tg_status batch_norm_infer(tg_call *c) {
     batch_norm_params *p = c->params;
-    const tg_tensor *x = c->in[X];
+    const tg_tensor *x = c->input[X];
     TG_TRY(tg_need_float(c, X));
     if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "x has too few dims; it must be [n, c, ..] with 2 or more");
     TG_TRY(check_numbers(c));
@@ -108,7 +109,7 @@ static tg_status batch_norm_infer(tg_call *c) {
     TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(need_running(c, RUNNING_MEAN, "running_mean"));
     TG_TRY(need_running(c, RUNNING_VAR, "running_var"));
-    if (p->mode == BY_TAPE) p->mode = c->tape->training || !c->in[RUNNING_MEAN] ? BY_BATCH : BY_RUNNING;
+    if (p->mode == BY_TAPE) p->mode = c->tape->training || !c->input[RUNNING_MEAN] ? BY_BATCH : BY_RUNNING;
     if (!by_batch(c) || !c->tape->training || !members(x)) c->writes = 0;
     TG_TRY(check_batch(c));
     TG_TRY(check_running_placement(c));
@@ -118,7 +119,7 @@ static tg_status batch_norm_infer(tg_call *c) {
 
 /* Updates running statistic r, input i: r := (1 - momentum) r + momentum scale s. */
 static tg_status update_running(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
-    tg_tensor *r = tg_norm_by_channel(c, k, c->in[i]);
+    tg_tensor *r = tg_norm_by_channel(c, k, c->input[i]);
     double momentum = params(c)->momentum;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
@@ -129,7 +130,7 @@ static tg_status update_running(tg_call *c, const tg_channel_norm *k, int i, con
 static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const double n = tg_norm_members(k);
     for (int i = MEAN; k->given && i <= RSTD; i++) {
-        tg_tensor *running = tg_norm_by_channel(c, k, c->in[RUNNING_MEAN + i]);
+        tg_tensor *running = tg_norm_by_channel(c, k, c->input[RUNNING_MEAN + i]);
         if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_TRY(tg_op_map(c, TG_FN_id, c->saved[i], TG_T1(running), 1, 0, 0, false));
     }
@@ -142,7 +143,7 @@ static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tenso
 
 static tg_status batch_norm_forward(tg_call *c) {
     const tg_channel_norm k = norm_of(c);
-    tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
+    tg_tensor *x = tg_norm_inside(c, &k, c->input[X]), *t = tg_norm_temp(c, &k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(statistics(c, &k, x, t));
     return tg_norm_apply(c, &k, x, t);
@@ -188,9 +189,9 @@ TG_COMPOSED(batch_norm)
 #define RUNNING &(const batch_norm_params){.momentum = 0.1, .eps = 1e-5, .mode = BY_RUNNING}
 #define WITH(momentum_, eps_) &(const batch_norm_params){.momentum = momentum_, .eps = eps_}
 #define BUFFER(n_) {.shape = TG_S_SHAPE(n_), .lo = 0.5, .hi = 1.5, .frozen = true}
-#define SAMPLE(note_, params_, ...) {.note = note_, .params = params_, .n_in = INPUTS, .in = {__VA_ARGS__}}
+#define SAMPLE(note_, params_, ...) {.note = note_, .params = params_, .n_in = INPUTS, .input = {__VA_ARGS__}}
 #define REFUSED(status_, note_, params_, ...) \
-    {.note = note_, .params = params_, .n_in = INPUTS, .in = {__VA_ARGS__}, .refused = TG_ERR_##status_}
+    {.note = note_, .params = params_, .n_in = INPUTS, .input = {__VA_ARGS__}, .refused = TG_ERR_##status_}
 
 static const tg_sample batch_norm_samples[] = {
     SAMPLE("lines", BATCH, TG_S(4, 3, 2), TG_S(3), TG_S(3), TG_S_ABSENT, TG_S_ABSENT),
@@ -216,7 +217,7 @@ static const tg_sample batch_norm_samples[] = {
     REFUSED(ARGUMENT, "momentum above 1", WITH(1.5, 1e-5), TG_S(2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
     REFUSED(ARGUMENT, "negative eps", WITH(0.1, -1), TG_S(2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
     {.note = "32 images of 64 channels", .params = BATCH, .n_in = INPUTS,
-     .in = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64), BUFFER(64), BUFFER(64)}, .bench = true},
+     .input = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64), BUFFER(64), BUFFER(64)}, .bench = true},
 };
 
 static const tg_field batch_norm_fields[] = {

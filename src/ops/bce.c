@@ -34,14 +34,14 @@ static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_
 
 /* Sets *v to pw y, or to y itself if pw is absent, and computes not = 1 - y. */
 static tg_status target_terms(tg_call *c, const tg_tensor **v, tg_tensor *not) {
-    const tg_tensor *y = c->in[Y];
+    const tg_tensor *y = c->input[Y];
     TG_PUT_P(affine, -1, 1, not, y);
     *v = y;
-    if (!c->in[PW]) return TG_OK;
+    if (!c->input[PW]) return TG_OK;
     tg_tensor *product = tg_elementwise_loss_temp(c);
     *v = product;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_PUT(mul, product, y, c->in[PW]);
+    TG_PUT(mul, product, y, c->input[PW]);
     return TG_OK;
 }
 
@@ -59,9 +59,9 @@ static tg_status bce_forward(tg_call *c) {
     tg_tensor *loss = tg_elementwise_loss_buffer(c), *plus = tg_elementwise_loss_temp(c),
               *minus = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(softpluses(c, c->in[X], plus, minus));
+    TG_TRY(softpluses(c, c->input[X], plus, minus));
     TG_TRY(unweighted(c, loss, plus, minus));
-    if (c->in[W]) TG_PUT(mul, loss, loss, c->in[W]);
+    if (c->input[W]) TG_PUT(mul, loss, loss, c->input[W]);
     return tg_elementwise_loss_reduce(c, loss);
 }
 
@@ -73,8 +73,8 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
     if (!c->gin_mode[X]) return TG_OK;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(target_terms(c, &v, not));
-    TG_PUT(sigmoid, slope, c->in[X]);
-    TG_PUT(neg, mirrored, c->in[X]);
+    TG_PUT(sigmoid, slope, c->input[X]);
+    TG_PUT(neg, mirrored, c->input[X]);
     TG_PUT(sigmoid, mirrored, mirrored);
     TG_PUT(mul_mul_sub, slope, not, slope, v, mirrored);
     return tg_op_map(c, TG_FN_mul, c->gin[X], TG_T2(slope, g), 2, 0, 0, tg_adds(c, X));
@@ -85,28 +85,28 @@ static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, c
     tg_tensor *t = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[Y]) {
-        if (c->in[PW]) TG_PUT(mul, t, minus, c->in[PW]);
-        tg_tensor *from = c->in[PW] ? t : NULL;
+        if (c->input[PW]) TG_PUT(mul, t, minus, c->input[PW]);
+        tg_tensor *from = c->input[PW] ? t : NULL;
         TG_TRY(tg_op_map(c, TG_FN_sub_mul, c->gin[Y], TG_T3(from ? from : minus, plus, g), 3, 0, 0, tg_adds(c, Y)));
     }
     if (!c->gin_mode[PW]) return TG_OK;
-    TG_PUT(mul3, t, minus, c->in[Y], g);
+    TG_PUT(mul3, t, minus, c->input[Y], g);
     return tg_op_sum_to(c, PW, t, 1);
 }
 
 static tg_status bce_backward(tg_call *c) {
     tg_tensor *g = tg_elementwise_loss_gradient(c, 1), *weighted = g;
-    if (c->in[W] && tg_ok(c->ctx)) {
+    if (c->input[W] && tg_ok(c->ctx)) {
         weighted = tg_elementwise_loss_temp(c);
         if (!tg_ok(c->ctx)) return c->ctx->run.status;
-        TG_PUT(mul, weighted, c->in[W], g);
+        TG_PUT(mul, weighted, c->input[W], g);
     }
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(grad_x(c, weighted));
     if (!c->gin_mode[Y] && !c->gin_mode[W] && !c->gin_mode[PW]) return TG_OK;
     tg_tensor *plus = tg_elementwise_loss_temp(c), *minus = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(softpluses(c, c->in[X], plus, minus));
+    TG_TRY(softpluses(c, c->input[X], plus, minus));
     TG_TRY(grad_y(c, weighted, plus, minus));
     if (!c->gin_mode[W]) return TG_OK;
     TG_TRY(unweighted(c, plus, plus, minus));
@@ -135,37 +135,38 @@ TG_COMPOSED(bce)
 #define CONSTANT(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = 0, .hi = 1, .frozen = true}
 
 static const tg_sample bce_samples[] = {
-    {.note = "mean", .params = MEAN, .n_in = 4, .in = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "sum", .params = SUM, .n_in = 4, .in = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "mean", .params = MEAN, .n_in = 4, .input = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "sum", .params = SUM, .n_in = 4, .input = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, TG_S_ABSENT}},
     {.note = "one loss per element", .params = EACH, .n_in = 4,
-     .in = {TG_S(2, 3, 2), P(2, 3, 2), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "weights of rows", .params = MEAN, .n_in = 4, .in = {TG_S(3, 4), P(3, 4), P(3, 1), TG_S_ABSENT}},
-    {.note = "weights of classes", .params = EACH, .n_in = 4, .in = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, P(4)}},
-    {.note = "both weights", .params = SUM, .n_in = 4, .in = {TG_S(3, 4), P(3, 4), P(3, 4), P(4)}},
+     .input = {TG_S(2, 3, 2), P(2, 3, 2), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "weights of rows", .params = MEAN, .n_in = 4, .input = {TG_S(3, 4), P(3, 4), P(3, 1), TG_S_ABSENT}},
+    {.note = "weights of classes", .params = EACH, .n_in = 4, .input = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, P(4)}},
+    {.note = "both weights", .params = SUM, .n_in = 4, .input = {TG_S(3, 4), P(3, 4), P(3, 4), P(4)}},
     {.note = "both weights, one loss per element", .params = EACH, .n_in = 4,
-     .in = {TG_S(3, 4), P(3, 4), TG_S_SCALAR, P(1, 4)}},
+     .input = {TG_S(3, 4), P(3, 4), TG_S_SCALAR, P(1, 4)}},
     {.note = "constant targets", .params = MEAN, .n_in = 4,
-     .in = {TG_S(3, 4), CONSTANT(3, 4), CONSTANT(3, 4), CONSTANT(4)}},
+     .input = {TG_S(3, 4), CONSTANT(3, 4), CONSTANT(3, 4), CONSTANT(4)}},
     {.note = "other strides", .params = MEAN, .n_in = 4,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4),
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4),
             {.shape = TG_S_SHAPE(3, 4), .layout = TG_SAMPLE_STRIDED, .hi = 1}, TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4),
             TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
-    {.note = "far out", .params = MEAN, .n_in = 4, .in = {TG_S_IN(-60, 60, 3, 4), P(3, 4), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "one element", .params = MEAN, .n_in = 4, .in = {TG_S(1), P(1), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "scalars", .params = EACH, .n_in = 4, .in = {TG_S_SCALAR, {.hi = 1}, TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "far out", .params = MEAN, .n_in = 4, .input = {TG_S_IN(-60, 60, 3, 4), P(3, 4), TG_S_ABSENT,
+                                                             TG_S_ABSENT}},
+    {.note = "one element", .params = MEAN, .n_in = 4, .input = {TG_S(1), P(1), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "scalars", .params = EACH, .n_in = 4, .input = {TG_S_SCALAR, {.hi = 1}, TG_S_ABSENT, TG_S_ABSENT}},
     {.note = "as many dims as there are", .params = MEAN, .n_in = 4,
-     .in = {TG_S(1, 1, 1, 1, 1, 1, 2, 2), P(1, 1, 1, 1, 1, 1, 2, 2), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "no elements", .params = SUM, .n_in = 4, .in = {TG_S(0, 3), P(0, 3), TG_S_ABSENT, P(3)}},
+     .input = {TG_S(1, 1, 1, 1, 1, 1, 2, 2), P(1, 1, 1, 1, 1, 1, 2, 2), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "no elements", .params = SUM, .n_in = 4, .input = {TG_S(0, 3), P(0, 3), TG_S_ABSENT, P(3)}},
     {.note = "shapes differ", .params = MEAN, .n_in = 4,
-     .in = {TG_S(3, 4), P(4), TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3, 4), P(4), TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
     {.note = "weights that do not fit", .params = MEAN, .n_in = 4,
-     .in = {TG_S(3, 4), P(3, 4), P(3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3, 4), P(3, 4), P(3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
     {.note = "weights of more dims", .params = MEAN, .n_in = 4,
-     .in = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, P(1, 3, 4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3, 4), P(3, 4), TG_S_ABSENT, P(1, 3, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "integers", .params = MEAN, .n_in = 4,
-     .in = {TG_S(3), TG_S_INDEX(2, 3), TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S(3), TG_S_INDEX(2, 3), TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_DTYPE},
     {.note = "4 M elements", .params = MEAN, .n_in = 4,
-     .in = {TG_S(2048, 2048), P(2048, 2048), TG_S_ABSENT, TG_S_ABSENT}, .bench = true},
+     .input = {TG_S(2048, 2048), P(2048, 2048), TG_S_ABSENT, TG_S_ABSENT}, .bench = true},
 };
 
 static const tg_field bce_with_logits_fields[] = {

@@ -8,24 +8,24 @@
 /* Samples with a in [a0, a1) and b in [b0, b1). */
 #define AT(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
 #define ROWS(a0, a1, ...) AT(a0, a1, TG_SAMPLE_ROWS, __VA_ARGS__)
-#define PAIRS(a0, a1, b0, b1)                                                                                  \
-    {.note = "same shape", .n_in = 2, .in = {ROWS(a0, a1, 3, 5), ROWS(b0, b1, 3, 5)}},                         \
-    {.note = "row and column", .n_in = 2, .in = {ROWS(a0, a1, 1, 5), ROWS(b0, b1, 3, 1)}},                     \
-    {.note = "b stretched", .n_in = 2, .in = {ROWS(a0, a1, 2, 3, 4), ROWS(b0, b1, 4)}},                        \
-    {.note = "a stretched", .n_in = 2, .in = {ROWS(a0, a1, 3, 1), ROWS(b0, b1, 2, 3, 4)}},                     \
-    {.note = "transposed and strided", .n_in = 2,                                                              \
-     .in = {AT(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5), AT(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},                     \
-    {.note = "expanded", .n_in = 2, .in = {AT(a0, a1, TG_SAMPLE_EXPANDED, 3, 5), ROWS(b0, b1, 3, 5)}},         \
-    {.note = "size 1", .n_in = 2, .in = {ROWS(a0, a1, 1), ROWS(b0, b1, 1)}},                                   \
-    {.note = "scalar and a matrix", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), {.lo = (b0), .hi = (b1)}}},       \
-    {.note = "scalars", .n_in = 2, .in = {{.lo = (a0), .hi = (a1)}, {.lo = (b0), .hi = (b1)}}},                \
-    {.note = "empty", .n_in = 2, .in = {ROWS(a0, a1, 0, 4), ROWS(b0, b1, 1, 4)}},                              \
-    {.note = "other dtypes", .n_in = 2, .in = {ROWS(a0, a1, 3), TG_S_INDEX(2, 3)}, .refused = TG_ERR_DTYPE},   \
-    {.note = "bools", .n_in = 2, .in = {TG_S_BOOL(3), TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},                 \
-    {.note = "no broadcast", .n_in = 2, .in = {ROWS(a0, a1, 3, 2), ROWS(b0, b1, 3)}, .refused = TG_ERR_SHAPE}, \
-    {.note = "big", .n_in = 2, .in = {ROWS(a0, a1, 1024, 1024), ROWS(b0, b1, 1024, 1024)}, .bench = true}
+#define PAIRS(a0, a1, b0, b1)                                                                                     \
+    {.note = "same shape", .n_in = 2, .input = {ROWS(a0, a1, 3, 5), ROWS(b0, b1, 3, 5)}},                         \
+    {.note = "row and column", .n_in = 2, .input = {ROWS(a0, a1, 1, 5), ROWS(b0, b1, 3, 1)}},                     \
+    {.note = "b stretched", .n_in = 2, .input = {ROWS(a0, a1, 2, 3, 4), ROWS(b0, b1, 4)}},                        \
+    {.note = "a stretched", .n_in = 2, .input = {ROWS(a0, a1, 3, 1), ROWS(b0, b1, 2, 3, 4)}},                     \
+    {.note = "transposed and strided", .n_in = 2,                                                                 \
+     .input = {AT(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5), AT(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},                     \
+    {.note = "expanded", .n_in = 2, .input = {AT(a0, a1, TG_SAMPLE_EXPANDED, 3, 5), ROWS(b0, b1, 3, 5)}},         \
+    {.note = "size 1", .n_in = 2, .input = {ROWS(a0, a1, 1), ROWS(b0, b1, 1)}},                                   \
+    {.note = "scalar and a matrix", .n_in = 2, .input = {ROWS(a0, a1, 2, 3), {.lo = (b0), .hi = (b1)}}},          \
+    {.note = "scalars", .n_in = 2, .input = {{.lo = (a0), .hi = (a1)}, {.lo = (b0), .hi = (b1)}}},                \
+    {.note = "empty", .n_in = 2, .input = {ROWS(a0, a1, 0, 4), ROWS(b0, b1, 1, 4)}},                              \
+    {.note = "other dtypes", .n_in = 2, .input = {ROWS(a0, a1, 3), TG_S_INDEX(2, 3)}, .refused = TG_ERR_DTYPE},   \
+    {.note = "bools", .n_in = 2, .input = {TG_S_BOOL(3), TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},                 \
+    {.note = "no broadcast", .n_in = 2, .input = {ROWS(a0, a1, 3, 2), ROWS(b0, b1, 3)}, .refused = TG_ERR_SHAPE}, \
+    {.note = "big", .n_in = 2, .input = {ROWS(a0, a1, 1024, 1024), ROWS(b0, b1, 1024, 1024)}, .bench = true}
 #define ALIASED(a0, a1) \
-    {.note = "one with itself", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), ROWS(a0, a1, 2, 3)}, .aliases = true}
+    {.note = "one with itself", .n_in = 2, .input = {ROWS(a0, a1, 2, 3), ROWS(a0, a1, 2, 3)}, .aliases = true}
 
 static tg_status number_infer(tg_call *c) {
     TG_TRY(tg_need_number(c, 0));
@@ -39,9 +39,9 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
 }
 
 /* Defines the forward function, which runs the formula `name`. */
-#define FORWARD(name)                                                                              \
-    static tg_status name##_forward(tg_call *c) {                                                  \
-        return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
+#define FORWARD(name)                                                                                  \
+    static tg_status name##_forward(tg_call *c) {                                                      \
+        return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->input[0], c->input[1]), 2, 0, 0, false); \
     }
 /* Defines the vjp. by_a and by_b are expressions for the gradients of a and b in the shape of the result; the vjp sums
  * them to the shapes of a and b. They may use t, g, a and b. */
@@ -104,8 +104,8 @@ static tg_status mul_infer(tg_call *c) {
 FORWARD(mul)
 
 static tg_status mul_backward(tg_call *c) {
-    TG_TRY(tg_op_map_grad(c, 0, TG_FN_mul, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
-    return tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->in[0]), 2, 0, 0);
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_mul, TG_T2(c->gout[0], c->input[1]), 2, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->input[0]), 2, 0, 0);
 }
 
 VJP(mul, tg_mul(t, g, b), tg_mul(t, g, a))
@@ -129,16 +129,16 @@ static tg_status div_infer(tg_call *c) {
 FORWARD(div)
 
 static tg_status div_backward(tg_call *c) {
-    TG_TRY(tg_op_map_grad(c, 0, TG_FN_div, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
-    return tg_op_map_grad(c, 1, TG_FN_div_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_div, TG_T2(c->gout[0], c->input[1]), 2, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_div_db, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0);
 }
 
 VJP(div, tg_div(t, g, b), tg_neg(t, tg_mul(t, g, tg_div(t, tg_div(t, a, b), b))))
 
 static const tg_sample div_samples[] = {
     PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
-    {.note = "negative divisors", .n_in = 2, .in = {ROWS(-2, 2, 3, 5), ROWS(-2, -0.5, 5)}},
-    {.note = "integers", .n_in = 2, .in = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "negative divisors", .n_in = 2, .input = {ROWS(-2, 2, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "integers", .n_in = 2, .input = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)}, .refused = TG_ERR_DTYPE},
 };
 
 const tg_op tg_op_div = {
@@ -160,8 +160,8 @@ static tg_status real_infer(tg_call *c) {
 FORWARD(pow)
 
 static tg_status pow_backward(tg_call *c) {
-    TG_TRY(tg_op_map_grad(c, 0, TG_FN_pow_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));
-    return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_pow_da, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0);
 }
 
 /* Record the gradients of a and b, with the special cases of pow_da and pow_db in scalar.h: the gradient of a is 0
@@ -198,8 +198,8 @@ PUBLIC(pow)
 FORWARD(atan2)
 
 static tg_status atan2_backward(tg_call *c) {
-    TG_TRY(tg_op_map_grad(c, 0, TG_FN_atan2_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));
-    return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_atan2_da, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0);
 }
 
 /* Records the gradient of a, g b / (a^2 + b^2), or that of b, -g a / (a^2 + b^2). As in scalar.h, no square
@@ -219,9 +219,9 @@ VJP(atan2, atan2_slope(t, g, a, b, false), atan2_slope(t, g, a, b, true))
 
 static const tg_sample atan2_samples[] = {
     PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
-    {.note = "to the left", .n_in = 2, .in = {ROWS(0.3, 2, 3, 5), ROWS(-2, -0.5, 5)}},
-    {.note = "below, to the left", .n_in = 2, .in = {ROWS(-2, -0.3, 3, 5), ROWS(-2, -0.5, 5)}},
-    {.note = "straight up", .n_in = 2, .in = {ROWS(1, 2, 3, 5), ROWS(-0.1, 0.1, 3, 5)}},
+    {.note = "to the left", .n_in = 2, .input = {ROWS(0.3, 2, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "below, to the left", .n_in = 2, .input = {ROWS(-2, -0.3, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "straight up", .n_in = 2, .input = {ROWS(1, 2, 3, 5), ROWS(-0.1, 0.1, 3, 5)}},
 };
 
 const tg_op tg_op_atan2 = {
@@ -244,7 +244,7 @@ FORWARD(fmod)
 
 static tg_status fmod_backward(tg_call *c) {
     TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
-    return tg_op_map_grad(c, 1, TG_FN_fmod_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+    return tg_op_map_grad(c, 1, TG_FN_fmod_db, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0);
 }
 
 /* Computes trunc(a / b) from the remainder, which is exact. trunc of the rounded quotient would be wrong where a / b
@@ -257,9 +257,9 @@ VJP(fmod, g, tg_neg(t, tg_mul(t, g, whole_quotient(t, a, b))))
 
 static const tg_sample fmod_samples[] = {
     PAIRS(7.2, 7.9, 2.7, 3.5),
-    {.note = "negative dividends", .n_in = 2, .in = {ROWS(-7.9, -7.2, 3, 5), ROWS(2.7, 3.5, 5)}},
-    {.note = "negative divisors", .n_in = 2, .in = {ROWS(4.2, 4.8, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
-    {.note = "both negative, smaller", .n_in = 2, .in = {ROWS(-2, -0.3, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
+    {.note = "negative dividends", .n_in = 2, .input = {ROWS(-7.9, -7.2, 3, 5), ROWS(2.7, 3.5, 5)}},
+    {.note = "negative divisors", .n_in = 2, .input = {ROWS(4.2, 4.8, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
+    {.note = "both negative, smaller", .n_in = 2, .input = {ROWS(-2, -0.3, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
 };
 
 const tg_op tg_op_fmod = {
@@ -281,8 +281,8 @@ static tg_status extremum_infer(tg_call *c) {
 
 static const tg_sample extremum_samples[] = {
     PAIRS(-2, -0.5, 0.5, 2),
-    {.note = "a greater", .n_in = 2, .in = {ROWS(0.5, 2, 3, 5), ROWS(-2, 0.4, 3, 1)}},
-    {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
+    {.note = "a greater", .n_in = 2, .input = {ROWS(0.5, 2, 3, 5), ROWS(-2, 0.4, 3, 1)}},
+    {.note = "mixed", .n_in = 2, .input = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
 };
 
 /* Returns the gradient of one of the two inputs: g where this input wins, half of g where both are equal, 0 where it
@@ -297,8 +297,8 @@ static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ti
 #define EXTREMUM(name_, text, wins)                                                                                \
     FORWARD(name_)                                                                                                 \
     static tg_status name_##_backward(tg_call *c) {                                                                \
-        TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \
-        return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);           \
+        TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0));    \
+        return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->input[0], c->input[1]), 3, 0, 0);     \
     }                                                                                                              \
     VJP(name_, share(t, g, wins(t, a, b), tg_eq(t, a, b), wins(t, b, a)),                                          \
           share(t, g, wins(t, b, a), tg_eq(t, a, b), wins(t, a, b)))                                               \

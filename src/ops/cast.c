@@ -5,12 +5,12 @@
 
 /* Copies the input to the output, unless infer made the output a view of the input. */
 static tg_status copy_forward(tg_call *c) {
-    if (c->out[0]->storage == c->in[0]->storage) return TG_OK;
-    return tg_op_copy(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+    if (c->out[0]->storage == c->input[0]->storage) return TG_OK;
+    return tg_op_copy(c, tg_array_of(c->out[0]), tg_array_of(c->input[0]), false);
 }
 
 static tg_status view_as_is(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
 }
 
@@ -22,7 +22,7 @@ typedef struct cast_params {
 
 static tg_status cast_infer(tg_call *c) {
     tg_dtype *d = &((cast_params *)c->params)->dtype;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (*d == TG_DTYPE_DEFAULT) *d = c->ctx->dtype;
     if (*d < TG_F32 || *d > TG_BOOL)
         return tg_call_fail(c, TG_ERR_DTYPE, "dtype is %s; no op takes this dtype", tg_dtype_name(*d));
@@ -32,7 +32,7 @@ static tg_status cast_infer(tg_call *c) {
 
 static tg_status cast_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
-    if (g->dtype == c->in[0]->dtype) return tg_call_pass(c, 0, g);
+    if (g->dtype == c->input[0]->dtype) return tg_call_pass(c, 0, g);
     const tg_tensor *x = tg_call_gin(c, 0);
     return tg_ok(c->ctx) ? tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, 0)) : c->ctx->run.status;
 }
@@ -40,18 +40,18 @@ static tg_status cast_backward(tg_call *c) {
 TG_VJP(cast_vjp, tg_cast(t, g, (tg_dtype)x->dtype))
 
 static const tg_sample cast_samples[] = {
-    {.note = "to float64", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S(3, 5)}},
+    {.note = "to float64", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S(3, 5)}},
     {.note = "transposed", .params = &(const cast_params){TG_F64}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "from bool", .params = &(const cast_params){TG_F32}, .n_in = 1, .in = {TG_S_BOOL(7)}},
-    {.note = "from indices", .params = &(const cast_params){TG_I32}, .n_in = 1, .in = {TG_S_INDEX(9, 2, 3)}},
-    {.note = "size 1", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "scalar", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S(2, 0)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "from bool", .params = &(const cast_params){TG_F32}, .n_in = 1, .input = {TG_S_BOOL(7)}},
+    {.note = "from indices", .params = &(const cast_params){TG_I32}, .n_in = 1, .input = {TG_S_INDEX(9, 2, 3)}},
+    {.note = "size 1", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "scalar", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "empty", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S(2, 0)}},
     {.note = "to a quantized dtype", .params = &(const cast_params){TG_F8E4M3}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_DTYPE},
-    {.note = "big", .params = &(const cast_params){TG_BF16}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "big", .params = &(const cast_params){TG_BF16}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field cast_fields[] = {
@@ -74,14 +74,14 @@ tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
 /* ---- detach ---- */
 
 static const tg_sample as_is_samples[] = {
-    {.note = "matrix", .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "transposed", .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
-    {.note = "strided", .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "expanded", .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .n_in = 1, .in = {TG_S(1)}},
-    {.note = "scalar", .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "big", .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)}, .bench = true},
+    {.note = "matrix", .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "transposed", .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "strided", .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .n_in = 1, .input = {TG_S(1)}},
+    {.note = "scalar", .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "empty", .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "big", .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_detach = {
@@ -94,7 +94,7 @@ tg_tensor *tg_detach(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_detac
 /* ---- contiguous ---- */
 
 static tg_status contiguous_infer(tg_call *c) {
-    return c->in[0]->flags & TG_F_CONTIGUOUS ? view_as_is(c) : tg_infer_same(c);
+    return c->input[0]->flags & TG_F_CONTIGUOUS ? view_as_is(c) : tg_infer_same(c);
 }
 
 static tg_status contiguous_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }

@@ -28,7 +28,7 @@ static tg_status factorize(tg_call *c, const tg_triangles *t, int64_t first, int
     tg_extent e;
     if (n == 1) {
         tg_array pivot = diagonal(t, first, 1, &e);
-        return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_sqrt, pivot, &pivot, 1, (const double[2]){0}, false);
+        return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_sqrt, pivot, &pivot, 1, (const double[2]){0}, false);
     }
     int64_t half = n / 2, next = first + half, rest = n - half;
     TG_TRY(factorize(c, t, first, half));
@@ -55,7 +55,7 @@ static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(zero), 0));
     const tg_array in[] = {diagonal(t, 0, t->n, &e), tg_array_at(tg_array_of(zero), 0, 2, all, none)};
-    TG_TRY(ops->map(c->ctx, TG_FN_gt, tg_array_of(fails), in, 2, (const double[2]){0}, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_gt, tg_array_of(fails), in, 2, (const double[2]){0}, false));
     TG_TRY(tg_op_map(c, TG_FN_logical_not, fails, TG_T1(fails), 1, 0, 0, false));
     TG_TRY(ops->take(c->ctx, tg_array_of(read), tg_array_at(tg_array_of(zero), 0, 2, one, none), tg_array_of(fails), 1,
                      &bad));
@@ -74,7 +74,7 @@ static tg_tensor *swapped(tg_call *c, tg_tensor *x) {
 }
 
 static tg_status cholesky_forward(tg_call *c) {
-    tg_tensor *a = c->in[0], *y = c->out[0], *mask;
+    tg_tensor *a = c->input[0], *y = c->out[0], *mask;
     const double ridge = ((const cholesky_params *)c->params)->ridge;
     tg_tensor *l = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)a->dtype), a->ndim, a->shape), *turned = swapped(c, a);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -83,7 +83,8 @@ static tg_status cholesky_forward(tg_call *c) {
     tg_triangles t = tg_solve_triangles(l, false, false);
     TG_TRY(tg_op_map(c, TG_FN_linear_sum, l, TG_T2(a, turned), 2, 0.5, 0.5, false));
     tg_array d = diagonal(&t, 0, t.n, &e);
-    if (ridge != 0) TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){1, ridge}, false));
+    if (ridge != 0) TG_TRY(tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){1, ridge},
+                                                     false));
     TG_TRY(factorize(c, &t, 0, t.n));
     TG_TRY(check_pivots(c, &t));
     TG_TRY(tg_solve_mask(c, (tg_dtype)l->dtype, t.n, false, 1, &mask));
@@ -95,8 +96,8 @@ static tg_status cholesky_forward(tg_call *c) {
  * Triangles are selected, not multiplied by 0, because elements above the diagonal may be infinite, and 0 times
  * infinity is NaN. */
 static tg_status cholesky_backward(tg_call *c) {
-    tg_tensor *l, *g, *whole, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim,
-                                               c->in[0]->shape);
+    tg_tensor *l, *g, *whole, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->input[0]->dtype), c->input[0]->ndim,
+                                               c->input[0]->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (z->numel == 0) return TG_OK;
     TG_TRY(tg_solve_copy(c, c->out[0], &l));
@@ -110,7 +111,7 @@ static tg_status cholesky_backward(tg_call *c) {
     tg_extent e;
     tg_triangles p = tg_solve_triangles(z, false, false);
     tg_array d = diagonal(&p, 0, p.n, &e);
-    TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){0.5, 0}, false));
+    TG_TRY(tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){0.5, 0}, false));
     TG_TRY(tg_solve_run(c, &back, mz, t.n));
     TG_TRY(tg_solve_run(c, &back, tg_matrix_transposed(mz), t.n));
     tg_tensor *turned = swapped(c, z);
@@ -151,23 +152,23 @@ static int64_t cholesky_flops(const tg_node *n) {
 
 #define RIDGE(r_) &(const cholesky_params){.ridge = r_}
 static const tg_sample cholesky_samples[] = {
-    {.note = "3 x 3", .params = RIDGE(6), .n_in = 1, .in = {TG_S(3, 3)}},
-    {.note = "5 x 5", .params = RIDGE(9), .n_in = 1, .in = {TG_S(5, 5)}},
-    {.note = "several", .params = RIDGE(6), .n_in = 1, .in = {TG_S(2, 3, 3)}},
-    {.note = "leading dims", .params = RIDGE(5), .n_in = 1, .in = {TG_S(2, 2, 2, 2)}},
-    {.note = "transposed", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 3)}},
-    {.note = "strided", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
-    {.note = "one for all", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 3)}},
-    {.note = "one number", .params = RIDGE(6), .n_in = 1, .in = {TG_S(1, 1)}},
-    {.note = "no rows", .params = RIDGE(0), .n_in = 1, .in = {TG_S(2, 0, 0)}},
-    {.note = "none", .params = RIDGE(0), .n_in = 1, .in = {TG_S(0, 2, 2)}},
-    {.note = "negative", .params = RIDGE(0), .n_in = 1, .in = {TG_S_IN(-2, -1, 2, 2)}, .refused = TG_ERR_DATA},
+    {.note = "3 x 3", .params = RIDGE(6), .n_in = 1, .input = {TG_S(3, 3)}},
+    {.note = "5 x 5", .params = RIDGE(9), .n_in = 1, .input = {TG_S(5, 5)}},
+    {.note = "several", .params = RIDGE(6), .n_in = 1, .input = {TG_S(2, 3, 3)}},
+    {.note = "leading dims", .params = RIDGE(5), .n_in = 1, .input = {TG_S(2, 2, 2, 2)}},
+    {.note = "transposed", .params = RIDGE(6), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 3)}},
+    {.note = "strided", .params = RIDGE(6), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
+    {.note = "one for all", .params = RIDGE(6), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 3)}},
+    {.note = "one number", .params = RIDGE(6), .n_in = 1, .input = {TG_S(1, 1)}},
+    {.note = "no rows", .params = RIDGE(0), .n_in = 1, .input = {TG_S(2, 0, 0)}},
+    {.note = "none", .params = RIDGE(0), .n_in = 1, .input = {TG_S(0, 2, 2)}},
+    {.note = "negative", .params = RIDGE(0), .n_in = 1, .input = {TG_S_IN(-2, -1, 2, 2)}, .refused = TG_ERR_DATA},
     {.note = "singular", .params = RIDGE(-1), .n_in = 1,
-     .in = {{.shape = TG_S_SHAPE(2, 1, 1), .kind = TG_SAMPLE_FLOAT, .lo = 1, .hi = 1}}, .refused = TG_ERR_DATA},
-    {.note = "not square", .params = RIDGE(6), .n_in = 1, .in = {TG_S(3, 2)}, .refused = TG_ERR_SHAPE},
-    {.note = "a vector", .params = RIDGE(6), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "integers", .params = RIDGE(6), .n_in = 1, .in = {TG_S_INDEX(4, 2, 2)}, .refused = TG_ERR_DTYPE},
-    {.note = "512 x 512", .params = RIDGE(100), .n_in = 1, .in = {TG_S(512, 512)}, .bench = true},
+     .input = {{.shape = TG_S_SHAPE(2, 1, 1), .kind = TG_SAMPLE_FLOAT, .lo = 1, .hi = 1}}, .refused = TG_ERR_DATA},
+    {.note = "not square", .params = RIDGE(6), .n_in = 1, .input = {TG_S(3, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "a vector", .params = RIDGE(6), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", .params = RIDGE(6), .n_in = 1, .input = {TG_S_INDEX(4, 2, 2)}, .refused = TG_ERR_DTYPE},
+    {.note = "512 x 512", .params = RIDGE(100), .n_in = 1, .input = {TG_S(512, 512)}, .bench = true},
 };
 
 const tg_op tg_op_cholesky = {

@@ -20,7 +20,7 @@ enum { B = 2 }; /* index of b among the inputs of the op that computes y */
 
 typedef struct conv_params {
     tg_windows w;
-    int64_t groups, in[2]; /* in: height and width of x */
+    int64_t groups, input[2]; /* in: height and width of x */
     int result;            /* which of X, W and Y the op computes; the other two are its inputs, in this order */
 } conv_params;
 
@@ -71,12 +71,12 @@ static tg_status declare_roles(tg_call *c) {
 
 static tg_status conv_infer(tg_call *c) {
     conv_params *p = c->params;
-    const tg_tensor *x = c->in[X], *w = c->in[W], *b = c->n_in > B ? c->in[B] : NULL;
+    const tg_tensor *x = c->input[X], *w = c->input[W], *b = c->n_in > B ? c->input[B] : NULL;
     int64_t out[2], shape[4];
     TG_TRY(tg_need_float(c, X));
     TG_TRY(tg_need_same_dtype(c, X, W));
     if (x->ndim == p->w.dims + 2) TG_TRY(check_weight(c, x, w));
-    TG_TRY(tg_windows_infer(c, &p->w, X, p->in, out));
+    TG_TRY(tg_windows_infer(c, &p->w, X, p->input, out));
     if (b) TG_TRY(tg_need_same_dtype(c, X, B));
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
         return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %s, one for each output channel",
@@ -91,13 +91,13 @@ static tg_status conv_infer(tg_call *c) {
 /* The infer function of the ops that compute x or w. The shapes were checked when the convolution was recorded. */
 static tg_status conv_other_infer(tg_call *c) {
     conv_params *p = c->params;
-    const tg_tensor *a = c->in[0], *b = c->in[1];
+    const tg_tensor *a = c->input[0], *b = c->input[1];
     int64_t shape[4];
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     TG_TRY(declare_roles(c));
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
-    int ndim = p->result == X ? tg_windows_shape(&p->w, b->shape[0], a->shape[1] * p->groups, p->in, shape)
+    int ndim = p->result == X ? tg_windows_shape(&p->w, b->shape[0], a->shape[1] * p->groups, p->input, shape)
                               : tg_windows_shape(&p->w, b->shape[1], a->shape[1] / p->groups, p->w.size, shape);
     return tg_call_out(c, 0, (tg_dtype)a->dtype, ndim, shape);
 }
@@ -109,7 +109,7 @@ typedef struct conv {
     const conv_params *p;
     tg_array x, w, y; /* of four dims; w is contiguous */
     tg_extent e[TENSORS];
-    int64_t n, in, out, k; /* numbers of images, of channels of x and of y, and of elements of a window */
+    int64_t n, input, out, k; /* numbers of images, of channels of x and of y, and of elements of a window */
     tg_dtype dtype;        /* of the inputs; the result may be wider */
     bool add;              /* add to the result */
     int64_t images, rows;  /* numbers of images and of rows of windows in a chunk */
@@ -124,7 +124,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void choose_chunk(conv *v) {
     enum { BYTES = 4 << 20 };
     /* elements of one column in cols or in the buffer for y, whichever is larger */
-    int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out;
+    int64_t elements = v->input * v->k > v->out ? v->input * v->k : v->out;
     int64_t row = elements * v->y.shape[3] * (int64_t)tg_dtype_size(v->dtype) + 1;
     int64_t rows = BYTES / row < 1 ? 1 : BYTES / row, high = v->y.shape[2];
     v->rows = least(rows, high);
@@ -153,7 +153,7 @@ static tg_array chunk_of(tg_array y, int64_t first, int64_t n, int64_t from, int
 /* Views the beginning of the buffer of columns, which is [c, kh, kw, n, rows, columns] in memory, as
  * [n, c, kh, kw, rows, columns]. */
 static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) {
-    const int64_t *k = v->p->w.size, shape[] = {v->in, k[0], k[1], n, rows, v->y.shape[3]};
+    const int64_t *k = v->p->w.size, shape[] = {v->input, k[0], k[1], n, rows, v->y.shape[3]};
     static const int order[] = {3, 0, 1, 2, 4, 5};
     memcpy(e[0].shape, shape, sizeof shape);
     tg_row_major(6, shape, e[0].stride);
@@ -210,7 +210,7 @@ static tg_status copy_y(conv *v, int64_t first, int64_t n, int64_t from, int64_t
 
 /* Computes the chunk of y. */
 static tg_status chunk_y(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
-    int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
+    int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->input / g * v->k;
     tg_extent e[2], buffer_e[2];
     TG_TRY(gather(v, first, n, from, rows));
     TG_TRY(multiply(v, v->out / g, cols, k, grouped(v->product, v->out / g, cols), grouped(v->w, v->out / g, k),
@@ -221,7 +221,7 @@ static tg_status chunk_y(conv *v, int64_t first, int64_t n, int64_t from, int64_
 
 /* Computes the columns from w and the chunk of y, and adds them to x. A 16-bit x is first summed in float32. */
 static tg_status chunk_x(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
-    int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
+    int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->input / g * v->k;
     tg_windows w = windows_from(v, from);
     tg_extent e, part, cols_e[2];
     bool wide = v->product.ndim != 0;
@@ -238,7 +238,7 @@ static tg_status chunk_x(conv *v, int64_t first, int64_t n, int64_t from, int64_
 
 /* Adds the chunk's products to w, or to a float32 buffer for a 16-bit w. */
 static tg_status chunk_w(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
-    int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
+    int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->input / g * v->k;
     bool begins = first == 0 && from == 0, wide = v->product.ndim != 0;
     TG_TRY(gather(v, first, n, from, rows));
     TG_TRY(copy_y(v, first, n, from, rows));
@@ -259,14 +259,14 @@ static tg_status run_chunks(conv *v, chunk_fn f) {
 /* Computes the result with columns, chunk by chunk. */
 static tg_status run_columns(conv *v, int result) {
     const tg_dtype wide = tg_accumulate_dtype(v->dtype);
-    const int64_t cols = v->images * v->rows * v->y.shape[3], k = v->in * v->k;
+    const int64_t cols = v->images * v->rows * v->y.shape[3], k = v->input * v->k;
     v->cols = buffer(v->c, result == X ? wide : v->dtype, 2, (const int64_t[]){k, cols});
     if (result == Y)
         v->product = buffer(v->c, wide, 2, (const int64_t[]){v->out, cols});
     else
         v->y_by_channel = buffer(v->c, v->dtype, 2, (const int64_t[]){v->out, cols});
     if (result == X && v->x.dtype != wide)
-        v->product = buffer(v->c, wide, 4, (const int64_t[]){v->images, v->in, v->x.shape[2], v->x.shape[3]});
+        v->product = buffer(v->c, wide, 4, (const int64_t[]){v->images, v->input, v->x.shape[2], v->x.shape[3]});
     if (result == W && v->w.dtype != wide) v->product = buffer(v->c, wide, 4, v->w.shape);
     if (!tg_ok(v->c->ctx)) return v->c->ctx->run.status;
     TG_TRY(run_chunks(v, result == X ? chunk_x : result == Y ? chunk_y : chunk_w));
@@ -276,10 +276,10 @@ static tg_status run_columns(conv *v, int result) {
 /* Computes the result with x itself as the columns, by products for all images and groups. All three tensors are
  * contiguous. */
 static tg_status run_plain(conv *v, int result) {
-    const int64_t g = v->p->groups, places = v->y.shape[2] * v->y.shape[3], in = v->in / g, out = v->out / g;
+    const int64_t g = v->p->groups, places = v->y.shape[2] * v->y.shape[3], in = v->input / g, out = v->out / g;
     const tg_matrix x = {v->x.data, places, 1, {0, 0}, (tg_dtype)v->x.dtype},
                     y = {v->y.data, places, 1, {0, 0}, (tg_dtype)v->y.dtype};
-    const int64_t dx[] = {in * places, v->in * places}, dy[] = {out * places, v->out * places}, dw[] = {out * in, 0};
+    const int64_t dx[] = {in * places, v->input * places}, dy[] = {out * places, v->out * places}, dw[] = {out * in, 0};
     tg_array sum = v->w;
     bool wide = result == W && v->w.dtype != tg_accumulate_dtype(v->dtype);
     if (wide) sum = buffer(v->c, tg_accumulate_dtype(v->dtype), 4, v->w.shape);
@@ -306,7 +306,7 @@ static tg_status run_plain(conv *v, int result) {
 static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool add) {
     const conv_params *p = params(c);
     tg_tensor *d[TENSORS] = {t[X], t[W], t[Y]};
-    conv v = {.c = c, .p = p, .add = add, .dtype = (tg_dtype)c->in[0]->dtype, .k = p->w.size[0] * p->w.size[1]};
+    conv v = {.c = c, .p = p, .add = add, .dtype = (tg_dtype)c->input[0]->dtype, .k = p->w.size[0] * p->w.size[1]};
     bool dense = plain(&v);
     for (int i = 0; i < TENSORS; i++)
         if (i != result && (i == W || dense)) TG_TRY(tg_op_dense(c, &d[i]));
@@ -314,7 +314,7 @@ static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool a
     v.w = tg_windows_inside(tg_array_of(d[W]), &v.e[W]);
     v.y = tg_windows_inside(tg_array_of(d[Y]), &v.e[Y]);
     v.n = v.x.shape[0];
-    v.in = v.x.shape[1];
+    v.input = v.x.shape[1];
     v.out = v.y.shape[1];
     bool nothing = result == W && v.n == 0;
     if (nothing && !add) return tg_ctx_ops(c->ctx)->fill(c->ctx, v.w, 0);
@@ -336,12 +336,12 @@ static tg_array along_channels(tg_array b, const tg_tensor *y, tg_extent *e) {
  * result or its gradient. */
 static void tensors_of(const tg_call *c, tg_tensor *y, tg_tensor *t[TENSORS]) {
     int result = params(c)->result;
-    for (int i = 0; i < 2; i++) t[other(result, i)] = c->in[i];
+    for (int i = 0; i < 2; i++) t[other(result, i)] = c->input[i];
     t[result] = y;
 }
 
 static tg_status conv_forward(tg_call *c) {
-    tg_tensor *t[TENSORS], *b = c->n_in > B ? c->in[B] : NULL;
+    tg_tensor *t[TENSORS], *b = c->n_in > B ? c->input[B] : NULL;
     tg_extent e;
     tensors_of(c, c->out[0], t);
     if (b) {
@@ -439,7 +439,7 @@ static tg_status conv_biased_jvp(tg_tape *t, const tg_node *n, tg_tensor *const 
     CONV_(1, groups_, .size = {1, 1}, .step = {1, step_}, .pad = {0, pad_}, .apart = {1, apart_})
 #define CONV2(sh_, sw_, ph_, pw_, ah_, aw_, groups_) \
     CONV_(2, groups_, .size = {1, 1}, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {ah_, aw_})
-#define SAMPLE(note_, params_, ...) {.note = note_, .params = params_, .n_in = 3, .in = {__VA_ARGS__}}
+#define SAMPLE(note_, params_, ...) {.note = note_, .params = params_, .n_in = 3, .input = {__VA_ARGS__}}
 
 static const tg_sample conv1d_samples[] = {
     SAMPLE("three taps", CONV1(1, 0, 1, 1), TG_S(2, 3, 6), TG_S(2, 3, 3), TG_S(2)),
@@ -454,11 +454,12 @@ static const tg_sample conv1d_samples[] = {
     SAMPLE("equal images", CONV1(1, 0, 1, 1), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4), TG_S(2, 2, 2), TG_S(2)),
     SAMPLE("one of all", CONV1(1, 0, 1, 1), TG_S(1, 1, 1), TG_S(1, 1, 1), TG_S(1)),
     SAMPLE("empty batch", CONV1(1, 0, 1, 1), TG_S(0, 2, 4), TG_S(2, 2, 3), TG_S(2)),
-    {.note = "too few dims", .params = CONV1(1, 0, 1, 1), .n_in = 3, .in = {TG_S(2, 4), TG_S(2, 2, 3), TG_S(2)},
+    {.note = "too few dims", .params = CONV1(1, 0, 1, 1), .n_in = 3, .input = {TG_S(2, 4), TG_S(2, 2, 3), TG_S(2)},
      .refused = TG_ERR_SHAPE},
     {.note = "b of another size", .params = CONV1(1, 0, 1, 1), .n_in = 3,
-     .in = {TG_S(1, 2, 4), TG_S(2, 2, 3), TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "speech", .params = CONV1(2, 1, 1, 1), .n_in = 3, .in = {TG_S(4, 384, 1500), TG_S(384, 384, 3), TG_S(384)},
+     .input = {TG_S(1, 2, 4), TG_S(2, 2, 3), TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "speech", .params = CONV1(2, 1, 1, 1), .n_in = 3, .input = {TG_S(4, 384, 1500), TG_S(384, 384, 3),
+                                                                         TG_S(384)},
      .bench = true},
 };
 
@@ -481,25 +482,25 @@ static const tg_sample conv2d_samples[] = {
     SAMPLE("no channels", CONV2(1, 1, 0, 0, 1, 1, 1), TG_S(1, 0, 3, 3), TG_S(2, 0, 2, 2), TG_S(2)),
     SAMPLE("to no channels", CONV2(1, 1, 0, 0, 1, 1, 1), TG_S(1, 2, 3, 3), TG_S(0, 2, 2, 2), TG_S(0)),
     {.note = "several chunks", .params = CONV2(1, 1, 1, 1, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(5, 3, 120, 121), TG_S(2, 3, 3, 3), TG_S(2)}, .slow = true},
+     .input = {TG_S(5, 3, 120, 121), TG_S(2, 3, 3, 3), TG_S(2)}, .slow = true},
     {.note = "rows of one image", .params = CONV2(1, 1, 1, 1, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(2, 4, 180, 200), TG_S(1, 4, 5, 5), TG_S(1)}, .slow = true},
+     .input = {TG_S(2, 4, 180, 200), TG_S(1, 4, 5, 5), TG_S(1)}, .slow = true},
     {.note = "channels differ", .params = CONV2(1, 1, 0, 0, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(1, 2, 4, 4), TG_S(2, 3, 2, 2), TG_S(2)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 2, 4, 4), TG_S(2, 3, 2, 2), TG_S(2)}, .refused = TG_ERR_SHAPE},
     {.note = "uneven groups", .params = CONV2(1, 1, 0, 0, 1, 1, 2), .n_in = 3,
-     .in = {TG_S(1, 4, 4, 4), TG_S(3, 2, 2, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 4, 4, 4), TG_S(3, 2, 2, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "no groups", .params = CONV2(1, 1, 0, 0, 1, 1, -1), .n_in = 3,
-     .in = {TG_S(1, 4, 4, 4), TG_S(3, 2, 2, 2), TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(1, 4, 4, 4), TG_S(3, 2, 2, 2), TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "too large", .params = CONV2(1, 1, 0, 0, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(1, 1, 4, 4), TG_S(1, 1, 5, 2), TG_S(1)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(1, 1, 4, 4), TG_S(1, 1, 5, 2), TG_S(1)}, .refused = TG_ERR_SHAPE},
     {.note = "negative padding", .params = CONV2(1, 1, -1, 0, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(1, 1, 4, 4), TG_S(1, 1, 2, 2), TG_S(1)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(1, 1, 4, 4), TG_S(1, 1, 2, 2), TG_S(1)}, .refused = TG_ERR_ARGUMENT},
     {.note = "a kernel of nothing", .params = CONV2(1, 1, 0, 0, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(1, 1, 4, 4), TG_S(1, 1, 0, 2), TG_S(1)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(1, 1, 4, 4), TG_S(1, 1, 0, 2), TG_S(1)}, .refused = TG_ERR_ARGUMENT},
     {.note = "ResNet, 64 to 64 channels", .params = CONV2(1, 1, 1, 1, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(8, 64, 56, 56), TG_S(64, 64, 3, 3), TG_S_ABSENT}, .bench = true},
+     .input = {TG_S(8, 64, 56, 56), TG_S(64, 64, 3, 3), TG_S_ABSENT}, .bench = true},
     {.note = "ResNet, 1 x 1", .params = CONV2(1, 1, 0, 0, 1, 1, 1), .n_in = 3,
-     .in = {TG_S(8, 256, 14, 14), TG_S(1024, 256, 1, 1), TG_S_ABSENT}, .bench = true},
+     .input = {TG_S(8, 256, 14, 14), TG_S(1024, 256, 1, 1), TG_S_ABSENT}, .bench = true},
 };
 
 static const tg_field conv1d_fields[] = {

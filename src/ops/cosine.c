@@ -13,12 +13,12 @@ enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers [.., 1, ..]: the norms
 
 static tg_status cosine_infer(tg_call *c) {
     cosine_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     int n = 0;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
+    if (!tg_same_shape(x, c->input[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
                                                          "be equal");
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     if (!(p->eps >= 0 && isfinite(p->eps)))
@@ -58,8 +58,8 @@ static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
 /* Views r, the result or its gradient, with the reduced dim restored. */
 static tg_tensor *with_dim(tg_call *c, tg_tensor *r) {
     tg_extent e;
-    tg_array_keep(tg_array_of(r), c->in[0]->ndim, 1u << ((const cosine_params *)c->params)->dim, &e);
-    return tg_call_view_of(c, r, 0, c->in[0]->ndim, e.shape, e.stride);
+    tg_array_keep(tg_array_of(r), c->input[0]->ndim, 1u << ((const cosine_params *)c->params)->dim, &e);
+    return tg_call_view_of(c, r, 0, c->input[0]->ndim, e.shape, e.stride);
 }
 
 static tg_status cosine_forward(tg_call *c) {
@@ -67,11 +67,11 @@ static tg_status cosine_forward(tg_call *c) {
     tg_tensor *product = tg_elementwise_loss_temp(c), *nx, *ny, *y = with_dim(c, c->out[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     for (int i = 0; i < 2; i++) {
-        TG_TRY(along(c, TG_SUMSQ, c->saved[i], c->in[i]));
+        TG_TRY(along(c, TG_SUMSQ, c->saved[i], c->input[i]));
         TG_PUT(sqrt, c->saved[i], c->saved[i]);
     }
     TG_TRY(divisors(c, &nx, &ny));
-    TG_PUT(mul, product, c->in[0], c->in[1]);
+    TG_PUT(mul, product, c->input[0], c->input[1]);
     TG_TRY(along(c, TG_SUM, cosine, product));
     TG_PUT(div_div, cosine, cosine, nx, ny);
     TG_PUT(id, y, cosine);
@@ -81,7 +81,7 @@ static tg_status cosine_forward(tg_call *c) {
 /* Computes the gradient of input i, with x the input and y the other one: gx (+)= g (y / (nx ny) - cos x / nx^2),
  * without the second term where the norm of x is below eps. */
 static tg_status grad_input(tg_call *c, int i, const tg_tensor *nx, const tg_tensor *ny, const tg_tensor *g) {
-    const tg_tensor *x = c->in[i], *other = c->in[!i];
+    const tg_tensor *x = c->input[i], *other = c->input[!i];
     double eps = ((const cosine_params *)c->params)->eps;
     tg_tensor *a = tg_call_temp(c, (tg_dtype)nx->dtype, nx->ndim, nx->shape);
     tg_tensor *b = tg_call_temp(c, (tg_dtype)nx->dtype, nx->ndim, nx->shape);
@@ -119,26 +119,28 @@ TG_COMPOSED(cosine)
 #define ALONG(...) &(const cosine_params){__VA_ARGS__, 1e-8}
 
 static const tg_sample cosine_samples[] = {
-    {.note = "rows", .params = ALONG(1), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
-    {.note = "columns", .params = ALONG(0), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
-    {.note = "the middle", .params = ALONG(-2), .n_in = 2, .in = {TG_S(2, 3, 4), TG_S(2, 3, 4)}},
-    {.note = "one vector", .params = ALONG(0), .n_in = 2, .in = {TG_S(7), TG_S(7)}},
+    {.note = "rows", .params = ALONG(1), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "columns", .params = ALONG(0), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "the middle", .params = ALONG(-2), .n_in = 2, .input = {TG_S(2, 3, 4), TG_S(2, 3, 4)}},
+    {.note = "one vector", .params = ALONG(0), .n_in = 2, .input = {TG_S(7), TG_S(7)}},
     {.note = "other strides", .params = ALONG(1), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "equal rows", .params = ALONG(1), .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "equal rows", .params = ALONG(1), .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4)}},
     {.note = "a constant", .params = ALONG(1), .n_in = 2,
-     .in = {TG_S(2, 3), {.shape = TG_S_SHAPE(2, 3), .frozen = true}}},
-    {.note = "one with itself", .params = ALONG(1), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
-    {.note = "norms below eps", .params = &(const cosine_params){1, 100}, .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}},
-    {.note = "no rows", .params = ALONG(1), .n_in = 2, .in = {TG_S(0, 3), TG_S(0, 3)}},
-    {.note = "of nothing", .params = ALONG(1), .n_in = 2, .in = {TG_S(3, 0), TG_S(3, 0)}},
-    {.note = "shapes differ", .params = ALONG(1), .n_in = 2, .in = {TG_S(3, 4), TG_S(1, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "no such dim", .params = ALONG(2), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(2, 3), {.shape = TG_S_SHAPE(2, 3), .frozen = true}}},
+    {.note = "one with itself", .params = ALONG(1), .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
+    {.note = "norms below eps", .params = &(const cosine_params){1, 100}, .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}},
+    {.note = "no rows", .params = ALONG(1), .n_in = 2, .input = {TG_S(0, 3), TG_S(0, 3)}},
+    {.note = "of nothing", .params = ALONG(1), .n_in = 2, .input = {TG_S(3, 0), TG_S(3, 0)}},
+    {.note = "shapes differ", .params = ALONG(1), .n_in = 2, .input = {TG_S(3, 4), TG_S(1, 4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", .params = ALONG(2), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "integers", .params = ALONG(0), .n_in = 2,
-     .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "negative eps", .params = &(const cosine_params){0, -1}, .n_in = 2, .in = {TG_S(3), TG_S(3)},
+     .input = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "negative eps", .params = &(const cosine_params){0, -1}, .n_in = 2, .input = {TG_S(3), TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "4 M elements", .params = ALONG(1), .n_in = 2, .in = {TG_S(2048, 2048), TG_S(2048, 2048)}, .bench = true},
+    {.note = "4 M elements", .params = ALONG(1), .n_in = 2, .input = {TG_S(2048, 2048), TG_S(2048, 2048)},
+     .bench = true},
 };
 
 static const tg_field cosine_similarity_fields[] = {

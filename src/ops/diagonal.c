@@ -13,7 +13,7 @@ static int64_t diagonal_of(const tg_node *n) { return ((const diagonal_params *)
 /* Checks x and clamps k. All diagonals beyond the same corner of the matrix select the same elements. */
 static tg_status triangle_infer(tg_call *c) {
     diagonal_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (x->ndim < 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x has %s; it must be a matrix or a batch of matrices (2 or more dims)",
                             tg_count(x->ndim, "dim").text);
@@ -39,41 +39,42 @@ static tg_status keep_triangle(tg_call *c, tg_formula keeps, const tg_tensor *to
 }
 
 static const tg_sample triangle_samples[] = {
-    {.note = "square", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(4, 4)}},
-    {.note = "wide, above", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "tall, below", .params = &(const diagonal_params){-2}, .n_in = 1, .in = {TG_S(5, 3)}},
-    {.note = "batch", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(2, 3, 3, 2)}},
+    {.note = "square", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(4, 4)}},
+    {.note = "wide, above", .params = &(const diagonal_params){1}, .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "tall, below", .params = &(const diagonal_params){-2}, .n_in = 1, .input = {TG_S(5, 3)}},
+    {.note = "batch", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(2, 3, 3, 2)}},
     {.note = "transposed", .params = &(const diagonal_params){0}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
-    {.note = "expanded", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "past the upper corner", .params = &(const diagonal_params){INT64_MAX}, .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "past the lower corner", .params = &(const diagonal_params){INT64_MIN}, .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "integers", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_INDEX(9, 3, 3)}},
-    {.note = "bools", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_BOOL(3, 3)}},
-    {.note = "size 1", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1, 1)}},
-    {.note = "empty", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "a vector", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = &(const diagonal_params){1}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
+    {.note = "expanded", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3,
+                                                                                             4)}},
+    {.note = "past the upper corner", .params = &(const diagonal_params){INT64_MAX}, .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "past the lower corner", .params = &(const diagonal_params){INT64_MIN}, .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "integers", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S_INDEX(9, 3, 3)}},
+    {.note = "bools", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S_BOOL(3, 3)}},
+    {.note = "size 1", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(1, 1)}},
+    {.note = "empty", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "a vector", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field diagonal_fields[] = {
     TG_ARG(diagonal_params, k, INT64, "The diagonal: 0 is the main one, larger numbers lie above it."),
 };
 
-#define TRIANGLE(name_, keeps, text)                                                                               \
-    static tg_status name_##_forward(tg_call *c) { return keep_triangle(c, keeps, c->out[0], c->in[0], false); }   \
-    static tg_status name_##_backward(tg_call *c) {                                                                \
-        return keep_triangle(c, keeps, c->gin[0], c->gout[0], tg_adds(c, 0));                                      \
-    }                                                                                                              \
-    TG_VJP(name_##_vjp, tg_##name_(t, g, diagonal_of(n)))                                                          \
-    const tg_op tg_op_##name_ = {                                                                                  \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,              \
-        .params_size = sizeof(diagonal_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,                       \
-        .infer = triangle_infer, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,     \
-        .jvp = tg_jvp_linear, TG_FIELDS(diagonal_fields), TG_SAMPLES(triangle_samples)};                           \
-    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, int64_t k) {                                                   \
-        return TG_RECORD(t, tg_op_##name_, &(diagonal_params){k}, x);                                              \
+#define TRIANGLE(name_, keeps, text)                                                                                \
+    static tg_status name_##_forward(tg_call *c) { return keep_triangle(c, keeps, c->out[0], c->input[0], false); } \
+    static tg_status name_##_backward(tg_call *c) {                                                                 \
+        return keep_triangle(c, keeps, c->gin[0], c->gout[0], tg_adds(c, 0));                                       \
+    }                                                                                                               \
+    TG_VJP(name_##_vjp, tg_##name_(t, g, diagonal_of(n)))                                                           \
+    const tg_op tg_op_##name_ = {                                                                                   \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,               \
+        .params_size = sizeof(diagonal_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,                        \
+        .infer = triangle_infer, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,      \
+        .jvp = tg_jvp_linear, TG_FIELDS(diagonal_fields), TG_SAMPLES(triangle_samples)};                            \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, int64_t k) {                                                    \
+        return TG_RECORD(t, tg_op_##name_, &(diagonal_params){k}, x);                                               \
     }
 
 /* Returns the lower triangle of each matrix [.., m, n]: diagonal k and the elements below it. The elements above are
@@ -100,7 +101,7 @@ static diagonal find_diagonal(const tg_tensor *x, int64_t k) {
 
 static tg_status diag_infer(tg_call *c) {
     int64_t k = ((const diagonal_params *)c->params)->k;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (x->ndim == 2) {
         diagonal d = find_diagonal(x, k);
         return tg_call_view(c, 0, d.offset, 1, &d.n, &d.stride);
@@ -123,7 +124,7 @@ static tg_status put_diagonal(tg_call *c, const tg_tensor *m, const tg_tensor *v
 }
 
 static tg_status diag_forward(tg_call *c) {
-    return c->in[0]->ndim == 2 ? TG_OK : put_diagonal(c, c->out[0], c->in[0], false);
+    return c->input[0]->ndim == 2 ? TG_OK : put_diagonal(c, c->out[0], c->input[0], false);
 }
 
 static tg_status diag_backward(tg_call *c) {
@@ -155,32 +156,34 @@ static tg_tensor *diag_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(diag_vjp, diag_back(t, n, g))
 
 static const tg_sample diag_samples[] = {
-    {.note = "to a matrix", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(4)}},
+    {.note = "to a matrix", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(4)}},
     {.note = "to a matrix, above", .params = &(const diagonal_params){2}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3)}},
     {.note = "to a matrix, below", .params = &(const diagonal_params){-1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3)}},
-    {.note = "of a square", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(3, 3)}},
-    {.note = "of a wide one, above", .params = &(const diagonal_params){2}, .n_in = 1, .in = {TG_S(3, 6)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3)}},
+    {.note = "of a square", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(3, 3)}},
+    {.note = "of a wide one, above", .params = &(const diagonal_params){2}, .n_in = 1, .input = {TG_S(3, 6)}},
     {.note = "of a tall one, below", .params = &(const diagonal_params){-1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)}},
-    {.note = "of a tall one, above", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S(6, 3)}},
-    {.note = "of a wide one, below", .params = &(const diagonal_params){-2}, .n_in = 1, .in = {TG_S(3, 6)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)}},
+    {.note = "of a tall one, above", .params = &(const diagonal_params){1}, .n_in = 1, .input = {TG_S(6, 3)}},
+    {.note = "of a wide one, below", .params = &(const diagonal_params){-2}, .n_in = 1, .input = {TG_S(3, 6)}},
     {.note = "of a strided one", .params = &(const diagonal_params){0}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
     {.note = "of an expanded one", .params = &(const diagonal_params){0}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "past the corner: nothing", .params = &(const diagonal_params){INT64_MIN}, .n_in = 1, .in = {TG_S(3, 4)}},
-    {.note = "integers", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_INDEX(9, 3)}},
-    {.note = "size 1", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S(0)}},
-    {.note = "of nothing", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "three dims", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(2, 2, 2)},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "past the corner: nothing", .params = &(const diagonal_params){INT64_MIN}, .n_in = 1, .input = {TG_S(3,
+                                                                                                                  4)}},
+    {.note = "integers", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S_INDEX(9, 3)}},
+    {.note = "size 1", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const diagonal_params){1}, .n_in = 1, .input = {TG_S(0)}},
+    {.note = "of nothing", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "three dims", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(2, 2, 2)},
      .refused = TG_ERR_SHAPE},
-    {.note = "scalar", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
-    {.note = "overflow", .params = &(const diagonal_params){INT64_MAX}, .n_in = 1, .in = {TG_S(3)},
+    {.note = "scalar", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1024)}, .bench = true},
+    {.note = "overflow", .params = &(const diagonal_params){INT64_MAX}, .n_in = 1, .input = {TG_S(3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .input = {TG_S(1024)}, .bench = true},
 };
 
 const tg_op tg_op_diag = {

@@ -16,7 +16,7 @@ static tg_status distance_forward(tg_call *c) {
     tg_tensor *loss = tg_elementwise_loss_buffer(c), *d = tg_elementwise_loss_temp(c),
               *middle = w ? tg_elementwise_loss_temp(c) : NULL;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_PUT(sub, d, c->in[0], c->in[1]);
+    TG_PUT(sub, d, c->input[0], c->input[1]);
     if (w) {
         TG_PUT_P(clamp, -w, w, middle, d);
         TG_PUT_P(linear_sum, 1, -0.5, d, d, middle);
@@ -33,7 +33,7 @@ static tg_status distance_backward(tg_call *c) {
     tg_formula slope = w ? TG_FN_mul : TG_FN_abs_d;
     tg_tensor *d = tg_elementwise_loss_temp(c), *g = tg_elementwise_loss_gradient(c, 1);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_PUT(sub, d, c->in[0], c->in[1]);
+    TG_PUT(sub, d, c->input[0], c->input[1]);
     if (w) TG_PUT_P(clamp, -w, w, d, d);
     if (c->gin_mode[0]) TG_TRY(tg_op_map(c, slope, c->gin[0], TG_T2(g, d), 2, 0, 0, tg_adds(c, 0)));
     if (!c->gin_mode[1]) return TG_OK;
@@ -63,20 +63,20 @@ static tg_status l1_infer(tg_call *c) {
 
 #define ANY(layout_, ...) TG_LOSS_IN(TG_SAMPLE_##layout_, __VA_ARGS__)
 #define CONSTANT(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
-#define PLAIN(...)                                                                                                   \
-    TG_PAIR_SAMPLES(ANY, ANY, __VA_ARGS__),                                                                          \
-    {.note = "a constant target", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                 \
-     .in = {TG_S(2, 3), CONSTANT(2, 3)}},                                                                            \
-    {.note = "scalars", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},        \
-    {.note = "batch_mean", .params = TG_LOSS_P(BATCH_MEAN, __VA_ARGS__), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},  \
+#define PLAIN(...)                                                                                                     \
+    TG_PAIR_SAMPLES(ANY, ANY, __VA_ARGS__),                                                                            \
+    {.note = "a constant target", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                   \
+     .input = {TG_S(2, 3), CONSTANT(2, 3)}},                                                                           \
+    {.note = "scalars", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2, .input = {TG_S_SCALAR, TG_S_SCALAR}},       \
+    {.note = "batch_mean", .params = TG_LOSS_P(BATCH_MEAN, __VA_ARGS__), .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}, \
      .refused = TG_ERR_ARGUMENT}
 #define WIDTH(note_, width_, status_)                                                                                \
-    {.note = note_, .params = TG_LOSS_P(MEAN, .width = width_), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},           \
+    {.note = note_, .params = TG_LOSS_P(MEAN, .width = width_), .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)},        \
      .refused = TG_##status_}
 #define MIDDLES                                                                                        \
     WIDTH("all in the middle", 10, OK),                                                                \
     {.note = "all outside", .params = TG_LOSS_P(NONE, .width = 0.25), .n_in = 2,                       \
-     .in = {TG_S_IN(1, 2, 2, 3), TG_S_IN(-2, -1, 2, 3)}}
+     .input = {TG_S_IN(1, 2, 2, 3), TG_S_IN(-2, -1, 2, 3)}}
 
 static const tg_sample l1_samples[] = {PLAIN(.width = 0)};
 
@@ -174,7 +174,7 @@ static tg_status kl_div_infer(tg_call *c) { return tg_elementwise_loss_infer(c, 
  * computed in temp. */
 static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q, const tg_tensor **log_q) {
     bool log = params(c)->log_target;
-    const tg_tensor *y = c->in[1];
+    const tg_tensor *y = c->input[1];
     *q = log ? temp : y;
     *log_q = log ? y : temp;
     return tg_op_map(c, log ? TG_FN_exp : TG_FN_log, temp, TG_T1(y), 1, 0, 0, false);
@@ -185,7 +185,7 @@ static tg_status kl_div_forward(tg_call *c) {
     const tg_tensor *q, *log_q;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(probabilities(c, temp, &q, &log_q));
-    TG_PUT(sub_mul, loss, log_q, c->in[0], q);
+    TG_PUT(sub_mul, loss, log_q, c->input[0], q);
     TG_PUT(where_da, loss, q, loss);
     return tg_elementwise_loss_reduce(c, loss);
 }
@@ -200,7 +200,7 @@ static tg_status kl_div_backward(tg_call *c) {
     TG_TRY(probabilities(c, temp, &q, &log_q));
     if (c->gin_mode[0]) TG_TRY(tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(minus, q), 2, 0, 0, tg_adds(c, 0)));
     if (!c->gin_mode[1]) return TG_OK;
-    TG_PUT(sub, slope, log_q, c->in[0]);
+    TG_PUT(sub, slope, log_q, c->input[0]);
     TG_PUT_P(affine, 1, 1, slope, slope);
     TG_PUT(mul, slope, slope, g);
     if (params(c)->log_target) TG_PUT(mul, slope, slope, q);
@@ -234,17 +234,17 @@ TG_COMPOSED(kl_div)
 static const tg_sample kl_div_samples[] = {
     TG_PAIR_SAMPLES(LOGARITHM, PROBABILITY, .log_target = false),
     {.note = "logarithms", .params = TG_LOSS_P(MEAN, .log_target = true), .n_in = 2,
-     .in = {LOGARITHM(ROWS, 3, 4), LOGARITHM(ROWS, 3, 4)}},
+     .input = {LOGARITHM(ROWS, 3, 4), LOGARITHM(ROWS, 3, 4)}},
     {.note = "logarithms, one loss per element", .params = TG_LOSS_P(NONE, .log_target = true), .n_in = 2,
-     .in = {LOGARITHM(STRIDED, 3, 4), LOGARITHM(TRANSPOSED, 3, 4)}},
+     .input = {LOGARITHM(STRIDED, 3, 4), LOGARITHM(TRANSPOSED, 3, 4)}},
     {.note = "mean over the batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = false), .n_in = 2,
-     .in = {LOGARITHM(ROWS, 3, 4), PROBABILITY(ROWS, 3, 4)}},
+     .input = {LOGARITHM(ROWS, 3, 4), PROBABILITY(ROWS, 3, 4)}},
     {.note = "logarithms, mean over the batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = true), .n_in = 2,
-     .in = {LOGARITHM(ROWS, 2, 2, 3), LOGARITHM(ROWS, 2, 2, 3)}},
+     .input = {LOGARITHM(ROWS, 2, 2, 3), LOGARITHM(ROWS, 2, 2, 3)}},
     {.note = "a constant target", .params = TG_LOSS_P(SUM, .log_target = false), .n_in = 2,
-     .in = {LOGARITHM(ROWS, 3), {.shape = TG_S_SHAPE(3), .lo = 0.1, .hi = 1, .frozen = true}}},
+     .input = {LOGARITHM(ROWS, 3), {.shape = TG_S_SHAPE(3), .lo = 0.1, .hi = 1, .frozen = true}}},
     {.note = "no batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = false), .n_in = 2,
-     .in = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
 };
 
 static const tg_field kl_div_fields[] = {

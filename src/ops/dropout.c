@@ -18,7 +18,7 @@ typedef struct dropout_params {
 /* The infer function of both ops. `take` takes the draws of the call. */
 static tg_status infer(tg_call *c, tg_status (*take)(tg_call *c)) {
     dropout_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     TG_TRY(tg_need_float(c, 0));
     if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g; it must be at least 0 and less "
                                                       "than 1", p->p);
@@ -30,7 +30,7 @@ static tg_status infer(tg_call *c, tg_status (*take)(tg_call *c)) {
 }
 
 static tg_status take_draws(tg_call *c) {
-    ((dropout_params *)c->params)->draws = tg_call_draws(c, c->in[0]);
+    ((dropout_params *)c->params)->draws = tg_call_draws(c, c->input[0]);
     return c->ctx->run.status;
 }
 
@@ -42,12 +42,12 @@ static tg_status drop(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool a
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array ay = tg_array_of(y), ax = tg_array_of(x);
     tg_draws draws = p->draws;
-    if (p->width) draws.rows = tg_array_of(c->in[1]).data;
+    if (p->width) draws.rows = tg_array_of(c->input[1]).data;
     return (ops->dropout ? ops->dropout : tg_composed_dropout)(c->ctx, ay, ax, p->p, &draws, add);
 }
 
 static tg_status dropout_forward(tg_call *c) {
-    return ((const dropout_params *)c->params)->identity ? TG_OK : drop(c, c->out[0], c->in[0], false);
+    return ((const dropout_params *)c->params)->identity ? TG_OK : drop(c, c->out[0], c->input[0], false);
 }
 
 /* Backward draws the same numbers again, so nothing is saved. */
@@ -66,26 +66,26 @@ static tg_tensor *drop_again(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(dropout_vjp, drop_again(t, n, g))
 
 static const tg_sample dropout_samples[] = {
-    {.note = "some", .params = &(const dropout_params){.p = 0.3}, .n_in = 1, .in = {TG_S(4, 5)}},
-    {.note = "most", .params = &(const dropout_params){.p = 0.9}, .n_in = 1, .in = {TG_S(3, 2, 5)}},
-    {.note = "none: a view", .params = &(const dropout_params){.p = 0}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "some", .params = &(const dropout_params){.p = 0.3}, .n_in = 1, .input = {TG_S(4, 5)}},
+    {.note = "most", .params = &(const dropout_params){.p = 0.9}, .n_in = 1, .input = {TG_S(3, 2, 5)}},
+    {.note = "none: a view", .params = &(const dropout_params){.p = 0}, .n_in = 1, .input = {TG_S(3, 4)}},
     {.note = "transposed", .params = &(const dropout_params){.p = 0.5}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
     {.note = "strided", .params = &(const dropout_params){.p = 0.5}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
     {.note = "equal rows, own draws", .params = &(const dropout_params){.p = 0.5}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "scalar", .params = &(const dropout_params){.p = 0.2}, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "one element", .params = &(const dropout_params){.p = 0.2}, .n_in = 1, .in = {TG_S(1, 1)}},
-    {.note = "empty", .params = &(const dropout_params){.p = 0.2}, .n_in = 1, .in = {TG_S(0, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "scalar", .params = &(const dropout_params){.p = 0.2}, .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "one element", .params = &(const dropout_params){.p = 0.2}, .n_in = 1, .input = {TG_S(1, 1)}},
+    {.note = "empty", .params = &(const dropout_params){.p = 0.2}, .n_in = 1, .input = {TG_S(0, 3)}},
     {.note = "p = 1", .params = &(const dropout_params){.p = 1}, .n_in = 1,
-     .in = {TG_S(2)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(2)}, .refused = TG_ERR_ARGUMENT},
     {.note = "negative p", .params = &(const dropout_params){.p = -0.1}, .n_in = 1,
-     .in = {TG_S(2)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(2)}, .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = &(const dropout_params){.p = 0.1}, .n_in = 1,
-     .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
     {.note = "4 M elements", .params = &(const dropout_params){.p = 0.1}, .n_in = 1,
-     .in = {TG_S(2048, 2048)}, .bench = true},
+     .input = {TG_S(2048, 2048)}, .bench = true},
 };
 
 static const tg_field dropout_fields[] = {
@@ -129,11 +129,11 @@ static tg_status take_rows(tg_call *c) {
     dropout_params *p = c->params;
     if (!c->ctx->keys.depth)
         return tg_call_fail(c, TG_ERR_STATE, "no key is open; call tg_key_open first, or use tg_dropout");
-    return tg_is_keyed(c->ctx) ? tg_draws_take_rows(c, c->in[0], &p->draws, &p->width) : take_draws(c);
+    return tg_is_keyed(c->ctx) ? tg_draws_take_rows(c, c->input[0], &p->draws, &p->width) : take_draws(c);
 }
 
 static tg_status dropout_rows_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0], *rows = c->in[1];
+    const tg_tensor *x = c->input[0], *rows = c->input[1];
     if (rows->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "rows is %s; it must be i64", tg_dtype_name((tg_dtype)rows->dtype));
     if (x->ndim == 0 || rows->ndim != 1 || rows->shape[0] != x->shape[0])
@@ -149,7 +149,7 @@ static tg_status dropout_rows_infer(tg_call *c) {
  * index that is out of range. */
 static tg_status check_rows(tg_call *c, int64_t width) {
     const int64_t most = TG_DRAW_ROWS / width, none = 0;
-    const tg_tensor *rows = c->in[1];
+    const tg_tensor *rows = c->input[1];
     int64_t bad = 0;
     const tg_tensor *read = tg_call_temp(c, TG_I64, 1, rows->shape);
     if (!tg_ok(c->ctx) || rows->numel == 0) return c->ctx->run.status;
@@ -177,23 +177,24 @@ TG_VJP(dropout_rows_vjp, drop_rows_again(t, n, g))
     &(const dropout_params){.p = 0.4, .width = (columns), .drawn = true, \
                             .draws = {.n = 2, .extent = {1, (columns)}, .stride = {(columns), 1}}}
 static const tg_sample dropout_rows_samples[] = {
-    {.note = "matrix", .params = ROWS_OF(5), .n_in = 2, .in = {TG_S(6, 5), TG_S_INDEX(9, 6)}},
+    {.note = "matrix", .params = ROWS_OF(5), .n_in = 2, .input = {TG_S(6, 5), TG_S_INDEX(9, 6)}},
     {.note = "transposed", .params = ROWS_OF(4), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_INDEX(99, 3)}},
-    {.note = "cube", .params = ROWS_OF(6), .n_in = 2, .in = {TG_S(4, 2, 3), TG_S_INDEX(9, 4)}},
-    {.note = "column", .params = ROWS_OF(1), .n_in = 2, .in = {TG_S(7), TG_S_INDEX(40, 7)}},
-    {.note = "empty", .params = ROWS_OF(3), .n_in = 2, .in = {TG_S(0, 3), TG_S_INDEX(9, 0)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_INDEX(99, 3)}},
+    {.note = "cube", .params = ROWS_OF(6), .n_in = 2, .input = {TG_S(4, 2, 3), TG_S_INDEX(9, 4)}},
+    {.note = "column", .params = ROWS_OF(1), .n_in = 2, .input = {TG_S(7), TG_S_INDEX(40, 7)}},
+    {.note = "empty", .params = ROWS_OF(3), .n_in = 2, .input = {TG_S(0, 3), TG_S_INDEX(9, 0)}},
     {.note = "none: a view", .params = &(const dropout_params){.p = 0}, .n_in = 2,
-     .in = {TG_S(3, 4), TG_S_INDEX(9, 3)}},
-    {.note = "no key", .params = &(const dropout_params){.p = 0.3}, .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(9, 3)},
+     .input = {TG_S(3, 4), TG_S_INDEX(9, 3)}},
+    {.note = "no key", .params = &(const dropout_params){.p = 0.3}, .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(9, 3)},
      .refused = TG_ERR_STATE},
     {.note = "fewer rows", .params = &(const dropout_params){.p = 0.3}, .n_in = 2,
-     .in = {TG_S(3, 4), TG_S_INDEX(9, 2)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3, 4), TG_S_INDEX(9, 2)}, .refused = TG_ERR_SHAPE},
     {.note = "p = 1", .params = &(const dropout_params){.p = 1}, .n_in = 2,
-     .in = {TG_S(2), TG_S_INDEX(9, 2)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "rows of another dtype", .params = &(const dropout_params){.p = 0.3}, .n_in = 2, .in = {TG_S(2), TG_S(2)},
+     .input = {TG_S(2), TG_S_INDEX(9, 2)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "rows of another dtype", .params = &(const dropout_params){.p = 0.3}, .n_in = 2, .input = {TG_S(2),
+                                                                                                        TG_S(2)},
      .refused = TG_ERR_DTYPE},
-    {.note = "4 M elements", .params = ROWS_OF(2048), .n_in = 2, .in = {TG_S(2048, 2048), TG_S_INDEX(4096, 2048)},
+    {.note = "4 M elements", .params = ROWS_OF(2048), .n_in = 2, .input = {TG_S(2048, 2048), TG_S_INDEX(4096, 2048)},
      .bench = true},
 };
 

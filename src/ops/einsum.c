@@ -98,21 +98,21 @@ static tg_status parse(tg_call *c, einsum_params *p) {
 static int64_t size_of(const tg_call *c, char label) {
     for (int i = A; i <= B; i++)
         for (int d = 0; d < params(c)->of[i].n; d++)
-            if (params(c)->of[i].at[d] == label) return c->in[i]->shape[d];
+            if (params(c)->of[i].at[d] == label) return c->input[i]->shape[d];
     return -1;
 }
 
 static tg_status check_sizes(tg_call *c) {
     for (int i = A; i <= B; i++) {
         const labels *l = &params(c)->of[i];
-        if (l->n != c->in[i]->ndim)
+        if (l->n != c->input[i]->ndim)
             return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %s but %s in the equation; the counts must be equal",
-                                i, tg_count(c->in[i]->ndim, "dim").text, tg_count(l->n, "label").text);
+                                i, tg_count(c->input[i]->ndim, "dim").text, tg_count(l->n, "label").text);
         for (int d = 0; d < l->n; d++) {
             int64_t size = size_of(c, l->at[d]);
-            if (c->in[i]->shape[d] != size)
+            if (c->input[i]->shape[d] != size)
                 return tg_call_fail(c, TG_ERR_SHAPE, "label %c has size %lld in one place and %lld in another; the "
-                                    "sizes must be equal", l->at[d], (long long)size, (long long)c->in[i]->shape[d]);
+                                    "sizes must be equal", l->at[d], (long long)size, (long long)c->input[i]->shape[d]);
         }
     }
     return TG_OK;
@@ -165,7 +165,7 @@ static tg_status labeled_infer(tg_call *c) {
     TG_TRY(declare_roles(c));
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
-    return tg_call_out(c, 0, (tg_dtype)c->in[0]->dtype, p->of[Y].n, shape);
+    return tg_call_out(c, 0, (tg_dtype)c->input[0]->dtype, p->of[Y].n, shape);
 }
 
 static tg_status einsum_infer(tg_call *c) {
@@ -258,7 +258,7 @@ static tg_status multiply(tg_call *c, const operand *y, const operand *p, const 
     add_axes(&all, y->l, NULL, NULL);
     tg_array to = along(y->x, y->l, &all, NULL, &ey);
     const tg_array in[] = {along(p->x, p->l, &all, to.shape, &ep), along(q->x, q->l, &all, to.shape, &eq)};
-    return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
 }
 
 /* Makes o->x a view with the axes as its dims. If the strides allow it, merges these dims to the three dims size[]:
@@ -371,16 +371,16 @@ static tg_status sum_products(tg_call *c, const tg_tensor *to, const labels *ly,
 
 static tg_status einsum_forward(tg_call *c) {
     const labels *of = params(c)->of;
-    return sum_products(c, c->out[0], &of[Y], c->in[0], &of[A], c->in[1], &of[B], false);
+    return sum_products(c, c->out[0], &of[Y], c->input[0], &of[A], c->input[1], &of[B], false);
 }
 
 static tg_status einsum_backward(tg_call *c) {
     const labels *of = params(c)->of;
     const tg_tensor *g = c->gout[0];
     if (c->gin_mode[0] != TG_GRAD_NONE)
-        TG_TRY(sum_products(c, c->gin[0], &of[A], g, &of[Y], c->in[1], &of[B], tg_adds(c, 0)));
+        TG_TRY(sum_products(c, c->gin[0], &of[A], g, &of[Y], c->input[1], &of[B], tg_adds(c, 0)));
     if (c->gin_mode[1] == TG_GRAD_NONE) return TG_OK;
-    return sum_products(c, c->gin[1], &of[B], c->in[0], &of[A], g, &of[Y], tg_adds(c, 1));
+    return sum_products(c, c->gin[1], &of[B], c->input[0], &of[A], g, &of[Y], tg_adds(c, 1));
 }
 
 /* ---- The same computation as recorded ops ---- */
@@ -414,51 +414,51 @@ static int64_t einsum_flops(const tg_node *n) {
 
 #define EQUATION(text) &(const einsum_params){.equation = (text)}
 static const tg_sample einsum_samples[] = {
-    {.note = "matrices", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(4, 5)}},
-    {.note = "without a result", .params = EQUATION("bA, aA"), .n_in = 2, .in = {TG_S(3, 4), TG_S(2, 4)}},
+    {.note = "matrices", .params = EQUATION("ij,jk->ik"), .n_in = 2, .input = {TG_S(3, 4), TG_S(4, 5)}},
+    {.note = "without a result", .params = EQUATION("bA, aA"), .n_in = 2, .input = {TG_S(3, 4), TG_S(2, 4)}},
     {.note = "attention scores", .params = EQUATION("bqhd,bkhd->bhqk"), .n_in = 2,
-     .in = {TG_S(2, 3, 2, 4), TG_S(2, 5, 2, 4)}},
+     .input = {TG_S(2, 3, 2, 4), TG_S(2, 5, 2, 4)}},
     {.note = "result in another order", .params = EQUATION("bij,bjk->kib"), .n_in = 2,
-     .in = {TG_S(2, 3, 4), TG_S(2, 4, 5)}},
+     .input = {TG_S(2, 3, 4), TG_S(2, 4, 5)}},
     {.note = "two contracted, crossed", .params = EQUATION("ijk,kjl->li"), .n_in = 2,
-     .in = {TG_S(2, 3, 4), TG_S(4, 3, 2)}},
-    {.note = "all contracted", .params = EQUATION("ij,ij->"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
-    {.note = "products alone", .params = EQUATION("ij,ij->ji"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
-    {.note = "outer", .params = EQUATION("ij,k->kij"), .n_in = 2, .in = {TG_S(2, 3), TG_S(4)}},
-    {.note = "lone labels", .params = EQUATION("ijk,jl->i"), .n_in = 2, .in = {TG_S(2, 3, 4), TG_S(3, 5)}},
+     .input = {TG_S(2, 3, 4), TG_S(4, 3, 2)}},
+    {.note = "all contracted", .params = EQUATION("ij,ij->"), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "products alone", .params = EQUATION("ij,ij->ji"), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "outer", .params = EQUATION("ij,k->kij"), .n_in = 2, .input = {TG_S(2, 3), TG_S(4)}},
+    {.note = "lone labels", .params = EQUATION("ijk,jl->i"), .n_in = 2, .input = {TG_S(2, 3, 4), TG_S(3, 5)}},
     {.note = "lone labels, nothing contracted", .params = EQUATION("ij,kl->k"), .n_in = 2,
-     .in = {TG_S(2, 3), TG_S(4, 2)}},
-    {.note = "one label lone", .params = EQUATION("ij,jk->k"), .n_in = 2, .in = {TG_S(3, 4), TG_S(4, 2)}},
-    {.note = "diagonal", .params = EQUATION("ii,ij->ij"), .n_in = 2, .in = {TG_S(3, 3), TG_S(3, 2)}},
+     .input = {TG_S(2, 3), TG_S(4, 2)}},
+    {.note = "one label lone", .params = EQUATION("ij,jk->k"), .n_in = 2, .input = {TG_S(3, 4), TG_S(4, 2)}},
+    {.note = "diagonal", .params = EQUATION("ii,ij->ij"), .n_in = 2, .input = {TG_S(3, 3), TG_S(3, 2)}},
     {.note = "diagonals contracted", .params = EQUATION("iij,ikk->jk"), .n_in = 2,
-     .in = {TG_S(3, 3, 2), TG_S(3, 2, 2)}},
-    {.note = "trace times a number", .params = EQUATION("ii,->"), .n_in = 2, .in = {TG_S(4, 4), TG_S_SCALAR}},
+     .input = {TG_S(3, 3, 2), TG_S(3, 2, 2)}},
+    {.note = "trace times a number", .params = EQUATION("ii,->"), .n_in = 2, .input = {TG_S(4, 4), TG_S_SCALAR}},
     {.note = "transposed, strided", .params = EQUATION("ij,jk->ki"), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4, 5)}},
     {.note = "expanded", .params = EQUATION("bij,bkj->bik"), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4), TG_S(2, 5, 4)}},
-    {.note = "one with itself", .params = EQUATION("ij,kj->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4), TG_S(2, 5, 4)}},
+    {.note = "one with itself", .params = EQUATION("ij,kj->ik"), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)},
      .aliases = true},
-    {.note = "scalars", .params = EQUATION(",->"), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "size 1", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(1, 1), TG_S(1, 1)}},
-    {.note = "of nothing: zeros", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(2, 0), TG_S(0, 3)}},
-    {.note = "empty", .params = EQUATION("bij,bjk->bik"), .n_in = 2, .in = {TG_S(0, 2, 3), TG_S(0, 3, 2)}},
-    {.note = "ellipsis", .params = EQUATION("...ij,jk->ik"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+    {.note = "scalars", .params = EQUATION(",->"), .n_in = 2, .input = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "size 1", .params = EQUATION("ij,jk->ik"), .n_in = 2, .input = {TG_S(1, 1), TG_S(1, 1)}},
+    {.note = "of nothing: zeros", .params = EQUATION("ij,jk->ik"), .n_in = 2, .input = {TG_S(2, 0), TG_S(0, 3)}},
+    {.note = "empty", .params = EQUATION("bij,bjk->bik"), .n_in = 2, .input = {TG_S(0, 2, 3), TG_S(0, 3, 2)}},
+    {.note = "ellipsis", .params = EQUATION("...ij,jk->ik"), .n_in = 2, .input = {TG_S(2, 2), TG_S(2, 2)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "one operand", .params = EQUATION("ij->ji"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+    {.note = "one operand", .params = EQUATION("ij->ji"), .n_in = 2, .input = {TG_S(2, 2), TG_S(2, 2)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "no operand has it", .params = EQUATION("ij,jk->iz"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+    {.note = "no operand has it", .params = EQUATION("ij,jk->iz"), .n_in = 2, .input = {TG_S(2, 2), TG_S(2, 2)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "twice in the result", .params = EQUATION("ij,jk->ii"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+    {.note = "twice in the result", .params = EQUATION("ij,jk->ii"), .n_in = 2, .input = {TG_S(2, 2), TG_S(2, 2)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "sizes differ", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)},
+    {.note = "sizes differ", .params = EQUATION("ij,jk->ik"), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "too few labels", .params = EQUATION("i,jk->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)},
+    {.note = "too few labels", .params = EQUATION("i,jk->ik"), .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "integers", .params = EQUATION("i,i->"), .n_in = 2, .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)},
+    {.note = "integers", .params = EQUATION("i,i->"), .n_in = 2, .input = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)},
      .refused = TG_ERR_DTYPE},
     {.note = "big", .params = EQUATION("bqhd,bkhd->bhqk"), .n_in = 2,
-     .in = {TG_S(4, 256, 8, 64), TG_S(4, 256, 8, 64)}, .bench = true},
+     .input = {TG_S(4, 256, 8, 64), TG_S(4, 256, 8, 64)}, .bench = true},
 };
 
 static const tg_field einsum_fields[] = {
@@ -483,9 +483,9 @@ tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *
 
 static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
     einsum_params *p = c->params;
-    if (c->in[0]->ndim != 1 || c->in[1]->ndim != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %s; both must be vectors", c->in[0]->ndim,
-                            tg_count(c->in[1]->ndim, "dim").text);
+    if (c->input[0]->ndim != 1 || c->input[1]->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %s; both must be vectors", c->input[0]->ndim,
+                            tg_count(c->input[1]->ndim, "dim").text);
     p->of[A] = a;
     p->of[B] = b;
     p->of[Y] = y;
@@ -500,26 +500,27 @@ static tg_status dot_infer(tg_call *c) { return vectors_infer(c, (labels){1, "i"
 
 #define NO_LABELS &(const einsum_params){.equation = NULL}
 #define VECTOR_SAMPLES(n_)                                                                                             \
-    {.note = "vectors", .params = NO_LABELS, .n_in = 2, .in = {TG_S(5), TG_S(n_)}},                                    \
+    {.note = "vectors", .params = NO_LABELS, .n_in = 2, .input = {TG_S(5), TG_S(n_)}},                                 \
     {.note = "strided, expanded", .params = NO_LABELS, .n_in = 2,                                                      \
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 5), TG_S_AS(TG_SAMPLE_EXPANDED, n_)}},                                          \
-    {.note = "one with itself", .params = NO_LABELS, .n_in = 2, .in = {TG_S(4), TG_S(4)}, .aliases = true},            \
-    {.note = "size 1", .params = NO_LABELS, .n_in = 2, .in = {TG_S(1), TG_S(1)}},                                      \
-    {.note = "empty", .params = NO_LABELS, .n_in = 2, .in = {TG_S(0), TG_S(0)}},                                       \
-    {.note = "a matrix", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3, 3), TG_S(3)}, .refused = TG_ERR_SHAPE},        \
-    {.note = "a scalar", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3), TG_S_SCALAR}, .refused = TG_ERR_SHAPE},       \
-    {.note = "integers", .params = NO_LABELS, .n_in = 2, .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)},                   \
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 5), TG_S_AS(TG_SAMPLE_EXPANDED, n_)}},                                       \
+    {.note = "one with itself", .params = NO_LABELS, .n_in = 2, .input = {TG_S(4), TG_S(4)}, .aliases = true},         \
+    {.note = "size 1", .params = NO_LABELS, .n_in = 2, .input = {TG_S(1), TG_S(1)}},                                   \
+    {.note = "empty", .params = NO_LABELS, .n_in = 2, .input = {TG_S(0), TG_S(0)}},                                    \
+    {.note = "a matrix", .params = NO_LABELS, .n_in = 2, .input = {TG_S(3, 3), TG_S(3)}, .refused = TG_ERR_SHAPE},     \
+    {.note = "a scalar", .params = NO_LABELS, .n_in = 2, .input = {TG_S(3), TG_S_SCALAR}, .refused = TG_ERR_SHAPE},    \
+    {.note = "integers", .params = NO_LABELS, .n_in = 2, .input = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)},                \
      .refused = TG_ERR_DTYPE},                                                                                         \
-    {.note = "other dtypes", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE}
+    {.note = "other dtypes", .params = NO_LABELS, .n_in = 2, .input = {TG_S(3), TG_S_INDEX(4, 3)},                     \
+     .refused = TG_ERR_DTYPE}
 
 static const tg_sample outer_samples[] = {
     VECTOR_SAMPLES(3),
-    {.note = "big", .params = NO_LABELS, .n_in = 2, .in = {TG_S(1024), TG_S(1024)}, .bench = true},
+    {.note = "big", .params = NO_LABELS, .n_in = 2, .input = {TG_S(1024), TG_S(1024)}, .bench = true},
 };
 static const tg_sample dot_samples[] = {
     VECTOR_SAMPLES(5),
-    {.note = "sizes differ", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3), TG_S(4)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = NO_LABELS, .n_in = 2, .in = {TG_S(1048576), TG_S(1048576)}, .bench = true},
+    {.note = "sizes differ", .params = NO_LABELS, .n_in = 2, .input = {TG_S(3), TG_S(4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = NO_LABELS, .n_in = 2, .input = {TG_S(1048576), TG_S(1048576)}, .bench = true},
 };
 
 #define VECTORS(name_, text)                                                                                       \

@@ -17,12 +17,12 @@ enum { X = TG_NORM_X, W, B };
 /* Describes the normalization. */
 static tg_channel_norm norm_of(const tg_call *c) {
     const group_norm_params *p = c->params;
-    return tg_channel_norm_of(c->in[X], p->groups, 1u << 2 | 1u << 3, p->eps);
+    return tg_channel_norm_of(c->input[X], p->groups, 1u << 2 | 1u << 3, p->eps);
 }
 
 static tg_status group_norm_infer(tg_call *c) {
     const group_norm_params *p = c->params;
-    const tg_tensor *x = c->in[X];
+    const tg_tensor *x = c->input[X];
     TG_TRY(tg_need_float(c, X));
     if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "x has too few dims; it must be [n, c, ..] with 2 or more");
     if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
@@ -35,13 +35,13 @@ static tg_status group_norm_infer(tg_call *c) {
     const tg_channel_norm k = norm_of(c);
     TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(tg_call_role(c, X, 0, 0));
-    if (c->in[W]) TG_TRY(tg_call_linear(c, 1u << W | 1u << B)); /* jointly linear in w and b */
+    if (c->input[W]) TG_TRY(tg_call_linear(c, 1u << W | 1u << B)); /* jointly linear in w and b */
     return tg_infer_same(c);
 }
 
 static tg_status group_norm_forward(tg_call *c) {
     const tg_channel_norm k = norm_of(c);
-    tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
+    tg_tensor *x = tg_norm_inside(c, &k, c->input[X]), *t = tg_norm_temp(c, &k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_norm_moments(c, &k, x, t));
     return tg_norm_apply(c, &k, x, t);
@@ -70,35 +70,35 @@ TG_COMPOSED(group_norm)
 #define GROUPS(n_) &(const group_norm_params){(n_), 1e-5}
 
 static const tg_sample group_norm_samples[] = {
-    {.note = "two groups", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)}},
-    {.note = "one group", .params = GROUPS(1), .n_in = 3, .in = {TG_S(2, 3, 2), TG_S(3), TG_S(3)}},
-    {.note = "a channel each", .params = GROUPS(3), .n_in = 3, .in = {TG_S(2, 3, 4), TG_S(3), TG_S(3)}},
-    {.note = "images", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 2, 3), TG_S(4), TG_S(4)}},
-    {.note = "channels alone", .params = GROUPS(2), .n_in = 3, .in = {TG_S(3, 6), TG_S(6), TG_S(6)}},
-    {.note = "no weights", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "no bias", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S_ABSENT}},
-    {.note = "bias alone", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S_ABSENT, TG_S(4)}},
+    {.note = "two groups", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "one group", .params = GROUPS(1), .n_in = 3, .input = {TG_S(2, 3, 2), TG_S(3), TG_S(3)}},
+    {.note = "a channel each", .params = GROUPS(3), .n_in = 3, .input = {TG_S(2, 3, 4), TG_S(3), TG_S(3)}},
+    {.note = "images", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 2, 3), TG_S(4), TG_S(4)}},
+    {.note = "channels alone", .params = GROUPS(2), .n_in = 3, .input = {TG_S(3, 6), TG_S(6), TG_S(6)}},
+    {.note = "no weights", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "no bias", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S(4), TG_S_ABSENT}},
+    {.note = "bias alone", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S_ABSENT, TG_S(4)}},
     {.note = "transposed", .params = GROUPS(2), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3), TG_S(4), TG_S(4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3), TG_S(4), TG_S(4)}},
     {.note = "strided", .params = GROUPS(2), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 4, 3), TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 4, 3), TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
     {.note = "equal members", .params = GROUPS(2), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 4, 3), TG_S(4), TG_S(4)}},
-    {.note = "far from zero", .params = GROUPS(2), .n_in = 3, .in = {TG_S_IN(100, 102, 2, 4, 3), TG_S(4), TG_S(4)}},
-    {.note = "empty batch", .params = GROUPS(2), .n_in = 3, .in = {TG_S(0, 4, 3), TG_S(4), TG_S(4)}},
-    {.note = "no places", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 0), TG_S(4), TG_S(4)}},
-    {.note = "uneven groups", .params = GROUPS(3), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "far from zero", .params = GROUPS(2), .n_in = 3, .input = {TG_S_IN(100, 102, 2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "empty batch", .params = GROUPS(2), .n_in = 3, .input = {TG_S(0, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "no places", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 0), TG_S(4), TG_S(4)}},
+    {.note = "uneven groups", .params = GROUPS(3), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "no groups", .params = GROUPS(0), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
+    {.note = "no groups", .params = GROUPS(0), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "no channels", .params = GROUPS(1), .n_in = 3, .in = {TG_S(4), TG_S_ABSENT, TG_S_ABSENT},
+    {.note = "no channels", .params = GROUPS(1), .n_in = 3, .input = {TG_S(4), TG_S_ABSENT, TG_S_ABSENT},
      .refused = TG_ERR_SHAPE},
-    {.note = "w of another size", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(3), TG_S(4)},
+    {.note = "w of another size", .params = GROUPS(2), .n_in = 3, .input = {TG_S(2, 4, 3), TG_S(3), TG_S(4)},
      .refused = TG_ERR_SHAPE},
     {.note = "negative eps", .params = &(const group_norm_params){2, -1}, .n_in = 3,
-     .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(2, 4, 3), TG_S(4), TG_S(4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "32 images of 64 channels", .params = GROUPS(8), .n_in = 3,
-     .in = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64)}, .bench = true},
+     .input = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64)}, .bench = true},
 };
 
 static const tg_field group_norm_fields[] = {

@@ -17,18 +17,18 @@ static tg_status gumbel_infer(tg_call *c) {
     TG_TRY(tg_infer_float(c));
     if (p->classes) TG_TRY(tg_need_dim(c, 0, &p->dim));
     /* Logits are multiplied by 1 / tau in the accumulation dtype, so 1 / tau must be finite there. */
-    double most = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
+    double most = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
     if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be finite and above 0, and 1 / tau finite too",
                             p->tau);
-    p->draws = tg_call_draws(c, c->in[0]);
+    p->draws = tg_call_draws(c, c->input[0]);
     return c->ctx->run.status;
 }
 
 /* Computes -ln(-ln(u)). u is the midpoint of one of 2^24 intervals of [0, 1], also for float64. So it is neither 0
  * nor 1, and the noise differs between dtypes only by rounding. */
 static tg_status gumbel_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     tg_tensor *u = tg_call_temp(c, TG_F32, x->ndim, x->shape), *v = tg_call_temp(c, wide, x->ndim, x->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -45,23 +45,23 @@ static const gumbel_params plain = {.classes = false};
 
 #define CLASSES(tau_, dim_) &(const gumbel_params){.classes = true, .tau = (tau_), .dim = (dim_)}
 static const tg_sample gumbel_samples[] = {
-    {.note = "matrix", .params = &plain, .n_in = 1, .in = {TG_S(4, 5)}},
-    {.note = "cube", .params = &plain, .n_in = 1, .in = {TG_S(3, 2, 5)}},
-    {.note = "transposed", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
-    {.note = "strided", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "equal rows, different draws", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "scalar", .params = &plain, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "size 1", .params = &plain, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &plain, .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "integers", .params = &plain, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "for classes", .params = CLASSES(0.5, -1), .n_in = 1, .in = {TG_S(2, 3)}},
+    {.note = "matrix", .params = &plain, .n_in = 1, .input = {TG_S(4, 5)}},
+    {.note = "cube", .params = &plain, .n_in = 1, .input = {TG_S(3, 2, 5)}},
+    {.note = "transposed", .params = &plain, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "strided", .params = &plain, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "equal rows, different draws", .params = &plain, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "scalar", .params = &plain, .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "size 1", .params = &plain, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &plain, .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "integers", .params = &plain, .n_in = 1, .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "for classes", .params = CLASSES(0.5, -1), .n_in = 1, .input = {TG_S(2, 3)}},
     {.note = "for classes along a dim that x does not have", .params = CLASSES(0.5, 2), .n_in = 1,
-     .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "tau 0", .params = CLASSES(0, -1), .n_in = 1, .in = {TG_S(2, 3)},
+     .input = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "tau 0", .params = CLASSES(0, -1), .n_in = 1, .input = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "tau without a reciprocal", .params = CLASSES(1e-310, -1), .n_in = 1, .in = {TG_S(2, 3)},
+    {.note = "tau without a reciprocal", .params = CLASSES(1e-310, -1), .n_in = 1, .input = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "big", .params = &plain, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "big", .params = &plain, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_gumbel = {
@@ -103,13 +103,13 @@ static tg_status gumbel_softmax_compose(tg_tape *t, const void *params, tg_tenso
 
 #define SOFT(tau_, dim_) &(const gumbel_softmax_params){.tau = (tau_), .dim = (dim_)}
 static const tg_sample gumbel_softmax_samples[] = {
-    {.note = "rows", .params = SOFT(1, -1), .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "columns, colder", .params = SOFT(0.5, 0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
-    {.note = "strided", .params = SOFT(2, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3)}},
-    {.note = "empty", .params = SOFT(1, 1), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "no such dim", .params = SOFT(1, 2), .n_in = 1, .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "tau 0", .params = SOFT(0, -1), .n_in = 1, .in = {TG_S(2, 3)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "big", .params = SOFT(1, -1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "rows", .params = SOFT(1, -1), .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "columns, colder", .params = SOFT(0.5, 0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
+    {.note = "strided", .params = SOFT(2, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3)}},
+    {.note = "empty", .params = SOFT(1, 1), .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "no such dim", .params = SOFT(1, 2), .n_in = 1, .input = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "tau 0", .params = SOFT(0, -1), .n_in = 1, .input = {TG_S(2, 3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "big", .params = SOFT(1, -1), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field gumbel_softmax_fields[] = {

@@ -47,7 +47,7 @@ static tg_status put_add(tg_call *c, tg_array dst, tg_array src, tg_array index,
 
 /* Checks that the index has as many dims as x, and is no larger than x in each dim other than `dim`. */
 static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (index->ndim != x->ndim)
         return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must have %d, as input 0 does",
                             tg_count(index->ndim, "dim").text, x->ndim);
@@ -61,7 +61,7 @@ static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
 /* States that each dim other than `dim` may be sharded (tg_call_role), if the index has the same size there as x. Along
  * `dim` the op may reach any element of x. */
 static tg_status declare_free(tg_call *c, int dim) {
-    const tg_tensor *x = c->in[0], *index = c->in[1];
+    const tg_tensor *x = c->input[0], *index = c->input[1];
     for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
         if (d != dim && index->shape[d] == x->shape[d])
             for (int i = 0; i < c->n_in; i++) TG_TRY(tg_call_role(c, i, d, d));
@@ -72,7 +72,7 @@ static tg_status declare_free(tg_call *c, int dim) {
 
 static tg_status gather_infer(tg_call *c) {
     int *dim = &((index_params *)c->params)->dim;
-    const tg_tensor *x = c->in[0], *index = c->in[1];
+    const tg_tensor *x = c->input[0], *index = c->input[1];
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(need_inside(c, index, *dim));
@@ -84,16 +84,16 @@ static tg_status gather_infer(tg_call *c) {
 static tg_status gather_forward(tg_call *c) {
     int dim = ((const index_params *)c->params)->dim;
     tg_extent e;
-    tg_array x = tg_array_narrow(tg_array_of(c->in[0]), c->in[1]->shape, dim, &e);
-    return take(c, tg_array_of(c->out[0]), x, tg_array_of(c->in[1]), dim);
+    tg_array x = tg_array_narrow(tg_array_of(c->input[0]), c->input[1]->shape, dim, &e);
+    return take(c, tg_array_of(c->out[0]), x, tg_array_of(c->input[1]), dim);
 }
 
 static tg_status gather_backward(tg_call *c) {
     int dim = ((const index_params *)c->params)->dim;
     tg_extent e;
     TG_TRY(tg_op_zero(c, 0));
-    tg_array gx = tg_array_narrow(tg_array_of(c->gin[0]), c->in[1]->shape, dim, &e);
-    return put_add(c, gx, tg_array_of(c->gout[0]), tg_array_of(c->in[1]), dim);
+    tg_array gx = tg_array_narrow(tg_array_of(c->gin[0]), c->input[1]->shape, dim, &e);
+    return put_add(c, gx, tg_array_of(c->gout[0]), tg_array_of(c->input[1]), dim);
 }
 
 /* Returns the gradient of x: zeros with g added at the index. */
@@ -105,27 +105,27 @@ static tg_tensor *put_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, tg_te
 TG_VJP(gather_vjp, put_gradient(t, n, g, tg_node_in(n)[1]))
 
 static const tg_sample gather_samples[] = {
-    {.note = "columns", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4)}},
+    {.note = "columns", .params = &(const index_params){1}, .n_in = 2, .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 4)}},
     {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S(4, 5), TG_S_INDEX(4, 6, 2)}},
+     .input = {TG_S(4, 5), TG_S_INDEX(4, 6, 2)}},
     {.note = "transposed", .params = &(const index_params){-1}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), INDEX_AS(TG_SAMPLE_TRANSPOSED, 5, 3, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), INDEX_AS(TG_SAMPLE_TRANSPOSED, 5, 3, 2)}},
     {.note = "strided, middle", .params = &(const index_params){1}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_INDEX(3, 2, 5, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_INDEX(3, 2, 5, 3)}},
     {.note = "expanded, int32", .params = &(const index_params){1}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), INDEX_I32(5, 3, 2)}},
-    {.note = "size 1", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(1), TG_S_INDEX(1, 1)}},
-    {.note = "nothing", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 0)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), INDEX_I32(5, 3, 2)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 2, .input = {TG_S(1), TG_S_INDEX(1, 1)}},
+    {.note = "nothing", .params = &(const index_params){1}, .n_in = 2, .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 0)}},
     {.note = "index not whole", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S(3), TG_S(3)}, .refused = TG_ERR_DTYPE},
-    {.note = "index larger", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 4, 2)},
+     .input = {TG_S(3), TG_S(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "index larger", .params = &(const index_params){1}, .n_in = 2, .input = {TG_S(3, 5), TG_S_INDEX(5, 4, 2)},
      .refused = TG_ERR_SHAPE},
     {.note = "out of range", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S(3), INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S(3), INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
     {.note = "negative", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S(3), INDEX_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S(3), INDEX_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
     {.note = "big", .params = &(const index_params){1}, .n_in = 2,
-     .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024)}, .bench = true},
+     .input = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024)}, .bench = true},
 };
 
 static const tg_field index_fields[] = {
@@ -149,7 +149,7 @@ tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
 
 static tg_status scatter_add_infer(tg_call *c) {
     int *dim = &((index_params *)c->params)->dim;
-    const tg_tensor *index = c->in[1], *src = c->in[2];
+    const tg_tensor *index = c->input[1], *src = c->input[2];
     TG_TRY(tg_need_number(c, 0));
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_same_dtype(c, 0, 2));
@@ -167,9 +167,9 @@ static tg_status scatter_add_forward(tg_call *c) {
     int dim = ((const index_params *)c->params)->dim;
     tg_extent e;
     tg_array y = tg_array_of(c->out[0]);
-    TG_TRY(tg_op_copy(c, y, tg_array_of(c->in[0]), false));
-    y = tg_array_narrow(y, c->in[1]->shape, dim, &e);
-    return put_add(c, y, tg_array_of(c->in[2]), tg_array_of(c->in[1]), dim);
+    TG_TRY(tg_op_copy(c, y, tg_array_of(c->input[0]), false));
+    y = tg_array_narrow(y, c->input[1]->shape, dim, &e);
+    return put_add(c, y, tg_array_of(c->input[2]), tg_array_of(c->input[1]), dim);
 }
 
 static tg_status scatter_add_backward(tg_call *c) {
@@ -180,8 +180,8 @@ static tg_status scatter_add_backward(tg_call *c) {
     if (!read) return TG_OK;
     if (tg_adds(c, 2)) read = tg_call_temp(c, (tg_dtype)g->dtype, read->ndim, read->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    tg_array from = tg_array_narrow(tg_array_of(g), c->in[1]->shape, dim, &e);
-    TG_TRY(take(c, tg_array_of(read), from, tg_array_of(c->in[1]), dim));
+    tg_array from = tg_array_narrow(tg_array_of(g), c->input[1]->shape, dim, &e);
+    TG_TRY(take(c, tg_array_of(read), from, tg_array_of(c->input[1]), dim));
     return tg_adds(c, 2) ? tg_op_sum_to(c, 2, read, 1) : TG_OK;
 }
 
@@ -194,25 +194,25 @@ static tg_status scatter_add_vjp(tg_tape *t, const tg_node *n, tg_tensor *const 
 
 static const tg_sample scatter_add_samples[] = {
     {.note = "columns", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
+     .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
     {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},
+     .input = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},
     {.note = "all at one place", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},
+     .input = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},
     {.note = "transposed, strided", .params = &(const index_params){-1}, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
     {.note = "expanded", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "size 1", .params = &(const index_params){0}, .n_in = 3, .in = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},
+     .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 3, .input = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},
     {.note = "nothing", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},
+     .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},
     {.note = "src of another shape", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)},
+     .input = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)},
      .refused = TG_ERR_SHAPE},
     {.note = "out of range", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(3), INDEX_IN(3, 9, 2), TG_S(2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S(3), INDEX_IN(3, 9, 2), TG_S(2)}, .refused = TG_ERR_DATA},
     {.note = "big", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024), TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_scatter_add = {
@@ -232,7 +232,7 @@ tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, t
 
 static tg_status scatter_infer(tg_call *c) {
     int *dim = &((index_params *)c->params)->dim;
-    const tg_tensor *index = c->in[1], *src = c->in[2];
+    const tg_tensor *index = c->input[1], *src = c->input[2];
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_same_dtype(c, 0, 2));
     TG_TRY(tg_need_dim(c, 0, dim));
@@ -248,10 +248,10 @@ static tg_status scatter_forward(tg_call *c) {
     int dim = ((const index_params *)c->params)->dim;
     int64_t bad = 0;
     tg_extent e;
-    tg_array y = tg_array_of(c->out[0]), index = tg_array_of(c->in[1]);
-    TG_TRY(tg_op_copy(c, y, tg_array_of(c->in[0]), false));
-    y = tg_array_narrow(y, c->in[1]->shape, dim, &e);
-    TG_TRY(tg_op_put(c, y, tg_array_of(c->in[2]), index, dim, &bad));
+    tg_array y = tg_array_of(c->out[0]), index = tg_array_of(c->input[1]);
+    TG_TRY(tg_op_copy(c, y, tg_array_of(c->input[0]), false));
+    y = tg_array_narrow(y, c->input[1]->shape, dim, &e);
+    TG_TRY(tg_op_put(c, y, tg_array_of(c->input[2]), index, dim, &bad));
     return tg_op_bad_index(c, bad, index, y.shape[dim]);
 }
 
@@ -264,15 +264,15 @@ static tg_status scatter_back_to_x(tg_call *c, int dim) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(zero), 0));
     TG_TRY(tg_op_copy(c, tg_array_of(rest), tg_array_of(g), false));
-    tg_array to = tg_array_narrow(tg_array_of(rest), c->in[1]->shape, dim, &e);
-    tg_array zeros = tg_array_expand(tg_array_of(zero), g->ndim, c->in[1]->shape, stride);
-    TG_TRY(tg_op_put(c, to, zeros, tg_array_of(c->in[1]), dim, NULL));
+    tg_array to = tg_array_narrow(tg_array_of(rest), c->input[1]->shape, dim, &e);
+    tg_array zeros = tg_array_expand(tg_array_of(zero), g->ndim, c->input[1]->shape, stride);
+    TG_TRY(tg_op_put(c, to, zeros, tg_array_of(c->input[1]), dim, NULL));
     return tg_call_pass(c, 0, rest);
 }
 
 /* Sets *out to the numbers 0, 1, .. along dim, viewed in the index's shape. e is memory for its layout. */
 static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out) {
-    const tg_tensor *index = c->in[1], *numbers = tg_call_temp(c, TG_I64, 1, &index->shape[dim]);
+    const tg_tensor *index = c->input[1], *numbers = tg_call_temp(c, TG_I64, 1, &index->shape[dim]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     memset(e->stride, 0, sizeof e->stride);
     memcpy(e->shape, index->shape, index->ndim * sizeof *index->shape);
@@ -286,7 +286,7 @@ static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out)
  * the same index, and gathers them back: an element that does not get its own number back was overwritten. */
 static tg_status scatter_back_to_src(tg_call *c, int dim) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const tg_tensor *x = c->in[0], *index = c->in[1], *g = c->gout[0];
+    const tg_tensor *x = c->input[0], *index = c->input[1], *g = c->gout[0];
     tg_tensor *last = tg_call_temp(c, TG_I64, x->ndim, x->shape);
     tg_tensor *stays = tg_call_temp(c, TG_I64, index->ndim, index->shape);
     tg_tensor *read = tg_call_temp(c, (tg_dtype)g->dtype, index->ndim, index->shape);
@@ -298,7 +298,7 @@ static tg_status scatter_back_to_src(tg_call *c, int dim) {
     TG_TRY(tg_op_put(c, there, numbers, at, dim, NULL));
     TG_TRY(ops->take(c->ctx, tg_array_of(stays), there, at, dim, NULL));
     const tg_array both[] = {tg_array_of(stays), numbers};
-    TG_TRY(ops->map(c->ctx, TG_FN_eq, tg_array_of(stays), both, 2, (const double[2]){0}, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_eq, tg_array_of(stays), both, 2, (const double[2]){0}, false));
     TG_TRY(ops->take(c->ctx, tg_array_of(read), from, at, dim, NULL));
     const tg_tensor *to = tg_call_gin(c, 2);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -350,34 +350,34 @@ static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 
 static const tg_sample scatter_samples[] = {
     {.note = "columns", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
+     .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
     {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},
+     .input = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},
     {.note = "all at one place: the last", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},
+     .input = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},
     {.note = "many at few places", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(2, 4, 3), TG_S_INDEX(4, 2, 50, 3), TG_S(2, 50, 3)}},
+     .input = {TG_S(2, 4, 3), TG_S_INDEX(4, 2, 50, 3), TG_S(2, 50, 3)}},
     {.note = "transposed, strided", .params = &(const index_params){-1}, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
     {.note = "expanded, int32", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(3, 5), INDEX_I32(5, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+     .input = {TG_S(3, 5), INDEX_I32(5, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
     {.note = "frozen x", .params = &(const index_params){0}, .n_in = 3,
-     .in = {{.shape = TG_S_SHAPE(4), .frozen = true}, TG_S_INDEX(4, 5), TG_S(5)}},
+     .input = {{.shape = TG_S_SHAPE(4), .frozen = true}, TG_S_INDEX(4, 5), TG_S(5)}},
     {.note = "frozen src", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(4), TG_S_INDEX(4, 5), {.shape = TG_S_SHAPE(5), .frozen = true}}},
+     .input = {TG_S(4), TG_S_INDEX(4, 5), {.shape = TG_S_SHAPE(5), .frozen = true}}},
     {.note = "bools", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S_BOOL(4), TG_S_INDEX(4, 5), TG_S_BOOL(5)}},
-    {.note = "size 1", .params = &(const index_params){0}, .n_in = 3, .in = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},
+     .input = {TG_S_BOOL(4), TG_S_INDEX(4, 5), TG_S_BOOL(5)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 3, .input = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},
     {.note = "nothing", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},
+     .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},
     {.note = "src of another shape", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "src of another dtype", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(3), TG_S_INDEX(3, 2), TG_S_INDEX(3, 2)}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S(3), TG_S_INDEX(3, 2), TG_S_INDEX(3, 2)}, .refused = TG_ERR_DTYPE},
     {.note = "out of range", .params = &(const index_params){0}, .n_in = 3,
-     .in = {TG_S(3), INDEX_IN(3, 9, 2), TG_S(2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S(3), INDEX_IN(3, 9, 2), TG_S(2)}, .refused = TG_ERR_DATA},
     {.note = "big", .params = &(const index_params){1}, .n_in = 3,
-     .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024), TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_scatter = {
@@ -396,14 +396,15 @@ tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_te
 
 static tg_status index_select_infer(tg_call *c) {
     int *dim = &((index_params *)c->params)->dim;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
-    if (c->in[1]->ndim != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must be a vector", tg_count(c->in[1]->ndim, "dim").text);
+    if (c->input[1]->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must be a vector", tg_count(c->input[1]->ndim,
+                                                                                           "dim").text);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
-    shape[*dim] = c->in[1]->shape[0];
+    shape[*dim] = c->input[1]->shape[0];
     /* output dim `dim` comes from dim 0 of the index, the other dims come from x */
     for (int d = 0; d < x->ndim; d++) TG_TRY(tg_call_role(c, d == *dim, d == *dim ? 0 : d, d));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
@@ -412,7 +413,7 @@ static tg_status index_select_infer(tg_call *c) {
 /* Views the index in y's shape, repeated along the dims other than dim. */
 static tg_array spread_index(const tg_call *c, tg_array y, int dim, tg_extent *e) {
     uint32_t others = ((1u << y.ndim) - 1) & ~(1u << dim);
-    tg_array index = tg_array_keep(tg_array_of(c->in[1]), y.ndim, others, e);
+    tg_array index = tg_array_keep(tg_array_of(c->input[1]), y.ndim, others, e);
     return tg_array_expand(index, y.ndim, y.shape, e->stride);
 }
 
@@ -420,7 +421,7 @@ static tg_status index_select_forward(tg_call *c) {
     int dim = ((const index_params *)c->params)->dim;
     tg_extent e;
     tg_array y = tg_array_of(c->out[0]);
-    return take(c, y, tg_array_of(c->in[0]), spread_index(c, y, dim, &e), dim);
+    return take(c, y, tg_array_of(c->input[0]), spread_index(c, y, dim, &e), dim);
 }
 
 static tg_status index_select_backward(tg_call *c) {
@@ -441,22 +442,24 @@ static tg_tensor *index_like(tg_tape *t, const tg_node *n, const tg_tensor *g) {
 TG_VJP(index_select_vjp, put_gradient(t, n, g, index_like(t, n, g)))
 
 static const tg_sample index_select_samples[] = {
-    {.note = "rows, some twice", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 7)}},
-    {.note = "columns", .params = &(const index_params){-1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 2)}},
+    {.note = "rows, some twice", .params = &(const index_params){0}, .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(3,
+                                                                                                                 7)}},
+    {.note = "columns", .params = &(const index_params){-1}, .n_in = 2, .input = {TG_S(3, 5), TG_S_INDEX(5, 2)}},
     {.note = "transposed, middle", .params = &(const index_params){1}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_INDEX(3, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_INDEX(3, 5)}},
     {.note = "strided", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3), INDEX_AS(TG_SAMPLE_STRIDED, 4, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3), INDEX_AS(TG_SAMPLE_STRIDED, 4, 3)}},
     {.note = "expanded", .params = &(const index_params){1}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S_INDEX(4, 3)}},
-    {.note = "size 1", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(1), TG_S_INDEX(1, 1)}},
-    {.note = "nothing", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3, 2), TG_S_INDEX(3, 0)}},
-    {.note = "index of two dims", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3), TG_S_INDEX(3, 2, 2)},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S_INDEX(4, 3)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 2, .input = {TG_S(1), TG_S_INDEX(1, 1)}},
+    {.note = "nothing", .params = &(const index_params){0}, .n_in = 2, .input = {TG_S(3, 2), TG_S_INDEX(3, 0)}},
+    {.note = "index of two dims", .params = &(const index_params){0}, .n_in = 2, .input = {TG_S(3), TG_S_INDEX(3, 2,
+                                                                                                               2)},
      .refused = TG_ERR_SHAPE},
     {.note = "out of range", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S(3, 2), INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S(3, 2), INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
     {.note = "big", .params = &(const index_params){0}, .n_in = 2,
-     .in = {TG_S(4096, 256), TG_S_INDEX(4096, 4096)}, .bench = true},
+     .input = {TG_S(4096, 256), TG_S_INDEX(4096, 4096)}, .bench = true},
 };
 
 const tg_op tg_op_index_select = {
@@ -473,7 +476,7 @@ tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) 
 /* ---- embedding ---- */
 
 static tg_status embedding_infer(tg_call *c) {
-    const tg_tensor *table = c->in[0], *ids = c->in[1];
+    const tg_tensor *table = c->input[0], *ids = c->input[1];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
     if (table->ndim != 2)
@@ -501,8 +504,8 @@ static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e
 
 /* Sets *out to the n ids as [n, h], repeated along h. */
 static tg_status ids_of(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
-    *e = (tg_extent){.shape = {c->in[1]->numel}};
-    TG_TRY(in_shape(c, c->in[1], 1, e, out));
+    *e = (tg_extent){.shape = {c->input[1]->numel}};
+    TG_TRY(in_shape(c, c->input[1], 1, e, out));
     *out = tg_array_keep(*out, 2, 2, e);
     e->shape[1] = h;
     *out = tg_array_expand(*out, 2, e->shape, e->stride);
@@ -510,19 +513,19 @@ static tg_status ids_of(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
 }
 
 static tg_status embedding_forward(tg_call *c) {
-    int64_t h = c->in[0]->shape[1];
-    tg_extent y = {.shape = {c->in[1]->numel, h}}, index;
+    int64_t h = c->input[0]->shape[1];
+    tg_extent y = {.shape = {c->input[1]->numel, h}}, index;
     tg_array to, ids;
     TG_TRY(in_shape(c, c->out[0], 2, &y, &to));
     TG_TRY(ids_of(c, h, &index, &ids));
-    return take(c, to, tg_array_of(c->in[0]), ids, 0);
+    return take(c, to, tg_array_of(c->input[0]), ids, 0);
 }
 
 /* Adds g to the rows of the gradient that belong to the ids. If gin_mode says to overwrite the gradient, all rows are
  * set to 0 first. */
 static tg_status embedding_backward(tg_call *c) {
     int64_t h = c->gin[0]->shape[1];
-    tg_extent g = {.shape = {c->in[1]->numel, h}}, index;
+    tg_extent g = {.shape = {c->input[1]->numel, h}}, index;
     tg_array from, ids;
     TG_TRY(tg_op_zero(c, 0));
     TG_TRY(in_shape(c, c->gout[0], 2, &g, &from));
@@ -540,20 +543,20 @@ static tg_tensor *embedding_gradient(tg_tape *t, const tg_node *n, tg_tensor *g)
 TG_VJP(embedding_vjp, embedding_gradient(t, n, g))
 
 static const tg_sample embedding_samples[] = {
-    {.note = "ids of two dims", .n_in = 2, .in = {TG_S(7, 3), TG_S_INDEX(7, 2, 4)}},
-    {.note = "some twice", .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 8)}},
+    {.note = "ids of two dims", .n_in = 2, .input = {TG_S(7, 3), TG_S_INDEX(7, 2, 4)}},
+    {.note = "some twice", .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(3, 8)}},
     {.note = "ids transposed", .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 2), INDEX_AS(TG_SAMPLE_TRANSPOSED, 5, 3, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 2), INDEX_AS(TG_SAMPLE_TRANSPOSED, 5, 3, 2)}},
     {.note = "table strided, int32", .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 5, 2), INDEX_I32(5, 4)}},
-    {.note = "one id", .n_in = 2, .in = {TG_S(4, 3), {.kind = TG_SAMPLE_INDEX, .hi = 4}}},
-    {.note = "size 1", .n_in = 2, .in = {TG_S(1, 1), TG_S_INDEX(1, 1)}},
-    {.note = "no ids", .n_in = 2, .in = {TG_S(4, 3), TG_S_INDEX(4, 0)}},
-    {.note = "table of three dims", .n_in = 2, .in = {TG_S(4, 3, 2), TG_S_INDEX(4, 2)}, .refused = TG_ERR_SHAPE},
-    {.note = "ids not whole", .n_in = 2, .in = {TG_S(4, 3), TG_S(2)}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 5, 2), INDEX_I32(5, 4)}},
+    {.note = "one id", .n_in = 2, .input = {TG_S(4, 3), {.kind = TG_SAMPLE_INDEX, .hi = 4}}},
+    {.note = "size 1", .n_in = 2, .input = {TG_S(1, 1), TG_S_INDEX(1, 1)}},
+    {.note = "no ids", .n_in = 2, .input = {TG_S(4, 3), TG_S_INDEX(4, 0)}},
+    {.note = "table of three dims", .n_in = 2, .input = {TG_S(4, 3, 2), TG_S_INDEX(4, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "ids not whole", .n_in = 2, .input = {TG_S(4, 3), TG_S(2)}, .refused = TG_ERR_DTYPE},
     {.note = "out of vocabulary", .n_in = 2,
-     .in = {TG_S(4, 3), INDEX_IN(4, 9, 2)}, .refused = TG_ERR_DATA},
-    {.note = "big", .n_in = 2, .in = {TG_S(50257, 64), TG_S_INDEX(50257, 8, 256)}, .bench = true},
+     .input = {TG_S(4, 3), INDEX_IN(4, 9, 2)}, .refused = TG_ERR_DATA},
+    {.note = "big", .n_in = 2, .input = {TG_S(50257, 64), TG_S_INDEX(50257, 8, 256)}, .bench = true},
 };
 
 const tg_op tg_op_embedding = {

@@ -7,26 +7,26 @@
 /* Tests that run these samples pass the result of another op as a, except for samples that must be refused. */
 #define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
 static const tg_sample inplace_samples[] = {
-    {.note = "same shape", .n_in = 2, .in = {TG_S(3, 5), TG_S(3, 5)}},
-    {.note = "row", .n_in = 2, .in = {TG_S(2, 3, 5), TG_S(5)}},
-    {.note = "column", .n_in = 2, .in = {TG_S(3, 5), TG_S(3, 1)}},
-    {.note = "transposed", .n_in = 2, .in = {TG_S(3, 5), TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .n_in = 2, .in = {TG_S(3, 5), TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "expanded", .n_in = 2, .in = {TG_S(3, 5), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .n_in = 2, .in = {TG_S(1), TG_S_SCALAR}},
-    {.note = "scalars", .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "empty", .n_in = 2, .in = {TG_S(0, 3), TG_S(3)}},
-    {.note = "b larger", .n_in = 2, .in = {FROZEN(1, 5), FROZEN(3, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "other dtypes", .n_in = 2, .in = {FROZEN(3), TG_S_INDEX(3, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "a leaf with gradient", .n_in = 2, .in = {TG_S(3), FROZEN(3)}, .refused = TG_ERR_STATE},
-    {.note = "a buffer, b with gradient", .n_in = 2, .in = {FROZEN(3), TG_S(3)}, .refused = TG_ERR_STATE},
-    {.note = "one with itself", .n_in = 2, .in = {FROZEN(3), FROZEN(3)}, .refused = TG_ERR_STATE, .aliases = true},
-    {.note = "big", .n_in = 2, .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
+    {.note = "same shape", .n_in = 2, .input = {TG_S(3, 5), TG_S(3, 5)}},
+    {.note = "row", .n_in = 2, .input = {TG_S(2, 3, 5), TG_S(5)}},
+    {.note = "column", .n_in = 2, .input = {TG_S(3, 5), TG_S(3, 1)}},
+    {.note = "transposed", .n_in = 2, .input = {TG_S(3, 5), TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .n_in = 2, .input = {TG_S(3, 5), TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .n_in = 2, .input = {TG_S(3, 5), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .n_in = 2, .input = {TG_S(1), TG_S_SCALAR}},
+    {.note = "scalars", .n_in = 2, .input = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "empty", .n_in = 2, .input = {TG_S(0, 3), TG_S(3)}},
+    {.note = "b larger", .n_in = 2, .input = {FROZEN(1, 5), FROZEN(3, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "other dtypes", .n_in = 2, .input = {FROZEN(3), TG_S_INDEX(3, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "a leaf with gradient", .n_in = 2, .input = {TG_S(3), FROZEN(3)}, .refused = TG_ERR_STATE},
+    {.note = "a buffer, b with gradient", .n_in = 2, .input = {FROZEN(3), TG_S(3)}, .refused = TG_ERR_STATE},
+    {.note = "one with itself", .n_in = 2, .input = {FROZEN(3), FROZEN(3)}, .refused = TG_ERR_STATE, .aliases = true},
+    {.note = "big", .n_in = 2, .input = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
 /* Checks that b broadcasts to the shape of a. a itself must not be broadcast. */
 static tg_status inplace_infer(tg_call *c) {
-    const tg_tensor *a = c->in[0], *b = c->in[1];
+    const tg_tensor *a = c->input[0], *b = c->input[1];
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     bool fits = b->ndim <= a->ndim;
     for (int d = 0; fits && d < b->ndim; d++) fits = b->shape[d] == 1 || b->shape[d] == a->shape[a->ndim - b->ndim + d];
@@ -40,7 +40,7 @@ static tg_status arithmetic_infer(tg_call *c) {
 }
 
 static tg_status update(tg_call *c, tg_formula f) {
-    return tg_op_map(c, f, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);
+    return tg_op_map(c, f, c->out[0], TG_T2(c->input[0], c->input[1]), 2, 0, 0, false);
 }
 
 #define PUBLIC(name) \
@@ -110,19 +110,19 @@ PUBLIC(sub_)
 
 /* The gradient of b needs the old value of a, so a private copy is saved. */
 static tg_status mul__infer(tg_call *c) {
-    const tg_tensor *a = c->in[0];
+    const tg_tensor *a = c->input[0];
     if (!tg_needs(c, 0)) c->saves_in = 0;
     TG_TRY(arithmetic_infer(c));
     return tg_needs(c, 1) ? tg_call_save(c, 0, (tg_dtype)a->dtype, a->ndim, a->shape) : TG_OK;
 }
 
 static tg_status mul__forward(tg_call *c) {
-    if (c->n_saved) TG_TRY(tg_op_copy(c, tg_array_of(c->saved[0]), tg_array_of(c->in[0]), false));
+    if (c->n_saved) TG_TRY(tg_op_copy(c, tg_array_of(c->saved[0]), tg_array_of(c->input[0]), false));
     return update(c, TG_FN_mul);
 }
 
 static tg_status mul__backward(tg_call *c) {
-    TG_TRY(tg_op_map_grad(c, 0, TG_FN_mul, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_mul, TG_T2(c->gout[0], c->input[1]), 2, 0, 0));
     return c->n_saved ? tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->saved[0]), 2, 0, 0) : TG_OK;
 }
 
@@ -159,7 +159,7 @@ static tg_status copy__infer(tg_call *c) {
 }
 
 static tg_status copy__forward(tg_call *c) {
-    return tg_op_map(c, TG_FN_id, c->out[0], TG_T1(c->in[1]), 1, 0, 0, false);
+    return tg_op_map(c, TG_FN_id, c->out[0], TG_T1(c->input[1]), 1, 0, 0, false);
 }
 
 static tg_status copy__backward(tg_call *c) {
@@ -193,7 +193,7 @@ static tg_status relu__infer(tg_call *c) {
 }
 
 static tg_status relu__forward(tg_call *c) {
-    return tg_op_map(c, TG_FN_relu, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);
+    return tg_op_map(c, TG_FN_relu, c->out[0], TG_T1(c->input[0]), 1, 0, 0, false);
 }
 
 static tg_status relu__backward(tg_call *c) {
@@ -203,15 +203,15 @@ static tg_status relu__backward(tg_call *c) {
 TG_VJP(relu__vjp, tg_masked_fill(t, g, tg_equals(t, y, 0), 0))
 
 static const tg_sample relu__samples[] = {
-    {.note = "positive", .n_in = 1, .in = {TG_S_IN(0.2, 2, 3, 5)}},
-    {.note = "negative", .n_in = 1, .in = {TG_S_IN(-2, -0.2, 2, 3, 4)}},
-    {.note = "mixed", .n_in = 1, .in = {TG_S(3, 4)}, .kinked = true},
-    {.note = "size 1", .n_in = 1, .in = {TG_S_IN(0.2, 2, 1)}},
-    {.note = "scalar", .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .n_in = 1, .in = {TG_S(0, 2)}},
-    {.note = "bool", .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
-    {.note = "a leaf with gradient", .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_STATE},
-    {.note = "big", .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "positive", .n_in = 1, .input = {TG_S_IN(0.2, 2, 3, 5)}},
+    {.note = "negative", .n_in = 1, .input = {TG_S_IN(-2, -0.2, 2, 3, 4)}},
+    {.note = "mixed", .n_in = 1, .input = {TG_S(3, 4)}, .kinked = true},
+    {.note = "size 1", .n_in = 1, .input = {TG_S_IN(0.2, 2, 1)}},
+    {.note = "scalar", .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "empty", .n_in = 1, .input = {TG_S(0, 2)}},
+    {.note = "bool", .n_in = 1, .input = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "a leaf with gradient", .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_STATE},
+    {.note = "big", .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_relu_ = {

@@ -9,9 +9,9 @@ typedef struct join_params {
 
 /* Checks that the inputs have one dtype, and the same size in every dim except `but`, or in every dim if but is -1. */
 static tg_status need_alike(tg_call *c, int but) {
-    const tg_tensor *a = c->in[0];
+    const tg_tensor *a = c->input[0];
     for (int i = 1; i < c->n_in; i++) {
-        const tg_tensor *b = c->in[i];
+        const tg_tensor *b = c->input[i];
         TG_TRY(tg_need_same_dtype(c, 0, i));
         if (b->ndim != a->ndim)
             return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %s but input 0 has %d; they must be equal", i,
@@ -29,7 +29,7 @@ static tg_status need_alike(tg_call *c, int but) {
  * the output if d >= but. */
 static tg_status declare_free(tg_call *c, int but, bool added) {
     for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
-        for (int d = 0; d < c->in[i]->ndim; d++)
+        for (int d = 0; d < c->input[i]->ndim; d++)
             if (added || d != but) TG_TRY(tg_call_role(c, i, d, d + (added && d >= but)));
     return TG_OK;
 }
@@ -39,11 +39,11 @@ static tg_status declare_free(tg_call *c, int but, bool added) {
 static tg_status concat_infer(tg_call *c) {
     int *dim = &((join_params *)c->params)->dim;
     int64_t shape[TG_MAX_DIMS], total = 0;
-    const tg_tensor *a = c->in[0];
+    const tg_tensor *a = c->input[0];
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(need_alike(c, *dim));
     for (int i = 0; i < c->n_in; i++)
-        if (__builtin_add_overflow(total, c->in[i]->shape[*dim], &total))
+        if (__builtin_add_overflow(total, c->input[i]->shape[*dim], &total))
             return tg_call_fail(c, TG_ERR_SHAPE, "the sum of the sizes of dim %d overflows 64 bits", *dim);
     memcpy(shape, a->shape, a->ndim * sizeof *shape);
     shape[*dim] = total;
@@ -58,8 +58,8 @@ static tg_status concat_forward(tg_call *c) {
     int64_t at = 0;
     for (int i = 0; i < c->n_in; i++) {
         tg_extent e;
-        int64_t n = c->in[i]->shape[dim];
-        TG_TRY(tg_op_copy(c, tg_array_slice(y, dim, at, n, 1, &e), tg_array_of(c->in[i]), false));
+        int64_t n = c->input[i]->shape[dim];
+        TG_TRY(tg_op_copy(c, tg_array_slice(y, dim, at, n, 1, &e), tg_array_of(c->input[i]), false));
         at += n;
     }
     return TG_OK;
@@ -71,7 +71,7 @@ static tg_status concat_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
     int64_t at = 0;
     for (int i = 0; i < c->n_in; i++) {
-        const tg_tensor *x = c->in[i];
+        const tg_tensor *x = c->input[i];
         TG_TRY(tg_op_pass_view(c, i, g, at * g->stride[dim], x->ndim, x->shape, g->stride));
         at += x->shape[dim];
     }
@@ -90,21 +90,22 @@ static tg_status concat_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 }
 
 static const tg_sample concat_samples[] = {
-    {.note = "rows", .params = &(const join_params){0}, .n_in = 2, .in = {TG_S(2, 3), TG_S(4, 3)}},
+    {.note = "rows", .params = &(const join_params){0}, .n_in = 2, .input = {TG_S(2, 3), TG_S(4, 3)}},
     {.note = "columns of three", .params = &(const join_params){-1}, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 1)}},
-    {.note = "middle", .params = &(const join_params){1}, .n_in = 2, .in = {TG_S(2, 1, 3), TG_S(2, 2, 3)}},
-    {.note = "one", .params = &(const join_params){0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "with nothing", .params = &(const join_params){0}, .n_in = 2, .in = {TG_S(0, 3), TG_S(2, 3)}},
-    {.note = "nothing at all", .params = &(const join_params){1}, .n_in = 2, .in = {TG_S(0, 3), TG_S(0, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3,
+                                                                                              1)}},
+    {.note = "middle", .params = &(const join_params){1}, .n_in = 2, .input = {TG_S(2, 1, 3), TG_S(2, 2, 3)}},
+    {.note = "one", .params = &(const join_params){0}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "with nothing", .params = &(const join_params){0}, .n_in = 2, .input = {TG_S(0, 3), TG_S(2, 3)}},
+    {.note = "nothing at all", .params = &(const join_params){1}, .n_in = 2, .input = {TG_S(0, 3), TG_S(0, 2)}},
     {.note = "one tensor twice", .params = &(const join_params){0}, .n_in = 2,
-     .in = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
+     .input = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
     {.note = "other sizes", .params = &(const join_params){0}, .n_in = 2,
-     .in = {TG_S(2, 3), TG_S(2, 4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(2, 3), TG_S(2, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "scalars", .params = &(const join_params){0}, .n_in = 2,
-     .in = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = &(const join_params){1}, .n_in = 2,
-     .in = {TG_S(1024, 512), TG_S(1024, 512)}, .bench = true},
+     .input = {TG_S(1024, 512), TG_S(1024, 512)}, .bench = true},
 };
 
 static const tg_field join_fields[] = {
@@ -127,7 +128,7 @@ tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
 static tg_status stack_infer(tg_call *c) {
     int *dim = &((join_params *)c->params)->dim;
     int64_t shape[TG_MAX_DIMS];
-    const tg_tensor *a = c->in[0];
+    const tg_tensor *a = c->input[0];
     if (a->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the inputs already have %d dims, the most that "
                                                     "are allowed; stack adds one", TG_MAX_DIMS);
     TG_TRY(tg_need_axis(c, a->ndim + 1, dim));
@@ -142,7 +143,7 @@ static tg_status stack_forward(tg_call *c) {
     tg_array y = tg_array_of(c->out[0]);
     for (int i = 0; i < c->n_in; i++) {
         tg_extent to, from;
-        tg_array x = tg_array_keep(tg_array_of(c->in[i]), y.ndim, 1u << dim, &from);
+        tg_array x = tg_array_keep(tg_array_of(c->input[i]), y.ndim, 1u << dim, &from);
         TG_TRY(tg_op_copy(c, tg_array_slice(y, dim, i, 1, 1, &to), x, false));
     }
     return TG_OK;
@@ -154,7 +155,7 @@ static tg_status stack_backward(tg_call *c) {
     int64_t stride[TG_MAX_DIMS];
     for (int d = 0; d + 1 < g->ndim; d++) stride[d] = g->stride[d + (d >= dim)];
     for (int i = 0; i < c->n_in; i++)
-        TG_TRY(tg_op_pass_view(c, i, g, i * g->stride[dim], c->in[i]->ndim, c->in[i]->shape, stride));
+        TG_TRY(tg_op_pass_view(c, i, g, i * g->stride[dim], c->input[i]->ndim, c->input[i]->shape, stride));
     return TG_OK;
 }
 
@@ -166,19 +167,20 @@ static tg_status stack_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 }
 
 static const tg_sample stack_samples[] = {
-    {.note = "in front", .params = &(const join_params){0}, .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}},
+    {.note = "in front", .params = &(const join_params){0}, .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}},
     {.note = "at the end, of three", .params = &(const join_params){-1}, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2), TG_S_AS(TG_SAMPLE_STRIDED, 3, 2), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 2)}},
-    {.note = "middle", .params = &(const join_params){1}, .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}},
-    {.note = "scalars", .params = &(const join_params){0}, .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "one", .params = &(const join_params){0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const join_params){1}, .n_in = 2, .in = {TG_S(0, 3), TG_S(0, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2), TG_S_AS(TG_SAMPLE_STRIDED, 3, 2), TG_S_AS(TG_SAMPLE_EXPANDED, 3,
+                                                                                              2)}},
+    {.note = "middle", .params = &(const join_params){1}, .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}},
+    {.note = "scalars", .params = &(const join_params){0}, .n_in = 2, .input = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "one", .params = &(const join_params){0}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const join_params){1}, .n_in = 2, .input = {TG_S(0, 3), TG_S(0, 3)}},
     {.note = "other sizes", .params = &(const join_params){0}, .n_in = 2,
-     .in = {TG_S(3), TG_S(1)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3), TG_S(1)}, .refused = TG_ERR_SHAPE},
     {.note = "no such dim", .params = &(const join_params){2}, .n_in = 2,
-     .in = {TG_S(3), TG_S(3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3), TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = &(const join_params){1}, .n_in = 2,
-     .in = {TG_S(1024, 512), TG_S(1024, 512)}, .bench = true},
+     .input = {TG_S(1024, 512), TG_S(1024, 512)}, .bench = true},
 };
 
 const tg_op tg_op_stack = {
@@ -210,7 +212,7 @@ static int64_t part_size(const split_params *p, int i, int64_t size, int64_t lef
 
 static tg_status split_infer(tg_call *c) {
     split_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS], at = 0;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     if (p->n < 1 || (!p->sizes && !p->chunks)) return tg_call_fail(c, TG_ERR_ARGUMENT, "sizes is NULL or n is less "
@@ -274,18 +276,19 @@ static tg_status split_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     &(const split_params){.dim = (dim_), .n = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
                           .sizes = (const int64_t[]){__VA_ARGS__}}
 static const tg_sample split_samples[] = {
-    {.note = "columns", .params = SIZES(1, 2, 1, 3), .n_in = 1, .in = {TG_S(2, 6)}},
-    {.note = "rows", .params = SIZES(0, 3, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
-    {.note = "last of a strided one", .params = SIZES(-1, 1, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2)}},
-    {.note = "expanded", .params = SIZES(1, 2, 2), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "with nothing", .params = SIZES(0, 0, 2), .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "one", .params = SIZES(0, 1), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = SIZES(1, 1, 2), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "too few", .params = SIZES(0, 1, 1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "negative", .params = SIZES(0, 4, -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "columns", .params = SIZES(1, 2, 1, 3), .n_in = 1, .input = {TG_S(2, 6)}},
+    {.note = "rows", .params = SIZES(0, 3, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
+    {.note = "last of a strided one", .params = SIZES(-1, 1, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3,
+                                                                                              2)}},
+    {.note = "expanded", .params = SIZES(1, 2, 2), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "with nothing", .params = SIZES(0, 0, 2), .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "one", .params = SIZES(0, 1), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = SIZES(1, 1, 2), .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "too few", .params = SIZES(0, 1, 1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "negative", .params = SIZES(0, 4, -1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "no sizes", .params = &(const split_params){.n = 0}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "big", .params = SIZES(1, 512, 512), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "big", .params = SIZES(1, 512, 512), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 #undef SIZES
 
@@ -311,16 +314,16 @@ tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int 
 
 static const tg_sample chunk_samples[] = {
     {.note = "chunks", .params = &(const split_params){.dim = 1, .n = 3, .chunks = true}, .n_in = 1,
-     .in = {TG_S(2, 7)}},
+     .input = {TG_S(2, 7)}},
     {.note = "more chunks than elements", .params = &(const split_params){.n = 4, .chunks = true}, .n_in = 1,
-     .in = {TG_S(2, 3)}},
+     .input = {TG_S(2, 3)}},
     {.note = "rows, transposed", .params = &(const split_params){.dim = -2, .n = 2, .chunks = true}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
     {.note = "one chunk", .params = &(const split_params){.n = 1, .chunks = true}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2)}},
-    {.note = "empty", .params = &(const split_params){.n = 2, .chunks = true}, .n_in = 1, .in = {TG_S(0, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2)}},
+    {.note = "empty", .params = &(const split_params){.n = 2, .chunks = true}, .n_in = 1, .input = {TG_S(0, 3)}},
     {.note = "no chunks", .params = &(const split_params){.n = 0, .chunks = true}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field chunk_fields[] = {
@@ -356,7 +359,7 @@ typedef struct pad_params {
 
 static tg_status pad_infer(tg_call *c) {
     pad_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS], *size;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     TG_TRY(tg_need_value(c, (tg_dtype)x->dtype, p->value, "the value"));
@@ -376,16 +379,16 @@ static tg_status pad_forward(tg_call *c) {
     const pad_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array y = tg_array_of(c->out[0]);
-    int64_t n = c->in[0]->shape[p->dim];
+    int64_t n = c->input[0]->shape[p->dim];
     tg_extent e;
     TG_TRY(ops->fill(c->ctx, tg_array_slice(y, p->dim, 0, p->before, 1, &e), p->value));
-    TG_TRY(tg_op_copy(c, tg_array_slice(y, p->dim, p->before, n, 1, &e), tg_array_of(c->in[0]), false));
+    TG_TRY(tg_op_copy(c, tg_array_slice(y, p->dim, p->before, n, 1, &e), tg_array_of(c->input[0]), false));
     return ops->fill(c->ctx, tg_array_slice(y, p->dim, p->before + n, p->after, 1, &e), p->value);
 }
 
 static tg_status pad_backward(tg_call *c) {
     const pad_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *g = c->gout[0];
     return tg_op_pass_view(c, 0, g, p->before * g->stride[p->dim], x->ndim, x->shape, g->stride);
 }
@@ -404,21 +407,22 @@ static tg_status pad_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg
 }
 
 static const tg_sample pad_samples[] = {
-    {.note = "both ends", .params = &(const pad_params){1, 1, 2, 0.5}, .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "rows", .params = &(const pad_params){0, 0, 1, 0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2)}},
+    {.note = "both ends", .params = &(const pad_params){1, 1, 2, 0.5}, .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "rows", .params = &(const pad_params){0, 0, 1, 0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3,
+                                                                                             2)}},
     {.note = "last of a strided one", .params = &(const pad_params){-1, 2, 0, -1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2)}},
     {.note = "expanded", .params = &(const pad_params){0, 1, 1, 0}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 2)}},
-    {.note = "by nothing", .params = &(const pad_params){0, 0, 0, 7}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const pad_params){0, 1, 1, 3}, .n_in = 1, .in = {TG_S(0, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 2)}},
+    {.note = "by nothing", .params = &(const pad_params){0, 0, 0, 7}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const pad_params){0, 1, 1, 3}, .n_in = 1, .input = {TG_S(0, 2)}},
     {.note = "negative", .params = &(const pad_params){0, -1, 0, 0}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "overflow", .params = &(const pad_params){0, INT64_MAX, 1, 0}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "scalar", .params = &(const pad_params){0, 1, 1, 0}, .n_in = 1,
-     .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const pad_params){1, 16, 16, 0}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const pad_params){1, 16, 16, 0}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field pad_fields[] = {

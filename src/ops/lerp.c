@@ -12,13 +12,13 @@ static tg_status lerp_infer(tg_call *c) {
 }
 
 static tg_status lerp_forward(tg_call *c) {
-    return tg_op_map(c, TG_FN_lerp, c->out[0], TG_T3(c->in[0], c->in[1], c->in[2]), 3, 0, 0, false);
+    return tg_op_map(c, TG_FN_lerp, c->out[0], TG_T3(c->input[0], c->input[1], c->input[2]), 3, 0, 0, false);
 }
 
 static tg_status lerp_backward(tg_call *c) {
-    TG_TRY(tg_op_map_grad(c, 0, TG_FN_one_minus_mul, TG_T2(c->gout[0], c->in[2]), 2, 0, 0));
-    TG_TRY(tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->in[2]), 2, 0, 0));
-    return tg_op_map_grad(c, 2, TG_FN_sub_mul, TG_T3(c->in[1], c->in[0], c->gout[0]), 3, 0, 0);
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_one_minus_mul, TG_T2(c->gout[0], c->input[2]), 2, 0, 0));
+    TG_TRY(tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->input[2]), 2, 0, 0));
+    return tg_op_map_grad(c, 2, TG_FN_sub_mul, TG_T3(c->input[1], c->input[0], c->gout[0]), 3, 0, 0);
 }
 
 static tg_status lerp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -30,21 +30,21 @@ static tg_status lerp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
 }
 
 static const tg_sample lerp_samples[] = {
-    {.note = "same shape", .n_in = 3, .in = {TG_S(3, 5), TG_S(3, 5), TG_S_IN(0.6, 1.5, 3, 5)}},
-    {.note = "light weights", .n_in = 3, .in = {TG_S(3, 5), TG_S(3, 5), TG_S_IN(-0.4, 0.4, 3, 5)}},
-    {.note = "all stretched", .n_in = 3, .in = {TG_S(3, 1), TG_S(2, 1, 1), TG_S_IN(0.1, 0.4, 4)}},
-    {.note = "a weight for all", .n_in = 3, .in = {TG_S(2, 3), TG_S(2, 3), {.lo = 0.1, .hi = 0.9}}},
+    {.note = "same shape", .n_in = 3, .input = {TG_S(3, 5), TG_S(3, 5), TG_S_IN(0.6, 1.5, 3, 5)}},
+    {.note = "light weights", .n_in = 3, .input = {TG_S(3, 5), TG_S(3, 5), TG_S_IN(-0.4, 0.4, 3, 5)}},
+    {.note = "all stretched", .n_in = 3, .input = {TG_S(3, 1), TG_S(2, 1, 1), TG_S_IN(0.1, 0.4, 4)}},
+    {.note = "a weight for all", .n_in = 3, .input = {TG_S(2, 3), TG_S(2, 3), {.lo = 0.1, .hi = 0.9}}},
     {.note = "transposed, strided", .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_AS(TG_SAMPLE_STRIDED, 3, 5), TG_S(3, 5)}},
-    {.note = "expanded", .n_in = 3, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), TG_S(3, 5), TG_S(3, 1)}},
-    {.note = "size 1", .n_in = 3, .in = {TG_S(1), TG_S(1), TG_S(1)}},
-    {.note = "scalars", .n_in = 3, .in = {TG_S_SCALAR, TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "empty", .n_in = 3, .in = {TG_S(1, 3), TG_S(0, 3), TG_S(3)}},
-    {.note = "weight a bool", .n_in = 3, .in = {TG_S(3), TG_S(3), TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
-    {.note = "integers", .n_in = 3, .in = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_AS(TG_SAMPLE_STRIDED, 3, 5), TG_S(3, 5)}},
+    {.note = "expanded", .n_in = 3, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), TG_S(3, 5), TG_S(3, 1)}},
+    {.note = "size 1", .n_in = 3, .input = {TG_S(1), TG_S(1), TG_S(1)}},
+    {.note = "scalars", .n_in = 3, .input = {TG_S_SCALAR, TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "empty", .n_in = 3, .input = {TG_S(1, 3), TG_S(0, 3), TG_S(3)}},
+    {.note = "weight a bool", .n_in = 3, .input = {TG_S(3), TG_S(3), TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "integers", .n_in = 3, .input = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)},
      .refused = TG_ERR_DTYPE},
-    {.note = "no broadcast", .n_in = 3, .in = {TG_S(3), TG_S(3), TG_S(2)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .n_in = 3, .in = {TG_S(1024, 1024), TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
+    {.note = "no broadcast", .n_in = 3, .input = {TG_S(3), TG_S(3), TG_S(2)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .n_in = 3, .input = {TG_S(1024, 1024), TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_lerp = {
@@ -72,7 +72,7 @@ static tg_status lerp_scalar_infer(tg_call *c) {
 
 static tg_status lerp_scalar_forward(tg_call *c) {
     double w = weight_of(c->params);
-    return tg_op_map(c, TG_FN_lerp_number, c->out[0], TG_T2(c->in[0], c->in[1]), 2, w, 0, false);
+    return tg_op_map(c, TG_FN_lerp_number, c->out[0], TG_T2(c->input[0], c->input[1]), 2, w, 0, false);
 }
 
 static tg_status lerp_scalar_backward(tg_call *c) {
@@ -89,21 +89,21 @@ static tg_status lerp_scalar_vjp(tg_tape *t, const tg_node *n, tg_tensor *const 
 
 #define BY(w_) .params = &(const lerp_params){w_}, .n_in = 2
 static const tg_sample lerp_scalar_samples[] = {
-    {.note = "same shape", BY(0.3), .in = {TG_S(3, 5), TG_S(3, 5)}},
-    {.note = "heavy", BY(0.8), .in = {TG_S(3, 5), TG_S(3, 5)}},
-    {.note = "beyond b", BY(1.5), .in = {TG_S(3, 5), TG_S(3, 5)}},
-    {.note = "row and column", BY(0.3), .in = {TG_S(1, 5), TG_S(3, 1)}},
-    {.note = "b stretched", BY(0.7), .in = {TG_S(2, 3, 4), TG_S(4)}},
+    {.note = "same shape", BY(0.3), .input = {TG_S(3, 5), TG_S(3, 5)}},
+    {.note = "heavy", BY(0.8), .input = {TG_S(3, 5), TG_S(3, 5)}},
+    {.note = "beyond b", BY(1.5), .input = {TG_S(3, 5), TG_S(3, 5)}},
+    {.note = "row and column", BY(0.3), .input = {TG_S(1, 5), TG_S(3, 1)}},
+    {.note = "b stretched", BY(0.7), .input = {TG_S(2, 3, 4), TG_S(4)}},
     {.note = "transposed and strided", BY(0.3),
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "expanded", BY(0.3), .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), TG_S(3, 5)}},
-    {.note = "size 1", BY(0.3), .in = {TG_S(1), TG_S(1)}},
-    {.note = "scalars", BY(0.3), .in = {TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "empty", BY(0.3), .in = {TG_S(0, 4), TG_S(1, 4)}},
-    {.note = "one with itself", BY(0.3), .in = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
-    {.note = "integers", BY(0.3), .in = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "no broadcast", BY(0.3), .in = {TG_S(3, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", BY(0.3), .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", BY(0.3), .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), TG_S(3, 5)}},
+    {.note = "size 1", BY(0.3), .input = {TG_S(1), TG_S(1)}},
+    {.note = "scalars", BY(0.3), .input = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "empty", BY(0.3), .input = {TG_S(0, 4), TG_S(1, 4)}},
+    {.note = "one with itself", BY(0.3), .input = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
+    {.note = "integers", BY(0.3), .input = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "no broadcast", BY(0.3), .input = {TG_S(3, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", BY(0.3), .input = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field lerp_scalar_fields[] = {

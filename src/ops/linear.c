@@ -17,7 +17,7 @@ static tg_activation activation(const tg_call *c) {
 }
 
 tg_status tg_linear_shapes(tg_call *c, int least) {
-    const tg_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
+    const tg_tensor *x = c->input[0], *w = c->input[1], *b = c->input[2];
     if (x->ndim < least || w->ndim != 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x [.., in] must have %d or more dims and w [out, in] two, but they have "
                             "%d and %d", least, x->ndim, w->ndim);
@@ -34,7 +34,7 @@ tg_status tg_linear_shapes(tg_call *c, int least) {
  * not the sum of the activations. So the dim over which the product sums must not be sharded, and no input may be
  * PARTIAL. */
 static tg_status state_nonlinear(tg_call *c) {
-    TG_TRY(tg_call_role(c, 0, c->in[0]->ndim - 1, TG_WHOLE));
+    TG_TRY(tg_call_role(c, 0, c->input[0]->ndim - 1, TG_WHOLE));
     TG_TRY(tg_call_role(c, 1, 1, TG_WHOLE));
     return tg_call_linear(c, 0);
 }
@@ -43,14 +43,14 @@ static tg_status state_nonlinear(tg_call *c) {
  * for them. */
 static tg_status linear_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_dtype dtype = (tg_dtype)x->dtype;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (c->in[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
+    if (c->input[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
     TG_TRY(tg_linear_shapes(c, 1));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
-    shape[x->ndim - 1] = c->in[1]->shape[0];
+    shape[x->ndim - 1] = c->input[1]->shape[0];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     if (activation(c)) TG_TRY(state_nonlinear(c));
@@ -120,9 +120,9 @@ tg_status tg_linear_wgrad(const tg_tensor *gy, const tg_tensor *x, const tg_tens
 }
 
 static tg_status linear_forward(tg_call *c) {
-    tg_tensor *b = c->in[2];
+    tg_tensor *b = c->input[2];
     if (b) TG_TRY(tg_op_dense(c, &b));
-    return tg_linear_rows(c->in[0], c->in[1], b, activation(c), c->out[0], c->n_saved ? c->saved[0] : NULL);
+    return tg_linear_rows(c->input[0], c->input[1], b, activation(c), c->out[0], c->n_saved ? c->saved[0] : NULL);
 }
 
 /* Sets *g to the gradient of the value before the activation, computed from gy. */
@@ -146,11 +146,11 @@ static tg_status before_activation(tg_call *c, tg_tensor **g) {
 static tg_status linear_backward(tg_call *c) {
     tg_tensor *g;
     TG_TRY(before_activation(c, &g));
-    if (c->gin_mode[0]) TG_TRY(tg_linear_dgrad(g, c->in[1], c->gin[0], tg_adds(c, 0)));
-    bool now = c->gin_mode[1] && !tg_call_defers(c, 1, c->in[0], g);
+    if (c->gin_mode[0]) TG_TRY(tg_linear_dgrad(g, c->input[1], c->gin[0], tg_adds(c, 0)));
+    bool now = c->gin_mode[1] && !tg_call_defers(c, 1, c->input[0], g);
     TG_TRY(c->ctx->run.status);
-    if (now) TG_TRY(tg_linear_wgrad(g, c->in[0], c->gin[1], tg_adds(c, 1)));
-    return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
+    if (now) TG_TRY(tg_linear_wgrad(g, c->input[0], c->gin[1], tg_adds(c, 1)));
+    return c->input[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
 }
 
 /* Returns x [.., n] reshaped to [rows, n]. */
@@ -211,7 +211,7 @@ static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din,
 
 /* The inputs are x, w, b and z = x w^T + b. The output is a handle on the bytes of z, so there is no forward. */
 static tg_status known_infer(tg_call *c) {
-    const tg_tensor *z = c->in[3];
+    const tg_tensor *z = c->input[3];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     c->out[0] =
@@ -232,24 +232,24 @@ static int64_t linear_flops(const tg_node *n) {
 }
 
 #define SAMPLE(p_, note_, ...) {.note = note_, .params = (p_), .n_in = 3, __VA_ARGS__}
-#define LINEAR_SAMPLES(p)                                                                                          \
-    SAMPLE(p, "rows", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(5)}),                                                    \
-    SAMPLE(p, "no bias", .in = {TG_S(4, 3), TG_S(2, 3), TG_S_ABSENT}),                                             \
-    SAMPLE(p, "leading dims", .in = {TG_S(2, 3, 4), TG_S(5, 4), TG_S(5)}),                                         \
-    SAMPLE(p, "one vector", .in = {TG_S(4), TG_S(3, 4), TG_S(3)}),                                                 \
-    SAMPLE(p, "no unit strides", .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5, 4),     \
-                                        TG_S_AS(TG_SAMPLE_STRIDED, 5)}),                                           \
-    SAMPLE(p, "transposed", .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 4), \
-                                   TG_S(5)}),                                                                      \
-    SAMPLE(p, "equal rows", .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(1, 4), TG_S(1)}),                       \
-    SAMPLE(p, "in = out = 1", .in = {TG_S(1, 1), TG_S(1, 1), TG_S(1)}),                                            \
-    SAMPLE(p, "in = 0 leaves the bias", .in = {TG_S(2, 0), TG_S(3, 0), TG_S(3)}),                                  \
-    SAMPLE(p, "no rows", .in = {TG_S(0, 3), TG_S(2, 3), TG_S(2)}),                                                 \
-    SAMPLE(p, "rows differ", .in = {TG_S(4, 3), TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),                \
-    SAMPLE(p, "bias of in", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(3)}, .refused = TG_ERR_SHAPE),                     \
-    SAMPLE(p, "scalar x", .in = {TG_S_SCALAR, TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),                  \
-    SAMPLE(p, "integer w", .in = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),         \
-    SAMPLE(p, "512 x 768 to 3072", .in = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true)
+#define LINEAR_SAMPLES(p)                                                                                             \
+    SAMPLE(p, "rows", .input = {TG_S(4, 3), TG_S(5, 3), TG_S(5)}),                                                    \
+    SAMPLE(p, "no bias", .input = {TG_S(4, 3), TG_S(2, 3), TG_S_ABSENT}),                                             \
+    SAMPLE(p, "leading dims", .input = {TG_S(2, 3, 4), TG_S(5, 4), TG_S(5)}),                                         \
+    SAMPLE(p, "one vector", .input = {TG_S(4), TG_S(3, 4), TG_S(3)}),                                                 \
+    SAMPLE(p, "no unit strides", .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5, 4),     \
+                                        TG_S_AS(TG_SAMPLE_STRIDED, 5)}),                                              \
+    SAMPLE(p, "transposed", .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 4), \
+                                   TG_S(5)}),                                                                         \
+    SAMPLE(p, "equal rows", .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(1, 4), TG_S(1)}),                       \
+    SAMPLE(p, "in = out = 1", .input = {TG_S(1, 1), TG_S(1, 1), TG_S(1)}),                                            \
+    SAMPLE(p, "in = 0 leaves the bias", .input = {TG_S(2, 0), TG_S(3, 0), TG_S(3)}),                                  \
+    SAMPLE(p, "no rows", .input = {TG_S(0, 3), TG_S(2, 3), TG_S(2)}),                                                 \
+    SAMPLE(p, "rows differ", .input = {TG_S(4, 3), TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),                \
+    SAMPLE(p, "bias of in", .input = {TG_S(4, 3), TG_S(5, 3), TG_S(3)}, .refused = TG_ERR_SHAPE),                     \
+    SAMPLE(p, "scalar x", .input = {TG_S_SCALAR, TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),                  \
+    SAMPLE(p, "integer w", .input = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),         \
+    SAMPLE(p, "512 x 768 to 3072", .input = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true)
 
 /* Defines the block of one activation: params, samples, op and public function. */
 #define LINEAR(name_, act_, formula_, out_)                                       \

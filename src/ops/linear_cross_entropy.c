@@ -16,7 +16,7 @@ static tg_status linear_cross_entropy_forward(tg_call *c) {
     tg_tensor *loss;
     TG_TRY(tg_row_loss_buffer(c, &loss));
     TG_TRY(tg_chunked_head_forward(c, loss));
-    return tg_row_loss_reduce(c, c->in[2], loss);
+    return tg_row_loss_reduce(c, c->input[2], loss);
 }
 
 static tg_status linear_cross_entropy_backward(tg_call *c) {
@@ -35,44 +35,44 @@ TG_COMPOSED(linear_cross_entropy)
 
 static const tg_sample linear_cross_entropy_samples[] = {
     {.note = "mean", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}},
+     .input = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}},
     {.note = "sum", .params = TG_ROW_LOSS(-100, 0, SUM), .n_in = 3,
-     .in = {TG_S(2, 2, 3), TG_S(5, 3), TG_S_INDEX(5, 2, 2)}},
+     .input = {TG_S(2, 2, 3), TG_S(5, 3), TG_S_INDEX(5, 2, 2)}},
     {.note = "one loss a row", .params = TG_ROW_LOSS(-100, 0, NONE), .n_in = 3,
-     .in = {TG_S(2, 3, 4), TG_S(3, 4), TG_S_INDEX(3, 2, 3)}},
+     .input = {TG_S(2, 3, 4), TG_S(3, 4), TG_S_INDEX(3, 2, 3)}},
     {.note = "smoothing, class 0 ignored", .params = TG_ROW_LOSS(0, 0.1, MEAN), .n_in = 3,
-     .in = {TG_S(12, 2), TG_S(3, 2), TG_S_INDEX(3, 12)}},
+     .input = {TG_S(12, 2), TG_S(3, 2), TG_S_INDEX(3, 12)}},
     {.note = "smoothing of the wrong classes", .params = TG_ROW_LOSS_AS(-100, 0.1, MEAN, MEGATRON), .n_in = 3,
-     .in = {TG_S(4, 2), TG_S(5, 2), TG_S_INDEX(5, 4)}},
+     .input = {TG_S(4, 2), TG_S(5, 2), TG_S_INDEX(5, 4)}},
     {.note = "several chunks", .params = TG_ROW_LOSS(1, 0.1, MEAN), .n_in = 3,
-     .in = {TG_S(1030, 1), TG_S(2049, 1), TG_S_INDEX(2049, 1030)}, .slow = true},
+     .input = {TG_S(1030, 1), TG_S(2049, 1), TG_S_INDEX(2049, 1030)}, .slow = true},
     {.note = "other strides", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3), TG_S_INDEX(5, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3), TG_S_INDEX(5, 4)}},
     {.note = "strided", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 2, 3), TG_S_AS(TG_SAMPLE_STRIDED, 4, 3), TG_S_INDEX(4, 2, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 2, 3), TG_S_AS(TG_SAMPLE_STRIDED, 4, 3), TG_S_INDEX(4, 2, 2)}},
     {.note = "equal rows", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(2, 4), TG_S_INDEX(2, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(2, 4), TG_S_INDEX(2, 3)}},
     {.note = "one row, one class", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(1, 3), TG_S(1, 3), TG_S_INDEX(1, 1)}},
+     .input = {TG_S(1, 3), TG_S(1, 3), TG_S_INDEX(1, 1)}},
     {.note = "h = 0", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(2, 0), TG_S(3, 0), TG_S_INDEX(3, 2)}},
+     .input = {TG_S(2, 0), TG_S(3, 0), TG_S_INDEX(3, 2)}},
     {.note = "sum of no rows", .params = TG_ROW_LOSS(-100, 0, SUM), .n_in = 3,
-     .in = {TG_S(0, 4), TG_S(3, 4), TG_S_INDEX(3, 0)}},
+     .input = {TG_S(0, 4), TG_S(3, 4), TG_S_INDEX(3, 0)}},
     {.note = "h differs", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 4), TG_S_INDEX(5, 4)},
+     .input = {TG_S(4, 3), TG_S(5, 4), TG_S_INDEX(5, 4)},
      .refused = TG_ERR_SHAPE},
     {.note = "target of another shape", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4, 1)},
+     .input = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4, 1)},
      .refused = TG_ERR_SHAPE},
     {.note = "class out of range", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
+     .input = {TG_S(4, 3), TG_S(5, 3), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
      .refused = TG_ERR_DATA},
     {.note = "no such reduction", .n_in = 3,
      .params = &(const tg_row_loss_params){
          .size = sizeof(size_t), .known = sizeof(size_t), .reduction = (tg_loss_reduction)7},
-     .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "256 x 768 over 50257", .params = TG_ROW_LOSS(-100, 0, MEAN), .n_in = 3,
-     .in = {TG_S(256, 768), TG_S(50257, 768), TG_S_INDEX(50257, 256)}, .bench = true},
+     .input = {TG_S(256, 768), TG_S(50257, 768), TG_S_INDEX(50257, 256)}, .bench = true},
 };
 
 const tg_op tg_op_linear_cross_entropy = {

@@ -10,7 +10,7 @@ typedef struct masked_select_params {
 static int64_t count_of(const tg_call *c) { return ((const masked_select_params *)c->params)->count; }
 
 static tg_status masked_select_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0], *mask = c->in[1];
+    const tg_tensor *x = c->input[0], *mask = c->input[1];
     int64_t count = count_of(c);
     TG_TRY(tg_need_bool(c, 1));
     for (int d = 0, front = x->ndim - mask->ndim; d < mask->ndim; d++)
@@ -50,7 +50,7 @@ static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(expected), (double)count));
     const tg_array in[] = {last, tg_array_of(expected)};
-    TG_TRY(ops->map(c->ctx, TG_FN_ne, tg_array_of(differs), in, 2, (const double[2]){0}, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_ne, tg_array_of(differs), in, 2, (const double[2]){0}, false));
     TG_TRY(ops->take(c->ctx, tg_array_of(unused), tg_array_of(expected), tg_array_of(differs), 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
     memcpy(&held, last.data, sizeof held);
@@ -62,7 +62,7 @@ static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
  * is k for selected element k. It is -1 for all other elements, which put_add skips because -1 is out of range. */
 static tg_status find_positions(tg_call *c, const tg_tensor *positions) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const tg_tensor *x = c->in[0], *mask = c->in[1];
+    const tg_tensor *x = c->input[0], *mask = c->input[1];
     tg_tensor *sums = tg_call_temp(c, TG_I64, x->ndim, x->shape), *all = tg_call_temp(c, TG_I64, 1, &x->numel);
     tg_tensor *held = tg_call_temp(c, TG_BOOL, x->ndim, x->shape);
     tg_extent e, ones, last;
@@ -83,9 +83,9 @@ static tg_status find_positions(tg_call *c, const tg_tensor *positions) {
 static tg_status masked_select_forward(tg_call *c) {
     tg_extent e;
     tg_array x;
-    if (c->in[0]->numel == 0) return TG_OK;
+    if (c->input[0]->numel == 0) return TG_OK;
     TG_TRY(find_positions(c, c->saved[0]));
-    TG_TRY(flatten(c, c->in[0], &e, &x));
+    TG_TRY(flatten(c, c->input[0], &e, &x));
     return tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(c->out[0]), x, tg_array_of(c->saved[0]), 0, NULL);
 }
 
@@ -112,40 +112,42 @@ TG_VJP(masked_select_vjp, masked_select_back(t, n, g))
 #define HOLDS(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
 static const tg_sample masked_select_samples[] = {
     {.note = "every second", .params = &(const masked_select_params){7}, .n_in = 2,
-     .in = {TG_S(3, 5), HOLDS(1, 2, 3, 5)}},
+     .input = {TG_S(3, 5), HOLDS(1, 2, 3, 5)}},
     {.note = "two of three", .params = &(const masked_select_params){16}, .n_in = 2,
-     .in = {TG_S(2, 3, 4), HOLDS(1, 3, 2, 3, 4)}},
-    {.note = "columns", .params = &(const masked_select_params){6}, .n_in = 2, .in = {TG_S(3, 5), HOLDS(3, 5, 5)}},
-    {.note = "rows", .params = &(const masked_select_params){5}, .n_in = 2, .in = {TG_S(3, 5), HOLDS(2, 3, 3, 1)}},
+     .input = {TG_S(2, 3, 4), HOLDS(1, 3, 2, 3, 4)}},
+    {.note = "columns", .params = &(const masked_select_params){6}, .n_in = 2, .input = {TG_S(3, 5), HOLDS(3, 5, 5)}},
+    {.note = "rows", .params = &(const masked_select_params){5}, .n_in = 2, .input = {TG_S(3, 5), HOLDS(2, 3, 3, 1)}},
     {.note = "transposed", .params = &(const masked_select_params){5}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), HOLDS(2, 3, 3, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), HOLDS(2, 3, 3, 5)}},
     {.note = "strided", .params = &(const masked_select_params){9}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 6), HOLDS(1, 2, 3, 6)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 6), HOLDS(1, 2, 3, 6)}},
     {.note = "expanded", .params = &(const masked_select_params){6}, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), HOLDS(1, 2, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), HOLDS(1, 2, 3, 4)}},
     {.note = "all but one, of many", .params = &(const masked_select_params){999}, .n_in = 2,
-     .in = {TG_S(1000), HOLDS(1, 1000, 1000)}},
+     .input = {TG_S(1000), HOLDS(1, 1000, 1000)}},
     {.note = "integers", .params = &(const masked_select_params){2}, .n_in = 2,
-     .in = {TG_S_INDEX(9, 5), HOLDS(1, 2, 5)}},
-    {.note = "none", .params = &(const masked_select_params){0}, .n_in = 2, .in = {TG_S(3), HOLDS(1, 1, 3)}},
-    {.note = "size 1", .params = &(const masked_select_params){0}, .n_in = 2, .in = {TG_S(1), HOLDS(1, 1, 1)}},
+     .input = {TG_S_INDEX(9, 5), HOLDS(1, 2, 5)}},
+    {.note = "none", .params = &(const masked_select_params){0}, .n_in = 2, .input = {TG_S(3), HOLDS(1, 1, 3)}},
+    {.note = "size 1", .params = &(const masked_select_params){0}, .n_in = 2, .input = {TG_S(1), HOLDS(1, 1, 1)}},
     {.note = "scalar", .params = &(const masked_select_params){0}, .n_in = 2,
-     .in = {TG_S_SCALAR, {.kind = TG_SAMPLE_BOOL, .lo = 1, .hi = 1}}},
-    {.note = "empty", .params = &(const masked_select_params){0}, .n_in = 2, .in = {TG_S(0, 3), TG_S_BOOL(3)}},
-    {.note = "count too small", .params = &(const masked_select_params){1}, .n_in = 2, .in = {TG_S(4), HOLDS(1, 2, 4)},
+     .input = {TG_S_SCALAR, {.kind = TG_SAMPLE_BOOL, .lo = 1, .hi = 1}}},
+    {.note = "empty", .params = &(const masked_select_params){0}, .n_in = 2, .input = {TG_S(0, 3), TG_S_BOOL(3)}},
+    {.note = "count too small", .params = &(const masked_select_params){1}, .n_in = 2, .input = {TG_S(4), HOLDS(1, 2,
+                                                                                                                4)},
      .refused = TG_ERR_DATA},
-    {.note = "count too large", .params = &(const masked_select_params){3}, .n_in = 2, .in = {TG_S(4), HOLDS(1, 2, 4)},
+    {.note = "count too large", .params = &(const masked_select_params){3}, .n_in = 2, .input = {TG_S(4), HOLDS(1, 2,
+                                                                                                                4)},
      .refused = TG_ERR_DATA},
     {.note = "count above the number of elements", .params = &(const masked_select_params){5}, .n_in = 2,
-     .in = {TG_S(4), HOLDS(0, 1, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "negative count", .params = &(const masked_select_params){-1}, .n_in = 2, .in = {TG_S(4), TG_S_BOOL(4)},
+     .input = {TG_S(4), HOLDS(0, 1, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "negative count", .params = &(const masked_select_params){-1}, .n_in = 2, .input = {TG_S(4), TG_S_BOOL(4)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "mask larger", .params = &(const masked_select_params){2}, .n_in = 2, .in = {TG_S(4), TG_S_BOOL(2, 4)},
+    {.note = "mask larger", .params = &(const masked_select_params){2}, .n_in = 2, .input = {TG_S(4), TG_S_BOOL(2, 4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "mask not bool", .params = &(const masked_select_params){2}, .n_in = 2, .in = {TG_S(4), TG_S(4)},
+    {.note = "mask not bool", .params = &(const masked_select_params){2}, .n_in = 2, .input = {TG_S(4), TG_S(4)},
      .refused = TG_ERR_DTYPE},
     {.note = "big", .params = &(const masked_select_params){524288}, .n_in = 2,
-     .in = {TG_S(1024, 1024), HOLDS(1, 2, 1024, 1024)}, .bench = true},
+     .input = {TG_S(1024, 1024), HOLDS(1, 2, 1024, 1024)}, .bench = true},
 };
 
 static const tg_field masked_select_fields[] = {

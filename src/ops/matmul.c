@@ -14,7 +14,7 @@ static int64_t batch_step(const tg_tensor *x, int i) {
 }
 
 static tg_status matmul_infer(tg_call *c) {
-    const tg_tensor *a = c->in[0], *b = c->in[1];
+    const tg_tensor *a = c->input[0], *b = c->input[1];
     int64_t shape[TG_MAX_DIMS];
     int ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
     TG_TRY(tg_need_float(c, 0));
@@ -61,7 +61,7 @@ static tg_status multiply(tg_call *c, const tg_tensor *y, const tg_tensor *out, 
 }
 
 static tg_status matmul_forward(tg_call *c) {
-    return multiply(c, c->out[0], c->out[0], c->in[0], false, c->in[1], false, false);
+    return multiply(c, c->out[0], c->out[0], c->input[0], false, c->input[1], false, false);
 }
 
 /* Computes the gradient of input i: the product of a and b, summed over the dims along which the input was broadcast.
@@ -80,8 +80,8 @@ static tg_status operand_grad(tg_call *c, int i, const tg_tensor *a, bool ta, co
 
 /* ga = gy b^T, gb = a^T gy. */
 static tg_status matmul_backward(tg_call *c) {
-    TG_TRY(operand_grad(c, 0, c->gout[0], false, c->in[1], true));
-    return operand_grad(c, 1, c->in[0], true, c->gout[0], false);
+    TG_TRY(operand_grad(c, 0, c->gout[0], false, c->input[1], true));
+    return operand_grad(c, 1, c->input[0], true, c->gout[0], false);
 }
 
 static tg_status matmul_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -97,30 +97,31 @@ static int64_t matmul_flops(const tg_node *n) {
 }
 
 static const tg_sample matmul_samples[] = {
-    {.note = "matrices", .n_in = 2, .in = {TG_S(3, 4), TG_S(4, 5)}},
-    {.note = "square", .n_in = 2, .in = {TG_S(3, 3), TG_S(3, 3)}},
+    {.note = "matrices", .n_in = 2, .input = {TG_S(3, 4), TG_S(4, 5)}},
+    {.note = "square", .n_in = 2, .input = {TG_S(3, 3), TG_S(3, 3)}},
     {.note = "transposed operands", .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5)}},
-    {.note = "no unit stride", .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4, 2)}},
-    {.note = "equal rows", .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(4, 2)}},
-    {.note = "batch", .n_in = 2, .in = {TG_S(2, 3, 4), TG_S(2, 4, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5)}},
+    {.note = "no unit stride", .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4,
+                                                                                              2)}},
+    {.note = "equal rows", .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(4, 2)}},
+    {.note = "batch", .n_in = 2, .input = {TG_S(2, 3, 4), TG_S(2, 4, 5)}},
     {.note = "three batch dims, transposed", .n_in = 2,
-     .in = {TG_S(2, 1, 3, 2, 3), TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 3, 2)}},
-    {.note = "one b for all", .n_in = 2, .in = {TG_S(2, 3, 4), TG_S(4, 5)}},
-    {.note = "one a for all", .n_in = 2, .in = {TG_S(3, 4), TG_S(2, 2, 4, 5)}},
-    {.note = "both broadcast", .n_in = 2, .in = {TG_S(2, 1, 3, 2), TG_S(1, 3, 2, 4)}},
-    {.note = "batch of equal matrices", .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4), TG_S(2, 4, 2)}},
-    {.note = "row by column", .n_in = 2, .in = {TG_S(1, 5), TG_S(5, 1)}},
-    {.note = "one element", .n_in = 2, .in = {TG_S(1, 1), TG_S(1, 1)}},
-    {.note = "k = 0 gives zeros", .n_in = 2, .in = {TG_S(2, 3, 0), TG_S(2, 0, 2)}},
-    {.note = "no rows", .n_in = 2, .in = {TG_S(0, 3), TG_S(3, 2)}},
-    {.note = "empty batch", .n_in = 2, .in = {TG_S(0, 2, 3), TG_S(3, 2)}},
-    {.note = "inner sizes differ", .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "batch sizes differ", .n_in = 2, .in = {TG_S(2, 3, 4), TG_S(3, 4, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "a vector", .n_in = 2, .in = {TG_S(4), TG_S(4, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "a scalar", .n_in = 2, .in = {TG_S(4, 5), TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
-    {.note = "integers", .n_in = 2, .in = {TG_S_INDEX(3, 2, 2), TG_S(2, 2)}, .refused = TG_ERR_DTYPE},
-    {.note = "1024 x 1024 x 1024", .n_in = 2, .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(2, 1, 3, 2, 3), TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 3, 2)}},
+    {.note = "one b for all", .n_in = 2, .input = {TG_S(2, 3, 4), TG_S(4, 5)}},
+    {.note = "one a for all", .n_in = 2, .input = {TG_S(3, 4), TG_S(2, 2, 4, 5)}},
+    {.note = "both broadcast", .n_in = 2, .input = {TG_S(2, 1, 3, 2), TG_S(1, 3, 2, 4)}},
+    {.note = "batch of equal matrices", .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4), TG_S(2, 4, 2)}},
+    {.note = "row by column", .n_in = 2, .input = {TG_S(1, 5), TG_S(5, 1)}},
+    {.note = "one element", .n_in = 2, .input = {TG_S(1, 1), TG_S(1, 1)}},
+    {.note = "k = 0 gives zeros", .n_in = 2, .input = {TG_S(2, 3, 0), TG_S(2, 0, 2)}},
+    {.note = "no rows", .n_in = 2, .input = {TG_S(0, 3), TG_S(3, 2)}},
+    {.note = "empty batch", .n_in = 2, .input = {TG_S(0, 2, 3), TG_S(3, 2)}},
+    {.note = "inner sizes differ", .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "batch sizes differ", .n_in = 2, .input = {TG_S(2, 3, 4), TG_S(3, 4, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "a vector", .n_in = 2, .input = {TG_S(4), TG_S(4, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "a scalar", .n_in = 2, .input = {TG_S(4, 5), TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", .n_in = 2, .input = {TG_S_INDEX(3, 2, 2), TG_S(2, 2)}, .refused = TG_ERR_DTYPE},
+    {.note = "1024 x 1024 x 1024", .n_in = 2, .input = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_matmul = {

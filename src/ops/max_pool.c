@@ -14,7 +14,7 @@
 
 typedef struct max_pool_params {
     tg_windows w;
-    int64_t in[2], out[2];
+    int64_t input[2], out[2];
 } max_pool_params;
 
 enum { AT }; /* private saved buffer: the position of each result in its plane of x, [n, c, windows of both dims] */
@@ -23,10 +23,10 @@ static const max_pool_params *params(const tg_call *c) { return c->params; }
 
 static tg_status max_pool_infer(tg_call *c) {
     max_pool_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[4];
     TG_TRY(tg_need_float(c, 0));
-    TG_TRY(tg_windows_infer_pool(c, &p->w, p->in, p->out));
+    TG_TRY(tg_windows_infer_pool(c, &p->w, p->input, p->out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
     int ndim = tg_windows_shape(&p->w, x->shape[0], x->shape[1], p->out, shape);
@@ -49,7 +49,7 @@ static int64_t area(const int64_t *size) { return size[0] * size[1]; }
 static tg_status positions_along(tg_call *c, int d, tg_tensor **at) {
     const max_pool_params *p = params(c);
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const double apart = (double)p->w.apart[d], last = (double)p->in[d] - 1;
+    const double apart = (double)p->w.apart[d], last = (double)p->input[d] - 1;
     const int64_t size = p->w.size[d], out = p->out[d];
     tg_tensor *start = tg_call_temp(c, TG_F64, 1, &out), *bound = tg_call_temp(c, TG_F64, 1, &out),
               *k = tg_call_temp(c, TG_F64, 2, (const int64_t[]){size, 1});
@@ -78,7 +78,7 @@ static tg_status make_index(tg_call *c, tg_tensor **index) {
     rows = tg_call_view_of(c, rows, 0, 4, (const int64_t[]){k[0], 1, out[0], 1}, (const int64_t[]){out[0], 0, 1, 0});
     cols = tg_call_view_of(c, cols, 0, 4, (const int64_t[]){1, k[1], 1, out[1]}, (const int64_t[]){0, out[1], 0, 1});
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(tg_op_map(c, TG_FN_linear_sum, to, TG_T2(rows, cols), 2, (double)p->in[1], 1, false));
+    TG_TRY(tg_op_map(c, TG_FN_linear_sum, to, TG_T2(rows, cols), 2, (double)p->input[1], 1, false));
     tg_extent e;
     return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
 }
@@ -103,7 +103,7 @@ static tg_dtype number_dtype(const max_pool_params *p) { return area(p->w.size) 
 
 static tg_status make_maxima(tg_call *c, int64_t chunk, maxima *r) {
     const int64_t shape[] = {chunk, area(params(c)->out)};
-    r->best = tg_call_temp(c, (tg_dtype)c->in[0]->dtype, 2, shape);
+    r->best = tg_call_temp(c, (tg_dtype)c->input[0]->dtype, 2, shape);
     r->which = tg_call_temp(c, number_dtype(params(c)), 2, shape);
     r->stays = tg_call_temp(c, TG_F32, 2, shape);
     r->is_nan = tg_call_temp(c, TG_F32, 2, shape);
@@ -125,12 +125,12 @@ static tg_status compare(tg_call *c, const maxima *r, tg_array x, int64_t i, int
         if (!tg_windows_part(&params(c)->w, i, j, x, as(of[d], 4, four, &whole[d]), &at[d])) return TG_OK;
     tg_array best = at[BEST].y, which = at[WHICH].y, stays = at[STAYS].y, is_nan = at[IS_NAN].y, new = at[BEST].x;
     const double p[2] = {0};
-    TG_TRY(ops->map(c->ctx, TG_FN_le, stays, (const tg_array[]){new, best}, 2, p, false));
-    TG_TRY(ops->map(c->ctx, TG_FN_ne, is_nan, (const tg_array[]){best, best}, 2, p, false));
-    TG_TRY(ops->map(c->ctx, TG_FN_logical_or, stays, (const tg_array[]){stays, is_nan}, 2, p, false));
-    TG_TRY(ops->map(c->ctx, TG_FN_where, best, (const tg_array[]){stays, best, new}, 3, p, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_le, stays, (const tg_array[]){new, best}, 2, p, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_ne, is_nan, (const tg_array[]){best, best}, 2, p, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_logical_or, stays, (const tg_array[]){stays, is_nan}, 2, p, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_where, best, (const tg_array[]){stays, best, new}, 3, p, false));
     tg_array number = tg_array_expand(tg_array_of(k), 4, which.shape, none);
-    return ops->map(c->ctx, TG_FN_where, which, (const tg_array[]){stays, which, number}, 3, p, false);
+    return ops->apply(c->ctx, TG_FN_where, which, (const tg_array[]){stays, which, number}, 3, p, false);
 }
 
 /* Fills at [n, windows] with the positions of the greatest elements in the n planes of x [n, 1, h, w]. k is a temporary
@@ -156,7 +156,7 @@ static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *inde
 
 static tg_status max_pool_forward(tg_call *c) {
     const max_pool_params *p = params(c);
-    tg_tensor *x = c->in[0], *index;
+    tg_tensor *x = c->input[0], *index;
     int64_t planes = x->shape[0] * x->shape[1], windows = area(p->out);
     if (c->out[0]->numel == 0) return TG_OK;
     TG_TRY(tg_op_dense(c, &x));
@@ -164,13 +164,13 @@ static tg_status max_pool_forward(tg_call *c) {
     int64_t chunk = chunk_planes(p, planes, (tg_dtype)x->dtype);
     maxima r;
     TG_TRY(make_maxima(c, chunk, &r));
-    const tg_tensor *k = tg_call_temp(c, number_dtype(p), 0, p->in);
+    const tg_tensor *k = tg_call_temp(c, number_dtype(p), 0, p->input);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_extent e[6];
-    tg_array all = as(x, 2, (const int64_t[]){planes, area(p->in)}, &e[0]),
+    tg_array all = as(x, 2, (const int64_t[]){planes, area(p->input)}, &e[0]),
              at = as(c->saved[AT], 2, (const int64_t[]){planes, windows}, &e[1]),
              y = as(c->out[0], 2, (const int64_t[]){planes, windows}, &e[2]),
-             images = as(x, 4, (const int64_t[]){planes, 1, p->in[0], p->in[1]}, &e[3]);
+             images = as(x, 4, (const int64_t[]){planes, 1, p->input[0], p->input[1]}, &e[3]);
     for (int64_t i = 0; i < planes; i += chunk) {
         int64_t n = planes - i < chunk ? planes - i : chunk;
         TG_TRY(find(c, tg_array_slice(images, 0, i, n, 1, &e[4]), tg_array_slice(at, 0, i, n, 1, &e[5]), index, &r, k));
@@ -182,7 +182,8 @@ static tg_status max_pool_backward(tg_call *c) {
     const max_pool_params *p = params(c);
     const tg_tensor *x = c->gin[0];
     tg_tensor *g = c->gout[0];
-    const int64_t planes = x->shape[0] * x->shape[1], flat[] = {planes, area(p->in)}, some[] = {planes, area(p->out)};
+    const int64_t planes = x->shape[0] * x->shape[1], flat[] = {planes, area(p->input)}, some[] = {planes,
+                                                                                                   area(p->out)};
     bool sums = tg_windows_overlap(&p->w) && tg_dtype_size((tg_dtype)x->dtype) == 2;
     const tg_tensor *to = sums ? tg_call_temp(c, TG_F32, x->ndim, x->shape) : x;
     tg_extent e[3];
@@ -241,44 +242,44 @@ static int64_t max_pool_flops(const tg_node *n) {
     POOL_(2, h_, w_, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {ah_, aw_})
 
 static const tg_sample max_pool1d_samples[] = {
-    {.note = "side by side", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(2, 3, 6)}},
-    {.note = "overlapping, padded", .params = POOL1(3, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 5)}},
-    {.note = "apart, not to the end", .params = POOL1(2, 3, 0, 1), .n_in = 1, .in = {TG_S(2, 2, 7)}},
-    {.note = "dilated, padded", .params = POOL1(4, 1, 2, 3), .n_in = 1, .in = {TG_S(2, 2, 8)}},
-    {.note = "transposed", .params = POOL1(2, 1, 0, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
-    {.note = "equal images", .params = POOL1(2, 1, 1, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
-    {.note = "one element", .params = POOL1(1, 1, 0, 1), .n_in = 1, .in = {TG_S(1, 1, 1)}},
-    {.note = "empty batch", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(0, 2, 4)}},
-    {.note = "too much padding", .params = POOL1(3, 1, 2, 1), .n_in = 1, .in = {TG_S(1, 1, 4)},
+    {.note = "side by side", .params = POOL1(2, 2, 0, 1), .n_in = 1, .input = {TG_S(2, 3, 6)}},
+    {.note = "overlapping, padded", .params = POOL1(3, 1, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 5)}},
+    {.note = "apart, not to the end", .params = POOL1(2, 3, 0, 1), .n_in = 1, .input = {TG_S(2, 2, 7)}},
+    {.note = "dilated, padded", .params = POOL1(4, 1, 2, 3), .n_in = 1, .input = {TG_S(2, 2, 8)}},
+    {.note = "transposed", .params = POOL1(2, 1, 0, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "equal images", .params = POOL1(2, 1, 1, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
+    {.note = "one element", .params = POOL1(1, 1, 0, 1), .n_in = 1, .input = {TG_S(1, 1, 1)}},
+    {.note = "empty batch", .params = POOL1(2, 2, 0, 1), .n_in = 1, .input = {TG_S(0, 2, 4)}},
+    {.note = "too much padding", .params = POOL1(3, 1, 2, 1), .n_in = 1, .input = {TG_S(1, 1, 4)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "padding alone", .params = POOL1(2, 1, 1, 3), .n_in = 1, .in = {TG_S(1, 1, 2)},
+    {.note = "padding alone", .params = POOL1(2, 1, 1, 3), .n_in = 1, .input = {TG_S(1, 1, 2)},
      .refused = TG_ERR_SHAPE},
-    {.note = "too few dims", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(3, 6)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = POOL1(4, 2, 0, 1), .n_in = 1, .in = {TG_S(32, 64, 1024)}, .bench = true},
+    {.note = "too few dims", .params = POOL1(2, 2, 0, 1), .n_in = 1, .input = {TG_S(3, 6)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = POOL1(4, 2, 0, 1), .n_in = 1, .input = {TG_S(32, 64, 1024)}, .bench = true},
 };
 
 static const tg_sample max_pool2d_samples[] = {
-    {.note = "side by side", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 6)}},
-    {.note = "overlapping, padded", .params = POOL2(3, 2, 1, 1, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 3)}},
-    {.note = "dilated, padded", .params = POOL2(2, 3, 1, 2, 1, 1, 2, 2), .n_in = 1, .in = {TG_S(2, 2, 4, 7)}},
-    {.note = "several chunks", .params = POOL2(3, 3, 1, 1, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(3, 1, 200, 201)},
+    {.note = "side by side", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 4, 6)}},
+    {.note = "overlapping, padded", .params = POOL2(3, 2, 1, 1, 1, 1, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 4, 3)}},
+    {.note = "dilated, padded", .params = POOL2(2, 3, 1, 2, 1, 1, 2, 2), .n_in = 1, .input = {TG_S(2, 2, 4, 7)}},
+    {.note = "several chunks", .params = POOL2(3, 3, 1, 1, 1, 1, 1, 1), .n_in = 1, .input = {TG_S(3, 1, 200, 201)},
      .slow = true},
     {.note = "transposed", .params = POOL2(2, 2, 1, 2, 0, 0, 1, 1), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4)}},
     {.note = "strided", .params = POOL2(2, 2, 1, 1, 1, 0, 1, 1), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
-    {.note = "one window", .params = POOL2(3, 4, 3, 4, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 3, 4)}},
-    {.note = "no channels", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 0, 4, 4)}},
-    {.note = "too large", .params = POOL2(2, 5, 1, 1, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
+    {.note = "one window", .params = POOL2(3, 4, 3, 4, 0, 0, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 3, 4)}},
+    {.note = "no channels", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .input = {TG_S(2, 0, 4, 4)}},
+    {.note = "too large", .params = POOL2(2, 5, 1, 1, 0, 0, 1, 1), .n_in = 1, .input = {TG_S(1, 1, 4, 4)},
      .refused = TG_ERR_SHAPE},
-    {.note = "windows of nothing", .params = POOL2(0, 2, 1, 1, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+    {.note = "windows of nothing", .params = POOL2(0, 2, 1, 1, 0, 0, 1, 1), .n_in = 1, .input = {TG_S(1, 1, 4, 4)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "overflow", .params = POOL2(2, 2, 1, 1, 0, 0, INT64_MAX, 1), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+    {.note = "overflow", .params = POOL2(2, 2, 1, 1, 0, 0, INT64_MAX, 1), .n_in = 1, .input = {TG_S(1, 1, 4, 4)},
      .refused = TG_ERR_SHAPE},
     {.note = "integers", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1,
-     .in = {TG_S_INDEX(9, 1, 1, 4, 4)}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S_INDEX(9, 1, 1, 4, 4)}, .refused = TG_ERR_DTYPE},
     {.note = "32 images of 64 channels", .params = POOL2(3, 3, 2, 2, 1, 1, 1, 1), .n_in = 1,
-     .in = {TG_S(32, 64, 56, 56)}, .bench = true},
+     .input = {TG_S(32, 64, 56, 56)}, .bench = true},
 };
 
 static const tg_field max_pool1d_fields[] = {

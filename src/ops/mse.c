@@ -5,7 +5,7 @@
 /* The mean of (x - y)^2 over all elements of x and y, which have one shape. */
 
 static tg_status mse_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0], *y = c->in[1];
+    const tg_tensor *x = c->input[0], *y = c->input[1];
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (x->ndim != y->ndim || memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) != 0)
@@ -14,7 +14,7 @@ static tg_status mse_infer(tg_call *c) {
 }
 
 static tg_status mse_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *y = c->in[1], *loss = c->out[0];
+    const tg_tensor *x = c->input[0], *y = c->input[1], *loss = c->out[0];
     tg_extent e;
     tg_tensor *squares = tg_call_temp(c, (tg_dtype)loss->dtype, x->ndim, x->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -25,7 +25,7 @@ static tg_status mse_forward(tg_call *c) {
 
 /* gx (+)= (2 / n) (x - y) g, where n is the number of elements. gy (+)= the negative of that. */
 static tg_status mse_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *y = c->in[1], *g = c->gout[0];
+    const tg_tensor *x = c->input[0], *y = c->input[1], *g = c->gout[0];
     double scale = 2 / (double)x->numel;
     if (c->gin_mode[0]) TG_TRY(tg_op_map(c, TG_FN_sub_scaled, c->gin[0], TG_T3(x, y, g), 3, scale, 0, tg_adds(c, 0)));
     if (!c->gin_mode[1]) return TG_OK;
@@ -41,18 +41,18 @@ static tg_status mse_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 TG_COMPOSED(mse)
 
 static const tg_sample mse_samples[] = {
-    {.note = "matrices", .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
-    {.note = "one vector", .n_in = 2, .in = {TG_S(7), TG_S(7)}},
+    {.note = "matrices", .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "one vector", .n_in = 2, .input = {TG_S(7), TG_S(7)}},
     {.note = "other strides", .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "equal rows", .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4)}},
-    {.note = "a constant target", .n_in = 2, .in = {TG_S(2, 3), {.shape = TG_S_SHAPE(2, 3), .frozen = true}}},
-    {.note = "scalars", .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "one element", .n_in = 2, .in = {TG_S(1, 1), TG_S(1, 1)}},
-    {.note = "x is y", .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
-    {.note = "shapes differ", .n_in = 2, .in = {TG_S(3, 4), TG_S(1, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "integers", .n_in = 2, .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "4 M elements", .n_in = 2, .in = {TG_S(2048, 2048), TG_S(2048, 2048)}, .bench = true},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "equal rows", .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4)}},
+    {.note = "a constant target", .n_in = 2, .input = {TG_S(2, 3), {.shape = TG_S_SHAPE(2, 3), .frozen = true}}},
+    {.note = "scalars", .n_in = 2, .input = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "one element", .n_in = 2, .input = {TG_S(1, 1), TG_S(1, 1)}},
+    {.note = "x is y", .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
+    {.note = "shapes differ", .n_in = 2, .input = {TG_S(3, 4), TG_S(1, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", .n_in = 2, .input = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "4 M elements", .n_in = 2, .input = {TG_S(2048, 2048), TG_S(2048, 2048)}, .bench = true},
 };
 
 const tg_op tg_op_mse = {

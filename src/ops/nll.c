@@ -13,7 +13,7 @@ static const int64_t exact_in_double = (int64_t)1 << 53;
 static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 
 static tg_status need_target(tg_call *c) {
-    const tg_tensor *x = c->in[X], *target = c->in[TARGET];
+    const tg_tensor *x = c->input[X], *target = c->input[TARGET];
     if (target->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "target is %s; it must be i64", tg_dtype_name((tg_dtype)target->dtype));
     if (target->ndim != x->ndim - 1 || memcmp(target->shape, x->shape, target->ndim * sizeof *x->shape) != 0)
@@ -22,7 +22,7 @@ static tg_status need_target(tg_call *c) {
 }
 
 static tg_status need_weights(tg_call *c, int64_t classes) {
-    const tg_tensor *w = c->in[W];
+    const tg_tensor *w = c->input[W];
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, X, W));
     if (w->ndim == 1 && w->shape[0] == classes) return TG_OK;
@@ -35,13 +35,13 @@ static tg_status need_weights(tg_call *c, int64_t classes) {
  * rows. w need not be sharded as the rows are (tg_call_within), because every row uses all of w. */
 static tg_status state_rows(tg_call *c) {
     tg_loss_reduction reduction = params(c)->reduction;
-    for (int d = 0; reduction != TG_LOSS_MEAN && tg_call_places(c) && d < c->in[TARGET]->ndim; d++)
+    for (int d = 0; reduction != TG_LOSS_MEAN && tg_call_places(c) && d < c->input[TARGET]->ndim; d++)
         for (int i = 0; i < 2; i++) TG_TRY(tg_call_role(c, i, d, reduction == TG_LOSS_NONE ? d : TG_SUMMED));
-    return c->in[W] ? tg_call_within(c, 1u << W) : TG_OK;
+    return c->input[W] ? tg_call_within(c, 1u << W) : TG_OK;
 }
 
 static tg_status nll_infer(tg_call *c) {
-    const tg_tensor *x = c->in[X], *target = c->in[TARGET];
+    const tg_tensor *x = c->input[X], *target = c->input[TARGET];
     TG_TRY(tg_elementwise_loss_check(c, TG_LOSS_NONE));
     const tg_elementwise_loss_params *p = params(c);
     TG_TRY(tg_need_float(c, X));
@@ -57,7 +57,7 @@ static tg_status nll_infer(tg_call *c) {
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
     TG_TRY(state_rows(c));
     if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TOTAL, dtype, 0, target->shape));
-    if (p->reduction != TG_LOSS_MEAN || !c->in[W] || !tg_needs(c, W)) c->saves_out = 0;
+    if (p->reduction != TG_LOSS_MEAN || !c->input[W] || !tg_needs(c, W)) c->saves_out = 0;
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
 }
 
@@ -99,7 +99,7 @@ static tg_array flat(const tg_tensor *r, tg_extent *e) {
 /* Fails if a target is out of range. The message quotes the target if the host can read it, and otherwise only its
  * position. */
 static tg_status check_targets(tg_call *c, int64_t bad, const tg_tensor *at) {
-    const tg_tensor *x = c->in[X];
+    const tg_tensor *x = c->input[X];
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "target");
     return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld; it must be from 0 to %lld, or ignore_index",
                         (long long)bad - 1, (long long)((const int64_t *)tg_data(at))[bad - 1],
@@ -110,16 +110,16 @@ static tg_status read_classes(tg_call *c, rows *r) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent e[2];
     int64_t bad = 0;
-    TG_TRY(ops->take(c->ctx, column(r->picked, &e[0]), tg_array_of(c->in[X]), column(r->at, &e[1]),
-                     c->in[X]->ndim - 1, &bad));
+    TG_TRY(ops->take(c->ctx, column(r->picked, &e[0]), tg_array_of(c->input[X]), column(r->at, &e[1]),
+                     c->input[X]->ndim - 1, &bad));
     TG_TRY(check_targets(c, bad, r->at));
-    if (!c->in[W]) return ops->fill(c->ctx, tg_array_of(r->weight), 1);
-    return ops->take(c->ctx, flat(r->weight, &e[0]), tg_array_of(c->in[W]), flat(r->at, &e[1]), 0, NULL);
+    if (!c->input[W]) return ops->fill(c->ctx, tg_array_of(r->weight), 1);
+    return ops->take(c->ctx, flat(r->weight, &e[0]), tg_array_of(c->input[W]), flat(r->at, &e[1]), 0, NULL);
 }
 
 static tg_status read_rows(tg_call *c, rows *r) {
-    const tg_tensor *target = c->in[TARGET];
-    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[X]->dtype);
+    const tg_tensor *target = c->input[TARGET];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->input[X]->dtype);
     tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, target->shape);
     r->counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
     r->at = tg_call_temp(c, TG_I64, target->ndim, target->shape);
@@ -161,14 +161,14 @@ static tg_status put_x(tg_call *c, const tg_tensor *value, const rows *r) {
     tg_extent e[2];
     if (c->gin_mode[X] == TG_GRAD_WRITE) TG_TRY(tg_op_zero(c, X));
     return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[X]), column(value, &e[0]), column(r->at, &e[1]),
-                                       c->in[X]->ndim - 1, NULL);
+                                       c->input[X]->ndim - 1, NULL);
 }
 
 /* Adds the values of all rows of each class to the gradient of w. */
 static tg_status put_w(tg_call *c, const tg_tensor *value, const rows *r) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent e[2];
-    tg_tensor *sums = tg_call_temp(c, (tg_dtype)value->dtype, 1, c->in[W]->shape);
+    tg_tensor *sums = tg_call_temp(c, (tg_dtype)value->dtype, 1, c->input[W]->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(sums), 0));
     TG_TRY(ops->put_add(c->ctx, tg_array_of(sums), flat(value, &e[0]), flat(r->at, &e[1]), 0, NULL));
@@ -224,49 +224,49 @@ TG_COMPOSED(nll)
 #define WEIGHTS(...) TG_S_IN(0.5, 2, __VA_ARGS__)
 
 static const tg_sample nll_samples[] = {
-    {.note = "mean", .params = OPTS(MEAN, -100), .n_in = 3, .in = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}},
-    {.note = "sum", .params = OPTS(SUM, -100), .n_in = 3, .in = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}},
+    {.note = "mean", .params = OPTS(MEAN, -100), .n_in = 3, .input = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}},
+    {.note = "sum", .params = OPTS(SUM, -100), .n_in = 3, .input = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}},
     {.note = "one a row", .params = OPTS(NONE, -100), .n_in = 3,
-     .in = {TG_S(2, 3, 4), TG_S_INDEX(4, 2, 3), TG_S_ABSENT}},
-    {.note = "weights", .params = OPTS(MEAN, -100), .n_in = 3, .in = {TG_S(6, 3), TG_S_INDEX(3, 6), WEIGHTS(3)}},
+     .input = {TG_S(2, 3, 4), TG_S_INDEX(4, 2, 3), TG_S_ABSENT}},
+    {.note = "weights", .params = OPTS(MEAN, -100), .n_in = 3, .input = {TG_S(6, 3), TG_S_INDEX(3, 6), WEIGHTS(3)}},
     {.note = "weights, sum", .params = OPTS(SUM, -100), .n_in = 3,
-     .in = {TG_S(2, 3, 3), TG_S_INDEX(3, 2, 3), WEIGHTS(3)}},
+     .input = {TG_S(2, 3, 3), TG_S_INDEX(3, 2, 3), WEIGHTS(3)}},
     {.note = "weights, one a row", .params = OPTS(NONE, 2), .n_in = 3,
-     .in = {TG_S(6, 3), TG_S_INDEX(3, 6), WEIGHTS(3)}},
+     .input = {TG_S(6, 3), TG_S_INDEX(3, 6), WEIGHTS(3)}},
     {.note = "class 0 ignored", .params = OPTS(MEAN, 0), .n_in = 3,
-     .in = {TG_S(12, 3), TG_S_INDEX(3, 12), TG_S_ABSENT}},
+     .input = {TG_S(12, 3), TG_S_INDEX(3, 12), TG_S_ABSENT}},
     {.note = "class 1 ignored, weights", .params = OPTS(MEAN, 1), .n_in = 3,
-     .in = {TG_S(12, 3), TG_S_INDEX(3, 12), WEIGHTS(3)}},
+     .input = {TG_S(12, 3), TG_S_INDEX(3, 12), WEIGHTS(3)}},
     {.note = "constant weights", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S_INDEX(3, 4), {.shape = TG_S_SHAPE(3), .lo = 0.5, .hi = 2, .frozen = true}}},
+     .input = {TG_S(4, 3), TG_S_INDEX(3, 4), {.shape = TG_S_SHAPE(3), .lo = 0.5, .hi = 2, .frozen = true}}},
     {.note = "transposed", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}},
     {.note = "strided", .params = OPTS(SUM, -100), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4),
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4),
             {.shape = TG_S_SHAPE(2, 3), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 4},
             {.shape = TG_S_SHAPE(4), .layout = TG_SAMPLE_STRIDED, .lo = 0.5, .hi = 2}}},
     {.note = "equal rows", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S_INDEX(4, 3), TG_S_ABSENT}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S_INDEX(4, 3), TG_S_ABSENT}},
     {.note = "one row", .params = OPTS(NONE, -100), .n_in = 3,
-     .in = {TG_S(5), {.shape = {.ndim = 0}, .kind = TG_SAMPLE_INDEX, .hi = 5}, WEIGHTS(5)}},
-    {.note = "one class", .params = OPTS(MEAN, -100), .n_in = 3, .in = {TG_S(3, 1), TG_S_INDEX(1, 3), TG_S_ABSENT}},
+     .input = {TG_S(5), {.shape = {.ndim = 0}, .kind = TG_SAMPLE_INDEX, .hi = 5}, WEIGHTS(5)}},
+    {.note = "one class", .params = OPTS(MEAN, -100), .n_in = 3, .input = {TG_S(3, 1), TG_S_INDEX(1, 3), TG_S_ABSENT}},
     {.note = "sum of no rows", .params = OPTS(SUM, -100), .n_in = 3,
-     .in = {TG_S(0, 4), TG_S_INDEX(4, 0), WEIGHTS(4)}},
+     .input = {TG_S(0, 4), TG_S_INDEX(4, 0), WEIGHTS(4)}},
     {.note = "target of another shape", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(4, 5), TG_S_INDEX(5, 5), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 5), TG_S_INDEX(5, 5), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
     {.note = "target of floats", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(4, 5), TG_S(4), TG_S_ABSENT}, .refused = TG_ERR_DTYPE},
+     .input = {TG_S(4, 5), TG_S(4), TG_S_ABSENT}, .refused = TG_ERR_DTYPE},
     {.note = "class out of range", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}, TG_S_ABSENT},
+     .input = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}, TG_S_ABSENT},
      .refused = TG_ERR_DATA},
     {.note = "weights of another size", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(4, 5), TG_S_INDEX(5, 4), WEIGHTS(4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 5), TG_S_INDEX(5, 4), WEIGHTS(4)}, .refused = TG_ERR_SHAPE},
     {.note = "no classes", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(2, 0), TG_S_INDEX(1, 2), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(2, 0), TG_S_INDEX(1, 2), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
     {.note = "no such reduction", .params = TG_LOSS_P(BATCH_MEAN, .ignore_index = -100), .n_in = 3,
-     .in = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT},
     {.note = "512 rows of 50257", .params = OPTS(MEAN, -100), .n_in = 3,
-     .in = {TG_S(512, 50257), TG_S_INDEX(50257, 512), TG_S_ABSENT}, .bench = true},
+     .input = {TG_S(512, 50257), TG_S_INDEX(50257, 512), TG_S_ABSENT}, .bench = true},
 };
 
 static const tg_field nll_fields[] = {

@@ -15,7 +15,7 @@ typedef struct norm_params {
 enum { MEAN, RSTD }; /* private saved buffers, [rows] each */
 
 static tg_status need_weight(tg_call *c, int i, const char *what, int64_t h) {
-    const tg_tensor *w = i < c->n_in ? c->in[i] : NULL;
+    const tg_tensor *w = i < c->n_in ? c->input[i] : NULL;
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, i));
     if (w->ndim == 1 && w->shape[0] == h) return TG_OK;
@@ -25,7 +25,7 @@ static tg_status need_weight(tg_call *c, int i, const char *what, int64_t h) {
 
 static tg_status norm_infer(tg_call *c) {
     const norm_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_dtype stats = tg_accumulate_dtype((tg_dtype)x->dtype);
     int64_t rows = 1;
     TG_TRY(tg_need_float(c, 0));
@@ -36,7 +36,7 @@ static tg_status norm_infer(tg_call *c) {
     TG_TRY(need_weight(c, 1, "w", x->shape[x->ndim - 1]));
     TG_TRY(need_weight(c, 2, "b", x->shape[x->ndim - 1]));
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
-    if (c->in[1]) TG_TRY(tg_call_linear(c, 6)); /* jointly linear in w and b */
+    if (c->input[1]) TG_TRY(tg_call_linear(c, 6)); /* jointly linear in w and b */
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_save(c, MEAN, stats, 1, p->rms ? (int64_t[]){0} : &rows));
     TG_TRY(tg_call_save(c, RSTD, stats, 1, &rows));
@@ -47,8 +47,8 @@ static tg_status norm_infer(tg_call *c) {
 static tg_norm_args norm_args(const tg_call *c, bool weighted) {
     const norm_params *p = c->params;
     return (tg_norm_args){
-        .x = tg_array_of(c->in[0]),
-        .w = tg_op_absent_or(weighted ? c->in[1] : NULL),
+        .x = tg_array_of(c->input[0]),
+        .w = tg_op_absent_or(weighted ? c->input[1] : NULL),
         .mean = tg_array_of(c->saved[MEAN]),
         .rstd = tg_array_of(c->saved[RSTD]),
         .eps = p->eps,
@@ -59,7 +59,7 @@ static tg_norm_args norm_args(const tg_call *c, bool weighted) {
 static tg_status norm_forward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_norm_args a = norm_args(c, true);
-    a.b = tg_op_absent_or(c->n_in > 2 ? c->in[2] : NULL);
+    a.b = tg_op_absent_or(c->n_in > 2 ? c->input[2] : NULL);
     a.y = tg_array_of(c->out[0]);
     return (ops->norm ? ops->norm : tg_composed_norm)(c->ctx, &a);
 }
@@ -93,32 +93,33 @@ static const norm_params layer_params = {.eps = 1e-5};
 static const norm_params rms_params = {.eps = 1e-6, .rms = true};
 
 static const tg_sample layer_norm_samples[] = {
-    {.note = "rows", .params = &layer_params, .n_in = 3, .in = {TG_S(4, 6), TG_S(6), TG_S(6)}},
-    {.note = "no weights", .params = &layer_params, .n_in = 3, .in = {TG_S(3, 5), TG_S_ABSENT, TG_S_ABSENT}},
-    {.note = "no bias", .params = &layer_params, .n_in = 3, .in = {TG_S(3, 5), TG_S(5), TG_S_ABSENT}},
-    {.note = "bias alone", .params = &layer_params, .n_in = 3, .in = {TG_S(3, 5), TG_S_ABSENT, TG_S(5)}},
-    {.note = "leading dims", .params = &layer_params, .n_in = 3, .in = {TG_S(2, 3, 7), TG_S(7), TG_S(7)}},
+    {.note = "rows", .params = &layer_params, .n_in = 3, .input = {TG_S(4, 6), TG_S(6), TG_S(6)}},
+    {.note = "no weights", .params = &layer_params, .n_in = 3, .input = {TG_S(3, 5), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "no bias", .params = &layer_params, .n_in = 3, .input = {TG_S(3, 5), TG_S(5), TG_S_ABSENT}},
+    {.note = "bias alone", .params = &layer_params, .n_in = 3, .input = {TG_S(3, 5), TG_S_ABSENT, TG_S(5)}},
+    {.note = "leading dims", .params = &layer_params, .n_in = 3, .input = {TG_S(2, 3, 7), TG_S(7), TG_S(7)}},
     {.note = "transposed", .params = &layer_params, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S(4), TG_S(4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S(4), TG_S(4)}},
     {.note = "strided", .params = &layer_params, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
     {.note = "equal rows", .params = &layer_params, .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(4), TG_S(4)}},
-    {.note = "one row", .params = &layer_params, .n_in = 3, .in = {TG_S(5), TG_S(5), TG_S(5)}},
-    {.note = "far from zero", .params = &layer_params, .n_in = 3, .in = {TG_S_IN(100, 102, 2, 8), TG_S(8), TG_S(8)}},
-    {.note = "rows of one", .params = &layer_params, .n_in = 3, .in = {TG_S(3, 1), TG_S(1), TG_S(1)}},
-    {.note = "no rows", .params = &layer_params, .n_in = 3, .in = {TG_S(0, 4), TG_S(4), TG_S(4)}},
-    {.note = "empty rows", .params = &layer_params, .n_in = 3, .in = {TG_S(3, 0), TG_S(0), TG_S(0)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(4), TG_S(4)}},
+    {.note = "one row", .params = &layer_params, .n_in = 3, .input = {TG_S(5), TG_S(5), TG_S(5)}},
+    {.note = "far from zero", .params = &layer_params, .n_in = 3, .input = {TG_S_IN(100, 102, 2, 8), TG_S(8), TG_S(8)}},
+    {.note = "rows of one", .params = &layer_params, .n_in = 3, .input = {TG_S(3, 1), TG_S(1), TG_S(1)}},
+    {.note = "no rows", .params = &layer_params, .n_in = 3, .input = {TG_S(0, 4), TG_S(4), TG_S(4)}},
+    {.note = "empty rows", .params = &layer_params, .n_in = 3, .input = {TG_S(3, 0), TG_S(0), TG_S(0)}},
     {.note = "w of another size", .params = &layer_params, .n_in = 3,
-     .in = {TG_S(4, 6), TG_S(4), TG_S(6)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 6), TG_S(4), TG_S(6)}, .refused = TG_ERR_SHAPE},
     {.note = "b of two dims", .params = &layer_params, .n_in = 3,
-     .in = {TG_S(4, 6), TG_S(6), TG_S(1, 6)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 6), TG_S(6), TG_S(1, 6)}, .refused = TG_ERR_SHAPE},
     {.note = "scalar", .params = &layer_params, .n_in = 3,
-     .in = {TG_S_SCALAR, TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
-    {.note = "negative eps", .params = &(const norm_params){.eps = -1}, .n_in = 3, .in = {TG_S(2, 3), TG_S(3), TG_S(3)},
+     .input = {TG_S_SCALAR, TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
+    {.note = "negative eps", .params = &(const norm_params){.eps = -1}, .n_in = 3, .input = {TG_S(2, 3), TG_S(3),
+                                                                                             TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "2048 rows of 768", .params = &layer_params, .n_in = 3,
-     .in = {TG_S(2048, 768), TG_S(768), TG_S(768)}, .bench = true},
+     .input = {TG_S(2048, 768), TG_S(768), TG_S(768)}, .bench = true},
 };
 
 static const tg_field norm_fields[] = {
@@ -148,25 +149,27 @@ const tg_op tg_op_layer_norm = {
 };
 
 static const tg_sample rms_norm_samples[] = {
-    {.note = "rows", .params = &rms_params, .n_in = 2, .in = {TG_S(4, 6), TG_S(6)}},
-    {.note = "no weight", .params = &rms_params, .n_in = 2, .in = {TG_S(3, 5), TG_S_ABSENT}},
-    {.note = "leading dims", .params = &rms_params, .n_in = 2, .in = {TG_S(2, 3, 7), TG_S(7)}},
-    {.note = "transposed", .params = &rms_params, .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S(4)}},
+    {.note = "rows", .params = &rms_params, .n_in = 2, .input = {TG_S(4, 6), TG_S(6)}},
+    {.note = "no weight", .params = &rms_params, .n_in = 2, .input = {TG_S(3, 5), TG_S_ABSENT}},
+    {.note = "leading dims", .params = &rms_params, .n_in = 2, .input = {TG_S(2, 3, 7), TG_S(7)}},
+    {.note = "transposed", .params = &rms_params, .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4),
+                                                                       TG_S(4)}},
     {.note = "strided", .params = &rms_params, .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
-    {.note = "equal rows", .params = &rms_params, .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(4)}},
-    {.note = "one row", .params = &rms_params, .n_in = 2, .in = {TG_S(5), TG_S(5)}},
-    {.note = "rows of one", .params = &rms_params, .n_in = 2, .in = {TG_S_IN(0.5, 2, 3, 1), TG_S(1)}},
-    {.note = "no rows", .params = &rms_params, .n_in = 2, .in = {TG_S(0, 4), TG_S(4)}},
-    {.note = "empty rows", .params = &rms_params, .n_in = 2, .in = {TG_S(3, 0), TG_S(0)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
+    {.note = "equal rows", .params = &rms_params, .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(4)}},
+    {.note = "one row", .params = &rms_params, .n_in = 2, .input = {TG_S(5), TG_S(5)}},
+    {.note = "rows of one", .params = &rms_params, .n_in = 2, .input = {TG_S_IN(0.5, 2, 3, 1), TG_S(1)}},
+    {.note = "no rows", .params = &rms_params, .n_in = 2, .input = {TG_S(0, 4), TG_S(4)}},
+    {.note = "empty rows", .params = &rms_params, .n_in = 2, .input = {TG_S(3, 0), TG_S(0)}},
     {.note = "w of another size", .params = &rms_params, .n_in = 2,
-     .in = {TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE},
     {.note = "eps is NaN", .params = &(const norm_params){.eps = NAN, .rms = true}, .n_in = 2,
-     .in = {TG_S(2, 3), TG_S(3)},
+     .input = {TG_S(2, 3), TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = &rms_params, .n_in = 2,
-     .in = {TG_S_INDEX(5, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE},
-    {.note = "2048 rows of 768", .params = &rms_params, .n_in = 2, .in = {TG_S(2048, 768), TG_S(768)}, .bench = true},
+     .input = {TG_S_INDEX(5, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE},
+    {.note = "2048 rows of 768", .params = &rms_params, .n_in = 2, .input = {TG_S(2048, 768), TG_S(768)},
+     .bench = true},
 };
 
 const tg_op tg_op_rms_norm = {

@@ -10,7 +10,7 @@ typedef struct one_hot_params {
 
 static tg_status one_hot_infer(tg_call *c) {
     one_hot_params *p = c->params;
-    const tg_tensor *ids = c->in[0];
+    const tg_tensor *ids = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 0));
     TG_TRY(tg_need_made(c, &p->dtype));
@@ -36,7 +36,7 @@ static tg_status one_hot_forward(tg_call *c) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(unit), 1));
     TG_TRY(ops->fill(c->ctx, y, 0));
-    tg_array index = tg_array_keep(tg_array_of(c->in[0]), y.ndim, 1u << last, &e);
+    tg_array index = tg_array_keep(tg_array_of(c->input[0]), y.ndim, 1u << last, &e);
     tg_array ones = tg_array_keep(tg_array_of(unit), y.ndim, (1u << y.ndim) - 1, &one);
     ones = tg_array_expand(ones, y.ndim, index.shape, stride);
     TG_TRY(ops->put_add(c->ctx, y, ones, index, last, &bad));
@@ -45,33 +45,34 @@ static tg_status one_hot_forward(tg_call *c) {
 
 #define IDS_IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
 static const tg_sample one_hot_samples[] = {
-    {.note = "a row", .params = &(const one_hot_params){5, TG_DTYPE_DEFAULT}, .n_in = 1, .in = {TG_S_INDEX(5, 7)}},
+    {.note = "a row", .params = &(const one_hot_params){5, TG_DTYPE_DEFAULT}, .n_in = 1, .input = {TG_S_INDEX(5, 7)}},
     {.note = "two dims", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {TG_S_INDEX(3, 2, 4)}},
+     .input = {TG_S_INDEX(3, 2, 4)}},
     {.note = "transposed", .params = &(const one_hot_params){4, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {{.shape = TG_S_SHAPE(3, 5), .kind = TG_SAMPLE_INDEX, .hi = 4, .layout = TG_SAMPLE_TRANSPOSED}}},
+     .input = {{.shape = TG_S_SHAPE(3, 5), .kind = TG_SAMPLE_INDEX, .hi = 4, .layout = TG_SAMPLE_TRANSPOSED}}},
     {.note = "strided int32", .params = &(const one_hot_params){4, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {{.shape = TG_S_SHAPE(6), .kind = TG_SAMPLE_INDEX, .hi = 4, .layout = TG_SAMPLE_STRIDED, .dtype = TG_I32}}},
-    {.note = "bools", .params = &(const one_hot_params){4, TG_BOOL}, .n_in = 1, .in = {TG_S_INDEX(4, 3)}},
-    {.note = "integers", .params = &(const one_hot_params){4, TG_I64}, .n_in = 1, .in = {TG_S_INDEX(4, 3)}},
+     .input = {{.shape = TG_S_SHAPE(6), .kind = TG_SAMPLE_INDEX, .hi = 4, .layout = TG_SAMPLE_STRIDED,
+                .dtype = TG_I32}}},
+    {.note = "bools", .params = &(const one_hot_params){4, TG_BOOL}, .n_in = 1, .input = {TG_S_INDEX(4, 3)}},
+    {.note = "integers", .params = &(const one_hot_params){4, TG_I64}, .n_in = 1, .input = {TG_S_INDEX(4, 3)}},
     {.note = "one id", .params = &(const one_hot_params){4, TG_U8}, .n_in = 1,
-     .in = {{.kind = TG_SAMPLE_INDEX, .hi = 4}}},
-    {.note = "size 1", .params = &(const one_hot_params){1, TG_DTYPE_DEFAULT}, .n_in = 1, .in = {TG_S_INDEX(1, 1)}},
-    {.note = "no ids", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1, .in = {TG_S_INDEX(3, 0)}},
+     .input = {{.kind = TG_SAMPLE_INDEX, .hi = 4}}},
+    {.note = "size 1", .params = &(const one_hot_params){1, TG_DTYPE_DEFAULT}, .n_in = 1, .input = {TG_S_INDEX(1, 1)}},
+    {.note = "no ids", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1, .input = {TG_S_INDEX(3, 0)}},
     {.note = "out of range", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {IDS_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
+     .input = {IDS_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
     {.note = "negative", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {IDS_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
+     .input = {IDS_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
     {.note = "no classes", .params = &(const one_hot_params){0, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {TG_S_INDEX(3, 2)}, .refused = TG_ERR_DATA},
-    {.note = "negative classes", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .in = {TG_S_INDEX(3, 2)},
+     .input = {TG_S_INDEX(3, 2)}, .refused = TG_ERR_DATA},
+    {.note = "negative classes", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .input = {TG_S_INDEX(3, 2)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "ids not whole", .params = &(const one_hot_params){3, TG_F32}, .n_in = 1, .in = {TG_S(3)},
+    {.note = "ids not whole", .params = &(const one_hot_params){3, TG_F32}, .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_DTYPE},
     {.note = "too many dims", .params = &(const one_hot_params){3, TG_F32}, .n_in = 1,
-     .in = {TG_S_INDEX(3, 1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S_INDEX(3, 1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = &(const one_hot_params){1024, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .in = {TG_S_INDEX(1024, 1024)}, .bench = true},
+     .input = {TG_S_INDEX(1024, 1024)}, .bench = true},
 };
 
 static const tg_field one_hot_fields[] = {

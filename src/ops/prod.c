@@ -3,18 +3,18 @@
 #include "ops/common/reduce.h"
 
 static tg_status prod_infer(tg_call *c) {
-    tg_dtype d = (tg_dtype)c->in[0]->dtype;
+    tg_dtype d = (tg_dtype)c->input[0]->dtype;
     return tg_reduce_infer(c, tg_is_float(d) ? d : TG_I64);
 }
 
-static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->in[0], 1); }
+static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->input[0], 1); }
 
 /* Elements that are reduced to one element of the result form a group. The slope of an element is the product of the
  * other elements of its group. Zeros are first replaced by 1. If no other element of the group was 0, the slope is the
  * product of the group, divided by the element. If another element was 0, the slope is 0, or NaN if any other element
  * is infinite or NaN. */
 static tg_status prod_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *some = tg_reduce_whole(c, x);
     tg_tensor *zero = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *all = tg_reduce_small(c, x);
     tg_tensor *zeros = tg_reduce_small(c, x), *odds = tg_reduce_small(c, x), *none = tg_reduce_whole(c, x);
@@ -72,12 +72,12 @@ TG_COMPOSED(prod)
 
 static const tg_sample prod_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "an odd number", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(0.5, 2, 2, 7)}},
+    {.note = "an odd number", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_IN(0.5, 2, 2, 7)}},
     {.note = "one zero and two in a row", .params = TG_OVER(1), .n_in = 1,
-     .in = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
-    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "integers", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(7, 3, 4)}},
-    {.note = "bools", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3)}},
+     .input = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(3, 0)}},
+    {.note = "integers", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_INDEX(7, 3, 4)}},
+    {.note = "bools", .params = TG_ALL, .n_in = 1, .input = {TG_S_BOOL(3)}},
 };
 
 const tg_op tg_op_prod = {

@@ -20,13 +20,13 @@ tg_status tg_reduce_infer(tg_call *c, tg_dtype dtype) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dims(c, 0, p->dims, &p->mask));
     c->dims = p->mask;
-    int n = tg_reduce_shape(c->in[0], p->mask, p->keepdim, shape);
+    int n = tg_reduce_shape(c->input[0], p->mask, p->keepdim, shape);
     return tg_call_out(c, 0, dtype, n, shape);
 }
 
 tg_status tg_reduce_float_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
-    return tg_reduce_infer(c, (tg_dtype)c->in[0]->dtype);
+    return tg_reduce_infer(c, (tg_dtype)c->input[0]->dtype);
 }
 
 int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x) {
@@ -37,7 +37,7 @@ int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x) {
 }
 
 tg_status tg_reduce_need_some(tg_call *c, const char *what) {
-    if (c->out[0]->numel == 0 || tg_reduce_group(c, c->in[0]) > 0) return TG_OK;
+    if (c->out[0]->numel == 0 || tg_reduce_group(c, c->input[0]) > 0) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE, "the reduced dims have no elements, so there is no %s", what);
 }
 
@@ -72,7 +72,7 @@ tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x) { return small(c,
 /* Gives x its gradient: every element gets scale * (the gradient of the element to which it was summed). */
 static tg_status spread(tg_call *c, double scale) {
     tg_extent e;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *g = c->gout[0];
     if (scale != 1) {
         tg_tensor *scaled = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
@@ -116,11 +116,11 @@ int64_t tg_reduce_flops(const tg_node *n) { return tg_numel(tg_node_input(n, 0))
 /* ---- sum ---- */
 
 static tg_status sum_infer(tg_call *c) {
-    tg_dtype d = (tg_dtype)c->in[0]->dtype;
+    tg_dtype d = (tg_dtype)c->input[0]->dtype;
     return tg_reduce_infer(c, tg_is_float(d) ? d : TG_I64);
 }
 
-static tg_status sum_forward(tg_call *c) { return tg_reduce_run(c, TG_SUM, c->out[0], c->in[0], 1); }
+static tg_status sum_forward(tg_call *c) { return tg_reduce_run(c, TG_SUM, c->out[0], c->input[0], 1); }
 
 static tg_status sum_backward(tg_call *c) { return spread(c, 1); }
 
@@ -128,9 +128,9 @@ TG_VJP(sum_vjp, spread_gradient(t, n, g, 1))
 
 static const tg_sample sum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "expanded dim", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "count of true elements", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3, 5)}},
+    {.note = "expanded dim", .params = TG_OVER(0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(3, 0)}},
+    {.note = "count of true elements", .params = TG_ALL, .n_in = 1, .input = {TG_S_BOOL(3, 5)}},
 };
 
 const tg_op tg_op_sum = {
@@ -145,16 +145,16 @@ TG_REDUCTION(sum)
 /* ---- mean ---- */
 
 static tg_status mean_forward(tg_call *c) {
-    return tg_reduce_run(c, TG_SUM, c->out[0], c->in[0], 1.0 / (double)tg_reduce_group(c, c->in[0]));
+    return tg_reduce_run(c, TG_SUM, c->out[0], c->input[0], 1.0 / (double)tg_reduce_group(c, c->input[0]));
 }
 
-static tg_status mean_backward(tg_call *c) { return spread(c, 1.0 / (double)tg_reduce_group(c, c->in[0])); }
+static tg_status mean_backward(tg_call *c) { return spread(c, 1.0 / (double)tg_reduce_group(c, c->input[0])); }
 
 TG_VJP(mean_vjp, spread_gradient(t, n, g, 1.0 / (double)tg_reduce_node_group(n)))
 
 static const tg_sample mean_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "integers", .params = TG_ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "integers", .params = TG_ALL, .n_in = 1, .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
 };
 
 const tg_op tg_op_mean = {
@@ -170,14 +170,14 @@ TG_REDUCTION(mean)
 
 static tg_status extremum_infer(tg_call *c) {
     TG_TRY(tg_need_number(c, 0));
-    TG_TRY(tg_reduce_infer(c, (tg_dtype)c->in[0]->dtype));
+    TG_TRY(tg_reduce_infer(c, (tg_dtype)c->input[0]->dtype));
     return tg_reduce_need_some(c, "extremum");
 }
 
 /* Elements that equal the extremum share its gradient evenly. If an element is NaN, so is the extremum; then no element
  * equals it, and every gradient is 0 * (g / 0), which is NaN. */
 static tg_status extremum_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *y = tg_reduce_kept(c, c->out[0], x->ndim);
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *share = tg_reduce_small(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -199,12 +199,12 @@ TG_VJP(extremum_vjp, extremum_gradient(t, n, g))
 
 static const tg_sample extremum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "ties", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
-    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
-    {.note = "bools", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "ties", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_INDEX(2, 4, 6)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "bools", .params = TG_ALL, .n_in = 1, .input = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
 };
 
-static tg_status max_forward(tg_call *c) { return tg_reduce_run(c, TG_MAX, c->out[0], c->in[0], 1); }
+static tg_status max_forward(tg_call *c) { return tg_reduce_run(c, TG_MAX, c->out[0], c->input[0], 1); }
 
 const tg_op tg_op_max = {
     .size = sizeof(tg_op), .name = "max", .formula = "the greatest x over dims", .n_in = 1, .n_out = 1,
@@ -216,7 +216,7 @@ const tg_op tg_op_max = {
  * and all gradients are NaN. */
 TG_REDUCTION(max)
 
-static tg_status min_forward(tg_call *c) { return tg_reduce_run(c, TG_MIN, c->out[0], c->in[0], 1); }
+static tg_status min_forward(tg_call *c) { return tg_reduce_run(c, TG_MIN, c->out[0], c->input[0], 1); }
 
 const tg_op tg_op_min = {
     .size = sizeof(tg_op), .name = "min", .formula = "the smallest x over dims", .n_in = 1, .n_out = 1,
@@ -243,7 +243,7 @@ static double most_top(tg_dtype dtype) { return dtype == TG_F64 ? DBL_MAX : (dou
 static const double least_mass = 1, most_mass = 0x1p64;
 
 static tg_status logsumexp_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_reduce_float_infer(c));
@@ -253,7 +253,7 @@ static tg_status logsumexp_infer(tg_call *c) {
 }
 
 static tg_status logsumexp_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *top = c->saved[TOP], *mass = c->saved[MASS];
+    const tg_tensor *x = c->input[0], *top = c->saved[TOP], *mass = c->saved[MASS];
     tg_tensor *e = tg_reduce_whole(c, x), *y = tg_reduce_kept(c, c->out[0], x->ndim);
     double most = most_top((tg_dtype)top->dtype);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -267,7 +267,7 @@ static tg_status logsumexp_forward(tg_call *c) {
 }
 
 static tg_status logsumexp_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *gy = tg_reduce_kept(c, c->gout[0], x->ndim), *g = tg_reduce_small(c, x), *top = c->saved[TOP];
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_div, g, TG_T2(gy, c->saved[MASS]), 2, 0, 0, false));
@@ -303,9 +303,9 @@ static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *d
 
 static const tg_sample logsumexp_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "large values", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(900, 903, 3, 4)}},
-    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "integers", .params = TG_ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "large values", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_IN(900, 903, 3, 4)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(3, 0)}},
+    {.note = "integers", .params = TG_ALL, .n_in = 1, .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
 };
 
 const tg_op tg_op_logsumexp = {
@@ -325,19 +325,19 @@ static tg_status position_infer(tg_call *c) {
     return tg_reduce_need_some(c, "extremum");
 }
 
-static tg_status argmax_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMAX, c->out[0], c->in[0], 1); }
+static tg_status argmax_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMAX, c->out[0], c->input[0], 1); }
 
 static const tg_sample position_samples[] = {
-    {.note = "last", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "first, kept", .params = TG_KEEP(0), .n_in = 1, .in = {TG_S(4, 3)}},
-    {.note = "transposed", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
-    {.note = "ties: the first", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
-    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
-    {.note = "no such dim", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "last", .params = TG_OVER(-1), .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "first, kept", .params = TG_KEEP(0), .n_in = 1, .input = {TG_S(4, 3)}},
+    {.note = "transposed", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
+    {.note = "ties: the first", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_INDEX(2, 4, 6)}},
+    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "no result", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = TG_OVER(-1), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field position_fields[] = {
@@ -358,7 +358,7 @@ tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim) {
     return TG_RECORD(t, tg_op_argmax, (&(tg_reduce_params){.dims = {.n = 1, .dim = {dim}}, .keepdim = keepdim}), x);
 }
 
-static tg_status argmin_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMIN, c->out[0], c->in[0], 1); }
+static tg_status argmin_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMIN, c->out[0], c->input[0], 1); }
 
 const tg_op tg_op_argmin = {
     .size = sizeof(tg_op), .name = "argmin", .formula = "where x is smallest along a dim", .inputs = "x", .n_in = 1,

@@ -17,10 +17,10 @@ enum { R, Y };
 enum { MEAN, RSTD }; /* private saved buffers; RMS norm does not use the mean */
 
 static tg_status residual_shapes(tg_call *c) {
-    const tg_tensor *x = c->in[X], *w = c->in[W];
+    const tg_tensor *x = c->input[X], *w = c->input[W];
     if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; it must have 1 or more dims, of which the "
                                          "last is normalized");
-    if (!tg_same_shape(x, c->in[RESIDUAL]))
+    if (!tg_same_shape(x, c->input[RESIDUAL]))
         return tg_call_fail(c, TG_ERR_SHAPE, "residual must have x's shape; neither is broadcast");
     if (w && (w->ndim != 1 || w->shape[0] != x->shape[x->ndim - 1]))
         return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %s, the size of the last dim of x",
@@ -29,13 +29,13 @@ static tg_status residual_shapes(tg_call *c) {
 }
 
 static tg_status residual_infer(tg_call *c) {
-    const tg_tensor *x = c->in[X];
+    const tg_tensor *x = c->input[X];
     double eps = ((const residual_params *)c->params)->eps;
     tg_dtype stats = tg_accumulate_dtype((tg_dtype)x->dtype);
     int64_t rows = 1;
     TG_TRY(tg_need_float(c, X));
     TG_TRY(tg_need_same_dtype(c, X, RESIDUAL));
-    if (c->in[W]) TG_TRY(tg_need_same_dtype(c, X, W));
+    if (c->input[W]) TG_TRY(tg_need_same_dtype(c, X, W));
     TG_TRY(residual_shapes(c));
     if (!(eps >= 0 && isfinite(eps)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", eps);
@@ -51,7 +51,7 @@ static tg_status residual_infer(tg_call *c) {
 static tg_norm_args norm_args(const tg_call *c) {
     return (tg_norm_args){
         .x = tg_array_of(c->out[R]),
-        .w = tg_op_absent_or(c->in[W]),
+        .w = tg_op_absent_or(c->input[W]),
         .mean = tg_array_of(c->saved[MEAN]),
         .rstd = tg_array_of(c->saved[RSTD]),
         .eps = ((const residual_params *)c->params)->eps,
@@ -61,7 +61,7 @@ static tg_norm_args norm_args(const tg_call *c) {
 
 static tg_status residual_forward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    TG_TRY(tg_op_map(c, TG_FN_add, c->out[R], TG_T2(c->in[X], c->in[RESIDUAL]), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_add, c->out[R], TG_T2(c->input[X], c->input[RESIDUAL]), 2, 0, 0, false));
     tg_norm_args a = norm_args(c);
     a.y = tg_array_of(c->out[Y]);
     return (ops->norm ? ops->norm : tg_composed_norm)(c->ctx, &a);
@@ -113,28 +113,28 @@ static const residual_params usual = {.eps = 1e-6};
 #define SAMPLE(note_, ...)                                                                                             \
     { .note = note_, .params = &usual, .n_in = 3, __VA_ARGS__ }
 static const tg_sample residual_samples[] = {
-    SAMPLE("rows", .in = {TG_S(4, 6), TG_S(4, 6), TG_S(6)}),
-    SAMPLE("no weight", .in = {TG_S(3, 5), TG_S(3, 5), TG_S_ABSENT}),
-    SAMPLE("leading dims", .in = {TG_S(2, 3, 7), TG_S(2, 3, 7), TG_S(7)}),
+    SAMPLE("rows", .input = {TG_S(4, 6), TG_S(4, 6), TG_S(6)}),
+    SAMPLE("no weight", .input = {TG_S(3, 5), TG_S(3, 5), TG_S_ABSENT}),
+    SAMPLE("leading dims", .input = {TG_S(2, 3, 7), TG_S(2, 3, 7), TG_S(7)}),
     SAMPLE("transposed and strided",
-           .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S(4)}),
-    SAMPLE("equal rows", .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}),
-    SAMPLE("one tensor twice", .in = {TG_S(6), TG_S(6), TG_S(6)}, .aliases = true),
-    SAMPLE("frozen weight", .in = {TG_S(4, 6), TG_S(4, 6), {.shape = TG_S_SHAPE(6), .frozen = true}}),
-    SAMPLE("one row", .in = {TG_S(5), TG_S(5), TG_S(5)}),
-    SAMPLE("rows of one", .in = {TG_S_IN(0.5, 2, 3, 1), TG_S_IN(0.5, 2, 3, 1), TG_S(1)}),
-    SAMPLE("no rows", .in = {TG_S(0, 4), TG_S(0, 4), TG_S(4)}),
-    SAMPLE("empty rows", .in = {TG_S(3, 0), TG_S(3, 0), TG_S(0)}),
-    SAMPLE("a residual that would stretch", .in = {TG_S(4, 6), TG_S(1, 6), TG_S(6)}, .refused = TG_ERR_SHAPE),
-    SAMPLE("w of another size", .in = {TG_S(4, 6), TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE),
-    SAMPLE("scalars", .in = {TG_S_SCALAR, TG_S_SCALAR, TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
-    SAMPLE("integers", .in = {TG_S_INDEX(5, 2, 3), TG_S_INDEX(5, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
+           .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S(4)}),
+    SAMPLE("equal rows", .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}),
+    SAMPLE("one tensor twice", .input = {TG_S(6), TG_S(6), TG_S(6)}, .aliases = true),
+    SAMPLE("frozen weight", .input = {TG_S(4, 6), TG_S(4, 6), {.shape = TG_S_SHAPE(6), .frozen = true}}),
+    SAMPLE("one row", .input = {TG_S(5), TG_S(5), TG_S(5)}),
+    SAMPLE("rows of one", .input = {TG_S_IN(0.5, 2, 3, 1), TG_S_IN(0.5, 2, 3, 1), TG_S(1)}),
+    SAMPLE("no rows", .input = {TG_S(0, 4), TG_S(0, 4), TG_S(4)}),
+    SAMPLE("empty rows", .input = {TG_S(3, 0), TG_S(3, 0), TG_S(0)}),
+    SAMPLE("a residual that would stretch", .input = {TG_S(4, 6), TG_S(1, 6), TG_S(6)}, .refused = TG_ERR_SHAPE),
+    SAMPLE("w of another size", .input = {TG_S(4, 6), TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE),
+    SAMPLE("scalars", .input = {TG_S_SCALAR, TG_S_SCALAR, TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
+    SAMPLE("integers", .input = {TG_S_INDEX(5, 2, 3), TG_S_INDEX(5, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
     {.note = "eps is NaN",
      .params = &(const residual_params){.eps = NAN},
      .n_in = 3,
-     .in = {TG_S(2, 3), TG_S(2, 3), TG_S(3)},
+     .input = {TG_S(2, 3), TG_S(2, 3), TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
-    SAMPLE("2048 rows of 768", .in = {TG_S(2048, 768), TG_S(2048, 768), TG_S(768)}, .bench = true),
+    SAMPLE("2048 rows of 768", .input = {TG_S(2048, 768), TG_S(2048, 768), TG_S(768)}, .bench = true),
 };
 
 static const tg_field residual_rms_norm_fields[] = {

@@ -16,7 +16,7 @@ typedef struct rope_params {
 
 static tg_status rope_infer(tg_call *c) {
     const rope_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     TG_TRY(tg_need_float(c, 0));
     if (x->ndim < 2 || x->shape[x->ndim - 1] % 2 != 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., s, d] with 2 or more dims and an even d");
@@ -38,7 +38,7 @@ static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r)
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const rope_params *p = c->params;
     const int64_t shape[] = {s, half}, column[] = {s, 1}, row[] = {1, half};
-    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype);
     tg_tensor *position = tg_call_temp(c, TG_F64, 2, column), *frequency = tg_call_temp(c, TG_F64, 2, row);
     tg_tensor *angle = tg_call_temp(c, TG_F64, 2, shape);
     r->cos = tg_call_temp(c, dtype, 2, shape);
@@ -66,14 +66,14 @@ static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool
     tg_array yu = tg_array_slice(ay, last, 0, half, 1, &e[2]), yv = tg_array_slice(ay, last, half, half, 1, &e[3]);
     tg_array cosine = tg_array_expand(tg_array_of(r.cos), x->ndim, u.shape, stride[0]);
     tg_array sine = tg_array_expand(tg_array_of(r.sin), x->ndim, u.shape, stride[1]);
-    TG_TRY(ops->map(c->ctx, back ? TG_FN_mul_mul_add : TG_FN_mul_mul_sub, yu, (tg_array[]){u, cosine, v, sine}, 4,
+    TG_TRY(ops->apply(c->ctx, back ? TG_FN_mul_mul_add : TG_FN_mul_mul_sub, yu, (tg_array[]){u, cosine, v, sine}, 4,
                     (double[2]){0}, add));
-    return ops->map(c->ctx, back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
+    return ops->apply(c->ctx, back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
                     (double[2]){0}, add);
 }
 
 static tg_status rope_forward(tg_call *c) {
-    return rotate(c, c->out[0], c->in[0], ((const rope_params *)c->params)->back, false);
+    return rotate(c, c->out[0], c->input[0], ((const rope_params *)c->params)->back, false);
 }
 
 /* The transpose of a rotation is the rotation in the opposite direction. */
@@ -92,23 +92,23 @@ TG_VJP(rope_vjp, turn_back(t, n, g))
 static const rope_params plain = {.base = 10000};
 
 static const tg_sample rope_samples[] = {
-    {.note = "heads", .params = &plain, .n_in = 1, .in = {TG_S(2, 3, 4, 6)}},
-    {.note = "one head", .params = &plain, .n_in = 1, .in = {TG_S(5, 4)}},
+    {.note = "heads", .params = &plain, .n_in = 1, .input = {TG_S(2, 3, 4, 6)}},
+    {.note = "one head", .params = &plain, .n_in = 1, .input = {TG_S(5, 4)}},
     {.note = "later positions", .params = &(const rope_params){.base = 10000, .offset = 1000}, .n_in = 1,
-     .in = {TG_S(2, 3, 8)}},
-    {.note = "small base", .params = &(const rope_params){.base = 2, .offset = 7}, .n_in = 1, .in = {TG_S(3, 4)}},
-    {.note = "transposed", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
-    {.note = "strided", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
-    {.note = "equal heads", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4)}},
-    {.note = "one pair", .params = &plain, .n_in = 1, .in = {TG_S(1, 2)}},
-    {.note = "no positions", .params = &plain, .n_in = 1, .in = {TG_S(2, 0, 4)}},
-    {.note = "no pairs", .params = &plain, .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "odd d", .params = &plain, .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "one dim", .params = &plain, .n_in = 1, .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
-    {.note = "base 0", .params = &(const rope_params){.base = 0}, .n_in = 1, .in = {TG_S(3, 4)},
+     .input = {TG_S(2, 3, 8)}},
+    {.note = "small base", .params = &(const rope_params){.base = 2, .offset = 7}, .n_in = 1, .input = {TG_S(3, 4)}},
+    {.note = "transposed", .params = &plain, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "strided", .params = &plain, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
+    {.note = "equal heads", .params = &plain, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4)}},
+    {.note = "one pair", .params = &plain, .n_in = 1, .input = {TG_S(1, 2)}},
+    {.note = "no positions", .params = &plain, .n_in = 1, .input = {TG_S(2, 0, 4)}},
+    {.note = "no pairs", .params = &plain, .n_in = 1, .input = {TG_S(3, 0)}},
+    {.note = "odd d", .params = &plain, .n_in = 1, .input = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "one dim", .params = &plain, .n_in = 1, .input = {TG_S(4)}, .refused = TG_ERR_SHAPE},
+    {.note = "base 0", .params = &(const rope_params){.base = 0}, .n_in = 1, .input = {TG_S(3, 4)},
      .refused = TG_ERR_ARGUMENT},
-    {.note = "integers", .params = &plain, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}, .refused = TG_ERR_DTYPE},
-    {.note = "48 heads of 1024 x 64", .params = &plain, .n_in = 1, .in = {TG_S(4, 12, 1024, 64)}, .bench = true},
+    {.note = "integers", .params = &plain, .n_in = 1, .input = {TG_S_INDEX(9, 3, 4)}, .refused = TG_ERR_DTYPE},
+    {.note = "48 heads of 1024 x 64", .params = &plain, .n_in = 1, .input = {TG_S(4, 12, 1024, 64)}, .bench = true},
 };
 
 static const tg_field rope_fields[] = {

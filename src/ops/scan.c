@@ -11,7 +11,7 @@ static const scan_params *params_of(const tg_call *c) { return c->params; }
 
 static tg_status scan_infer(tg_call *c) {
     int *dim = &((scan_params *)c->params)->dim;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_dtype d = (tg_dtype)x->dtype;
     TG_TRY(tg_need_dim(c, 0, dim));
     c->dims = 1u << *dim;
@@ -29,32 +29,32 @@ static tg_status scan(tg_call *c, tg_reduction kind, const tg_tensor *to, const 
 
 #define SCAN(dim_) &(const scan_params){.dim = (dim_)}
 #define SCAN_SAMPLES                                                                                                   \
-    {.note = "rows", .params = SCAN(-1), .n_in = 1, .in = {TG_S(3, 5)}},                                               \
-    {.note = "first dim", .params = SCAN(0), .n_in = 1, .in = {TG_S(6, 3)}},                                           \
-    {.note = "middle dim", .params = SCAN(1), .n_in = 1, .in = {TG_S(2, 4, 3)}},                                       \
-    {.note = "transposed", .params = SCAN(-1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3)}},             \
-    {.note = "strided", .params = SCAN(-2), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},                      \
-    {.note = "expanded", .params = SCAN(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},                     \
-    {.note = "integers", .params = SCAN(1), .n_in = 1, .in = {TG_S_INDEX(4, 3, 5)}},                                   \
-    {.note = "bools", .params = SCAN(0), .n_in = 1, .in = {TG_S_BOOL(9)}},                                             \
-    {.note = "size 1", .params = SCAN(0), .n_in = 1, .in = {TG_S(1)}},                                                 \
-    {.note = "rows of one", .params = SCAN(1), .n_in = 1, .in = {TG_S(3, 1)}},                                         \
-    {.note = "no rows", .params = SCAN(1), .n_in = 1, .in = {TG_S(0, 4)}},                                             \
-    {.note = "empty rows", .params = SCAN(1), .n_in = 1, .in = {TG_S(3, 0)}},                                          \
-    {.note = "no such dim", .params = SCAN(2), .n_in = 1, .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},                \
-    {.note = "scalar", .params = SCAN(0), .n_in = 1, .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE}
+    {.note = "rows", .params = SCAN(-1), .n_in = 1, .input = {TG_S(3, 5)}},                                            \
+    {.note = "first dim", .params = SCAN(0), .n_in = 1, .input = {TG_S(6, 3)}},                                        \
+    {.note = "middle dim", .params = SCAN(1), .n_in = 1, .input = {TG_S(2, 4, 3)}},                                    \
+    {.note = "transposed", .params = SCAN(-1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3)}},          \
+    {.note = "strided", .params = SCAN(-2), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},                   \
+    {.note = "expanded", .params = SCAN(0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},                  \
+    {.note = "integers", .params = SCAN(1), .n_in = 1, .input = {TG_S_INDEX(4, 3, 5)}},                                \
+    {.note = "bools", .params = SCAN(0), .n_in = 1, .input = {TG_S_BOOL(9)}},                                          \
+    {.note = "size 1", .params = SCAN(0), .n_in = 1, .input = {TG_S(1)}},                                              \
+    {.note = "rows of one", .params = SCAN(1), .n_in = 1, .input = {TG_S(3, 1)}},                                      \
+    {.note = "no rows", .params = SCAN(1), .n_in = 1, .input = {TG_S(0, 4)}},                                          \
+    {.note = "empty rows", .params = SCAN(1), .n_in = 1, .input = {TG_S(3, 0)}},                                       \
+    {.note = "no such dim", .params = SCAN(2), .n_in = 1, .input = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},             \
+    {.note = "scalar", .params = SCAN(0), .n_in = 1, .input = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE}
 
 /* ---- cumsum ---- */
 
 static tg_status cumsum_infer(tg_call *c) {
     TG_TRY(scan_infer(c));
-    for (int d = 0; d < c->in[0]->ndim; d++)
+    for (int d = 0; d < c->input[0]->ndim; d++)
         if (d != params_of(c)->dim) TG_TRY(tg_call_role(c, 0, d, d));
     return TG_OK;
 }
 
 static tg_status cumsum_forward(tg_call *c) {
-    return scan(c, TG_SUM, c->out[0], c->in[0], params_of(c)->back, false);
+    return scan(c, TG_SUM, c->out[0], c->input[0], params_of(c)->back, false);
 }
 
 static tg_status cumsum_backward(tg_call *c) {
@@ -65,12 +65,12 @@ static tg_status cumsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 
 static const tg_sample cumsum_samples[] = {
     SCAN_SAMPLES,
-    {.note = "from the end", .params = &(const scan_params){.dim = 1, .back = true}, .n_in = 1, .in = {TG_S(3, 7)}},
+    {.note = "from the end", .params = &(const scan_params){.dim = 1, .back = true}, .n_in = 1, .input = {TG_S(3, 7)}},
     {.note = "from the end, first dim", .params = &(const scan_params){.dim = 0, .back = true}, .n_in = 1,
-     .in = {TG_S(5, 3)}},
-    {.note = "long rows", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0, 1, 2, 600)}},
-    {.note = "big", .params = SCAN(1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
-    {.note = "big, first dim", .params = SCAN(0), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(5, 3)}},
+    {.note = "long rows", .params = SCAN(1), .n_in = 1, .input = {TG_S_IN(0, 1, 2, 600)}},
+    {.note = "big", .params = SCAN(1), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "big, first dim", .params = SCAN(0), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field scan_fields[] = {
@@ -97,13 +97,13 @@ tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim) {
 
 /* ---- cumprod ---- */
 
-static tg_status cumprod_forward(tg_call *c) { return scan(c, TG_PROD, c->out[0], c->in[0], false, false); }
+static tg_status cumprod_forward(tg_call *c) { return scan(c, TG_PROD, c->out[0], c->input[0], false, false); }
 
 /* Let y be the products, y' the products if the first zero of the row is replaced by 1, and s(v)[k] the sum of v from k
  * to the end. The gradient of x[k] is s(g y)[k] / x[k] before the first zero, s(g y')[k] at it, and 0 after it. Only y'
  * is computed, because y equals y' before the first zero and is 0 from there on. */
 static tg_status cumprod_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *g = c->gout[0];
+    const tg_tensor *x = c->input[0], *g = c->gout[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     tg_tensor *zero = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *live = tg_call_temp(c, TG_BOOL, x->ndim, x->shape);
     tg_tensor *zeros = tg_call_temp(c, TG_I64, x->ndim, x->shape), *some = tg_call_temp(c, wide, x->ndim, x->shape);
@@ -146,12 +146,12 @@ TG_COMPOSED(cumprod)
 #define WHOLE(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = 3}
 static const tg_sample cumprod_samples[] = {
     SCAN_SAMPLES,
-    {.note = "an odd number", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0.5, 2, 2, 7)}},
-    {.note = "long rows", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0.9, 1.1, 2, 600)}},
+    {.note = "an odd number", .params = SCAN(1), .n_in = 1, .input = {TG_S_IN(0.5, 2, 2, 7)}},
+    {.note = "long rows", .params = SCAN(1), .n_in = 1, .input = {TG_S_IN(0.9, 1.1, 2, 600)}},
     {.note = "one zero and two in a row", .params = SCAN(1), .n_in = 1,
-     .in = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
-    {.note = "zeros among integers", .params = SCAN(0), .n_in = 1, .in = {WHOLE(5, 4)}},
-    {.note = "big", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0.9, 1.1, 1024, 1024)}, .bench = true},
+     .input = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
+    {.note = "zeros among integers", .params = SCAN(0), .n_in = 1, .input = {WHOLE(5, 4)}},
+    {.note = "big", .params = SCAN(1), .n_in = 1, .input = {TG_S_IN(0.9, 1.1, 1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_cumprod = {

@@ -17,7 +17,7 @@ typedef struct dim_params {
 /* The backward of ops that keep the row-major order of elements: reshape, view, squeeze and unsqueeze. */
 static tg_status reshape_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t stride[TG_MAX_DIMS];
     if (tg_reshape_strides(g->ndim, g->shape, g->stride, x->ndim, x->shape, stride))
         return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, stride);
@@ -38,7 +38,7 @@ static tg_status reshape_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din
 
 /* Replaces a size -1 by the size that it stands for, and checks that the shape has as many elements as input 0. */
 static tg_status complete_shape(tg_call *c, tg_shape *s) {
-    int64_t n = 1, numel = c->in[0]->numel;
+    int64_t n = 1, numel = c->input[0]->numel;
     int open = -1;
     if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
         return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s; it must have from 0 to %d",
@@ -71,7 +71,7 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
 static tg_status reshape_infer(tg_call *c) {
     tg_shape *s = &((shape_params *)c->params)->shape;
     int named = ((const shape_params *)c->params)->shard - 1;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t stride[TG_MAX_DIMS];
     TG_TRY(complete_shape(c, s));
     if (named >= 0) TG_TRY(tg_need_axis(c, (int)s->ndim, &named));
@@ -83,7 +83,7 @@ static tg_status reshape_infer(tg_call *c) {
 
 static tg_status reshape_forward(tg_call *c) {
     int64_t stride[TG_MAX_DIMS];
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (c->out[0]->storage == x->storage) return TG_OK;
     tg_array to = tg_array_of(c->out[0]);
     tg_array_reshape(&to, x->ndim, x->shape, stride);
@@ -92,25 +92,26 @@ static tg_status reshape_forward(tg_call *c) {
 
 #define SHAPE(...) &(const shape_params){.shape = TG_S_SHAPE(__VA_ARGS__)}
 static const tg_sample reshape_samples[] = {
-    {.note = "flatten", .params = SHAPE(24), .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "a size -1", .params = SHAPE(4, -1), .n_in = 1, .in = {TG_S(2, 6)}},
+    {.note = "flatten", .params = SHAPE(24), .n_in = 1, .input = {TG_S(2, 3, 4)}},
+    {.note = "a size -1", .params = SHAPE(4, -1), .n_in = 1, .input = {TG_S(2, 6)}},
     {.note = "transposed: copies", .params = SHAPE(15), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
     {.note = "strided: cut, still a view", .params = SHAPE(2, 2, 3), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
     {.note = "expanded", .params = SHAPE(3, 2, 2), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "size 1 to scalar", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1, 1)}},
-    {.note = "scalar", .params = SHAPE(1, 1), .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .params = SHAPE(3, 0), .n_in = 1, .in = {TG_S(0, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "size 1 to scalar", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .input = {TG_S(1,
+                                                                                                                  1)}},
+    {.note = "scalar", .params = SHAPE(1, 1), .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "empty", .params = SHAPE(3, 0), .n_in = 1, .input = {TG_S(0, 5)}},
     {.note = "wrong count", .params = SHAPE(4, 2), .n_in = 1,
-     .in = {TG_S(3, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "two sizes -1", .params = SHAPE(-1, -1), .n_in = 1, .in = {TG_S(3, 3)},
+     .input = {TG_S(3, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "two sizes -1", .params = SHAPE(-1, -1), .n_in = 1, .input = {TG_S(3, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "-1 next to a size 0", .params = SHAPE(0, -1), .n_in = 1, .in = {TG_S(0, 3)},
+    {.note = "-1 next to a size 0", .params = SHAPE(0, -1), .n_in = 1, .input = {TG_S(0, 3)},
      .refused = TG_ERR_SHAPE},
     {.note = "big", .params = SHAPE(1048576), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)},
      .bench = true},
 };
 
@@ -142,7 +143,7 @@ tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
 
 static tg_status view_infer(tg_call *c) {
     tg_shape *s = &((shape_params *)c->params)->shape;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t stride[TG_MAX_DIMS];
     TG_TRY(complete_shape(c, s));
     TG_TRY(tg_call_reshapes(c, -1));
@@ -152,20 +153,20 @@ static tg_status view_infer(tg_call *c) {
 }
 
 static const tg_sample view_samples[] = {
-    {.note = "join and cut", .params = SHAPE(3, 8), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "join and cut", .params = SHAPE(3, 8), .n_in = 1, .input = {TG_S(2, 3, 4)}},
     {.note = "cut a strided dim", .params = SHAPE(4, 3, 1), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
     {.note = "cut transposed dims", .params = SHAPE(2, 2, 1, 6), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}},
     {.note = "expanded", .params = SHAPE(3, 2, -1), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "size 1", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = SHAPE(0, 7), .n_in = 1, .in = {TG_S(4, 0)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "size 1", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = SHAPE(0, 7), .n_in = 1, .input = {TG_S(4, 0)}},
     {.note = "needs a copy", .params = SHAPE(24), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}, .refused = TG_ERR_SHAPE},
-    {.note = "wrong count", .params = SHAPE(5), .n_in = 1, .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}, .refused = TG_ERR_SHAPE},
+    {.note = "wrong count", .params = SHAPE(5), .n_in = 1, .input = {TG_S(4)}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = SHAPE(1048576), .n_in = 1,
-     .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_view = {
@@ -183,7 +184,7 @@ tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
 
 static tg_status view_in_order(tg_call *c, const int *order) {
     tg_extent e;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     for (int d = 0; d < x->ndim; d++) {
         e.shape[d] = x->shape[order[d]];
         e.stride[d] = x->stride[order[d]];
@@ -199,7 +200,7 @@ typedef struct permute_params {
 static tg_status permute_infer(tg_call *c) {
     tg_dims *order = &((permute_params *)c->params)->order;
     uint32_t mask;
-    int ndim = c->in[0]->ndim;
+    int ndim = c->input[0]->ndim;
     if (order->n != ndim)
         return tg_call_fail(c, TG_ERR_SHAPE, "order lists %s; it must list all %s of x", tg_count(order->n, "dim").text,
                             tg_count(ndim, "dim").text);
@@ -231,15 +232,15 @@ TG_VJP(permute_vjp, permute_back(t, n, g))
 
 #define ORDER(...) &(const permute_params){{.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}}
 static const tg_sample permute_samples[] = {
-    {.note = "three dims", .params = ORDER(2, 0, 1), .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "negative dims", .params = ORDER(-1, 0, -2), .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "transposed", .params = ORDER(1, 0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = ORDER(1, 2, 0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 2)}},
-    {.note = "size 1", .params = ORDER(1, 0), .n_in = 1, .in = {TG_S(1, 1)}},
-    {.note = "empty", .params = ORDER(1, 0), .n_in = 1, .in = {TG_S(0, 4)}},
-    {.note = "a dim twice", .params = ORDER(0, 0), .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "a dim missing", .params = ORDER(0), .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = ORDER(1, 0, 2), .n_in = 1, .in = {TG_S(128, 128, 64)}, .bench = true},
+    {.note = "three dims", .params = ORDER(2, 0, 1), .n_in = 1, .input = {TG_S(2, 3, 4)}},
+    {.note = "negative dims", .params = ORDER(-1, 0, -2), .n_in = 1, .input = {TG_S(2, 3, 4)}},
+    {.note = "transposed", .params = ORDER(1, 0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = ORDER(1, 2, 0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 2)}},
+    {.note = "size 1", .params = ORDER(1, 0), .n_in = 1, .input = {TG_S(1, 1)}},
+    {.note = "empty", .params = ORDER(1, 0), .n_in = 1, .input = {TG_S(0, 4)}},
+    {.note = "a dim twice", .params = ORDER(0, 0), .n_in = 1, .input = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "a dim missing", .params = ORDER(0), .n_in = 1, .input = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = ORDER(1, 0, 2), .n_in = 1, .input = {TG_S(128, 128, 64)}, .bench = true},
 };
 #undef ORDER
 
@@ -267,7 +268,7 @@ static tg_status transpose_infer(tg_call *c) {
     int order[TG_MAX_DIMS];
     TG_TRY(tg_need_dim(c, 0, &p->d0));
     TG_TRY(tg_need_dim(c, 0, &p->d1));
-    for (int d = 0; d < c->in[0]->ndim; d++) order[d] = d == p->d0 ? p->d1 : d == p->d1 ? p->d0 : d;
+    for (int d = 0; d < c->input[0]->ndim; d++) order[d] = d == p->d0 ? p->d1 : d == p->d1 ? p->d0 : d;
     return view_in_order(c, order);
 }
 
@@ -291,18 +292,19 @@ static tg_tensor *transpose_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(transpose_vjp, transpose_back(t, n, g))
 
 static const tg_sample transpose_samples[] = {
-    {.note = "last two", .params = &(const transpose_params){-1, -2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "square", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(3, 3)}},
-    {.note = "outer", .params = &(const transpose_params){0, 2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "a dim with itself", .params = &(const transpose_params){1, 1}, .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "strided", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "last two", .params = &(const transpose_params){-1, -2}, .n_in = 1, .input = {TG_S(2, 3, 4)}},
+    {.note = "square", .params = &(const transpose_params){0, 1}, .n_in = 1, .input = {TG_S(3, 3)}},
+    {.note = "outer", .params = &(const transpose_params){0, 2}, .n_in = 1, .input = {TG_S(2, 3, 4)}},
+    {.note = "a dim with itself", .params = &(const transpose_params){1, 1}, .n_in = 1, .input = {TG_S(2, 3)}},
+    {.note = "strided", .params = &(const transpose_params){0, 1}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3,
+                                                                                                5)}},
     {.note = "expanded", .params = &(const transpose_params){0, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .params = &(const transpose_params){0, -1}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(3, 0)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = &(const transpose_params){0, -1}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const transpose_params){0, 1}, .n_in = 1, .input = {TG_S(3, 0)}},
     {.note = "no such dim", .params = &(const transpose_params){0, 2}, .n_in = 1,
-     .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const transpose_params){0, 1}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 static const tg_field transpose_fields[] = {
@@ -325,7 +327,7 @@ tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1) {
 
 static tg_status expand_infer(tg_call *c) {
     tg_shape *s = &((shape_params *)c->params)->shape;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t stride[TG_MAX_DIMS], front = s->ndim - x->ndim;
     if (s->ndim > TG_MAX_DIMS || front < 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s; it must have from %d to %d",
@@ -348,21 +350,21 @@ static tg_status expand_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout
 TG_VJP(expand_vjp, tg_sum_to(t, g, x))
 
 static const tg_sample expand_samples[] = {
-    {.note = "a column", .params = SHAPE(3, 4), .n_in = 1, .in = {TG_S(3, 1)}},
+    {.note = "a column", .params = SHAPE(3, 4), .n_in = 1, .input = {TG_S(3, 1)}},
     {.note = "new dims, kept dims", .params = SHAPE(2, 5, -1, 3), .n_in = 1,
-     .in = {TG_S(4, 3)}},
+     .input = {TG_S(4, 3)}},
     {.note = "inner of a strided one", .params = SHAPE(3, 4, 2), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
     {.note = "unchanged", .params = SHAPE(3, 4), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
-    {.note = "scalar", .params = SHAPE(2, 3), .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "to size 0", .params = SHAPE(0, 3), .n_in = 1, .in = {TG_S(1, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "scalar", .params = SHAPE(2, 3), .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "to size 0", .params = SHAPE(0, 3), .n_in = 1, .input = {TG_S(1, 3)}},
     {.note = "not of size 1", .params = SHAPE(6), .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "a new dim of size -1", .params = SHAPE(-1, 3), .n_in = 1, .in = {TG_S(3)},
+     .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "a new dim of size -1", .params = SHAPE(-1, 3), .n_in = 1, .input = {TG_S(3)},
      .refused = TG_ERR_SHAPE},
     {.note = "big", .params = SHAPE(1024, 1024), .n_in = 1,
-     .in = {TG_S(1, 1024)}, .bench = true},
+     .input = {TG_S(1, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_expand = {
@@ -381,7 +383,7 @@ tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape) {
 
 static tg_status squeeze_infer(tg_call *c) {
     int *dim = &((dim_params *)c->params)->dim;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, dim));
     if (x->shape[*dim] != 1)
@@ -396,15 +398,18 @@ static tg_status squeeze_infer(tg_call *c) {
 }
 
 static const tg_sample squeeze_samples[] = {
-    {.note = "middle", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(3, 1, 4)}},
-    {.note = "last", .params = &(const dim_params){-1}, .n_in = 1, .in = {TG_S(3, 1)}},
-    {.note = "transposed", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 3, 5)}},
-    {.note = "strided", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
-    {.note = "to a scalar", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1, 0)}},
-    {.note = "not of size 1", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(2, 1)}, .refused = TG_ERR_SHAPE},
-    {.note = "no such dim", .params = &(const dim_params){2}, .n_in = 1, .in = {TG_S(2, 1)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1, 1024, 1024)}, .bench = true},
+    {.note = "middle", .params = &(const dim_params){1}, .n_in = 1, .input = {TG_S(3, 1, 4)}},
+    {.note = "last", .params = &(const dim_params){-1}, .n_in = 1, .input = {TG_S(3, 1)}},
+    {.note = "transposed", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 3,
+                                                                                          5)}},
+    {.note = "strided", .params = &(const dim_params){1}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
+    {.note = "to a scalar", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S(1, 0)}},
+    {.note = "not of size 1", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S(2, 1)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", .params = &(const dim_params){2}, .n_in = 1, .input = {TG_S(2, 1)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S(1, 1024, 1024)}, .bench = true},
 };
 
 static const tg_field dim_fields[] = {
@@ -422,7 +427,7 @@ tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, t
 
 static tg_status unsqueeze_infer(tg_call *c) {
     int *dim = &((dim_params *)c->params)->dim;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_extent e;
     if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "x already has %d dims, the most that are "
                                                     "allowed; unsqueeze adds one", TG_MAX_DIMS);
@@ -437,16 +442,17 @@ static tg_status unsqueeze_infer(tg_call *c) {
 }
 
 static const tg_sample unsqueeze_samples[] = {
-    {.note = "front", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(3, 4)}},
-    {.note = "middle", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
-    {.note = "end", .params = &(const dim_params){-1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "scalar", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "size 1", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(0, 2)}},
-    {.note = "no such dim", .params = &(const dim_params){3}, .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "front", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S(3, 4)}},
+    {.note = "middle", .params = &(const dim_params){1}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "end", .params = &(const dim_params){-1}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "scalar", .params = &(const dim_params){0}, .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "size 1", .params = &(const dim_params){1}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const dim_params){1}, .n_in = 1, .input = {TG_S(0, 2)}},
+    {.note = "no such dim", .params = &(const dim_params){3}, .n_in = 1, .input = {TG_S(3, 4)},
+     .refused = TG_ERR_SHAPE},
     {.note = "too many dims", .params = &(const dim_params){0}, .n_in = 1,
-     .in = {TG_S(1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const dim_params){1}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_unsqueeze = {

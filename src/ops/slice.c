@@ -20,7 +20,7 @@ typedef struct slice_params {
 
 static tg_status slice_infer(tg_call *c) {
     slice_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t size = x->shape[p->dim], start = p->start, stop = p->stop == INT64_MAX ? size : p->stop;
@@ -62,25 +62,26 @@ static tg_tensor *slice_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(slice_vjp, slice_back(t, n, g))
 
 static const tg_sample slice_samples[] = {
-    {.note = "rows", .params = &(const slice_params){0, 1, 3, 1}, .n_in = 1, .in = {TG_S(4, 3)}},
-    {.note = "step", .params = &(const slice_params){1, 0, 5, 2}, .n_in = 1, .in = {TG_S(2, 5)}},
+    {.note = "rows", .params = &(const slice_params){0, 1, 3, 1}, .n_in = 1, .input = {TG_S(4, 3)}},
+    {.note = "step", .params = &(const slice_params){1, 0, 5, 2}, .n_in = 1, .input = {TG_S(2, 5)}},
     {.note = "from the end", .params = &(const slice_params){-1, -3, -1, 1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
     {.note = "to the end", .params = &(const slice_params){1, 1, INT64_MAX, 3}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5, 2)}},
     {.note = "expanded", .params = &(const slice_params){1, 1, 2, 7}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .params = &(const slice_params){0, 0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "step beyond the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .in = {TG_S(4, 2)}},
-    {.note = "nothing", .params = &(const slice_params){0, 2, 2, 1}, .n_in = 1, .in = {TG_S(3, 2)}},
-    {.note = "empty", .params = &(const slice_params){0, 0, 0, 1}, .n_in = 1, .in = {TG_S(0, 2)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = &(const slice_params){0, 0, 1, 1}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "step beyond the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .input = {TG_S(4, 2)}},
+    {.note = "nothing", .params = &(const slice_params){0, 2, 2, 1}, .n_in = 1, .input = {TG_S(3, 2)}},
+    {.note = "empty", .params = &(const slice_params){0, 0, 0, 1}, .n_in = 1, .input = {TG_S(0, 2)}},
     {.note = "step 0", .params = &(const slice_params){0, 0, 2, 0}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "past the end", .params = &(const slice_params){0, 0, 4, 1}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "stop before start", .params = &(const slice_params){0, 2, 1, 1}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const slice_params){1, 0, 1024, 2}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+     .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const slice_params){1, 0, 1024, 2}, .n_in = 1, .input = {TG_S(1024, 1024)},
+     .bench = true},
 };
 
 static const tg_field slice_fields[] = {
@@ -110,7 +111,7 @@ typedef struct select_params {
 
 static tg_status select_infer(tg_call *c) {
     select_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t size = x->shape[p->dim], index = p->index < 0 ? p->index + size : p->index;
@@ -140,18 +141,20 @@ static tg_tensor *select_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
 TG_VJP(select_vjp, select_back(t, n, g))
 
 static const tg_sample select_samples[] = {
-    {.note = "row", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "row", .params = &(const select_params){0, 1}, .n_in = 1, .input = {TG_S(3, 4)}},
     {.note = "last column", .params = &(const select_params){-1, -1}, .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
-    {.note = "middle", .params = &(const select_params){1, 2}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
-    {.note = "expanded", .params = &(const select_params){1, 0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "to a scalar", .params = &(const select_params){0, 0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(2, 0)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "middle", .params = &(const select_params){1, 2}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3,
+                                                                                            4)}},
+    {.note = "expanded", .params = &(const select_params){1, 0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3,
+                                                                                              4)}},
+    {.note = "to a scalar", .params = &(const select_params){0, 0}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty", .params = &(const select_params){0, 1}, .n_in = 1, .input = {TG_S(2, 0)}},
     {.note = "past the end", .params = &(const select_params){0, 3}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "of nothing", .params = &(const select_params){0, 0}, .n_in = 1,
-     .in = {TG_S(0, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const select_params){1, 5}, .n_in = 1, .in = {TG_S(1024, 16, 64)}, .bench = true},
+     .input = {TG_S(0, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const select_params){1, 5}, .n_in = 1, .input = {TG_S(1024, 16, 64)}, .bench = true},
 };
 
 static const tg_field select_fields[] = {

@@ -21,7 +21,7 @@ static tg_status softmax_forward(tg_call *c) {
     const softmax_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent ex, ey;
-    tg_array x = tg_array_last(tg_array_of(c->in[0]), p->dim, &ex);
+    tg_array x = tg_array_last(tg_array_of(c->input[0]), p->dim, &ex);
     tg_array y = tg_array_last(tg_array_of(c->out[0]), p->dim, &ey);
     return (ops->softmax ? ops->softmax : tg_composed_softmax)(c->ctx, y, x, p->log);
 }
@@ -54,22 +54,22 @@ TG_VJP(log_softmax_vjp, log_softmax_gradient(t, n, g, y))
 
 #define SAMPLE(log_, dim_, note_, ...) \
     {.note = note_, .params = &(const softmax_params){dim_, log_}, .n_in = 1, __VA_ARGS__}
-#define SOFTMAX_SAMPLES(log)                                                       \
-    SAMPLE(log, -1, "rows", .in = {TG_S(3, 5)}),                                   \
-    SAMPLE(log, 0, "first dim", .in = {TG_S(4, 3)}),                               \
-    SAMPLE(log, 1, "middle dim", .in = {TG_S(2, 4, 3)}),                           \
-    SAMPLE(log, -1, "transposed", .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3)}), \
-    SAMPLE(log, -2, "strided", .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}),          \
-    SAMPLE(log, 0, "equal rows", .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}),       \
-    SAMPLE(log, -1, "large values", .in = {TG_S_IN(-40, 40, 2, 6)}),               \
-    SAMPLE(log, 0, "one element", .in = {TG_S(1)}),                                \
-    SAMPLE(log, -1, "rows of one", .in = {TG_S(3, 1)}),                            \
-    SAMPLE(log, -1, "no rows", .in = {TG_S(0, 4)}),                                \
-    SAMPLE(log, -1, "empty rows", .in = {TG_S(3, 0)}),                             \
-    SAMPLE(log, 2, "no such dim", .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE),    \
-    SAMPLE(log, 0, "scalar", .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE),        \
-    SAMPLE(log, 0, "integers", .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE), \
-    SAMPLE(log, -1, "4096 rows of 1024", .in = {TG_S(4096, 1024)}, .bench = true)
+#define SOFTMAX_SAMPLES(log)                                                          \
+    SAMPLE(log, -1, "rows", .input = {TG_S(3, 5)}),                                   \
+    SAMPLE(log, 0, "first dim", .input = {TG_S(4, 3)}),                               \
+    SAMPLE(log, 1, "middle dim", .input = {TG_S(2, 4, 3)}),                           \
+    SAMPLE(log, -1, "transposed", .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3)}), \
+    SAMPLE(log, -2, "strided", .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}),          \
+    SAMPLE(log, 0, "equal rows", .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}),       \
+    SAMPLE(log, -1, "large values", .input = {TG_S_IN(-40, 40, 2, 6)}),               \
+    SAMPLE(log, 0, "one element", .input = {TG_S(1)}),                                \
+    SAMPLE(log, -1, "rows of one", .input = {TG_S(3, 1)}),                            \
+    SAMPLE(log, -1, "no rows", .input = {TG_S(0, 4)}),                                \
+    SAMPLE(log, -1, "empty rows", .input = {TG_S(3, 0)}),                             \
+    SAMPLE(log, 2, "no such dim", .input = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE),    \
+    SAMPLE(log, 0, "scalar", .input = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE),        \
+    SAMPLE(log, 0, "integers", .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE), \
+    SAMPLE(log, -1, "4096 rows of 1024", .input = {TG_S(4096, 1024)}, .bench = true)
 
 static const tg_sample softmax_samples[] = {SOFTMAX_SAMPLES(false)};
 static const tg_sample log_softmax_samples[] = {SOFTMAX_SAMPLES(true)};

@@ -53,7 +53,7 @@ static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int6
     by.data = tg_solve_from(a->a, i, i).data;
     row = tg_array_at(row, 0, 2, shape, sb);
     const tg_array in[] = {row, tg_array_at(by, 0, 2, shape, sa)};
-    return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
 }
 
 /* Replaces n rows of b, from row `first` on, by rows of the solution. `one` is the first row of the half that is solved
@@ -87,7 +87,7 @@ tg_status tg_solve_mask(tg_call *c, tg_dtype dtype, int64_t n, bool upper, doubl
 }
 
 tg_status tg_solve_infer(tg_call *c, int i) {
-    const tg_tensor *x = c->in[i];
+    const tg_tensor *x = c->input[i];
     TG_TRY(tg_need_float(c, i));
     if (x->ndim < 2 || x->shape[x->ndim - 1] != x->shape[x->ndim - 2])
         return tg_call_fail(c, TG_ERR_SHAPE, "input %d is not square; it must be [.., n, n]", i);
@@ -106,7 +106,7 @@ static const solve_params *params(const tg_call *c) { return c->params; }
 
 static tg_status triangular_solve_infer(tg_call *c) {
     const solve_params *p = params(c);
-    const tg_tensor *a = c->in[0], *b = c->in[1];
+    const tg_tensor *a = c->input[0], *b = c->input[1];
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     TG_TRY(tg_solve_infer(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
@@ -123,7 +123,7 @@ static tg_status triangular_solve_infer(tg_call *c) {
 static tg_status solve(tg_call *c, const tg_tensor *x, const tg_tensor *b, bool transpose) {
     const solve_params *p = params(c);
     tg_tensor *a;
-    TG_TRY(tg_solve_copy(c, c->in[0], &a));
+    TG_TRY(tg_solve_copy(c, c->input[0], &a));
     TG_TRY(tg_op_map(c, TG_FN_id, x, TG_T1(b), 1, 0, 0, false));
     tg_triangles t = tg_solve_triangles(a, p->upper, p->unit);
     if (transpose) t = tg_solve_transposed(t);
@@ -138,7 +138,7 @@ static tg_status triangular_solve_forward(tg_call *c) {
     const tg_tensor *y = c->out[0], *x = y;
     if (tg_accumulate_dtype((tg_dtype)y->dtype) != y->dtype) x = temp_like(c, y);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(solve(c, x, c->in[1], params(c)->transpose));
+    TG_TRY(solve(c, x, c->input[1], params(c)->transpose));
     return x == y ? TG_OK : tg_op_map(c, TG_FN_id, y, TG_T1(x), 1, 0, 0, false);
 }
 
@@ -146,12 +146,12 @@ static tg_status triangular_solve_forward(tg_call *c) {
  * a that is read, and 0 elsewhere. */
 static tg_status triangular_solve_backward(tg_call *c) {
     const solve_params *p = params(c);
-    const tg_tensor *gb = temp_like(c, c->in[1]);
+    const tg_tensor *gb = temp_like(c, c->input[1]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(solve(c, gb, c->gout[0], !p->transpose));
     if (c->gin_mode[1]) TG_TRY(tg_op_map(c, TG_FN_id, c->gin[1], TG_T1(gb), 1, 0, 0, tg_adds(c, 1)));
     if (!c->gin_mode[0]) return TG_OK;
-    tg_tensor *y, *ga = temp_like(c, c->in[0]), *mask;
+    tg_tensor *y, *ga = temp_like(c, c->input[0]), *mask;
     TG_TRY(tg_solve_copy(c, c->out[0], &y));
     int64_t n = y->shape[y->ndim - 2], k = y->shape[y->ndim - 1];
     TG_TRY(tg_solve_mask(c, (tg_dtype)ga->dtype, n, p->upper, !p->unit, &mask));
@@ -206,35 +206,36 @@ static int64_t triangular_solve_flops(const tg_node *n) {
 #define SOLVE(...) &(const solve_params){.size = sizeof(size_t), .known = sizeof(size_t), __VA_ARGS__}
 #define AWAY(...) TG_S_IN(0.5, 1.5, __VA_ARGS__)
 static const tg_sample triangular_solve_samples[] = {
-    {.note = "lower", .params = SOLVE(.upper = false), .n_in = 2, .in = {AWAY(3, 3), TG_S(3, 2)}},
-    {.note = "upper", .params = SOLVE(.upper = true), .n_in = 2, .in = {AWAY(4, 4), TG_S(4, 3)}},
-    {.note = "lower, transposed", .params = SOLVE(.transpose = true), .n_in = 2, .in = {AWAY(3, 3), TG_S(3, 2)}},
+    {.note = "lower", .params = SOLVE(.upper = false), .n_in = 2, .input = {AWAY(3, 3), TG_S(3, 2)}},
+    {.note = "upper", .params = SOLVE(.upper = true), .n_in = 2, .input = {AWAY(4, 4), TG_S(4, 3)}},
+    {.note = "lower, transposed", .params = SOLVE(.transpose = true), .n_in = 2, .input = {AWAY(3, 3), TG_S(3, 2)}},
     {.note = "upper, transposed", .params = SOLVE(.upper = true, .transpose = true), .n_in = 2,
-     .in = {AWAY(5, 5), TG_S(5, 1)}},
-    {.note = "ones on the diagonal", .params = SOLVE(.unit = true), .n_in = 2, .in = {TG_S(3, 3), TG_S(3, 2)}},
+     .input = {AWAY(5, 5), TG_S(5, 1)}},
+    {.note = "ones on the diagonal", .params = SOLVE(.unit = true), .n_in = 2, .input = {TG_S(3, 3), TG_S(3, 2)}},
     {.note = "upper, ones, transposed", .params = SOLVE(.upper = true, .unit = true, .transpose = true), .n_in = 2,
-     .in = {TG_S(4, 4), TG_S(4, 2)}},
-    {.note = "several", .params = SOLVE(.upper = false), .n_in = 2, .in = {AWAY(2, 3, 3), TG_S(2, 3, 2)}},
-    {.note = "leading dims", .params = SOLVE(.upper = true), .n_in = 2, .in = {AWAY(2, 2, 3, 3), TG_S(2, 2, 3, 1)}},
+     .input = {TG_S(4, 4), TG_S(4, 2)}},
+    {.note = "several", .params = SOLVE(.upper = false), .n_in = 2, .input = {AWAY(2, 3, 3), TG_S(2, 3, 2)}},
+    {.note = "leading dims", .params = SOLVE(.upper = true), .n_in = 2, .input = {AWAY(2, 2, 3, 3), TG_S(2, 2, 3, 1)}},
     {.note = "other strides", .params = SOLVE(.upper = false), .n_in = 2,
-     .in = {{.shape = TG_S_SHAPE(2, 3, 3), .layout = TG_SAMPLE_TRANSPOSED, .lo = 0.5, .hi = 1.5},
+     .input = {{.shape = TG_S_SHAPE(2, 3, 3), .layout = TG_SAMPLE_TRANSPOSED, .lo = 0.5, .hi = 1.5},
             TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 2)}},
     {.note = "one matrix for all", .params = SOLVE(.upper = false), .n_in = 2,
-     .in = {{.shape = TG_S_SHAPE(2, 3, 3), .layout = TG_SAMPLE_EXPANDED, .lo = 0.5, .hi = 1.5},
+     .input = {{.shape = TG_S_SHAPE(2, 3, 3), .layout = TG_SAMPLE_EXPANDED, .lo = 0.5, .hi = 1.5},
             TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 2)}},
-    {.note = "one number", .params = SOLVE(.upper = false), .n_in = 2, .in = {AWAY(1, 1), TG_S(1, 1)}},
-    {.note = "no columns", .params = SOLVE(.upper = false), .n_in = 2, .in = {AWAY(3, 3), TG_S(3, 0)}},
-    {.note = "no rows", .params = SOLVE(.upper = false), .n_in = 2, .in = {TG_S(2, 0, 0), TG_S(2, 0, 2)}},
-    {.note = "not square", .params = SOLVE(.upper = false), .n_in = 2, .in = {TG_S(3, 2), TG_S(3, 2)},
+    {.note = "one number", .params = SOLVE(.upper = false), .n_in = 2, .input = {AWAY(1, 1), TG_S(1, 1)}},
+    {.note = "no columns", .params = SOLVE(.upper = false), .n_in = 2, .input = {AWAY(3, 3), TG_S(3, 0)}},
+    {.note = "no rows", .params = SOLVE(.upper = false), .n_in = 2, .input = {TG_S(2, 0, 0), TG_S(2, 0, 2)}},
+    {.note = "not square", .params = SOLVE(.upper = false), .n_in = 2, .input = {TG_S(3, 2), TG_S(3, 2)},
      .refused = TG_ERR_SHAPE},
-    {.note = "b of other rows", .params = SOLVE(.upper = false), .n_in = 2, .in = {AWAY(3, 3), TG_S(2, 3)},
+    {.note = "b of other rows", .params = SOLVE(.upper = false), .n_in = 2, .input = {AWAY(3, 3), TG_S(2, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "b without leading dims", .params = SOLVE(.upper = false), .n_in = 2, .in = {AWAY(2, 3, 3), TG_S(3, 2)},
+    {.note = "b without leading dims", .params = SOLVE(.upper = false), .n_in = 2, .input = {AWAY(2, 3, 3), TG_S(3, 2)},
      .refused = TG_ERR_SHAPE},
-    {.note = "integers", .params = SOLVE(.upper = false), .n_in = 2, .in = {TG_S_INDEX(4, 2, 2), TG_S_INDEX(4, 2, 2)},
+    {.note = "integers", .params = SOLVE(.upper = false), .n_in = 2, .input = {TG_S_INDEX(4, 2, 2), TG_S_INDEX(4, 2,
+                                                                                                               2)},
      .refused = TG_ERR_DTYPE},
     {.note = "512 x 512", .params = SOLVE(.unit = true), .n_in = 2,
-     .in = {TG_S_IN(-0.01, 0.01, 512, 512), TG_S(512, 512)}, .bench = true},
+     .input = {TG_S_IN(-0.01, 0.01, 512, 512), TG_S(512, 512)}, .bench = true},
 };
 
 static const tg_field triangular_solve_fields[] = {

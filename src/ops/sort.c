@@ -20,7 +20,7 @@ static tg_status need_sort(tg_call *c) {
 }
 
 static tg_status order_infer(tg_call *c, int64_t k) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int dim = params_of(c)->dim;
     int64_t shape[TG_MAX_DIMS];
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
@@ -35,7 +35,7 @@ static tg_status order_run(tg_call *c, const tg_tensor *values, const tg_tensor 
     int dim = params_of(c)->dim;
     tg_extent ex, ey, ep;
     if (values->numel == 0) return TG_OK;
-    tg_array x = tg_array_last(tg_array_of(c->in[0]), dim, &ex), y = tg_array_last(tg_array_of(values), dim, &ey);
+    tg_array x = tg_array_last(tg_array_of(c->input[0]), dim, &ex), y = tg_array_last(tg_array_of(values), dim, &ey);
     return tg_ctx_ops(c->ctx)->sort(c->ctx, y, tg_array_last(tg_array_of(positions), dim, &ep), x, falling);
 }
 
@@ -45,7 +45,7 @@ static tg_status order_forward(tg_call *c) {
 
 /* Returns the array of r, an output or its gradient. If a median has removed the dim, the array has it, with size 1. */
 static tg_array with_dim(const tg_call *c, const tg_tensor *r, tg_extent *e) {
-    int ndim = c->in[0]->ndim;
+    int ndim = c->input[0]->ndim;
     return r->ndim == ndim ? tg_array_of(r) : tg_array_keep(tg_array_of(r), ndim, 1u << params_of(c)->dim, e);
 }
 
@@ -90,34 +90,35 @@ static tg_tensor *record(tg_tape *t, const tg_op *op, const sort_params *p, tg_t
 
 #define BY(dim_, ...) &(const sort_params){.dim = (dim_), __VA_ARGS__}
 #define ORDER_SAMPLES(...)                                                                                             \
-    {.note = "rows", .params = BY(-1, __VA_ARGS__), .n_in = 1, .in = {TG_S(3, 5)}},                                    \
-    {.note = "first dim", .params = BY(0, __VA_ARGS__), .n_in = 1, .in = {TG_S(6, 3)}},                                \
-    {.note = "middle dim", .params = BY(1, __VA_ARGS__), .n_in = 1, .in = {TG_S(2, 5, 3)}},                            \
-    {.note = "transposed", .params = BY(-1, __VA_ARGS__), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3)}},  \
-    {.note = "strided", .params = BY(-2, __VA_ARGS__), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},           \
-    {.note = "expanded", .params = BY(1, __VA_ARGS__), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},          \
-    {.note = "integers, ties", .params = BY(1, __VA_ARGS__), .n_in = 1, .in = {TG_S_INDEX(3, 2, 9)}},                  \
-    {.note = "bools", .params = BY(0, __VA_ARGS__), .n_in = 1, .in = {TG_S_BOOL(7)}},                                  \
-    {.note = "no rows", .params = BY(1, __VA_ARGS__), .n_in = 1, .in = {TG_S(0, 4)}},                                  \
-    {.note = "long rows", .params = BY(1, __VA_ARGS__), .n_in = 1, .in = {TG_S(2, 100)}},                              \
-    {.note = "no such dim", .params = BY(2, __VA_ARGS__), .n_in = 1, .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},     \
-    {.note = "scalar", .params = BY(0, __VA_ARGS__), .n_in = 1, .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},         \
-    {.note = "big", .params = BY(-1, __VA_ARGS__), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true}
+    {.note = "rows", .params = BY(-1, __VA_ARGS__), .n_in = 1, .input = {TG_S(3, 5)}},                                 \
+    {.note = "first dim", .params = BY(0, __VA_ARGS__), .n_in = 1, .input = {TG_S(6, 3)}},                             \
+    {.note = "middle dim", .params = BY(1, __VA_ARGS__), .n_in = 1, .input = {TG_S(2, 5, 3)}},                         \
+    {.note = "transposed", .params = BY(-1, __VA_ARGS__), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4,     \
+                                                                                       3)}},                           \
+    {.note = "strided", .params = BY(-2, __VA_ARGS__), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},        \
+    {.note = "expanded", .params = BY(1, __VA_ARGS__), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},       \
+    {.note = "integers, ties", .params = BY(1, __VA_ARGS__), .n_in = 1, .input = {TG_S_INDEX(3, 2, 9)}},               \
+    {.note = "bools", .params = BY(0, __VA_ARGS__), .n_in = 1, .input = {TG_S_BOOL(7)}},                               \
+    {.note = "no rows", .params = BY(1, __VA_ARGS__), .n_in = 1, .input = {TG_S(0, 4)}},                               \
+    {.note = "long rows", .params = BY(1, __VA_ARGS__), .n_in = 1, .input = {TG_S(2, 100)}},                           \
+    {.note = "no such dim", .params = BY(2, __VA_ARGS__), .n_in = 1, .input = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},  \
+    {.note = "scalar", .params = BY(0, __VA_ARGS__), .n_in = 1, .input = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},      \
+    {.note = "big", .params = BY(-1, __VA_ARGS__), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true}
 
 /* ---- sort ---- */
 
 static tg_status sort_infer(tg_call *c) {
     sort_params *p = c->params;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    return order_infer(c, c->in[0]->shape[p->dim]);
+    return order_infer(c, c->input[0]->shape[p->dim]);
 }
 
 static const tg_sample sort_samples[] = {
     ORDER_SAMPLES(.falling = false),
-    {.note = "falling", .params = BY(1, .falling = true), .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "falling, ties", .params = BY(0, .falling = true), .n_in = 1, .in = {TG_S_INDEX(3, 40, 2)}},
-    {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty rows", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "falling", .params = BY(1, .falling = true), .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "falling, ties", .params = BY(0, .falling = true), .n_in = 1, .input = {TG_S_INDEX(3, 40, 2)}},
+    {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "empty rows", .params = BY(1, .falling = false), .n_in = 1, .input = {TG_S(3, 0)}},
 };
 
 static const tg_field sort_fields[] = {
@@ -144,7 +145,7 @@ tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg_tensor
 static tg_status topk_infer(tg_call *c) {
     sort_params *p = c->params;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    int64_t n = c->in[0]->shape[p->dim];
+    int64_t n = c->input[0]->shape[p->dim];
     if (p->k < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "k is %lld; it must be 0 or more", (long long)p->k);
     if (p->k > n)
         return tg_call_fail(c, TG_ERR_SHAPE, "k is %lld; it must be at most %lld, the size of dim %d", (long long)p->k,
@@ -154,14 +155,14 @@ static tg_status topk_infer(tg_call *c) {
 
 static const tg_sample topk_samples[] = {
     ORDER_SAMPLES(.k = 2, .falling = true),
-    {.note = "the smallest", .params = BY(1, .k = 3), .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "few of many", .params = BY(1, .k = 5, .falling = true), .n_in = 1, .in = {TG_S(2, 200)}},
-    {.note = "few of many ties", .params = BY(1, .k = 12), .n_in = 1, .in = {TG_S_INDEX(5, 2, 200)}},
-    {.note = "all", .params = BY(0, .k = 4, .falling = true), .n_in = 1, .in = {TG_S(4, 2)}},
-    {.note = "none", .params = BY(0, .k = 0), .n_in = 1, .in = {TG_S(4, 2)}},
-    {.note = "size 1", .params = BY(0, .k = 1), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "k too large", .params = BY(0, .k = 4), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "negative k", .params = BY(0, .k = -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "the smallest", .params = BY(1, .k = 3), .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "few of many", .params = BY(1, .k = 5, .falling = true), .n_in = 1, .input = {TG_S(2, 200)}},
+    {.note = "few of many ties", .params = BY(1, .k = 12), .n_in = 1, .input = {TG_S_INDEX(5, 2, 200)}},
+    {.note = "all", .params = BY(0, .k = 4, .falling = true), .n_in = 1, .input = {TG_S(4, 2)}},
+    {.note = "none", .params = BY(0, .k = 0), .n_in = 1, .input = {TG_S(4, 2)}},
+    {.note = "size 1", .params = BY(0, .k = 1), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "k too large", .params = BY(0, .k = 4), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "negative k", .params = BY(0, .k = -1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field topk_fields[] = {
@@ -188,7 +189,7 @@ tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, t
 
 static tg_status median_infer(tg_call *c) {
     sort_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     c->dims = 1u << p->dim;
@@ -202,14 +203,14 @@ static tg_status median_infer(tg_call *c) {
 
 /* out = f(in...), for arrays of x's shape with size 1 in the dim. */
 static tg_status map(tg_call *c, tg_formula f, tg_array out, const tg_array *in, int n) {
-    return tg_ctx_ops(c->ctx)->map(c->ctx, f, out, in, n, (const double[2]){0}, false);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, f, out, in, n, (const double[2]){0}, false);
 }
 
 /* If there is a NaN along the dim, makes the first NaN the median. It is what TG_MAX and TG_ARGMAX find, because there
  * NaN wins over any number. */
 static tg_status prefer_nan(tg_call *c, tg_array y, tg_array positions) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    tg_array x = tg_array_of(c->in[0]);
+    tg_array x = tg_array_of(c->input[0]);
     tg_array nan = tg_array_of(tg_call_temp(c, TG_BOOL, y.ndim, y.shape));
     tg_array most = tg_array_of(tg_call_temp(c, (tg_dtype)y.dtype, y.ndim, y.shape));
     tg_array first = tg_array_of(tg_call_temp(c, TG_I64, y.ndim, y.shape));
@@ -222,7 +223,7 @@ static tg_status prefer_nan(tg_call *c, tg_array y, tg_array positions) {
 }
 
 static tg_status median_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int dim = params_of(c)->dim;
     int64_t shape[TG_MAX_DIMS], half = (x->shape[dim] + 1) / 2;
     tg_extent ey, ep, e;
@@ -240,10 +241,11 @@ static tg_status median_forward(tg_call *c) {
 
 static const tg_sample median_samples[] = {
     ORDER_SAMPLES(.falling = false),
-    {.note = "kept", .params = BY(0, .falling = true), .n_in = 1, .in = {TG_S(4, 3)}},
-    {.note = "of a vector", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(8)}},
-    {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "no elements", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "kept", .params = BY(0, .falling = true), .n_in = 1, .input = {TG_S(4, 3)}},
+    {.note = "of a vector", .params = BY(0, .falling = false), .n_in = 1, .input = {TG_S(8)}},
+    {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "no elements", .params = BY(1, .falling = false), .n_in = 1, .input = {TG_S(3, 0)},
+     .refused = TG_ERR_SHAPE},
 };
 
 static const tg_field median_fields[] = {

@@ -9,7 +9,7 @@
 /* ---- swiglu: y = silu(gate) up, of one shape ---- */
 
 static tg_status swiglu_infer(tg_call *c) {
-    const tg_tensor *gate = c->in[0], *up = c->in[1];
+    const tg_tensor *gate = c->input[0], *up = c->input[1];
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (gate->ndim != up->ndim || memcmp(gate->shape, up->shape, gate->ndim * sizeof *gate->shape) != 0)
@@ -22,12 +22,12 @@ static tg_status swiglu_infer(tg_call *c) {
 }
 
 static tg_status swiglu_forward(tg_call *c) {
-    return tg_op_map(c, TG_FN_swiglu, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);
+    return tg_op_map(c, TG_FN_swiglu, c->out[0], TG_T2(c->input[0], c->input[1]), 2, 0, 0, false);
 }
 
 /* ggate = g up silu'(gate), gup = g silu(gate). */
 static tg_status swiglu_backward(tg_call *c) {
-    const tg_tensor *gate = c->in[0], *up = c->in[1], *g = c->gout[0];
+    const tg_tensor *gate = c->input[0], *up = c->input[1], *g = c->gout[0];
     TG_TRY(tg_op_map_grad(c, 0, TG_FN_swiglu_da, TG_T3(g, gate, up), 3, 0, 0));
     return tg_op_map_grad(c, 1, TG_FN_swiglu_db, TG_T2(g, gate), 2, 0, 0);
 }
@@ -40,18 +40,18 @@ static tg_status swiglu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 }
 
 static const tg_sample swiglu_samples[] = {
-    {.note = "matrices", .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
-    {.note = "wide values", .n_in = 2, .in = {TG_S_IN(-30, 30, 4, 5), TG_S_IN(-3, 3, 4, 5)}},
+    {.note = "matrices", .n_in = 2, .input = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "wide values", .n_in = 2, .input = {TG_S_IN(-30, 30, 4, 5), TG_S_IN(-3, 3, 4, 5)}},
     {.note = "other strides", .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "equal rows", .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4)}},
-    {.note = "scalars", .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
-    {.note = "one element", .n_in = 2, .in = {TG_S(1), TG_S(1)}},
-    {.note = "empty", .n_in = 2, .in = {TG_S(2, 0), TG_S(2, 0)}},
-    {.note = "gate is up", .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
-    {.note = "shapes differ", .n_in = 2, .in = {TG_S(2, 3), TG_S(1, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "integers", .n_in = 2, .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "512 x 8192", .n_in = 2, .in = {TG_S(512, 8192), TG_S(512, 8192)}, .bench = true},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "equal rows", .n_in = 2, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(3, 4)}},
+    {.note = "scalars", .n_in = 2, .input = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "one element", .n_in = 2, .input = {TG_S(1), TG_S(1)}},
+    {.note = "empty", .n_in = 2, .input = {TG_S(2, 0), TG_S(2, 0)}},
+    {.note = "gate is up", .n_in = 2, .input = {TG_S(2, 3), TG_S(2, 3)}, .aliases = true},
+    {.note = "shapes differ", .n_in = 2, .input = {TG_S(2, 3), TG_S(1, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", .n_in = 2, .input = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "512 x 8192", .n_in = 2, .input = {TG_S(512, 8192), TG_S(512, 8192)}, .bench = true},
 };
 
 const tg_op tg_op_swiglu = {
@@ -85,7 +85,7 @@ typedef struct glu_params {
 static int glu_dim(const void *params) { return ((const glu_params *)params)->dim; }
 
 static tg_status glu_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int *dim = &((glu_params *)c->params)->dim;
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_float(c, 0));
@@ -108,31 +108,31 @@ static tg_array half_of(const tg_tensor *x, int dim, int i, tg_extent *e) {
 
 /* y (+)= a sigmoid(b), computed as the slope of softplus at b, times a. */
 static tg_status gate(tg_call *c, tg_array y, tg_array a, tg_array b, bool add) {
-    return c->ctx->run.ops->map(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2,
+    return c->ctx->run.ops->apply(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2,
                                 (const double[2]){1, INFINITY}, add);
 }
 
 static tg_status glu_forward(tg_call *c) {
     tg_extent ea, eb;
     int dim = glu_dim(c->params);
-    return gate(c, tg_array_of(c->out[0]), half_of(c->in[0], dim, 0, &ea), half_of(c->in[0], dim, 1, &eb), false);
+    return gate(c, tg_array_of(c->out[0]), half_of(c->input[0], dim, 0, &ea), half_of(c->input[0], dim, 1, &eb), false);
 }
 
 /* ga = g sigmoid(b), gb = g a sigmoid'(b); 16-bit tensors keep the factors of gb in float32 until the last
  * product. */
 static tg_status glu_backward(tg_call *c) {
     tg_extent ea, eb, egin;
-    const tg_tensor *x = c->in[0], *g = c->gout[0], *gin = c->gin[0];
+    const tg_tensor *x = c->input[0], *g = c->gout[0], *gin = c->gin[0];
     int dim = glu_dim(c->params);
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     const tg_tensor *ga = tg_call_temp(c, wide, g->ndim, g->shape), *s = tg_call_temp(c, wide, g->ndim, g->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_array a = half_of(x, dim, 0, &ea), b = half_of(x, dim, 1, &eb);
     TG_TRY(gate(c, half_of(gin, dim, 0, &egin), tg_array_of(g), b, tg_adds(c, 0)));
-    TG_TRY(c->ctx->run.ops->map(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, NULL,
+    TG_TRY(c->ctx->run.ops->apply(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, NULL,
                                 false));
-    TG_TRY(c->ctx->run.ops->map(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, NULL, false));
-    return c->ctx->run.ops->map(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
+    TG_TRY(c->ctx->run.ops->apply(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, NULL, false));
+    return c->ctx->run.ops->apply(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
                             (const tg_array[]){tg_array_of(ga), tg_array_of(s)}, 2, NULL, tg_adds(c, 0));
 }
 
@@ -148,21 +148,21 @@ static tg_status glu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, t
 
 #define ALONG(dim_) .params = &(const glu_params){dim_}, .n_in = 1
 static const tg_sample glu_samples[] = {
-    {.note = "last dim", ALONG(-1), .in = {TG_S(3, 8)}},
-    {.note = "first dim", ALONG(0), .in = {TG_S(4, 3)}},
-    {.note = "between", ALONG(1), .in = {TG_S(2, 6, 3)}},
-    {.note = "closed and open gates", ALONG(-1), .in = {TG_S_IN(-30, 30, 4, 6)}},
-    {.note = "transposed", ALONG(-1), .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 8)}},
-    {.note = "strided", ALONG(-1), .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 8)}},
-    {.note = "equal rows", ALONG(-1), .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 8)}},
-    {.note = "two elements", ALONG(0), .in = {TG_S(2)}},
-    {.note = "no rows", ALONG(-1), .in = {TG_S(0, 4)}},
-    {.note = "empty halves", ALONG(-1), .in = {TG_S(3, 0)}},
-    {.note = "odd", ALONG(-1), .in = {TG_S(4, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "no such dim", ALONG(2), .in = {TG_S(4, 2)}, .refused = TG_ERR_SHAPE},
-    {.note = "scalar", ALONG(0), .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
-    {.note = "integers", ALONG(-1), .in = {TG_S_INDEX(4, 4)}, .refused = TG_ERR_DTYPE},
-    {.note = "512 x 8192", ALONG(-1), .in = {TG_S(512, 8192)}, .bench = true},
+    {.note = "last dim", ALONG(-1), .input = {TG_S(3, 8)}},
+    {.note = "first dim", ALONG(0), .input = {TG_S(4, 3)}},
+    {.note = "between", ALONG(1), .input = {TG_S(2, 6, 3)}},
+    {.note = "closed and open gates", ALONG(-1), .input = {TG_S_IN(-30, 30, 4, 6)}},
+    {.note = "transposed", ALONG(-1), .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 8)}},
+    {.note = "strided", ALONG(-1), .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 8)}},
+    {.note = "equal rows", ALONG(-1), .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 8)}},
+    {.note = "two elements", ALONG(0), .input = {TG_S(2)}},
+    {.note = "no rows", ALONG(-1), .input = {TG_S(0, 4)}},
+    {.note = "empty halves", ALONG(-1), .input = {TG_S(3, 0)}},
+    {.note = "odd", ALONG(-1), .input = {TG_S(4, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", ALONG(2), .input = {TG_S(4, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "scalar", ALONG(0), .input = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", ALONG(-1), .input = {TG_S_INDEX(4, 4)}, .refused = TG_ERR_DTYPE},
+    {.note = "512 x 8192", ALONG(-1), .input = {TG_S(512, 8192)}, .bench = true},
 };
 
 static const tg_field glu_fields[] = {

@@ -20,7 +20,7 @@ static tg_status number_infer(tg_call *c) {
 /* y = name_(x): forward is formula name_, and the gradient is formula `grad` of g and `saved`, which is x or y. */
 #define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_, recorded)                      \
     static tg_status name_##_forward(tg_call *c) {                                                         \
-        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
+        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->input[0]), 1, 0, 0, false);                 \
     }                                                                                                      \
     static tg_status name_##_backward(tg_call *c) {                                                        \
         return tg_op_map_grad(c, 0, TG_FN_##grad, TG_T2(c->gout[0], saved), 2, 0, 0);                      \
@@ -33,7 +33,7 @@ static tg_status number_infer(tg_call *c) {
         .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};                                                    \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
 #define UNARY_X(name, text, infer, grad, samples, recorded) \
-    UNARY(name, text, infer, grad, 1, 0, c->in[0], samples, recorded)
+    UNARY(name, text, infer, grad, 1, 0, c->input[0], samples, recorded)
 #define UNARY_Y(name, text, infer, grad, samples, recorded) \
     UNARY(name, text, infer, grad, 0, 1, c->out[0], samples, recorded)
 
@@ -98,7 +98,7 @@ static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
 
 #define STEP(name_, text, infer_, samples_)                                                                \
     static tg_status name_##_forward(tg_call *c) {                                                         \
-        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
+        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->input[0]), 1, 0, 0, false);                 \
     }                                                                                                      \
     const tg_op tg_op_##name_ = {                                                                          \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,      \
@@ -125,14 +125,15 @@ typedef struct affine_params {
 
 static tg_status affine_forward(tg_call *c) {
     const affine_params *p = c->params;
-    return tg_op_map(c, TG_FN_affine, c->out[0], TG_T1(c->in[0]), 1, p->a, p->b, false);
+    return tg_op_map(c, TG_FN_affine, c->out[0], TG_T1(c->input[0]), 1, p->a, p->b, false);
 }
 
 static tg_status affine_backward(tg_call *c) {
     return tg_op_sum_to(c, 0, c->gout[0], ((const affine_params *)c->params)->a);
 }
 
-static tg_status neg_forward(tg_call *c) { return tg_op_map(c, TG_FN_neg, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false); }
+static tg_status neg_forward(tg_call *c) { return tg_op_map(c, TG_FN_neg, c->out[0], TG_T1(c->input[0]), 1, 0, 0,
+                                                            false); }
 
 static tg_status neg_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], -1); }
 
@@ -168,15 +169,15 @@ tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
 
 static tg_status add_scalar_infer(tg_call *c) {
     TG_TRY(tg_need_number(c, 0));
-    TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, ((const affine_params *)c->params)->b, "b"));
+    TG_TRY(tg_need_value(c, (tg_dtype)c->input[0]->dtype, ((const affine_params *)c->params)->b, "b"));
     return tg_infer_same(c);
 }
 
 static const tg_sample add_scalar_samples[] = {
     RANGES((&(const affine_params){1, 0.75}), -2, 2, -1, 3),
-    {.note = "integers", .params = &(const affine_params){1, -3}, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}},
+    {.note = "integers", .params = &(const affine_params){1, -3}, .n_in = 1, .input = {TG_S_INDEX(9, 3, 4)}},
     {.note = "half of an integer", .params = &(const affine_params){1, 0.5}, .n_in = 1,
-     .in = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field add_scalar_fields[] = {
@@ -201,12 +202,13 @@ typedef struct pow_params {
 } pow_params;
 
 static tg_status pow_scalar_forward(tg_call *c) {
-    return tg_op_map(c, TG_FN_pow_scalar, c->out[0], TG_T1(c->in[0]), 1, ((const pow_params *)c->params)->p, 0, false);
+    return tg_op_map(c, TG_FN_pow_scalar, c->out[0], TG_T1(c->input[0]), 1, ((const pow_params *)c->params)->p, 0,
+                     false);
 }
 
 static tg_status pow_scalar_backward(tg_call *c) {
     double p = ((const pow_params *)c->params)->p;
-    return tg_op_map_grad(c, 0, TG_FN_pow_scalar_d, TG_T2(c->gout[0], c->in[0]), 2, p, 0);
+    return tg_op_map_grad(c, 0, TG_FN_pow_scalar_d, TG_T2(c->gout[0], c->input[0]), 2, p, 0);
 }
 
 /* For p = 0 the slope is 0 everywhere. At x = 0 the formula p x^(p - 1) would be 0 times infinity, which is NaN. */
@@ -218,9 +220,9 @@ TG_VJP(pow_scalar_vjp, pow_scalar_gradient(t, g, x, ((const pow_params *)tg_node
 
 static const tg_sample pow_scalar_samples[] = {
     RANGES(&(const pow_params){2.5}, 0.2, 3, 1, 4),
-    {.note = "cube of signed ones", .params = &(const pow_params){3}, .n_in = 1, .in = {TG_S_IN(-2, 2, 3, 5)}},
-    {.note = "negative power", .params = &(const pow_params){-1.5}, .n_in = 1, .in = {TG_S_IN(0.5, 2, 3, 5)}},
-    {.note = "power 0", .params = &(const pow_params){0}, .n_in = 1, .in = {TG_S_IN(-2, 2, 4)}},
+    {.note = "cube of signed ones", .params = &(const pow_params){3}, .n_in = 1, .input = {TG_S_IN(-2, 2, 3, 5)}},
+    {.note = "negative power", .params = &(const pow_params){-1.5}, .n_in = 1, .input = {TG_S_IN(0.5, 2, 3, 5)}},
+    {.note = "power 0", .params = &(const pow_params){0}, .n_in = 1, .input = {TG_S_IN(-2, 2, 4)}},
 };
 
 static const tg_field pow_scalar_fields[] = {
@@ -250,19 +252,19 @@ static tg_status clamp_infer(tg_call *c) {
                                                p->lo, p->hi);
     TG_TRY(tg_need_number(c, 0));
     /* An infinite bound restricts nothing; kernels reduce it to the range of the integer dtype. */
-    if (p->lo != -INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, p->lo, "the lower bound"));
-    if (p->hi != INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, p->hi, "the upper bound"));
+    if (p->lo != -INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->input[0]->dtype, p->lo, "the lower bound"));
+    if (p->hi != INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->input[0]->dtype, p->hi, "the upper bound"));
     return tg_infer_same(c);
 }
 
 static tg_status clamp_forward(tg_call *c) {
     const clamp_params *p = c->params;
-    return tg_op_map(c, TG_FN_clamp, c->out[0], TG_T1(c->in[0]), 1, p->lo, p->hi, false);
+    return tg_op_map(c, TG_FN_clamp, c->out[0], TG_T1(c->input[0]), 1, p->lo, p->hi, false);
 }
 
 static tg_status clamp_backward(tg_call *c) {
     const clamp_params *p = c->params;
-    return tg_op_map_grad(c, 0, TG_FN_clamp_d, TG_T2(c->gout[0], c->in[0]), 2, p->lo, p->hi);
+    return tg_op_map_grad(c, 0, TG_FN_clamp_d, TG_T2(c->gout[0], c->input[0]), 2, p->lo, p->hi);
 }
 
 static tg_tensor *clamp_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const clamp_params *p) {
@@ -273,16 +275,16 @@ TG_VJP(clamp_vjp, clamp_gradient(t, g, x, tg_node_params(n)))
 
 static const tg_sample clamp_samples[] = {
     RANGES((&(const clamp_params){-4, 1.5}), -3, 1.4, 1.6, 3),
-    {.note = "no bounds", .params = &(const clamp_params){-INFINITY, INFINITY}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "no bounds", .params = &(const clamp_params){-INFINITY, INFINITY}, .n_in = 1, .input = {TG_S(3, 4)}},
     {.note = "bounds swapped", .params = &(const clamp_params){1, -1}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "NaN bound", .params = &(const clamp_params){NAN, 1}, .n_in = 1,
-     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "integers", .params = &(const clamp_params){2, 5}, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}},
+     .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "integers", .params = &(const clamp_params){2, 5}, .n_in = 1, .input = {TG_S_INDEX(9, 3, 4)}},
     {.note = "integers, no lower bound", .params = &(const clamp_params){-INFINITY, 5}, .n_in = 1,
-     .in = {TG_S_INDEX(9, 4)}},
+     .input = {TG_S_INDEX(9, 4)}},
     {.note = "half of an integer", .params = &(const clamp_params){0.5, 5}, .n_in = 1,
-     .in = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field clamp_fields[] = {

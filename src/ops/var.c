@@ -7,7 +7,7 @@ enum { MEAN, DEVIATION }; /* private saved buffers, in the result's shape with r
 /* ---- var ---- */
 
 static tg_status var_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_reduce_float_infer(c));
     const tg_reduce_params *p = c->params;
@@ -29,7 +29,7 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
  * If all elements are equal, the mean equals them exactly: a float32 mean is rounded from a float64 mean, and the mean
  * of x - mean is added to a float64 mean. */
 static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
-    const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
+    const tg_tensor *x = c->input[0], *mean = c->saved[MEAN];
     double scale = 1.0 / (double)tg_reduce_group(c, x);
     TG_TRY(tg_reduce_run(c, TG_SUM, sum, x, scale));
     TG_TRY(tg_op_map(c, TG_FN_id, mean, TG_T1(sum), 1, 0, 0, false));
@@ -41,7 +41,7 @@ static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum)
 
 /* Sums the squared distances from the mean. */
 static tg_status var_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
+    const tg_tensor *x = c->input[0], *mean = c->saved[MEAN];
     tg_tensor *square = tg_reduce_whole(c, x), *sum = tg_reduce_small_f64(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(center(c, square, sum));
@@ -50,7 +50,7 @@ static tg_status var_forward(tg_call *c) {
 }
 
 static tg_status var_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     double scale = 2 * var_scale(c, x);
@@ -71,12 +71,12 @@ TG_VJP(var_vjp, var_gradient(t, n, g))
 
 static const tg_sample var_samples[] = {
     TG_REDUCE_SAMPLES,
-    {.note = "unbiased", .params = ROWS_WITH(1), .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "far from 0", .params = TG_ALL, .n_in = 1, .in = {TG_S_IN(1000, 1001, 4, 5)}, .rtol = 1e-4},
-    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1, 3)}},
-    {.note = "unbiased, of one", .params = WITH(1), .n_in = 1, .in = {TG_S(1)}, .refused = TG_ERR_SHAPE},
-    {.note = "negative correction", .params = WITH(-1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "integers", .params = TG_ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "unbiased", .params = ROWS_WITH(1), .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "far from 0", .params = TG_ALL, .n_in = 1, .input = {TG_S_IN(1000, 1001, 4, 5)}, .rtol = 1e-4},
+    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .input = {TG_S(1, 3)}},
+    {.note = "unbiased, of one", .params = WITH(1), .n_in = 1, .input = {TG_S(1)}, .refused = TG_ERR_SHAPE},
+    {.note = "negative correction", .params = WITH(-1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "integers", .params = TG_ALL, .n_in = 1, .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
 };
 
 static const tg_field var_fields[] = {
@@ -104,7 +104,7 @@ tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool k
 /* ---- std ---- */
 
 static tg_status std_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(var_infer(c));
     tg_reduce_shape(x, tg_reduce_params_of(c)->mask, true, shape);
@@ -113,7 +113,7 @@ static tg_status std_infer(tg_call *c) {
 
 /* Computes in float64, where no square of a float32 overflows or underflows. */
 static tg_status std_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
+    const tg_tensor *x = c->input[0], *deviation = c->saved[DEVIATION];
     tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim), *sum = tg_reduce_small_f64(c, x);
     tg_tensor *square = tg_call_temp(c, TG_F64, x->ndim, x->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -127,7 +127,7 @@ static tg_status std_forward(tg_call *c) {
 
 /* gx = g (x - mean) / ((n - correction) y), and 0 where y is 0: elements that are all equal have no slope. */
 static tg_status std_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
+    const tg_tensor *x = c->input[0], *deviation = c->saved[DEVIATION];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *share = tg_reduce_small(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(g, deviation), 2, 0, 0, false));

@@ -10,7 +10,7 @@ static bool by_extremum(const tg_reduce_params *p) { return isinf(p->p); }
 
 static tg_status norm_infer(tg_call *c) {
     const tg_reduce_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_reduce_float_infer(c));
     if (isnan(p->p)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g; it must be a number or an infinity", p->p);
@@ -27,7 +27,7 @@ static tg_status power(tg_call *c, const tg_tensor *x, double p) {
 /* Sets y to the sum of |x|^p, or to the extremum of |x| if p is infinite. For p < 0, y must be float64: the sum is
  * infinite if an element is 0, and must be finite if elements are only small. */
 static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (p == 2) return tg_reduce_run(c, TG_SUMSQ, y, x, 1);
     tg_tensor *size = p < 0 ? tg_call_temp(c, TG_F64, x->ndim, x->shape) : tg_reduce_whole(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -44,8 +44,8 @@ static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
 
 static tg_status norm_forward(tg_call *c) {
     double p = tg_reduce_params_of(c)->p;
-    const tg_tensor *norm = c->saved[NORM], *sum = p < 0 ? tg_reduce_small_f64(c, c->in[0]) : norm;
-    tg_tensor *y = tg_reduce_kept(c, c->out[0], c->in[0]->ndim);
+    const tg_tensor *norm = c->saved[NORM], *sum = p < 0 ? tg_reduce_small_f64(c, c->input[0]) : norm;
+    tg_tensor *y = tg_reduce_kept(c, c->out[0], c->input[0]->ndim);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(sum_powers(c, p, sum));
     if (p == 2) TG_TRY(tg_op_map(c, TG_FN_sqrt, sum, TG_T1(sum), 1, 0, 0, false));
@@ -57,7 +57,7 @@ static tg_status norm_forward(tg_call *c) {
 /* Elements whose magnitude is the extremum share its gradient evenly. If an element is NaN, so is the extremum; then no
  * magnitude equals it, and every gradient is 0 * (g / 0), which is NaN. */
 static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *size = tg_reduce_whole(c, x);
     tg_tensor *share = tg_reduce_small(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -73,7 +73,7 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
  * for an element much smaller than the others, and its power would be infinite. In float64 the powers of a float32 are
  * finite. */
 static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
-    tg_tensor *all = tg_reduce_small_f64(c, c->in[0]);
+    tg_tensor *all = tg_reduce_small_f64(c, c->input[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_id, all, TG_T1(c->saved[NORM]), 1, 0, 0, false));
     TG_TRY(power(c, all, 1 - p));
@@ -84,7 +84,7 @@ static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
 /* gx = g sign(x) (|x| / y)^(p - 1), and 0 where x or y is 0. */
 static tg_status norm_backward(tg_call *c) {
     double p = tg_reduce_params_of(c)->p;
-    const tg_tensor *x = c->in[0], *norm = c->saved[NORM];
+    const tg_tensor *x = c->input[0], *norm = c->saved[NORM];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (p == 0) return tg_op_zero(c, 0);
@@ -134,25 +134,26 @@ TG_COMPOSED(norm)
 #define ROWS(p_) &(const tg_reduce_params){.dims = TG_LIST(-1), .p = (p_)}
 #define KEPT(p_) &(const tg_reduce_params){.dims = TG_LIST(0, 2), .keepdim = true, .p = (p_)}
 #define EACH(p_)                                                                                      \
-    {.note = "all, p " #p_, .params = OF(p_), .n_in = 1, .in = {TG_S(3, 5)}},                         \
-    {.note = "rows, p " #p_, .params = ROWS(p_), .n_in = 1, .in = {TG_S(3, 5)}},                      \
-    {.note = "kept, p " #p_, .params = KEPT(p_), .n_in = 1, .in = {TG_S_IN(0.3, 2, 2, 3, 4)}},       \
-    {.note = "strided, p " #p_, .params = ROWS(p_), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}}
+    {.note = "all, p " #p_, .params = OF(p_), .n_in = 1, .input = {TG_S(3, 5)}},                      \
+    {.note = "rows, p " #p_, .params = ROWS(p_), .n_in = 1, .input = {TG_S(3, 5)}},                   \
+    {.note = "kept, p " #p_, .params = KEPT(p_), .n_in = 1, .input = {TG_S_IN(0.3, 2, 2, 3, 4)}},     \
+    {.note = "strided, p " #p_, .params = ROWS(p_), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}}
 
 static const tg_sample norm_samples[] = {
     EACH(2), EACH(1), EACH(3), EACH(0.5), EACH(1.5), EACH(INFINITY), EACH(-INFINITY), EACH(0), EACH(-1),
     EACH(-2.5),
-    {.note = "transposed", .params = ROWS(2), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "expanded", .params = ROWS(2), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .params = ROWS(2), .n_in = 1, .in = {TG_S_IN(-2, -1, 3, 1)}},
-    {.note = "scalar", .params = OF(3), .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "no result", .params = ROWS(2), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "no elements", .params = ROWS(2), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "extremum, no elements", .params = ROWS(INFINITY), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
-    {.note = "p below 0, no elements", .params = ROWS(-1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
-    {.note = "p is NaN", .params = ROWS(NAN), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "integers", .params = ROWS(2), .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
-    {.note = "big", .params = ROWS(2), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+    {.note = "transposed", .params = ROWS(2), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "expanded", .params = ROWS(2), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = ROWS(2), .n_in = 1, .input = {TG_S_IN(-2, -1, 3, 1)}},
+    {.note = "scalar", .params = OF(3), .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "no result", .params = ROWS(2), .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "no elements", .params = ROWS(2), .n_in = 1, .input = {TG_S(3, 0)}},
+    {.note = "extremum, no elements", .params = ROWS(INFINITY), .n_in = 1, .input = {TG_S(3, 0)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "p below 0, no elements", .params = ROWS(-1), .n_in = 1, .input = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "p is NaN", .params = ROWS(NAN), .n_in = 1, .input = {TG_S(3, 5)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "integers", .params = ROWS(2), .n_in = 1, .input = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "big", .params = ROWS(2), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
     TG_REDUCE_REFUSED,
 };
 

@@ -91,7 +91,7 @@ void tg_average_free(tg_average *a) {
 
 static tg_status map(const tg_average *a, tg_formula f, const tg_tensor *out, const tg_tensor *in, double p, double q) {
     const tg_array x = tg_array_of(in);
-    return a->ctx->run.ops->map(a->ctx, f, tg_array_of(out), &x, 1, (const double[2]){p, q}, false);
+    return a->ctx->run.ops->apply(a->ctx, f, tg_array_of(out), &x, 1, (const double[2]){p, q}, false);
 }
 
 /* Computes the weight of the parameters in this update, and counts it. The weight is 1 in the first update; later it is
@@ -113,7 +113,7 @@ static tg_status update(const tg_average *a, const tg_average_item *it) {
     TG_TRY(tg_storage_need(it->param->storage, it->param));
     tg_array average = tg_array_of(it->average);
     const tg_array in[] = {average, tg_array_of(it->param), tg_array_spread(weight, 0, &average)};
-    TG_TRY(a->ctx->run.ops->map(a->ctx, TG_FN_lerp, average, in, 3, (const double[2]){0, 0}, false));
+    TG_TRY(a->ctx->run.ops->apply(a->ctx, TG_FN_lerp, average, in, 3, (const double[2]){0, 0}, false));
     tg_storage_wrote(it->average->storage, "tg_average_update", TG_SITE);
     return TG_OK;
 }

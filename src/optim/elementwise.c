@@ -10,7 +10,7 @@ size_t tg_optim_each_work(const tg_tensor *p) {
 }
 
 tg_status tg_optim_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q) {
-    return ctx->run.ops->map(ctx, f, out, in, n, (const double[2]){p, q}, false);
+    return ctx->run.ops->apply(ctx, f, out, in, n, (const double[2]){p, q}, false);
 }
 
 /* Copies the scalars to scalars32, for parameters that are stepped in float32. */

@@ -60,7 +60,7 @@ static tg_array line_of(const tg_tensor *x) {
 
 static tg_status map(const tg_flat *f, tg_formula formula, tg_array out, const tg_array *in, int n, double p,
                      double q) {
-    return f->ctx->run.ops->map(f->ctx, formula, out, in, n, (const double[2]){p, q}, false);
+    return f->ctx->run.ops->apply(f->ctx, formula, out, in, n, (const double[2]){p, q}, false);
 }
 
 /* ---- Copies ---- */

@@ -15,7 +15,7 @@ tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site) 
     if (!o->scale.size || (o->scale_version == version && !o->ctx->capture)) return TG_OK;
     TG_TRY(tg_storage_need(o->state->storage, o->state));
     tg_array scale = tg_array_of(o->scale_view);
-    TG_TRY(o->ctx->run.ops->map(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
+    TG_TRY(o->ctx->run.ops->apply(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
     tg_storage_wrote(o->scale32->storage, by, site);
     o->scale_version = version;
     return TG_OK;

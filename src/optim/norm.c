@@ -64,7 +64,7 @@ static tg_status sum_stages(tg_optim *o) {
     int64_t n = o->n_sums;
     tg_array first = slice(o->sums, 0, &one), sum = slice(o->squares, 0, &one);
     TG_TRY(ops->reduce(o->ctx, TG_SUM, sum, slice(o->sums, 0, &n), 1, false));
-    TG_TRY(ops->map(o->ctx, TG_FN_id, first, &sum, 1, (const double[2]){0}, false));
+    TG_TRY(ops->apply(o->ctx, TG_FN_id, first, &sum, 1, (const double[2]){0}, false));
     o->n_sums = 1;
     return tg_grid_sum(o->ctx, &stages, o->sums, 1);
 }

@@ -46,10 +46,10 @@ static tg_status read_param(const tg_optim_item *it) {
     tg_tensor *rounded = tg_temp_empty(ctx, it->param->dtype, it->param->ndim, it->param->shape, TG_MEM_TEMPORARY);
     if (!rounded) return ctx->run.status;
     tg_array master = tg_array_of(it->master), param = tg_array_of(it->param), same = tg_array_of(rounded);
-    tg_status s = ctx->run.ops->map(ctx, TG_FN_id, same, &master, 1, none, false);
+    tg_status s = ctx->run.ops->apply(ctx, TG_FN_id, same, &master, 1, none, false);
     const tg_array both[] = {same, param}, choice[] = {same, master, param};
-    if (s == TG_OK) s = ctx->run.ops->map(ctx, TG_FN_eq, same, both, 2, none, false);
-    if (s == TG_OK) s = ctx->run.ops->map(ctx, TG_FN_where, master, choice, 3, none, false);
+    if (s == TG_OK) s = ctx->run.ops->apply(ctx, TG_FN_eq, same, both, 2, none, false);
+    if (s == TG_OK) s = ctx->run.ops->apply(ctx, TG_FN_where, master, choice, 3, none, false);
     tg_temp_free(rounded);
     return s;
 }

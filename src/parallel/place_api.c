@@ -157,7 +157,7 @@ typedef struct assume_params {
 
 static tg_status assume_infer(tg_call *c) {
     const assume_params *p = c->params;
-    tg_tensor *x = c->in[0];
+    tg_tensor *x = c->input[0];
     TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
     tg_call_placed(c);
     c->out[0]->place = tg_place_of(x);
@@ -184,13 +184,14 @@ static tg_status assume_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 }
 
 static const tg_sample assume_samples[] = {
-    {.note = "matrix", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(3, 5)}},
-    {.note = "transposed", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "expanded", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "size 1", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "scalar", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(0, 4)}},
+    {.note = "matrix", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S(3, 5)}},
+    {.note = "transposed", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3,
+                                                                                             5)}},
+    {.note = "strided", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S(1)}},
+    {.note = "scalar", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S_SCALAR}},
+    {.note = "empty", .params = &(const assume_params){0}, .n_in = 1, .input = {TG_S(0, 4)}},
 };
 
 static const tg_field assume_placement_fields[] = {

@@ -140,7 +140,7 @@ static tg_status value_of(tg_tensor *x, int64_t i, double *value) {
     tg_array in = tg_array_of(to), out = in;
     in.data = (char *)tg_data(x) + (size_t)i * tg_dtype_size((tg_dtype)x->dtype);
     in.dtype = (tg_dtype)x->dtype;
-    tg_status s = ctx->run.ops->map(ctx, TG_FN_id, out, &in, 1, none, false);
+    tg_status s = ctx->run.ops->apply(ctx, TG_FN_id, out, &in, 1, none, false);
     if (s == TG_OK) s = ctx->run.ops->copy(ctx, value, out.data, sizeof *value, TG_COPY_TO_HOST);
     tg_temp_free(to);
     return s;
@@ -266,7 +266,7 @@ enum { MAX_COMPARED = 16 }; /* greatest number of tensors of a call that are com
 static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED]) {
     int n = 0;
     for (int i = 0; i < c->n_in + c->n_out && n < MAX_COMPARED; i++) {
-        tg_tensor *one = i < c->n_in ? c->in[i] : c->out[i - c->n_in];
+        tg_tensor *one = i < c->n_in ? c->input[i] : c->out[i - c->n_in];
         if (!one || !one->tape || !tg_placement_comparable(one) || one->flags & TG_F_PARTIAL) continue;
         if (tg_placement_claimed(one) >> axis & 1) x[n++] = one;
     }
@@ -325,7 +325,7 @@ static tg_status results_differ(tg_call *c, tg_tensor *x, int axis) {
  * are left out too, because one rank may use them alone. On a grid with axes of experts nothing is compared, because
  * results do not say on which grid they are. */
 bool tg_placement_compares_results(const tg_call *c) {
-    const tg_call_impl *im = c->impl;
+    const tg_call_impl *im = c->internal;
     const tg_tape *t = c->tape;
     if (!c->ctx->check || !tg_grid_of(c->ctx)->owner || c->ctx->run.recording) return false;
     if (tg_grid_axes(c->ctx) & expert_axes) return false;

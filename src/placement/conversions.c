@@ -81,7 +81,7 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
 /* Refuses a conversion that moves data along a dim which another axis shards too. Of the axes that shard one dim, only
  * the minor (innermost) one may be converted. */
 static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
-    const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
+    const tg_tensor *x = c->input[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
     if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
         return tg_placement_refuse(c, v->axis, "another axis shards the same dim within the shards of this one",
@@ -122,8 +122,8 @@ static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
 /* Checks the inputs that no conversion names: each must be the same on every rank of the axis, and need no gradient. */
 static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
     for (int i = 0; i < c->n_in; i++) {
-        if (!c->in[i] || tg_bit(named, i)) continue;
-        if (at_of(c->in[i], axis).kind > TG_REPLICATED) return refuse_varying(c, axis, i);
+        if (!c->input[i] || tg_bit(named, i)) continue;
+        if (at_of(c->input[i], axis).kind > TG_REPLICATED) return refuse_varying(c, axis, i);
         if (tg_call_differentiable(c, i))
             return tg_placement_refuse(c, axis, "an input that is not converted must not need a gradient",
                                        "tg_detach it");
@@ -135,9 +135,9 @@ tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis) {
     uint32_t named = 0;
     for (int k = 0; k < r->n_conversions; k++) {
         const tg_conversion *v = &r->conversion[k];
-        if (v->axis != axis || !c->in[v->in]) continue;
+        if (v->axis != axis || !c->input[v->in]) continue;
         named |= 1u << (v->in < 31 ? v->in : 31);
-        if (!accepts(c, v->in, v->from, at_of(c->in[v->in], axis))) return refuse_input(c, v);
+        if (!accepts(c, v->in, v->from, at_of(c->input[v->in], axis))) return refuse_input(c, v);
         TG_TRY(check_sharers(c, v));
         TG_TRY(check_result(c, v));
     }

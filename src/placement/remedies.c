@@ -60,7 +60,7 @@ static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of,
     const tg_tensor *leaf = NULL;
     of.left = MAX_NODES;
     for (int i = 0; i < c->n_in && !leaf; i++) {
-        leaf = find_leaf(c->in[i], axis, &of);
+        leaf = find_leaf(c->input[i], axis, &of);
         *input = i;
     }
     return leaf;
@@ -76,7 +76,7 @@ static void axis_text(tg_axis axis, char *buf, size_t n) {
 /* Returns the first input that is opaque, or -1. */
 static int opaque_input(const tg_call *c, tg_axis axis) {
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && is_opaque(c->in[i], axis)) return i;
+        if (c->input[i] && is_opaque(c->input[i], axis)) return i;
     return -1;
 }
 

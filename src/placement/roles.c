@@ -5,7 +5,7 @@
 #include "placement/rule.h"
 #include "tape/call.h"
 
-static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+static tg_call_impl *impl(const tg_call *c) { return c->internal; }
 
 /* ---- The rules of the current call ---- */
 
@@ -69,7 +69,7 @@ tg_status tg_call_linear(tg_call *c, uint32_t set) {
 }
 
 tg_status tg_call_free(tg_call *c, int i, int shift) {
-    for (int d = 0; has_axes(c) && c->in[i] && d < c->in[i]->ndim; d++) TG_TRY(tg_call_role(c, i, d, d + shift));
+    for (int d = 0; has_axes(c) && c->input[i] && d < c->input[i]->ndim; d++) TG_TRY(tg_call_role(c, i, d, d + shift));
     return TG_OK;
 }
 
@@ -122,7 +122,7 @@ static void set(tg_rules *r, int i, int d, int role) {
     if (r->role[i][d] == TG_ROLE_OPEN) r->role[i][d] = (int8_t)role;
 }
 
-static int dims_of(const tg_call *c, int i) { return i < c->n_in && c->in[i] ? c->in[i]->ndim : 0; }
+static int dims_of(const tg_call *c, int i) { return i < c->n_in && c->input[i] ? c->input[i]->ndim : 0; }
 
 /* Pairs the dims of every input with the output's dims, from the right, as broadcasting does. The last `but` dims of
  * each input get no role. */
@@ -137,15 +137,15 @@ static void align(const tg_call *c, tg_rules *r, int but) {
 /* Gives the dims of the mask that role. Each other dim becomes the output dim of the same number or, if the op drops
  * the dims of the mask, the next output dim. */
 static void reduce(const tg_call *c, tg_rules *r, uint32_t mask, int role) {
-    bool gone = c->out[0]->ndim != c->in[0]->ndim;
-    for (int d = 0, j = 0; d < c->in[0]->ndim; d++) {
+    bool gone = c->out[0]->ndim != c->input[0]->ndim;
+    for (int d = 0, j = 0; d < c->input[0]->ndim; d++) {
         bool listed = mask >> d & 1;
         set(r, 0, d, listed ? role : gone ? j : d);
         j += !listed;
     }
 }
 
-static uint32_t last_dim(const tg_call *c) { return c->in[0]->ndim ? 1u << (c->in[0]->ndim - 1) : 0; }
+static uint32_t last_dim(const tg_call *c) { return c->input[0]->ndim ? 1u << (c->input[0]->ndim - 1) : 0; }
 
 static void matmul(const tg_call *c, tg_rules *r) {
     int a = dims_of(c, 0), b = dims_of(c, 1), y = c->out[0]->ndim;
@@ -221,7 +221,7 @@ static void fill(const tg_call *c, tg_rules *r) {
 void tg_rules_roles(const tg_call *c, tg_rules *r) {
     if (r->filled) return;
     r->filled = true;
-    if (c->n_in && c->n_out && c->in[0]) fill(c, r);
+    if (c->n_in && c->n_out && c->input[0]) fill(c, r);
     for (int i = 0; i < c->n_in; i++)
         for (int d = 0; d < TG_MAX_DIMS; d++) set(r, i, d, TG_WHOLE);
 }

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 
-static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+static tg_call_impl *impl(const tg_call *c) { return c->internal; }
 
 /* ---- Inputs that need a gradient ---- */
 
@@ -22,7 +22,8 @@ static uint32_t gradient_flags(const tg_tape *t) {
     return t->grad ? TG_F_REQUIRES_GRAD : t->collects && !t->grad_off ? TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE : 0;
 }
 
-bool tg_call_asks_gradient(const tg_call *c, int i) { return c->in[i] && c->in[i]->flags & gradient_flags(c->tape); }
+bool tg_call_asks_gradient(const tg_call *c,
+                           int i) { return c->input[i] && c->input[i]->flags & gradient_flags(c->tape); }
 
 bool tg_call_differentiable(const tg_call *c, int i) {
     return (c->op->backward || c->op->vjp) && tg_call_asks_gradient(c, i);
@@ -56,13 +57,13 @@ typedef struct on_axis {
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
 static tg_placement at(const on_axis *o, int i) {
-    const tg_placements *p = o->c->in[i]->place;
+    const tg_placements *p = o->c->input[i]->place;
     return p ? p->at[o->axis] : invariant;
 }
 
 static void read_inputs(on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++) {
-        if (!o->c->in[i]) continue;
+        if (!o->c->input[i]) continue;
         tg_placement p = at(o, i);
         uint32_t bit = 1u << (i < 31 ? i : 31);
         bool grad = o->gradients && tg_call_differentiable(o->c, i);
@@ -82,8 +83,8 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
     for (int i = 0; i < o->c->n_in && i < 6; i++) {
         char one[24] = "absent";
         bool grad = o->gradients && tg_call_differentiable(o->c, i);
-        if (o->c->in[i]) tg_placement_name(at(o, i), one, sizeof one);
-        tg_text(buf, n, &end, "%s%s%s", i ? ", " : "", one, o->c->in[i] && !grad ? " without gradient" : "");
+        if (o->c->input[i]) tg_placement_name(at(o, i), one, sizeof one);
+        tg_text(buf, n, &end, "%s%s%s", i ? ", " : "", one, o->c->input[i] && !grad ? " without gradient" : "");
     }
     if (o->c->n_in > 6) tg_text(buf, n, &end, " and %d more", o->c->n_in - 6);
 }
@@ -122,7 +123,7 @@ static const char *replacement_of(const tg_op *op) {
 static const char *remedy_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
-    if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
+    if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->input[i]->ndim - 1)))
         return "a rank cannot average over the rows of all ranks: take TG_LOSS_SUM, and divide by the tokens of all "
                "ranks (tg_grads_finalize does)";
     return replacement_of(o->c->op);
@@ -178,10 +179,10 @@ static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) 
     tg_placement p = at(o, first);
     int nth = nth_summed(o->r, first, p.dim);
     for (int i = 0; i < o->c->n_in; i++) {
-        if (!o->c->in[i]) continue;
+        if (!o->c->input[i]) continue;
         tg_placement q = at(o, i);
         bool varies = q.kind == TG_VARYING;
-        int d = summed_dim(o->r, i, o->c->in[i]->ndim, nth);
+        int d = summed_dim(o->r, i, o->c->input[i]->ndim, nth);
         if (!varies && d < 0 && tg_bit(o->r->within, i)) continue;
         if (d < 0)
             return refuse(o, "an input without the summed dim would be added once on every rank",
@@ -199,7 +200,7 @@ static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) 
 
 /* Returns the dim of input i that becomes output dim j, or -1. */
 static int dim_to(const on_axis *o, int i, int j) {
-    for (int d = 0; d < o->c->in[i]->ndim; d++)
+    for (int d = 0; d < o->c->input[i]->ndim; d++)
         if (o->r->role[i][d] == j) return d;
     return -1;
 }
@@ -207,7 +208,7 @@ static int dim_to(const on_axis *o, int i, int j) {
 /* Checks dim d of input i, which is whole, while another input has a shard of the same output dim j. Only a dim of
  * size 1 that broadcasts is accepted. */
 static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
-    const tg_tensor *x = o->c->in[i];
+    const tg_tensor *x = o->c->input[i];
     bool one = x->shape[d] == 1 && tg_place_scale(x, d) == 1;
     bool stretches = tg_bit(o->r->stretch, i) && o->r->stretched_dims >> j & 1;
     if (one && stretches && !(o->r->alike & o->varying && tg_bit(o->r->alike, i))) return TG_OK;
@@ -223,9 +224,9 @@ static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
 static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
     tg_placement p = at(o, first);
     int j = o->r->role[first][p.dim];
-    int64_t size = o->c->in[first]->shape[p.dim];
+    int64_t size = o->c->input[first]->shape[p.dim];
     for (int i = 0; i < o->c->n_in; i++) {
-        int d = o->c->in[i] ? dim_to(o, i, j) : -1;
+        int d = o->c->input[i] ? dim_to(o, i, j) : -1;
         if (d < 0) continue;
         tg_placement q = at(o, i);
         if (q.kind != TG_VARYING) {
@@ -234,7 +235,7 @@ static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
         }
         tg_placement want = p;
         want.dim = (int8_t)d;
-        bool even = o->c->in[i]->shape[d] == size || o->r->uneven >> j & 1;
+        bool even = o->c->input[i]->shape[d] == size || o->r->uneven >> j & 1;
         if (!even || !tg_placement_same(q, want))
             return refuse(o, even ? "the shards differ in dim, layout or order of axes" : "the shards differ in size",
                           "give them one layout, or gather them (tg_gather_from, tg_all_gather)");
@@ -248,7 +249,7 @@ static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
 static tg_status check_roles(const on_axis *o, int first) {
     int role = o->r->role[first][at(o, first).dim];
     for (int i = 0; i < o->c->n_in; i++) {
-        if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
+        if (!o->c->input[i] || at(o, i).kind != TG_VARYING) continue;
         int mine = o->r->role[i][at(o, i).dim];
         if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", remedy_of(o, i));
         if (mine != role)
@@ -264,7 +265,7 @@ static tg_status check_roles(const on_axis *o, int first) {
 /* Returns the first input that is VARYING. */
 static int first_of(const on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++)
-        if (o->c->in[i] && at(o, i).kind == TG_VARYING) return i;
+        if (o->c->input[i] && at(o, i).kind == TG_VARYING) return i;
     return 0;
 }
 
@@ -343,8 +344,8 @@ static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
  * compared first, which saves the search in the list. */
 static const tg_placements *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
     for (int i = 0; i < c->n_in && i < 3; i++)
-        if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))
-            return c->in[i]->place;
+        if (c->input[i] && c->input[i]->place && !memcmp(c->input[i]->place->at, to, sizeof c->input[i]->place->at))
+            return c->input[i]->place;
     return tg_place_intern(c->ctx, to);
 }
 
@@ -387,7 +388,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
         on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
         if (v) {
             TG_TRY(tg_placement_convert(c, r, (tg_axis)a));
-            if (c->in[v->in]) to[a] = at(&o, v->in); /* place_outputs replaces it by that of the conversion */
+            if (c->input[v->in]) to[a] = at(&o, v->in); /* place_outputs replaces it by that of the conversion */
         } else {
             TG_TRY(derive(&o, &to[a]));
         }
@@ -410,7 +411,7 @@ static bool same_placements(const tg_ctx *ctx, const tg_placements *p, const tg_
  * tensor's handle, which would still have the old placement. */
 static tg_status check_inplace(tg_call *c) {
     char is[128], becomes[128];
-    const tg_tensor *a = c->in[0];
+    const tg_tensor *a = c->input[0];
     if (!c->op->inplace || a->tape || same_placements(c->ctx, a->place, c->out[0]->place)) return TG_OK;
     tg_place_text(c->ctx, a->place, is, sizeof is);
     tg_place_text(c->ctx, c->out[0]->place, becomes, sizeof becomes);
@@ -425,16 +426,16 @@ static tg_status check_inplace(tg_call *c) {
 static bool any_placed(tg_call *c) {
     bool any = false;
     for (int i = 0; i < c->n_in; i++) {
-        if (!c->in[i]) continue;
-        if (!c->in[i]->place && c->in[i]->flags & TG_F_GIVEN) c->in[i]->place = tg_place_of(c->in[i]);
-        any |= c->in[i]->place != NULL;
+        if (!c->input[i]) continue;
+        if (!c->input[i]->place && c->input[i]->flags & TG_F_GIVEN) c->input[i]->place = tg_place_of(c->input[i]);
+        any |= c->input[i]->place != NULL;
     }
     return any;
 }
 
 static tg_status compare_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
-        tg_tensor *x = c->in[i];
+        tg_tensor *x = c->input[i];
         if (x && !x->tape && !(x->flags & TG_F_COMPARED)) TG_TRY(tg_placement_compare(x));
     }
     return TG_OK;

@@ -97,7 +97,7 @@ static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, 
 /* Moves a shard of input 0 through a reshape (tg_shard_rule). Finds the output dim that the shard becomes, and the
  * number of its chunks there. */
 static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
-    const tg_tensor *x = c->in[0], *y = c->out[0];
+    const tg_tensor *x = c->input[0], *y = c->out[0];
     const tg_rules *r = tg_rules_of(c);
     group g;
     int64_t before, chunks = tg_placement_chunks(*to), minor = minor_ranks(c, x, *to);
@@ -126,11 +126,11 @@ tg_status tg_call_reshapes(tg_call *c, int named) { return state(c, move_reshape
 /* ---- concat: k equal contiguous shards along the dim become k chunks ---- */
 
 static tg_status move_joined(tg_call *c, tg_axis axis, tg_placement *to) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (c->n_in == 1) return TG_OK;
     bool alike = to->layout == TG_CONTIGUOUS && !shared(c, x, to->dim, axis);
     for (int i = 0; i < c->n_in && alike; i++) {
-        const tg_tensor *z = c->in[i];
+        const tg_tensor *z = c->input[i];
         alike = z->place && tg_placement_same(z->place->at[axis], *to) && z->shape[to->dim] == x->shape[to->dim];
     }
     if (!alike)
@@ -145,7 +145,7 @@ tg_status tg_call_joins(tg_call *c, int dim) { return state(c, move_joined, dim,
 /* ---- split: k chunks along the dim become k outputs ---- */
 
 static tg_status move_cut(tg_call *c, tg_axis axis, tg_placement *to) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (c->n_out == 1) return TG_OK;
     bool apart = to->layout == TG_STRIDED && to->chunks == c->n_out && !shared(c, x, to->dim, axis);
     for (int i = 1; i < c->n_out && apart; i++) apart = c->out[i]->shape[to->dim] == c->out[0]->shape[to->dim];

@@ -226,7 +226,7 @@ tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
     for (int i = 0; i < c->n_in; i++)
         if (c->gin_mode[i] != TG_GRAD_NONE)
             targets[n_targets++] =
-                (tg_target){.x = i < p->n_in ? in[i] : c->in[i],
+                (tg_target){.x = i < p->n_in ? in[i] : c->input[i],
                             .g = c->gin[i],
                             .mode = c->gin_mode[i],
                             .accumulates = i >= p->n_in && tg_call_accumulates(c, i)};
@@ -245,7 +245,8 @@ static tg_status recompute_backward(tg_call *c) {
     tg_tape_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
-    tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->run.status;
+    tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->internal)->node, inner, in, out) :
+        c->ctx->run.status;
     if (s == TG_OK) s = tg_recompute_gradient(c, inner, in, out, false);
     tg_tape_free(inner);
     return s;

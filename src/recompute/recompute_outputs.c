@@ -24,7 +24,7 @@ typedef struct replay_run {
     tg_node *node;                /* the node of the function; NULL until it is recorded, and after it has ended */
     /* tape of the second run; NULL before that run, and after backward has gone through the tape */
     tg_tape *inner;
-    tg_tensor **in, **out;        /* inputs and outputs of the second run, tensors of inner */
+    tg_tensor **input, **out;        /* inputs and outputs of the second run, tensors of inner */
     /* For each result: 1 + the version of its bytes when the function made them or the second run restored them. 0: the
      * second run has not restored them. */
     uint32_t *version;
@@ -121,10 +121,10 @@ static tg_status run_again(replay_run *r) {
     tg_tape_act_for(inner, r->replay->t);
     tg_tape_set_training(inner, p->training);
     r->inner = inner;
-    r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
-    if (!r->in) return inner->ctx->run.status;
-    r->out = r->in + p->n_in;
-    TG_TRY(tg_recompute_again(r->node, inner, r->in, r->out));
+    r->input = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->input + 1);
+    if (!r->input) return inner->ctx->run.status;
+    r->out = r->input + p->n_in;
+    TG_TRY(tg_recompute_again(r->node, inner, r->input, r->out));
     return share_results(r);
 }
 
@@ -194,7 +194,7 @@ static tg_status replay_backward(tg_call *c) {
     replay_run *r = c->state;
     bool retain = tg_call_retains(c);
     TG_TRY(r->inner ? check_results(r) : run_again_once(r));
-    tg_status s = tg_recompute_gradient(c, r->inner, r->in, r->out, retain);
+    tg_status s = tg_recompute_gradient(c, r->inner, r->input, r->out, retain);
     if (!retain || s != TG_OK) end_inner(r);
     return s;
 }

@@ -7,7 +7,7 @@
 
 #include "core/work.h"
 
-static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+static tg_call_impl *impl(const tg_call *c) { return c->internal; }
 
 /* ---- Errors of a call ---- */
 
@@ -16,8 +16,8 @@ static void describe_inputs(const tg_call *c, char *buf, size_t n) {
     if (n) buf[0] = 0;
     for (int i = 0; i < c->n_in && i < 8; i++) {
         char one[160];
-        tg_describe(c->in[i], one, sizeof one);
-        tg_text(buf, n, &at, "%s%s", i ? ", " : "", c->in[i] ? one : "absent");
+        tg_describe(c->input[i], one, sizeof one);
+        tg_text(buf, n, &at, "%s%s", i ? ", " : "", c->input[i] ? one : "absent");
     }
     if (c->n_in > 8) tg_text(buf, n, &at, " and %d more", c->n_in - 8);
 }
@@ -70,8 +70,8 @@ static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int6
     x->flags = TG_F_CONTIGUOUS;
     x->dtype = (uint8_t)dtype;
     for (int i = 0; i < c->n_in && i < 2; i++) {
-        if (!can_borrow_shape(c, c->in[i], ndim, shape)) continue;
-        tg_tape_share_dims(x, c->in[i]);
+        if (!can_borrow_shape(c, c->input[i], ndim, shape)) continue;
+        tg_tape_share_dims(x, c->input[i]);
         return x;
     }
     return tg_tape_set_dims(c->tape, x, ndim, shape) == TG_OK ? x : NULL;
@@ -111,7 +111,7 @@ static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int 
 
 /* Makes x, output 0 of an in-place op, a handle on the storage of input 0. */
 static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
-    tg_tensor *a = c->in[0];
+    tg_tensor *a = c->input[0];
     if (x->numel != a->numel || x->dtype != a->dtype)
         return tg_call_fail(c, TG_ERR_SHAPE,
                             "output 0 of an in-place op must have the number of elements and the dtype of input 0");
@@ -126,7 +126,7 @@ tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "infer makes output %d, and there is no forward to fill it; tg_call_view makes views", i);
     if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in ||
-                    !can_borrow_shape(c, c->in[0], ndim, shape)))
+                    !can_borrow_shape(c, c->input[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
     if (TG_UNLIKELY(!x)) return c->ctx->run.status;
@@ -143,7 +143,7 @@ tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t
 }
 
 tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
-    tg_tensor *base = c && c->n_in ? c->in[0] : NULL;
+    tg_tensor *base = c && c->n_in ? c->input[0] : NULL;
     if (!c) return TG_ERR_ARGUMENT;
     if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_view: input 0 is absent; a view is made of input 0");
     TG_TRY(check_output(c, i, base->dtype, ndim, shape));

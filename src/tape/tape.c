@@ -198,7 +198,7 @@ bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training
  * change that. The first run of a recomputation is in no-grad mode too; within it, this function sets and returns the
  * mode that the second run will have. */
 bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
-    if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
+    if (t && t->at_work && !((const tg_call_impl *)t->at_work->internal)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
     return t && set(t, &t->grad, on);
 }

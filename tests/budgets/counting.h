@@ -42,7 +42,7 @@ static inline tg_status count_map(tg_ctx *c, tg_formula f, tg_array out, const t
     int64_t bytes = written(out, add);
     for (int i = 0; i < n; i++) bytes += bytes_in(in[i]);
     note(PASSES, bytes);
-    return tg_cpu_device.map(c, f, out, in, n, p, add);
+    return tg_cpu_device.apply(c, f, out, in, n, p, add);
 }
 
 static inline tg_status count_fill(tg_ctx *c, tg_array out, double value) {
@@ -141,7 +141,7 @@ static inline tg_device_ops counting_device(void) {
     tg_device_ops d = tg_cpu_device;
     d.name = "counting";
     d.copy = count_copy;
-    d.map = count_map;
+    d.apply = count_map;
     d.fill = count_fill;
     d.iota = count_iota;
     d.reduce = count_reduce;

@@ -292,8 +292,8 @@ static tg_status save_stacked(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_shards_add_optim(s, "optim", o));
     tg_shard_info info = TG_SHARD_INFO();
     RUN(tg_shards_at(s, 2 * (mine - 1), &info)); /* the weight of the last layer of this stage */
-    EXPECT(ctx, !strcmp(info.key, "net.body.list.layers.weight") && info.global.ndim == 3);
-    EXPECT(ctx, info.global.dim[0] == LAYERS && info.global.dim[1] == 4 && info.offset.dim[0] == first + mine - 1);
+    EXPECT(ctx, !strcmp(info.key, "net.body.list.layers.weight") && info.whole.ndim == 3);
+    EXPECT(ctx, info.whole.dim[0] == LAYERS && info.whole.dim[1] == 4 && info.offset.dim[0] == first + mine - 1);
     EXPECT(ctx, info.offset.dim[1] == tg_parallel_rank(p, TG_TP) * 4 / j->tp);
     if (j->from) RUN(tg_shards_load(s, in_root(dir, "%s", j->from)));
     RUN(values(p, m, first, mine, true));

@@ -252,7 +252,7 @@ START_TEST(each_rank_reads_only_its_part) {
                                        : l->ranks / l->tp;
             }
         for (int64_t k = data; k < (int64_t)COUNT(reads); k++)
-            wrong += atomic_load(&reads[k]) != (k >= e.begin && k < e.end ? l->ranks / parts : 0);
+            wrong += atomic_load(&reads[k]) != (k >= e.begin && k < e.stop ? l->ranks / parts : 0);
         ck_assert_msg(!wrong, "layout %zu: %d bytes were read another number of times", i, wrong);
     }
 }
@@ -480,12 +480,12 @@ static tg_status damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_safetensors *f = tg_safetensors_open(ctx, path);
     const tg_safetensors_entry *f64 = tg_safetensors_find(f, "f64"), *b = tg_safetensors_find(f, "bool");
     /* The last byte of the tensor belongs to the part of rank 1, its first to that of rank 0. */
-    EXPECT(ctx, f64 && truncate(path, rank ? f64->end - 1 : f64->begin + 7) == 0);
+    EXPECT(ctx, f64 && truncate(path, rank ? f64->stop - 1 : f64->begin + 7) == 0);
     REFUSED(ctx, TG_ERR_IO, "ends at offset", tg_safetensors_read_part(f, "f64", x, false));
     RUN(is_unchanged(x, rank));
     /* A byte that is no bool, in the part of rank 1. */
-    bytes[b->end - 1] = 7;
-    bytes[f64->end - 1] ^= 1;
+    bytes[b->stop - 1] = 7;
+    bytes[f64->stop - 1] ^= 1;
     EXPECT(ctx, put(path, bytes, n));
     RUN(remember(flags, rank));
     if (rank == 0) RUN(tg_safetensors_read_part(f, "bool", flags, false));

@@ -197,7 +197,7 @@ static tg_status information(void *arg, tg_ctx *ctx, tg_comm *world) {
     int r = tg_parallel_rank(p, TG_TP), d = tg_parallel_rank(p, TG_DP);
     RUN(tg_shards_at(s.s, 1, &i));
     EXPECT(ctx, !strcmp(i.key, "model.l1.weight") && i.tensor == s.x[1] && i.replica == d);
-    EXPECT(ctx, i.global.dim[0] == 3 * WIDTH && i.offset.dim[0] == r * WIDTH / 2 && i.offset.dim[1] == 0);
+    EXPECT(ctx, i.whole.dim[0] == 3 * WIDTH && i.offset.dim[0] == r * WIDTH / 2 && i.offset.dim[1] == 0);
     EXPECT(ctx, i.placement[TG_TP].chunks == 3 && i.placement[TG_DP].kind == TG_REPLICATED);
     RUN(tg_shards_at(s.s, 3, &i));
     EXPECT(ctx, i.replica == (r * 2 + d) && i.offset.dim[0] == 0);

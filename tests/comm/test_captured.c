@@ -24,7 +24,7 @@ static tg_status put(tg_tensor *to, tg_tensor *from) {
     tg_ctx *ctx = tg_ctx_of(to);
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
     tg_array out = tg_array_of(to), in = tg_array_of(from);
-    return tg_ctx_ops(ctx)->map(ctx, TG_FN_id, out, &in, 1, none, false);
+    return tg_ctx_ops(ctx)->apply(ctx, TG_FN_id, out, &in, 1, none, false);
 }
 
 /* out = the sum over all ranks of 2 x, plus that of x over the pair; a product runs in parallel with the first sum. */

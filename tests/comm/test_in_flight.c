@@ -124,7 +124,7 @@ static void give(tg_ctx *ctx, tg_tensor *w, double g) {
 /* What happens to a gradient while a sum reads it, and where it is stored. */
 typedef struct gradient_case {
     enum { ADDED, WRITTEN, DIVIDED } then;
-    enum { ITS_OWN, MAIN_GRAD, CALLERS } in;
+    enum { ITS_OWN, MAIN_GRAD, CALLERS } input;
 } gradient_case;
 
 static tg_status gradient_read(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -133,8 +133,8 @@ static tg_status gradient_read(void *arg, tg_ctx *ctx, tg_comm *world) {
     const double four = 4;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
     tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(N));
-    if (k->in == MAIN_GRAD) tg_set_main_grad(w, tg_zeros(ctx, TG_F64, TG_SHAPE(N)));
-    if (k->in == CALLERS) tg_set_main_grad(w, tg_wrap(ctx, TG_F64, TG_SHAPE(N), NULL, bytes, NULL, NULL));
+    if (k->input == MAIN_GRAD) tg_set_main_grad(w, tg_zeros(ctx, TG_F64, TG_SHAPE(N)));
+    if (k->input == CALLERS) tg_set_main_grad(w, tg_wrap(ctx, TG_F64, TG_SHAPE(N), NULL, bytes, NULL, NULL));
     give(ctx, w, 1);
     be_late(world);
     tg_comm_all_reduce(world, sum, tg_grad_of(w), TG_REDUCE_SUM);
@@ -153,8 +153,8 @@ static tg_status gradient_read(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(a_gradient_that_is_read_waits_for_its_next_writer) {
     gradient_case k;
     for (int i = 0; i < 9; i++) {
-        k.then = i % 3, k.in = i / 3;
-        if (k.in == CALLERS && ranks_on_gpus()) continue;
+        k.then = i % 3, k.input = i / 3;
+        if (k.input == CALLERS && ranks_on_gpus()) continue;
         atomic_store(&gone_on, false);
         on_ranks(RANKS, gradient_read, &k);
     }

@@ -87,7 +87,7 @@ static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int ty
     }
     for (int k = 0; k < n; k++) a[k] = seen(&in[k]);
     if (aliased) a[0] = seen(&out);
-    tg_status status = c->ops->map(c->ctx, f, seen(&out), a, n, p, add);
+    tg_status status = c->ops->apply(c->ctx, f, seen(&out), a, n, p, add);
     contract_check(c, status == TG_OK, "map %s: status", tg_formula_name(f));
     contract_pull(c, &out);
     tg_dtype tolerance = all_f64 && out_type == TG_F64 ? TG_F64 : coarsest(tight, TG_F32);
@@ -190,7 +190,7 @@ static void cast_case(contract *c, tg_dtype from, tg_dtype to) {
     contract_push(c, &in);
     contract_push(c, &out);
     tg_array a = seen(&in);
-    contract_check(c, c->ops->map(c->ctx, TG_FN_id, seen(&out), &a, 1, real_p, false) == TG_OK, "cast: status");
+    contract_check(c, c->ops->apply(c->ctx, TG_FN_id, seen(&out), &a, 1, real_p, false) == TG_OK, "cast: status");
     contract_pull(c, &out);
     bool wraps = from > TG_F16 && (to == TG_I32 || to == TG_U8);
     for (int i = 0; i < CAST_VALUES; i++) {

@@ -33,16 +33,16 @@ static void far_copies(contract *c, char *wide, char *close) {
     tg_array *again = lay(&m, close + 256, TG_U8, COLUMNS, COLUMNS, 1);
     for (int i = 0; i < N; i++) here[i] = (uint8_t)(3 * i + 1);
     c->ops->copy(c->ctx, close, here, sizeof here, TG_COPY_FROM_HOST);
-    c->ops->map(c->ctx, TG_FN_id, *all, packed, 1, none, false);
+    c->ops->apply(c->ctx, TG_FN_id, *all, packed, 1, none, false);
     contract_check(c, row_is(c, wide, here) && row_is(c, wide + far, here + COLUMNS), "map to far rows");
-    c->ops->map(c->ctx, TG_FN_id, *again, all, 1, none, false);
+    c->ops->apply(c->ctx, TG_FN_id, *again, all, 1, none, false);
     c->ops->copy(c->ctx, back, close + 256, sizeof back, TG_COPY_TO_HOST);
     contract_check(c, !memcmp(back, here, sizeof here), "map from far rows");
     /* The large stride is the inner one, as in a transposed array. */
     lay(&t, wide, TG_U8, 2, 1, far);
     lay(&n, close, TG_U8, 2, 1, COLUMNS);
     c->ops->fill(c->ctx, *all, 7);
-    c->ops->map(c->ctx, TG_FN_id, t.on, &n.on, 1, none, false);
+    c->ops->apply(c->ctx, TG_FN_id, t.on, &n.on, 1, none, false);
     memset(back, 7, sizeof back);
     memcpy(back, here, 2);
     memcpy(back + COLUMNS, here + COLUMNS, 2);

@@ -152,7 +152,7 @@ static void big_results(int threads, float *y, int64_t n) {
              sum = {y + 3 * n, one, stride, 1, 2, TG_F32, true};
     const double p[2] = {0};
     ops->random(ctx, TG_RANDOM_NORMAL, x, 0, 1, &(tg_draws){.rng = {1, 2, 3}});
-    ops->map(ctx, TG_FN_gelu, z, &x, 1, p, false);
+    ops->apply(ctx, TG_FN_gelu, z, &x, 1, p, false);
     ops->reduce(ctx, TG_SUM, sums, z, 1, false);
     ops->reduce(ctx, TG_SUMSQ, sum, z, 1, false);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);

@@ -218,7 +218,7 @@ static bool may_lack_slope(const program *p) {
         if (c->kind != CALL_OP) continue;
         const char *name = c->op->name;
         bool orders = !strcmp(name, "median") || !strcmp(name, "sort") || !strcmp(name, "topk");
-        bool repeats = orders && tg_sample_at(c->op, c->sample)->in[0].layout == TG_SAMPLE_EXPANDED;
+        bool repeats = orders && tg_sample_at(c->op, c->sample)->input[0].layout == TG_SAMPLE_EXPANDED;
         if (repeats || (c->source[0] >= 0 && (orders || strstr(name, "norm") || strstr(name, "std")))) return true;
     }
     return false;

@@ -194,7 +194,7 @@ static const tg_status unreadable[] = {TG_ERR_DATA, TG_ERR_UNSUPPORTED, TG_ERR_S
 /* Returns the tensor with the file's bytes; NULL if the library has no such type, or the bytes are no values of it. */
 static tg_tensor *load(tg_ctx *ctx, tg_safetensors *f, const tg_safetensors_entry *e, const uint8_t *file, bool sums) {
     uint8_t bytes[FUZZ_MAX];
-    size_t n = (size_t)(e->end - e->begin);
+    size_t n = (size_t)(e->stop - e->begin);
     tg_tensor *x = tg_safetensors_load(f, e->name);
     if (tg_ctx_status(ctx) != TG_OK) {
         bool bad = e->dtype == TG_BOOL && !sums;
@@ -222,7 +222,7 @@ static void write_again(tg_ctx *ctx, tg_safetensors *f, const tg_named_tensor *x
     for (int i = 0; i < n; i++) {
         uint8_t was[FUZZ_MAX], is[FUZZ_MAX];
         const tg_safetensors_entry *e = tg_safetensors_find(again, x[i].name);
-        size_t bytes = e ? (size_t)(e->end - e->begin) : 0;
+        size_t bytes = e ? (size_t)(e->stop - e->begin) : 0;
         fuzz_must(e && bytes <= sizeof was, "'%s' was lost", x[i].name);
         tg_tensor *y = tg_safetensors_load(again, x[i].name);
         tg_read(x[i].tensor, was, bytes);
@@ -243,7 +243,7 @@ static void use(tg_ctx *ctx, tg_safetensors *f, const uint8_t *data, size_t size
     int n = 0;
     for (int i = 0; i < tg_safetensors_count(f); i++) {
         const tg_safetensors_entry *e = tg_safetensors_at(f, i);
-        fuzz_must(e->begin >= 8 && e->end >= e->begin && e->end <= (int64_t)size, "'%s' lies outside the file",
+        fuzz_must(e->begin >= 8 && e->stop >= e->begin && e->stop <= (int64_t)size, "'%s' lies outside the file",
                   e->name);
         fuzz_must(tg_safetensors_find(f, e->name) == e, "'%s' is not found", e->name);
         tg_tensor *y = load(ctx, f, e, data, sums);

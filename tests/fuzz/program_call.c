@@ -35,7 +35,7 @@ static tg_tensor *fit(const run *r, tg_tape *t, tg_tensor *x, const tg_shape *sh
 static tg_tensor *value_at(const run *r, tg_tensor *const *v, int k) {
     if (k < LEAVES) return v[k];
     k -= LEAVES;
-    return r->c[k / TG_SAMPLE_INPUTS].in[k % TG_SAMPLE_INPUTS];
+    return r->c[k / TG_SAMPLE_INPUTS].input[k % TG_SAMPLE_INPUTS];
 }
 
 /* Lists the values that call i may use, the latest first. */
@@ -67,7 +67,7 @@ static void decide(run *r, int i) {
     for (int j = 0; j < TG_SAMPLE_INPUTS; j++) c->source[j] = -1;
     if (s) {
         for (int j = 0; j < s->n_in; j++) {
-            const tg_sample_input *in = &s->in[j];
+            const tg_sample_input *in = &s->input[j];
             /* A recomputed function must not read elsewhere what it updates, such as running statistics. */
             bool moved = c->op->writes >> j & 1;
             bool may = in->kind == TG_SAMPLE_FLOAT && !in->frozen && (!in->dtype || in->dtype == TG_F64) && !moved;
@@ -93,8 +93,8 @@ static void call_op(const run *r, tg_tape *t, tg_tensor *const *v, int i, tg_ten
     const tg_case *k = &r->c[i];
     tg_tensor *in[TG_SAMPLE_INPUTS];
     for (int j = 0; j < k->n_in; j++) {
-        const tg_sample_input *s = &k->sample->in[j];
-        in[j] = k->in[j];
+        const tg_sample_input *s = &k->sample->input[j];
+        in[j] = k->input[j];
         if (c->source[j] < 0) continue;
         tg_tensor *x = value_at(r, v, c->source[j]);
         in[j] = c->raw ? x : fit(r, t, x, &s->shape, s->lo, s->hi, c->untamed);

@@ -15,7 +15,7 @@ static bool fits(const tg_op *op, const tg_sample *s) {
     if (s->bench || s->slow || s->ranks > 1 || !strcmp(op->name, "assume_placement")) return false;
     for (int i = 0; i < s->n_in; i++) {
         int64_t n = 1;
-        for (int d = 0; d < s->in[i].shape.ndim; d++) n *= s->in[i].shape.dim[d];
+        for (int d = 0; d < s->input[i].shape.ndim; d++) n *= s->input[i].shape.dim[d];
         if (n > LARGEST_INPUT) return false;
     }
     return true;

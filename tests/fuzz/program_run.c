@@ -27,7 +27,7 @@ int run_leaves(const run *r, tg_tensor **out) {
     for (int i = 0; i < r->p->n; i++) {
         const tg_case *c = &r->c[i];
         for (int j = 0; r->p->call[i].kind == CALL_OP && j < c->n_in; j++)
-            if (c->in[j] && tg_requires_grad(c->in[j]) && (j == 0 || !c->sample->aliases)) out[n++] = c->in[j];
+            if (c->input[j] && tg_requires_grad(c->input[j]) && (j == 0 || !c->sample->aliases)) out[n++] = c->input[j];
     }
     return n;
 }
@@ -44,7 +44,7 @@ tg_tensor *cotangent(tg_ctx *ctx, const tg_tensor *like, int sink) {
 /* Calls from .. until - 1: the values that they take from before, and those that are used after them. */
 typedef struct segment {
     run *r;
-    int from, until, depth, n_in, n_out, in[LEAVES], out[LEAVES];
+    int from, until, depth, n_in, n_out, input[LEAVES], out[LEAVES];
 } segment;
 
 /* depth: number of enclosing segments; the first call does not begin one again. */
@@ -59,7 +59,7 @@ static void look_at(segment *s, tg_tensor *const *v) {
             if (k >= 0 && k < s->from * RESULTS && v[k]) given[k] = true;
         }
     for (int k = 0; k < LEAVES; k++)
-        if (given[k]) s->in[s->n_in++] = k;
+        if (given[k]) s->input[s->n_in++] = k;
     for (int k = s->from * RESULTS; k < s->until * RESULTS; k++)
         if (p->last_use[k] >= s->until) s->out[s->n_out++] = k;
 }
@@ -69,7 +69,7 @@ static bool uses_leaf(const run *r, int i) {
     const tg_case *k = &r->c[i];
     if (c->kind != CALL_OP || c->refused || c->no_grad) return false;
     for (int j = 0; j < (k->sample->aliases ? 1 : k->n_in); j++)
-        if (c->source[j] < 0 && k->in[j] && tg_requires_grad(k->in[j])) return true;
+        if (c->source[j] < 0 && k->input[j] && tg_requires_grad(k->input[j])) return true;
     return false;
 }
 
@@ -84,7 +84,7 @@ static bool has_input(const segment *s) {
 static tg_status calls(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const segment *s = state;
     tg_tensor *v[LEAVES] = {NULL};
-    for (int k = 0; k < n_in; k++) v[s->in[k]] = in[k];
+    for (int k = 0; k < n_in; k++) v[s->input[k]] = in[k];
     s->r->functions++;
     range(s->r, t, v, s->from, s->until, s->depth);
     s->r->functions--;
@@ -97,7 +97,7 @@ static void recompute(segment *given, tg_tape *t, tg_tensor **v, bool replays) {
     tg_tensor *in[LEAVES], *out[LEAVES];
     segment *s = malloc(sizeof *s); /* for the second run */
     *s = *given;
-    for (int k = 0; k < s->n_in; k++) in[k] = v[s->in[k]];
+    for (int k = 0; k < s->n_in; k++) in[k] = v[s->input[k]];
     const tg_recompute_opts *o = TG_RECOMPUTE(.name = "calls", .destroy = free);
     if (replays && t == r->tape) {
         tg_replay *replay = tg_replay_open(t);

@@ -62,7 +62,7 @@ typedef struct probe {
     int ended;
 } probe;
 
-static tg_status same(tg_call *c) { return tg_call_out(c, 0, TG_F32, 2, tg_array_of(c->in[0]).shape); }
+static tg_status same(tg_call *c) { return tg_call_out(c, 0, TG_F32, 2, tg_array_of(c->input[0]).shape); }
 
 static tg_status probe_infer(tg_call *c) {
     const probe *p = c->state;
@@ -142,7 +142,7 @@ CALL(draws_and_fails, (tg_call_draw(c, 100), TG_ERR_DATA))
 CALL(fail_ok, tg_call_fail(c, TG_OK, "%s", "odd"))
 CALL(fail_data, tg_call_fail(c, TG_ERR_DATA, "row %d", 3))
 CALL(gin_early, made(c, tg_call_gin(c, 0)))
-CALL(pass_early, tg_call_pass(c, 0, c->in[0]))
+CALL(pass_early, tg_call_pass(c, 0, c->input[0]))
 CALL(gin_beyond, made(c, tg_call_gin(c, 1)))
 CALL(gin_before, made(c, tg_call_gin(c, -1)))
 CALL(pass_beyond, tg_call_pass(c, 1, c->gout[0]))

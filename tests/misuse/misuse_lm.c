@@ -80,7 +80,7 @@ static void parts(misuse_world *b) {
     tg_pipe_call call = {.size = sizeof call, .tape = b->t, .out = &out},
                  no_out = {.size = sizeof no_out, .tape = b->t};
     tg_pipe_call no_tape = {.size = sizeof no_tape, .out = &out}, flat = call;
-    flat.in = &b->x;
+    flat.input = &b->x;
     QUIET(tg_lm_part, tg_lm_part(NULL, &call, &ids, NULL, NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_lm_part, ARGUMENT, "the call is NULL", tg_lm_part(m, NULL, &ids, NULL, NULL));
     FAILS(tg_lm_part, ARGUMENT, "out of the call is NULL", tg_lm_part(m, &no_out, &ids, NULL, NULL));

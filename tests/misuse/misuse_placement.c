@@ -107,7 +107,7 @@ static void assumed(misuse_world *b) {
 
 /* ---- Statements of infer ---- */
 
-static tg_status same(tg_call *c) { return tg_call_out(c, 0, TG_F32, 2, tg_array_of(c->in[0]).shape); }
+static tg_status same(tg_call *c) { return tg_call_out(c, 0, TG_F32, 2, tg_array_of(c->input[0]).shape); }
 static tg_status fill(tg_call *c) { return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 1); }
 
 #define CALL(name, expr) \

@@ -23,7 +23,7 @@ static void one_row(misuse_world *b, const tg_case *at, int place, int k) {
     const misuse_handle *h = &b->handle[k];
     for (int stuck = 0; stuck < 2; stuck++) {
         tg_tensor *in[TG_SAMPLE_INPUTS], *out[TG_CASE_OUTPUTS];
-        memcpy(in, at->in, sizeof in);
+        memcpy(in, at->input, sizeof in);
         if (stuck)
             misuse_stick(b);
         else

@@ -128,14 +128,15 @@ static inline tg_status run_sample(tg_ctx *ctx, const tg_op *op, int i, const tg
     tg_rng_set(ctx, NULL, &rng);
     if (tg_case_open(&c, ctx, op, i, opts) != TG_OK) return tg_ctx_status(ctx);
     tg_tape *t = tg_tape_new(ctx);
-    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    tg_case_run(&c, t, c.input, c.n_in, out, c.n_out);
     if (tg_ctx_status(ctx) == TG_OK) {
         o->n_out = count_out(&c, out);
         for (int k = 0; k < o->n_out; k++) o->out[k] = read_values(out[k]);
         int n = seed_all(&c, out, o->n_out, roots, seeds);
         if (n) tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
         for (int k = 0; n && k < c.n_in; k++)
-            if (tg_requires_grad(c.in[k]) && tg_has_grad(c.in[k])) o->grad[k] = read_values(tg_grad_of(c.in[k]));
+            if (tg_requires_grad(c.input[k]) &&
+                tg_has_grad(c.input[k])) o->grad[k] = read_values(tg_grad_of(c.input[k]));
         drop_all(seeds, n);
     }
     tg_tape_free(t);

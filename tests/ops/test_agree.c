@@ -21,7 +21,7 @@ static int64_t longest(const tg_sample *s) {
     int64_t most = 1;
     for (int i = 0; i < s->n_in; i++) {
         int64_t n = 1;
-        for (int d = 0; d < s->in[i].shape.ndim; d++) n *= s->in[i].shape.dim[d];
+        for (int d = 0; d < s->input[i].shape.ndim; d++) n *= s->input[i].shape.dim[d];
         if (n > most) most = n;
     }
     return most;
@@ -136,7 +136,7 @@ static tg_status tread(tg_ctx *ctx, const tg_op *op, int i, footprint *f) {
     if (tg_case_open(&c, ctx, op, i, &o) != TG_OK) return tg_ctx_status(ctx);
     tg_tape *t = tg_tape_new(ctx);
     tg_memory_reset_peak(ctx);
-    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    tg_case_run(&c, t, c.input, c.n_in, out, c.n_out);
     measure(ctx, f, 0);
     f->n_out = tg_ctx_status(ctx) == TG_OK ? count_out(&c, out) : 0;
     int n = 0;

@@ -119,13 +119,14 @@ static tg_status run_named(tg_ctx *ctx, const tg_op *op, const tg_op *named, int
     named_case n = {.c = &c, .op = named};
     n.n_values = c.sample->params ? read_fields(op, c.sample->params, n.values, room) : 0;
     tg_tape *t = tg_tape_new(ctx);
-    if (call_by_name(&n, t, c.in, out) == TG_OK) {
+    if (call_by_name(&n, t, c.input, out) == TG_OK) {
         o->n_out = count_out(&c, out);
         for (int k = 0; k < o->n_out; k++) o->out[k] = read_values(out[k]);
         int roots_n = seed_all(&c, out, o->n_out, roots, seeds);
         if (roots_n) tg_backward_with(t, roots, roots_n, TG_BACKWARD(.seeds = seeds));
         for (int k = 0; roots_n && k < c.n_in; k++)
-            if (tg_requires_grad(c.in[k]) && tg_has_grad(c.in[k])) o->grad[k] = read_values(tg_grad_of(c.in[k]));
+            if (tg_requires_grad(c.input[k]) &&
+                tg_has_grad(c.input[k])) o->grad[k] = read_values(tg_grad_of(c.input[k]));
         drop_all(seeds, roots_n);
     }
     tg_tape_free(t);

@@ -15,7 +15,7 @@ enum { ROOM = TG_CASE_OUTPUTS + TG_SAMPLE_INPUTS };
 /* Lists the inputs that require a gradient, once each, and the outputs that have one. */
 typedef struct record {
     tg_case c;
-    tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *in[TG_SAMPLE_INPUTS];
+    tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *input[TG_SAMPLE_INPUTS];
     int n_roots, n_in;
 } record;
 
@@ -25,7 +25,7 @@ static void choose(record *r) {
     for (int i = 0; i < n_out; i++)
         if (tg_requires_grad(r->out[i])) r->roots[r->n_roots++] = r->out[i];
     for (int i = 0; i < (r->c.sample->aliases ? 1 : r->c.n_in); i++)
-        if (r->c.in[i] && tg_requires_grad(r->c.in[i])) r->in[r->n_in++] = r->c.in[i];
+        if (r->c.input[i] && tg_requires_grad(r->c.input[i])) r->input[r->n_in++] = r->c.input[i];
 }
 
 static bool record_sample(record *r, tg_ctx *ctx, tg_tape *t, const tg_op *op, int i, tg_dtype dtype) {
@@ -33,7 +33,7 @@ static bool record_sample(record *r, tg_ctx *ctx, tg_tape *t, const tg_op *op, i
     tg_rng_set(ctx, NULL, &rng);
     if (tg_case_open(&r->c, ctx, op, i, &(tg_case_opts){.dtype = dtype, .seed = 5, .rows = true}) != TG_OK)
         return false;
-    if (tg_case_run(&r->c, t, r->c.in, r->c.n_in, r->out, r->c.n_out) == TG_OK) choose(r);
+    if (tg_case_run(&r->c, t, r->c.input, r->c.n_in, r->out, r->c.n_out) == TG_OK) choose(r);
     return tg_ctx_status(ctx) == TG_OK && r->n_roots && r->n_in;
 }
 
@@ -77,18 +77,18 @@ static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype 
     verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s", tg_ctx_message(ctx));
     if (recorded) {
         for (int k = 0; k < r.n_roots; k++) seed[k] = noise(ctx, r.roots[k]);
-        for (int k = 0; k < r.n_in; k++) tangent[k] = noise(ctx, r.in[k]);
+        for (int k = 0; k < r.n_in; k++) tangent[k] = noise(ctx, r.input[k]);
         tg_grad_opts way = {.size = sizeof way, .seeds = seed, .retain = true};
-        if (tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, plain, &way) ==
+        if (tg_grad(t, r.roots, r.n_roots, r.input, r.n_in, plain, &way) ==
             TG_ERR_STATE) { /* the result does not depend on an input */
             tg_ctx_clear(ctx);
             way.allow_unused = true;
-            tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, plain, &way);
+            tg_grad(t, r.roots, r.n_roots, r.input, r.n_in, plain, &way);
         }
         tg_grad_opts graph = way;
         graph.create_graph = true;
-        tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, by_vjp, &graph);
-        tg_jvp(t, r.roots, r.n_roots, r.in, r.n_in, tangent, pushed);
+        tg_grad(t, r.roots, r.n_roots, r.input, r.n_in, by_vjp, &graph);
+        tg_jvp(t, r.roots, r.n_roots, r.input, r.n_in, tangent, pushed);
         verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s", tg_ctx_message(ctx));
         for (int k = 0; tg_ctx_status(ctx) == TG_OK && k < r.n_in; k++) {
             values a = read_values(plain[k]), b = read_values(by_vjp[k]);
@@ -120,11 +120,11 @@ static tg_status gradients(void *state, tg_tape *t, tg_tensor *const *in, int n_
     bool grad = tg_tape_set_grad_mode(t, true);
     int n = 0;
     for (int k = 0; k < r.c.n_in; k++)
-        if (r.c.in[k]) r.c.in[k] = in[n++];
-    tg_status s = tg_case_run(&r.c, t, r.c.in, r.c.n_in, r.out, r.c.n_out);
+        if (r.c.input[k]) r.c.input[k] = in[n++];
+    tg_status s = tg_case_run(&r.c, t, r.c.input, r.c.n_in, r.out, r.c.n_out);
     if (s == TG_OK) choose(&r);
     if (s == TG_OK)
-        s = tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, out,
+        s = tg_grad(t, r.roots, r.n_roots, r.input, r.n_in, out,
                     TG_GRAD(.seeds = in + n, .create_graph = true, .allow_unused = true));
     tg_tape_set_grad_mode(t, grad);
     return s;
@@ -148,7 +148,7 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
         tg_gradcheck_info result = TG_GRADCHECK_INFO();
         int n = 0;
         for (int k = 0; k < r.c.n_in; k++)
-            if (r.c.in[k]) in[n++] = r.c.in[k];
+            if (r.c.input[k]) in[n++] = r.c.input[k];
         for (int k = 0; k < r.n_roots; k++) {
             in[n + k] = noise(ctx, r.roots[k]);
             tg_set_requires_grad(in[n + k], true);

@@ -115,7 +115,7 @@ static void spoil(const mutant *m, const tg_tensor *x) {
 
 static void spoil_one(const mutant *m, const tg_call *c) {
     switch (m->kind) {
-    case SPOILS_INPUT: spoil(m, c->in[m->which]); break;
+    case SPOILS_INPUT: spoil(m, c->input[m->which]); break;
     case SPOILS_OUTPUT: spoil(m, c->out[m->which]); break;
     case SPOILS_SAVED: /* the last backward may use them as work space */
         if (tg_call_retains(c)) spoil(m, c->saved[m->which]);

@@ -35,7 +35,7 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     tg_tensor *x = tg_zeros(ctx, dtype, TG_SHAPE(2));
     tg_set_requires_grad(x, true);
     tg_neg(t, x);
-    for (int k = 0; k < c.n_in; k++) given[k] = c.in[k];
+    for (int k = 0; k < c.n_in; k++) given[k] = c.input[k];
     state before = look(ctx, t);
     tg_status got = tg_apply(t, op, s->params, given, c.n_in, out, c.n_out, NULL, NULL, TG_SITE);
     bool later = s->refused == TG_ERR_DATA && tg_ctx_ops(ctx)->poll; /* the device reports it at a later wait */
@@ -101,7 +101,7 @@ static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *cha
     tg_tape_set_grad_mode(t, false); /* without gradients, ops in place accept leaves */
     tg_status status = tg_ctx_status(ctx);
     for (int k = 0; k < c.n_in && status == TG_OK; k++) {
-        given[k] = c.in[k];
+        given[k] = c.input[k];
         if (!given[k]) continue;
         version[k] = given[k]->storage->version;
         status = tg_check_hash(given[k], &hash[k]);
@@ -157,7 +157,7 @@ static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, se
 /* Makes every input that requires a gradient the result of an op. extra[] are ops on it that are recorded later. */
 static void route_inputs(tg_tape *t, const tg_case *c, route way, tg_tensor **in) {
     for (int k = 0; k < c->n_in; k++) {
-        in[k] = c->in[k];
+        in[k] = c->input[k];
         if (way == ROUTE_LEAF || !in[k] || !tg_requires_grad(in[k])) continue;
         in[k] = k && c->sample->aliases ? in[0] : tg_scale(t, in[k], 1);
     }
@@ -191,7 +191,7 @@ static void run_routed(tg_ctx *ctx, const tg_op *op, int i, route way, seed_layo
     for (int k = n; k < all; k++) given[k] = seeds[k];
     if (n) tg_backward_with(t, roots, all, TG_BACKWARD(.seeds = given));
     for (int k = 0; n && k < c.n_in; k++)
-        if (tg_requires_grad(c.in[k]) && tg_has_grad(c.in[k])) o->grad[k] = read_values(tg_grad_of(c.in[k]));
+        if (tg_requires_grad(c.input[k]) && tg_has_grad(c.input[k])) o->grad[k] = read_values(tg_grad_of(c.input[k]));
     drop_all(seeds, all);
     tg_tape_free(t);
     tg_case_close(&c);
@@ -249,7 +249,7 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_case_open(&c, ctx, op, i, &o);
     tg_tape *t = tg_tape_new(ctx);
     tg_tape_set_grad_mode(t, false);
-    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    tg_case_run(&c, t, c.input, c.n_in, out, c.n_out);
     bare.n_out = count_out(&c, out);
     for (int k = 0; k < bare.n_out; k++) bare.out[k] = read_values(out[k]);
     for (int k = 0; k < TG_SAMPLE_INPUTS; k++) {
@@ -260,7 +260,7 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     check_same(y, ctx, op, s, &bare, &kept, 0, "without grad");
     tg_tape_set_grad_mode(t, true);
     tg_tape_set_training(t, false);
-    verdict(y, tg_case_run(&c, t, c.in, c.n_in, out, c.n_out) == TG_OK, op, s, "in evaluation mode: %s",
+    verdict(y, tg_case_run(&c, t, c.input, c.n_in, out, c.n_out) == TG_OK, op, s, "in evaluation mode: %s",
             tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     outcome_free(&kept);
@@ -287,11 +287,11 @@ static void check_params(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     if (op->jvp != tg_jvp_linear && op->jvp != tg_jvp_multilinear) return;
     tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3});
     tg_tape *t = tg_tape_new(ctx);
-    outcome first = results_of(&c, t, c.in, s->params, out);
+    outcome first = results_of(&c, t, c.input, s->params, out);
     const tg_node *n = NULL;
     for (int k = 0; k < first.n_out && !n; k++) n = tg_node_of(out[k]);
     if (n) {
-        outcome again = results_of(&c, t, c.in, tg_node_params(n), out);
+        outcome again = results_of(&c, t, c.input, tg_node_params(n), out);
         check_same(y, ctx, op, s, &again, &first, 0, "recorded with its node's params");
     }
     outcome_free(&first);
@@ -316,7 +316,7 @@ static account account_of(tg_ctx *ctx, const tg_op *op, int i) {
     tg_memory_info m = TG_MEMORY_INFO();
     tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3});
     tg_tape *t = tg_tape_new(ctx);
-    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    tg_case_run(&c, t, c.input, c.n_in, out, c.n_out);
     a.n_out = count_out(&c, out);
     for (int k = 0; k < a.n_out; k++) a.shape[k] = tg_shape_of(out[k]);
     tg_memory_query(ctx, &m);

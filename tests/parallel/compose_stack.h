@@ -202,7 +202,7 @@ static inline tg_tensor *compose_part(compose_stack *s, tg_tape *t, int part, in
 
 static inline tg_status compose_fn(void *state, tg_pipe_call *c) {
     compose_stack *s = state;
-    c->out[0] = compose_part(s, c->tape, c->part, c->micro, c->part ? c->in[0] : NULL, &c->aux);
+    c->out[0] = compose_part(s, c->tape, c->part, c->micro, c->part ? c->input[0] : NULL, &c->aux);
     return tg_ctx_status(s->ctx);
 }
 

@@ -101,7 +101,7 @@ static inline tg_status open_own(own_case *o, const mapping_run *m, tg_ctx *ctx,
     o->params = *(const tg_mapping_params *)o->sample.params;
     o->params.comm = comm;
     o->sample.params = &o->params;
-    if (o->params.splits && joins(m->op) && !o->sample.refused) o->sample.in[0].shape.dim[0] = o->params.splits[me];
+    if (o->params.splits && joins(m->op) && !o->sample.refused) o->sample.input[0].shape.dim[0] = o->params.splits[me];
     o->op.samples = &o->sample;
     o->op.n_samples = 1;
     o->op.sample_size = sizeof o->sample;
@@ -131,10 +131,10 @@ static inline tg_status run_backward(mapping_run *m, tg_tape *t, own_case *o, tg
     }
     tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
-    see(&r->gx, tg_grad_of(o->c.in[0]));
+    see(&r->gx, tg_grad_of(o->c.input[0]));
     seen u = {0}, before = {0};
     see(&u, seeds[0]);
-    see(&before, o->c.in[0]);
+    see(&before, o->c.input[0]);
     r->changed = !same_seen(&u, &r->u) || !same_seen(&before, &r->x);
     return tg_ctx_status(ctx);
 }
@@ -147,8 +147,8 @@ static inline tg_status mapping_rank(void *arg, tg_ctx *ctx, tg_comm *comm) {
     tg_tape *t = tg_tape_new(ctx);
     tg_full(t, TG_F64, TG_SHAPE(1 << 14), NAN); /* later memory holds NaN: finds unwritten elements */
     tg_tape_reset(t);
-    tg_tensor *x = m->add ? tg_scale(t, o.c.in[0], 1) : o.c.in[0], *y = NULL;
-    see(&m->at[me].x, o.c.in[0]);
+    tg_tensor *x = m->add ? tg_scale(t, o.c.input[0], 1) : o.c.input[0], *y = NULL;
+    see(&m->at[me].x, o.c.input[0]);
     if (tg_case_run(&o.c, t, &x, 1, &y, 1) == TG_OK) {
         see(&m->at[me].y, y);
         run_backward(m, t, &o, x, y, me);

@@ -44,7 +44,7 @@ static tg_module *lora(tg_ctx *ctx, tg_module *base, int64_t in, int64_t out, bo
 typedef struct place {
     tg_gpt_arch arch;
     const char *parent, *name;
-    int64_t in, out;
+    int64_t input, out;
     bool rows, bias;
 } place;
 
@@ -84,11 +84,11 @@ static tg_status replace(tg_module *gpt, const place *at, const double *weight, 
     tg_ctx *ctx = tg_module_ctx(gpt);
     tg_module *parent = at_path(gpt, at->parent);
     tg_module *base =
-        at->rows ? tg_nn_embedding(ctx, at->in, at->out, 1) : tg_nn_linear(ctx, at->in, at->out, at->bias, 1);
-    RUN(tg_write_f64(tg_module_find(base, "weight"), weight, at->in * at->out));
+        at->rows ? tg_nn_embedding(ctx, at->input, at->out, 1) : tg_nn_linear(ctx, at->input, at->out, at->bias, 1);
+    RUN(tg_write_f64(tg_module_find(base, "weight"), weight, at->input * at->out));
     if (at->bias) RUN(tg_write_f64(tg_module_find(base, "bias"), bias, at->out));
     tg_module_free(tg_module_child(parent, at->name));
-    return tg_module_add_child(parent, at->name, lora(ctx, base, at->in, at->out, at->rows));
+    return tg_module_add_child(parent, at->name, lora(ctx, base, at->input, at->out, at->rows));
 }
 
 static tg_tensor *b_of(tg_module *gpt, const place *at) {
@@ -146,7 +146,7 @@ static tg_status child_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     /* The library's own child as on one rank, with an adapter that does nothing yet. */
     double bias[FFN] = {0}, b[VOCAB * RANK] = {0}, start = loss_now(gpt, t, d);
     const tg_module *own = tg_module_child(at_path(gpt, at->parent), at->name);
-    if (one) RUN(tg_read_f64(tg_module_find(own, "weight"), j->weight, at->in * at->out));
+    if (one) RUN(tg_read_f64(tg_module_find(own, "weight"), j->weight, at->input * at->out));
     RUN(replace(gpt, at, j->weight, bias));
     tg_place(p, tg_module_find(tg_module_child(at_path(gpt, at->parent), at->name), "a"), TG_TP, TG_I);
     tg_place(p, b_of(gpt, at), TG_TP, TG_I);

@@ -131,18 +131,18 @@ static tg_status several_part(void *state, tg_pipe_call *c) {
     several *s = state;
     tg_tape *t = c->tape;
     int64_t mark[2];
-    tg_tensor *h = tg_tanh(t, tg_linear(t, c->part ? c->in[0] : s->x, s->w[c->part], NULL));
-    tg_tensor *skip = c->part ? c->in[1] : tg_scale(t, h, 2);
+    tg_tensor *h = tg_tanh(t, tg_linear(t, c->part ? c->input[0] : s->x, s->w[c->part], NULL));
+    tg_tensor *skip = c->part ? c->input[1] : tg_scale(t, h, 2);
     if (c->part == 2) h = tg_mul(t, h, skip), skip = tg_square(t, h);
     if (c->part == c->parts - 1) {
-        RUN(tg_read(c->in[2], mark, sizeof mark));
+        RUN(tg_read(c->input[2], mark, sizeof mark));
         s->same = s->same && mark[0] == 5 && mark[1] == 7;
         c->out[0] = tg_sum(t, h, TG_ALL_DIMS, false); /* the skip connection is not used */
         return tg_ctx_status(tg_tape_ctx(t));
     }
     c->out[0] = h;
     c->out[1] = skip;
-    c->out[2] = c->part ? c->in[2] : tg_tape_input(t, s->mark);
+    c->out[2] = c->part ? c->input[2] : tg_tape_input(t, s->mark);
     return tg_ctx_status(tg_tape_ctx(t));
 }
 
@@ -162,7 +162,7 @@ static tg_status several_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_tensor *in[3], *out[3] = {NULL};
         for (int part = 0; part < PARTS; part++) {
             memcpy(in, out, sizeof in);
-            tg_pipe_call c = {.tape = t, .part = part, .parts = PARTS, .in = in, .out = out};
+            tg_pipe_call c = {.tape = t, .part = part, .parts = PARTS, .input = in, .out = out};
             RUN(several_part(&one, &c));
         }
         RUN(tg_backward(t, out[0]));

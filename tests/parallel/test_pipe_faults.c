@@ -55,7 +55,7 @@ typedef struct model {
 
 static tg_status part(void *state, tg_pipe_call *c) {
     const model *m = state;
-    tg_tensor *h = tg_linear_relu(c->tape, c->part ? c->in[0] : m->x, m->w, NULL);
+    tg_tensor *h = tg_linear_relu(c->tape, c->part ? c->input[0] : m->x, m->w, NULL);
     c->out[0] = c->part == c->parts - 1 ? tg_sum(c->tape, h, TG_ALL_DIMS, false) : h;
     return tg_ctx_status(tg_tape_ctx(c->tape));
 }

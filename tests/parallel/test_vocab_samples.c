@@ -27,7 +27,7 @@ static const pair pairs[] = {
 };
 
 typedef struct rank_seen {
-    seen in[INPUTS], grad[INPUTS], y;
+    seen input[INPUTS], grad[INPUTS], y;
     double forth, back; /* <c, J v> and <J^T c, v>, where v is a tangent of the sharded input */
     int rank;
     tg_status status;
@@ -116,8 +116,8 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     RUN(tg_case_open(&own, ctx, m->op, m->sample, &o));
     tg_tensor *in[INPUTS];
     for (int i = 0; i < s->n_in; i++) {
-        in[i] = i == m->pair->sharded ? own.in[i] : same.in[i];
-        see(&m->at[me].in[i], in[i]);
+        in[i] = i == m->pair->sharded ? own.input[i] : same.input[i];
+        see(&m->at[me].input[i], in[i]);
     }
     m->at[me].rank = me;
     tg_tape *t = tg_tape_new(ctx);
@@ -141,12 +141,12 @@ static void join_shards(const sample_run *m, const seen *x, int64_t places, tg_s
     for (int64_t o = 0; o < outer; o++)
         for (int64_t j = 0; j < places; j++)
             for (int64_t k = 0; k < inner; k++)
-                v[n++] = m->at[j / rows].in[m->pair->sharded].v[(o * rows + j % rows) * inner + k];
+                v[n++] = m->at[j / rows].input[m->pair->sharded].v[(o * rows + j % rows) * inner + k];
 }
 
 static tg_tensor *put_together(tg_ctx *ctx, const sample_run *m, int i, int64_t places) {
-    const seen *x = &m->at[0].in[i];
-    tg_dtype dtype = tg_sample_at(m->op, m->sample)->in[i].kind == TG_SAMPLE_INDEX ? TG_I64 : TG_F64;
+    const seen *x = &m->at[0].input[i];
+    tg_dtype dtype = tg_sample_at(m->op, m->sample)->input[i].kind == TG_SAMPLE_INDEX ? TG_I64 : TG_F64;
     tg_shape shape = {.ndim = x->ndim};
     double v[MOST_RANKS * MOST_NUMEL];
     memcpy(shape.dim, x->shape, sizeof x->shape);
@@ -169,7 +169,7 @@ static double close_to(tg_dtype d) { return d == TG_F64 ? 1e-12 : d == TG_F32 ? 
 
 /* Element i of the gradient of the sharded input equals one rank's; in padding it is 0. */
 static void check_shards(const sample_run *m, const seen *whole, int64_t places) {
-    const seen *x = &m->at[0].in[m->pair->sharded];
+    const seen *x = &m->at[0].input[m->pair->sharded];
     int d = m->pair->last_dim ? x->ndim - 1 : 0;
     int64_t inner = 1, rows = x->shape[d];
     for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
@@ -205,7 +205,7 @@ static void compare(const sample_run *m, const rank_seen *one, int64_t places) {
 static void check_one_rank(const sample_run *m) {
     static rank_seen one;
     const tg_sample *s = tg_sample_at(m->op, m->sample);
-    const seen *x = &m->at[0].in[m->pair->sharded];
+    const seen *x = &m->at[0].input[m->pair->sharded];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     tg_row_loss_params params = {.size = 0};
     int64_t places = m->ranks * x->shape[m->pair->last_dim ? x->ndim - 1 : 0];

@@ -5,7 +5,7 @@
 #include "placement/placement_losses.h"
 
 typedef struct row {
-    const char *op, *in, *out; /* out: "R/V0", where a trailing I may be omitted; or "!text" of an error */
+    const char *op, *input, *out; /* out: "R/V0", where a trailing I may be omitted; or "!text" of an error */
 } row;
 
 static const row families[] = {

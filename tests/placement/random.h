@@ -36,7 +36,7 @@ enum {
 };
 
 typedef struct node {
-    int op, n_in, in[INPUTS];
+    int op, n_in, input[INPUTS];
     int arg[4];          /* dims, counts and choices; their meaning depends on the op */
     int axis;            /* of a mapping */
     tg_shape local;      /* shape on one rank */

@@ -156,26 +156,27 @@ static tg_shape reshaped(maker *m, tg_shape s) {
 }
 
 static void plan_binary(maker *m, node *nd) {
-    nd->in[0] = pick(m, 0);
+    nd->input[0] = pick(m, 0);
     bool same = nd->op == OP_SWIGLU || nd->op == OP_MSE || nd->op == OP_WHERE || nd->op == OP_FILL;
-    tg_shape s = *shape_of(m, nd->in[0]), t = same ? s : stretching(m, s);
+    tg_shape s = *shape_of(m, nd->input[0]), t = same ? s : stretching(m, s);
     nd->arg[0] = below(m, 2);
     nd->n_in = 2;
     if (nd->op == OP_WHERE) {
-        nd->in[1] = nd->in[0];
-        nd->in[2] = fitting(m, t);
-        nd->in[0] = make_leaf(m, stretching(m, s), TG_BOOL, 0);
+        nd->input[1] = nd->input[0];
+        nd->input[2] = fitting(m, t);
+        nd->input[0] = make_leaf(m, stretching(m, s), TG_BOOL, 0);
         nd->n_in = 3;
     } else {
-        nd->in[1] = nd->op == OP_FILL ? make_leaf(m, stretching(m, s), TG_BOOL, 0) : fitting(m, t);
+        nd->input[1] = nd->op == OP_FILL ? make_leaf(m, stretching(m, s), TG_BOOL, 0) : fitting(m, t);
         bool swaps = nd->op != OP_ADD_ && nd->op != OP_COPY_ && nd->op != OP_FILL;
-        if (swaps && chance(m, 30)) nd->in[2] = nd->in[0], nd->in[0] = nd->in[1], nd->in[1] = nd->in[2];
+        if (swaps && chance(m, 30)) nd->input[2] = nd->input[0], nd->input[0] = nd->input[1],
+            nd->input[1] = nd->input[2];
     }
 }
 
 static void plan_product(maker *m, node *nd) {
-    nd->in[0] = pick(m, nd->op == OP_MATMUL ? 2 : 1);
-    tg_shape s = *shape_of(m, nd->in[0]), w = s;
+    nd->input[0] = pick(m, nd->op == OP_MATMUL ? 2 : 1);
+    tg_shape s = *shape_of(m, nd->input[0]), w = s;
     int64_t k = s.dim[s.ndim - 1], out = 1 + below(m, 4);
     if (nd->op == OP_MATMUL) {
         w.dim[w.ndim - 2] = k;
@@ -184,22 +185,22 @@ static void plan_product(maker *m, node *nd) {
     } else {
         w = (tg_shape){2, {out, k}};
     }
-    nd->in[1] = fitting(m, w);
+    nd->input[1] = fitting(m, w);
     nd->n_in = 2;
-    if (nd->op == OP_LINEAR_BIAS) nd->in[nd->n_in++] = fitting(m, (tg_shape){1, {out}});
+    if (nd->op == OP_LINEAR_BIAS) nd->input[nd->n_in++] = fitting(m, (tg_shape){1, {out}});
 }
 
 static void plan_norm(maker *m, node *nd) {
-    nd->in[0] = pick(m, 1);
-    tg_shape s = *shape_of(m, nd->in[0]), w = {1, {s.dim[s.ndim - 1]}};
+    nd->input[0] = pick(m, 1);
+    tg_shape s = *shape_of(m, nd->input[0]), w = {1, {s.dim[s.ndim - 1]}};
     nd->arg[0] = below(m, 2);
     nd->n_in = nd->op == OP_RMS_NORM ? 2 : 3;
-    nd->in[1] = nd->op == OP_RESIDUAL_NORM ? fitting(m, s) : fitting(m, w);
-    if (nd->n_in > 2) nd->in[2] = fitting(m, w);
+    nd->input[1] = nd->op == OP_RESIDUAL_NORM ? fitting(m, s) : fitting(m, w);
+    if (nd->n_in > 2) nd->input[2] = fitting(m, w);
 }
 
 static void plan_shape(maker *m, node *nd) {
-    int x = nd->in[0] = pick(m, nd->op == OP_EXPAND || nd->op == OP_UNSQUEEZE ? 0 : 1);
+    int x = nd->input[0] = pick(m, nd->op == OP_EXPAND || nd->op == OP_UNSQUEEZE ? 0 : 1);
     tg_shape s = *shape_of(m, x);
     int d = nd->arg[0] = any_dim(m, x);
     int64_t size = s.ndim ? s.dim[d] : 1;
@@ -239,7 +240,7 @@ static void plan_shape(maker *m, node *nd) {
     case OP_CONCAT:
     case OP_STACK:
         nd->n_in = 2 + below(m, 2);
-        for (int i = 1; i < nd->n_in; i++) nd->in[i] = fitting(m, s);
+        for (int i = 1; i < nd->n_in; i++) nd->input[i] = fitting(m, s);
         break;
     default:
         break;
@@ -247,7 +248,7 @@ static void plan_shape(maker *m, node *nd) {
 }
 
 static void plan_index(maker *m, node *nd) {
-    int x = nd->in[0] = pick(m, nd->op == OP_EMBEDDING ? 2 : 1), d = nd->arg[0] = any_dim(m, x);
+    int x = nd->input[0] = pick(m, nd->op == OP_EMBEDDING ? 2 : 1), d = nd->arg[0] = any_dim(m, x);
     tg_shape s = *shape_of(m, x), i = s;
     if (s.dim[d] == 0) return;
     nd->n_in = 2;
@@ -258,30 +259,30 @@ static void plan_index(maker *m, node *nd) {
             if (i.dim[k] > 1 && chance(m, 15)) i.dim[k]--;
         i.dim[d] = 1 + below(m, 4);
     }
-    nd->in[1] = make_leaf(m, i, TG_I64, s.dim[d]);
-    if (nd->op == OP_SCATTER_ADD) nd->in[nd->n_in++] = fitting(m, i);
+    nd->input[1] = make_leaf(m, i, TG_I64, s.dim[d]);
+    if (nd->op == OP_SCATTER_ADD) nd->input[nd->n_in++] = fitting(m, i);
 }
 
 static void plan_loss(maker *m, node *nd) {
-    int x = nd->in[0] = pick(m, 1);
+    int x = nd->input[0] = pick(m, 1);
     tg_shape s = *shape_of(m, x), rows = without(s, (int)s.ndim - 1);
     int64_t classes = s.dim[s.ndim - 1];
     nd->arg[0] = below(m, 3);
     if (nd->op == OP_LINEAR_CROSS_ENTROPY) {
-        nd->in[1] = fitting(m, (tg_shape){2, {4, classes}});
+        nd->input[1] = fitting(m, (tg_shape){2, {4, classes}});
         classes = 4;
     }
     nd->n_in = nd->op == OP_LINEAR_CROSS_ENTROPY ? 3 : 2;
-    nd->in[nd->n_in - 1] = make_leaf(m, rows, TG_I64, classes);
+    nd->input[nd->n_in - 1] = make_leaf(m, rows, TG_I64, classes);
 }
 
 static void plan_attention(maker *m, node *nd) {
     tg_shape q = {4, {1 + below(m, 2), 2 << below(m, 2), 2, 2}}, k = q;
     if (chance(m, 30)) k.dim[1] = 1 + below(m, 2);
     nd->arg[0] = below(m, 2);
-    nd->in[0] = fitting(m, q);
-    nd->in[1] = fitting(m, k);
-    nd->in[2] = fitting(m, k);
+    nd->input[0] = fitting(m, q);
+    nd->input[1] = fitting(m, k);
+    nd->input[2] = fitting(m, k);
     nd->n_in = 3;
 }
 
@@ -304,10 +305,10 @@ static void plan(maker *m, node *nd) {
     else if (op == OP_ATTENTION)
         plan_attention(m, nd);
     else {
-        nd->in[0] = pick(m, op == OP_ROPE ? 2 : op >= OP_SUM && op <= OP_SOFTMAX ? 1 : 0);
+        nd->input[0] = pick(m, op == OP_ROPE ? 2 : op >= OP_SUM && op <= OP_SOFTMAX ? 1 : 0);
         nd->n_in = 1;
-        nd->arg[0] = any_dim(m, nd->in[0]);
-        nd->arg[1] = op >= OP_COPY_TO ? any_dim(m, nd->in[0]) : below(m, 2);
+        nd->arg[0] = any_dim(m, nd->input[0]);
+        nd->arg[1] = op >= OP_COPY_TO ? any_dim(m, nd->input[0]) : below(m, 2);
         nd->axis = below(m, m->p->n_axes);
         nd->arg[2] = below(m, m->p->size[nd->axis]);
     }
@@ -322,7 +323,7 @@ static void overrule(maker *m, const node *nd, tg_tensor *y) {
     for (int a = 0; a < m->p->n_axes; a++) {
         tg_placement *to = &at[axis_of[a]];
         for (int i = nd->n_in - 1; i >= 0; i--) {
-            const node *in = &m->p->node[nd->in[i]];
+            const node *in = &m->p->node[nd->input[i]];
             tg_placement p = in->at[a];
             if (p.kind < TG_VARYING && (to->kind >= p.kind)) continue;
             if (is_shard(p)) p.dim = (int8_t)(p.dim + tg_ndim(y) - in->local.ndim);
@@ -335,7 +336,7 @@ static void overrule(maker *m, const node *nd, tg_tensor *y) {
 
 static tg_tensor *attempt(maker *m, const node *nd) {
     tg_tensor *x[INPUTS] = {NULL};
-    for (int i = 0; i < nd->n_in; i++) x[i] = m->x[nd->in[i]];
+    for (int i = 0; i < nd->n_in; i++) x[i] = m->x[nd->input[i]];
     return random_apply(m->t, nd, x, &nd->target, tg_parallel_comm(m->groups, axis_of[nd->axis]));
 }
 
@@ -350,7 +351,7 @@ static bool add_op(maker *m) {
     node nd = {.op = 1 + below(m, OP_COUNT - 1), .coefficient = 0.3 + 0.01 * below(m, 100)};
     plan(m, &nd);
     for (int i = 0; i < nd.n_in; i++)
-        if (nd.in[i] < 0) return true;
+        if (nd.input[i] < 0) return true;
     if (m->p->n == NODES || nd.n_in == 0) return true;
     tg_tensor *y = attempt(m, &nd);
     bool wrong = is_overruled(m, &nd);
@@ -385,7 +386,7 @@ static bool add_op(maker *m) {
 static void find_sinks(program *p) {
     bool used[NODES] = {false};
     for (int k = 0; k < p->n; k++)
-        for (int i = 0; i < p->node[k].n_in; i++) used[p->node[k].in[i]] = true;
+        for (int i = 0; i < p->node[k].n_in; i++) used[p->node[k].input[i]] = true;
     for (int k = 0; k < p->n; k++) p->node[k].sink = !used[k] && p->node[k].op != OP_LEAF && p->node[k].dtype == TG_F64;
 }
 

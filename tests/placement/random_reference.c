@@ -298,7 +298,7 @@ static void all_of(meaning *m, const node *nd, const int *c, tg_tensor **x) {
     for (int r = 0; r < m->p->size[nd->axis]; r++) {
         int at[AXES] = {c[0], c[1]};
         at[nd->axis] = r;
-        x[r] = m->value[nd->in[0]][random_slot(m->p, &m->p->node[nd->in[0]], at)];
+        x[r] = m->value[nd->input[0]][random_slot(m->p, &m->p->node[nd->input[0]], at)];
     }
 }
 
@@ -310,10 +310,10 @@ static tg_tensor *exchanged(meaning *m, const node *nd, tg_tensor **x, int n, in
 }
 
 static tg_tensor *convert(meaning *m, const node *nd, const int *c) {
-    const node *in = &m->p->node[nd->in[0]];
+    const node *in = &m->p->node[nd->input[0]];
     tg_tensor *x[RANKS] = {NULL}, *sum;
     int n = m->p->size[nd->axis], r = c[nd->axis];
-    if (!is_opaque(in->at[nd->axis])) return input(m, nd->in[0], nd, c); /* the same data with another meaning */
+    if (!is_opaque(in->at[nd->axis])) return input(m, nd->input[0], nd, c); /* the same data with another meaning */
     all_of(m, nd, c, x);
     switch (nd->op) {
     case OP_GATHER_FROM:
@@ -356,7 +356,7 @@ static tg_tensor *node_at(meaning *m, int k, const int *c) {
     tg_tensor *x[INPUTS] = {NULL};
     if (nd->op == OP_LEAF) return leaf_of(m, k, c);
     if (nd->op >= OP_COPY_TO) return convert(m, nd, c);
-    for (int i = 0; i < nd->n_in; i++) x[i] = input(m, nd->in[i], nd, c);
+    for (int i = 0; i < nd->n_in; i++) x[i] = input(m, nd->input[i], nd, c);
     return random_apply(m->t, nd, x, &nd->whole, NULL);
 }
 

@@ -219,11 +219,11 @@ static const char *result_text(tg_tensor *y) {
 static tg_tensor *run(const row *r) {
     tg_tensor *x[8];
     int n = 0;
-    for (const char *s = r->in; *s;) {
+    for (const char *s = r->input; *s;) {
         placing_leaf l = placing_parse(&s);
         x[n++] = placing_make(ctx, GROUPS, &l);
     }
-    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s(%s): %s", r->op, r->in, tg_ctx_message(ctx));
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s(%s): %s", r->op, r->input, tg_ctx_message(ctx));
     for (int i = 0; i < TG_LEN(calls); i++)
         if (strcmp(calls[i].name, r->op) == 0) return calls[i].call(x, n);
     ck_abort_msg("no op %s", r->op);
@@ -244,12 +244,14 @@ static void check_rows(const row *rows, int n) {
         tg_status s = tg_ctx_status(ctx);
         const char *message = tg_ctx_message(ctx);
         if (*r->out == '!') {
-            ck_assert_msg(s == TG_ERR_PLACEMENT, "%s(%s) is accepted as %s; %s", r->op, r->in, result_text(y), message);
-            ck_assert_msg(strstr(message, r->out + 1), "%s(%s) says: %s", r->op, r->in, message);
+            ck_assert_msg(s == TG_ERR_PLACEMENT, "%s(%s) is accepted as %s; %s", r->op, r->input, result_text(y),
+                          message);
+            ck_assert_msg(strstr(message, r->out + 1), "%s(%s) says: %s", r->op, r->input, message);
             tg_ctx_clear(ctx);
         } else {
-            ck_assert_msg(s == TG_OK, "%s(%s) is refused: %s", r->op, r->in, message);
-            ck_assert_msg(same_text(result_text(y), r->out), "%s(%s) is %s, expected %s", r->op, r->in, result_text(y),
+            ck_assert_msg(s == TG_OK, "%s(%s) is refused: %s", r->op, r->input, message);
+            ck_assert_msg(same_text(result_text(y), r->out), "%s(%s) is %s, expected %s", r->op, r->input,
+                          result_text(y),
                           r->out);
         }
         end();

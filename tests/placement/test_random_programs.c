@@ -136,8 +136,8 @@ static void describe(const program *p) {
         char shape[64], at[2][24];
         tg_shape_text((int)nd->local.ndim, nd->local.dim, shape, sizeof shape);
         for (int a = 0; a < AXES; a++) tg_placement_name(nd->at[a], at[a], sizeof at[a]);
-        printf("  %2d %s(%d %d %d) args %d %d %d %s %s/%s order %d %d%s\n", k, random_op_names[nd->op], nd->in[0],
-               nd->in[1], nd->in[2], nd->arg[0], nd->arg[1], nd->arg[2], shape, at[0], at[1], nd->at[0].order,
+        printf("  %2d %s(%d %d %d) args %d %d %d %s %s/%s order %d %d%s\n", k, random_op_names[nd->op], nd->input[0],
+               nd->input[1], nd->input[2], nd->arg[0], nd->arg[1], nd->arg[2], shape, at[0], at[1], nd->at[0].order,
                nd->at[1].order, nd->grad ? " grad" : "");
     }
 }

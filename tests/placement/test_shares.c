@@ -32,7 +32,7 @@ typedef struct setup {
 /* A parameter with its gradient and state on one rank. */
 typedef struct share {
     char name[64];
-    tg_shape shape, global;
+    tg_shape shape, whole;
     int64_t bytes, grad_bytes, state_bytes; /* state_bytes: all tensors of the optimizer for it */
     bool alike; /* its gradient and its moments have its shape */
 } share;
@@ -100,7 +100,7 @@ static void take_shares(tg_module *gpt, tg_optim *o, rank_share *out) {
         share *s = &out->of[i];
         snprintf(s->name, sizeof s->name, "%s", path);
         s->shape = tg_shape_of(p);
-        s->global = tg_global_shape(p);
+        s->whole = tg_global_shape(p);
         s->bytes = bytes_of(p);
         s->grad_bytes = bytes_of(g);
         s->alike = same_shape(tg_shape_of(g), s->shape);
@@ -204,7 +204,7 @@ static int check_share(const setup *s, int rank, const share *got, const share *
     verdict(!strcmp(got->name, one->name), s, rank, "the order of", one->name, 0, 1);
     verdict(same_shape(got->shape, want), s, rank, "the shape of", one->name, (double)got->shape.dim[0],
             (double)want.dim[0]);
-    verdict(same_shape(got->global, one->shape), s, rank, "the global shape of", one->name, (double)got->global.dim[0],
+    verdict(same_shape(got->whole, one->shape), s, rank, "the global shape of", one->name, (double)got->whole.dim[0],
             (double)one->shape.dim[0]);
     verdict(got->alike, s, rank, "a shape of gradient and moments of", one->name, 0, 1);
     verdict(over * got->bytes == one->bytes, s, rank, "bytes of", one->name, (double)(over * got->bytes),

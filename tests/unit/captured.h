@@ -92,7 +92,7 @@ static inline tg_status put(tg_tensor *to, tg_tensor *from, bool add) {
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
     tg_array out = tg_array_of(to), in = tg_array_of(from);
     tg_storage_wrote(to->storage, "put", NULL);
-    return tg_ctx_ops(ctx)->map(ctx, TG_FN_id, out, &in, 1, none, add);
+    return tg_ctx_ops(ctx)->apply(ctx, TG_FN_id, out, &in, 1, none, add);
 }
 
 /* Computes p -= rate grad on the device only. */

@@ -39,7 +39,7 @@ typedef struct probe_params {
 } probe_params;
 
 static tg_status probe_infer(tg_call *c) {
-    const tg_tensor *a = c->in[0], *b = c->in[1];
+    const tg_tensor *a = c->input[0], *b = c->input[1];
     if (tg_dtype_of(a) != TG_F64 || tg_dtype_of(b) != TG_F64) return tg_call_fail(c, TG_ERR_DTYPE, "expected float64");
     if (tg_ndim(a) != 2 || tg_ndim(b) != 1 || tg_dim(a, 1) != tg_dim(b, 0) || !tg_is_contiguous(a) ||
         !tg_is_contiguous(b))
@@ -56,9 +56,9 @@ static double probe_count(const tg_call *c) { return c->state ? (double)++*(int 
 static tg_status probe_forward(tg_call *c) {
     const probe_params *p = c->params;
     reached r = {.ctx = c->ctx};
-    const double *a = reach(&r, c->in[0]), *b = reach(&r, c->in[1]);
+    const double *a = reach(&r, c->input[0]), *b = reach(&r, c->input[1]);
     double *y = reach(&r, c->out[0]), *z = reach(&r, c->out[1]), *slope = reach(&r, c->saved[0]);
-    int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
+    int64_t n = tg_numel(c->input[0]), columns = tg_numel(c->input[1]);
     double power = p->power == 0 ? 2 : p->power, noise = p->fault == NOISY_FORWARD ? 1e-9 * probe_count(c) : 0;
     *z = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -81,7 +81,7 @@ static double probe_gy(const tg_call *c, reached *r, int64_t i) {
 /* Returns the faulty value of element i of ga, whose right value is g. */
 static double probe_fault(const tg_call *c, reached *r, int64_t i, double g) {
     const double *slope = reach(r, c->saved[0]);
-    int64_t n = tg_numel(c->in[0]), columns = tg_dim(c->in[0], 1), across = i % columns * columns + i / columns;
+    int64_t n = tg_numel(c->input[0]), columns = tg_dim(c->input[0], 1), across = i % columns * columns + i / columns;
     switch (((const probe_params *)c->params)->fault) {
     case TWICE: return 2 * g;
     case NEGATED: return -g;
@@ -97,7 +97,7 @@ static double probe_fault(const tg_call *c, reached *r, int64_t i, double g) {
 }
 
 static void probe_write(tg_call *c, reached *r, fault f) {
-    if (f == WRITES_INPUT) reach(r, c->in[1])[0] = 0.5;
+    if (f == WRITES_INPUT) reach(r, c->input[1])[0] = 0.5;
     if (f == WRITES_OUTPUT) reach(r, c->out[1])[0] = 0.5;
     if (f == WRITES_SAVED) reach(r, c->saved[0])[0] *= 1 + 1e-15;
     if (f == WRITES_COTANGENT && c->gout[0]) reach(r, c->gout[0])[0] = 0.5;
@@ -109,7 +109,7 @@ static tg_status probe_backward(tg_call *c) {
     const double *slope = reach(&r, c->saved[0]);
     double *ga = c->gin[0] ? reach(&r, c->gin[0]) : NULL, *gb = c->gin[1] ? reach(&r, c->gin[1]) : NULL;
     double gz = c->gout[1] ? *reach(&r, c->gout[1]) : f == UNDEFINED;
-    int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
+    int64_t n = tg_numel(c->input[0]), columns = tg_numel(c->input[1]);
     bool adds = f == ACCUMULATES || (c->gin_mode[0] == TG_GRAD_ADD && f != OVERWRITES);
     for (int64_t i = 0; ga && i < n - (f == UNFINISHED); i++)
         ga[i] = (adds ? ga[i] : 0) + (c->gout[0] ? probe_fault(c, &r, i, slope[i] * probe_gy(c, &r, i)) : 0) + gz;
@@ -123,12 +123,12 @@ static tg_status probe_backward(tg_call *c) {
 }
 
 static const tg_sample probe_samples[] = {
-    {.note = "square", .params = &(const probe_params){0}, .n_in = 2, .in = {TG_S(3, 3), TG_S(3)}},
-    {.note = "cubes", .params = &(const probe_params){.power = 3}, .n_in = 2, .in = {TG_S(2, 4), TG_S(4)}},
+    {.note = "square", .params = &(const probe_params){0}, .n_in = 2, .input = {TG_S(3, 3), TG_S(3)}},
+    {.note = "cubes", .params = &(const probe_params){.power = 3}, .n_in = 2, .input = {TG_S(2, 4), TG_S(4)}},
     {.note = "rows",
      .params = &(const probe_params){0},
      .n_in = 2,
-     .in = {TG_S(2, 3), TG_S(2)},
+     .input = {TG_S(2, 3), TG_S(2)},
      .refused = TG_ERR_SHAPE},
 };
 

@@ -318,11 +318,11 @@ static tg_status delayed_wait(tg_ctx *c, void *self) {
 static const tg_work_ops delayed_ops = {
     .size = sizeof(tg_work_ops), .name = "delayed", .test = delayed_test, .wait = delayed_wait};
 
-static tg_status remote_infer(tg_call *c) { return tg_call_out(c, 0, tg_dtype_of(c->in[0]), 0, NULL); }
+static tg_status remote_infer(tg_call *c) { return tg_call_out(c, 0, tg_dtype_of(c->input[0]), 0, NULL); }
 
 static tg_status remote_forward(tg_call *c) {
     reached r = {.ctx = c->ctx};
-    *reach(&r, c->out[0]) = *reach(&r, c->in[0]);
+    *reach(&r, c->out[0]) = *reach(&r, c->input[0]);
     return release(&r);
 }
 
@@ -376,7 +376,7 @@ END_TEST
 static tg_status late_forward(tg_call *c) {
     delayed *d = c->state;
     const double nothing = NAN;
-    peek(c->ctx, &d->value, bytes_of(c->in[0]), sizeof d->value);
+    peek(c->ctx, &d->value, bytes_of(c->input[0]), sizeof d->value);
     d->value *= 10;
     d->g = bytes_of(c->out[0]);
     poke(c->ctx, d->g, &nothing, sizeof nothing);

@@ -318,8 +318,8 @@ END_TEST
 
 /* In check mode an element that an op's backward does not write is NaN, also in a leaf's gradient. */
 static tg_status same_infer(tg_call *c) {
-    tg_shape s = tg_shape_of(c->in[0]);
-    return tg_call_out(c, 0, tg_dtype_of(c->in[0]), s.ndim, s.dim);
+    tg_shape s = tg_shape_of(c->input[0]);
+    return tg_call_out(c, 0, tg_dtype_of(c->input[0]), s.ndim, s.dim);
 }
 static tg_status fill_nothing(tg_call *c) { return (void)c, TG_OK; }
 

@@ -192,8 +192,8 @@ START_TEST(a_bit_of_any_page_is_missed) {
         tg_safetensors *f = tg_safetensors_open(c.w.ctx, in(&c.w, files[k].name));
         for (int i = 0; i < tg_safetensors_count(f); i++) {
             const tg_safetensors_entry *e = tg_safetensors_at(f, i);
-            for (int64_t at = e->begin; at < e->end;
-                 at = at < e->end - PAGE || at == e->end - 1 ? at + PAGE : e->end - 1) {
+            for (int64_t at = e->begin; at < e->stop;
+                 at = at < e->stop - PAGE || at == e->stop - 1 ? at + PAGE : e->stop - 1) {
                 c.flip = (flip){at, (int)(flips++ % 8)};
                 refused(&c, k, TG_ERR_DATA, e->name, "a bit of byte", at);
                 ck_assert(untouched(&c));

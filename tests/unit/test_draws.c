@@ -16,7 +16,7 @@ enum { AXES = 3, MAX = 4096, SEED = 77 };
 typedef struct grid_case {
     int size[AXES]; /* sizes of tp, cp and dp */
     tg_placement at[TG_MAX_AXES];
-    tg_shape local, global;
+    tg_shape local, whole;
     bool megatron;
 } grid_case;
 
@@ -62,7 +62,7 @@ static void keep_share(positions *x, tg_placement p, int rank, int size) {
 
 /* Returns the positions along dim d of the global tensor of the rank's elements. */
 static positions along(const grid_case *c, const int *rank, int d) {
-    positions x = {.n = c->global.dim[d]};
+    positions x = {.n = c->whole.dim[d]};
     for (int64_t i = 0; i < x.n; i++) x.at[i] = i;
     for (int order = 0; order < AXES; order++)
         for (int a = 0; a < AXES; a++)
@@ -81,7 +81,7 @@ static int64_t numel_of(const tg_shape *s) {
 /* Returns the number of draws before the rank's tensor if opaque tensors are stacked, and of all of them. */
 static int64_t stacked(const grid_case *c, const int *rank, int64_t *total) {
     int64_t base = 0;
-    *total = numel_of(&c->global);
+    *total = numel_of(&c->whole);
     for (int a = 0; a < AXES; a++) {
         if (c->size[a] == 1 || c->at[a].kind != TG_VARYING || c->at[a].layout != TG_OPAQUE) continue;
         base += rank[a] * *total;
@@ -100,7 +100,7 @@ static int64_t *numbers(const grid_case *c, const int *rank, int64_t *total) {
         out[i] = base;
         for (int d = (int)c->local.ndim - 1; d >= 0; d--) {
             out[i] += at[d].at[rest % c->local.dim[d]] * step;
-            step *= c->global.dim[d];
+            step *= c->whole.dim[d];
             rest /= c->local.dim[d];
         }
     }
@@ -228,9 +228,9 @@ static grid_case any_case(void) {
         if (c.at[a].kind == TG_VARYING && (c.at[a].layout == TG_STRIDED || c.at[a].layout == TG_ZIGZAG))
             c.local.dim[c.at[a].dim] = 6;
     }
-    c.global = c.local;
+    c.whole = c.local;
     for (int a = 0; a < AXES; a++)
-        if (c.at[a].kind == TG_VARYING && c.at[a].layout != TG_OPAQUE) c.global.dim[c.at[a].dim] *= c.size[a];
+        if (c.at[a].kind == TG_VARYING && c.at[a].layout != TG_OPAQUE) c.whole.dim[c.at[a].dim] *= c.size[a];
     return c;
 }
 
@@ -240,7 +240,7 @@ START_TEST(shards_put_together_are_one_ranks_tensor) {
     for (int i = 0; i < 600; i++) {
         grid_case c = any_case();
         int before = refused, shared = 0;
-        if (numel_of(&c.global) > MAX) continue;
+        if (numel_of(&c.whole) > MAX) continue;
         check_grid(&c, &refused);
         for (int a = 0; a < AXES; a++)
             for (int b = a + 1; b < AXES; b++)
@@ -260,17 +260,17 @@ START_TEST(usual_placements_are_served) {
     const grid_case cases[] = {
         {.size = {2, 1, 2},
          .local = TG_SHAPE(8, 5),
-         .global = TG_SHAPE(32, 5),
+         .whole = TG_SHAPE(32, 5),
          .at = {[TG_TP] = {.kind = TG_VARYING, .layout = TG_STRIDED, .chunks = 2, .order = 0},
                 [TG_DP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .order = 1}}},
         {.size = {3, 2, 1},
          .local = TG_SHAPE(4, 3),
-         .global = TG_SHAPE(24, 3),
+         .whole = TG_SHAPE(24, 3),
          .at = {[TG_CP] = {.kind = TG_VARYING, .layout = TG_ZIGZAG, .order = 0},
                 [TG_TP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .order = 1}}},
         {.size = {4, 2, 2},
          .local = TG_SHAPE(2, 2, 3),
-         .global = TG_SHAPE(16, 4, 3),
+         .whole = TG_SHAPE(16, 4, 3),
          .at = {[TG_CP] = {.kind = TG_VARYING, .layout = TG_ZIGZAG, .order = 0},
                 [TG_TP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .order = 1},
                 [TG_DP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = 1}}},
@@ -316,7 +316,7 @@ START_TEST(attention_drops_by_global_coordinates) {
     const grid_case c = {.size = {2, 2, 2},
                          .at = {[TG_TP] = heads, [TG_CP] = rows, [TG_DP] = batch},
                          .local = TG_SHAPE(B / 2, H / 2, SQ / 2, SK),
-                         .global = TG_SHAPE(B, H, SQ, SK)};
+                         .whole = TG_SHAPE(B, H, SQ, SK)};
     const tg_placement keys[TG_MAX_AXES] = {[TG_TP] = heads, [TG_DP] = batch};
     const grid_case alone = {.size = {1, 1, 1}};
     float all[B * H * SQ * SK], part[B * H * SQ * SK / 8];

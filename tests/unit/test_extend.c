@@ -43,7 +43,7 @@ typedef struct counter {
 static tg_status counted_infer(tg_call *c) {
     counter *s = c->state;
     if (s->infer != TG_OK) return s->infer;
-    tg_shape shape = tg_shape_of(c->in[0]);
+    tg_shape shape = tg_shape_of(c->input[0]);
     return tg_call_out(c, 0, TG_F64, (int)shape.ndim, shape.dim);
 }
 
@@ -52,7 +52,7 @@ static tg_status counted_forward(tg_call *c) {
     if (s->forward != TG_OK) return s->forward;
     s->calls++;
     reached r = {.ctx = c->ctx};
-    for (int64_t i = 0; i < tg_numel(c->in[0]); i++) reach(&r, c->out[0])[i] = reach(&r, c->in[0])[i] * s->calls;
+    for (int64_t i = 0; i < tg_numel(c->input[0]); i++) reach(&r, c->out[0])[i] = reach(&r, c->input[0])[i] * s->calls;
     return release(&r);
 }
 
@@ -187,12 +187,12 @@ END_TEST
 
 static tg_status replaces(tg_call *c) {
     counter *s = c->state;
-    c->out[0] = s->calls == 0 ? c->in[0] : s->calls == 1 ? NULL : tg_neg(c->tape, c->in[0]);
+    c->out[0] = s->calls == 0 ? c->input[0] : s->calls == 1 ? NULL : tg_neg(c->tape, c->input[0]);
     return TG_OK;
 }
 
 static tg_status takes_input(tg_call *c) {
-    c->out[0] = c->in[0];
+    c->out[0] = c->input[0];
     return TG_OK;
 }
 
@@ -237,8 +237,8 @@ static void end_it(tg_tape *tape, deed d) {
 static const char *const end_says[] = {"tg_tape_reset: ", "tg_tape_free: ", "tg_ctx_free: "};
 
 static tg_status tiny_infer(tg_call *c) {
-    tg_shape s = tg_shape_of(c->in[0]);
-    return tg_call_out(c, 0, tg_dtype_of(c->in[0]), (int)s.ndim, s.dim);
+    tg_shape s = tg_shape_of(c->input[0]);
+    return tg_call_out(c, 0, tg_dtype_of(c->input[0]), (int)s.ndim, s.dim);
 }
 
 static tg_status ends_infer(tg_call *c) {
@@ -346,7 +346,7 @@ END_TEST
 /* Its forward consists of other ops, and fails where the state says so. */
 static tg_status composed_forward(tg_call *c) {
     ck_assert(!tg_is_grad_on(c->tape) && !tg_tape_set_grad_mode(c->tape, true) && !tg_is_grad_on(c->tape));
-    tg_tensor *y = tg_square(c->tape, c->in[0]);
+    tg_tensor *y = tg_square(c->tape, c->input[0]);
     ck_assert(!tg_node_of(y) && !tg_requires_grad(y));
     double v[4];
     ck_assert(tg_read_f64(y, v, 4) == TG_OK && tg_write_f64(c->out[0], v, 4) == TG_OK);

@@ -409,7 +409,7 @@ START_TEST(uncheckable_functions_are_refused) {
     const struct {
         tg_fn fn;
         void *state;
-        tg_tensor *in;
+        tg_tensor *input;
         const tg_gradcheck_opts *opts;
         tg_status status;
         const char *says;
@@ -429,7 +429,7 @@ START_TEST(uncheckable_functions_are_refused) {
         {refuse, &x, x, NULL, TG_ERR_DATA, "the function returned TG_ERR_DATA"},
     };
     for (int i = 0; i < LEN(rows); i++) {
-        tg_status s = tg_gradcheck(t, rows[i].fn, rows[i].state, &rows[i].in, 1, 1, NULL, rows[i].opts);
+        tg_status s = tg_gradcheck(t, rows[i].fn, rows[i].state, &rows[i].input, 1, 1, NULL, rows[i].opts);
         ck_assert_msg(s == rows[i].status, "row %d: %s", i, tg_ctx_message(ctx));
         ck_in(rows[i].says, tg_ctx_message(ctx));
         tg_ctx_clear(ctx);

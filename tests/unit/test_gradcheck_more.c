@@ -244,24 +244,24 @@ END_TEST
 typedef enum recorded_fault { RECORDED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, NO_JVP } recorded_fault;
 
 static tg_status own_infer(tg_call *c) {
-    tg_shape s = tg_shape_of(c->in[0]);
+    tg_shape s = tg_shape_of(c->input[0]);
     return tg_call_out(c, 0, TG_F64, (int)s.ndim, s.dim);
 }
 
 static tg_status own_forward(tg_call *c) {
     reached r = {.ctx = c->ctx};
-    const double *x = reach(&r, c->in[0]);
+    const double *x = reach(&r, c->input[0]);
     double *y = reach(&r, c->out[0]);
-    for (int64_t i = 0; i < tg_numel(c->in[0]); i++) y[i] = x[i] * x[i];
+    for (int64_t i = 0; i < tg_numel(c->input[0]); i++) y[i] = x[i] * x[i];
     return release(&r);
 }
 
 static tg_status own_backward(tg_call *c) {
     reached r = {.ctx = c->ctx};
-    const double *x = reach(&r, c->in[0]), *g = reach(&r, c->gout[0]);
+    const double *x = reach(&r, c->input[0]), *g = reach(&r, c->gout[0]);
     double *to = reach(&r, c->gin[0]);
     int64_t step = tg_ndim(c->gout[0]) ? tg_stride(c->gout[0], 0) : 0;
-    for (int64_t i = 0; i < tg_numel(c->in[0]); i++)
+    for (int64_t i = 0; i < tg_numel(c->input[0]); i++)
         to[i] = 2 * x[i] * g[i * step] + (c->gin_mode[0] == TG_GRAD_ADD ? to[i] : 0);
     return release(&r);
 }

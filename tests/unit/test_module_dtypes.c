@@ -13,7 +13,7 @@ static void copy_to(tg_tensor *to, tg_tensor *from, bool add) {
     const double none[2] = {0, 0};
     tg_array out = tg_array_of(to), in = tg_array_of(from);
     tg_storage_wrote(to->storage, "copy_to", NULL);
-    ctx->run.ops->map(ctx, TG_FN_id, out, &in, 1, none, add);
+    ctx->run.ops->apply(ctx, TG_FN_id, out, &in, 1, none, add);
 }
 
 /* ---- Casts ---- */

@@ -66,7 +66,7 @@ END_TEST
 
 typedef struct stepper {
     tg_module *m;
-    tg_tensor *in[2], *w, *loss;
+    tg_tensor *input[2], *w, *loss;
     int hooked;
 } stepper;
 
@@ -74,13 +74,13 @@ static void copy_to(tg_tensor *to, tg_tensor *from, bool add) {
     const double none[2] = {0, 0};
     tg_array out = tg_array_of(to), in = tg_array_of(from);
     tg_storage_wrote(to->storage, "copy_to", NULL);
-    ctx->run.ops->map(ctx, TG_FN_id, out, &in, 1, none, add);
+    ctx->run.ops->apply(ctx, TG_FN_id, out, &in, 1, none, add);
 }
 
 static tg_status step(void *state, tg_ctx *c) {
     stepper *s = state;
     tg_tensor *out[3];
-    tg_module_call(s->m, t, s->in, 2, out, 3);
+    tg_module_call(s->m, t, s->input, 2, out, 3);
     tg_backward(t, out[2]);
     tg_tape_set_grad_mode(t, false);
     copy_to(s->w, tg_scale(t, tg_grad_of(s->w), -0.01), true);
@@ -94,7 +94,7 @@ static tg_status step(void *state, tg_ctx *c) {
 static void stepper_begin(stepper *s) {
     begin();
     *s = (stepper){.m = mixer_new()};
-    inputs(s->in);
+    inputs(s->input);
     s->w = tg_module_find(s->m, "body.weight");
     tg_set_requires_grad(tg_module_find(s->m, "body.bias"), false);
     s->loss = of_host(TG_F64, TG_SHAPE(), 0, 0);
@@ -104,7 +104,7 @@ static void stepper_begin(stepper *s) {
 
 static void stepper_end(stepper *s) {
     tg_drop(s->loss);
-    for (int i = 0; i < 2; i++) tg_drop(s->in[i]);
+    for (int i = 0; i < 2; i++) tg_drop(s->input[i]);
     tg_module_free(s->m);
     end();
 }

@@ -63,7 +63,7 @@ START_TEST(names_and_dtypes_are_apart) {
 END_TEST
 
 static tg_status doubled_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, x->shape);
 }
 

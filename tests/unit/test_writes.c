@@ -18,18 +18,18 @@ static const follow_params *params(const tg_call *c) { return c->params; }
 
 static tg_status follow_infer(tg_call *c) {
     if (params(c)->mode == STAYS) c->writes = 0;
-    return tg_call_out(c, 0, tg_dtype_of(c->in[0]), tg_ndim(c->in[0]), c->in[0]->shape);
+    return tg_call_out(c, 0, tg_dtype_of(c->input[0]), tg_ndim(c->input[0]), c->input[0]->shape);
 }
 
 /* y = x, and the buffer gets the value of x. */
 static tg_status follow_forward(tg_call *c) {
-    size_t bytes = (size_t)tg_numel(c->in[0]) * sizeof(double);
+    size_t bytes = (size_t)tg_numel(c->input[0]) * sizeof(double);
     if (c->writes) {
         ++*params(c)->writes;
-        TG_TRY(tg_ctx_ops(c->ctx)->copy(c->ctx, tg_data(c->in[1]), tg_data(c->in[0]), bytes, TG_COPY_DEVICE));
+        TG_TRY(tg_ctx_ops(c->ctx)->copy(c->ctx, tg_data(c->input[1]), tg_data(c->input[0]), bytes, TG_COPY_DEVICE));
     }
     if (params(c)->mode == FAILS) return tg_call_fail(c, TG_ERR_IO, "half way");
-    return tg_ctx_ops(c->ctx)->copy(c->ctx, tg_data(c->out[0]), tg_data(c->in[0]), bytes, TG_COPY_DEVICE);
+    return tg_ctx_ops(c->ctx)->copy(c->ctx, tg_data(c->out[0]), tg_data(c->input[0]), bytes, TG_COPY_DEVICE);
 }
 
 static tg_status follow_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
@@ -43,7 +43,7 @@ static const tg_op follow_op = FOLLOW("follow", .passes = 1);
 static const tg_op keeps_op = FOLLOW("keeps", .passes = 1, .saves_in = 2);
 
 static tg_status view_infer(tg_call *c) {
-    return tg_call_view(c, 0, 0, c->in[0]->ndim, c->in[0]->shape, c->in[0]->stride);
+    return tg_call_view(c, 0, 0, c->input[0]->ndim, c->input[0]->shape, c->input[0]->stride);
 }
 static tg_status nothing(tg_call *c) { return c->ctx->run.status; }
 static const tg_op view_op = {.size = sizeof(tg_op), .name = "view_of", .formula = "x", .n_in = 1, .n_out = 1,

@@ -127,7 +127,7 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
         array_at(&a[i], in[i]);
         if (!tg_same_shape(in[i], out)) a[i] = tg_array_expand(a[i], out->ndim, out->shape, stride[i]);
     }
-    return c->ctx->run.ops->map(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
+    return c->ctx->run.ops->apply(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
 }
 
 /* The gradient of input i (+)= scale * (g, summed over the dims in which input i was broadcast). */
@@ -155,7 +155,7 @@ tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const
 
 tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale) {
     if (c->gin_mode[i] == TG_GRAD_NONE) return TG_OK;
-    bool same = tg_same_shape(c->in[i], g);
+    bool same = tg_same_shape(c->input[i], g);
     if (same && scale == 1) return tg_call_pass(c, i, g);
     if (!same) return sum_into(c, i, g, scale);
     const tg_tensor *x = tg_call_gin(c, i);
@@ -171,7 +171,7 @@ tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int n
 }
 
 tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add) {
-    return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_id, to, &from, 1, (const double[2]){0}, add);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_id, to, &from, 1, (const double[2]){0}, add);
 }
 
 tg_status tg_op_scan(tg_call *c, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {

@@ -17,8 +17,8 @@ tg_channel_norm tg_channel_norm_of(const tg_tensor *x, int64_t groups, uint32_t 
 }
 
 tg_status tg_need_channels(tg_call *c, int i, const char *what) {
-    const tg_tensor *w = c->in[i];
-    const int64_t channels = c->in[X]->shape[1];
+    const tg_tensor *w = c->input[i];
+    const int64_t channels = c->input[X]->shape[1];
     if (!w || (w->ndim == 1 && w->shape[0] == channels)) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %s, one for each channel of x", what,
                         tg_count(channels, "element").text);
@@ -27,12 +27,12 @@ tg_status tg_need_channels(tg_call *c, int i, const char *what) {
 tg_status tg_channel_norm_infer(tg_call *c, const tg_channel_norm *k) {
     int64_t stats[DIMS];
     for (int i = W; i <= B; i++) {
-        if (c->in[i]) TG_TRY(tg_need_same_dtype(c, X, i));
+        if (c->input[i]) TG_TRY(tg_need_same_dtype(c, X, i));
         TG_TRY(tg_need_channels(c, i, i == W ? "w" : "b"));
     }
     for (int d = 0; d < DIMS; d++) stats[d] = k->means >> d & 1 ? 1 : k->shape[d];
     for (int i = MEAN; i <= RSTD; i++)
-        TG_TRY(tg_call_save(c, i, tg_accumulate_dtype((tg_dtype)c->in[X]->dtype), DIMS, stats));
+        TG_TRY(tg_call_save(c, i, tg_accumulate_dtype((tg_dtype)c->input[X]->dtype), DIMS, stats));
     return TG_OK;
 }
 
@@ -58,7 +58,7 @@ tg_tensor *tg_norm_by_channel(tg_call *c, const tg_channel_norm *k, tg_tensor *w
 }
 
 tg_tensor *tg_norm_temp(tg_call *c, const tg_channel_norm *k) {
-    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[X]->dtype), DIMS, k->shape);
+    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->input[X]->dtype), DIMS, k->shape);
 }
 
 static tg_status sum(tg_call *c, const tg_tensor *out, const tg_tensor *x, uint32_t mask, double scale, bool add) {
@@ -96,8 +96,8 @@ tg_status tg_norm_moments(tg_call *c, const tg_channel_norm *k, const tg_tensor 
 
 tg_status tg_norm_apply(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *h) {
     const tg_tensor *mean = c->saved[MEAN], *rstd = c->saved[RSTD], *y = tg_norm_inside(c, k, c->out[0]);
-    const tg_tensor *w = c->in[W] ? tg_norm_by_channel(c, k, c->in[W]) : NULL;
-    const tg_tensor *b = c->in[B] ? tg_norm_by_channel(c, k, c->in[B]) : NULL;
+    const tg_tensor *w = c->input[W] ? tg_norm_by_channel(c, k, c->input[W]) : NULL;
+    const tg_tensor *b = c->input[B] ? tg_norm_by_channel(c, k, c->input[B]) : NULL;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_rsqrt_affine, rstd, TG_T1(rstd), 1, 1, k->eps, false));
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, mean, rstd), 3, 0, 0, false));
@@ -112,7 +112,7 @@ tg_status tg_norm_apply(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
 /* With h = (x - mean) rstd and g = gy w: gx = rstd (g - mean(g) - h mean(g h)). If k->given, gx = rstd g. */
 static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *gy, const tg_tensor *h,
                         const tg_tensor *t) {
-    const tg_tensor *rstd = c->saved[RSTD], *g = gy, *w = c->in[W] ? tg_norm_by_channel(c, k, c->in[W]) : NULL;
+    const tg_tensor *rstd = c->saved[RSTD], *g = gy, *w = c->input[W] ? tg_norm_by_channel(c, k, c->input[W]) : NULL;
     tg_tensor *weighted = w ? tg_norm_temp(c, k) : NULL, *gx = tg_norm_inside(c, k, c->gin[X]);
     tg_tensor *mean = tg_call_temp(c, (tg_dtype)rstd->dtype, DIMS, rstd->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -135,7 +135,7 @@ tg_status tg_norm_back(tg_call *c, const tg_channel_norm *k) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[B]) TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[B]), gy, all_but_channels, 1, tg_adds(c, B)));
     if (!c->gin_mode[X] && !c->gin_mode[W]) return TG_OK;
-    tg_tensor *x = tg_norm_inside(c, k, c->in[X]), *h = tg_norm_temp(c, k), *t = tg_norm_temp(c, k);
+    tg_tensor *x = tg_norm_inside(c, k, c->input[X]), *h = tg_norm_temp(c, k), *t = tg_norm_temp(c, k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, c->saved[MEAN], c->saved[RSTD]), 3, 0, 0, false));
     if (c->gin_mode[W]) {

@@ -12,8 +12,8 @@
  * few chunks as the limit allows. */
 static int64_t chunk_rows(const tg_call *c, int64_t v) {
     enum { BYTES = 8 << 20, LEAST = 512 };
-    tg_dtype of_operands = (tg_dtype)c->in[1]->dtype, of_logits = tg_accumulate_dtype(of_operands);
-    int64_t rows = c->in[2]->numel, fit = BYTES / ((v ? v : 1) * (int64_t)tg_dtype_size(of_logits));
+    tg_dtype of_operands = (tg_dtype)c->input[1]->dtype, of_logits = tg_accumulate_dtype(of_operands);
+    int64_t rows = c->input[2]->numel, fit = BYTES / ((v ? v : 1) * (int64_t)tg_dtype_size(of_logits));
     int64_t least = of_operands == of_logits ? LEAST : 2 * LEAST;
     if (fit < least) fit = least;
     int64_t chunks = (rows + fit - 1) / fit;
@@ -23,7 +23,7 @@ static int64_t chunk_rows(const tg_call *c, int64_t v) {
 static int64_t columns_of(const tg_call *c) { return ((const tg_row_loss_params *)c->params)->columns; }
 
 tg_status tg_chunked_head_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0], *w = c->in[1];
+    const tg_tensor *x = c->input[0], *w = c->input[1];
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)w->dtype);
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
@@ -45,11 +45,11 @@ typedef struct head {
 
 /* Fills *p. Copies x and the target if they are not contiguous. */
 static tg_status open_head(tg_call *c, head *p) {
-    const tg_tensor *w = c->in[1];
-    *p = (head){.x = c->in[0],
-                .target = c->in[2],
+    const tg_tensor *w = c->input[1];
+    *p = (head){.x = c->input[0],
+                .target = c->input[2],
                 .w = w,
-                .rows = c->in[2]->numel,
+                .rows = c->input[2]->numel,
                 .h = w->shape[1],
                 .v = columns_of(c),
                 .dtype = tg_accumulate_dtype((tg_dtype)w->dtype)};
@@ -140,7 +140,7 @@ static tg_status zero_rest(tg_call *c, const head *p) {
  * list took it. Only a single chunk can be deferred: the gradient of the logits then needs no more memory than their
  * chunk, which the op keeps anyway. */
 static bool defers(tg_call *c, const head *p, tg_tensor *glogits) {
-    tg_tensor *x = c->in[0];
+    tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
     if (!c->gin_mode[1] || p->chunk < p->rows || !c->tape->deferral.take) return false;
     memcpy(shape, x->shape, x->ndim * sizeof *shape);

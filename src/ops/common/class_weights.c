@@ -15,7 +15,7 @@ static const tg_row_loss_params *params(const tg_call *c) { return c->params; }
 static tg_tensor *weights_of(const tg_call *c) { return c->saved[c->n_saved - 1]; }
 
 tg_status tg_class_weights_infer(tg_call *c, int64_t classes) {
-    const tg_tensor *w = c->in[W];
+    const tg_tensor *w = c->input[W];
     tg_row_loss_params *p = c->params;
     p->weighted = w != NULL;
     if (!w) return TG_OK;
@@ -53,7 +53,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_extent e; /* of the scalar total, viewed as [1] */
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(n->total), 1, 1, &e),
-                                      tg_array_of(c->in[W]), 1, false);
+                                      tg_array_of(c->input[W]), 1, false);
 }
 
 /* weights[row] = w[target]; 0 in ignored rows. An ignored target may be any number, so class 0 is read for it. */
@@ -61,7 +61,7 @@ static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     tg_tensor *weights = weights_of(c), *at = tg_call_temp(c, TG_I64, 1, &target->numel), *t = vector(c, target);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_where_da, at, TG_T2(n->counts, t), 2, 0, 0, false));
-    TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(weights), tg_array_of(c->in[W]), tg_array_of(at), 0, NULL));
+    TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(weights), tg_array_of(c->input[W]), tg_array_of(at), 0, NULL));
     return tg_op_map(c, TG_FN_where_da, weights, TG_T2(n->counts, weights), 2, 0, 0, false);
 }
 
@@ -75,7 +75,7 @@ static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const t
               *sum = tg_call_temp(c, wide, 1, all), *by_row = rows(c, x, v);
     tg_extent e; /* of sum, viewed as [rows, 1] */
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->in[W]), 3, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->input[W]), 3, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), 2, 2, &e), tg_array_of(weighed),
                                       1, false));
     TG_TRY(tg_op_map(c, TG_FN_log, u, TG_T1(c->saved[TG_ROW_LOSS_MASS]), 1, 0, 0, false));
@@ -116,7 +116,7 @@ static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_ten
     TG_TRY(tg_op_map(c, TG_FN_div, of_all, TG_T2(of_all, c->saved[TG_ROW_LOSS_MASS]), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, part, TG_T3(at, top_col, all_col), 3, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_neg, q, TG_T1(q), 1, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_mul, part, TG_T2(q_col, c->in[W]), 2, 0, 0, true));
+    TG_TRY(tg_op_map(c, TG_FN_mul, part, TG_T2(q_col, c->input[W]), 2, 0, 0, true));
     return tg_op_map(c, TG_FN_where_da, gx, TG_T2(counts, part), 2, 0, 0, true);
 }
 

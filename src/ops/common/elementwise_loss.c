@@ -35,19 +35,19 @@ tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last) {
 
 /* Returns whether input i is present and has another shape than x (input 0). It then broadcasts to the shape of x, so
  * its dims align with the last dims of x. */
-static bool broadcasts(const tg_call *c, int i) { return c->in[i] && !tg_same_shape(c->in[i], c->in[0]); }
+static bool broadcasts(const tg_call *c, int i) { return c->input[i] && !tg_same_shape(c->input[i], c->input[0]); }
 
 /* Returns whether input i, which holds weights, has a weight of its own for each index along this dim of x. */
 static bool varies_along(const tg_call *c, int i, int dim) {
-    int d = dim - (c->in[0]->ndim - c->in[i]->ndim);
-    return d >= 0 && c->in[i]->shape[d] != 1;
+    int d = dim - (c->input[0]->ndim - c->input[i]->ndim);
+    return d >= 0 && c->input[i]->shape[d] != 1;
 }
 
 /* States that all dims may be sharded, and that the inputs from 2 on, which hold weights, may have size 1 where x has a
  * shard. */
 static tg_status declare_free(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i]) TG_TRY(tg_call_free(c, i, c->in[0]->ndim - c->in[i]->ndim));
+        if (c->input[i]) TG_TRY(tg_call_free(c, i, c->input[0]->ndim - c->input[i]->ndim));
     return tg_call_stretch(c, ~3u);
 }
 
@@ -55,12 +55,12 @@ static tg_status declare_free(tg_call *c) {
  * varies along it. Each rank then has all weights that its terms of the sum need. */
 static tg_status declare_summed(tg_call *c) {
     uint32_t within = 0;
-    for (int d = 0; d < c->in[0]->ndim; d++) {
+    for (int d = 0; d < c->input[0]->ndim; d++) {
         bool summed = true;
         for (int i = 2; i < c->n_in; i++)
             if (broadcasts(c, i)) summed &= !varies_along(c, i, d);
         for (int i = 0; summed && i < c->n_in; i++)
-            if (c->in[i] && !broadcasts(c, i)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
+            if (c->input[i] && !broadcasts(c, i)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
     }
     for (int i = 2; i < c->n_in; i++)
         if (broadcasts(c, i)) within |= 1u << i;
@@ -69,7 +69,7 @@ static tg_status declare_summed(tg_call *c) {
 
 /* Checks that input i broadcasts to input 0. */
 static tg_status need_weight(tg_call *c, int i) {
-    const tg_tensor *x = c->in[0], *w = c->in[i];
+    const tg_tensor *x = c->input[0], *w = c->input[i];
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, i));
     int front = x->ndim - w->ndim;
@@ -79,12 +79,12 @@ static tg_status need_weight(tg_call *c, int i) {
 }
 
 tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     TG_TRY(tg_elementwise_loss_check(c, last));
     const tg_elementwise_loss_params *p = c->params;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
+    if (!tg_same_shape(x, c->input[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
                                                          "be equal");
     for (int i = 2; i < c->n_in; i++) TG_TRY(need_weight(c, i));
     if (p->reduction == TG_LOSS_BATCH_MEAN && x->ndim == 0)
@@ -97,7 +97,7 @@ tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last) {
 }
 
 tg_tensor *tg_elementwise_loss_temp(tg_call *c) {
-    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim, c->in[0]->shape);
+    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->input[0]->dtype), c->input[0]->ndim, c->input[0]->shape);
 }
 
 tg_tensor *tg_elementwise_loss_buffer(tg_call *c) {
@@ -114,7 +114,7 @@ static double scale_of(const tg_elementwise_loss_params *p, const tg_tensor *x) 
 tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss) {
     const tg_elementwise_loss_params *p = c->params;
     tg_extent e;
-    double scale = scale_of(p, c->in[0]);
+    double scale = scale_of(p, c->input[0]);
     if (p->reduction != TG_LOSS_NONE) {
         tg_array sum = tg_array_keep(tg_array_of(c->out[0]), loss->ndim, (1u << loss->ndim) - 1, &e);
         return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(loss), scale, false);
@@ -124,7 +124,7 @@ tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss) {
 
 tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign) {
     tg_tensor *g = c->gout[0];
-    double scale = sign * scale_of(c->params, c->in[0]);
+    double scale = sign * scale_of(c->params, c->input[0]);
     if (scale == 1) return g;
     tg_tensor *scaled = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
     if (tg_ok(c->ctx)) tg_op_map(c, TG_FN_affine, scaled, TG_T1(g), 1, scale, 0, false);

@@ -64,29 +64,32 @@ tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *
 
 #define TG_LOSS_IN(layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = (layout_)}
 #define TG_PAIR_SAMPLES(X, Y, ...)                                                                                     \
-    {.note = "mean", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},         \
-    {.note = "sum", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},           \
+    {.note = "mean", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .input = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},      \
+    {.note = "sum", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .input = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},        \
     {.note = "one loss per element", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2,                                \
-     .in = {X(ROWS, 2, 3, 2), Y(ROWS, 2, 3, 2)}},                                                                      \
+     .input = {X(ROWS, 2, 3, 2), Y(ROWS, 2, 3, 2)}},                                                                   \
     {.note = "other strides", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                       \
-     .in = {X(TRANSPOSED, 3, 4), Y(STRIDED, 3, 4)}},                                                                   \
+     .input = {X(TRANSPOSED, 3, 4), Y(STRIDED, 3, 4)}},                                                                \
     {.note = "other strides, one loss per element", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2,                 \
-     .in = {X(STRIDED, 3, 4), Y(TRANSPOSED, 3, 4)}},                                                                   \
+     .input = {X(STRIDED, 3, 4), Y(TRANSPOSED, 3, 4)}},                                                                \
     {.note = "equal rows", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2,                                           \
-     .in = {X(EXPANDED, 3, 4), Y(ROWS, 3, 4)}},                                                                        \
-    {.note = "one element", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 1, 1), Y(ROWS, 1, 1)}},  \
-    {.note = "no elements", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 0, 3), Y(ROWS, 0, 3)}},   \
-    {.note = "shapes differ", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 1, 4)}, \
+     .input = {X(EXPANDED, 3, 4), Y(ROWS, 3, 4)}},                                                                     \
+    {.note = "one element", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .input = {X(ROWS, 1, 1), Y(ROWS, 1,     \
+                                                                                                          1)}},        \
+    {.note = "no elements", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .input = {X(ROWS, 0, 3), Y(ROWS, 0,      \
+                                                                                                         3)}},         \
+    {.note = "shapes differ", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .input = {X(ROWS, 3, 4), Y(ROWS, 1,   \
+                                                                                                            4)},       \
      .refused = TG_ERR_SHAPE},                                                                                         \
     {.note = "integers", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                            \
-     .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},                                             \
+     .input = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},                                          \
     {.note = "a target of another dtype", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                           \
-     .in = {X(ROWS, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},                                                   \
+     .input = {X(ROWS, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},                                                \
     {.note = "no such reduction", .n_in = 2,                                                                           \
      .params = &(const tg_elementwise_loss_params){.size = sizeof(size_t), .known = sizeof(size_t),                    \
                                          .reduction = (tg_loss_reduction)4, __VA_ARGS__},                              \
-     .in = {X(ROWS, 3), Y(ROWS, 3)}, .refused = TG_ERR_ARGUMENT},                                                      \
+     .input = {X(ROWS, 3), Y(ROWS, 3)}, .refused = TG_ERR_ARGUMENT},                                                   \
     {.note = "4 M elements", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                        \
-     .in = {X(ROWS, 2048, 2048), Y(ROWS, 2048, 2048)}, .bench = true}
+     .input = {X(ROWS, 2048, 2048), Y(ROWS, 2048, 2048)}, .bench = true}
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static tg_dtype dtype_of(const tg_call *c, int i) { return (tg_dtype)c->in[i]->dtype; }
+static tg_dtype dtype_of(const tg_call *c, int i) { return (tg_dtype)c->input[i]->dtype; }
 
 tg_status tg_need_float(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
@@ -53,10 +53,10 @@ tg_status tg_need_axis(tg_call *c, int ndim, int *dim) {
     return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is out of range; it must be from %d to %d", *dim, -ndim, ndim - 1);
 }
 
-tg_status tg_need_dim(tg_call *c, int i, int *dim) { return tg_need_axis(c, c->in[i]->ndim, dim); }
+tg_status tg_need_dim(tg_call *c, int i, int *dim) { return tg_need_axis(c, c->input[i]->ndim, dim); }
 
 tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask) {
-    int ndim = c->in[i]->ndim;
+    int ndim = c->input[i]->ndim;
     if (dims.n > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "dims lists more than %d dims, the most that a "
                                                   "tensor has", TG_MAX_DIMS);
     *mask = dims.n < 0 ? (1u << ndim) - 1 : 0;
@@ -86,7 +86,7 @@ tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *wh
 }
 
 tg_status tg_infer_same(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, x->shape);
 }
 
@@ -114,7 +114,7 @@ static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64
 
 static bool same_shapes(const tg_call *c) {
     for (int i = 1; i < c->n_in; i++)
-        if (!tg_same_shape(c->in[0], c->in[i])) return false;
+        if (!tg_same_shape(c->input[0], c->input[i])) return false;
     return true;
 }
 
@@ -123,7 +123,7 @@ tg_status tg_infer_broadcast(tg_call *c, int first, tg_dtype dtype) {
     int64_t shape[TG_MAX_DIMS] = {0};
     for (int i = first + 1; i < c->n_in; i++) TG_TRY(tg_need_same_dtype(c, first, i));
     if (!dtype) dtype = dtype_of(c, first);
-    if (TG_LIKELY(same_shapes(c))) return tg_call_out(c, 0, dtype, c->in[0]->ndim, c->in[0]->shape);
-    for (int i = 0; i < c->n_in; i++) TG_TRY(broadcast_with(c, c->in[i], &ndim, shape));
+    if (TG_LIKELY(same_shapes(c))) return tg_call_out(c, 0, dtype, c->input[0]->ndim, c->input[0]->shape);
+    for (int i = 0; i < c->n_in; i++) TG_TRY(broadcast_with(c, c->input[i], &ndim, shape));
     return tg_call_out(c, 0, dtype, ndim, shape);
 }

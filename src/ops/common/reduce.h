@@ -61,25 +61,26 @@ extern const tg_field tg_reduce_fields[2];
 #define TG_ALL &(const tg_reduce_params){.dims = {.n = -1}}
 
 #define TG_REDUCE_REFUSED                                                                                         \
-    {.note = "no such dim", .params = TG_OVER(2), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},        \
-    {.note = "a dim twice", .params = TG_OVER(0, -2), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE}
-#define TG_REDUCE_SAMPLES                                                                                     \
-    {.note = "all", .params = TG_ALL, .n_in = 1, .in = {TG_S(3, 5)}},                                         \
-    {.note = "last", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(3, 5)}},                                   \
-    {.note = "first, kept", .params = TG_KEEP(0), .n_in = 1, .in = {TG_S(4, 3)}},                             \
-    {.note = "middle", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(2, 3, 4)}},                               \
-    {.note = "outer two, kept", .params = TG_KEEP(0, 2), .n_in = 1, .in = {TG_S(2, 3, 4)}},                   \
-    {.note = "transposed", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},     \
-    {.note = "strided", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},           \
-    {.note = "expanded, across", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}}, \
-    {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},                               \
-    TG_REDUCE_REFUSED,                                                                                        \
-    {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true}
+    {.note = "no such dim", .params = TG_OVER(2), .n_in = 1, .input = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},     \
+    {.note = "a dim twice", .params = TG_OVER(0, -2), .n_in = 1, .input = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE}
+#define TG_REDUCE_SAMPLES                                                                                        \
+    {.note = "all", .params = TG_ALL, .n_in = 1, .input = {TG_S(3, 5)}},                                         \
+    {.note = "last", .params = TG_OVER(-1), .n_in = 1, .input = {TG_S(3, 5)}},                                   \
+    {.note = "first, kept", .params = TG_KEEP(0), .n_in = 1, .input = {TG_S(4, 3)}},                             \
+    {.note = "middle", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(2, 3, 4)}},                               \
+    {.note = "outer two, kept", .params = TG_KEEP(0, 2), .n_in = 1, .input = {TG_S(2, 3, 4)}},                   \
+    {.note = "transposed", .params = TG_OVER(0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},     \
+    {.note = "strided", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},           \
+    {.note = "expanded, across", .params = TG_OVER(1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}}, \
+    {.note = "no result", .params = TG_OVER(1), .n_in = 1, .input = {TG_S(0, 3)}},                               \
+    TG_REDUCE_REFUSED,                                                                                           \
+    {.note = "big", .params = TG_OVER(-1), .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true}
 /* Samples in which every element of the result is reduced from one element. tg_var does not use them, because a single
  * element has no unbiased variance. */
-#define TG_SMALL_SAMPLES                                                  \
-    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}}, \
-    {.note = "scalar", .params = TG_ALL, .n_in = 1, .in = {TG_S_SCALAR}}, \
-    {.note = "no dims: as it is", .params = &(const tg_reduce_params){.keepdim = false}, .n_in = 1, .in = {TG_S(3, 2)}}
+#define TG_SMALL_SAMPLES                                                                            \
+    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .input = {TG_S(1)}},                        \
+    {.note = "scalar", .params = TG_ALL, .n_in = 1, .input = {TG_S_SCALAR}},                        \
+    {.note = "no dims: as it is", .params = &(const tg_reduce_params){.keepdim = false}, .n_in = 1, \
+     .input = {TG_S(3, 2)}}
 
 #endif

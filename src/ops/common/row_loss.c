@@ -36,7 +36,7 @@ tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts) {
 }
 
 static tg_status need_target(tg_call *c, int i) {
-    const tg_tensor *x = c->in[0], *target = c->in[i];
+    const tg_tensor *x = c->input[0], *target = c->input[i];
     if (target->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "target is %s; it must be i64", tg_dtype_name((tg_dtype)target->dtype));
     if (target->ndim != x->ndim - 1 || memcmp(target->shape, x->shape, target->ndim * sizeof *x->shape) != 0)
@@ -82,18 +82,18 @@ static tg_status declare_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
     tg_loss_reduction reduction = ((const tg_row_loss_params *)c->params)->reduction;
     int target = c->n_in - 1;
-    for (int d = 0; tg_call_places(c) && d < c->in[target]->ndim; d++) {
+    for (int d = 0; tg_call_places(c) && d < c->input[target]->ndim; d++) {
         TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
         TG_TRY(tg_call_role(c, target, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
     }
     /* Input 1 (bit mask 2), the class weights, need not be sharded as the rows are: every row needs all of them. */
-    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK;
+    return target > 1 && c->input[1] ? tg_call_within(c, 2) : TG_OK;
 }
 
 tg_status tg_row_loss_infer(tg_call *c, int64_t classes) {
     tg_row_loss_params *p = c->params;
-    const tg_tensor *target = c->in[c->n_in - 1];
-    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
+    const tg_tensor *target = c->input[c->n_in - 1];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype);
     TG_TRY(check_options(c));
     TG_TRY(need_target(c, c->n_in - 1));
     if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "x has no classes: its last dim has size 0");
@@ -127,7 +127,7 @@ static tg_array part(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e)
 
 tg_status tg_row_loss_buffer(tg_call *c, tg_tensor **loss) {
     const tg_row_loss_params *p = c->params;
-    const tg_tensor *target = c->in[c->n_in - 1];
+    const tg_tensor *target = c->input[c->n_in - 1];
     *loss = c->out[0];
     if (p->reduction != TG_LOSS_NONE) *loss = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 1, &target->numel);
     return c->ctx->run.status;
@@ -161,8 +161,8 @@ static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(ops->reduce(c->ctx, TG_SUM, column(tg_array_of(wide), &e), logits, n ? 1.0 / (double)n : 0, false));
     /* mean = top, or 0 where mass is 0 */
-    TG_TRY(ops->map(c->ctx, TG_FN_where_da, mean, (const tg_array[]){mass, top}, 2, none, false));
-    return ops->map(c->ctx, TG_FN_sub, mean, (const tg_array[]){tg_array_of(wide), mean}, 2, none, false);
+    TG_TRY(ops->apply(c->ctx, TG_FN_where_da, mean, (const tg_array[]){mass, top}, 2, none, false));
+    return ops->apply(c->ctx, TG_FN_sub, mean, (const tg_array[]){tg_array_of(wide), mean}, 2, none, false);
 }
 
 tg_status tg_row_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss,
@@ -239,7 +239,7 @@ static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g)
     if (!p->columns) return TG_OK;
     tg_array in = tg_array_expand(column(g, &e), 2, glogits.shape, stride);
     double more = p->smoothing / (double)p->classes - p->smoothing / (double)p->columns;
-    return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, glogits, &in, 1, (const double[2]){more, 0}, true);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_affine, glogits, &in, 1, (const double[2]){more, 0}, true);
 }
 
 tg_status tg_row_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target,

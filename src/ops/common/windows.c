@@ -50,7 +50,7 @@ static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t i
 }
 
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]) {
-    const tg_tensor *x = c->in[i];
+    const tg_tensor *x = c->input[i];
     TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
     if (w->unused)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
@@ -227,7 +227,7 @@ tg_status tg_windows_count(tg_call *c, const tg_windows *w, int d, int64_t in, c
         run r = run_of(w, d, k, in, n->shape[0]);
         tg_extent e;
         tg_array some = tg_array_slice(tg_array_of(n), 0, r.first, r.n, 1, &e);
-        if (r.n) TG_TRY(ops->map(c->ctx, TG_FN_affine, some, &some, 1, (const double[2]){1, 1}, false));
+        if (r.n) TG_TRY(ops->apply(c->ctx, TG_FN_affine, some, &some, 1, (const double[2]){1, 1}, false));
     }
     return TG_OK;
 }

@@ -13,7 +13,7 @@ typedef struct placed_params {
 } placed_params;
 
 static tg_status placed_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
     tg_call_placed(c);
     c->out[0]->place = ((const placed_params *)c->params)->to;

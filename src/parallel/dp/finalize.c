@@ -153,11 +153,11 @@ static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *shar
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
     tg_array c = tg_array_of(share), given = tg_array_of(tokens);
     given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
-    TG_TRY(tokens ? ctx->run.ops->map(ctx, TG_FN_id, c, &given, 1, none, false) : ctx->run.ops->fill(ctx, c, 0));
+    TG_TRY(tokens ? ctx->run.ops->apply(ctx, TG_FN_id, c, &given, 1, none, false) : ctx->run.ops->fill(ctx, c, 0));
     if (axes) TG_TRY(tg_grid_sum(ctx, &axes, share, 1));
     c = tg_array_of(share);
-    TG_TRY(ctx->run.ops->map(ctx, TG_FN_clamp, c, &c, 1, least, false));
-    return ctx->run.ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
+    TG_TRY(ctx->run.ops->apply(ctx, TG_FN_clamp, c, &c, 1, least, false));
+    return ctx->run.ops->apply(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
 }
 
 /* Multiplies the gradients by a number, which is given in float64 (wide) and in float32 (narrow, for gradients that are
@@ -170,7 +170,7 @@ static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_t
         TG_TRY(tg_storage_may_change(g));
         tg_array a[2] = {tg_array_of(g)};
         a[1] = tg_array_spread(g->dtype == TG_F64 ? wide : narrow, 0, &a[0]);
-        TG_TRY(g->ctx->run.ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
+        TG_TRY(g->ctx->run.ops->apply(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
     }
     return TG_OK;
 }
@@ -184,7 +184,7 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
     tg_status s = narrow ? share_of_tokens(ctx, tokens, wide) : ctx->run.status;
     if (s == TG_OK) {
         tg_array share = tg_array_of(wide);
-        s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(narrow), &share, 1, (const double[2]){0}, false);
+        s = ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(narrow), &share, 1, (const double[2]){0}, false);
     }
     if (s == TG_OK) s = scale_by(params, n, wide, narrow);
     if (narrow) tg_temp_free(narrow);

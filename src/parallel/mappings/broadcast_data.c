@@ -105,7 +105,7 @@ static tg_status pack(data *d, const tg_tensor *flat) {
         if (to) to += at * (int64_t)tg_dtype_size(d->dtype);
         tg_row_major(x->ndim, x->shape, stride);
         tg_array out = {to, x->shape, stride, x->numel, x->ndim, x->dtype, true}, in = tg_array_of(x);
-        TG_TRY(tg_ctx_ops(d->ctx)->map(d->ctx, TG_FN_id, out, &in, 1, (const double[2]){0}, false));
+        TG_TRY(tg_ctx_ops(d->ctx)->apply(d->ctx, TG_FN_id, out, &in, 1, (const double[2]){0}, false));
         at += x->numel;
     }
     return TG_OK;

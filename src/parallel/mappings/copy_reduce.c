@@ -37,7 +37,7 @@ static tg_status reduce_from_tp_infer(tg_call *c) {
                               "join a shard with tg_gather_from; a tensor that is I or R is not an addend of a sum");
 }
 
-static tg_status sum_forward(tg_call *c) { return tg_collective_copy_sum(c, tg_mapping_of(c), c->out[0], c->in[0]); }
+static tg_status sum_forward(tg_call *c) { return tg_collective_copy_sum(c, tg_mapping_of(c), c->out[0], c->input[0]); }
 
 static tg_status reduce_from_tp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     return tg_mapping_vjp(t, n, gout, gin, &tg_op_copy_to_tp, NULL);
@@ -93,7 +93,7 @@ static tg_status all_reduce_max_infer(tg_call *c) {
 static tg_status all_reduce_max_forward(tg_call *c) {
     return tg_collective_start(
         c, tg_mapping_of(c)->comm,
-        (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = c->out[0], .src = c->in[0], .op = TG_REDUCE_MAX});
+        (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = c->out[0], .src = c->input[0], .op = TG_REDUCE_MAX});
 }
 
 #define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
@@ -144,7 +144,7 @@ static tg_status broadcast_into(tg_call *c, tg_tensor *dst, const tg_tensor *x) 
     return tg_collective_start(c, tg_mapping_of(c)->comm, a);
 }
 
-static tg_status broadcast_forward(tg_call *c) { return broadcast_into(c, c->out[0], c->in[0]); }
+static tg_status broadcast_forward(tg_call *c) { return broadcast_into(c, c->out[0], c->input[0]); }
 
 static tg_status broadcast_backward(tg_call *c) {
     return is_root(c) ? tg_mapping_pass(c) : c->gin_mode[0] ? tg_op_zero(c, 0) : TG_OK;
@@ -157,7 +157,7 @@ static tg_status broadcast_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *g
 static const tg_sample broadcast_samples[] = {
     TG_M_SAMPLES_LIKE(TG_M_OPTS(.root = 1)),
     TG_M_SAMPLE(3, "the last rank's", TG_M_OPTS(.root = 2), TG_S(2, 3)),
-    {.note = "no such root", .ranks = 2, .params = TG_M_OPTS(.root = 2), .n_in = 1, .in = {TG_S(2, 3)},
+    {.note = "no such root", .ranks = 2, .params = TG_M_OPTS(.root = 2), .n_in = 1, .input = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},
 };
 
@@ -188,7 +188,7 @@ static tg_status on_root_infer(tg_call *c) {
 
 static tg_status on_root_forward(tg_call *c) {
     if (!is_root(c)) return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 0);
-    return tg_op_copy(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+    return tg_op_copy(c, tg_array_of(c->out[0]), tg_array_of(c->input[0]), false);
 }
 
 static tg_status on_root_backward(tg_call *c) {

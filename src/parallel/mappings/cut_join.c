@@ -8,13 +8,13 @@
 /* Functions that several ops with different names share. */
 
 static tg_status part_forward(tg_call *c) {
-    return tg_collective_copy_part(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]));
+    return tg_collective_copy_part(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->input[0]));
 }
 static tg_status gather_forward(tg_call *c) {
-    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->in[0]);
+    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->input[0]);
 }
 static tg_status reduce_scatter_forward(tg_call *c) {
-    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->input[0]);
 }
 
 static tg_status scatter_infer(tg_call *c) {
@@ -60,24 +60,24 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 #define REDUCE_SCATTER .collective = true, .infer = reduce_scatter_infer, .forward = reduce_scatter_forward, \
                        .backward = tg_mapping_gather, .vjp = reduce_scatter_vjp, .jvp = tg_jvp_linear
 
-#define UNEVEN(ranks_, ...)                                                                                    \
-    {.note = "not divisible", .ranks = ranks_, .params = TG_M_OPTS(.dim = -1), .n_in = 1, .in = {__VA_ARGS__}, \
+#define UNEVEN(ranks_, ...)                                                                                       \
+    {.note = "not divisible", .ranks = ranks_, .params = TG_M_OPTS(.dim = -1), .n_in = 1, .input = {__VA_ARGS__}, \
      .refused = TG_ERR_SHAPE}
-#define NO_DIMS(dim_) \
-    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = dim_), .n_in = 1, .in = {TG_S_SCALAR}, \
+#define NO_DIMS(dim_)                                                                                     \
+    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = dim_), .n_in = 1, .input = {TG_S_SCALAR}, \
      .refused = TG_ERR_SHAPE}
 #define STRIDED(k) {.layout = TG_STRIDED, .chunks = (k)}
 #define ZIGZAG {.layout = TG_ZIGZAG}
 /* Samples of ops for any dim and layout. */
-#define ANY_DIM                                                                                                  \
+#define ANY_DIM                                                                                                   \
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)), TG_M_SAMPLE(3, "dim 0", TG_M_OPTS(.dim = 0), TG_S(12, 5)),             \
     TG_M_SAMPLE(2, "a middle dim", TG_M_OPTS(.dim = -2), TG_S(3, 12, 2)),                                         \
     TG_M_SAMPLE(2, "strided shards", TG_M_OPTS(.dim = 1, .shard = STRIDED(3)), TG_S(2, 12)),                      \
     TG_M_SAMPLE(3, "zigzag shards", TG_M_OPTS(.dim = 0, .shard = ZIGZAG), TG_S(12, 2)),                           \
     TG_M_SAMPLE(2, "zigzag in the middle", TG_M_OPTS(.dim = 1, .shard = ZIGZAG), TG_S(2, 12, 3)),                 \
-    NO_DIMS(0),                                                                                                  \
+    NO_DIMS(0),                                                                                                   \
     {.note = "chunks do not fit", .ranks = 4, .params = TG_M_OPTS(.dim = 0, .shard = STRIDED(5)), .n_in = 1,      \
-     .in = {TG_S(12, 2)}, .refused = TG_ERR_SHAPE}
+     .input = {TG_S(12, 2)}, .refused = TG_ERR_SHAPE}
 
 /* ---- ScatterToModelParallelRegion: I -> V, this rank's part of the last dim ---- */
 
@@ -113,7 +113,7 @@ static const tg_sample scatter_to_sp_samples[] = {
     TG_M_SAMPLE(2, "strided", TG_M_OPTS(.dim = 0), TG_S_AS(TG_SAMPLE_STRIDED, 4)),
     TG_M_SAMPLE(2, "nothing", TG_M_OPTS(.dim = 0), TG_S(0, 4)),
     TG_M_REFUSED("no communicator", TG_M_OPTS(.dim = 0), TG_ERR_ARGUMENT, TG_S(4, 3)),
-    {.note = "not divisible", .ranks = 3, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S(4, 3)},
+    {.note = "not divisible", .ranks = 3, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .input = {TG_S(4, 3)},
      .refused = TG_ERR_SHAPE},
     NO_DIMS(0),
 };
@@ -228,7 +228,7 @@ static tg_status unshard_infer(tg_call *c) {
 
 static tg_status unshard_forward(tg_call *c) {
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 0));
-    return tg_collective_copy_place(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+    return tg_collective_copy_place(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->input[0]), false);
 }
 
 static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

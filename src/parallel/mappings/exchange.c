@@ -16,7 +16,7 @@ static int64_t row_numel(const tg_tensor *x) {
 /* Checks the rows that this rank sends, and sets *rows to the number of rows that it receives. */
 static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     tg_mapping_params *p = tg_mapping_of(c);
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int n = tg_comm_size(p->comm);
     *rows = x->shape[0];
     if (!p->splits != !p->recv)
@@ -40,7 +40,7 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
 }
 
 static tg_status all_to_all_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     if (x->ndim == 0) return tg_call_fail(c, TG_ERR_SHAPE, "a scalar has no rows to exchange");
@@ -59,7 +59,7 @@ static tg_status exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, const int6
 
 static tg_status all_to_all_forward(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    return exchange(c, c->out[0], c->in[0], p->recv_counts, p->counts);
+    return exchange(c, c->out[0], c->input[0], p->recv_counts, p->counts);
 }
 
 static tg_status all_to_all_backward(tg_call *c) {
@@ -88,13 +88,13 @@ static const tg_sample all_to_all_samples[] = {
     TG_M_SAMPLE(2, "nothing", TG_M_OPTS(.comm = NULL), TG_S(0, 4)),
     TG_M_SAMPLE(2, "given rows", TG_M_OPTS(.splits = ROWS(2, 2), .recv = ROWS(2, 2)), TG_S(4, 2)),
     TG_M_REFUSED("no communicator", TG_M_OPTS(.comm = NULL), TG_ERR_ARGUMENT, TG_S(4, 3)),
-    {.note = "not divisible", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 1, .in = {TG_S(3, 3)},
+    {.note = "not divisible", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 1, .input = {TG_S(3, 3)},
      .refused = TG_ERR_SHAPE},
     {.note = "rows left over", .ranks = 2, .params = TG_M_OPTS(.splits = ROWS(2, 1), .recv = ROWS(2, 1)), .n_in = 1,
-     .in = {TG_S(4, 3)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 3)}, .refused = TG_ERR_SHAPE},
     {.note = "one side is given", .ranks = 2, .params = TG_M_OPTS(.splits = ROWS(2, 2)), .n_in = 1,
-     .in = {TG_S(4, 3)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 1, .in = {TG_S_SCALAR},
+     .input = {TG_S(4, 3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 1, .input = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE},
 };
 
@@ -123,7 +123,7 @@ tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, c
 
 static tg_status reshard_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_dim(c, 0, &p->dim));
@@ -149,7 +149,7 @@ static tg_status reshard_infer(tg_call *c) {
 
 static tg_status reshard_forward(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    return tg_collective_copy_exchange(c, p, c->out[0], c->in[0], p->dim, p->cut);
+    return tg_collective_copy_exchange(c, p, c->out[0], c->input[0], p->dim, p->cut);
 }
 
 static tg_status reshard_backward(tg_call *c) {
@@ -177,9 +177,9 @@ static const tg_sample reshard_samples[] = {
     TG_M_SAMPLE(2, "expanded", TG_M_OPTS(.dim = 1, .cut = 0), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3)),
     TG_M_SAMPLE(2, "nothing", TG_M_OPTS(.dim = 0, .cut = 1), TG_S(0, 4)),
     TG_M_REFUSED("no communicator", TG_M_OPTS(.dim = 0, .cut = 1), TG_ERR_ARGUMENT, TG_S(3, 4)),
-    {.note = "not divisible", .ranks = 2, .params = TG_M_OPTS(.dim = 0, .cut = 1), .n_in = 1, .in = {TG_S(2, 3)},
+    {.note = "not divisible", .ranks = 2, .params = TG_M_OPTS(.dim = 0, .cut = 1), .n_in = 1, .input = {TG_S(2, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "one dim", .ranks = 2, .params = TG_M_OPTS(.dim = 1, .cut = -1), .n_in = 1, .in = {TG_S(2, 2)},
+    {.note = "one dim", .ranks = 2, .params = TG_M_OPTS(.dim = 1, .cut = -1), .n_in = 1, .input = {TG_S(2, 2)},
      .refused = TG_ERR_ARGUMENT},
 };
 
@@ -225,8 +225,8 @@ static tg_status shift_infer(tg_call *c) {
     int64_t *zeros = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *zeros);
     if (!zeros) return c->ctx->run.status;
     memset(zeros, 0, 2 * (size_t)n * sizeof *zeros);
-    zeros[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->in[0]->numel;
-    zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->in[0]->numel;
+    zeros[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->input[0]->numel;
+    zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->input[0]->numel;
     p->counts = zeros;
     p->recv_counts = zeros + n;
     return tg_mapping_convert(c, tg_at_v, tg_at_v,

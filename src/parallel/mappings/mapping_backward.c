@@ -4,7 +4,7 @@
 #include "parallel/mappings/mapping.h"
 
 tg_tensor *tg_mapping_gradient(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     return tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
 }
 
@@ -30,7 +30,7 @@ tg_status tg_mapping_reduce_scatter(tg_call *c) { return give_moved(c, tg_collec
 
 tg_status tg_mapping_keep_part(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    tg_tensor *g = c->gout[0], *x = c->in[0];
+    tg_tensor *g = c->gout[0], *x = c->input[0];
     tg_piece at = tg_mapping_piece(p, x->shape[p->dim], tg_comm_rank(p->comm), 0);
     if (tg_placement_chunks(p->shard) == 1)
         return tg_op_pass_view(c, 0, g, at.whole * g->stride[p->dim], x->ndim, x->shape, g->stride);

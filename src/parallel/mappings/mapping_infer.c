@@ -23,7 +23,7 @@ tg_status tg_mapping_like(tg_call *c) {
 }
 
 tg_status tg_mapping_view(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     TG_TRY(tg_mapping_check(c));
     return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
 }
@@ -65,7 +65,7 @@ static int64_t sum_of_rows(const int64_t *rows, int n) {
  * rank's split. */
 static tg_status check_splits(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (p->dim != 0)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "splits are given for dim %d, but only dim 0 can have uneven parts",
                             p->dim);
@@ -88,7 +88,7 @@ static tg_status check_splits(tg_call *c, bool whole) {
  * chunks of a shard. */
 static tg_status check_parts(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
-    int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
+    int64_t size = c->input[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
     if (k < 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "the strided shard has %s, expected 1 or more",
                             tg_count(k, "chunk").text);
@@ -117,7 +117,7 @@ static tg_status complete_params(tg_call *c, bool whole) {
  * node does not need the name later. */
 static tg_status declare_output(tg_call *c, const int64_t *shape) {
     tg_mapping_params *p = tg_mapping_of(c);
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_shape s = {.ndim = x->ndim};
     if (!p->buffer) return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
     memcpy(s.dim, shape, x->ndim * sizeof *shape);
@@ -130,7 +130,7 @@ static tg_status declare_output(tg_call *c, const int64_t *shape) {
 
 tg_status tg_mapping_cut(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(complete_params(c, true));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
@@ -140,7 +140,7 @@ tg_status tg_mapping_cut(tg_call *c) {
 
 tg_status tg_mapping_join(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_dim(c, 0, &p->dim));
@@ -163,7 +163,7 @@ tg_placement tg_mapping_input_placement(const tg_call *c) {
     tg_axis axis = tg_comm_axis(p->comm);
     tg_placement shard = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)p->dim};
     if ((unsigned)axis >= TG_MAX_AXES) return shard;
-    tg_placement is = tg_place_on(c->in[0], axis);
+    tg_placement is = tg_place_on(c->input[0], axis);
     return is.kind == TG_VARYING && (is.layout == TG_OPAQUE || is.dim == p->dim) ? is : shard;
 }
 

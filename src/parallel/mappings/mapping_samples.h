@@ -6,9 +6,9 @@
 
 #define TG_M_OPTS(...) &(const tg_mapping_params){__VA_ARGS__}
 #define TG_M_SAMPLE(ranks_, note_, params_, ...) \
-    {.note = note_, .params = params_, .n_in = 1, .ranks = ranks_, .in = {__VA_ARGS__}}
+    {.note = note_, .params = params_, .n_in = 1, .ranks = ranks_, .input = {__VA_ARGS__}}
 #define TG_M_REFUSED(note_, params_, status_, ...) \
-    {.note = note_, .params = params_, .n_in = 1, .refused = status_, .in = {__VA_ARGS__}}
+    {.note = note_, .params = params_, .n_in = 1, .refused = status_, .input = {__VA_ARGS__}}
 
 /* For mappings that keep the shape: samples of several strides and sizes. */
 #define TG_M_SAMPLES_LIKE(params_)                                                                                   \

@@ -47,7 +47,7 @@ static tg_status as_opaque_infer(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_view(c));
     tg_axis axis = tg_comm_axis(p->comm);
-    tg_placement is = (unsigned)axis < TG_MAX_AXES ? tg_place_on(c->in[0], axis) : tg_at_v;
+    tg_placement is = (unsigned)axis < TG_MAX_AXES ? tg_place_on(c->input[0], axis) : tg_at_v;
     return tg_mapping_convert(c, is.kind == TG_VARYING ? is : tg_at_v, tg_at_v,
                               "only a shard can become each rank's own tensor");
 }
@@ -80,7 +80,7 @@ static tg_status as_shard_infer(tg_call *c) {
 
 static const tg_sample as_shard_samples[] = {
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)),
-    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S_SCALAR},
+    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .input = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE}};
 const tg_op tg_op_as_shard = {
     TG_MAPPING("as_shard", "x, a shard"), .infer = as_shard_infer, .backward = tg_mapping_pass,
@@ -102,7 +102,7 @@ static tg_status i_to_p_infer(tg_call *c) {
 }
 
 static tg_status i_to_p_forward(tg_call *c) {
-    return tg_op_map(c, TG_FN_affine, c->out[0], TG_T1(c->in[0]), 1, share(c), 0, false);
+    return tg_op_map(c, TG_FN_affine, c->out[0], TG_T1(c->input[0]), 1, share(c), 0, false);
 }
 
 static tg_status i_to_p_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

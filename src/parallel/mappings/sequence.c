@@ -25,7 +25,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 #define ROWS(...) TG_M_OPTS(.dim = 0, __VA_ARGS__)
 /* Samples of ops over rows. For an op that joins rows they hold the input of rank 0; the test makes the inputs of the
  * other ranks. */
-#define SAMPLES_OF_ROWS(...)                                                                                   \
+#define SAMPLES_OF_ROWS(...)                                                                                    \
     TG_M_SAMPLE(2, "two ranks", ROWS(__VA_ARGS__), TG_S(4, 3)),                                                 \
     TG_M_SAMPLE(3, "three ranks", ROWS(__VA_ARGS__), TG_S(6, 2, 3)),                                            \
     TG_M_SAMPLE(4, "transposed", ROWS(__VA_ARGS__), TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)),                       \
@@ -33,7 +33,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
     TG_M_SAMPLE(2, "expanded", ROWS(__VA_ARGS__), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3)),                           \
     TG_M_SAMPLE(2, "nothing", ROWS(__VA_ARGS__), TG_S(0, 4)),                                                   \
     TG_M_REFUSED("no communicator", ROWS(__VA_ARGS__), TG_ERR_ARGUMENT, TG_S(4, 3)),                            \
-    {.note = "a scalar", .ranks = 2, .params = ROWS(__VA_ARGS__), .n_in = 1, .in = {TG_S_SCALAR},               \
+    {.note = "a scalar", .ranks = 2, .params = ROWS(__VA_ARGS__), .n_in = 1, .input = {TG_S_SCALAR},            \
      .refused = TG_ERR_SHAPE}
 
 /* ---- GatherFromSequenceParallelRegion: V0 -> R, or I ---- */
@@ -46,7 +46,7 @@ static tg_status gather_from_sp_infer(tg_call *c) {
 }
 
 static tg_status gather_from_sp_forward(tg_call *c) {
-    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->in[0]);
+    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->input[0]);
 }
 
 static tg_status gather_from_sp_backward(tg_call *c) {
@@ -63,9 +63,9 @@ static const tg_sample gather_from_sp_samples[] = {
     TG_M_SAMPLE(2, "invariant", ROWS(.invariant = true), TG_S(2, 3)),
     TG_M_SAMPLE(3, "given parts", ROWS(.splits = SPLITS(2, 0, 3)), TG_S(2, 3)),
     TG_M_SAMPLE(2, "given parts, invariant", ROWS(.splits = SPLITS(1, 4), .invariant = true), TG_S(1, 3)),
-    {.note = "fewer than stated", .ranks = 2, .params = ROWS(.splits = SPLITS(3, 3)), .n_in = 1, .in = {TG_S(2, 3)},
+    {.note = "fewer than stated", .ranks = 2, .params = ROWS(.splits = SPLITS(3, 3)), .n_in = 1, .input = {TG_S(2, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "a negative part", .ranks = 2, .params = ROWS(.splits = SPLITS(2, -1)), .n_in = 1, .in = {TG_S(2, 3)},
+    {.note = "a negative part", .ranks = 2, .params = ROWS(.splits = SPLITS(2, -1)), .n_in = 1, .input = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},
 };
 
@@ -102,7 +102,7 @@ static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
 }
 
 static tg_status reduce_scatter_to_sp_forward(tg_call *c) {
-    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->input[0]);
 }
 
 static tg_status reduce_scatter_to_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -112,9 +112,9 @@ static tg_status reduce_scatter_to_sp_vjp(tg_tape *t, const tg_node *n, tg_tenso
 static const tg_sample reduce_scatter_to_sp_samples[] = {
     SAMPLES_OF_ROWS(.invariant = false),
     TG_M_SAMPLE(3, "given parts", ROWS(.splits = SPLITS(1, 4, 0)), TG_S(5, 3)),
-    {.note = "not divisible", .ranks = 3, .params = ROWS(.splits = NULL), .n_in = 1, .in = {TG_S(4, 3)},
+    {.note = "not divisible", .ranks = 3, .params = ROWS(.splits = NULL), .n_in = 1, .input = {TG_S(4, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "more than stated", .ranks = 2, .params = ROWS(.splits = SPLITS(2, 2)), .n_in = 1, .in = {TG_S(5, 3)},
+    {.note = "more than stated", .ranks = 2, .params = ROWS(.splits = SPLITS(2, 2)), .n_in = 1, .input = {TG_S(5, 3)},
      .refused = TG_ERR_SHAPE},
 };
 

@@ -47,7 +47,7 @@ tg_status tg_pipe_backward(tg_pipe *x, tg_pipe_item it) {
     if (n) TG_TRY(tg_backward_ended(c->tape, tg_backward_run(c->tape, x->roots, n, &o, "tg_pipe_run")));
     drop_seeds(x, c);
     for (int i = 0; i < x->n_edge && tg_pipe_sends(x, it); i++)
-        if (tg_pipe_differentiates(x, i)) TG_TRY(send_gradient(x, it, c->in[i]));
+        if (tg_pipe_differentiates(x, i)) TG_TRY(send_gradient(x, it, c->input[i]));
     c->mark = tg_wgrads_mark(x->wgrads);
     tg_pipe_release_tape(x, c);
     return x->ctx->run.status;

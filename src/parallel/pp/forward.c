@@ -34,11 +34,11 @@ static tg_status enter_inputs(tg_pipe *x, tg_pipe_cell *c) {
     for (int i = 0; i < x->n_edge; i++) {
         tg_tensor *y = c->arriving[TG_PIPE_F][i];
         y->storage->temporary = true; /* scopes and backward may release it, like a result of the tape */
-        c->in[i] = tg_tape_enter(c->tape, y);
+        c->input[i] = tg_tape_enter(c->tape, y);
         tg_temp_free(y);
         c->arriving[TG_PIPE_F][i] = NULL;
         TG_TRY(x->ctx->run.status);
-        if (tg_pipe_differentiates(x, i)) TG_TRY(tg_set_requires_grad(c->in[i], true));
+        if (tg_pipe_differentiates(x, i)) TG_TRY(tg_set_requires_grad(c->input[i], true));
     }
     return TG_OK;
 }
@@ -76,7 +76,7 @@ static tg_status note_loss(tg_pipe *x, int micro, tg_tensor *loss) {
     to.shape = to.stride = from.shape = from.stride = &one;
     to.ndim = from.ndim = 1;
     to.numel = 1;
-    return x->ctx->run.ops->map(x->ctx, TG_FN_id, to, &from, 1, none, false);
+    return x->ctx->run.ops->apply(x->ctx, TG_FN_id, to, &from, 1, none, false);
 }
 
 static tg_status keep_loss(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c) {
@@ -117,7 +117,7 @@ static tg_status call_fn(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c, tg_pipe_f
                          .chunk = it.chunk,
                          .part = part,
                          .parts = tg_pipe_parts(x->plan),
-                         .in = part ? c->in : NULL,
+                         .input = part ? c->input : NULL,
                          .out = c->out};
     for (int i = 0; i < x->n_slots; i++) c->out[i] = NULL;
     c->tape->busy++; /* fn must not reset the tape */

@@ -76,7 +76,7 @@ static void lay_out(tg_pipe *x, int cells) {
     tg_tensor **at = x->tensors;
     for (int k = 0; k < cells; k++) {
         tg_pipe_cell *c = &x->cell[k];
-        tg_tensor ***to[] = {&c->in, &c->out, &c->arriving[0], &c->arriving[1]};
+        tg_tensor ***to[] = {&c->input, &c->out, &c->arriving[0], &c->arriving[1]};
         for (int i = 0; i < TG_LEN(to); i++, at += x->n_slots) *to[i] = at;
     }
     x->roots = at;

@@ -20,7 +20,7 @@ typedef struct tg_pipe_tensor {
 /* One micro-batch in one chunk of this stage. The arrays have an entry for each tensor of an edge. */
 typedef struct tg_pipe_cell {
     tg_tape *tape;           /* records F; kept until B has run, NULL otherwise */
-    tg_tensor **in, **out;   /* tensors of the tape; out[0] of the last part is its loss, with the loss scale */
+    tg_tensor **input, **out;   /* tensors of the tape; out[0] of the last part is its loss, with the loss scale */
     tg_tensor *aux;          /* another root, or NULL */
     tg_tensor **arriving[2]; /* what F [0] and B [1] receive: temporary handles, or NULL */
     int64_t mark;            /* the weight gradients that B has deferred end here (tg_wgrads_mark) */

@@ -113,7 +113,8 @@ static tg_tensor *reference_to(const tg_tensor *x) {
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
     bool full = d->limit != TG_NONE && d->n >= d->limit;
     if (d->ended || full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
-    wgrad i = {.x = reference_to(x), .gy = reference_to(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
+    wgrad i = {.x = reference_to(x), .gy = reference_to(gy), .w = c->input[w], .ref = tg_ref_of(c->input[w]),
+               .comm = comm};
     if (!i.x || !i.gy) {
         if (i.x) tg_temp_free(i.x);
         if (i.gy) tg_temp_free(i.gy);

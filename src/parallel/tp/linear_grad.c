@@ -23,7 +23,7 @@ static int64_t ranks(const linear_params *p) { return p->sequence_parallel ? tg_
 
 static tg_status check_params(tg_call *c) {
     const linear_params *p = c->params;
-    const tg_tensor *w = c->in[1];
+    const tg_tensor *w = c->input[1];
     if (p->sequence_parallel && p->allreduce_dgrad)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "sequence_parallel and allreduce_dgrad are both set; the first reduce-scatters the "
@@ -46,31 +46,31 @@ static tg_status convert_placements(tg_call *c) {
     tg_axis axis = tg_comm_axis(p->comm);
     tg_placement w = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS}, y;
     if ((unsigned)axis < TG_MAX_AXES) {
-        tg_placement is = tg_place_on(c->in[1], axis);
+        tg_placement is = tg_place_on(c->input[1], axis);
         if (is.kind == TG_VARYING && is.layout != TG_OPAQUE && is.dim == 0) w = is;
     }
     y = w;
-    y.dim = (int8_t)(c->in[0]->ndim - 1);
+    y.dim = (int8_t)(c->input[0]->ndim - 1);
     tg_placement x = p->sequence_parallel ? TG_SHARD(0) : TG_I;
     TG_TRY(tg_call_convert(c, 0, x, 0, y, p->comm,
                            p->sequence_parallel
                                ? "scatter the rows of x (tg_scatter_to_sp), or do not set sequence_parallel"
                                : "gather x (tg_gather_from), or do not set allreduce_dgrad"));
     TG_TRY(tg_call_convert(c, 1, w, 0, y, p->comm, "place w as a shard of its rows, dim 0 (tg_place)"));
-    if (!c->in[2]) return TG_OK;
+    if (!c->input[2]) return TG_OK;
     return tg_call_convert(c, 2, w, 0, y, p->comm, "place b like the rows of w, dim 0 (tg_place)");
 }
 
 static tg_status linear_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (c->in[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
+    if (c->input[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
     TG_TRY(check_params(c));
     TG_TRY(tg_linear_shapes(c, ((const linear_params *)c->params)->sequence_parallel ? 2 : 1));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
-    shape[x->ndim - 1] = c->in[1]->shape[0];
+    shape[x->ndim - 1] = c->input[1]->shape[0];
     if (ranks(c->params) > 1) shape[0] *= ranks(c->params);
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
@@ -103,11 +103,11 @@ static void drop_rows(tg_call *c, const tg_tensor *x) {
 }
 
 static tg_status linear_forward(tg_call *c) {
-    tg_tensor *x = c->in[0], *b = c->in[2];
+    tg_tensor *x = c->input[0], *b = c->input[2];
     if (b) TG_TRY(tg_op_dense(c, &b));
     TG_TRY(all_rows(c, &x));
     TG_TRY(tg_storage_need(x->storage, x));
-    TG_TRY(tg_linear_rows(x, c->in[1], b, TG_ACT_NONE, c->out[0], NULL));
+    TG_TRY(tg_linear_rows(x, c->input[1], b, TG_ACT_NONE, c->out[0], NULL));
     drop_rows(c, x);
     return TG_OK;
 }
@@ -116,7 +116,7 @@ static tg_status linear_forward(tg_call *c) {
  * the gradient of input 0 without waiting for it. */
 static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
     const linear_params *p = c->params;
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     tg_tensor *g = part;
     if (p->sequence_parallel) g = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -133,7 +133,7 @@ static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
  * writes or adds gx straight to the gradient of x, and sets *part to NULL. */
 static tg_status dgrad(tg_call *c, tg_tensor **part) {
     const linear_params *p = c->params;
-    const tg_tensor *gy = c->gout[0], *w = c->in[1];
+    const tg_tensor *gy = c->gout[0], *w = c->input[1];
     int64_t shape[TG_MAX_DIMS];
     *part = NULL;
     if (!p->sequence_parallel && !p->allreduce_dgrad) {
@@ -142,7 +142,7 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
     }
     memcpy(shape, gy->shape, gy->ndim * sizeof *shape);
     shape[gy->ndim - 1] = w->shape[1];
-    *part = tg_call_temp(c, (tg_dtype)c->in[0]->dtype, gy->ndim, shape);
+    *part = tg_call_temp(c, (tg_dtype)c->input[0]->dtype, gy->ndim, shape);
     return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->run.status;
 }
 
@@ -152,7 +152,7 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
  * a gradient and no list takes the product. */
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
-    tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
+    tg_tensor *x = c->input[0], *gy = c->gout[0], *part = NULL;
     tg_wgrads *list = c->tape->deferral.list ? c->tape->deferral.list : c->state;
     bool now = c->gin_mode[1] && !(list && tg_wgrads_take(list, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
     TG_TRY(c->ctx->run.status);
@@ -166,7 +166,7 @@ static tg_status linear_backward(tg_call *c) {
         TG_TRY(tg_linear_wgrad(gy, x, gw, tg_adds(c, 1)));
         drop_rows(c, x);
     }
-    return c->in[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
+    return c->input[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
 }
 
 /* Records the layer as separate ops: the gather or tg_copy_to_tp, if set, and then tg_linear. */
@@ -192,27 +192,28 @@ static const linear_params plain = {0}, fused = {.fused = true},
 #define SAMPLE(p_, note_, ...)                                                                                         \
     { .note = note_, .params = &(p_), .n_in = 3, __VA_ARGS__ }
 static const tg_sample samples[] = {
-    SAMPLE(plain, "rows", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(5)}),
-    SAMPLE(plain, "no bias", .in = {TG_S(4, 3), TG_S(2, 3), TG_S_ABSENT}),
-    SAMPLE(plain, "leading dims", .in = {TG_S(2, 3, 4), TG_S(5, 4), TG_S(5)}),
-    SAMPLE(plain, "one vector", .in = {TG_S(4), TG_S(3, 4), TG_S(3)}),
+    SAMPLE(plain, "rows", .input = {TG_S(4, 3), TG_S(5, 3), TG_S(5)}),
+    SAMPLE(plain, "no bias", .input = {TG_S(4, 3), TG_S(2, 3), TG_S_ABSENT}),
+    SAMPLE(plain, "leading dims", .input = {TG_S(2, 3, 4), TG_S(5, 4), TG_S(5)}),
+    SAMPLE(plain, "one vector", .input = {TG_S(4), TG_S(3, 4), TG_S(3)}),
     SAMPLE(
         plain, "no unit strides",
-        .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5)}),
+        .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5, 4), TG_S_AS(TG_SAMPLE_STRIDED,
+                                                                                                 5)}),
     SAMPLE(plain, "transposed",
-           .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 4), TG_S(5)}),
-    SAMPLE(plain, "frozen weight", .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(5, 3), .frozen = true}, TG_S(5)}),
-    SAMPLE(plain, "frozen input", .in = {{.shape = TG_S_SHAPE(4, 3), .frozen = true}, TG_S(5, 3), TG_S(5)}),
-    SAMPLE(plain, "in = out = 1", .in = {TG_S(1, 1), TG_S(1, 1), TG_S(1)}),
-    SAMPLE(plain, "in = 0 leaves the bias", .in = {TG_S(2, 0), TG_S(3, 0), TG_S(3)}),
-    SAMPLE(plain, "no rows", .in = {TG_S(0, 3), TG_S(2, 3), TG_S(2)}),
-    SAMPLE(plain, "rows differ", .in = {TG_S(4, 3), TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
-    SAMPLE(plain, "bias of in", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(3)}, .refused = TG_ERR_SHAPE),
-    SAMPLE(plain, "scalar x", .in = {TG_S_SCALAR, TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
-    SAMPLE(plain, "integer w", .in = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
-    SAMPLE(both, "reduced in two ways", .in = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
-    SAMPLE(alone, "reduced over no ranks", .in = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
-    SAMPLE(fused, "512 x 768 to 3072", .in = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true),
+           .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 4), TG_S(5)}),
+    SAMPLE(plain, "frozen weight", .input = {TG_S(4, 3), {.shape = TG_S_SHAPE(5, 3), .frozen = true}, TG_S(5)}),
+    SAMPLE(plain, "frozen input", .input = {{.shape = TG_S_SHAPE(4, 3), .frozen = true}, TG_S(5, 3), TG_S(5)}),
+    SAMPLE(plain, "in = out = 1", .input = {TG_S(1, 1), TG_S(1, 1), TG_S(1)}),
+    SAMPLE(plain, "in = 0 leaves the bias", .input = {TG_S(2, 0), TG_S(3, 0), TG_S(3)}),
+    SAMPLE(plain, "no rows", .input = {TG_S(0, 3), TG_S(2, 3), TG_S(2)}),
+    SAMPLE(plain, "rows differ", .input = {TG_S(4, 3), TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
+    SAMPLE(plain, "bias of in", .input = {TG_S(4, 3), TG_S(5, 3), TG_S(3)}, .refused = TG_ERR_SHAPE),
+    SAMPLE(plain, "scalar x", .input = {TG_S_SCALAR, TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
+    SAMPLE(plain, "integer w", .input = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
+    SAMPLE(both, "reduced in two ways", .input = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
+    SAMPLE(alone, "reduced over no ranks", .input = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
+    SAMPLE(fused, "512 x 768 to 3072", .input = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true),
 };
 
 static const tg_field linear_fields[] = {

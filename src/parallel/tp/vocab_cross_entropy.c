@@ -12,7 +12,7 @@ static const char remedy[] = "pass whole logits to tg_cross_entropy; the target 
 /* If in_place is set, fails unless no other handle uses the bytes of the logits: backward will write the gradient over
  * them. */
 static tg_status check_in_place(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     if (!((const tg_row_loss_params *)c->params)->in_place) return TG_OK;
     if (x->storage->extra && x->storage->extra->buffer)
         return tg_call_fail(
@@ -26,7 +26,7 @@ static tg_status check_in_place(tg_call *c) {
 }
 
 static tg_status vocab_cross_entropy_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
+    const tg_tensor *x = c->input[0];
     TG_TRY(tg_need_float(c, 0));
     if (x->ndim < 1)
         return tg_call_fail(c, TG_ERR_SHAPE, "the logits are a scalar, expected [.., v/n] of 1 or more dims");
@@ -49,7 +49,7 @@ static tg_array columns(const tg_tensor *x, int64_t first, int64_t n, tg_extent 
 
 static tg_status vocab_cross_entropy_forward(tg_call *c) {
     const tg_row_loss_params *p = c->params;
-    tg_tensor *x = c->in[0], *target = c->in[1], *rows, *parts;
+    tg_tensor *x = c->input[0], *target = c->input[1], *rows, *parts;
     tg_extent e;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
@@ -61,7 +61,7 @@ static tg_status vocab_cross_entropy_forward(tg_call *c) {
 /* Writes the gradient of the logits into glogits, or adds it if `add`. Columns that are padding get the gradient 0. */
 static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
     const tg_row_loss_params *p = c->params;
-    tg_tensor *x = c->in[0], *target = c->in[1], *g;
+    tg_tensor *x = c->input[0], *target = c->input[1], *g;
     int64_t n = p->columns, v = x->shape[x->ndim - 1];
     tg_extent e, eg;
     TG_TRY(tg_op_dense(c, &x));
@@ -75,7 +75,7 @@ static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
 /* Writes the gradient over the logits, and makes it a tensor of its own that takes over their bytes. Afterwards the
  * logits have no bytes. */
 static tg_status give_bytes(tg_call *c) {
-    tg_tensor *x = c->in[0], *g = tg_call_view_of(c, x, 0, x->ndim, x->shape, x->stride);
+    tg_tensor *x = c->input[0], *g = tg_call_view_of(c, x, 0, x->ndim, x->shape, x->stride);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_storage_await_readers(x->storage));
     TG_TRY(gradient_into(c, x, false));
@@ -89,7 +89,7 @@ static tg_status give_bytes(tg_call *c) {
 static tg_status vocab_cross_entropy_backward(tg_call *c) {
     if (!c->gin_mode[0]) return TG_OK;
     bool in_place = ((const tg_row_loss_params *)c->params)->in_place;
-    tg_storage *s = c->in[0]->storage;
+    tg_storage *s = c->input[0]->storage;
     if (in_place && !(s->extra && s->extra->shared)) return give_bytes(c);
     const tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
@@ -110,43 +110,45 @@ TG_COMPOSED(vocab_cross_entropy)
 #define V_INDEX(v_, ...) TG_S_INDEX(v_, __VA_ARGS__)
 static const tg_sample vocab_cross_entropy_samples[] = {
     {.note = "mean", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S(4, 5), V_INDEX(10, 4)}},
+     .input = {TG_S(4, 5), V_INDEX(10, 4)}},
     {.note = "sum", .ranks = 3, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 2,
-     .in = {TG_S(4, 2), V_INDEX(6, 4)}},
+     .input = {TG_S(4, 2), V_INDEX(6, 4)}},
     {.note = "one loss a row", .ranks = 4, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 2,
-     .in = {TG_S(2, 3, 4), V_INDEX(16, 2, 3)}},
+     .input = {TG_S(2, 3, 4), V_INDEX(16, 2, 3)}},
     {.note = "smoothing, class 0 ignored", .ranks = 2, .params = TG_VOCAB_P(0, 0.1, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S(12, 2), V_INDEX(4, 12)}},
+     .input = {TG_S(12, 2), V_INDEX(4, 12)}},
     {.note = "smoothing of the wrong classes", .ranks = 3,
-     .params = TG_VOCAB_P(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 2, .in = {TG_S(9, 1), V_INDEX(3, 9)}},
+     .params = TG_VOCAB_P(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 2, .input = {TG_S(9, 1), V_INDEX(3,
+                                                                                                                 9)}},
     {.note = "padding", .ranks = 4, .params = TG_VOCAB_P(-100, 0.1, SUM, .classes = 5), .n_in = 2,
-     .in = {TG_S(6, 2), V_INDEX(5, 6)}},
+     .input = {TG_S(6, 2), V_INDEX(5, 6)}},
     {.note = "transposed", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), V_INDEX(10, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), V_INDEX(10, 4)}},
     {.note = "strided", .ranks = 2, .params = TG_VOCAB_P(-100, 0.1, SUM, .in_place = false), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4),
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4),
             {.shape = TG_S_SHAPE(2, 3), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 8}}},
     {.note = "equal rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), V_INDEX(8, 3)}},
+     .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), V_INDEX(8, 3)}},
     {.note = "large logits", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S_IN(-50, 50, 3, 6), V_INDEX(12, 3)}},
+     .input = {TG_S_IN(-50, 50, 3, 6), V_INDEX(12, 3)}},
     {.note = "one row", .ranks = 2, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 2,
-     .in = {TG_S(5), {.shape = {.ndim = 0}, .kind = TG_SAMPLE_INDEX, .hi = 10}}},
+     .input = {TG_S(5), {.shape = {.ndim = 0}, .kind = TG_SAMPLE_INDEX, .hi = 10}}},
     {.note = "sum of no rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 2,
-     .in = {TG_S(0, 4), V_INDEX(8, 0)}},
+     .input = {TG_S(0, 4), V_INDEX(8, 0)}},
     {.note = "class out of range", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 10, .hi = 11}},
+     .input = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 10, .hi = 11}},
      .refused = TG_ERR_DATA},
     {.note = "a class that is padding", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 5), .n_in = 2,
-     .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}}, .refused = TG_ERR_DATA},
+     .input = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}},
+         .refused = TG_ERR_DATA},
     {.note = "too many classes", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 11), .n_in = 2,
-     .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "in place, a leaf", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = true), .n_in = 2,
-     .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_STATE},
+     .input = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_STATE},
     {.note = "target of another shape", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S(4, 5), V_INDEX(5, 5)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 5), V_INDEX(5, 5)}, .refused = TG_ERR_SHAPE},
     {.note = "no communicator", .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
-     .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field vocab_parallel_cross_entropy_fields[] = {

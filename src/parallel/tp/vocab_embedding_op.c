@@ -9,7 +9,7 @@
 
 static tg_status embedding_infer(tg_call *c) {
     const tg_mapping_params *p = c->params;
-    const tg_tensor *table = c->in[0], *ids = c->in[1];
+    const tg_tensor *table = c->input[0], *ids = c->input[1];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_index(c, 1));
@@ -38,10 +38,10 @@ static tg_status embedding_infer(tg_call *c) {
  * position is out of range if the row is another rank's. */
 static tg_status local_ids(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     const tg_mapping_params *p = c->params;
-    const tg_tensor *ids = c->in[1];
+    const tg_tensor *ids = c->input[1];
     tg_tensor *at = tg_call_temp(c, TG_I64, ids->ndim, ids->shape);
     TG_TRY(tg_ctx_status(c->ctx));
-    double first = (double)(tg_comm_rank(p->comm) * c->in[0]->shape[0]);
+    double first = (double)(tg_comm_rank(p->comm) * c->input[0]->shape[0]);
     TG_TRY(tg_op_map(c, TG_FN_affine, at, TG_T1(ids), 1, 1, -first, false));
     *e = (tg_extent){.shape = {at->numel, h}, .stride = {1, 0}};
     *out = (tg_array){tg_data(at), e->shape, e->stride, at->numel * h, 2, TG_I64, false};
@@ -58,9 +58,9 @@ static int64_t id_at(const tg_tensor *flat, int64_t i) {
  * elements of the array are one number in memory (stride 0). */
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
-    const tg_tensor *ids = c->in[1];
-    int64_t v = p->rows ? p->rows : c->in[0]->shape[0] * tg_comm_size(p->comm), bad = 0;
-    tg_tensor *flat = c->in[1];
+    const tg_tensor *ids = c->input[1];
+    int64_t v = p->rows ? p->rows : c->input[0]->shape[0] * tg_comm_size(p->comm), bad = 0;
+    tg_tensor *flat = c->input[1];
     TG_TRY(tg_op_dense(c, &flat));
     tg_tensor *word = tg_call_temp(c, TG_I64, 1, (int64_t[]){1}), *read = tg_call_temp(c, TG_I64, 1, &ids->numel);
     TG_TRY(tg_ctx_status(c->ctx));
@@ -76,20 +76,20 @@ static tg_status check_ids(tg_call *c) {
 
 static tg_status embedding_forward(tg_call *c) {
     tg_tensor *y = c->out[0];
-    int64_t h = c->in[0]->shape[1];
-    tg_extent index, e = {.shape = {c->in[1]->numel, h}, .stride = {h, 1}};
+    int64_t h = c->input[0]->shape[1];
+    tg_extent index, e = {.shape = {c->input[1]->numel, h}, .stride = {h, 1}};
     tg_array ids, to = {tg_data(y), e.shape, e.stride, y->numel, 2, y->dtype, true};
     TG_TRY(check_ids(c));
     TG_TRY(local_ids(c, h, &index, &ids));
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, to, 0));
-    return tg_ctx_ops(c->ctx)->take(c->ctx, to, tg_array_of(c->in[0]), ids, 0, NULL);
+    return tg_ctx_ops(c->ctx)->take(c->ctx, to, tg_array_of(c->input[0]), ids, 0, NULL);
 }
 
 /* Adds in the order of the ids, so that every run gives the same bits. */
 static tg_status embedding_backward(tg_call *c) {
-    int64_t h = c->in[0]->shape[1];
+    int64_t h = c->input[0]->shape[1];
     tg_tensor *g = c->gout[0];
-    tg_extent index, e = {.shape = {c->in[1]->numel, h}, .stride = {h, 1}};
+    tg_extent index, e = {.shape = {c->input[1]->numel, h}, .stride = {h, 1}};
     tg_array ids;
     TG_TRY(tg_op_zero(c, 0));
     TG_TRY(tg_op_dense(c, &g));
@@ -113,33 +113,37 @@ TG_COMPOSED(embedding)
 
 static const tg_sample embedding_samples[] = {
     {.note = "ids of two dims", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(4, 3), TG_S_INDEX(8, 2, 5)}},
+     .input = {TG_S(4, 3), TG_S_INDEX(8, 2, 5)}},
     {.note = "some twice", .ranks = 3, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(1, 4), TG_S_INDEX(3, 8)}},
+     .input = {TG_S(1, 4), TG_S_INDEX(3, 8)}},
     {.note = "other strides", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2),
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2),
             {.shape = TG_S_SHAPE(3, 2), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_TRANSPOSED, .hi = 6}}},
     {.note = "table strided, int32", .ranks = 4, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2),
+     .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 2),
             {.shape = TG_S_SHAPE(7), .kind = TG_SAMPLE_INDEX, .hi = 12, .dtype = TG_I32}}},
     {.note = "one id", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(4, 3), {.kind = TG_SAMPLE_INDEX, .hi = 8}}},
-    {.note = "no ids", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2, .in = {TG_S(4, 3), TG_S_INDEX(8, 0)}},
+     .input = {TG_S(4, 3), {.kind = TG_SAMPLE_INDEX, .hi = 8}}},
+    {.note = "no ids", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2, .input = {TG_S(4, 3), TG_S_INDEX(8,
+                                                                                                                  0)}},
     {.note = "out of range", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = 8, .hi = 9}}, .refused = TG_ERR_DATA},
+     .input = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = 8, .hi = 9}},
+         .refused = TG_ERR_DATA},
     {.note = "negative", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}}, .refused = TG_ERR_DATA},
+     .input = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
+         .refused = TG_ERR_DATA},
     {.note = "rows of padding, not looked up", .ranks = 2, .params = TG_M_OPTS(.rows = 7), .n_in = 2,
-     .in = {TG_S(4, 3), TG_S_INDEX(7, 5)}},
+     .input = {TG_S(4, 3), TG_S_INDEX(7, 5)}},
     {.note = "in the padding", .ranks = 2, .params = TG_M_OPTS(.rows = 7), .n_in = 2,
-     .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = 7, .hi = 8}}, .refused = TG_ERR_DATA},
+     .input = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = 7, .hi = 8}},
+         .refused = TG_ERR_DATA},
     {.note = "more rows than there are", .ranks = 2, .params = TG_M_OPTS(.rows = 9), .n_in = 2,
-     .in = {TG_S(4, 3), TG_S_INDEX(8, 2)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 3), TG_S_INDEX(8, 2)}, .refused = TG_ERR_ARGUMENT},
     {.note = "table of three dims", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(4, 3, 1), TG_S_INDEX(8, 2)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 3, 1), TG_S_INDEX(8, 2)}, .refused = TG_ERR_SHAPE},
     {.note = "ids of floats", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
-     .in = {TG_S(4, 3), TG_S(2)}, .refused = TG_ERR_DTYPE},
-    {.note = "no communicator", .params = TG_M_OPTS(.comm = NULL), .n_in = 2, .in = {TG_S(4, 3), TG_S_INDEX(8, 2)},
+     .input = {TG_S(4, 3), TG_S(2)}, .refused = TG_ERR_DTYPE},
+    {.note = "no communicator", .params = TG_M_OPTS(.comm = NULL), .n_in = 2, .input = {TG_S(4, 3), TG_S_INDEX(8, 2)},
      .refused = TG_ERR_ARGUMENT},
 };
 

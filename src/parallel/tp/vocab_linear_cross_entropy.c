@@ -7,7 +7,7 @@
 
 static tg_status vocab_linear_infer(tg_call *c) {
     const tg_row_loss_params *p = c->params;
-    const tg_tensor *w = c->in[1];
+    const tg_tensor *w = c->input[1];
     TG_TRY(tg_mapping_check(c));
     if (p->in_place)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
@@ -43,33 +43,33 @@ TG_COMPOSED(vocab_linear)
 
 static const tg_sample vocab_linear_samples[] = {
     {.note = "mean", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(10, 4)}},
+     .input = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(10, 4)}},
     {.note = "sum", .ranks = 3, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 3,
-     .in = {TG_S(2, 2, 3), TG_S(2, 3), TG_S_INDEX(6, 2, 2)}},
+     .input = {TG_S(2, 2, 3), TG_S(2, 3), TG_S_INDEX(6, 2, 2)}},
     {.note = "one loss a row", .ranks = 4, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 3,
-     .in = {TG_S(2, 3, 4), TG_S(3, 4), TG_S_INDEX(12, 2, 3)}},
+     .input = {TG_S(2, 3, 4), TG_S(3, 4), TG_S_INDEX(12, 2, 3)}},
     {.note = "smoothing, class 0 ignored", .ranks = 2, .params = TG_VOCAB_P(0, 0.1, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S(12, 2), TG_S(2, 2), TG_S_INDEX(4, 12)}},
+     .input = {TG_S(12, 2), TG_S(2, 2), TG_S_INDEX(4, 12)}},
     {.note = "smoothing of the wrong classes", .ranks = 3,
      .params = TG_VOCAB_P(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 3,
-     .in = {TG_S(9, 2), TG_S(2, 2), TG_S_INDEX(6, 9)}},
+     .input = {TG_S(9, 2), TG_S(2, 2), TG_S_INDEX(6, 9)}},
     {.note = "padding", .ranks = 4, .params = TG_VOCAB_P(-100, 0.1, SUM, .classes = 5), .n_in = 3,
-     .in = {TG_S(6, 3), TG_S(2, 3), TG_S_INDEX(5, 6)}},
+     .input = {TG_S(6, 3), TG_S(2, 3), TG_S_INDEX(5, 6)}},
     {.note = "other strides", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3), TG_S_INDEX(10, 4)}},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3), TG_S_INDEX(10, 4)}},
     {.note = "sum of no rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 3,
-     .in = {TG_S(0, 4), TG_S(3, 4), TG_S_INDEX(6, 0)}},
+     .input = {TG_S(0, 4), TG_S(3, 4), TG_S_INDEX(6, 0)}},
     {.note = "several chunks", .ranks = 2, .params = TG_VOCAB_P(1, 0.1, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S(1030, 1), TG_S(2049, 1), TG_S_INDEX(4098, 1030)}, .slow = true},
+     .input = {TG_S(1030, 1), TG_S(2049, 1), TG_S_INDEX(4098, 1030)}, .slow = true},
     {.note = "class out of range", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
+     .input = {TG_S(4, 3), TG_S(5, 3), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
      .refused = TG_ERR_DATA},
     {.note = "h differs", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 4), TG_S_INDEX(5, 4)}, .refused = TG_ERR_SHAPE},
+     .input = {TG_S(4, 3), TG_S(5, 4), TG_S_INDEX(5, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "in place", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = true), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "no communicator", .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
-     .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
+     .input = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
 };
 
 static const tg_field vocab_parallel_linear_cross_entropy_fields[] = {

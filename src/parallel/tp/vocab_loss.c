@@ -56,7 +56,7 @@ tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy) 
 /* Returns the number of targets, which is the size of each row of the temporary. Row 0 has the masses over all ranks,
  * and row 1 the parts of the losses. If tg_row_loss_by_partition holds, row 2 has the means of this rank's logits minus
  * top. */
-static int64_t rows_of(const tg_call *c) { return c->in[c->n_in - 1]->numel; }
+static int64_t rows_of(const tg_call *c) { return c->input[c->n_in - 1]->numel; }
 
 /* Returns a view of n rows of the temporary, from row `first` on. */
 static tg_tensor *rows_from(tg_call *c, tg_tensor *rows, int first, int n) {
@@ -83,7 +83,7 @@ static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduc
  * the result is meaningless, but has no effect. */
 static tg_status targets_here(tg_call *c, tg_tensor **here) {
     const tg_row_loss_params *p = params_of(c);
-    const tg_tensor *target = c->in[c->n_in - 1];
+    const tg_tensor *target = c->input[c->n_in - 1];
     tg_tensor *nearest = tg_call_temp(c, TG_I64, target->ndim, target->shape);
     tg_tensor *same = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
     TG_TRY(tg_ctx_status(c->ctx));
@@ -132,7 +132,7 @@ static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
 
 tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows) {
     const tg_row_loss_params *p = params_of(c);
-    tg_tensor *target = c->in[c->n_in - 1], *part = rows_from(c, rows, 1, 1);
+    tg_tensor *target = c->input[c->n_in - 1], *part = rows_from(c, rows, 1, 1);
     tg_tensor *counts, *loss;
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(join_ranks(c, rows));
@@ -146,14 +146,14 @@ tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows) {
     tg_array in[] = {tg_array_of(counts), tg_array_of(part)}, out = tg_array_of(loss);
     tg_array_reshape(&in[0], 1, e[0].shape, e[0].stride);
     tg_array_reshape(&out, 1, e[1].shape, e[1].stride);
-    TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_where_da, out, in, 2, (const double[2]){0}, false));
+    TG_TRY(tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_where_da, out, in, 2, (const double[2]){0}, false));
     return tg_row_loss_reduce(c, target, loss);
 }
 
 tg_status tg_vocab_loss_gradients(tg_call *c, tg_tensor **g) {
     TG_TRY(tg_row_loss_gradients(c, g));
     if (!tg_row_loss_by_partition(params_of(c))) return TG_OK;
-    const tg_tensor *target = c->in[c->n_in - 1], *from = *g;
+    const tg_tensor *target = c->input[c->n_in - 1], *from = *g;
     tg_tensor *counts;
     TG_TRY(tg_row_loss_counts(c, target, &counts));
     *g = tg_call_temp(c, (tg_dtype)from->dtype, target->ndim, target->shape);

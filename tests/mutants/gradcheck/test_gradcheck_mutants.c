@@ -41,7 +41,7 @@ static void map_slowly(const mutant *p, tg_array out, const tg_array *in, int n_
 static tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
                      bool add) {
     if (!now || !now->value || f != now->formula || out.dtype != TG_F64)
-        return real.map(ctx, f, out, in, n_in, p, add);
+        return real.apply(ctx, f, out, in, n_in, p, add);
     map_slowly(now, out, in, n_in, p, add);
     return TG_OK;
 }
@@ -66,7 +66,7 @@ static tg_ctx *open_device(void) {
     tg_ctx *cpu = tg_ctx_new(TG_CONFIG(.device = "cpu", .threads = 1));
     device = real = *tg_ctx_ops(cpu);
     tg_ctx_free(cpu);
-    device.map = map;
+    device.apply = map;
     device.softmax_grad = softmax_grad;
     device.norm_grad = norm_grad;
     device.cross_entropy_grad = cross_entropy_grad;
