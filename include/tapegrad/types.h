@@ -10,7 +10,7 @@
 #define TG_VERSION_MAJOR 0
 #define TG_VERSION_MINOR 2
 #define TG_VERSION_PATCH 0
-#define TG_VERSION "0.2.0"
+#define TG_VERSION "0.3.0"
 #if defined(__GNUC__)
 #define TG_API __attribute__((visibility("default")))
 #define TG_PRINTF(f, a) __attribute__((format(printf, f, a)))
