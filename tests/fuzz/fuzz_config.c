@@ -76,8 +76,7 @@ static void check_config(const tg_gpt_config *c) {
     fuzz_must(c && c->vocab > 0 && c->layers > 0 && c->heads > 0 && c->hidden > 0 && c->positions > 0 && c->ffn > 0 &&
                   c->head_dim > 0 && c->kv_heads > 0 && c->heads % c->kv_heads == 0, "the config is not complete");
     fuzz_must(c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && isfinite(c->norm_eps) && c->init_std > 0 &&
-                  isfinite(c->init_std) && isfinite(c->rope_base) &&
-                  (c->arch == TG_GPT2 ? c->rope_base == 0 : c->rope_base > 0), "the config has bad numbers");
+                  isfinite(c->init_std) && c->rope_base > 0 && isfinite(c->rope_base), "the config has bad numbers");
 }
 
 /* Computes loss and gradients of two tokens; false: refused. */

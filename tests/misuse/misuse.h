@@ -49,7 +49,7 @@ typedef struct misuse_world {
     const char *dir;                /* directory for files: empty, removed at the end */
     misuse_state before;
     int passed, failed, n_symbols;
-    const char *symbol[8192]; /* names of all rows */
+    const char *symbol[16384]; /* names of all rows; the rows fail when there is no room for another */
     int n_ops;
     const char *op[512]; /* ops that misuse_table has run */
     bool quiet;

@@ -230,7 +230,10 @@ void misuse_end(misuse_world *b, const char *symbol, const char *file, int line,
 }
 
 void misuse_names(misuse_world *b, const char *symbol) {
-    b->symbol[b->n_symbols < (int)TG_LEN(b->symbol) ? b->n_symbols++ : 0] = symbol;
+    if (b->n_symbols < (int)TG_LEN(b->symbol))
+        b->symbol[b->n_symbols++] = symbol;
+    else
+        b->failed++;
 }
 
 void misuse_covers(misuse_world *b, const char *op) { b->op[b->n_ops < (int)TG_LEN(b->op) ? b->n_ops++ : 0] = op; }

@@ -212,7 +212,7 @@ static void check_one_rank(const sample_run *m) {
     tg_tensor *in[INPUTS];
     if (m->op->params_size == sizeof params) {
         params = *(const tg_row_loss_params *)s->params;
-        if (params.classes) places = params.classes;
+        if (params.classes != TG_AUTO) places = params.classes;
         params.in_place = false;
     }
     const tg_op *whole = tg_op_find(m->pair->whole);

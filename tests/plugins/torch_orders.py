@@ -13,7 +13,7 @@ DTYPE_DEFAULT = 0
 
 
 class Config(ctypes.Structure):
-    """The first fields of tg_config; those after them are zero."""
+    """The first fields of tg_config; tg_struct_fill gives those after them their defaults."""
     _fields_ = [('size', ctypes.c_size_t), ('device', ctypes.c_char_p), ('rest', ctypes.c_uint64 * 14)]
 
 
@@ -34,7 +34,10 @@ def load(path):
 def add(tg, device):
     """Returns 1.5 + 2 as the device computes it, or the context's message."""
     pointer = ctypes.c_void_p
-    config = Config(size=ctypes.sizeof(Config), device=device)
+    config = Config()
+    if tg.tg_struct_fill(b'tg_config', ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config))):
+        sys.exit('tg_struct_fill does not know tg_config')
+    config.device = device
     ctx = pointer(tg.tg_ctx_new(ctypes.byref(config)))
     tape = pointer(tg.tg_tape_new(ctx))
     a, b = (pointer(tg.tg_full(tape, DTYPE_DEFAULT, Shape(ndim=0), ctypes.c_double(v))) for v in (1.5, 2))
