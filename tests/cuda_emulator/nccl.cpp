@@ -403,9 +403,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     if (c.refused(cudaErrorUnknown)) return fail(nullptr, ncclSystemError, "no unique id");
     static int made;
     long now = std::chrono::steady_clock::now().time_since_epoch().count();
-    std::string name =
-        settings().nccl_dir + "/cuda-emulator-" + std::to_string(getpid()) + "-" + std::to_string(made++) +
-                       "-" + std::to_string(now);
+    std::string name = settings().nccl_dir + "/cuda-emulator-" + std::to_string(getpid()) + "-" +
+                       std::to_string(made++) + "-" + std::to_string(now);
     memset(id, 0, sizeof *id);
     if (name.size() >= sizeof id->internal) return fail(nullptr, ncclSystemError, "too long a name: " + name);
     memcpy(id->internal, name.c_str(), name.size());
