@@ -1,5 +1,6 @@
-/* An op of one's own in a shared object, which plugin_host.c loads. The object exports one symbol, the description of the
- * op. The op is composed of the library's, so that its gradients need no code; custom_op.c has one with its own loops. */
+/* An op of one's own in a shared object, which plugin_host.c loads. The object exports one symbol, the description of
+ * the op. The op is composed of the library's, so that its gradients need no code; custom_op.c has one with its own
+ * loops. */
 #include <tapegrad/extend.h>
 
 typedef struct soft_cap_params {

@@ -1,5 +1,5 @@
-/* plugin_host PLUGIN: loads a shared object with an op that this program does not know, shows what arguments it takes, and
- * calls it by name. plugin.c is such an object. */
+/* plugin_host PLUGIN: loads a shared object with an op that this program does not know, shows what arguments it takes,
+ * and calls it by name. plugin.c is such an object. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
