@@ -223,6 +223,12 @@ void an_optimizer_trains() {
     CHECK(fails([&] { tg::optimizer(tg_sgd_new, ctx, w, [](auto &o) { o.lr = -1; }); }, TG_ERR_ARGUMENT, "lr"));
 }
 
+/* What a statement owns cannot be borrowed for longer. */
+static_assert(!std::is_constructible_v<tg::tensor, tg::kept>);
+static_assert(std::is_constructible_v<tg::tensor, tg::kept &>);
+static_assert(!std::is_copy_constructible_v<tg::kept> && std::is_nothrow_move_constructible_v<tg::kept>);
+static_assert(!std::is_copy_constructible_v<tg::tape> && std::is_nothrow_move_constructible_v<tg::tape>);
+
 struct stop : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -269,6 +275,35 @@ void an_error_in_a_callback_comes_out_as_it_was() {
         caught = i;
     }
     CHECK(caught == 7 && ctx.status() == TG_OK);
+}
+
+void modules_take_several_inputs() {
+    tg::context ctx = in_f64();
+    tg::tape t(ctx);
+    tg::nn_module lstm(tg_nn_lstm(ctx, 3, 4, 1, nullptr)), fc(tg_nn_linear(ctx, 4, 2, false, 1));
+    tg::kept data = ctx.randn({5, 2, 3});
+    tg::tensor x = t(data);
+    auto out = lstm.call(3, {x, tg::tensor(), tg::tensor()});
+    CHECK(out.size() == 3 && out[0].values() == lstm(x).values() && out[2].size(2) == 4);
+    CHECK(fc(out[0]).sizes().ndim == 3);
+    CHECK(fails([&] { fc(x); }, TG_ERR_SHAPE, "test_cxx.cpp"));
+    CHECK(fails([&] { lstm.call(2, {x, x, x, x}); }, TG_ERR_SHAPE, "lstm"));
+    tg::nn_module net(tg_nn_sequential(ctx));
+    tg_sequential_add(net, fc.release());
+    CHECK(net.params().size() == 1 && !fc);
+}
+
+/* A call of C after one of C++ is not said to be at the line of the latter. */
+void calls_of_c_have_their_own_places() {
+    tg::context ctx = in_f64();
+    tg::tape t(ctx);
+    tg::tensor x = t.input({2}, doubles{1, 2});
+    const int line = __LINE__ + 1;
+    relu(x);
+    tg_add(t, x, t.input({3}, doubles{1, 2, 3}));
+    CHECK(ctx.message().find(":" + std::to_string(line)) == std::string::npos);
+    ctx.clear();
+    CHECK(fails([&] { x + t.input({3}, doubles{1, 2, 3}); }, TG_ERR_SHAPE, std::to_string(__LINE__).c_str()));
 }
 
 void recomputed_functions_run_twice_and_end() {
@@ -333,6 +368,8 @@ const test_case cases[] = {
     CASE(an_optimizer_trains),
     CASE(hooks_replace_gradients_and_throw),
     CASE(an_error_in_a_callback_comes_out_as_it_was),
+    CASE(modules_take_several_inputs),
+    CASE(calls_of_c_have_their_own_places),
     CASE(recomputed_functions_run_twice_and_end),
     CASE(a_limit_of_memory_is_an_error_like_others),
 };

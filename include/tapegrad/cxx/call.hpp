@@ -52,7 +52,7 @@ template <class... A> tg_tape *first_tape(const A &...args) {
 
 /* Calls a C function f(t, arguments) at this place of the program, and returns its tensor. */
 template <class F, class... A> tensor call_on(tg_tape *t, const site &at, F f, const A &...args) {
-    tg_tape_set_site(t, at.file, at.line);
+    at_site here(t, at);
     tensor y(f(t, c_argument(args, t)...), t);
     if (!tg_is_alive(y)) check(tg_tape_ctx(t));
     return y;
@@ -67,7 +67,7 @@ template <class F, class... A> tensor call(const site &at, F f, const A &...args
 template <class F, class... A> std::vector<tensor> call_n(int n, const site &at, F f, const A &...args) {
     tg_tape *t = first_tape(args...);
     std::vector<tg_tensor *> y(static_cast<std::size_t>(n > 0 ? n : 0));
-    tg_tape_set_site(t, at.file, at.line);
+    at_site here(t, at);
     f(t, c_argument(args, t)..., y.data());
     check(tg_tape_ctx(t));
     return with_tape(y, t);

@@ -46,6 +46,19 @@ template <class T> const T *fitting(tg_ctx *ctx, const shape &s, const std::vect
     return values.data();
 }
 
+/* Names a place of the program to a tape for as long as this object lives. After it, calls of the C headers name their
+ * own places again. */
+class at_site {
+  public:
+    at_site(tg_tape *t, const site &at) : t_(t) { tg_tape_set_site(t, at.file, at.line); }
+    at_site(const at_site &) = delete;
+    at_site &operator=(const at_site &) = delete;
+    ~at_site() { tg_tape_set_site(t_, nullptr, 0); }
+
+  private:
+    tg_tape *t_;
+};
+
 /* Returns the tensors of a C array as results of t. */
 inline std::vector<tensor> with_tape(const std::vector<tg_tensor *> &list, tg_tape *t) {
     std::vector<tensor> results;
@@ -125,6 +138,7 @@ class tape : public owner<tg_tape, tg_tape_free> {
     void reset() const { tg_tape_reset(*this); }
     /* Returns x as an operand with this tape, for ops on tensors of the context alone. Copies nothing. */
     tensor operator()(const tensor &x) const { return {x, *this}; }
+    tensor operator()(kept &&) const = delete; /* it would be dropped at the end of the statement */
     /* Creates a leaf that ends with the step, with the elements of `values`. */
     template <class T> tensor input(const shape &s, const std::vector<T> &values) const {
         tensor x(tg_input(*this, dtype_of<T>, s, detail::fitting(ctx(), s, values)), *this);
@@ -195,10 +209,19 @@ class nn_module : public owner<tg_module, tg_module_free> {
     explicit nn_module(tg_module *m) : owner(m) { check(tg_module_ctx(m)); }
     /* Runs the forward on the tape of x. */
     tensor operator()(const tensor &x, const site &at = site::here()) const {
-        tg_tape_set_site(x.tape(), at.file, at.line);
+        detail::at_site here(x.tape(), at);
         tensor y(tg_module_forward(*this, x.tape(), x), x.tape());
         check(tg_module_ctx(*this));
         return y;
+    }
+    /* Runs the forward on several inputs, where tensor() is one that is left out, and returns n outputs
+     * (tg_module_call). */
+    std::vector<tensor> call(int n, const tensors &in, const site &at = site::here()) const {
+        detail::at_site here(in.tape(), at);
+        std::vector<tg_tensor *> out(static_cast<std::size_t>(n));
+        tg_module_call(*this, in.tape(), in, in.size(), out.data(), n);
+        check(tg_module_ctx(*this));
+        return detail::with_tape(out, in.tape());
     }
     /* Returns all parameters, also those of the modules in this one. */
     tensors params() const {

@@ -9,6 +9,8 @@
 namespace tapegrad {
 inline namespace TAPEGRAD_KIND {
 
+class kept;
+
 /* A tensor that something else owns: a tape until its reset, a context, a module, or a `kept`. It is as small as
  * two pointers, copies freely, and converts to tg_tensor *, so that every function of the C headers takes it.
  *
@@ -19,6 +21,7 @@ class tensor {
   public:
     tensor() = default;
     tensor(tg_tensor *x, tg_tape *t) : x_(x), t_(t) {}
+    tensor(kept &&) = delete; /* it would be dropped at the end of the statement */
     operator tg_tensor *() const { return x_; }
     tg_tape *tape() const { return t_; }
     tg_ctx *ctx() const { return tg_ctx_of(x_); }
