@@ -16,7 +16,7 @@ static tg_status soft_cap(tg_tape *t, const void *params, tg_tensor *const *in, 
     return tg_ctx_status(tg_tape_ctx(t));
 }
 
-static const tg_field fields[] = {TG_ARG(soft_cap_params, cap, DOUBLE, "bound of the magnitude of the result, above 0")};
+static const tg_field fields[] = {TG_ARG(soft_cap_params, cap, DOUBLE, "bound of the result's magnitude, above 0")};
 
 extern const tg_op plugin_op;
 TG_API const tg_op plugin_op = {
