@@ -1,5 +1,6 @@
 /* The interface for C++: it computes what the C functions compute, frees what it owns, and turns errors of the library
  * into exceptions, and exceptions of callbacks into errors and back. */
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -117,6 +118,9 @@ void lists_outputs_and_options_are_those_of_c() {
     CHECK(tg::concat(parts, 1).values() == x.values());
     CHECK(transpose(reshape(x, {3, -1}), 0, 1).sizes().dim[1] == 3);
     CHECK(full(t, TG_F64, {}, 7).item() == 7);
+    std::array<double, 3> last{};
+    t.input({3}, std::array<float, 3>{1, 2, 4}).read(last);
+    CHECK(last == (std::array<double, 3>{1, 2, 4}));
     tg::tensor target = t.input({2}, std::vector<std::int64_t>{0, 0});
     auto in_c = tg_make<tg_cross_entropy_opts>();
     in_c.label_smoothing = .1;
@@ -199,8 +203,8 @@ void scopes_and_modes_end_with_their_objects() {
     CHECK(left.values()[0] == 3);
     CHECK(fails([&] { lost.values(); }, TG_ERR_DISCARDED, "scope"));
     {
-        tg::grad_mode off(t, false);
-        tg::training_mode evaluation(t, false);
+        tg::no_grad off(t);
+        tg::evaluation as_well(t);
         CHECK(!tg_is_training(t));
         CHECK(!tg_requires_grad(x * 2));
     }

@@ -35,9 +35,14 @@ using comm = owner<tg_comm, tg_comm_free>; /* comm.h has functions that make a t
 
 namespace detail {
 
-/* Returns the elements of `values`. Fails unless there are as many as s has. */
-template <class T> const T *fitting(tg_ctx *ctx, const shape &s, const std::vector<T> &values) {
-    static_assert(dtype_of<T> != TG_DTYPE_DEFAULT, "T is the type of no dtype");
+/* The dtype of the elements of a container. */
+template <class C>
+inline constexpr tg_dtype dtype_in =
+    dtype_of<std::remove_cv_t<std::remove_pointer_t<decltype(std::declval<C>().data())>>>;
+
+/* Returns the elements of a container. Fails unless there are as many as s has. */
+template <class C> auto fitting(tg_ctx *ctx, const shape &s, const C &values) {
+    static_assert(dtype_in<C> != TG_DTYPE_DEFAULT, "the elements have the type of no dtype");
     std::int64_t n = 1;
     for (std::int64_t i = 0; i < s.ndim && i < TG_MAX_DIMS; i++) n *= s.dim[i];
     if (n != static_cast<std::int64_t>(values.size()))
@@ -90,9 +95,9 @@ class context : public owner<tg_ctx, tg_ctx_free> {
     kept param(const char *name, const shape &s, double std, tg_dtype dtype = TG_DTYPE_DEFAULT) const {
         return kept(tg_param_new(*this, name, dtype, s, std));
     }
-    /* Creates a tensor of s with the elements of `values`, whose type gives the dtype. */
-    template <class T> kept from(const shape &s, const std::vector<T> &values) const {
-        return kept(tg_from_host(*this, dtype_of<T>, s, detail::fitting(*this, s, values)));
+    /* Creates a tensor of s with the elements of a std::vector, std::array or std::span, whose type gives the dtype. */
+    template <class C> kept from(const shape &s, const C &values) const {
+        return kept(tg_from_host(*this, detail::dtype_in<C>, s, detail::fitting(*this, s, values)));
     }
 };
 
@@ -126,8 +131,15 @@ template <bool (*set)(tg_tape *, bool)> class mode {
     tg_tape *t_;
     bool before_;
 };
-using grad_mode = mode<tg_tape_set_grad_mode>; /* grad_mode off(t, false) */
+using grad_mode = mode<tg_tape_set_grad_mode>;
 using training_mode = mode<tg_tape_set_training>;
+/* In these, nothing is kept for backward, and layers behave as in evaluation: no_grad off(t). */
+struct no_grad : grad_mode {
+    explicit no_grad(tg_tape *t) : grad_mode(t, false) {}
+};
+struct evaluation : training_mode {
+    explicit evaluation(tg_tape *t) : training_mode(t, false) {}
+};
 
 class tape : public owner<tg_tape, tg_tape_free> {
   public:
@@ -139,9 +151,9 @@ class tape : public owner<tg_tape, tg_tape_free> {
     /* Returns x as an operand with this tape, for ops on tensors of the context alone. Copies nothing. */
     tensor operator()(const tensor &x) const { return {x, *this}; }
     tensor operator()(kept &&) const = delete; /* it would be dropped at the end of the statement */
-    /* Creates a leaf that ends with the step, with the elements of `values`. */
-    template <class T> tensor input(const shape &s, const std::vector<T> &values) const {
-        tensor x(tg_input(*this, dtype_of<T>, s, detail::fitting(ctx(), s, values)), *this);
+    /* Creates a leaf that ends with the step, as context::from creates a tensor. */
+    template <class C> tensor input(const shape &s, const C &values) const {
+        tensor x(tg_input(*this, detail::dtype_in<C>, s, detail::fitting(ctx(), s, values)), *this);
         check(ctx());
         return x;
     }

@@ -66,7 +66,10 @@ class tensor {
         }
         check(ctx());
     }
-    /* The same with a vector, a std::array or a std::span. */
+    /* The same with a std::vector, std::array or std::span. */
+    template <class C> auto read(C &&values) const -> decltype(values.data(), void()) {
+        read(values.data(), values.size());
+    }
     template <class C> auto write(const C &values) const -> decltype(values.data(), void()) {
         write(values.data(), values.size());
     }
