@@ -297,6 +297,14 @@ void modules_take_several_inputs() {
     CHECK(net.params().size() == 1 && !fc);
 }
 
+void communicators_are_arguments_of_ops() {
+    tg::context ctx = in_f64();
+    tg::tape t(ctx);
+    tg::comm alone(tg_comm_self_new(ctx));
+    ctx.check();
+    CHECK(all_reduce(t.input({2}, doubles{1, 2}), alone).values() == (doubles{1, 2}));
+}
+
 /* A call of C after one of C++ is not said to be at the line of the latter. */
 void calls_of_c_have_their_own_places() {
     tg::context ctx = in_f64();
@@ -373,6 +381,7 @@ const test_case cases[] = {
     CASE(hooks_replace_gradients_and_throw),
     CASE(an_error_in_a_callback_comes_out_as_it_was),
     CASE(modules_take_several_inputs),
+    CASE(communicators_are_arguments_of_ops),
     CASE(calls_of_c_have_their_own_places),
     CASE(recomputed_functions_run_twice_and_end),
     CASE(a_limit_of_memory_is_an_error_like_others),
