@@ -148,6 +148,10 @@ void errors_are_thrown_once() {
     CHECK(fails([&] { a + b; }, TG_ERR_SHAPE, "test_cxx.cpp"));
     CHECK((a + a).values() == (doubles{2, 4}));
     CHECK(fails([&] { t.input({2, 2}, doubles{1}); }, TG_ERR_SHAPE, "a shape of 4 elements was given 1 values"));
+    std::int64_t half = std::int64_t{1} << 32;
+    CHECK(fails([&] { t.input({half, half}, doubles{}); }, TG_ERR_SHAPE, "input"));
+    CHECK(fails([&] { ctx.from({-1}, doubles{}); }, TG_ERR_SHAPE, "a shape of -1 elements"));
+    CHECK(fails([&] { ctx.zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}); }, TG_ERR_SHAPE, "zeros"));
     CHECK(fails([&] { a.values<float>(); }, TG_ERR_DTYPE,
                 "the tensor has dtype f64, but the program's elements have f32"));
     float one = 1;

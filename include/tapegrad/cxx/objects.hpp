@@ -43,9 +43,9 @@ inline constexpr tg_dtype dtype_in =
 /* Returns the elements of a container. Fails unless there are as many as s has. */
 template <class C> auto fitting(tg_ctx *ctx, const shape &s, const C &values) {
     static_assert(dtype_in<C> != TG_DTYPE_DEFAULT, "the elements have the type of no dtype");
-    std::int64_t n = 1;
-    for (std::int64_t i = 0; i < s.ndim && i < TG_MAX_DIMS; i++) n *= s.dim[i];
-    if (n != static_cast<std::int64_t>(values.size()))
+    std::uint64_t n = 1; /* unsigned, as it may overflow; the library refuses such a shape */
+    for (std::int64_t i = 0; i < s.ndim && i < TG_MAX_DIMS; i++) n *= static_cast<std::uint64_t>(s.dim[i]);
+    if (n != values.size())
         tg_ctx_fail(ctx, TG_ERR_SHAPE, "a shape of %lld elements was given %zu values; give one for each element",
                     static_cast<long long>(n), values.size());
     return values.data();
