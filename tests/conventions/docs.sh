@@ -29,7 +29,7 @@ rm -f "${TMPDIR:-/tmp}/readme.$$"
 [ "$(wc -l <README.md)" -le 120 ] || complain "README.md has more than 120 lines"
 
 for document in README.md CHANGELOG.md docs/*.md; do
-    for link in $(grep -o '](\([^)#]*\))' "$document" | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do
+    for link in $(sed '/^```/,/^```$/d' "$document" | grep -o '](\([^)#]*\))' | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do
         [ -e "$(dirname "$document")/$link" ] || complain "$document links to $link, which is not there"
     done
 done

@@ -2,7 +2,7 @@
 # head_comments.sh SOURCE: every C, C++ and CUDA file opens with a comment, which says what belongs in the file.
 set -eu
 cd "$1"
-find src tools include bench examples tests \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cpp' \) -print |
+find src tools include bench examples tests \( -name '*.[ch]' -o -name '*.cu' -o -name '*.[ch]pp' \) -print |
     LC_ALL=C sort | awk '
     {
         first = ""

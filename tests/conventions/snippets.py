@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """snippets.py SOURCE BUILD PAGE: what a page shows of the examples is what they contain and print.
 
-A block of C on the page must be a run of lines of the example that the page has linked to last; lines are compared
+A block of code on the page must be a run of lines of the example that the page has linked to last; lines are compared
 without their indentation, and each line `...` of the block leaves out lines of the example. A block that begins with
 "$ build/examples/..." or "$ build/tools/..." is a command and what it prints: the commands of a page run one after
 another, in an empty folder that has a copy of LICENSE. Numbers with a fraction may differ by 5 %: other instruction sets and optimizations round
@@ -69,12 +69,12 @@ example = None
 with tempfile.TemporaryDirectory() as folder:
     shutil.copy(source / 'LICENSE', folder)
     text = page.read_text()
-    for found in re.finditer(r'\(\.\./examples/([\w.]+)\)|^```(\w*)\n(.*?)^```$', text, re.M | re.S):
+    for found in re.finditer(r'\(\.\./examples/([\w./]+)\)|^```(\w*)\n(.*?)^```$', text, re.M | re.S):
         number = text.count('\n', 0, found.start()) + 1
         link, language, block = found.groups()
         if link:
             example = link
-        elif language == 'c':
+        elif language in ('c', 'cpp', 'lua', 'go'):
             check_code(example, block, number)
             checked += 1
         elif block.startswith(('$ build/examples/', '$ build/tools/')):

@@ -243,7 +243,8 @@ ncclResult_t launch_group(std::vector<Request> requests) {
 // Like the real call, it waits for kernels that have begun, and until all graphs with the communicator are destroyed.
 void finish_leaving(Call &call, Comm &c) {
     wait_until(call, c.device,
-               "an aborted communicator " + std::string(c.in_graphs() ? "is known to a graph" : "has kernels that stay"),
+               "an aborted communicator " +
+                   std::string(c.in_graphs() ? "is known to a graph" : "has kernels that stay"),
                [&] { return !c.outstanding() && !c.in_graphs(); });
 }
 
@@ -402,8 +403,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     if (c.refused(cudaErrorUnknown)) return fail(nullptr, ncclSystemError, "no unique id");
     static int made;
     long now = std::chrono::steady_clock::now().time_since_epoch().count();
-    std::string name = settings().nccl_dir + "/cuda-emulator-" + std::to_string(getpid()) + "-" + std::to_string(made++) +
-                       "-" + std::to_string(now);
+    std::string name = settings().nccl_dir + "/cuda-emulator-" + std::to_string(getpid()) + "-" +
+                       std::to_string(made++) + "-" + std::to_string(now);
     memset(id, 0, sizeof *id);
     if (name.size() >= sizeof id->internal) return fail(nullptr, ncclSystemError, "too long a name: " + name);
     memcpy(id->internal, name.c_str(), name.size());

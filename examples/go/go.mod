@@ -1,0 +1,3 @@
+module tapegrad.example/mlp
+
+go 1.18
