@@ -17,6 +17,7 @@
  * - reads of values by the host: tg_item, tg_read, tg_optim_clip;
  * - writes of values by the host: tg_write, tg_from_host;
  * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add; and tg_draws_step;
+ * - exports, and uses of imported tensors (dlpack.h);
  * - the copies of work.h: tg_upload, tg_download. Outside of the step, they may run in parallel with a replay if the
  *   step does not use their tensors.
  *

@@ -67,7 +67,8 @@ typedef struct tg_config {
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Frees a context with all its tensors and tapes. Free modules, optimizers and files first. After the call no handle of
  * the context may be used, not even to drop or free it. An object that holds such a handle must not outlive the
- * context. Does nothing if ctx is NULL.
+ * context. Only tensors that were exported by DLPack (dlpack.h) may: the memory of the context stays until they have
+ * ended. Does nothing if ctx is NULL.
  *
  * If a callback of the context is running (a hook, or a function of an op), frees nothing and fails with TG_ERR_STATE.
  * tg_tape_free fails likewise. */

@@ -47,7 +47,7 @@ TG_API tg_tape *tg_tape_of(const tg_tensor *x);
  * all pins. */
 TG_API tg_storage *tg_pin(tg_tensor *x);
 /* Removes a pin that tg_pin has returned, at the next call on the context, as tg_drop_later does. May be called from
- * any thread, such as by the deleter of DLPack. s may be NULL. */
+ * any thread. s may be NULL. */
 TG_API void tg_unpin(tg_storage *s);
 /* Says that the program has written bytes of x through a pointer. A node that saved them reports the write in backward
  * (TG_ERR_VERSION), as it does after an in-place op. On several ranks x then counts as the caller's values, as after

@@ -38,7 +38,7 @@ typedef struct tg_runtime {
     tg_status status;
     bool dead; /* creation of the context failed: its error is permanent */
     int cpu_level;    /* a tg_cpu_level_t: the instruction set of the CPU kernels */
-    int device_index; /* 2 for "cuda:2"; -1 if the config gives no number */
+    int device_index; /* number of the GPU; -1 for "cuda", until the device is open */
     int threads;
     const tg_device_ops *ops;
     void *device_state; /* what ops->open returned */

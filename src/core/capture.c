@@ -36,7 +36,10 @@ static void use_block(tg_graph *g, tg_block *b, bool written) {
 }
 
 void tg_capture_uses(tg_storage *s) {
-    if (s->block) use_block(s->ctx->capture, s->block, false);
+    if (s->block)
+        use_block(s->ctx->capture, s->block, false);
+    else if (s->data && !s->ctx->host) /* an imported tensor (dlpack.h) */
+        tg_recording_refuse(s->ctx, NULL, TG_RECORDING_OUTSIDE, NULL);
 }
 
 void tg_capture_writes(tg_storage *s) {

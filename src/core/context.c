@@ -10,6 +10,7 @@
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
+#include "core/handles.h"
 #include "base/thread_pool.h"
 #include "core/memory_report.h"
 #include "core/rng.h"
@@ -200,6 +201,7 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->run.allocator = a;
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
+    atomic_init(&ctx->users, 1);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
@@ -248,22 +250,18 @@ static void release_parts(tg_ctx *ctx) {
         if (ctx->part[i].ops && ctx->part[i].ops->release) ctx->part[i].ops->release(ctx, ctx->part[i].state);
 }
 
-void tg_ctx_free(tg_ctx *ctx) {
-    if (!ctx || ctx == &tg_dead_ctx) return;
-    const char *held = why_held(ctx);
-    if (held) {
-        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: %s", held);
-        return;
+/* Aborts the works that nobody has waited for, also those that fill a pinned storage. */
+static void end_works(tg_ctx *ctx) {
+    for (tg_work *w; (w = ctx->works);) {
+        if (w->fills) w->fills->extra->work = NULL;
+        tg_work_abandon(w);
     }
+}
+
+/* Frees what is left of a context that tg_ctx_free has ended. The last export may do this on any thread. */
+static void free_memory(tg_ctx *ctx) {
     tg_later_settle(ctx);
-    ctx->ending = true;
-    tg_graphs_free(ctx);
-    end_parts(ctx);
-    while (ctx->owned) tg_owned_free(ctx->owned);
-    tg_pool_free(ctx, ctx->run.pool);
-    tg_trace_free(ctx);
-    tg_copies_free(ctx);
-    while (ctx->works) tg_work_abandon(ctx->works); /* works that nobody has waited for */
+    while (ctx->pinned) tg_storage_unpin(ctx->pinned, ctx->pinned->pins);
     if (ctx->run.heap) tg_heap_free(ctx->run.heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->run.workspace[i].p, ctx->run.workspace[i].bytes);
     if (ctx->run.ops && ctx->run.heap) ctx->run.ops->close(ctx, ctx->run.device_state);
@@ -279,6 +277,29 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_debug_lines_close(ctx);
     tg_allocator a = ctx->run.allocator;
     a.free(a.user, ctx, sizeof *ctx);
+}
+
+void tg_ctx_leave(tg_ctx *ctx) {
+    if (atomic_fetch_sub_explicit(&ctx->users, 1, memory_order_acq_rel) == 1) free_memory(ctx);
+}
+
+void tg_ctx_free(tg_ctx *ctx) {
+    if (!ctx || ctx == &tg_dead_ctx) return;
+    const char *held = why_held(ctx);
+    if (held) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: %s", held);
+        return;
+    }
+    tg_later_settle(ctx);
+    ctx->ending = true;
+    tg_graphs_free(ctx);
+    end_parts(ctx);
+    while (ctx->owned) tg_owned_free(ctx->owned);
+    tg_pool_free(ctx, ctx->run.pool);
+    tg_trace_free(ctx);
+    tg_copies_free(ctx);
+    end_works(ctx);
+    tg_ctx_leave(ctx);
 }
 
 /* ---- Queries ---- */

@@ -76,6 +76,8 @@ struct tg_ctx {
     _Atomic(tg_later *) later;  /* what other threads have asked for (later.h) */
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
+    tg_storage_extra *pinned; /* the pinned storages */
+    atomic_int users; /* who uses the memory: the program, until tg_ctx_free, and each export (dlpack.h) */
 };
 
 /* The result of tg_ctx_new if there is no memory for a context. Nothing writes to it: tg_fail keeps the first error. */
@@ -88,6 +90,9 @@ static inline void *tg_part_of(const tg_ctx *ctx, int slot) { return ctx->part[s
 static inline void tg_later_settle(tg_ctx *ctx) {
     if (TG_UNLIKELY(atomic_load_explicit(&ctx->later, memory_order_relaxed) != NULL)) tg_later_run(ctx);
 }
+/* Ends the use of the context's memory by one of its users. The last one frees the memory and the context. From any
+ * thread. */
+void tg_ctx_leave(tg_ctx *ctx);
 static inline void tg_part_set(tg_ctx *ctx, int slot, const tg_part_ops *ops, void *state) {
     ctx->part[slot] = (tg_part){ops, state};
 }

@@ -1,6 +1,7 @@
 /* The list of what other threads ask of a context (later.h). Any thread adds entries; the context's own thread takes
  * the whole list with one exchange. */
 #include "core/context.h"
+#include "core/dlpack.h"
 #include "core/handles.h"
 
 void tg_later_ask(tg_ctx *ctx, tg_later *e) {
@@ -12,12 +13,14 @@ void tg_later_ask(tg_ctx *ctx, tg_later *e) {
 
 /* Does what an entry asks for, as often as it was asked for. */
 static void settle(tg_later *e) {
-    bool unpins = e->unpins;
+    uint8_t kind = e->kind;
     unsigned times = atomic_exchange_explicit(&e->times, 0, memory_order_acq_rel);
-    if (unpins)
+    if (kind == TG_LATER_DROP)
+        tg_handle_drop((tg_tensor *)((char *)e - offsetof(tg_tensor, later)), times);
+    else if (kind == TG_LATER_UNPIN)
         tg_storage_unpin((tg_storage_extra *)((char *)e - offsetof(tg_storage_extra, unpin)), times);
     else
-        tg_handle_drop((tg_tensor *)((char *)e - offsetof(tg_tensor, later)), times);
+        tg_export_end((tg_export *)((char *)e - offsetof(tg_export, later)));
 }
 
 void tg_later_run(tg_ctx *ctx) {

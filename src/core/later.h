@@ -7,11 +7,14 @@
 
 #include <tapegrad/types.h>
 
+/* What an entry asks for: tg_drop_later of a tensor, tg_unpin of a storage, or the end of an export (dlpack.h). */
+enum { TG_LATER_DROP, TG_LATER_UNPIN, TG_LATER_EXPORT };
+
 /* An entry of the list, part of the object that it is about. */
 typedef struct tg_later {
     struct tg_later *next;
     atomic_uint times; /* how often it was asked for since the list was last worked off; 0 if it is not in the list */
-    bool unpins;       /* tg_unpin of a storage; otherwise tg_drop_later of a tensor */
+    uint8_t kind;      /* TG_LATER_* */
 } tg_later;
 
 /* Adds one to the times of an entry, and the entry to the list of the context unless it is there. From any thread. */

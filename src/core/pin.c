@@ -14,21 +14,37 @@ static tg_storage_extra *begin(tg_tensor *x, const char *who) {
     return tg_storage_extra_of(x->storage);
 }
 
-tg_storage *tg_pin(tg_tensor *x) {
-    tg_storage_extra *e = begin(x, "tg_pin");
-    if (!e || tg_recording_refuse(x->ctx, "tg_pin", "pins memory of the step", TG_SITE) != TG_OK) return NULL;
-    e->pins++;
-    e->of = tg_storage_ref(x->storage);
-    e->unpin.unpins = true;
-    return x->storage;
+tg_status tg_storage_pin(tg_storage *s) {
+    tg_ctx *ctx = s->ctx;
+    tg_storage_extra *e = tg_storage_extra_of(s);
+    if (!e) return ctx->run.status;
+    e->of = tg_storage_ref(s);
+    e->unpin.kind = TG_LATER_UNPIN;
+    if (e->pins++) return TG_OK;
+    e->pinned_before = &ctx->pinned;
+    e->pinned_next = ctx->pinned;
+    if (e->pinned_next) e->pinned_next->pinned_before = &e->pinned_next;
+    ctx->pinned = e;
+    return TG_OK;
+}
+
+static void unlink_pinned(tg_storage_extra *e) {
+    *e->pinned_before = e->pinned_next;
+    if (e->pinned_next) e->pinned_next->pinned_before = e->pinned_before;
 }
 
 void tg_storage_unpin(tg_storage_extra *e, unsigned pins) {
     tg_storage *s = e->of;
     for (; pins && e->pins; pins--) {
-        e->pins--;
+        if (!--e->pins) unlink_pinned(e);
         tg_storage_unref(s); /* the last reference makes e free for another storage, with no pins */
     }
+}
+
+tg_storage *tg_pin(tg_tensor *x) {
+    if (!begin(x, "tg_pin")) return NULL;
+    if (tg_recording_refuse(x->ctx, "tg_pin", TG_RECORDING_PIN, TG_SITE) != TG_OK) return NULL;
+    return tg_storage_pin(x->storage) == TG_OK ? x->storage : NULL;
 }
 
 void tg_unpin(tg_storage *s) {

@@ -8,7 +8,7 @@
 /* Returns what keeps x in its dtype, with the remedy; NULL if nothing does. */
 static const char *holder_of(const tg_tensor *x) {
     const tg_ext *e = x->ext;
-    if (tg_storage_pins(x->storage)) return "its bytes are pinned; call tg_unpin first";
+    if (tg_storage_pins(x->storage)) return "its bytes are pinned or exported; call tg_unpin or the deleter first";
     if (x->uses || x->storage->saves) return "a node of a tape uses it; reset the tape first";
     if (e->held) return "an optimizer holds it; free the optimizer first, or cast before it is created";
     if (e->has_grad) return "it has a gradient; remove it with tg_zero_grad first";

@@ -262,7 +262,8 @@ static tg_status check_discard(tg_tensor *x, const char *who) {
     if (!x->storage->block)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor's memory belongs to the caller or is discarded already", who);
     if (tg_storage_pins(x->storage))
-        return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor is pinned; call tg_unpin first", who);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor is pinned or exported; call tg_unpin or the deleter first",
+                       who);
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor; discard the tensor after backward", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)

@@ -27,7 +27,9 @@ typedef struct tg_storage_extra {
     bool read_only;           /* the bytes may not be written (tg_set_read_only) */
     uint32_t pins;            /* number of calls of tg_pin whose tg_unpin has not been done */
     tg_later unpin;           /* calls of tg_unpin that are still to be done */
-    tg_storage *of;           /* the storage; valid while it is pinned */
+    /* Valid while it is pinned: the storage, and the neighbors in the context's list of what is pinned. */
+    tg_storage *of;
+    struct tg_storage_extra *pinned_next, **pinned_before;
 } tg_storage_extra;
 
 struct tg_storage {

@@ -117,6 +117,14 @@ tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
 /* Fails if tg_is_lent(x). `who` is the name of the call that would change x. */
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
+/* Fails if x is one rank's share of a sum, whose values `who` would give to the host. That is the gradient of a tensor
+ * that is REPLICATED on an axis, until tg_grads_finalize. */
+tg_status tg_refuse_partial(const tg_tensor *x, const char *who);
+/* Makes a tensor of the context on memory that the library does not own, on any device. `data`, the address of element
+ * [0, 0, ..], and the strides are as in tg_wrap. release(user) is called once when the memory is not needed any more;
+ * after an error it is not called. Returns NULL after recording the error, which begins with `who`. */
+tg_tensor *tg_owned_on(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const int64_t *strides, void *data,
+                       void (*release)(void *), void *user, const char *who);
 /* Makes a context-owned handle. Takes over the caller's reference to s, even on an error. stride NULL means row-major.
  * Returns NULL after recording the error. */
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,

@@ -17,9 +17,7 @@ static tg_status begin_access(tg_tensor *x, const char *who, bool read, const vo
     return tg_storage_need(x->storage, x);
 }
 
-/* Fails if x is one rank's share of a sum. That is the gradient of a tensor that is REPLICATED on an axis, until
- * tg_grads_finalize. */
-static tg_status check_whole(tg_tensor *x, const char *who) {
+tg_status tg_refuse_partial(const tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
                    "%s: this gradient is one rank's share of a sum; call tg_grads_finalize first, or read the share "
@@ -49,7 +47,7 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
 }
 
 double tg_item(tg_tensor *x) {
-    if (begin_access(x, "tg_item", true, TG_SITE) != TG_OK || check_whole(x, "tg_item") != TG_OK) return NAN;
+    if (begin_access(x, "tg_item", true, TG_SITE) != TG_OK || tg_refuse_partial(x, "tg_item") != TG_OK) return NAN;
     if (x->numel != 1) {
         char what[160];
         tg_describe(x, what, sizeof what);
@@ -72,7 +70,7 @@ static tg_status begin_bytes(tg_tensor *x, const void *p, size_t bytes, const ch
 
 tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
     TG_TRY(begin_bytes(x, dst, bytes, "tg_read", true, TG_SITE));
-    TG_TRY(check_whole(x, "tg_read"));
+    TG_TRY(tg_refuse_partial(x, "tg_read"));
     return transfer(x, x->dtype, dst, true);
 }
 
@@ -111,7 +109,7 @@ static tg_status begin_elements(tg_tensor *x, const void *p, int64_t n, const ch
 
 tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n) {
     TG_TRY(begin_elements(x, dst, n, "tg_read_f64", true, TG_SITE));
-    TG_TRY(check_whole(x, "tg_read_f64"));
+    TG_TRY(tg_refuse_partial(x, "tg_read_f64"));
     return transfer(x, TG_F64, dst, true);
 }
 
@@ -145,14 +143,15 @@ static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
 }
 
 tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes) {
-    if (begin_bytes(x, dst, bytes, "tg_download", true, TG_SITE) != TG_OK || check_whole(x, "tg_download") != TG_OK)
+    if (begin_bytes(x, dst, bytes, "tg_download", true, TG_SITE) != TG_OK ||
+        tg_refuse_partial(x, "tg_download") != TG_OK)
         return NULL;
     return download(x, x->dtype, dst);
 }
 
 tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n) {
     if (begin_elements(x, dst, n, "tg_download_f64", true, TG_SITE) != TG_OK ||
-        check_whole(x, "tg_download_f64") != TG_OK)
+        tg_refuse_partial(x, "tg_download_f64") != TG_OK)
         return NULL;
     return download(x, TG_F64, dst);
 }

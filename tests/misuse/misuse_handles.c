@@ -1,7 +1,8 @@
-/* How long handles and bytes last, leaves that a tape owns, the program's source, and values as text. */
+/* How long handles and bytes last, DLPack, leaves that a tape owns, the program's source, and values as text. */
 #include "misuse/misuse.h"
 
 #include <math.h>
+#include <tapegrad/dlpack.h>
 
 /* ---- Handles ---- */
 
@@ -30,6 +31,23 @@ static void bytes(misuse_world *b) {
     FAILS(tg_touch, DISCARDED, "tg_discard", tg_touch(b->gone));
     QUIET(tg_set_read_only, tg_set_read_only(NULL, true) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_set_read_only, tg_set_read_only(x, true));
+}
+
+/* ---- DLPack ---- */
+
+static void dlpack(misuse_world *b) {
+    QUIET(tg_dlpack_export, !tg_dlpack_export(NULL));
+    EACH_DEAD(x) GIVES(tg_dlpack_export, HANDLE, "the tensor", !tg_dlpack_export(x));
+    GIVES(tg_dlpack_export, DISCARDED, "tg_discard", !tg_dlpack_export(b->gone));
+    GIVES(tg_dlpack_export, STATE, "requires a gradient", !tg_dlpack_export(b->w));
+    QUIET(tg_dlpack_export_unversioned, !tg_dlpack_export_unversioned(NULL));
+    EACH_DEAD(x) GIVES(tg_dlpack_export_unversioned, HANDLE, "the tensor", !tg_dlpack_export_unversioned(x));
+    GIVES(tg_dlpack_export_unversioned, DISCARDED, "tg_discard", !tg_dlpack_export_unversioned(b->gone));
+    GIVES(tg_dlpack_export_unversioned, STATE, "requires a gradient", !tg_dlpack_export_unversioned(b->r));
+    QUIET(tg_dlpack_import, misuse_inert(tg_dlpack_import(NULL, NULL)));
+    INERT(tg_dlpack_import, ARGUMENT, "the struct is NULL", tg_dlpack_import(b->ctx, NULL));
+    QUIET(tg_dlpack_import_unversioned, misuse_inert(tg_dlpack_import_unversioned(NULL, NULL)));
+    INERT(tg_dlpack_import_unversioned, ARGUMENT, "the struct is NULL", tg_dlpack_import_unversioned(b->ctx, NULL));
 }
 
 /* ---- Leaves of a tape ---- */
@@ -79,6 +97,7 @@ static void texts(misuse_world *b) {
 void misuse_handles(misuse_world *b) {
     handles(b);
     bytes(b);
+    dlpack(b);
     leaves(b);
     texts(b);
 }

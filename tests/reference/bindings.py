@@ -70,7 +70,7 @@ class Library:
         self.kept = []
         text = re.sub(r"/\*.*?\*/", "", "".join(h.read_text() for h in HEADERS), flags=re.S)
         self.structs = _structs(text)
-        for result, name, args in re.findall(r"TG_API ((?:const )?\w+ \*?)(tg_\w+)\(([^;]*?)\)[^;]*;", text):
+        for result, name, args in re.findall(r"TG_API ((?:const |struct )?\w+ \*?)(tg_\w+)\(([^;]*?)\)[^;]*;", text):
             function = getattr(self.lib, name, None)
             if function is None:
                 continue

@@ -33,6 +33,7 @@ static tg_status choose(tg_ctx *ctx, int *device) {
 static tg_status open_device(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
     TG_TRY(choose(ctx, &c->device));
+    tg_runtime_of(ctx)->device_index = c->device;
     TG_TRY(tg_cuda_check(ctx, cudaSetDevice(c->device), "cudaSetDevice"));
     TG_TRY(
         tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
