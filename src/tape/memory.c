@@ -160,8 +160,9 @@ static inline void end_handle(tg_tensor *x, uint64_t serial) {
 }
 
 static void give_shape(tg_tape *t, const tg_tensor *x) {
+    if (!x->shape) return; /* its allocation failed */
     tg_tape_dims *d = (tg_tape_dims *)((int64_t *)x->shape - 1);
-    if (x->shape && --d->uses == 0) tg_tape_give(t, d, sizeof *d + 2 * (size_t)x->ndim * sizeof *d->dims);
+    if (--d->uses == 0) tg_tape_give(t, d, sizeof *d + 2 * (size_t)x->ndim * sizeof *d->dims);
 }
 
 static void give_slot(tg_tape *t, tg_tensor *x) {
