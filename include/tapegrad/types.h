@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define TG_VERSION_MAJOR 0
-#define TG_VERSION_MINOR 2
+#define TG_VERSION_MINOR 3
 #define TG_VERSION_PATCH 0
 #define TG_VERSION "0.3.0"
 #if defined(__GNUC__)
