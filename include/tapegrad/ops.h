@@ -201,9 +201,9 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 
 /* ---- Shape ---- */
 
-/* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, tg_pad, tg_flip,
- * tg_roll, tg_repeat, tg_tril, tg_triu and tg_diag of a vector return new memory, and tg_reshape and tg_contiguous
- * copy if they must. */
+/* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, pads, tg_flip,
+ * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu and tg_diag of a vector return new memory, and tg_reshape and
+ * tg_contiguous copy if they must. */
 
 /* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
  * view. */
@@ -233,11 +233,25 @@ TG_API tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *size
 TG_API tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out);
 /* Adds elements with this value along dim: `before` of them in front of x, and `after` of them at its end. */
 TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value);
+/* Pad the last n / 2 dims: by pad[0] and pad[1] elements before and after the last dim, pad[2] and pad[3] before and
+ * after the one before it, and so on. A negative number removes elements, and the result is a view if none are added.
+ * The new elements are `value`, or elements of x: mirrored at its first and last elements (fewer than x has along the
+ * dim), copies of these two elements, or elements from its other end (at most as many as x has). */
+TG_API tg_tensor *tg_constant_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n, double value);
+TG_API tg_tensor *tg_reflection_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
+TG_API tg_tensor *tg_replication_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
+TG_API tg_tensor *tg_circular_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
 TG_API tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims); /* reverses the order along each of dims */
 /* Moves every element by `shift` positions along dim, toward the end if shift > 0. Elements that leave one end come in
  * at the other. */
 TG_API tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim);
 TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times); /* joins `times` copies of x along dim */
+/* Moves groups of f^2 channels into places: x [.., c * f^2, h, w] -> [.., c, h * f, w * f]. Pixel (i, j) of each f x f
+ * square comes from channel i * f + j of its group. tg_pixel_unshuffle is the reverse. f is the factor. */
+TG_API tg_tensor *tg_pixel_shuffle(tg_tape *t, tg_tensor *x, int64_t factor);
+TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
+/* Reorders the channels of x [n, c, ..]: channel j of group i becomes channel j * groups + i. groups divides c. */
+TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
 /* Views the windows of `size` elements along dim that start at 0, step, 2 * step ..: [.., windows, .., size]. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
 /* Diagonal k of a matrix is the main diagonal if k is 0, lies above it if k > 0, and below it if k < 0. x of tg_tril
@@ -398,6 +412,26 @@ TG_API tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_po
 TG_API tg_tensor *tg_max_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
+/* The mean of each of size.dim[d] windows along dim 2 + d of x [n, c, ..]: [n, c, size..]. x has 1 to 3 dims after c.
+ * Window i along a dim with n elements and m windows has the elements floor(i * n / m) to ceil((i + 1) * n / m) - 1. */
+TG_API tg_tensor *tg_adaptive_avg_pool(tg_tape *t, tg_tensor *x, tg_shape size);
+
+typedef struct tg_upsample_opts {
+    size_t size;
+    /* Factors of the positions along dims 2, 3 and 4 of x, above 0. TG_AUTO means the ratio of the sizes. */
+    double scale0, scale1, scale2;
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT): the first and the last elements of the result have the positions of
+     * those of x, and the scales are not used. Otherwise elements lie in the middle of cells that fill one length. */
+    bool align_corners;
+} tg_upsample_opts;
+
+#define TG_UPSAMPLE_DEFAULTS .size = sizeof(tg_upsample_opts), .scale0 = TG_AUTO, .scale1 = TG_AUTO, .scale2 = TG_AUTO
+#define TG_UPSAMPLE(...) (&(tg_upsample_opts){TG_UPSAMPLE_DEFAULTS, __VA_ARGS__})
+
+/* Resize the 1 to 3 dims of x after c: x [n, c, ..] -> [n, c, size..]. Element i of tg_upsample_nearest is element
+ * floor(i / scale) of x along a dim. tg_upsample_linear interpolates between the two neighbors of the position. */
+TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
+TG_API tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 
 /* ---- Losses ---- */
 

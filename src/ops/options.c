@@ -53,6 +53,16 @@ static const tg_field pool_fields[] = {
 };
 const tg_struct tg_pool_opts_struct = TG_STRUCT(tg_pool_opts, POOL, pool_fields, "Options of pools.");
 
+static const tg_field upsample_fields[] = {
+    TG_FIELD(tg_upsample_opts, scale0, DOUBLE, "Factor of the positions along dim 2; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, scale1, DOUBLE, "Factor of the positions along dim 3; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, scale2, DOUBLE, "Factor of the positions along dim 4; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, align_corners, BOOL,
+             "tg_upsample_linear: the first and last elements of x and of the result have the same positions."),
+};
+const tg_struct tg_upsample_opts_struct =
+    TG_STRUCT(tg_upsample_opts, UPSAMPLE, upsample_fields, "Options of tg_upsample_nearest and tg_upsample_linear.");
+
 static const tg_field cross_entropy_fields[] = {
     TG_FIELD(tg_cross_entropy_opts, ignore_index, INT64, "Rows with this target are ignored."),
     TG_FIELD(tg_cross_entropy_opts, label_smoothing, DOUBLE, "Amount of label smoothing, in [0, 1]."),

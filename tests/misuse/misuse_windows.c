@@ -29,6 +29,16 @@ static void places(misuse_world *b, const images *m) {
     OP(tg_max_pool2d, tg_max_pool2d(t, x, 2, 2, NULL));
     OP(tg_avg_pool1d, tg_avg_pool1d(t, x, 2, NULL));
     OP(tg_avg_pool2d, tg_avg_pool2d(t, x, 2, 2, NULL));
+    OP(tg_adaptive_avg_pool, tg_adaptive_avg_pool(t, x, TG_SHAPE(2)));
+    OP(tg_upsample_nearest, tg_upsample_nearest(t, x, TG_SHAPE(2), NULL));
+    OP(tg_upsample_linear, tg_upsample_linear(t, x, TG_SHAPE(2), NULL));
+    OP(tg_constant_pad, tg_constant_pad(t, x, (const int64_t[]){1, 1}, 2, 0));
+    OP(tg_reflection_pad, tg_reflection_pad(t, x, (const int64_t[]){1, 1}, 2));
+    OP(tg_replication_pad, tg_replication_pad(t, x, (const int64_t[]){1, 1}, 2));
+    OP(tg_circular_pad, tg_circular_pad(t, x, (const int64_t[]){1, 1}, 2));
+    OP(tg_pixel_shuffle, tg_pixel_shuffle(t, x, 2));
+    OP(tg_pixel_unshuffle, tg_pixel_unshuffle(t, x, 2));
+    OP(tg_channel_shuffle, tg_channel_shuffle(t, x, 2));
     OP(tg_triangular_solve, tg_triangular_solve(t, x, b->x, NULL));
     OP(tg_triangular_solve, tg_triangular_solve(t, m->s, x, NULL));
     OP(tg_cholesky, tg_cholesky(t, x));
@@ -126,6 +136,35 @@ static void of_unused(misuse_world *b, const images *m) {
     tg_drop(taps);
 }
 
+/* Sizes that do not fit the dims of x, and pads of more elements than x has. */
+static void of_sizes(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_upsample_opts later = *TG_UPSAMPLE();
+    later.size = 4096;
+    INERT(tg_adaptive_avg_pool, SHAPE, "size has 1 number", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2)));
+    INERT(tg_adaptive_avg_pool, SHAPE, "size[1] is -1", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2, -1)));
+    INERT(tg_upsample_nearest, SHAPE, "size has 3 numbers and x 4 dims",
+          tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2, 2), NULL));
+    INERT(tg_upsample_nearest, ARGUMENT, "align_corners is set",
+          tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.align_corners = true)));
+    INERT(tg_upsample_nearest, ARGUMENT, "this library knows", tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), &later));
+    INERT(tg_upsample_linear, ARGUMENT, "scale1 is nan",
+          tg_upsample_linear(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.scale0 = 1, .scale1 = NAN)));
+    INERT(tg_upsample_linear, SHAPE, "size[0] is 0", tg_upsample_linear(t, m->x, TG_SHAPE(0, 2), NULL));
+    INERT(tg_constant_pad, SHAPE, "pad has 0 numbers", tg_constant_pad(t, m->x, NULL, 2, 0));
+    INERT(tg_constant_pad, SHAPE, "pad has 3 numbers", tg_constant_pad(t, m->x, (const int64_t[]){1, 1, 1}, 3, 0));
+    INERT(tg_constant_pad, SHAPE, "of dim 3, which has only 4",
+          tg_constant_pad(t, m->x, (const int64_t[]){-3, -2}, 2, 0));
+    INERT(tg_reflection_pad, SHAPE, "pad adds 4 elements to dim 3, which has only 4",
+          tg_reflection_pad(t, m->x, (const int64_t[]){4, 0}, 2));
+    INERT(tg_replication_pad, SHAPE, "pad has 10 numbers; it must have two for each padded dim, and x has 4 dims",
+          tg_replication_pad(t, m->x, (const int64_t[10]){1}, 10));
+    INERT(tg_circular_pad, SHAPE, "pad adds 5 elements", tg_circular_pad(t, m->x, (const int64_t[]){0, 5}, 2));
+    INERT(tg_pixel_shuffle, SHAPE, "dim 1 has 2 elements, which 4 does not divide", tg_pixel_shuffle(t, m->x, 2));
+    INERT(tg_pixel_unshuffle, ARGUMENT, "factor is -1", tg_pixel_unshuffle(t, m->x, -1));
+    INERT(tg_channel_shuffle, SHAPE, "x has 2 dims", tg_channel_shuffle(t, b->x, 2));
+}
+
 static void of_norm(misuse_world *b) {
     tg_tape *t = b->t;
     tg_tensor *g = tg_zeros(b->ctx, TG_F32, TG_SHAPE(3)), *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3));
@@ -176,6 +215,7 @@ void misuse_windows(misuse_world *b) {
     dtypes(b, &m);
     of_windows(b, &m);
     of_unused(b, &m);
+    of_sizes(b, &m);
     of_norm(b);
     of_triangles(b, &m);
     tg_drop(m.x);

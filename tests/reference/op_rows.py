@@ -313,6 +313,65 @@ def windows(o):
         row("avg_pool2d", lambda x, e=exclude: tg.avg_pool2d(x, 3, 2, tg.opts("pool", stride=(1, 2), padding=(1, 1),
                                                                            exclude_padding=e)),
             lambda x, e=exclude: F.avg_pool2d(x, (3, 2), (1, 2), (1, 1), count_include_pad=not e), [N(2, 3, 5, 6)])
+    adaptive(o)
+    resizing(o)
+    pads_and_shuffles(o)
+
+
+def adaptive(o):
+    tg, row, shape, N = o.tg, o.row, o.shape, o.N
+    for size, f, *cases in (((3,), F.adaptive_avg_pool1d, [N(2, 3, 7)], [N(2, 3, 9)], [N(1, 2, 2)]),
+                            ((1, 1), F.adaptive_avg_pool2d, [N(2, 3, 7, 7)], [N(2, 3, 1, 4)]),
+                            ((3, 5), F.adaptive_avg_pool2d, [N(2, 3, 7, 6)], [N(2, 3, 6, 10)], [N(1, 2, 2, 3)]),
+                            ((2, 3, 2), F.adaptive_avg_pool3d, [N(1, 2, 3, 7, 4)])):
+        row("adaptive_avg_pool", lambda x, s=size: tg.adaptive_avg_pool(x, shape(*s)), lambda x, s=size, f=f: f(x, s),
+            *cases)
+
+
+def resizing(o):
+    tg, row, shape, N = o.tg, o.row, o.shape, o.N
+    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+    def resize(name, size, mode, *cases, **more):
+        """A scale that is given to both is used by both, and size has what PyTorch computes from it."""
+        scale = more.get("scale")
+        ours = {key: value for key, value in more.items() if key != "scale"}
+        ours.update({f"scale{d}": s for d, s in enumerate(scale or ())})
+        theirs = {"scale_factor": scale, "recompute_scale_factor": False} if scale else {"size": size}
+        if "align_corners" in more:
+            theirs["align_corners"] = more["align_corners"]
+        row(name, lambda x: getattr(tg, name)(x, shape(*size), tg.opts("upsample", **ours)),
+            lambda x: F.interpolate(x, mode=mode, **theirs), *cases)
+
+    for size in ((7,), (8, 9), (5, 3), (12, 6), (4, 3, 5)):
+        case = [N(2, 3, *(4, 3, 2)[: len(size)])]
+        resize("upsample_nearest", size, "nearest", case)
+        for align in (False, True):
+            resize("upsample_linear", size, linear[len(size)], case, align_corners=align)
+    resize("upsample_nearest", (9, 5), "nearest", [N(2, 3, 5, 4)], scale=(1.9, 1.3))
+    resize("upsample_linear", (9, 5), "bilinear", [N(2, 3, 5, 4)], scale=(1.9, 1.3))
+    resize("upsample_linear", (32, 48), "bilinear", [N(1, 2, 16, 16)])
+
+
+def pads_and_shuffles(o):
+    tg, row, N = o.tg, o.row, o.N
+
+    def pad(name, mode, pad, *cases, **more):
+        numbers = (o.ctypes.c_int64 * len(pad))(*pad)
+        row(name, lambda x: getattr(tg, name)(x, numbers, len(pad), *more.values()),
+            lambda x: F.pad(x, pad, mode, **more), *cases)
+
+    pad("constant_pad", "constant", (1, 2, 0, 3), [N(3, 5)], [N(2, 3, 4)], value=0.5)
+    pad("constant_pad", "constant", (-1, 2, 1, -2, 0, 1), [N(2, 4, 4)], value=0.0)
+    for name, mode in (("reflection_pad", "reflect"), ("replication_pad", "replicate"), ("circular_pad", "circular")):
+        pad(name, mode, (2, 1), [N(2, 3, 5)])
+        pad(name, mode, (3, 1, 0, 2), [N(2, 3, 4, 5)])
+        pad(name, mode, (1, 0, 0, 1, 1, 1), [N(1, 2, 2, 3, 2)])
+    pad("replication_pad", "replicate", (3, 4), [N(2, 3, 2)])
+    row("pixel_shuffle", lambda x: tg.pixel_shuffle(x, 2), lambda x: F.pixel_shuffle(x, 2), [N(2, 8, 3, 4)],
+        [N(4, 2, 2)])
+    row("pixel_unshuffle", lambda x: tg.pixel_unshuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2), [N(2, 3, 4, 6)])
+    row("channel_shuffle", lambda x: tg.channel_shuffle(x, 3), lambda x: F.channel_shuffle(x, 3), [N(2, 6, 3, 2)])
 
 
 def kl_div(x, y, reduction):

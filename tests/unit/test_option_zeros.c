@@ -73,6 +73,11 @@ static bool pool(const void *o) {
     return false;
 }
 
+static bool upsample(const void *o) {
+    tg_upsample_nearest(t, tg_zeros(ctx, TG_F64, TG_SHAPE(1, 1, 3, 3)), TG_SHAPE(2, 2), o);
+    return false;
+}
+
 /* The loss of class 0, which is ignored. */
 static tg_tensor *logits(void) { return of(TG_SHAPE(1, 2), (const double[]){-1, -2}); }
 static tg_tensor *class_0(void) { return tg_zeros(ctx, TG_I64, TG_SHAPE(1)); }
@@ -393,6 +398,9 @@ static const struct {
     {"tg_conv_opts", "groups", conv, "groups is 0; it must be 1 or more"},
     {"tg_pool_opts", "stride", pool, "stride 0"},
     {"tg_pool_opts", "dilation", pool, "dilation 0"},
+    {"tg_upsample_opts", "scale0", upsample, "scale0 is 0"},
+    {"tg_upsample_opts", "scale1", upsample, "scale1 is 0"},
+    {"tg_upsample_opts", "scale2", upsample, "scale2 is 0"},
     {"tg_cross_entropy_opts", "ignore_index", cross_entropy_ignores_0, NULL},
     {"tg_loss_opts", "ignore_index", nll_ignores_0, NULL},
     {"tg_vocab_opts", "ignore_index", vocab_ignores_0, NULL},

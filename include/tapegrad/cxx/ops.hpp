@@ -275,6 +275,19 @@ inline tensor pad(const tensor &x, int dim, int64_t before, int64_t after, doubl
                   {
     return detail::call(at, tg_pad, x, dim, before, after, value);
 }
+inline tensor constant_pad(const tensor &x, const std::vector<int64_t> &pad, double value, const site &at =
+                           site::here()) {
+    return detail::call(at, tg_constant_pad, x, pad.data(), detail::size(pad), value);
+}
+inline tensor reflection_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_reflection_pad, x, pad.data(), detail::size(pad));
+}
+inline tensor replication_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_replication_pad, x, pad.data(), detail::size(pad));
+}
+inline tensor circular_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_circular_pad, x, pad.data(), detail::size(pad));
+}
 inline tensor flip(const tensor &x, const dims &dims = {}, const site &at = site::here()) {
     return detail::call(at, tg_flip, x, dims);
 }
@@ -283,6 +296,15 @@ inline tensor roll(const tensor &x, int64_t shift, int dim, const site &at = sit
 }
 inline tensor repeat(const tensor &x, int dim, int64_t times, const site &at = site::here()) {
     return detail::call(at, tg_repeat, x, dim, times);
+}
+inline tensor pixel_shuffle(const tensor &x, int64_t factor, const site &at = site::here()) {
+    return detail::call(at, tg_pixel_shuffle, x, factor);
+}
+inline tensor pixel_unshuffle(const tensor &x, int64_t factor, const site &at = site::here()) {
+    return detail::call(at, tg_pixel_unshuffle, x, factor);
+}
+inline tensor channel_shuffle(const tensor &x, int64_t groups, const site &at = site::here()) {
+    return detail::call(at, tg_channel_shuffle, x, groups);
 }
 inline tensor unfold(const tensor &x, int dim, int64_t size, int64_t step, const site &at = site::here()) {
     return detail::call(at, tg_unfold, x, dim, size, step);
@@ -393,6 +415,17 @@ inline tensor avg_pool1d(const tensor &x, int64_t k, const options<tg_pool_opts>
 inline tensor avg_pool2d(const tensor &x, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const site &at =
                          site::here()) {
     return detail::call(at, tg_avg_pool2d, x, h, w, opts);
+}
+inline tensor adaptive_avg_pool(const tensor &x, const shape &size, const site &at = site::here()) {
+    return detail::call(at, tg_adaptive_avg_pool, x, size);
+}
+inline tensor upsample_nearest(const tensor &x, const shape &size, const options<tg_upsample_opts> &opts = {}, const
+                               site &at = site::here()) {
+    return detail::call(at, tg_upsample_nearest, x, size, opts);
+}
+inline tensor upsample_linear(const tensor &x, const shape &size, const options<tg_upsample_opts> &opts = {}, const site
+                              &at = site::here()) {
+    return detail::call(at, tg_upsample_linear, x, size, opts);
 }
 inline tensor cross_entropy(const tensor &logits, const tensor &target, const options<tg_cross_entropy_opts> &opts = {},
                             const site &at = site::here()) {
