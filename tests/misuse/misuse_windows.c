@@ -15,7 +15,8 @@
     }
 
 typedef struct images {
-    tg_tensor *x, *w, *s; /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
+    tg_tensor *x, *w, *s;      /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
+    tg_tensor *line, *volume; /* f32[2, 2, 3], f32[1, 1, 2, 3, 4] */
 } images;
 
 static void places(misuse_world *b, const images *m) {
@@ -25,6 +26,19 @@ static void places(misuse_world *b, const images *m) {
     OP(tg_conv2d, tg_conv2d(t, x, m->w, NULL, NULL));
     OP(tg_conv2d, tg_conv2d(t, m->x, x, NULL, NULL));
     OPTIONAL(tg_conv2d, tg_conv2d(t, m->x, m->w, x, NULL));
+    OP(tg_conv3d, tg_conv3d(t, x, m->volume, NULL, NULL));
+    OP(tg_conv3d, tg_conv3d(t, m->volume, x, NULL, NULL));
+    OPTIONAL(tg_conv3d, tg_conv3d(t, m->volume, m->volume, x, NULL));
+    OP(tg_conv_transpose1d, tg_conv_transpose1d(t, x, b->cube, NULL, NULL));
+    OP(tg_conv_transpose1d, tg_conv_transpose1d(t, m->line, x, NULL, NULL));
+    OPTIONAL(tg_conv_transpose1d, tg_conv_transpose1d(t, m->line, m->line, x, NULL));
+    OP(tg_conv_transpose2d, tg_conv_transpose2d(t, x, m->w, NULL, NULL));
+    OP(tg_conv_transpose2d, tg_conv_transpose2d(t, m->x, x, NULL, NULL));
+    OPTIONAL(tg_conv_transpose2d, tg_conv_transpose2d(t, m->x, m->w, x, NULL));
+    OP(tg_max_pool3d, tg_max_pool3d(t, x, 1, 2, 2, NULL));
+    OP(tg_avg_pool3d, tg_avg_pool3d(t, x, 1, 2, 2, NULL));
+    OP(tg_max_pool2d_with_indices, tg_max_pool2d_with_indices(t, x, 2, 2, NULL, NULL));
+    OP(tg_max_pool3d_with_indices, tg_max_pool3d_with_indices(t, x, 1, 2, 2, NULL, NULL));
     OP(tg_max_pool1d, tg_max_pool1d(t, x, 2, NULL));
     OP(tg_max_pool2d, tg_max_pool2d(t, x, 2, 2, NULL));
     OP(tg_avg_pool1d, tg_avg_pool1d(t, x, 2, NULL));
@@ -136,6 +150,43 @@ static void of_unused(misuse_world *b, const images *m) {
     tg_drop(taps);
 }
 
+static void of_volumes(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_conv_opts conv = *TG_CONV();
+    tg_pool_opts pool = *TG_POOL();
+    conv.size = pool.size = 4096;
+    INERT(tg_conv_transpose1d, ARGUMENT, "output_padding 2; the first three",
+          tg_conv_transpose1d(t, m->line, m->line, NULL, TG_CONV(.stride = {2}, .output_padding = {2})));
+    INERT(tg_conv_transpose1d, ARGUMENT, "option output_padding[1] is set",
+          tg_conv_transpose1d(t, m->line, m->line, NULL, TG_CONV(.output_padding = {0, 1})));
+    INERT(tg_conv_transpose1d, SHAPE, "x must be [n, c, l]", tg_conv_transpose1d(t, m->x, m->line, NULL, NULL));
+    INERT(tg_conv_transpose2d, SHAPE, "the result has no elements along a dim",
+          tg_conv_transpose2d(t, m->x, m->w, NULL, TG_CONV(.padding = {3, 0})));
+    INERT(tg_conv_transpose2d, SHAPE, "b must be a vector of 2 elements", tg_conv_transpose2d(t, m->x, m->w, b->v, NULL));
+    INERT(tg_conv_transpose2d, ARGUMENT, "this library knows", tg_conv_transpose2d(t, m->x, m->w, NULL, &conv));
+    INERT(tg_conv1d, ARGUMENT, "option output_padding is set",
+          tg_conv1d(t, m->line, m->line, NULL, TG_CONV(.output_padding = {1})));
+    INERT(tg_conv2d, ARGUMENT, "option stride[2] is set",
+          tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {1, 1, 2})));
+    INERT(tg_conv3d, ARGUMENT, "option output_padding is set",
+          tg_conv3d(t, m->volume, m->volume, NULL, TG_CONV(.output_padding = {0, 0, 1})));
+    INERT(tg_conv3d, SHAPE, "x has 4 dims and w 5", tg_conv3d(t, m->x, m->volume, NULL, NULL));
+    INERT(tg_conv3d, SHAPE, "a window has 2 elements along d",
+          tg_conv3d(t, m->volume, m->volume, NULL, TG_CONV(.dilation = {2, 1, 1})));
+    INERT(tg_conv3d, ARGUMENT, "this library knows", tg_conv3d(t, m->volume, m->volume, NULL, &conv));
+    INERT(tg_max_pool3d, SHAPE, "x has 4 dims; it must be [n, c, d, h, w]", tg_max_pool3d(t, m->x, 1, 1, 1, NULL));
+    INERT(tg_max_pool3d, ARGUMENT, "option divisor is set",
+          tg_max_pool3d(t, m->volume, 1, 1, 1, TG_POOL(.divisor = 2)));
+    INERT(tg_avg_pool3d, ARGUMENT, "divisor is 0", tg_avg_pool3d(t, m->volume, 1, 1, 1, TG_POOL(.divisor = 0)));
+    INERT(tg_avg_pool3d, ARGUMENT, "this library knows", tg_avg_pool3d(t, m->volume, 1, 1, 1, &pool));
+    INERT(tg_max_pool2d_with_indices, ARGUMENT, "option stride[2] is set",
+          tg_max_pool2d_with_indices(t, m->x, 1, 1, TG_POOL(.stride = {1, 1, 2}), NULL));
+    INERT(tg_max_pool3d_with_indices, ARGUMENT, "option exclude_padding is set",
+          tg_max_pool3d_with_indices(t, m->volume, 1, 1, 1, TG_POOL(.exclude_padding = true), NULL));
+    INERT(tg_max_pool3d_with_indices, ARGUMENT, "window size is 0",
+          tg_max_pool3d_with_indices(t, m->volume, 0, 1, 1, NULL, NULL));
+}
+
 /* Sizes that do not fit the dims of x, and pads of more elements than x has. */
 static void of_sizes(misuse_world *b, const images *m) {
     tg_tape *t = b->t;
@@ -210,15 +261,19 @@ static void of_triangles(misuse_world *b, const images *m) {
 
 void misuse_windows(misuse_world *b) {
     images m = {tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 4, 4)), tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2, 2, 2)),
-                tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2))};
+                tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2)), tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2, 3)),
+                tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 2, 3, 4))};
     places(b, &m);
     dtypes(b, &m);
     of_windows(b, &m);
     of_unused(b, &m);
+    of_volumes(b, &m);
     of_sizes(b, &m);
     of_norm(b);
     of_triangles(b, &m);
     tg_drop(m.x);
     tg_drop(m.w);
     tg_drop(m.s);
+    tg_drop(m.line);
+    tg_drop(m.volume);
 }

@@ -313,9 +313,57 @@ def windows(o):
         row("avg_pool2d", lambda x, e=exclude: tg.avg_pool2d(x, 3, 2, tg.opts("pool", stride=(1, 2), padding=(1, 1),
                                                                            exclude_padding=e)),
             lambda x, e=exclude: F.avg_pool2d(x, (3, 2), (1, 2), (1, 1), count_include_pad=not e), [N(2, 3, 5, 6)])
+    transposed_and_deep(o, conv)
     adaptive(o)
     resizing(o)
     pads_and_shuffles(o)
+
+
+def transposed_and_deep(o, conv):
+    tg, row, N = o.tg, o.row, o.N
+    conv("conv_transpose1d", tg.conv_transpose1d, F.conv_transpose1d, [N(2, 3, 5), N(3, 4, 3), N(4)])
+    conv("conv_transpose1d", tg.conv_transpose1d, F.conv_transpose1d, [N(2, 4, 5), N(4, 3, 3), N(6)], stride=(3,),
+         padding=(1,), dilation=(2,), groups=2, output_padding=(2,))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 3, 4, 5), N(3, 2, 3, 2), N(2)])
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 4, 4, 3), N(4, 3, 3, 2), N(6)],
+         stride=(2, 3), padding=(1, 0), dilation=(1, 2), groups=2, output_padding=(1, 2))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(1, 16, 8, 8), N(16, 8, 4, 4), N(8)],
+         stride=(2, 2), padding=(1, 1))
+    conv("conv3d", tg.conv3d, F.conv3d, [N(2, 3, 4, 5, 3), N(4, 3, 2, 3, 2), N(4)])
+    conv("conv3d", tg.conv3d, F.conv3d, [N(1, 4, 5, 4, 6), N(4, 2, 3, 2, 2), N(4)], stride=(2, 1, 2),
+         padding=(1, 0, 2), dilation=(1, 2, 2), groups=2)
+
+    def pool(name, ours, theirs, size, case, **more):
+        names = {"stride": "stride", "padding": "padding", "dilation": "dilation", "ceil_mode": "ceil_mode",
+                 "exclude_padding": "count_include_pad", "divisor": "divisor_override"}
+        given = {names[k]: (not v if k == "exclude_padding" else v) for k, v in more.items()}
+        row(name, lambda x: ours(x, *size, tg.opts("pool", **more)),
+            lambda x: theirs(x, size, **given), case)
+
+    def both(f):
+        def run(x, *args):
+            index = o.handles(1)
+            return [f(x, *args, index), index[0]]
+        return run
+
+    def with_indices(f):
+        return lambda x, size, **more: f(x, size, return_indices=True, **more)
+
+    for more in ({}, {"stride": (1, 2, 1), "padding": (1, 0, 1)}, {"ceil_mode": True, "stride": (2, 2, 2)}):
+        pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], **more)
+        pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], exclude_padding=True,
+             **more)
+        pool("max_pool3d", tg.max_pool3d, F.max_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], **more)
+        pool("max_pool3d_with_indices", both(tg.max_pool3d_with_indices), with_indices(F.max_pool3d), (2, 3, 2),
+             [N(2, 2, 5, 4, 6)], **more)
+    pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 1, 2), [N(1, 2, 3, 4, 4)], divisor=3)
+    for more in ({"stride": (2, 1), "padding": (1, 1), "dilation": (2, 1)}, {"stride": (2, 3), "ceil_mode": True}):
+        pool("max_pool2d", tg.max_pool2d, F.max_pool2d, (3, 2), [N(2, 3, 8, 6)], **more)
+        pool("max_pool2d_with_indices", both(tg.max_pool2d_with_indices), with_indices(F.max_pool2d), (3, 2),
+             [N(2, 3, 8, 6)], **more)
+    for more in ({"ceil_mode": True}, {"ceil_mode": True, "exclude_padding": True}, {"divisor": 5}):
+        pool("avg_pool2d", tg.avg_pool2d, F.avg_pool2d, (3, 2), [N(2, 3, 7, 6)], stride=(2, 3), padding=(1, 1),
+             **more)
 
 
 def adaptive(o):

@@ -73,6 +73,11 @@ static bool pool(const void *o) {
     return false;
 }
 
+static bool mean(const void *o) {
+    tg_avg_pool2d(t, tg_zeros(ctx, TG_F64, TG_SHAPE(1, 1, 3, 3)), 2, 2, o);
+    return false;
+}
+
 static bool upsample(const void *o) {
     tg_upsample_nearest(t, tg_zeros(ctx, TG_F64, TG_SHAPE(1, 1, 3, 3)), TG_SHAPE(2, 2), o);
     return false;
@@ -398,6 +403,7 @@ static const struct {
     {"tg_conv_opts", "groups", conv, "groups is 0; it must be 1 or more"},
     {"tg_pool_opts", "stride", pool, "stride 0"},
     {"tg_pool_opts", "dilation", pool, "dilation 0"},
+    {"tg_pool_opts", "divisor", mean, "divisor is 0"},
     {"tg_upsample_opts", "scale0", upsample, "scale0 is 0"},
     {"tg_upsample_opts", "scale1", upsample, "scale1 is 0"},
     {"tg_upsample_opts", "scale2", upsample, "scale2 is 0"},
