@@ -17,8 +17,8 @@ typedef struct tg_conv_params {
 /* Records the transposed convolution of x with w, without bias: the gradient for its input of a convolution with w,
  * where x is the gradient of the result. p->result is TG_CONV_X. */
 tg_tensor *tg_conv_transposed(tg_tape *t, tg_tensor *x, tg_tensor *w, const tg_conv_params *p);
-/* The infer function of this op, whose inputs are w and y, that is x of the transposed convolution. Checks all arguments,
- * and sets the sizes of the windows and of x. */
+/* The infer function of this op, whose inputs are w and y, that is x of the transposed convolution. Checks all
+ * arguments, and sets the sizes of the windows and of x. */
 tg_status tg_conv_transposed_infer(tg_call *c);
 /* The infer function of the ops that compute x or w, whose shapes are checked. */
 tg_status tg_conv_other_infer(tg_call *c);
