@@ -28,8 +28,8 @@ extern "C" {
 /* ---- Unary ops ---- */
 
 /* The result has the shape of x. tg_neg, tg_abs, tg_square, tg_sign, tg_relu, tg_clamp and tg_add_scalar take numbers;
- * tg_cast and tg_detach take any dtype. Angles are in radians. The gradients of tg_sign, tg_floor, tg_ceil and tg_round
- * are 0. */
+ * tg_cast and tg_detach take any dtype. Angles are in radians. The gradients of tg_sign, tg_floor, tg_ceil, tg_round
+ * and tg_trunc are 0. */
 TG_API tg_tensor *tg_neg(tg_tape *t, tg_tensor *x);        /* -x */
 TG_API tg_tensor *tg_abs(tg_tape *t, tg_tensor *x);        /* |x|; the gradient at 0 is 0 */
 TG_API tg_tensor *tg_exp(tg_tape *t, tg_tensor *x);
@@ -47,18 +47,30 @@ TG_API tg_tensor *tg_tan(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_asin(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_acos(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_atan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_asinh(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_acosh(tg_tape *t, tg_tensor *x); /* NaN below 1 */
+TG_API tg_tensor *tg_atanh(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_sinh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_cosh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_log1p(tg_tape *t, tg_tensor *x); /* log(1 + x), accurate for small x */
 TG_API tg_tensor *tg_expm1(tg_tape *t, tg_tensor *x); /* e^x - 1, accurate for small x */
+TG_API tg_tensor *tg_log2(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_log10(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_exp2(tg_tape *t, tg_tensor *x); /* 2^x */
 TG_API tg_tensor *tg_sign(tg_tape *t, tg_tensor *x);  /* -1, 0 or 1 */
 TG_API tg_tensor *tg_floor(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_ceil(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_round(tg_tape *t, tg_tensor *x);     /* the nearest integer; a half rounds to the even neighbor */
+TG_API tg_tensor *tg_trunc(tg_tape *t, tg_tensor *x);     /* removes the fraction: rounds toward 0 */
 TG_API tg_tensor *tg_relu(tg_tape *t, tg_tensor *x);      /* max(x, 0); the gradient at 0 is 0 */
 TG_API tg_tensor *tg_silu(tg_tape *t, tg_tensor *x);      /* x * sigmoid(x) */
 TG_API tg_tensor *tg_gelu(tg_tape *t, tg_tensor *x);      /* x * (1 + erf(x / sqrt(2))) / 2 */
 TG_API tg_tensor *tg_gelu_tanh(tg_tape *t, tg_tensor *x); /* GPT-2's approximation of tg_gelu by tanh */
+TG_API tg_tensor *tg_mish(tg_tape *t, tg_tensor *x);        /* x * tanh(log(1 + e^x)) */
+TG_API tg_tensor *tg_log_sigmoid(tg_tape *t, tg_tensor *x); /* log(sigmoid(x)) */
+TG_API tg_tensor *tg_softsign(tg_tape *t, tg_tensor *x);    /* x / (1 + |x|) */
+TG_API tg_tensor *tg_hardsigmoid(tg_tape *t, tg_tensor *x); /* max(0, min(x + 3, 6)) / 6 */
+TG_API tg_tensor *tg_hardswish(tg_tape *t, tg_tensor *x);   /* x * max(0, min(x + 3, 6)) / 6 */
 TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope); /* x if x > 0, else slope * x */
 TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if x > 0, else alpha * (e^x - 1) */
 /* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. 20 is a common threshold. */
@@ -66,15 +78,23 @@ TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double thre
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN if x < 0 and p is not an integer */
 /* max(lo, min(x, hi)). The gradient is 1 where lo <= x <= hi, and 0 elsewhere. */
 TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi);
+/* tg_clamp for floats, whose gradient is 0 where x is lo or hi. tg_hardtanh(t, x, 0, 6) is the ReLU6 of PyTorch. */
+TG_API tg_tensor *tg_hardtanh(tg_tape *t, tg_tensor *x, double lo, double hi);
 TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b; b must be an integer if x has integers */
 TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype); /* converts to dtype; rounds to nearest even */
 TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x);               /* a view of x that passes no gradient to x */
+/* Tests: x has any dtype; the result is bool and has no gradient. */
+TG_API tg_tensor *tg_isnan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_isinf(tg_tape *t, tg_tensor *x);    /* infinity or -infinity */
+TG_API tg_tensor *tg_isfinite(tg_tape *t, tg_tensor *x); /* neither NaN nor an infinity */
+TG_API tg_tensor *tg_logical_not(tg_tape *t, tg_tensor *x); /* x == 0 */
+TG_API tg_tensor *tg_bitwise_not(tg_tape *t, tg_tensor *x); /* of integers or bools: each bit inverted */
 
 /* ---- Binary ops ---- */
 
-/* a and b broadcast. tg_add, tg_sub, tg_mul, tg_maximum and tg_minimum take numbers; the comparisons, tg_where and
- * tg_masked_fill take any dtype. */
+/* a and b broadcast. tg_add, tg_sub, tg_mul, tg_maximum, tg_minimum, tg_remainder, tg_floor_divide and tg_trunc_divide
+ * take numbers; the comparisons, the logical ops, tg_where and tg_masked_fill take any dtype. */
 TG_API tg_tensor *tg_add(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_sub(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_mul(tg_tape *t, tg_tensor *a, tg_tensor *b);
@@ -82,6 +102,12 @@ TG_API tg_tensor *tg_div(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_pow(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_atan2(tg_tape *t, tg_tensor *a, tg_tensor *b); /* the angle of the point with x = b and y = a */
 TG_API tg_tensor *tg_fmod(tg_tape *t, tg_tensor *a, tg_tensor *b);  /* a - b * trunc(a / b), which has the sign of a */
+/* tg_remainder is a - b * floor(a / b), which has the sign of b. The other two are a / b rounded down, or toward 0;
+ * their gradients are 0. Integers of a magnitude above 2^53 lose precision. Where b is 0, floats give NaN or what a / b
+ * gives; integers give 0 or an extreme of their dtype. */
+TG_API tg_tensor *tg_remainder(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_floor_divide(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_trunc_divide(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_lerp(tg_tape *t, tg_tensor *a, tg_tensor *b, tg_tensor *w); /* a + w * (b - a); w broadcasts too */
 TG_API tg_tensor *tg_lerp_scalar(tg_tape *t, tg_tensor *a, tg_tensor *b, double w); /* a + w * (b - a) */
 /* Where a and b are equal, each of them gets half the gradient. */
@@ -94,6 +120,14 @@ TG_API tg_tensor *tg_lt(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_le(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_gt(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_ge(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* Logical ops, in which every number but 0 is true: the result is bool and has no gradient. */
+TG_API tg_tensor *tg_logical_and(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_logical_or(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_logical_xor(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* Bitwise ops of integers or bools. */
+TG_API tg_tensor *tg_bitwise_and(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_bitwise_or(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_bitwise_xor(tg_tape *t, tg_tensor *a, tg_tensor *b);
 /* a where c is true, else b. c is bool; c, a and b broadcast. */
 TG_API tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b);
 /* value where mask is true, else x. mask is bool; x and mask broadcast. */

@@ -47,6 +47,24 @@ static void unary(misuse_world *b) {
     UNARY(tg_silu);
     UNARY(tg_gelu);
     UNARY(tg_gelu_tanh);
+    UNARY(tg_asinh);
+    UNARY(tg_acosh);
+    UNARY(tg_atanh);
+    UNARY(tg_log2);
+    UNARY(tg_log10);
+    UNARY(tg_exp2);
+    UNARY(tg_trunc);
+    UNARY(tg_mish);
+    UNARY(tg_log_sigmoid);
+    UNARY(tg_softsign);
+    UNARY(tg_hardsigmoid);
+    UNARY(tg_hardswish);
+    UNARY(tg_isnan);
+    UNARY(tg_isinf);
+    UNARY(tg_isfinite);
+    UNARY(tg_logical_not);
+    UNARY(tg_bitwise_not);
+    OP(tg_hardtanh, tg_hardtanh(t, x, -1, 1));
     OP(tg_leaky_relu, tg_leaky_relu(t, x, 0.1));
     OP(tg_elu, tg_elu(t, x, 1));
     OP(tg_softplus, tg_softplus(t, x, 1, 20));
@@ -74,6 +92,15 @@ static void binary(misuse_world *b) {
     BINARY(tg_le);
     BINARY(tg_gt);
     BINARY(tg_ge);
+    BINARY(tg_remainder);
+    BINARY(tg_floor_divide);
+    BINARY(tg_trunc_divide);
+    BINARY(tg_logical_and);
+    BINARY(tg_logical_or);
+    BINARY(tg_logical_xor);
+    BINARY(tg_bitwise_and);
+    BINARY(tg_bitwise_or);
+    BINARY(tg_bitwise_xor);
     BINARY(tg_mse);
     BINARY(tg_swiglu);
     BINARY(tg_matmul);
@@ -325,11 +352,14 @@ static void dtypes(misuse_world *b) {
     tg_tensor *qd = tg_zeros(b->ctx, TG_F64, TG_SHAPE(1, 1, 2, 4));
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *, tg_tensor *) = {
         tg_add, tg_sub, tg_mul, tg_div, tg_pow, tg_maximum, tg_minimum, tg_eq, tg_lt, tg_mse, tg_swiglu, tg_matmul,
-        tg_atan2, tg_fmod};
+        tg_atan2, tg_fmod, tg_remainder, tg_floor_divide, tg_trunc_divide, tg_logical_and};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         INERT(tg_add, DTYPE,
               "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)", fn[i](b->t, b->x, d));
     INERT(tg_neg, DTYPE, "input 0 is bool; it must have a float or an integer dtype", tg_neg(b->t, b->mask));
+    INERT(tg_bitwise_and, DTYPE, "input 0 is f32; it must have an integer dtype or bool",
+          tg_bitwise_and(b->t, b->x, b->x));
+    INERT(tg_bitwise_not, DTYPE, "input 0 is f32; it must have an integer dtype or bool", tg_bitwise_not(b->t, b->x));
     INERT(tg_add, DTYPE, "input 0 is bool; it must have a float or an integer dtype", tg_add(b->t, b->mask, b->mask));
     INERT(tg_where, DTYPE, "input 0 is a mask but is f32; it must be bool", tg_where(b->t, b->x, b->x, b->x));
     INERT(tg_where, DTYPE,

@@ -13,15 +13,25 @@ def fill(o):
 
     # Unary
     for name in ("neg", "abs", "exp", "square", "sin", "cos", "tanh", "sigmoid", "erf", "atan", "sinh", "cosh", "expm1",
-                 "sign", "floor", "ceil", "round"):
+                 "sign", "floor", "ceil", "round", "trunc", "asinh", "exp2"):
         row(name, getattr(tg, name), getattr(torch, name), *some)
-    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p"):
+    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p", "log2", "log10"):
         row(name, getattr(tg, name), getattr(torch, name), *positive)
-    for name in ("tan", "asin", "acos"):
+    for name in ("tan", "asin", "acos", "atanh"):
         row(name, getattr(tg, name), getattr(torch, name), *inner)
-    for name in ("relu", "silu", "gelu"):
+    row("acosh", tg.acosh, torch.acosh, [U(1.1, 9, 7)], [U(1.1, 9, 3, 5)])
+    for name in ("relu", "silu", "gelu", "mish", "softsign", "hardswish"):
         row(name, getattr(tg, name), getattr(F, name), *some)
+    # The gradient of F.hardsigmoid has the factor 1/6 in float32 only.
+    row("hardsigmoid", tg.hardsigmoid, lambda x: F.relu6(x + 3) / 6, *some)
     row("gelu_tanh", tg.gelu_tanh, lambda x: F.gelu(x, approximate="tanh"), *some)
+    for name in ("isnan", "isinf", "isfinite", "logical_not"):
+        f, g = getattr(tg, name), getattr(torch, name)
+        row(name, lambda x, f=f: f(tg.log(x)), lambda x, g=g: g(x.log()), *some)
+        row(name, lambda x, f=f: f(tg.log(tg.relu(x))), lambda x, g=g: g(x.relu().log()), *some)
+    row("log_sigmoid", tg.log_sigmoid, F.logsigmoid, *some)
+    row("hardtanh", lambda x: tg.hardtanh(x, -1, 0.5), lambda x: F.hardtanh(x, -1, 0.5), *some)
+    row("bitwise_not", tg.bitwise_not, torch.bitwise_not, [M(7)], [M(3, 5)], [I(90, 3, 5)])
     row("leaky_relu", lambda x: tg.leaky_relu(x, 0.1), lambda x: F.leaky_relu(x, 0.1), *some)
     row("elu", lambda x: tg.elu(x, 0.7), lambda x: F.elu(x, 0.7), *some)
     row("softplus", lambda x: tg.softplus(x, 2, 3), lambda x: F.softplus(x, 2, 3), *some)
@@ -38,8 +48,18 @@ def fill(o):
     apart = ([N(3, 5), U(0.5, 2, 3, 5)], [N(3, 5), U(0.5, 2, 5)], [N(2, 1, 4), U(0.5, 2, 3, 1)])
     for name in ("add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"):
         row(name, getattr(tg, name), getattr(torch, name), *pairs)
-    for name in ("div", "atan2", "fmod"):
+    for name in ("div", "atan2", "fmod", "remainder"):
         row(name, getattr(tg, name), getattr(torch, name), *apart)
+    for name, mode in (("floor_divide", "floor"), ("trunc_divide", "trunc")):
+        row(name, getattr(tg, name), lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), *apart)
+    for name in ("remainder", "floor_divide", "trunc_divide"):  # integers of both signs
+        g = torch.remainder if name == "remainder" else lambda a, b, m=name[:5]: torch.div(a, b, rounding_mode=m)
+        for least in (-9, 1):
+            row(name, lambda a, b, f=getattr(tg, name), k=least: f(tg.add_scalar(a, -40), tg.add_scalar(b, k)),
+                lambda a, b, g=g, k=least: g(a - 40, b + k), [I(90, 40, 5), I(9, 40, 1)])
+    for name in ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor"):
+        row(name, getattr(tg, name), getattr(torch, name), [M(3, 5), M(3, 5)], [M(3, 5), M(5)],
+            [I(5, 3, 5), I(5, 5)])
     row("pow", tg.pow, torch.pow, [U(0.5, 2, 3, 5), N(3, 5)], [U(0.5, 2, 3, 5), N(5)])
     row("lerp", tg.lerp, torch.lerp, [N(3, 5), N(3, 5), U(0, 1, 3, 5)], [N(3, 5), N(5), U(0, 1, 3, 1)])
     row("lerp_scalar", lambda a, b: tg.lerp_scalar(a, b, 0.3), lambda a, b: torch.lerp(a, b, 0.3), *pairs[:3])
