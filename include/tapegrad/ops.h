@@ -284,7 +284,7 @@ TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 /* ---- Indexing ---- */
 
 /* These ops take any dtype, and tg_scatter_add numbers. Indices are int64 or int32, and have no gradient. An index
- * outside [0, size of dim) fails with TG_ERR_DATA. */
+ * outside [0, size of dim), or of tg_index and tg_index_put outside [-size, size), fails with TG_ERR_DATA. */
 
 /* Reads elements of x. The result has the shape of index: for dim 0 of a matrix, result[i, j] = x[index[i, j], j].
  * index has as many dims as x. In each dim but `dim`, its size is at most that of x. */
@@ -297,6 +297,15 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
 /* The slices of x along dim at index [n]. The size of dim becomes n. */
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index);
+/* x[i, j, ..] as in NumPy: the elements of x at the positions that n tensors of indices give together. index[k] is for
+ * dim dims.dim[k], and may have negative indices, which count from the end. The indices broadcast to one shape, which
+ * takes the place of these dims in the result; if other dims lie between them, it comes first. */
+TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *const *index, int n);
+/* Copies x and writes src to the positions of tg_index, or adds it there if accumulate is true, which takes numbers. src
+ * broadcasts to the shape of tg_index. If several elements of src are written to one place, the last one in row-major
+ * order remains. */
+TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
+                               bool accumulate);
 TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* table [v, h], ids [..] -> [.., h] */
 /* The elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. Fails with
  * TG_ERR_DATA if mask is true for another number of elements than count. */

@@ -47,6 +47,8 @@
     X(bitwise_or, 2, (T)((int64_t)a | (int64_t)b))                       \
     X(bitwise_xor, 2, (T)((int64_t)a ^ (int64_t)b))                      \
     X(bitwise_not, 1, (T)~(int64_t)a)                                    \
+    X(wrap_index, 1, tg_wrap_index_of(a, p))             /* size p */    \
+    X(join_index, 2, tg_join_index_of(a, b, p))          /* size p */    \
     X(where, 3, a != 0 ? b : c)                                          \
     X(where_da, 2, a != 0 ? b : (T)0)                    /* c, g */      \
     X(where_db, 2, a != 0 ? (T)0 : b)                    /* c, g */      \
@@ -258,6 +260,20 @@ TG_SCALAR tg_min_of(T a, T b) {
 /* Returns -1, 0 or 1; 0 for NaN. */
 TG_SCALAR tg_sign_of(T x) {
     return (T)((x > 0) - (x < 0));
+}
+
+/* Returns an index into n elements that counts from the front, for one that may be negative and then counts from the
+ * end; -1 if it is out of range. */
+TG_SCALAR tg_wrap_index_of(T i, T n) {
+    T at = i < 0 ? i + n : i;
+    return ((at >= 0) & (at < n)) ? at : (T)-1;
+}
+
+/* Returns the position in row-major order of the element at [row, i] in rows of n elements; -1 if row or i is out of
+ * range. */
+TG_SCALAR tg_join_index_of(T row, T i, T n) {
+    T at = tg_wrap_index_of(i, n);
+    return ((row >= 0) & (at >= 0)) ? row * n + at : (T)-1;
 }
 
 #ifndef TG_SCALAR_INT

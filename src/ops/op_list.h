@@ -161,6 +161,8 @@ TG_OP(gather)
 TG_OP(scatter_add)
 TG_OP(scatter)
 TG_OP(index_select)
+TG_OP(index)
+TG_OP(index_put)
 TG_OP(embedding)
 TG_OP(masked_select)
 

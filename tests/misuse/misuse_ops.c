@@ -186,6 +186,11 @@ static void indexing(misuse_world *b) {
     OP(tg_scatter, tg_scatter(t, x, 0, b->ids, b->x));
     OP(tg_scatter, tg_scatter(t, b->x, 0, x, b->x));
     OP(tg_scatter, tg_scatter(t, b->x, 0, b->ids, x));
+    OP(tg_index, tg_index(t, x, TG_DIMS(0), &b->ids, 1));
+    OP(tg_index, tg_index(t, b->x, TG_DIMS(0), &x, 1));
+    OP(tg_index_put, tg_index_put(t, x, TG_DIMS(0), b->x, &b->ids, 1, true));
+    OP(tg_index_put, tg_index_put(t, b->x, TG_DIMS(0), x, &b->ids, 1, true));
+    OP(tg_index_put, tg_index_put(t, b->x, TG_DIMS(0), b->x, &x, 1, true));
     OP(tg_index_select, tg_index_select(t, x, 0, b->ids));
     OP(tg_index_select, tg_index_select(t, b->x, 0, x));
     OP(tg_masked_select, tg_masked_select(t, x, b->mask, 1));
@@ -382,6 +387,14 @@ static void dtypes(misuse_world *b) {
     INERT(tg_scatter, DTYPE,
           "input 0 is f32 and input 2 is i64; they must have one dtype (tg_cast converts)",
           tg_scatter(b->t, b->v, 0, b->ids, b->ids));
+    INERT(tg_index, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32",
+          tg_index(b->t, b->x, TG_DIMS(0), &b->v, 1));
+    INERT(tg_index, ARGUMENT, "1 index for 2 dims; they must be as many",
+          tg_index(b->t, b->x, TG_DIMS(0, 1), &b->ids, 1));
+    INERT(tg_index, ARGUMENT, "the call has -1 inputs, expected at least 2",
+          tg_index(b->t, b->x, TG_DIMS(0), NULL, 1));
+    INERT(tg_index_put, DTYPE, "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_index_put(b->t, b->x, TG_DIMS(0), d, &b->ids, 1, false));
     INERT(tg_index_select, DTYPE,
           "input 1 holds indices but is f32; it must be i64 or i32", tg_index_select(b->t, b->x, 0, b->v));
     INERT(tg_embedding, DTYPE,

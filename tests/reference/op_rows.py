@@ -176,6 +176,21 @@ def fill(o):
         [N(3, 5), I(5, 3, 4), N(3, 4)])
     row("scatter", lambda x, i, s: tg.scatter(x, 1, i, s), lambda x, i, s: x.scatter(1, i, s),
         [N(1, 5), I(1, 1, 1), N(1, 1)], [N(3, 5), I(5, 3, 1), N(3, 1)])
+    row("index", lambda x, i: tg.index(x, dims(0), handles([i]), 1), lambda x, i: x[i], [N(6, 3), I(6, 2, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(0, 1), handles([i, j]), 2), lambda x, i, j: x[i, j],
+        [N(6, 3), I(6, 4), I(3, 4)], [N(6, 3, 2), I(6, 2, 1), I(3, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(1, 2), handles([i, j]), 2), lambda x, i, j: x[:, i, j],
+        [N(2, 6, 3, 2), I(6, 4), I(3, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(2, 0), handles([j, i]), 2), lambda x, i, j: x[i, :, j],
+        [N(2, 6, 3, 2), I(2, 4), I(3, 4)])
+    row("index", lambda x, i: tg.index(x, dims(1), handles([tg.add_scalar(i, -5)]), 1), lambda x, i: x[:, i - 5],
+        [N(3, 5), I(10, 8)])
+    # PyTorch does not say which of several elements remains, so this row has one row of src for each place.
+    row("index_put", lambda x, s: tg.index_put(x, dims(0), s, handles([tg.arange(5, 0, 8, 2)]), 1, False),
+        lambda x, s: x.index_put((torch.arange(0, 8, 2),), s), [N(8, 3), N(4, 3)], [N(8), N()])
+    row("index_put", lambda x, s, i, j: tg.index_put(x, dims(0, 1), s, handles([i, j]), 2, True),
+        lambda x, s, i, j: x.index_put((i, j), s, True), [N(6, 3), N(8), I(6, 8), I(3, 8)],
+        [N(6, 3, 2), N(4, 2), I(6, 4), I(3, 4)])
     row("index_select", lambda x, i: tg.index_select(x, 1, i), lambda x, i: x.index_select(1, i), [N(3, 5), I(5, 4)])
     row("embedding", tg.embedding, lambda w, i: F.embedding(i, w), [N(6, 3), I(6, 2, 4)])
     row("masked_select", lambda x: tg.masked_select(x, tg.gt(x, tg.full(tg.tg_dtype_of(x), shape(), -9)), 15),

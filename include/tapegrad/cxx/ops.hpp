@@ -364,6 +364,13 @@ inline tensor scatter(const tensor &x, int dim, const tensor &index, const tenso
 inline tensor index_select(const tensor &x, int dim, const tensor &index, const site &at = site::here()) {
     return detail::call(at, tg_index_select, x, dim, index);
 }
+inline tensor index(const tensor &x, const dims &dims, const tensors &index, const site &at = site::here()) {
+    return detail::call(at, tg_index, x, dims, index, index.size());
+}
+inline tensor index_put(const tensor &x, const dims &dims, const tensor &src, const tensors &index, bool accumulate,
+                        const site &at = site::here()) {
+    return detail::call(at, tg_index_put, x, dims, src, index, index.size(), accumulate);
+}
 inline tensor embedding(const tensor &table, const tensor &ids, const site &at = site::here()) {
     return detail::call(at, tg_embedding, table, ids);
 }
