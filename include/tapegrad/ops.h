@@ -43,6 +43,7 @@ TG_API tg_tensor *tg_cos(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_tanh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_sigmoid(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_erf(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_erfc(tg_tape *t, tg_tensor *x); /* 1 - erf(x), accurate for large x */
 TG_API tg_tensor *tg_tan(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_asin(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_acos(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
@@ -195,6 +196,9 @@ TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg
  * k. index is that of tg_sort. */
 TG_API tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index);
 
+/* The index of tg_sort. */
+TG_API tg_tensor *tg_argsort(tg_tape *t, tg_tensor *x, int dim, bool descending);
+
 /* ---- Linear algebra ---- */
 
 /* a @ b: a [.., m, k] and b [.., k, n] -> [.., m, n]. Both have 2 or more dims, and their leading dims broadcast.
@@ -236,8 +240,8 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 /* ---- Shape ---- */
 
 /* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, tg_pad, tg_flip,
- * tg_roll, tg_repeat, tg_tril, tg_triu and tg_diag of a vector return new memory, and tg_reshape and tg_contiguous
- * copy if they must. */
+ * tg_roll, tg_repeat, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return new memory,
+ * and tg_reshape and tg_contiguous copy if they must. */
 
 /* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
  * view. */
@@ -281,6 +285,14 @@ TG_API tg_tensor *tg_triu(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 belo
 /* If x is [n]: the matrix with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its diagonal k. */
 TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 
+/* A view of diagonal k of the matrices whose rows are along dim d0 of x and whose columns are along d1. The elements of
+ * the diagonal are the last dim of the result. */
+TG_API tg_tensor *tg_diagonal(tg_tape *t, tg_tensor *x, int64_t k, int d0, int d1);
+/* Copies x, and replaces by src what tg_slice or tg_select with these arguments would return. */
+TG_API tg_tensor *tg_slice_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, int dim, int64_t start, int64_t stop,
+                                   int64_t step);
+TG_API tg_tensor *tg_select_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, int dim, int64_t index);
+
 /* ---- Indexing ---- */
 
 /* These ops take any dtype, and tg_scatter_add numbers. Indices are int64 or int32, and have no gradient. An index
@@ -301,7 +313,7 @@ TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *
  * dim dims.dim[k], and may have negative indices, which count from the end. The indices broadcast to one shape, which
  * takes the place of these dims in the result; if other dims lie between them, it comes first. */
 TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *const *index, int n);
-/* Copies x and writes src to the positions of tg_index, or adds it there if accumulate is true, which takes numbers. src
+/* Copies x and writes src to the positions of tg_index, or adds it there if accumulate is true, for numbers only. src
  * broadcasts to the shape of tg_index. If several elements of src are written to one place, the last one in row-major
  * order remains. */
 TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
@@ -310,6 +322,12 @@ TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /*
 /* The elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. Fails with
  * TG_ERR_DATA if mask is true for another number of elements than count. */
 TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
+/* Copies x, and replaces its elements where mask is true by those of src, both in row-major order. mask is bool and
+ * broadcasts to x. src may have any shape; if it has too few elements, the op fails with TG_ERR_DATA. */
+TG_API tg_tensor *tg_masked_scatter(tg_tape *t, tg_tensor *x, tg_tensor *mask, tg_tensor *src);
+/* The indices of the elements of x that are not 0, in row-major order: [count, number of dims of x], int64. Fails with
+ * TG_ERR_DATA if x has another number of such elements than count. */
+TG_API tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count);
 
 /* ---- New tensors: dtype is the result's; TG_DTYPE_DEFAULT means the context's default dtype ---- */
 

@@ -119,6 +119,8 @@
     X(sigmoid_d, 2, a * b * ((T)1 - b))                           /* g, y */      \
     X(erf, 1, TG_M(erf)(a))                                                       \
     X(erf_d, 2, a * (T)1.1283791670955126 * TG_M(exp)(-b * b))    /* g, x */      \
+    X(erfc, 1, TG_M(erfc)(a))                                                     \
+    X(erfc_d, 2, a * (T)-1.1283791670955126 * TG_M(exp)(-b * b))  /* g, x */      \
     X(silu, 1, a * TG_M(sigmoid)(a))                                              \
     X(silu_d, 2, a * tg_silu_slope(b))                            /* g, x */      \
     X(gelu_tanh, 1, tg_gelu_tanh_of(a))                                           \
@@ -233,6 +235,7 @@ TG_M_FLOATS(ceil, TG_M_X, ceilf(x), ceil(x))
 TG_M_FLOATS(rint, TG_M_X, rintf(x), rint(x))
 TG_M_FLOATS(tanh, TG_M_X, tanhf(x), tanh(x))
 TG_M_FLOATS(erf, TG_M_X, erff(x), erf(x))
+TG_M_FLOATS(erfc, TG_M_X, erfcf(x), erfc(x))
 TG_M_FLOATS(normal_cdf, TG_M_X, 0.5f * (1.0f + erff(x * 0.70710678f)), 0.5 * (1.0 + erf(x * 0.70710678118654752)))
 TG_M_FLOATS(sigmoid, TG_M_X, 1.0f / (1.0f + expf(-x)), 1.0 / (1.0 + exp(-x)))
 TG_M_FLOATS(pow, TG_M_XY, powf(x, y), pow(x, y))

@@ -272,6 +272,9 @@ static inline float tg_log10_f32(float x) {
 static inline float tg_exp2_f32(float x) {
     return exp2f(x);
 }
+static inline float tg_erfc_f32(float x) {
+    return erfcf(x);
+}
 static inline float tg_atan2_f32(float x, float y) {
     return atan2f(x, y);
 }
@@ -367,6 +370,9 @@ static inline double tg_exp2_f64(double x) {
 }
 static inline double tg_trunc_f64(double x) {
     return trunc(x);
+}
+static inline double tg_erfc_f64(double x) {
+    return erfc(x);
 }
 static inline double tg_floor_f64(double x) {
     return floor(x);

@@ -77,6 +77,8 @@ UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples,
         tg_mul(t, g, tg_mul(t, y, tg_one_minus(t, y))))
 UNARY_X(erf, "2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x", tg_infer_float, erf_d, signed_samples,
         tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), 1.1283791670955126))
+UNARY_X(erfc, "1 - erf(x)", tg_infer_float, erfc_d, signed_samples,
+        tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), -1.1283791670955126))
 UNARY_Y(tan, "tan x", tg_infer_float, tan_d, tan_samples, tg_mul(t, g, tg_add_scalar(t, tg_square(t, y), 1)))
 UNARY_X(asin, "arcsin x", tg_infer_float, asin_d, unit_samples, tg_mul(t, g, unit_slope(t, x)))
 UNARY_X(acos, "arccos x", tg_infer_float, acos_d, unit_samples, tg_neg(t, tg_mul(t, g, unit_slope(t, x))))

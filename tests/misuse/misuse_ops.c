@@ -47,6 +47,7 @@ static void unary(misuse_world *b) {
     UNARY(tg_silu);
     UNARY(tg_gelu);
     UNARY(tg_gelu_tanh);
+    UNARY(tg_erfc);
     UNARY(tg_asinh);
     UNARY(tg_acosh);
     UNARY(tg_atanh);
@@ -186,6 +187,16 @@ static void indexing(misuse_world *b) {
     OP(tg_scatter, tg_scatter(t, x, 0, b->ids, b->x));
     OP(tg_scatter, tg_scatter(t, b->x, 0, x, b->x));
     OP(tg_scatter, tg_scatter(t, b->x, 0, b->ids, x));
+    OP(tg_masked_scatter, tg_masked_scatter(t, x, b->mask, b->x));
+    OP(tg_masked_scatter, tg_masked_scatter(t, b->x, x, b->x));
+    OP(tg_masked_scatter, tg_masked_scatter(t, b->x, b->mask, x));
+    OP(tg_nonzero, tg_nonzero(t, x, 1));
+    OP(tg_argsort, tg_argsort(t, x, 0, false));
+    VIEW(tg_diagonal, tg_diagonal(t, x, 0, 0, 1));
+    OP(tg_slice_scatter, tg_slice_scatter(t, x, b->x, 0, 0, INT64_MAX, 1));
+    OP(tg_slice_scatter, tg_slice_scatter(t, b->x, x, 0, 0, INT64_MAX, 1));
+    OP(tg_select_scatter, tg_select_scatter(t, x, b->v, 0, 0));
+    OP(tg_select_scatter, tg_select_scatter(t, b->x, x, 0, 0));
     OP(tg_index, tg_index(t, x, TG_DIMS(0), &b->ids, 1));
     OP(tg_index, tg_index(t, b->x, TG_DIMS(0), &x, 1));
     OP(tg_index_put, tg_index_put(t, x, TG_DIMS(0), b->x, &b->ids, 1, true));
@@ -387,6 +398,17 @@ static void dtypes(misuse_world *b) {
     INERT(tg_scatter, DTYPE,
           "input 0 is f32 and input 2 is i64; they must have one dtype (tg_cast converts)",
           tg_scatter(b->t, b->v, 0, b->ids, b->ids));
+    INERT(tg_nonzero, SHAPE, "count is 7; it must be at most 6", tg_nonzero(b->t, b->x, 7));
+    INERT(tg_nonzero, ARGUMENT, "count is -1; it must be 0 or more", tg_nonzero(b->t, b->x, -1));
+    tg_tensor *all = tg_zeros(b->ctx, TG_BOOL, TG_SHAPE(2, 3));
+    tg_write_f64(all, (const double[]){1, 1, 1, 1, 1, 1}, 6);
+    INERT(tg_nonzero, DATA, "selects 6 elements but count is 5", tg_nonzero(b->t, b->x, 5));
+    INERT(tg_masked_scatter, DATA, "is out of range", tg_masked_scatter(b->t, b->x, all, b->v));
+    tg_drop(all);
+    INERT(tg_masked_scatter, DTYPE, "mask must be bool, and src f32, as x",
+          tg_masked_scatter(b->t, b->x, b->x, b->x));
+    INERT(tg_select_scatter, SHAPE, "dim 0 and index 2 do not select a part of x with the dims of src",
+          tg_select_scatter(b->t, b->x, b->v, 0, 2));
     INERT(tg_index, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32",
           tg_index(b->t, b->x, TG_DIMS(0), &b->v, 1));
     INERT(tg_index, ARGUMENT, "1 index for 2 dims; they must be as many",

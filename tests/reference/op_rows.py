@@ -13,7 +13,7 @@ def fill(o):
 
     # Unary
     for name in ("neg", "abs", "exp", "square", "sin", "cos", "tanh", "sigmoid", "erf", "atan", "sinh", "cosh", "expm1",
-                 "sign", "floor", "ceil", "round", "trunc", "asinh", "exp2"):
+                 "sign", "floor", "ceil", "round", "trunc", "asinh", "exp2", "erfc"):
         row(name, getattr(tg, name), getattr(torch, name), *some)
     for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p", "log2", "log10"):
         row(name, getattr(tg, name), getattr(torch, name), *positive)
@@ -144,6 +144,16 @@ def fill(o):
     row("unsqueeze", lambda x: tg.unsqueeze(x, 1), lambda x: x.unsqueeze(1), [N(3, 2)])
     row("slice", lambda x: tg.slice(x, 1, 1, 5, 2), lambda x: x[:, 1:5:2], [N(3, 6)])
     row("select", lambda x: tg.select(x, 1, -2), lambda x: x.select(1, -2), [N(3, 6)])
+    for k, d0, d1 in ((0, 0, 1), (1, 2, 0), (-1, -2, -1)):
+        row("diagonal", lambda x, k=k, a=d0, b=d1: tg.diagonal(x, k, a, b),
+            lambda x, k=k, a=d0, b=d1: torch.diagonal(x, k, a, b), [N(4, 3, 5)])
+    row("slice_scatter", lambda x, s: tg.slice_scatter(x, s, 1, 1, 5, 2), lambda x, s: x.slice_scatter(s, 1, 1, 5, 2),
+        [N(3, 6), N(3, 2)])
+    row("select_scatter", lambda x, s: tg.select_scatter(x, s, 1, -2), lambda x, s: x.select_scatter(s, 1, -2),
+        [N(3, 6), N(3)])
+    for falling in (False, True):
+        row("argsort", lambda x, d=falling: tg.argsort(x, 1, d),
+            lambda x, d=falling: x.argsort(dim=1, descending=d, stable=True), [N(3, 7)], [I(5, 3, 20)])
     row("contiguous", tg.contiguous, lambda x: x.contiguous(), *some)
     row("concat", lambda a, b: tg.concat(handles([a, b]), 2, 1), lambda a, b: torch.cat((a, b), 1), [N(3, 2), N(3, 4)])
     row("stack", lambda a, b: tg.stack(handles([a, b]), 2, 1), lambda a, b: torch.stack((a, b), 1), [N(3, 2), N(3, 2)])
@@ -176,6 +186,12 @@ def fill(o):
         [N(3, 5), I(5, 3, 4), N(3, 4)])
     row("scatter", lambda x, i, s: tg.scatter(x, 1, i, s), lambda x, i, s: x.scatter(1, i, s),
         [N(1, 5), I(1, 1, 1), N(1, 1)], [N(3, 5), I(5, 3, 1), N(3, 1)])
+    row("masked_scatter", tg.masked_scatter, torch.masked_scatter, [N(3, 5), M(3, 5), N(15)], [N(3, 5), M(5), N(4, 4)])
+    for count, size in ((6, (2, 3)), (5, (5,)), (0, (0, 3))):
+        row("nonzero", lambda x, k=count: tg.nonzero(tg.add_scalar(x, 1), k), lambda x: (x + 1).nonzero(), [I(9, *size)])
+    row("nonzero", lambda x: tg.nonzero(tg.slice(tg.one_hot(5, x, 5), 2, 1, 5, 2), 0),
+        lambda x: F.one_hot(x, 5)[..., 1::2].nonzero(), [I(1, 3, 2)])
+    row("nonzero", lambda x: tg.nonzero(tg.one_hot(5, x, 5), 6), lambda x: F.one_hot(x, 5).nonzero(), [I(5, 3, 2)])
     row("index", lambda x, i: tg.index(x, dims(0), handles([i]), 1), lambda x, i: x[i], [N(6, 3), I(6, 2, 4)])
     row("index", lambda x, i, j: tg.index(x, dims(0, 1), handles([i, j]), 2), lambda x, i, j: x[i, j],
         [N(6, 3), I(6, 4), I(3, 4)], [N(6, 3, 2), I(6, 2, 1), I(3, 4)])

@@ -26,6 +26,7 @@ inline tensor cos(const tensor &x, const site &at = site::here()) { return detai
 inline tensor tanh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_tanh, x); }
 inline tensor sigmoid(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_sigmoid, x); }
 inline tensor erf(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_erf, x); }
+inline tensor erfc(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_erfc, x); }
 inline tensor tan(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_tan, x); }
 inline tensor asin(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_asin, x); }
 inline tensor acos(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_acos, x); }
@@ -252,6 +253,9 @@ inline tensor topk(const tensor &x, int64_t k, int dim, bool largest, tensor *in
                    site::here()) {
     return detail::call(at, tg_topk, x, k, dim, largest, index);
 }
+inline tensor argsort(const tensor &x, int dim, bool descending = false, const site &at = site::here()) {
+    return detail::call(at, tg_argsort, x, dim, descending);
+}
 inline tensor matmul(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_matmul, a, b);
 }
@@ -351,6 +355,17 @@ inline tensor triu(const tensor &x, int64_t k, const site &at = site::here()) {
 inline tensor diag(const tensor &x, int64_t k, const site &at = site::here()) {
     return detail::call(at, tg_diag, x, k);
 }
+inline tensor diagonal(const tensor &x, int64_t k, int d0, int d1, const site &at = site::here()) {
+    return detail::call(at, tg_diagonal, x, k, d0, d1);
+}
+inline tensor slice_scatter(const tensor &x, const tensor &src, int dim, int64_t start, int64_t stop, int64_t step,
+                            const site &at = site::here()) {
+    return detail::call(at, tg_slice_scatter, x, src, dim, start, stop, step);
+}
+inline tensor select_scatter(const tensor &x, const tensor &src, int dim, int64_t index, const site &at = site::here())
+                             {
+    return detail::call(at, tg_select_scatter, x, src, dim, index);
+}
 inline tensor gather(const tensor &x, int dim, const tensor &index, const site &at = site::here()) {
     return detail::call(at, tg_gather, x, dim, index);
 }
@@ -376,6 +391,12 @@ inline tensor embedding(const tensor &table, const tensor &ids, const site &at =
 }
 inline tensor masked_select(const tensor &x, const tensor &mask, int64_t count, const site &at = site::here()) {
     return detail::call(at, tg_masked_select, x, mask, count);
+}
+inline tensor masked_scatter(const tensor &x, const tensor &mask, const tensor &src, const site &at = site::here()) {
+    return detail::call(at, tg_masked_scatter, x, mask, src);
+}
+inline tensor nonzero(const tensor &x, int64_t count, const site &at = site::here()) {
+    return detail::call(at, tg_nonzero, x, count);
 }
 inline tensor arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step, const site &at = site::here())
                      {
