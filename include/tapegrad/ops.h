@@ -28,8 +28,8 @@ extern "C" {
 /* ---- Unary ops ---- */
 
 /* The result has the shape of x. tg_neg, tg_abs, tg_square, tg_sign, tg_relu, tg_clamp and tg_add_scalar take numbers;
- * tg_cast and tg_detach take any dtype. Angles are in radians. The gradients of tg_sign, tg_floor, tg_ceil and tg_round
- * are 0. */
+ * tg_cast and tg_detach take any dtype. Angles are in radians. The gradients of tg_sign, tg_floor, tg_ceil, tg_round
+ * and tg_trunc are 0. */
 TG_API tg_tensor *tg_neg(tg_tape *t, tg_tensor *x);        /* -x */
 TG_API tg_tensor *tg_abs(tg_tape *t, tg_tensor *x);        /* |x|; the gradient at 0 is 0 */
 TG_API tg_tensor *tg_exp(tg_tape *t, tg_tensor *x);
@@ -43,22 +43,35 @@ TG_API tg_tensor *tg_cos(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_tanh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_sigmoid(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_erf(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_erfc(tg_tape *t, tg_tensor *x); /* 1 - erf(x), accurate for large x */
 TG_API tg_tensor *tg_tan(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_asin(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_acos(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_atan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_asinh(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_acosh(tg_tape *t, tg_tensor *x); /* NaN below 1 */
+TG_API tg_tensor *tg_atanh(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_sinh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_cosh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_log1p(tg_tape *t, tg_tensor *x); /* log(1 + x), accurate for small x */
 TG_API tg_tensor *tg_expm1(tg_tape *t, tg_tensor *x); /* e^x - 1, accurate for small x */
+TG_API tg_tensor *tg_log2(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_log10(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_exp2(tg_tape *t, tg_tensor *x); /* 2^x */
 TG_API tg_tensor *tg_sign(tg_tape *t, tg_tensor *x);  /* -1, 0 or 1 */
 TG_API tg_tensor *tg_floor(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_ceil(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_round(tg_tape *t, tg_tensor *x);     /* the nearest integer; a half rounds to the even neighbor */
+TG_API tg_tensor *tg_trunc(tg_tape *t, tg_tensor *x);     /* removes the fraction: rounds toward 0 */
 TG_API tg_tensor *tg_relu(tg_tape *t, tg_tensor *x);      /* max(x, 0); the gradient at 0 is 0 */
 TG_API tg_tensor *tg_silu(tg_tape *t, tg_tensor *x);      /* x * sigmoid(x) */
 TG_API tg_tensor *tg_gelu(tg_tape *t, tg_tensor *x);      /* x * (1 + erf(x / sqrt(2))) / 2 */
 TG_API tg_tensor *tg_gelu_tanh(tg_tape *t, tg_tensor *x); /* GPT-2's approximation of tg_gelu by tanh */
+TG_API tg_tensor *tg_mish(tg_tape *t, tg_tensor *x);        /* x * tanh(log(1 + e^x)) */
+TG_API tg_tensor *tg_log_sigmoid(tg_tape *t, tg_tensor *x); /* log(sigmoid(x)) */
+TG_API tg_tensor *tg_softsign(tg_tape *t, tg_tensor *x);    /* x / (1 + |x|) */
+TG_API tg_tensor *tg_hardsigmoid(tg_tape *t, tg_tensor *x); /* max(0, min(x + 3, 6)) / 6 */
+TG_API tg_tensor *tg_hardswish(tg_tape *t, tg_tensor *x);   /* x * max(0, min(x + 3, 6)) / 6 */
 TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope); /* x if x > 0, else slope * x */
 TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if x > 0, else alpha * (e^x - 1) */
 /* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. 20 is a common threshold. */
@@ -66,15 +79,23 @@ TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double thre
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN if x < 0 and p is not an integer */
 /* max(lo, min(x, hi)). The gradient is 1 where lo <= x <= hi, and 0 elsewhere. */
 TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi);
+/* tg_clamp for floats, whose gradient is 0 where x is lo or hi. tg_hardtanh(t, x, 0, 6) is the ReLU6 of PyTorch. */
+TG_API tg_tensor *tg_hardtanh(tg_tape *t, tg_tensor *x, double lo, double hi);
 TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b; b must be an integer if x has integers */
 TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype); /* converts to dtype; rounds to nearest even */
 TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x);               /* a view of x that passes no gradient to x */
+/* Tests: x has any dtype; the result is bool and has no gradient. */
+TG_API tg_tensor *tg_isnan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_isinf(tg_tape *t, tg_tensor *x);    /* infinity or -infinity */
+TG_API tg_tensor *tg_isfinite(tg_tape *t, tg_tensor *x); /* neither NaN nor an infinity */
+TG_API tg_tensor *tg_logical_not(tg_tape *t, tg_tensor *x); /* x == 0 */
+TG_API tg_tensor *tg_bitwise_not(tg_tape *t, tg_tensor *x); /* of integers or bools: each bit inverted */
 
 /* ---- Binary ops ---- */
 
-/* a and b broadcast. tg_add, tg_sub, tg_mul, tg_maximum and tg_minimum take numbers; the comparisons, tg_where and
- * tg_masked_fill take any dtype. */
+/* a and b broadcast. tg_add, tg_sub, tg_mul, tg_maximum, tg_minimum, tg_remainder, tg_floor_divide and tg_trunc_divide
+ * take numbers; the comparisons, the logical ops, tg_where and tg_masked_fill take any dtype. */
 TG_API tg_tensor *tg_add(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_sub(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_mul(tg_tape *t, tg_tensor *a, tg_tensor *b);
@@ -82,6 +103,12 @@ TG_API tg_tensor *tg_div(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_pow(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_atan2(tg_tape *t, tg_tensor *a, tg_tensor *b); /* the angle of the point with x = b and y = a */
 TG_API tg_tensor *tg_fmod(tg_tape *t, tg_tensor *a, tg_tensor *b);  /* a - b * trunc(a / b), which has the sign of a */
+/* tg_remainder is a - b * floor(a / b), which has the sign of b. The other two are a / b rounded down, or toward 0;
+ * their gradients are 0. Integers of a magnitude above 2^53 lose precision. Where b is 0, floats give NaN or what a / b
+ * gives; integers give 0 or an extreme of their dtype. */
+TG_API tg_tensor *tg_remainder(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_floor_divide(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_trunc_divide(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_lerp(tg_tape *t, tg_tensor *a, tg_tensor *b, tg_tensor *w); /* a + w * (b - a); w broadcasts too */
 TG_API tg_tensor *tg_lerp_scalar(tg_tape *t, tg_tensor *a, tg_tensor *b, double w); /* a + w * (b - a) */
 /* Where a and b are equal, each of them gets half the gradient. */
@@ -94,6 +121,14 @@ TG_API tg_tensor *tg_lt(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_le(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_gt(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_ge(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* Logical ops, in which every number but 0 is true: the result is bool and has no gradient. */
+TG_API tg_tensor *tg_logical_and(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_logical_or(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_logical_xor(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* Bitwise ops of integers or bools. */
+TG_API tg_tensor *tg_bitwise_and(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_bitwise_or(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_bitwise_xor(tg_tape *t, tg_tensor *a, tg_tensor *b);
 /* a where c is true, else b. c is bool; c, a and b broadcast. */
 TG_API tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b);
 /* value where mask is true, else x. mask is bool; x and mask broadcast. */
@@ -161,6 +196,9 @@ TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg
  * k. index is that of tg_sort. */
 TG_API tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index);
 
+/* The index of tg_sort. */
+TG_API tg_tensor *tg_argsort(tg_tape *t, tg_tensor *x, int dim, bool descending);
+
 /* ---- Linear algebra ---- */
 
 /* a @ b: a [.., m, k] and b [.., k, n] -> [.., m, n]. Both have 2 or more dims, and their leading dims broadcast.
@@ -205,8 +243,8 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 /* ---- Shape ---- */
 
 /* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, pads, tg_flip,
- * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu and tg_diag of a vector return new memory, and tg_reshape and
- * tg_contiguous copy if they must. */
+ * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return new
+ * memory, and tg_reshape and tg_contiguous copy if they must. */
 
 /* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
  * view. */
@@ -264,10 +302,18 @@ TG_API tg_tensor *tg_triu(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 belo
 /* If x is [n]: the matrix with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its diagonal k. */
 TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 
+/* A view of diagonal k of the matrices whose rows are along dim d0 of x and whose columns are along d1. The elements of
+ * the diagonal are the last dim of the result. */
+TG_API tg_tensor *tg_diagonal(tg_tape *t, tg_tensor *x, int64_t k, int d0, int d1);
+/* Copies x, and replaces by src what tg_slice or tg_select with these arguments would return. */
+TG_API tg_tensor *tg_slice_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, int dim, int64_t start, int64_t stop,
+                                   int64_t step);
+TG_API tg_tensor *tg_select_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, int dim, int64_t index);
+
 /* ---- Indexing ---- */
 
 /* These ops take any dtype, and tg_scatter_add numbers. Indices are int64 or int32, and have no gradient. An index
- * outside [0, size of dim) fails with TG_ERR_DATA. */
+ * outside [0, size of dim), or of tg_index and tg_index_put outside [-size, size), fails with TG_ERR_DATA. */
 
 /* Reads elements of x. The result has the shape of index: for dim 0 of a matrix, result[i, j] = x[index[i, j], j].
  * index has as many dims as x. In each dim but `dim`, its size is at most that of x. */
@@ -280,6 +326,15 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
 /* The slices of x along dim at index [n]. The size of dim becomes n. */
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index);
+/* x[i, j, ..] as in NumPy: the elements of x at the positions that n tensors of indices give together. index[k] is for
+ * dim dims.dim[k], and may have negative indices, which count from the end. The indices broadcast to one shape, which
+ * takes the place of these dims in the result; if other dims lie between them, it comes first. */
+TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *const *index, int n);
+/* Copies x and writes src to the positions of tg_index, or adds it there if accumulate is true, for numbers only. src
+ * broadcasts to the shape of tg_index. If several elements of src are written to one place, the last one in row-major
+ * order remains. */
+TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
+                               bool accumulate);
 TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* table [v, h], ids [..] -> [.., h] */
 
 typedef enum tg_bag_mode { TG_BAG_SUM, TG_BAG_MEAN, TG_BAG_MAX } tg_bag_mode;
@@ -303,6 +358,12 @@ TG_API tg_tensor *tg_embedding_bag(tg_tape *t, tg_tensor *table, tg_tensor *ids,
 /* The elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. Fails with
  * TG_ERR_DATA if mask is true for another number of elements than count. */
 TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
+/* Copies x, and replaces its elements where mask is true by those of src, both in row-major order. mask is bool and
+ * broadcasts to x. src may have any shape; if it has too few elements, the op fails with TG_ERR_DATA. */
+TG_API tg_tensor *tg_masked_scatter(tg_tape *t, tg_tensor *x, tg_tensor *mask, tg_tensor *src);
+/* The indices of the elements of x that are not 0, in row-major order: [count, number of dims of x], int64. Fails with
+ * TG_ERR_DATA if x has another number of such elements than count. */
+TG_API tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count);
 
 /* ---- New tensors: dtype is the result's; TG_DTYPE_DEFAULT means the context's default dtype ---- */
 

@@ -13,15 +13,25 @@ def fill(o):
 
     # Unary
     for name in ("neg", "abs", "exp", "square", "sin", "cos", "tanh", "sigmoid", "erf", "atan", "sinh", "cosh", "expm1",
-                 "sign", "floor", "ceil", "round"):
+                 "sign", "floor", "ceil", "round", "trunc", "asinh", "exp2", "erfc"):
         row(name, getattr(tg, name), getattr(torch, name), *some)
-    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p"):
+    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p", "log2", "log10"):
         row(name, getattr(tg, name), getattr(torch, name), *positive)
-    for name in ("tan", "asin", "acos"):
+    for name in ("tan", "asin", "acos", "atanh"):
         row(name, getattr(tg, name), getattr(torch, name), *inner)
-    for name in ("relu", "silu", "gelu"):
+    row("acosh", tg.acosh, torch.acosh, [U(1.1, 9, 7)], [U(1.1, 9, 3, 5)])
+    for name in ("relu", "silu", "gelu", "mish", "softsign", "hardswish"):
         row(name, getattr(tg, name), getattr(F, name), *some)
+    # The gradient of F.hardsigmoid has the factor 1/6 in float32 only.
+    row("hardsigmoid", tg.hardsigmoid, lambda x: F.relu6(x + 3) / 6, *some)
     row("gelu_tanh", tg.gelu_tanh, lambda x: F.gelu(x, approximate="tanh"), *some)
+    for name in ("isnan", "isinf", "isfinite", "logical_not"):
+        f, g = getattr(tg, name), getattr(torch, name)
+        row(name, lambda x, f=f: f(tg.log(x)), lambda x, g=g: g(x.log()), *some)
+        row(name, lambda x, f=f: f(tg.log(tg.relu(x))), lambda x, g=g: g(x.relu().log()), *some)
+    row("log_sigmoid", tg.log_sigmoid, F.logsigmoid, *some)
+    row("hardtanh", lambda x: tg.hardtanh(x, -1, 0.5), lambda x: F.hardtanh(x, -1, 0.5), *some)
+    row("bitwise_not", tg.bitwise_not, torch.bitwise_not, [M(7)], [M(3, 5)], [I(90, 3, 5)])
     row("leaky_relu", lambda x: tg.leaky_relu(x, 0.1), lambda x: F.leaky_relu(x, 0.1), *some)
     row("elu", lambda x: tg.elu(x, 0.7), lambda x: F.elu(x, 0.7), *some)
     row("softplus", lambda x: tg.softplus(x, 2, 3), lambda x: F.softplus(x, 2, 3), *some)
@@ -38,8 +48,18 @@ def fill(o):
     apart = ([N(3, 5), U(0.5, 2, 3, 5)], [N(3, 5), U(0.5, 2, 5)], [N(2, 1, 4), U(0.5, 2, 3, 1)])
     for name in ("add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"):
         row(name, getattr(tg, name), getattr(torch, name), *pairs)
-    for name in ("div", "atan2", "fmod"):
+    for name in ("div", "atan2", "fmod", "remainder"):
         row(name, getattr(tg, name), getattr(torch, name), *apart)
+    for name, mode in (("floor_divide", "floor"), ("trunc_divide", "trunc")):
+        row(name, getattr(tg, name), lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), *apart)
+    for name in ("remainder", "floor_divide", "trunc_divide"):  # integers of both signs
+        g = torch.remainder if name == "remainder" else lambda a, b, m=name[:5]: torch.div(a, b, rounding_mode=m)
+        for least in (-9, 1):
+            row(name, lambda a, b, f=getattr(tg, name), k=least: f(tg.add_scalar(a, -40), tg.add_scalar(b, k)),
+                lambda a, b, g=g, k=least: g(a - 40, b + k), [I(90, 40, 5), I(9, 40, 1)])
+    for name in ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor"):
+        row(name, getattr(tg, name), getattr(torch, name), [M(3, 5), M(3, 5)], [M(3, 5), M(5)],
+            [I(5, 3, 5), I(5, 5)])
     row("pow", tg.pow, torch.pow, [U(0.5, 2, 3, 5), N(3, 5)], [U(0.5, 2, 3, 5), N(5)])
     row("lerp", tg.lerp, torch.lerp, [N(3, 5), N(3, 5), U(0, 1, 3, 5)], [N(3, 5), N(5), U(0, 1, 3, 1)])
     row("lerp_scalar", lambda a, b: tg.lerp_scalar(a, b, 0.3), lambda a, b: torch.lerp(a, b, 0.3), *pairs[:3])
@@ -124,6 +144,16 @@ def fill(o):
     row("unsqueeze", lambda x: tg.unsqueeze(x, 1), lambda x: x.unsqueeze(1), [N(3, 2)])
     row("slice", lambda x: tg.slice(x, 1, 1, 5, 2), lambda x: x[:, 1:5:2], [N(3, 6)])
     row("select", lambda x: tg.select(x, 1, -2), lambda x: x.select(1, -2), [N(3, 6)])
+    for k, d0, d1 in ((0, 0, 1), (1, 2, 0), (-1, -2, -1)):
+        row("diagonal", lambda x, k=k, a=d0, b=d1: tg.diagonal(x, k, a, b),
+            lambda x, k=k, a=d0, b=d1: torch.diagonal(x, k, a, b), [N(4, 3, 5)])
+    row("slice_scatter", lambda x, s: tg.slice_scatter(x, s, 1, 1, 5, 2), lambda x, s: x.slice_scatter(s, 1, 1, 5, 2),
+        [N(3, 6), N(3, 2)])
+    row("select_scatter", lambda x, s: tg.select_scatter(x, s, 1, -2), lambda x, s: x.select_scatter(s, 1, -2),
+        [N(3, 6), N(3)])
+    for falling in (False, True):
+        row("argsort", lambda x, d=falling: tg.argsort(x, 1, d),
+            lambda x, d=falling: x.argsort(dim=1, descending=d, stable=True), [N(3, 7)], [I(5, 3, 20)])
     row("contiguous", tg.contiguous, lambda x: x.contiguous(), *some)
     row("concat", lambda a, b: tg.concat(handles([a, b]), 2, 1), lambda a, b: torch.cat((a, b), 1), [N(3, 2), N(3, 4)])
     row("stack", lambda a, b: tg.stack(handles([a, b]), 2, 1), lambda a, b: torch.stack((a, b), 1), [N(3, 2), N(3, 2)])
@@ -156,6 +186,27 @@ def fill(o):
         [N(3, 5), I(5, 3, 4), N(3, 4)])
     row("scatter", lambda x, i, s: tg.scatter(x, 1, i, s), lambda x, i, s: x.scatter(1, i, s),
         [N(1, 5), I(1, 1, 1), N(1, 1)], [N(3, 5), I(5, 3, 1), N(3, 1)])
+    row("masked_scatter", tg.masked_scatter, torch.masked_scatter, [N(3, 5), M(3, 5), N(15)], [N(3, 5), M(5), N(4, 4)])
+    for count, size in ((6, (2, 3)), (5, (5,)), (0, (0, 3))):
+        row("nonzero", lambda x, k=count: tg.nonzero(tg.add_scalar(x, 1), k), lambda x: (x + 1).nonzero(), [I(9, *size)])
+    row("nonzero", lambda x: tg.nonzero(tg.slice(tg.one_hot(5, x, 5), 2, 1, 5, 2), 0),
+        lambda x: F.one_hot(x, 5)[..., 1::2].nonzero(), [I(1, 3, 2)])
+    row("nonzero", lambda x: tg.nonzero(tg.one_hot(5, x, 5), 6), lambda x: F.one_hot(x, 5).nonzero(), [I(5, 3, 2)])
+    row("index", lambda x, i: tg.index(x, dims(0), handles([i]), 1), lambda x, i: x[i], [N(6, 3), I(6, 2, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(0, 1), handles([i, j]), 2), lambda x, i, j: x[i, j],
+        [N(6, 3), I(6, 4), I(3, 4)], [N(6, 3, 2), I(6, 2, 1), I(3, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(1, 2), handles([i, j]), 2), lambda x, i, j: x[:, i, j],
+        [N(2, 6, 3, 2), I(6, 4), I(3, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(2, 0), handles([j, i]), 2), lambda x, i, j: x[i, :, j],
+        [N(2, 6, 3, 2), I(2, 4), I(3, 4)])
+    row("index", lambda x, i: tg.index(x, dims(1), handles([tg.add_scalar(i, -5)]), 1), lambda x, i: x[:, i - 5],
+        [N(3, 5), I(10, 8)])
+    # PyTorch does not say which of several elements remains, so this row has one row of src for each place.
+    row("index_put", lambda x, s: tg.index_put(x, dims(0), s, handles([tg.arange(5, 0, 8, 2)]), 1, False),
+        lambda x, s: x.index_put((torch.arange(0, 8, 2),), s), [N(8, 3), N(4, 3)], [N(8), N()])
+    row("index_put", lambda x, s, i, j: tg.index_put(x, dims(0, 1), s, handles([i, j]), 2, True),
+        lambda x, s, i, j: x.index_put((i, j), s, True), [N(6, 3), N(8), I(6, 8), I(3, 8)],
+        [N(6, 3, 2), N(4, 2), I(6, 4), I(3, 4)])
     row("index_select", lambda x, i: tg.index_select(x, 1, i), lambda x, i: x.index_select(1, i), [N(3, 5), I(5, 4)])
     row("embedding", tg.embedding, lambda w, i: F.embedding(i, w), [N(6, 3), I(6, 2, 4)])
     row("masked_select", lambda x: tg.masked_select(x, tg.gt(x, tg.full(tg.tg_dtype_of(x), shape(), -9)), 15),
