@@ -318,7 +318,7 @@ static tg_status check_composed(tg_call *c) {
     return TG_OK;
 }
 
-/* Runs an op that only records others. */
+/* Runs an op that only records others. If it fails, nothing that it has recorded is left. */
 static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, const void *params,
                                                    tg_tensor *const *in, int n_in, tg_tensor **out, const void *site) {
     tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .n_in = n_in, .input = in};
@@ -326,8 +326,14 @@ static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, 
     if (op->params_size && !params)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: params are NULL, expected %s", op->name,
                        tg_count((int64_t)op->params_size, "byte").text);
+    const uint64_t serial = t->ctx->serial, drawn = t->ctx->keys.counter;
+    const tg_rng rng = t->ctx->rng;
+    const tg_node *last = t->last;
     tg_status s = op->compose(t, params, in, out, site);
     if (s == TG_OK) return s;
+    t->ctx->rng = rng;
+    t->ctx->keys.counter = drawn;
+    tg_tape_undo(t, serial, last);
     tg_fail(t->ctx, s, "compose failed with %s", tg_status_name(s)); /* if none of its ops has failed */
     return tg_fail_note(t->ctx, ", recorded by %s", op->name);
 }

@@ -313,9 +313,59 @@ def windows(o):
         row("avg_pool2d", lambda x, e=exclude: tg.avg_pool2d(x, 3, 2, tg.opts("pool", stride=(1, 2), padding=(1, 1),
                                                                            exclude_padding=e)),
             lambda x, e=exclude: F.avg_pool2d(x, (3, 2), (1, 2), (1, 1), count_include_pad=not e), [N(2, 3, 5, 6)])
+    transposed_and_deep(o, conv)
     adaptive(o)
+    columns(o)
+    places_and_distances(o)
     resizing(o)
     pads_and_shuffles(o)
+
+
+def transposed_and_deep(o, conv):
+    tg, row, N = o.tg, o.row, o.N
+    conv("conv_transpose1d", tg.conv_transpose1d, F.conv_transpose1d, [N(2, 3, 5), N(3, 4, 3), N(4)])
+    conv("conv_transpose1d", tg.conv_transpose1d, F.conv_transpose1d, [N(2, 4, 5), N(4, 3, 3), N(6)], stride=(3,),
+         padding=(1,), dilation=(2,), groups=2, output_padding=(2,))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 3, 4, 5), N(3, 2, 3, 2), N(2)])
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 4, 4, 3), N(4, 3, 3, 2), N(6)],
+         stride=(2, 3), padding=(1, 0), dilation=(1, 2), groups=2, output_padding=(1, 2))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(1, 16, 8, 8), N(16, 8, 4, 4), N(8)],
+         stride=(2, 2), padding=(1, 1))
+    conv("conv3d", tg.conv3d, F.conv3d, [N(2, 3, 4, 5, 3), N(4, 3, 2, 3, 2), N(4)])
+    conv("conv3d", tg.conv3d, F.conv3d, [N(1, 4, 5, 4, 6), N(4, 2, 3, 2, 2), N(4)], stride=(2, 1, 2),
+         padding=(1, 0, 2), dilation=(1, 2, 2), groups=2)
+
+    def pool(name, ours, theirs, size, case, **more):
+        names = {"stride": "stride", "padding": "padding", "dilation": "dilation", "ceil_mode": "ceil_mode",
+                 "exclude_padding": "count_include_pad", "divisor": "divisor_override"}
+        given = {names[k]: (not v if k == "exclude_padding" else v) for k, v in more.items()}
+        row(name, lambda x: ours(x, *size, tg.opts("pool", **more)),
+            lambda x: theirs(x, size, **given), case)
+
+    def both(f):
+        def run(x, *args):
+            index = o.handles(1)
+            return [f(x, *args, index), index[0]]
+        return run
+
+    def with_indices(f):
+        return lambda x, size, **more: f(x, size, return_indices=True, **more)
+
+    for more in ({}, {"stride": (1, 2, 1), "padding": (1, 0, 1)}, {"ceil_mode": True, "stride": (2, 2, 2)}):
+        pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], **more)
+        pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], exclude_padding=True,
+             **more)
+        pool("max_pool3d", tg.max_pool3d, F.max_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], **more)
+        pool("max_pool3d_with_indices", both(tg.max_pool3d_with_indices), with_indices(F.max_pool3d), (2, 3, 2),
+             [N(2, 2, 5, 4, 6)], **more)
+    pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 1, 2), [N(1, 2, 3, 4, 4)], divisor=3)
+    for more in ({"stride": (2, 1), "padding": (1, 1), "dilation": (2, 1)}, {"stride": (2, 3), "ceil_mode": True}):
+        pool("max_pool2d", tg.max_pool2d, F.max_pool2d, (3, 2), [N(2, 3, 8, 6)], **more)
+        pool("max_pool2d_with_indices", both(tg.max_pool2d_with_indices), with_indices(F.max_pool2d), (3, 2),
+             [N(2, 3, 8, 6)], **more)
+    for more in ({"ceil_mode": True}, {"ceil_mode": True, "exclude_padding": True}, {"divisor": 5}):
+        pool("avg_pool2d", tg.avg_pool2d, F.avg_pool2d, (3, 2), [N(2, 3, 7, 6)], stride=(2, 3), padding=(1, 1),
+             **more)
 
 
 def adaptive(o):
@@ -326,6 +376,68 @@ def adaptive(o):
                             ((2, 3, 2), F.adaptive_avg_pool3d, [N(1, 2, 3, 7, 4)])):
         row("adaptive_avg_pool", lambda x, s=size: tg.adaptive_avg_pool(x, shape(*s)), lambda x, s=size, f=f: f(x, s),
             *cases)
+
+
+    def adaptive_max(x, size):
+        index = o.handles(1)
+        return [tg.adaptive_max_pool(x, shape(*size), index), index[0]]
+
+    for size, f, *cases in (((3,), F.adaptive_max_pool1d, [N(2, 3, 7)]),
+                            ((3, 5), F.adaptive_max_pool2d, [N(2, 3, 7, 6)], [N(1, 2, 2, 3)]),
+                            ((2, 3, 2), F.adaptive_max_pool3d, [N(1, 2, 3, 7, 4)])):
+        row("adaptive_max_pool", lambda x, s=size: adaptive_max(x, s),
+            lambda x, s=size, f=f: f(x, s, return_indices=True), *cases)
+
+
+def columns(o):
+    tg, row, shape, N = o.tg, o.row, o.shape, o.N
+    for kernel, image, channels, more in (((2, 3), (4, 5), 3, {}),
+                                          ((3, 2), (7, 6), 2,
+                                           {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 1)})):
+        opts = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), **more}
+        places = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+                  for n, k, s, p, d in zip(image, kernel, opts["stride"], opts["padding"], opts["dilation"])]
+        row("im2col", lambda x, k=kernel, m=more: tg.im2col(x, *k, tg.opts("conv", **m)),
+            lambda x, k=kernel, m=more: F.unfold(x, k, **m), [N(2, channels, *image)])
+        row("col2im", lambda x, i=image, k=kernel, m=more: tg.col2im(x, shape(*i), *k, tg.opts("conv", **m)),
+            lambda x, i=image, k=kernel, m=more: F.fold(x, i, k, **m),
+            [N(2, channels * kernel[0] * kernel[1], places[0] * places[1])])
+
+
+def places_and_distances(o):
+    tg, row, N, U, I = o.tg, o.row, o.N, o.U, o.I
+    paddings, modes = ("zeros", "border", "reflection"), ("bilinear", "nearest")
+    for align in (False, True):
+        for k, padding in enumerate(paddings):
+            for m, mode in enumerate(modes):
+                row("grid_sampler_2d",
+                    lambda x, g, opts={"mode": m, "padding": k, "align_corners": align}: tg.grid_sampler_2d(
+                        x, g, tg.opts("grid", **opts)),
+                    lambda x, g, opts=(mode, padding, align): F.grid_sample(x, g, *opts),
+                    [N(2, 3, 4, 5), U(-2, 2, 2, 3, 4, 2, frozen=m > 0)])
+    for p in (0.5, 1.0, 2.0, 3.5, float("inf")):
+        row("cdist", lambda a, b, p=p: tg.cdist(a, b, p), lambda a, b, p=p: torch.cdist(a, b, p), [N(3, 4), N(5, 4)],
+            [N(2, 3, 4), N(2, 5, 4)])
+    for size in (1, 4, 5):
+        row("local_response_norm", lambda x, s=size: tg.local_response_norm(x, s, 0.5, 0.75, 1.5),
+            lambda x, s=size: F.local_response_norm(x, s, 0.5, 0.75, 1.5), [N(2, 6, 3)], [N(2, 6, 3, 2)])
+    row("instance_norm", lambda x, w, b: tg.instance_norm(x, w, b, 1e-5),
+        lambda x, w, b: F.instance_norm(x, weight=w, bias=b), [N(2, 3, 7), N(3), N(3)], [N(2, 3, 4, 5), N(3), N(3)])
+    for k, mode in enumerate(("sum", "mean", "max")):
+        row("embedding_bag", lambda w, i, k=k: tg.embedding_bag(w, i, None, None, tg.opts("bag", mode=k)),
+            lambda w, i, m=mode: F.embedding_bag(i, w, mode=m), [N(6, 3), I(6, 4, 5)])
+        row("embedding_bag",
+            lambda w, i, k=k: tg.embedding_bag(w, i, None, None, tg.opts("bag", mode=k, ignore_index=1)),
+            lambda w, i, m=mode: F.embedding_bag(i, w, mode=m, padding_idx=1), [N(6, 3), I(3, 9, 2)])
+    offsets = torch.tensor((0, 3, 6, 9))
+    for k, mode in enumerate(("sum", "mean")):
+        for last in (False, True):
+            row("embedding_bag", lambda w, i, k=k, e=last: tg.embedding_bag(
+                    w, i, tg.arange(5, 0, 12, 3), None, tg.opts("bag", mode=k, include_last_offset=e)),
+                lambda w, i, m=mode, e=last: F.embedding_bag(i, w, offsets, mode=m, include_last_offset=e),
+                [N(6, 3), I(6, 9)])
+    row("embedding_bag", lambda w, i, s: tg.embedding_bag(w, i, tg.arange(5, 0, 12, 3), s, tg.opts("bag", mode=0)),
+        lambda w, i, s: F.embedding_bag(i, w, offsets, mode="sum", per_sample_weights=s), [N(6, 3), I(6, 11), N(11)])
 
 
 def resizing(o):
