@@ -469,7 +469,7 @@ typedef struct tg_conv_opts {
     int64_t padding[3];  /* number of zeros that are added at each end */
     int64_t dilation[3]; /* distance between the elements of a window, 1 or more; {1, 1, 1} by default */
     int64_t groups; /* number of groups of adjacent channels that are convolved separately, 1 or more; 1 by default */
-    int64_t output_padding[3]; /* tg_conv_transpose only: elements more at the end of the result, below the stride */
+    int64_t output_padding[3]; /* tg_conv_transpose: elements more at the end, below the stride or dilation */
 } tg_conv_opts;
 
 #define TG_CONV_DEFAULTS .size = sizeof(tg_conv_opts), .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1

@@ -12,7 +12,7 @@ static tg_status transposed_size(tg_call *c, int d, int64_t n) {
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "window size is %lld, stride %lld, dilation %lld, padding %lld and "
                             "output_padding %lld; the first three must be 1 or more, padding 0 or more, and "
-                            "output_padding 0 or more and less than the stride",
+                            "output_padding 0 or more and less than the stride or the dilation",
                             (long long)p->w.size[d], (long long)step, (long long)apart, (long long)pad,
                             (long long)p->more[d]);
     if (n < 1 || __builtin_mul_overflow(n - 1, step, &size) ||
@@ -49,9 +49,35 @@ tg_status tg_conv_transposed_infer(tg_call *c) {
     return tg_conv_other_infer(c);
 }
 
+/* Returns whether output_padding is valid, but as large as the stride along a dim, which is then dilated. */
+static bool passes_stride(const tg_conv_params *p) {
+    bool passes = false;
+    for (int d = 0; d < 2; d++) {
+        if (p->more[d] < 0 || p->w.pad[d] < 0 || (p->more[d] >= p->w.step[d] && p->more[d] >= p->w.apart[d]))
+            return false;
+        passes |= p->more[d] >= p->w.step[d];
+    }
+    return passes;
+}
+
+/* A convolution of a result with so many elements would have more windows than x has elements. So the op computes the
+ * result without padding, which is then cut and padded. */
+static tg_tensor *transposed(tg_tape *t, tg_tensor *x, tg_tensor *w, const tg_conv_params *p) {
+    if (!passes_stride(p)) return tg_conv_transposed(t, x, w, p);
+    tg_conv_params whole = *p;
+    int64_t pad[4];
+    int n = 0;
+    for (int d = 1; d >= 2 - p->w.dims; d--) {
+        pad[n++] = -p->w.pad[d];
+        pad[n++] = p->more[d] - p->w.pad[d];
+        whole.w.pad[d] = whole.more[d] = 0;
+    }
+    return tg_constant_pad(t, tg_conv_transposed(t, x, w, &whole), pad, n, 0);
+}
+
 static tg_status compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out, const void *site) {
     const tg_conv_params *p = params;
-    tg_tensor *y = tg_conv_transposed(t, in[0], in[1], p), *b = in[2];
+    tg_tensor *y = transposed(t, in[0], in[1], p), *b = in[2];
     (void)site;
     if (!b || !tg_is_alive(y)) {
         out[0] = y;
@@ -108,6 +134,8 @@ static const tg_sample transpose2d_samples[] = {
            TG_S_ABSENT),
     SAMPLE("dilations", TRANSPOSE2(1, 2, 1, 1, 2, 3, 1, 0, 1), TG_S(1, 2, 2, 2), TG_S(2, 2, 2, 2), TG_S(2)),
     SAMPLE("groups", TRANSPOSE2(2, 1, 0, 1, 1, 1, 2, 1, 0), TG_S(2, 4, 2, 2), TG_S(4, 2, 2, 3), TG_S(4)),
+    SAMPLE("dilated, more than a stride", TRANSPOSE2(1, 2, 2, 0, 4, 1, 1, 3, 1), TG_S(1, 2, 2, 2), TG_S(2, 2, 2, 2),
+           TG_S(2)),
     SAMPLE("1 x 1: x itself", TRANSPOSE2(1, 1, 0, 0, 1, 1, 1, 0, 0), TG_S(2, 3, 2, 2), TG_S(3, 2, 1, 1), TG_S(2)),
     SAMPLE("strided", TRANSPOSE2(2, 2, 0, 0, 1, 1, 1, 0, 0), TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 2, 2),
            TG_S_AS(TG_SAMPLE_STRIDED, 2, 2, 2, 2), TG_S(2)),
@@ -137,14 +165,16 @@ static const tg_field transpose1d_fields[] = {
     TG_ARG_AS(tg_conv_params, w.pad[1], "padding", INT64, "Number of elements that are removed at each end."),
     TG_ARG_AS(tg_conv_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
     TG_ARG(tg_conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
-    TG_ARG_AS(tg_conv_params, more[1], "output_padding", INT64, "Elements more at the end, less than the stride."),
+    TG_ARG_AS(tg_conv_params, more[1], "output_padding", INT64,
+              "Elements more at the end, less than the stride or the dilation."),
 };
 static const tg_field transpose2d_fields[] = {
     TG_ARG_ARRAY(tg_conv_params, w.step, "stride", INT64, 2, "Distances between the starts of windows."),
     TG_ARG_ARRAY(tg_conv_params, w.pad, "padding", INT64, 2, "Numbers of elements that are removed at each end."),
     TG_ARG_ARRAY(tg_conv_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
     TG_ARG(tg_conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
-    TG_ARG_ARRAY(tg_conv_params, more, "output_padding", INT64, 2, "Elements more at the ends, less than the strides."),
+    TG_ARG_ARRAY(tg_conv_params, more, "output_padding", INT64, 2,
+                 "Elements more at the ends, less than the stride or the dilation."),
 };
 
 #define CONV_TRANSPOSE(name_, preset_, fields_, samples_)                                                              \

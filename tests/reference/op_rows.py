@@ -380,6 +380,8 @@ def transposed_and_deep(o, conv):
     conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 3, 4, 5), N(3, 2, 3, 2), N(2)])
     conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 4, 4, 3), N(4, 3, 3, 2), N(6)],
          stride=(2, 3), padding=(1, 0), dilation=(1, 2), groups=2, output_padding=(1, 2))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 2, 3, 3), N(2, 2, 3, 2), N(2)],
+         stride=(1, 2), padding=(2, 1), dilation=(4, 1), output_padding=(3, 1))
     conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(1, 16, 8, 8), N(16, 8, 4, 4), N(8)],
          stride=(2, 2), padding=(1, 1))
     conv("conv3d", tg.conv3d, F.conv3d, [N(2, 3, 4, 5, 3), N(4, 3, 2, 3, 2), N(4)])
