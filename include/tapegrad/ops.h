@@ -214,6 +214,9 @@ TG_API tg_tensor *tg_linear_silu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tens
 
 TG_API tg_tensor *tg_outer(tg_tape *t, tg_tensor *a, tg_tensor *b); /* a [m], b [n] -> [m, n]; a[i] * b[j] */
 TG_API tg_tensor *tg_dot(tg_tape *t, tg_tensor *a, tg_tensor *b);   /* a [n], b [n] -> scalar */
+/* The distance of each row of a [.., m, k] from each row of b [.., n, k]: [.., m, n], where the leading dims broadcast.
+ * It is tg_norm of the difference. p is 0 or more. */
+TG_API tg_tensor *tg_cdist(tg_tape *t, tg_tensor *a, tg_tensor *b, double p);
 /* Contracts a and b by an equation such as "bij,bjk->bik", which has one letter for each dim. Dims whose letter is not
  * in the result are summed. Without "->" the result has the letters that occur once, in alphabetical order. An ellipsis
  * is not supported (TG_ERR_ARGUMENT). */
@@ -239,9 +242,9 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 
 /* ---- Shape ---- */
 
-/* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, tg_pad, tg_flip,
- * tg_roll, tg_repeat, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return new memory,
- * and tg_reshape and tg_contiguous copy if they must. */
+/* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, pads, tg_flip,
+ * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return
+ * new memory, and tg_reshape and tg_contiguous copy if they must. */
 
 /* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
  * view. */
@@ -271,11 +274,25 @@ TG_API tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *size
 TG_API tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out);
 /* Adds elements with this value along dim: `before` of them in front of x, and `after` of them at its end. */
 TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value);
+/* Pad the last n / 2 dims: by pad[0] and pad[1] elements before and after the last dim, pad[2] and pad[3] before and
+ * after the one before it, and so on. A negative number removes elements, and the result is a view if none are added.
+ * The new elements are `value`, or elements of x: mirrored at its first and last elements (fewer than x has along the
+ * dim), copies of these two elements, or elements from its other end (at most as many as x has). */
+TG_API tg_tensor *tg_constant_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n, double value);
+TG_API tg_tensor *tg_reflection_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
+TG_API tg_tensor *tg_replication_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
+TG_API tg_tensor *tg_circular_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
 TG_API tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims); /* reverses the order along each of dims */
 /* Moves every element by `shift` positions along dim, toward the end if shift > 0. Elements that leave one end come in
  * at the other. */
 TG_API tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim);
 TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times); /* joins `times` copies of x along dim */
+/* Moves groups of f^2 channels into places: x [.., c * f^2, h, w] -> [.., c, h * f, w * f]. Pixel (i, j) of each f x f
+ * square comes from channel i * f + j of its group. tg_pixel_unshuffle is the reverse. f is the factor. */
+TG_API tg_tensor *tg_pixel_shuffle(tg_tape *t, tg_tensor *x, int64_t factor);
+TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
+/* Reorders the channels of x [n, c, ..]: channel j of group i becomes channel j * groups + i. groups divides c. */
+TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
 /* Views the windows of `size` elements along dim that start at 0, step, 2 * step ..: [.., windows, .., size]. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
 /* Diagonal k of a matrix is the main diagonal if k is 0, lies above it if k > 0, and below it if k < 0. x of tg_tril
@@ -307,6 +324,15 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
+/* Copies x, and replaces each element to which index sends elements of src by the mean, the maximum or the minimum of
+ * these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add. tg_scatter_mean
+ * takes floats, and the other two numbers. Elements that are equally great or small share the gradient equally. */
+TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                  bool include_self);
+TG_API tg_tensor *tg_scatter_max(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                 bool include_self);
+TG_API tg_tensor *tg_scatter_min(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                 bool include_self);
 /* The slices of x along dim at index [n]. The size of dim becomes n. */
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index);
 /* x[i, j, ..] as in NumPy: the elements of x at the positions that n tensors of indices give together. index[k] is for
@@ -319,6 +345,25 @@ TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *co
 TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
                                bool accumulate);
 TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* table [v, h], ids [..] -> [.., h] */
+
+typedef enum tg_bag_mode { TG_BAG_SUM, TG_BAG_MEAN, TG_BAG_MAX } tg_bag_mode;
+
+typedef struct tg_bag_opts {
+    size_t size;
+    tg_bag_mode mode;          /* TG_BAG_MEAN by default */
+    int64_t ignore_index;      /* ids with this value do not count; TG_NONE means that all do */
+    bool include_last_offset;  /* offsets has one number more, the end of the last bag */
+} tg_bag_opts;
+
+#define TG_BAG_DEFAULTS .size = sizeof(tg_bag_opts), .mode = TG_BAG_MEAN, .ignore_index = TG_NONE
+#define TG_BAG(...) (&(tg_bag_opts){TG_BAG_DEFAULTS, __VA_ARGS__})
+
+/* The sum, mean or maximum of the rows of table [v, h] in each bag of ids; 0 for an empty bag. Each row of ids [b, l]
+ * is a bag: -> [b, h]. Or bag i of ids [n] begins at offsets[i], and ends where the next one begins: offsets [b], which
+ * never decrease, begin with 0 -> [b, h]; TG_BAG_MAX then fails with TG_ERR_UNSUPPORTED. weights, for TG_BAG_SUM only,
+ * has the shape of ids, and multiplies the rows. offsets and weights may be NULL. */
+TG_API tg_tensor *tg_embedding_bag(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_tensor *offsets, tg_tensor *weights,
+                                   const tg_bag_opts *opts);
 /* The elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. Fails with
  * TG_ERR_DATA if mask is true for another number of elements than count. */
 TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
@@ -365,6 +410,11 @@ TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tenso
 /* tg_rms_norm of x + residual. *sum (sum may be NULL) receives x + residual. x and residual have the same shape. */
 TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                        tg_tensor **sum);
+/* tg_group_norm with one group for each channel. */
+TG_API tg_tensor *tg_instance_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
+/* x / (k + alpha * m)^beta for x [n, c, ..]. m is the mean of x^2 over the `size` channels around the element's, from
+ * size / 2 channels before to (size - 1) / 2 after it. Channels outside x count as zeros. size is 1 or more. */
+TG_API tg_tensor *tg_local_response_norm(tg_tape *t, tg_tensor *x, int64_t size, double alpha, double beta, double k);
 /* In training mode sets each element to 0 with probability p, 0 <= p < 1, and divides the other elements by 1 - p. In
  * evaluation mode returns x. */
 TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
@@ -419,17 +469,19 @@ TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor
 
 /* ---- Convolutions and pooling ---- */
 
-/* In the arrays of the options, element [0] is for the first dim (l or h) and element [1] for w. Ops with one dim need
- * the default or 0 in element [1]. An option that is set but that the op does not use fails with TG_ERR_ARGUMENT. */
+/* In the arrays of the options, element [0] is for the first dim after c, element [1] for the second, and so on. An op
+ * with fewer dims needs the default or 0 in the other elements. An option that is set but that the op does not use
+ * fails with TG_ERR_ARGUMENT. */
 typedef struct tg_conv_opts {
     size_t size;
-    int64_t stride[2];   /* distance between the starts of windows, 1 or more; {1, 1} by default */
-    int64_t padding[2];  /* number of zeros that are added at each end */
-    int64_t dilation[2]; /* distance between the elements of a window, 1 or more; {1, 1} by default */
+    int64_t stride[3];   /* distance between the starts of windows, 1 or more; {1, 1, 1} by default */
+    int64_t padding[3];  /* number of zeros that are added at each end */
+    int64_t dilation[3]; /* distance between the elements of a window, 1 or more; {1, 1, 1} by default */
     int64_t groups; /* number of groups of adjacent channels that are convolved separately, 1 or more; 1 by default */
+    int64_t output_padding[3]; /* tg_conv_transpose only: elements more at the end of the result, below the stride */
 } tg_conv_opts;
 
-#define TG_CONV_DEFAULTS .size = sizeof(tg_conv_opts), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1
+#define TG_CONV_DEFAULTS .size = sizeof(tg_conv_opts), .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1
 #define TG_CONV(...) (&(tg_conv_opts){TG_CONV_DEFAULTS, __VA_ARGS__})
 
 /* For each window that fits into x and its padding: the sum of the window's products with w, plus b. This is a
@@ -437,28 +489,97 @@ typedef struct tg_conv_opts {
 TG_API tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 /* The same in two dims: x [n, c, h, w], w [o, c / groups, kh, kw] and b [o] -> [n, o, windows, windows]. */
 TG_API tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* The same in three dims: x [n, c, d, h, w], w [o, c / groups, kd, kh, kw]. x is copied kd times. */
+TG_API tg_tensor *tg_conv3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* For each element of x: adds its product with w to the window of the result that starts at the element's place, plus
+ * b. This is the gradient of a convolution for its input. x [n, c, l], w [c, o / groups, k] and b [o] -> [n, o, m] with
+ * m = (l - 1) * stride - 2 * padding + dilation * (k - 1) + 1 + output_padding. padding removes elements at both ends
+ * of the result. b may be NULL. */
+TG_API tg_tensor *tg_conv_transpose1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* The same in two dims: x [n, c, h, w], w [c, o / groups, kh, kw]. */
+TG_API tg_tensor *tg_conv_transpose2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 
 typedef struct tg_pool_opts {
     size_t size;
-    int64_t stride[2];   /* distance between the starts of windows, 1 or more; TG_AUTO means the size of the window */
+    int64_t stride[3];   /* distance between the starts of windows, 1 or more; TG_AUTO means the size of the window */
     /* Number of elements that are added at each end, at most half of the window. tg_max_pool adds -infinity,
      * tg_avg_pool adds zeros. */
-    int64_t padding[2];
-    int64_t dilation[2]; /* tg_max_pool only: as in tg_conv_opts */
+    int64_t padding[3];
+    int64_t dilation[3]; /* tg_max_pool only: as in tg_conv_opts */
+    /* Keeps a window that starts in x or in the padding before it, but reaches beyond the padding after it. tg_avg_pool
+     * does not count what lies beyond the padding. */
+    bool ceil_mode;
     /* tg_avg_pool only: divides by the number of elements of x in the window instead of the size of the window */
     bool exclude_padding;
+    int64_t divisor; /* tg_avg_pool only: divides by this number, which is not 0; TG_AUTO means as said above */
 } tg_pool_opts;
 
-#define TG_POOL_DEFAULTS .size = sizeof(tg_pool_opts), .stride = {TG_AUTO, TG_AUTO}, .dilation = {1, 1}
+#define TG_POOL_DEFAULTS \
+    .size = sizeof(tg_pool_opts), .stride = {TG_AUTO, TG_AUTO, TG_AUTO}, .dilation = {1, 1, 1}, .divisor = TG_AUTO
 #define TG_POOL(...) (&(tg_pool_opts){TG_POOL_DEFAULTS, __VA_ARGS__})
 
-/* Take the maximum or the mean of each window that fits into x and its padding. A window has k elements, or h rows of w
- * elements. x [n, c, l] -> [n, c, windows], and x [n, c, h, w] -> [n, c, windows, windows]. In tg_max_pool the gradient
- * goes to the first of equal elements, and a window with a NaN gives NaN. */
+/* Take the maximum or the mean of each window that fits into x and its padding. A window has k elements, h rows of w
+ * elements, or d such planes. x [n, c, l] -> [n, c, windows], x [n, c, h, w] -> [n, c, windows, windows], and likewise
+ * in three dims. In tg_max_pool the gradient goes to the first of equal elements, and a window with a NaN gives NaN. */
 TG_API tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_max_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_max_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_avg_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
+/* tg_max_pool2d and tg_max_pool3d. *index (index may be NULL) receives the position of each maximum among the h * w or
+ * d * h * w elements of its channel, int64. */
+TG_API tg_tensor *tg_max_pool2d_with_indices(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts,
+                                             tg_tensor **index);
+TG_API tg_tensor *tg_max_pool3d_with_indices(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w,
+                                             const tg_pool_opts *opts, tg_tensor **index);
+/* The mean of each of size.dim[d] windows along dim 2 + d of x [n, c, ..]: [n, c, size..]. x has 1 to 3 dims after c.
+ * Window i along a dim with n elements and m windows has the elements floor(i * n / m) to ceil((i + 1) * n / m) - 1. */
+TG_API tg_tensor *tg_adaptive_avg_pool(tg_tape *t, tg_tensor *x, tg_shape size);
+/* The maximum of each of these windows, of which each dim must have one or more. index is that of
+ * tg_max_pool2d_with_indices. */
+TG_API tg_tensor *tg_adaptive_max_pool(tg_tape *t, tg_tensor *x, tg_shape size, tg_tensor **index);
+/* The elements of the h x w windows of x [n, c, ..], as in tg_conv2d, in columns: [n, c * h * w, windows]. */
+TG_API tg_tensor *tg_im2col(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_conv_opts *opts);
+/* The reverse, which adds: x [n, c * h * w, windows] -> [n, c, size..], where size has two dims. The result is the sum
+ * over all windows, of which each adds its column to its elements. Elements in the padding are left out. */
+TG_API tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, int64_t w, const tg_conv_opts *opts);
+
+typedef struct tg_upsample_opts {
+    size_t size;
+    /* Factors of the positions along dims 2, 3 and 4 of x, above 0. TG_AUTO means the ratio of the sizes. */
+    double scale0, scale1, scale2;
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT): the first and the last elements of the result have the positions of
+     * those of x, and the scales are not used. Otherwise elements lie in the middle of cells that fill one length. */
+    bool align_corners;
+} tg_upsample_opts;
+
+#define TG_UPSAMPLE_DEFAULTS .size = sizeof(tg_upsample_opts), .scale0 = TG_AUTO, .scale1 = TG_AUTO, .scale2 = TG_AUTO
+#define TG_UPSAMPLE(...) (&(tg_upsample_opts){TG_UPSAMPLE_DEFAULTS, __VA_ARGS__})
+
+/* Resize the 1 to 3 dims of x after c: x [n, c, ..] -> [n, c, size..]. Element i of tg_upsample_nearest is element
+ * floor(i / scale) of x along a dim. tg_upsample_linear interpolates between the two neighbors of the position. */
+TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
+TG_API tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
+
+typedef enum tg_grid_mode { TG_GRID_BILINEAR, TG_GRID_NEAREST } tg_grid_mode;
+/* What elements outside x are: 0, those at the border, or those of x mirrored at its border. */
+typedef enum tg_grid_padding { TG_GRID_ZEROS, TG_GRID_BORDER, TG_GRID_REFLECTION } tg_grid_padding;
+
+typedef struct tg_grid_opts {
+    size_t size;
+    tg_grid_mode mode;
+    tg_grid_padding padding;
+    /* -1 and 1 are the middles of the first and the last element of x, instead of the outer borders of these two. */
+    bool align_corners;
+} tg_grid_opts;
+
+#define TG_GRID_DEFAULTS .size = sizeof(tg_grid_opts)
+#define TG_GRID(...) (&(tg_grid_opts){TG_GRID_DEFAULTS, __VA_ARGS__})
+
+/* Reads images x [n, c, h, w] at the places of grid [n, i, j, 2]: [n, c, i, j]. A place is (x, y), where -1 to 1 is the
+ * width or the height of an image. Both get gradients, grid only with TG_GRID_BILINEAR. */
+TG_API tg_tensor *tg_grid_sampler_2d(tg_tape *t, tg_tensor *x, tg_tensor *grid, const tg_grid_opts *opts);
 
 /* ---- Losses ---- */
 

@@ -280,6 +280,9 @@ inline tensor outer(const tensor &a, const tensor &b, const site &at = site::her
 inline tensor dot(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_dot, a, b);
 }
+inline tensor cdist(const tensor &a, const tensor &b, double p, const site &at = site::here()) {
+    return detail::call(at, tg_cdist, a, b, p);
+}
 inline tensor einsum(const char *equation, const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_einsum, equation, a, b);
 }
@@ -334,6 +337,19 @@ inline tensor pad(const tensor &x, int dim, int64_t before, int64_t after, doubl
                   {
     return detail::call(at, tg_pad, x, dim, before, after, value);
 }
+inline tensor constant_pad(const tensor &x, const std::vector<int64_t> &pad, double value, const site &at =
+                           site::here()) {
+    return detail::call(at, tg_constant_pad, x, pad.data(), detail::size(pad), value);
+}
+inline tensor reflection_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_reflection_pad, x, pad.data(), detail::size(pad));
+}
+inline tensor replication_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_replication_pad, x, pad.data(), detail::size(pad));
+}
+inline tensor circular_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_circular_pad, x, pad.data(), detail::size(pad));
+}
 inline tensor flip(const tensor &x, const dims &dims = {}, const site &at = site::here()) {
     return detail::call(at, tg_flip, x, dims);
 }
@@ -342,6 +358,15 @@ inline tensor roll(const tensor &x, int64_t shift, int dim, const site &at = sit
 }
 inline tensor repeat(const tensor &x, int dim, int64_t times, const site &at = site::here()) {
     return detail::call(at, tg_repeat, x, dim, times);
+}
+inline tensor pixel_shuffle(const tensor &x, int64_t factor, const site &at = site::here()) {
+    return detail::call(at, tg_pixel_shuffle, x, factor);
+}
+inline tensor pixel_unshuffle(const tensor &x, int64_t factor, const site &at = site::here()) {
+    return detail::call(at, tg_pixel_unshuffle, x, factor);
+}
+inline tensor channel_shuffle(const tensor &x, int64_t groups, const site &at = site::here()) {
+    return detail::call(at, tg_channel_shuffle, x, groups);
 }
 inline tensor unfold(const tensor &x, int dim, int64_t size, int64_t step, const site &at = site::here()) {
     return detail::call(at, tg_unfold, x, dim, size, step);
@@ -376,6 +401,18 @@ inline tensor scatter_add(const tensor &x, int dim, const tensor &index, const t
 inline tensor scatter(const tensor &x, int dim, const tensor &index, const tensor &src, const site &at = site::here()) {
     return detail::call(at, tg_scatter, x, dim, index, src);
 }
+inline tensor scatter_mean(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                           site &at = site::here()) {
+    return detail::call(at, tg_scatter_mean, x, dim, index, src, include_self);
+}
+inline tensor scatter_max(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                          site &at = site::here()) {
+    return detail::call(at, tg_scatter_max, x, dim, index, src, include_self);
+}
+inline tensor scatter_min(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                          site &at = site::here()) {
+    return detail::call(at, tg_scatter_min, x, dim, index, src, include_self);
+}
 inline tensor index_select(const tensor &x, int dim, const tensor &index, const site &at = site::here()) {
     return detail::call(at, tg_index_select, x, dim, index);
 }
@@ -388,6 +425,10 @@ inline tensor index_put(const tensor &x, const dims &dims, const tensor &src, co
 }
 inline tensor embedding(const tensor &table, const tensor &ids, const site &at = site::here()) {
     return detail::call(at, tg_embedding, table, ids);
+}
+inline tensor embedding_bag(const tensor &table, const tensor &ids, const tensor &offsets, const tensor &weights, const
+                            options<tg_bag_opts> &opts = {}, const site &at = site::here()) {
+    return detail::call(at, tg_embedding_bag, table, ids, offsets, weights, opts);
 }
 inline tensor masked_select(const tensor &x, const tensor &mask, int64_t count, const site &at = site::here()) {
     return detail::call(at, tg_masked_select, x, mask, count);
@@ -432,6 +473,14 @@ inline tensor residual_rms_norm(const tensor &x, const tensor &residual, const t
                                 nullptr, const site &at = site::here()) {
     return detail::call(at, tg_residual_rms_norm, x, residual, w, eps, sum);
 }
+inline tensor instance_norm(const tensor &x, const tensor &w, const tensor &b, double eps, const site &at =
+                            site::here()) {
+    return detail::call(at, tg_instance_norm, x, w, b, eps);
+}
+inline tensor local_response_norm(const tensor &x, int64_t size, double alpha, double beta, double k, const site &at =
+                                  site::here()) {
+    return detail::call(at, tg_local_response_norm, x, size, alpha, beta, k);
+}
 inline tensor dropout(const tensor &x, double p, const site &at = site::here()) {
     return detail::call(at, tg_dropout, x, p);
 }
@@ -461,6 +510,18 @@ inline tensor conv2d(const tensor &x, const tensor &w, const tensor &b = {}, con
                      const site &at = site::here()) {
     return detail::call(at, tg_conv2d, x, w, b, opts);
 }
+inline tensor conv3d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts = {},
+                     const site &at = site::here()) {
+    return detail::call(at, tg_conv3d, x, w, b, opts);
+}
+inline tensor conv_transpose1d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts
+                               = {}, const site &at = site::here()) {
+    return detail::call(at, tg_conv_transpose1d, x, w, b, opts);
+}
+inline tensor conv_transpose2d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts
+                               = {}, const site &at = site::here()) {
+    return detail::call(at, tg_conv_transpose2d, x, w, b, opts);
+}
 inline tensor max_pool1d(const tensor &x, int64_t k, const options<tg_pool_opts> &opts = {}, const site &at =
                          site::here()) {
     return detail::call(at, tg_max_pool1d, x, k, opts);
@@ -476,6 +537,49 @@ inline tensor avg_pool1d(const tensor &x, int64_t k, const options<tg_pool_opts>
 inline tensor avg_pool2d(const tensor &x, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const site &at =
                          site::here()) {
     return detail::call(at, tg_avg_pool2d, x, h, w, opts);
+}
+inline tensor max_pool3d(const tensor &x, int64_t d, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const
+                         site &at = site::here()) {
+    return detail::call(at, tg_max_pool3d, x, d, h, w, opts);
+}
+inline tensor avg_pool3d(const tensor &x, int64_t d, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const
+                         site &at = site::here()) {
+    return detail::call(at, tg_avg_pool3d, x, d, h, w, opts);
+}
+inline tensor max_pool2d_with_indices(const tensor &x, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {},
+                                      tensor *index = nullptr, const site &at = site::here()) {
+    return detail::call(at, tg_max_pool2d_with_indices, x, h, w, opts, index);
+}
+inline tensor max_pool3d_with_indices(const tensor &x, int64_t d, int64_t h, int64_t w, const options<tg_pool_opts>
+                                      &opts = {}, tensor *index = nullptr, const site &at = site::here()) {
+    return detail::call(at, tg_max_pool3d_with_indices, x, d, h, w, opts, index);
+}
+inline tensor adaptive_avg_pool(const tensor &x, const shape &size, const site &at = site::here()) {
+    return detail::call(at, tg_adaptive_avg_pool, x, size);
+}
+inline tensor adaptive_max_pool(const tensor &x, const shape &size, tensor *index = nullptr, const site &at =
+                                site::here()) {
+    return detail::call(at, tg_adaptive_max_pool, x, size, index);
+}
+inline tensor im2col(const tensor &x, int64_t h, int64_t w, const options<tg_conv_opts> &opts = {}, const site &at =
+                     site::here()) {
+    return detail::call(at, tg_im2col, x, h, w, opts);
+}
+inline tensor col2im(const tensor &x, const shape &size, int64_t h, int64_t w, const options<tg_conv_opts> &opts = {},
+                     const site &at = site::here()) {
+    return detail::call(at, tg_col2im, x, size, h, w, opts);
+}
+inline tensor upsample_nearest(const tensor &x, const shape &size, const options<tg_upsample_opts> &opts = {}, const
+                               site &at = site::here()) {
+    return detail::call(at, tg_upsample_nearest, x, size, opts);
+}
+inline tensor upsample_linear(const tensor &x, const shape &size, const options<tg_upsample_opts> &opts = {}, const site
+                              &at = site::here()) {
+    return detail::call(at, tg_upsample_linear, x, size, opts);
+}
+inline tensor grid_sampler_2d(const tensor &x, const tensor &grid, const options<tg_grid_opts> &opts = {}, const site
+                              &at = site::here()) {
+    return detail::call(at, tg_grid_sampler_2d, x, grid, opts);
 }
 inline tensor cross_entropy(const tensor &logits, const tensor &target, const options<tg_cross_entropy_opts> &opts = {},
                             const site &at = site::here()) {
