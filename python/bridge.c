@@ -1,0 +1,346 @@
+/* See bridge.h. */
+#include "bridge.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+typedef struct pending {
+    void (*end)(void *object);
+    void *object;
+    struct pending *next;
+} pending;
+
+struct tgpy_world {
+    tg_ctx *ctx;
+    tgpy_tape *open, *own;
+    tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
+    bool grad, training;
+    atomic_int owners;
+    pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
+    pending *_Atomic later;
+};
+
+struct tgpy_tape {
+    tg_tape *tape;
+    tgpy_world *world;
+    bool grad, training; /* modes of the tape */
+    bool lent;
+    bool own; /* world->own, which does not own the world */
+    atomic_int owners;
+    tgpy_tape *next; /* in world->spare */
+};
+
+struct tgpy_box {
+    tg_ref ref;
+    tgpy_world *world;
+    tgpy_tape *tape;
+    atomic_int owners;
+    atomic_bool lent;
+};
+
+static _Thread_local struct {
+    const char *file;
+    int line;
+} site;
+
+/* ---- Contexts ---- */
+
+tgpy_world *tgpy_world_new(tg_ctx *ctx) {
+    tgpy_world *w = calloc(1, sizeof *w);
+    if (!w) return NULL;
+    w->ctx = ctx;
+    w->grad = w->training = true;
+    atomic_init(&w->owners, 1);
+    pthread_mutex_init(&w->lock, NULL);
+    return w;
+}
+
+tg_ctx *tgpy_ctx(const tgpy_world *w) { return w->ctx; }
+
+static void free_spares(tgpy_world *w) {
+    while (w->spare) {
+        tgpy_tape *t = w->spare;
+        w->spare = t->next;
+        free(t);
+    }
+}
+
+void tgpy_world_close(tgpy_world *w) {
+    tgpy_catch_up(w);
+    pthread_mutex_lock(&w->lock);
+    tg_ctx *ctx = w->ctx;
+    w->ctx = NULL;
+    pthread_mutex_unlock(&w->lock);
+    tg_ctx_free(ctx); /* it may call back into Python, whose finalizers now find no context */
+    free_spares(w);
+    if (w->own) tgpy_tape_drop(w->own);
+    w->open = w->own = NULL;
+}
+
+void tgpy_world_drop(tgpy_world *w) {
+    if (atomic_fetch_sub(&w->owners, 1) != 1) return;
+    if (w->ctx) tgpy_world_close(w);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object) {
+    pthread_mutex_lock(&w->lock);
+    pending *p = w->ctx ? malloc(sizeof *p) : NULL; /* nothing outlives the context */
+    if (p) {
+        *p = (pending){end, object, atomic_load(&w->later)};
+        atomic_store(&w->later, p);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+void tgpy_catch_up(tgpy_world *w) {
+    if (!atomic_load_explicit(&w->later, memory_order_relaxed)) return;
+    pending *newest = atomic_exchange(&w->later, NULL), *list = NULL;
+    while (newest) {
+        pending *next = newest->next;
+        newest->next = list;
+        list = newest;
+        newest = next;
+    }
+    while (list) {
+        pending *next = list->next;
+        list->end(list->object);
+        free(list);
+        list = next;
+    }
+}
+
+bool tgpy_set_grad(tgpy_world *w, bool on) {
+    bool before = w->grad;
+    w->grad = on;
+    return before;
+}
+
+bool tgpy_set_training(tgpy_world *w, bool on) {
+    bool before = w->training;
+    w->training = on;
+    return before;
+}
+
+bool tgpy_grad(const tgpy_world *w) { return w->grad; }
+bool tgpy_training(const tgpy_world *w) { return w->training; }
+
+/* ---- Tapes ---- */
+
+static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
+    tgpy_tape *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    t->tape = tape;
+    t->world = w;
+    t->lent = lent;
+    t->grad = tg_is_grad_on(tape);
+    t->training = tg_is_training(tape);
+    atomic_init(&t->owners, 1);
+    return t;
+}
+
+tgpy_tape *tgpy_tape_new(tgpy_world *w) {
+    if (!w->ctx) return NULL;
+    tgpy_catch_up(w);
+    tgpy_tape *t = w->spare;
+    if (t) {
+        w->spare = t->next;
+        atomic_store(&t->owners, 1);
+    } else {
+        tg_tape *tape = tg_tape_new(w->ctx);
+        t = tg_ctx_status(w->ctx) ? NULL : tape_made(w, tape, false);
+    }
+    if (t) atomic_fetch_add(&w->owners, 1);
+    return t;
+}
+
+tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *tape) {
+    tgpy_tape *t = tape_made(w, tape, true);
+    if (t) atomic_fetch_add(&w->owners, 1);
+    return t;
+}
+
+static void make_spare(void *object) {
+    tgpy_tape *t = object;
+    tg_tape_reset(t->tape);
+    t->next = t->world->spare;
+    t->world->spare = t;
+}
+
+void tgpy_tape_drop(tgpy_tape *t) {
+    if (atomic_fetch_sub(&t->owners, 1) != 1) return;
+    tgpy_world *w = t->own ? NULL : t->world;
+    if (t->lent || !t->world->ctx) free(t);
+    else tgpy_later(w, make_spare, t);
+    if (w) tgpy_world_drop(w);
+}
+
+void tgpy_tape_end(tgpy_tape *t) { t->tape = NULL; }
+
+tg_tape *tgpy_tape_of(const tgpy_tape *t) { return t->world->ctx ? t->tape : NULL; }
+
+tgpy_tape *tgpy_open(tgpy_world *w, tgpy_tape *t) {
+    tgpy_tape *before = w->open;
+    w->open = t;
+    return before;
+}
+
+tgpy_tape *tgpy_current(tgpy_world *w) {
+    if (w->open) return w->open;
+    if (!w->own && w->ctx) {
+        w->own = tape_made(w, tg_tape_new(w->ctx), false);
+        if (w->own) w->own->own = true;
+    }
+    return w->own;
+}
+
+/* ---- Tensors ---- */
+
+tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent) {
+    tg_ref ref = tg_ref_of(x);
+    if (!ref.tensor || !tg_hold(x)) return NULL;
+    tgpy_box *b = malloc(sizeof *b);
+    if (!b) {
+        tg_unhold(x);
+        return NULL;
+    }
+    if (t && t->tape != tg_tape_of(x)) t = NULL;
+    *b = (tgpy_box){.ref = ref, .world = w, .tape = t};
+    atomic_init(&b->owners, 1);
+    atomic_init(&b->lent, lent);
+    atomic_fetch_add(&w->owners, 1);
+    if (t) atomic_fetch_add(&t->owners, 1);
+    return b;
+}
+
+tgpy_box *tgpy_box_share(tgpy_box *b) {
+    atomic_fetch_add(&b->owners, 1);
+    return b;
+}
+
+static void unhold(void *x) { tg_unhold(x); }
+
+static void release(tgpy_box *b) {
+    tgpy_world *w = b->world;
+    if (atomic_load(&b->lent)) {
+        tgpy_later(w, unhold, b->ref.tensor);
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    if (w->ctx) tg_drop_later(w->ctx, b->ref);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void tgpy_box_drop(tgpy_box *b) {
+    if (atomic_fetch_sub(&b->owners, 1) != 1) return;
+    release(b);
+    if (b->tape) tgpy_tape_drop(b->tape);
+    tgpy_world_drop(b->world);
+    free(b);
+}
+
+void tgpy_box_give(tgpy_box *b) { atomic_store(&b->lent, true); }
+tg_tensor *tgpy_tensor(const tgpy_box *b) { return b && b->world->ctx ? b->ref.tensor : NULL; }
+tgpy_tape *tgpy_tape_of_box(const tgpy_box *b) { return b->tape; }
+tgpy_world *tgpy_world_of(const tgpy_box *b) { return b->world; }
+
+/* ---- Ops ---- */
+
+void tgpy_site(const char *file, int line) {
+    site.file = file;
+    site.line = line;
+}
+
+static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
+    if (!w->ctx) return NULL;
+    tgpy_catch_up(w);
+    if (!t || !t->tape) t = tgpy_current(w);
+    if (t->grad != w->grad && !(t->lent && w->grad)) tg_tape_set_grad_mode(t->tape, t->grad = w->grad);
+    if (t->training != w->training && !t->lent) tg_tape_set_training(t->tape, t->training = w->training);
+    if (site.file) tg_tape_set_site(t->tape, site.file, site.line);
+    return t;
+}
+
+tgpy_tape *tgpy_ready(tgpy_world *w, tgpy_box *const *in, int n) {
+    for (int i = 0; i < n; i++)
+        if (in[i] && in[i]->tape) return prepared(w, in[i]->tape);
+    return prepared(w, NULL);
+}
+
+static tgpy_box *result(tgpy_world *w, tgpy_tape *t, tg_tensor *y, tgpy_box *const *in, int n) {
+    if (tg_ctx_status(w->ctx)) return NULL;
+    for (int i = 0; i < n; i++)
+        if (in[i] && in[i]->ref.tensor == y) return tgpy_box_share(in[i]);
+    return tgpy_box_new(w, t, y, false);
+}
+
+tgpy_box *tgpy_unary(tg_tensor *(*op)(tg_tape *, tg_tensor *), tgpy_box *a) {
+    tgpy_tape *t = prepared(a->world, a->tape);
+    return t ? result(a->world, t, op(t->tape, a->ref.tensor), &a, 1) : NULL;
+}
+
+tgpy_box *tgpy_binary(tg_tensor *(*op)(tg_tape *, tg_tensor *, tg_tensor *), tgpy_box *a, tgpy_box *b) {
+    tgpy_tape *t = prepared(a->world, a->tape ? a->tape : b->tape);
+    return t ? result(a->world, t, op(t->tape, a->ref.tensor, b->ref.tensor), (tgpy_box *[]){a, b}, 2) : NULL;
+}
+
+tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgpy_box *a, double number) {
+    tgpy_tape *t = prepared(a->world, a->tape);
+    return t ? result(a->world, t, op(t->tape, a->ref.tensor, number), &a, 1) : NULL;
+}
+
+void tgpy_results(tgpy_world *w, tgpy_tape *t, tg_tensor *const *y, int n, tgpy_box *const *in, int n_in,
+                  tgpy_box **out) {
+    for (int i = 0; i < n; i++) out[i] = result(w, t, y[i], in, n_in);
+}
+
+/* Replaces the boxes in values by their tensors, and returns the first tape that one of them has. */
+static tgpy_tape *unboxed(tg_value *values, int n) {
+    tgpy_tape *t = NULL;
+    for (int i = 0; i < n; i++) {
+        if (values[i].kind != TG_VALUE_TENSOR) continue;
+        const tgpy_box *b = values[i].pointer;
+        if (!t) t = b->tape;
+        values[i].tensor = b->ref.tensor;
+    }
+    return t;
+}
+
+static tg_value number_of(int kind, double number) {
+    tg_value v = {.kind = (tg_value_kind)kind};
+    if (kind == TG_VALUE_BOOL) v.boolean = number != 0;
+    else if (kind == TG_VALUE_INT) v.integer = (int64_t)number;
+    else v.number = number;
+    return v;
+}
+
+tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
+                        int kind0, double number0, int kind1, double number1) {
+    tgpy_world *w = a->world;
+    tgpy_box *in[] = {a, b, c};
+    const tg_value values[] = {number_of(kind0, number0), number_of(kind1, number1)};
+    tg_tensor *x[3], *y = NULL;
+    tgpy_tape *t = tgpy_ready(w, in, n_in);
+    if (!t) return NULL;
+    for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
+    tg_op_call_bound(t->tape, op, x, n_in, values, &y, 1);
+    return result(w, t, y, in, n_in);
+}
+
+tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
+                    tgpy_box **out, int n_out) {
+    tg_tensor **x = calloc((size_t)n_in + (size_t)n_out + 1, sizeof *x), **y = x ? x + n_in : NULL;
+    if (!x || !w->ctx) {
+        free(x);
+        return TG_ERR_MEMORY;
+    }
+    tgpy_tape *by_name = unboxed(values, op->n), *t = tgpy_ready(w, in, n_in);
+    if (by_name && t == tgpy_current(w)) t = prepared(w, by_name);
+    for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
+    tg_op_call_bound(t->tape, op, x, n_in, values, y, n_out);
+    tgpy_results(w, t, y, n_out, in, n_in, out);
+    free(x);
+    return tg_ctx_status(w->ctx);
+}

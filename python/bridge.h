@@ -1,0 +1,78 @@
+/* What the Python package adds to the C interface, so that an op costs one call of C: tensors, tapes and contexts that
+ * Python's garbage collector may end on any thread and in any order. */
+#ifndef TAPEGRAD_PYTHON_BRIDGE_H
+#define TAPEGRAD_PYTHON_BRIDGE_H
+
+#include <tapegrad/op_call.h>
+#include <tapegrad/tapegrad.h>
+
+/* All three count their owners. A box owns its tape, and both own their world, so a tensor keeps what it was computed on. */
+typedef struct tgpy_world tgpy_world; /* a context */
+typedef struct tgpy_tape tgpy_tape;   /* a tape */
+typedef struct tgpy_box tgpy_box;     /* a tensor */
+
+/* ---- Contexts ---- */
+
+tgpy_world *tgpy_world_new(tg_ctx *ctx); /* takes over ctx; NULL if memory is missing */
+tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
+/* Frees the context now, whoever still owns objects of it. Their later calls find that it is gone. */
+void tgpy_world_close(tgpy_world *w);
+void tgpy_world_drop(tgpy_world *w);
+/* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
+void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
+void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
+/* Set whether ops record for backward, and whether they run in training mode. Return what was set before. */
+bool tgpy_set_grad(tgpy_world *w, bool on);
+bool tgpy_set_training(tgpy_world *w, bool on);
+bool tgpy_grad(const tgpy_world *w);
+bool tgpy_training(const tgpy_world *w);
+
+/* ---- Tapes ---- */
+
+tgpy_tape *tgpy_tape_new(tgpy_world *w);  /* NULL if the context has an error */
+tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *t); /* of a callback; its modes are the library's */
+void tgpy_tape_drop(tgpy_tape *t);        /* any thread */
+void tgpy_tape_end(tgpy_tape *t);         /* the callback of a lent tape has returned */
+tg_tape *tgpy_tape_of(const tgpy_tape *t); /* NULL if the context is gone */
+/* Opens a tape: ops whose operands belong to no tape record on it. Returns the one that was open before, which may be
+ * NULL. Owners are not counted. */
+tgpy_tape *tgpy_open(tgpy_world *w, tgpy_tape *t);
+/* The open tape, or else the context's own, which begins with the first call. */
+tgpy_tape *tgpy_current(tgpy_world *w);
+
+/* ---- Tensors ---- */
+
+/* Returns a box of x, or NULL if x is NULL or inert. t is the tape that x belongs to, or NULL. A box that is lent never
+ * releases its tensor, because it belongs to others: to a module, to another tensor, or to the caller of a callback. */
+tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent);
+tgpy_box *tgpy_box_share(tgpy_box *b); /* counts one more owner */
+void tgpy_box_drop(tgpy_box *b);       /* any thread */
+void tgpy_box_give(tgpy_box *b);       /* from now on the box is lent */
+tg_tensor *tgpy_tensor(const tgpy_box *b); /* NULL if the context is gone, or b is NULL */
+tgpy_tape *tgpy_tape_of_box(const tgpy_box *b);
+tgpy_world *tgpy_world_of(const tgpy_box *b);
+
+/* ---- Ops ---- */
+
+/* The place in the program that messages about later ops of this thread name; file NULL: none. The text must stay. */
+void tgpy_site(const char *file, int line);
+/* Prepares a call: returns the tape of the first of n boxes that has one, or else tgpy_current. */
+tgpy_tape *tgpy_ready(tgpy_world *w, tgpy_box *const *in, int n);
+/* Each records one op, and returns its result, or NULL if the context has an error. If the result is an operand, it is
+ * shared. */
+tgpy_box *tgpy_unary(tg_tensor *(*op)(tg_tape *, tg_tensor *), tgpy_box *a);
+tgpy_box *tgpy_binary(tg_tensor *(*op)(tg_tape *, tg_tensor *, tg_tensor *), tgpy_box *a, tgpy_box *b);
+tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgpy_box *a, double number);
+/* Does the same for any op: fills out[n_out]. An entry of in[] may be NULL, which is an absent input. Values of kind
+ * TENSOR have a tgpy_box in `pointer`. */
+tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
+                    tgpy_box **out, int n_out);
+/* tgpy_call for an op with one result, 1 to 3 inputs and at most 2 values that are numbers: saves Python the arrays. A
+ * number is given with its kind; an INT beyond 2^53 does not fit. */
+tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
+                        int kind0, double number0, int kind1, double number1);
+/* Boxes the results y[n] of any other call whose inputs were in[n_in], and sets out[n]. */
+void tgpy_results(tgpy_world *w, tgpy_tape *t, tg_tensor *const *y, int n, tgpy_box *const *in, int n_in,
+                  tgpy_box **out);
+
+#endif

@@ -1,0 +1,186 @@
+"""Contexts and tapes.
+
+A context owns the memory and the settings of one thread's work. A program that names none uses its thread's own, which
+context() returns. A tape records ops for backward; every context has one of its own, and `with context.tape()` opens
+another."""
+import contextlib
+import threading
+
+from ._capi import ffi, lib
+from .errors import check, fail, text
+from .structs import options
+
+_thread = threading.local()
+
+
+class Context:
+    """A context (context.h). Options are those of tg_config: device, seed, threads, dtype, memory, check, isa, deadline."""
+
+    __slots__ = ('_world', '_options', '__weakref__')
+
+    def __init__(self, device=None, **config):
+        self._world = None
+        self._options = options('tg_config', {'device': device, **{k: v for k, v in config.items() if v is not None}})
+        self._world = lib.tgpy_world_new(lib.tg_ctx_new(self._options))
+        check_new(self._world)
+
+    def __del__(self):
+        if self._world:
+            lib.tgpy_world_drop(self._world)
+
+    @property
+    def _ctx(self):
+        ctx = lib.tgpy_ctx(self._world)
+        if ctx == ffi.NULL:
+            fail(self._world)
+        lib.tgpy_catch_up(self._world)
+        return ctx
+
+    def close(self):
+        """Frees the memory of all tensors of the context now. Without close it is freed with the last tensor."""
+        if lib.tgpy_ctx(self._world) != ffi.NULL:
+            lib.tgpy_world_close(self._world)
+
+    def __enter__(self):
+        """Makes this the thread's context until the end of the `with`."""
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *_):
+        _stack().pop()
+
+    def tape(self):
+        return Tape(self)
+
+    @property
+    def device(self):
+        return text(lib.tg_ctx_device(self._ctx))
+
+    @property
+    def threads(self):
+        return lib.tg_ctx_threads(self._ctx)
+
+    @property
+    def training(self):
+        """Whether dropout drops and batch norm uses the statistics of the batch."""
+        return lib.tgpy_training(self._world)
+
+    @training.setter
+    def training(self, on):
+        lib.tgpy_set_training(self._world, on)
+
+    def memory(self):
+        """The bytes in use: {"live", "peak", "reserved", "workspace"}."""
+        info = ffi.new('tg_memory_info *', {'size': ffi.sizeof('tg_memory_info')})
+        lib.tg_memory_query(self._ctx, info)
+        check(self._world)
+        return {name: getattr(info, name) for name in ('live', 'peak', 'reserved', 'workspace')}
+
+    def reset_peak(self):
+        lib.tg_memory_reset_peak(self._ctx)
+
+    def seed(self, seed):
+        """Sets the default random stream to its beginning, with this seed."""
+        lib.tg_rng_set(self._ctx, ffi.NULL, ffi.new('tg_rng *', {'seed': seed}))
+        check(self._world)
+
+    def __repr__(self):
+        return f'<tapegrad.Context on {self.device}, {self.threads} threads>' if lib.tgpy_ctx(self._world) else '<closed Context>'
+
+
+def check_new(world):
+    """Raises the error of a context that could not be made. It cannot be cleared, so it is not kept."""
+    if lib.tg_ctx_status(lib.tgpy_ctx(world)):
+        fail(world)
+
+
+class Tape:
+    """A tape (tape.h). While it is open (`with`), it records ops whose operands are on no tape. The tape lives as long as it
+    or a tensor on it is used."""
+
+    __slots__ = ('context', '_tape', '_before', '__weakref__')
+
+    def __init__(self, context):
+        self._tape = None
+        self.context, self._before = context, []
+        self._tape = lib.tgpy_tape_new(context._world)
+        if self._tape == ffi.NULL:
+            self._tape = None
+            fail(context._world)
+
+    def __del__(self):
+        if self._tape:
+            lib.tgpy_tape_drop(self._tape)
+
+    def __enter__(self):
+        self._before.append(lib.tgpy_open(self.context._world, self._tape))
+        _stack().append(self.context)
+        return self
+
+    def __exit__(self, *_):
+        _stack().pop()
+        lib.tgpy_open(self.context._world, self._before.pop())
+
+    @property
+    def _handle(self):
+        self.context._ctx
+        return lib.tgpy_tape_of(self._tape)
+
+    def reset(self):
+        """Ends all results on the tape; their later use raises HandleError. The memory is kept for the next step."""
+        lib.tg_tape_reset(self._handle)
+        check(self.context._world)
+
+    @property
+    def nodes(self):
+        """How many ops are recorded."""
+        return lib.tg_tape_nodes(self._handle)
+
+    def __repr__(self):
+        return f'<tapegrad.Tape of {self.nodes} nodes>'
+
+
+def _stack():
+    try:
+        return _thread.stack
+    except AttributeError:
+        _thread.stack = []
+        return _thread.stack
+
+
+def context():
+    """The context of this thread: that of the innermost `with`, or one with default options that lasts as long as the
+    thread."""
+    stack = _stack()
+    if stack:
+        return stack[-1]
+    try:
+        return _thread.own
+    except AttributeError:
+        _thread.own = Context()
+        return _thread.own
+
+
+def tape():
+    """A new tape of the thread's context, for `with tape() as t`."""
+    return context().tape()
+
+
+@contextlib.contextmanager
+def _mode(switch, on):
+    world = context()._world
+    before = switch(world, on)
+    try:
+        yield
+    finally:
+        switch(world, before)
+
+
+def no_grad():
+    """`with no_grad():` ops of the thread's context keep nothing for backward."""
+    return _mode(lib.tgpy_set_grad, False)
+
+
+def evaluation():
+    """`with evaluation():` ops run in evaluation mode: dropout drops nothing, batch norm uses its running statistics."""
+    return _mode(lib.tgpy_set_training, False)

@@ -1,0 +1,54 @@
+"""Errors of the library as exceptions.
+
+Each status of the C interface, such as TG_ERR_SHAPE, is a class (ShapeError) below Error, and below the built-in exception
+that Python programs expect for it."""
+from ._capi import ffi, lib
+
+_BUILTIN = {
+    'ARGUMENT': ValueError, 'SHAPE': ValueError, 'DTYPE': TypeError, 'DATA': ValueError, 'MEMORY': MemoryError, 'IO': OSError,
+    'FORMAT': ValueError, 'UNSUPPORTED': NotImplementedError, 'TIMEOUT': TimeoutError,
+}
+
+
+class Error(RuntimeError):
+    """A call of the library failed. The message says what was wrong, what was expected, and where."""
+    status = None
+
+
+def _class_of(name):
+    short = name.removeprefix('TG_ERR_')
+    bases = (Error, _BUILTIN[short]) if short in _BUILTIN else (Error,)
+    return type(short.capitalize() + 'Error', bases, {'status': name, '__module__': __name__, '__doc__': f'The status {name}.'})
+
+
+BY_STATUS = {value: _class_of(name) for value, name in ffi.typeof('tg_status').elements.items() if name.startswith('TG_ERR_')}
+globals().update({c.__name__: c for c in BY_STATUS.values()})
+__all__ = ['Error', *(c.__name__ for c in BY_STATUS.values())]
+
+
+def text(pointer):
+    return ffi.string(pointer).decode(errors='replace')
+
+
+_raised = []  # exceptions of callbacks that the library is reporting, by thread: see callbacks.py
+
+
+def fail(world):
+    """Raises the error of a context, and clears it."""
+    ctx = lib.tgpy_ctx(world)
+    if ctx == ffi.NULL:
+        raise BY_STATUS[lib.TG_ERR_HANDLE]('the context has been closed')
+    status, message = lib.tg_ctx_status(ctx), text(lib.tg_ctx_message(ctx))
+    if status == lib.TG_OK:
+        raise MemoryError
+    lib.tg_ctx_clear(ctx)
+    error = BY_STATUS[status](message)
+    cause = _raised.pop() if _raised else None
+    _raised.clear()
+    raise error from cause
+
+
+def check(world):
+    """Raises the error of a context, if it has one."""
+    if lib.tg_ctx_status(lib.tgpy_ctx(world)):
+        fail(world)

@@ -1,0 +1,193 @@
+"""Calls of an op: arguments of Python, sorted and converted by what the library's table says of the op."""
+import difflib
+import inspect
+
+from ._capi import ffi, lib
+from .context import context
+from .errors import fail, text
+from .tensor import Tensor, like, note_site, tensor, wrap
+from .values import dtype_value
+
+NULL = ffi.NULL
+_call, _call_few, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_call_few, lib.tgpy_world_of, lib.tgpy_ctx
+_NUMBERS = {bool: lib.TG_VALUE_BOOL, int: lib.TG_VALUE_INT, float: lib.TG_VALUE_DOUBLE}
+_new = object.__new__
+_EXACT = 2 ** 53  # integers up to here are exact as doubles
+
+
+class Op:  # an op of the library; its __doc__ is that of the op
+    __slots__ = ('__name__', '__doc__', '_op', 'inputs', 'arguments', '_lists', '_n_out', '_many', '_plans', '_required')
+
+    def __init__(self, op):
+        self.__name__, self._op = text(op.name), op
+        names = text(op.inputs).split() if op.inputs else []
+        self.inputs = tuple(n.removesuffix('..') for n in names)
+        self._lists = tuple(n.endswith('..') for n in names)
+        self._required = sum(not (op.optional >> i) & 1 for i in range(len(names)))
+        self.arguments = {text(op.fields[i].name): op.fields[i] for i in range(op.n_fields)}
+        outputs = text(op.outputs).split() if op.outputs else ['y']
+        self._n_out = op.n_out if op.n_out > 0 else len(outputs)
+        self._many = op.n_out < 0 and any(o.endswith('..') for o in outputs)
+        self._plans = {}
+        self.__doc__ = _documentation(self)
+
+    def __get__(self, x, owner=None):
+        """A method of a tensor."""
+        return self if x is None else lambda *args, **named: self._call(2, (x, *args), named)
+
+    def __call__(self, *args, **named):
+        return self._call(2, args, named)
+
+    def _call(self, depth, args, named):
+        note_site(depth)
+        form = (len(args), *named)
+        plan = self._plans.get(form) or self._plans.setdefault(form, _Plan(self, len(args), tuple(named)))
+        everything = (*args, *named.values())
+        inputs = self._tensors([everything[i] if i is not None else None for i in plan.inputs])
+        arguments = [everything[i] for i in plan.values]
+        return plan.run_few(inputs, arguments) if plan.few and inputs and inputs[0] is not None else plan.run(inputs, arguments)
+
+    def _tensors(self, inputs):
+        """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left out."""
+        if True in self._lists:
+            inputs = [x for many, item in zip(self._lists, inputs) for x in (item if many and isinstance(item, (list, tuple)) else (item,))]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        for i, x in enumerate(inputs):
+            if type(x) is not Tensor and x is not None:
+                inputs[i] = self._converted(x, inputs)
+        return inputs
+
+    def _converted(self, x, inputs):
+        if isinstance(x, Tensor):
+            return x
+        first = next((t for t in inputs if isinstance(t, Tensor)), None)
+        x = tensor(x) if first is None else like(x, first)
+        if x is NotImplemented:
+            raise TypeError(f'an input of {self.__name__} must be a tensor, a number or an array')
+        return x
+
+    @property
+    def __signature__(self):
+        P = inspect.Parameter
+        parameters = [P(n, P.POSITIONAL_OR_KEYWORD, default=None if i >= self._required else P.empty) for i, n in enumerate(self.inputs)]
+        optional = any(p.default is None for p in parameters)
+        parameters += [P(n, P.KEYWORD_ONLY if optional or not f.required else P.POSITIONAL_OR_KEYWORD,
+                         default=P.empty if f.required else None) for n, f in self.arguments.items()]
+        return inspect.Signature(sorted(parameters, key=lambda p: (p.kind, p.default is None)))
+
+    def __repr__(self):
+        return f'<op {self.__name__}: {text(self._op.formula)}>'
+
+
+class _Plan:
+    """How calls of one form, a number of positions and a tuple of names, become a call in C."""
+
+    __slots__ = ('op', 'inputs', 'values', 'fields', 'binding', 'few')
+
+    def __init__(self, op, n, named):
+        """Inputs and values are places in the positions followed by the named ones."""
+        positional = [*op.inputs, *op.arguments]
+        if n > len(positional):
+            raise TypeError(f'{op.__name__} takes at most {len(positional)} arguments, but got {n}')
+        at = {name: i for i, name in enumerate(positional[:n])}
+        for i, name in enumerate(named):
+            if name in at:
+                raise TypeError(f'{op.__name__} got the argument {name!r} twice')
+            at[name] = n + i
+        self.op = op
+        self.inputs = [at.pop(name, None) for name in op.inputs]
+        self.values = list(at.values())
+        self.binding = _bound(op, list(at))
+        self.fields = [op.arguments[name].kind for name in at]
+        self.few = len(op.inputs) <= 3 and True not in op._lists and len(at) <= 2 and op._n_out == 1 and not op._many
+
+    def run_few(self, inputs, arguments):
+        """run, by a call that needs no arrays, if the arguments are numbers."""
+        kinds, numbers = [0, 0], [0, 0]
+        for i, argument in enumerate(arguments):
+            kinds[i], numbers[i] = _NUMBERS.get(type(argument)), argument
+            if kinds[i] is None or not -_EXACT < argument < _EXACT:
+                return self.run(inputs, arguments)
+        boxes = [NULL, NULL, NULL]
+        for i, x in enumerate(inputs):
+            if x is not None:
+                boxes[i] = x._box
+        box = _call_few(self.binding, len(inputs), *boxes, kinds[0], numbers[0], kinds[1], numbers[1])
+        if box == NULL:
+            fail(_world_of(boxes[0]))
+        y = _new(Tensor)
+        y._box = box
+        return y
+
+    def run(self, inputs, arguments):
+        world = next((_world_of(x._box) for x in inputs if x is not None), None) or context()._world
+        keep = []
+        values = ffi.new('tg_value[]', len(arguments) + 1)
+        for i, argument in enumerate(arguments):
+            _set(values[i], argument, self.fields[i], keep)
+        op = self.op
+        n = lib.tg_op_output_count(_ctx_of(world), self.binding, values) if op._many else op._n_out
+        if n < 0:
+            fail(world)
+        out = ffi.new('tgpy_box *[]', n + 1)
+        if _call(world, self.binding, [NULL if x is None else x._box for x in inputs], len(inputs), values, out, n):
+            fail(world)
+        if n == 1 and not op._many:
+            return wrap(out[0])
+        return tuple(wrap(out[i]) for i in range(n))
+
+
+def _bound(op, names):
+    world = context()._world
+    binding = ffi.new('tg_op_binding *', {'size': ffi.sizeof('tg_op_binding')})
+    texts = [ffi.new('char[]', name.encode()) for name in names]
+    if lib.tg_op_bind(_ctx_of(world), op._op, texts, len(names), binding):
+        fail(world)
+    return binding
+
+
+def _set(value, argument, kind, keep):
+    """Sets a tg_value to an argument. keep is a list of what must live until the call."""
+    if argument is None:
+        value.kind = lib.TG_VALUE_DEFAULT
+    elif kind == lib.TG_FIELD_DTYPE:
+        value.kind, value.integer = lib.TG_VALUE_INT, dtype_value(argument)
+    elif isinstance(argument, bool):
+        value.kind, value.boolean = lib.TG_VALUE_BOOL, argument
+    elif isinstance(argument, int):
+        value.kind, value.integer = lib.TG_VALUE_INT, argument
+    elif isinstance(argument, float):
+        value.kind, value.number = lib.TG_VALUE_DOUBLE, argument
+    elif isinstance(argument, str):
+        keep.append(ffi.new('char[]', argument.encode()))
+        value.kind, value.text = lib.TG_VALUE_TEXT, keep[-1]
+    elif isinstance(argument, (list, tuple)):
+        keep.append(ffi.new('int64_t[]', [int(n) for n in argument] or 1))
+        value.kind, value.list, value.n = lib.TG_VALUE_LIST, keep[-1], len(argument)
+    elif isinstance(argument, ffi.CData):
+        value.kind, value.pointer = lib.TG_VALUE_POINTER, argument
+    elif hasattr(argument, '__index__') and getattr(argument, 'dtype', None) not in ('f32', 'f64', 'bf16', 'f16'):
+        value.kind, value.integer = lib.TG_VALUE_INT, argument.__index__()
+    else:
+        value.kind, value.number = lib.TG_VALUE_DOUBLE, float(argument)
+
+
+def _documentation(op):
+    arguments = [f'{name}: {text(field.doc)}' for name, field in op.arguments.items() if field.doc]
+    return '\n\n'.join([text(op._op.formula), *(['\n'.join(arguments)] if arguments else [])])
+
+
+def find(name):
+    """The entry of the table with this name."""
+    op = NULL if name.startswith('__') else lib.tg_op_find(name.encode())
+    if op == NULL:
+        near = difflib.get_close_matches(name, names(), 1)
+        raise AttributeError(f'the library has no op {name!r}' + (f'; did you mean {near[0]!r}?' if near else ''))
+    return op
+
+
+def names():
+    """The names of all ops."""
+    table = [lib.tg_op_at(i) for i in range(lib.tg_op_count())]
+    return sorted(text(op.alias) if op.alias else text(op.name) for op in table)

@@ -1,0 +1,74 @@
+"""Structs of options, filled from keyword arguments. The library describes them, so no field is named here."""
+import difflib
+
+from ._capi import ffi, lib
+from .errors import text
+from .values import dtype_value, shape_value
+
+_fields = {}
+
+
+def fields_of(name):
+    """The fields of a struct of options by their names."""
+    if name not in _fields:
+        found = lib.tg_struct_find(name.encode())
+        _fields[name] = {text(found.fields[i].name): found.fields[i] for i in range(found.n_fields)}
+    return _fields[name]
+
+
+def enum_value(enum, value):
+    """The integer of an enum's value, which may be given by its name without the prefix: "mean" for TG_LOSS_MEAN."""
+    if isinstance(value, int):
+        return value
+    found = lib.tg_enum_find(enum)
+    names = {text(v.name).removeprefix(text(found.prefix)).lower(): v.value for v in found.values[0:found.n_values]}
+    if value not in names:
+        raise ValueError(f'{value!r} is not one of {", ".join(map(repr, names))}')
+    return names[value]
+
+
+def _converted(field, value, keep):
+    """A field's value in C. keep is a list of what must live as long as the struct."""
+    kind = field.kind
+    if kind == lib.TG_FIELD_TEXT:
+        value = ffi.NULL if value is None else ffi.new('char[]', str(value).encode())
+    elif kind == lib.TG_FIELD_DTYPE:
+        value = dtype_value(value)
+    elif kind == lib.TG_FIELD_ENUM:
+        value = enum_value(field.of, value)
+    elif kind == lib.TG_FIELD_SHAPE:
+        value = shape_value(value)
+    elif kind == lib.TG_FIELD_TENSOR:
+        keep.append(value)
+        value = value._handle()
+    elif field.count > 1:
+        value = [value] * field.count if not isinstance(value, (list, tuple)) else list(value)
+    keep.append(value)
+    return value
+
+
+def options(name, values):
+    """A struct of options with its defaults, in which the given values replace theirs."""
+    struct, keep = ffi.new(name + ' *'), []
+    lib.tg_struct_fill(name.encode(), struct, ffi.sizeof(name))
+    fields = fields_of(name)
+    for key, value in values.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, 1)
+            raise TypeError(f'there is no option {key!r}' + (f'; did you mean {near[0]!r}?' if near else f' of {name}'))
+        setattr(struct, key, _converted(fields[key], value, keep))
+    _alive[struct] = keep
+    return struct
+
+
+class _Keeper(dict):
+    """What the fields of a struct point to, as long as the struct lives."""
+
+    def __setitem__(self, struct, keep):
+        if keep:
+            super().__setitem__(struct, keep)
+
+
+import weakref  # noqa: E402
+
+_alive = weakref.WeakKeyDictionary()

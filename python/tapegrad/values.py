@@ -1,0 +1,62 @@
+"""Python's values as those of the C interface: dtypes, shapes, and numbers of a new tensor."""
+import array
+
+from ._capi import ffi, lib
+
+DTYPES = {ffi.string(lib.tg_dtype_name(i)).decode(): i for i in range(1, lib.TG_DTYPE_COUNT)}
+NAMES = {value: name for name, value in DTYPES.items()}
+# Names of the same dtypes in other libraries.
+OTHERS = {'float32': 'f32', 'float64': 'f64', 'bfloat16': 'bf16', 'float16': 'f16', 'int64': 'i64', 'int32': 'i32', 'uint8': 'u8',
+          'bool_': 'bool', 'float': 'f64', 'int': 'i64'}
+FLOATS = ('f32', 'f64', 'bf16', 'f16')
+NUMPY = {'f32': 'float32', 'f64': 'float64', 'f16': 'float16', 'i64': 'int64', 'i32': 'int32', 'u8': 'uint8', 'bool': 'bool'}
+
+
+def dtype_name(dtype):
+    """The library's name of a dtype: of "f32", "float32", numpy.float32, torch.float32 or float."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, '__name__', None) or str(dtype)
+    name = name.rpartition('.')[2]
+    name = OTHERS.get(name, name)
+    if name not in DTYPES:
+        raise TypeError(f'the dtype is {dtype!r}, but the library has {", ".join(DTYPES)}')
+    return name
+
+
+def dtype_value(dtype):
+    return lib.TG_DTYPE_DEFAULT if dtype is None else DTYPES[dtype_name(dtype)]
+
+
+def shape_value(shape):
+    """A tg_shape, of an integer or a sequence of integers."""
+    if isinstance(shape, int):
+        shape = (shape,)
+    return lib.tg_shape_make(len(shape), ffi.new('int64_t[]', [int(n) for n in shape]) if shape else ffi.NULL)
+
+
+def flattened(data):
+    """The shape and the numbers of nested sequences. Raises ValueError if their lengths differ."""
+    if not isinstance(data, (list, tuple)):
+        return (), [data]
+    parts = [flattened(part) for part in data]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        raise ValueError(f'the parts of a sequence have the shapes {sorted(shapes)}, but must have the same')
+    inner = shapes.pop() if shapes else ()
+    return (len(data), *inner), [number for _, numbers in parts for number in numbers]
+
+
+def dtype_of_numbers(numbers):
+    """bool, i64, or None for the context's default float."""
+    if numbers and all(isinstance(n, bool) for n in numbers):
+        return 'bool'
+    return 'i64' if numbers and all(isinstance(n, int) for n in numbers) else None
+
+
+def bytes_of(numbers, dtype):
+    """The elements as bytes of a dtype that Python's array knows; None for another dtype."""
+    code = {'f32': 'f', 'f64': 'd', 'i64': 'q', 'i32': 'i', 'u8': 'B', 'bool': 'B'}.get(dtype)
+    if code is None:
+        return None
+    if code in 'qiB':
+        numbers = [int(n) for n in numbers]
+    return array.array(code, numbers)
