@@ -243,8 +243,8 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 /* ---- Shape ---- */
 
 /* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, pads, tg_flip,
- * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return new
- * memory, and tg_reshape and tg_contiguous copy if they must. */
+ * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return
+ * new memory, and tg_reshape and tg_contiguous copy if they must. */
 
 /* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
  * view. */
@@ -324,6 +324,15 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
+/* Copies x, and replaces each element to which index sends elements of src by the mean, the maximum or the minimum of
+ * these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add. tg_scatter_mean
+ * takes floats, and the other two numbers. Elements that are equally great or small share the gradient equally. */
+TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                  bool include_self);
+TG_API tg_tensor *tg_scatter_max(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                 bool include_self);
+TG_API tg_tensor *tg_scatter_min(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                 bool include_self);
 /* The slices of x along dim at index [n]. The size of dim becomes n. */
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index);
 /* x[i, j, ..] as in NumPy: the elements of x at the positions that n tensors of indices give together. index[k] is for

@@ -197,6 +197,15 @@ static void indexing(misuse_world *b) {
     OP(tg_slice_scatter, tg_slice_scatter(t, b->x, x, 0, 0, INT64_MAX, 1));
     OP(tg_select_scatter, tg_select_scatter(t, x, b->v, 0, 0));
     OP(tg_select_scatter, tg_select_scatter(t, b->x, x, 0, 0));
+    OP(tg_scatter_mean, tg_scatter_mean(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, b->ids, x, true));
+    OP(tg_scatter_max, tg_scatter_max(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, b->ids, x, true));
+    OP(tg_scatter_min, tg_scatter_min(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_min, tg_scatter_min(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_min, tg_scatter_min(t, b->v, 0, b->ids, x, true));
     OP(tg_index, tg_index(t, x, TG_DIMS(0), &b->ids, 1));
     OP(tg_index, tg_index(t, b->x, TG_DIMS(0), &x, 1));
     OP(tg_index_put, tg_index_put(t, x, TG_DIMS(0), b->x, &b->ids, 1, true));

@@ -188,10 +188,20 @@ def fill(o):
         [N(1, 5), I(1, 1, 1), N(1, 1)], [N(3, 5), I(5, 3, 1), N(3, 1)])
     row("masked_scatter", tg.masked_scatter, torch.masked_scatter, [N(3, 5), M(3, 5), N(15)], [N(3, 5), M(5), N(4, 4)])
     for count, size in ((6, (2, 3)), (5, (5,)), (0, (0, 3))):
-        row("nonzero", lambda x, k=count: tg.nonzero(tg.add_scalar(x, 1), k), lambda x: (x + 1).nonzero(), [I(9, *size)])
+        row("nonzero", lambda x, k=count: tg.nonzero(tg.add_scalar(x, 1), k), lambda x: (x + 1).nonzero(),
+            [I(9, *size)])
     row("nonzero", lambda x: tg.nonzero(tg.slice(tg.one_hot(5, x, 5), 2, 1, 5, 2), 0),
         lambda x: F.one_hot(x, 5)[..., 1::2].nonzero(), [I(1, 3, 2)])
     row("nonzero", lambda x: tg.nonzero(tg.one_hot(5, x, 5), 6), lambda x: F.one_hot(x, 5).nonzero(), [I(5, 3, 2)])
+    for name, reduce in (("scatter_mean", "mean"), ("scatter_max", "amax"), ("scatter_min", "amin")):
+        for own in (True, False):
+            row(name, lambda x, i, s, f=getattr(tg, name), o=own: f(x, 1, i, s, o),
+                lambda x, i, s, r=reduce, o=own: x.scatter_reduce(1, i, s, r, include_self=o),
+                [N(3, 5), I(5, 3, 9), N(3, 9)], [N(4, 3), I(3, 2, 5), N(2, 5)])
+            # Ties share the gradient.
+            row(name, lambda x, i, s, f=getattr(tg, name), o=own: f(tg.round(x), 0, i, tg.round(s), o),
+                lambda x, i, s, r=reduce, o=own: x.round().scatter_reduce(0, i, s.round(), r, include_self=o),
+                [N(4), I(4, 20), N(20)])
     row("index", lambda x, i: tg.index(x, dims(0), handles([i]), 1), lambda x, i: x[i], [N(6, 3), I(6, 2, 4)])
     row("index", lambda x, i, j: tg.index(x, dims(0, 1), handles([i, j]), 2), lambda x, i, j: x[i, j],
         [N(6, 3), I(6, 4), I(3, 4)], [N(6, 3, 2), I(6, 2, 1), I(3, 4)])

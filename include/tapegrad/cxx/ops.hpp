@@ -401,6 +401,18 @@ inline tensor scatter_add(const tensor &x, int dim, const tensor &index, const t
 inline tensor scatter(const tensor &x, int dim, const tensor &index, const tensor &src, const site &at = site::here()) {
     return detail::call(at, tg_scatter, x, dim, index, src);
 }
+inline tensor scatter_mean(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                           site &at = site::here()) {
+    return detail::call(at, tg_scatter_mean, x, dim, index, src, include_self);
+}
+inline tensor scatter_max(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                          site &at = site::here()) {
+    return detail::call(at, tg_scatter_max, x, dim, index, src, include_self);
+}
+inline tensor scatter_min(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                          site &at = site::here()) {
+    return detail::call(at, tg_scatter_min, x, dim, index, src, include_self);
+}
 inline tensor index_select(const tensor &x, int dim, const tensor &index, const site &at = site::here()) {
     return detail::call(at, tg_index_select, x, dim, index);
 }
