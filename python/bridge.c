@@ -26,6 +26,7 @@ struct tgpy_tape {
     tgpy_world *world;
     bool grad, training; /* modes of the tape */
     bool lent;
+    bool recording; /* of a lent tape: the library's grad mode */
     bool own; /* world->own, which does not own the world */
     atomic_int owners;
     tgpy_tape *next; /* in world->spare */
@@ -135,7 +136,7 @@ static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
     t->tape = tape;
     t->world = w;
     t->lent = lent;
-    t->grad = tg_is_grad_on(tape);
+    t->grad = t->recording = tg_is_grad_on(tape);
     t->training = tg_is_training(tape);
     atomic_init(&t->owners, 1);
     return t;
@@ -177,7 +178,10 @@ void tgpy_tape_drop(tgpy_tape *t) {
     if (w) tgpy_world_drop(w);
 }
 
-void tgpy_tape_end(tgpy_tape *t) { t->tape = NULL; }
+void tgpy_tape_end(tgpy_tape *t) {
+    if (t->tape && t->grad != t->recording) tg_tape_set_grad_mode(t->tape, t->recording);
+    t->tape = NULL;
+}
 
 tg_tape *tgpy_tape_of(const tgpy_tape *t) { return t->world->ctx ? t->tape : NULL; }
 
@@ -257,7 +261,8 @@ static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
     if (!t || !t->tape) t = tgpy_current(w);
-    if (t->grad != w->grad && !(t->lent && w->grad)) tg_tape_set_grad_mode(t->tape, t->grad = w->grad);
+    bool grad = w->grad && (t->recording || !t->lent);
+    if (t->grad != grad) tg_tape_set_grad_mode(t->tape, t->grad = grad);
     if (t->training != w->training && !t->lent) tg_tape_set_training(t->tape, t->training = w->training);
     if (site.file) tg_tape_set_site(t->tape, site.file, site.line);
     return t;

@@ -191,7 +191,11 @@ def tgpy_on_backward(c):
         for i, g in enumerate(_returned(gradients, call.inputs, f'the backward of {op.__name__}')):
             if call.needs[i]:
                 _put(call, tape, c, i, g)
-    return guarded(world, lambda: on_tape(world, c.tape, run))
+    before = lib.tg_is_grad_on(c.tape)
+    lib.tg_tape_set_grad_mode(c.tape, False)
+    status = guarded(world, lambda: on_tape(world, c.tape, run))
+    lib.tg_tape_set_grad_mode(c.tape, before)
+    return status
 
 
 def _put(call, tape, c, i, g):
