@@ -16,6 +16,7 @@ struct tgpy_world {
     tgpy_tape *open, *own;
     tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
     bool grad, training;
+    uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
     pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
     pending *_Atomic later;
@@ -127,6 +128,10 @@ bool tgpy_set_training(tgpy_world *w, bool on) {
 
 bool tgpy_grad(const tgpy_world *w) { return w->grad; }
 bool tgpy_training(const tgpy_world *w) { return w->training; }
+
+tg_status tgpy_next_draws(tgpy_world *w) {
+    return w->open && w->open->lent ? TG_OK : tg_draws_step(w->ctx, w->draws++);
+}
 
 /* ---- Tapes ---- */
 

@@ -7,7 +7,7 @@ from ..errors import fail
 from ..owned import Owned
 from ..structs import enum_value, options
 from ..tensor import tensor, uniform
-from .native import Native, results
+from .native import Native, next_draws, results
 
 
 class LM(Native):
@@ -18,6 +18,10 @@ class LM(Native):
     def __init__(self, **config):
         struct = options(self._struct, config)
         super().__init__(lambda ctx: type(self)._new(ctx, struct))
+
+    def forward(self, ids):
+        next_draws(self._root._world)
+        return super().forward(ids)
 
     def loss(self, ids, targets, reduction='mean'):
         """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count."""
@@ -64,6 +68,7 @@ class GPT(LM):
     def loss(self, ids, targets, reduction='mean'):
         """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count. Only the logits of
         a few tokens are in memory at a time."""
+        next_draws(self._root._world)
         world, boxes = self._root._world, [ids._box, targets._box]
         tape = lib.tgpy_ready(world, boxes, 2)
         reduction = enum_value(b'tg_loss_reduction', reduction)

@@ -26,9 +26,10 @@ class Native(Module):
     """A module of the library. Its parameters and children are attributes, as those of any module, and a child that is
     replaced, also by a module of Python, is used wherever the library has used the old one."""
 
-    def __init__(self, make, context_=None):
+    def __init__(self, make):
         """make(ctx) calls the function of the library that makes the module."""
-        ctx = context_ or context()
+        ctx = context()
+        next_draws(ctx._world)
         self._bind(_Root(ctx._world, make(ctx._ctx)), None)
         self._find_parts()
 
@@ -129,6 +130,13 @@ class Native(Module):
 
     def __reduce__(self):
         raise TypeError(f'a {type(self).__name__} of the library cannot be copied or pickled; its state_dict can')
+
+
+def next_draws(world):
+    """Lets the models of a context draw other numbers than before."""
+    lib.tgpy_catch_up(world)
+    if lib.tgpy_next_draws(world):
+        fail(world)
 
 
 def results(world, tape, y, n, boxes):
