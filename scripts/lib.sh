@@ -118,7 +118,8 @@ environment() {
     say "making ${dir#"$root"/} with $* from PyPI (some GB, some minutes)"
     rm -rf "$dir"
     mkdir -p "${dir%/*}"
-    python3 -m venv "$dir"
+    # The Python package is built for the system's Python, where there is one.
+    "$([ -x /usr/bin/python3 ] && echo /usr/bin/python3 || echo python3)" -m venv "$dir"
     "$dir/bin/pip" install --quiet --disable-pip-version-check "$@"
     touch "$dir/complete"
 }

@@ -1,7 +1,7 @@
 """Tensors."""
 import sys
 
-from . import dlpack, indexing, values
+from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
 from .errors import check, fail, text
@@ -281,10 +281,11 @@ class Tensor:
 
     def __getattr__(self, name):
         """Every op whose first input is a tensor is a method: x.softmax(dim=-1)."""
-        from . import ops
         if name.startswith('__'):
             raise AttributeError(name)
-        return getattr(ops, name).__get__(self)
+        op = getattr(ops, name)
+        setattr(Tensor, name, op)  # the next time it is found at once
+        return op.__get__(self)
 
 
 def _operator(name, with_number=None):
