@@ -28,7 +28,8 @@ class Reader(nn.Module):
     """Images [n, 1, 8, 8] to scores of the ten digits [n, 10]."""
 
     def __init__(self):
-        self.features = nn.Sequential(Block(1, 16), nn.Function(ops.max_pool2d, h=2, w=2), Block(16, 32), nn.Dropout(0.2))
+        pool = nn.Function(ops.max_pool2d, h=2, w=2)
+        self.features = nn.Sequential(Block(1, 16), pool, Block(16, 32), nn.Dropout(0.2))
         self.head = nn.Linear(32 * 4 * 4, 10)
 
     def forward(self, x):
@@ -52,7 +53,8 @@ def main():
         print(model)
         epochs, size = 6, 50
         steps = epochs * 1400 // size
-        opt = optim.AdamW(model, weight_decay=0.05, schedule=optim.Schedule(3e-3, warmup=10, steps=steps, decay='cosine'))
+        schedule = optim.Schedule(3e-3, warmup=10, steps=steps, decay='cosine')
+        opt = optim.AdamW(model, weight_decay=0.05, schedule=schedule)
         for epoch in range(epochs):
             for i in batches(1400, size, rng):
                 loss = model(tg.tensor(images[train][i])).cross_entropy(target=tg.tensor(digits[train][i]))

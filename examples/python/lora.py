@@ -1,5 +1,5 @@
-"""Adapts a trained GPT to new data with low-rank adapters (Hu et al., LoRA, arXiv 2106.09685). The model's own weights stay as
-they are. In the end the adapters are added to the weights, and the model has its own layers again."""
+"""Adapts a trained GPT to new data with low-rank adapters (Hu et al., LoRA, arXiv 2106.09685). The model's own weights
+stay as they are. In the end the adapters are added to the weights, and the model has its own layers again."""
 import sys
 
 import numpy as np
@@ -11,8 +11,8 @@ VOCAB, LENGTH, BATCH, RANK = 16, 12, 8, 4
 
 
 class LoRA(nn.Module):
-    """base(x) + scale * x a^T b^T, with a [rank, inputs] and b [outputs, rank]. b is 0 at first, so the model computes what it did
-    before."""
+    """base(x) + scale * x a^T b^T, with a [rank, inputs] and b [outputs, rank]. b is 0 at first, so the model computes
+    what it did before."""
 
     def __init__(self, base, rank, scale):
         outputs, inputs = base.weight.shape
@@ -43,7 +43,8 @@ def train(model, steps, by, lr):
         loss.backward()
         opt.step()
         opt.zero_grad()
-    print(f'{steps} steps on sequences that go {"up" if by > 0 else "down"}, {len(opt.params)} tensors trained: loss {loss.item():.3f}')
+    way = 'up' if by > 0 else 'down'
+    print(f'{steps} steps on sequences that go {way}, {len(opt.params)} tensors trained: loss {loss.item():.3f}')
 
 
 def main():

@@ -10,6 +10,7 @@
         return 3 * x ** 2 * gradient
 """
 import collections
+import contextlib
 import inspect
 
 from ._capi import ffi, lib
@@ -34,23 +35,29 @@ class Call:
         self.inputs = self.outputs = ()
         self.needs = ()  # for each input, whether it needs a gradient; set in backward
 
+    @contextlib.contextmanager
     def _of_node(self, tape, inputs, outputs):
+        """Sets the tensors for a function of a derivative, which must not keep them."""
         self.inputs, self.outputs = _lent(self._world, tape, inputs), _lent(self._world, tape, outputs)
+        try:
+            yield
+        finally:
+            self.inputs = self.outputs = ()
 
 
 class CustomOp:
-    """An op in Python. forward(call, *inputs, **arguments) computes the outputs, tensors or arrays, from tensors; an absent
-    input is None. What it records is not kept for backward. Gradients are given by one or more of
+    """An op in Python. forward(call, *inputs, **arguments) computes the outputs, tensors or arrays, from tensors; an
+    absent input is None. What it records is not kept for backward. Gradients are given by one or more of
 
     - vjp(call, *gradients), which records ops, and so can be differentiated again;
-    - backward(call, *gradients), which may compute anything, also with NumPy, and is used where no second derivative is asked
-      for;
+    - backward(call, *gradients), which may compute anything, also with NumPy, and is used where no second derivative
+      is asked for;
     - jvp(call, *tangents), for forward mode.
 
     vjp and backward return the gradients of the inputs, and jvp the tangents of the outputs. None is zero."""
 
     def __init__(self, forward):
-        self.__name__, self.__doc__ = forward.__name__, forward.__doc__
+        self.__name__, self.__doc__, self.__module__ = forward.__name__, forward.__doc__, forward.__module__
         self.__signature__ = inspect.signature(forward)
         self._forward, self._backward, self._vjp, self._jvp = forward, None, None, None
         name, formula = (ffi.new('char[]', s.encode()) for s in (self.__name__, f'{self.__name__}(..), in Python'))
@@ -108,6 +115,9 @@ class CustomOp:
             if not isinstance(part, Tensor):
                 raise TypeError(f'{self.__name__} returned a {type(part).__name__}, but must return tensors or arrays')
         return y
+
+    def __reduce__(self):
+        return self.__name__  # as a function, it is found by its name
 
     def __repr__(self):
         return f'<custom op {self.__name__}{self.__signature__}>'
@@ -185,12 +195,12 @@ def tgpy_on_backward(c):
     op, world = call._op, call._world
 
     def run(tape):
-        call._of_node(tape, c.input[0:c.n_in], c.out[0:c.n_out])
         call.needs = tuple(c.gin_mode[i] != lib.TG_GRAD_NONE for i in range(c.n_in))
-        gradients = (op._backward or op._vjp)(call, *_lent(world, tape, c.gout[0:c.n_out]))
-        for i, g in enumerate(_returned(gradients, call.inputs, f'the backward of {op.__name__}')):
-            if call.needs[i]:
-                _put(call, tape, c, i, g)
+        with call._of_node(tape, c.input[0:c.n_in], c.out[0:c.n_out]):
+            gradients = (op._backward or op._vjp)(call, *_lent(world, tape, c.gout[0:c.n_out]))
+            for i, g in enumerate(_returned(gradients, call.inputs, f'the backward of {op.__name__}')):
+                if call.needs[i]:
+                    _put(call, tape, c, i, g)
     before = lib.tg_is_grad_on(c.tape)
     lib.tg_tape_set_grad_mode(c.tape, False)
     status = guarded(world, lambda: on_tape(world, c.tape, run))
@@ -212,23 +222,28 @@ def _put(call, tape, c, i, g):
 
 @ffi.def_extern()
 def tgpy_on_vjp(t, node, gout, gin):
-    return _recorded(t, node, gout, gin, lambda call: call._op._vjp, lambda call: call.inputs, lib.tg_node_outputs(node))
+    n = lib.tg_node_outputs(node)
+    return _recorded(t, node, gout, n, gin, lambda call: (call._op._vjp, call.inputs))
 
 
 @ffi.def_extern()
 def tgpy_on_jvp(t, node, din, dout):
-    return _recorded(t, node, din, dout, lambda call: call._op._jvp, lambda call: call.outputs, lib.tg_node_inputs(node))
+    n = lib.tg_node_inputs(node)
+    return _recorded(t, node, din, n, dout, lambda call: (call._op._jvp, call.outputs))
 
 
-def _recorded(t, node, given, out, function, wanted, n):
-    """Runs a vjp or jvp, which records ops on the tape."""
+def _recorded(t, node, given, n, out, choose):
+    """Runs a vjp or jvp, which records ops on the tape, with n given tensors. choose(call) returns the function, and
+    the tensors whose shapes its results have."""
     call = _called(lib.tg_node_params(node))
 
     def run(tape):
-        call._of_node(tape, [lib.tg_node_input(node, i) for i in range(lib.tg_node_inputs(node))],
-                      [lib.tg_node_output(node, i) for i in range(lib.tg_node_outputs(node))])
-        values = function(call)(call, *_lent(call._world, tape, given[0:n]))
-        _give(_returned(values, wanted(call), f'the derivative of {call._op.__name__}'), out)
+        inputs = [lib.tg_node_input(node, i) for i in range(lib.tg_node_inputs(node))]
+        outputs = [lib.tg_node_output(node, i) for i in range(lib.tg_node_outputs(node))]
+        with call._of_node(tape, inputs, outputs):
+            function, like_these = choose(call)
+            values = function(call, *_lent(call._world, tape, given[0:n]))
+            _give(_returned(values, like_these, f'the derivative of {call._op.__name__}'), out)
     return guarded(call._world, lambda: on_tape(call._world, t, run))
 
 
@@ -239,20 +254,21 @@ Gradcheck.__doc__ = 'The result of a check that has passed (tg_gradcheck_info).'
 
 
 def gradcheck(fn, inputs, **fields):
-    """Checks the gradients of fn(*inputs) against differences, with respect to every float64 input that requires one. The
-    options are those of tg_gradcheck_opts, such as second_order, projections, atol and rtol. Raises GradientError, whose
-    message is a report, if a gradient is wrong."""
+    """Checks the gradients of fn(*inputs) against differences, with respect to every float64 input that requires one.
+    The options are those of tg_gradcheck_opts, such as second_order, projections, atol and rtol. Raises GradientError,
+    whose message is a report, if a gradient is wrong."""
     inputs = _list(inputs)
     world = inputs[0]._world if inputs else context()._world
     n_out = len(_list(fn(*inputs)))
     tape = lib.tgpy_tape_new(world)
     if tape == NULL:
         fail(world)
+    struct, info = options('tg_gradcheck_opts', fields), ffi.new('tg_gradcheck_info *')
+    info.size = ffi.sizeof('tg_gradcheck_info')
     user = register(Function(world, fn))
-    info = ffi.new('tg_gradcheck_info *', {'size': ffi.sizeof('tg_gradcheck_info')})
     try:
-        if lib.tg_gradcheck(lib.tgpy_tape_of(tape), lib.tgpy_on_function, user, _handles(inputs), len(inputs), n_out, info,
-                            options('tg_gradcheck_opts', fields)):
+        if lib.tg_gradcheck(lib.tgpy_tape_of(tape), lib.tgpy_on_function, user, _handles(inputs), len(inputs), n_out,
+                            info, struct):
             fail(world)
     finally:
         forget(user)

@@ -10,8 +10,8 @@ from .tensor import Tensor, made, tensor
 
 
 class File(Owned, Mapping):
-    """An open file, or a set of files (*.index.json), as a mapping from names to tensors, which are read when they are asked
-    for:
+    """An open file, or a set of files (*.index.json), as a mapping from names to tensors, which are read when they are
+    asked for:
 
         with files.File('model.safetensors') as f:
             print(f.metadata, f.shapes)
@@ -70,7 +70,8 @@ class File(Owned, Mapping):
     @property
     def metadata(self):
         """The file's texts by key."""
-        pairs = (lib.tg_safetensors_metadata_at(self._live, i) for i in range(lib.tg_safetensors_metadata_count(self._live)))
+        n = lib.tg_safetensors_metadata_count(self._live)
+        pairs = (lib.tg_safetensors_metadata_at(self._live, i) for i in range(n))
         return {text(p.key): text(p.value) for p in pairs}
 
 
@@ -82,9 +83,9 @@ def load(path, prefix=''):
 
 
 def save(path, values, metadata=None):
-    """Writes tensors to a file, which is replaced as a whole or, on an error, not at all. values is a dict of tensors and
-    arrays by name, a module, or what else has a state_dict. A dict may have such values too, whose names then begin with the key
-    and a dot:
+    """Writes tensors to a file, which is replaced as a whole or, on an error, not at all. values is a dict of tensors
+    and arrays by name, a module, or what else has a state_dict. A dict may have such values too, whose names then
+    begin with the key and a dot:
 
         save('run.safetensors', {'model': model, 'optimizer': opt}, {'epoch': 3})
         model.load_state_dict(load('run.safetensors', 'model'))

@@ -13,13 +13,14 @@ class LBFGS(Owned):
 
     def __init__(self, params, **fields):
         self.params = Parameters(params)
-        world = self.params.world
-        made = lib.tg_lbfgs_new(lib.tgpy_ctx(world), self.params.handles, len(self.params), options('tg_lbfgs_opts', fields))
+        world, struct = self.params.world, options('tg_lbfgs_opts', fields)
+        made = lib.tg_lbfgs_new(lib.tgpy_ctx(world), self.params.handles, len(self.params), struct)
         self._own(world, made, 'tg_lbfgs_free')
 
     def step(self, closure):
-        """Makes up to `iterations` iterations, and returns the loss at the parameters that it has found. closure() computes
-        the loss at the present parameters and returns it, a tensor of one element; step calls backward on it."""
+        """Makes up to `iterations` iterations, and returns the loss at the parameters that it has found. closure()
+        computes the loss at the present parameters and returns it, a tensor of one element; step calls backward on
+        it."""
         user, loss = register((self._world, closure)), ffi.new('double *')
         try:
             if lib.tg_lbfgs_step(self._live, lib.tgpy_on_loss, user, loss):

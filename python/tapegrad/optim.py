@@ -23,8 +23,8 @@ __all__ = ['SGD', 'Adam', 'AdamW', 'RMSprop', 'Adagrad', 'Lion', 'Muon', 'LBFGS'
 
 
 class Schedule:
-    """The learning rate of each step (schedule.h): a warm-up to lr, and then a decay to min_lr at step `steps`. decay is
-    "constant", "linear", "cosine", "inverse_sqrt" or "wsd". Called with a number of a step, it returns the rate."""
+    """The learning rate of each step (schedule.h): a warm-up to lr, and then a decay to min_lr at step `steps`. decay
+    is "constant", "linear", "cosine", "inverse_sqrt" or "wsd". Called with a number of a step, it returns the rate."""
 
     def __init__(self, lr, **fields):
         self._struct = options('tg_schedule', {'lr': lr, **fields})
@@ -36,15 +36,16 @@ class Schedule:
 
 
 class Optimizer(Owned):
-    """What all optimizers of optim.h have. The parameters are a module's, or a sequence of tensors. A module's parameters
-    that require no gradient are left out."""
+    """What all optimizers of optim.h have. The parameters are a module's, or a sequence of tensors. A module's
+    parameters that require no gradient are left out."""
     _struct = None
 
     def __init__(self, params, *, schedule=None, **fields):
         self.params = Parameters(params)
         new = getattr(lib, f'tg_{type(self).__name__.lower()}_new')
         world = self.params.world
-        self._own(world, new(lib.tgpy_ctx(world), self.params.handles, len(self.params), self._options(fields)), 'tg_optim_free')
+        made = new(lib.tgpy_ctx(world), self.params.handles, len(self.params), self._options(fields))
+        self._own(world, made, 'tg_optim_free')
         self._max_norm = 0.0
         if schedule is not None:
             self.add_group(self.params.tensors, schedule=schedule)
@@ -79,8 +80,8 @@ class Optimizer(Owned):
     # ---- Groups ----
 
     def add_group(self, params, *, schedule=None, **fields):
-        """Moves parameters of this optimizer into a group with numbers of its own (tg_group_opts): lr_scale, weight_decay,
-        beta1, beta2, eps. Returns the number of the group."""
+        """Moves parameters of this optimizer into a group with numbers of its own (tg_group_opts): lr_scale,
+        weight_decay, beta1, beta2, eps. Returns the number of the group."""
         if schedule is not None:
             fields['schedule'] = schedule._struct
         group = lib.tg_optim_add_group(self._live, options('tg_group_opts', fields))
@@ -102,8 +103,8 @@ class Optimizer(Owned):
 
     @property
     def max_norm(self):
-        """The norm of all gradients together to which each step clips. 0: steps do not measure it; infinity: they measure it
-        only."""
+        """The norm of all gradients together to which each step clips. 0: steps do not measure it; infinity: they
+        measure it only."""
         return self._max_norm
 
     @max_norm.setter
@@ -117,7 +118,8 @@ class Optimizer(Owned):
         return self._ask(lib.tg_optim_norm)
 
     def clip(self, max_norm):
-        """Measures the norm of the gradients now, and returns it. The next step clips to max_norm; 0: it does not clip."""
+        """Measures the norm of the gradients now, and returns it. The next step clips to max_norm; 0: it does not
+        clip."""
         return self._ask(lib.tg_optim_clip, max_norm)
 
     # ---- Loss scaling ----
@@ -166,7 +168,8 @@ def _documented(name, struct, doc):
     found = lib.tg_struct_find(struct.encode())
     fields = [found.fields[i] for i in range(found.n_fields)]
     lines = [f'{text(f.name)}: {text(f.doc)}' for f in fields if f.doc and f.kind != lib.TG_FIELD_POINTER]
-    return type(name, (Optimizer,), {'_struct': struct, '__module__': __name__, '__doc__': '\n'.join([doc, '', *lines])})
+    doc = '\n'.join([doc, '', *lines])
+    return type(name, (Optimizer,), {'_struct': struct, '__module__': __name__, '__doc__': doc})
 
 
 SGD = _documented('SGD', 'tg_sgd_opts', 'Stochastic gradient descent with momentum.')

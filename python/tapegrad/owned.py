@@ -11,8 +11,8 @@ class Owned:
     _pointer = None
 
     def _own(self, world, pointer, free):
-        """Takes over what a function of the library has made, and raises the error if it has failed. free is the name of the
-        function that ends it."""
+        """Takes over what a function of the library has made, and raises the error if it has failed. free is the name
+        of the function that ends it."""
         check(world)
         self._world, self._pointer = world, pointer
         self._free = ffi.cast(_Free, ffi.addressof(lib, free))

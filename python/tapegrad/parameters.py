@@ -5,8 +5,8 @@ from .tensor import Tensor, tensor, wrap
 
 
 class Parameters:
-    """The parameters of an optimizer, with keys for its state: those of a module with their paths, or those of a sequence
-    with their numbers."""
+    """The parameters of an optimizer, with keys for its state: those of a module with their paths, or those of a
+    sequence with their numbers."""
 
     def __init__(self, source):
         if hasattr(source, 'named_parameters'):
@@ -40,8 +40,8 @@ def handles(tensors):
 
 
 def state(owner, params, count, at):
-    """The tensors of an object's state by their keys, which the library names after the parameters. count and at are its two
-    functions."""
+    """The tensors of an object's state by their keys, which the library names after the parameters. count and at are
+    its two functions."""
     before = [p.name for p in params.tensors]
     name, found = ffi.new('char **'), {}
     try:
@@ -58,15 +58,16 @@ def state(owner, params, count, at):
 
 
 def write_all(into, values, what, strict=True):
-    """Writes values into tensors that have the same keys. Checks all before it writes any. Returns the keys that are missing
-    and those that are unknown, which are refused if strict."""
+    """Writes values into tensors that have the same keys. Checks all before it writes any. Returns the keys that are
+    missing and those that are unknown, which are refused if strict."""
     missing = [key for key in into if key not in values]
     unknown = [key for key in values if key not in into]
     if strict and (missing or unknown):
         raise KeyError('; '.join(part for part in (
             missing and f'the state of {what} lacks {", ".join(missing)}',
             unknown and f'{what} has no {", ".join(unknown)}') if part))
-    common = {key: values[key] if isinstance(values[key], Tensor) else tensor(values[key]) for key in into if key in values}
+    common = {key: values[key] for key in into if key in values}
+    common = {key: x if isinstance(x, Tensor) else tensor(x) for key, x in common.items()}
     for key, x in common.items():
         if x.shape != into[key].shape:
             raise ValueError(f'{key} of {what} has the shape {into[key].shape}, but the given one has {x.shape}')

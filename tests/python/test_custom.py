@@ -1,5 +1,7 @@
 """Ops in Python and checks of gradients."""
+import copy
 import gc
+import pickle
 
 import numpy as np
 import pytest
@@ -156,6 +158,10 @@ def test_within_hooks_recompute_and_no_grad():
     with tg.no_grad():
         z = cube(x)
     assert not z.requires_grad
+
+
+def test_an_op_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(cube)) is cube and copy.deepcopy(cube) is cube
 
 
 def test_calls_leave_nothing():

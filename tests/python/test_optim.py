@@ -21,8 +21,9 @@ def leaf(shape=(5, 1)):
 
 
 @pytest.mark.parametrize('name, options, tolerance', [
-    ('SGD', {'lr': 0.1, 'momentum': 0.9, 'nesterov': True}, 1e-6), ('Adam', {'lr': 0.1}, 1e-3), ('AdamW', {'lr': 0.1, 'weight_decay': 0}, 1e-3),
-    ('RMSprop', {'lr': 0.01, 'centered': True}, 2e-2), ('Adagrad', {'lr': 0.5}, 1e-6), ('Lion', {'lr': 0.01}, 3e-2), ('Muon', {'lr': 0.01}, 3e-2)])
+    ('SGD', {'lr': 0.1, 'momentum': 0.9, 'nesterov': True}, 1e-6), ('Adam', {'lr': 0.1}, 1e-3),
+    ('AdamW', {'lr': 0.1, 'weight_decay': 0}, 1e-3), ('RMSprop', {'lr': 0.01, 'centered': True}, 2e-2),
+    ('Adagrad', {'lr': 0.5}, 1e-6), ('Lion', {'lr': 0.01}, 3e-2), ('Muon', {'lr': 0.01}, 3e-2)])
 def test_every_optimizer_fits_a_linear_function(name, options, tolerance):
     x, y, truth = problem()
     w = leaf()

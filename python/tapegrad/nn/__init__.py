@@ -7,5 +7,5 @@ from .module import Buffer, Module, ModuleList
 from .native import Native
 from .rnn import GRU, LSTM
 
-__all__ = ['BatchNorm', 'Buffer', 'Conv1d', 'Conv2d', 'Dropout', 'Embedding', 'Function', 'GPT', 'GRU', 'GroupNorm', 'LM', 'LSTM',
-           'LayerNorm', 'Linear', 'Module', 'ModuleList', 'Native', 'RMSNorm', 'Sequential', 'init']
+__all__ = ['BatchNorm', 'Buffer', 'Conv1d', 'Conv2d', 'Dropout', 'Embedding', 'Function', 'GPT', 'GRU', 'GroupNorm',
+           'LM', 'LSTM', 'LayerNorm', 'Linear', 'Module', 'ModuleList', 'Native', 'RMSNorm', 'Sequential', 'init']

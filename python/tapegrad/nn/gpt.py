@@ -11,8 +11,8 @@ from .native import Native, next_draws, results
 
 
 class LM(Native):
-    """A language model: a decoder of transformer layers. The options are those of tg_lm_config, of which vocab, layers, heads,
-    hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
+    """A language model: a decoder of transformer layers. The options are those of tg_lm_config, of which vocab,
+    layers, heads, hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
     _new, _struct = lib.tg_lm_new, 'tg_lm_config'
 
     def __init__(self, **config):
@@ -45,8 +45,8 @@ class LM(Native):
 
 
 class GPT(LM):
-    """A GPT-2 or Llama: arch "gpt2" or "llama". The options are those of tg_gpt_config, of which vocab, layers, heads, hidden
-    and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
+    """A GPT-2 or Llama: arch "gpt2" or "llama". The options are those of tg_gpt_config, of which vocab, layers, heads,
+    hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
     _new, _struct = lib.tg_gpt_new, 'tg_gpt_config'
 
     @classmethod
@@ -66,8 +66,8 @@ class GPT(LM):
         return model
 
     def loss(self, ids, targets, reduction='mean'):
-        """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count. Only the logits of
-        a few tokens are in memory at a time."""
+        """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count. Only the
+        logits of a few tokens are in memory at a time."""
         next_draws(self._root._world)
         world, boxes = self._root._world, [ids._box, targets._box]
         tape = lib.tgpy_ready(world, boxes, 2)
@@ -76,8 +76,8 @@ class GPT(LM):
         return results(world, tape, ffi.new('tg_tensor *[1]', [y]), 1, boxes)[0]
 
     def generate(self, ids, n, temperature=0.0):
-        """n further tokens for each of the sequences ids, lists of equal length: the most likely ones, or, with a temperature
-        above 0, tokens that are drawn at it. Returns lists of tokens."""
+        """n further tokens for each of the sequences ids, lists of equal length: the most likely ones, or, with a
+        temperature above 0, tokens that are drawn at it. Returns lists of tokens."""
         ids = [list(row) for row in ids]
         cache = _Cache(self, len(ids), len(ids[0]) + n)
         step = ids

@@ -1,5 +1,5 @@
-"""Initial values (tg_init in nn.h). Each function here returns a function that writes values into a tensor and returns it; the
-layers take it:
+"""Initial values (tg_init in nn.h). Each function here returns a function that writes values into a tensor and returns
+it; the layers take it:
 
     nn.Linear(64, 32, weight=init.kaiming_normal())
     init.orthogonal()(model.hidden.weight)

@@ -1,5 +1,6 @@
-"""Layers: modules for the parts that most models are made of. Names and shapes of parameters, and their initial values, are
-PyTorch's. `weight` and `bias` are functions of nn.init that write other initial values; bias False means no bias."""
+"""Layers: modules for the parts that most models are made of. Names and shapes of parameters, and their initial
+values, are PyTorch's. `weight` and `bias` are functions of nn.init that write other initial values; bias False means
+no bias."""
 import math
 
 from .. import ops

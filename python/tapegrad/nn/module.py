@@ -1,7 +1,7 @@
 """Modules: models as Python classes.
 
-Attributes that are tensors are parameters, and attributes that are modules are children, so a model is written as any other
-class:
+Attributes that are tensors are parameters, and attributes that are modules are children, so a model is written as any
+other class:
 
     class Perceptron(nn.Module):
         def __init__(self):
@@ -14,26 +14,27 @@ class:
 import contextlib
 
 from .._capi import ffi, lib
-from ..context import context
+from ..context import context, no_grad
 from ..errors import check
 from ..parameters import write_all
 from ..tensor import Tensor
+from ..values import FLOATS
 
 PARAMETER, BUFFER, TRANSIENT = 'parameter', 'buffer', 'transient buffer'
 
 
 class Buffer:
-    """Marks a tensor that belongs to a module and is not trained: self.mean = nn.Buffer(zeros((8,))). saved=False leaves it out
-    of the state, because it can be computed again."""
+    """Marks a tensor that belongs to a module and is not trained: self.mean = nn.Buffer(zeros((8,))). saved=False
+    leaves it out of the state, because it can be computed again."""
 
     def __init__(self, x, saved=True):
         self.tensor, self.role = x, BUFFER if saved else TRANSIENT
 
 
 class Module:
-    """A model or a part of one. A leaf tensor that is assigned to an attribute becomes a parameter: it requires a gradient from
-    then on. Tensors of integers and those in a Buffer do not, and results of ops stay what they are. A list of modules
-    becomes a ModuleList."""
+    """A model or a part of one. A leaf tensor that is assigned to an attribute becomes a parameter: it requires a
+    gradient from then on. Tensors of integers and those in a Buffer do not, and results of ops stay what they are. A
+    list of modules becomes a ModuleList."""
     _training = None
 
     def forward(self, *args, **named):
@@ -85,7 +86,8 @@ class Module:
         return [m for _, m in self.named_modules()]
 
     def _named(self, *roles):
-        """The tensors of all modules that have one of these roles. A tensor that has several paths is listed under the first."""
+        """The tensors of all modules that have one of these roles. A tensor that has several paths is listed under the
+        first."""
         seen = set()
         for prefix, module in self.named_modules():
             for name, x, role in module._tensors():
@@ -95,7 +97,8 @@ class Module:
                     yield (f'{prefix}.{name}' if prefix else name), x
 
     def named_parameters(self):
-        """The parameters of this module and of all modules in it: pairs of the path, such as "hidden.weight", and the tensor."""
+        """The parameters of this module and of all modules in it: pairs of the path, such as "hidden.weight", and the
+        tensor."""
         return self._named(PARAMETER)
 
     def parameters(self):
@@ -115,6 +118,27 @@ class Module:
             x.requires_grad = not frozen
         return self
 
+    def cast(self, dtype):
+        """Converts the floating-point parameters and buffers of this module and of all modules in it. Create optimizers
+        afterwards. Returns the module."""
+        converted = {}
+        with no_grad():
+            for module in self.modules():
+                module._cast(dtype, converted)
+        return self
+
+    def _cast(self, dtype, converted):
+        """Converts the tensors of this module itself. converted has the new tensors of old ones by their addresses."""
+        for name, x, _ in self._tensors():
+            if x.dtype not in FLOATS:
+                continue
+            key = int(ffi.cast('uintptr_t', x._handle()))
+            if key not in converted:
+                y = x.cast(dtype).detach()
+                y.name, y.requires_grad = x.name, x.requires_grad
+                converted[key] = x, y  # x must not end, or another tensor could have its address
+            vars(self)[name] = converted[key][1]
+
     # ---- Parts ----
 
     def get(self, path):
@@ -122,13 +146,14 @@ class Module:
         module = self
         for name in path.split('.') if path else ():
             if name not in module.children():
-                raise KeyError(f'there is no module {path!r}: {type(module).__name__} has {", ".join(module.children()) or "none"}')
+                names = ', '.join(module.children()) or 'none'
+                raise KeyError(f'there is no module {path!r}: {type(module).__name__} has {names}')
             module = module.children()[name]
         return module
 
     def replace(self, path, module):
-        """Puts a module in the place of that of the path, and returns the old one. The model uses it wherever it has used the
-        old one. Replace modules before you create an optimizer."""
+        """Puts a module in the place of that of the path, and returns the old one. The model uses it wherever it has
+        used the old one. Replace modules before you create an optimizer."""
         old = self.get(path)
         parent, _, name = path.rpartition('.')
         setattr(self.get(parent), name, module)
@@ -142,8 +167,8 @@ class Module:
         return dict(self._named(PARAMETER, BUFFER))
 
     def load_state_dict(self, values, strict=True):
-        """Writes values, tensors or arrays, into the parameters and buffers. Nothing is written if a shape differs, or, with
-        strict, if a path is missing or unknown. Returns the missing and the unknown paths."""
+        """Writes values, tensors or arrays, into the parameters and buffers. Nothing is written if a shape differs,
+        or, with strict, if a path is missing or unknown. Returns the missing and the unknown paths."""
         return write_all(self.state_dict(), values, type(self).__name__, strict)
 
     # ---- Modes ----
@@ -154,8 +179,8 @@ class Module:
         return lib.tgpy_training(context()._world) if self._training is None else self._training
 
     def train(self, mode=True):
-        """Makes the module and all modules in it run in training mode, whatever the mode of the context is. None removes the
-        override. Returns the module."""
+        """Makes the module and all modules in it run in training mode, whatever the mode of the context is. None
+        removes the override. Returns the module."""
         for child in self.children().values():
             child.train(None)
         object.__setattr__(self, '_training', mode)
@@ -211,11 +236,11 @@ class ModuleList(Module):
 
 
 def _role(x):
-    """The role of a tensor that is assigned to an attribute; None for a result on a tape. A parameter requires a gradient from
-    now on."""
+    """The role of a tensor that is assigned to an attribute; None for a result on a tape. A parameter requires a
+    gradient from now on."""
     if lib.tg_tape_of(x._live()) != ffi.NULL:
         return None
-    if x.dtype not in ('f32', 'f64', 'bf16', 'f16'):
+    if x.dtype not in FLOATS:
         return BUFFER
     x.requires_grad = True
     return PARAMETER

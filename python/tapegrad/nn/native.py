@@ -5,6 +5,7 @@ from ..context import context
 from ..errors import fail, text
 from ..owned import Owned
 from ..tensor import Tensor, wrap
+from ..values import dtype_value
 from .module import BUFFER, PARAMETER, Module
 
 NULL = ffi.NULL
@@ -117,6 +118,10 @@ class Native(Module):
             fail(self._root._world)
         return self
 
+    def _cast(self, dtype, converted):
+        if lib.tg_module_cast(self._module, dtype_value(dtype)):
+            fail(self._root._world)
+
     @property
     def is_whole(self):
         """Whether all modules in this one are still the library's own."""
@@ -161,8 +166,8 @@ def _listed(root, module):
 # ---- Modules of Python in those of the library ----
 
 def _given(value, root):
-    """The library's module for a module that takes a place in a tree: its own, with the root that has owned it, or a new one
-    that calls it, with None."""
+    """The library's module for a module that takes a place in a tree: its own, with the root that has owned it, or a
+    new one that calls it, with None."""
     if isinstance(value, Native):
         if value._pointer is not None:
             raise ValueError('the module is a part of another one; take it out of there first, by replacing it')
@@ -186,7 +191,8 @@ def _table(kind):
     if kind not in _tables:
         name = ffi.new('char[]', kind.encode())
         _tables[kind] = name, ffi.new('tg_module_ops *', {
-            'size': ffi.sizeof('tg_module_ops'), 'kind': name, 'call': lib.tgpy_on_module, 'free': lib.tgpy_on_function_free})
+            'size': ffi.sizeof('tg_module_ops'), 'kind': name, 'call': lib.tgpy_on_module,
+            'free': lib.tgpy_on_function_free})
     return _tables[kind][1]
 
 
@@ -195,7 +201,7 @@ def tgpy_on_module(m, t, inputs, n_in, out, n_out):
     world, module = found(lib.tg_module_state(m))
 
     def run(tape):
-        args = [None if inputs[i] == NULL else wrap(lib.tgpy_box_new(world, tape, inputs[i], True)) for i in range(n_in)]
+        args = (None if x == NULL else wrap(lib.tgpy_box_new(world, tape, x, True)) for x in inputs[0:n_in])
         y = module(*args)
         y = (y,) if isinstance(y, Tensor) else tuple(y)
         if len(y) != n_out:

@@ -5,8 +5,8 @@ from .native import Native
 
 
 class _Recurrent(Native):
-    """x [s, b, inputs], a batch of b sequences of s elements, gives y [s, b, d * hidden], with d 2 if bidirectional and else 1.
-    Options: bidirectional, no_bias, dropout (of the outputs of every layer but the last one)."""
+    """x [s, b, inputs], a batch of b sequences of s elements, gives y [s, b, d * hidden], with d 2 if bidirectional
+    and else 1. Options: bidirectional, no_bias, dropout (of the outputs of every layer but the last one)."""
     _states = 1
 
     def __init__(self, inputs, hidden, layers=1, **fields):
@@ -20,13 +20,13 @@ class _Recurrent(Native):
 
 
 class GRU(_Recurrent):
-    """A gated recurrent unit: y, h = gru(x, h). h is [layers * d, b, hidden], the state before the first element and after the
-    last one; without it the state is 0."""
+    """A gated recurrent unit: y, h = gru(x, h). h is [layers * d, b, hidden], the state before the first element and
+    after the last one; without it the state is 0."""
     __doc__ += '\n\n' + _Recurrent.__doc__
 
 
 class LSTM(_Recurrent):
-    """A long short-term memory: y, h, c = lstm(x, h, c). h and c are [layers * d, b, hidden], the state and the cell state
-    before the first element and after the last one; without them they are 0."""
+    """A long short-term memory: y, h, c = lstm(x, h, c). h and c are [layers * d, b, hidden], the state and the cell
+    state before the first element and after the last one; without them they are 0."""
     __doc__ += '\n\n' + _Recurrent.__doc__
     _states = 2
