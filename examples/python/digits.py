@@ -67,7 +67,7 @@ def main():
             guesses = model(tg.tensor(images[test])).argmax(dim=-1).numpy()
         accuracy = (guesses == digits[test]).mean()
     print(f'{100 * accuracy:.1f} % of the test images are read')
-    return 0 if accuracy > 0.93 else 1
+    return 0 if accuracy > 0.9 else 1
 
 
 if __name__ == '__main__':

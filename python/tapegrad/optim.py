@@ -38,13 +38,12 @@ class Schedule:
 class Optimizer(Owned):
     """What all optimizers of optim.h have. The parameters are a module's, or a sequence of tensors. A module's
     parameters that require no gradient are left out."""
-    _struct = None
+    _new = _struct = None  # the function that makes one, and the struct of its options
 
     def __init__(self, params, *, schedule=None, **fields):
         self.params = Parameters(params)
-        new = getattr(lib, f'tg_{type(self).__name__.lower()}_new')
         world = self.params.world
-        made = new(lib.tgpy_ctx(world), self.params.handles, len(self.params), self._options(fields))
+        made = self._new(lib.tgpy_ctx(world), self.params.handles, len(self.params), self._options(fields))
         self._own(world, made, 'tg_optim_free')
         self._max_norm = 0.0
         if schedule is not None:
@@ -169,7 +168,8 @@ def _documented(name, struct, doc):
     fields = [found.fields[i] for i in range(found.n_fields)]
     lines = [f'{text(f.name)}: {text(f.doc)}' for f in fields if f.doc and f.kind != lib.TG_FIELD_POINTER]
     doc = '\n'.join([doc, '', *lines])
-    return type(name, (Optimizer,), {'_struct': struct, '__module__': __name__, '__doc__': doc})
+    members = {'_new': getattr(lib, f'tg_{name.lower()}_new'), '_struct': struct, '__module__': __name__, '__doc__': doc}
+    return type(name, (Optimizer,), members)
 
 
 SGD = _documented('SGD', 'tg_sgd_opts', 'Stochastic gradient descent with momentum.')

@@ -54,6 +54,28 @@ def test_attributes_become_parameters_buffers_and_children():
     assert len(model.parameters()) == 6 and len(model.modules()) == 9
 
 
+def test_what_is_computed_before_a_call_is_a_parameter_and_within_it_is_not():
+    class Scaled(nn.Module):
+        def __init__(self):
+            self.w = tg.randn((3,)) * 0.1
+            self.twice = self.w * 2
+
+        def forward(self, x):
+            self.seen = tg.zeros((1,))
+            self.w = tg.ones((3,))
+            self.last = x * self.w
+            return self.last
+    model = Scaled()
+    assert [path for path, _ in model.named_parameters()] == ['w']
+    with tg.no_grad():
+        model(tg.ones((3,)))
+    assert [path for path, _ in model.named_parameters()] == ['w'] and model.w.tolist() == [1, 1, 1]
+    model.w = model.w * 2
+    assert not model.parameters()
+    model.w = 3
+    assert model.w == 3
+
+
 def test_a_model_learns_and_freezes():
     model = Model().eval()
     ids, target = tg.tensor([0, 1, 2, 3, 4]), tg.tensor([1, 2, 3, 4, 0])
@@ -366,3 +388,14 @@ def test_models_draw_other_numbers_each_time():
             return [model.loss(ids, ids).item() for model in (one, one, other, other)]
     first = losses()
     assert len(set(first)) == 4 and losses() == first
+
+
+def test_classes_of_the_library_can_be_extended():
+    class Own(nn.GRU):
+        def forward(self, x):
+            return super().forward(x)[0]
+
+    class Slow(optim.SGD):
+        pass
+    gru = Own(3, 4)
+    assert gru(tg.zeros((2, 1, 3))).shape == (2, 1, 4) and Slow(gru, lr=1).lr == 1

@@ -17,7 +17,7 @@ class LM(Native):
 
     def __init__(self, **config):
         struct = options(self._struct, config)
-        super().__init__(lambda ctx: type(self)._new(ctx, struct))
+        super().__init__(lambda ctx: self._new(ctx, struct))
 
     def forward(self, ids):
         next_draws(self._root._world)

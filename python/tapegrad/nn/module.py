@@ -12,6 +12,7 @@ other class:
             return self.hidden(x).relu() * self.scale
 """
 import contextlib
+import threading
 
 from .._capi import ffi, lib
 from ..context import context, no_grad
@@ -32,35 +33,39 @@ class Buffer:
 
 
 class Module:
-    """A model or a part of one. A leaf tensor that is assigned to an attribute becomes a parameter: it requires a
-    gradient from then on. Tensors of integers and those in a Buffer do not, and results of ops stay what they are. A
-    list of modules becomes a ModuleList."""
+    """A model or a part of one. A tensor that is assigned to an attribute becomes a parameter: it requires a gradient
+    from then on. These do not: tensors of integers and those in a Buffer, what was computed from tensors that require a
+    gradient, and what a module assigns while it is called. A list of modules becomes a ModuleList."""
     _training = None
 
     def forward(self, *args, **named):
         raise NotImplementedError(f'{type(self).__name__} has no forward')
 
     def __call__(self, *args, **named):
-        if self._training is None:
-            return self.forward(*args, **named)
-        with _mode(_world(args), self._training):
-            return self.forward(*args, **named)
+        _thread.running += 1
+        try:
+            if self._training is None:
+                return self.forward(*args, **named)
+            with _mode(_world(args), self._training):
+                return self.forward(*args, **named)
+        finally:
+            _thread.running -= 1
 
     # ---- Attributes ----
 
     def __setattr__(self, name, value):
         roles = self.__dict__.setdefault('_roles', {})
+        role = None
         if isinstance(value, Buffer):
-            roles[name], value = value.role, value.tensor
-        elif isinstance(value, Tensor) and roles.get(name, PARAMETER) == PARAMETER:
-            role = _role(value)
-            roles.pop(name, None) if role is None else roles.update({name: role})
+            value, role = _kept(value.tensor), value.role
+        elif isinstance(value, Tensor):
+            value, role = _with_role(value, roles.get(name))
         elif isinstance(value, (list, tuple)) and value and all(isinstance(m, Module) for m in value):
             value = ModuleList(value)
-        if not isinstance(value, Tensor):
-            roles.pop(name, None)
-        elif not value.name:
-            value.name = name
+        roles.pop(name, None)
+        if role is not None:
+            roles[name] = role
+            value.name = value.name or name
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name):
@@ -235,15 +240,30 @@ class ModuleList(Module):
         setattr(self, list(self.children())[i], module)
 
 
-def _role(x):
-    """The role of a tensor that is assigned to an attribute; None for a result on a tape. A parameter requires a
-    gradient from now on."""
-    if lib.tg_tape_of(x._live()) != ffi.NULL:
-        return None
+class _Thread(threading.local):
+    running = 0  # how many calls of modules this thread is in
+
+
+_thread = _Thread()
+
+
+def _kept(x):
+    """A result on a tape as a tensor that lasts, and any other tensor as it is."""
+    return x if lib.tg_tape_of(x._live()) == ffi.NULL else x.detach()
+
+
+def _with_role(x, role):
+    """A tensor as an attribute that has had this role, and its role from now on. None is an attribute as any other."""
+    if role in (BUFFER, TRANSIENT):
+        return x, role
+    on_tape = lib.tg_tape_of(x._live()) != ffi.NULL
+    if on_tape and x.requires_grad or role is None and _thread.running:
+        return x, None
+    x = _kept(x)
     if x.dtype not in FLOATS:
-        return BUFFER
+        return x, BUFFER
     x.requires_grad = True
-    return PARAMETER
+    return x, PARAMETER
 
 
 def _world(args):

@@ -5,13 +5,11 @@ from .native import Native
 
 
 class _Recurrent(Native):
-    """x [s, b, inputs], a batch of b sequences of s elements, gives y [s, b, d * hidden], with d 2 if bidirectional
-    and else 1. Options: bidirectional, no_bias, dropout (of the outputs of every layer but the last one)."""
-    _states = 1
+    """What both have."""
 
     def __init__(self, inputs, hidden, layers=1, **fields):
-        make = getattr(lib, f'tg_nn_{type(self).__name__.lower()}')
-        super().__init__(lambda ctx: make(ctx, inputs, hidden, layers, options('tg_rnn_opts', fields)))
+        struct = options('tg_rnn_opts', fields)
+        super().__init__(lambda ctx: self._new(ctx, inputs, hidden, layers, struct))
 
     def forward(self, x, *states):
         if len(states) > self._states:
@@ -20,13 +18,15 @@ class _Recurrent(Native):
 
 
 class GRU(_Recurrent):
-    """A gated recurrent unit: y, h = gru(x, h). h is [layers * d, b, hidden], the state before the first element and
-    after the last one; without it the state is 0."""
-    __doc__ += '\n\n' + _Recurrent.__doc__
+    """A gated recurrent unit: y, h = gru(x, h). x is [s, b, inputs], a batch of b sequences of s elements, and y is
+    [s, b, d * hidden], with d 2 if bidirectional and else 1. h is [layers * d, b, hidden], the state before the first
+    element and after the last one; without it the state is 0. Options: bidirectional, no_bias, dropout (of the outputs
+    of every layer but the last one)."""
+    _new, _states = lib.tg_nn_gru, 1
 
 
 class LSTM(_Recurrent):
     """A long short-term memory: y, h, c = lstm(x, h, c). h and c are [layers * d, b, hidden], the state and the cell
-    state before the first element and after the last one; without them they are 0."""
-    __doc__ += '\n\n' + _Recurrent.__doc__
-    _states = 2
+    state before the first element and after the last one; without them they are 0. The other shapes and the options
+    are those of GRU."""
+    _new, _states = lib.tg_nn_lstm, 2
