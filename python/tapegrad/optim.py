@@ -168,8 +168,8 @@ def _documented(name, struct, doc):
     fields = [found.fields[i] for i in range(found.n_fields)]
     lines = [f'{text(f.name)}: {text(f.doc)}' for f in fields if f.doc and f.kind != lib.TG_FIELD_POINTER]
     doc = '\n'.join([doc, '', *lines])
-    members = {'_new': getattr(lib, f'tg_{name.lower()}_new'), '_struct': struct, '__module__': __name__, '__doc__': doc}
-    return type(name, (Optimizer,), members)
+    new = getattr(lib, f'tg_{name.lower()}_new')
+    return type(name, (Optimizer,), {'_new': new, '_struct': struct, '__module__': __name__, '__doc__': doc})
 
 
 SGD = _documented('SGD', 'tg_sgd_opts', 'Stochastic gradient descent with momentum.')
