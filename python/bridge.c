@@ -16,6 +16,7 @@ struct tgpy_world {
     tgpy_tape *open, *own;
     tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
     bool grad, training;
+    uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
     pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
     pending *_Atomic later;
@@ -26,6 +27,7 @@ struct tgpy_tape {
     tgpy_world *world;
     bool grad, training; /* modes of the tape */
     bool lent;
+    bool recording; /* of a lent tape: the library's grad mode */
     bool own; /* world->own, which does not own the world */
     atomic_int owners;
     tgpy_tape *next; /* in world->spare */
@@ -127,6 +129,10 @@ bool tgpy_set_training(tgpy_world *w, bool on) {
 bool tgpy_grad(const tgpy_world *w) { return w->grad; }
 bool tgpy_training(const tgpy_world *w) { return w->training; }
 
+tg_status tgpy_next_draws(tgpy_world *w) {
+    return w->open && w->open->lent ? TG_OK : tg_draws_step(w->ctx, w->draws++);
+}
+
 /* ---- Tapes ---- */
 
 static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
@@ -135,7 +141,7 @@ static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
     t->tape = tape;
     t->world = w;
     t->lent = lent;
-    t->grad = tg_is_grad_on(tape);
+    t->grad = t->recording = tg_is_grad_on(tape);
     t->training = tg_is_training(tape);
     atomic_init(&t->owners, 1);
     return t;
@@ -177,7 +183,10 @@ void tgpy_tape_drop(tgpy_tape *t) {
     if (w) tgpy_world_drop(w);
 }
 
-void tgpy_tape_end(tgpy_tape *t) { t->tape = NULL; }
+void tgpy_tape_end(tgpy_tape *t) {
+    if (t->tape && t->grad != t->recording) tg_tape_set_grad_mode(t->tape, t->recording);
+    t->tape = NULL;
+}
 
 tg_tape *tgpy_tape_of(const tgpy_tape *t) { return t->world->ctx ? t->tape : NULL; }
 
@@ -257,7 +266,8 @@ static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
     if (!t || !t->tape) t = tgpy_current(w);
-    if (t->grad != w->grad && !(t->lent && w->grad)) tg_tape_set_grad_mode(t->tape, t->grad = w->grad);
+    bool grad = w->grad && (t->recording || !t->lent);
+    if (t->grad != grad) tg_tape_set_grad_mode(t->tape, t->grad = grad);
     if (t->training != w->training && !t->lent) tg_tape_set_training(t->tape, t->training = w->training);
     if (site.file) tg_tape_set_site(t->tape, site.file, site.line);
     return t;

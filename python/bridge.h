@@ -25,6 +25,9 @@ void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
 bool tgpy_set_grad(tgpy_world *w, bool on);
 bool tgpy_set_training(tgpy_world *w, bool on);
 bool tgpy_grad(const tgpy_world *w);
+/* Begins a step of keyed draws (tg_draws_step) with the next number: models draw other numbers than before. Within a
+ * callback it does nothing, because the library may be running a function again. */
+tg_status tgpy_next_draws(tgpy_world *w);
 bool tgpy_training(const tgpy_world *w);
 
 /* ---- Tapes ---- */

@@ -76,6 +76,9 @@ class Op:  # an op of the library; its __doc__ is that of the op
                          default=P.empty if f.required else None) for n, f in self.arguments.items()]
         return inspect.Signature(sorted(parameters, key=lambda p: (p.kind, p.default is None)))
 
+    def __reduce__(self):
+        return _named, (self.__name__,)
+
     def __repr__(self):
         return f'<op {self.__name__}: {text(self._op.formula)}>'
 
@@ -171,6 +174,11 @@ def _set(value, argument, kind, keep):
         value.kind, value.integer = lib.TG_VALUE_INT, argument.__index__()
     else:
         value.kind, value.number = lib.TG_VALUE_DOUBLE, float(argument)
+
+
+def _named(name):
+    from . import ops
+    return getattr(ops, name)
 
 
 def _documentation(op):
