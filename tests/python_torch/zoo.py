@@ -4,8 +4,11 @@ ZOO maps a name to a function that returns a Case. Sizes are the smallest that k
 of 32 to 64, images of 32 to 64 pixels, no dropout (PyTorch and Tapegrad draw different random numbers)."""
 
 import dataclasses
+import sys
+import types
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 
 @dataclasses.dataclass
@@ -23,11 +26,23 @@ def _ids(shape=(2, 12), high=64):
     return torch.randint(3, high, shape)
 
 
-def _image(size=32, channels=3, batch=2):
+def _image(size=32, channels=3, batch=8):
     return torch.randn(batch, channels, size, size, dtype=torch.float64)
 
 
 # ---- transformers ----
+
+def _in_double():
+    """Makes models of transformers compute in float64 all that they compute in float32 whatever their dtype is: norms, angles,
+    softmax and losses. Their results could otherwise agree to seven digits only."""
+    double = types.ModuleType('torch')
+    double.__dict__.update(torch.__dict__)
+    double.float32 = double.float = torch.float64
+    torch.Tensor.float, FunctionalTensor.float = torch.Tensor.double, FunctionalTensor.double
+    for name, module in list(sys.modules.items()):
+        if name.startswith('transformers.') and getattr(module, 'torch', None) is torch:
+            module.torch = double
+
 
 _TEXT = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
              max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False)
@@ -45,7 +60,9 @@ def _hf(name, config, model, inputs, **options):
         for key, value in _QUIET.items():
             if hasattr(cfg, key):
                 setattr(cfg, key, value)
-        return Case(getattr(transformers, model)(cfg).double(), inputs())
+        built = getattr(transformers, model)(cfg).double()
+        _in_double()
+        return Case(built, inputs())
     ZOO[name] = make
 
 
@@ -153,8 +170,23 @@ _hf("TimeSeriesPatchTST", "PatchTSTConfig", "PatchTSTModel", lambda: dict(past_v
 def _tv(name, size, make_model):
     def make():
         torch.manual_seed(0)
-        return Case(make_model().double(), {"": _image(size)})
+        return Case(_exact(make_model()).double(), {"": _image(size)})
     ZOO["torchvision " + name] = make
+
+
+class _Hardsigmoid(torch.nn.Module):
+    """torch.nn.Hardsigmoid, whose backward on CPUs multiplies by the float32 number nearest to 1/6, also in float64."""
+
+    def forward(self, x):
+        return torch.nn.functional.relu6(x + 3) / 6
+
+
+def _exact(model):
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, torch.nn.Hardsigmoid):
+                setattr(module, name, _Hardsigmoid())
+    return model
 
 
 def _torchvision():
