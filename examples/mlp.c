@@ -1,4 +1,4 @@
-/* The README's first program: a two-layer perceptron, trained for 200 steps. */
+/* A perceptron of two layers, trained for 200 steps: the smallest whole program. */
 #include <stdio.h>
 
 #include <tapegrad/optim.h>

@@ -19,6 +19,8 @@ have() {
     libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
     python3-venv) python3 -c 'import ensurepip' ;;
+    python3-cffi | python3-numpy | python3-pytest) /usr/bin/python3 -c "import ${1#python3-}" ;;
+    python3-dev) [ -e "$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     fortunes) [ -e $fortunes/fortunes ] && [ -e $fortunes/literature ] ;;
     wamerican) [ -e /usr/share/dict/american-english ] ;;
     wngerman) [ -e /usr/share/dict/ngerman ] ;;
@@ -56,7 +58,7 @@ need() {
 # shellcheck disable=SC2034 # used by scripts that include this
 build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev)
 # shellcheck disable=SC2034
-test_needs=(check g++ valgrind wamerican wngerman wfrench)
+test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest)
 
 # Device cuda is built only if there is a GPU, and only for that GPU, because nvcc takes a minute or two.
 # shellcheck disable=SC2034
@@ -116,7 +118,8 @@ environment() {
     say "making ${dir#"$root"/} with $* from PyPI (some GB, some minutes)"
     rm -rf "$dir"
     mkdir -p "${dir%/*}"
-    python3 -m venv "$dir"
+    # The Python package is built for the system's Python, where there is one.
+    "$([ -x /usr/bin/python3 ] && echo /usr/bin/python3 || echo python3)" -m venv "$dir"
     "$dir/bin/pip" install --quiet --disable-pip-version-check "$@"
     touch "$dir/complete"
 }

@@ -9,23 +9,26 @@ from .tensor import Tensor, like, note_site, tensor, wrap
 from .values import dtype_value
 
 NULL = ffi.NULL
+_call, _call_few, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_call_few, lib.tgpy_world_of, lib.tgpy_ctx
+_NUMBERS = {bool: lib.TG_VALUE_BOOL, int: lib.TG_VALUE_INT, float: lib.TG_VALUE_DOUBLE}
+_new = object.__new__
+_EXACT = 2 ** 53  # integers up to here are exact as doubles
 
 
 class Op:  # an op of the library; its __doc__ is that of the op
-    __slots__ = ('__name__', '__doc__', '_op', 'inputs', 'arguments', '_lists', '_fixed', '_many', '_bindings', '_required')
+    __slots__ = ('__name__', '__doc__', '_op', 'inputs', 'arguments', '_lists', '_n_out', '_many', '_plans', '_required')
 
     def __init__(self, op):
         self.__name__, self._op = text(op.name), op
         names = text(op.inputs).split() if op.inputs else []
         self.inputs = tuple(n.removesuffix('..') for n in names)
-        self._lists = frozenset(n.removesuffix('..') for n in names if n.endswith('..'))
+        self._lists = tuple(n.endswith('..') for n in names)
         self._required = sum(not (op.optional >> i) & 1 for i in range(len(names)))
-        fields = [op.fields[i] for i in range(op.n_fields)]
-        self.arguments = {text(f.name): f for f in fields}
+        self.arguments = {text(op.fields[i].name): op.fields[i] for i in range(op.n_fields)}
         outputs = text(op.outputs).split() if op.outputs else ['y']
-        self._fixed = op.n_out if op.n_out > 0 else len(outputs)
+        self._n_out = op.n_out if op.n_out > 0 else len(outputs)
         self._many = op.n_out < 0 and any(o.endswith('..') for o in outputs)
-        self._bindings = {}
+        self._plans = {}
         self.__doc__ = _documentation(self)
 
     def __get__(self, x, owner=None):
@@ -37,66 +40,32 @@ class Op:  # an op of the library; its __doc__ is that of the op
 
     def _call(self, depth, args, named):
         note_site(depth)
-        inputs, given = self._sorted(args, named)
-        inputs = self._boxes(inputs)
-        world = next((lib.tgpy_world_of(b) for b in inputs if b != NULL), None) or context()._world
-        ctx = lib.tgpy_ctx(world)
-        if ctx == NULL:
-            fail(world)
-        binding = self._binding(world, tuple(given))
-        keep = []
-        values = ffi.new('tg_value[]', max(1, len(given)))
-        for value, (name, argument) in zip(values, given.items()):
-            _set(value, argument, self.arguments[name], keep)
-        n = lib.tg_op_output_count(ctx, binding, values) if self._many else self._fixed
-        if n < 0:
-            fail(world)
-        out = ffi.new('tgpy_box *[]', max(1, n))
-        if lib.tgpy_call(world, binding, inputs, len(inputs), values, out, n):
-            fail(world)
-        results = tuple(wrap(out[i]) for i in range(n))
-        return results if n != 1 or self._many else results[0]
+        form = (len(args), *named)
+        plan = self._plans.get(form) or self._plans.setdefault(form, _Plan(self, len(args), tuple(named)))
+        everything = (*args, *named.values())
+        inputs = self._tensors([everything[i] if i is not None else None for i in plan.inputs])
+        arguments = [everything[i] for i in plan.values]
+        return plan.run_few(inputs, arguments) if plan.few and inputs and inputs[0] is not None else plan.run(inputs, arguments)
 
-    def _sorted(self, args, named):
-        """The inputs in their order, and the arguments by name."""
-        n = len(self.inputs)
-        inputs, given = dict(zip(self.inputs, args)), dict(zip(self.arguments, args[n:]))
-        if len(args) > n + len(self.arguments):
-            raise TypeError(f'{self.__name__} takes at most {n + len(self.arguments)} arguments, but got {len(args)}')
-        for name, value in named.items():
-            into = inputs if name in self.inputs else given
-            if name in into:
-                raise TypeError(f'{self.__name__} got the argument {name!r} twice')
-            into[name] = value
-        return [inputs.get(name) for name in self.inputs], {k: v for k, v in given.items() if v is not None}
+    def _tensors(self, inputs):
+        """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left out."""
+        if True in self._lists:
+            inputs = [x for many, item in zip(self._lists, inputs) for x in (item if many and isinstance(item, (list, tuple)) else (item,))]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        for i, x in enumerate(inputs):
+            if type(x) is not Tensor and x is not None:
+                inputs[i] = self._converted(x, inputs)
+        return inputs
 
-    def _boxes(self, inputs):
-        """The boxes of the inputs; lists are spread out, and absent inputs at the end are left out."""
-        flat = []
-        for name, x in zip(self.inputs, inputs):
-            flat.extend(x) if name in self._lists and isinstance(x, (list, tuple)) else flat.append(x)
-        while flat and flat[-1] is None:
-            flat.pop()
-        first = next((x for x in flat if isinstance(x, Tensor)), None)
-        boxes, self_keep = [], []
-        for x in flat:
-            if x is not None and not isinstance(x, Tensor):
-                x = tensor(x) if first is None else like(x, first)
-                if x is NotImplemented:
-                    raise TypeError(f'an input of {self.__name__} must be a tensor, a number or an array')
-                self_keep.append(x)
-            boxes.append(NULL if x is None else x._box)
-        return _Inputs(boxes, self_keep)
-
-    def _binding(self, world, names):
-        binding = self._bindings.get(names)
-        if binding is None:
-            binding = ffi.new('tg_op_binding *', {'size': ffi.sizeof('tg_op_binding')})
-            texts = [ffi.new('char[]', name.encode()) for name in names]
-            if lib.tg_op_bind(lib.tgpy_ctx(world), self._op, ffi.new('char *[]', texts), len(names), binding):
-                fail(world)
-            self._bindings[names] = binding
-        return binding
+    def _converted(self, x, inputs):
+        if isinstance(x, Tensor):
+            return x
+        first = next((t for t in inputs if isinstance(t, Tensor)), None)
+        x = tensor(x) if first is None else like(x, first)
+        if x is NotImplemented:
+            raise TypeError(f'an input of {self.__name__} must be a tensor, a number or an array')
+        return x
 
     @property
     def __signature__(self):
@@ -111,24 +80,85 @@ class Op:  # an op of the library; its __doc__ is that of the op
         return f'<op {self.__name__}: {text(self._op.formula)}>'
 
 
-class _Inputs(list):
-    """Boxes, and the tensors that were made for them."""
+class _Plan:
+    """How calls of one form, a number of positions and a tuple of names, become a call in C."""
 
-    def __init__(self, boxes, keep):
-        super().__init__(boxes)
-        self.keep = keep
+    __slots__ = ('op', 'inputs', 'values', 'fields', 'binding', 'few')
+
+    def __init__(self, op, n, named):
+        """Inputs and values are places in the positions followed by the named ones."""
+        positional = [*op.inputs, *op.arguments]
+        if n > len(positional):
+            raise TypeError(f'{op.__name__} takes at most {len(positional)} arguments, but got {n}')
+        at = {name: i for i, name in enumerate(positional[:n])}
+        for i, name in enumerate(named):
+            if name in at:
+                raise TypeError(f'{op.__name__} got the argument {name!r} twice')
+            at[name] = n + i
+        self.op = op
+        self.inputs = [at.pop(name, None) for name in op.inputs]
+        self.values = list(at.values())
+        self.binding = _bound(op, list(at))
+        self.fields = [op.arguments[name].kind for name in at]
+        self.few = len(op.inputs) <= 3 and True not in op._lists and len(at) <= 2 and op._n_out == 1 and not op._many
+
+    def run_few(self, inputs, arguments):
+        """run, by a call that needs no arrays, if the arguments are numbers."""
+        kinds, numbers = [0, 0], [0, 0]
+        for i, argument in enumerate(arguments):
+            kinds[i], numbers[i] = _NUMBERS.get(type(argument)), argument
+            if kinds[i] is None or not -_EXACT < argument < _EXACT:
+                return self.run(inputs, arguments)
+        boxes = [NULL, NULL, NULL]
+        for i, x in enumerate(inputs):
+            if x is not None:
+                boxes[i] = x._box
+        box = _call_few(self.binding, len(inputs), *boxes, kinds[0], numbers[0], kinds[1], numbers[1])
+        if box == NULL:
+            fail(_world_of(boxes[0]))
+        y = _new(Tensor)
+        y._box = box
+        return y
+
+    def run(self, inputs, arguments):
+        world = next((_world_of(x._box) for x in inputs if x is not None), None) or context()._world
+        keep = []
+        values = ffi.new('tg_value[]', len(arguments) + 1)
+        for i, argument in enumerate(arguments):
+            _set(values[i], argument, self.fields[i], keep)
+        op = self.op
+        n = lib.tg_op_output_count(_ctx_of(world), self.binding, values) if op._many else op._n_out
+        if n < 0:
+            fail(world)
+        out = ffi.new('tgpy_box *[]', n + 1)
+        if _call(world, self.binding, [NULL if x is None else x._box for x in inputs], len(inputs), values, out, n):
+            fail(world)
+        if n == 1 and not op._many:
+            return wrap(out[0])
+        return tuple(wrap(out[i]) for i in range(n))
 
 
-def _set(value, argument, field, keep):
+def _bound(op, names):
+    world = context()._world
+    binding = ffi.new('tg_op_binding *', {'size': ffi.sizeof('tg_op_binding')})
+    texts = [ffi.new('char[]', name.encode()) for name in names]
+    if lib.tg_op_bind(_ctx_of(world), op._op, texts, len(names), binding):
+        fail(world)
+    return binding
+
+
+def _set(value, argument, kind, keep):
     """Sets a tg_value to an argument. keep is a list of what must live until the call."""
-    if isinstance(argument, bool):
+    if argument is None:
+        value.kind = lib.TG_VALUE_DEFAULT
+    elif kind == lib.TG_FIELD_DTYPE:
+        value.kind, value.integer = lib.TG_VALUE_INT, dtype_value(argument)
+    elif isinstance(argument, bool):
         value.kind, value.boolean = lib.TG_VALUE_BOOL, argument
     elif isinstance(argument, int):
         value.kind, value.integer = lib.TG_VALUE_INT, argument
     elif isinstance(argument, float):
         value.kind, value.number = lib.TG_VALUE_DOUBLE, argument
-    elif field.kind == lib.TG_FIELD_DTYPE:
-        value.kind, value.integer = lib.TG_VALUE_INT, dtype_value(argument)
     elif isinstance(argument, str):
         keep.append(ffi.new('char[]', argument.encode()))
         value.kind, value.text = lib.TG_VALUE_TEXT, keep[-1]
@@ -137,16 +167,15 @@ def _set(value, argument, field, keep):
         value.kind, value.list, value.n = lib.TG_VALUE_LIST, keep[-1], len(argument)
     elif isinstance(argument, ffi.CData):
         value.kind, value.pointer = lib.TG_VALUE_POINTER, argument
-    elif hasattr(argument, '__index__'):
+    elif hasattr(argument, '__index__') and getattr(argument, 'dtype', None) not in ('f32', 'f64', 'bf16', 'f16'):
         value.kind, value.integer = lib.TG_VALUE_INT, argument.__index__()
     else:
         value.kind, value.number = lib.TG_VALUE_DOUBLE, float(argument)
 
 
 def _documentation(op):
-    lines = [text(op._op.formula)]
-    lines += [f'{name}: {text(field.doc)}' for name, field in op.arguments.items() if field.doc]
-    return '\n\n'.join([lines[0], '\n'.join(lines[1:])]) if lines[1:] else lines[0]
+    arguments = [f'{name}: {text(field.doc)}' for name, field in op.arguments.items() if field.doc]
+    return '\n\n'.join([text(op._op.formula), *(['\n'.join(arguments)] if arguments else [])])
 
 
 def find(name):

@@ -1,7 +1,7 @@
 """Tensors."""
 import sys
 
-from . import dlpack, indexing, values
+from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
 from .errors import check, fail, text
@@ -266,8 +266,13 @@ class Tensor:
     def __rmod__(self, other):
         return like(other, self) % self
 
+    def __matmul__(self, other):
+        other = like(other, self)
+        return other if other is NotImplemented else _product(self, other)
+
     def __rmatmul__(self, other):
-        return like(other, self) @ self
+        other = like(other, self)
+        return other if other is NotImplemented else _product(other, self)
 
     def __getitem__(self, index):
         return indexing.get(self, index)
@@ -276,10 +281,11 @@ class Tensor:
 
     def __getattr__(self, name):
         """Every op whose first input is a tensor is a method: x.softmax(dim=-1)."""
-        from . import ops
         if name.startswith('__'):
             raise AttributeError(name)
-        return getattr(ops, name).__get__(self)
+        op = getattr(ops, name)
+        setattr(Tensor, name, op)  # the next time it is found at once
+        return op.__get__(self)
 
 
 def _operator(name, with_number=None):
@@ -340,11 +346,25 @@ def _in_place(name):
 
 
 for _name, _op, _number in (('add', 'add', 'add_scalar'), ('mul', 'mul', 'scale'), ('sub', 'sub', None), ('truediv', 'div', None),
-                            ('mod', 'fmod', None), ('matmul', 'matmul', None), ('pow', 'pow', 'pow_scalar'), ('eq', 'eq', None),
+                            ('mod', 'fmod', None), ('pow', 'pow', 'pow_scalar'), ('eq', 'eq', None),
                             ('ne', 'ne', None), ('lt', 'lt', None), ('le', 'le', None), ('gt', 'gt', None), ('ge', 'ge', None)):
     setattr(Tensor, f'__{_name}__', _operator(_op, _number))
 for _name in ('add', 'sub', 'mul'):
     setattr(Tensor, f'__i{_name}__', _in_place(_name + '_'))
+
+
+def _product(a, b):
+    """a @ b; a vector counts as a row at the left and as a column at the right, as NumPy has it."""
+    rows, columns = a.ndim == 1, b.ndim == 1
+    note_site(2)
+    y = _two(a.unsqueeze(0) if rows else a, b.unsqueeze(-1) if columns else b, _ops['matmul'])
+    y = y.squeeze(dim=-2) if rows else y
+    return y.squeeze(dim=-1) if columns else y
+
+
+def _two(x, y, op):
+    box = _binary(op, x._box, y._box)
+    return wrap(box) if box else fail(x._world)
 
 
 def _one(x, op):

@@ -188,10 +188,10 @@ void tg_tape_give_handle(tg_tensor *x) {
         give_slot(t, x);
 }
 
-/* If the handle ended before the reset, numel is the epoch in which it did; otherwise 0. Unless a reset has come since,
- * the slot goes to the queue. */
+/* If the handle ended before the reset, numel is the epoch in which it did; otherwise 0, which is also the epoch of a
+ * freed tape. Unless a reset has come since, the slot goes to the queue. */
 void tg_tape_unheld(tg_tensor *x) {
-    if ((uint64_t)x->numel == x->tape->epoch) give_slot(x->tape, x);
+    if (x->numel && (uint64_t)x->numel == x->tape->epoch) give_slot(x->tape, x);
 }
 
 tg_handle_walk tg_walk_from(const tg_tape *t, tg_cursor from) {

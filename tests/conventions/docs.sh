@@ -1,6 +1,6 @@
 #!/bin/sh
 # docs.sh PROGRAM SOURCE: documents and code agree. docs/ops.md is the program's own table, test cases and functions
-# that design.md names exist, README's program is examples/mlp.c, README has at most 120 lines, and links lead to
+# that design.md names exist, README's programs are those of examples/readme, README has at most 150 lines, and links lead to
 # files.
 set -eu
 program=$(realpath "$1")
@@ -22,11 +22,20 @@ for name in $(grep -o '`[a-z0-9]*_[a-z0-9_]*_[a-z0-9_]*`' docs/design.md | tr -d
     grep -rqw "$name" $where || complain "docs/design.md names $name, which is not there"
 done
 
-sed -n '/^```c$/,/^```$/p' README.md | sed '1d' | sed '/^```$/,$d' >"${TMPDIR:-/tmp}/readme.$$"
-grep -v '^/\* The README' examples/mlp.c | cmp -s - "${TMPDIR:-/tmp}/readme.$$" || complain "README's program is not examples/mlp.c"
-rm -f "${TMPDIR:-/tmp}/readme.$$"
+# part FILE: the lines of an example that README has, without the indentation of the first one.
+part() {
+    sed -n '/^ *\(\/\* begin \*\/\|# begin\)$/,/^ *\(\/\* end \*\/\|# end\)$/p' "$1" | sed '1d;$d' |
+        awk 'NR == 1 { match($0, /[^ ]/); n = RSTART } { print substr($0, n) }'
+}
+for example in examples/readme/*; do
+    part "$example" >"${TMPDIR:-/tmp}/part.$$"
+    awk 'NR == FNR { want = want $0 "\n"; next } { have = have $0 "\n" } END { exit !(length(want) > 99 && index(have, "\n" want "```")) }' \
+        "${TMPDIR:-/tmp}/part.$$" README.md || complain "README does not have the program of $example"
+    [ "$(wc -l <"${TMPDIR:-/tmp}/part.$$")" -le 12 ] || complain "README's program of $example has more than 12 lines"
+    rm -f "${TMPDIR:-/tmp}/part.$$"
+done
 
-[ "$(wc -l <README.md)" -le 120 ] || complain "README.md has more than 120 lines"
+[ "$(wc -l <README.md)" -le 150 ] || complain "README.md has more than 150 lines"
 
 for document in README.md CHANGELOG.md docs/*.md; do
     for link in $(sed '/^```/,/^```$/d' "$document" | grep -o '](\([^)#]*\))' | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do

@@ -122,6 +122,24 @@ START_TEST(holds_survive_the_tape) {
 }
 END_TEST
 
+/* A hold that outlives its tape may be removed while the tape's memory waits for another tape, which then has all slots. */
+START_TEST(holds_end_after_their_tape) {
+    begin();
+    tg_tape *other = tg_tape_new(ctx);
+    tg_tensor *x = tg_full(other, TG_F64, TG_SHAPE(2), 1);
+    tg_hold(x);
+    tg_tape_free(other);
+    tg_unhold(x);
+    other = tg_tape_new(ctx);
+    tg_tensor *y = tg_full(other, TG_F64, TG_SHAPE(2), 2);
+    tg_hold(y);
+    tg_tape_reset(other);
+    ck_ended(y);
+    tg_unhold(y);
+    end();
+}
+END_TEST
+
 START_TEST(epochs_and_tapes) {
     begin();
     uint64_t first = tg_tape_epoch(t);
@@ -384,6 +402,7 @@ int main(void) {
                             holds_are_counted_and_keep_no_bytes,
                             handles_of_the_context_are_held_too,
                             holds_survive_the_tape,
+                            holds_end_after_their_tape,
                             epochs_and_tapes,
                             gradients_are_the_same_with_releases,
                             loops_without_reset_keep_their_memory,

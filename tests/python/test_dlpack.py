@@ -1,0 +1,63 @@
+"""Arrays that are shared with NumPy by DLPack."""
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import tapegrad as tg
+
+
+def test_numpy_sees_the_bytes():
+    x = tg.tensor([[1., 2.], [3., 4.]])
+    a = np.from_dlpack(x)
+    x += 1
+    assert a.tolist() == [[2, 3], [4, 5]]
+    del x
+    gc.collect()
+    assert a.tolist() == [[2, 3], [4, 5]]  # the export keeps them
+
+
+def test_numpys_memory_is_used_and_freed():
+    class Watched(np.ndarray):
+        pass
+    a = np.arange(6.).reshape(2, 3)[:, ::-1].view(Watched)
+    gone = weakref.ref(a)
+    x = tg.from_dlpack(a)
+    assert x.tolist() == a.tolist() and x.strides == (3, -1)
+    a[0, 0] = 7
+    assert x[0, 0].item() == 7
+    del a, x
+    gc.collect()
+    tg.zeros(1)  # the context frees what has ended
+    gc.collect()
+    assert gone() is None
+
+
+def test_gradients_through_shared_arrays():
+    x = tg.from_dlpack(np.array([1., 2., 3.]))
+    x.requires_grad = True
+    (x * x).sum().backward()
+    assert np.from_dlpack(x.grad).tolist() == [2, 4, 6]
+    with pytest.raises(tg.StateError):
+        np.from_dlpack(x)
+
+
+def test_what_is_refused():
+    with pytest.raises(TypeError, match='no method __dlpack__'):
+        tg.from_dlpack(3)
+    with pytest.raises(tg.DtypeError):
+        tg.from_dlpack(np.zeros(3, 'complex128'))
+    with pytest.raises(BufferError):
+        tg.ones(1).__dlpack__(dl_device=(2, 0))
+
+
+def test_unused_capsules_free_their_export():
+    with tg.Context(threads=1) as ctx:
+        x = tg.ones(1000)
+        for _ in range(100):
+            x.__dlpack__()
+            x.__dlpack__(max_version=(1, 1))
+        del x
+        tg.zeros(1)
+        assert ctx.memory()['live'] < 4000

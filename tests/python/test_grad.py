@@ -1,0 +1,149 @@
+"""Gradients, derivatives, hooks, recomputation and modes."""
+import numpy as np
+import pytest
+
+import tapegrad as tg
+
+
+def leaf(*numbers, dtype='f64'):
+    return tg.tensor(numbers, dtype, requires_grad=True)
+
+
+def test_backward_accumulates_and_none_clears():
+    x = leaf(1, 2, 3)
+    (x * x).sum().backward()
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [4, 6, 8]
+    x.grad = None
+    assert x.grad is None
+    with pytest.raises(ValueError):
+        x.grad = x
+
+
+def test_backward_with_gradients_and_inputs():
+    x, y = leaf(1, 2), leaf(3, 4)
+    z = x * y
+    z.backward(tg.tensor([10., 100.], 'f64'), inputs=[x], retain=True)
+    assert x.grad.tolist() == [30, 400] and y.grad is None
+    tg.backward([z, x * 1], [tg.ones(2, dtype='f64')] * 2)
+    assert y.grad.tolist() == [1, 2]
+    with pytest.raises(tg.ShapeError):
+        (x * y).backward()
+
+
+def test_grad_of_grad():
+    x = leaf(0.5, 2.)
+    first = tg.grad((x ** 3).sum(), x, create_graph=True)
+    second = tg.grad(first.sum(), x)
+    assert np.allclose(first.numpy(), [0.75, 12]) and np.allclose(second.numpy(), [3, 12])
+    a, b = tg.grad((x.sin() * x).sum(), [x, x])
+    assert a.tolist() == b.tolist()
+    with pytest.raises(tg.StateError):
+        tg.grad(x.sum(), leaf(1.))
+    assert tg.grad(x.sum(), [leaf(1.)], allow_unused=True)[0].tolist() == [0]
+
+
+def test_jvp_and_hvp():
+    x = leaf(0.5, 2.)
+    y = x.exp()
+    assert np.allclose(tg.jvp(y, [x], [tg.tensor([1., 2.], 'f64')]).numpy(), np.exp([0.5, 2.]) * [1, 2])
+    assert np.allclose(tg.hvp((x ** 3).sum(), x, tg.tensor([1., 2.], 'f64')).numpy(), [3, 24])
+    with pytest.raises(ValueError, match='one for each'):
+        tg.jvp(y, [x], [])
+
+
+def test_recompute_gives_the_same_gradients():
+    x, w = leaf(0.1, 0.2), leaf(3., 4.)
+
+    def f(a):
+        return (a * w).tanh() * a
+    f(x).sum().backward()
+    expected = x.grad.tolist(), w.grad.tolist()
+    x.grad = w.grad = None
+    calls = []
+    y = tg.recompute(lambda a: calls.append(1) or f(a), x)
+    y.sum().backward()
+    assert (x.grad.tolist(), w.grad.tolist()) == expected and len(calls) == 2
+    a, b = tg.recompute(lambda a: (a * 2, a * 3), x, outputs=2)
+    assert b.tolist() == (x * 3).tolist()
+    with pytest.raises(tg.CallbackError, match='2 were expected'):
+        tg.recompute(f, x, outputs=2)
+
+
+def test_tensors_that_leave_a_recomputed_function_have_ended():
+    left = []
+    x = leaf(1., 2.)
+    tg.recompute(lambda a: left.append(a * 2) or a * 3, x).sum().backward()
+    with pytest.raises(tg.HandleError):
+        left[0] + 1
+
+
+def test_hooks():
+    x = leaf(1., 2.)
+    seen = []
+    y = x * 3
+    remove = y.on_grad(lambda g: seen.append(g.tolist()))
+    y.on_grad(lambda g: g * 10)
+    y.sum().backward(retain=True)
+    assert seen == [[1, 1]] and x.grad.tolist() == [30, 30]
+    remove()
+    y.sum().backward()
+    assert len(seen) == 1
+
+
+def test_exceptions_of_callbacks_come_out_of_the_call():
+    x = leaf(1.)
+    y = x * 2
+
+    def hook(g):
+        raise KeyError('mine')
+    y.on_grad(hook)
+    with pytest.raises(tg.CallbackError, match='mine') as raised:
+        y.sum().backward()
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert (x * 2).item() == 2  # the context can be used again
+
+
+def test_messages_name_the_line_of_the_program():
+    x, w = tg.ones((2, 3)), tg.ones((2, 3))
+    with pytest.raises(tg.ShapeError, match=r'test_grad.py:\d+'):
+        x @ w
+    y = leaf(4.)
+    z = y.sqrt()  # backward reads its result
+    with pytest.raises(tg.Error, match='test_grad.py'):
+        z += 1
+        z.sum().backward()
+
+
+def test_modes():
+    x = leaf(1., 2.)
+    with tg.no_grad():
+        y = x * 2
+    assert not y.requires_grad and (x * 2).requires_grad
+    with tg.tape(), tg.no_grad():
+        assert not (x * 2).requires_grad
+    ones = tg.ones(1000)
+    with tg.evaluation():
+        assert ones.dropout(p=0.5).tolist() == ones.tolist()
+    assert ones.dropout(p=0.5).tolist() != ones.tolist()
+
+
+def test_detach_and_requires_grad():
+    x = leaf(1., 2.)
+    assert not x.detach().requires_grad and (x.detach() * 2).requires_grad is False
+    x.requires_grad = False
+    assert not (x * 2).requires_grad
+    with pytest.raises(tg.DtypeError):
+        tg.tensor([1, 2], requires_grad=True)
+
+
+def test_tapes_in_a_loop():
+    w = leaf(1.)
+    losses = []
+    for _ in range(5):
+        with tg.tape() as t:
+            loss = (w * w).sum()
+            loss.backward()
+            losses.append(loss)
+            assert t.nodes
+    assert [v.item() for v in losses] == [1] * 5 and w.grad.tolist() == [10]

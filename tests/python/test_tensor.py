@@ -1,0 +1,252 @@
+"""Tensors: creation, values, indexing, operators, printing, and how long they last."""
+import copy
+import gc
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import tapegrad as tg
+
+
+@pytest.mark.parametrize('dtype', ['f32', 'f64', 'f16', 'i64', 'i32', 'u8', 'bool'])
+def test_values_come_back_with_their_dtype(dtype):
+    x = tg.tensor([[1, 0, 1], [0, 1, 1]], dtype)
+    assert x.dtype == dtype and x.shape == (2, 3) and x.size == 6
+    assert x.tolist() == [[1, 0, 1], [0, 1, 1]]
+    assert isinstance(x[0, 0].item(), {'f': float, 'b': bool}.get(dtype[0], int))
+    assert x.numpy().dtype.name in {'f32': 'float32', 'f64': 'float64', 'f16': 'float16', 'i64': 'int64', 'i32': 'int32',
+                                    'u8': 'uint8', 'bool': 'bool'}[dtype]
+    assert (tg.tensor(x.numpy()).numpy() == x.numpy()).all()
+
+
+def test_dtypes_of_numbers_without_a_dtype():
+    assert [tg.tensor(v).dtype for v in (1.5, [1, 2], [True], [1, 2.0], np.float32(3), np.arange(3))] == [
+        'f32', 'i64', 'bool', 'f32', 'f32', 'i64']
+    assert tg.tensor([1.5], np.float64).dtype == tg.tensor([1.5], 'float64').dtype == 'f64'
+    assert tg.tensor([1.5, 2.5], 'bf16').numpy().dtype == np.float32
+    assert tg.tensor(2 ** 60 + 1).item() == 2 ** 60 + 1
+
+
+def test_ragged_sequences_and_unknown_dtypes_are_refused():
+    with pytest.raises(ValueError, match='must have the same'):
+        tg.tensor([[1, 2], [3]])
+    with pytest.raises(TypeError, match='the library has f32, f64'):
+        tg.zeros(3, dtype='complex64')
+
+
+def test_creation():
+    assert tg.zeros((2, 0)).tolist() == [[], []]
+    assert tg.ones(3).tolist() == [1, 1, 1] and tg.full((), 2.5).item() == 2.5
+    with tg.Context(seed=5):
+        a = tg.randn(10000, std=2.0).numpy()
+        b = tg.uniform(10000, -1.0, 3.0).numpy()
+    assert abs(a.mean()) < 0.1 and abs(a.std() - 2) < 0.1
+    assert b.min() >= -1 and b.max() < 3 and abs(b.mean() - 1) < 0.1
+
+
+INDICES = [0, -1, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(5, 1, -2), slice(9, 2), None, ...,
+           (0, 1), (..., 0), (slice(1, 2), None, -1), (None, ..., slice(1, None)), [0, 2, -1], (1, [0, 0]), ([2, 0], slice(None, 2))]
+
+
+@pytest.mark.parametrize('index', INDICES, ids=str)
+def test_indexing_is_numpys(index):
+    a = np.arange(4 * 5 * 6, dtype='f4').reshape(4, 5, 6)
+    x = tg.tensor(a)
+    assert np.array_equal(x[index].numpy(), a[index])
+
+
+def test_indexing_by_tensors_and_masks():
+    a = np.arange(12.).reshape(3, 4)
+    x = tg.tensor(a)
+    i = np.array([[0, 2], [1, -1]])
+    assert np.array_equal(x[tg.tensor(i)].numpy(), a[i])
+    assert np.array_equal(x[:, i].numpy(), a[:, i])
+    assert np.array_equal(x[x > 4].numpy(), a[a > 4])
+    assert np.array_equal(x[tg.tensor([True, False, True])].numpy(), a[[True, False, True]])
+    assert x[x > 100].shape == (0,)
+    with pytest.raises(IndexError):
+        x[3]
+    with pytest.raises(IndexError):
+        x[0, 0, 0]
+
+
+def test_operators_are_numpys():
+    a, b = np.array([[1., 2.], [3., 4.]]), np.array([2., 5.])
+    x, y = tg.tensor(a), tg.tensor(b)
+    for f in (lambda u, v: u + v, lambda u, v: u - v, lambda u, v: u * v, lambda u, v: u / v, lambda u, v: u ** v, lambda u, v: u @ v,
+              lambda u, v: u < v, lambda u, v: u >= v, lambda u, v: u == v, lambda u, v: u != v):
+        assert np.allclose(f(x, y).numpy(), f(a, b))
+        assert np.allclose(f(x, b).numpy(), f(a, b))
+    for f in (lambda u: 2 + u, lambda u: 2 - u, lambda u: 2 * u, lambda u: 2 / u, lambda u: 2 ** u, lambda u: -u, lambda u: abs(-u),
+              lambda u: u + 1, lambda u: u - 1, lambda u: u / 2, lambda u: u ** 2, lambda u: u > 2):
+        assert np.allclose(f(x).numpy(), f(a))
+    for u, v in ((a, b), (b, a), (b, b), (a, a)):
+        assert np.allclose((tg.tensor(u) @ tg.tensor(v)).numpy(), u @ v) and np.allclose((u @ tg.tensor(v)).numpy(), u @ v)
+    i = tg.tensor([1, 2, 3])
+    assert (i + 1).tolist() == [2, 3, 4] and (i * 2).dtype == 'i64'
+    with pytest.raises(TypeError):
+        x + 'text'
+
+
+def test_in_place_operators_change_all_references():
+    x = tg.tensor([1., 2.])
+    same = x
+    x += 1
+    x *= tg.tensor([2., 3.])
+    assert same is x and same.tolist() == [4, 9]
+
+
+def test_every_op_is_a_method_and_a_function():
+    x = tg.tensor([[1., -2.], [3., 4.]])
+    assert x.softmax(dim=-1).tolist() == tg.ops.softmax(x, -1).tolist()
+    assert x.sum().item() == 6 and x.sum(dims=[0], keepdim=True).shape == (1, 2)
+    assert x.transpose(0, 1).is_contiguous is False and x.reshape([4]).shape == (4,)
+    parts = x.split(dim=1, sizes=[1, 1])
+    assert [p.tolist() for p in parts] == [[[1.], [3.]], [[-2.], [4.]]]
+    values, index = x.topk(1)
+    assert values.tolist() == [[1.], [4.]] and index.tolist() == [[0], [1]]
+    assert tg.ops.concat([x, x], dim=1).shape == (2, 4)
+    assert tg.ops.arange(stop=3).tolist() == [0, 1, 2]
+    assert 'softmax' in dir(tg.ops) and 'dim' in tg.ops.softmax.__doc__
+    assert list(tg.ops.linear.__signature__.parameters) == ['x', 'w', 'b']
+
+
+def test_arguments_are_checked():
+    x = tg.tensor([1.])
+    with pytest.raises(AttributeError, match="did you mean 'softmax'"):
+        tg.ops.softmx
+    with pytest.raises(ValueError, match='dimm'):
+        x.softmax(dimm=1)
+    with pytest.raises(TypeError, match='at most'):
+        x.relu(1)
+    with pytest.raises(TypeError, match='twice'):
+        x.softmax(0, dim=0)
+
+
+def test_printing():
+    assert repr(tg.tensor([1., 2.5])) == '[1.  2.5]\nf32[2]'
+    assert '<pre>' in tg.tensor([1.])._repr_html_() and 'f32 [1] on cpu' in tg.tensor([1.])._repr_html_()
+
+
+def test_pickles_and_copies():
+    x = tg.tensor([[1., 2.], [3., 4.]], requires_grad=True).transpose(0, 1)
+    y = pickle.loads(pickle.dumps(x))
+    assert y.tolist() == x.tolist() and y.requires_grad
+    z = copy.deepcopy(x)
+    assert z.tolist() == x.tolist()
+
+
+def test_bool_len_iter_and_conversions():
+    x = tg.tensor([3., 4.])
+    assert len(x) == 2 and [float(v) for v in x] == [3, 4] and int(x[0]) == 3 and bool(x[1] > 3)
+    assert [10, 20, 30][tg.tensor(1)] == 20
+    with pytest.raises(TypeError):
+        [1][tg.tensor(0.)]
+    with pytest.raises(TypeError):
+        len(x[0])
+
+
+def test_loops_without_a_reset_do_not_grow():
+    with tg.Context(threads=1) as ctx:
+        w = tg.ones(1000, requires_grad=True)
+
+        def step():
+            loss = ((w * 2).tanh() + w).sum()
+            loss.backward()
+            w.grad = None
+            return loss.item()
+        for _ in range(3):
+            step()
+        before = ctx.memory()
+        for _ in range(200):
+            step()
+        assert ctx.memory()['reserved'] == before['reserved'] and ctx.memory()['live'] <= before['live'] + 20000
+
+
+def test_results_outlive_their_tape_object():
+    with tg.tape() as t:
+        y = tg.ones(2, requires_grad=True) * 3
+    del t
+    gc.collect()
+    assert y.tolist() == [3, 3]
+    y.sum().backward()
+
+
+def test_ended_handles_are_refused_for_ever():
+    t = tg.tape()
+    with t:
+        old = tg.ones(2) * 3
+    t.reset()
+    for _ in range(1000):
+        with t:
+            tg.ones(2) * 5
+        t.reset()
+    assert not old.is_alive and 'ended' in repr(old)
+    with pytest.raises(tg.HandleError, match='reset'):
+        old.tolist()
+    with pytest.raises(tg.HandleError):
+        old + 1
+
+
+def test_a_closed_context():
+    ctx = tg.Context(threads=1)
+    with ctx:
+        x = tg.ones(2)
+        y = x * 2
+    ctx.close()
+    ctx.close()
+    with pytest.raises(tg.HandleError, match='closed'):
+        y + 1
+    with pytest.raises(tg.HandleError):
+        x.tolist()
+
+
+def test_a_context_lives_as_long_as_its_tensors():
+    with tg.Context(threads=1):
+        x = tg.ones(2)
+    gc.collect()
+    assert (x * 2).tolist() == [2, 2]
+
+
+def test_contexts_of_threads_and_finalizers_on_other_threads():
+    kept, errors = [], []
+
+    def work(n):
+        try:
+            for i in range(200):
+                x = tg.ones((8, 8)) * n
+                kept.append(x)  # ends on another thread
+                assert x.sum().item() == 64 * n
+        except Exception as error:
+            errors.append(error)
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        kept.clear()
+    for thread in threads:
+        thread.join()
+    kept.clear()
+    assert not errors
+
+
+def test_tensors_of_two_contexts_do_not_mix():
+    with tg.Context(threads=1):
+        x = tg.ones(2)
+    with tg.Context(threads=1):
+        y = tg.ones(2)
+    with pytest.raises(tg.HandleError):
+        x + y
+
+
+def test_options_of_contexts():
+    with pytest.raises(TypeError, match="did you mean 'threads'"):
+        tg.Context(thread=1)
+    with pytest.raises(tg.ArgumentError):
+        tg.Context(threads=-5)
+    with tg.Context(dtype='f64', memory=1 << 20):
+        assert tg.zeros(1).dtype == 'f64'
+        with pytest.raises(MemoryError):
+            tg.zeros(1 << 20)
