@@ -4,8 +4,9 @@ from torch._dynamo import register_backend
 
 from .backend import backend
 from .fallback import report, reset_report
+from .foreign import op
 from .function import function
 
 register_backend(backend, name='tapegrad')
 
-__all__ = ['backend', 'function', 'report', 'reset_report']
+__all__ = ['backend', 'function', 'op', 'report', 'reset_report']

@@ -4,6 +4,7 @@ import operator
 import torch
 
 from . import fallback
+from .foreign import Foreign
 from .ops import TABLE, Out, Unmapped
 from .ops.table import DTYPES, MAX_DIMS
 from .tensors import taken
@@ -66,7 +67,7 @@ class Program:
             values[place] = x
         for step in self.steps:
             step.run(values)
-        return [_filled(r, values) for r in self.results]
+        return [r.value.detach() if isinstance(r, Foreign) else r for r in _filled(self.results, values)]
 
 
 def _function(node):
