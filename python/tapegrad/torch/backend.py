@@ -5,6 +5,7 @@ import torch
 
 import tapegrad as tg
 
+from .fallback import count
 from .program import Program
 from .run import Call, context_of, leaf
 from .tensors import given
@@ -13,7 +14,20 @@ from .trace import restore, trace
 
 def backend(module, example_inputs, **_):
     """Compiles a graph of torch.compile. Its ops run on Tapegrad, forward and backward."""
-    return _Compiled(module)
+    return _in_pytorch(module) if _has_own_backward(module) else _Compiled(module)
+
+
+def _has_own_backward(module):
+    """Whether a graph has an autograd.Function, whose backward is not the derivative of its ops."""
+    graphs = [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)] if isinstance(module, torch.nn.Module) else []
+    return any(n.target is torch.ops.higher_order.autograd_function_apply for g in graphs for n in g.nodes)
+
+
+def _in_pytorch(module):
+    def run(*args):
+        count('autograd.Function')
+        return module(*args)
+    return run
 
 
 class _Compiled:

@@ -11,6 +11,10 @@ def report():
     return dict(_counts.most_common())
 
 
+def count(name):
+    _counts[name] += 1
+
+
 def reset_report():
     _counts.clear()
 
@@ -22,5 +26,5 @@ class Operator:
         self.target = target
 
     def __call__(self, out, *args, **named):
-        _counts[str(self.target)] += 1
+        count(str(self.target))
         return apply(self.target, args, named)

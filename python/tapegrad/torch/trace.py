@@ -54,6 +54,7 @@ def trace(module, args):
     with torch.no_grad(), enable_python_dispatcher(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(a.detach()) for a in args if isinstance(a, torch.Tensor)]
         traced = make_fx(call, decomposition_table=_decompositions(), _allow_non_fake_inputs=True)(*fakes)
+    _drop_layouts(traced.graph)
     traced.graph.eliminate_dead_code()
     _fold(traced)
     return Trace(traced, **found)
@@ -78,6 +79,17 @@ def _decompositions():
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
     return table
+
+
+def _drop_layouts(graph):
+    """Removes calls of as_strided that give a tensor the strides that it has, but for dims of size 1."""
+    for node in graph.nodes:
+        if node.target is aten.as_strided.default and _layout(node.args[0].meta['val']) == _layout(node.meta['val']):
+            node.replace_all_uses_with(node.args[0])
+
+
+def _layout(x):
+    return x.shape, x.storage_offset(), [stride for size, stride in zip(x.shape, x.stride()) if size != 1]
 
 
 def _fold(module):

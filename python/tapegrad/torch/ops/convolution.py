@@ -1,5 +1,5 @@
 """Convolutions, and ops that resize images."""
-import functools
+import weakref
 
 import torch
 
@@ -53,52 +53,40 @@ def _spread(x, dim, step):
     return tg.ops.slice(x, dim=dim, start=0, stop=(size - 1) * step + 1)
 
 
-# ---- Resizing, which is a matrix product along each dim ----
+# ---- Resizing, which is a matrix product along each dim. (PyTorch decomposes the other modes into indexing.) ----
 
-@maps(aten._adaptive_avg_pool2d.default, aten.adaptive_avg_pool2d.default)
+@maps(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(out, x, size):
-    return _resized(out, x, 'pool')
+    return _resized(out, x, lambda unit, new: torch.nn.functional.adaptive_avg_pool2d(unit, (new, 2)), 'pool')
 
 
-@maps(aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default)
-def upsample_nearest2d(out, x, *_, **__):
-    return _resized(out, x, 'nearest')
-
-
-def _interpolation(packet, mode, antialias=False):
-    """The overloads differ in where align_corners is: after the size, with the scales behind it or in its place."""
-    @maps(packet.vec)
-    def upsample_by(out, x, size, align_corners, scales):
-        return _resized(out, x, mode, align_corners, antialias, *(scales or [None] * 2))
-
-    @maps(packet.default)
+def _antialiased(overload):
+    @maps(overload)
     def upsample(out, x, size, align_corners, scale_h=None, scale_w=None):
-        return _resized(out, x, mode, align_corners, antialias, scale_h, scale_w)
+        def resize(unit, new, scale):
+            return overload(unit, (new, 2), align_corners, scale, None)
+        return _resized(out, x, resize, (overload, align_corners), (scale_h,), (scale_w,))
 
 
-_interpolation(aten.upsample_bilinear2d, 'bilinear')
-_interpolation(aten.upsample_bicubic2d, 'bicubic')
-_interpolation(aten._upsample_bilinear2d_aa, 'bilinear', True)
-_interpolation(aten._upsample_bicubic2d_aa, 'bicubic', True)
+_antialiased(aten._upsample_bilinear2d_aa.default)
+_antialiased(aten._upsample_bicubic2d_aa.default)
+
+_matrices = weakref.WeakKeyDictionary()
 
 
-def _resized(out, x, mode, *options):
-    scales = options[2:] or (None, None)
-    rows, columns = (_matrix(tg.context(), x.dtype, x.shape[i], out.shape[i], mode, options[:2], scales[i]) for i in (-2, -1))
+def _resized(out, x, resize, name, *options):
+    """x resized by resize(image, height, *options) along each of its last two dims. name stands for resize."""
+    along_h, along_w = options or ((), ())
+    rows = _matrix(x.dtype, x.shape[-2], out.shape[-2], resize, name, along_h)
+    columns = _matrix(x.dtype, x.shape[-1], out.shape[-1], resize, name, along_w)
     return tg.ops.matmul(tg.ops.matmul(rows, x), tg.ops.transpose(columns, d0=0, d1=1))
 
 
-@functools.lru_cache(256)
-def _matrix(context, dtype, size, new, mode, options, scale):
-    """The matrix that resizes a dim: PyTorch's own result for each unit vector."""
-    unit = torch.eye(size, dtype=torch.float64)[None, :, :, None]
-    if mode == 'pool':
-        resized = torch.nn.functional.adaptive_avg_pool2d(unit, (new, 1))
-    elif mode == 'nearest':
-        resized = torch.nn.functional.interpolate(unit, (new, 1), mode='nearest')
-    else:
-        align, antialias = options
-        op = {('bilinear', False): aten.upsample_bilinear2d, ('bicubic', False): aten.upsample_bicubic2d,
-              ('bilinear', True): aten._upsample_bilinear2d_aa, ('bicubic', True): aten._upsample_bicubic2d_aa}[mode, antialias]
-        resized = op(unit, (new, 1), align, scale, None)
-    return tg.tensor(resized[0, :, :, 0].T.contiguous().numpy(), dtype=dtype, context=context)
+def _matrix(dtype, size, new, resize, name, options):
+    """The matrix that resizes a dim: PyTorch's own result for each unit vector. There is one for each context."""
+    known = _matrices.setdefault(tg.context(), {})
+    key = dtype, size, new, name, options
+    if key not in known:
+        unit = torch.eye(size, dtype=torch.float64)[None, :, :, None].repeat(1, 1, 1, 2)
+        known[key] = tg.tensor(resize(unit, new, *options)[0, :, :, 0].T.contiguous().numpy(), dtype=dtype)
+    return known[key]
