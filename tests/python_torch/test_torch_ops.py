@@ -29,9 +29,9 @@ def index(high, *shape):
 X, Y, P, I = normal(3, 4), normal(3, 4), positive(3, 4), inner(3, 4)
 MASK = X > 0
 IMAGE = normal(2, 4, 7, 9)
-UNARY = {**{name: X for name in 'neg abs exp sin cos tanh sigmoid erf sinh cosh expm1 sign floor ceil round relu silu trunc exp2 isnan isinf atan square'.split()},
+UNARY = {**{name: X for name in 'neg abs exp sin cos tanh sigmoid erf erfc asinh sinh cosh expm1 sign floor ceil round relu silu trunc exp2 isnan isinf atan square'.split()},
          **{name: P for name in 'log sqrt rsqrt reciprocal log1p log2 log10'.split()},
-         **{name: I for name in 'tan asin acos'.split()}}
+         **{name: I for name in 'tan asin acos atanh'.split()}}
 CASES = {name: (getattr(torch, name, None) or getattr(F, name), x) for name, x in UNARY.items()}
 
 
@@ -44,6 +44,8 @@ FIXED = {'batch_norm': (3, 4), 'bce': (1, 2), 'cross_entropy': (2,)}
 
 # ---- Pointwise ----
 
+case('acosh', torch.acosh, P + 1)
+case('mish', F.mish, X)
 case('gelu', F.gelu, X)
 case('gelu tanh', lambda x: F.gelu(x, approximate='tanh'), X)
 case('leaky_relu', lambda x: F.leaky_relu(x, 0.2), X)
@@ -75,7 +77,7 @@ case('lerp', lambda a, b, w: torch.lerp(a, b, w) + torch.lerp(a, b, 0.3), X, Y, 
 case('comparisons', lambda a, b: (a < b) | (a > 1) ^ (a == b) & ~(b <= 0) | (a != a) | (a >= b), X, Y)
 case('comparison of integers with a float', lambda a: a < 2.5, index(5, 6))
 case('logical', lambda a, b: torch.logical_and(a, b) | torch.logical_or(a, b) | torch.logical_xor(a, b) | torch.logical_not(a), index(2, 6), MASK[0, 0])
-case('bitwise_not', torch.bitwise_not, index(9, 4))
+case('bits', lambda a, b: ~a & b | a ^ b | 4, index(9, 4), index(9, 4))
 case('where', lambda m, a, b: torch.where(m, a, b) + torch.where(m, a, 1.0) + torch.where(m, 0, b), MASK, X, Y)
 case('masked_fill', lambda a, m, v: a.masked_fill(m, -2.0) + a.masked_fill(m, v), X, MASK, torch.tensor(3.0, dtype=torch.float64))
 case('casts', lambda a, i: a.float().double() + i.to(torch.float64) + (a > 0).double(), X, index(5, 4))
@@ -122,7 +124,7 @@ case('reflection', lambda a: F.pad(a, (2, 1, 1, 2), mode='reflect'), IMAGE)
 case('flip and roll', lambda a: a.flip(0, 1) + a.roll(2, 1) + a.roll((1, -1), (0, 1)) + a.roll(3), X)
 case('repeat', lambda a: a.repeat(2, 1, 3) + a.repeat_interleave(3, 1), X)
 case('triangles', lambda a: a.tril(1) + a.triu(-1), X)
-case('diagonal', lambda a: a.diagonal(1), X)
+case('diagonal', lambda a: a.diagonal(1, 0, 2), normal(3, 2, 4))
 case('unfold', lambda a: a.unfold(1, 2, 1), X)
 
 
@@ -160,6 +162,7 @@ def _put(a, b, i, m):
 
 
 case('index_put', _put, normal(4, 4), normal(4, 2), torch.tensor([2, 0]), normal(4, 4) > 0)
+case('masked_scatter', lambda a, m, b: a.masked_scatter(m, b), X, MASK, Y)
 case('embedding', lambda w, i: F.embedding(i, w, padding_idx=1), normal(5, 3), index(5, 2, 6))
 
 # ---- Networks ----
@@ -176,10 +179,13 @@ case('causal attention', lambda q: F.scaled_dot_product_attention(q, q, q, is_ca
 case('attention with a mask', lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), Q, torch.ones(3, 3, dtype=torch.bool).tril())
 case('attention with a bias', lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), Q, normal(1, 4, 3, 3))
 case('max_pool2d', lambda x: F.max_pool2d(x, 3, 2, 1) + F.max_pool2d(x, (2, 3), 2, ceil_mode=True).sum(), IMAGE)
-case('avg_pool2d', lambda x: F.avg_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), IMAGE)
+case('avg_pool2d', lambda x: F.avg_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 3, 2, 1, count_include_pad=False) + F.avg_pool2d(x, 3, 2, 1, divisor_override=5), IMAGE)
 case('avg_pool1d', lambda x: F.avg_pool1d(x, 3, 2, 1), normal(2, 4, 9))
-case('adaptive_avg_pool2d', lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_avg_pool2d(x, 1), IMAGE)
+case('adaptive pools', lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, (3, 4)), IMAGE)
+case('pools in three dims', lambda x: F.max_pool3d(x, 2, 1) + F.avg_pool3d(x, 2, 1), normal(1, 2, 3, 4, 5))
+case('grid_sample', lambda x, g: F.grid_sample(x, g, align_corners=False), IMAGE, inner(2, 3, 4, 2))
 case('conv2d', lambda x, w, b: F.conv2d(x, w, b, 2, 1, groups=2), IMAGE, normal(6, 2, 3, 3), normal(6))
+case('conv3d', lambda x, w: F.conv3d(x, w, padding=1), normal(1, 2, 3, 4, 5), normal(3, 2, 2, 2, 2))
 case('conv1d', lambda x, w: F.conv1d(x, w, dilation=2), normal(2, 4, 9), normal(6, 4, 3))
 case('conv_transpose2d', lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, output_padding=1, groups=2), IMAGE, normal(4, 3, 3, 3), normal(6))
 case('conv_transpose1d', lambda x, w: F.conv_transpose1d(x, w, stride=3, dilation=2), normal(2, 4, 5), normal(4, 3, 3))

@@ -91,7 +91,7 @@ for _name, _more in {
     "Gemma2": dict(head_dim=8, sliding_window=4, query_pre_attn_scalar=8), "Phi": {},
     "Phi3": {}, "StableLm": {}, "Starcoder2": {}, "Olmo": {}, "Olmo2": {}, "Cohere": {}, "Granite": {},
     "SmolLM3": {}, "Glm": dict(head_dim=8), "Helium": dict(head_dim=8), "Nemotron": {}, "Exaone4": dict(sliding_window=4),
-    "Mixtral": dict(num_local_experts=4), "OlmoE": dict(num_experts=4, num_experts_per_tok=2), "Qwen3Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=8),
+    "Mixtral": dict(num_local_experts=4, experts_implementation="batched_mm"), "OlmoE": dict(num_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm"), "Qwen3Moe": dict(num_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm", moe_intermediate_size=32, head_dim=8),
     "Persimmon": {}, "GPTNeoX": {}, "Ernie4_5": dict(head_dim=8), "Arcee": {}, "Apertus": {}, "Seed_Oss": dict(head_dim=8),
 }.items():
     _class = {"Seed_Oss": "SeedOss", "OlmoE": "Olmoe"}.get(_name, _name)

@@ -22,7 +22,9 @@ KEPT = (
     aten.elu, aten.glu, aten.huber_loss, aten.leaky_relu, aten.lerp, aten.logsumexp, aten.masked_fill, aten.mse_loss,
     aten.nll_loss_forward, aten.silu, aten.smooth_l1_loss, aten.softplus, aten.stack, aten.std, aten.tril, aten.triu,
     aten._fused_rms_norm, aten._scaled_dot_product_flash_attention_for_cpu, aten.baddbmm, aten.flip, aten.roll,
-    aten.square, aten.binary_cross_entropy_with_logits, aten.split, aten.cumprod, aten.log1p, aten.expm1,
+    aten.square, aten.binary_cross_entropy_with_logits, aten.split, aten.cumprod, aten.log1p, aten.expm1, aten.hardtanh, aten.hardswish,
+    aten.hardsigmoid, aten.mish, aten.grid_sampler_2d, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d,
+    aten.masked_scatter,
 )
 
 

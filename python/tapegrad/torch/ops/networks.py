@@ -5,7 +5,7 @@ import torch
 
 import tapegrad as tg
 
-from .table import maps, pair, require, to
+from .table import maps, require, times, to
 
 aten = torch.ops.aten
 
@@ -76,47 +76,41 @@ def attention(out, q, k, v, dropout_p=0.0, is_causal=False, attn_mask=None, scal
 
 @maps(aten.max_pool2d_with_indices.default, results=1)
 def max_pool2d(out, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
-    return _pooled(out[0], x, tg.ops.max_pool2d, -math.inf, kernel, stride, padding, dilation)
+    return _pooled(2, out[0], tg.ops.max_pool2d, x, kernel, stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)
 
 
-@maps(aten.avg_pool2d.default)
-def avg_pool2d(out, x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
-    require(divisor_override is None, 'divisor_override')
-    fits = _overhang(out, x, pair(kernel), pair(stride or kernel), pair(padding), [1, 1]) == [0, 0]
-    require(fits, 'avg_pool2d with windows that leave the input')
-    x4 = tg.ops.reshape(x, shape=(-1, *x.shape[-3:]))
-    h, w = pair(kernel)
-    y = tg.ops.avg_pool2d(x4, h=h, w=w, stride=pair(stride or kernel), padding=pair(padding),
-                          exclude_padding=not count_include_pad and pair(padding) != [0, 0])
-    return tg.ops.reshape(y, shape=out.shape)
+@maps(aten.max_pool3d_with_indices.default, results=1)
+def max_pool3d(out, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
+    return _pooled(3, out[0], tg.ops.max_pool3d, x, kernel, stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)
 
 
-@maps(aten.avg_pool1d.default)
-def avg_pool1d(out, x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True):
-    wide = tg.ops.unsqueeze(x, dim=-2)
-    k, s, p = (_one(n) for n in (kernel, stride or kernel, padding))
-    y = avg_pool2d(out._replace(shape=(*out.shape[:-1], 1, out.shape[-1])), wide, [1, k], [1, s], [0, p], ceil_mode, count_include_pad)
-    return tg.ops.reshape(y, shape=out.shape)
+def _average(overload, n, op):
+    @maps(overload)
+    def avg_pool(out, x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+        return _pooled(n, out, op, x, kernel, stride, padding=padding, ceil_mode=ceil_mode, exclude_padding=not count_include_pad,
+                       divisor=divisor_override)
 
 
-def _pooled(out, x, op, value, kernel, stride, padding, dilation):
-    """Pools an image, or a batch of them. Windows that leave the input (ceil_mode) see `value` there."""
-    kernel, stride, padding, dilation = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
-    x4 = tg.ops.reshape(x, shape=(-1, *x.shape[-3:]))
-    over = _overhang(out, x, kernel, stride, padding, dilation)
-    if any(over):
-        for i in range(2):
-            x4 = tg.ops.pad(x4, dim=2 + i, before=padding[i], after=padding[i] + over[i], value=value)
-        padding = [0, 0]
-    y = op(x4, h=kernel[0], w=kernel[1], stride=stride, padding=padding, dilation=dilation)
-    return tg.ops.reshape(y, shape=out.shape)
+_average(aten.avg_pool1d.default, 1, tg.ops.avg_pool1d)
+_average(aten.avg_pool2d.default, 2, tg.ops.avg_pool2d)
+_average(aten.avg_pool3d.default, 3, tg.ops.avg_pool3d)
 
 
-def _overhang(out, x, kernel, stride, padding, dilation):
-    """How many elements beyond the padding the last window needs, for each dim."""
-    return [max(0, (out.shape[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 - x.shape[i] - 2 * padding[i])
-            for i in (-2, -1)]
+def _pooled(n, out, op, x, kernel, stride, **options):
+    """Pools over the last n dims, of a batch or of a single example."""
+    size = dict(zip(('k',) if n == 1 else ('d', 'h', 'w')[-n:], times(kernel, n)))
+    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-n - 1:]))
+    options = {name: times(v, n) if name in ('padding', 'dilation') else v for name, v in options.items()}
+    return tg.ops.reshape(op(batch, **size, stride=times(stride or kernel, n), **options), shape=out.shape)
 
 
-def _one(x):
-    return x if isinstance(x, int) else x[0]
+@maps(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, aten.adaptive_avg_pool1d.default)
+def adaptive_avg_pool(out, x, size):
+    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1:]))
+    return tg.ops.reshape(tg.ops.adaptive_avg_pool(batch, size=size), shape=out.shape)
+
+
+@maps(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default, aten.adaptive_max_pool1d.default, results=1)
+def adaptive_max_pool(out, x, size):
+    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1:]))
+    return tg.ops.reshape(tg.ops.adaptive_max_pool(batch, size=size)[0], shape=out[0].shape)

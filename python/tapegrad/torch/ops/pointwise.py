@@ -12,7 +12,7 @@ aten = torch.ops.aten
 # ---- One operand ----
 
 _SAME = ('neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf tan asin acos atan sinh cosh log1p expm1 sign floor ceil '
-         'round relu silu square').split()
+         'round relu silu square erfc asinh acosh atanh log2 log10 exp2 hardsigmoid hardswish mish').split()
 
 
 def _same(name):
@@ -27,37 +27,19 @@ for _name in _SAME:
     _same(_name)
 
 
-@maps(aten.exp2.default)
-def exp2(out, x):
-    return tg.ops.exp(tg.ops.scale(to(x, out.dtype), a=math.log(2)))
-
-
-@maps(aten.log2.default)
-def log2(out, x):
-    return tg.ops.scale(tg.ops.log(to(x, out.dtype)), a=1 / math.log(2))
-
-
-@maps(aten.log10.default)
-def log10(out, x):
-    return tg.ops.scale(tg.ops.log(to(x, out.dtype)), a=1 / math.log(10))
-
-
 @maps(aten.trunc.default)
 def trunc(out, x):
-    if x.dtype not in FLOATS:
-        return x
-    return tg.ops.mul(tg.ops.sign(x), tg.ops.floor(tg.ops.abs(x)))
+    return tg.ops.trunc(x) if x.dtype in FLOATS else x
 
 
 @maps(aten.isnan.default)
 def isnan(out, x):
-    return tg.ops.ne(x, x)
+    return tg.ops.isnan(x)
 
 
 @maps(aten.isinf.default)
 def isinf(out, x):
-    require(x.dtype in FLOATS, 'isinf of integers')
-    return tg.ops.eq(tg.ops.abs(x), number(math.inf, x.dtype))
+    return tg.ops.isinf(x)
 
 
 @maps(aten.gelu.default)
@@ -85,22 +67,17 @@ def softplus(out, x, beta=1, threshold=20):
 
 @maps(aten.clamp.default, aten.clamp_min.default, aten.hardtanh.default)
 def clamp(out, x, min=None, max=None):
+    """As in PyTorch no gradient passes at a bound; in tg.ops.clamp it does."""
     x = to(x, out.dtype)
-    if out.dtype in FLOATS and not x.requires_grad:
-        return tg.ops.clamp(x, lo=-math.inf if min is None else min, hi=math.inf if max is None else max)
-    x = x if max is None else _bounded(tg.ops.lt, x, max)
-    return x if min is None else _bounded(tg.ops.gt, x, min)
+    if out.dtype in FLOATS:
+        return tg.ops.hardtanh(x, lo=-math.inf if min is None else min, hi=math.inf if max is None else max)
+    x = x if min is None else tg.ops.maximum(x, number(min, out.dtype))
+    return x if max is None else tg.ops.minimum(x, number(max, out.dtype))
 
 
 @maps(aten.clamp_max.default)
 def clamp_max(out, x, max):
     return clamp(out, x, None, max)
-
-
-def _bounded(inside, x, bound):
-    """x where it is inside, else the bound. In PyTorch no gradient passes at a bound; in tg.ops.clamp it does."""
-    bound = number(bound, x.dtype)
-    return tg.ops.where(inside(x, bound), x, bound)
 
 
 @maps(aten.clamp.Tensor)
@@ -153,13 +130,8 @@ def div(out, a, b):
 
 @maps(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(out, a, b, rounding_mode=None):
-    dtype = out.dtype if out.dtype in FLOATS else 'f64'
-    quotient = tg.ops.div(operand(a, dtype), operand(b, dtype))
-    if rounding_mode == 'floor':
-        quotient = tg.ops.floor(quotient)
-    elif rounding_mode == 'trunc':
-        quotient = trunc(out._replace(dtype=dtype), quotient)
-    return to(quotient, out.dtype)
+    op = {'floor': tg.ops.floor_divide, 'trunc': tg.ops.trunc_divide, None: tg.ops.div}[rounding_mode]
+    return op(operand(a, out.dtype), operand(b, out.dtype))
 
 
 @maps(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -169,9 +141,7 @@ def floor_divide(out, a, b):
 
 @maps(aten.remainder.Tensor, aten.remainder.Scalar)
 def remainder(out, a, b):
-    """a - b * floor(a / b), which has the sign of b."""
-    a, b = operand(a, out.dtype), operand(b, out.dtype)
-    return tg.ops.sub(a, tg.ops.mul(b, div_mode(out, a, b, 'floor')))
+    return tg.ops.remainder(operand(a, out.dtype), operand(b, out.dtype))
 
 
 @maps(aten.fmod.Tensor, aten.fmod.Scalar)
@@ -254,33 +224,29 @@ def truth(x):
 
 @maps(aten.logical_not.default)
 def logical_not(out, x):
-    return tg.ops.eq(x, number(0, x.dtype))
+    return tg.ops.logical_not(x)
 
 
 @maps(aten.bitwise_not.default)
 def bitwise_not(out, x):
-    if x.dtype == 'bool':
-        return logical_not(out, x)
-    require(x.dtype != 'u8', 'bitwise_not of uint8')
-    return tg.ops.add_scalar(tg.ops.neg(x), b=-1)
+    return tg.ops.bitwise_not(x)
 
 
-def _logical(name, combine):
-    packets = getattr(aten, 'logical_' + name), getattr(aten, 'bitwise_' + name)
+def _logical(name):
+    logical_op, bitwise_op = (getattr(tg.ops, kind + name) for kind in ('logical_', 'bitwise_'))
+    bitwise_packet = getattr(aten, 'bitwise_' + name)
 
-    @maps(packets[0].default)
+    @maps(getattr(aten, 'logical_' + name).default)
     def logical(out, a, b):
-        return combine(truth(a), truth(b))
+        return logical_op(truth(a), truth(b))
 
-    @maps(packets[1].Tensor, packets[1].Scalar)
+    @maps(bitwise_packet.Tensor, bitwise_packet.Scalar)
     def bitwise(out, a, b):
-        require(out.dtype == 'bool', 'the bits of integers')
-        return combine(operand(a, 'bool'), operand(b, 'bool'))
+        return bitwise_op(operand(a, out.dtype), operand(b, out.dtype))
 
 
-_logical('and', lambda a, b: tg.ops.where(a, b, a))
-_logical('or', lambda a, b: tg.ops.where(a, a, b))
-_logical('xor', lambda a, b: tg.ops.ne(a, b))
+for _name in ('and', 'or', 'xor'):
+    _logical(_name)
 
 
 # ---- Copies and constants ----

@@ -3,7 +3,7 @@ import torch
 
 import tapegrad as tg
 
-from .table import maps, require, to
+from .table import maps, to
 
 aten = torch.ops.aten
 
@@ -123,8 +123,7 @@ def triu(out, x, diagonal=0):
 
 @maps(aten.diagonal.default)
 def diagonal(out, x, offset=0, dim1=0, dim2=1):
-    require(x.ndim == 2 and (dim1 % 2, dim2 % 2) == (0, 1), 'a diagonal of more than two dims')
-    return tg.ops.diag(x, k=offset)
+    return tg.ops.diagonal(x, k=offset, d0=dim1, d1=dim2)
 
 
 @maps(aten.unfold.default)
@@ -134,22 +133,10 @@ def unfold(out, x, dimension, size, step):
 
 @maps(aten.slice_scatter.default)
 def slice_scatter(out, x, source, dim=0, start=None, end=None, step=1):
-    require(step == 1, 'slice_scatter with a step')
     start, stop = _bounds(x.shape[dim], start, end)
-    return _replaced(x, to(source, out.dtype), dim, start, stop)
+    return tg.ops.slice_scatter(x, to(source, out.dtype), dim=dim, start=start, stop=stop, step=step)
 
 
 @maps(aten.select_scatter.default)
 def select_scatter(out, x, source, dim, index):
-    index %= x.shape[dim]
-    return _replaced(x, tg.ops.unsqueeze(to(source, out.dtype), dim=dim), dim, index, index + 1)
-
-
-def _replaced(x, source, dim, start, stop):
-    """x with the elements from start to stop along dim replaced by source."""
-    size = x.shape[dim]
-    parts = [tg.ops.slice(x, dim=dim, start=0, stop=start)] if start else []
-    parts.append(source)
-    if stop < size:
-        parts.append(tg.ops.slice(x, dim=dim, start=stop, stop=size))
-    return source if len(parts) == 1 else tg.ops.concat(parts, dim=dim)
+    return tg.ops.select_scatter(x, to(source, out.dtype), dim=dim, index=index)

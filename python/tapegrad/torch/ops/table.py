@@ -92,7 +92,7 @@ def operand(x, dtype):
     return to(x, dtype) if isinstance(x, tg.Tensor) else number(x, dtype)
 
 
-def pair(x):
-    """Two numbers, of one or two numbers."""
+def times(x, n):
+    """n numbers, of one or n numbers."""
     x = [x] if isinstance(x, int) else list(x)
-    return x * 2 if len(x) == 1 else x
+    return x * n if len(x) == 1 else x
