@@ -98,7 +98,7 @@ _average(aten.avg_pool3d.default, 3, tg.ops.avg_pool3d)
 
 def _pooled(n, out, op, x, kernel, stride, **options):
     """Pools over the last n dims, of a batch or of a single example."""
-    size = dict(zip(('k',) if n == 1 else ('d', 'h', 'w')[-n:], times(kernel, n)))
+    size = {'k': times(kernel, 1)} if n == 1 else dict(zip(('d', 'h', 'w')[-n:], times(kernel, n)))
     batch = tg.ops.reshape(x, shape=(-1, *x.shape[-n - 1:]))
     options = {name: times(v, n) if name in ('padding', 'dilation') else v for name, v in options.items()}
     return tg.ops.reshape(op(batch, **size, stride=times(stride or kernel, n), **options), shape=out.shape)

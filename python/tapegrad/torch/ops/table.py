@@ -93,6 +93,7 @@ def operand(x, dtype):
 
 
 def times(x, n):
-    """n numbers, of one or n numbers."""
+    """n numbers, of one or n numbers; for n = 1 the number itself."""
     x = [x] if isinstance(x, int) else list(x)
-    return x * n if len(x) == 1 else x
+    x = x * n if len(x) == 1 else x
+    return x[0] if n == 1 else x
