@@ -1,0 +1,8 @@
+"""Models in ONNX on Tapegrad: load("model.onnx") is a function of tensors, with parameters that can be trained. docs/onnx.md."""
+from . import (  # noqa: F401 # each enters its ops into the table
+    control, elementwise, gradient, integer, places, reduce,
+    sequence, shape)
+from .model import Model, load
+from .registry import MissingOp
+
+__all__ = ['MissingOp', 'Model', 'load']
