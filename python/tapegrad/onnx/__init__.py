@@ -1,6 +1,6 @@
 """Models in ONNX on Tapegrad: load("model.onnx") is a function of tensors, with parameters that can be trained. docs/onnx.md."""
 from . import (  # noqa: F401 # each enters its ops into the table
-    control, elementwise, gradient, integer, places, reduce,
+    control, convolution, elementwise, gradient, loss, matmul, norm, places, pool, quantize, random, recurrent, reduce,
     sequence, shape)
 from .model import Model, load
 from .registry import MissingOp

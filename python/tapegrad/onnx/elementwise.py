@@ -171,7 +171,7 @@ def hard_sigmoid(n, x):
 
 @op('ThresholdedRelu')
 def thresholded_relu(n, x):
-    return ops.where(x > n.alpha, x, 0)
+    return ops.where(x > n.alpha, x, full((), 0, dtype=x.dtype))
 
 
 @op('Shrink')

@@ -47,7 +47,7 @@ def split_to_sequence(n, x, sizes=None):
     else:
         k = int(sizes.item())
         parts = [min(k, size - start) for start in range(0, size, k)]
-    rows = list(ops.split(x, parts, dim=n.axis))
+    rows = list(ops.split(x, sizes=parts, dim=n.axis))
     return [ops.squeeze(row, n.axis) for row in rows] if sizes is None and not n.keepdims else rows
 
 

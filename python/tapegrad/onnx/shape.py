@@ -87,7 +87,7 @@ def concat(n, *xs):
 @op('Split')
 def split(n, x, sizes=None):
     sizes = integers(sizes) if sizes is not None else getattr(n, 'split', None) or equal_parts(x.shape[n.axis], n.n_out)
-    return tuple(ops.split(x, sizes, dim=n.axis))
+    return tuple(ops.split(x, sizes=sizes, dim=n.axis))
 
 
 def equal_parts(size, n):
