@@ -72,7 +72,6 @@ def _cuts(n, sizes, strides, extents):
         small = [t // 2 for t in total]
         large = [t - t // 2 for t in total]
         before, after = (small, large) if n.auto_pad == 'SAME_UPPER' else (large, small)
-        before, after = (before, after) if n.auto_pad != 'NOTSET' else (small, large)
     else:
         pads = n.pads or [0] * 2 * k
         before, after = pads[:k], pads[k:]
@@ -91,7 +90,12 @@ def spread(x, dim, step):
 
 @op('ConvInteger')
 def conv_integer(n, x, w, x_zero=None, w_zero=None):
-    return ops.cast(conv(n, centered(x, x_zero), centered(w, w_zero)), 'i32')
+    return ops.cast(conv(n, centered(x, x_zero), centered(w, by_channel(w_zero, w))), 'i32')
+
+
+def by_channel(v, w):
+    """A number, or one for each output channel, that broadcasts to weights."""
+    return v if v is None or not v.ndim else v.reshape([-1, *[1] * (w.ndim - 1)]) if v.size > 1 else v.reshape([])
 
 
 @op('Col2Im')

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from .. import ops
+from .. import ops, values
 from ..tensor import full
 from .dtypes import FLOATS, dtype, number, on_host
-from .registry import op
+from .registry import MissingOp, op
 
 
 def library(name, composed):
@@ -94,7 +94,8 @@ def power(n, a, b):
 @op('Mod')
 def mod(n, a, b):
     if a.dtype in FLOATS:
-        return ops.fmod(a, b) if n.fmod else a - b * ops.floor(a / b)
+        rest = ops.fmod(a, b)
+        return rest if n.fmod else ops.where(ops.sign(rest) * ops.sign(b) < 0, rest + b, rest)
     return on_host(np.fmod if n.fmod else np.mod, a, b)
 
 
@@ -186,8 +187,9 @@ def clip(n, x, low=None, high=None):
         return ops.clamp(x, _bound(n.min, -math.inf), _bound(n.max, math.inf))
     if (low is None or not low.requires_grad) and (high is None or not high.requires_grad):
         low, high = (number(b) if b is not None else None for b in (low, high))
-        return ops.minimum(x, high) if low is not None and high is not None and low > high else \
-            ops.clamp(x, _bound(low, -math.inf), _bound(high, math.inf))
+        if low is not None and high is not None and low > high:
+            return ops.minimum(ops.maximum(x, low), high)
+        return ops.clamp(x, _bound(low, -math.inf), _bound(high, math.inf))
     x = x if low is None else ops.maximum(x, low)
     return x if high is None else ops.minimum(x, high)
 
@@ -227,6 +229,15 @@ def cast_to(x, name):
     if name == 'bool':
         return ops.ne(x, full((), 0, dtype=x.dtype))
     return on_host(lambda a: np.trunc(a), x, dtype=name) if name == 'u8' and x.dtype in FLOATS else ops.cast(x, name)
+
+
+@op('BitCast')
+def bit_cast(n, x):
+    """The same bytes in a dtype of the same size."""
+    name = dtype(n.to)
+    if 'bf16' in (name, x.dtype):
+        raise MissingOp(['BitCast with bfloat16'])
+    return on_host(lambda a: a.view(values.NUMPY[name]), x, dtype=name)
 
 
 @op('CastLike')

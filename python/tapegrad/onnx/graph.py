@@ -14,17 +14,18 @@ class Rules:
     """What all graphs of a model share: versions of domains, functions, types by name, and notes of what is missing."""
 
     def __init__(self, opsets, functions, types, missing, functions_open=()):
-        self.opsets = {'' if o.domain == 'ai.onnx' else o.domain: o.version for o in opsets}
+        self.opsets = opsets
         self.functions, self.types, self.missing, self.functions_open = functions, types, missing, functions_open
 
     def inside(self, function, types):
-        """The rules within a function, which has opsets of its own."""
-        here = Rules(function.opset_import, self.functions, types, self.missing, (*self.functions_open, (function.domain, function.name)))
-        return here if here.opsets else here._with(self.opsets)
+        """The rules within a function, which may have opsets of its own."""
+        opsets = {**self.opsets, **opsets_of(function)}
+        return Rules(opsets, self.functions, types, self.missing, (*self.functions_open, (function.domain, function.name)))
 
-    def _with(self, opsets):
-        self.opsets = opsets
-        return self
+
+def opsets_of(proto):
+    """The versions of domains that a model or a function uses."""
+    return {'' if o.domain == 'ai.onnx' else o.domain: o.version for o in proto.opset_import}
 
 
 class Step:
@@ -89,7 +90,7 @@ class Graph:
     def _mark_ends(self):
         """Lets every step end the values that are used there last, and returns the names that come from outside."""
         made = {name for step in self.steps for name in step.node.outputs if name}
-        later = {*self.outputs}
+        later = {*filter(None, self.outputs)}
         for step in reversed(self.steps):
             names = step.node.used | {name for name in step.node.outputs if name}
             step.ends = [name for name in names if name in made and name not in later]
@@ -101,7 +102,7 @@ class Graph:
         scope = {**(around or {}), **self.constants, **values}
         for step in self.steps:
             step.run(scope)
-        return [scope[name] for name in self.outputs]
+        return [scope[name] if name else None for name in self.outputs]
 
 
 def of_graph(rules, proto, attributes=None):
@@ -120,7 +121,8 @@ def of_function(rules, function, attributes, schema, proto):
     given.update({name: a.default_value for name, a in (schema.attributes.items() if schema else ()) if a.default_value.name})
     given.update({a.name: a for a in attributes})
     types = {inner: rules.types[outer] for inner, outer in zip(function.input, proto.input) if outer in rules.types}
-    return Graph(rules.inside(function, types), list(function.input), list(function.output), function.node, (), given)
+    wanted = [inner if outer else '' for inner, outer in zip(function.output, proto.output)]
+    return Graph(rules.inside(function, types), list(function.input), wanted, function.node, (), given)
 
 
 def _resolved(attributes, given):
@@ -161,7 +163,7 @@ def _mapped(mapping, node):
 def _called(graph, node):
     def call(scope, inputs):
         values = {**dict.fromkeys(graph.inputs), **dict(zip(graph.inputs, inputs))}
-        return tuple(graph.run(values))[:node.n_out]
+        return tuple(graph.run(values))
     return call
 
 

@@ -29,16 +29,18 @@ def gemm(n, a, b, c=None):
 
 @op('MatMulInteger')
 def matmul_integer(n, a, b, a_zero=None, b_zero=None):
-    return ops.cast(centered(a, a_zero, -1) @ centered(b, b_zero, 0), 'i32')
+    return ops.cast(centered(a, of_rows(a_zero)) @ centered(b, b_zero), 'i32')
 
 
-def centered(x, zero, dim=0):
-    """x - zero in float64, in which a zero point of several elements gets a new dim."""
+def centered(x, zero):
+    """x - zero in float64; zero broadcasts."""
     x = ops.cast(x, 'f64')
-    if zero is None:
-        return x
-    zero = ops.cast(zero, 'f64')
-    return x - (zero.unsqueeze(dim) if zero.ndim else zero)
+    return x if zero is None else x - ops.cast(zero, 'f64')
+
+
+def of_rows(zero):
+    """A number, or one for each row of a matrix."""
+    return zero.unsqueeze(-1) if zero is not None and zero.ndim == 1 else zero
 
 
 # ---- Einsum ----

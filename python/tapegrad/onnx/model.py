@@ -31,7 +31,7 @@ class Model:
         types = {v.name: v.type for v in [*model.graph.input, *model.graph.value_info, *model.graph.output]}
         types.update({i.name: onnx.helper.make_tensor_type_proto(i.data_type, i.dims) for i in model.graph.initializer})
         functions = {(f.domain, f.name): f for f in model.functions}
-        rules = graph.Rules(model.opset_import, functions, types, missing)
+        rules = graph.Rules(graph.opsets_of(model), functions, types, missing)
         self._graph = graph.of_graph(rules, model.graph)
         if missing:
             raise MissingOp(missing)

@@ -1,8 +1,8 @@
 """Quantized numbers of 8 bits without a sign, and of 32 bits with one."""
 from .. import ops
-from .convolution import conv
+from .convolution import by_channel, conv
 from .dtypes import dtype
-from .matmul import centered
+from .matmul import centered, of_rows
 from .registry import op
 
 LIMITS = {'u8': (0, 255), 'i32': (-2**31, 2**31 - 1)}
@@ -51,15 +51,13 @@ def _requantized(product, scale, y_scale, y_zero):
 
 @op('QLinearMatMul')
 def quantized_matmul(n, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
-    y = centered(a, a_zero, -1) @ centered(b, b_zero, 0)
+    y = centered(a, of_rows(a_zero)) @ centered(b, b_zero)
     return _requantized(y, ops.cast(a_scale, 'f64') * ops.cast(b_scale, 'f64'), y_scale, y_zero)
 
 
 @op('QLinearConv')
 def quantized_conv(n, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b=None):
-    def rows(v):
-        return v.reshape([-1, *[1] * (w.ndim - 1)]) if v.size > 1 else v.reshape([])
-    y = conv(n, centered(x, x_zero), ops.cast(w, 'f64') - rows(ops.cast(w_zero, 'f64')), None if b is None else ops.cast(b, 'f64'))
+    y = conv(n, centered(x, x_zero), centered(w, by_channel(w_zero, w)), None if b is None else ops.cast(b, 'f64'))
     scale = ops.cast(w_scale, 'f64')
     scale = scale.reshape([-1, *[1] * (w.ndim - 2)]) if scale.size > 1 else scale.reshape([])
     return _requantized(y, scale * ops.cast(x_scale, 'f64'), y_scale, y_zero)

@@ -41,9 +41,9 @@ def rnn_step(n, f, x, r, state, bias, peepholes):
 def gru_step(n, f, x, r, state, bias, peepholes):
     """z = f(..), r = f(..), h~ = g(..): h = (1 - z) h~ + z h."""
     h, = state
-    xz, xr, xh = ops.chunk(x, 3, dim=1)
-    rz, rr, rh = ops.chunk(r, 3, dim=0)
-    bz, br, bh = ops.chunk(bias[1], 3, dim=0)
+    xz, xr, xh = ops.chunk(x, n=3, dim=1)
+    rz, rr, rh = ops.chunk(r, n=3, dim=0)
+    bz, br, bh = ops.chunk(bias[1], n=3, dim=0)
     z = f[0](clipped(n, xz + h @ ops.transpose(rz, 0, 1) + bz))
     s = f[0](clipped(n, xr + h @ ops.transpose(rr, 0, 1) + br))
     if n.linear_before_reset:
@@ -56,8 +56,8 @@ def gru_step(n, f, x, r, state, bias, peepholes):
 def lstm_step(n, f, x, r, state, bias, peepholes):
     """Gates i, o, f and the new value c, in this order."""
     h, c = state
-    i, o, forget, new = ops.chunk(x + h @ ops.transpose(r, 0, 1) + bias[1], 4, dim=1)
-    pi, po, pf = ops.chunk(peepholes, 3, dim=0) if peepholes is not None else (None,) * 3
+    i, o, forget, new = ops.chunk(x + h @ ops.transpose(r, 0, 1) + bias[1], n=4, dim=1)
+    pi, po, pf = ops.chunk(peepholes, n=3, dim=0) if peepholes is not None else (None,) * 3
     i = f[0](clipped(n, i if pi is None else i + pi * c))
     forget = 1 - i if n.input_forget else f[0](clipped(n, forget if pf is None else forget + pf * c))
     c = forget * c + i * f[1](clipped(n, new))
@@ -79,7 +79,7 @@ def _entry(name, defaults, step, gates, n_states):
         ys, ends = [], []
         for d, f in enumerate(activations_of(n, defaults, directions)):
             backward = n.direction == 'reverse' or d == 1
-            bias = ops.chunk(ops.select(b, 0, d), 2, dim=0)
+            bias = ops.chunk(ops.select(b, 0, d), n=2, dim=0)
             inputs = x @ ops.transpose(ops.select(w, 0, d), 0, 1) + bias[0]
             peepholes = None if p is None else ops.select(p, 0, d)
             run = functools.partial(step, n, f, r=ops.select(r, 0, d), bias=bias, peepholes=peepholes)

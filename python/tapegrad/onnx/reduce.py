@@ -85,6 +85,7 @@ def cumulative(n, x, axis):
     if n.exclusive:
         x = ops.slice(ops.pad(x, dim, before=1, value=float(n.op == 'CumProd')), dim, stop=x.shape[dim])
     y = ops.cumsum(x, dim) if n.op == 'CumSum' else ops.cumprod(x, dim)
+    y = y if y.dtype == x.dtype else ops.cast(y, x.dtype)
     return ops.flip(y, [dim]) if n.reverse else y
 
 
