@@ -66,7 +66,8 @@ def _either(name, host):
 for _name, _fn in {
     'Add': ops.add, 'Sub': ops.sub, 'Mul': ops.mul, 'Div': divided,
     'Less': ops.lt, 'LessOrEqual': ops.le, 'Greater': ops.gt, 'GreaterOrEqual': ops.ge, 'Equal': ops.eq,
-    'And': _either('logical_and', np.logical_and), 'Or': _either('logical_or', np.logical_or), 'Xor': _either('logical_xor', np.logical_xor),
+    'And': _either('logical_and', np.logical_and), 'Or': _either('logical_or', np.logical_or),
+    'Xor': _either('logical_xor', np.logical_xor),
     'BitwiseAnd': _either('bitwise_and', np.bitwise_and), 'BitwiseOr': _either('bitwise_or', np.bitwise_or),
     'BitwiseXor': _either('bitwise_xor', np.bitwise_xor),
 }.items():

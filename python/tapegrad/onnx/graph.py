@@ -36,12 +36,23 @@ class Step:
 
     def run(self, scope):
         inputs = [scope[name] if name else None for name in self.node.inputs]
-        results = self.call(scope, inputs)
+        try:
+            results = self.call(scope, inputs)
+        except Exception as error:
+            _note(self.node, error)
+            raise
         for name, value in zip(self.node.outputs, results if isinstance(results, tuple) else (results,)):
             if name:
                 scope[name] = value
         for name in self.ends:
             del scope[name]
+
+
+def _note(node, error):
+    """Lets the message of an error name the innermost node."""
+    if not hasattr(error, 'node'):
+        error.node = node.label
+        error.args = (f'{error} (at {node.label})', *error.args[1:])
 
 
 class Graph:

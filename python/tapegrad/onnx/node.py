@@ -12,6 +12,7 @@ class Node:
     def __init__(self, proto, schema, attributes):
         self.op, self.since = proto.op_type, schema.since_version if schema else 1
         self.inputs, self.outputs, self.n_out = list(proto.input), list(proto.output), len(proto.output)
+        self.label = f'node {proto.name or " ".join(self.outputs)}, {self.op}'
         self.lacks = []
         for name, default in (schema.attributes.items() if schema else ()):
             setattr(self, name, self._plain(default.default_value) if default.default_value.name else None)

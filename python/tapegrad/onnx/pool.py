@@ -23,7 +23,7 @@ def max_pool(n, x):
 
 
 def _places(n, w, x, windows):
-    """Positions of the greatest elements in the whole of x, counted with the last dim fastest (storage_order 0) or the first spatial one."""
+    """Positions of the greatest elements in the whole of x. With storage_order they are counted along the first spatial dim first."""
     order = range(len(w.kernel)) if not n.storage_order else reversed(range(len(w.kernel)))
     each, flat = w.over(lambda d, places: places), 0
     for d in order:

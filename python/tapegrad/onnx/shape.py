@@ -98,8 +98,9 @@ def equal_parts(size, n):
 
 @op('Slice')
 def slice_(n, x, starts=None, ends=None, axes=None, steps=None):
-    starts, ends = (integers(v) if v is not None else given for v, given in ((starts, getattr(n, 'starts', None)), (ends, getattr(n, 'ends', None))))
-    axes = integers(axes) if axes is not None else getattr(n, 'axes', None) or list(range(len(starts)))
+    starts, ends, axes = (integers(v) if v is not None else getattr(n, name, None)
+                          for name, v in (('starts', starts), ('ends', ends), ('axes', axes)))
+    axes = axes or list(range(len(starts)))
     steps = integers(steps) if steps is not None else [1] * len(starts)
     index = [slice(None)] * x.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps):
