@@ -43,6 +43,24 @@ def of_rows(zero):
     return zero.unsqueeze(-1) if zero is not None and zero.ndim == 1 else zero
 
 
+@op('Det')
+def det(n, x):
+    """By elimination; the pivot of a column is its greatest element."""
+    batch, size, y = x.shape[:-2], x.shape[-1], None
+    x = x.reshape([-1, size, size])
+    for left in range(size, 0, -1):
+        row = ops.argmax(ops.abs(ops.select(x, 2, 0)), 1, keepdim=True)
+        chosen = ops.eq(ops.arange(dtype='i64', stop=left), row).unsqueeze(-1)
+        top = ops.sum(x * ops.cast(chosen, x.dtype), dims=[1], keepdim=True)
+        sign = ops.cast(ops.eq(row, 0).reshape([-1]), x.dtype) * 2 - 1
+        pivot = ops.select(ops.select(top, 2, 0), 1, 0)
+        x = ops.where(chosen, ops.slice(x, 1, stop=1), x)  # the first row takes the place of the chosen one
+        y = pivot * (sign if y is None else sign * y)
+        below, pivot = ops.slice(x, 1, start=1), ops.where(ops.eq(pivot, 0.0), ops.full(shape=[], value=1.0, dtype=x.dtype), pivot)
+        x = ops.slice(below - ops.slice(below, 2, stop=1) / pivot.reshape([-1, 1, 1]) * top, 2, start=1)
+    return y.reshape(batch)
+
+
 # ---- Einsum ----
 
 @op('Einsum')

@@ -1,37 +1,47 @@
-"""GridSample: images read at positions that are themselves values, so that gradients flow to both."""
+"""Images that are read at positions which are themselves values, so that gradients flow to both."""
 import itertools
 
+import numpy as np
+
 from .. import ops
-from ..tensor import full
+from ..tensor import full, tensor
 from .registry import op
+from .windows import Windows
 
 
 @op('GridSample')
 def grid_sample(n, x, grid):
     """x [n, c, size..] at grid [n, place.., k], whose last dim counts the spatial dims backward and goes from -1 to 1."""
     k, sizes, places = x.ndim - 2, x.shape[2:], grid.shape[1:-1]
-    axes = [_Axis(n, ops.select(grid, -1, k - 1 - d).reshape([x.shape[0], -1]), sizes[d]) for d in range(k)]
-    flat = x.reshape([*x.shape[:2], -1])
-    y = None
+    mode = {'bilinear': 'linear', 'bicubic': 'cubic'}.get(n.mode, n.mode)
+
+    def axis(d):
+        at = ops.select(grid, -1, k - 1 - d).reshape([x.shape[0], -1])
+        at = (at + 1) * ((sizes[d] - 1) / 2) if n.align_corners else ((at + 1) * sizes[d] - 1) * 0.5
+        return Axis(at, sizes[d], mode, n.padding_mode, n.align_corners)
+    return sampled(x, [axis(d) for d in range(k)]).reshape([*x.shape[:2], *places])
+
+
+def sampled(x, axes):
+    """x [n, c, size..] at the positions that the axes have for each dim: [n, c, places]."""
+    flat, y = x.reshape([*x.shape[:2], -1]), None
     for taps in itertools.product(*(axis.taps() for axis in axes)):
         index, weight = taps[0]
-        for (place, w), size in zip(taps[1:], sizes[1:]):
-            index, weight = index * size + place, weight * w
+        for (place, w), axis in zip(taps[1:], axes[1:]):
+            index, weight = index * axis.size + place, weight * w
         index = ops.contiguous(ops.expand(index.unsqueeze(1), [*x.shape[:2], index.shape[-1]]))
         part = ops.gather(flat, index, 2) * weight.unsqueeze(1)
         y = part if y is None else y + part
-    return y.reshape([*x.shape[:2], *places])
+    return y
 
 
-class _Axis:
-    """Positions along one dim of x, of shape [n, places]."""
+class Axis:
+    """Positions along one dim of x, of shape [n, places]: 0 is the middle of the first element."""
 
-    def __init__(self, n, at, size):
-        self.size, self.padding = size, n.padding_mode
-        self.mode = {'bilinear': 'linear', 'bicubic': 'cubic'}.get(n.mode, n.mode)
-        self.low, self.high = (0.0, size - 1.0) if n.align_corners else (-0.5, size - 0.5)
-        at = (at + 1) * ((size - 1) / 2) if n.align_corners else ((at + 1) * size - 1) * 0.5
-        self.at = self._within(ops.round(at) if self.mode == 'nearest' else at)
+    def __init__(self, at, size, mode='linear', padding='zeros', align_corners=False):
+        self.size, self.mode, self.padding = size, mode, padding
+        self.low, self.high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+        self.at = self._within(ops.round(at) if mode == 'nearest' else at)
 
     def _within(self, at):
         if self.padding == 'border':
@@ -79,3 +89,23 @@ def _cubic(t, a=-0.75):
     def near(d):
         return (d * (a + 2) - (a + 3)) * d * d + 1
     return [far(t + 1), near(t), near(-t + 1), far(-t + 2)]
+
+
+@op('DeformConv')
+def deform_conv(n, x, w, offsets, b=None, mask=None):
+    """A convolution whose windows have an offset for each of their elements: offsets [n, groups * elements * k, place..]."""
+    k, c, sizes = x.ndim - 2, x.shape[1], x.shape[2:]
+    windows = Windows(n, sizes, list(w.shape[2:]))
+    elements, places, groups = int(np.prod(windows.kernel)), int(np.prod(windows.counts)), n.offset_group
+    offsets = offsets.reshape([x.shape[0] * groups, elements, k, places])
+    axes = []
+    for d, at in enumerate(windows.over(lambda d, at: at)):
+        base = tensor(np.ascontiguousarray(at.reshape(places, elements).T), x.dtype)
+        axes.append(Axis((ops.select(offsets, 2, d) + base).reshape([-1, elements * places]), sizes[d]))
+    taken = sampled(x.reshape([x.shape[0] * groups, c // groups, *sizes]), axes)
+    if mask is not None:
+        taken = taken * mask.reshape([x.shape[0] * groups, 1, elements * places])
+    columns = taken.reshape([x.shape[0], n.group, c // n.group * elements, places])
+    y = w.reshape([n.group, w.shape[0] // n.group, -1]) @ columns
+    y = y.reshape([x.shape[0], w.shape[0], *windows.counts])
+    return y if b is None else y + b.reshape([-1, *[1] * k])
