@@ -1,0 +1,115 @@
+"""Convolutions of lines, images and volumes, and their transposes."""
+import numpy as np
+
+from .. import ops
+from ..tensor import tensor
+from .dtypes import integers
+from .matmul import centered
+from .registry import op
+from .shape import padded
+from .windows import Windows
+
+
+@op('Conv')
+def conv(n, x, w, b=None):
+    windows = Windows(n, x.shape[2:], list(w.shape[2:]))
+    return convolved(x, w, b, windows.strides, windows.before, windows.after, windows.dilations, n.group)
+
+
+def convolved(x, w, b, strides, before, after, dilations, groups):
+    if before != after or any(p < 0 for p in before):
+        for d, (low, high) in enumerate(zip(before, after)):
+            x = padded(x, 2 + d, low, high)
+        before = [0] * len(before)
+    if len(strides) == 1:
+        return ops.conv1d(x, w, b, stride=strides[0], padding=before[0], dilation=dilations[0], groups=groups)
+    if len(strides) == 2:
+        return ops.conv2d(x, w, b, stride=strides, padding=before, dilation=dilations, groups=groups)
+    return _volume(x, w, b, strides, before, dilations, groups)
+
+
+def _volume(x, w, b, strides, padding, dilations, groups):
+    """A convolution of volumes as the sum of those of images, one for each plane of w."""
+    x = padded(x, 2, padding[0], padding[0])
+    depth = (x.shape[2] - (w.shape[2] - 1) * dilations[0] - 1) // strides[0] + 1
+    y = None
+    for k in range(w.shape[2]):
+        start = k * dilations[0]
+        planes = ops.slice(x, 2, start=start, stop=start + (depth - 1) * strides[0] + 1, step=strides[0])
+        images = planes.permute([0, 2, 1, 3, 4]).reshape([-1, x.shape[1], *x.shape[3:]])
+        part = ops.conv2d(images, ops.select(w, 2, k), stride=strides[1:], padding=padding[1:], dilation=dilations[1:], groups=groups)
+        y = part if y is None else y + part
+    y = y.reshape([x.shape[0], depth, *y.shape[1:]]).permute([0, 2, 1, 3, 4])
+    return y if b is None else y + b.reshape([-1, 1, 1, 1])
+
+
+@op('ConvTranspose')
+def conv_transpose(n, x, w, b=None):
+    """The convolution, with w backwards, of x with zeros between its elements."""
+    k = w.ndim - 2
+    strides, dilations = n.strides or [1] * k, n.dilations or [1] * k
+    extents = [(size - 1) * d + 1 for size, d in zip(w.shape[2:], dilations)]
+    before, after = _cuts(n, x.shape[2:], strides, extents)
+    for d in range(k):
+        x = spread(x, 2 + d, strides[d])
+    g = n.group
+    w = w.reshape([g, w.shape[0] // g, *w.shape[1:]])
+    w = ops.permute(w, [0, 2, 1, *range(3, k + 3)]).reshape([g * w.shape[2], w.shape[1], *w.shape[3:]])
+    w = ops.flip(w, list(range(2, k + 2)))
+    low = [e - 1 - p for e, p in zip(extents, before)]
+    high = [e - 1 - p for e, p in zip(extents, after)]
+    return convolved(x, w, b, [1] * k, low, high, dilations, g)
+
+
+def _cuts(n, sizes, strides, extents):
+    """How many elements are cut before and after each dim of the result; a negative number adds some."""
+    k = len(sizes)
+    extra = n.output_padding or [0] * k
+    whole = [(size - 1) * s + e + o for size, s, e, o in zip(sizes, strides, extents, extra)]
+    if n.output_shape or n.auto_pad in ('SAME_UPPER', 'SAME_LOWER'):
+        wanted = (n.output_shape or [size * s for size, s in zip(sizes, strides)])[-k:]
+        total = [full - out for full, out in zip(whole, wanted)]
+        small = [t // 2 for t in total]
+        large = [t - t // 2 for t in total]
+        before, after = (small, large) if n.auto_pad == 'SAME_UPPER' else (large, small)
+    else:
+        pads = n.pads or [0] * 2 * k
+        before, after = pads[:k], pads[k:]
+    return before, [a - o for a, o in zip(after, extra)]
+
+
+def spread(x, dim, step):
+    """x with step - 1 zeros between the elements along a dim."""
+    size = x.shape[dim]
+    if step == 1:
+        return x
+    x = ops.pad(x.unsqueeze(dim + 1), dim + 1, after=step - 1)
+    x = x.reshape([*x.shape[:dim], size * step, *x.shape[dim + 2:]])
+    return ops.slice(x, dim, stop=(size - 1) * step + 1)
+
+
+@op('ConvInteger')
+def conv_integer(n, x, w, x_zero=None, w_zero=None):
+    return ops.cast(conv(n, centered(x, x_zero), centered(w, by_channel(w_zero, w))), 'i32')
+
+
+def by_channel(v, w):
+    """A number, or one for each output channel, that broadcasts to weights."""
+    return v if v is None or not v.ndim else v.reshape([-1, *[1] * (w.ndim - 1)]) if v.size > 1 else v.reshape([])
+
+
+@op('Col2Im')
+def col2im(n, x, image, block):
+    """Adds the columns of blocks back into an image."""
+    image, block = integers(image), integers(block)
+    windows = Windows(n, image, block)
+    each, flat = windows.over(lambda d, places: places), 0
+    inside = True
+    for d, places in enumerate(each):
+        flat, inside = flat * image[d] + places, inside & (places >= 0) & (places < image[d])
+    area, elements = int(np.prod(image)), int(np.prod(block))
+    flat = np.where(inside, flat, area).reshape(-1, elements).T.reshape(-1)
+    rows = x.reshape([x.shape[0], x.shape[1] // elements, -1])
+    index = ops.contiguous(ops.expand(tensor(flat), list(rows.shape)))
+    zero = ops.full(shape=[*rows.shape[:2], area + 1], value=0.0, dtype=x.dtype)
+    return ops.slice(ops.scatter_add(zero, index, rows, 2), 2, stop=area).reshape([*rows.shape[:2], *image])

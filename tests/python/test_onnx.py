@@ -1,0 +1,203 @@
+"""Models in ONNX: small ones of each kind, trained and run, and errors. onnx_suite.py runs the tests of onnx itself."""
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip('onnx')
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import tapegrad as tg  # noqa: E402
+import tapegrad.onnx  # noqa: E402
+
+rng = np.random.default_rng(0)
+
+
+def info(name, shape=None, dtype=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model_of(nodes, inputs, outputs, weights=None, opset=17, functions=(), domains=()):
+    constants = [numpy_helper.from_array(np.asarray(w), name) for name, w in (weights or {}).items()]
+    graph = helper.make_graph(nodes, 'g', inputs, outputs, constants)
+    opsets = [helper.make_opsetid('', opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(graph, opset_imports=opsets, functions=functions)
+
+
+def node(op, inputs, outputs, **attributes):
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def f32(*shape):
+    return (rng.standard_normal(shape) * 0.5).astype('float32')
+
+
+def mlp():
+    nodes = [node('Gemm', 'x w1 b1', 'h', transB=1), node('Tanh', 'h', 'a'), node('MatMul', 'a w2', 'y')]
+    return model_of(nodes, [info('x', ['batch', 3])], [info('y', ['batch', 1])], {'w1': f32(8, 3), 'b1': f32(8), 'w2': f32(8, 1)})
+
+
+def test_a_model_describes_itself(tmp_path):
+    onnx.save(mlp(), tmp_path / 'mlp.onnx')
+    model = tg.onnx.load(tmp_path / 'mlp.onnx')
+    assert model.inputs == {'x': ('f32', ('batch', 3))} and model.outputs == {'y': ('f32', ('batch', 1))}
+    assert {name: p.shape for name, p in model.parameters.items()} == {'w1': (8, 3), 'b1': (8,), 'w2': (8, 1)}
+    x = f32(4, 3)
+    w1, b1, w2 = (model.parameters[name].numpy() for name in ('w1', 'b1', 'w2'))
+    expected = np.tanh(x @ w1.T + b1) @ w2
+    for y in (model(x), model(x=x), model(tg.tensor(x)), model.run({'x': x})[0]):
+        assert np.allclose(y.numpy(), expected, atol=1e-6)
+
+
+def test_an_mlp_is_trained():
+    model = tg.onnx.load(mlp(), requires_grad=True)
+    x = f32(32, 3)
+    target = np.sin(x.sum(1, keepdims=True)).astype('float32')
+    losses = []
+    for _ in range(150):
+        loss = ((model(x) - target) ** 2).mean()
+        loss.backward()
+        losses.append(loss.item())
+        for p in model.parameters.values():
+            p.write(p.numpy() - 0.2 * p.grad.numpy())
+            p.grad = None
+    assert losses[-1] < 0.05 * losses[0]
+
+
+def test_gradients_agree_with_differences():
+    model = tg.onnx.load(mlp(), requires_grad=True)
+    x = f32(5, 3)
+    model(x).sum().backward()
+    w = model.parameters['w1']
+    gradient, value = w.grad.numpy(), w.numpy()
+    for i, j in ((0, 0), (3, 2)):
+        ends = []
+        for sign in (1, -1):
+            moved = value.copy()
+            moved[i, j] += sign * 1e-2
+            w.write(moved)
+            ends.append(model(x).sum().item())
+        assert abs((ends[0] - ends[1]) / 2e-2 - gradient[i, j]) < 1e-3
+        w.write(value)
+
+
+def test_a_convolutional_net():
+    nodes = [
+        node('Conv', 'x k', 'c', pads=[0, 0, 1, 1], strides=[2, 2]), node('BatchNormalization', 'c s b m v', 'n'), node('Relu', 'n', 'r'),
+        node('MaxPool', 'r', 'p', kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), node('GlobalAveragePool', 'p', 'g'),
+        node('Flatten', 'g', 'f'), node('Gemm', 'f w', 'y', transB=1)]
+    weights = {'k': f32(4, 3, 3, 3), 's': f32(4), 'b': f32(4), 'm': f32(4), 'v': np.abs(f32(4)) + 1, 'w': f32(2, 4)}
+    model = tg.onnx.load(model_of(nodes, [info('x', [2, 3, 9, 9])], [info('y', [2, 2])], weights), requires_grad=True)
+    y = model(f32(2, 3, 9, 9))
+    (y * y).sum().backward()
+    assert y.shape == (2, 2) and all(np.abs(model.parameters[name].grad.numpy()).max() > 0 for name in ('k', 's', 'w'))
+
+
+def test_an_lstm_keeps_the_state_of_short_rows():
+    nodes = [node('LSTM', 'x w r b n', 'y h c', hidden_size=4, direction='bidirectional')]
+    weights = {'w': f32(2, 16, 3), 'r': f32(2, 16, 4), 'b': f32(2, 32), 'n': np.array([5, 2], 'int32')}
+    outputs = [info('y'), info('h'), info('c')]
+    model = tg.onnx.load(model_of(nodes, [info('x', [5, 2, 3])], outputs, weights), requires_grad=True)
+    y, h, c = model(f32(5, 2, 3))
+    assert y.shape == (5, 2, 2, 4) and h.shape == c.shape == (2, 2, 4)
+    y, h_now = y.numpy(), h.numpy()
+    assert np.array_equal(y[4, 0, 0], h_now[0, 0]) and np.array_equal(y[1, 0, 1], h_now[0, 1]) and not y[2:, :, 1].any()
+    h.sum().backward()
+    assert np.abs(model.parameters['r'].grad.numpy()).max() > 0
+
+
+def transformer_block():
+    nodes = [
+        node('LayerNormalization', 'x g b', 'n'), node('MatMul', 'n wqkv', 'qkv'), node('Split', 'qkv', 'q k v', axis=-1, num_outputs=3),
+        node('Attention', 'q k v', 'a', q_num_heads=2, kv_num_heads=2, is_causal=1), node('MatMul', 'a wo', 'o'), node('Add', 'x o', 'r'),
+        node('Gelu', 'r', 'u'), node('Add', 'r u', 'y')]
+    weights = {'g': np.ones(8, 'float32'), 'b': np.zeros(8, 'float32'), 'wqkv': f32(8, 24), 'wo': f32(8, 8)}
+    return model_of(nodes, [info('x', [2, 6, 8])], [info('y', [2, 6, 8])], weights, opset=23)
+
+
+def test_a_transformer_block_is_causal():
+    model = tg.onnx.load(transformer_block(), requires_grad=True)
+    x = f32(2, 6, 8)
+    y = model(x)
+    x[:, 4:] += 1
+    later = model(x).numpy()
+    assert np.allclose(later[:, :4], y.numpy()[:, :4], atol=1e-6) and not np.allclose(later[:, 4:], y.numpy()[:, 4:], atol=1e-2)
+    y.sum().backward()
+    assert np.abs(model.parameters['wqkv'].grad.numpy()).max() > 0
+
+
+def test_if_takes_one_branch():
+    branches = {name: helper.make_graph([node(op, 'x x', 'z')], name, [], [info('z')]) for name, op in (('a', 'Add'), ('b', 'Mul'))}
+    nodes = [node('If', 'c', 'y', then_branch=branches['a'], else_branch=branches['b'])]
+    model = tg.onnx.load(model_of(nodes, [info('c', [], TensorProto.BOOL), info('x', [2])], [info('y', [2])]))
+    x = np.array([3, 4], 'float32')
+    assert model(True, x).tolist() == [6, 8] and model(False, x).tolist() == [9, 16]
+
+
+def test_gradients_flow_through_a_loop():
+    """y = x * w^3, with all powers as a scanned output."""
+    body = helper.make_graph([node('Mul', 'v w', 'out'), node('Identity', 'c', 'go'), node('Identity', 'out', 'row')], 'body',
+                             [info('i', [], TensorProto.INT64), info('c', [], TensorProto.BOOL), info('v', [2])],
+                             [info('go', [], TensorProto.BOOL), info('out', [2]), info('row', [2])])
+    nodes = [node('Loop', 'n t x', 'y rows', body=body)]
+    weights = {'w': np.array([2, 3], 'float32'), 'n': np.array(3, 'int64'), 't': np.array(True)}
+    model = tg.onnx.load(model_of(nodes, [info('x', [2])], [info('y', [2]), info('rows', [3, 2])], weights), requires_grad=True)
+    y, rows = model(np.array([1, 1], 'float32'))
+    assert y.tolist() == [8, 27] and rows.tolist() == [[2, 3], [4, 9], [8, 27]]
+    y.sum().backward()
+    assert model.parameters['w'].grad.tolist() == [12, 27]
+
+
+def test_functions_of_the_model_are_called_with_their_attributes():
+    scaled = helper.make_function('my', 'Scaled', ['x'], ['y'], [
+        helper.make_node('Constant', [], ['k']), helper.make_node('Mul', ['x', 'k'], ['y'])], [helper.make_opsetid('', 17)], ['by'])
+    scaled.node[0].attribute.add(name='value_float', ref_attr_name='by', type=onnx.AttributeProto.FLOAT)
+    nodes = [node('Scaled', *ends, domain='my', by=by) for ends, by in ((('x', 'h'), 2.0), (('h', 'y'), 5.0))]
+    model = tg.onnx.load(model_of(nodes, [info('x', [1])], [info('y', [1])], functions=[scaled], domains=['my']))
+    assert model(np.array([3], 'float32')).tolist() == [30]
+
+
+def test_shapes_are_computed():
+    nodes = [node('Shape', 'x', 's'), node('Gather', 's zero', 'n'), node('Div', 'n two', 'half'), node('Concat', 'half rest', 'to', axis=0),
+             node('Reshape', 'x to', 'y')]
+    weights = {'zero': np.array([0]), 'two': np.array([2]), 'rest': np.array([-1])}
+    model = tg.onnx.load(model_of(nodes, [info('x', ['n', 3])], [info('y')], weights))
+    assert model(f32(4, 3)).shape == (2, 6) and model(f32(6, 3)).shape == (3, 6) and not model.parameters
+
+
+def test_a_training_graph_has_its_gradient_and_step():
+    training = 'ai.onnx.preview.training'
+    nodes = [node('Mul', 'w w', 'p'), node('ReduceSum', 'p', 'loss', keepdims=0),
+             helper.make_node('Gradient', ['w'], ['g'], domain=training, xs=['w'], y='loss'),
+             helper.make_node('Momentum', ['rate', 'count', 'w', 'g', 'v'], ['new', 'nv'], domain=training, alpha=0.9, beta=1.0,
+                              norm_coefficient=0.0, mode='standard')]
+    inputs = [info('w', [2]), info('v', [2]), info('rate', []), info('count', [], TensorProto.INT64)]
+    model = tg.onnx.load(model_of(nodes, inputs, [info('loss', []), info('new', [2]), info('nv', [2])], domains=[training]))
+    loss, new, v = model([1.0, 2.0], [0.0, 0.0], 0.25, 1)
+    assert loss.item() == 5 and new.tolist() == [0.5, 1.0] and v.tolist() == [2, 4]
+
+
+def test_what_is_missing_is_named_before_anything_runs():
+    nodes = [node('Relu', 'x', 'a'), helper.make_node('Special', ['a'], ['b'], domain='their'), node('Cast', 'b', 'c', to=TensorProto.INT8),
+             node('ImageDecoder', 'c', 'y')]
+    inputs = [info('x', [2]), info('o', [2], TensorProto.INT16)]
+    with pytest.raises(tg.onnx.MissingOp) as error:
+        tg.onnx.load(model_of(nodes, inputs, [info('y')], {'w': f32(1)}, domains=['their']))
+    assert {'ImageDecoder', 'their:Special', 'dtype int16', 'dtype int8'} <= {*error.value.names}
+    assert str(error.value) == 'the model needs what Tapegrad has no mapping for: ' + ', '.join(error.value.names)
+
+
+def test_inputs_must_be_those_of_the_model():
+    model = tg.onnx.load(mlp())
+    with pytest.raises(TypeError, match='the model needs the inputs x; x is not given'):
+        model()
+    with pytest.raises(TypeError, match='the model has the inputs x, but got z'):
+        model(f32(1, 3), z=1)
+    with pytest.raises(tg.ShapeError, match='matmul'):
+        model(f32(1, 4))
+
+
+def test_an_error_names_the_node():
+    nodes = [helper.make_node('Add', ['x', 'x'], ['h']), helper.make_node('MatMul', ['h', 'w'], ['y'], name='head')]
+    model = tg.onnx.load(model_of(nodes, [info('x', None)], [info('y')], {'w': f32(3, 3)}))
+    with pytest.raises(tg.ShapeError) as error:
+        model(f32(2, 4))
+    assert str(error.value).endswith("(at node head, MatMul)") and error.value.node == 'node head, MatMul'
