@@ -80,6 +80,8 @@ void tgpy_world_close(tgpy_world *w) {
     w->open = w->own = NULL;
 }
 
+void tgpy_world_keep(tgpy_world *w) { atomic_fetch_add(&w->owners, 1); }
+
 void tgpy_world_drop(tgpy_world *w) {
     if (atomic_fetch_sub(&w->owners, 1) != 1) return;
     if (w->ctx) tgpy_world_close(w);
@@ -158,13 +160,13 @@ tgpy_tape *tgpy_tape_new(tgpy_world *w) {
         tg_tape *tape = tg_tape_new(w->ctx);
         t = tg_ctx_status(w->ctx) ? NULL : tape_made(w, tape, false);
     }
-    if (t) atomic_fetch_add(&w->owners, 1);
+    if (t) tgpy_world_keep(w);
     return t;
 }
 
 tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *tape) {
     tgpy_tape *t = tape_made(w, tape, true);
-    if (t) atomic_fetch_add(&w->owners, 1);
+    if (t) tgpy_world_keep(w);
     return t;
 }
 
@@ -219,7 +221,7 @@ tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent) {
     *b = (tgpy_box){.ref = ref, .world = w, .tape = t};
     atomic_init(&b->owners, 1);
     atomic_init(&b->lent, lent);
-    atomic_fetch_add(&w->owners, 1);
+    tgpy_world_keep(w);
     if (t) atomic_fetch_add(&t->owners, 1);
     return b;
 }

@@ -17,6 +17,7 @@ tgpy_world *tgpy_world_new(tg_ctx *ctx); /* takes over ctx; NULL if memory is mi
 tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
 /* Frees the context now, whoever still owns objects of it. Their later calls find that it is gone. */
 void tgpy_world_close(tgpy_world *w);
+void tgpy_world_keep(tgpy_world *w); /* counts one more owner */
 void tgpy_world_drop(tgpy_world *w);
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);

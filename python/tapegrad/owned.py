@@ -14,12 +14,14 @@ class Owned:
         """Takes over what a function of the library has made, and raises the error if it has failed. free is the name
         of the function that ends it."""
         check(world)
+        lib.tgpy_world_keep(world)
         self._world, self._pointer = world, pointer
         self._free = ffi.cast(_Free, ffi.addressof(lib, free))
 
     def __del__(self):
         if self._pointer is not None:
             lib.tgpy_later(self._world, self._free, self._pointer)
+            lib.tgpy_world_drop(self._world)
 
     @property
     def _live(self):
