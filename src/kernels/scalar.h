@@ -352,8 +352,8 @@ TG_SCALAR tg_remainder_of(T a, T b) {
     return ((r != 0) & ((r < 0) != (b < 0))) ? r + b : r;
 }
 
-/* Returns a / b without its fraction. It is computed from the remainder, which is exact, because the rounded a / b may be
- * the next integer. A result of 0 has the sign of a / b. */
+/* Returns a / b without its fraction. It is computed from the remainder, which is exact, because the rounded a / b may
+ * be the next integer. A result of 0 has the sign of a / b. */
 TG_SCALAR tg_trunc_divide_of(T a, T b) {
     T q = TG_M(rint)((a - TG_M(fmod)(a, b)) / b);
     return ((b == 0) | (a - a != 0)) ? a / b : q == 0 ? a / b * (T)0 : q;
