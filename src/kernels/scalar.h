@@ -160,7 +160,7 @@
     X(remainder, 2, tg_remainder_of(a, b))                                        \
     X(remainder_db, 3, -a * tg_floor_divide_of(b, c))             /* g, a, b */   \
     X(floor_divide, 2, tg_floor_divide_of(a, b))                                  \
-    X(trunc_divide, 2, TG_M(trunc)(a / b))                                        \
+    X(trunc_divide, 2, tg_trunc_divide_of(a, b))                                  \
     X(lerp, 3, tg_lerp_of(a, b, c))                                               \
     X(lerp_number, 2, tg_lerp_of(a, b, p))                                        \
     X(one_minus_mul, 2, a * ((T)1 - b))                                           \
@@ -350,6 +350,13 @@ TG_SCALAR tg_softsign_slope(T x) {
 TG_SCALAR tg_remainder_of(T a, T b) {
     T r = TG_M(fmod)(a, b);
     return ((r != 0) & ((r < 0) != (b < 0))) ? r + b : r;
+}
+
+/* Returns a / b without its fraction. It is computed from the remainder, which is exact, because the rounded a / b may
+ * be the next integer. A result of 0 has the sign of a / b. */
+TG_SCALAR tg_trunc_divide_of(T a, T b) {
+    T q = TG_M(rint)((a - TG_M(fmod)(a, b)) / b);
+    return ((b == 0) | (a - a != 0)) ? a / b : q == 0 ? a / b * (T)0 : q;
 }
 
 /* Returns the greatest integer that is at most a / b. It is computed from the remainder, which is exact, because the
