@@ -26,7 +26,7 @@ class File(Owned, Mapping):
     def close(self):
         if self._pointer is not None:
             lib.tg_safetensors_close(self._live)
-            self._pointer = None
+            self._disown()
 
     def __enter__(self):
         return self

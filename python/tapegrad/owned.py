@@ -18,10 +18,16 @@ class Owned:
         self._world, self._pointer = world, pointer
         self._free = ffi.cast(_Free, ffi.addressof(lib, free))
 
+    def _disown(self):
+        """Returns the object, which this no longer owns."""
+        pointer, self._pointer = self._pointer, None
+        lib.tgpy_world_drop(self._world)
+        return pointer
+
     def __del__(self):
         if self._pointer is not None:
             lib.tgpy_later(self._world, self._free, self._pointer)
-            lib.tgpy_world_drop(self._world)
+            self._disown()
 
     @property
     def _live(self):

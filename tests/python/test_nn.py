@@ -1,6 +1,7 @@
 """Modules, layers, initial values, and models of the library."""
 import copy
 import gc
+import os
 import pickle
 
 import numpy as np
@@ -399,3 +400,26 @@ def test_classes_of_the_library_can_be_extended():
         pass
     gru = Own(3, 4)
     assert gru(tg.zeros((2, 1, 3))).shape == (2, 1, 4) and Slow(gru, lr=1).lr == 1
+
+
+def test_a_context_ends_with_its_last_object(tmp_path):
+    def threads():
+        return len(os.listdir('/proc/self/task'))
+    tg.zeros((1,))
+    before = threads()
+    ctx = tg.Context(threads=3)
+    with ctx:
+        gpt = nn.GPT(arch='gpt2', vocab=11, layers=1, heads=2, hidden=16, positions=12)
+        gpt.replace('transformer.h.0.mlp', LoRA(gpt.transformer.h[0].attn.c_proj))
+        gpt.replace('transformer.h.0.mlp', nn.GRU(16, 16))
+        opt = optim.Adam(gpt, lr=1e-2)
+        tg.save(tmp_path / 'a', {'w': tg.ones((2,))})
+        with tg.files.File(tmp_path / 'a') as f:
+            f['w']
+        assert threads() > before
+    del ctx, gpt, f
+    gc.collect()
+    assert threads() > before and opt.steps == 0
+    del opt
+    gc.collect()
+    assert threads() == before

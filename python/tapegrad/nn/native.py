@@ -78,7 +78,7 @@ class Native(Module):
             fail(self._root._world)
         vars(self)[name] = value
         if root is not None:
-            root._pointer = None
+            root._disown()
             value._move(self._root, module)
         _take_back(old, _Root(self._root._world, taken))
 
