@@ -3,6 +3,7 @@ import functools
 import math
 
 import numpy as np
+from onnx import TensorProto
 
 from .. import ops, values
 from ..tensor import full
@@ -15,11 +16,18 @@ def library(name, composed):
     return getattr(ops, name) if hasattr(ops, name) else composed
 
 
+def _odd(x, fn):
+    """fn of |x|, negative where x is; its derivative at 0 is that of fn."""
+    negative = x < 0
+    y = fn(ops.where(negative, -x, x))
+    return ops.where(negative, -y, y)
+
+
 FUNCTIONS = {
     'Neg': ops.neg, 'Abs': ops.abs, 'Exp': ops.exp, 'Log': ops.log, 'Sqrt': ops.sqrt, 'Reciprocal': ops.reciprocal, 'Sin': ops.sin,
     'Cos': ops.cos, 'Tan': ops.tan, 'Asin': ops.asin, 'Acos': ops.acos, 'Atan': ops.atan, 'Sinh': ops.sinh, 'Cosh': ops.cosh,
     'Tanh': ops.tanh, 'Sigmoid': ops.sigmoid, 'Erf': ops.erf, 'Sign': ops.sign, 'Relu': ops.relu,
-    'Asinh': library('asinh', lambda x: ops.sign(x) * ops.log(ops.abs(x) + ops.sqrt(x * x + 1))),
+    'Asinh': library('asinh', lambda x: _odd(x, lambda a: ops.log(a + ops.sqrt(a * a + 1)))),
     'Acosh': library('acosh', lambda x: ops.log(x + ops.sqrt(x * x - 1))),
     'Atanh': library('atanh', lambda x: (ops.log1p(x) - ops.log1p(-x)) * 0.5),
     'Mish': library('mish', lambda x: x * ops.tanh(ops.softplus(x))),
@@ -187,10 +195,9 @@ def clip(n, x, low=None, high=None):
     if n.since < 11:
         return ops.clamp(x, _bound(n.min, -math.inf), _bound(n.max, math.inf))
     if (low is None or not low.requires_grad) and (high is None or not high.requires_grad):
-        low, high = (number(b) if b is not None else None for b in (low, high))
-        if low is not None and high is not None and low > high:
-            return ops.minimum(ops.maximum(x, low), high)
-        return ops.clamp(x, _bound(low, -math.inf), _bound(high, math.inf))
+        low, high = (None if b is None else number(b) for b in (low, high))
+        low, high = _bound(low, -math.inf), _bound(high, math.inf)
+        return ops.clamp(x, min(low, high), high)
     x = x if low is None else ops.maximum(x, low)
     return x if high is None else ops.minimum(x, high)
 
@@ -215,13 +222,7 @@ def where(n, c, a, b):
 
 @op('Cast')
 def cast(n, x):
-    return cast_to(x, dtype(_code(n.to)))
-
-
-def _code(to):
-    """A dtype; the first version of Cast has its name."""
-    from onnx import TensorProto
-    return TensorProto.DataType.Value(to) if isinstance(to, str) else to
+    return cast_to(x, dtype(TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to))  # the first version has a name
 
 
 def cast_to(x, name):
@@ -229,7 +230,7 @@ def cast_to(x, name):
         return x
     if name == 'bool':
         return ops.ne(x, full((), 0, dtype=x.dtype))
-    return on_host(lambda a: np.trunc(a), x, dtype=name) if name == 'u8' and x.dtype in FLOATS else ops.cast(x, name)
+    return ops.cast(x, name)
 
 
 @op('BitCast')
