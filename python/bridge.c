@@ -16,6 +16,7 @@ struct tgpy_world {
     tgpy_tape *open, *own;
     tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
     bool grad, training;
+    uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
     pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
     pending *_Atomic later;
@@ -26,6 +27,7 @@ struct tgpy_tape {
     tgpy_world *world;
     bool grad, training; /* modes of the tape */
     bool lent;
+    bool recording; /* of a lent tape: the library's grad mode */
     bool own; /* world->own, which does not own the world */
     atomic_int owners;
     tgpy_tape *next; /* in world->spare */
@@ -78,6 +80,8 @@ void tgpy_world_close(tgpy_world *w) {
     w->open = w->own = NULL;
 }
 
+void tgpy_world_keep(tgpy_world *w) { atomic_fetch_add(&w->owners, 1); }
+
 void tgpy_world_drop(tgpy_world *w) {
     if (atomic_fetch_sub(&w->owners, 1) != 1) return;
     if (w->ctx) tgpy_world_close(w);
@@ -127,6 +131,10 @@ bool tgpy_set_training(tgpy_world *w, bool on) {
 bool tgpy_grad(const tgpy_world *w) { return w->grad; }
 bool tgpy_training(const tgpy_world *w) { return w->training; }
 
+tg_status tgpy_next_draws(tgpy_world *w) {
+    return w->open && w->open->lent ? TG_OK : tg_draws_step(w->ctx, w->draws++);
+}
+
 /* ---- Tapes ---- */
 
 static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
@@ -135,7 +143,7 @@ static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
     t->tape = tape;
     t->world = w;
     t->lent = lent;
-    t->grad = tg_is_grad_on(tape);
+    t->grad = t->recording = tg_is_grad_on(tape);
     t->training = tg_is_training(tape);
     atomic_init(&t->owners, 1);
     return t;
@@ -152,13 +160,13 @@ tgpy_tape *tgpy_tape_new(tgpy_world *w) {
         tg_tape *tape = tg_tape_new(w->ctx);
         t = tg_ctx_status(w->ctx) ? NULL : tape_made(w, tape, false);
     }
-    if (t) atomic_fetch_add(&w->owners, 1);
+    if (t) tgpy_world_keep(w);
     return t;
 }
 
 tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *tape) {
     tgpy_tape *t = tape_made(w, tape, true);
-    if (t) atomic_fetch_add(&w->owners, 1);
+    if (t) tgpy_world_keep(w);
     return t;
 }
 
@@ -177,7 +185,10 @@ void tgpy_tape_drop(tgpy_tape *t) {
     if (w) tgpy_world_drop(w);
 }
 
-void tgpy_tape_end(tgpy_tape *t) { t->tape = NULL; }
+void tgpy_tape_end(tgpy_tape *t) {
+    if (t->tape && t->grad != t->recording) tg_tape_set_grad_mode(t->tape, t->recording);
+    t->tape = NULL;
+}
 
 tg_tape *tgpy_tape_of(const tgpy_tape *t) { return t->world->ctx ? t->tape : NULL; }
 
@@ -210,7 +221,7 @@ tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent) {
     *b = (tgpy_box){.ref = ref, .world = w, .tape = t};
     atomic_init(&b->owners, 1);
     atomic_init(&b->lent, lent);
-    atomic_fetch_add(&w->owners, 1);
+    tgpy_world_keep(w);
     if (t) atomic_fetch_add(&t->owners, 1);
     return b;
 }
@@ -257,7 +268,8 @@ static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
     if (!t || !t->tape) t = tgpy_current(w);
-    if (t->grad != w->grad && !(t->lent && w->grad)) tg_tape_set_grad_mode(t->tape, t->grad = w->grad);
+    bool grad = w->grad && (t->recording || !t->lent);
+    if (t->grad != grad) tg_tape_set_grad_mode(t->tape, t->grad = grad);
     if (t->training != w->training && !t->lent) tg_tape_set_training(t->tape, t->training = w->training);
     if (site.file) tg_tape_set_site(t->tape, site.file, site.line);
     return t;
@@ -306,6 +318,27 @@ static tgpy_tape *unboxed(tg_value *values, int n) {
         values[i].tensor = b->ref.tensor;
     }
     return t;
+}
+
+static tg_value number_of(int kind, double number) {
+    tg_value v = {.kind = (tg_value_kind)kind};
+    if (kind == TG_VALUE_BOOL) v.boolean = number != 0;
+    else if (kind == TG_VALUE_INT) v.integer = (int64_t)number;
+    else v.number = number;
+    return v;
+}
+
+tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
+                        int kind0, double number0, int kind1, double number1) {
+    tgpy_world *w = a->world;
+    tgpy_box *in[] = {a, b, c};
+    const tg_value values[] = {number_of(kind0, number0), number_of(kind1, number1)};
+    tg_tensor *x[3], *y = NULL;
+    tgpy_tape *t = tgpy_ready(w, in, n_in);
+    if (!t) return NULL;
+    for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
+    tg_op_call_bound(t->tape, op, x, n_in, values, &y, 1);
+    return result(w, t, y, in, n_in);
 }
 
 tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,

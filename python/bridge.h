@@ -17,6 +17,7 @@ tgpy_world *tgpy_world_new(tg_ctx *ctx); /* takes over ctx; NULL if memory is mi
 tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
 /* Frees the context now, whoever still owns objects of it. Their later calls find that it is gone. */
 void tgpy_world_close(tgpy_world *w);
+void tgpy_world_keep(tgpy_world *w); /* counts one more owner */
 void tgpy_world_drop(tgpy_world *w);
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
@@ -25,6 +26,9 @@ void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
 bool tgpy_set_grad(tgpy_world *w, bool on);
 bool tgpy_set_training(tgpy_world *w, bool on);
 bool tgpy_grad(const tgpy_world *w);
+/* Begins a step of keyed draws (tg_draws_step) with the next number: models draw other numbers than before. Within a
+ * callback it does nothing, because the library may be running a function again. */
+tg_status tgpy_next_draws(tgpy_world *w);
 bool tgpy_training(const tgpy_world *w);
 
 /* ---- Tapes ---- */
@@ -67,6 +71,10 @@ tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgp
  * TENSOR have a tgpy_box in `pointer`. */
 tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
                     tgpy_box **out, int n_out);
+/* tgpy_call for an op with one result, 1 to 3 inputs and at most 2 values that are numbers: saves Python the arrays. A
+ * number is given with its kind; an INT beyond 2^53 does not fit. */
+tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
+                        int kind0, double number0, int kind1, double number1);
 /* Boxes the results y[n] of any other call whose inputs were in[n_in], and sets out[n]. */
 void tgpy_results(tgpy_world *w, tgpy_tape *t, tg_tensor *const *y, int n, tgpy_box *const *in, int n_in,
                   tgpy_box **out);

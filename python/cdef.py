@@ -15,6 +15,15 @@ CALLBACKS = """
 extern "Python" tg_status tgpy_on_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
 extern "Python" tg_status tgpy_on_function(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 extern "Python" void tgpy_on_function_free(void *state);
+extern "Python" tg_status tgpy_on_loss(void *user, double *loss);
+extern "Python" tg_status tgpy_on_module(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
+extern "Python" tg_status tgpy_on_infer(tg_call *c);
+extern "Python" tg_status tgpy_on_forward(tg_call *c);
+extern "Python" tg_status tgpy_on_backward(tg_call *c);
+extern "Python" tg_status tgpy_on_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
+extern "Python" tg_status tgpy_on_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
+extern "Python" tg_status tgpy_on_torch_infer(tg_call *c);
+extern "Python" tg_status tgpy_on_torch_backward(tg_call *c);
 """
 # What a compiler's own headers declare is known to cffi, so these stand in for them.
 FAKE = {name: '' for name in ('stdbool.h', 'stddef.h', 'stdint.h', 'stdio.h', 'string.h', 'assert.h')}

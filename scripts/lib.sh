@@ -107,18 +107,19 @@ fortunes_text() {
     done
 }
 
-# environment NAME PACKAGE...: sets $python to the interpreter of the virtual environment build/NAME. If that does not
-# exist, makes it with the newest versions of the packages on PyPI.
+# environment NAME PACKAGE...: sets $python to the interpreter of the virtual environment NAME in build, or in the folder
+# TG_VENVS, which several clones can share. If it does not exist, makes it with the newest versions of the packages on PyPI.
 environment() {
-    local dir=$root/build/$1
+    local dir=${TG_VENVS:-$root/build}/$1
     shift
     python=$dir/bin/python
     [ ! -e "$dir/complete" ] || return 0
     need python3-venv
-    say "making ${dir#"$root"/} with $* from PyPI (some GB, some minutes)"
+    say "making $dir with $* from PyPI (some GB, some minutes)"
     rm -rf "$dir"
     mkdir -p "${dir%/*}"
-    python3 -m venv "$dir"
+    # The Python package is built for the system's Python, where there is one.
+    "$([ -x /usr/bin/python3 ] && echo /usr/bin/python3 || echo python3)" -m venv "$dir"
     "$dir/bin/pip" install --quiet --disable-pip-version-check "$@"
     touch "$dir/complete"
 }

@@ -98,6 +98,9 @@ typedef struct tg_struct {
     X(tg_attention_opts, ATTENTION)             \
     X(tg_conv_opts, CONV)                       \
     X(tg_pool_opts, POOL)                       \
+    X(tg_upsample_opts, UPSAMPLE)               \
+    X(tg_grid_opts, GRID)                       \
+    X(tg_bag_opts, BAG)                         \
     X(tg_cross_entropy_opts, CROSS_ENTROPY)     \
     X(tg_loss_opts, LOSS)                       \
     X(tg_buffer_opts, BUFFER)                   \

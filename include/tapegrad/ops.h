@@ -28,8 +28,8 @@ extern "C" {
 /* ---- Unary ops ---- */
 
 /* The result has the shape of x. tg_neg, tg_abs, tg_square, tg_sign, tg_relu, tg_clamp and tg_add_scalar take numbers;
- * tg_cast and tg_detach take any dtype. Angles are in radians. The gradients of tg_sign, tg_floor, tg_ceil and tg_round
- * are 0. */
+ * tg_cast and tg_detach take any dtype. Angles are in radians. The gradients of tg_sign, tg_floor, tg_ceil, tg_round
+ * and tg_trunc are 0. */
 TG_API tg_tensor *tg_neg(tg_tape *t, tg_tensor *x);        /* -x */
 TG_API tg_tensor *tg_abs(tg_tape *t, tg_tensor *x);        /* |x|; the gradient at 0 is 0 */
 TG_API tg_tensor *tg_exp(tg_tape *t, tg_tensor *x);
@@ -43,22 +43,35 @@ TG_API tg_tensor *tg_cos(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_tanh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_sigmoid(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_erf(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_erfc(tg_tape *t, tg_tensor *x); /* 1 - erf(x), accurate for large x */
 TG_API tg_tensor *tg_tan(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_asin(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_acos(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_atan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_asinh(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_acosh(tg_tape *t, tg_tensor *x); /* NaN below 1 */
+TG_API tg_tensor *tg_atanh(tg_tape *t, tg_tensor *x); /* NaN outside [-1, 1] */
 TG_API tg_tensor *tg_sinh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_cosh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_log1p(tg_tape *t, tg_tensor *x); /* log(1 + x), accurate for small x */
 TG_API tg_tensor *tg_expm1(tg_tape *t, tg_tensor *x); /* e^x - 1, accurate for small x */
+TG_API tg_tensor *tg_log2(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_log10(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_exp2(tg_tape *t, tg_tensor *x); /* 2^x */
 TG_API tg_tensor *tg_sign(tg_tape *t, tg_tensor *x);  /* -1, 0 or 1 */
 TG_API tg_tensor *tg_floor(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_ceil(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_round(tg_tape *t, tg_tensor *x);     /* the nearest integer; a half rounds to the even neighbor */
+TG_API tg_tensor *tg_trunc(tg_tape *t, tg_tensor *x);     /* removes the fraction: rounds toward 0 */
 TG_API tg_tensor *tg_relu(tg_tape *t, tg_tensor *x);      /* max(x, 0); the gradient at 0 is 0 */
 TG_API tg_tensor *tg_silu(tg_tape *t, tg_tensor *x);      /* x * sigmoid(x) */
 TG_API tg_tensor *tg_gelu(tg_tape *t, tg_tensor *x);      /* x * (1 + erf(x / sqrt(2))) / 2 */
 TG_API tg_tensor *tg_gelu_tanh(tg_tape *t, tg_tensor *x); /* GPT-2's approximation of tg_gelu by tanh */
+TG_API tg_tensor *tg_mish(tg_tape *t, tg_tensor *x);        /* x * tanh(log(1 + e^x)) */
+TG_API tg_tensor *tg_log_sigmoid(tg_tape *t, tg_tensor *x); /* log(sigmoid(x)) */
+TG_API tg_tensor *tg_softsign(tg_tape *t, tg_tensor *x);    /* x / (1 + |x|) */
+TG_API tg_tensor *tg_hardsigmoid(tg_tape *t, tg_tensor *x); /* max(0, min(x + 3, 6)) / 6 */
+TG_API tg_tensor *tg_hardswish(tg_tape *t, tg_tensor *x);   /* x * max(0, min(x + 3, 6)) / 6 */
 TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope); /* x if x > 0, else slope * x */
 TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if x > 0, else alpha * (e^x - 1) */
 /* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. 20 is a common threshold. */
@@ -66,15 +79,23 @@ TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double thre
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN if x < 0 and p is not an integer */
 /* max(lo, min(x, hi)). The gradient is 1 where lo <= x <= hi, and 0 elsewhere. */
 TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi);
+/* tg_clamp for floats, whose gradient is 0 where x is lo or hi. tg_hardtanh(t, x, 0, 6) is the ReLU6 of PyTorch. */
+TG_API tg_tensor *tg_hardtanh(tg_tape *t, tg_tensor *x, double lo, double hi);
 TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b; b must be an integer if x has integers */
 TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype); /* converts to dtype; rounds to nearest even */
 TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x);               /* a view of x that passes no gradient to x */
+/* Tests: x has any dtype; the result is bool and has no gradient. */
+TG_API tg_tensor *tg_isnan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_isinf(tg_tape *t, tg_tensor *x);    /* infinity or -infinity */
+TG_API tg_tensor *tg_isfinite(tg_tape *t, tg_tensor *x); /* neither NaN nor an infinity */
+TG_API tg_tensor *tg_logical_not(tg_tape *t, tg_tensor *x); /* x == 0 */
+TG_API tg_tensor *tg_bitwise_not(tg_tape *t, tg_tensor *x); /* of integers or bools: each bit inverted */
 
 /* ---- Binary ops ---- */
 
-/* a and b broadcast. tg_add, tg_sub, tg_mul, tg_maximum and tg_minimum take numbers; the comparisons, tg_where and
- * tg_masked_fill take any dtype. */
+/* a and b broadcast. tg_add, tg_sub, tg_mul, tg_maximum, tg_minimum, tg_remainder, tg_floor_divide and tg_trunc_divide
+ * take numbers; the comparisons, the logical ops, tg_where and tg_masked_fill take any dtype. */
 TG_API tg_tensor *tg_add(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_sub(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_mul(tg_tape *t, tg_tensor *a, tg_tensor *b);
@@ -82,6 +103,12 @@ TG_API tg_tensor *tg_div(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_pow(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_atan2(tg_tape *t, tg_tensor *a, tg_tensor *b); /* the angle of the point with x = b and y = a */
 TG_API tg_tensor *tg_fmod(tg_tape *t, tg_tensor *a, tg_tensor *b);  /* a - b * trunc(a / b), which has the sign of a */
+/* tg_remainder is a - b * floor(a / b), which has the sign of b. The other two are a / b rounded down, or toward 0;
+ * their gradients are 0. Integers of a magnitude above 2^53 lose precision. Where b is 0, floats give NaN or what a / b
+ * gives; integers give 0 or an extreme of their dtype. */
+TG_API tg_tensor *tg_remainder(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_floor_divide(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_trunc_divide(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_lerp(tg_tape *t, tg_tensor *a, tg_tensor *b, tg_tensor *w); /* a + w * (b - a); w broadcasts too */
 TG_API tg_tensor *tg_lerp_scalar(tg_tape *t, tg_tensor *a, tg_tensor *b, double w); /* a + w * (b - a) */
 /* Where a and b are equal, each of them gets half the gradient. */
@@ -94,6 +121,14 @@ TG_API tg_tensor *tg_lt(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_le(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_gt(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_ge(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* Logical ops, in which every number but 0 is true: the result is bool and has no gradient. */
+TG_API tg_tensor *tg_logical_and(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_logical_or(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_logical_xor(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* Bitwise ops of integers or bools. */
+TG_API tg_tensor *tg_bitwise_and(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_bitwise_or(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_bitwise_xor(tg_tape *t, tg_tensor *a, tg_tensor *b);
 /* a where c is true, else b. c is bool; c, a and b broadcast. */
 TG_API tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b);
 /* value where mask is true, else x. mask is bool; x and mask broadcast. */
@@ -161,6 +196,9 @@ TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg
  * k. index is that of tg_sort. */
 TG_API tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index);
 
+/* The index of tg_sort. */
+TG_API tg_tensor *tg_argsort(tg_tape *t, tg_tensor *x, int dim, bool descending);
+
 /* ---- Linear algebra ---- */
 
 /* a @ b: a [.., m, k] and b [.., k, n] -> [.., m, n]. Both have 2 or more dims, and their leading dims broadcast.
@@ -176,6 +214,9 @@ TG_API tg_tensor *tg_linear_silu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tens
 
 TG_API tg_tensor *tg_outer(tg_tape *t, tg_tensor *a, tg_tensor *b); /* a [m], b [n] -> [m, n]; a[i] * b[j] */
 TG_API tg_tensor *tg_dot(tg_tape *t, tg_tensor *a, tg_tensor *b);   /* a [n], b [n] -> scalar */
+/* The distance of each row of a [.., m, k] from each row of b [.., n, k]: [.., m, n], where the leading dims broadcast.
+ * It is tg_norm of the difference. p is 0 or more. */
+TG_API tg_tensor *tg_cdist(tg_tape *t, tg_tensor *a, tg_tensor *b, double p);
 /* Contracts a and b by an equation such as "bij,bjk->bik", which has one letter for each dim. Dims whose letter is not
  * in the result are summed. Without "->" the result has the letters that occur once, in alphabetical order. An ellipsis
  * is not supported (TG_ERR_ARGUMENT). */
@@ -201,9 +242,9 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 
 /* ---- Shape ---- */
 
-/* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, tg_pad, tg_flip,
- * tg_roll, tg_repeat, tg_tril, tg_triu and tg_diag of a vector return new memory, and tg_reshape and tg_contiguous
- * copy if they must. */
+/* These ops take any dtype. They return views, which share the memory of x. Only tg_concat, tg_stack, pads, tg_flip,
+ * tg_roll, tg_repeat, shuffles, tg_tril, tg_triu, tg_diag of a vector, tg_slice_scatter and tg_select_scatter return
+ * new memory, and tg_reshape and tg_contiguous copy if they must. */
 
 /* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
  * view. */
@@ -233,11 +274,25 @@ TG_API tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *size
 TG_API tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out);
 /* Adds elements with this value along dim: `before` of them in front of x, and `after` of them at its end. */
 TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value);
+/* Pad the last n / 2 dims: by pad[0] and pad[1] elements before and after the last dim, pad[2] and pad[3] before and
+ * after the one before it, and so on. A negative number removes elements, and the result is a view if none are added.
+ * The new elements are `value`, or elements of x: mirrored at its first and last elements (fewer than x has along the
+ * dim), copies of these two elements, or elements from its other end (at most as many as x has). */
+TG_API tg_tensor *tg_constant_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n, double value);
+TG_API tg_tensor *tg_reflection_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
+TG_API tg_tensor *tg_replication_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
+TG_API tg_tensor *tg_circular_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n);
 TG_API tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims); /* reverses the order along each of dims */
 /* Moves every element by `shift` positions along dim, toward the end if shift > 0. Elements that leave one end come in
  * at the other. */
 TG_API tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim);
 TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times); /* joins `times` copies of x along dim */
+/* Moves groups of f^2 channels into places: x [.., c * f^2, h, w] -> [.., c, h * f, w * f]. Pixel (i, j) of each f x f
+ * square comes from channel i * f + j of its group. tg_pixel_unshuffle is the reverse. f is the factor. */
+TG_API tg_tensor *tg_pixel_shuffle(tg_tape *t, tg_tensor *x, int64_t factor);
+TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
+/* Reorders the channels of x [n, c, ..]: channel j of group i becomes channel j * groups + i. groups divides c. */
+TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
 /* Views the windows of `size` elements along dim that start at 0, step, 2 * step ..: [.., windows, .., size]. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
 /* Diagonal k of a matrix is the main diagonal if k is 0, lies above it if k > 0, and below it if k < 0. x of tg_tril
@@ -247,10 +302,18 @@ TG_API tg_tensor *tg_triu(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 belo
 /* If x is [n]: the matrix with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its diagonal k. */
 TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 
+/* A view of diagonal k of the matrices whose rows are along dim d0 of x and whose columns are along d1. The elements of
+ * the diagonal are the last dim of the result. */
+TG_API tg_tensor *tg_diagonal(tg_tape *t, tg_tensor *x, int64_t k, int d0, int d1);
+/* Copies x, and replaces by src what tg_slice or tg_select with these arguments would return. */
+TG_API tg_tensor *tg_slice_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, int dim, int64_t start, int64_t stop,
+                                   int64_t step);
+TG_API tg_tensor *tg_select_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, int dim, int64_t index);
+
 /* ---- Indexing ---- */
 
 /* These ops take any dtype, and tg_scatter_add numbers. Indices are int64 or int32, and have no gradient. An index
- * outside [0, size of dim) fails with TG_ERR_DATA. */
+ * outside [0, size of dim), or of tg_index and tg_index_put outside [-size, size), fails with TG_ERR_DATA. */
 
 /* Reads elements of x. The result has the shape of index: for dim 0 of a matrix, result[i, j] = x[index[i, j], j].
  * index has as many dims as x. In each dim but `dim`, its size is at most that of x. */
@@ -261,12 +324,55 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
+/* Copies x, and replaces each element to which index sends elements of src by the mean, the maximum or the minimum of
+ * these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add. tg_scatter_mean
+ * takes floats, and the other two numbers. Elements that are equally great or small share the gradient equally. */
+TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                  bool include_self);
+TG_API tg_tensor *tg_scatter_max(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                 bool include_self);
+TG_API tg_tensor *tg_scatter_min(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                 bool include_self);
 /* The slices of x along dim at index [n]. The size of dim becomes n. */
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index);
+/* x[i, j, ..] as in NumPy: the elements of x at the positions that n tensors of indices give together. index[k] is for
+ * dim dims.dim[k], and may have negative indices, which count from the end. The indices broadcast to one shape, which
+ * takes the place of these dims in the result; if other dims lie between them, it comes first. */
+TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *const *index, int n);
+/* Copies x and writes src to the positions of tg_index, or adds it there if accumulate is true, for numbers only. src
+ * broadcasts to the shape of tg_index. If several elements of src are written to one place, the last one in row-major
+ * order remains. */
+TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
+                               bool accumulate);
 TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* table [v, h], ids [..] -> [.., h] */
+
+typedef enum tg_bag_mode { TG_BAG_SUM, TG_BAG_MEAN, TG_BAG_MAX } tg_bag_mode;
+
+typedef struct tg_bag_opts {
+    size_t size;
+    tg_bag_mode mode;          /* TG_BAG_MEAN by default */
+    int64_t ignore_index;      /* ids with this value do not count; TG_NONE means that all do */
+    bool include_last_offset;  /* offsets has one number more, the end of the last bag */
+} tg_bag_opts;
+
+#define TG_BAG_DEFAULTS .size = sizeof(tg_bag_opts), .mode = TG_BAG_MEAN, .ignore_index = TG_NONE
+#define TG_BAG(...) (&(tg_bag_opts){TG_BAG_DEFAULTS, __VA_ARGS__})
+
+/* The sum, mean or maximum of the rows of table [v, h] in each bag of ids; 0 for an empty bag. Each row of ids [b, l]
+ * is a bag: -> [b, h]. Or bag i of ids [n] begins at offsets[i], and ends where the next one begins: offsets [b], which
+ * never decrease, begin with 0 -> [b, h]; TG_BAG_MAX then fails with TG_ERR_UNSUPPORTED. weights, for TG_BAG_SUM only,
+ * has the shape of ids, and multiplies the rows. offsets and weights may be NULL. */
+TG_API tg_tensor *tg_embedding_bag(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_tensor *offsets, tg_tensor *weights,
+                                   const tg_bag_opts *opts);
 /* The elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. Fails with
  * TG_ERR_DATA if mask is true for another number of elements than count. */
 TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
+/* Copies x, and replaces its elements where mask is true by those of src, both in row-major order. mask is bool and
+ * broadcasts to x. src may have any shape; if it has too few elements, the op fails with TG_ERR_DATA. */
+TG_API tg_tensor *tg_masked_scatter(tg_tape *t, tg_tensor *x, tg_tensor *mask, tg_tensor *src);
+/* The indices of the elements of x that are not 0, in row-major order: [count, number of dims of x], int64. Fails with
+ * TG_ERR_DATA if x has another number of such elements than count. */
+TG_API tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count);
 
 /* ---- New tensors: dtype is the result's; TG_DTYPE_DEFAULT means the context's default dtype ---- */
 
@@ -304,6 +410,11 @@ TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tenso
 /* tg_rms_norm of x + residual. *sum (sum may be NULL) receives x + residual. x and residual have the same shape. */
 TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                        tg_tensor **sum);
+/* tg_group_norm with one group for each channel. */
+TG_API tg_tensor *tg_instance_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
+/* x / (k + alpha * m)^beta for x [n, c, ..]. m is the mean of x^2 over the `size` channels around the element's, from
+ * size / 2 channels before to (size - 1) / 2 after it. Channels outside x count as zeros. size is 1 or more. */
+TG_API tg_tensor *tg_local_response_norm(tg_tape *t, tg_tensor *x, int64_t size, double alpha, double beta, double k);
 /* In training mode sets each element to 0 with probability p, 0 <= p < 1, and divides the other elements by 1 - p. In
  * evaluation mode returns x. */
 TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
@@ -358,17 +469,19 @@ TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor
 
 /* ---- Convolutions and pooling ---- */
 
-/* In the arrays of the options, element [0] is for the first dim (l or h) and element [1] for w. Ops with one dim need
- * the default or 0 in element [1]. An option that is set but that the op does not use fails with TG_ERR_ARGUMENT. */
+/* In the arrays of the options, element [0] is for the first dim after c, element [1] for the second, and so on. An op
+ * with fewer dims needs the default or 0 in the other elements. An option that is set but that the op does not use
+ * fails with TG_ERR_ARGUMENT. */
 typedef struct tg_conv_opts {
     size_t size;
-    int64_t stride[2];   /* distance between the starts of windows, 1 or more; {1, 1} by default */
-    int64_t padding[2];  /* number of zeros that are added at each end */
-    int64_t dilation[2]; /* distance between the elements of a window, 1 or more; {1, 1} by default */
+    int64_t stride[3];   /* distance between the starts of windows, 1 or more; {1, 1, 1} by default */
+    int64_t padding[3];  /* number of zeros that are added at each end */
+    int64_t dilation[3]; /* distance between the elements of a window, 1 or more; {1, 1, 1} by default */
     int64_t groups; /* number of groups of adjacent channels that are convolved separately, 1 or more; 1 by default */
+    int64_t output_padding[3]; /* tg_conv_transpose: elements more at the end, below the stride or dilation */
 } tg_conv_opts;
 
-#define TG_CONV_DEFAULTS .size = sizeof(tg_conv_opts), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1
+#define TG_CONV_DEFAULTS .size = sizeof(tg_conv_opts), .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1
 #define TG_CONV(...) (&(tg_conv_opts){TG_CONV_DEFAULTS, __VA_ARGS__})
 
 /* For each window that fits into x and its padding: the sum of the window's products with w, plus b. This is a
@@ -376,28 +489,97 @@ typedef struct tg_conv_opts {
 TG_API tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 /* The same in two dims: x [n, c, h, w], w [o, c / groups, kh, kw] and b [o] -> [n, o, windows, windows]. */
 TG_API tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* The same in three dims: x [n, c, d, h, w], w [o, c / groups, kd, kh, kw]. x is copied kd times. */
+TG_API tg_tensor *tg_conv3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* For each element of x: adds its product with w to the window of the result that starts at the element's place, plus
+ * b. This is the gradient of a convolution for its input. x [n, c, l], w [c, o / groups, k] and b [o] -> [n, o, m] with
+ * m = (l - 1) * stride - 2 * padding + dilation * (k - 1) + 1 + output_padding. padding removes elements at both ends
+ * of the result. b may be NULL. */
+TG_API tg_tensor *tg_conv_transpose1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* The same in two dims: x [n, c, h, w], w [c, o / groups, kh, kw]. */
+TG_API tg_tensor *tg_conv_transpose2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 
 typedef struct tg_pool_opts {
     size_t size;
-    int64_t stride[2];   /* distance between the starts of windows, 1 or more; TG_AUTO means the size of the window */
+    int64_t stride[3];   /* distance between the starts of windows, 1 or more; TG_AUTO means the size of the window */
     /* Number of elements that are added at each end, at most half of the window. tg_max_pool adds -infinity,
      * tg_avg_pool adds zeros. */
-    int64_t padding[2];
-    int64_t dilation[2]; /* tg_max_pool only: as in tg_conv_opts */
+    int64_t padding[3];
+    int64_t dilation[3]; /* tg_max_pool only: as in tg_conv_opts */
+    /* Keeps a window that starts in x or in the padding before it, but reaches beyond the padding after it. tg_avg_pool
+     * does not count what lies beyond the padding. */
+    bool ceil_mode;
     /* tg_avg_pool only: divides by the number of elements of x in the window instead of the size of the window */
     bool exclude_padding;
+    int64_t divisor; /* tg_avg_pool only: divides by this number, which is not 0; TG_AUTO means as said above */
 } tg_pool_opts;
 
-#define TG_POOL_DEFAULTS .size = sizeof(tg_pool_opts), .stride = {TG_AUTO, TG_AUTO}, .dilation = {1, 1}
+#define TG_POOL_DEFAULTS \
+    .size = sizeof(tg_pool_opts), .stride = {TG_AUTO, TG_AUTO, TG_AUTO}, .dilation = {1, 1, 1}, .divisor = TG_AUTO
 #define TG_POOL(...) (&(tg_pool_opts){TG_POOL_DEFAULTS, __VA_ARGS__})
 
-/* Take the maximum or the mean of each window that fits into x and its padding. A window has k elements, or h rows of w
- * elements. x [n, c, l] -> [n, c, windows], and x [n, c, h, w] -> [n, c, windows, windows]. In tg_max_pool the gradient
- * goes to the first of equal elements, and a window with a NaN gives NaN. */
+/* Take the maximum or the mean of each window that fits into x and its padding. A window has k elements, h rows of w
+ * elements, or d such planes. x [n, c, l] -> [n, c, windows], x [n, c, h, w] -> [n, c, windows, windows], and likewise
+ * in three dims. In tg_max_pool the gradient goes to the first of equal elements, and a window with a NaN gives NaN. */
 TG_API tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_max_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_max_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_avg_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
+/* tg_max_pool2d and tg_max_pool3d. *index (index may be NULL) receives the position of each maximum among the h * w or
+ * d * h * w elements of its channel, int64. */
+TG_API tg_tensor *tg_max_pool2d_with_indices(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts,
+                                             tg_tensor **index);
+TG_API tg_tensor *tg_max_pool3d_with_indices(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w,
+                                             const tg_pool_opts *opts, tg_tensor **index);
+/* The mean of each of size.dim[d] windows along dim 2 + d of x [n, c, ..]: [n, c, size..]. x has 1 to 3 dims after c.
+ * Window i along a dim with n elements and m windows has the elements floor(i * n / m) to ceil((i + 1) * n / m) - 1. */
+TG_API tg_tensor *tg_adaptive_avg_pool(tg_tape *t, tg_tensor *x, tg_shape size);
+/* The maximum of each of these windows, of which each dim must have one or more. index is that of
+ * tg_max_pool2d_with_indices. */
+TG_API tg_tensor *tg_adaptive_max_pool(tg_tape *t, tg_tensor *x, tg_shape size, tg_tensor **index);
+/* The elements of the h x w windows of x [n, c, ..], as in tg_conv2d, in columns: [n, c * h * w, windows]. */
+TG_API tg_tensor *tg_im2col(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_conv_opts *opts);
+/* The reverse, which adds: x [n, c * h * w, windows] -> [n, c, size..], where size has two dims. The result is the sum
+ * over all windows, of which each adds its column to its elements. Elements in the padding are left out. */
+TG_API tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, int64_t w, const tg_conv_opts *opts);
+
+typedef struct tg_upsample_opts {
+    size_t size;
+    /* Factors of the positions along dims 2, 3 and 4 of x, above 0. TG_AUTO means the ratio of the sizes. */
+    double scale0, scale1, scale2;
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT): the first and the last elements of the result have the positions of
+     * those of x, and the scales are not used. Otherwise elements lie in the middle of cells that fill one length. */
+    bool align_corners;
+} tg_upsample_opts;
+
+#define TG_UPSAMPLE_DEFAULTS .size = sizeof(tg_upsample_opts), .scale0 = TG_AUTO, .scale1 = TG_AUTO, .scale2 = TG_AUTO
+#define TG_UPSAMPLE(...) (&(tg_upsample_opts){TG_UPSAMPLE_DEFAULTS, __VA_ARGS__})
+
+/* Resize the 1 to 3 dims of x after c: x [n, c, ..] -> [n, c, size..]. Element i of tg_upsample_nearest is element
+ * floor(i / scale) of x along a dim. tg_upsample_linear interpolates between the two neighbors of the position. */
+TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
+TG_API tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
+
+typedef enum tg_grid_mode { TG_GRID_BILINEAR, TG_GRID_NEAREST } tg_grid_mode;
+/* What elements outside x are: 0, those at the border, or those of x mirrored at its border. */
+typedef enum tg_grid_padding { TG_GRID_ZEROS, TG_GRID_BORDER, TG_GRID_REFLECTION } tg_grid_padding;
+
+typedef struct tg_grid_opts {
+    size_t size;
+    tg_grid_mode mode;
+    tg_grid_padding padding;
+    /* -1 and 1 are the middles of the first and the last element of x, instead of the outer borders of these two. */
+    bool align_corners;
+} tg_grid_opts;
+
+#define TG_GRID_DEFAULTS .size = sizeof(tg_grid_opts)
+#define TG_GRID(...) (&(tg_grid_opts){TG_GRID_DEFAULTS, __VA_ARGS__})
+
+/* Reads images x [n, c, h, w] at the places of grid [n, i, j, 2]: [n, c, i, j]. A place is (x, y), where -1 to 1 is the
+ * width or the height of an image. Both get gradients, grid only with TG_GRID_BILINEAR. */
+TG_API tg_tensor *tg_grid_sampler_2d(tg_tape *t, tg_tensor *x, tg_tensor *grid, const tg_grid_opts *opts);
 
 /* ---- Losses ---- */
 

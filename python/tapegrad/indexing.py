@@ -1,51 +1,67 @@
-"""x[...]: integers, slices, None, an ellipsis, a mask, and one tensor or list of integers, with NumPy's meaning."""
+"""x[...] and x[...] = y: integers, slices, None, an ellipsis, masks, and tensors or lists of integers, with NumPy's meaning.
+
+An index is read from left to right. Integers, slices and None change one dim each, and leave the dims for masks and tensors, which
+are taken together at the end."""
 from . import ops
+
+_FLOATS = ('f32', 'f64', 'bf16', 'f16')
 
 
 def get(x, index):
-    parts = _complete(index if isinstance(index, tuple) else (index,), x.ndim)
-    dim = 0
-    for part in parts:
-        x, dim = _step(x, dim, part)
-    return x
+    """x[index]."""
+    x, dims, indices = _basic(x, _parts(x, index))
+    return ops.index(x, indices, dims=dims) if indices else x
+
+
+def put(x, index, value):
+    """A tensor like x, in which x[index] is replaced by value. Gradients flow to both."""
+    from .tensor import like
+    if value is not x and (value := like(value, x)) is NotImplemented:
+        raise TypeError('the value of an assignment must be a tensor, a number or an array')
+    return _replaced(x, _parts(x, index), 0, value.cast(x.dtype) if value.dtype != x.dtype else value)
+
+
+# ---- Parts of an index ----
+
+def _parts(x, index):
+    """The parts of an index, in which a mask is as many tensors of integers as it has dims, and the ellipsis whole slices."""
+    parts = []
+    for part in index if isinstance(index, tuple) else (index,):
+        parts.extend(_tensors(x, part) if _is_array(part) else (part,))
+    used = sum(part is not None and part is not Ellipsis for part in parts)
+    if used > x.ndim:
+        raise IndexError(f'the index has {used} parts, but the tensor has {x.ndim} dims')
+    at = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(at) > 1:
+        raise IndexError('an index has at most one ellipsis')
+    if at:
+        parts[at[0]:at[0] + 1] = [slice(None)] * (x.ndim - used)
+    return parts
+
+
+def _is_array(part):
+    """Whether a part is a mask or a tensor or list of integers. An integer in a tensor of 0 dims is an integer."""
+    if isinstance(part, list):
+        return True
+    return hasattr(part, 'dtype') and (bool(part.ndim) or _is_mask(part))
 
 
 def _is_mask(part):
-    return getattr(part, 'dtype', None) in ('bool',) or (isinstance(part, list) and bool(part) and isinstance(part[0], bool))
+    return str(part.dtype) == 'bool'
 
 
-def _uses(part):
-    """How many dims a part of an index takes."""
-    return 0 if part is None else getattr(part, 'ndim', 1) if _is_mask(part) else 1
-
-
-def _complete(parts, ndim):
-    """The parts with whole slices in place of the ellipsis."""
-    used = sum(_uses(part) for part in parts if part is not Ellipsis)
-    if used > ndim:
-        raise IndexError(f'the index has {used} parts, but the tensor has {ndim} dims')
-    if sum(part is Ellipsis for part in parts) > 1:
-        raise IndexError('an index has at most one ellipsis')
-    at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
-    if at is None:
-        return parts
-    return (*parts[:at], *[slice(None)] * (ndim - used), *parts[at + 1:])
-
-
-def _step(x, dim, part):
-    """Applies one part to the dim, and returns the result with the dim of the next part."""
-    from .tensor import Tensor, tensor, _context_of
-    if part is None:
-        return ops.unsqueeze(x, dim), dim + 1
-    if isinstance(part, slice):
-        return _slice(x, dim, part), dim + 1
-    if _is_mask(part):
-        mask = part if isinstance(part, Tensor) else tensor(part, context=_context_of(x))
-        return _masked(x, dim, mask), dim + 1
-    if isinstance(part, Tensor) and part.ndim or hasattr(part, '__array__') and getattr(part, 'ndim', 0) or isinstance(part, list):
-        index = part if isinstance(part, Tensor) else tensor(part, context=_context_of(x))
-        return _taken(x, dim, index)
-    return ops.select(x, dim, _checked(int(part.__index__()), x.shape[dim], dim)), dim
+def _tensors(x, part):
+    """The tensors of integers that a mask or an array stands for."""
+    from .tensor import Tensor, tensor_for
+    if not isinstance(part, Tensor):
+        part = tensor_for(x, part, 'i64' if isinstance(part, list) and not part else None)
+    if part.dtype in _FLOATS:
+        raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
+    if part.dtype != 'bool':
+        return [part.cast('i64')]
+    count = int(part.cast('i64').sum().item())
+    places = ops.nonzero(part, count=count)
+    return [places[:, i] for i in range(part.ndim)]
 
 
 def _checked(i, n, dim):
@@ -54,34 +70,67 @@ def _checked(i, n, dim):
     return i
 
 
-def _slice(x, dim, part):
+# ---- Reading ----
+
+def _basic(x, parts):
+    """Applies integers, slices and None. Returns the result, and the dims of it that tensors index, with these."""
+    from .tensor import Tensor
+    dim, dims, indices = 0, [], []
+    for part in parts:
+        if isinstance(part, Tensor) and part.ndim:
+            dims.append(dim)
+            indices.append(part)
+            dim += 1
+        elif part is None:
+            x, dim = ops.unsqueeze(x, dim), dim + 1
+        elif isinstance(part, slice):
+            x, dim = _sliced(x, dim, part), dim + 1
+        else:
+            x = ops.select(x, dim, _checked(part.__index__(), x.shape[dim], dim))
+    return x, dims, indices
+
+
+def _sliced(x, dim, part):
     start, stop, step = part.indices(x.shape[dim])
     if (start, stop, step) == (0, x.shape[dim], 1):
         return x
     if step > 0:
         return ops.slice(x, dim, start, max(start, stop), step)
+    first, after = _forward(start, stop, step)
+    return ops.flip(ops.slice(x, dim, first, after, -step), dims=[dim])
+
+
+def _forward(start, stop, step):
+    """Where the elements of a slice with a negative step begin and end in rising order."""
     n = max(0, (stop - start + step + 1) // step)
-    last = start + (n - 1) * step
-    forward = ops.slice(x, dim, last if n else 0, start + 1 if n else 0, -step)
-    return ops.flip(forward, dims=[dim])
+    return (start + (n - 1) * step, start + 1) if n else (0, 0)
 
 
-def _taken(x, dim, index):
-    """Replaces the dim by those of an index of integers, which may be negative."""
-    n = x.shape[dim]
-    index = ops.where(index < 0, index + n, index)
-    rows = ops.index_select(x, index.reshape([-1]) if index.ndim != 1 else index, dim=dim)
-    if index.ndim != 1:
-        rows = rows.reshape([*x.shape[:dim], *index.shape, *x.shape[dim + 1:]])
-    return rows, dim + index.ndim
+# ---- Writing ----
+
+def _replaced(x, parts, dim, value):
+    """x with the elements of the parts, which begin at a dim, replaced by value."""
+    from .tensor import Tensor
+    if any(isinstance(p, Tensor) and p.ndim for p in parts):
+        return _put(x, [slice(None)] * dim + parts, value)
+    if not parts:
+        return ops.expand(value, x.shape).contiguous() if value.shape != x.shape else value
+    part, rest = parts[0], parts[1:]
+    if part is None: # a dim of size 1, which the value has or broadcasts to
+        return _replaced(x, rest, dim, value if value.ndim <= dim else ops.squeeze(value, dim))
+    if not isinstance(part, slice):
+        i = _checked(part.__index__(), x.shape[dim], dim)
+        return ops.select_scatter(x, _replaced(ops.select(x, dim, i), rest, dim, value), dim=dim, index=i)
+    start, stop, step = part.indices(x.shape[dim])
+    new = _replaced(_sliced(x, dim, part), rest, dim + 1, value)
+    if step < 0:
+        (start, stop), step, new = _forward(start, stop, step), -step, ops.flip(new, dims=[dim])
+    return ops.slice_scatter(x, new, dim=dim, start=start, stop=max(start, stop), step=step)
 
 
-def _masked(x, dim, mask):
-    """Replaces the dims of a mask by one dim of the elements where it is true."""
-    if x.shape[dim:dim + mask.ndim] != mask.shape:
-        raise IndexError(f'the mask has the shape {mask.shape}, but the dims that it stands for have {x.shape[dim:dim + mask.ndim]}')
-    flat = x.reshape([*x.shape[:dim], mask.size, *x.shape[dim + mask.ndim:]])
-    chosen = [i for i, yes in enumerate(mask.reshape([-1]).tolist()) if yes]
-    from .tensor import tensor, _context_of
-    index = tensor(chosen or [0], 'i64', context=_context_of(x))
-    return ops.index_select(flat, index if chosen else ops.slice(index, 0, 0, 0), dim=dim)
+def _put(x, parts, value):
+    """Replaces elements that tensors index. Other parts are made tensors of positions, so that all are taken together."""
+    places = ops.arange(dtype='i64', stop=x.size).reshape(list(x.shape))
+    chosen = get(places, tuple(parts))
+    flat = ops.index_put(x.reshape([-1]), ops.expand(value, chosen.shape).reshape([-1]), [chosen.reshape([-1])], dims=[0])
+    return flat.reshape(list(x.shape))

@@ -9,7 +9,10 @@ from .tensor import Tensor, like, note_site, tensor, wrap
 from .values import dtype_value
 
 NULL = ffi.NULL
-_call, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_world_of, lib.tgpy_ctx
+_call, _call_few, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_call_few, lib.tgpy_world_of, lib.tgpy_ctx
+_NUMBERS = {bool: lib.TG_VALUE_BOOL, int: lib.TG_VALUE_INT, float: lib.TG_VALUE_DOUBLE}
+_new = object.__new__
+_EXACT = 2 ** 53  # integers up to here are exact as doubles
 
 
 class Op:  # an op of the library; its __doc__ is that of the op
@@ -40,8 +43,9 @@ class Op:  # an op of the library; its __doc__ is that of the op
         form = (len(args), *named)
         plan = self._plans.get(form) or self._plans.setdefault(form, _Plan(self, len(args), tuple(named)))
         everything = (*args, *named.values())
-        inputs = [everything[i] if i is not None else None for i in plan.inputs]
-        return plan.run(self._tensors(inputs), [everything[i] for i in plan.values])
+        inputs = self._tensors([everything[i] if i is not None else None for i in plan.inputs])
+        arguments = [everything[i] for i in plan.values]
+        return plan.run_few(inputs, arguments) if plan.few and inputs and inputs[0] is not None else plan.run(inputs, arguments)
 
     def _tensors(self, inputs):
         """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left out."""
@@ -72,6 +76,9 @@ class Op:  # an op of the library; its __doc__ is that of the op
                          default=P.empty if f.required else None) for n, f in self.arguments.items()]
         return inspect.Signature(sorted(parameters, key=lambda p: (p.kind, p.default is None)))
 
+    def __reduce__(self):
+        return _named, (self.__name__,)
+
     def __repr__(self):
         return f'<op {self.__name__}: {text(self._op.formula)}>'
 
@@ -79,7 +86,7 @@ class Op:  # an op of the library; its __doc__ is that of the op
 class _Plan:
     """How calls of one form, a number of positions and a tuple of names, become a call in C."""
 
-    __slots__ = ('op', 'inputs', 'values', 'fields', 'binding')
+    __slots__ = ('op', 'inputs', 'values', 'fields', 'binding', 'few')
 
     def __init__(self, op, n, named):
         """Inputs and values are places in the positions followed by the named ones."""
@@ -96,6 +103,25 @@ class _Plan:
         self.values = list(at.values())
         self.binding = _bound(op, list(at))
         self.fields = [op.arguments[name].kind for name in at]
+        self.few = len(op.inputs) <= 3 and True not in op._lists and len(at) <= 2 and op._n_out == 1 and not op._many
+
+    def run_few(self, inputs, arguments):
+        """run, by a call that needs no arrays, if the arguments are numbers."""
+        kinds, numbers = [0, 0], [0, 0]
+        for i, argument in enumerate(arguments):
+            kinds[i], numbers[i] = _NUMBERS.get(type(argument)), argument
+            if kinds[i] is None or not -_EXACT < argument < _EXACT:
+                return self.run(inputs, arguments)
+        boxes = [NULL, NULL, NULL]
+        for i, x in enumerate(inputs):
+            if x is not None:
+                boxes[i] = x._box
+        box = _call_few(self.binding, len(inputs), *boxes, kinds[0], numbers[0], kinds[1], numbers[1])
+        if box == NULL:
+            fail(_world_of(boxes[0]))
+        y = _new(Tensor)
+        y._box = box
+        return y
 
     def run(self, inputs, arguments):
         world = next((_world_of(x._box) for x in inputs if x is not None), None) or context()._world
@@ -148,6 +174,11 @@ def _set(value, argument, kind, keep):
         value.kind, value.integer = lib.TG_VALUE_INT, argument.__index__()
     else:
         value.kind, value.number = lib.TG_VALUE_DOUBLE, float(argument)
+
+
+def _named(name):
+    from . import ops
+    return getattr(ops, name)
 
 
 def _documentation(op):

@@ -1,7 +1,8 @@
 """Tensors."""
+import os
 import sys
 
-from . import dlpack, indexing, values
+from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
 from .errors import check, fail, text
@@ -275,16 +276,25 @@ class Tensor:
         return other if other is NotImplemented else _product(other, self)
 
     def __getitem__(self, index):
+        note_site(1)
         return indexing.get(self, index)
+
+    def __setitem__(self, index, value):
+        """Replaces elements. This object then stands for a new tensor, through which gradients flow; views that were taken of
+        the old one keep their values."""
+        note_site(1)
+        new = indexing.put(self, index, value)
+        self._box, new._box = new._box, self._box
 
     __hash__ = object.__hash__
 
     def __getattr__(self, name):
         """Every op whose first input is a tensor is a method: x.softmax(dim=-1)."""
-        from . import ops
         if name.startswith('__'):
             raise AttributeError(name)
-        return getattr(ops, name).__get__(self)
+        op = getattr(ops, name)
+        setattr(Tensor, name, op)  # the next time it is found at once
+        return op.__get__(self)
 
 
 def _operator(name, with_number=None):
@@ -294,7 +304,8 @@ def _operator(name, with_number=None):
 
     def method(self, other):
         frame = _frame(1)
-        _site(_file(frame.f_code), frame.f_lineno)
+        if (file := _file(frame.f_code)) is not None:
+            _site(file, frame.f_lineno)
         if type(other) is Tensor:
             box = _binary(op, self._box, other._box)
         elif number_op is not None and isinstance(other, (int, float)) and self.dtype in values.FLOATS:
@@ -315,18 +326,24 @@ def _operator(name, with_number=None):
 _files = {}
 
 
+_package = os.path.dirname(__file__) + os.sep
+
+
 def _file(code):
-    """The file of a code object as text of C, which lives as long as the process."""
+    """The file of a code object as text of C, which lives as long as the process; None for the package's own code, whose
+    callers have noted the program's line."""
+    name = code.co_filename
     try:
-        return _files[code.co_filename]
+        return _files[name]
     except KeyError:
-        return _files.setdefault(code.co_filename, ffi.new('char[]', code.co_filename.encode()))
+        return _files.setdefault(name, None if name.startswith(_package) else ffi.new('char[]', name.encode()))
 
 
 def note_site(depth):
-    """Notes the line of the caller's caller.. as the place that messages name."""
+    """Notes the line `depth` callers above the caller as the place that messages name."""
     frame = _frame(depth + 1)
-    _site(_file(frame.f_code), frame.f_lineno)
+    if (file := _file(frame.f_code)) is not None:
+        _site(file, frame.f_lineno)
 
 
 def _in_place(name):
@@ -441,6 +458,11 @@ def _from_numbers(ctx, shape, numbers, dtype):
         x = lib.tg_zeros(ctx._ctx, values.dtype_value(name), values.shape_value(shape))
         lib.tg_write_f64(x, ffi.new('double[]', [float(n) for n in numbers]), len(numbers))
     return made(ctx, x)
+
+
+def tensor_for(x, data, dtype=None):
+    """tensor(), of the context of x."""
+    return tensor(data, dtype, context=_context_of(x))
 
 
 def like(other, x):

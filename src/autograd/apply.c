@@ -37,13 +37,20 @@ static tg_status refuse_input(tg_call *c, int i) {
                    "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute", what);
 }
 
-/* Checks that inputs are alive, belong to this context and tape, and are present; sets c->needs. */
+/* Checks that input i is alive, belongs to this context and tape, and is present. */
+static inline tg_status check_input(tg_call *c, int i) {
+    const tg_tensor *x = c->input[i];
+    if (!x && tg_bit(c->op->optional, i)) return TG_OK;
+    bool known = x && tg_living(x) && x->ctx == c->ctx;
+    return TG_UNLIKELY(!known || (x->tape && x->tape != c->tape)) ? refuse_input(c, i) : TG_OK;
+}
+
+/* Checks all inputs, also that their bytes can be read if forward reads them; sets c->needs. */
 static tg_status check_inputs(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         tg_tensor *x = c->input[i];
-        if (!x && tg_bit(c->op->optional, i)) continue;
-        bool known = x && tg_living(x) && x->ctx == c->ctx;
-        if (TG_UNLIKELY(!known || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
+        TG_TRY(check_input(c, i));
+        if (!x) continue;
         if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views need no bytes, so they do not wait */
         if (x->flags & TG_F_REQUIRES_GRAD) c->needs |= 1u << (i < 31 ? i : 31);
     }
@@ -302,14 +309,31 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
     return TG_OK;
 }
 
-/* Runs an op that only records others. */
+/* Checks the inputs of an op that only records others, which reads their shapes before it does so. */
+static tg_status check_composed(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        TG_TRY(check_input(c, i));
+        if (c->input[i]) TG_TRY(tg_storage_need(c->input[i]->storage, c->input[i]));
+    }
+    return TG_OK;
+}
+
+/* Runs an op that only records others. If it fails, nothing that it has recorded is left. */
 static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, const void *params,
-                                                   tg_tensor *const *in, tg_tensor **out, const void *site) {
+                                                   tg_tensor *const *in, int n_in, tg_tensor **out, const void *site) {
+    tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .n_in = n_in, .input = in};
+    TG_TRY(check_composed(&c));
     if (op->params_size && !params)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: params are NULL, expected %s", op->name,
                        tg_count((int64_t)op->params_size, "byte").text);
+    const uint64_t serial = t->ctx->serial, drawn = t->ctx->keys.counter;
+    const tg_rng rng = t->ctx->rng;
+    const tg_node *last = t->last;
     tg_status s = op->compose(t, params, in, out, site);
     if (s == TG_OK) return s;
+    t->ctx->rng = rng;
+    t->ctx->keys.counter = drawn;
+    tg_tape_undo(t, serial, last);
     tg_fail(t->ctx, s, "compose failed with %s", tg_status_name(s)); /* if none of its ops has failed */
     return tg_fail_note(t->ctx, ", recorded by %s", op->name);
 }
@@ -325,7 +349,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
     tg_status s = check_apply(t, op, in, n_in, out, n_out);
     bool kept = false;
     if (TG_UNLIKELY(s == TG_OK && !op->infer)) {
-        s = compose(t, op, params, in, out, site);
+        s = compose(t, op, params, in, n_in, out, site);
     } else if (TG_LIKELY(s == TG_OK)) {
         beat(t->ctx);
         tg_tape_settle(t);

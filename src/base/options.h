@@ -17,6 +17,9 @@ TG_OPTIONS_LIST(TG_X)
 #define TG_ENUM_LIST(X)  \
     X(tg_loss_reduction) \
     X(tg_smoothing)      \
+    X(tg_grid_mode)      \
+    X(tg_grid_padding)   \
+    X(tg_bag_mode)       \
     X(tg_init_kind)      \
     X(tg_init_fan)       \
     X(tg_decay)          \

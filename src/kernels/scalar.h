@@ -42,6 +42,13 @@
     X(logical_not, 1, (T)(a == 0))                                       \
     X(logical_and, 2, (T)((a != 0) & (b != 0)))                          \
     X(logical_or, 2, (T)((a != 0) | (b != 0)))                           \
+    X(logical_xor, 2, (T)((a != 0) != (b != 0)))                         \
+    X(bitwise_and, 2, (T)((int64_t)a & (int64_t)b))                      \
+    X(bitwise_or, 2, (T)((int64_t)a | (int64_t)b))                       \
+    X(bitwise_xor, 2, (T)((int64_t)a ^ (int64_t)b))                      \
+    X(bitwise_not, 1, (T)~(int64_t)a)                                    \
+    X(wrap_index, 1, tg_wrap_index_of(a, p))             /* size p */    \
+    X(join_index, 2, tg_join_index_of(a, b, p))          /* size p */    \
     X(where, 3, a != 0 ? b : c)                                          \
     X(where_da, 2, a != 0 ? b : (T)0)                    /* c, g */      \
     X(where_db, 2, a != 0 ? (T)0 : b)                    /* c, g */      \
@@ -79,6 +86,12 @@
     X(acos_d, 2, -a / tg_unit_leg(b))                             /* g, x */      \
     X(atan, 1, TG_M(atan)(a))                                                     \
     X(atan_d, 2, a / ((T)1 + b * b))                              /* g, x */      \
+    X(asinh, 1, TG_M(asinh)(a))                                                   \
+    X(asinh_d, 2, a / TG_M(sqrt)(b * b + (T)1))                   /* g, x */      \
+    X(acosh, 1, TG_M(acosh)(a))                                                   \
+    X(acosh_d, 2, a / TG_M(sqrt)((b - (T)1) * (b + (T)1)))        /* g, x */      \
+    X(atanh, 1, TG_M(atanh)(a))                                                   \
+    X(atanh_d, 2, a / (((T)1 - b) * ((T)1 + b)))                  /* g, x */      \
     X(sinh, 1, TG_M(sinh)(a))                                                     \
     X(sinh_d, 2, a * TG_M(cosh)(b))                               /* g, x */      \
     X(cosh, 1, TG_M(cosh)(a))                                                     \
@@ -87,21 +100,45 @@
     X(log1p_d, 2, a / ((T)1 + b))                                 /* g, x */      \
     X(expm1, 1, TG_M(expm1)(a))                                                   \
     X(expm1_d, 2, a * TG_M(exp)(b))                               /* g, x */      \
+    X(log2, 1, TG_M(log2)(a))                                                     \
+    X(log2_d, 2, a / (b * (T)0.69314718055994531))                /* g, x */      \
+    X(log10, 1, TG_M(log10)(a))                                                   \
+    X(log10_d, 2, a / (b * (T)2.3025850929940457))                /* g, x */      \
+    X(exp2, 1, TG_M(exp2)(a))                                                     \
+    X(exp2_d, 2, a * b * (T)0.69314718055994531)                  /* g, y */      \
     X(floor, 1, TG_M(floor)(a))                                                   \
     X(ceil, 1, TG_M(ceil)(a))                                                     \
     X(round, 1, TG_M(rint)(a))                                    /* to even */   \
+    X(trunc, 1, TG_M(trunc)(a))                                                   \
+    X(isnan, 1, (T)(a != a))                                                      \
+    X(isinf, 1, (T)((a == a) & (a - a != 0)))                                     \
+    X(isfinite, 1, (T)(a - a == 0))                                               \
     X(tanh, 1, TG_M(tanh)(a))                                                     \
     X(tanh_d, 2, a * ((T)1 - b * b))                              /* g, y */      \
     X(sigmoid, 1, TG_M(sigmoid)(a))                                               \
     X(sigmoid_d, 2, a * b * ((T)1 - b))                           /* g, y */      \
     X(erf, 1, TG_M(erf)(a))                                                       \
     X(erf_d, 2, a * (T)1.1283791670955126 * TG_M(exp)(-b * b))    /* g, x */      \
+    X(erfc, 1, TG_M(erfc)(a))                                                     \
+    X(erfc_d, 2, a * (T)-1.1283791670955126 * TG_M(exp)(-b * b))  /* g, x */      \
     X(silu, 1, a * TG_M(sigmoid)(a))                                              \
     X(silu_d, 2, a * tg_silu_slope(b))                            /* g, x */      \
     X(gelu_tanh, 1, tg_gelu_tanh_of(a))                                           \
     X(gelu_tanh_d, 2, a * tg_gelu_tanh_slope(b))                  /* g, x */      \
     X(gelu, 1, tg_gelu_of(a))                                                     \
     X(gelu_d, 2, a * tg_gelu_d(b))                            /* g, x */          \
+    X(hardtanh, 1, tg_clamp_of(a, p, q))                          /* to [p, q] */ \
+    X(hardtanh_d, 2, ((b > p) & (b < q)) ? a : (T)0)              /* g, x */      \
+    X(hardsigmoid, 1, tg_clamp_of(a + (T)3, (T)0, (T)6) / (T)6)                   \
+    X(hardsigmoid_d, 2, ((b > -3) & (b < 3)) ? a / (T)6 : (T)0)   /* g, x */      \
+    X(hardswish, 1, a * tg_clamp_of(a + (T)3, (T)0, (T)6) / (T)6)                 \
+    X(hardswish_d, 2, a * tg_hardswish_slope(b))                  /* g, x */      \
+    X(mish, 1, a * TG_M(tanh)(tg_softplus_of(a, (T)1, (T)INFINITY)))              \
+    X(mish_d, 2, a * tg_mish_slope(b))                            /* g, x */      \
+    X(log_sigmoid, 1, -tg_softplus_of(-a, (T)1, (T)INFINITY))                     \
+    X(log_sigmoid_d, 2, a * TG_M(sigmoid)(-b))                    /* g, x */      \
+    X(softsign, 1, a / ((T)1 + TG_M(abs)(a)))                                     \
+    X(softsign_d, 2, a * tg_softsign_slope(b))                    /* g, x */      \
     X(leaky_relu, 1, a > 0 ? a : a * p)                                           \
     X(leaky_relu_d, 2, b > 0 ? a : a * p)                         /* g, x */      \
     X(elu, 1, a > 0 ? a : p * TG_M(expm1)(a))                                     \
@@ -120,6 +157,10 @@
     X(atan2_db, 3, a * tg_atan2_db_of(b, c))                      /* g, a, b */   \
     X(fmod, 2, TG_M(fmod)(a, b))                                                  \
     X(fmod_db, 3, -a * TG_M(rint)((b - TG_M(fmod)(b, c)) / c))    /* g, a, b */   \
+    X(remainder, 2, tg_remainder_of(a, b))                                        \
+    X(remainder_db, 3, -a * tg_floor_divide_of(b, c))             /* g, a, b */   \
+    X(floor_divide, 2, tg_floor_divide_of(a, b))                                  \
+    X(trunc_divide, 2, TG_M(trunc)(a / b))                                        \
     X(lerp, 3, tg_lerp_of(a, b, c))                                               \
     X(lerp_number, 2, tg_lerp_of(a, b, p))                                        \
     X(one_minus_mul, 2, a * ((T)1 - b))                                           \
@@ -178,6 +219,13 @@ TG_M_FLOATS(tan, TG_M_X, tanf(x), tan(x))
 TG_M_FLOATS(asin, TG_M_X, asinf(x), asin(x))
 TG_M_FLOATS(acos, TG_M_X, acosf(x), acos(x))
 TG_M_FLOATS(atan, TG_M_X, atanf(x), atan(x))
+TG_M_FLOATS(asinh, TG_M_X, asinhf(x), asinh(x))
+TG_M_FLOATS(acosh, TG_M_X, acoshf(x), acosh(x))
+TG_M_FLOATS(atanh, TG_M_X, atanhf(x), atanh(x))
+TG_M_FLOATS(log2, TG_M_X, log2f(x), log2(x))
+TG_M_FLOATS(log10, TG_M_X, log10f(x), log10(x))
+TG_M_FLOATS(exp2, TG_M_X, exp2f(x), exp2(x))
+TG_M_FLOATS(trunc, TG_M_X, truncf(x), trunc(x))
 TG_M_FLOATS(sinh, TG_M_X, sinhf(x), sinh(x))
 TG_M_FLOATS(cosh, TG_M_X, coshf(x), cosh(x))
 TG_M_FLOATS(log1p, TG_M_X, log1pf(x), log1p(x))
@@ -187,6 +235,7 @@ TG_M_FLOATS(ceil, TG_M_X, ceilf(x), ceil(x))
 TG_M_FLOATS(rint, TG_M_X, rintf(x), rint(x))
 TG_M_FLOATS(tanh, TG_M_X, tanhf(x), tanh(x))
 TG_M_FLOATS(erf, TG_M_X, erff(x), erf(x))
+TG_M_FLOATS(erfc, TG_M_X, erfcf(x), erfc(x))
 TG_M_FLOATS(normal_cdf, TG_M_X, 0.5f * (1.0f + erff(x * 0.70710678f)), 0.5 * (1.0 + erf(x * 0.70710678118654752)))
 TG_M_FLOATS(sigmoid, TG_M_X, 1.0f / (1.0f + expf(-x)), 1.0 / (1.0 + exp(-x)))
 TG_M_FLOATS(pow, TG_M_XY, powf(x, y), pow(x, y))
@@ -214,6 +263,20 @@ TG_SCALAR tg_min_of(T a, T b) {
 /* Returns -1, 0 or 1; 0 for NaN. */
 TG_SCALAR tg_sign_of(T x) {
     return (T)((x > 0) - (x < 0));
+}
+
+/* Returns an index into n elements that counts from the front, for one that may be negative and then counts from the
+ * end; -1 if it is out of range. */
+TG_SCALAR tg_wrap_index_of(T i, T n) {
+    T at = i < 0 ? i + n : i;
+    return ((at >= 0) & (at < n)) ? at : (T)-1;
+}
+
+/* Returns the position in row-major order of the element at [row, i] in rows of n elements; -1 if row or i is out of
+ * range. */
+TG_SCALAR tg_join_index_of(T row, T i, T n) {
+    T at = tg_wrap_index_of(i, n);
+    return ((row >= 0) & (at >= 0)) ? row * n + at : (T)-1;
 }
 
 #ifndef TG_SCALAR_INT
@@ -264,6 +327,36 @@ TG_SCALAR tg_softplus_of(T x, T beta, T threshold) {
     T z = x * beta;
     T y = (z > 0 ? z : (T)0) + TG_M(log1p)(TG_M(exp)(z > 0 ? -z : z));
     return z > threshold ? x : y / beta;
+}
+
+/* Returns the derivative of hardswish: 0 up to -3, 1 from 3 on, and x / 3 + 1/2 between. */
+TG_SCALAR tg_hardswish_slope(T x) {
+    return x <= -3 ? (T)0 : x < 3 ? x / (T)3 + (T)0.5 : x >= 3 ? (T)1 : x;
+}
+
+/* Returns the derivative of x tanh(s) with s = ln(1 + e^x): tanh(s) + x (1 - tanh(s)^2) sigmoid(x). */
+TG_SCALAR tg_mish_slope(T x) {
+    T y = TG_M(tanh)(tg_softplus_of(x, (T)1, (T)INFINITY));
+    return y + x * ((T)1 - y * y) * TG_M(sigmoid)(x);
+}
+
+/* Returns the derivative of x / (1 + |x|). */
+TG_SCALAR tg_softsign_slope(T x) {
+    T r = (T)1 / ((T)1 + TG_M(abs)(x));
+    return r * r;
+}
+
+/* Returns the remainder of a / b that is 0 or has the sign of b. */
+TG_SCALAR tg_remainder_of(T a, T b) {
+    T r = TG_M(fmod)(a, b);
+    return ((r != 0) & ((r < 0) != (b < 0))) ? r + b : r;
+}
+
+/* Returns the greatest integer that is at most a / b. It is computed from the remainder, which is exact, because the
+ * floor of the rounded a / b is wrong where that rounds up to an integer. A result of 0 has the sign of a / b. */
+TG_SCALAR tg_floor_divide_of(T a, T b) {
+    T r = TG_M(fmod)(a, b), q = TG_M(rint)((a - r) / b) - (T)((r != 0) & ((r < 0) != (b < 0)));
+    return b == 0 ? a / b : q == 0 ? a / b * (T)0 : q;
 }
 
 /* These two return b / (a^2 + b^2) and -a / (a^2 + b^2), the derivatives of atan2(a, b). They divide the argument of

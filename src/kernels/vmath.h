@@ -254,6 +254,27 @@ static inline float tg_sinh_f32(float x) {
 static inline float tg_cosh_f32(float x) {
     return coshf(x);
 }
+static inline float tg_asinh_f32(float x) {
+    return asinhf(x);
+}
+static inline float tg_acosh_f32(float x) {
+    return acoshf(x);
+}
+static inline float tg_atanh_f32(float x) {
+    return atanhf(x);
+}
+static inline float tg_log2_f32(float x) {
+    return log2f(x);
+}
+static inline float tg_log10_f32(float x) {
+    return log10f(x);
+}
+static inline float tg_exp2_f32(float x) {
+    return exp2f(x);
+}
+static inline float tg_erfc_f32(float x) {
+    return erfcf(x);
+}
 static inline float tg_atan2_f32(float x, float y) {
     return atan2f(x, y);
 }
@@ -267,6 +288,9 @@ static inline float tg_floor_f32(float x) {
 }
 static inline float tg_ceil_f32(float x) {
     return ceilf(x);
+}
+static inline float tg_trunc_f32(float x) {
+    return truncf(x);
 }
 static inline float tg_rint_f32(float x) {
     return rintf(x);
@@ -325,6 +349,30 @@ static inline double tg_log1p_f64(double x) {
 }
 static inline double tg_expm1_f64(double x) {
     return expm1(x);
+}
+static inline double tg_asinh_f64(double x) {
+    return asinh(x);
+}
+static inline double tg_acosh_f64(double x) {
+    return acosh(x);
+}
+static inline double tg_atanh_f64(double x) {
+    return atanh(x);
+}
+static inline double tg_log2_f64(double x) {
+    return log2(x);
+}
+static inline double tg_log10_f64(double x) {
+    return log10(x);
+}
+static inline double tg_exp2_f64(double x) {
+    return exp2(x);
+}
+static inline double tg_trunc_f64(double x) {
+    return trunc(x);
+}
+static inline double tg_erfc_f64(double x) {
+    return erfc(x);
 }
 static inline double tg_floor_f64(double x) {
     return floor(x);

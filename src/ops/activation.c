@@ -1,4 +1,5 @@
-/* Activations that take a number in addition to the tensor: leaky_relu, elu and softplus. Their backward reads the
+/* Activations that take a number in addition to the tensor: leaky_relu, elu, softplus and hardtanh; and those that are
+ * made of lines: hardsigmoid and hardswish. Their backward reads the
  * input x, not the result, so that the number may have any sign. */
 
 #include <math.h>
@@ -125,3 +126,74 @@ ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", so
 tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold) {
     return TG_RECORD(t, tg_op_softplus, (&(activation_params){beta, threshold}), x);
 }
+
+/* ---- hardtanh, hardsigmoid, hardswish ---- */
+
+static tg_tensor *between(tg_tape *t, tg_tensor *x, double lo, double hi) {
+    return tg_logical_and(t, tg_above(t, x, lo), tg_below(t, x, hi));
+}
+
+/* Returns g where lo < x < hi, and 0 elsewhere. */
+static tg_tensor *inside(tg_tape *t, tg_tensor *g, tg_tensor *x, double lo, double hi) {
+    return tg_where(t, between(t, x, lo, hi), g, tg_number_like(t, g, 0));
+}
+
+static tg_status hardtanh_infer(tg_call *c) {
+    const activation_params *a = c->params;
+    if (!(a->p <= a->q)) return tg_call_fail(c, TG_ERR_ARGUMENT, "lo is %g and hi is %g; lo must be at most hi", a->p,
+                                             a->q);
+    return tg_infer_float(c);
+}
+
+static tg_tensor *hardtanh_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+    return inside(t, g, x, a->p, a->q);
+}
+
+static const tg_sample hardtanh_samples[] = {
+    RANGES((&(const activation_params){-1, 2}), -0.9, 1.9, 2.1, 4),
+    {.note = "below", .params = &(const activation_params){0, 6}, .n_in = 1, .input = {TG_S_IN(-3, -0.3, 3, 5)}},
+    {.note = "bounds swapped", .params = &(const activation_params){1, -1}, .n_in = 1, .input = {TG_S(3)},
+     .refused = TG_ERR_ARGUMENT},
+};
+
+static const tg_field hardtanh_fields[] = {
+    TG_ARG_AS(activation_params, p, "lo", DOUBLE, "Lower bound."),
+    TG_ARG_AS(activation_params, q, "hi", DOUBLE, "Upper bound."),
+};
+static const activation_params hardtanh_preset = {-1, 1};
+ACTIVATION(hardtanh, "min(max(x, lo), hi)", hardtanh_infer, hardtanh_gradient, hardtanh_samples)
+
+/* Returns x limited to [lo, hi]. The gradient at the bounds is 0, unlike that of tg_clamp. */
+tg_tensor *tg_hardtanh(tg_tape *t, tg_tensor *x, double lo, double hi) {
+    return TG_RECORD(t, tg_op_hardtanh, (&(activation_params){lo, hi}), x);
+}
+
+static const tg_sample hard_samples[] = {
+    RANGES(NULL, -2.9, 2.9, 3.1, 9),
+    {.note = "below", .n_in = 1, .input = {TG_S_IN(-9, -3.1, 3, 5)}},
+};
+
+#define HARD(name_, text, recorded)                                                                              \
+    static tg_status name_##_forward(tg_call *c) {                                                               \
+        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->input[0]), 1, 0, 0, false);                       \
+    }                                                                                                            \
+    static tg_status name_##_backward(tg_call *c) {                                                              \
+        return tg_op_map_grad(c, 0, TG_FN_##name_##_d, TG_T2(c->gout[0], c->input[0]), 2, 0, 0);                 \
+    }                                                                                                            \
+    TG_VJP(name_##_vjp, recorded)                                                                                \
+    const tg_op tg_op_##name_ = {                                                                                \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,            \
+        .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = tg_infer_float,                 \
+        .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_pointwise,   \
+        TG_SAMPLES(hard_samples)};                                                                               \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
+
+/* The slope of hardswish: x / 3 + 1/2 where -3 < x < 3, else 0 or 1. */
+static tg_tensor *hardswish_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *line = tg_add_scalar(t, tg_scale(t, x, 1.0 / 3), 0.5);
+    return tg_where(t, between(t, x, -3, 3), line, tg_cast(t, tg_above(t, x, 0), (tg_dtype)x->dtype));
+}
+
+/* The gradients at -3 and 3 are those of the line outside. */
+HARD(hardsigmoid, "min(max(x + 3, 0), 6) / 6", tg_scale(t, inside(t, g, x, -3, 3), 1.0 / 6))
+HARD(hardswish, "x min(max(x + 3, 0), 6) / 6", tg_mul(t, g, hardswish_slope(t, x)))

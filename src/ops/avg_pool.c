@@ -8,6 +8,7 @@ typedef struct avg_pool_params {
     tg_windows w;
     bool exclude;  /* padding is not counted in the mean */
     bool back;     /* true: the op spreads windows over x; false: it pools x */
+    int64_t divisor; /* of the windows' sums; TG_AUTO: the number of elements of each window */
     int64_t input[2]; /* sizes h and w of x */
 } avg_pool_params;
 
@@ -20,6 +21,7 @@ static tg_status avg_pool_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     if (p->w.apart[0] != 1 || p->w.apart[1] != 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it 1");
+    if (p->divisor == 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "divisor is 0; it must be another number, or TG_AUTO");
     if (!p->back) TG_TRY(tg_windows_infer_pool(c, &p->w, p->input, out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
@@ -34,20 +36,30 @@ static void window_counts(const avg_pool_params *p, const tg_tensor *y, int64_t 
     out[1] = y->shape[y->ndim - 1];
 }
 
-/* Sets *n to the divisor of the windows' sums: a scalar, or with `exclude` one number for each window. */
+/* Fills n with the numbers of elements of the windows along dim d: those in x, or those in x and its padding. */
+static tg_status count_along(tg_call *c, int d, const tg_tensor *n) {
+    const avg_pool_params *p = params(c);
+    tg_windows padded = p->w;
+    padded.pad[d] = 0;
+    return p->exclude ? tg_windows_count(c, &p->w, d, p->input[d], n)
+                      : tg_windows_count(c, &padded, d, p->input[d] + 2 * p->w.pad[d], n);
+}
+
+/* Sets *n to the divisor of the windows' sums: a scalar, or one number for each window if their sizes differ. */
 static tg_status divisors(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tensor **n) {
     const avg_pool_params *p = params(c);
+    bool differ = p->divisor == TG_AUTO && (p->exclude || p->w.ceil);
+    double one = p->divisor == TG_AUTO ? (double)p->w.size[0] * (double)p->w.size[1] : (double)p->divisor;
     int64_t out[2];
     window_counts(p, y, out);
-    *n = tg_call_temp(c, dtype, p->exclude ? p->w.dims : 0, out + 2 - p->w.dims);
+    *n = tg_call_temp(c, dtype, differ ? p->w.dims : 0, out + 2 - p->w.dims);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    if (!p->exclude)
-        return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(*n), (double)p->w.size[0] * (double)p->w.size[1]);
+    if (!differ) return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(*n), one);
     tg_tensor *along[2];
     for (int d = 0; d < 2; d++) {
         along[d] = tg_call_temp(c, dtype, 1, &out[d]);
         if (!tg_ok(c->ctx)) return c->ctx->run.status;
-        TG_TRY(tg_windows_count(c, &p->w, d, p->input[d], along[d]));
+        TG_TRY(count_along(c, d, along[d]));
     }
     tg_tensor *rows = tg_call_view_of(c, along[0], 0, p->w.dims, (const int64_t[]){out[0], 1}, (const int64_t[]){1, 0});
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -126,11 +138,19 @@ static int64_t avg_pool_flops(const tg_node *n) {
 }
 
 #define POOL_(dims_, h_, w_, exclude_, ...) \
-    &(const avg_pool_params){.w = TG_WINDOWS(dims_, .size = {h_, w_}, __VA_ARGS__), .exclude = exclude_}
+    &(const avg_pool_params) { \
+        .w = TG_WINDOWS(dims_, .size = {h_, w_}, __VA_ARGS__), .exclude = exclude_, .divisor = TG_AUTO \
+    }
 #define POOL1(k_, step_, pad_, exclude_) \
     POOL_(1, 1, k_, exclude_, .step = {1, step_}, .pad = {0, pad_}, .apart = {1, 1})
 #define POOL2(h_, w_, exclude_, sh_, sw_, ph_, pw_) \
     POOL_(2, h_, w_, exclude_, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {1, 1})
+/* Windows of 2 x 3 elements whose strides are their sizes. */
+#define POOL_MORE(exclude_, divisor_)                                                                            \
+    &(const avg_pool_params) {                                                                                   \
+        .w = TG_WINDOWS(2, .size = {2, 3}, .step = {2, 3}, .pad = {0, 1}, .apart = {1, 1}, .ceil = true),        \
+        .exclude = exclude_, .divisor = divisor_                                                                 \
+    }
 
 static const tg_sample avg_pool1d_samples[] = {
     {.note = "side by side", .params = POOL1(2, 2, 0, false), .n_in = 1, .input = {TG_S(2, 3, 6)}},
@@ -160,6 +180,14 @@ static const tg_sample avg_pool2d_samples[] = {
      .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4)}},
     {.note = "strided", .params = POOL2(2, 2, true, 1, 1, 1, 0), .n_in = 1,
      .input = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
+    {.note = "beyond the end", .params = POOL_MORE(false, TG_AUTO), .n_in = 1, .input = {TG_S(2, 2, 3, 6)}},
+    {.note = "beyond the end, padding left out", .params = POOL_MORE(true, TG_AUTO), .n_in = 1,
+     .input = {TG_S(1, 2, 5, 3)}},
+    {.note = "beyond the end of one element", .params = POOL_MORE(false, TG_AUTO), .n_in = 1,
+     .input = {TG_S(1, 2, 1, 1)}},
+    {.note = "another divisor", .params = POOL_MORE(false, -3), .n_in = 1, .input = {TG_S(1, 2, 4, 5)}},
+    {.note = "divided by 0", .params = POOL_MORE(false, 0), .n_in = 1, .input = {TG_S(1, 2, 4, 5)},
+     .refused = TG_ERR_ARGUMENT},
     {.note = "one window", .params = POOL2(3, 4, false, 3, 4, 0, 0), .n_in = 1, .input = {TG_S(2, 2, 3, 4)}},
     {.note = "no channels", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1, .input = {TG_S(2, 0, 4, 4)}},
     {.note = "rows that are padding but for x",
@@ -182,6 +210,8 @@ static const tg_field avg_pool1d_fields[] = {
     TG_ARG_AS(avg_pool_params, w.pad[1], "padding", INT64, "Number of elements that are added at each end."),
     TG_ARG_AS(avg_pool_params, exclude, "exclude_padding", BOOL,
               "Divides by the number of elements of x in the window."),
+    TG_ARG_AS(avg_pool_params, w.ceil, "ceil_mode", BOOL, "Keeps a window that reaches beyond the padding after x."),
+    TG_ARG(avg_pool_params, divisor, INT64, "Divides by this number; -1 means the number of elements of the window."),
 };
 static const tg_field avg_pool2d_fields[] = {
     TG_ARG_AS(avg_pool_params, w.size[0], "h", INT64, "Number of rows of a window.", .required = true),
@@ -191,11 +221,13 @@ static const tg_field avg_pool2d_fields[] = {
     TG_ARG_ARRAY(avg_pool_params, w.pad, "padding", INT64, 2, "Numbers of elements that are added at each end."),
     TG_ARG_AS(avg_pool_params, exclude, "exclude_padding", BOOL,
               "Divides by the number of elements of x in the window."),
+    TG_ARG_AS(avg_pool_params, w.ceil, "ceil_mode", BOOL, "Keeps a window that reaches beyond the padding after x."),
+    TG_ARG(avg_pool_params, divisor, INT64, "Divides by this number; -1 means the number of elements of the window."),
 };
 static const avg_pool_params avg_pool1d_preset = {
-    .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1})};
+    .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1}), .divisor = TG_AUTO};
 static const avg_pool_params avg_pool2d_preset = {
-    .w = TG_WINDOWS(2, .size = {1, 1}, .step = {TG_AUTO, TG_AUTO}, .apart = {1, 1})};
+    .w = TG_WINDOWS(2, .size = {1, 1}, .step = {TG_AUTO, TG_AUTO}, .apart = {1, 1}), .divisor = TG_AUTO};
 
 #define AVG_POOL(name_)                                                                                          \
     const tg_op tg_op_##name_ = {                                                                                \
@@ -211,12 +243,14 @@ AVG_POOL(avg_pool2d);
 static avg_pool_params params_of(int dims, const int64_t *size, const tg_pool_opts *given) {
     tg_pool_opts o;
     tg_op_options(&o, &tg_pool_opts_struct, given);
-    return (avg_pool_params){.w = tg_windows_of_pool(dims, size, &o), .exclude = o.exclude_padding};
+    return (avg_pool_params){
+        .w = tg_windows_of_pool(dims, size, &o), .exclude = o.exclude_padding, .divisor = o.divisor};
 }
 
 /* Returns the mean of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
- * apart; a stride of TG_AUTO means k. Windows that do not fit into x and its padding are left out. Padding is zeros,
- * which count as elements unless exclude_padding is set. There is no dilation. 16-bit sums run in float32. */
+ * apart; a stride of TG_AUTO means k. Windows that do not fit into x and its padding are left out unless ceil_mode is
+ * set. Padding is zeros, which count as elements unless exclude_padding is set. There is no dilation. 16-bit sums run
+ * in float32. */
 tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     avg_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_avg_pool1d, &p, x);

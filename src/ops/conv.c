@@ -14,17 +14,12 @@
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "ops/common/windows.h"
+#include "ops/conv.h"
 
-enum { X, W, Y, TENSORS };
+enum { X = TG_CONV_X, W = TG_CONV_W, Y = TG_CONV_Y, TENSORS };
 enum { B = 2 }; /* index of b among the inputs of the op that computes y */
 
-typedef struct conv_params {
-    tg_windows w;
-    int64_t groups, input[2]; /* in: height and width of x */
-    int result;            /* which of X, W and Y the op computes; the other two are its inputs, in this order */
-} conv_params;
-
-static const conv_params *params(const tg_call *c) { return c->params; }
+static const tg_conv_params *params(const tg_call *c) { return c->params; }
 
 /* Returns which of x, w and y is input i (0 or 1) of the op that computes `result`. */
 static int other(int result, int i) { return i == 0 ? result == X ? W : X : result == Y ? W : Y; }
@@ -32,7 +27,7 @@ static int other(int result, int i) { return i == 0 ? result == X ? W : X : resu
 /* ---- infer ---- */
 
 static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w) {
-    conv_params *p = c->params;
+    tg_conv_params *p = c->params;
     if (w->ndim != p->w.dims + 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "w must be %s",
                             p->w.dims == 1 ? "[o, c / groups, k]" : "[o, c / groups, kh, kw]");
@@ -56,7 +51,7 @@ static tg_status declare_roles(tg_call *c) {
         [X] = {[Y] = {0, TG_SUMMED}, [W] = {TG_SUMMED, 1}},
         [W] = {[X] = {TG_SUMMED, 1}, [Y] = {TG_SUMMED, 0}},
     };
-    const conv_params *p = params(c);
+    const tg_conv_params *p = params(c);
     for (int i = 0; i < 2; i++) {
         int k = other(p->result, i);
         for (int d = 0; d < 2; d++)
@@ -70,7 +65,7 @@ static tg_status declare_roles(tg_call *c) {
 }
 
 static tg_status conv_infer(tg_call *c) {
-    conv_params *p = c->params;
+    tg_conv_params *p = c->params;
     const tg_tensor *x = c->input[X], *w = c->input[W], *b = c->n_in > B ? c->input[B] : NULL;
     int64_t out[2], shape[4];
     TG_TRY(tg_need_float(c, X));
@@ -89,8 +84,8 @@ static tg_status conv_infer(tg_call *c) {
 }
 
 /* The infer function of the ops that compute x or w. The shapes were checked when the convolution was recorded. */
-static tg_status conv_other_infer(tg_call *c) {
-    conv_params *p = c->params;
+tg_status tg_conv_other_infer(tg_call *c) {
+    tg_conv_params *p = c->params;
     const tg_tensor *a = c->input[0], *b = c->input[1];
     int64_t shape[4];
     TG_TRY(tg_need_same_dtype(c, 0, 1));
@@ -106,7 +101,7 @@ static tg_status conv_other_infer(tg_call *c) {
 
 typedef struct conv {
     tg_call *c;
-    const conv_params *p;
+    const tg_conv_params *p;
     tg_array x, w, y; /* of four dims; w is contiguous */
     tg_extent e[TENSORS];
     int64_t n, input, out, k; /* numbers of images, of channels of x and of y, and of elements of a window */
@@ -304,7 +299,7 @@ static tg_status run_plain(conv *v, int result) {
 
 /* Computes t[result] from the other two tensors, or adds to it. */
 static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool add) {
-    const conv_params *p = params(c);
+    const tg_conv_params *p = params(c);
     tg_tensor *d[TENSORS] = {t[X], t[W], t[Y]};
     conv v = {.c = c, .p = p, .add = add, .dtype = (tg_dtype)c->input[0]->dtype, .k = p->w.size[0] * p->w.size[1]};
     bool dense = plain(&v);
@@ -373,7 +368,7 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
 
 /* Counts a multiplication and an addition for each product of elements. */
 static int64_t conv_flops(const tg_node *n) {
-    const conv_params *p = tg_node_params(n);
+    const tg_conv_params *p = tg_node_params(n);
     const tg_tensor *w = p->result == W ? tg_node_output(n, 0) : tg_node_input(n, 1),
                     *y = p->result == Y ? tg_node_output(n, 0) : tg_node_input(n, p->result == W);
     return tg_flops(tg_flops(2 * tg_numel(y), tg_dim(w, 1)), p->w.size[0] * p->w.size[1]);
@@ -382,23 +377,29 @@ static int64_t conv_flops(const tg_node *n) {
 /* The ops without bias, indexed by the tensor that they compute. */
 #define CONV_OF(result_, name_, formula_, infer_)                                                          \
     [result_] = {.size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 2, .n_out = 1,         \
-                 .params_size = sizeof(conv_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM,            \
+                 .params_size = sizeof(tg_conv_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM,            \
                  .sums_f32 = true, .infer = infer_, .forward = conv_forward, .backward = conv_backward,    \
                  .vjp = conv_vjp, .jvp = tg_jvp_multilinear, .flops = conv_flops}
-static const tg_op conv_of[TENSORS] = {
-    CONV_OF(X, "conv_grad_x", "x's gradient of a convolution", conv_other_infer),
-    CONV_OF(W, "conv_grad_w", "w's gradient of a convolution", conv_other_infer),
+enum { TRANSPOSED = TENSORS };
+static const tg_op conv_of[] = {
+    CONV_OF(X, "conv_grad_x", "x's gradient of a convolution", tg_conv_other_infer),
+    CONV_OF(W, "conv_grad_w", "w's gradient of a convolution", tg_conv_other_infer),
     CONV_OF(Y, "conv", "a convolution without bias", conv_infer),
+    CONV_OF(TRANSPOSED, "conv_transposed", "a transposed convolution without bias", tg_conv_transposed_infer),
 };
 
-static tg_tensor *record_conv(tg_tape *t, const conv_params *like, int result, tg_tensor *const d[TENSORS]) {
-    conv_params p = *like;
+tg_tensor *tg_conv_transposed(tg_tape *t, tg_tensor *x, tg_tensor *w, const tg_conv_params *p) {
+    return TG_RECORD(t, conv_of[TRANSPOSED], p, w, x);
+}
+
+static tg_tensor *record_conv(tg_tape *t, const tg_conv_params *like, int result, tg_tensor *const d[TENSORS]) {
+    tg_conv_params p = *like;
     p.result = result;
     return TG_RECORD(t, conv_of[result], &p, d[other(result, 0)], d[other(result, 1)]);
 }
 
 static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    const conv_params *p = tg_node_params(n);
+    const tg_conv_params *p = tg_node_params(n);
     tg_tensor *d[TENSORS];
     for (int i = 0; i < 2; i++) d[other(p->result, i)] = tg_node_in(n)[i];
     d[p->result] = gout[0];
@@ -414,7 +415,7 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
 
 /* The tangent is conv(dx, w) + conv(x, dw) + db. */
 static tg_status conv_biased_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    const conv_params *p = tg_node_params(n);
+    const tg_conv_params *p = tg_node_params(n);
     tg_tensor *const *in = tg_node_in(n), *y = NULL;
     for (int i = 0; i < 2; i++) {
         tg_tensor *d[TENSORS] = {[X] = in[X], [W] = in[W]};
@@ -434,7 +435,7 @@ static tg_status conv_biased_jvp(tg_tape *t, const tg_node *n, tg_tensor *const 
 }
 
 #define CONV_(dims_, groups_, ...) \
-    &(const conv_params){.w = TG_WINDOWS(dims_, __VA_ARGS__), .groups = groups_, .result = Y}
+    &(const tg_conv_params){.w = TG_WINDOWS(dims_, __VA_ARGS__), .groups = groups_, .result = Y}
 #define CONV1(step_, pad_, apart_, groups_) \
     CONV_(1, groups_, .size = {1, 1}, .step = {1, step_}, .pad = {0, pad_}, .apart = {1, apart_})
 #define CONV2(sh_, sw_, ph_, pw_, ah_, aw_, groups_) \
@@ -504,28 +505,28 @@ static const tg_sample conv2d_samples[] = {
 };
 
 static const tg_field conv1d_fields[] = {
-    TG_ARG_AS(conv_params, w.step[1], "stride", INT64, "Distance between the starts of windows."),
-    TG_ARG_AS(conv_params, w.pad[1], "padding", INT64, "Number of zeros that are added at each end."),
-    TG_ARG_AS(conv_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
-    TG_ARG(conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
+    TG_ARG_AS(tg_conv_params, w.step[1], "stride", INT64, "Distance between the starts of windows."),
+    TG_ARG_AS(tg_conv_params, w.pad[1], "padding", INT64, "Number of zeros that are added at each end."),
+    TG_ARG_AS(tg_conv_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
+    TG_ARG(tg_conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
 };
 static const tg_field conv2d_fields[] = {
-    TG_ARG_ARRAY(conv_params, w.step, "stride", INT64, 2, "Distances between the starts of windows."),
-    TG_ARG_ARRAY(conv_params, w.pad, "padding", INT64, 2, "Numbers of zeros that are added at each end."),
-    TG_ARG_ARRAY(conv_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
-    TG_ARG(conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
+    TG_ARG_ARRAY(tg_conv_params, w.step, "stride", INT64, 2, "Distances between the starts of windows."),
+    TG_ARG_ARRAY(tg_conv_params, w.pad, "padding", INT64, 2, "Numbers of zeros that are added at each end."),
+    TG_ARG_ARRAY(tg_conv_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
+    TG_ARG(tg_conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
 };
-static const conv_params conv1d_preset = {.w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
+static const tg_conv_params conv1d_preset = {.w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
                                           .groups = 1,
                                           .result = Y};
-static const conv_params conv2d_preset = {.w = TG_WINDOWS(2, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
+static const tg_conv_params conv2d_preset = {.w = TG_WINDOWS(2, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
                                           .groups = 1,
                                           .result = Y};
 
 #define CONV(name_)                                                                                           \
     const tg_op tg_op_##name_ = {                                                                             \
         .size = sizeof(tg_op), .name = #name_, .formula = "sums of windows of x times w, + b",                \
-        .inputs = "x w b", .n_in = 3, .n_out = 1, .params_size = sizeof(conv_params), .saves_in = 3,          \
+        .inputs = "x w b", .n_in = 3, .n_out = 1, .params_size = sizeof(tg_conv_params), .saves_in = 3,          \
         .optional = 1u << B, .family = TG_FAMILY_CUSTOM, .sums_f32 = true, .infer = conv_infer,               \
         .forward = conv_forward, .backward = conv_backward, .vjp = conv_vjp, .jvp = conv_biased_jvp,          \
         .flops = conv_flops, TG_FIELDS(name_##_fields), .preset = &name_##_preset, TG_SAMPLES(name_##_samples)}
@@ -533,14 +534,16 @@ static const conv_params conv2d_preset = {.w = TG_WINDOWS(2, .size = {1, 1}, .st
 CONV(conv1d);
 CONV(conv2d);
 
-static conv_params params_of(int dims, const tg_conv_opts *given) {
+static tg_conv_params params_of(int dims, const tg_conv_opts *given) {
     static const int64_t size[] = {1, 1}; /* infer takes the window size from w */
     tg_conv_opts o;
     tg_op_options(&o, &tg_conv_opts_struct, given);
-    conv_params p = {
+    tg_conv_params p = {
         .w = tg_windows_of(dims, size, o.stride, o.padding, o.dilation), .groups = o.groups, .result = Y};
     p.w.given = o.size;
     p.w.known = sizeof o;
+    for (int d = 0; d < 3; d++)
+        if (o.output_padding[d]) p.w.unused = "output_padding";
     return p;
 }
 
@@ -551,12 +554,12 @@ static conv_params params_of(int dims, const tg_conv_opts *given) {
  * order for any number of threads. Copies of the windows take a few megabytes of work memory; windows that are single
  * adjacent elements are not copied. opts may be NULL. */
 tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
-    conv_params p = params_of(1, opts);
+    tg_conv_params p = params_of(1, opts);
     return TG_RECORD(t, tg_op_conv1d, &p, x, w, b);
 }
 
 /* The same for images: x [n, c, h, w], w [o, c / groups, kh, kw]. */
 tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
-    conv_params p = params_of(2, opts);
+    tg_conv_params p = params_of(2, opts);
     return TG_RECORD(t, tg_op_conv2d, &p, x, w, b);
 }

@@ -1,4 +1,4 @@
-/* Matrix diagonals: tril, triu and diag. Diagonal k holds the elements [i, i + k]. */
+/* Matrix diagonals: tril, triu, diag and diagonal. Diagonal k holds the elements [i, i + k]. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -90,20 +90,21 @@ typedef struct diagonal {
     int64_t offset, n, stride; /* offset of its first element, number of elements, distance between them */
 } diagonal;
 
-/* Returns the layout of diagonal k of matrix x. It has no elements if k lies beyond a corner. */
-static diagonal find_diagonal(const tg_tensor *x, int64_t k) {
-    int64_t rows = x->shape[0], cols = x->shape[1];
+/* Returns the layout of diagonal k of the matrices along dims d0 and d1 of x. It has no elements if k lies beyond a
+ * corner. */
+static diagonal find_diagonal(const tg_tensor *x, int d0, int d1, int64_t k) {
+    int64_t rows = x->shape[d0], cols = x->shape[d1];
     if (k >= cols || k <= -rows) return (diagonal){0, 0, 1};
     int64_t below = k < 0 ? -k : 0, right = k > 0 ? k : 0;
     int64_t n = rows - below < cols - right ? rows - below : cols - right;
-    return (diagonal){below * x->stride[0] + right * x->stride[1], n, x->stride[0] + x->stride[1]};
+    return (diagonal){below * x->stride[d0] + right * x->stride[d1], n, x->stride[d0] + x->stride[d1]};
 }
 
 static tg_status diag_infer(tg_call *c) {
     int64_t k = ((const diagonal_params *)c->params)->k;
     const tg_tensor *x = c->input[0];
     if (x->ndim == 2) {
-        diagonal d = find_diagonal(x, k);
+        diagonal d = find_diagonal(x, 0, 1, k);
         return tg_call_view(c, 0, d.offset, 1, &d.n, &d.stride);
     }
     if (x->ndim != 1)
@@ -118,7 +119,7 @@ static tg_status diag_infer(tg_call *c) {
 
 /* If add is false, writes v to diagonal k of matrix m, and 0 elsewhere. If add is true, adds v to that diagonal. */
 static tg_status put_diagonal(tg_call *c, const tg_tensor *m, const tg_tensor *v, bool add) {
-    diagonal d = find_diagonal(m, ((const diagonal_params *)c->params)->k);
+    diagonal d = find_diagonal(m, 0, 1, ((const diagonal_params *)c->params)->k);
     if (!add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(m), 0));
     return tg_op_copy(c, tg_array_at(tg_array_of(m), d.offset, 1, &d.n, &d.stride), tg_array_of(v), add);
 }
@@ -130,7 +131,7 @@ static tg_status diag_forward(tg_call *c) {
 static tg_status diag_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
     if (g->ndim == 2) {
-        diagonal d = find_diagonal(g, ((const diagonal_params *)c->params)->k);
+        diagonal d = find_diagonal(g, 0, 1, ((const diagonal_params *)c->params)->k);
         return tg_op_pass_view(c, 0, g, d.offset, 1, &d.n, &d.stride);
     }
     const tg_tensor *x = tg_call_gin(c, 0);
@@ -197,4 +198,105 @@ const tg_op tg_op_diag = {
  * returns a view of its diagonal k, which has no elements if k lies beyond a corner. */
 tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k) {
     return TG_RECORD(t, tg_op_diag, &(diagonal_params){k}, x);
+}
+
+/* ---- diagonal ---- */
+
+typedef struct diagonals_params {
+    int64_t k;
+    int d0, d1; /* the dims of the rows and of the columns */
+} diagonals_params;
+
+/* Sets e to the layout of the diagonals of x: the other dims of x, then the elements of a diagonal. Returns the offset
+ * of the first element. */
+static int64_t lay_out(const diagonals_params *p, const tg_tensor *x, tg_extent *e) {
+    diagonal d = find_diagonal(x, p->d0, p->d1, p->k);
+    int n = 0;
+    for (int i = 0; i < x->ndim; i++) {
+        if (i == p->d0 || i == p->d1) continue;
+        e->shape[n] = x->shape[i];
+        e->stride[n++] = x->stride[i];
+    }
+    e->shape[n] = d.n;
+    e->stride[n] = d.stride;
+    return d.offset;
+}
+
+static tg_status diagonal_infer(tg_call *c) {
+    diagonals_params *p = c->params;
+    const tg_tensor *x = c->input[0];
+    tg_extent e;
+    TG_TRY(tg_need_dim(c, 0, &p->d0));
+    TG_TRY(tg_need_dim(c, 0, &p->d1));
+    if (p->d0 == p->d1) return tg_call_fail(c, TG_ERR_SHAPE, "d0 and d1 are both dim %d; they must differ", p->d0);
+    for (int d = 0, j = 0; d < x->ndim; d++)
+        if (d != p->d0 && d != p->d1) TG_TRY(tg_call_role(c, 0, d, j++));
+    int64_t offset = lay_out(p, x, &e);
+    return tg_call_view(c, 0, offset, x->ndim - 1, e.shape, e.stride);
+}
+
+static tg_status diagonal_backward(tg_call *c) {
+    const tg_tensor *x = c->gin[0];
+    tg_extent e;
+    TG_TRY(tg_op_zero(c, 0));
+    int64_t offset = lay_out(c->params, x, &e);
+    return tg_op_copy(c, tg_array_at(tg_array_of(x), offset, x->ndim - 1, e.shape, e.stride), tg_array_of(c->gout[0]),
+                      tg_adds(c, 0));
+}
+
+/* Moves the last dim of g to where the indices of dims d0 and d1 are in the result of tg_index. */
+static tg_tensor *diagonal_first(tg_tape *t, tg_tensor *g, const diagonals_params *p) {
+    int lowest = p->d0 < p->d1 ? p->d0 : p->d1, before = p->d0 - p->d1 == 1 || p->d1 - p->d0 == 1 ? lowest : 0;
+    tg_dims order = {.n = g->ndim};
+    for (int i = 0; i < g->ndim; i++) order.dim[i] = i < before ? i : i == before ? g->ndim - 1 : i - 1;
+    return tg_permute(t, g, order);
+}
+
+static tg_tensor *diagonal_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const diagonals_params *p = tg_node_params(n);
+    double size = (double)g->shape[g->ndim - 1];
+    double below = p->k < 0 ? -(double)p->k : 0, right = p->k > 0 ? (double)p->k : 0;
+    tg_tensor *zeros = tg_zeros_like(t, tg_node_in(n)[0]);
+    if (size == 0) return zeros;
+    tg_tensor *const index[] = {tg_arange(t, TG_I64, below, below + size, 1),
+                                tg_arange(t, TG_I64, right, right + size, 1)};
+    return tg_index_put(t, zeros, TG_DIMS(p->d0, p->d1), diagonal_first(t, g, p), index, 2, true);
+}
+
+TG_VJP(diagonal_vjp, diagonal_back(t, n, g))
+
+#define ALONG(k_, d0_, d1_) &(const diagonals_params){k_, d0_, d1_}
+static const tg_sample diagonals_samples[] = {
+    {.note = "matrix", .params = ALONG(0, 0, 1), .n_in = 1, .input = {TG_S(3, 3)}},
+    {.note = "wide, above", .params = ALONG(2, 0, 1), .n_in = 1, .input = {TG_S(3, 6)}},
+    {.note = "batch, below", .params = ALONG(-1, -2, -1), .n_in = 1, .input = {TG_S(2, 4, 3)}},
+    {.note = "columns first", .params = ALONG(1, 1, 0), .n_in = 1, .input = {TG_S(4, 3, 2)}},
+    {.note = "outer dims", .params = ALONG(0, 0, 2), .n_in = 1, .input = {TG_S(3, 2, 4)}},
+    {.note = "transposed", .params = ALONG(0, 1, 2), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "strided", .params = ALONG(1, 0, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "expanded", .params = ALONG(0, 0, 1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "past the corner: nothing", .params = ALONG(INT64_MIN, 0, 1), .n_in = 1, .input = {TG_S(3, 4)}},
+    {.note = "integers", .params = ALONG(0, 0, 1), .n_in = 1, .input = {TG_S_INDEX(9, 3, 3)}},
+    {.note = "of nothing", .params = ALONG(0, 0, 1), .n_in = 1, .input = {TG_S(0, 3)}},
+    {.note = "one dim twice", .params = ALONG(0, 1, -1), .n_in = 1, .input = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "a vector", .params = ALONG(0, 0, 1), .n_in = 1, .input = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = ALONG(0, 1, 2), .n_in = 1, .input = {TG_S(16, 256, 256)}, .bench = true},
+};
+
+static const tg_field diagonals_fields[] = {
+    TG_ARG(diagonals_params, k, INT64, "The diagonal: 0 is the main one, larger numbers lie above it."),
+    TG_ARG(diagonals_params, d0, INT, "The dim of the rows; a negative number counts from the end."),
+    TG_ARG(diagonals_params, d1, INT, "The dim of the columns; a negative number counts from the end."),
+};
+
+const tg_op tg_op_diagonal = {
+    .size = sizeof(tg_op), .name = "diagonal", .formula = "diagonal k of the matrices along two dims of x",
+    .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(diagonals_params), .family = TG_FAMILY_SHAPE,
+    .sums_f32 = true, .infer = diagonal_infer, .backward = diagonal_backward, .vjp = diagonal_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(diagonals_fields), .preset = ALONG(0, 0, 1), TG_SAMPLES(diagonals_samples)};
+
+/* Returns a view of diagonal k of each matrix whose rows lie along dim d0 of x and whose columns along d1. The other
+ * dims of x come first, and the elements of the diagonal last. */
+tg_tensor *tg_diagonal(tg_tape *t, tg_tensor *x, int64_t k, int d0, int d1) {
+    return TG_RECORD(t, tg_op_diagonal, (&(diagonals_params){k, d0, d1}), x);
 }

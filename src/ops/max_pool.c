@@ -11,9 +11,11 @@
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/windows.h"
+#include "ops/max_pool.h"
 
 typedef struct max_pool_params {
     tg_windows w;
+    bool positions; /* the op returns the positions of the results instead of the results */
     int64_t input[2], out[2];
 } max_pool_params;
 
@@ -30,6 +32,7 @@ static tg_status max_pool_infer(tg_call *c) {
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
     int ndim = tg_windows_shape(&p->w, x->shape[0], x->shape[1], p->out, shape);
+    if (p->positions) return tg_call_out(c, 0, TG_I64, ndim, shape);
     TG_TRY(tg_call_save(c, AT, TG_I64, 3, (const int64_t[]){x->shape[0], x->shape[1], p->out[0] * p->out[1]}));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
@@ -168,14 +171,14 @@ static tg_status max_pool_forward(tg_call *c) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_extent e[6];
     tg_array all = as(x, 2, (const int64_t[]){planes, area(p->input)}, &e[0]),
-             at = as(c->saved[AT], 2, (const int64_t[]){planes, windows}, &e[1]),
+             at = as(p->positions ? c->out[0] : c->saved[AT], 2, (const int64_t[]){planes, windows}, &e[1]),
              y = as(c->out[0], 2, (const int64_t[]){planes, windows}, &e[2]),
              images = as(x, 4, (const int64_t[]){planes, 1, p->input[0], p->input[1]}, &e[3]);
     for (int64_t i = 0; i < planes; i += chunk) {
         int64_t n = planes - i < chunk ? planes - i : chunk;
         TG_TRY(find(c, tg_array_slice(images, 0, i, n, 1, &e[4]), tg_array_slice(at, 0, i, n, 1, &e[5]), index, &r, k));
     }
-    return tg_ctx_ops(c->ctx)->take(c->ctx, y, all, at, 1, NULL);
+    return p->positions ? TG_OK : tg_ctx_ops(c->ctx)->take(c->ctx, y, all, at, 1, NULL);
 }
 
 static tg_status max_pool_backward(tg_call *c) {
@@ -235,6 +238,16 @@ static int64_t max_pool_flops(const tg_node *n) {
     return tg_numel(tg_node_output(n, 0)) * area(p->w.size);
 }
 
+/* The op that returns the positions. */
+static const tg_op max_pool_positions = {
+    .size = sizeof(tg_op), .name = "max_pool_positions", .formula = "where x is greatest in each window", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(max_pool_params), .family = TG_FAMILY_CUSTOM, .infer = max_pool_infer,
+    .forward = max_pool_forward, .flops = max_pool_flops};
+
+tg_tensor *tg_max_pool_positions(tg_tape *t, tg_tensor *x, const tg_windows *w) {
+    return TG_RECORD(t, max_pool_positions, (&(max_pool_params){.w = *w, .positions = true}), x);
+}
+
 #define POOL_(dims_, h_, w_, ...) \
     &(const max_pool_params) { .w = TG_WINDOWS(dims_, .size = {h_, w_}, __VA_ARGS__) }
 #define POOL1(k_, step_, pad_, apart_) POOL_(1, 1, k_, .step = {1, step_}, .pad = {0, pad_}, .apart = {1, apart_})
@@ -262,6 +275,12 @@ static const tg_sample max_pool2d_samples[] = {
     {.note = "side by side", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 4, 6)}},
     {.note = "overlapping, padded", .params = POOL2(3, 2, 1, 1, 1, 1, 1, 1), .n_in = 1, .input = {TG_S(2, 2, 4, 3)}},
     {.note = "dilated, padded", .params = POOL2(2, 3, 1, 2, 1, 1, 2, 2), .n_in = 1, .input = {TG_S(2, 2, 4, 7)}},
+    {.note = "beyond the end",
+     .params = POOL_(2, 2, 3, .step = {2, 3}, .pad = {0, 1}, .apart = {1, 1}, .ceil = true), .n_in = 1,
+     .input = {TG_S(2, 2, 3, 6)}},
+    {.note = "dilated, beyond the end",
+     .params = POOL_(2, 2, 2, .step = {2, 2}, .pad = {1, 0}, .apart = {2, 3}, .ceil = true), .n_in = 1,
+     .input = {TG_S(1, 2, 4, 5)}},
     {.note = "several chunks", .params = POOL2(3, 3, 1, 1, 1, 1, 1, 1), .n_in = 1, .input = {TG_S(3, 1, 200, 201)},
      .slow = true},
     {.note = "transposed", .params = POOL2(2, 2, 1, 2, 0, 0, 1, 1), .n_in = 1,
@@ -287,6 +306,7 @@ static const tg_field max_pool1d_fields[] = {
     TG_ARG_AS(max_pool_params, w.step[1], "stride", INT64, "Distance between the starts of windows; -1 means k."),
     TG_ARG_AS(max_pool_params, w.pad[1], "padding", INT64, "Number of elements that are added at each end."),
     TG_ARG_AS(max_pool_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
+    TG_ARG_AS(max_pool_params, w.ceil, "ceil_mode", BOOL, "Keeps a window that reaches beyond the padding after x."),
 };
 static const tg_field max_pool2d_fields[] = {
     TG_ARG_AS(max_pool_params, w.size[0], "h", INT64, "Number of rows of a window.", .required = true),
@@ -295,6 +315,7 @@ static const tg_field max_pool2d_fields[] = {
                  "Distances between the starts of windows; -1 means the size of the window."),
     TG_ARG_ARRAY(max_pool_params, w.pad, "padding", INT64, 2, "Numbers of elements that are added at each end."),
     TG_ARG_ARRAY(max_pool_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
+    TG_ARG_AS(max_pool_params, w.ceil, "ceil_mode", BOOL, "Keeps a window that reaches beyond the padding after x."),
 };
 static const max_pool_params max_pool1d_preset = {
     .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1})};
@@ -317,13 +338,14 @@ static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
     tg_op_options(&o, &tg_pool_opts_struct, given);
     max_pool_params p = {.w = tg_windows_of_pool(dims, size, &o)};
     if (o.exclude_padding) p.w.unused = "exclude_padding";
+    if (o.divisor != TG_AUTO) p.w.unused = "divisor";
     return p;
 }
 
 /* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
  * apart, where TG_AUTO means k, and their elements are `dilation` apart; windows that do not fit into x and its padding
- * are left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is greater than
- * any number. The op saves one index per window. */
+ * are left out unless ceil_mode is set. Padding is never selected. The gradient goes to the first of equal elements,
+ * and NaN is greater than any number. The op saves one index per window. */
 tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     max_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_max_pool1d, &p, x);

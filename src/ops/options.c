@@ -41,17 +41,54 @@ static const tg_field conv_fields[] = {
     TG_FIELD_ARRAY(tg_conv_opts, padding, INT64, "Numbers of zeros that are added at each end."),
     TG_FIELD_ARRAY(tg_conv_opts, dilation, INT64, "Distances between the elements of a window, 1 or more."),
     TG_FIELD(tg_conv_opts, groups, INT64, "Number of groups of channels that are convolved separately, 1 or more."),
+    TG_FIELD_ARRAY(tg_conv_opts, output_padding, INT64,
+                   "Transposed convolutions: elements more at the end, below the stride or the dilation."),
 };
-const tg_struct tg_conv_opts_struct = TG_STRUCT(tg_conv_opts, CONV, conv_fields, "Options of tg_conv1d and tg_conv2d.");
+const tg_struct tg_conv_opts_struct = TG_STRUCT(tg_conv_opts, CONV, conv_fields, "Options of convolutions.");
 
 static const tg_field pool_fields[] = {
     TG_FIELD_ARRAY(tg_pool_opts, stride, INT64,
                    "Distances between the starts of windows, 1 or more; TG_AUTO: the size of the window."),
     TG_FIELD_ARRAY(tg_pool_opts, padding, INT64, "Numbers of elements that are added at each end."),
     TG_FIELD_ARRAY(tg_pool_opts, dilation, INT64, "Max pools: distances between the elements of a window, 1 or more."),
+    TG_FIELD(tg_pool_opts, ceil_mode, BOOL, "Keeps a window that reaches beyond the padding after x."),
     TG_FIELD(tg_pool_opts, exclude_padding, BOOL, "Mean pools: divides by the number of elements of x in the window."),
+    TG_FIELD(tg_pool_opts, divisor, INT64, "Mean pools: divides by this number; TG_AUTO: the size of the window."),
 };
 const tg_struct tg_pool_opts_struct = TG_STRUCT(tg_pool_opts, POOL, pool_fields, "Options of pools.");
+
+static const tg_field upsample_fields[] = {
+    TG_FIELD(tg_upsample_opts, scale0, DOUBLE, "Factor of the positions along dim 2; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, scale1, DOUBLE, "Factor of the positions along dim 3; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, scale2, DOUBLE, "Factor of the positions along dim 4; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, align_corners, BOOL,
+             "tg_upsample_linear: the first and last elements of x and of the result have the same positions."),
+};
+const tg_struct tg_upsample_opts_struct =
+    TG_STRUCT(tg_upsample_opts, UPSAMPLE, upsample_fields, "Options of tg_upsample_nearest and tg_upsample_linear.");
+
+static const tg_enum_value grid_mode_values[] = {TG_ENUM_VALUE(TG_GRID_BILINEAR), TG_ENUM_VALUE(TG_GRID_NEAREST)};
+const tg_enum tg_grid_mode_enum = TG_ENUM(tg_grid_mode, "TG_GRID_", grid_mode_values);
+static const tg_enum_value grid_padding_values[] = {TG_ENUM_VALUE(TG_GRID_ZEROS), TG_ENUM_VALUE(TG_GRID_BORDER),
+                                                    TG_ENUM_VALUE(TG_GRID_REFLECTION)};
+const tg_enum tg_grid_padding_enum = TG_ENUM(tg_grid_padding, "TG_GRID_", grid_padding_values);
+static const tg_field grid_fields[] = {
+    TG_FIELD_OF(tg_grid_opts, mode, ENUM, "tg_grid_mode", "Bilinear interpolation, or the nearest element."),
+    TG_FIELD_OF(tg_grid_opts, padding, ENUM, "tg_grid_padding",
+                "Elements outside x: zeros, those at the border, or those of x mirrored."),
+    TG_FIELD(tg_grid_opts, align_corners, BOOL, "-1 and 1 are the middles of the first and the last element."),
+};
+const tg_struct tg_grid_opts_struct = TG_STRUCT(tg_grid_opts, GRID, grid_fields, "Options of tg_grid_sampler_2d.");
+
+static const tg_enum_value bag_mode_values[] = {TG_ENUM_VALUE(TG_BAG_SUM), TG_ENUM_VALUE(TG_BAG_MEAN),
+                                                TG_ENUM_VALUE(TG_BAG_MAX)};
+const tg_enum tg_bag_mode_enum = TG_ENUM(tg_bag_mode, "TG_BAG_", bag_mode_values);
+static const tg_field bag_fields[] = {
+    TG_FIELD_OF(tg_bag_opts, mode, ENUM, "tg_bag_mode", "Sum, mean or maximum of the rows of a bag."),
+    TG_FIELD(tg_bag_opts, ignore_index, INT64, "Ids with this value do not count; TG_NONE: all count."),
+    TG_FIELD(tg_bag_opts, include_last_offset, BOOL, "offsets has one number more, the end of the last bag."),
+};
+const tg_struct tg_bag_opts_struct = TG_STRUCT(tg_bag_opts, BAG, bag_fields, "Options of tg_embedding_bag.");
 
 static const tg_field cross_entropy_fields[] = {
     TG_FIELD(tg_cross_entropy_opts, ignore_index, INT64, "Rows with this target are ignored."),

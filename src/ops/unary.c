@@ -48,6 +48,7 @@ UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill
 
 static const tg_sample tan_samples[] = {RANGES(NULL, -1.2, 1.2, 2, 4.2)};
 static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above -1 */
+static const tg_sample beyond_samples[] = {RANGES(NULL, 1.2, 3, 4, 9)}; /* above 1 */
 
 /* Returns 1 / sqrt(1 - x^2). The value of 1 - x^2 is computed as (1 - x) (1 + x), without cancellation, but is
  * differentiated as 1 - x^2. So its derivatives are infinite at 1 and -1, where those of the product would be NaN,
@@ -55,6 +56,12 @@ static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above
 static tg_tensor *unit_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *rest = tg_one_minus(t, tg_square(t, x)), *exact = tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1));
     return tg_rsqrt(t, tg_add(t, rest, tg_detach(t, tg_sub(t, exact, rest))));
+}
+
+/* With y = tanh(ln(1 + e^x)): y + x (1 - y^2) sigmoid(x). */
+static tg_tensor *mish_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *y = tg_tanh(t, tg_softplus(t, x, 1, INFINITY));
+    return tg_add(t, y, tg_mul(t, x, tg_mul(t, tg_one_minus(t, tg_square(t, y)), tg_sigmoid(t, x))));
 }
 
 UNARY_Y(exp, "e^x", tg_infer_float, mul, signed_samples, tg_mul(t, g, y))
@@ -70,20 +77,39 @@ UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples,
         tg_mul(t, g, tg_mul(t, y, tg_one_minus(t, y))))
 UNARY_X(erf, "2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x", tg_infer_float, erf_d, signed_samples,
         tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), 1.1283791670955126))
+UNARY_X(erfc, "1 - erf(x)", tg_infer_float, erfc_d, signed_samples,
+        tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), -1.1283791670955126))
 UNARY_Y(tan, "tan x", tg_infer_float, tan_d, tan_samples, tg_mul(t, g, tg_add_scalar(t, tg_square(t, y), 1)))
 UNARY_X(asin, "arcsin x", tg_infer_float, asin_d, unit_samples, tg_mul(t, g, unit_slope(t, x)))
 UNARY_X(acos, "arccos x", tg_infer_float, acos_d, unit_samples, tg_neg(t, tg_mul(t, g, unit_slope(t, x))))
 UNARY_X(atan, "arctan x", tg_infer_float, atan_d, signed_samples,
         tg_div(t, g, tg_add_scalar(t, tg_square(t, x), 1)))
+UNARY_X(asinh, "arsinh x", tg_infer_float, asinh_d, signed_samples,
+        tg_mul(t, g, tg_rsqrt(t, tg_add_scalar(t, tg_square(t, x), 1))))
+UNARY_X(acosh, "arcosh x", tg_infer_float, acosh_d, beyond_samples,
+        tg_mul(t, g, tg_rsqrt(t, tg_mul(t, tg_add_scalar(t, x, -1), tg_add_scalar(t, x, 1)))))
+UNARY_X(atanh, "artanh x", tg_infer_float, atanh_d, unit_samples,
+        tg_div(t, g, tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1))))
 UNARY_X(sinh, "(e^x - e^-x) / 2", tg_infer_float, sinh_d, signed_samples, tg_mul(t, g, tg_cosh(t, x)))
 UNARY_X(cosh, "(e^x + e^-x) / 2", tg_infer_float, cosh_d, signed_samples, tg_mul(t, g, tg_sinh(t, x)))
 UNARY_X(log1p, "ln(1 + x)", tg_infer_float, log1p_d, above_samples, tg_div(t, g, tg_add_scalar(t, x, 1)))
 UNARY_X(expm1, "e^x - 1", tg_infer_float, expm1_d, signed_samples, tg_mul(t, g, tg_exp(t, x)))
+UNARY_X(log2, "logarithm of x to base 2", tg_infer_float, log2_d, positive_samples,
+        tg_scale(t, tg_div(t, g, x), 1.4426950408889634))
+UNARY_X(log10, "logarithm of x to base 10", tg_infer_float, log10_d, positive_samples,
+        tg_scale(t, tg_div(t, g, x), 0.43429448190325183))
+UNARY_Y(exp2, "2^x", tg_infer_float, exp2_d, signed_samples, tg_scale(t, tg_mul(t, g, y), 0.69314718055994531))
 UNARY_X(silu, "x sigmoid(x)", tg_infer_float, silu_d, signed_samples, tg_mul(t, g, tg_silu_slope(t, x)))
 UNARY_X(gelu, "x (1 + erf(x / sqrt 2)) / 2", tg_infer_float, gelu_d, signed_samples,
         tg_mul(t, g, tg_gelu_slope(t, x)))
 UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_float, gelu_tanh_d, signed_samples,
         tg_mul(t, g, tg_gelu_tanh_slope(t, x)))
+
+UNARY_X(mish, "x tanh(ln(1 + e^x))", tg_infer_float, mish_d, signed_samples, tg_mul(t, g, mish_slope(t, x)))
+UNARY_X(log_sigmoid, "-ln(1 + e^-x)", tg_infer_float, log_sigmoid_d, signed_samples,
+        tg_mul(t, g, tg_sigmoid(t, tg_neg(t, x))))
+UNARY_X(softsign, "x / (1 + |x|)", tg_infer_float, softsign_d, nonzero_samples,
+        tg_mul(t, g, tg_square(t, tg_reciprocal(t, tg_add_scalar(t, tg_abs(t, x), 1)))))
 
 /* ---- Step functions: the gradient is 0 wherever it is defined, and 0 at the steps ---- */
 
@@ -111,11 +137,13 @@ static const tg_sample near_samples[] = {RANGES(NULL, 0.6, 1.4, -2.4, -1.6)};
 
 /* Returns -1, 0 or 1, the sign of a float or integer tensor; 0 for NaN. */
 STEP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
-/* Return the greatest integer that is at most x, the least that is at least x, and the nearest (of two, the even one).
+/* Return the greatest integer that is at most x, the least that is at least x, the nearest (of two, the even one), and
+ * x without its fraction.
  * NaN and infinities stay. */
 STEP(floor, "the greatest integer <= x", tg_infer_float, between_samples)
 STEP(ceil, "the least integer >= x", tg_infer_float, between_samples)
 STEP(round, "the integer nearest to x, halves to even", tg_infer_float, near_samples)
+STEP(trunc, "x without its fraction", tg_infer_float, between_samples)
 
 /* ---- Ops with a number in addition to the tensor ---- */
 

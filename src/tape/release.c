@@ -139,6 +139,28 @@ void tg_tape_given_up(tg_tensor *x) {
     end_unused(t, x);
 }
 
+/* Ends the node of a leaf of the context, which other nodes do not use, so that the leaf has none. */
+static void end_leaf_node(tg_tape *t, tg_node *n) {
+    tg_node *ended = NULL;
+    tg_node_out(n)[0]->ext->leaf_tape = NULL;
+    unlink_node(t, n);
+    end_node(t, n, &ended);
+}
+
+void tg_tape_undo(tg_tape *t, uint64_t serial, const tg_node *last) {
+    tg_handle_walk w = tg_walk_from(t, (tg_cursor){0});
+    for (tg_tensor *x; (x = tg_walk_next(&w));)
+        if (x->serial >= TG_SERIAL_FIRST && x->serial > serial) x->flags |= TG_F_RELEASED;
+    w = tg_walk_from(t, (tg_cursor){0});
+    for (tg_tensor *x; (x = tg_walk_next(&w));)
+        if (x->serial >= TG_SERIAL_FIRST && x->serial > serial) end_unused(t, x);
+    for (tg_node *n = t->last, *before; n && n != last; n = before) {
+        before = n->prev;
+        const tg_tensor *x = tg_node_out(n)[0];
+        if (n->flags & TG_N_LEAF && !x->tape && x->uses == 1) end_leaf_node(t, n);
+    }
+}
+
 void tg_tape_collect(tg_tape *t) {
     if (!t || !t->epoch || tg_tape_held(t)) return;
     tg_later_settle(t->ctx);

@@ -265,6 +265,9 @@ static inline void tg_tape_settle(tg_tape *t) {
 void tg_tape_given_up(tg_tensor *x);
 /* Ends what a node has: its state, what it saved, and its uses of tensors of the context. */
 void tg_node_end(tg_node *n);
+/* Ends the results with larger serials than `serial` and the nodes after `last`, as far as they are of an op that has
+ * recorded others and failed. */
+void tg_tape_undo(tg_tape *t, uint64_t serial, const tg_node *last);
 /* Notes that a scope has one user less, and frees it after the last one. s may be NULL. */
 void tg_scope_unref(tg_tape *t, tg_scope *s);
 

@@ -47,6 +47,25 @@ static void unary(misuse_world *b) {
     UNARY(tg_silu);
     UNARY(tg_gelu);
     UNARY(tg_gelu_tanh);
+    UNARY(tg_erfc);
+    UNARY(tg_asinh);
+    UNARY(tg_acosh);
+    UNARY(tg_atanh);
+    UNARY(tg_log2);
+    UNARY(tg_log10);
+    UNARY(tg_exp2);
+    UNARY(tg_trunc);
+    UNARY(tg_mish);
+    UNARY(tg_log_sigmoid);
+    UNARY(tg_softsign);
+    UNARY(tg_hardsigmoid);
+    UNARY(tg_hardswish);
+    UNARY(tg_isnan);
+    UNARY(tg_isinf);
+    UNARY(tg_isfinite);
+    UNARY(tg_logical_not);
+    UNARY(tg_bitwise_not);
+    OP(tg_hardtanh, tg_hardtanh(t, x, -1, 1));
     OP(tg_leaky_relu, tg_leaky_relu(t, x, 0.1));
     OP(tg_elu, tg_elu(t, x, 1));
     OP(tg_softplus, tg_softplus(t, x, 1, 20));
@@ -74,6 +93,15 @@ static void binary(misuse_world *b) {
     BINARY(tg_le);
     BINARY(tg_gt);
     BINARY(tg_ge);
+    BINARY(tg_remainder);
+    BINARY(tg_floor_divide);
+    BINARY(tg_trunc_divide);
+    BINARY(tg_logical_and);
+    BINARY(tg_logical_or);
+    BINARY(tg_logical_xor);
+    BINARY(tg_bitwise_and);
+    BINARY(tg_bitwise_or);
+    BINARY(tg_bitwise_xor);
     BINARY(tg_mse);
     BINARY(tg_swiglu);
     BINARY(tg_matmul);
@@ -159,6 +187,30 @@ static void indexing(misuse_world *b) {
     OP(tg_scatter, tg_scatter(t, x, 0, b->ids, b->x));
     OP(tg_scatter, tg_scatter(t, b->x, 0, x, b->x));
     OP(tg_scatter, tg_scatter(t, b->x, 0, b->ids, x));
+    OP(tg_masked_scatter, tg_masked_scatter(t, x, b->mask, b->x));
+    OP(tg_masked_scatter, tg_masked_scatter(t, b->x, x, b->x));
+    OP(tg_masked_scatter, tg_masked_scatter(t, b->x, b->mask, x));
+    OP(tg_nonzero, tg_nonzero(t, x, 1));
+    OP(tg_argsort, tg_argsort(t, x, 0, false));
+    VIEW(tg_diagonal, tg_diagonal(t, x, 0, 0, 1));
+    OP(tg_slice_scatter, tg_slice_scatter(t, x, b->x, 0, 0, INT64_MAX, 1));
+    OP(tg_slice_scatter, tg_slice_scatter(t, b->x, x, 0, 0, INT64_MAX, 1));
+    OP(tg_select_scatter, tg_select_scatter(t, x, b->v, 0, 0));
+    OP(tg_select_scatter, tg_select_scatter(t, b->x, x, 0, 0));
+    OP(tg_scatter_mean, tg_scatter_mean(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, b->ids, x, true));
+    OP(tg_scatter_max, tg_scatter_max(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, b->ids, x, true));
+    OP(tg_scatter_min, tg_scatter_min(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_min, tg_scatter_min(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_min, tg_scatter_min(t, b->v, 0, b->ids, x, true));
+    OP(tg_index, tg_index(t, x, TG_DIMS(0), &b->ids, 1));
+    OP(tg_index, tg_index(t, b->x, TG_DIMS(0), &x, 1));
+    OP(tg_index_put, tg_index_put(t, x, TG_DIMS(0), b->x, &b->ids, 1, true));
+    OP(tg_index_put, tg_index_put(t, b->x, TG_DIMS(0), x, &b->ids, 1, true));
+    OP(tg_index_put, tg_index_put(t, b->x, TG_DIMS(0), b->x, &x, 1, true));
     OP(tg_index_select, tg_index_select(t, x, 0, b->ids));
     OP(tg_index_select, tg_index_select(t, b->x, 0, x));
     OP(tg_masked_select, tg_masked_select(t, x, b->mask, 1));
@@ -325,11 +377,14 @@ static void dtypes(misuse_world *b) {
     tg_tensor *qd = tg_zeros(b->ctx, TG_F64, TG_SHAPE(1, 1, 2, 4));
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *, tg_tensor *) = {
         tg_add, tg_sub, tg_mul, tg_div, tg_pow, tg_maximum, tg_minimum, tg_eq, tg_lt, tg_mse, tg_swiglu, tg_matmul,
-        tg_atan2, tg_fmod};
+        tg_atan2, tg_fmod, tg_remainder, tg_floor_divide, tg_trunc_divide, tg_logical_and};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         INERT(tg_add, DTYPE,
               "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)", fn[i](b->t, b->x, d));
     INERT(tg_neg, DTYPE, "input 0 is bool; it must have a float or an integer dtype", tg_neg(b->t, b->mask));
+    INERT(tg_bitwise_and, DTYPE, "input 0 is f32; it must have an integer dtype or bool",
+          tg_bitwise_and(b->t, b->x, b->x));
+    INERT(tg_bitwise_not, DTYPE, "input 0 is f32; it must have an integer dtype or bool", tg_bitwise_not(b->t, b->x));
     INERT(tg_add, DTYPE, "input 0 is bool; it must have a float or an integer dtype", tg_add(b->t, b->mask, b->mask));
     INERT(tg_where, DTYPE, "input 0 is a mask but is f32; it must be bool", tg_where(b->t, b->x, b->x, b->x));
     INERT(tg_where, DTYPE,
@@ -352,6 +407,25 @@ static void dtypes(misuse_world *b) {
     INERT(tg_scatter, DTYPE,
           "input 0 is f32 and input 2 is i64; they must have one dtype (tg_cast converts)",
           tg_scatter(b->t, b->v, 0, b->ids, b->ids));
+    INERT(tg_nonzero, SHAPE, "count is 7; it must be at most 6", tg_nonzero(b->t, b->x, 7));
+    INERT(tg_nonzero, ARGUMENT, "count is -1; it must be 0 or more", tg_nonzero(b->t, b->x, -1));
+    tg_tensor *all = tg_zeros(b->ctx, TG_BOOL, TG_SHAPE(2, 3));
+    tg_write_f64(all, (const double[]){1, 1, 1, 1, 1, 1}, 6);
+    INERT(tg_nonzero, DATA, "selects 6 elements but count is 5", tg_nonzero(b->t, b->x, 5));
+    INERT(tg_masked_scatter, DATA, "is out of range", tg_masked_scatter(b->t, b->x, all, b->v));
+    tg_drop(all);
+    INERT(tg_masked_scatter, DTYPE, "mask must be bool, and src f32, as x",
+          tg_masked_scatter(b->t, b->x, b->x, b->x));
+    INERT(tg_select_scatter, SHAPE, "dim 0 and index 2 do not select a part of x with the dims of src",
+          tg_select_scatter(b->t, b->x, b->v, 0, 2));
+    INERT(tg_index, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32",
+          tg_index(b->t, b->x, TG_DIMS(0), &b->v, 1));
+    INERT(tg_index, ARGUMENT, "1 index for 2 dims; they must be as many",
+          tg_index(b->t, b->x, TG_DIMS(0, 1), &b->ids, 1));
+    INERT(tg_index, ARGUMENT, "the call has -1 inputs, expected at least 2",
+          tg_index(b->t, b->x, TG_DIMS(0), NULL, 1));
+    INERT(tg_index_put, DTYPE, "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_index_put(b->t, b->x, TG_DIMS(0), d, &b->ids, 1, false));
     INERT(tg_index_select, DTYPE,
           "input 1 holds indices but is f32; it must be i64 or i32", tg_index_select(b->t, b->x, 0, b->v));
     INERT(tg_embedding, DTYPE,

@@ -15,7 +15,9 @@
     }
 
 typedef struct images {
-    tg_tensor *x, *w, *s; /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
+    tg_tensor *x, *w, *s;      /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
+    tg_tensor *line, *volume; /* f32[2, 2, 3], f32[1, 1, 2, 3, 4] */
+    tg_tensor *grid, *bags;   /* f32[1, 2, 2, 2], i64[2, 2] */
 } images;
 
 static void places(misuse_world *b, const images *m) {
@@ -25,10 +27,47 @@ static void places(misuse_world *b, const images *m) {
     OP(tg_conv2d, tg_conv2d(t, x, m->w, NULL, NULL));
     OP(tg_conv2d, tg_conv2d(t, m->x, x, NULL, NULL));
     OPTIONAL(tg_conv2d, tg_conv2d(t, m->x, m->w, x, NULL));
+    OP(tg_conv3d, tg_conv3d(t, x, m->volume, NULL, NULL));
+    OP(tg_conv3d, tg_conv3d(t, m->volume, x, NULL, NULL));
+    OPTIONAL(tg_conv3d, tg_conv3d(t, m->volume, m->volume, x, NULL));
+    OP(tg_conv_transpose1d, tg_conv_transpose1d(t, x, b->cube, NULL, NULL));
+    OP(tg_conv_transpose1d, tg_conv_transpose1d(t, m->line, x, NULL, NULL));
+    OPTIONAL(tg_conv_transpose1d, tg_conv_transpose1d(t, m->line, m->line, x, NULL));
+    OP(tg_conv_transpose2d, tg_conv_transpose2d(t, x, m->w, NULL, NULL));
+    OP(tg_conv_transpose2d, tg_conv_transpose2d(t, m->x, x, NULL, NULL));
+    OPTIONAL(tg_conv_transpose2d, tg_conv_transpose2d(t, m->x, m->w, x, NULL));
+    OP(tg_max_pool3d, tg_max_pool3d(t, x, 1, 2, 2, NULL));
+    OP(tg_avg_pool3d, tg_avg_pool3d(t, x, 1, 2, 2, NULL));
+    OP(tg_max_pool2d_with_indices, tg_max_pool2d_with_indices(t, x, 2, 2, NULL, NULL));
+    OP(tg_max_pool3d_with_indices, tg_max_pool3d_with_indices(t, x, 1, 2, 2, NULL, NULL));
     OP(tg_max_pool1d, tg_max_pool1d(t, x, 2, NULL));
     OP(tg_max_pool2d, tg_max_pool2d(t, x, 2, 2, NULL));
     OP(tg_avg_pool1d, tg_avg_pool1d(t, x, 2, NULL));
     OP(tg_avg_pool2d, tg_avg_pool2d(t, x, 2, 2, NULL));
+    OP(tg_adaptive_avg_pool, tg_adaptive_avg_pool(t, x, TG_SHAPE(2)));
+    OP(tg_adaptive_max_pool, tg_adaptive_max_pool(t, x, TG_SHAPE(2), NULL));
+    OP(tg_im2col, tg_im2col(t, x, 2, 2, NULL));
+    OP(tg_col2im, tg_col2im(t, x, TG_SHAPE(2, 2), 1, 1, NULL));
+    OP(tg_grid_sampler_2d, tg_grid_sampler_2d(t, x, m->grid, NULL));
+    OP(tg_grid_sampler_2d, tg_grid_sampler_2d(t, m->x, x, NULL));
+    OP(tg_cdist, tg_cdist(t, x, b->x, 2));
+    OP(tg_cdist, tg_cdist(t, b->x, x, 2));
+    OP(tg_instance_norm, tg_instance_norm(t, x, NULL, NULL, 1e-5));
+    OPTIONAL(tg_instance_norm, tg_instance_norm(t, b->x, x, NULL, 1e-5));
+    OP(tg_local_response_norm, tg_local_response_norm(t, x, 2, 1e-4, 0.75, 1));
+    OP(tg_embedding_bag, tg_embedding_bag(t, x, m->bags, NULL, NULL, NULL));
+    OP(tg_embedding_bag, tg_embedding_bag(t, b->x, x, NULL, NULL, NULL));
+    OPTIONAL(tg_embedding_bag, tg_embedding_bag(t, b->x, b->ids, x, NULL, NULL));
+    OPTIONAL(tg_embedding_bag, tg_embedding_bag(t, b->x, m->bags, NULL, x, TG_BAG(.mode = TG_BAG_SUM)));
+    OP(tg_upsample_nearest, tg_upsample_nearest(t, x, TG_SHAPE(2), NULL));
+    OP(tg_upsample_linear, tg_upsample_linear(t, x, TG_SHAPE(2), NULL));
+    OP(tg_constant_pad, tg_constant_pad(t, x, (const int64_t[]){1, 1}, 2, 0));
+    OP(tg_reflection_pad, tg_reflection_pad(t, x, (const int64_t[]){1, 1}, 2));
+    OP(tg_replication_pad, tg_replication_pad(t, x, (const int64_t[]){1, 1}, 2));
+    OP(tg_circular_pad, tg_circular_pad(t, x, (const int64_t[]){1, 1}, 2));
+    OP(tg_pixel_shuffle, tg_pixel_shuffle(t, x, 2));
+    OP(tg_pixel_unshuffle, tg_pixel_unshuffle(t, x, 2));
+    OP(tg_channel_shuffle, tg_channel_shuffle(t, x, 2));
     OP(tg_triangular_solve, tg_triangular_solve(t, x, b->x, NULL));
     OP(tg_triangular_solve, tg_triangular_solve(t, m->s, x, NULL));
     OP(tg_cholesky, tg_cholesky(t, x));
@@ -126,6 +165,105 @@ static void of_unused(misuse_world *b, const images *m) {
     tg_drop(taps);
 }
 
+static void of_volumes(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_conv_opts conv = *TG_CONV();
+    tg_pool_opts pool = *TG_POOL();
+    conv.size = pool.size = 4096;
+    INERT(tg_conv_transpose1d, ARGUMENT, "output_padding 2; the first three",
+          tg_conv_transpose1d(t, m->line, m->line, NULL, TG_CONV(.stride = {2}, .output_padding = {2})));
+    INERT(tg_conv_transpose1d, ARGUMENT, "option output_padding[1] is set",
+          tg_conv_transpose1d(t, m->line, m->line, NULL, TG_CONV(.output_padding = {0, 1})));
+    INERT(tg_conv_transpose1d, SHAPE, "x must be [n, c, l]", tg_conv_transpose1d(t, m->x, m->line, NULL, NULL));
+    INERT(tg_conv_transpose2d, SHAPE, "the result has no elements along a dim",
+          tg_conv_transpose2d(t, m->x, m->w, NULL, TG_CONV(.padding = {3, 0})));
+    INERT(tg_conv_transpose2d, SHAPE, "b must be a vector of 2 elements",
+          tg_conv_transpose2d(t, m->x, m->w, b->v, NULL));
+    INERT(tg_conv_transpose2d, ARGUMENT, "this library knows", tg_conv_transpose2d(t, m->x, m->w, NULL, &conv));
+    INERT(tg_conv1d, ARGUMENT, "option output_padding is set",
+          tg_conv1d(t, m->line, m->line, NULL, TG_CONV(.output_padding = {1})));
+    INERT(tg_conv2d, ARGUMENT, "option stride[2] is set",
+          tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {1, 1, 2})));
+    INERT(tg_conv3d, ARGUMENT, "option output_padding is set",
+          tg_conv3d(t, m->volume, m->volume, NULL, TG_CONV(.output_padding = {0, 0, 1})));
+    INERT(tg_conv3d, SHAPE, "x has 4 dims and w 5", tg_conv3d(t, m->x, m->volume, NULL, NULL));
+    INERT(tg_conv3d, SHAPE, "a window has 2 elements along d",
+          tg_conv3d(t, m->volume, m->volume, NULL, TG_CONV(.dilation = {2, 1, 1})));
+    INERT(tg_conv3d, ARGUMENT, "this library knows", tg_conv3d(t, m->volume, m->volume, NULL, &conv));
+    INERT(tg_max_pool3d, SHAPE, "x has 4 dims; it must be [n, c, d, h, w]", tg_max_pool3d(t, m->x, 1, 1, 1, NULL));
+    INERT(tg_max_pool3d, ARGUMENT, "option divisor is set",
+          tg_max_pool3d(t, m->volume, 1, 1, 1, TG_POOL(.divisor = 2)));
+    INERT(tg_avg_pool3d, ARGUMENT, "divisor is 0", tg_avg_pool3d(t, m->volume, 1, 1, 1, TG_POOL(.divisor = 0)));
+    INERT(tg_avg_pool3d, ARGUMENT, "this library knows", tg_avg_pool3d(t, m->volume, 1, 1, 1, &pool));
+    INERT(tg_max_pool2d_with_indices, ARGUMENT, "option stride[2] is set",
+          tg_max_pool2d_with_indices(t, m->x, 1, 1, TG_POOL(.stride = {1, 1, 2}), NULL));
+    INERT(tg_max_pool3d_with_indices, ARGUMENT, "option exclude_padding is set",
+          tg_max_pool3d_with_indices(t, m->volume, 1, 1, 1, TG_POOL(.exclude_padding = true), NULL));
+    INERT(tg_max_pool3d_with_indices, ARGUMENT, "window size is 0",
+          tg_max_pool3d_with_indices(t, m->volume, 0, 1, 1, NULL, NULL));
+}
+
+/* Sizes that do not fit the dims of x, and pads of more elements than x has. */
+static void of_sizes(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_upsample_opts later = *TG_UPSAMPLE();
+    later.size = 4096;
+    INERT(tg_adaptive_avg_pool, SHAPE, "size has 1 number", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2)));
+    INERT(tg_adaptive_avg_pool, SHAPE, "size[1] is -1", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2, -1)));
+    INERT(tg_upsample_nearest, SHAPE, "size has 3 numbers and x 4 dims",
+          tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2, 2), NULL));
+    INERT(tg_upsample_nearest, ARGUMENT, "align_corners is set",
+          tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.align_corners = true)));
+    INERT(tg_upsample_nearest, ARGUMENT, "this library knows", tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), &later));
+    INERT(tg_upsample_linear, ARGUMENT, "scale1 is nan",
+          tg_upsample_linear(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.scale0 = 1, .scale1 = NAN)));
+    INERT(tg_upsample_linear, SHAPE, "size[0] is 0", tg_upsample_linear(t, m->x, TG_SHAPE(0, 2), NULL));
+    INERT(tg_adaptive_max_pool, SHAPE, "size[1] is 0", tg_adaptive_max_pool(t, m->x, TG_SHAPE(2, 0), NULL));
+    INERT(tg_im2col, ARGUMENT, "option groups is set", tg_im2col(t, m->x, 2, 2, TG_CONV(.groups = 2)));
+    INERT(tg_im2col, SHAPE, "overflows 64 bits",
+          tg_im2col(t, m->x, INT64_C(1) << 40, INT64_C(1) << 40,
+                    TG_CONV(.padding = {INT64_C(1) << 40, INT64_C(1) << 40})));
+    INERT(tg_col2im, ARGUMENT, "option output_padding is set",
+          tg_col2im(t, m->line, TG_SHAPE(3, 1), 1, 1, TG_CONV(.output_padding = {0, 1})));
+    INERT(tg_col2im, SHAPE, "windows are 2 x 1, and 2 x 2 of them fit",
+          tg_col2im(t, m->line, TG_SHAPE(3, 2), 2, 1, NULL));
+    INERT(tg_col2im, SHAPE, "size must be the height and the width", tg_col2im(t, m->line, TG_SHAPE(3), 1, 1, NULL));
+    INERT(tg_constant_pad, SHAPE, "pad has 0 numbers", tg_constant_pad(t, m->x, NULL, 2, 0));
+    INERT(tg_constant_pad, SHAPE, "pad has 3 numbers", tg_constant_pad(t, m->x, (const int64_t[]){1, 1, 1}, 3, 0));
+    INERT(tg_constant_pad, SHAPE, "of dim 3, which has only 4",
+          tg_constant_pad(t, m->x, (const int64_t[]){-3, -2}, 2, 0));
+    INERT(tg_reflection_pad, SHAPE, "pad adds 4 elements to dim 3, which has only 4",
+          tg_reflection_pad(t, m->x, (const int64_t[]){4, 0}, 2));
+    INERT(tg_replication_pad, SHAPE, "pad has 10 numbers; it must have two for each padded dim, and x has 4 dims",
+          tg_replication_pad(t, m->x, (const int64_t[10]){1}, 10));
+    INERT(tg_circular_pad, SHAPE, "pad adds 5 elements", tg_circular_pad(t, m->x, (const int64_t[]){0, 5}, 2));
+    INERT(tg_pixel_shuffle, SHAPE, "dim 1 has 2 elements, which 4 does not divide", tg_pixel_shuffle(t, m->x, 2));
+    INERT(tg_pixel_unshuffle, ARGUMENT, "factor is -1", tg_pixel_unshuffle(t, m->x, -1));
+    INERT(tg_channel_shuffle, SHAPE, "x has 2 dims", tg_channel_shuffle(t, b->x, 2));
+}
+
+static void of_places(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_grid_opts grid = *TG_GRID();
+    tg_bag_opts bag = *TG_BAG();
+    grid.size = bag.size = 4096;
+    INERT(tg_grid_sampler_2d, SHAPE, "grid [n, i, j, 2]", tg_grid_sampler_2d(t, m->x, m->x, NULL));
+    INERT(tg_grid_sampler_2d, ARGUMENT, "padding 9",
+          tg_grid_sampler_2d(t, m->x, m->grid, TG_GRID(.padding = (tg_grid_padding)9)));
+    INERT(tg_grid_sampler_2d, ARGUMENT, "this library knows", tg_grid_sampler_2d(t, m->x, m->grid, &grid));
+    INERT(tg_cdist, ARGUMENT, "p is nan", tg_cdist(t, b->x, b->x, NAN));
+    INERT(tg_cdist, SHAPE, "they have 2 dims and 1 dim", tg_cdist(t, b->x, b->v, 2));
+    INERT(tg_instance_norm, ARGUMENT, "eps is nan", tg_instance_norm(t, b->x, NULL, NULL, NAN));
+    INERT(tg_local_response_norm, ARGUMENT, "size is 0", tg_local_response_norm(t, b->x, 0, 1, 1, 1));
+    INERT(tg_embedding_bag, SHAPE, "ids [b, l], or [n] with offsets",
+          tg_embedding_bag(t, b->x, b->ids, NULL, NULL, NULL));
+    INERT(tg_embedding_bag, ARGUMENT, "there are no offsets",
+          tg_embedding_bag(t, b->x, m->bags, NULL, NULL, TG_BAG(.include_last_offset = true)));
+    INERT(tg_embedding_bag, ARGUMENT, "mode is 5",
+          tg_embedding_bag(t, b->x, m->bags, NULL, NULL, TG_BAG(.mode = (tg_bag_mode)5)));
+    INERT(tg_embedding_bag, ARGUMENT, "this library knows", tg_embedding_bag(t, b->x, m->bags, NULL, NULL, &bag));
+}
+
 static void of_norm(misuse_world *b) {
     tg_tape *t = b->t;
     tg_tensor *g = tg_zeros(b->ctx, TG_F32, TG_SHAPE(3)), *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3));
@@ -171,14 +309,23 @@ static void of_triangles(misuse_world *b, const images *m) {
 
 void misuse_windows(misuse_world *b) {
     images m = {tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 4, 4)), tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2, 2, 2)),
-                tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2))};
+                tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2)), tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2, 3)),
+                tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 2, 3, 4)), tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 2, 2)),
+                tg_zeros(b->ctx, TG_I64, TG_SHAPE(2, 2))};
     places(b, &m);
     dtypes(b, &m);
     of_windows(b, &m);
     of_unused(b, &m);
+    of_volumes(b, &m);
+    of_sizes(b, &m);
+    of_places(b, &m);
     of_norm(b);
     of_triangles(b, &m);
     tg_drop(m.x);
     tg_drop(m.w);
     tg_drop(m.s);
+    tg_drop(m.line);
+    tg_drop(m.volume);
+    tg_drop(m.grid);
+    tg_drop(m.bags);
 }

@@ -120,6 +120,13 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(conv2d, tg_conv2d(t, x[0], x[1], NULL, TG_CONV(.padding = {1, 1})))                                              \
     X(max_pool, tg_max_pool1d(t, x[0], 2, NULL))                                                                       \
     X(avg_pool, tg_avg_pool2d(t, x[0], 2, 2, NULL))                                                                    \
+    X(adaptive, tg_adaptive_avg_pool(t, x[0], TG_SHAPE(2)))                                                            \
+    X(im2col, tg_im2col(t, x[0], 2, 2, NULL))                                                                          \
+    X(col2im, tg_col2im(t, x[0], TG_SHAPE(3, 3), 2, 2, NULL))                                                          \
+    X(conv_transpose, tg_conv_transpose1d(t, x[0], x[1], NULL, NULL))                                                  \
+    X(max_positions, tg_max_pool2d_with_indices(t, x[0], 2, 2, NULL, NULL))                                            \
+    X(resized, tg_upsample_linear(t, x[0], TG_SHAPE(9), NULL))                                                         \
+    X(mirrored, tg_reflection_pad(t, x[0], (const int64_t[]){1, 2}, 2))                                                \
     X(solve, tg_triangular_solve(t, x[0], x[1], NULL))                                                                 \
     X(cholesky, tg_cholesky(t, x[0]))                                                                                  \
     X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                                     \

@@ -66,10 +66,48 @@ def test_indexing_by_tensors_and_masks():
     assert np.array_equal(x[x > 4].numpy(), a[a > 4])
     assert np.array_equal(x[tg.tensor([True, False, True])].numpy(), a[[True, False, True]])
     assert x[x > 100].shape == (0,)
+    assert np.array_equal(x[i, i].numpy(), a[i, i]) and np.array_equal(x[1, i].numpy(), a[1, i])
+    b = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    y = tg.tensor(b)
+    j = np.array([[0, 1], [1, -1]])
+    for index in ((j, slice(1), i), (slice(None), i, i), (j, None, slice(None, None, -1), [1, 0]), (0, j, slice(1, None, 2)), (b > 50,)):
+        assert np.array_equal(y[index].numpy(), b[index])
+    with pytest.raises(tg.DataError, match='test_tensor.py'):
+        x[tg.tensor([3])]
+    with pytest.raises(IndexError, match='integers or bools'):
+        x[tg.tensor([0.5])]
     with pytest.raises(IndexError):
         x[3]
     with pytest.raises(IndexError):
         x[0, 0, 0]
+
+
+ASSIGNMENTS = [(0, 5), (slice(1, 3), 7), (slice(None, None, -2), [1, 2, 3, 4]), ((slice(None), 1), 9), (..., 3), ((1, slice(2), -1), 8),
+               ([0, 2], 6), ((slice(None), [1, 0]), [[5], [6]]), ((slice(None), slice(2, None), slice(1, 3)), 4)]
+
+
+@pytest.mark.parametrize('index, value', ASSIGNMENTS, ids=str)
+def test_assignments_are_numpys(index, value):
+    a = np.arange(3 * 4 * 4, dtype='f4').reshape(3, 4, 4)
+    x = tg.tensor(a)
+    a[index] = value
+    x[index] = value
+    assert np.array_equal(x.numpy(), a)
+
+
+def test_assignments_by_masks_and_their_gradients():
+    a = np.arange(6.).reshape(2, 3)
+    x = tg.tensor(a)
+    x[x > 2] = 0
+    a[a > 2] = 0
+    assert np.array_equal(x.numpy(), a)
+    y, v = tg.ones((2, 2), requires_grad=True), tg.ones(2, requires_grad=True)
+    z = y * 2
+    z[0] = v * 5
+    (z * z).sum().backward()
+    assert y.grad.tolist() == [[0, 0], [8, 8]] and v.grad.tolist() == [50, 50]
+    with pytest.raises(TypeError, match='must be a tensor'):
+        z[0] = 'text'
 
 
 def test_operators_are_numpys():

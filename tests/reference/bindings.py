@@ -84,9 +84,11 @@ class Library:
         return lambda *args: getattr(self.lib, "tg_" + name)(self.tape, *args)
 
     def options(self, name, **fields):
-        """Returns the address of a struct with these fields, and the struct. Keep the struct while C may read it."""
+        """Returns the address of a struct with these fields and defaults, and the struct. Keep the struct while C may
+        read it."""
         s = self.structs[name]()
         s.size = ctypes.sizeof(s)
+        self.lib.tg_struct_fill(name.encode(), ctypes.addressof(s), ctypes.sizeof(s))
         for key, value in fields.items():
             setattr(s, key, type(getattr(s, key))(*value) if isinstance(value, (tuple, list)) else value)
         return ctypes.addressof(s), s

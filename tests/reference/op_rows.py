@@ -13,15 +13,25 @@ def fill(o):
 
     # Unary
     for name in ("neg", "abs", "exp", "square", "sin", "cos", "tanh", "sigmoid", "erf", "atan", "sinh", "cosh", "expm1",
-                 "sign", "floor", "ceil", "round"):
+                 "sign", "floor", "ceil", "round", "trunc", "asinh", "exp2", "erfc"):
         row(name, getattr(tg, name), getattr(torch, name), *some)
-    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p"):
+    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p", "log2", "log10"):
         row(name, getattr(tg, name), getattr(torch, name), *positive)
-    for name in ("tan", "asin", "acos"):
+    for name in ("tan", "asin", "acos", "atanh"):
         row(name, getattr(tg, name), getattr(torch, name), *inner)
-    for name in ("relu", "silu", "gelu"):
+    row("acosh", tg.acosh, torch.acosh, [U(1.1, 9, 7)], [U(1.1, 9, 3, 5)])
+    for name in ("relu", "silu", "gelu", "mish", "softsign", "hardswish"):
         row(name, getattr(tg, name), getattr(F, name), *some)
+    # The gradient of F.hardsigmoid has the factor 1/6 in float32 only.
+    row("hardsigmoid", tg.hardsigmoid, lambda x: F.relu6(x + 3) / 6, *some)
     row("gelu_tanh", tg.gelu_tanh, lambda x: F.gelu(x, approximate="tanh"), *some)
+    for name in ("isnan", "isinf", "isfinite", "logical_not"):
+        f, g = getattr(tg, name), getattr(torch, name)
+        row(name, lambda x, f=f: f(tg.log(x)), lambda x, g=g: g(x.log()), *some)
+        row(name, lambda x, f=f: f(tg.log(tg.relu(x))), lambda x, g=g: g(x.relu().log()), *some)
+    row("log_sigmoid", tg.log_sigmoid, F.logsigmoid, *some)
+    row("hardtanh", lambda x: tg.hardtanh(x, -1, 0.5), lambda x: F.hardtanh(x, -1, 0.5), *some)
+    row("bitwise_not", tg.bitwise_not, torch.bitwise_not, [M(7)], [M(3, 5)], [I(90, 3, 5)])
     row("leaky_relu", lambda x: tg.leaky_relu(x, 0.1), lambda x: F.leaky_relu(x, 0.1), *some)
     row("elu", lambda x: tg.elu(x, 0.7), lambda x: F.elu(x, 0.7), *some)
     row("softplus", lambda x: tg.softplus(x, 2, 3), lambda x: F.softplus(x, 2, 3), *some)
@@ -38,8 +48,18 @@ def fill(o):
     apart = ([N(3, 5), U(0.5, 2, 3, 5)], [N(3, 5), U(0.5, 2, 5)], [N(2, 1, 4), U(0.5, 2, 3, 1)])
     for name in ("add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"):
         row(name, getattr(tg, name), getattr(torch, name), *pairs)
-    for name in ("div", "atan2", "fmod"):
+    for name in ("div", "atan2", "fmod", "remainder"):
         row(name, getattr(tg, name), getattr(torch, name), *apart)
+    for name, mode in (("floor_divide", "floor"), ("trunc_divide", "trunc")):
+        row(name, getattr(tg, name), lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), *apart)
+    for name in ("remainder", "floor_divide", "trunc_divide"):  # integers of both signs
+        g = torch.remainder if name == "remainder" else lambda a, b, m=name[:5]: torch.div(a, b, rounding_mode=m)
+        for least in (-9, 1):
+            row(name, lambda a, b, f=getattr(tg, name), k=least: f(tg.add_scalar(a, -40), tg.add_scalar(b, k)),
+                lambda a, b, g=g, k=least: g(a - 40, b + k), [I(90, 40, 5), I(9, 40, 1)])
+    for name in ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor"):
+        row(name, getattr(tg, name), getattr(torch, name), [M(3, 5), M(3, 5)], [M(3, 5), M(5)],
+            [I(5, 3, 5), I(5, 5)])
     row("pow", tg.pow, torch.pow, [U(0.5, 2, 3, 5), N(3, 5)], [U(0.5, 2, 3, 5), N(5)])
     row("lerp", tg.lerp, torch.lerp, [N(3, 5), N(3, 5), U(0, 1, 3, 5)], [N(3, 5), N(5), U(0, 1, 3, 1)])
     row("lerp_scalar", lambda a, b: tg.lerp_scalar(a, b, 0.3), lambda a, b: torch.lerp(a, b, 0.3), *pairs[:3])
@@ -124,6 +144,16 @@ def fill(o):
     row("unsqueeze", lambda x: tg.unsqueeze(x, 1), lambda x: x.unsqueeze(1), [N(3, 2)])
     row("slice", lambda x: tg.slice(x, 1, 1, 5, 2), lambda x: x[:, 1:5:2], [N(3, 6)])
     row("select", lambda x: tg.select(x, 1, -2), lambda x: x.select(1, -2), [N(3, 6)])
+    for k, d0, d1 in ((0, 0, 1), (1, 2, 0), (-1, -2, -1)):
+        row("diagonal", lambda x, k=k, a=d0, b=d1: tg.diagonal(x, k, a, b),
+            lambda x, k=k, a=d0, b=d1: torch.diagonal(x, k, a, b), [N(4, 3, 5)])
+    row("slice_scatter", lambda x, s: tg.slice_scatter(x, s, 1, 1, 5, 2), lambda x, s: x.slice_scatter(s, 1, 1, 5, 2),
+        [N(3, 6), N(3, 2)])
+    row("select_scatter", lambda x, s: tg.select_scatter(x, s, 1, -2), lambda x, s: x.select_scatter(s, 1, -2),
+        [N(3, 6), N(3)])
+    for falling in (False, True):
+        row("argsort", lambda x, d=falling: tg.argsort(x, 1, d),
+            lambda x, d=falling: x.argsort(dim=1, descending=d, stable=True), [N(3, 7)], [I(5, 3, 20)])
     row("contiguous", tg.contiguous, lambda x: x.contiguous(), *some)
     row("concat", lambda a, b: tg.concat(handles([a, b]), 2, 1), lambda a, b: torch.cat((a, b), 1), [N(3, 2), N(3, 4)])
     row("stack", lambda a, b: tg.stack(handles([a, b]), 2, 1), lambda a, b: torch.stack((a, b), 1), [N(3, 2), N(3, 2)])
@@ -156,6 +186,37 @@ def fill(o):
         [N(3, 5), I(5, 3, 4), N(3, 4)])
     row("scatter", lambda x, i, s: tg.scatter(x, 1, i, s), lambda x, i, s: x.scatter(1, i, s),
         [N(1, 5), I(1, 1, 1), N(1, 1)], [N(3, 5), I(5, 3, 1), N(3, 1)])
+    row("masked_scatter", tg.masked_scatter, torch.masked_scatter, [N(3, 5), M(3, 5), N(15)], [N(3, 5), M(5), N(4, 4)])
+    for count, size in ((6, (2, 3)), (5, (5,)), (0, (0, 3))):
+        row("nonzero", lambda x, k=count: tg.nonzero(tg.add_scalar(x, 1), k), lambda x: (x + 1).nonzero(),
+            [I(9, *size)])
+    row("nonzero", lambda x: tg.nonzero(tg.slice(tg.one_hot(5, x, 5), 2, 1, 5, 2), 0),
+        lambda x: F.one_hot(x, 5)[..., 1::2].nonzero(), [I(1, 3, 2)])
+    row("nonzero", lambda x: tg.nonzero(tg.one_hot(5, x, 5), 6), lambda x: F.one_hot(x, 5).nonzero(), [I(5, 3, 2)])
+    for name, reduce in (("scatter_mean", "mean"), ("scatter_max", "amax"), ("scatter_min", "amin")):
+        for own in (True, False):
+            row(name, lambda x, i, s, f=getattr(tg, name), o=own: f(x, 1, i, s, o),
+                lambda x, i, s, r=reduce, o=own: x.scatter_reduce(1, i, s, r, include_self=o),
+                [N(3, 5), I(5, 3, 9), N(3, 9)], [N(4, 3), I(3, 2, 5), N(2, 5)])
+            # Ties share the gradient.
+            row(name, lambda x, i, s, f=getattr(tg, name), o=own: f(tg.round(x), 0, i, tg.round(s), o),
+                lambda x, i, s, r=reduce, o=own: x.round().scatter_reduce(0, i, s.round(), r, include_self=o),
+                [N(4), I(4, 20), N(20)])
+    row("index", lambda x, i: tg.index(x, dims(0), handles([i]), 1), lambda x, i: x[i], [N(6, 3), I(6, 2, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(0, 1), handles([i, j]), 2), lambda x, i, j: x[i, j],
+        [N(6, 3), I(6, 4), I(3, 4)], [N(6, 3, 2), I(6, 2, 1), I(3, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(1, 2), handles([i, j]), 2), lambda x, i, j: x[:, i, j],
+        [N(2, 6, 3, 2), I(6, 4), I(3, 4)])
+    row("index", lambda x, i, j: tg.index(x, dims(2, 0), handles([j, i]), 2), lambda x, i, j: x[i, :, j],
+        [N(2, 6, 3, 2), I(2, 4), I(3, 4)])
+    row("index", lambda x, i: tg.index(x, dims(1), handles([tg.add_scalar(i, -5)]), 1), lambda x, i: x[:, i - 5],
+        [N(3, 5), I(10, 8)])
+    # PyTorch does not say which of several elements remains, so this row has one row of src for each place.
+    row("index_put", lambda x, s: tg.index_put(x, dims(0), s, handles([tg.arange(5, 0, 8, 2)]), 1, False),
+        lambda x, s: x.index_put((torch.arange(0, 8, 2),), s), [N(8, 3), N(4, 3)], [N(8), N()])
+    row("index_put", lambda x, s, i, j: tg.index_put(x, dims(0, 1), s, handles([i, j]), 2, True),
+        lambda x, s, i, j: x.index_put((i, j), s, True), [N(6, 3), N(8), I(6, 8), I(3, 8)],
+        [N(6, 3, 2), N(4, 2), I(6, 4), I(3, 4)])
     row("index_select", lambda x, i: tg.index_select(x, 1, i), lambda x, i: x.index_select(1, i), [N(3, 5), I(5, 4)])
     row("embedding", tg.embedding, lambda w, i: F.embedding(i, w), [N(6, 3), I(6, 2, 4)])
     row("masked_select", lambda x: tg.masked_select(x, tg.gt(x, tg.full(tg.tg_dtype_of(x), shape(), -9)), 15),
@@ -313,6 +374,179 @@ def windows(o):
         row("avg_pool2d", lambda x, e=exclude: tg.avg_pool2d(x, 3, 2, tg.opts("pool", stride=(1, 2), padding=(1, 1),
                                                                            exclude_padding=e)),
             lambda x, e=exclude: F.avg_pool2d(x, (3, 2), (1, 2), (1, 1), count_include_pad=not e), [N(2, 3, 5, 6)])
+    transposed_and_deep(o, conv)
+    adaptive(o)
+    columns(o)
+    places_and_distances(o)
+    resizing(o)
+    pads_and_shuffles(o)
+
+
+def transposed_and_deep(o, conv):
+    tg, row, N = o.tg, o.row, o.N
+    conv("conv_transpose1d", tg.conv_transpose1d, F.conv_transpose1d, [N(2, 3, 5), N(3, 4, 3), N(4)])
+    conv("conv_transpose1d", tg.conv_transpose1d, F.conv_transpose1d, [N(2, 4, 5), N(4, 3, 3), N(6)], stride=(3,),
+         padding=(1,), dilation=(2,), groups=2, output_padding=(2,))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 3, 4, 5), N(3, 2, 3, 2), N(2)])
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 4, 4, 3), N(4, 3, 3, 2), N(6)],
+         stride=(2, 3), padding=(1, 0), dilation=(1, 2), groups=2, output_padding=(1, 2))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(2, 2, 3, 3), N(2, 2, 3, 2), N(2)],
+         stride=(1, 2), padding=(2, 1), dilation=(4, 1), output_padding=(3, 1))
+    conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(1, 16, 8, 8), N(16, 8, 4, 4), N(8)],
+         stride=(2, 2), padding=(1, 1))
+    conv("conv3d", tg.conv3d, F.conv3d, [N(2, 3, 4, 5, 3), N(4, 3, 2, 3, 2), N(4)])
+    conv("conv3d", tg.conv3d, F.conv3d, [N(1, 4, 5, 4, 6), N(4, 2, 3, 2, 2), N(4)], stride=(2, 1, 2),
+         padding=(1, 0, 2), dilation=(1, 2, 2), groups=2)
+
+    def pool(name, ours, theirs, size, case, **more):
+        names = {"stride": "stride", "padding": "padding", "dilation": "dilation", "ceil_mode": "ceil_mode",
+                 "exclude_padding": "count_include_pad", "divisor": "divisor_override"}
+        given = {names[k]: (not v if k == "exclude_padding" else v) for k, v in more.items()}
+        row(name, lambda x: ours(x, *size, tg.opts("pool", **more)),
+            lambda x: theirs(x, size, **given), case)
+
+    def both(f):
+        def run(x, *args):
+            index = o.handles(1)
+            return [f(x, *args, index), index[0]]
+        return run
+
+    def with_indices(f):
+        return lambda x, size, **more: f(x, size, return_indices=True, **more)
+
+    for more in ({}, {"stride": (1, 2, 1), "padding": (1, 0, 1)}, {"ceil_mode": True, "stride": (2, 2, 2)}):
+        pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], **more)
+        pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], exclude_padding=True,
+             **more)
+        pool("max_pool3d", tg.max_pool3d, F.max_pool3d, (2, 3, 2), [N(2, 2, 5, 4, 6)], **more)
+        pool("max_pool3d_with_indices", both(tg.max_pool3d_with_indices), with_indices(F.max_pool3d), (2, 3, 2),
+             [N(2, 2, 5, 4, 6)], **more)
+    pool("avg_pool3d", tg.avg_pool3d, F.avg_pool3d, (2, 1, 2), [N(1, 2, 3, 4, 4)], divisor=3)
+    for more in ({"stride": (2, 1), "padding": (1, 1), "dilation": (2, 1)}, {"stride": (2, 3), "ceil_mode": True}):
+        pool("max_pool2d", tg.max_pool2d, F.max_pool2d, (3, 2), [N(2, 3, 8, 6)], **more)
+        pool("max_pool2d_with_indices", both(tg.max_pool2d_with_indices), with_indices(F.max_pool2d), (3, 2),
+             [N(2, 3, 8, 6)], **more)
+    for more in ({"ceil_mode": True}, {"ceil_mode": True, "exclude_padding": True}, {"divisor": 5}):
+        pool("avg_pool2d", tg.avg_pool2d, F.avg_pool2d, (3, 2), [N(2, 3, 7, 6)], stride=(2, 3), padding=(1, 1),
+             **more)
+
+
+def adaptive(o):
+    tg, row, shape, N = o.tg, o.row, o.shape, o.N
+    for size, f, *cases in (((3,), F.adaptive_avg_pool1d, [N(2, 3, 7)], [N(2, 3, 9)], [N(1, 2, 2)]),
+                            ((1, 1), F.adaptive_avg_pool2d, [N(2, 3, 7, 7)], [N(2, 3, 1, 4)]),
+                            ((3, 5), F.adaptive_avg_pool2d, [N(2, 3, 7, 6)], [N(2, 3, 6, 10)], [N(1, 2, 2, 3)]),
+                            ((2, 3, 2), F.adaptive_avg_pool3d, [N(1, 2, 3, 7, 4)])):
+        row("adaptive_avg_pool", lambda x, s=size: tg.adaptive_avg_pool(x, shape(*s)), lambda x, s=size, f=f: f(x, s),
+            *cases)
+
+
+    def adaptive_max(x, size):
+        index = o.handles(1)
+        return [tg.adaptive_max_pool(x, shape(*size), index), index[0]]
+
+    for size, f, *cases in (((3,), F.adaptive_max_pool1d, [N(2, 3, 7)]),
+                            ((3, 5), F.adaptive_max_pool2d, [N(2, 3, 7, 6)], [N(1, 2, 2, 3)]),
+                            ((2, 3, 2), F.adaptive_max_pool3d, [N(1, 2, 3, 7, 4)])):
+        row("adaptive_max_pool", lambda x, s=size: adaptive_max(x, s),
+            lambda x, s=size, f=f: f(x, s, return_indices=True), *cases)
+
+
+def columns(o):
+    tg, row, shape, N = o.tg, o.row, o.shape, o.N
+    for kernel, image, channels, more in (((2, 3), (4, 5), 3, {}),
+                                          ((3, 2), (7, 6), 2,
+                                           {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 1)})):
+        opts = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), **more}
+        places = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+                  for n, k, s, p, d in zip(image, kernel, opts["stride"], opts["padding"], opts["dilation"])]
+        row("im2col", lambda x, k=kernel, m=more: tg.im2col(x, *k, tg.opts("conv", **m)),
+            lambda x, k=kernel, m=more: F.unfold(x, k, **m), [N(2, channels, *image)])
+        row("col2im", lambda x, i=image, k=kernel, m=more: tg.col2im(x, shape(*i), *k, tg.opts("conv", **m)),
+            lambda x, i=image, k=kernel, m=more: F.fold(x, i, k, **m),
+            [N(2, channels * kernel[0] * kernel[1], places[0] * places[1])])
+
+
+def places_and_distances(o):
+    tg, row, N, U, I = o.tg, o.row, o.N, o.U, o.I
+    paddings, modes = ("zeros", "border", "reflection"), ("bilinear", "nearest")
+    for align in (False, True):
+        for k, padding in enumerate(paddings):
+            for m, mode in enumerate(modes):
+                row("grid_sampler_2d",
+                    lambda x, g, opts={"mode": m, "padding": k, "align_corners": align}: tg.grid_sampler_2d(
+                        x, g, tg.opts("grid", **opts)),
+                    lambda x, g, opts=(mode, padding, align): F.grid_sample(x, g, *opts),
+                    [N(2, 3, 4, 5), U(-2, 2, 2, 3, 4, 2, frozen=m > 0)])
+    for p in (0.5, 1.0, 2.0, 3.5, float("inf")):
+        row("cdist", lambda a, b, p=p: tg.cdist(a, b, p), lambda a, b, p=p: torch.cdist(a, b, p), [N(3, 4), N(5, 4)],
+            [N(2, 3, 4), N(2, 5, 4)])
+    for size in (1, 4, 5):
+        row("local_response_norm", lambda x, s=size: tg.local_response_norm(x, s, 0.5, 0.75, 1.5),
+            lambda x, s=size: F.local_response_norm(x, s, 0.5, 0.75, 1.5), [N(2, 6, 3)], [N(2, 6, 3, 2)])
+    row("instance_norm", lambda x, w, b: tg.instance_norm(x, w, b, 1e-5),
+        lambda x, w, b: F.instance_norm(x, weight=w, bias=b), [N(2, 3, 7), N(3), N(3)], [N(2, 3, 4, 5), N(3), N(3)])
+    for k, mode in enumerate(("sum", "mean", "max")):
+        row("embedding_bag", lambda w, i, k=k: tg.embedding_bag(w, i, None, None, tg.opts("bag", mode=k)),
+            lambda w, i, m=mode: F.embedding_bag(i, w, mode=m), [N(6, 3), I(6, 4, 5)])
+        row("embedding_bag",
+            lambda w, i, k=k: tg.embedding_bag(w, i, None, None, tg.opts("bag", mode=k, ignore_index=1)),
+            lambda w, i, m=mode: F.embedding_bag(i, w, mode=m, padding_idx=1), [N(6, 3), I(3, 9, 2)])
+    offsets = torch.tensor((0, 3, 6, 9))
+    for k, mode in enumerate(("sum", "mean")):
+        for last in (False, True):
+            row("embedding_bag", lambda w, i, k=k, e=last: tg.embedding_bag(
+                    w, i, tg.arange(5, 0, 12, 3), None, tg.opts("bag", mode=k, include_last_offset=e)),
+                lambda w, i, m=mode, e=last: F.embedding_bag(i, w, offsets, mode=m, include_last_offset=e),
+                [N(6, 3), I(6, 9)])
+    row("embedding_bag", lambda w, i, s: tg.embedding_bag(w, i, tg.arange(5, 0, 12, 3), s, tg.opts("bag", mode=0)),
+        lambda w, i, s: F.embedding_bag(i, w, offsets, mode="sum", per_sample_weights=s), [N(6, 3), I(6, 11), N(11)])
+
+
+def resizing(o):
+    tg, row, shape, N = o.tg, o.row, o.shape, o.N
+    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+    def resize(name, size, mode, *cases, **more):
+        """A scale that is given to both is used by both, and size has what PyTorch computes from it."""
+        scale = more.get("scale")
+        ours = {key: value for key, value in more.items() if key != "scale"}
+        ours.update({f"scale{d}": s for d, s in enumerate(scale or ())})
+        theirs = {"scale_factor": scale, "recompute_scale_factor": False} if scale else {"size": size}
+        if "align_corners" in more:
+            theirs["align_corners"] = more["align_corners"]
+        row(name, lambda x: getattr(tg, name)(x, shape(*size), tg.opts("upsample", **ours)),
+            lambda x: F.interpolate(x, mode=mode, **theirs), *cases)
+
+    for size in ((7,), (8, 9), (5, 3), (12, 6), (4, 3, 5)):
+        case = [N(2, 3, *(4, 3, 2)[: len(size)])]
+        resize("upsample_nearest", size, "nearest", case)
+        for align in (False, True):
+            resize("upsample_linear", size, linear[len(size)], case, align_corners=align)
+    resize("upsample_nearest", (9, 5), "nearest", [N(2, 3, 5, 4)], scale=(1.9, 1.3))
+    resize("upsample_linear", (9, 5), "bilinear", [N(2, 3, 5, 4)], scale=(1.9, 1.3))
+    resize("upsample_linear", (32, 48), "bilinear", [N(1, 2, 16, 16)])
+
+
+def pads_and_shuffles(o):
+    tg, row, N = o.tg, o.row, o.N
+
+    def pad(name, mode, pad, *cases, **more):
+        numbers = (o.ctypes.c_int64 * len(pad))(*pad)
+        row(name, lambda x: getattr(tg, name)(x, numbers, len(pad), *more.values()),
+            lambda x: F.pad(x, pad, mode, **more), *cases)
+
+    pad("constant_pad", "constant", (1, 2, 0, 3), [N(3, 5)], [N(2, 3, 4)], value=0.5)
+    pad("constant_pad", "constant", (-1, 2, 1, -2, 0, 1), [N(2, 4, 4)], value=0.0)
+    for name, mode in (("reflection_pad", "reflect"), ("replication_pad", "replicate"), ("circular_pad", "circular")):
+        pad(name, mode, (2, 1), [N(2, 3, 5)])
+        pad(name, mode, (3, 1, 0, 2), [N(2, 3, 4, 5)])
+        pad(name, mode, (1, 0, 0, 1, 1, 1), [N(1, 2, 2, 3, 2)])
+    pad("replication_pad", "replicate", (3, 4), [N(2, 3, 2)])
+    row("pixel_shuffle", lambda x: tg.pixel_shuffle(x, 2), lambda x: F.pixel_shuffle(x, 2), [N(2, 8, 3, 4)],
+        [N(4, 2, 2)])
+    row("pixel_unshuffle", lambda x: tg.pixel_unshuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2), [N(2, 3, 4, 6)])
+    row("channel_shuffle", lambda x: tg.channel_shuffle(x, 3), lambda x: F.channel_shuffle(x, 3), [N(2, 6, 3, 2)])
 
 
 def kl_div(x, y, reduction):

@@ -122,7 +122,8 @@ START_TEST(holds_survive_the_tape) {
 }
 END_TEST
 
-/* A hold that outlives its tape may be removed while the tape's memory waits for another tape, which then has all slots. */
+/* A hold that outlives its tape may be removed while the tape's memory waits for another tape, which then has all
+ * slots. */
 START_TEST(holds_end_after_their_tape) {
     begin();
     tg_tape *other = tg_tape_new(ctx);

@@ -42,12 +42,18 @@ static tg_tensor *call(const char *op, tg_tensor *x, const tg_value *v, int n) {
     ck_assert_msg(s == TG_OK, "%s", tg_ctx_message(ctx));
     return y;
 }
-#define CALL(op, x, ...) \
+#define CALL(op, x, ...)                                                                                               \
     call(op, x, (const tg_value[]){__VA_ARGS__}, (int)(sizeof((const tg_value[]){__VA_ARGS__}) / sizeof(tg_value)))
-#define INTEGER(name_, v_) {.name = name_, .kind = TG_VALUE_INT, .integer = (v_)}
-#define NUMBER(name_, v_) {.name = name_, .kind = TG_VALUE_DOUBLE, .number = (v_)}
-#define TEXT(name_, v_) {.name = name_, .kind = TG_VALUE_TEXT, .text = (v_)}
-#define LIST(name_, n_, ...) {.name = name_, .kind = TG_VALUE_LIST, .n = n_, .list = (const int64_t[]){__VA_ARGS__}}
+#define INTEGER(name_, v_)                                                                                             \
+    { .name = name_, .kind = TG_VALUE_INT, .integer = (v_) }
+#define NUMBER(name_, v_)                                                                                              \
+    { .name = name_, .kind = TG_VALUE_DOUBLE, .number = (v_) }
+#define TEXT(name_, v_)                                                                                                \
+    { .name = name_, .kind = TG_VALUE_TEXT, .text = (v_) }
+#define LIST(name_, n_, ...)                                                                                           \
+    {                                                                                                                  \
+        .name = name_, .kind = TG_VALUE_LIST, .n = n_, .list = (const int64_t[]) { __VA_ARGS__ }                       \
+    }
 
 START_TEST(values_are_converted) {
     begin();
@@ -164,9 +170,150 @@ static tg_status power_compose(tg_tape *tape, const void *params, tg_tensor *con
 }
 
 static const tg_field power_fields[] = {TG_ARG(power_params, exponent, DOUBLE, "The exponent.")};
-static const tg_op power = {.size = sizeof(tg_op), .name = "power", .formula = "x^exponent", .inputs = "x", .n_in = 1,
-                            .n_out = 1, .params_size = sizeof(power_params), .compose = power_compose,
-                            TG_FIELDS(power_fields), .preset = &(const power_params){2}};
+static const tg_op power = {.size = sizeof(tg_op),
+                            .name = "power",
+                            .formula = "x^exponent",
+                            .inputs = "x",
+                            .n_in = 1,
+                            .n_out = 1,
+                            .params_size = sizeof(power_params),
+                            .compose = power_compose,
+                            TG_FIELDS(power_fields),
+                            .preset = &(const power_params){2}};
+
+/* Records a product with a draw, then fails. */
+static tg_status broken_compose(tg_tape *tape, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                const void *site) {
+    (void)params, (void)site;
+    out[0] = tg_mul(tape, tg_exp(tape, in[0]), tg_gumbel(tape, in[0]));
+    return tg_ctx_fail(ctx, TG_ERR_SHAPE, "no such shape");
+}
+
+static const tg_op broken = {.size = sizeof(tg_op),
+                             .name = "broken",
+                             .formula = "nothing",
+                             .inputs = "x",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .compose = broken_compose};
+
+static int64_t live(void) {
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
+    return m.live;
+}
+
+/* Nodes, memory and draws are as before, also the node of a parameter that was used first by the op that failed. The
+ * parameter can be used again. */
+START_TEST(a_composed_op_that_fails_leaves_nothing) {
+    begin();
+    tg_tensor *used = tg_param_new(ctx, "used", TG_F64, TG_SHAPE(2, 3), 1),
+              *fresh = tg_param_new(ctx, "fresh", TG_F64, TG_SHAPE(2, 3), 1);
+    tg_tensor *y = tg_square(t, used), *params[] = {used, fresh}, *out;
+    int64_t nodes = tg_tape_nodes(t), bytes = live();
+    tg_rng before, after;
+    tg_rng_get(ctx, NULL, &before);
+    for (int i = 0; i < 4; i++) {
+        ck_assert(tg_apply(t, &broken, NULL, &params[i % 2], 1, &out, 1, NULL, NULL, TG_SITE) == TG_ERR_SHAPE);
+        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "no such shape"));
+        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), ", recorded by broken"));
+        ck_assert(!tg_is_alive(out));
+        tg_ctx_clear(ctx);
+        ck_assert_int_eq(tg_tape_nodes(t), nodes);
+        ck_assert_int_eq(live(), bytes);
+    }
+    tg_rng_get(ctx, NULL, &after);
+    ck_assert_mem_eq(&before, &after, sizeof before);
+    tg_backward(t, tg_sum(t, tg_mul(t, y, tg_scale(t, fresh, 3)), TG_ALL_DIMS, false));
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    same(tg_grad_of(fresh), tg_scale(t, tg_square(t, used), 3));
+    same(tg_grad_of(used), tg_mul(t, tg_scale(t, fresh, 3), tg_scale(t, used, 2)));
+    end();
+}
+END_TEST
+
+/* The inputs of a composed op are checked before compose, which reads their shapes. */
+START_TEST(a_composed_op_gets_living_inputs) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(3)), *y;
+    ck_assert(tg_apply(t, &broken, NULL, (tg_tensor *[]){NULL}, 1, &y, 1, NULL, NULL, TG_SITE) == TG_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "broken: input 0"));
+    tg_ctx_clear(ctx);
+    tg_tensor *old = tg_scale(t, x, 2);
+    tg_tape_reset(t);
+    ck_assert(tg_apply(t, &broken, NULL, &old, 1, &y, 1, NULL, NULL, TG_SITE) != TG_OK);
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "broken: input 0"));
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+/* Records a product with a draw, then fails. */
+static tg_status broken_compose(tg_tape *tape, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                const void *site) {
+    (void)params, (void)site;
+    out[0] = tg_mul(tape, tg_exp(tape, in[0]), tg_gumbel(tape, in[0]));
+    return tg_ctx_fail(ctx, TG_ERR_SHAPE, "no such shape");
+}
+
+static const tg_op broken = {.size = sizeof(tg_op),
+                             .name = "broken",
+                             .formula = "nothing",
+                             .inputs = "x",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .compose = broken_compose};
+
+static int64_t live(void) {
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
+    return m.live;
+}
+
+/* Nodes, memory and draws are as before, also the node of a parameter that was used first by the op that failed. The
+ * parameter can be used again. */
+START_TEST(a_composed_op_that_fails_leaves_nothing) {
+    begin();
+    tg_tensor *used = tg_param_new(ctx, "used", TG_F64, TG_SHAPE(2, 3), 1),
+              *fresh = tg_param_new(ctx, "fresh", TG_F64, TG_SHAPE(2, 3), 1);
+    tg_tensor *y = tg_square(t, used), *params[] = {used, fresh}, *out;
+    int64_t nodes = tg_tape_nodes(t), bytes = live();
+    tg_rng before, after;
+    tg_rng_get(ctx, NULL, &before);
+    for (int i = 0; i < 4; i++) {
+        ck_assert(tg_apply(t, &broken, NULL, &params[i % 2], 1, &out, 1, NULL, NULL, TG_SITE) == TG_ERR_SHAPE);
+        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "no such shape"));
+        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), ", recorded by broken"));
+        ck_assert(!tg_is_alive(out));
+        tg_ctx_clear(ctx);
+        ck_assert_int_eq(tg_tape_nodes(t), nodes);
+        ck_assert_int_eq(live(), bytes);
+    }
+    tg_rng_get(ctx, NULL, &after);
+    ck_assert_mem_eq(&before, &after, sizeof before);
+    tg_backward(t, tg_sum(t, tg_mul(t, y, tg_scale(t, fresh, 3)), TG_ALL_DIMS, false));
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    same(tg_grad_of(fresh), tg_scale(t, tg_square(t, used), 3));
+    same(tg_grad_of(used), tg_mul(t, tg_scale(t, fresh, 3), tg_scale(t, used, 2)));
+    end();
+}
+END_TEST
+
+/* The inputs of a composed op are checked before compose, which reads their shapes. */
+START_TEST(a_composed_op_gets_living_inputs) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(3)), *y;
+    ck_assert(tg_apply(t, &broken, NULL, (tg_tensor *[]){NULL}, 1, &y, 1, NULL, NULL, TG_SITE) == TG_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "broken: input 0"));
+    tg_ctx_clear(ctx);
+    tg_tensor *old = tg_scale(t, x, 2);
+    tg_tape_reset(t);
+    ck_assert(tg_apply(t, &broken, NULL, &old, 1, &y, 1, NULL, NULL, TG_SITE) != TG_OK);
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "broken: input 0"));
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
 
 START_TEST(ops_of_the_program_are_bound_too) {
     begin();
@@ -193,6 +340,8 @@ int main(void) {
                                   inputs_may_be_named,
                                   outputs_are_counted_before_the_call,
                                   a_composed_op_is_called_like_any_other,
+                                  a_composed_op_that_fails_leaves_nothing,
+                                  a_composed_op_gets_living_inputs,
                                   ops_of_the_program_are_bound_too};
     return tg_check_main("op_call", tests, sizeof tests / sizeof *tests);
 }

@@ -73,6 +73,24 @@ static bool pool(const void *o) {
     return false;
 }
 
+static bool mean(const void *o) {
+    tg_avg_pool2d(t, tg_zeros(ctx, TG_F64, TG_SHAPE(1, 1, 3, 3)), 2, 2, o);
+    return false;
+}
+
+/* Whether the mean of the rows 1 and 3 of the ids 0 and 1 is that of id 1 alone. */
+static bool bag_ignores_0(const void *o) {
+    tg_tensor *table = of(TG_SHAPE(2, 1), (const double[]){1, 3}), *ids = tg_reshape(t, tg_arange(t, TG_I64, 0, 2, 1),
+                                                                                    TG_SHAPE(1, 2));
+    double y = 0;
+    return tg_read_f64(tg_embedding_bag(t, table, ids, NULL, NULL, o), &y, 1) == TG_OK && y == 3;
+}
+
+static bool upsample(const void *o) {
+    tg_upsample_nearest(t, tg_zeros(ctx, TG_F64, TG_SHAPE(1, 1, 3, 3)), TG_SHAPE(2, 2), o);
+    return false;
+}
+
 /* The loss of class 0, which is ignored. */
 static tg_tensor *logits(void) { return of(TG_SHAPE(1, 2), (const double[]){-1, -2}); }
 static tg_tensor *class_0(void) { return tg_zeros(ctx, TG_I64, TG_SHAPE(1)); }
@@ -393,6 +411,11 @@ static const struct {
     {"tg_conv_opts", "groups", conv, "groups is 0; it must be 1 or more"},
     {"tg_pool_opts", "stride", pool, "stride 0"},
     {"tg_pool_opts", "dilation", pool, "dilation 0"},
+    {"tg_pool_opts", "divisor", mean, "divisor is 0"},
+    {"tg_upsample_opts", "scale0", upsample, "scale0 is 0"},
+    {"tg_upsample_opts", "scale1", upsample, "scale1 is 0"},
+    {"tg_upsample_opts", "scale2", upsample, "scale2 is 0"},
+    {"tg_bag_opts", "ignore_index", bag_ignores_0, NULL},
     {"tg_cross_entropy_opts", "ignore_index", cross_entropy_ignores_0, NULL},
     {"tg_loss_opts", "ignore_index", nll_ignores_0, NULL},
     {"tg_vocab_opts", "ignore_index", vocab_ignores_0, NULL},

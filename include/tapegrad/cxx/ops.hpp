@@ -26,22 +26,39 @@ inline tensor cos(const tensor &x, const site &at = site::here()) { return detai
 inline tensor tanh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_tanh, x); }
 inline tensor sigmoid(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_sigmoid, x); }
 inline tensor erf(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_erf, x); }
+inline tensor erfc(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_erfc, x); }
 inline tensor tan(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_tan, x); }
 inline tensor asin(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_asin, x); }
 inline tensor acos(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_acos, x); }
 inline tensor atan(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_atan, x); }
+inline tensor asinh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_asinh, x); }
+inline tensor acosh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_acosh, x); }
+inline tensor atanh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_atanh, x); }
 inline tensor sinh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_sinh, x); }
 inline tensor cosh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_cosh, x); }
 inline tensor log1p(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_log1p, x); }
 inline tensor expm1(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_expm1, x); }
+inline tensor log2(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_log2, x); }
+inline tensor log10(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_log10, x); }
+inline tensor exp2(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_exp2, x); }
 inline tensor sign(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_sign, x); }
 inline tensor floor(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_floor, x); }
 inline tensor ceil(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_ceil, x); }
 inline tensor round(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_round, x); }
+inline tensor trunc(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_trunc, x); }
 inline tensor relu(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_relu, x); }
 inline tensor silu(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_silu, x); }
 inline tensor gelu(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_gelu, x); }
 inline tensor gelu_tanh(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_gelu_tanh, x); }
+inline tensor mish(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_mish, x); }
+inline tensor log_sigmoid(const tensor &x, const site &at = site::here()) {
+    return detail::call(at, tg_log_sigmoid, x);
+}
+inline tensor softsign(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_softsign, x); }
+inline tensor hardsigmoid(const tensor &x, const site &at = site::here()) {
+    return detail::call(at, tg_hardsigmoid, x);
+}
+inline tensor hardswish(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_hardswish, x); }
 inline tensor leaky_relu(const tensor &x, double slope, const site &at = site::here()) {
     return detail::call(at, tg_leaky_relu, x, slope);
 }
@@ -57,6 +74,9 @@ inline tensor pow_scalar(const tensor &x, double p, const site &at = site::here(
 inline tensor clamp(const tensor &x, double lo, double hi, const site &at = site::here()) {
     return detail::call(at, tg_clamp, x, lo, hi);
 }
+inline tensor hardtanh(const tensor &x, double lo, double hi, const site &at = site::here()) {
+    return detail::call(at, tg_hardtanh, x, lo, hi);
+}
 inline tensor scale(const tensor &x, double a, const site &at = site::here()) {
     return detail::call(at, tg_scale, x, a);
 }
@@ -67,6 +87,15 @@ inline tensor cast(const tensor &x, tg_dtype dtype, const site &at = site::here(
     return detail::call(at, tg_cast, x, dtype);
 }
 inline tensor detach(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_detach, x); }
+inline tensor isnan(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_isnan, x); }
+inline tensor isinf(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_isinf, x); }
+inline tensor isfinite(const tensor &x, const site &at = site::here()) { return detail::call(at, tg_isfinite, x); }
+inline tensor logical_not(const tensor &x, const site &at = site::here()) {
+    return detail::call(at, tg_logical_not, x);
+}
+inline tensor bitwise_not(const tensor &x, const site &at = site::here()) {
+    return detail::call(at, tg_bitwise_not, x);
+}
 inline tensor add(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_add, a, b);
 }
@@ -87,6 +116,15 @@ inline tensor atan2(const tensor &a, const tensor &b, const site &at = site::her
 }
 inline tensor fmod(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_fmod, a, b);
+}
+inline tensor remainder(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_remainder, a, b);
+}
+inline tensor floor_divide(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_floor_divide, a, b);
+}
+inline tensor trunc_divide(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_trunc_divide, a, b);
 }
 inline tensor lerp(const tensor &a, const tensor &b, const tensor &w, const site &at = site::here()) {
     return detail::call(at, tg_lerp, a, b, w);
@@ -117,6 +155,24 @@ inline tensor gt(const tensor &a, const tensor &b, const site &at = site::here()
 }
 inline tensor ge(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_ge, a, b);
+}
+inline tensor logical_and(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_logical_and, a, b);
+}
+inline tensor logical_or(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_logical_or, a, b);
+}
+inline tensor logical_xor(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_logical_xor, a, b);
+}
+inline tensor bitwise_and(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_bitwise_and, a, b);
+}
+inline tensor bitwise_or(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_bitwise_or, a, b);
+}
+inline tensor bitwise_xor(const tensor &a, const tensor &b, const site &at = site::here()) {
+    return detail::call(at, tg_bitwise_xor, a, b);
 }
 inline tensor where(const tensor &c, const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_where, c, a, b);
@@ -197,6 +253,9 @@ inline tensor topk(const tensor &x, int64_t k, int dim, bool largest, tensor *in
                    site::here()) {
     return detail::call(at, tg_topk, x, k, dim, largest, index);
 }
+inline tensor argsort(const tensor &x, int dim, bool descending = false, const site &at = site::here()) {
+    return detail::call(at, tg_argsort, x, dim, descending);
+}
 inline tensor matmul(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_matmul, a, b);
 }
@@ -220,6 +279,9 @@ inline tensor outer(const tensor &a, const tensor &b, const site &at = site::her
 }
 inline tensor dot(const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_dot, a, b);
+}
+inline tensor cdist(const tensor &a, const tensor &b, double p, const site &at = site::here()) {
+    return detail::call(at, tg_cdist, a, b, p);
 }
 inline tensor einsum(const char *equation, const tensor &a, const tensor &b, const site &at = site::here()) {
     return detail::call(at, tg_einsum, equation, a, b);
@@ -275,6 +337,19 @@ inline tensor pad(const tensor &x, int dim, int64_t before, int64_t after, doubl
                   {
     return detail::call(at, tg_pad, x, dim, before, after, value);
 }
+inline tensor constant_pad(const tensor &x, const std::vector<int64_t> &pad, double value, const site &at =
+                           site::here()) {
+    return detail::call(at, tg_constant_pad, x, pad.data(), detail::size(pad), value);
+}
+inline tensor reflection_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_reflection_pad, x, pad.data(), detail::size(pad));
+}
+inline tensor replication_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_replication_pad, x, pad.data(), detail::size(pad));
+}
+inline tensor circular_pad(const tensor &x, const std::vector<int64_t> &pad, const site &at = site::here()) {
+    return detail::call(at, tg_circular_pad, x, pad.data(), detail::size(pad));
+}
 inline tensor flip(const tensor &x, const dims &dims = {}, const site &at = site::here()) {
     return detail::call(at, tg_flip, x, dims);
 }
@@ -283,6 +358,15 @@ inline tensor roll(const tensor &x, int64_t shift, int dim, const site &at = sit
 }
 inline tensor repeat(const tensor &x, int dim, int64_t times, const site &at = site::here()) {
     return detail::call(at, tg_repeat, x, dim, times);
+}
+inline tensor pixel_shuffle(const tensor &x, int64_t factor, const site &at = site::here()) {
+    return detail::call(at, tg_pixel_shuffle, x, factor);
+}
+inline tensor pixel_unshuffle(const tensor &x, int64_t factor, const site &at = site::here()) {
+    return detail::call(at, tg_pixel_unshuffle, x, factor);
+}
+inline tensor channel_shuffle(const tensor &x, int64_t groups, const site &at = site::here()) {
+    return detail::call(at, tg_channel_shuffle, x, groups);
 }
 inline tensor unfold(const tensor &x, int dim, int64_t size, int64_t step, const site &at = site::here()) {
     return detail::call(at, tg_unfold, x, dim, size, step);
@@ -296,6 +380,17 @@ inline tensor triu(const tensor &x, int64_t k, const site &at = site::here()) {
 inline tensor diag(const tensor &x, int64_t k, const site &at = site::here()) {
     return detail::call(at, tg_diag, x, k);
 }
+inline tensor diagonal(const tensor &x, int64_t k, int d0, int d1, const site &at = site::here()) {
+    return detail::call(at, tg_diagonal, x, k, d0, d1);
+}
+inline tensor slice_scatter(const tensor &x, const tensor &src, int dim, int64_t start, int64_t stop, int64_t step,
+                            const site &at = site::here()) {
+    return detail::call(at, tg_slice_scatter, x, src, dim, start, stop, step);
+}
+inline tensor select_scatter(const tensor &x, const tensor &src, int dim, int64_t index, const site &at = site::here())
+                             {
+    return detail::call(at, tg_select_scatter, x, src, dim, index);
+}
 inline tensor gather(const tensor &x, int dim, const tensor &index, const site &at = site::here()) {
     return detail::call(at, tg_gather, x, dim, index);
 }
@@ -306,14 +401,43 @@ inline tensor scatter_add(const tensor &x, int dim, const tensor &index, const t
 inline tensor scatter(const tensor &x, int dim, const tensor &index, const tensor &src, const site &at = site::here()) {
     return detail::call(at, tg_scatter, x, dim, index, src);
 }
+inline tensor scatter_mean(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                           site &at = site::here()) {
+    return detail::call(at, tg_scatter_mean, x, dim, index, src, include_self);
+}
+inline tensor scatter_max(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                          site &at = site::here()) {
+    return detail::call(at, tg_scatter_max, x, dim, index, src, include_self);
+}
+inline tensor scatter_min(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                          site &at = site::here()) {
+    return detail::call(at, tg_scatter_min, x, dim, index, src, include_self);
+}
 inline tensor index_select(const tensor &x, int dim, const tensor &index, const site &at = site::here()) {
     return detail::call(at, tg_index_select, x, dim, index);
+}
+inline tensor index(const tensor &x, const dims &dims, const tensors &index, const site &at = site::here()) {
+    return detail::call(at, tg_index, x, dims, index, index.size());
+}
+inline tensor index_put(const tensor &x, const dims &dims, const tensor &src, const tensors &index, bool accumulate,
+                        const site &at = site::here()) {
+    return detail::call(at, tg_index_put, x, dims, src, index, index.size(), accumulate);
 }
 inline tensor embedding(const tensor &table, const tensor &ids, const site &at = site::here()) {
     return detail::call(at, tg_embedding, table, ids);
 }
+inline tensor embedding_bag(const tensor &table, const tensor &ids, const tensor &offsets, const tensor &weights, const
+                            options<tg_bag_opts> &opts = {}, const site &at = site::here()) {
+    return detail::call(at, tg_embedding_bag, table, ids, offsets, weights, opts);
+}
 inline tensor masked_select(const tensor &x, const tensor &mask, int64_t count, const site &at = site::here()) {
     return detail::call(at, tg_masked_select, x, mask, count);
+}
+inline tensor masked_scatter(const tensor &x, const tensor &mask, const tensor &src, const site &at = site::here()) {
+    return detail::call(at, tg_masked_scatter, x, mask, src);
+}
+inline tensor nonzero(const tensor &x, int64_t count, const site &at = site::here()) {
+    return detail::call(at, tg_nonzero, x, count);
 }
 inline tensor arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step, const site &at = site::here())
                      {
@@ -349,6 +473,14 @@ inline tensor residual_rms_norm(const tensor &x, const tensor &residual, const t
                                 nullptr, const site &at = site::here()) {
     return detail::call(at, tg_residual_rms_norm, x, residual, w, eps, sum);
 }
+inline tensor instance_norm(const tensor &x, const tensor &w, const tensor &b, double eps, const site &at =
+                            site::here()) {
+    return detail::call(at, tg_instance_norm, x, w, b, eps);
+}
+inline tensor local_response_norm(const tensor &x, int64_t size, double alpha, double beta, double k, const site &at =
+                                  site::here()) {
+    return detail::call(at, tg_local_response_norm, x, size, alpha, beta, k);
+}
 inline tensor dropout(const tensor &x, double p, const site &at = site::here()) {
     return detail::call(at, tg_dropout, x, p);
 }
@@ -378,6 +510,18 @@ inline tensor conv2d(const tensor &x, const tensor &w, const tensor &b = {}, con
                      const site &at = site::here()) {
     return detail::call(at, tg_conv2d, x, w, b, opts);
 }
+inline tensor conv3d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts = {},
+                     const site &at = site::here()) {
+    return detail::call(at, tg_conv3d, x, w, b, opts);
+}
+inline tensor conv_transpose1d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts
+                               = {}, const site &at = site::here()) {
+    return detail::call(at, tg_conv_transpose1d, x, w, b, opts);
+}
+inline tensor conv_transpose2d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts
+                               = {}, const site &at = site::here()) {
+    return detail::call(at, tg_conv_transpose2d, x, w, b, opts);
+}
 inline tensor max_pool1d(const tensor &x, int64_t k, const options<tg_pool_opts> &opts = {}, const site &at =
                          site::here()) {
     return detail::call(at, tg_max_pool1d, x, k, opts);
@@ -393,6 +537,49 @@ inline tensor avg_pool1d(const tensor &x, int64_t k, const options<tg_pool_opts>
 inline tensor avg_pool2d(const tensor &x, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const site &at =
                          site::here()) {
     return detail::call(at, tg_avg_pool2d, x, h, w, opts);
+}
+inline tensor max_pool3d(const tensor &x, int64_t d, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const
+                         site &at = site::here()) {
+    return detail::call(at, tg_max_pool3d, x, d, h, w, opts);
+}
+inline tensor avg_pool3d(const tensor &x, int64_t d, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {}, const
+                         site &at = site::here()) {
+    return detail::call(at, tg_avg_pool3d, x, d, h, w, opts);
+}
+inline tensor max_pool2d_with_indices(const tensor &x, int64_t h, int64_t w, const options<tg_pool_opts> &opts = {},
+                                      tensor *index = nullptr, const site &at = site::here()) {
+    return detail::call(at, tg_max_pool2d_with_indices, x, h, w, opts, index);
+}
+inline tensor max_pool3d_with_indices(const tensor &x, int64_t d, int64_t h, int64_t w, const options<tg_pool_opts>
+                                      &opts = {}, tensor *index = nullptr, const site &at = site::here()) {
+    return detail::call(at, tg_max_pool3d_with_indices, x, d, h, w, opts, index);
+}
+inline tensor adaptive_avg_pool(const tensor &x, const shape &size, const site &at = site::here()) {
+    return detail::call(at, tg_adaptive_avg_pool, x, size);
+}
+inline tensor adaptive_max_pool(const tensor &x, const shape &size, tensor *index = nullptr, const site &at =
+                                site::here()) {
+    return detail::call(at, tg_adaptive_max_pool, x, size, index);
+}
+inline tensor im2col(const tensor &x, int64_t h, int64_t w, const options<tg_conv_opts> &opts = {}, const site &at =
+                     site::here()) {
+    return detail::call(at, tg_im2col, x, h, w, opts);
+}
+inline tensor col2im(const tensor &x, const shape &size, int64_t h, int64_t w, const options<tg_conv_opts> &opts = {},
+                     const site &at = site::here()) {
+    return detail::call(at, tg_col2im, x, size, h, w, opts);
+}
+inline tensor upsample_nearest(const tensor &x, const shape &size, const options<tg_upsample_opts> &opts = {}, const
+                               site &at = site::here()) {
+    return detail::call(at, tg_upsample_nearest, x, size, opts);
+}
+inline tensor upsample_linear(const tensor &x, const shape &size, const options<tg_upsample_opts> &opts = {}, const site
+                              &at = site::here()) {
+    return detail::call(at, tg_upsample_linear, x, size, opts);
+}
+inline tensor grid_sampler_2d(const tensor &x, const tensor &grid, const options<tg_grid_opts> &opts = {}, const site
+                              &at = site::here()) {
+    return detail::call(at, tg_grid_sampler_2d, x, grid, opts);
 }
 inline tensor cross_entropy(const tensor &logits, const tensor &target, const options<tg_cross_entropy_opts> &opts = {},
                             const site &at = site::here()) {

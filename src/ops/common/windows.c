@@ -1,13 +1,17 @@
 /* Window geometry of convolutions and pools; see windows.h. */
 #include "ops/common/windows.h"
 
-/* Returns the name of an option that is set for a second dim, which a one-dimensional window does not have. Returns
- * NULL if no option is. The defaults of stride and dilation are 1. */
-static const char *unused_dim(const int64_t *step, const int64_t *pad, const int64_t *apart) {
-    return step[1] < 0 || step[1] > 1     ? "stride[1]"
-           : pad[1]                       ? "padding[1]"
-           : apart[1] < 0 || apart[1] > 1 ? "dilation[1]"
-                                          : NULL;
+/* Returns the name of an option that is set for a dim which windows of `dims` dims do not have. Returns NULL if no
+ * option is. The defaults of stride and dilation are 1. */
+static const char *unused_dim(int dims, const int64_t *step, const int64_t *pad, const int64_t *apart) {
+    static const char *const names[][3] = {
+        [1] = {"stride[1]", "padding[1]", "dilation[1]"}, [2] = {"stride[2]", "padding[2]", "dilation[2]"}};
+    for (int k = dims; k < TG_LEN(names); k++) {
+        if (step[k] < 0 || step[k] > 1) return names[k][0];
+        if (pad[k]) return names[k][1];
+        if (apart[k] < 0 || apart[k] > 1) return names[k][2];
+    }
+    return NULL;
 }
 
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *pad, const int64_t *apart) {
@@ -18,14 +22,15 @@ tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, con
         w.pad[d] = pad[k];
         w.apart[d] = apart[k];
     }
-    if (dims == 1) w.unused = unused_dim(step, pad, apart);
+    w.unused = unused_dim(dims, step, pad, apart);
     return w;
 }
 
 tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts *o) {
-    int64_t step[2];
-    for (int k = 0; k < 2; k++) step[k] = o->stride[k] != TG_AUTO ? o->stride[k] : k < dims ? size[k] : 1;
+    int64_t step[3];
+    for (int k = 0; k < 3; k++) step[k] = o->stride[k] != TG_AUTO ? o->stride[k] : k < dims ? size[k] : 1;
     tg_windows w = tg_windows_of(dims, size, step, o->padding, o->dilation);
+    w.ceil = o->ceil_mode;
     w.given = o->size;
     w.known = sizeof *o;
     return w;
@@ -42,26 +47,35 @@ static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t i
     if (__builtin_mul_overflow(w->size[d] - 1, w->apart[d], &extent) || __builtin_add_overflow(extent, 1, &extent) ||
         __builtin_add_overflow(w->pad[d], w->pad[d], &padded) || __builtin_add_overflow(padded, in, &padded))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of a window, or of x with its padding, overflows 64 bits");
-    if (extent > padded)
+    bool beyond = w->ceil && extent > padded && extent - padded < w->step[d]; /* the first window reaches beyond */
+    if (extent > padded && !beyond)
         return tg_call_fail(c, TG_ERR_SHAPE, "a window spans %s, but x with its padding has %lld",
                             tg_count(extent, "element").text, (long long)padded);
-    *out = (padded - extent) / w->step[d] + 1;
+    *out = beyond ? 1 : (padded - extent) / w->step[d] + 1;
+    if (w->ceil && !beyond && (padded - extent) % w->step[d] && (in + w->pad[d] - 1) / w->step[d] >= *out) ++*out;
+    return TG_OK;
+}
+
+static tg_status check_options(tg_call *c, const tg_windows *w) {
+    TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
+    if (!w->unused) return TG_OK;
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "option %s is set, but this op does not use it; leave it at its default",
+                        w->unused);
+}
+
+tg_status tg_windows_fit(tg_call *c, const tg_windows *w, const int64_t in[2], int64_t out[2]) {
+    TG_TRY(check_options(c, w));
+    for (int d = 0; d < 2; d++) TG_TRY(count_windows(c, w, d, in[d], &out[d]));
     return TG_OK;
 }
 
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]) {
     const tg_tensor *x = c->input[i];
-    TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
-    if (w->unused)
-        return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "option %s is set, but this op does not use it; leave it at its default", w->unused);
+    TG_TRY(check_options(c, w));
     if (x->ndim != w->dims + 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
-    for (int d = 0; d < 2; d++) {
-        in[d] = d < 2 - w->dims ? 1 : x->shape[d + w->dims];
-        TG_TRY(count_windows(c, w, d, in[d], &out[d]));
-    }
-    return TG_OK;
+    for (int d = 0; d < 2; d++) in[d] = d < 2 - w->dims ? 1 : x->shape[d + w->dims];
+    return tg_windows_fit(c, w, in, out);
 }
 
 int tg_windows_shape(const tg_windows *w, int64_t n, int64_t channels, const int64_t size[2], int64_t *shape) {

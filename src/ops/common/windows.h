@@ -11,11 +11,12 @@ typedef struct tg_windows {
     size_t given, known; /* sizes of the caller's options struct and of the library's */
     int dims;            /* 1 or 2: number of window dims that the tensors have */
     int64_t size[2], step[2], pad[2], apart[2]; /* of h and w: window size, stride, padding at each end, dilation */
+    bool ceil; /* also the window that reaches beyond the padding after x, if it starts before the end of x */
     const char *unused; /* the name of an option that is set although the op does not use it, or NULL */
 } tg_windows;
 
-/* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). With one dim,
- * element 1 of the options must be 0 or its default (tg_windows_infer). */
+/* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). The elements of
+ * the options for further dims must be 0 or their defaults (tg_windows_infer). */
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *pad, const int64_t *apart);
 /* Builds the windows of a pool, whose stride may be TG_AUTO. */
 tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts *o);
@@ -25,6 +26,8 @@ tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts 
 /* Checks the options in *w, and that input i, called x, is [n, c, ..]. in[] receives the sizes h and w of x. out[]
  * receives the numbers of windows that fit along h and w. */
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]);
+/* Checks the options in *w, and counts the windows that fit into x and its padding, if x has these sizes h and w. */
+tg_status tg_windows_fit(tg_call *c, const tg_windows *w, const int64_t in[2], int64_t out[2]);
 /* Writes the shape [n, channels, ..]. Its last dims are the last w->dims entries of size[]. Returns its ndim. */
 int tg_windows_shape(const tg_windows *w, int64_t n, int64_t channels, const int64_t size[2], int64_t *shape);
 /* Views x [n, c, l] as [n, c, 1, l]. Returns an x of four dims as it is. */

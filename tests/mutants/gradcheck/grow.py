@@ -166,7 +166,8 @@ def table(mutants):
              'static inline double m_sigmoid(double x) { return 1 / (1 + exp(-x)); }',
              'static inline double m_normal_cdf(double x) { return (1 + erf(x / sqrt(2))) / 2; }']
     lines += [f'#define m_{f} {f}' for f in ('exp log sqrt sin cos tan asin acos atan sinh cosh log1p expm1 floor ceil '
-                                             'rint tanh erf pow atan2 fmod').split()]
+                                             'rint tanh erf pow atan2 fmod asinh acosh atanh log2 log10 exp2 '
+                                             'trunc erfc').split()]
     lines += ['#include "kernels/scalar.h"', '#include "kernels/composed.h"', '#include "mutants/gradcheck/mutants.h"', '']
     rows = []
     for number, mutant in mutants:

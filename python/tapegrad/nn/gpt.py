@@ -1,0 +1,109 @@
+"""Language models of the library (lm.h, gpt.h)."""
+import os
+
+from .._capi import ffi, lib
+from ..context import no_grad
+from ..errors import fail
+from ..owned import Owned
+from ..structs import enum_value, options
+from ..tensor import tensor, uniform
+from .native import Native, next_draws, results
+
+
+class LM(Native):
+    """A language model: a decoder of transformer layers. The options are those of tg_lm_config, of which vocab,
+    layers, heads, hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
+    _new, _struct = lib.tg_lm_new, 'tg_lm_config'
+
+    def __init__(self, **config):
+        struct = options(self._struct, config)
+        super().__init__(lambda ctx: self._new(ctx, struct))
+
+    def forward(self, ids):
+        next_draws(self._root._world)
+        return super().forward(ids)
+
+    def loss(self, ids, targets, reduction='mean'):
+        """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count."""
+        logits = self(ids)
+        return logits.reshape([-1, logits.shape[-1]]).cross_entropy(target=targets.reshape([-1]), reduction=reduction)
+
+    def save(self, folder):
+        """Saves the weights into a folder, with the names of published checkpoints (tg_lm_save)."""
+        if not self.is_whole:
+            raise ValueError('a model whose modules were replaced has no published format; use tapegrad.save')
+        os.makedirs(folder, exist_ok=True)
+        self._file(lib.tg_lm_save, os.fsencode(folder), ffi.NULL)
+
+    def load(self, folder):
+        """Fills the model from the weights in a folder (tg_lm_load)."""
+        self._file(lib.tg_lm_load, os.fsencode(folder))
+
+    def _file(self, call, *arguments):
+        if call(ffi.new('tg_module *[1]', [self._module]), 1, *arguments):
+            fail(self._root._world)
+
+
+class GPT(LM):
+    """A GPT-2 or Llama: arch "gpt2" or "llama". The options are those of tg_gpt_config, of which vocab, layers, heads,
+    hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
+    _new, _struct = lib.tg_gpt_new, 'tg_gpt_config'
+
+    @classmethod
+    def from_folder(cls, folder):
+        """The model that config.json in a folder describes, with the weights there."""
+        return cls._made(lambda ctx: lib.tg_gpt_load(ctx, os.fsencode(folder)))
+
+    @classmethod
+    def from_config(cls, path):
+        """The model that a config.json describes, with random weights."""
+        return cls._made(lambda ctx: lib.tg_gpt_from_config(ctx, os.fsencode(path)))
+
+    @classmethod
+    def _made(cls, make):
+        model = object.__new__(cls)
+        Native.__init__(model, make)
+        return model
+
+    def loss(self, ids, targets, reduction='mean'):
+        """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count. Only the
+        logits of a few tokens are in memory at a time."""
+        next_draws(self._root._world)
+        world, boxes = self._root._world, [ids._box, targets._box]
+        tape = lib.tgpy_ready(world, boxes, 2)
+        reduction = enum_value(b'tg_loss_reduction', reduction)
+        y = lib.tg_gpt_loss(self._module, lib.tgpy_tape_of(tape), ids._handle(), targets._handle(), reduction)
+        return results(world, tape, ffi.new('tg_tensor *[1]', [y]), 1, boxes)[0]
+
+    def generate(self, ids, n, temperature=0.0):
+        """n further tokens for each of the sequences ids, lists of equal length: the most likely ones, or, with a
+        temperature above 0, tokens that are drawn at it. Returns lists of tokens."""
+        ids = [list(row) for row in ids]
+        cache = _Cache(self, len(ids), len(ids[0]) + n)
+        step = ids
+        with no_grad():
+            for _ in range(n):
+                scores = cache.next(tensor(step))
+                chosen = scores / temperature + _gumbel(scores) if temperature > 0 else scores
+                step = [[token] for token in chosen.argmax(dim=-1).tolist()]
+                ids = [row + token for row, token in zip(ids, step)]
+        return ids
+
+
+def _gumbel(scores):
+    """Noise with which the greatest element of a sum is a draw from the softmax of the scores."""
+    return -(-(uniform(scores.shape, 1e-12, 1, dtype=scores.dtype)).log()).log()
+
+
+class _Cache(Owned):
+    """The keys and values of the tokens that were given (tg_gpt_cache)."""
+
+    def __init__(self, gpt, batch, positions):
+        self.gpt = gpt
+        self._own(gpt._root._world, lib.tg_gpt_cache_new(gpt._module, batch, positions), 'tg_gpt_cache_free')
+
+    def next(self, ids):
+        """The logits [b, vocab] of the token after ids [b, n], which are appended."""
+        tape = lib.tgpy_ready(self._world, [ids._box], 1)
+        y = lib.tg_gpt_next(self.gpt._module, lib.tgpy_tape_of(tape), self._live, ids._handle())
+        return results(self._world, tape, ffi.new('tg_tensor *[1]', [y]), 1, [ids._box])[0]

@@ -1,0 +1,195 @@
+"""Optimizers (optim.h, lbfgs.h), learning-rate schedules, and averages of parameters.
+
+The options of each class are the fields of the library's struct, by name:
+
+    opt = optim.AdamW(model, lr=3e-4, weight_decay=0.1)
+    loss.backward()
+    opt.step()
+    opt.zero_grad()
+"""
+import copy
+import math
+
+from ._capi import ffi, lib
+from .averages import EMA, SWA
+from .errors import fail, text
+from .lbfgs import LBFGS
+from .owned import Owned
+from .parameters import Parameters, handles, state, write_all
+from .structs import options
+from .tensor import tensor, wrap
+
+__all__ = ['SGD', 'Adam', 'AdamW', 'RMSprop', 'Adagrad', 'Lion', 'Muon', 'LBFGS', 'EMA', 'SWA', 'Schedule', 'Optimizer']
+
+
+class Schedule:
+    """The learning rate of each step (schedule.h): a warm-up to lr, and then a decay to min_lr at step `steps`. decay
+    is "constant", "linear", "cosine", "inverse_sqrt" or "wsd". Called with a number of a step, it returns the rate."""
+
+    def __init__(self, lr, **fields):
+        self._struct = options('tg_schedule', {'lr': lr, **fields})
+        if math.isnan(self(1)):
+            raise ValueError(f'the schedule is invalid: lr {lr}, {fields}')
+
+    def __call__(self, step):
+        return lib.tg_schedule_lr(self._struct, step)
+
+
+class Optimizer(Owned):
+    """What all optimizers of optim.h have. The parameters are a module's, or a sequence of tensors. A module's
+    parameters that require no gradient are left out."""
+    _new = _struct = None  # the function that makes one, and the struct of its options
+
+    def __init__(self, params, *, schedule=None, **fields):
+        self.params = Parameters(params)
+        world = self.params.world
+        made = self._new(lib.tgpy_ctx(world), self.params.handles, len(self.params), self._options(fields))
+        self._own(world, made, 'tg_optim_free')
+        self._max_norm = 0.0
+        if schedule is not None:
+            self.add_group(self.params.tensors, schedule=schedule)
+
+    def _options(self, fields):
+        return options(self._struct, fields)
+
+    # ---- Steps ----
+
+    def step(self):
+        """Steps every parameter that has a gradient. The step is skipped if a measured norm is not finite."""
+        self._do(lib.tg_optim_step)
+
+    def zero_grad(self):
+        """Clears the gradients of all parameters."""
+        self._do(lib.tg_optim_zero_grad)
+
+    @property
+    def steps(self):
+        """The number of steps, without skipped ones."""
+        return self._ask(lib.tg_optim_steps)
+
+    @property
+    def lr(self):
+        """The learning rate of every group that has no schedule."""
+        return self._ask(lib.tg_optim_lr)
+
+    @lr.setter
+    def lr(self, lr):
+        self._do(lib.tg_optim_set_lr, lr)
+
+    # ---- Groups ----
+
+    def add_group(self, params, *, schedule=None, **fields):
+        """Moves parameters of this optimizer into a group with numbers of its own (tg_group_opts): lr_scale,
+        weight_decay, beta1, beta2, eps. Returns the number of the group."""
+        if schedule is not None:
+            fields['schedule'] = schedule._struct
+        group = lib.tg_optim_add_group(self._live, options('tg_group_opts', fields))
+        if group < 0:
+            fail(self._world)
+        params = Parameters(params)
+        self._do(lib.tg_optim_assign, group, params.handles, len(params))
+        return group
+
+    def set_lr_of(self, group, lr):
+        """Sets the learning rate of one group until lr is set again."""
+        self._do(lib.tg_optim_set_lr_of, group, lr)
+
+    def no_decay_1d(self):
+        """Removes the weight decay of parameters with fewer than 2 dims, such as biases."""
+        self._do(lib.tg_optim_no_decay_1d)
+
+    # ---- Norms ----
+
+    @property
+    def max_norm(self):
+        """The norm of all gradients together to which each step clips. 0: steps do not measure it; infinity: they
+        measure it only."""
+        return self._max_norm
+
+    @max_norm.setter
+    def max_norm(self, max_norm):
+        self._do(lib.tg_optim_set_clip, max_norm)
+        self._max_norm = float(max_norm)
+
+    @property
+    def norm(self):
+        """The norm that the last step has measured; NaN if it has not."""
+        return self._ask(lib.tg_optim_norm)
+
+    def clip(self, max_norm):
+        """Measures the norm of the gradients now, and returns it. The next step clips to max_norm; 0: it does not
+        clip."""
+        return self._ask(lib.tg_optim_clip, max_norm)
+
+    # ---- Loss scaling ----
+
+    def set_loss_scale(self, **fields):
+        """Turns on loss scaling, for float16, with the options of tg_loss_scale. Call backward on scale_loss(loss)."""
+        self._do(lib.tg_optim_set_scale, options('tg_loss_scale', fields))
+
+    @property
+    def loss_scale(self):
+        return self._ask(lib.tg_optim_scale)
+
+    def scale_loss(self, loss):
+        """The loss times the current scale."""
+        box = ffi.new('tgpy_box *[1]')
+        boxes = [loss._box]
+        tape = lib.tgpy_ready(self._world, boxes, 1)
+        y = ffi.new('tg_tensor *[1]', [lib.tg_scale_loss(lib.tgpy_tape_of(tape), loss._handle(), self._live)])
+        lib.tgpy_results(self._world, tape, y, 1, boxes, 1, box)
+        return wrap(box[0]) if box[0] else fail(self._world)
+
+    # ---- The state ----
+
+    def _state(self):
+        return state(self, self.params, lib.tg_optim_state_count, lib.tg_optim_state)
+
+    def state_dict(self):
+        """Copies of the moments and other tensors of the state, and the count "steps"."""
+        return {**{key: copy.deepcopy(x) for key, x in self._state().items()}, 'steps': tensor(self.steps)}
+
+    def load_state_dict(self, values):
+        """Restores a state that state_dict has returned."""
+        values = dict(values)
+        if 'steps' not in values:
+            raise KeyError('the state of the optimizer lacks steps')
+        steps = int(values.pop('steps'))
+        write_all(self._state(), values, 'the optimizer')
+        self._do(lib.tg_optim_set_steps, steps)
+
+    def __repr__(self):
+        return f'<{type(self).__name__} of {len(self.params)} parameters, lr {self.lr:g}>'
+
+
+def _documented(name, struct, doc):
+    """A class for tg_<name>_new. Its documentation has the fields of its options."""
+    found = lib.tg_struct_find(struct.encode())
+    fields = [found.fields[i] for i in range(found.n_fields)]
+    lines = [f'{text(f.name)}: {text(f.doc)}' for f in fields if f.doc and f.kind != lib.TG_FIELD_POINTER]
+    doc = '\n'.join([doc, '', *lines])
+    new = getattr(lib, f'tg_{name.lower()}_new')
+    return type(name, (Optimizer,), {'_new': new, '_struct': struct, '__module__': __name__, '__doc__': doc})
+
+
+SGD = _documented('SGD', 'tg_sgd_opts', 'Stochastic gradient descent with momentum.')
+Adam = _documented('Adam', 'tg_adamw_opts', 'Adam. Its weight decay is added to the gradient.')
+AdamW = _documented('AdamW', 'tg_adamw_opts', 'AdamW. Its weight decay is subtracted from the parameter.')
+RMSprop = _documented('RMSprop', 'tg_rmsprop_opts', 'RMSprop.')
+Adagrad = _documented('Adagrad', 'tg_adagrad_opts', 'Adagrad.')
+Lion = _documented('Lion', 'tg_lion_opts', 'Lion.')
+_Muon = _documented('Muon', 'tg_muon_opts', 'Muon for matrices, and AdamW for all other parameters.')
+
+
+class Muon(_Muon):
+    __doc__ = _Muon.__doc__ + '''
+others: matrices that AdamW steps, such as embeddings and the output matrix
+adamw: options of AdamW for all parameters that Muon does not step, as a dict'''
+
+    def _options(self, fields):
+        others, adamw = list(fields.pop('others', ())), fields.pop('adamw', None)
+        if others:
+            fields.update(others=handles(others), n_others=len(others))
+        if adamw is not None:
+            fields['adamw'] = options('tg_adamw_opts', adamw)
+        return options(self._struct, fields)

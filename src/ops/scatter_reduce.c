@@ -1,0 +1,126 @@
+/* Ops that reduce the elements that an index sends to one place: scatter_mean, scatter_max and scatter_min. They are
+ * composed of scatters and gathers, and the extrema also of a sort. */
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/op.h"
+
+typedef struct scatter_params {
+    int dim;
+    bool include_self;
+} scatter_params;
+
+/* Returns a bool mask of the elements of x to which index sends something. */
+static tg_tensor *reached(tg_tape *t, const tg_tensor *x, int dim, tg_tensor *index) {
+    tg_tensor *none = tg_full(t, TG_BOOL, tg_shape_of(x), 0), *all = tg_full(t, TG_BOOL, tg_shape_of(index), 1);
+    return tg_scatter(t, none, dim, index, all);
+}
+
+/* ---- scatter_mean ---- */
+
+static tg_status scatter_mean_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                      const void *site) {
+    const scatter_params *p = params;
+    tg_tensor *x = in[0], *index = in[1], *src = in[2];
+    tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
+    (void)site;
+    tg_tensor *own = tg_full(t, wide, tg_shape_of(x), p->include_self), *one = tg_full(t, wide, tg_shape_of(index), 1);
+    tg_tensor *count = tg_clamp(t, tg_scatter_add(t, own, p->dim, index, one), 1, INFINITY);
+    if (!p->include_self) x = tg_masked_fill(t, x, reached(t, x, p->dim, index), 0);
+    tg_tensor *sum = tg_scatter_add(t, tg_cast(t, x, wide), p->dim, index, tg_cast(t, src, wide));
+    out[0] = tg_cast(t, tg_div(t, sum, count), (tg_dtype)in[0]->dtype);
+    return t->ctx->run.status;
+}
+
+/* ---- scatter_max, scatter_min ---- */
+
+/* Returns x with the greatest, or the least, element of src at each place. src is written in rising or falling order,
+ * so that the last element, which remains, is the greatest or the least one, or NaN. */
+static tg_tensor *write_sorted(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src, bool least) {
+    bool negated = least && tg_is_float((tg_dtype)src->dtype); /* NaN is last in rising order only */
+    tg_tensor *order = tg_argsort(t, negated ? tg_neg(t, src) : src, dim, least && !negated);
+    return tg_scatter(t, x, dim, tg_gather(t, index, dim, order), tg_gather(t, src, dim, order));
+}
+
+/* Returns y, whose elements are those of x or src where x_hit or src_hit is true, as a function of x and src: as the
+ * mean of these equal elements. The mean differs from y by rounding, which the last step corrects. */
+static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in, tg_tensor *x_hit,
+                         tg_tensor *src_hit) {
+    tg_tensor *zero = tg_number_like(t, in[0], 0), *one = tg_number_like(t, in[0], 1);
+    tg_tensor *count = tg_scatter_add(t, tg_where(t, x_hit, one, zero), dim, in[1], tg_where(t, src_hit, one, zero));
+    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, in[0], zero), dim, in[1],
+                                               tg_where(t, src_hit, in[2], zero)), count);
+    tg_tensor *rest = tg_masked_fill(t, tg_sub(t, y, tg_detach(t, mean)), tg_logical_not(t, tg_isfinite(t, y)), 0);
+    return tg_add(t, mean, rest);
+}
+
+static tg_status extremum(tg_tape *t, const scatter_params *p, tg_tensor *const *in, tg_tensor **out, bool least) {
+    if (!tg_same_shape(in[1], in[2]))
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: index and src have different shapes; they must be equal",
+                       least ? "scatter_min" : "scatter_max");
+    tg_tensor *x = tg_detach(t, in[0]), *index = in[1], *src = tg_detach(t, in[2]);
+    tg_tensor *y = write_sorted(t, x, p->dim, index, src, least);
+    if (p->include_self) y = least ? tg_minimum(t, y, x) : tg_maximum(t, y, x);
+    out[0] = y;
+    if (!tg_requires_grad(in[0]) && !tg_requires_grad(in[2])) return t->ctx->run.status;
+    tg_tensor *x_hit = p->include_self ? tg_eq(t, x, y) : tg_logical_not(t, reached(t, x, p->dim, index));
+    out[0] = shared(t, y, p->dim, in, x_hit, tg_eq(t, src, tg_gather(t, y, p->dim, index)));
+    return t->ctx->run.status;
+}
+
+static tg_status scatter_max_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                     const void *site) {
+    (void)site;
+    return extremum(t, params, in, out, false);
+}
+
+static tg_status scatter_min_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                     const void *site) {
+    (void)site;
+    return extremum(t, params, in, out, true);
+}
+
+/* ---- The table ---- */
+
+#define ALONG(dim_) &(const scatter_params){.dim = (dim_), .include_self = true}
+#define WITHOUT(dim_) &(const scatter_params){.dim = (dim_)}
+#define FLOAT_SAMPLES                                                                                              \
+    {.note = "columns", .params = ALONG(1), .n_in = 3, .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},    \
+    {.note = "rows, not all columns", .params = WITHOUT(0), .n_in = 3,                                             \
+     .input = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},                                                      \
+    {.note = "all at one place", .params = ALONG(0), .n_in = 3, .input = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},    \
+    {.note = "without x", .params = WITHOUT(-1), .n_in = 3,                                                        \
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},       \
+    {.note = "size 1", .params = ALONG(0), .n_in = 3, .input = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},              \
+    {.note = "nothing", .params = WITHOUT(1), .n_in = 3, .input = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},  \
+    {.note = "src of another shape", .params = ALONG(0), .n_in = 3, .input = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)}, \
+     .refused = TG_ERR_SHAPE},                                                                                     \
+    {.note = "big", .params = ALONG(1), .n_in = 3,                                                                 \
+     .input = {TG_S(256, 1024), TG_S_INDEX(1024, 256, 1024), TG_S(256, 1024)}, .bench = true}
+
+static const tg_sample mean_samples[] = {FLOAT_SAMPLES};
+static const tg_sample extremum_samples[] = {
+    FLOAT_SAMPLES,
+    {.note = "integers", .params = ALONG(0), .n_in = 3,
+     .input = {TG_S_INDEX(9, 4), TG_S_INDEX(4, 9), TG_S_INDEX(9, 9)}},
+};
+
+static const tg_field scatter_fields[] = {
+    TG_ARG(scatter_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(scatter_params, include_self, BOOL, "The element of x itself takes part."),
+};
+
+#define SCATTER(name_, text, samples_)                                                                              \
+    const tg_op tg_op_##name_ = {                                                                                   \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x index src", .n_in = 3, .n_out = 1,     \
+        .params_size = sizeof(scatter_params), .compose = name_##_compose, TG_FIELDS(scatter_fields),               \
+        .preset = ALONG(0), TG_SAMPLES(samples_)};                                                                  \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src, bool include_self) { \
+        return TG_RECORD(t, tg_op_##name_, (&(scatter_params){dim, include_self}), x, index, src);                  \
+    }
+
+/* Return x with the mean, the maximum or the minimum of the elements of src that index sends to one place, and of the
+ * element of x there if include_self is true. Elements of x to which nothing is sent stay. */
+SCATTER(scatter_mean, "x with the mean of the src that index sends to a place", mean_samples)
+SCATTER(scatter_max, "x with the maximum of the src that index sends to a place", extremum_samples)
+SCATTER(scatter_min, "x with the minimum of the src that index sends to a place", extremum_samples)

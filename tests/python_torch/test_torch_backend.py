@@ -1,0 +1,176 @@
+"""torch.compile(backend="tapegrad"): gradients, memory, modes, and what falls back to PyTorch."""
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+
+import tapegrad.torch as tt
+
+torch.set_num_threads(1)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.head = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    tt.reset_report()
+
+
+def image():
+    return torch.randn(2, 3, 6, 6, dtype=torch.float64)
+
+
+def compiled(model):
+    return torch.compile(model, backend='tapegrad')
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_training_changes_what_it_changes_in_eager_pytorch():
+    theirs = Net().double()
+    ours = copy.deepcopy(theirs)
+    f = compiled(ours)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (theirs, ours)]
+    for _ in range(3):
+        x = image()
+        for run, optimizer in zip((theirs, f), optimizers):
+            optimizer.zero_grad()
+            run(x).square().mean().backward()
+            optimizer.step()
+    for name, value in theirs.state_dict().items():
+        same(ours.state_dict()[name], value)
+    assert tt.report() == {}
+
+
+def test_evaluation_and_no_grad():
+    model = Net().double().eval()
+    x = image()
+    f = compiled(model)
+    with torch.no_grad():
+        y = f(x)
+    same(y, model(x))
+    assert not y.requires_grad and f(x).requires_grad
+
+
+def test_second_derivatives():
+    f = compiled(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double())
+    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(f, (x,))
+    assert torch.autograd.gradgradcheck(f, (x,))
+
+
+def test_backward_twice():
+    model = torch.nn.Linear(3, 2).double()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    loss = compiled(model)(x).square().sum()
+    loss.backward(retain_graph=True)
+    first = model.weight.grad.clone()
+    loss.backward()
+    same(model.weight.grad, 2 * first)
+
+
+def test_two_runs_before_their_backwards():
+    model = torch.nn.Linear(3, 2).double()
+    f = compiled(model)
+    xs = [torch.randn(4, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    losses = [f(x).exp().sum() for x in xs]
+    for x, loss in zip(reversed(xs), reversed(losses)):
+        loss.backward()
+        same(x.grad, torch.autograd.grad(model(x).exp().sum(), x)[0])
+
+
+def test_dynamic_shapes():
+    f = torch.compile(lambda x: (x * 2).sum(0), backend='tapegrad', dynamic=True)
+    for n in (3, 5, 3):
+        x = torch.randn(n, 4, dtype=torch.float64)
+        same(f(x), (x * 2).sum(0))
+
+
+def test_inputs_are_freed():
+    model = torch.nn.Linear(3, 2).double()
+    f = compiled(model)
+    x = torch.randn(50, 3, dtype=torch.float64)
+    ref = weakref.ref(x)
+    f(x).sum().backward()
+    del x
+    gc.collect()
+    assert ref() is None
+
+
+def test_an_overwritten_parameter_is_reported():
+    model = torch.nn.Linear(3, 2).double()
+    y = compiled(model)(torch.randn(2, 3, dtype=torch.float64, requires_grad=True))
+    with torch.no_grad():
+        model.weight.add_(1)
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        y.sum().backward()
+
+
+def test_new_data_of_a_parameter_is_seen():
+    model = torch.nn.Linear(3, 2, bias=False).double()
+    f, x = compiled(model), torch.randn(2, 3, dtype=torch.float64)
+    f(x)
+    model.weight.data = torch.ones(2, 3, dtype=torch.float64)
+    same(f(x), model(x))
+
+
+def test_an_op_that_falls_back_is_counted_and_has_a_gradient():
+    def f(x, w):
+        return torch.special.i0(x * w) + x
+
+    x, w = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    same(torch.autograd.grad(compiled(f)(x, w).sum(), (x, w)), torch.autograd.grad(f(x, w).sum(), (x, w)))
+    assert tt.report() == {'aten.i0.default': 1} or tt.report() == {'aten.special_i0.default': 1}
+
+
+def test_dtypes_that_tapegrad_lacks():
+    def f(x, n):
+        spectrum = torch.fft.rfft(x)
+        return (spectrum * spectrum.conj()).real.sum() * n.to(torch.int16).sum()
+
+    x = torch.randn(8, dtype=torch.float64, requires_grad=True)
+    n = torch.tensor([1, 2], dtype=torch.int16)
+    same(torch.autograd.grad(compiled(f)(x, n), x), torch.autograd.grad(f(x, n), x))
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_the_backward_of_an_autograd_function_is_used():
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    y = compiled(lambda x: Straight.apply(x) * 2)(x)
+    y.sum().backward()
+    same(x.grad, torch.full((3,), 2.0, dtype=torch.float64))
+    assert tt.report() == {'autograd.Function': 1}
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+def test_other_floats(dtype):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).to(dtype)
+    x = torch.randn(4, 8, dtype=dtype)
+    y = compiled(model)(x)
+    assert y.dtype == dtype
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(y, model(x), rtol=4 * eps, atol=4 * eps)
