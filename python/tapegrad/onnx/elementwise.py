@@ -10,39 +10,21 @@ from ..tensor import full
 from .dtypes import FLOATS, dtype, number, on_host
 from .registry import MissingOp, op
 
-
-def library(name, composed):
-    """The op of the library if it has one of this name, or else what is composed of others."""
-    return getattr(ops, name) if hasattr(ops, name) else composed
-
-
-def _odd(x, fn):
-    """fn of |x|, negative where x is; its derivative at 0 is that of fn."""
-    negative = x < 0
-    y = fn(ops.where(negative, -x, x))
-    return ops.where(negative, -y, y)
-
-
 FUNCTIONS = {
     'Neg': ops.neg, 'Abs': ops.abs, 'Exp': ops.exp, 'Log': ops.log, 'Sqrt': ops.sqrt, 'Reciprocal': ops.reciprocal, 'Sin': ops.sin,
     'Cos': ops.cos, 'Tan': ops.tan, 'Asin': ops.asin, 'Acos': ops.acos, 'Atan': ops.atan, 'Sinh': ops.sinh, 'Cosh': ops.cosh,
     'Tanh': ops.tanh, 'Sigmoid': ops.sigmoid, 'Erf': ops.erf, 'Sign': ops.sign, 'Relu': ops.relu,
-    'Asinh': library('asinh', lambda x: _odd(x, lambda a: ops.log(a + ops.sqrt(a * a + 1)))),
-    'Acosh': library('acosh', lambda x: ops.log(x + ops.sqrt(x * x - 1))),
-    'Atanh': library('atanh', lambda x: (ops.log1p(x) - ops.log1p(-x)) * 0.5),
-    'Mish': library('mish', lambda x: x * ops.tanh(ops.softplus(x))),
-    'Softsign': library('softsign', lambda x: x / (ops.abs(x) + 1)),
-    'HardSwish': library('hardswish', lambda x: x * ops.clamp(x * (1 / 6) + 0.5, 0, 1)),
-    'Softplus': ops.softplus, 'Identity': lambda x: x, 'IsNaN': library('isnan', lambda x: x != x),
+    'Asinh': ops.asinh, 'Acosh': ops.acosh, 'Atanh': ops.atanh, 'Mish': ops.mish, 'Softsign': ops.softsign, 'HardSwish': ops.hardswish,
+    'Softplus': ops.softplus, 'Identity': lambda x: x, 'IsNaN': ops.isnan, 'Not': ops.logical_not, 'BitwiseNot': ops.bitwise_not,
+    'Floor': ops.floor, 'Ceil': ops.ceil, 'Round': ops.round,
 }
-ROUNDING = {'Floor': ops.floor, 'Ceil': ops.ceil, 'Round': ops.round}
 
 
 def _enter(name, fn):
     op(name)(lambda n, x: fn(x))
 
 
-for _name, _fn in {**FUNCTIONS, **ROUNDING}.items():
+for _name, _fn in FUNCTIONS.items():
     _enter(_name, _fn)
 
 
@@ -63,33 +45,16 @@ def _enter_pair(name, fn):
 
 def divided(a, b):
     """a / b; integers are truncated."""
-    return a / b if a.dtype in FLOATS else on_host(lambda x, y: np.trunc(x / y) if abs(x).max(initial=0) < 2**52 else x // y, a, b)
-
-
-def _either(name, host):
-    """Ops of bools or integers: of the library, or else on the host."""
-    return library(name, lambda a, b: on_host(host, a, b))
+    return a / b if a.dtype in FLOATS else ops.trunc_divide(a, b)
 
 
 for _name, _fn in {
     'Add': ops.add, 'Sub': ops.sub, 'Mul': ops.mul, 'Div': divided,
     'Less': ops.lt, 'LessOrEqual': ops.le, 'Greater': ops.gt, 'GreaterOrEqual': ops.ge, 'Equal': ops.eq,
-    'And': _either('logical_and', np.logical_and), 'Or': _either('logical_or', np.logical_or),
-    'Xor': _either('logical_xor', np.logical_xor),
-    'BitwiseAnd': _either('bitwise_and', np.bitwise_and), 'BitwiseOr': _either('bitwise_or', np.bitwise_or),
-    'BitwiseXor': _either('bitwise_xor', np.bitwise_xor),
+    'And': ops.logical_and, 'Or': ops.logical_or, 'Xor': ops.logical_xor,
+    'BitwiseAnd': ops.bitwise_and, 'BitwiseOr': ops.bitwise_or, 'BitwiseXor': ops.bitwise_xor,
 }.items():
     _enter_pair(_name, _fn)
-
-
-@op('Not')
-def not_(n, x):
-    return ops.eq(x, full((), 0, dtype='bool'))
-
-
-@op('BitwiseNot')
-def bitwise_not(n, x):
-    return on_host(np.bitwise_not, x)
 
 
 @op('Pow')
@@ -102,10 +67,10 @@ def power(n, a, b):
 
 @op('Mod')
 def mod(n, a, b):
-    if a.dtype in FLOATS:
-        rest = ops.fmod(a, b)
-        return rest if n.fmod else ops.where(ops.sign(rest) * ops.sign(b) < 0, rest + b, rest)
-    return on_host(np.fmod if n.fmod else np.mod, a, b)
+    if a.dtype not in FLOATS:
+        return a - b * ops.trunc_divide(a, b) if n.fmod else ops.remainder(a, b)
+    rest = ops.fmod(a, b)
+    return rest if n.fmod else ops.where(ops.sign(rest) * ops.sign(b) < 0, rest + b, rest)
 
 
 @op('BitShift')
