@@ -156,8 +156,8 @@ def test_functions_of_the_model_are_called_with_their_attributes():
 
 
 def test_shapes_are_computed():
-    nodes = [node('Shape', 'x', 's'), node('Gather', 's zero', 'n'), node('Div', 'n two', 'half'), node('Concat', 'half rest', 'to', axis=0),
-             node('Reshape', 'x to', 'y')]
+    nodes = [node('Shape', 'x', 's'), node('Gather', 's zero', 'n'), node('Div', 'n two', 'half'),
+             node('Concat', 'half rest', 'to', axis=0), node('Reshape', 'x to', 'y')]
     weights = {'zero': np.array([0]), 'two': np.array([2]), 'rest': np.array([-1])}
     model = tg.onnx.load(model_of(nodes, [info('x', ['n', 3])], [info('y')], weights))
     assert model(f32(4, 3)).shape == (2, 6) and model(f32(6, 3)).shape == (3, 6) and not model.parameters
