@@ -156,8 +156,8 @@ def test_functions_of_the_model_are_called_with_their_attributes():
 
 
 def test_shapes_are_computed():
-    nodes = [node('Shape', 'x', 's'), node('Gather', 's zero', 'n'), node('Div', 'n two', 'half'), node('Concat', 'half rest', 'to', axis=0),
-             node('Reshape', 'x to', 'y')]
+    nodes = [node('Shape', 'x', 's'), node('Gather', 's zero', 'n'), node('Div', 'n two', 'half'),
+             node('Concat', 'half rest', 'to', axis=0), node('Reshape', 'x to', 'y')]
     weights = {'zero': np.array([0]), 'two': np.array([2]), 'rest': np.array([-1])}
     model = tg.onnx.load(model_of(nodes, [info('x', ['n', 3])], [info('y')], weights))
     assert model(f32(4, 3)).shape == (2, 6) and model(f32(6, 3)).shape == (3, 6) and not model.parameters
@@ -173,6 +173,28 @@ def test_a_training_graph_has_its_gradient_and_step():
     model = tg.onnx.load(model_of(nodes, inputs, [info('loss', []), info('new', [2]), info('nv', [2])], domains=[training]))
     loss, new, v = model([1.0, 2.0], [0.0, 0.0], 0.25, 1)
     assert loss.item() == 5 and new.tolist() == [0.5, 1.0] and v.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize('op, shapes, attributes', [
+    ('GridSample', [(2, 3, 5, 6), (2, 4, 3, 2)], {'mode': 'linear', 'padding_mode': 'zeros'}),
+    ('GridSample', [(2, 3, 5, 6), (2, 4, 3, 2)], {'mode': 'cubic', 'padding_mode': 'reflection'}),
+    ('DeformConv', [(1, 2, 5, 6), (4, 2, 3, 3), (1, 18, 3, 4), (4,), (1, 9, 3, 4)], {}),
+    ('ConvTranspose', [(1, 4, 3, 3), (4, 2, 3, 2)], {'strides': [2, 3], 'group': 2, 'pads': [1, 0, 0, 1]}),
+    ('AveragePool', [(1, 2, 5, 6)], {'kernel_shape': [2, 3], 'strides': [2, 2], 'ceil_mode': 1}),
+    ('Det', [(2, 4, 4)], {}), ('Einsum', [(3, 4), (4, 2), (2, 3)], {'equation': 'ij,jk,kl->il'}), ('Asinh', [(5,)], {})])
+def test_gradients_of_ops_that_are_composed(op, shapes, attributes):
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    inputs = [info(f'x{i}', a.shape, TensorProto.DOUBLE) for i, a in enumerate(arrays)]
+    names = ' '.join(i.name for i in inputs)
+    model = tg.onnx.load(model_of([node(op, names, 'y', **attributes)], inputs, [info('y', None, TensorProto.DOUBLE)], opset=22))
+    leaves = [tg.tensor(a, 'f64', requires_grad=True) for a in arrays]
+    y = model(*leaves)
+    weight = rng.standard_normal(y.shape)
+    y.backward(tg.tensor(weight, 'f64'))
+    for i, array in enumerate(arrays):
+        step = 1e-6 * rng.standard_normal(array.shape)
+        ends = [(model(*arrays[:i], array + s * step, *arrays[i + 1:]).numpy() * weight).sum() for s in (1, -1)]
+        assert np.isclose((ends[0] - ends[1]) / 2, (leaves[i].grad.numpy() * step).sum(), rtol=1e-5, atol=1e-13)
 
 
 def test_what_is_missing_is_named_before_anything_runs():
@@ -191,6 +213,8 @@ def test_inputs_must_be_those_of_the_model():
         model()
     with pytest.raises(TypeError, match='the model has the inputs x, but got z'):
         model(f32(1, 3), z=1)
+    with pytest.raises(TypeError, match='the model has the inputs x, but got 2 values'):
+        model(f32(1, 3), f32(1, 3))
     with pytest.raises(tg.ShapeError, match='matmul'):
         model(f32(1, 4))
 

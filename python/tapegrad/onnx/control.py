@@ -9,10 +9,6 @@ def if_(n, scope, condition):
     return tuple((n.then_branch if condition.item() else n.else_branch).run({}, scope))
 
 
-def _stacked(values, empty):
-    return ops.stack(values, dim=0) if values else empty
-
-
 @op('Loop', scope=True)
 def loop(n, scope, limit, condition, *carried):
     """Runs the body while its condition holds. Results are the carried values, and others stacked over iterations."""

@@ -21,26 +21,10 @@ def convolved(x, w, b, strides, before, after, dilations, groups):
         for d, (low, high) in enumerate(zip(before, after)):
             x = padded(x, 2 + d, low, high)
         before = [0] * len(before)
+    named = {'stride': strides, 'padding': before, 'dilation': dilations}
     if len(strides) == 1:
-        return ops.conv1d(x, w, b, stride=strides[0], padding=before[0], dilation=dilations[0], groups=groups)
-    if len(strides) == 2:
-        return ops.conv2d(x, w, b, stride=strides, padding=before, dilation=dilations, groups=groups)
-    return _volume(x, w, b, strides, before, dilations, groups)
-
-
-def _volume(x, w, b, strides, padding, dilations, groups):
-    """A convolution of volumes as the sum of those of images, one for each plane of w."""
-    x = padded(x, 2, padding[0], padding[0])
-    depth = (x.shape[2] - (w.shape[2] - 1) * dilations[0] - 1) // strides[0] + 1
-    y = None
-    for k in range(w.shape[2]):
-        start = k * dilations[0]
-        planes = ops.slice(x, 2, start=start, stop=start + (depth - 1) * strides[0] + 1, step=strides[0])
-        images = planes.permute([0, 2, 1, 3, 4]).reshape([-1, x.shape[1], *x.shape[3:]])
-        part = ops.conv2d(images, ops.select(w, 2, k), stride=strides[1:], padding=padding[1:], dilation=dilations[1:], groups=groups)
-        y = part if y is None else y + part
-    y = y.reshape([x.shape[0], depth, *y.shape[1:]]).permute([0, 2, 1, 3, 4])
-    return y if b is None else y + b.reshape([-1, 1, 1, 1])
+        named = {name: value[0] for name, value in named.items()}
+    return (ops.conv1d, ops.conv2d, ops.conv3d)[len(strides) - 1](x, w, b, groups=groups, **named)
 
 
 @op('ConvTranspose')

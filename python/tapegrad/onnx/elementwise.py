@@ -3,38 +3,28 @@ import functools
 import math
 
 import numpy as np
+from onnx import TensorProto
 
 from .. import ops, values
 from ..tensor import full
 from .dtypes import FLOATS, dtype, number, on_host
 from .registry import MissingOp, op
 
-
-def library(name, composed):
-    """The op of the library if it has one of this name, or else what is composed of others."""
-    return getattr(ops, name) if hasattr(ops, name) else composed
-
-
 FUNCTIONS = {
     'Neg': ops.neg, 'Abs': ops.abs, 'Exp': ops.exp, 'Log': ops.log, 'Sqrt': ops.sqrt, 'Reciprocal': ops.reciprocal, 'Sin': ops.sin,
     'Cos': ops.cos, 'Tan': ops.tan, 'Asin': ops.asin, 'Acos': ops.acos, 'Atan': ops.atan, 'Sinh': ops.sinh, 'Cosh': ops.cosh,
     'Tanh': ops.tanh, 'Sigmoid': ops.sigmoid, 'Erf': ops.erf, 'Sign': ops.sign, 'Relu': ops.relu,
-    'Asinh': library('asinh', lambda x: ops.sign(x) * ops.log(ops.abs(x) + ops.sqrt(x * x + 1))),
-    'Acosh': library('acosh', lambda x: ops.log(x + ops.sqrt(x * x - 1))),
-    'Atanh': library('atanh', lambda x: (ops.log1p(x) - ops.log1p(-x)) * 0.5),
-    'Mish': library('mish', lambda x: x * ops.tanh(ops.softplus(x))),
-    'Softsign': library('softsign', lambda x: x / (ops.abs(x) + 1)),
-    'HardSwish': library('hardswish', lambda x: x * ops.clamp(x * (1 / 6) + 0.5, 0, 1)),
-    'Softplus': ops.softplus, 'Identity': lambda x: x, 'IsNaN': library('isnan', lambda x: x != x),
+    'Asinh': ops.asinh, 'Acosh': ops.acosh, 'Atanh': ops.atanh, 'Mish': ops.mish, 'Softsign': ops.softsign, 'HardSwish': ops.hardswish,
+    'Softplus': ops.softplus, 'Identity': lambda x: x, 'IsNaN': ops.isnan, 'Not': ops.logical_not, 'BitwiseNot': ops.bitwise_not,
+    'Floor': ops.floor, 'Ceil': ops.ceil, 'Round': ops.round,
 }
-ROUNDING = {'Floor': ops.floor, 'Ceil': ops.ceil, 'Round': ops.round}
 
 
 def _enter(name, fn):
     op(name)(lambda n, x: fn(x))
 
 
-for _name, _fn in {**FUNCTIONS, **ROUNDING}.items():
+for _name, _fn in FUNCTIONS.items():
     _enter(_name, _fn)
 
 
@@ -55,33 +45,16 @@ def _enter_pair(name, fn):
 
 def divided(a, b):
     """a / b; integers are truncated."""
-    return a / b if a.dtype in FLOATS else on_host(lambda x, y: np.trunc(x / y) if abs(x).max(initial=0) < 2**52 else x // y, a, b)
-
-
-def _either(name, host):
-    """Ops of bools or integers: of the library, or else on the host."""
-    return library(name, lambda a, b: on_host(host, a, b))
+    return a / b if a.dtype in FLOATS else ops.trunc_divide(a, b)
 
 
 for _name, _fn in {
     'Add': ops.add, 'Sub': ops.sub, 'Mul': ops.mul, 'Div': divided,
     'Less': ops.lt, 'LessOrEqual': ops.le, 'Greater': ops.gt, 'GreaterOrEqual': ops.ge, 'Equal': ops.eq,
-    'And': _either('logical_and', np.logical_and), 'Or': _either('logical_or', np.logical_or),
-    'Xor': _either('logical_xor', np.logical_xor),
-    'BitwiseAnd': _either('bitwise_and', np.bitwise_and), 'BitwiseOr': _either('bitwise_or', np.bitwise_or),
-    'BitwiseXor': _either('bitwise_xor', np.bitwise_xor),
+    'And': ops.logical_and, 'Or': ops.logical_or, 'Xor': ops.logical_xor,
+    'BitwiseAnd': ops.bitwise_and, 'BitwiseOr': ops.bitwise_or, 'BitwiseXor': ops.bitwise_xor,
 }.items():
     _enter_pair(_name, _fn)
-
-
-@op('Not')
-def not_(n, x):
-    return ops.eq(x, full((), 0, dtype='bool'))
-
-
-@op('BitwiseNot')
-def bitwise_not(n, x):
-    return on_host(np.bitwise_not, x)
 
 
 @op('Pow')
@@ -94,10 +67,10 @@ def power(n, a, b):
 
 @op('Mod')
 def mod(n, a, b):
-    if a.dtype in FLOATS:
-        rest = ops.fmod(a, b)
-        return rest if n.fmod else ops.where(ops.sign(rest) * ops.sign(b) < 0, rest + b, rest)
-    return on_host(np.fmod if n.fmod else np.mod, a, b)
+    if a.dtype not in FLOATS:
+        return a - b * ops.trunc_divide(a, b) if n.fmod else ops.remainder(a, b)
+    rest = ops.fmod(a, b)
+    return rest if n.fmod else ops.where(ops.sign(rest) * ops.sign(b) < 0, rest + b, rest)
 
 
 @op('BitShift')
@@ -187,10 +160,9 @@ def clip(n, x, low=None, high=None):
     if n.since < 11:
         return ops.clamp(x, _bound(n.min, -math.inf), _bound(n.max, math.inf))
     if (low is None or not low.requires_grad) and (high is None or not high.requires_grad):
-        low, high = (number(b) if b is not None else None for b in (low, high))
-        if low is not None and high is not None and low > high:
-            return ops.minimum(ops.maximum(x, low), high)
-        return ops.clamp(x, _bound(low, -math.inf), _bound(high, math.inf))
+        low, high = (None if b is None else number(b) for b in (low, high))
+        low, high = _bound(low, -math.inf), _bound(high, math.inf)
+        return ops.clamp(x, min(low, high), high)
     x = x if low is None else ops.maximum(x, low)
     return x if high is None else ops.minimum(x, high)
 
@@ -215,13 +187,7 @@ def where(n, c, a, b):
 
 @op('Cast')
 def cast(n, x):
-    return cast_to(x, dtype(_code(n.to)))
-
-
-def _code(to):
-    """A dtype; the first version of Cast has its name."""
-    from onnx import TensorProto
-    return TensorProto.DataType.Value(to) if isinstance(to, str) else to
+    return cast_to(x, dtype(TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to))  # the first version has a name
 
 
 def cast_to(x, name):
@@ -229,7 +195,7 @@ def cast_to(x, name):
         return x
     if name == 'bool':
         return ops.ne(x, full((), 0, dtype=x.dtype))
-    return on_host(lambda a: np.trunc(a), x, dtype=name) if name == 'u8' and x.dtype in FLOATS else ops.cast(x, name)
+    return ops.cast(x, name)
 
 
 @op('BitCast')

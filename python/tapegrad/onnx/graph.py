@@ -45,7 +45,7 @@ class Step:
             if name:
                 scope[name] = value
         for name in self.ends:
-            del scope[name]
+            scope.pop(name, None)
 
 
 def _note(node, error):

@@ -44,19 +44,23 @@ class Model:
 
     def requires_grad(self, on=True):
         """Says whether the parameters require gradients, and returns the model."""
-        for x in self.parameters.values():
-            x.requires_grad = on
+        for name, x in self.parameters.items():
+            x.requires_grad = on or name in self._leaves
         return self
 
     def __call__(self, *inputs, **named):
-        results = self.run(dict(zip(self.inputs, inputs), **named), given=len(inputs) + len(named))
+        values = {**dict(zip(self.inputs, inputs)), **named}
+        if len(values) < len(inputs) + len(named):
+            got = [f'{len(inputs)} values', *named]
+            raise TypeError(f'the model has the inputs {", ".join(self.inputs)}, but got {", ".join(got)}')
+        results = self.run(values)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def run(self, inputs, given=None):
+    def run(self, inputs):
         """The outputs as a list, for a dict of the inputs. An initializer that is an input may be given too."""
         unknown = [name for name in inputs if name not in self.inputs and name not in self._defaults]
-        if unknown or (given or len(inputs)) > len(inputs):
-            raise TypeError(f'the model has the inputs {", ".join(self.inputs)}, but got {", ".join(unknown) or f"{given} values"}')
+        if unknown:
+            raise TypeError(f'the model has the inputs {", ".join(self.inputs)}, but got {", ".join(unknown)}')
         absent = [name for name in self.inputs if name not in inputs and not self.inputs[name][0].startswith('optional')]
         if absent:
             raise TypeError(f'the model needs the inputs {", ".join(self.inputs)}; {", ".join(absent)} is not given')
@@ -74,7 +78,7 @@ def _signature(proto):
         return kind.removesuffix('_type'), None
     t = proto.tensor_type
     shape = tuple(d.dim_value if d.HasField('dim_value') else d.dim_param or None for d in t.shape.dim) if t.HasField('shape') else None
-    return DTYPES[t.elem_type], shape
+    return DTYPES.get(t.elem_type), shape
 
 
 def _value(x, signature):

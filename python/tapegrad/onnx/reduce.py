@@ -1,6 +1,8 @@
 """Reductions over dims, sums along a dim, and softmax."""
+import numpy as np
+
 from .. import ops
-from ..tensor import full, tensor
+from ..tensor import tensor
 from .dtypes import FLOATS, integers, on_host
 from .registry import op
 
@@ -23,21 +25,23 @@ def _mean(x, dims, keep):
     return ops.mean(x, dims=dims, keepdim=keep)
 
 
-def _extreme(reduce, op_name, empty):
-    """The greatest or least element; that of no elements is the other end of the dtype's numbers."""
+def _extreme(reduce, of_bools, of_none):
+    """The greatest or least element. of_none(dtype) is that of no elements."""
     def run(x, dims, keep):
         if x.dtype == 'bool':
-            return ops.cast(run(ops.cast(x, 'u8'), dims, keep), 'u8') != full((), 0, dtype='u8')
+            return of_bools(x, dims=dims, keepdim=keep)
         if not x.size:
-            return on_host(lambda a: reduce_empty(a, dims, keep, empty), x)
-        return getattr(ops, op_name)(x, dims=dims, keepdim=keep)
+            return on_host(lambda a: np.full(a.sum(axis=tuple(dims), keepdims=keep).shape, of_none(a.dtype)), x)
+        return reduce(x, dims=dims, keepdim=keep)
     return run
 
 
-def reduce_empty(array, dims, keep, sign):
-    import numpy as np
-    least = sign * np.inf if array.dtype.kind == 'f' else (np.iinfo(array.dtype).max if sign > 0 else np.iinfo(array.dtype).min)
-    return np.full(array.sum(axis=tuple(dims), keepdims=keep).shape, least, array.dtype)
+def _least(dtype):
+    return -np.inf if dtype.kind == 'f' else np.iinfo(dtype).min
+
+
+def _greatest(dtype):
+    return np.inf if dtype.kind == 'f' else np.iinfo(dtype).max
 
 
 def _log_sum_exp(x, dims, keep):
@@ -46,7 +50,7 @@ def _log_sum_exp(x, dims, keep):
 
 REDUCTIONS = {
     'ReduceSum': _sum, 'ReduceMean': _mean,
-    'ReduceMax': _extreme(max, 'max', -1), 'ReduceMin': _extreme(min, 'min', 1),
+    'ReduceMax': _extreme(ops.max, ops.any, _least), 'ReduceMin': _extreme(ops.min, ops.all, _greatest),
     'ReduceProd': lambda x, dims, keep: ops.prod(x, dims=dims, keepdim=keep),
     'ReduceL1': lambda x, dims, keep: _sum(ops.abs(x), dims, keep),
     'ReduceL2': lambda x, dims, keep: ops.sqrt(_sum(x * x, dims, keep)),

@@ -2,9 +2,8 @@
 import numpy as np
 
 from .. import ops
-from ..tensor import full, tensor, zeros
-from .dtypes import integers, on_host
-from .reduce import moved
+from ..tensor import full, tensor
+from .dtypes import dtype, integers, on_host
 from .registry import op
 
 
@@ -128,7 +127,6 @@ def trilu(n, x, k=None):
 
 @op('EyeLike')
 def eye_like(n, x):
-    from .dtypes import dtype
     return on_host(lambda a: np.eye(*x.shape, k=n.k), x, dtype=dtype(n.dtype) if n.dtype else x.dtype)
 
 
@@ -163,8 +161,7 @@ def padded(x, dim, before, after, mode='constant', value=0.0):
         if x.dtype == 'bool':
             return ops.ne(ops.pad(ops.cast(x, 'u8'), dim, before=before, after=after, value=float(value)), full((), 0, dtype='u8'))
         return ops.pad(x, dim, before=before, after=after, value=float(value))
-    numpy_mode = {'reflect': 'reflect', 'edge': 'edge', 'wrap': 'wrap'}[mode]
-    places = np.pad(np.arange(size), (before, after), numpy_mode)
+    places = np.pad(np.arange(size), (before, after), mode)  # the modes have NumPy's names
     return ops.index_select(x, tensor(places), dim=dim)
 
 

@@ -1,8 +1,9 @@
-"""Fourier transforms, as products with matrices of cosines and sines."""
+"""Fourier transforms, as products with matrices of cosines and sines, and weights of spectra."""
 import numpy as np
 
 from .. import ops
 from ..tensor import tensor
+from .dtypes import dtype
 from .registry import op
 
 
@@ -46,3 +47,19 @@ def stft(n, x, step, window=None, length=None):
     if window is not None:
         frames = frames * window.reshape([-1, 1])
     return transformed(frames, None, False, bool(n.onesided))
+
+
+@op('MelWeightMatrix')
+def mel_weights(n, bins, length, rate, low, high):
+    """The weights [spectrum, bins] of triangles that are equally wide on the mel scale."""
+    bins, length = int(bins.item()), int(length.item())
+    first, last = (2595 * np.log10(1 + edge.item() / 700) for edge in (low, high))
+    mel = np.arange(bins + 2) * (last - first) / (bins + 2) + first
+    edges = ((length + 1) * 700 * (10 ** (mel / 2595) - 1) // rate.item())
+    left, middle, right = (edges[i:bins + i] for i in range(3))
+    place = np.arange(length // 2 + 1)[:, None]
+    rising = np.where(left < middle, (place - left) / np.maximum(middle - left, 1), place == middle)
+    falling = (right - place) / np.maximum(right - middle, 1)
+    weights = np.where((place > middle) | (place == middle) & (right > middle), falling, rising)
+    inside = (place >= left) & ((place < right) | (place == middle))
+    return tensor(np.where(inside, weights, 0), dtype(n.output_datatype))
