@@ -1,4 +1,6 @@
 """tapegrad.torch.function and tapegrad.torch.op: functions of either library in the other."""
+import gc
+
 import pytest
 import torch
 
@@ -73,3 +75,20 @@ def test_an_error_of_pytorch_is_raised():
     bad = tt.op(lambda x: x.view(7))
     with pytest.raises(RuntimeError, match='invalid for input of size 4'):
         bad(tg.zeros((2, 2)))
+
+
+def test_runs_that_end_in_cycles_of_garbage():
+    kept = []
+    for i in range(30):
+        x, w = randn(3, 4), randn(4, 2)
+        results = attend(x, w, 1.0)
+        kept.append((results, kept))
+        try:
+            attend(x, randn(5, 2), 1.0)
+        except tg.ShapeError as error:
+            kept.append(error)
+        if i % 5 == 0:
+            kept = []
+            gc.collect()
+        results[1].sum().backward()
+        torch.testing.assert_close(x.grad, 1 / x.detach().cosh() ** 2)

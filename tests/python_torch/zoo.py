@@ -48,7 +48,7 @@ _TEXT = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_h
              max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False)
 _QUIET = dict(hidden_dropout_prob=0, attention_probs_dropout_prob=0, hidden_dropout=0, attention_dropout=0,
               dropout=0, activation_dropout=0, embd_pdrop=0, attn_pdrop=0, resid_pdrop=0, embed_dropout=0,
-              classifier_dropout=0, resid_dropout=0, hidden_dropout_rate=0)
+              classifier_dropout=0, resid_dropout=0, hidden_dropout_rate=0, residual_dropout=0)
 
 
 def _hf(name, config, model, inputs, **options):

@@ -1,5 +1,6 @@
 """Programs on tapes of their own, as functions that PyTorch's autograd knows."""
 import threading
+import weakref
 
 import torch
 
@@ -44,6 +45,8 @@ class Run:
     def __init__(self, context, program, inputs, required):
         self.tapes = _tapes(context)
         self.tape = self.tapes.take()
+        # Unlike __del__, a finalizer keeps the tape, even if both are garbage of one cycle.
+        weakref.finalize(self, self.tapes.put_back, self.tape).atexit = False
         self.inputs = inputs
         self.required = [i for i, r in enumerate(required) if r]
         with self.tape:
@@ -61,10 +64,6 @@ class Run:
             for i, g in zip(self.required, found):
                 grads[i] = g
         return grads
-
-    def __del__(self):
-        self.outputs = None
-        self.tapes.put_back(self.tape)
 
 
 class Call(torch.autograd.Function):
