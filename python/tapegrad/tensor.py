@@ -11,7 +11,7 @@ NULL = ffi.NULL
 _unary, _binary, _with_number = lib.tgpy_unary, lib.tgpy_binary, lib.tgpy_with_number
 _drop, _site, _frame = lib.tgpy_box_drop, lib.tgpy_site, sys._getframe
 _ops = {name: ffi.addressof(lib, 'tg_' + name) for name in (
-    'add sub mul div pow fmod matmul eq ne lt le gt ge add_scalar scale pow_scalar neg abs add_ sub_ mul_').split()}
+    'add sub mul div pow remainder floor_divide bitwise_and bitwise_or bitwise_xor bitwise_not matmul eq ne lt le gt ge add_scalar scale pow_scalar neg abs add_ sub_ mul_').split()}
 
 
 class Tensor:
@@ -246,6 +246,9 @@ class Tensor:
     def __neg__(self):
         return _one(self, _ops['neg'])
 
+    def __invert__(self):
+        return _one(self, _ops['bitwise_not'])
+
     def __abs__(self):
         return _one(self, _ops['abs'])
 
@@ -266,6 +269,18 @@ class Tensor:
 
     def __rmod__(self, other):
         return like(other, self) % self
+
+    def __rfloordiv__(self, other):
+        return like(other, self) // self
+
+    def __rand__(self, other):
+        return self & other
+
+    def __ror__(self, other):
+        return self | other
+
+    def __rxor__(self, other):
+        return self ^ other
 
     def __matmul__(self, other):
         other = like(other, self)
@@ -362,7 +377,8 @@ def _in_place(name):
 
 
 for _name, _op, _number in (('add', 'add', 'add_scalar'), ('mul', 'mul', 'scale'), ('sub', 'sub', None), ('truediv', 'div', None),
-                            ('mod', 'fmod', None), ('pow', 'pow', 'pow_scalar'), ('eq', 'eq', None),
+                            ('mod', 'remainder', None), ('floordiv', 'floor_divide', None), ('and', 'bitwise_and', None), ('or', 'bitwise_or', None),
+                            ('xor', 'bitwise_xor', None), ('pow', 'pow', 'pow_scalar'), ('eq', 'eq', None),
                             ('ne', 'ne', None), ('lt', 'lt', None), ('le', 'le', None), ('gt', 'gt', None), ('ge', 'ge', None)):
     setattr(Tensor, f'__{_name}__', _operator(_op, _number))
 for _name in ('add', 'sub', 'mul'):

@@ -122,6 +122,9 @@ def test_operators_are_numpys():
         assert np.allclose(f(x).numpy(), f(a))
     for u, v in ((a, b), (b, a), (b, b), (a, a)):
         assert np.allclose((tg.tensor(u) @ tg.tensor(v)).numpy(), u @ v) and np.allclose((u @ tg.tensor(v)).numpy(), u @ v)
+    for f in (lambda u: u % 3, lambda u: u // 3, lambda u: 7 // u, lambda u: 7 % u, lambda u: u & 6, lambda u: u | 1, lambda u: 5 ^ u, lambda u: ~u):
+        assert f(tg.tensor([-4, 3, 5])).tolist() == f(np.array([-4, 3, 5])).tolist()
+    assert ((x > 1) & ~(x > 3)).tolist() == ((a > 1) & ~(a > 3)).tolist() and np.allclose((x % -1.5).numpy(), a % -1.5)
     i = tg.tensor([1, 2, 3])
     assert (i + 1).tolist() == [2, 3, 4] and (i * 2).dtype == 'i64'
     with pytest.raises(TypeError):
