@@ -1,6 +1,7 @@
 """README's program under PyTorch. README has the lines from "begin" to "end"."""
 # begin
 import torch
+import tapegrad.torch  # registers the backend
 
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 fast = torch.compile(model, backend='tapegrad')

@@ -7,7 +7,7 @@ import contextlib
 import threading
 
 from ._capi import ffi, lib
-from .errors import check, fail, text
+from .errors import BY_STATUS, check, fail, text
 from .structs import options
 
 _thread = threading.local()
@@ -110,7 +110,8 @@ class Tape:
 
     def __del__(self):
         if self._tape:
-            lib.tgpy_tape_drop(self._tape)
+            tape, self._tape = self._tape, None  # another finalizer of the same cycle may still reach this object
+            lib.tgpy_tape_drop(tape)
 
     def __enter__(self):
         self._before.append(lib.tgpy_open(self.context._world, self._tape))
@@ -123,6 +124,8 @@ class Tape:
 
     @property
     def _handle(self):
+        if self._tape is None:
+            raise BY_STATUS[lib.TG_ERR_HANDLE]('the tape has ended')
         self.context._ctx
         return lib.tgpy_tape_of(self._tape)
 
