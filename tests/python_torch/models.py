@@ -1,13 +1,15 @@
 """Runs the architectures of zoo.py in eager PyTorch and compiled for Tapegrad, and compares all numbers.
 
-    models.py [--only NAME ..] [--steps N] [--inductor NAME ..] [--out FILE]
+    models.py [--only NAME ..] [--steps N] [--jobs N] [--inductor NAME ..] [--out FILE]
 
 For each model: outputs and gradients of the first step, the losses of a training run, and the time of a step. --out writes
 the table as a page of the documentation."""
 import argparse
+import concurrent.futures
 import copy
 import dataclasses
 import math
+import multiprocessing
 import pathlib
 import time
 
@@ -43,18 +45,31 @@ def main():
     torch.set_num_threads(1)
     options = arguments()
     rows = []
-    for name in options.only or ZOO:
-        rows.append(measured(name, options.steps, name in options.inductor))
-        print(line(rows[-1]), flush=True)
+    for row in measurements(options):
+        rows.append(row)
+        print(line(row), flush=True)
+        if options.out:  # after each row, so that an interrupted run leaves a page too
+            pathlib.Path(options.out).write_text(page(rows, options.steps))
     print(summary(rows))
-    if options.out:
-        pathlib.Path(options.out).write_text(page(rows, options.steps))
+
+
+def measurements(options):
+    """The rows in the order of the models. With --jobs each process measures a model at a time, on one thread."""
+    names = options.only or list(ZOO)
+    inductor = [name in options.inductor for name in names]
+    steps = [options.steps] * len(names)
+    if options.jobs == 1:
+        return map(measured, names, steps, inductor)
+    context = multiprocessing.get_context('spawn')
+    pool = concurrent.futures.ProcessPoolExecutor(options.jobs, context, initializer=torch.set_num_threads, initargs=(1,))
+    return pool.map(measured, names, steps, inductor)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--only', nargs='+', default=[], metavar='NAME', help='models to run; all by default')
     parser.add_argument('--steps', type=int, default=20, help='length of the training run')
+    parser.add_argument('--jobs', type=int, default=1, help='number of processes that share the models')
     parser.add_argument('--inductor', nargs='+', default=[], metavar='NAME', help="models that the default backend compiles too")
     parser.add_argument('--out', help='file that the page is written to')
     return parser.parse_args()
