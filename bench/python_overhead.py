@@ -2,8 +2,9 @@
 
     python_overhead.py [ROUNDS]
 
-Rounds of all rows alternate, and each prints the median over the rounds of the time per call. PyTorch and NumPy are left out where
-they are not installed. One thread each."""
+Rounds of all rows alternate, and each prints the median over the rounds of the time per call. PyTorch and NumPy are
+left out where they are not installed. One thread each."""
+
 import importlib.util
 import statistics
 import sys
@@ -20,32 +21,46 @@ def tapegrad_rows():
 
     def backward():
         (w * x).backward()
-    return {'add': lambda: x + x, 'add, recorded': lambda: w + x, 'softmax by name, with an argument': lambda: m.softmax(dim=-1),
-            'multiply and backward': backward}
+
+    return {
+        'add': lambda: x + x,
+        'add, recorded': lambda: w + x,
+        'softmax by name, with an argument': lambda: m.softmax(dim=-1),
+        'multiply and backward': backward,
+    }
 
 
 def numpy_rows():
     import numpy
+
     x = numpy.ones(1, 'f4')
     return {'add': lambda: x + x}
 
 
 def torch_rows():
     import torch
+
     torch.set_num_threads(1)
     x, w = torch.ones(1), torch.ones(1, requires_grad=True)
     m = torch.tensor([[1.0, 2.0]])
 
     def backward():
         (w * x).backward()
-    return {'add': lambda: x + x, 'add, recorded': lambda: w + x, 'softmax by name, with an argument': lambda: m.softmax(dim=-1),
-            'multiply and backward': backward}
+
+    return {
+        'add': lambda: x + x,
+        'add, recorded': lambda: w + x,
+        'softmax by name, with an argument': lambda: m.softmax(dim=-1),
+        'multiply and backward': backward,
+    }
 
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     libraries = {'tapegrad': tapegrad_rows}
-    libraries.update({name: rows for name, rows in (('numpy', numpy_rows), ('torch', torch_rows)) if importlib.util.find_spec(name)})
+    libraries.update(
+        {name: rows for name, rows in (('numpy', numpy_rows), ('torch', torch_rows)) if importlib.util.find_spec(name)}
+    )
     calls = {(row, name): call for name, rows in libraries.items() for row, call in rows().items()}
     times = {key: [] for key in calls}
     for _ in range(rounds):
@@ -54,7 +69,9 @@ def main():
     print(f'microseconds for a call, median of {rounds} rounds of {CALLS} calls')
     print(f"{'':36}" + ''.join(f'{name:>10}' for name in libraries))
     for row in dict.fromkeys(row for row, _ in calls):
-        cells = (f'{statistics.median(times[row, name]):10.2f}' if (row, name) in times else f"{'':10}" for name in libraries)
+        cells = (
+            f'{statistics.median(times[row, name]):10.2f}' if (row, name) in times else f"{'':10}" for name in libraries
+        )
         print(f'{row:36}' + ''.join(cells))
 
 

@@ -1,8 +1,9 @@
-"""Writes the C source of the extension module tapegrad._capi: the whole C interface, read from the public headers by the
-C compiler's preprocessor, and the functions of bridge.h. So no declaration is written twice.
+"""Writes the C source of the extension module tapegrad._capi: the whole C interface, read from the public headers by
+the C compiler's preprocessor, and the functions of bridge.h. So no declaration is written twice.
 
     cdef.py INCLUDE_DIR BRIDGE_DIR OUTPUT CC...
 """
+
 import pathlib
 import re
 import subprocess
@@ -13,10 +14,12 @@ import cffi
 LEFT_OUT = {'mpi.h'}  # it includes MPI's own
 CALLBACKS = """
 extern "Python" tg_status tgpy_on_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
-extern "Python" tg_status tgpy_on_function(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
+extern "Python" tg_status tgpy_on_function(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                           int n_out);
 extern "Python" void tgpy_on_function_free(void *state);
 extern "Python" tg_status tgpy_on_loss(void *user, double *loss);
-extern "Python" tg_status tgpy_on_module(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
+extern "Python" tg_status tgpy_on_module(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                         int n_out);
 extern "Python" tg_status tgpy_on_infer(tg_call *c);
 extern "Python" tg_status tgpy_on_forward(tg_call *c);
 extern "Python" tg_status tgpy_on_backward(tg_call *c);
@@ -35,7 +38,19 @@ def preprocessed(text, include, bridge, cc):
     fakes.mkdir(exist_ok=True)
     for name, body in FAKE.items():
         (fakes / name).write_text(body)
-    flags = ['-E', '-P', '-nostdinc', f'-I{fakes}', f'-I{include}', f'-I{bridge}', '-DTG_PYTHON_CDEF', '-D__attribute__(x)=', '-x', 'c', '-']
+    flags = [
+        '-E',
+        '-P',
+        '-nostdinc',
+        f'-I{fakes}',
+        f'-I{include}',
+        f'-I{bridge}',
+        '-DTG_PYTHON_CDEF',
+        '-D__attribute__(x)=',
+        '-x',
+        'c',
+        '-',
+    ]
     out = subprocess.run([*cc, *flags], input=text, capture_output=True, text=True, check=True).stdout
     out = re.sub(r'^#.*$', '', out, flags=re.M)
     return without_bodies(out)
@@ -47,7 +62,7 @@ def without_bodies(text):
     for found in re.finditer(r'static inline [^;{]*\{', text):
         if found.start() < at:
             continue
-        kept.append(text[at:found.start()])
+        kept.append(text[at : found.start()])
         depth, at = 1, found.end()
         while depth:
             depth += {'{': 1, '}': -1}.get(text[at], 0)

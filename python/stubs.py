@@ -1,14 +1,27 @@
 """Writes the type stub of tapegrad.ops, for editors and type checkers, from the manifest that the program prints.
 
-    stubs.py OUTPUT PROGRAM
+stubs.py OUTPUT PROGRAM
 """
+
 import json
 import keyword
 import subprocess
 import sys
 
-TYPES = {'bool': 'bool', 'int': 'int', 'int64': 'int', 'double': 'float', 'text': 'str', 'list': 'Sequence[int]', 'dtype': 'Dtype',
-         'enum': 'str | int', 'shape': 'int | Sequence[int]', 'dims': 'int | Sequence[int] | str', 'pointer': 'Any', 'struct': 'Any'}
+TYPES = {
+    'bool': 'bool',
+    'int': 'int',
+    'int64': 'int',
+    'double': 'float',
+    'text': 'str',
+    'list': 'Sequence[int]',
+    'dtype': 'Dtype',
+    'enum': 'str | int',
+    'shape': 'int | Sequence[int]',
+    'dims': 'int | Sequence[int] | str',
+    'pointer': 'Any',
+    'struct': 'Any',
+}
 HEAD = '''"""Every op of the library (generated from its table)."""
 from typing import Any, Sequence
 
@@ -40,7 +53,11 @@ def default_of(a):
 def result_of(op):
     if len(op['outputs']) == 1 and not op['outputs'][0]['list']:
         return 'Tensor'
-    return 'tuple[Tensor, ...]' if any(o['list'] for o in op['outputs']) else f"tuple[{', '.join(['Tensor'] * len(op['outputs']))}]"
+    return (
+        'tuple[Tensor, ...]'
+        if any(o['list'] for o in op['outputs'])
+        else f"tuple[{', '.join(['Tensor'] * len(op['outputs']))}]"
+    )
 
 
 def stub_of(op):

@@ -1,4 +1,5 @@
 """Trains a convolutional network to read handwritten digits: the 1,797 images that scikit-learn ships."""
+
 import sys
 
 import numpy as np
@@ -39,7 +40,7 @@ class Reader(nn.Module):
 def batches(n, size, rng):
     """The numbers 0 to n - 1 in random order, in parts."""
     order = rng.permutation(n)
-    return (order[i:i + size] for i in range(0, n, size))
+    return (order[i : i + size] for i in range(0, n, size))
 
 
 def main():

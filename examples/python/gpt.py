@@ -1,7 +1,8 @@
 """Trains a small GPT on the text of this program, byte by byte, and lets it continue a line.
 
-    gpt.py [STEPS]
+gpt.py [STEPS]
 """
+
 import pathlib
 import sys
 
@@ -16,7 +17,7 @@ LENGTH, BATCH = 32, 12
 def batch(text, rng):
     """Random parts of the text, and the same parts one byte further on."""
     starts = rng.integers(0, len(text) - LENGTH - 1, BATCH)
-    parts = np.stack([text[i:i + LENGTH + 1] for i in starts])
+    parts = np.stack([text[i : i + LENGTH + 1] for i in starts])
     return tg.tensor(parts[:, :-1]), tg.tensor(parts[:, 1:])
 
 

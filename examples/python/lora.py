@@ -1,5 +1,6 @@
 """Adapts a trained GPT to new data with low-rank adapters (Hu et al., LoRA, arXiv 2106.09685). The model's own weights
 stay as they are. In the end the adapters are added to the weights, and the model has its own layers again."""
+
 import sys
 
 import numpy as np

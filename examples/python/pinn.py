@@ -4,6 +4,7 @@ Computational Physics 378, 2019).
 The equation is the heat equation u_t = u_xx on 0 <= x <= pi with u = 0 at both ends and u = sin x at t = 0. Its exact
 solution is exp(-t) sin x. The net knows the equation and the boundary only; its derivatives are taken by the tape, the
 second one by differentiating the first."""
+
 import math
 import sys
 

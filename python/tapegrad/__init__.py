@@ -1,4 +1,5 @@
 """Tapegrad: tensors with automatic differentiation on an explicit tape. docs/python.md is the introduction."""
+
 from . import errors, files, nn, ops, optim
 from ._capi import ffi, lib
 from .context import Context, Tape, context, evaluation, no_grad, tape
@@ -9,6 +10,36 @@ from .files import load, save
 from .tensor import Tensor, from_dlpack, full, ones, randn, tensor, uniform, zeros
 
 __version__ = ffi.string(lib.tg_version()).decode()
-__all__ = ['Context', 'Tape', 'Tensor', 'backward', 'context', 'custom_op', 'errors', 'evaluation', 'ffi', 'files', 'from_dlpack', 'full',
-           'grad', 'gradcheck', 'hvp', 'jvp', 'lib', 'load', 'nn', 'no_grad', 'ones', 'ops', 'optim', 'randn', 'recompute', 'save', 'tape',
-           'tensor', 'uniform', 'zeros', *errors.__all__]
+__all__ = [
+    'Context',
+    'Tape',
+    'Tensor',
+    'backward',
+    'context',
+    'custom_op',
+    'errors',
+    'evaluation',
+    'ffi',
+    'files',
+    'from_dlpack',
+    'full',
+    'grad',
+    'gradcheck',
+    'hvp',
+    'jvp',
+    'lib',
+    'load',
+    'nn',
+    'no_grad',
+    'ones',
+    'ops',
+    'optim',
+    'randn',
+    'recompute',
+    'save',
+    'tape',
+    'tensor',
+    'uniform',
+    'zeros',
+    *errors.__all__,
+]

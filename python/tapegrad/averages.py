@@ -1,4 +1,5 @@
 """Averages of parameters over the steps of training (average.h), with which to evaluate a model."""
+
 import contextlib
 import copy
 

@@ -1,4 +1,5 @@
 """Python functions that the library calls: hooks on gradients, and functions that are run again in backward."""
+
 import itertools
 
 from . import errors
@@ -52,6 +53,7 @@ def on_tape(world, tape, call):
 
 # ---- Hooks ----
 
+
 class _Hook:
     """A hook of a tensor. Its box is lent: it does not keep the tensor, but tells whether it has ended."""
 
@@ -89,12 +91,14 @@ def add_hook(x, fn):
         if found(user) and x.is_alive:
             lib.tg_remove_hook(x._handle(), number)
         forget(user)
+
     return remove
 
 
 @ffi.def_extern()
 def tgpy_on_hook(user, t, x, grad):
     from .tensor import Tensor, wrap
+
     hook = found(user)
     if hook is None:
         return lib.TG_OK
@@ -104,10 +108,12 @@ def tgpy_on_hook(user, t, x, grad):
         if isinstance(replacement, Tensor):
             lib.tgpy_box_give(replacement._box)
             grad[0] = replacement._handle()
+
     return guarded(hook.world, lambda: on_tape(hook.world, t, run))
 
 
 # ---- Functions of tensors ----
+
 
 class Function:
     """A function of tensors that the library calls, now and later."""
@@ -117,6 +123,7 @@ class Function:
 
     def run(self, tape, inputs, n_in, out, n_out):
         from .tensor import Tensor, wrap
+
         args = [wrap(lib.tgpy_box_new(self.world, tape, inputs[i], True)) for i in range(n_in)]
         results = self.fn(*args)
         results = (results,) if isinstance(results, Tensor) else tuple(results)
@@ -130,8 +137,9 @@ class Function:
 @ffi.def_extern()
 def tgpy_on_function(state, t, inputs, n_in, out, n_out):
     function = found(state)
-    return guarded(function.world, lambda: on_tape(
-        function.world, t, lambda tape: function.run(tape, inputs, n_in, out, n_out)))
+    return guarded(
+        function.world, lambda: on_tape(function.world, t, lambda tape: function.run(tape, inputs, n_in, out, n_out))
+    )
 
 
 @ffi.def_extern()

@@ -3,6 +3,7 @@
 A context owns the memory and the settings of one thread's work. A program that names none uses its thread's own, which
 context() returns. A tape records ops for backward; every context has one of its own, and `with context.tape()` opens
 another."""
+
 import contextlib
 import threading
 
@@ -14,7 +15,8 @@ _thread = threading.local()
 
 
 class Context:
-    """A context (context.h). Options are those of tg_config: device, seed, threads, dtype, memory, check, isa, deadline."""
+    """A context (context.h). Options are those of tg_config: device, seed, threads, dtype, memory, check, isa,
+    deadline."""
 
     __slots__ = ('_world', '_options', '__weakref__')
 
@@ -85,7 +87,11 @@ class Context:
         check(self._world)
 
     def __repr__(self):
-        return f'<tapegrad.Context on {self.device}, {self.threads} threads>' if lib.tgpy_ctx(self._world) else '<closed Context>'
+        return (
+            f'<tapegrad.Context on {self.device}, {self.threads} threads>'
+            if lib.tgpy_ctx(self._world)
+            else '<closed Context>'
+        )
 
 
 def check_new(world):
@@ -95,8 +101,8 @@ def check_new(world):
 
 
 class Tape:
-    """A tape (tape.h). While it is open (`with`), it records ops whose operands are on no tape. The tape lives as long as it
-    or a tensor on it is used."""
+    """A tape (tape.h). While it is open (`with`), it records ops whose operands are on no tape. The tape lives as long
+    as it or a tensor on it is used."""
 
     __slots__ = ('context', '_tape', '_before', '__weakref__')
 
@@ -185,5 +191,6 @@ def no_grad():
 
 
 def evaluation():
-    """`with evaluation():` ops run in evaluation mode: dropout drops nothing, batch norm uses its running statistics."""
+    """`with evaluation():` ops run in evaluation mode: dropout drops nothing, batch norm uses its running
+    statistics."""
     return _mode(lib.tgpy_set_training, False)

@@ -1,14 +1,15 @@
 """Ops in Python, and the check of gradients against differences (op.h, gradcheck.h).
 
-    @tapegrad.custom_op
-    def cube(call, x):
-        return x ** 3
+@tapegrad.custom_op
+def cube(call, x):
+    return x ** 3
 
-    @cube.vjp
-    def _(call, gradient):
-        x, = call.inputs
-        return 3 * x ** 2 * gradient
+@cube.vjp
+def _(call, gradient):
+    x, = call.inputs
+    return 3 * x ** 2 * gradient
 """
+
 import collections
 import contextlib
 import inspect
@@ -22,7 +23,7 @@ from .structs import options
 from .tensor import Tensor, _context_of, like, note_site, wrap, zeros
 
 NULL = ffi.NULL
-_ALL = 0xffffffff  # every tensor, in a bit mask of tg_op
+_ALL = 0xFFFFFFFF  # every tensor, in a bit mask of tg_op
 _tables = []  # those of all ops, because nodes refer to them as long as the process lasts
 
 
@@ -61,10 +62,23 @@ class CustomOp:
         self.__signature__ = inspect.signature(forward)
         self._forward, self._backward, self._vjp, self._jvp = forward, None, None, None
         name, formula = (ffi.new('char[]', s.encode()) for s in (self.__name__, f'{self.__name__}(..), in Python'))
-        self._table = ffi.new('tg_op *', {
-            'size': ffi.sizeof('tg_op'), 'name': name, 'formula': formula, 'n_in': -1, 'n_out': -1,
-            'params_size': ffi.sizeof('void *'), 'saves_in': _ALL, 'saves_out': _ALL, 'optional': _ALL,
-            'family': lib.TG_FAMILY_CUSTOM, 'infer': lib.tgpy_on_infer, 'forward': lib.tgpy_on_forward})
+        self._table = ffi.new(
+            'tg_op *',
+            {
+                'size': ffi.sizeof('tg_op'),
+                'name': name,
+                'formula': formula,
+                'n_in': -1,
+                'n_out': -1,
+                'params_size': ffi.sizeof('void *'),
+                'saves_in': _ALL,
+                'saves_out': _ALL,
+                'optional': _ALL,
+                'family': lib.TG_FAMILY_CUSTOM,
+                'infer': lib.tgpy_on_infer,
+                'forward': lib.tgpy_on_forward,
+            },
+        )
         _tables.append((self._table, name, formula))
 
     def vjp(self, fn):
@@ -95,8 +109,18 @@ class CustomOp:
         user = register(call)
         n = len(call._results)
         out = ffi.new('tg_tensor *[]', max(1, n))
-        failed = lib.tg_apply(t, self._table, ffi.new('void *[1]', [user]), _handles(inputs), len(inputs), out, n, user,
-                              lib.tgpy_on_function_free, NULL)
+        failed = lib.tg_apply(
+            t,
+            self._table,
+            ffi.new('void *[1]', [user]),
+            _handles(inputs),
+            len(inputs),
+            out,
+            n,
+            user,
+            lib.tgpy_on_function_free,
+            NULL,
+        )
         call._results = None
         if failed:
             fail(world)
@@ -159,6 +183,7 @@ def _give(tensors, out):
 
 # ---- Callbacks ----
 
+
 @ffi.def_extern()
 def tgpy_on_infer(c):
     results = _called(c.params)._results
@@ -177,6 +202,7 @@ def tgpy_on_forward(c):
     def run():
         for i, y in enumerate(call._results):
             _copy(call._world, c, c.out[i], y)
+
     return guarded(call._world, run)
 
 
@@ -196,11 +222,12 @@ def tgpy_on_backward(c):
 
     def run(tape):
         call.needs = tuple(c.gin_mode[i] != lib.TG_GRAD_NONE for i in range(c.n_in))
-        with call._of_node(tape, c.input[0:c.n_in], c.out[0:c.n_out]):
-            gradients = (op._backward or op._vjp)(call, *_lent(world, tape, c.gout[0:c.n_out]))
+        with call._of_node(tape, c.input[0 : c.n_in], c.out[0 : c.n_out]):
+            gradients = (op._backward or op._vjp)(call, *_lent(world, tape, c.gout[0 : c.n_out]))
             for i, g in enumerate(_returned(gradients, call.inputs, f'the backward of {op.__name__}')):
                 if call.needs[i]:
                     _put(call, tape, c, i, g)
+
     before = lib.tg_is_grad_on(c.tape)
     lib.tg_tape_set_grad_mode(c.tape, False)
     status = guarded(world, lambda: on_tape(world, c.tape, run))
@@ -244,6 +271,7 @@ def _recorded(t, node, given, n, out, choose):
             function, like_these = choose(call)
             values = function(call, *_lent(call._world, tape, given[0:n]))
             _give(_returned(values, like_these, f'the derivative of {call._op.__name__}'), out)
+
     return guarded(call._world, lambda: on_tape(call._world, t, run))
 
 
@@ -267,8 +295,9 @@ def gradcheck(fn, inputs, **fields):
     info.size = ffi.sizeof('tg_gradcheck_info')
     user = register(Function(world, fn))
     try:
-        if lib.tg_gradcheck(lib.tgpy_tape_of(tape), lib.tgpy_on_function, user, _handles(inputs), len(inputs), n_out,
-                            info, struct):
+        if lib.tg_gradcheck(
+            lib.tgpy_tape_of(tape), lib.tgpy_on_function, user, _handles(inputs), len(inputs), n_out, info, struct
+        ):
             fail(world)
     finally:
         forget(user)

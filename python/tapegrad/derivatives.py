@@ -1,4 +1,5 @@
 """Gradients and other derivatives of what tapes have recorded (backward.h, derivatives.h, recompute.h)."""
+
 from ._capi import ffi, lib
 from .callbacks import Function, register
 from .context import context
@@ -10,6 +11,7 @@ NULL = ffi.NULL
 
 def _list(x):
     from .tensor import Tensor
+
     return [x] if isinstance(x, Tensor) else list(x)
 
 
@@ -32,15 +34,16 @@ def _tape(tensors):
 
 def _results(world, tape, handles, n, inputs):
     from .tensor import wrap
+
     out = ffi.new('tgpy_box *[]', max(1, n))
     lib.tgpy_results(world, tape, handles, n, _boxes(inputs), len(inputs), out)
     return [wrap(out[i]) for i in range(n)]
 
 
 def backward(outputs, gradients=None, *, inputs=None, retain=False):
-    """Adds the gradients of the outputs to those of the leaves that they depend on, or of `inputs` only. gradients are the
-    gradients with which backward begins at each output; None: 1, for an output of one element. retain keeps what is saved, so
-    that backward can run again."""
+    """Adds the gradients of the outputs to those of the leaves that they depend on, or of `inputs` only. gradients are
+    the gradients with which backward begins at each output; None: 1, for an output of one element. retain keeps what is
+    saved, so that backward can run again."""
     outputs = _list(outputs)
     world, _, t = _tape(outputs)
     given = {'retain': retain}
@@ -58,13 +61,16 @@ def backward(outputs, gradients=None, *, inputs=None, retain=False):
 
 
 def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False, allow_unused=False):
-    """The gradients of the sum of the outputs with respect to the inputs, as a list; a single tensor for a single input. The
-    accumulated gradients do not change. create_graph: the gradients can be differentiated again."""
+    """The gradients of the sum of the outputs with respect to the inputs, as a list; a single tensor for a single
+    input. The accumulated gradients do not change. create_graph: the gradients can be differentiated again."""
     from .tensor import Tensor
+
     outputs, single = _list(outputs), isinstance(inputs, Tensor)
     inputs = _list(inputs)
     world, tape, t = _tape(outputs)
-    struct = options('tg_grad_opts', {'retain': retain or create_graph, 'create_graph': create_graph, 'allow_unused': allow_unused})
+    struct = options(
+        'tg_grad_opts', {'retain': retain or create_graph, 'create_graph': create_graph, 'allow_unused': allow_unused}
+    )
     if grad_outputs is not None:
         seeds = _handles(_list(grad_outputs))
         struct.seeds = seeds
@@ -78,6 +84,7 @@ def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False
 def jvp(outputs, inputs, tangents):
     """Forward mode: the tangents of the outputs for the tangents of the inputs. A tangent None is zero."""
     from .tensor import Tensor
+
     single, outputs = isinstance(outputs, Tensor), _list(outputs)
     inputs, tangents = _list(inputs), _list(tangents)
     _same_number(inputs, tangents, 'tangents')
@@ -90,9 +97,10 @@ def jvp(outputs, inputs, tangents):
 
 
 def hvp(output, inputs, vectors):
-    """The products of the Hessian of an output of one element with vectors: for each input, the derivative of its gradient
-    along the vectors."""
+    """The products of the Hessian of an output of one element with vectors: for each input, the derivative of its
+    gradient along the vectors."""
     from .tensor import Tensor
+
     single = isinstance(inputs, Tensor)
     inputs, vectors = _list(inputs), _list(vectors)
     _same_number(inputs, vectors, 'vectors')
@@ -110,8 +118,8 @@ def _same_number(inputs, others, what):
 
 
 def recompute(fn, *inputs, outputs=1, name=None, keep_rng=False):
-    """fn(*inputs), whose ops keep nothing for backward; fn runs again in backward (tg_recompute). outputs is the number of
-    tensors that fn returns."""
+    """fn(*inputs), whose ops keep nothing for backward; fn runs again in backward (tg_recompute). outputs is the number
+    of tensors that fn returns."""
     inputs = list(inputs)
     world = inputs[0]._world if inputs else context()._world
     tape = lib.tgpy_ready(world, _boxes(inputs), len(inputs))
@@ -121,7 +129,9 @@ def recompute(fn, *inputs, outputs=1, name=None, keep_rng=False):
     struct.destroy = lib.tgpy_on_function_free
     out = ffi.new('tg_tensor *[]', max(1, outputs))
     state = register(Function(world, fn))
-    if lib.tg_recompute(lib.tgpy_tape_of(tape), lib.tgpy_on_function, state, _handles(inputs), len(inputs), out, outputs, struct):
+    if lib.tg_recompute(
+        lib.tgpy_tape_of(tape), lib.tgpy_on_function, state, _handles(inputs), len(inputs), out, outputs, struct
+    ):
         fail(world)
     results = _results(world, tape, out, outputs, inputs)
     return results[0] if outputs == 1 else tuple(results)

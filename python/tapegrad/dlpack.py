@@ -1,5 +1,6 @@
-"""DLPack's protocol of Python: structs travel in capsules, and who takes a struct renames its capsule, so that nobody else
-frees it. Both versions of the struct are given and taken."""
+"""DLPack's protocol of Python: structs travel in capsules, and who takes a struct renames its capsule, so that nobody
+else frees it. Both versions of the struct are given and taken."""
+
 import ctypes
 
 from ._capi import ffi, lib
@@ -26,8 +27,8 @@ _rename = _function('PyCapsule_SetName', ctypes.c_int, ctypes.c_void_p, ctypes.c
 
 @_Destructor
 def _free_unused(capsule):
-    """Frees the struct of a capsule that no library has taken, by its deleter: the second pointer after the tensor, or after
-    the version."""
+    """Frees the struct of a capsule that no library has taken, by its deleter: the second pointer after the tensor, or
+    after the version."""
     for name, offset in ((UNVERSIONED, 48), (VERSIONED, 8)):
         if _is_valid(capsule, name):
             struct = _pointer(capsule, name)
@@ -44,7 +45,9 @@ def export(x, max_version=None, dl_device=None, copy=None):
     if copy:
         x = x.detach() + 0
     if dl_device is not None and tuple(dl_device) != device_of(x):
-        raise BufferError(f'the tensor is on the DLPack device {device_of(x)}, and cannot be given for {tuple(dl_device)}')
+        raise BufferError(
+            f'the tensor is on the DLPack device {device_of(x)}, and cannot be given for {tuple(dl_device)}'
+        )
     versioned = max_version is not None and max_version[0] >= 1
     give = lib.tg_dlpack_export if versioned else lib.tg_dlpack_export_unversioned
     struct = give(x._live())
@@ -65,6 +68,7 @@ def _capsule_of(array):
 def take(ctx, array):
     """A tensor of the context on the memory of an array, or of a capsule of one."""
     from .tensor import made
+
     capsule = _capsule_of(array)
     name = VERSIONED if _is_valid(id(capsule), VERSIONED) else UNVERSIONED
     if not _is_valid(id(capsule), name):

@@ -1,27 +1,40 @@
 """Errors of the library as exceptions.
 
-Each status of the C interface, such as TG_ERR_SHAPE, is a class (ShapeError) below Error, and below the built-in exception
-that Python programs expect for it."""
+Each status of the C interface, such as TG_ERR_SHAPE, is a class (ShapeError) below Error, and below the built-in
+exception that Python programs expect for it."""
+
 from ._capi import ffi, lib
 
 _BUILTIN = {
-    'ARGUMENT': ValueError, 'SHAPE': ValueError, 'DTYPE': TypeError, 'DATA': ValueError, 'MEMORY': MemoryError, 'IO': OSError,
-    'FORMAT': ValueError, 'UNSUPPORTED': NotImplementedError, 'TIMEOUT': TimeoutError,
+    'ARGUMENT': ValueError,
+    'SHAPE': ValueError,
+    'DTYPE': TypeError,
+    'DATA': ValueError,
+    'MEMORY': MemoryError,
+    'IO': OSError,
+    'FORMAT': ValueError,
+    'UNSUPPORTED': NotImplementedError,
+    'TIMEOUT': TimeoutError,
 }
 
 
 class Error(RuntimeError):
     """A call of the library failed. The message says what was wrong, what was expected, and where."""
+
     status = None
 
 
 def _class_of(name):
     short = name.removeprefix('TG_ERR_')
     bases = (Error, _BUILTIN[short]) if short in _BUILTIN else (Error,)
-    return type(short.capitalize() + 'Error', bases, {'status': name, '__module__': __name__, '__doc__': f'The status {name}.'})
+    return type(
+        short.capitalize() + 'Error', bases, {'status': name, '__module__': __name__, '__doc__': f'The status {name}.'}
+    )
 
 
-BY_STATUS = {value: _class_of(name) for value, name in ffi.typeof('tg_status').elements.items() if name.startswith('TG_ERR_')}
+BY_STATUS = {
+    value: _class_of(name) for value, name in ffi.typeof('tg_status').elements.items() if name.startswith('TG_ERR_')
+}
 globals().update({c.__name__: c for c in BY_STATUS.values()})
 __all__ = ['Error', *(c.__name__ for c in BY_STATUS.values())]
 

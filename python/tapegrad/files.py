@@ -1,4 +1,5 @@
 """Files of tensors in the format safetensors (io.h): load, save, and File, which reads one tensor at a time."""
+
 import os
 from collections.abc import Mapping
 
@@ -65,7 +66,7 @@ class File(Owned, Mapping):
     @property
     def shapes(self):
         """The shapes of all tensors by name."""
-        return {text(e.name): tuple(e.shape.dim[0:e.shape.ndim]) for e in self._entries()}
+        return {text(e.name): tuple(e.shape.dim[0 : e.shape.ndim]) for e in self._entries()}
 
     @property
     def metadata(self):

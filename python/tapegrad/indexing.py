@@ -1,7 +1,9 @@
-"""x[...] and x[...] = y: integers, slices, None, an ellipsis, masks, and tensors or lists of integers, with NumPy's meaning.
+"""x[...] and x[...] = y: integers, slices, None, an ellipsis, masks, and tensors or lists of integers, with NumPy's
+meaning.
 
-An index is read from left to right. Integers, slices and None change one dim each, and leave the dims for masks and tensors, which
-are taken together at the end."""
+An index is read from left to right. Integers, slices and None change one dim each, and leave the dims for masks and
+tensors, which are taken together at the end."""
+
 from . import ops
 
 _FLOATS = ('f32', 'f64', 'bf16', 'f16')
@@ -16,6 +18,7 @@ def get(x, index):
 def put(x, index, value):
     """A tensor like x, in which x[index] is replaced by value. Gradients flow to both."""
     from .tensor import like
+
     if value is not x and (value := like(value, x)) is NotImplemented:
         raise TypeError('the value of an assignment must be a tensor, a number or an array')
     return _replaced(x, _parts(x, index), 0, value.cast(x.dtype) if value.dtype != x.dtype else value)
@@ -23,8 +26,10 @@ def put(x, index, value):
 
 # ---- Parts of an index ----
 
+
 def _parts(x, index):
-    """The parts of an index, in which a mask is as many tensors of integers as it has dims, and the ellipsis whole slices."""
+    """The parts of an index, in which a mask is as many tensors of integers as it has dims, and the ellipsis whole
+    slices."""
     parts = []
     for part in index if isinstance(index, tuple) else (index,):
         parts.extend(_tensors(x, part) if _is_array(part) else (part,))
@@ -35,7 +40,7 @@ def _parts(x, index):
     if len(at) > 1:
         raise IndexError('an index has at most one ellipsis')
     if at:
-        parts[at[0]:at[0] + 1] = [slice(None)] * (x.ndim - used)
+        parts[at[0] : at[0] + 1] = [slice(None)] * (x.ndim - used)
     return parts
 
 
@@ -53,6 +58,7 @@ def _is_mask(part):
 def _tensors(x, part):
     """The tensors of integers that a mask or an array stands for."""
     from .tensor import Tensor, tensor_for
+
     if not isinstance(part, Tensor):
         part = tensor_for(x, part, 'i64' if isinstance(part, list) and not part else None)
     if part.dtype in _FLOATS:
@@ -72,9 +78,11 @@ def _checked(i, n, dim):
 
 # ---- Reading ----
 
+
 def _basic(x, parts):
     """Applies integers, slices and None. Returns the result, and the dims of it that tensors index, with these."""
     from .tensor import Tensor
+
     dim, dims, indices = 0, [], []
     for part in parts:
         if isinstance(part, Tensor) and part.ndim:
@@ -108,15 +116,17 @@ def _forward(start, stop, step):
 
 # ---- Writing ----
 
+
 def _replaced(x, parts, dim, value):
     """x with the elements of the parts, which begin at a dim, replaced by value."""
     from .tensor import Tensor
+
     if any(isinstance(p, Tensor) and p.ndim for p in parts):
         return _put(x, [slice(None)] * dim + parts, value)
     if not parts:
         return ops.expand(value, x.shape).contiguous() if value.shape != x.shape else value
     part, rest = parts[0], parts[1:]
-    if part is None: # a dim of size 1, which the value has or broadcasts to
+    if part is None:  # a dim of size 1, which the value has or broadcasts to
         return _replaced(x, rest, dim, value if value.ndim <= dim else ops.squeeze(value, dim))
     if not isinstance(part, slice):
         i = _checked(part.__index__(), x.shape[dim], dim)
@@ -129,8 +139,11 @@ def _replaced(x, parts, dim, value):
 
 
 def _put(x, parts, value):
-    """Replaces elements that tensors index. Other parts are made tensors of positions, so that all are taken together."""
+    """Replaces elements that tensors index. Other parts are made tensors of positions, so that all are taken
+    together."""
     places = ops.arange(dtype='i64', stop=x.size).reshape(list(x.shape))
     chosen = get(places, tuple(parts))
-    flat = ops.index_put(x.reshape([-1]), ops.expand(value, chosen.shape).reshape([-1]), [chosen.reshape([-1])], dims=[0])
+    flat = ops.index_put(
+        x.reshape([-1]), ops.expand(value, chosen.shape).reshape([-1]), [chosen.reshape([-1])], dims=[0]
+    )
     return flat.reshape(list(x.shape))

@@ -1,4 +1,5 @@
 """L-BFGS (lbfgs.h): for problems with few parameters whose loss and gradient are exact."""
+
 from ._capi import ffi, lib
 from .callbacks import forget, found, guarded, register
 from .errors import fail
@@ -42,4 +43,5 @@ def tgpy_on_loss(user, loss):
         y = closure()
         loss[0] = y.item()
         y.backward()
+
     return guarded(world, run)

@@ -1,4 +1,5 @@
 """Calls of an op: arguments of Python, sorted and converted by what the library's table says of the op."""
+
 import difflib
 import inspect
 
@@ -12,11 +13,22 @@ NULL = ffi.NULL
 _call, _call_few, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_call_few, lib.tgpy_world_of, lib.tgpy_ctx
 _NUMBERS = {bool: lib.TG_VALUE_BOOL, int: lib.TG_VALUE_INT, float: lib.TG_VALUE_DOUBLE}
 _new = object.__new__
-_EXACT = 2 ** 53  # integers up to here are exact as doubles
+_EXACT = 2**53  # integers up to here are exact as doubles
 
 
 class Op:  # an op of the library; its __doc__ is that of the op
-    __slots__ = ('__name__', '__doc__', '_op', 'inputs', 'arguments', '_lists', '_n_out', '_many', '_plans', '_required')
+    __slots__ = (
+        '__name__',
+        '__doc__',
+        '_op',
+        'inputs',
+        'arguments',
+        '_lists',
+        '_n_out',
+        '_many',
+        '_plans',
+        '_required',
+    )
 
     def __init__(self, op):
         self.__name__, self._op = text(op.name), op
@@ -45,12 +57,21 @@ class Op:  # an op of the library; its __doc__ is that of the op
         everything = (*args, *named.values())
         inputs = self._tensors([everything[i] if i is not None else None for i in plan.inputs])
         arguments = [everything[i] for i in plan.values]
-        return plan.run_few(inputs, arguments) if plan.few and inputs and inputs[0] is not None else plan.run(inputs, arguments)
+        return (
+            plan.run_few(inputs, arguments)
+            if plan.few and inputs and inputs[0] is not None
+            else plan.run(inputs, arguments)
+        )
 
     def _tensors(self, inputs):
-        """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left out."""
+        """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left
+        out."""
         if True in self._lists:
-            inputs = [x for many, item in zip(self._lists, inputs) for x in (item if many and isinstance(item, (list, tuple)) else (item,))]
+            inputs = [
+                x
+                for many, item in zip(self._lists, inputs)
+                for x in (item if many and isinstance(item, (list, tuple)) else (item,))
+            ]
         while inputs and inputs[-1] is None:
             inputs.pop()
         for i, x in enumerate(inputs):
@@ -70,10 +91,19 @@ class Op:  # an op of the library; its __doc__ is that of the op
     @property
     def __signature__(self):
         P = inspect.Parameter
-        parameters = [P(n, P.POSITIONAL_OR_KEYWORD, default=None if i >= self._required else P.empty) for i, n in enumerate(self.inputs)]
+        parameters = [
+            P(n, P.POSITIONAL_OR_KEYWORD, default=None if i >= self._required else P.empty)
+            for i, n in enumerate(self.inputs)
+        ]
         optional = any(p.default is None for p in parameters)
-        parameters += [P(n, P.KEYWORD_ONLY if optional or not f.required else P.POSITIONAL_OR_KEYWORD,
-                         default=P.empty if f.required else None) for n, f in self.arguments.items()]
+        parameters += [
+            P(
+                n,
+                P.KEYWORD_ONLY if optional or not f.required else P.POSITIONAL_OR_KEYWORD,
+                default=P.empty if f.required else None,
+            )
+            for n, f in self.arguments.items()
+        ]
         return inspect.Signature(sorted(parameters, key=lambda p: (p.kind, p.default is None)))
 
     def __reduce__(self):
@@ -178,6 +208,7 @@ def _set(value, argument, kind, keep):
 
 def _named(name):
     from . import ops
+
     return getattr(ops, name)
 
 

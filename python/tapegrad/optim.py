@@ -7,6 +7,7 @@ The options of each class are the fields of the library's struct, by name:
     opt.step()
     opt.zero_grad()
 """
+
 import copy
 import math
 
@@ -38,6 +39,7 @@ class Schedule:
 class Optimizer(Owned):
     """What all optimizers of optim.h have. The parameters are a module's, or a sequence of tensors. A module's
     parameters that require no gradient are left out."""
+
     _new = _struct = None  # the function that makes one, and the struct of its options
 
     def __init__(self, params, *, schedule=None, **fields):
@@ -182,9 +184,12 @@ _Muon = _documented('Muon', 'tg_muon_opts', 'Muon for matrices, and AdamW for al
 
 
 class Muon(_Muon):
-    __doc__ = _Muon.__doc__ + '''
+    __doc__ = (
+        _Muon.__doc__
+        + '''
 others: matrices that AdamW steps, such as embeddings and the output matrix
 adamw: options of AdamW for all parameters that Muon does not step, as a dict'''
+    )
 
     def _options(self, fields):
         others, adamw = list(fields.pop('others', ())), fields.pop('adamw', None)

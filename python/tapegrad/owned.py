@@ -1,4 +1,5 @@
 """Objects of the library that a Python object owns, such as optimizers and modules."""
+
 from ._capi import ffi, lib
 from .errors import check, fail
 
@@ -8,6 +9,7 @@ _Free = ffi.typeof('void (*)(void *)')
 class Owned:
     """Owns an object of the library. Its last reference may end on any thread; the object ends at the next call on the
     context."""
+
     _pointer = None
 
     def _own(self, world, pointer, free):

@@ -1,4 +1,5 @@
 """Lists of parameters that optimizers and averages take, and the tensors of their state."""
+
 from ._capi import ffi, lib
 from .errors import check
 from .tensor import Tensor, tensor, wrap
@@ -63,9 +64,16 @@ def write_all(into, values, what, strict=True):
     missing = [key for key in into if key not in values]
     unknown = [key for key in values if key not in into]
     if strict and (missing or unknown):
-        raise KeyError('; '.join(part for part in (
-            missing and f'the state of {what} lacks {", ".join(missing)}',
-            unknown and f'{what} has no {", ".join(unknown)}') if part))
+        raise KeyError(
+            '; '.join(
+                part
+                for part in (
+                    missing and f'the state of {what} lacks {", ".join(missing)}',
+                    unknown and f'{what} has no {", ".join(unknown)}',
+                )
+                if part
+            )
+        )
     common = {key: values[key] for key in into if key in values}
     common = {key: x if isinstance(x, Tensor) else tensor(x) for key, x in common.items()}
     for key, x in common.items():

@@ -1,4 +1,5 @@
 """Structs of options, filled from keyword arguments. The library describes them, so no field is named here."""
+
 import difflib
 
 from ._capi import ffi, lib
@@ -21,7 +22,7 @@ def enum_value(enum, value):
     if isinstance(value, int):
         return value
     found = lib.tg_enum_find(enum)
-    names = {text(v.name).removeprefix(text(found.prefix)).lower(): v.value for v in found.values[0:found.n_values]}
+    names = {text(v.name).removeprefix(text(found.prefix)).lower(): v.value for v in found.values[0 : found.n_values]}
     if value not in names:
         raise ValueError(f'{value!r} is not one of {", ".join(map(repr, names))}')
     return names[value]

@@ -1,4 +1,5 @@
 """Tensors."""
+
 import os
 import sys
 
@@ -10,13 +11,16 @@ from .errors import check, fail, text
 NULL = ffi.NULL
 _unary, _binary, _with_number = lib.tgpy_unary, lib.tgpy_binary, lib.tgpy_with_number
 _drop, _site, _frame = lib.tgpy_box_drop, lib.tgpy_site, sys._getframe
-_ops = {name: ffi.addressof(lib, 'tg_' + name) for name in (
-    'add sub mul div pow remainder floor_divide bitwise_and bitwise_or bitwise_xor bitwise_not matmul eq ne lt le gt ge add_scalar scale pow_scalar neg abs add_ sub_ mul_').split()}
+_OPERATORS = '''
+    add sub mul div pow remainder floor_divide matmul neg abs add_scalar scale pow_scalar add_ sub_ mul_
+    bitwise_and bitwise_or bitwise_xor bitwise_not eq ne lt le gt ge
+'''
+_ops = {name: ffi.addressof(lib, 'tg_' + name) for name in _OPERATORS.split()}
 
 
 class Tensor:
-    """A tensor. tensor(), zeros(), randn() and others make one; every op makes more. Objects end with their last reference,
-    and with them what backward would need of them."""
+    """A tensor. tensor(), zeros(), randn() and others make one; every op makes more. Objects end with their last
+    reference, and with them what backward would need of them."""
 
     __slots__ = ('_box', '__weakref__')
     __array_priority__ = 1000  # NumPy leaves operators to this class
@@ -120,8 +124,10 @@ class Tensor:
         return _nested([kind(v) for v in numbers], self.shape)
 
     def numpy(self):
-        """A NumPy array with a copy of the values; bfloat16 becomes float32. numpy.from_dlpack(x) shares them instead."""
+        """A NumPy array with a copy of the values; bfloat16 becomes float32. numpy.from_dlpack(x) shares them
+        instead."""
         import numpy
+
         x = self if self.dtype in values.NUMPY else self.cast('f32')
         array = numpy.empty(x.shape, values.NUMPY[x.dtype])
         lib.tg_read(x._live(), ffi.from_buffer(array), array.nbytes)
@@ -170,8 +176,11 @@ class Tensor:
 
     def _repr_html_(self):
         import html
+
         grad = ', requires a gradient' if self.requires_grad else ''
-        return f'<pre>{html.escape(repr(self))}</pre><small>{self.dtype} {list(self.shape)} on {self.device}{grad}</small>'
+        return (
+            f'<pre>{html.escape(repr(self))}</pre><small>{self.dtype} {list(self.shape)} on {self.device}{grad}</small>'
+        )
 
     # ---- DLPack ----
 
@@ -211,12 +220,14 @@ class Tensor:
     def backward(self, gradient=None, *, inputs=None, retain=False):
         """Adds the gradients of this tensor to those of the leaves it depends on (tg_backward_with)."""
         from .derivatives import backward
+
         backward([self], None if gradient is None else [gradient], inputs=inputs, retain=retain)
 
     def on_grad(self, fn):
-        """Calls fn(gradient) in backward when the gradient of this tensor is complete. A tensor that fn returns replaces it.
-        Returns a function that removes the hook."""
+        """Calls fn(gradient) in backward when the gradient of this tensor is complete. A tensor that fn returns
+        replaces it. Returns a function that removes the hook."""
         from .callbacks import add_hook
+
         return add_hook(self, fn)
 
     def detach(self):
@@ -295,8 +306,8 @@ class Tensor:
         return indexing.get(self, index)
 
     def __setitem__(self, index, value):
-        """Replaces elements. This object then stands for a new tensor, through which gradients flow; views that were taken of
-        the old one keep their values."""
+        """Replaces elements. This object then stands for a new tensor, through which gradients flow; views that were
+        taken of the old one keep their values."""
         note_site(1)
         new = indexing.put(self, index, value)
         self._box, new._box = new._box, self._box
@@ -335,6 +346,7 @@ def _operator(name, with_number=None):
         y = new(Tensor)
         y._box = box
         return y
+
     return method
 
 
@@ -345,8 +357,8 @@ _package = os.path.dirname(__file__) + os.sep
 
 
 def _file(code):
-    """The file of a code object as text of C, which lives as long as the process; None for the package's own code, whose
-    callers have noted the program's line."""
+    """The file of a code object as text of C, which lives as long as the process; None for the package's own code,
+    whose callers have noted the program's line."""
     name = code.co_filename
     try:
         return _files[name]
@@ -373,13 +385,28 @@ def _in_place(name):
         lib.tgpy_box_drop(self._box)
         self._box = box
         return self
+
     return method
 
 
-for _name, _op, _number in (('add', 'add', 'add_scalar'), ('mul', 'mul', 'scale'), ('sub', 'sub', None), ('truediv', 'div', None),
-                            ('mod', 'remainder', None), ('floordiv', 'floor_divide', None), ('and', 'bitwise_and', None), ('or', 'bitwise_or', None),
-                            ('xor', 'bitwise_xor', None), ('pow', 'pow', 'pow_scalar'), ('eq', 'eq', None),
-                            ('ne', 'ne', None), ('lt', 'lt', None), ('le', 'le', None), ('gt', 'gt', None), ('ge', 'ge', None)):
+for _name, _op, _number in (
+    ('add', 'add', 'add_scalar'),
+    ('mul', 'mul', 'scale'),
+    ('sub', 'sub', None),
+    ('truediv', 'div', None),
+    ('mod', 'remainder', None),
+    ('floordiv', 'floor_divide', None),
+    ('and', 'bitwise_and', None),
+    ('or', 'bitwise_or', None),
+    ('xor', 'bitwise_xor', None),
+    ('pow', 'pow', 'pow_scalar'),
+    ('eq', 'eq', None),
+    ('ne', 'ne', None),
+    ('lt', 'lt', None),
+    ('le', 'le', None),
+    ('gt', 'gt', None),
+    ('ge', 'ge', None),
+):
     setattr(Tensor, f'__{_name}__', _operator(_op, _number))
 for _name in ('add', 'sub', 'mul'):
     setattr(Tensor, f'__i{_name}__', _in_place(_name + '_'))
@@ -418,10 +445,11 @@ def _nested(numbers, shape):
     if len(shape) == 1:
         return numbers
     step = len(numbers) // shape[0] if shape[0] else 0
-    return [_nested(numbers[i * step:(i + 1) * step], shape[1:]) for i in range(shape[0])]
+    return [_nested(numbers[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
 
 
 # ---- Creation ----
+
 
 def made(ctx, x):
     """A Tensor of a new tg_tensor of a context."""
@@ -430,8 +458,8 @@ def made(ctx, x):
 
 
 def tensor(data, dtype=None, *, requires_grad=False, context=None):
-    """A new tensor with a copy of the values: a number, nested sequences, a NumPy array, or another tensor. Without a dtype it
-    is that of the array; integers become i64, bools bool, and other numbers the context's default dtype."""
+    """A new tensor with a copy of the values: a number, nested sequences, a NumPy array, or another tensor. Without a
+    dtype it is that of the array; integers become i64, bools bool, and other numbers the context's default dtype."""
     ctx = context or _default()
     if isinstance(data, Tensor):
         data = data.numpy() if data.dtype in values.NUMPY else data.tolist()
@@ -446,6 +474,7 @@ def tensor(data, dtype=None, *, requires_grad=False, context=None):
 
 def _from_numpy(ctx, data, dtype):
     import numpy
+
     array = numpy.asarray(data)
     if array.dtype.kind == 'f' and array.dtype.name not in values.OTHERS:
         array = array.astype('float64')
@@ -482,16 +511,22 @@ def tensor_for(x, data, dtype=None):
 
 
 def like(other, x):
-    """A number or array as a tensor of the context and, for numbers, the dtype of x; NotImplemented for anything else."""
+    """A number or array as a tensor of the context and, for numbers, the dtype of x; NotImplemented for anything
+    else."""
     if isinstance(other, Tensor):
         return other
     if isinstance(other, (bool, int, float)):
         return tensor(other, x.dtype, context=_context_of(x))
-    return tensor(other, context=_context_of(x)) if hasattr(other, '__array__') or isinstance(other, (list, tuple)) else NotImplemented
+    return (
+        tensor(other, context=_context_of(x))
+        if hasattr(other, '__array__') or isinstance(other, (list, tuple))
+        else NotImplemented
+    )
 
 
 class _Shared:
     """A context that is known by one of its tensors only."""
+
     __slots__ = ('_world',)
 
     @property
@@ -515,13 +550,16 @@ def _creation(name, *parameters):
 
     def create(shape, *numbers, dtype=None, requires_grad=False, context=None, **named):
         ctx = context or _default()
-        arguments = [named.pop(p, default) if i >= len(numbers) else numbers[i] for i, (p, default) in enumerate(parameters)]
+        arguments = [
+            named.pop(p, default) if i >= len(numbers) else numbers[i] for i, (p, default) in enumerate(parameters)
+        ]
         if named or len(numbers) > len(parameters):
             raise TypeError(f'{name} takes {", ".join(p for p, _ in parameters) or "no further arguments"}')
         x = made(ctx, function(ctx._ctx, values.dtype_value(dtype), values.shape_value(shape), *arguments))
         if requires_grad:
             x.requires_grad = True
         return x
+
     create.__name__ = create.__qualname__ = name
     return create
 
@@ -557,7 +595,12 @@ def from_dlpack(array, context=None):
 
 def _unpickled(data, dtype, shape, requires_grad):
     ctx = _default()
-    x = made(ctx, lib.tg_from_host(ctx._ctx, values.DTYPES[dtype], values.shape_value(shape), ffi.from_buffer(data) if data else NULL))
+    x = made(
+        ctx,
+        lib.tg_from_host(
+            ctx._ctx, values.DTYPES[dtype], values.shape_value(shape), ffi.from_buffer(data) if data else NULL
+        ),
+    )
     if requires_grad:
         x.requires_grad = True
     return x

@@ -1,4 +1,5 @@
 """Python's values as those of the C interface: dtypes, shapes, and numbers of a new tensor."""
+
 import array
 
 from ._capi import ffi, lib
@@ -6,10 +7,28 @@ from ._capi import ffi, lib
 DTYPES = {ffi.string(lib.tg_dtype_name(i)).decode(): i for i in range(1, lib.TG_DTYPE_COUNT)}
 NAMES = {value: name for name, value in DTYPES.items()}
 # Names of the same dtypes in other libraries.
-OTHERS = {'float32': 'f32', 'float64': 'f64', 'bfloat16': 'bf16', 'float16': 'f16', 'int64': 'i64', 'int32': 'i32', 'uint8': 'u8',
-          'bool_': 'bool', 'float': 'f64', 'int': 'i64'}
+OTHERS = {
+    'float32': 'f32',
+    'float64': 'f64',
+    'bfloat16': 'bf16',
+    'float16': 'f16',
+    'int64': 'i64',
+    'int32': 'i32',
+    'uint8': 'u8',
+    'bool_': 'bool',
+    'float': 'f64',
+    'int': 'i64',
+}
 FLOATS = ('f32', 'f64', 'bf16', 'f16')
-NUMPY = {'f32': 'float32', 'f64': 'float64', 'f16': 'float16', 'i64': 'int64', 'i32': 'int32', 'u8': 'uint8', 'bool': 'bool'}
+NUMPY = {
+    'f32': 'float32',
+    'f64': 'float64',
+    'f16': 'float16',
+    'i64': 'int64',
+    'i32': 'int32',
+    'u8': 'uint8',
+    'bool': 'bool',
+}
 
 
 def dtype_name(dtype):

@@ -2,10 +2,12 @@
 
     onnx_suite.py [--markdown] [--verbose] [WORD]
 
-Cases whose names contain WORD. Tests of real models are left out, as they need the network. A case passes if the outputs
-are within the tolerances of the suite. It is missing if MissingOp names what it needs. It is random if its outputs are those
-of another random generator (shapes and dtypes are compared), and rounding if the outputs differ by no more than rounding to
-their dtype does, where the tolerance is smaller. Anything else is a failure, and the exit status is 1."""
+Cases whose names contain WORD. Tests of real models are left out, as they need the network. A case passes if the
+outputs are within the tolerances of the suite. It is missing if MissingOp names what it needs. It is random if its
+outputs are those of another random generator (shapes and dtypes are compared), and rounding if the outputs differ by no
+more than rounding to their dtype does, where the tolerance is smaller. Anything else is a failure, and the exit status
+is 1."""
+
 import argparse
 import collections
 import glob
@@ -68,8 +70,9 @@ def outcome_of(case):
 
 
 def agree(case, expected, found, random):
-    """Whether the outputs are within the suite's tolerances. False if they are as good as they can be: random numbers of the same
-    shape, or numbers whose difference is that of two roundings of the dtype, relative to the greatest output."""
+    """Whether the outputs are within the suite's tolerances. False if they are as good as they can be: random numbers
+    of the same shape, or numbers whose difference is that of two roundings of the dtype, relative to the greatest
+    output."""
     if random:
         assert [(x.shape, x.dtype) for x in expected] == [(x.shape, x.dtype) for x in found]
         return False
@@ -79,7 +82,9 @@ def agree(case, expected, found, random):
     except AssertionError:
         for x, y in zip(expected, found):
             unit = np.finfo(x.dtype).eps if x.dtype.kind == 'f' else 0
-            Runner.assert_similar_outputs([x], [y], max(case.rtol, 2 * unit), max(case.atol, unit * np.abs(x).max(initial=0)))
+            Runner.assert_similar_outputs(
+                [x], [y], max(case.rtol, 2 * unit), max(case.atol, unit * np.abs(x).max(initial=0))
+            )
         return False
 
 
@@ -93,12 +98,16 @@ def data_of(case, proto):
     """Inputs and outputs of the case: in memory, or in files."""
     if case.data_sets is not None:
         return case.data_sets
-    return [[read_all(folder, 'input', proto.graph.input), read_all(folder, 'output', proto.graph.output)]
-            for folder in sorted(glob.glob(os.path.join(case.model_dir, 'test_data_set_*')))]
+    return [
+        [read_all(folder, 'input', proto.graph.input), read_all(folder, 'output', proto.graph.output)]
+        for folder in sorted(glob.glob(os.path.join(case.model_dir, 'test_data_set_*')))
+    ]
 
 
 def read_all(folder, stem, infos):
-    paths = [os.path.join(folder, f'{stem}_{i}.pb') for i in range(len(glob.glob(os.path.join(folder, stem + '_*.pb'))))]
+    paths = [
+        os.path.join(folder, f'{stem}_{i}.pb') for i in range(len(glob.glob(os.path.join(folder, stem + '_*.pb'))))
+    ]
     return [read_one(path, info.type) for path, info in zip(paths, infos)]
 
 

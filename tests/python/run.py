@@ -1,7 +1,8 @@
 """Runs the tests of the Python package with pytest, and prints their number as other test programs do.
 
-    run.py TEST_FILE...
+run.py TEST_FILE...
 """
+
 import sys
 
 import pytest

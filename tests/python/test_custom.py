@@ -1,4 +1,5 @@
 """Ops in Python and checks of gradients."""
+
 import copy
 import gc
 import pickle
@@ -13,7 +14,7 @@ from tapegrad import callbacks
 @tg.custom_op
 def cube(call, x):
     """x^3"""
-    return x ** 3
+    return x**3
 
 
 @cube.vjp
@@ -92,6 +93,7 @@ def test_gradcheck():
     @square.vjp
     def _(call, gradient):
         return gradient * call.inputs[0]
+
     with pytest.raises(tg.GradientError, match='a factor 2 is missing'):
         tg.gradcheck(square, [x])
     with pytest.raises(tg.StateError):
@@ -108,6 +110,7 @@ def test_exceptions_come_out_of_the_call():
     @broken.backward
     def _(call, gradient):
         raise ZeroDivisionError('backward')
+
     x = leaf(2)
     with pytest.raises(TypeError):
         broken(x, now=True)
@@ -127,6 +130,7 @@ def test_wrong_results_are_refused():
     @op.backward
     def _(call, gradient):
         return gradient.sum()
+
     x = leaf(2)
     with pytest.raises(tg.CallbackError, match=r'has the shape \(\), but must have \(2,\)'):
         op(x).sum().backward()
@@ -134,12 +138,14 @@ def test_wrong_results_are_refused():
     @op.backward
     def _(call, gradient):
         return gradient, gradient
+
     with pytest.raises(tg.CallbackError, match='returned 2 tensors, but 1 were expected'):
         op(x).sum().backward()
 
     @tg.custom_op
     def texts(call, x):
         return 'text'
+
     with pytest.raises(TypeError, match='returned a'):
         texts(x)
     with pytest.raises(TypeError, match='at least one tensor'):

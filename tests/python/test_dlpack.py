@@ -1,4 +1,5 @@
 """Arrays that are shared with NumPy by DLPack."""
+
 import gc
 import weakref
 
@@ -9,7 +10,7 @@ import tapegrad as tg
 
 
 def test_numpy_sees_the_bytes():
-    x = tg.tensor([[1., 2.], [3., 4.]])
+    x = tg.tensor([[1.0, 2.0], [3.0, 4.0]])
     a = np.from_dlpack(x)
     x += 1
     assert a.tolist() == [[2, 3], [4, 5]]
@@ -21,7 +22,8 @@ def test_numpy_sees_the_bytes():
 def test_numpys_memory_is_used_and_freed():
     class Watched(np.ndarray):
         pass
-    a = np.arange(6.).reshape(2, 3)[:, ::-1].view(Watched)
+
+    a = np.arange(6.0).reshape(2, 3)[:, ::-1].view(Watched)
     gone = weakref.ref(a)
     x = tg.from_dlpack(a)
     assert x.tolist() == a.tolist() and x.strides == (3, -1)
@@ -35,7 +37,7 @@ def test_numpys_memory_is_used_and_freed():
 
 
 def test_gradients_through_shared_arrays():
-    x = tg.from_dlpack(np.array([1., 2., 3.]))
+    x = tg.from_dlpack(np.array([1.0, 2.0, 3.0]))
     x.requires_grad = True
     (x * x).sum().backward()
     assert np.from_dlpack(x.grad).tolist() == [2, 4, 6]

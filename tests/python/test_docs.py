@@ -1,4 +1,5 @@
 """The sessions of the documentation."""
+
 import doctest
 import pathlib
 

@@ -1,4 +1,5 @@
 """Files of tensors."""
+
 import json
 import struct
 
@@ -11,9 +12,16 @@ from tapegrad import nn, optim
 
 def test_tensors_come_back_with_dtypes_and_shapes(tmp_path):
     path = tmp_path / 'a.safetensors'
-    values = {'f32': tg.randn((2, 3)), 'bf16': tg.randn((4,)).cast('bf16'), 'i64': tg.tensor([[1, -2]]),
-              'bool': tg.tensor([True, False]), 'scalar': tg.tensor(2.5), 'empty': tg.zeros((0, 3)),
-              'transposed': tg.randn((2, 3)).transpose(0, 1), 'array': np.arange(3)}
+    values = {
+        'f32': tg.randn((2, 3)),
+        'bf16': tg.randn((4,)).cast('bf16'),
+        'i64': tg.tensor([[1, -2]]),
+        'bool': tg.tensor([True, False]),
+        'scalar': tg.tensor(2.5),
+        'empty': tg.zeros((0, 3)),
+        'transposed': tg.randn((2, 3)).transpose(0, 1),
+        'array': np.arange(3),
+    }
     tg.save(path, values, {'epoch': 3})
     loaded = tg.load(path)
     assert set(loaded) == set(values)
@@ -26,11 +34,11 @@ def test_the_format_is_safetensors(tmp_path):
     path = tmp_path / 'a.safetensors'
     tg.save(path, {'w': np.float32([1, 2])}, {'by': 'a test'})
     data = path.read_bytes()
-    n, = struct.unpack('<Q', data[:8])
-    header = json.loads(data[8:8 + n])
+    (n,) = struct.unpack('<Q', data[:8])
+    header = json.loads(data[8 : 8 + n])
     assert header['w'] == {'dtype': 'F32', 'shape': [2], 'data_offsets': [0, 8]}
     assert header['__metadata__']['by'] == 'a test'
-    assert np.frombuffer(data[8 + n:], np.float32).tolist() == [1, 2]
+    assert np.frombuffer(data[8 + n :], np.float32).tolist() == [1, 2]
 
 
 def test_a_file_is_a_mapping_of_tensors(tmp_path):
@@ -62,6 +70,7 @@ def test_a_checkpoint_of_a_model_and_its_optimizer(tmp_path):
         opt.zero_grad()
         model(tg.tensor(np.eye(3, dtype='f'))).sum().backward()
         opt.step()
+
     model, opt = made()
     step(model, opt)
     tg.save(path, {'model': model, 'optimizer': opt})

@@ -1,4 +1,5 @@
 """Gradients, derivatives, hooks, recomputation and modes."""
+
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ def test_backward_accumulates_and_none_clears():
 def test_backward_with_gradients_and_inputs():
     x, y = leaf(1, 2), leaf(3, 4)
     z = x * y
-    z.backward(tg.tensor([10., 100.], 'f64'), inputs=[x], retain=True)
+    z.backward(tg.tensor([10.0, 100.0], 'f64'), inputs=[x], retain=True)
     assert x.grad.tolist() == [30, 400] and y.grad is None
     tg.backward([z, x * 1], [tg.ones(2, dtype='f64')] * 2)
     assert y.grad.tolist() == [1, 2]
@@ -32,31 +33,32 @@ def test_backward_with_gradients_and_inputs():
 
 
 def test_grad_of_grad():
-    x = leaf(0.5, 2.)
-    first = tg.grad((x ** 3).sum(), x, create_graph=True)
+    x = leaf(0.5, 2.0)
+    first = tg.grad((x**3).sum(), x, create_graph=True)
     second = tg.grad(first.sum(), x)
     assert np.allclose(first.numpy(), [0.75, 12]) and np.allclose(second.numpy(), [3, 12])
     a, b = tg.grad((x.sin() * x).sum(), [x, x])
     assert a.tolist() == b.tolist()
     with pytest.raises(tg.StateError):
-        tg.grad(x.sum(), leaf(1.))
-    assert tg.grad(x.sum(), [leaf(1.)], allow_unused=True)[0].tolist() == [0]
+        tg.grad(x.sum(), leaf(1.0))
+    assert tg.grad(x.sum(), [leaf(1.0)], allow_unused=True)[0].tolist() == [0]
 
 
 def test_jvp_and_hvp():
-    x = leaf(0.5, 2.)
+    x = leaf(0.5, 2.0)
     y = x.exp()
-    assert np.allclose(tg.jvp(y, [x], [tg.tensor([1., 2.], 'f64')]).numpy(), np.exp([0.5, 2.]) * [1, 2])
-    assert np.allclose(tg.hvp((x ** 3).sum(), x, tg.tensor([1., 2.], 'f64')).numpy(), [3, 24])
+    assert np.allclose(tg.jvp(y, [x], [tg.tensor([1.0, 2.0], 'f64')]).numpy(), np.exp([0.5, 2.0]) * [1, 2])
+    assert np.allclose(tg.hvp((x**3).sum(), x, tg.tensor([1.0, 2.0], 'f64')).numpy(), [3, 24])
     with pytest.raises(ValueError, match='one for each'):
         tg.jvp(y, [x], [])
 
 
 def test_recompute_gives_the_same_gradients():
-    x, w = leaf(0.1, 0.2), leaf(3., 4.)
+    x, w = leaf(0.1, 0.2), leaf(3.0, 4.0)
 
     def f(a):
         return (a * w).tanh() * a
+
     f(x).sum().backward()
     expected = x.grad.tolist(), w.grad.tolist()
     x.grad = w.grad = None
@@ -72,14 +74,14 @@ def test_recompute_gives_the_same_gradients():
 
 def test_tensors_that_leave_a_recomputed_function_have_ended():
     left = []
-    x = leaf(1., 2.)
+    x = leaf(1.0, 2.0)
     tg.recompute(lambda a: left.append(a * 2) or a * 3, x).sum().backward()
     with pytest.raises(tg.HandleError):
         left[0] + 1
 
 
 def test_hooks():
-    x = leaf(1., 2.)
+    x = leaf(1.0, 2.0)
     seen = []
     y = x * 3
     remove = y.on_grad(lambda g: seen.append(g.tolist()))
@@ -92,11 +94,12 @@ def test_hooks():
 
 
 def test_exceptions_of_callbacks_come_out_of_the_call():
-    x = leaf(1.)
+    x = leaf(1.0)
     y = x * 2
 
     def hook(g):
         raise KeyError('mine')
+
     y.on_grad(hook)
     with pytest.raises(tg.CallbackError, match='mine') as raised:
         y.sum().backward()
@@ -108,7 +111,7 @@ def test_messages_name_the_line_of_the_program():
     x, w = tg.ones((2, 3)), tg.ones((2, 3))
     with pytest.raises(tg.ShapeError, match=r'test_grad.py:\d+'):
         x @ w
-    y = leaf(4.)
+    y = leaf(4.0)
     z = y.sqrt()  # backward reads its result
     with pytest.raises(tg.Error, match='test_grad.py'):
         z += 1
@@ -116,7 +119,7 @@ def test_messages_name_the_line_of_the_program():
 
 
 def test_modes():
-    x = leaf(1., 2.)
+    x = leaf(1.0, 2.0)
     with tg.no_grad():
         y = x * 2
     assert not y.requires_grad and (x * 2).requires_grad
@@ -129,7 +132,7 @@ def test_modes():
 
 
 def test_detach_and_requires_grad():
-    x = leaf(1., 2.)
+    x = leaf(1.0, 2.0)
     assert not x.detach().requires_grad and (x.detach() * 2).requires_grad is False
     x.requires_grad = False
     assert not (x * 2).requires_grad
@@ -138,7 +141,7 @@ def test_detach_and_requires_grad():
 
 
 def test_tapes_in_a_loop():
-    w = leaf(1.)
+    w = leaf(1.0)
     losses = []
     for _ in range(5):
         with tg.tape() as t:

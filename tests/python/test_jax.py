@@ -1,4 +1,5 @@
 """Arrays that are shared with JAX by DLPack, both ways."""
+
 import numpy as np
 import pytest
 

@@ -1,4 +1,5 @@
 """Modules, layers, initial values, and models of the library."""
+
 import copy
 import gc
 import os
@@ -41,10 +42,20 @@ class Model(nn.Module):
 def test_attributes_become_parameters_buffers_and_children():
     model = Model()
     assert [path for path, _ in model.named_parameters()] == [
-        'embedding.weight', 'blocks.0.scale', 'blocks.0.inner.weight', 'blocks.0.inner.bias', 'blocks.1.scale',
-        'blocks.1.inner.weight', 'blocks.1.inner.bias']
+        'embedding.weight',
+        'blocks.0.scale',
+        'blocks.0.inner.weight',
+        'blocks.0.inner.bias',
+        'blocks.1.scale',
+        'blocks.1.inner.weight',
+        'blocks.1.inner.bias',
+    ]
     assert [path for path, _ in model.named_buffers()] == [
-        'blocks.0.mask', 'blocks.0.count', 'blocks.1.mask', 'blocks.1.count']
+        'blocks.0.mask',
+        'blocks.0.count',
+        'blocks.1.mask',
+        'blocks.1.count',
+    ]
     assert 'blocks.0.count' in model.state_dict() and 'blocks.0.mask' not in model.state_dict()
     assert all(x.requires_grad for x in model.parameters()) and not model.blocks[0].mask.requires_grad
     assert model.head.weight is model.embedding.weight and model.blocks[0].scale.name == 'scale'
@@ -66,6 +77,7 @@ def test_what_is_computed_before_a_call_is_a_parameter_and_within_it_is_not():
             self.w = tg.ones((3,))
             self.last = x * self.w
             return self.last
+
     model = Scaled()
     assert [path for path, _ in model.named_parameters()] == ['w']
     with tg.no_grad():
@@ -158,7 +170,9 @@ def test_cast_converts_everything_and_keeps_ties():
 
 
 def test_print_shows_a_tree():
-    assert repr(nn.Sequential(nn.Linear(2, 3), ops.relu, nn.BatchNorm(3)).eval()) == '''Sequential, eval
+    assert (
+        repr(nn.Sequential(nn.Linear(2, 3), ops.relu, nn.BatchNorm(3)).eval())
+        == '''Sequential, eval
   0: Linear (2 to 3)
     weight: f32[3, 2]
     bias: f32[3]
@@ -168,6 +182,7 @@ def test_print_shows_a_tree():
     bias: f32[3]
     running_mean: buffer f32[3]
     running_var: buffer f32[3]'''
+    )
 
 
 def test_layers_compute_what_they_say():
@@ -178,7 +193,7 @@ def test_layers_compute_what_they_say():
         assert np.allclose(linear(tg.tensor(x)).numpy(), x @ linear.weight.numpy().T + linear.bias.numpy())
         norm = nn.LayerNorm(6)(tg.tensor(x)).numpy()
         assert np.allclose(norm, (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5))
-        assert np.allclose(nn.RMSNorm(6)(tg.tensor(x)).numpy(), x / np.sqrt((x ** 2).mean(1, keepdims=True) + 1e-6))
+        assert np.allclose(nn.RMSNorm(6)(tg.tensor(x)).numpy(), x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6))
         groups = nn.GroupNorm(2, 6)(tg.tensor(x)).numpy().reshape(4, 2, 3)
         assert np.allclose(groups.mean(2), 0) and np.allclose(groups.var(2), 1, atol=1e-2)
         assert nn.Embedding(5, 2)(tg.tensor([[1, 2]])).shape == (1, 2, 2)
@@ -204,6 +219,7 @@ def test_batch_norm_moves_its_statistics_in_training():
 def test_initial_values():
     def std(write):
         return write(tg.zeros((400, 100), dtype='f64')).numpy().std()
+
     init = nn.init
     assert std(init.kaiming_normal()) == pytest.approx(np.sqrt(2 / 100), rel=0.05)
     assert std(init.kaiming_uniform(1)) == pytest.approx(np.sqrt(1 / 100), rel=0.05)
@@ -222,6 +238,7 @@ def test_initial_values():
 def lstm_step(x, h, c, wx, wh, bx, bh):
     def sig(v):
         return 1 / (1 + np.exp(-v))
+
     i, f, g, o = np.split(x @ wx.T + bx + h @ wh.T + bh, 4, axis=1)
     c = sig(f) * c + sig(i) * np.tanh(g)
     return sig(o) * np.tanh(c), c
@@ -330,6 +347,7 @@ def test_what_a_model_of_the_library_refuses(gpt):
     class Wrong(nn.Module):
         def forward(self, x):
             raise KeyError('mine')
+
     gpt.transformer.h[0].mlp = Wrong()
     with pytest.raises(tg.CallbackError, match='mine') as error:
         gpt(tg.tensor(IDS))
@@ -343,6 +361,7 @@ def test_modes_reach_into_a_model_of_the_library(gpt):
         def forward(self, x):
             seen.append(self.training)
             return x
+
     gpt.transformer.h[0].ln_1 = Spy()
     gpt.eval()(tg.tensor(IDS))
     gpt.train(True)(tg.tensor(IDS))
@@ -387,6 +406,7 @@ def test_models_draw_other_numbers_each_time():
             one, other = nn.GPT(**sizes), nn.GPT(**sizes)
             ids = tg.tensor(IDS)
             return [model.loss(ids, ids).item() for model in (one, one, other, other)]
+
     first = losses()
     assert len(set(first)) == 4 and losses() == first
 
@@ -398,6 +418,7 @@ def test_classes_of_the_library_can_be_extended():
 
     class Slow(optim.SGD):
         pass
+
     gru = Own(3, 4)
     assert gru(tg.zeros((2, 1, 3))).shape == (2, 1, 4) and Slow(gru, lr=1).lr == 1
 
@@ -405,6 +426,7 @@ def test_classes_of_the_library_can_be_extended():
 def test_a_context_ends_with_its_last_object(tmp_path):
     def threads():
         return len(os.listdir('/proc/self/task'))
+
     tg.zeros((1,))
     before = threads()
     ctx = tg.Context(threads=3)

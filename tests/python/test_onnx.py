@@ -1,4 +1,5 @@
 """Models in ONNX: small ones of each kind, trained and run, and errors. onnx_suite.py runs the tests of onnx itself."""
+
 import numpy as np
 import pytest
 
@@ -32,7 +33,9 @@ def f32(*shape):
 
 def mlp():
     nodes = [node('Gemm', 'x w1 b1', 'h', transB=1), node('Tanh', 'h', 'a'), node('MatMul', 'a w2', 'y')]
-    return model_of(nodes, [info('x', ['batch', 3])], [info('y', ['batch', 1])], {'w1': f32(8, 3), 'b1': f32(8), 'w2': f32(8, 1)})
+    return model_of(
+        nodes, [info('x', ['batch', 3])], [info('y', ['batch', 1])], {'w1': f32(8, 3), 'b1': f32(8), 'w2': f32(8, 1)}
+    )
 
 
 def test_a_model_describes_itself(tmp_path):
@@ -81,9 +84,14 @@ def test_gradients_agree_with_differences():
 
 def test_a_convolutional_net():
     nodes = [
-        node('Conv', 'x k', 'c', pads=[0, 0, 1, 1], strides=[2, 2]), node('BatchNormalization', 'c s b m v', 'n'), node('Relu', 'n', 'r'),
-        node('MaxPool', 'r', 'p', kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), node('GlobalAveragePool', 'p', 'g'),
-        node('Flatten', 'g', 'f'), node('Gemm', 'f w', 'y', transB=1)]
+        node('Conv', 'x k', 'c', pads=[0, 0, 1, 1], strides=[2, 2]),
+        node('BatchNormalization', 'c s b m v', 'n'),
+        node('Relu', 'n', 'r'),
+        node('MaxPool', 'r', 'p', kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node('GlobalAveragePool', 'p', 'g'),
+        node('Flatten', 'g', 'f'),
+        node('Gemm', 'f w', 'y', transB=1),
+    ]
     weights = {'k': f32(4, 3, 3, 3), 's': f32(4), 'b': f32(4), 'm': f32(4), 'v': np.abs(f32(4)) + 1, 'w': f32(2, 4)}
     model = tg.onnx.load(model_of(nodes, [info('x', [2, 3, 9, 9])], [info('y', [2, 2])], weights), requires_grad=True)
     y = model(f32(2, 3, 9, 9))
@@ -106,9 +114,15 @@ def test_an_lstm_keeps_the_state_of_short_rows():
 
 def transformer_block():
     nodes = [
-        node('LayerNormalization', 'x g b', 'n'), node('MatMul', 'n wqkv', 'qkv'), node('Split', 'qkv', 'q k v', axis=-1, num_outputs=3),
-        node('Attention', 'q k v', 'a', q_num_heads=2, kv_num_heads=2, is_causal=1), node('MatMul', 'a wo', 'o'), node('Add', 'x o', 'r'),
-        node('Gelu', 'r', 'u'), node('Add', 'r u', 'y')]
+        node('LayerNormalization', 'x g b', 'n'),
+        node('MatMul', 'n wqkv', 'qkv'),
+        node('Split', 'qkv', 'q k v', axis=-1, num_outputs=3),
+        node('Attention', 'q k v', 'a', q_num_heads=2, kv_num_heads=2, is_causal=1),
+        node('MatMul', 'a wo', 'o'),
+        node('Add', 'x o', 'r'),
+        node('Gelu', 'r', 'u'),
+        node('Add', 'r u', 'y'),
+    ]
     weights = {'g': np.ones(8, 'float32'), 'b': np.zeros(8, 'float32'), 'wqkv': f32(8, 24), 'wo': f32(8, 8)}
     return model_of(nodes, [info('x', [2, 6, 8])], [info('y', [2, 6, 8])], weights, opset=23)
 
@@ -119,13 +133,18 @@ def test_a_transformer_block_is_causal():
     y = model(x)
     x[:, 4:] += 1
     later = model(x).numpy()
-    assert np.allclose(later[:, :4], y.numpy()[:, :4], atol=1e-6) and not np.allclose(later[:, 4:], y.numpy()[:, 4:], atol=1e-2)
+    assert np.allclose(later[:, :4], y.numpy()[:, :4], atol=1e-6) and not np.allclose(
+        later[:, 4:], y.numpy()[:, 4:], atol=1e-2
+    )
     y.sum().backward()
     assert np.abs(model.parameters['wqkv'].grad.numpy()).max() > 0
 
 
 def test_if_takes_one_branch():
-    branches = {name: helper.make_graph([node(op, 'x x', 'z')], name, [], [info('z')]) for name, op in (('a', 'Add'), ('b', 'Mul'))}
+    branches = {
+        name: helper.make_graph([node(op, 'x x', 'z')], name, [], [info('z')])
+        for name, op in (('a', 'Add'), ('b', 'Mul'))
+    }
     nodes = [node('If', 'c', 'y', then_branch=branches['a'], else_branch=branches['b'])]
     model = tg.onnx.load(model_of(nodes, [info('c', [], TensorProto.BOOL), info('x', [2])], [info('y', [2])]))
     x = np.array([3, 4], 'float32')
@@ -134,12 +153,17 @@ def test_if_takes_one_branch():
 
 def test_gradients_flow_through_a_loop():
     """y = x * w^3, with all powers as a scanned output."""
-    body = helper.make_graph([node('Mul', 'v w', 'out'), node('Identity', 'c', 'go'), node('Identity', 'out', 'row')], 'body',
-                             [info('i', [], TensorProto.INT64), info('c', [], TensorProto.BOOL), info('v', [2])],
-                             [info('go', [], TensorProto.BOOL), info('out', [2]), info('row', [2])])
+    body = helper.make_graph(
+        [node('Mul', 'v w', 'out'), node('Identity', 'c', 'go'), node('Identity', 'out', 'row')],
+        'body',
+        [info('i', [], TensorProto.INT64), info('c', [], TensorProto.BOOL), info('v', [2])],
+        [info('go', [], TensorProto.BOOL), info('out', [2]), info('row', [2])],
+    )
     nodes = [node('Loop', 'n t x', 'y rows', body=body)]
     weights = {'w': np.array([2, 3], 'float32'), 'n': np.array(3, 'int64'), 't': np.array(True)}
-    model = tg.onnx.load(model_of(nodes, [info('x', [2])], [info('y', [2]), info('rows', [3, 2])], weights), requires_grad=True)
+    model = tg.onnx.load(
+        model_of(nodes, [info('x', [2])], [info('y', [2]), info('rows', [3, 2])], weights), requires_grad=True
+    )
     y, rows = model(np.array([1, 1], 'float32'))
     assert y.tolist() == [8, 27] and rows.tolist() == [[2, 3], [4, 9], [8, 27]]
     y.sum().backward()
@@ -147,8 +171,15 @@ def test_gradients_flow_through_a_loop():
 
 
 def test_functions_of_the_model_are_called_with_their_attributes():
-    scaled = helper.make_function('my', 'Scaled', ['x'], ['y'], [
-        helper.make_node('Constant', [], ['k']), helper.make_node('Mul', ['x', 'k'], ['y'])], [helper.make_opsetid('', 17)], ['by'])
+    scaled = helper.make_function(
+        'my',
+        'Scaled',
+        ['x'],
+        ['y'],
+        [helper.make_node('Constant', [], ['k']), helper.make_node('Mul', ['x', 'k'], ['y'])],
+        [helper.make_opsetid('', 17)],
+        ['by'],
+    )
     scaled.node[0].attribute.add(name='value_float', ref_attr_name='by', type=onnx.AttributeProto.FLOAT)
     nodes = [node('Scaled', *ends, domain='my', by=by) for ends, by in ((('x', 'h'), 2.0), (('h', 'y'), 5.0))]
     model = tg.onnx.load(model_of(nodes, [info('x', [1])], [info('y', [1])], functions=[scaled], domains=['my']))
@@ -156,8 +187,13 @@ def test_functions_of_the_model_are_called_with_their_attributes():
 
 
 def test_shapes_are_computed():
-    nodes = [node('Shape', 'x', 's'), node('Gather', 's zero', 'n'), node('Div', 'n two', 'half'),
-             node('Concat', 'half rest', 'to', axis=0), node('Reshape', 'x to', 'y')]
+    nodes = [
+        node('Shape', 'x', 's'),
+        node('Gather', 's zero', 'n'),
+        node('Div', 'n two', 'half'),
+        node('Concat', 'half rest', 'to', axis=0),
+        node('Reshape', 'x to', 'y'),
+    ]
     weights = {'zero': np.array([0]), 'two': np.array([2]), 'rest': np.array([-1])}
     model = tg.onnx.load(model_of(nodes, [info('x', ['n', 3])], [info('y')], weights))
     assert model(f32(4, 3)).shape == (2, 6) and model(f32(6, 3)).shape == (3, 6) and not model.parameters
@@ -165,41 +201,66 @@ def test_shapes_are_computed():
 
 def test_a_training_graph_has_its_gradient_and_step():
     training = 'ai.onnx.preview.training'
-    nodes = [node('Mul', 'w w', 'p'), node('ReduceSum', 'p', 'loss', keepdims=0),
-             helper.make_node('Gradient', ['w'], ['g'], domain=training, xs=['w'], y='loss'),
-             helper.make_node('Momentum', ['rate', 'count', 'w', 'g', 'v'], ['new', 'nv'], domain=training, alpha=0.9, beta=1.0,
-                              norm_coefficient=0.0, mode='standard')]
+    nodes = [
+        node('Mul', 'w w', 'p'),
+        node('ReduceSum', 'p', 'loss', keepdims=0),
+        helper.make_node('Gradient', ['w'], ['g'], domain=training, xs=['w'], y='loss'),
+        helper.make_node(
+            'Momentum',
+            ['rate', 'count', 'w', 'g', 'v'],
+            ['new', 'nv'],
+            domain=training,
+            alpha=0.9,
+            beta=1.0,
+            norm_coefficient=0.0,
+            mode='standard',
+        ),
+    ]
     inputs = [info('w', [2]), info('v', [2]), info('rate', []), info('count', [], TensorProto.INT64)]
-    model = tg.onnx.load(model_of(nodes, inputs, [info('loss', []), info('new', [2]), info('nv', [2])], domains=[training]))
+    model = tg.onnx.load(
+        model_of(nodes, inputs, [info('loss', []), info('new', [2]), info('nv', [2])], domains=[training])
+    )
     loss, new, v = model([1.0, 2.0], [0.0, 0.0], 0.25, 1)
     assert loss.item() == 5 and new.tolist() == [0.5, 1.0] and v.tolist() == [2, 4]
 
 
-@pytest.mark.parametrize('op, shapes, attributes', [
-    ('GridSample', [(2, 3, 5, 6), (2, 4, 3, 2)], {'mode': 'linear', 'padding_mode': 'zeros'}),
-    ('GridSample', [(2, 3, 5, 6), (2, 4, 3, 2)], {'mode': 'cubic', 'padding_mode': 'reflection'}),
-    ('DeformConv', [(1, 2, 5, 6), (4, 2, 3, 3), (1, 18, 3, 4), (4,), (1, 9, 3, 4)], {}),
-    ('ConvTranspose', [(1, 4, 3, 3), (4, 2, 3, 2)], {'strides': [2, 3], 'group': 2, 'pads': [1, 0, 0, 1]}),
-    ('AveragePool', [(1, 2, 5, 6)], {'kernel_shape': [2, 3], 'strides': [2, 2], 'ceil_mode': 1}),
-    ('Det', [(2, 4, 4)], {}), ('Einsum', [(3, 4), (4, 2), (2, 3)], {'equation': 'ij,jk,kl->il'}), ('Asinh', [(5,)], {})])
+@pytest.mark.parametrize(
+    'op, shapes, attributes',
+    [
+        ('GridSample', [(2, 3, 5, 6), (2, 4, 3, 2)], {'mode': 'linear', 'padding_mode': 'zeros'}),
+        ('GridSample', [(2, 3, 5, 6), (2, 4, 3, 2)], {'mode': 'cubic', 'padding_mode': 'reflection'}),
+        ('DeformConv', [(1, 2, 5, 6), (4, 2, 3, 3), (1, 18, 3, 4), (4,), (1, 9, 3, 4)], {}),
+        ('ConvTranspose', [(1, 4, 3, 3), (4, 2, 3, 2)], {'strides': [2, 3], 'group': 2, 'pads': [1, 0, 0, 1]}),
+        ('AveragePool', [(1, 2, 5, 6)], {'kernel_shape': [2, 3], 'strides': [2, 2], 'ceil_mode': 1}),
+        ('Det', [(2, 4, 4)], {}),
+        ('Einsum', [(3, 4), (4, 2), (2, 3)], {'equation': 'ij,jk,kl->il'}),
+        ('Asinh', [(5,)], {}),
+    ],
+)
 def test_gradients_of_ops_that_are_composed(op, shapes, attributes):
     arrays = [rng.standard_normal(shape) for shape in shapes]
     inputs = [info(f'x{i}', a.shape, TensorProto.DOUBLE) for i, a in enumerate(arrays)]
     names = ' '.join(i.name for i in inputs)
-    model = tg.onnx.load(model_of([node(op, names, 'y', **attributes)], inputs, [info('y', None, TensorProto.DOUBLE)], opset=22))
+    model = tg.onnx.load(
+        model_of([node(op, names, 'y', **attributes)], inputs, [info('y', None, TensorProto.DOUBLE)], opset=22)
+    )
     leaves = [tg.tensor(a, 'f64', requires_grad=True) for a in arrays]
     y = model(*leaves)
     weight = rng.standard_normal(y.shape)
     y.backward(tg.tensor(weight, 'f64'))
     for i, array in enumerate(arrays):
         step = 1e-6 * rng.standard_normal(array.shape)
-        ends = [(model(*arrays[:i], array + s * step, *arrays[i + 1:]).numpy() * weight).sum() for s in (1, -1)]
+        ends = [(model(*arrays[:i], array + s * step, *arrays[i + 1 :]).numpy() * weight).sum() for s in (1, -1)]
         assert np.isclose((ends[0] - ends[1]) / 2, (leaves[i].grad.numpy() * step).sum(), rtol=1e-5, atol=1e-13)
 
 
 def test_what_is_missing_is_named_before_anything_runs():
-    nodes = [node('Relu', 'x', 'a'), helper.make_node('Special', ['a'], ['b'], domain='their'), node('Cast', 'b', 'c', to=TensorProto.INT8),
-             node('ImageDecoder', 'c', 'y')]
+    nodes = [
+        node('Relu', 'x', 'a'),
+        helper.make_node('Special', ['a'], ['b'], domain='their'),
+        node('Cast', 'b', 'c', to=TensorProto.INT8),
+        node('ImageDecoder', 'c', 'y'),
+    ]
     inputs = [info('x', [2]), info('o', [2], TensorProto.INT16)]
     with pytest.raises(tg.onnx.MissingOp) as error:
         tg.onnx.load(model_of(nodes, inputs, [info('y')], {'w': f32(1)}, domains=['their']))

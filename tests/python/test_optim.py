@@ -1,4 +1,5 @@
 """Optimizers, schedules and averages of parameters."""
+
 import gc
 import pickle
 
@@ -20,10 +21,18 @@ def leaf(shape=(5, 1)):
     return tg.zeros(shape, dtype='f64', requires_grad=True)
 
 
-@pytest.mark.parametrize('name, options, tolerance', [
-    ('SGD', {'lr': 0.1, 'momentum': 0.9, 'nesterov': True}, 1e-6), ('Adam', {'lr': 0.1}, 1e-3),
-    ('AdamW', {'lr': 0.1, 'weight_decay': 0}, 1e-3), ('RMSprop', {'lr': 0.01, 'centered': True}, 2e-2),
-    ('Adagrad', {'lr': 0.5}, 1e-6), ('Lion', {'lr': 0.01}, 3e-2), ('Muon', {'lr': 0.01}, 3e-2)])
+@pytest.mark.parametrize(
+    'name, options, tolerance',
+    [
+        ('SGD', {'lr': 0.1, 'momentum': 0.9, 'nesterov': True}, 1e-6),
+        ('Adam', {'lr': 0.1}, 1e-3),
+        ('AdamW', {'lr': 0.1, 'weight_decay': 0}, 1e-3),
+        ('RMSprop', {'lr': 0.01, 'centered': True}, 2e-2),
+        ('Adagrad', {'lr': 0.5}, 1e-6),
+        ('Lion', {'lr': 0.01}, 3e-2),
+        ('Muon', {'lr': 0.01}, 3e-2),
+    ],
+)
 def test_every_optimizer_fits_a_linear_function(name, options, tolerance):
     x, y, truth = problem()
     w = leaf()
@@ -48,7 +57,7 @@ def test_adamw_is_its_formula():
         opt.step()
         m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
         w = w - 0.01 * 0.1 * w
-        w = w - 0.01 * (m / (1 - 0.8 ** step)) / (np.sqrt(v / (1 - 0.9 ** step)) + 1e-6)
+        w = w - 0.01 * (m / (1 - 0.8**step)) / (np.sqrt(v / (1 - 0.9**step)) + 1e-6)
         assert np.allclose(p.numpy(), w, rtol=1e-12)
 
 
@@ -112,7 +121,7 @@ def test_a_schedule_gives_the_rate_of_each_step():
 def test_clipping_and_norms():
     w = leaf((2,))
     opt = optim.SGD([w], lr=1)
-    (w * tg.tensor([3., 4.], 'f64')).sum().backward()
+    (w * tg.tensor([3.0, 4.0], 'f64')).sum().backward()
     assert opt.clip(0.5) == pytest.approx(5)
     opt.step()
     assert np.allclose(w.numpy(), [-0.3, -0.4], atol=1e-6)
@@ -182,7 +191,7 @@ def test_averages():
     ema, swa = optim.EMA([w], decay=0.9), optim.SWA([w])
     for average in ema, swa:
         average.update()
-    w.write([3., 5.])
+    w.write([3.0, 5.0])
     for average in ema, swa:
         average.update()
     with ema.applied():

@@ -1,4 +1,5 @@
 """Tensors: creation, values, indexing, operators, printing, and how long they last."""
+
 import copy
 import gc
 import pickle
@@ -16,17 +17,33 @@ def test_values_come_back_with_their_dtype(dtype):
     assert x.dtype == dtype and x.shape == (2, 3) and x.size == 6
     assert x.tolist() == [[1, 0, 1], [0, 1, 1]]
     assert isinstance(x[0, 0].item(), {'f': float, 'b': bool}.get(dtype[0], int))
-    assert x.numpy().dtype.name in {'f32': 'float32', 'f64': 'float64', 'f16': 'float16', 'i64': 'int64', 'i32': 'int32',
-                                    'u8': 'uint8', 'bool': 'bool'}[dtype]
+    assert (
+        x.numpy().dtype.name
+        in {
+            'f32': 'float32',
+            'f64': 'float64',
+            'f16': 'float16',
+            'i64': 'int64',
+            'i32': 'int32',
+            'u8': 'uint8',
+            'bool': 'bool',
+        }[dtype]
+    )
     assert (tg.tensor(x.numpy()).numpy() == x.numpy()).all()
 
 
 def test_dtypes_of_numbers_without_a_dtype():
     assert [tg.tensor(v).dtype for v in (1.5, [1, 2], [True], [1, 2.0], np.float32(3), np.arange(3))] == [
-        'f32', 'i64', 'bool', 'f32', 'f32', 'i64']
+        'f32',
+        'i64',
+        'bool',
+        'f32',
+        'f32',
+        'i64',
+    ]
     assert tg.tensor([1.5], np.float64).dtype == tg.tensor([1.5], 'float64').dtype == 'f64'
     assert tg.tensor([1.5, 2.5], 'bf16').numpy().dtype == np.float32
-    assert tg.tensor(2 ** 60 + 1).item() == 2 ** 60 + 1
+    assert tg.tensor(2**60 + 1).item() == 2**60 + 1
 
 
 def test_ragged_sequences_and_unknown_dtypes_are_refused():
@@ -46,8 +63,25 @@ def test_creation():
     assert b.min() >= -1 and b.max() < 3 and abs(b.mean() - 1) < 0.1
 
 
-INDICES = [0, -1, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(5, 1, -2), slice(9, 2), None, ...,
-           (0, 1), (..., 0), (slice(1, 2), None, -1), (None, ..., slice(1, None)), [0, 2, -1], (1, [0, 0]), ([2, 0], slice(None, 2))]
+INDICES = [
+    0,
+    -1,
+    slice(None),
+    slice(1, 3),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    slice(5, 1, -2),
+    slice(9, 2),
+    None,
+    ...,
+    (0, 1),
+    (..., 0),
+    (slice(1, 2), None, -1),
+    (None, ..., slice(1, None)),
+    [0, 2, -1],
+    (1, [0, 0]),
+    ([2, 0], slice(None, 2)),
+]
 
 
 @pytest.mark.parametrize('index', INDICES, ids=str)
@@ -58,7 +92,7 @@ def test_indexing_is_numpys(index):
 
 
 def test_indexing_by_tensors_and_masks():
-    a = np.arange(12.).reshape(3, 4)
+    a = np.arange(12.0).reshape(3, 4)
     x = tg.tensor(a)
     i = np.array([[0, 2], [1, -1]])
     assert np.array_equal(x[tg.tensor(i)].numpy(), a[i])
@@ -70,7 +104,13 @@ def test_indexing_by_tensors_and_masks():
     b = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     y = tg.tensor(b)
     j = np.array([[0, 1], [1, -1]])
-    for index in ((j, slice(1), i), (slice(None), i, i), (j, None, slice(None, None, -1), [1, 0]), (0, j, slice(1, None, 2)), (b > 50,)):
+    for index in (
+        (j, slice(1), i),
+        (slice(None), i, i),
+        (j, None, slice(None, None, -1), [1, 0]),
+        (0, j, slice(1, None, 2)),
+        (b > 50,),
+    ):
         assert np.array_equal(y[index].numpy(), b[index])
     with pytest.raises(tg.DataError, match='test_tensor.py'):
         x[tg.tensor([3])]
@@ -82,8 +122,17 @@ def test_indexing_by_tensors_and_masks():
         x[0, 0, 0]
 
 
-ASSIGNMENTS = [(0, 5), (slice(1, 3), 7), (slice(None, None, -2), [1, 2, 3, 4]), ((slice(None), 1), 9), (..., 3), ((1, slice(2), -1), 8),
-               ([0, 2], 6), ((slice(None), [1, 0]), [[5], [6]]), ((slice(None), slice(2, None), slice(1, 3)), 4)]
+ASSIGNMENTS = [
+    (0, 5),
+    (slice(1, 3), 7),
+    (slice(None, None, -2), [1, 2, 3, 4]),
+    ((slice(None), 1), 9),
+    (..., 3),
+    ((1, slice(2), -1), 8),
+    ([0, 2], 6),
+    ((slice(None), [1, 0]), [[5], [6]]),
+    ((slice(None), slice(2, None), slice(1, 3)), 4),
+]
 
 
 @pytest.mark.parametrize('index, value', ASSIGNMENTS, ids=str)
@@ -96,7 +145,7 @@ def test_assignments_are_numpys(index, value):
 
 
 def test_assignments_by_masks_and_their_gradients():
-    a = np.arange(6.).reshape(2, 3)
+    a = np.arange(6.0).reshape(2, 3)
     x = tg.tensor(a)
     x[x > 2] = 0
     a[a > 2] = 0
@@ -111,18 +160,51 @@ def test_assignments_by_masks_and_their_gradients():
 
 
 def test_operators_are_numpys():
-    a, b = np.array([[1., 2.], [3., 4.]]), np.array([2., 5.])
+    a, b = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([2.0, 5.0])
     x, y = tg.tensor(a), tg.tensor(b)
-    for f in (lambda u, v: u + v, lambda u, v: u - v, lambda u, v: u * v, lambda u, v: u / v, lambda u, v: u ** v, lambda u, v: u @ v,
-              lambda u, v: u < v, lambda u, v: u >= v, lambda u, v: u == v, lambda u, v: u != v):
+    for f in (
+        lambda u, v: u + v,
+        lambda u, v: u - v,
+        lambda u, v: u * v,
+        lambda u, v: u / v,
+        lambda u, v: u**v,
+        lambda u, v: u @ v,
+        lambda u, v: u < v,
+        lambda u, v: u >= v,
+        lambda u, v: u == v,
+        lambda u, v: u != v,
+    ):
         assert np.allclose(f(x, y).numpy(), f(a, b))
         assert np.allclose(f(x, b).numpy(), f(a, b))
-    for f in (lambda u: 2 + u, lambda u: 2 - u, lambda u: 2 * u, lambda u: 2 / u, lambda u: 2 ** u, lambda u: -u, lambda u: abs(-u),
-              lambda u: u + 1, lambda u: u - 1, lambda u: u / 2, lambda u: u ** 2, lambda u: u > 2):
+    for f in (
+        lambda u: 2 + u,
+        lambda u: 2 - u,
+        lambda u: 2 * u,
+        lambda u: 2 / u,
+        lambda u: 2**u,
+        lambda u: -u,
+        lambda u: abs(-u),
+        lambda u: u + 1,
+        lambda u: u - 1,
+        lambda u: u / 2,
+        lambda u: u**2,
+        lambda u: u > 2,
+    ):
         assert np.allclose(f(x).numpy(), f(a))
     for u, v in ((a, b), (b, a), (b, b), (a, a)):
-        assert np.allclose((tg.tensor(u) @ tg.tensor(v)).numpy(), u @ v) and np.allclose((u @ tg.tensor(v)).numpy(), u @ v)
-    for f in (lambda u: u % 3, lambda u: u // 3, lambda u: 7 // u, lambda u: 7 % u, lambda u: u & 6, lambda u: u | 1, lambda u: 5 ^ u, lambda u: ~u):
+        assert np.allclose((tg.tensor(u) @ tg.tensor(v)).numpy(), u @ v) and np.allclose(
+            (u @ tg.tensor(v)).numpy(), u @ v
+        )
+    for f in (
+        lambda u: u % 3,
+        lambda u: u // 3,
+        lambda u: 7 // u,
+        lambda u: 7 % u,
+        lambda u: u & 6,
+        lambda u: u | 1,
+        lambda u: 5 ^ u,
+        lambda u: ~u,
+    ):
         assert f(tg.tensor([-4, 3, 5])).tolist() == f(np.array([-4, 3, 5])).tolist()
     assert ((x > 1) & ~(x > 3)).tolist() == ((a > 1) & ~(a > 3)).tolist() and np.allclose((x % -1.5).numpy(), a % -1.5)
     i = tg.tensor([1, 2, 3])
@@ -132,22 +214,22 @@ def test_operators_are_numpys():
 
 
 def test_in_place_operators_change_all_references():
-    x = tg.tensor([1., 2.])
+    x = tg.tensor([1.0, 2.0])
     same = x
     x += 1
-    x *= tg.tensor([2., 3.])
+    x *= tg.tensor([2.0, 3.0])
     assert same is x and same.tolist() == [4, 9]
 
 
 def test_every_op_is_a_method_and_a_function():
-    x = tg.tensor([[1., -2.], [3., 4.]])
+    x = tg.tensor([[1.0, -2.0], [3.0, 4.0]])
     assert x.softmax(dim=-1).tolist() == tg.ops.softmax(x, -1).tolist()
     assert x.sum().item() == 6 and x.sum(dims=[0], keepdim=True).shape == (1, 2)
     assert x.transpose(0, 1).is_contiguous is False and x.reshape([4]).shape == (4,)
     parts = x.split(dim=1, sizes=[1, 1])
-    assert [p.tolist() for p in parts] == [[[1.], [3.]], [[-2.], [4.]]]
+    assert [p.tolist() for p in parts] == [[[1.0], [3.0]], [[-2.0], [4.0]]]
     values, index = x.topk(1)
-    assert values.tolist() == [[1.], [4.]] and index.tolist() == [[0], [1]]
+    assert values.tolist() == [[1.0], [4.0]] and index.tolist() == [[0], [1]]
     assert tg.ops.concat([x, x], dim=1).shape == (2, 4)
     assert tg.ops.arange(stop=3).tolist() == [0, 1, 2]
     assert 'softmax' in dir(tg.ops) and 'dim' in tg.ops.softmax.__doc__
@@ -155,7 +237,7 @@ def test_every_op_is_a_method_and_a_function():
 
 
 def test_arguments_are_checked():
-    x = tg.tensor([1.])
+    x = tg.tensor([1.0])
     with pytest.raises(AttributeError, match="did you mean 'softmax'"):
         tg.ops.softmx
     with pytest.raises(ValueError, match='dimm'):
@@ -167,12 +249,12 @@ def test_arguments_are_checked():
 
 
 def test_printing():
-    assert repr(tg.tensor([1., 2.5])) == '[1.  2.5]\nf32[2]'
-    assert '<pre>' in tg.tensor([1.])._repr_html_() and 'f32 [1] on cpu' in tg.tensor([1.])._repr_html_()
+    assert repr(tg.tensor([1.0, 2.5])) == '[1.  2.5]\nf32[2]'
+    assert '<pre>' in tg.tensor([1.0])._repr_html_() and 'f32 [1] on cpu' in tg.tensor([1.0])._repr_html_()
 
 
 def test_pickles_and_copies():
-    x = tg.tensor([[1., 2.], [3., 4.]], requires_grad=True).transpose(0, 1)
+    x = tg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True).transpose(0, 1)
     y = pickle.loads(pickle.dumps(x))
     assert y.tolist() == x.tolist() and y.requires_grad
     z = copy.deepcopy(x)
@@ -180,11 +262,11 @@ def test_pickles_and_copies():
 
 
 def test_bool_len_iter_and_conversions():
-    x = tg.tensor([3., 4.])
+    x = tg.tensor([3.0, 4.0])
     assert len(x) == 2 and [float(v) for v in x] == [3, 4] and int(x[0]) == 3 and bool(x[1] > 3)
     assert [10, 20, 30][tg.tensor(1)] == 20
     with pytest.raises(TypeError):
-        [1][tg.tensor(0.)]
+        [1][tg.tensor(0.0)]
     with pytest.raises(TypeError):
         len(x[0])
 
@@ -198,6 +280,7 @@ def test_loops_without_a_reset_do_not_grow():
             loss.backward()
             w.grad = None
             return loss.item()
+
         for _ in range(3):
             step()
         before = ctx.memory()
@@ -262,6 +345,7 @@ def test_contexts_of_threads_and_finalizers_on_other_threads():
                 assert x.sum().item() == 64 * n
         except Exception as error:
             errors.append(error)
+
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()

@@ -2,8 +2,9 @@
 
     models.py [--only NAME ..] [--steps N] [--jobs N] [--inductor NAME ..] [--out FILE]
 
-For each model: outputs and gradients of the first step, the losses of a training run, and the time of a step. --out writes
-the table as a page of the documentation."""
+For each model: outputs and gradients of the first step, the losses of a training run, and the time of a step. --out
+writes the table as a page of the documentation."""
+
 import argparse
 import concurrent.futures
 import copy
@@ -19,18 +20,18 @@ from torch.utils._pytree import tree_leaves
 import tapegrad.torch as tapegrad_torch
 from zoo import ZOO
 
-LIMIT = 1e-9          # of outputs and gradients
-CURVE_LIMIT = 1e-6    # of losses: a batch norm over few elements magnifies a difference in each step
+LIMIT = 1e-9  # of outputs and gradients
+CURVE_LIMIT = 1e-6  # of losses: a batch norm over few elements magnifies a difference in each step
 
 
 @dataclasses.dataclass
 class Row:
     name: str
     parameters: int = 0
-    output: float = math.nan    # greatest differences, relative to the greatest number of the tensor
+    output: float = math.nan  # greatest differences, relative to the greatest number of the tensor
     gradient: float = math.nan
     curve: float = math.nan
-    eager: float = math.nan     # milliseconds of a step
+    eager: float = math.nan  # milliseconds of a step
     ours: float = math.nan
     inductor: float = math.nan
     fallbacks: dict = dataclasses.field(default_factory=dict)
@@ -61,7 +62,9 @@ def measurements(options):
     if options.jobs == 1:
         return map(measured, names, steps, inductor)
     context = multiprocessing.get_context('spawn')
-    pool = concurrent.futures.ProcessPoolExecutor(options.jobs, context, initializer=torch.set_num_threads, initargs=(1,))
+    pool = concurrent.futures.ProcessPoolExecutor(
+        options.jobs, context, initializer=torch.set_num_threads, initargs=(1,)
+    )
     return pool.map(measured, names, steps, inductor)
 
 
@@ -70,7 +73,9 @@ def arguments():
     parser.add_argument('--only', nargs='+', default=[], metavar='NAME', help='models to run; all by default')
     parser.add_argument('--steps', type=int, default=20, help='length of the training run')
     parser.add_argument('--jobs', type=int, default=1, help='number of processes that share the models')
-    parser.add_argument('--inductor', nargs='+', default=[], metavar='NAME', help="models that the default backend compiles too")
+    parser.add_argument(
+        '--inductor', nargs='+', default=[], metavar='NAME', help="models that the default backend compiles too"
+    )
     parser.add_argument('--out', help='file that the page is written to')
     return parser.parse_args()
 
@@ -112,8 +117,11 @@ def outputs(function, inputs):
     """The floating-point tensors that a model returns for its inputs."""
     by_name = {k: v for k, v in inputs.items() if k}
     result = function(*[v for k, v in inputs.items() if not k], **by_name)
-    return [x for x in tree_leaves(dict(result) if hasattr(result, 'keys') else result)
-            if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    return [
+        x
+        for x in tree_leaves(dict(result) if hasattr(result, 'keys') else result)
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+    ]
 
 
 def loss_of(tensors):
@@ -173,9 +181,10 @@ written by
 PYTHONPATH=build/python build/venv-python/bin/python tests/python_torch/models.py --out docs/pytorch-models.md
 ```
 
-"Output", "gradient" and "losses" are the greatest differences from eager PyTorch: of an element of an output, and of any gradient,
-relative to the greatest element of its tensor, and of the losses of {steps} steps of SGD, relative to the loss. Times are of a training
-step, the median of these steps, on one thread; models this small measure what a call costs more than what a kernel does.
+"Output", "gradient" and "losses" are the greatest differences from eager PyTorch: of an element of an output, and of
+any gradient, relative to the greatest element of its tensor, and of the losses of {steps} steps of SGD, relative to the
+loss. Times are of a training step, the median of these steps, on one thread; models this small measure what a call
+costs more than what a kernel does.
 
 | architecture | parameters | output | gradient | losses | eager, ms | Tapegrad, ms | default backend, ms | in PyTorch |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -192,8 +201,10 @@ def cells(row):
         return f'| {row.name} | {row.parameters} | | | | | | | {row.error} |'
     fallbacks = ', '.join(f'`{name}` {n}' for name, n in row.fallbacks.items())
     inductor = '' if math.isnan(row.inductor) else f'{row.inductor:.1f}'
-    return (f'| {row.name} | {row.parameters} | {row.output:.0e} | {row.gradient:.0e} | {row.curve:.0e} | {row.eager:.1f} | '
-            f'{row.ours:.1f} | {inductor} | {fallbacks} |')
+    return (
+        f'| {row.name} | {row.parameters} | {row.output:.0e} | {row.gradient:.0e} | {row.curve:.0e} | '
+        f'{row.eager:.1f} | {row.ours:.1f} | {inductor} | {fallbacks} |'
+    )
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
 """torch.compile(backend="tapegrad"): gradients, memory, modes, and what falls back to PyTorch."""
+
 import copy
 import gc
 import weakref

@@ -1,4 +1,5 @@
 """tapegrad.torch.function and tapegrad.torch.op: functions of either library in the other."""
+
 import gc
 
 import pytest
@@ -61,12 +62,12 @@ def test_an_error_of_tapegrad_is_raised():
 
 
 def test_a_function_of_pytorch_as_an_op():
-    erfcx = tt.op(lambda x, y, n: torch.special.erfcx(x) * y ** n)
+    erfcx = tt.op(lambda x, y, n: torch.special.erfcx(x) * y**n)
     x = tg.tensor([[0.1, 0.5], [1.0, 2.0]], 'f64', requires_grad=True)
     y = tg.tensor([[1.0, 2.0], [3.0, 4.0]], 'f64', requires_grad=True)
     gx, gy = tg.grad((erfcx(tg.ops.sin(x), y, 2) * x).sum(), [x, y])
     tx, ty = (torch.from_dlpack(t.detach()).requires_grad_() for t in (x, y))
-    expected = torch.autograd.grad((torch.special.erfcx(tx.sin()) * ty ** 2 * tx).sum(), (tx, ty))
+    expected = torch.autograd.grad((torch.special.erfcx(tx.sin()) * ty**2 * tx).sum(), (tx, ty))
     torch.testing.assert_close(torch.from_dlpack(gx), expected[0])
     torch.testing.assert_close(torch.from_dlpack(gy), expected[1])
 

@@ -1,4 +1,5 @@
 """Architectures of zoo.py, one of each library: models.py runs all of them."""
+
 import pytest
 
 pytest.importorskip('transformers')

@@ -1,4 +1,5 @@
 """Every op of the table: values and gradients as PyTorch has them, without a fallback."""
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -29,9 +30,17 @@ def index(high, *shape):
 X, Y, P, I = normal(3, 4), normal(3, 4), positive(3, 4), inner(3, 4)
 MASK = X > 0
 IMAGE = normal(2, 4, 7, 9)
-UNARY = {**{name: X for name in 'neg abs exp sin cos tanh sigmoid erf erfc asinh sinh cosh expm1 sign floor ceil round relu silu trunc exp2 isnan isinf atan square'.split()},
-         **{name: P for name in 'log sqrt rsqrt reciprocal log1p log2 log10'.split()},
-         **{name: I for name in 'tan asin acos atanh'.split()}}
+UNARY = {
+    **{
+        name: X
+        for name in (
+            'neg abs exp sin cos tanh sigmoid erf erfc asinh sinh cosh expm1 sign floor ceil round relu silu trunc exp2 '
+            'isnan isinf atan square'
+        ).split()
+    },
+    **{name: P for name in 'log sqrt rsqrt reciprocal log1p log2 log10'.split()},
+    **{name: I for name in 'tan asin acos atanh'.split()},
+}
 CASES = {name: (getattr(torch, name, None) or getattr(F, name), x) for name, x in UNARY.items()}
 
 
@@ -70,28 +79,55 @@ case('div of integers', lambda a, b: a / b, index(9, 6), index(9, 6) + 1)
 case('floor division', lambda a: a // 3 + torch.div(a, 2, rounding_mode='trunc'), index(20, 9) - 10)
 case('remainder', lambda a, b: a % b + a % 2, X, P)
 case('fmod', torch.fmod, X, P)
-case('pow', lambda a, b: a ** b + a ** 2.5 + 2 ** b + b ** 2, P, X)
+case('pow', lambda a, b: a**b + a**2.5 + 2**b + b**2, P, X)
 case('maximum of equal numbers', lambda a, b: torch.maximum(a, b) * torch.minimum(a, 2 * b), X, X.clone())
 case('atan2', torch.atan2, X, Y)
 case('lerp', lambda a, b, w: torch.lerp(a, b, w) + torch.lerp(a, b, 0.3), X, Y, P)
 case('comparisons', lambda a, b: (a < b) | (a > 1) ^ (a == b) & ~(b <= 0) | (a != a) | (a >= b), X, Y)
 case('comparison of integers with a float', lambda a: a < 2.5, index(5, 6))
-case('logical', lambda a, b: torch.logical_and(a, b) | torch.logical_or(a, b) | torch.logical_xor(a, b) | torch.logical_not(a), index(2, 6), MASK[0, 0])
+case(
+    'logical',
+    lambda a, b: torch.logical_and(a, b) | torch.logical_or(a, b) | torch.logical_xor(a, b) | torch.logical_not(a),
+    index(2, 6),
+    MASK[0, 0],
+)
 case('bits', lambda a, b: ~a & b | a ^ b | 4, index(9, 4), index(9, 4))
 case('where', lambda m, a, b: torch.where(m, a, b) + torch.where(m, a, 1.0) + torch.where(m, 0, b), MASK, X, Y)
-case('masked_fill', lambda a, m, v: a.masked_fill(m, -2.0) + a.masked_fill(m, v), X, MASK, torch.tensor(3.0, dtype=torch.float64))
+case(
+    'masked_fill',
+    lambda a, m, v: a.masked_fill(m, -2.0) + a.masked_fill(m, v),
+    X,
+    MASK,
+    torch.tensor(3.0, dtype=torch.float64),
+)
 case('casts', lambda a, i: a.float().double() + i.to(torch.float64) + (a > 0).double(), X, index(5, 4))
-case('constants of a shape', lambda a: a + torch.zeros_like(a) + torch.ones_like(a) * torch.full_like(a, 3) + a.new_full((4,), 2), X)
+case(
+    'constants of a shape',
+    lambda a: a + torch.zeros_like(a) + torch.ones_like(a) * torch.full_like(a, 3) + a.new_full((4,), 2),
+    X,
+)
 
 # ---- Reductions ----
 
 case('sum', lambda a: a.sum() * a.sum(0) + a.sum(-1, keepdim=True), X)
 case('sum of integers and bools', lambda a, m: a.sum(0) + m.sum(), index(9, 3, 2), MASK)
 case('mean', lambda a: a.mean() + a.mean((0, 1)) + a.mean(1, keepdim=True), X)
-case('var and std', lambda a: a.var() + a.var(0) + a.std(1, unbiased=False, keepdim=True) + torch.var_mean(a, 1, keepdim=True)[1], X)
+case(
+    'var and std',
+    lambda a: a.var() + a.var(0) + a.std(1, unbiased=False, keepdim=True) + torch.var_mean(a, 1, keepdim=True)[1],
+    X,
+)
 case('prod', lambda a: a.prod() + a.prod(1), P[:, :3])
-case('amax of equal numbers', lambda a: a.amax(0) + a.amin(1).sum() + a.max() + a.min(), torch.tensor([[1.0, 2, 2], [1, 1, 2]]))
-case('max with its place', lambda a: a.max(1)[0] * a.min(1, keepdim=True)[0].sum() + a.max(1)[1] + a.min(0)[1].sum(), torch.tensor([[1.0, 2, 2], [1, 1, 2]]))
+case(
+    'amax of equal numbers',
+    lambda a: a.amax(0) + a.amin(1).sum() + a.max() + a.min(),
+    torch.tensor([[1.0, 2, 2], [1, 1, 2]]),
+)
+case(
+    'max with its place',
+    lambda a: a.max(1)[0] * a.min(1, keepdim=True)[0].sum() + a.max(1)[1] + a.min(0)[1].sum(),
+    torch.tensor([[1.0, 2, 2], [1, 1, 2]]),
+)
 case('argmax', lambda a: a.argmax(1) + a.argmin() + a.argmax(), X)
 case('any and all', lambda a, m: m.any(0) | m.all(1, keepdim=True) | a.any() | m.all(), index(2, 5), MASK)
 case('logsumexp', lambda a: torch.logsumexp(a, (0, 1)) + torch.logsumexp(a, -1), X)
@@ -113,10 +149,17 @@ case('einsum', lambda a, b: torch.einsum('ij,kj->ik', a, b), X, Y)
 
 # ---- Shapes ----
 
-case('views', lambda a: a.view(2, 6).t().unsqueeze(1).squeeze(1).reshape(3, 4) + a.permute(1, 0).flatten().view(3, 4), X)
+case(
+    'views', lambda a: a.view(2, 6).t().unsqueeze(1).squeeze(1).reshape(3, 4) + a.permute(1, 0).flatten().view(3, 4), X
+)
 case('expand', lambda a: a[:1].expand(5, 4) + a[0].expand(5, -1), X)
 case('slices', lambda a: a[1:, ::2] + a[-2:, :2] + a[0, 1] + a[:9, 2:][1], X)
-case('cat', lambda a, i: torch.cat([a, a[:, :1], i[:, None]], 1) + torch.cat([a, torch.zeros(3, 2, dtype=a.dtype)], -1), X, index(5, 3))
+case(
+    'cat',
+    lambda a, i: torch.cat([a, a[:, :1], i[:, None]], 1) + torch.cat([a, torch.zeros(3, 2, dtype=a.dtype)], -1),
+    X,
+    index(5, 3),
+)
 case('stack', lambda a, b: torch.stack([a, b], 1), X, Y)
 case('split', lambda a: a.split(3, 1)[0] * a.split([1, 3], 1)[1] + a.chunk(2)[0][:1, :3] + a.unbind(1)[0][:, None], X)
 case('pad', lambda a: F.pad(a, (1, 2, -1, 3), value=0.5), X)
@@ -171,48 +214,116 @@ case('layer_norm', lambda x, w, b: F.layer_norm(x, (4,), w, b) + F.layer_norm(x,
 case('rms_norm', lambda x, w: F.rms_norm(x, (4,), w, 1e-6) + F.rms_norm(x, (4,)), X, normal(4))
 case('group_norm', lambda x, w, b: F.group_norm(x, 2, w, b), IMAGE, normal(4), normal(4))
 case('instance_norm', lambda x, w, b: F.instance_norm(x, weight=w, bias=b), IMAGE, normal(4), normal(4))
-case('batch_norm', lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b), IMAGE, normal(4), normal(4), torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+case(
+    'batch_norm',
+    lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b),
+    IMAGE,
+    normal(4),
+    normal(4),
+    torch.zeros(4, dtype=torch.float64),
+    torch.ones(4, dtype=torch.float64),
+)
 case('glu', lambda x: F.glu(x, 1), X)
 Q, K = normal(2, 4, 3, 8), normal(2, 2, 5, 8)
 case('attention', lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), Q, K, normal(2, 2, 5, 8))
 case('causal attention', lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True, scale=0.2), Q)
-case('attention with a mask', lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), Q, torch.ones(3, 3, dtype=torch.bool).tril())
+case(
+    'attention with a mask',
+    lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
+    Q,
+    torch.ones(3, 3, dtype=torch.bool).tril(),
+)
 case('attention with a bias', lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), Q, normal(1, 4, 3, 3))
 case('max_pool2d', lambda x: F.max_pool2d(x, 3, 2, 1) + F.max_pool2d(x, (2, 3), 2, ceil_mode=True).sum(), IMAGE)
-case('avg_pool2d', lambda x: F.avg_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 3, 2, 1, count_include_pad=False) + F.avg_pool2d(x, 3, 2, 1, divisor_override=5), IMAGE)
+case(
+    'avg_pool2d',
+    lambda x: (
+        F.avg_pool2d(x, 3, 2, 1)
+        + F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)
+        + F.avg_pool2d(x, 3, 2, 1, divisor_override=5)
+    ),
+    IMAGE,
+)
 case('avg_pool1d', lambda x: F.avg_pool1d(x, 3, 2, 1), normal(2, 4, 9))
-case('adaptive pools', lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, (3, 4)), IMAGE)
+case(
+    'adaptive pools',
+    lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, (3, 4)),
+    IMAGE,
+)
 case('pools in three dims', lambda x: F.max_pool3d(x, 2, 1) + F.avg_pool3d(x, 2, 1), normal(1, 2, 3, 4, 5))
 case('grid_sample', lambda x, g: F.grid_sample(x, g, align_corners=False), IMAGE, inner(2, 3, 4, 2))
 case('conv2d', lambda x, w, b: F.conv2d(x, w, b, 2, 1, groups=2), IMAGE, normal(6, 2, 3, 3), normal(6))
 case('conv3d', lambda x, w: F.conv3d(x, w, padding=1), normal(1, 2, 3, 4, 5), normal(3, 2, 2, 2, 2))
 case('conv1d', lambda x, w: F.conv1d(x, w, dilation=2), normal(2, 4, 9), normal(6, 4, 3))
-case('conv_transpose2d', lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, output_padding=1, groups=2), IMAGE, normal(4, 3, 3, 3), normal(6))
+case(
+    'conv_transpose2d',
+    lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, output_padding=1, groups=2),
+    IMAGE,
+    normal(4, 3, 3, 3),
+    normal(6),
+)
 case('conv_transpose1d', lambda x, w: F.conv_transpose1d(x, w, stride=3, dilation=2), normal(2, 4, 5), normal(4, 3, 3))
-case('bilinear', lambda x: F.interpolate(x, (5, 12), mode='bilinear') + F.interpolate(x, (5, 12), mode='bilinear', align_corners=True), IMAGE)
-case('bicubic', lambda x: F.interpolate(x, scale_factor=2, mode='bicubic') + F.interpolate(x, (14, 18), mode='bicubic', antialias=True), IMAGE)
+case(
+    'bilinear',
+    lambda x: (
+        F.interpolate(x, (5, 12), mode='bilinear') + F.interpolate(x, (5, 12), mode='bilinear', align_corners=True)
+    ),
+    IMAGE,
+)
+case(
+    'bicubic',
+    lambda x: (
+        F.interpolate(x, scale_factor=2, mode='bicubic') + F.interpolate(x, (14, 18), mode='bicubic', antialias=True)
+    ),
+    IMAGE,
+)
 case('nearest', lambda x: F.interpolate(x, scale_factor=2), IMAGE)
 
 # ---- Losses ----
 
 TARGET = index(4, 3)
 for reduction in ('mean', 'sum', 'none'):
-    case(f'cross_entropy {reduction}', lambda x, t, w, r=reduction: F.cross_entropy(x, t, w, ignore_index=1, label_smoothing=0.1, reduction=r), X, TARGET, positive(4))
+    case(
+        f'cross_entropy {reduction}',
+        lambda x, t, w, r=reduction: F.cross_entropy(x, t, w, ignore_index=1, label_smoothing=0.1, reduction=r),
+        X,
+        TARGET,
+        positive(4),
+    )
     case(f'mse {reduction}', lambda a, b, r=reduction: F.mse_loss(a, b, reduction=r), X, Y)
-    case(f'huber {reduction}', lambda a, b, r=reduction: F.huber_loss(a, b, reduction=r) + F.smooth_l1_loss(a, b, beta=0.3, reduction=r) + F.l1_loss(a, b, reduction=r), X, Y)
-    case(f'bce {reduction}', lambda a, b, w, r=reduction: F.binary_cross_entropy_with_logits(a, b, w, reduction=r), X, I.abs(), P)
+    case(
+        f'huber {reduction}',
+        lambda a, b, r=reduction: (
+            F.huber_loss(a, b, reduction=r)
+            + F.smooth_l1_loss(a, b, beta=0.3, reduction=r)
+            + F.l1_loss(a, b, reduction=r)
+        ),
+        X,
+        Y,
+    )
+    case(
+        f'bce {reduction}',
+        lambda a, b, w, r=reduction: F.binary_cross_entropy_with_logits(a, b, w, reduction=r),
+        X,
+        I.abs(),
+        P,
+    )
 case('kl_div', lambda a, b: F.kl_div(a.log_softmax(1), b.softmax(1), reduction='batchmean'), X, Y)
 case('cosine_similarity', lambda a, b: F.cosine_similarity(a, b, dim=1), X, Y)
+
 
 def weights(y):
     return torch.linspace(0.5, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
 
 
 def results_of(run, inputs, wanted):
-    """The result of a function, the gradients of the inputs at the positions `wanted`, and what is in the others then."""
+    """The result of a function, the gradients of the inputs at the positions `wanted`, and what is in the others
+    then."""
     leaves = [x.clone().requires_grad_(i in wanted) for i, x in enumerate(inputs)]
     y = run(*leaves)
-    grads = torch.autograd.grad(y, [leaves[i] for i in wanted], weights(y), allow_unused=True) if y.requires_grad else []
+    grads = (
+        torch.autograd.grad(y, [leaves[i] for i in wanted], weights(y), allow_unused=True) if y.requires_grad else []
+    )
     return [y, *grads, *[x for i, x in enumerate(leaves) if i not in wanted]]
 
 
@@ -229,4 +340,3 @@ def test_op(name):
         else:
             assert a.dtype == b.dtype
             torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12)
-

@@ -14,7 +14,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 @dataclasses.dataclass
 class Case:
     model: torch.nn.Module
-    inputs: dict    # by the name of the parameter; "" is the first positional one
+    inputs: dict  # by the name of the parameter; "" is the first positional one
 
 
 ZOO = {}
@@ -32,9 +32,10 @@ def _image(size=32, channels=3, batch=8):
 
 # ---- transformers ----
 
+
 def _in_double():
-    """Makes models of transformers compute in float64 all that they compute in float32 whatever their dtype is: norms, angles,
-    softmax and losses. Their results could otherwise agree to seven digits only."""
+    """Makes models of transformers compute in float64 all that they compute in float32 whatever their dtype is: norms,
+    angles, softmax and losses. Their results could otherwise agree to seven digits only."""
     double = types.ModuleType('torch')
     double.__dict__.update(torch.__dict__)
     double.float32 = double.float = torch.float64
@@ -44,17 +45,42 @@ def _in_double():
             module.torch = double
 
 
-_TEXT = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-             max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False)
-_QUIET = dict(hidden_dropout_prob=0, attention_probs_dropout_prob=0, hidden_dropout=0, attention_dropout=0,
-              dropout=0, activation_dropout=0, embd_pdrop=0, attn_pdrop=0, resid_pdrop=0, embed_dropout=0,
-              classifier_dropout=0, resid_dropout=0, hidden_dropout_rate=0, residual_dropout=0)
+_TEXT = dict(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=32,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+    use_cache=False,
+)
+_QUIET = dict(
+    hidden_dropout_prob=0,
+    attention_probs_dropout_prob=0,
+    hidden_dropout=0,
+    attention_dropout=0,
+    dropout=0,
+    activation_dropout=0,
+    embd_pdrop=0,
+    attn_pdrop=0,
+    resid_pdrop=0,
+    embed_dropout=0,
+    classifier_dropout=0,
+    resid_dropout=0,
+    hidden_dropout_rate=0,
+    residual_dropout=0,
+)
 
 
 def _hf(name, config, model, inputs, **options):
     """Adds a model of transformers: the class `model` with the configuration class `config`."""
+
     def make():
         import transformers
+
         known = getattr(transformers, config)
         cfg = known(**options)
         for key, value in _QUIET.items():
@@ -63,6 +89,7 @@ def _hf(name, config, model, inputs, **options):
         built = getattr(transformers, model)(cfg).double()
         _in_double()
         return Case(built, inputs())
+
     ZOO[name] = make
 
 
@@ -87,90 +114,443 @@ def _pixels(size=32):
 
 _GQA = dict(_TEXT, num_key_value_heads=2)
 for _name, _more in {
-    "Llama": {}, "Mistral": dict(sliding_window=4), "Qwen2": {}, "Qwen3": dict(head_dim=8), "Gemma": dict(head_dim=8),
-    "Gemma2": dict(head_dim=8, sliding_window=4, query_pre_attn_scalar=8), "Phi": {},
-    "Phi3": {}, "StableLm": {}, "Starcoder2": {}, "Olmo": {}, "Olmo2": {}, "Cohere": {}, "Granite": {},
-    "SmolLM3": {}, "Glm": dict(head_dim=8), "Helium": dict(head_dim=8), "Nemotron": {}, "Exaone4": dict(sliding_window=4),
-    "Mixtral": dict(num_local_experts=4, experts_implementation="batched_mm"), "OlmoE": dict(num_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm"), "Qwen3Moe": dict(num_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm", moe_intermediate_size=32, head_dim=8),
-    "Persimmon": {}, "GPTNeoX": {}, "Ernie4_5": dict(head_dim=8), "Arcee": {}, "Apertus": {}, "Seed_Oss": dict(head_dim=8),
+    "Llama": {},
+    "Mistral": dict(sliding_window=4),
+    "Qwen2": {},
+    "Qwen3": dict(head_dim=8),
+    "Gemma": dict(head_dim=8),
+    "Gemma2": dict(head_dim=8, sliding_window=4, query_pre_attn_scalar=8),
+    "Phi": {},
+    "Phi3": {},
+    "StableLm": {},
+    "Starcoder2": {},
+    "Olmo": {},
+    "Olmo2": {},
+    "Cohere": {},
+    "Granite": {},
+    "SmolLM3": {},
+    "Glm": dict(head_dim=8),
+    "Helium": dict(head_dim=8),
+    "Nemotron": {},
+    "Exaone4": dict(sliding_window=4),
+    "Mixtral": dict(num_local_experts=4, experts_implementation="batched_mm"),
+    "OlmoE": dict(num_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm"),
+    "Qwen3Moe": dict(
+        num_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm", moe_intermediate_size=32, head_dim=8
+    ),
+    "Persimmon": {},
+    "GPTNeoX": {},
+    "Ernie4_5": dict(head_dim=8),
+    "Arcee": {},
+    "Apertus": {},
+    "Seed_Oss": dict(head_dim=8),
 }.items():
     _class = {"Seed_Oss": "SeedOss", "OlmoE": "Olmoe"}.get(_name, _name)
     _hf(_class, _class + "Config", _class + "ForCausalLM", _causal, **{**_GQA, **_more})
 
-_hf("GPT2", "GPT2Config", "GPT2LMHeadModel", _causal, vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False)
-_hf("GPTNeo", "GPTNeoConfig", "GPTNeoForCausalLM", _causal, vocab_size=64, hidden_size=32, num_layers=2, num_heads=4,
-    attention_types=[[["global", "local"], 1]], window_size=4, max_position_embeddings=32, use_cache=False)
-_hf("GPTJ", "GPTJConfig", "GPTJForCausalLM", _causal, vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, rotary_dim=4, use_cache=False)
-_hf("CodeGen", "CodeGenConfig", "CodeGenForCausalLM", _causal, vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, n_ctx=32, rotary_dim=4, use_cache=False)
-_hf("GPTBigCode", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", _causal, vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False)
-_hf("OPT", "OPTConfig", "OPTForCausalLM", _causal, vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-    ffn_dim=64, max_position_embeddings=32, word_embed_proj_dim=32, use_cache=False)
-_hf("Bloom", "BloomConfig", "BloomForCausalLM", _causal, vocab_size=64, hidden_size=32, n_layer=2, n_head=4, use_cache=False)
-_hf("Falcon", "FalconConfig", "FalconForCausalLM", _causal, vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, use_cache=False)
-_hf("MPT", "MptConfig", "MptForCausalLM", _causal, vocab_size=64, d_model=32, n_layers=2, n_heads=4, max_seq_len=32, use_cache=False)
-_hf("XGLM", "XGLMConfig", "XGLMForCausalLM", _causal, vocab_size=64, d_model=32, num_layers=2, attention_heads=4, ffn_dim=64,
-    max_position_embeddings=32, use_cache=False)
+_hf(
+    "GPT2",
+    "GPT2Config",
+    "GPT2LMHeadModel",
+    _causal,
+    vocab_size=64,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=32,
+    use_cache=False,
+)
+_hf(
+    "GPTNeo",
+    "GPTNeoConfig",
+    "GPTNeoForCausalLM",
+    _causal,
+    vocab_size=64,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    attention_types=[[["global", "local"], 1]],
+    window_size=4,
+    max_position_embeddings=32,
+    use_cache=False,
+)
+_hf(
+    "GPTJ",
+    "GPTJConfig",
+    "GPTJForCausalLM",
+    _causal,
+    vocab_size=64,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=32,
+    rotary_dim=4,
+    use_cache=False,
+)
+_hf(
+    "CodeGen",
+    "CodeGenConfig",
+    "CodeGenForCausalLM",
+    _causal,
+    vocab_size=64,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=32,
+    n_ctx=32,
+    rotary_dim=4,
+    use_cache=False,
+)
+_hf(
+    "GPTBigCode",
+    "GPTBigCodeConfig",
+    "GPTBigCodeForCausalLM",
+    _causal,
+    vocab_size=64,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=32,
+    use_cache=False,
+)
+_hf(
+    "OPT",
+    "OPTConfig",
+    "OPTForCausalLM",
+    _causal,
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_dim=64,
+    max_position_embeddings=32,
+    word_embed_proj_dim=32,
+    use_cache=False,
+)
+_hf(
+    "Bloom",
+    "BloomConfig",
+    "BloomForCausalLM",
+    _causal,
+    vocab_size=64,
+    hidden_size=32,
+    n_layer=2,
+    n_head=4,
+    use_cache=False,
+)
+_hf(
+    "Falcon",
+    "FalconConfig",
+    "FalconForCausalLM",
+    _causal,
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    use_cache=False,
+)
+_hf(
+    "MPT",
+    "MptConfig",
+    "MptForCausalLM",
+    _causal,
+    vocab_size=64,
+    d_model=32,
+    n_layers=2,
+    n_heads=4,
+    max_seq_len=32,
+    use_cache=False,
+)
+_hf(
+    "XGLM",
+    "XGLMConfig",
+    "XGLMForCausalLM",
+    _causal,
+    vocab_size=64,
+    d_model=32,
+    num_layers=2,
+    attention_heads=4,
+    ffn_dim=64,
+    max_position_embeddings=32,
+    use_cache=False,
+)
 _hf("BioGpt", "BioGptConfig", "BioGptForCausalLM", _causal, **_TEXT)
-_hf("Mamba", "MambaConfig", "MambaForCausalLM", _causal, vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=2, use_cache=False)
-_hf("RecurrentGemma", "RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", _causal, vocab_size=64, hidden_size=32, num_hidden_layers=3,
-    num_attention_heads=4, lru_width=32, intermediate_size=64, attention_window_size=8, use_cache=False)
+_hf(
+    "Mamba",
+    "MambaConfig",
+    "MambaForCausalLM",
+    _causal,
+    vocab_size=64,
+    hidden_size=32,
+    state_size=4,
+    num_hidden_layers=2,
+    use_cache=False,
+)
+_hf(
+    "RecurrentGemma",
+    "RecurrentGemmaConfig",
+    "RecurrentGemmaForCausalLM",
+    _causal,
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    lru_width=32,
+    intermediate_size=64,
+    attention_window_size=8,
+    use_cache=False,
+)
 
-for _name in ("Bert", "Roberta", "Electra", "XLMRoberta", "Camembert", "Data2VecText", "ConvBert", "RoFormer",
-              "Ernie", "MegatronBert", "Nystromformer", "XmodLess", "Mpnet", "LayoutLM", "RemBert", "Yoso"):
+for _name in (
+    "Bert",
+    "Roberta",
+    "Electra",
+    "XLMRoberta",
+    "Camembert",
+    "Data2VecText",
+    "ConvBert",
+    "RoFormer",
+    "Ernie",
+    "MegatronBert",
+    "Nystromformer",
+    "XmodLess",
+    "Mpnet",
+    "LayoutLM",
+    "RemBert",
+    "Yoso",
+):
     if _name in ("XmodLess", "Yoso"):
         continue
     _class = {"Mpnet": "MPNet"}.get(_name, _name)
     _hf(_class, _class + "Config", _class + "Model", _encoder, **{k: v for k, v in _TEXT.items() if k != "use_cache"})
-_hf("Albert", "AlbertConfig", "AlbertModel", _encoder, vocab_size=64, embedding_size=16, hidden_size=32, num_hidden_layers=2,
-    num_attention_heads=4, intermediate_size=64, max_position_embeddings=32)
-_hf("DistilBert", "DistilBertConfig", "DistilBertModel", _encoder, vocab_size=64, dim=32, hidden_dim=64, n_layers=2, n_heads=4, max_position_embeddings=32)
-_hf("ModernBert", "ModernBertConfig", "ModernBertModel", _encoder, **{**_TEXT, "global_attn_every_n_layers": 2, "local_attention": 4})
-_hf("MobileBert", "MobileBertConfig", "MobileBertModel", _encoder, vocab_size=64, hidden_size=32, embedding_size=16, num_hidden_layers=2,
-    num_attention_heads=4, intermediate_size=32, intra_bottleneck_size=16, max_position_embeddings=32)
+_hf(
+    "Albert",
+    "AlbertConfig",
+    "AlbertModel",
+    _encoder,
+    vocab_size=64,
+    embedding_size=16,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=32,
+)
+_hf(
+    "DistilBert",
+    "DistilBertConfig",
+    "DistilBertModel",
+    _encoder,
+    vocab_size=64,
+    dim=32,
+    hidden_dim=64,
+    n_layers=2,
+    n_heads=4,
+    max_position_embeddings=32,
+)
+_hf(
+    "ModernBert",
+    "ModernBertConfig",
+    "ModernBertModel",
+    _encoder,
+    **{**_TEXT, "global_attn_every_n_layers": 2, "local_attention": 4},
+)
+_hf(
+    "MobileBert",
+    "MobileBertConfig",
+    "MobileBertModel",
+    _encoder,
+    vocab_size=64,
+    hidden_size=32,
+    embedding_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    intra_bottleneck_size=16,
+    max_position_embeddings=32,
+)
 _hf("SqueezeBert", "SqueezeBertConfig", "SqueezeBertModel", _encoder, **{**_TEXT, "embedding_size": 32})
 _hf("FNet", "FNetConfig", "FNetModel", lambda: dict(input_ids=_ids()), **_TEXT)
 _hf("Deberta", "DebertaConfig", "DebertaModel", _encoder, **_TEXT)
-_hf("DebertaV2", "DebertaV2Config", "DebertaV2Model", _encoder, **{**_TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]})
-_hf("T5", "T5Config", "T5ForConditionalGeneration", _seq2seq, vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
-    dropout_rate=0, decoder_start_token_id=0, use_cache=False)
-_hf("Bart", "BartConfig", "BartForConditionalGeneration", _seq2seq, vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2,
-    encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=32, use_cache=False)
+_hf(
+    "DebertaV2",
+    "DebertaV2Config",
+    "DebertaV2Model",
+    _encoder,
+    **{**_TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+)
+_hf(
+    "T5",
+    "T5Config",
+    "T5ForConditionalGeneration",
+    _seq2seq,
+    vocab_size=64,
+    d_model=32,
+    d_kv=8,
+    d_ff=64,
+    num_layers=2,
+    num_heads=4,
+    dropout_rate=0,
+    decoder_start_token_id=0,
+    use_cache=False,
+)
+_hf(
+    "Bart",
+    "BartConfig",
+    "BartForConditionalGeneration",
+    _seq2seq,
+    vocab_size=64,
+    d_model=32,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=64,
+    decoder_ffn_dim=64,
+    max_position_embeddings=32,
+    use_cache=False,
+)
 for _name in ("MBart", "Pegasus", "Marian", "Blenderbot"):
     _model = {"Marian": "MarianMTModel"}.get(_name, _name + "ForConditionalGeneration")
-    _hf(_name, _name + "Config", _model, _seq2seq, vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=32,
-        pad_token_id=0, eos_token_id=2, decoder_start_token_id=2, use_cache=False)
+    _hf(
+        _name,
+        _name + "Config",
+        _model,
+        _seq2seq,
+        vocab_size=64,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        use_cache=False,
+    )
 
-_VISION = dict(image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+_VISION = dict(
+    image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+)
 for _name in ("ViT", "DeiT", "Dinov2", "ViTMSN", "Ijepa"):
     _hf(_name, _name + "Config", _name + "Model", _pixels(), **_VISION)
 _hf("Beit", "BeitConfig", "BeitModel", _pixels(), **{**_VISION, "drop_path_rate": 0})
 _hf("SiglipVision", "SiglipVisionConfig", "SiglipVisionModel", _pixels(), **_VISION)
-_hf("CLIP", "CLIPConfig", "CLIPModel", lambda: dict(input_ids=_ids(), pixel_values=_image(32)),
-    text_config=dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=32, eos_token_id=2),
-    vision_config=_VISION, projection_dim=16)
-_hf("Swinv2", "Swinv2Config", "Swinv2Model", _pixels(), image_size=32, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, drop_path_rate=0)
+_hf(
+    "CLIP",
+    "CLIPConfig",
+    "CLIPModel",
+    lambda: dict(input_ids=_ids(), pixel_values=_image(32)),
+    text_config=dict(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        eos_token_id=2,
+    ),
+    vision_config=_VISION,
+    projection_dim=16,
+)
+_hf(
+    "Swinv2",
+    "Swinv2Config",
+    "Swinv2Model",
+    _pixels(),
+    image_size=32,
+    patch_size=4,
+    embed_dim=16,
+    depths=[2, 2],
+    num_heads=[2, 4],
+    window_size=4,
+    drop_path_rate=0,
+)
 _hf("ConvNextV2", "ConvNextV2Config", "ConvNextV2Model", _pixels(), hidden_sizes=[16, 32], depths=[1, 1], num_stages=2)
-_hf("Segformer", "SegformerConfig", "SegformerModel", _pixels(), hidden_sizes=[16, 32], depths=[1, 1], num_encoder_blocks=2, num_attention_heads=[1, 2],
-    sr_ratios=[4, 2], patch_sizes=[7, 3], strides=[4, 2], mlp_ratios=[2, 2], drop_path_rate=0)
-_hf("PoolFormer", "PoolFormerConfig", "PoolFormerModel", _pixels(), hidden_sizes=[16, 32], depths=[1, 1], num_encoder_blocks=2,
-    patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1], drop_path_rate=0)
-_hf("ViTMAE", "ViTMAEConfig", "ViTMAEModel", lambda: dict(pixel_values=_image(32), noise=torch.rand(2, 16, dtype=torch.float64)), **_VISION)
-_hf("Whisper", "WhisperConfig", "WhisperForConditionalGeneration",
+_hf(
+    "Segformer",
+    "SegformerConfig",
+    "SegformerModel",
+    _pixels(),
+    hidden_sizes=[16, 32],
+    depths=[1, 1],
+    num_encoder_blocks=2,
+    num_attention_heads=[1, 2],
+    sr_ratios=[4, 2],
+    patch_sizes=[7, 3],
+    strides=[4, 2],
+    mlp_ratios=[2, 2],
+    drop_path_rate=0,
+)
+_hf(
+    "PoolFormer",
+    "PoolFormerConfig",
+    "PoolFormerModel",
+    _pixels(),
+    hidden_sizes=[16, 32],
+    depths=[1, 1],
+    num_encoder_blocks=2,
+    patch_sizes=[7, 3],
+    strides=[4, 2],
+    padding=[2, 1],
+    drop_path_rate=0,
+)
+_hf(
+    "ViTMAE",
+    "ViTMAEConfig",
+    "ViTMAEModel",
+    lambda: dict(pixel_values=_image(32), noise=torch.rand(2, 16, dtype=torch.float64)),
+    **_VISION,
+)
+_hf(
+    "Whisper",
+    "WhisperConfig",
+    "WhisperForConditionalGeneration",
     lambda: dict(input_features=torch.randn(2, 8, 32, dtype=torch.float64), labels=_ids((2, 8))),
-    vocab_size=64, num_mel_bins=8, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-    encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=16, max_target_positions=32, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    decoder_start_token_id=2, use_cache=False)
-_hf("TimeSeriesPatchTST", "PatchTSTConfig", "PatchTSTModel", lambda: dict(past_values=torch.randn(2, 32, 3, dtype=torch.float64)),
-    num_input_channels=3, context_length=32, patch_length=8, patch_stride=8, num_hidden_layers=2, d_model=32, num_attention_heads=4, ffn_dim=64)
+    vocab_size=64,
+    num_mel_bins=8,
+    d_model=32,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=64,
+    decoder_ffn_dim=64,
+    max_source_positions=16,
+    max_target_positions=32,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+    decoder_start_token_id=2,
+    use_cache=False,
+)
+_hf(
+    "TimeSeriesPatchTST",
+    "PatchTSTConfig",
+    "PatchTSTModel",
+    lambda: dict(past_values=torch.randn(2, 32, 3, dtype=torch.float64)),
+    num_input_channels=3,
+    context_length=32,
+    patch_length=8,
+    patch_stride=8,
+    num_hidden_layers=2,
+    d_model=32,
+    num_attention_heads=4,
+    ffn_dim=64,
+)
 
 
 # ---- torchvision ----
+
 
 def _tv(name, size, make_model):
     def make():
         torch.manual_seed(0)
         return Case(_exact(make_model()).double(), {"": _image(size)})
+
     ZOO["torchvision " + name] = make
 
 
@@ -191,29 +571,85 @@ def _exact(model):
 
 def _torchvision():
     from torchvision import models as m
-    from torchvision.models import (convnext, densenet, efficientnet, maxvit, mobilenetv2, mobilenetv3, regnet, resnet,
-                                    shufflenetv2, swin_transformer, vgg, vision_transformer)
+    from torchvision.models import (
+        convnext,
+        densenet,
+        efficientnet,
+        maxvit,
+        mobilenetv2,
+        regnet,
+        resnet,
+        shufflenetv2,
+        swin_transformer,
+        vgg,
+        vision_transformer,
+    )
+
     _tv("resnet", 32, lambda: resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=10))
-    _tv("resnext", 32, lambda: resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1], num_classes=10, groups=4, width_per_group=8))
+    _tv(
+        "resnext",
+        32,
+        lambda: resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1], num_classes=10, groups=4, width_per_group=8),
+    )
     _tv("densenet", 32, lambda: densenet.DenseNet(8, (2, 2, 2), 16, num_classes=10))
     _tv("squeezenet1_1", 64, lambda: m.squeezenet1_1(num_classes=10, dropout=0))
     _tv("mobilenet_v2", 32, lambda: mobilenetv2.MobileNetV2(10, width_mult=0.25, dropout=0))
     _tv("mobilenet_v3_small", 32, lambda: m.mobilenet_v3_small(num_classes=10, width_mult=0.25, dropout=0))
     _tv("mnasnet", 32, lambda: m.MNASNet(0.35, num_classes=10, dropout=0))
     _tv("shufflenet_v2", 32, lambda: shufflenetv2.ShuffleNetV2([1, 2, 1], [8, 16, 32, 64, 64], num_classes=10))
-    _tv("efficientnet", 32, lambda: efficientnet.EfficientNet(
-        [efficientnet.MBConvConfig(1, 3, 1, 16, 16, 1), efficientnet.MBConvConfig(6, 5, 2, 16, 24, 2)],
-        dropout=0, stochastic_depth_prob=0, num_classes=10))
-    _tv("regnet", 32, lambda: regnet.RegNet(regnet.BlockParams.from_init_params(
-        depth=6, w_0=16, w_a=8.0, w_m=2.0, group_width=8, se_ratio=0.25), num_classes=10))
-    _tv("convnext", 32, lambda: convnext.ConvNeXt(
-        [convnext.CNBlockConfig(16, 32, 1), convnext.CNBlockConfig(32, None, 1)], num_classes=10))
-    _tv("swin", 32, lambda: swin_transformer.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0, num_classes=10))
-    _tv("swin_v2", 32, lambda: swin_transformer.SwinTransformer(
-        [4, 4], 16, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0, num_classes=10,
-        block=swin_transformer.SwinTransformerBlockV2, downsample_layer=swin_transformer.PatchMergingV2))
+    _tv(
+        "efficientnet",
+        32,
+        lambda: efficientnet.EfficientNet(
+            [efficientnet.MBConvConfig(1, 3, 1, 16, 16, 1), efficientnet.MBConvConfig(6, 5, 2, 16, 24, 2)],
+            dropout=0,
+            stochastic_depth_prob=0,
+            num_classes=10,
+        ),
+    )
+    _tv(
+        "regnet",
+        32,
+        lambda: regnet.RegNet(
+            regnet.BlockParams.from_init_params(depth=6, w_0=16, w_a=8.0, w_m=2.0, group_width=8, se_ratio=0.25),
+            num_classes=10,
+        ),
+    )
+    _tv(
+        "convnext",
+        32,
+        lambda: convnext.ConvNeXt(
+            [convnext.CNBlockConfig(16, 32, 1), convnext.CNBlockConfig(32, None, 1)], num_classes=10
+        ),
+    )
+    _tv(
+        "swin",
+        32,
+        lambda: swin_transformer.SwinTransformer(
+            [4, 4], 16, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0, num_classes=10
+        ),
+    )
+    _tv(
+        "swin_v2",
+        32,
+        lambda: swin_transformer.SwinTransformer(
+            [4, 4],
+            16,
+            [2, 2],
+            [2, 4],
+            [4, 4],
+            stochastic_depth_prob=0,
+            num_classes=10,
+            block=swin_transformer.SwinTransformerBlockV2,
+            downsample_layer=swin_transformer.PatchMergingV2,
+        ),
+    )
     _tv("vit", 32, lambda: vision_transformer.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=10))
-    _tv("maxvit", 64, lambda: maxvit.MaxVit((64, 64), 16, [16, 32], [1, 1], 8, 4, stochastic_depth_prob=0, num_classes=10))
+    _tv(
+        "maxvit",
+        64,
+        lambda: maxvit.MaxVit((64, 64), 16, [16, 32], [1, 1], 8, 4, stochastic_depth_prob=0, num_classes=10),
+    )
     _tv("vgg", 32, lambda: vgg.make_layers([16, "M", 32, "M", 32, 32, "M"], batch_norm=True))
     _tv("googlenet", 64, lambda: m.GoogLeNet(num_classes=10, aux_logits=False, init_weights=False, dropout=0))
 
@@ -223,10 +659,13 @@ _torchvision()
 
 # ---- timm ----
 
+
 def _timm(name, size=32, **options):
     def make():
         import timm
+
         return Case(timm.create_model(name, pretrained=False, num_classes=10, **options).double(), {"": _image(size)})
+
     ZOO["timm " + name] = make
 
 

@@ -1,4 +1,5 @@
 """Language models of the library (lm.h, gpt.h)."""
+
 import os
 
 from .._capi import ffi, lib
@@ -13,6 +14,7 @@ from .native import Native, next_draws, results
 class LM(Native):
     """A language model: a decoder of transformer layers. The options are those of tg_lm_config, of which vocab,
     layers, heads, hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
+
     _new, _struct = lib.tg_lm_new, 'tg_lm_config'
 
     def __init__(self, **config):
@@ -47,6 +49,7 @@ class LM(Native):
 class GPT(LM):
     """A GPT-2 or Llama: arch "gpt2" or "llama". The options are those of tg_gpt_config, of which vocab, layers, heads,
     hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
+
     _new, _struct = lib.tg_gpt_new, 'tg_gpt_config'
 
     @classmethod

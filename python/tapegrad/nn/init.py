@@ -4,6 +4,7 @@ it; the layers take it:
     nn.Linear(64, 32, weight=init.kaiming_normal())
     init.orthogonal()(model.hidden.weight)
 """
+
 import math
 
 from .._capi import lib
@@ -18,6 +19,7 @@ def _writer(kind, **fields):
         if lib.tg_param_init(x._live(), struct):
             fail(x._world)
         return x
+
     return write
 
 

@@ -1,6 +1,7 @@
 """Layers: modules for the parts that most models are made of. Names and shapes of parameters, and their initial
 values, are PyTorch's. `weight` and `bias` are functions of nn.init that write other initial values; bias False means
 no bias."""
+
 import math
 
 from .. import ops
@@ -103,8 +104,9 @@ class BatchNorm(_Norm):
         self.running_var = Buffer(ones((channels,), dtype=dtype))
 
     def forward(self, x):
-        return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, momentum=self.momentum,
-                              eps=self.eps)
+        return ops.batch_norm(
+            x, self.weight, self.bias, self.running_mean, self.running_var, momentum=self.momentum, eps=self.eps
+        )
 
 
 class _Conv(Module):

@@ -11,6 +11,7 @@ other class:
         def forward(self, x):
             return self.hidden(x).relu() * self.scale
 """
+
 import contextlib
 import threading
 
@@ -36,6 +37,7 @@ class Module:
     """A model or a part of one. A tensor that is assigned to an attribute becomes a parameter: it requires a gradient
     from then on. These do not: tensors of integers and those in a Buffer, what was computed from tensors that require a
     gradient, and what a module assigns while it is called. A list of modules becomes a ModuleList."""
+
     _training = None
 
     def forward(self, *args, **named):

@@ -1,4 +1,5 @@
 """Modules of the library as modules of Python (nn.h)."""
+
 from .._capi import ffi, lib
 from ..callbacks import found, guarded, on_tape, register
 from ..context import context
@@ -20,6 +21,7 @@ class _Root(Owned):
 
 class _Part(Tensor):
     """A parameter or buffer of a module of the library. It keeps the module."""
+
     __slots__ = ('_root',)
 
 
@@ -154,8 +156,10 @@ def results(world, tape, y, n, boxes):
 def _listed(root, module):
     """The parameters and buffers of a module: (path, tensor, role)."""
     path = ffi.new('char **')
-    for count, at, role in ((lib.tg_module_param_count, lib.tg_module_param, PARAMETER),
-                            (lib.tg_module_buffer_count, lib.tg_module_buffer, BUFFER)):
+    for count, at, role in (
+        (lib.tg_module_param_count, lib.tg_module_param, PARAMETER),
+        (lib.tg_module_buffer_count, lib.tg_module_buffer, BUFFER),
+    ):
         for i in range(count(module)):
             x = object.__new__(_Part)
             x._box = lib.tgpy_box_new(root._world, NULL, at(module, i, path), True)
@@ -164,6 +168,7 @@ def _listed(root, module):
 
 
 # ---- Modules of Python in those of the library ----
+
 
 def _given(value, root):
     """The library's module for a module that takes a place in a tree: its own, with the root that has owned it, or a
@@ -190,9 +195,18 @@ def _table(kind):
     """The functions of a module of Python for the library. Tables last as long as the process."""
     if kind not in _tables:
         name = ffi.new('char[]', kind.encode())
-        _tables[kind] = name, ffi.new('tg_module_ops *', {
-            'size': ffi.sizeof('tg_module_ops'), 'kind': name, 'call': lib.tgpy_on_module,
-            'free': lib.tgpy_on_function_free})
+        _tables[kind] = (
+            name,
+            ffi.new(
+                'tg_module_ops *',
+                {
+                    'size': ffi.sizeof('tg_module_ops'),
+                    'kind': name,
+                    'call': lib.tgpy_on_module,
+                    'free': lib.tgpy_on_function_free,
+                },
+            ),
+        )
     return _tables[kind][1]
 
 
@@ -209,4 +223,5 @@ def tgpy_on_module(m, t, inputs, n_in, out, n_out):
         for i, x in enumerate(y):
             lib.tgpy_box_give(x._box)
             out[i] = x._handle()
+
     return guarded(world, lambda: on_tape(world, t, run))

@@ -1,4 +1,5 @@
 """Recurrent layers (layers.h), with the equations, the names and the initial values of PyTorch."""
+
 from .._capi import lib
 from ..structs import options
 from .native import Native
@@ -22,6 +23,7 @@ class GRU(_Recurrent):
     [s, b, d * hidden], with d 2 if bidirectional and else 1. h is [layers * d, b, hidden], the state before the first
     element and after the last one; without it the state is 0. Options: bidirectional, no_bias, dropout (of the outputs
     of every layer but the last one)."""
+
     _new, _states = lib.tg_nn_gru, 1
 
 
@@ -29,4 +31,5 @@ class LSTM(_Recurrent):
     """A long short-term memory: y, h, c = lstm(x, h, c). h and c are [layers * d, b, hidden], the state and the cell
     state before the first element and after the last one; without them they are 0. The other shapes and the options
     are those of GRU."""
+
     _new, _states = lib.tg_nn_lstm, 2

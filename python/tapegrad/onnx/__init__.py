@@ -1,7 +1,27 @@
-"""Models in ONNX on Tapegrad: load("model.onnx") is a function of tensors, with parameters that can be trained. docs/onnx.md."""
+"""Models in ONNX on Tapegrad: load("model.onnx") is a function of tensors, with parameters that can be trained.
+docs/onnx.md."""
+
 from . import (  # noqa: F401 # each module enters its ops into the table
-    control, convolution, detection, elementwise, gradient, loss, matmul, norm, places, pool, quantize, random, recurrent,
-    reduce, resize, sample, sequence, shape, signal)
+    control,
+    convolution,
+    detection,
+    elementwise,
+    gradient,
+    loss,
+    matmul,
+    norm,
+    places,
+    pool,
+    quantize,
+    random,
+    recurrent,
+    reduce,
+    resize,
+    sample,
+    sequence,
+    shape,
+    signal,
+)
 from .model import Model, load
 from .registry import MissingOp
 

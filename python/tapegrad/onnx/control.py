@@ -1,4 +1,6 @@
-"""If, Loop and Scan: graphs within a graph. They see the values of the graph around them, and gradients flow through both."""
+"""If, Loop and Scan: graphs within a graph. They see the values of the graph around them, and gradients flow through
+both."""
+
 from .. import ops
 from ..tensor import tensor
 from .registry import op
@@ -18,8 +20,8 @@ def loop(n, scope, limit, condition, *carried):
         values = [tensor(i, 'i64'), tensor(True, 'bool') if condition is None else condition, *carried]
         going, *results = n.body.run(dict(zip(n.body.inputs, values)), scope)
         condition, going = going, going.item()
-        carried = results[:len(carried)]
-        rows.append(results[len(carried):])
+        carried = results[: len(carried)]
+        rows.append(results[len(carried) :])
         i += 1
     n_scans = n.n_out - len(carried)
     scans = [ops.stack([row[k] for row in rows], dim=0) if rows else tensor([], 'f32') for k in range(n_scans)]
@@ -32,7 +34,9 @@ def scan(n, scope, *values):
     if n.since < 9:
         return _batches(n, scope, *values)
     m = n.num_scan_inputs
-    return _scanned(n, scope, list(values[:-m]), list(values[-m:]), getattr(n, 'scan_input_axes', None), n.scan_input_directions)
+    return _scanned(
+        n, scope, list(values[:-m]), list(values[-m:]), getattr(n, 'scan_input_axes', None), n.scan_input_directions
+    )
 
 
 def _scanned(n, scope, state, scans, axes, directions):
@@ -42,8 +46,8 @@ def _scanned(n, scope, state, scans, axes, directions):
     for i in range(length):
         parts = [ops.select(x, axis, length - 1 - i if back else i) for x, axis, back in zip(scans, axes, backward)]
         results = n.body.run(dict(zip(n.body.inputs, [*state, *parts])), scope)
-        state = results[:len(state)]
-        rows.append(results[len(state):])
+        state = results[: len(state)]
+        rows.append(results[len(state) :])
     return (*state, *[_joined(n, [row[k] for row in rows], k) for k in range(n.n_out - len(state))])
 
 

@@ -1,4 +1,5 @@
 """Convolutions of lines, images and volumes, and their transposes."""
+
 import numpy as np
 
 from .. import ops
@@ -68,7 +69,7 @@ def spread(x, dim, step):
     if step == 1:
         return x
     x = ops.pad(x.unsqueeze(dim + 1), dim + 1, after=step - 1)
-    x = x.reshape([*x.shape[:dim], size * step, *x.shape[dim + 2:]])
+    x = x.reshape([*x.shape[:dim], size * step, *x.shape[dim + 2 :]])
     return ops.slice(x, dim, stop=(size - 1) * step + 1)
 
 

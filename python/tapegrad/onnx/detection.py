@@ -1,4 +1,5 @@
 """Boxes, whose corners are read on the host."""
+
 import numpy as np
 
 from .. import ops
@@ -66,6 +67,9 @@ def _aligned(n, x, box, offset):
         inside.append((at >= -1) & (at <= x.shape[2 + d]))
     shape = (len(sides[0]), len(sides[1]))
     places = [np.broadcast_to(sides[0][:, None], shape), np.broadcast_to(sides[1], shape)]
-    axes = [Axis(tensor(np.clip(p, 0, size - 1).reshape(1, -1), x.dtype), size, padding='border') for p, size in zip(places, x.shape[2:])]
+    axes = [
+        Axis(tensor(np.clip(p, 0, size - 1).reshape(1, -1), x.dtype), size, padding='border')
+        for p, size in zip(places, x.shape[2:])
+    ]
     samples = sampled(x, axes) * tensor(np.outer(*inside).reshape(-1), x.dtype)
     return ops.mean(samples.reshape([1, x.shape[1], *counts]), dims=[3, 5])

@@ -1,4 +1,5 @@
 """Dtypes and values of ONNX as those of Tapegrad."""
+
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
@@ -6,8 +7,14 @@ from ..tensor import tensor
 from .registry import MissingOp
 
 DTYPES = {
-    TensorProto.FLOAT: 'f32', TensorProto.DOUBLE: 'f64', TensorProto.FLOAT16: 'f16', TensorProto.BFLOAT16: 'bf16',
-    TensorProto.INT64: 'i64', TensorProto.INT32: 'i32', TensorProto.UINT8: 'u8', TensorProto.BOOL: 'bool',
+    TensorProto.FLOAT: 'f32',
+    TensorProto.DOUBLE: 'f64',
+    TensorProto.FLOAT16: 'f16',
+    TensorProto.BFLOAT16: 'bf16',
+    TensorProto.INT64: 'i64',
+    TensorProto.INT32: 'i32',
+    TensorProto.UINT8: 'u8',
+    TensorProto.BOOL: 'bool',
 }
 FLOATS = ('f32', 'f64', 'f16', 'bf16')
 FIELDS = ('to', 'dtype', 'output_dtype', 'output_datatype', 'precision')  # attributes that are dtypes
@@ -59,7 +66,7 @@ def integers(x):
 
 
 def on_host(fn, *inputs, dtype=None):
-    """A tensor of what fn computes from arrays of the inputs: integers and bools, for ops that the library has for floats
-    only. No gradient flows."""
+    """A tensor of what fn computes from arrays of the inputs: integers and bools, for ops that the library has for
+    floats only. No gradient flows."""
     result = np.asarray(fn(*[x.numpy() for x in inputs]))
     return tensor(result, dtype or inputs[0].dtype)

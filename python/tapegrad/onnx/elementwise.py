@@ -1,4 +1,6 @@
-"""Ops on elements: arithmetic, functions, activations and comparisons. Their gradients are those of the library's ops."""
+"""Ops on elements: arithmetic, functions, activations and comparisons. Their gradients are those of the library's
+ops."""
+
 import functools
 import math
 
@@ -11,12 +13,39 @@ from .dtypes import FLOATS, dtype, number, on_host
 from .registry import MissingOp, op
 
 FUNCTIONS = {
-    'Neg': ops.neg, 'Abs': ops.abs, 'Exp': ops.exp, 'Log': ops.log, 'Sqrt': ops.sqrt, 'Reciprocal': ops.reciprocal, 'Sin': ops.sin,
-    'Cos': ops.cos, 'Tan': ops.tan, 'Asin': ops.asin, 'Acos': ops.acos, 'Atan': ops.atan, 'Sinh': ops.sinh, 'Cosh': ops.cosh,
-    'Tanh': ops.tanh, 'Sigmoid': ops.sigmoid, 'Erf': ops.erf, 'Sign': ops.sign, 'Relu': ops.relu,
-    'Asinh': ops.asinh, 'Acosh': ops.acosh, 'Atanh': ops.atanh, 'Mish': ops.mish, 'Softsign': ops.softsign, 'HardSwish': ops.hardswish,
-    'Softplus': ops.softplus, 'Identity': lambda x: x, 'IsNaN': ops.isnan, 'Not': ops.logical_not, 'BitwiseNot': ops.bitwise_not,
-    'Floor': ops.floor, 'Ceil': ops.ceil, 'Round': ops.round,
+    'Neg': ops.neg,
+    'Abs': ops.abs,
+    'Exp': ops.exp,
+    'Log': ops.log,
+    'Sqrt': ops.sqrt,
+    'Reciprocal': ops.reciprocal,
+    'Sin': ops.sin,
+    'Cos': ops.cos,
+    'Tan': ops.tan,
+    'Asin': ops.asin,
+    'Acos': ops.acos,
+    'Atan': ops.atan,
+    'Sinh': ops.sinh,
+    'Cosh': ops.cosh,
+    'Tanh': ops.tanh,
+    'Sigmoid': ops.sigmoid,
+    'Erf': ops.erf,
+    'Sign': ops.sign,
+    'Relu': ops.relu,
+    'Asinh': ops.asinh,
+    'Acosh': ops.acosh,
+    'Atanh': ops.atanh,
+    'Mish': ops.mish,
+    'Softsign': ops.softsign,
+    'HardSwish': ops.hardswish,
+    'Softplus': ops.softplus,
+    'Identity': lambda x: x,
+    'IsNaN': ops.isnan,
+    'Not': ops.logical_not,
+    'BitwiseNot': ops.bitwise_not,
+    'Floor': ops.floor,
+    'Ceil': ops.ceil,
+    'Round': ops.round,
 }
 
 
@@ -29,6 +58,7 @@ for _name, _fn in FUNCTIONS.items():
 
 
 # ---- Two operands ----
+
 
 def aligned(n, a, b):
     """The operands of a node. Before version 7 the dims of b stand for those of a from the attribute axis on."""
@@ -49,10 +79,21 @@ def divided(a, b):
 
 
 for _name, _fn in {
-    'Add': ops.add, 'Sub': ops.sub, 'Mul': ops.mul, 'Div': divided,
-    'Less': ops.lt, 'LessOrEqual': ops.le, 'Greater': ops.gt, 'GreaterOrEqual': ops.ge, 'Equal': ops.eq,
-    'And': ops.logical_and, 'Or': ops.logical_or, 'Xor': ops.logical_xor,
-    'BitwiseAnd': ops.bitwise_and, 'BitwiseOr': ops.bitwise_or, 'BitwiseXor': ops.bitwise_xor,
+    'Add': ops.add,
+    'Sub': ops.sub,
+    'Mul': ops.mul,
+    'Div': divided,
+    'Less': ops.lt,
+    'LessOrEqual': ops.le,
+    'Greater': ops.gt,
+    'GreaterOrEqual': ops.ge,
+    'Equal': ops.eq,
+    'And': ops.logical_and,
+    'Or': ops.logical_or,
+    'Xor': ops.logical_xor,
+    'BitwiseAnd': ops.bitwise_and,
+    'BitwiseOr': ops.bitwise_or,
+    'BitwiseXor': ops.bitwise_xor,
 }.items():
     _enter_pair(_name, _fn)
 
@@ -87,6 +128,7 @@ def prelu(n, x, slope):
 
 # ---- Any number of operands ----
 
+
 @op('Sum')
 def sum_(n, *xs):
     return functools.reduce(ops.add, xs)
@@ -108,6 +150,7 @@ def min_(n, *xs):
 
 
 # ---- Activations and others with attributes ----
+
 
 @op('LeakyRelu')
 def leaky_relu(n, x):
@@ -187,7 +230,9 @@ def where(n, c, a, b):
 
 @op('Cast')
 def cast(n, x):
-    return cast_to(x, dtype(TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to))  # the first version has a name
+    return cast_to(
+        x, dtype(TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to)
+    )  # the first version has a name
 
 
 def cast_to(x, name):

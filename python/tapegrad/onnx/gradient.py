@@ -1,4 +1,5 @@
 """Ops of training graphs: gradients, and steps of optimizers."""
+
 from .. import ops
 from ..derivatives import grad
 from .registry import TRAINING, op
@@ -32,6 +33,7 @@ def adagrad(n, rate, count, *values):
         g = g + x * n.norm_coefficient
         h = h + g * g
         return x - g * (rate / (ops.cast(count, x.dtype) * n.decay_factor + 1)) / (ops.sqrt(h) + n.epsilon), h
+
     return _regrouped([step(*group) for group in _groups(n, values, 3)])
 
 
@@ -43,6 +45,7 @@ def momentum(n, rate, count, *values):
         g = g + x * n.norm_coefficient
         v = v * n.alpha + g * beta
         return x - (g + v * n.alpha if n.mode == 'nesterov' else v) * rate, v
+
     return _regrouped([step(*group) for group in _groups(n, values, 3)])
 
 
@@ -50,7 +53,7 @@ def momentum(n, rate, count, *values):
 def adam(n, rate, count, *values):
     t = int(count.item())
     if t > 0:
-        rate = rate * ((1 - n.beta ** t) ** 0.5 / (1 - n.alpha ** t))
+        rate = rate * ((1 - n.beta**t) ** 0.5 / (1 - n.alpha**t))
 
     def step(x, g, v, h):
         g = g + x * n.norm_coefficient
@@ -58,4 +61,5 @@ def adam(n, rate, count, *values):
         h = h * n.beta + g * g * (1 - n.beta)
         x = x - v * rate / (ops.sqrt(h) + n.epsilon)
         return x * (1 - n.norm_coefficient_post), v, h
+
     return _regrouped([step(*group) for group in _groups(n, values, 4)])

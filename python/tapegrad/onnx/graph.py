@@ -1,8 +1,9 @@
 """Graphs as lists of steps, and how they run.
 
 Compiling a graph looks up every node and notes what has no mapping, so that nothing runs if something is missing. An op
-without a mapping whose definition is a function of other ops (onnx has it in the op's schema, or the model brings it) is
-compiled as a graph of its own."""
+without a mapping whose definition is a function of other ops (onnx has it in the op's schema, or the model brings it)
+is compiled as a graph of its own."""
+
 import onnx
 
 from . import registry
@@ -20,7 +21,9 @@ class Rules:
     def inside(self, function, types):
         """The rules within a function, which may have opsets of its own."""
         opsets = {**self.opsets, **opsets_of(function)}
-        return Rules(opsets, self.functions, types, self.missing, (*self.functions_open, (function.domain, function.name)))
+        return Rules(
+            opsets, self.functions, types, self.missing, (*self.functions_open, (function.domain, function.name))
+        )
 
 
 def opsets_of(proto):
@@ -109,7 +112,8 @@ class Graph:
         return later - made - {*self.inputs} - {*self.constants}
 
     def run(self, values, around=None):
-        """The outputs, as a list, for the values of inputs by name. around has the values of the graph around this one."""
+        """The outputs, as a list, for the values of inputs by name. around has the values of the graph around this
+        one."""
         scope = {**(around or {}), **self.constants, **values}
         for step in self.steps:
             step.run(scope)
@@ -122,14 +126,22 @@ def of_graph(rules, proto, attributes=None):
     names = {i.name for i in proto.initializer}
     for sparse in proto.sparse_initializer:
         rules.missing.append('sparse_initializer')
-    return Graph(rules, [i.name for i in proto.input if i.name not in names], [o.name for o in proto.output], proto.node,
-                 proto.initializer, attributes)
+    return Graph(
+        rules,
+        [i.name for i in proto.input if i.name not in names],
+        [o.name for o in proto.output],
+        proto.node,
+        proto.initializer,
+        attributes,
+    )
 
 
 def of_function(rules, function, attributes, schema, proto):
     """The graph of a function with the attributes of the node that calls it, completed with their defaults."""
     given = {a.name: a for a in function.attribute_proto}
-    given.update({name: a.default_value for name, a in (schema.attributes.items() if schema else ()) if a.default_value.name})
+    given.update(
+        {name: a.default_value for name, a in (schema.attributes.items() if schema else ()) if a.default_value.name}
+    )
     given.update({a.name: a for a in attributes})
     types = {inner: rules.types[outer] for inner, outer in zip(function.input, proto.input) if outer in rules.types}
     wanted = [inner if outer else '' for inner, outer in zip(function.output, proto.output)]
@@ -175,6 +187,7 @@ def _called(graph, node):
     def call(scope, inputs):
         values = {**dict.fromkeys(graph.inputs), **dict(zip(graph.inputs, inputs))}
         return tuple(graph.run(values))
+
     return call
 
 

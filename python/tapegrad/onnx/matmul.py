@@ -1,4 +1,6 @@
-"""Products of matrices and sums of products. Those of integers are exact as long as they fit into the 53 bits of float64."""
+"""Products of matrices and sums of products. Those of integers are exact as long as they fit into the 53 bits of
+float64."""
+
 import string
 
 from .. import ops
@@ -56,12 +58,16 @@ def det(n, x):
         pivot = ops.select(ops.select(top, 2, 0), 1, 0)
         x = ops.where(chosen, ops.slice(x, 1, stop=1), x)  # the first row takes the place of the chosen one
         y = pivot * (sign if y is None else sign * y)
-        below, pivot = ops.slice(x, 1, start=1), ops.where(ops.eq(pivot, 0.0), ops.full(shape=[], value=1.0, dtype=x.dtype), pivot)
+        below, pivot = (
+            ops.slice(x, 1, start=1),
+            ops.where(ops.eq(pivot, 0.0), ops.full(shape=[], value=1.0, dtype=x.dtype), pivot),
+        )
         x = ops.slice(below - ops.slice(below, 2, stop=1) / pivot.reshape([-1, 1, 1]) * top, 2, start=1)
     return y.reshape(batch)
 
 
 # ---- Einsum ----
+
 
 @op('Einsum')
 def einsum(n, *xs):
@@ -91,7 +97,7 @@ def _labels(equation, ndims):
     if not arrow:
         letters = left.replace('...', '').replace(',', '')
         output = '...' * ('...' in left) + ''.join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    terms = [term.replace('...', dots[most - k:] if k else '') for term, k in zip(terms, hidden)]
+    terms = [term.replace('...', dots[most - k :] if k else '') for term, k in zip(terms, hidden)]
     return terms, output.replace('...', dots)
 
 
@@ -108,5 +114,5 @@ def _diagonal(x, term):
             back = [d for d in range(len(order))]
             back.remove(len(order) - 1)
             back.insert(first, len(order) - 1)
-            return _diagonal(ops.permute(rows, back), term[:i] + term[i + 1:])
+            return _diagonal(ops.permute(rows, back), term[:i] + term[i + 1 :])
     return x

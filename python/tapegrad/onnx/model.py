@@ -1,4 +1,5 @@
 """Models: loading, parameters and calls."""
+
 import os
 
 import numpy
@@ -12,19 +13,19 @@ from .registry import MissingOp
 
 
 def load(model, requires_grad=False):
-    """A model that runs on Tapegrad, of a path or an onnx.ModelProto. With requires_grad, its parameters are trained. Raises
-    MissingOp, with all names, if it needs ops or dtypes that Tapegrad does not have."""
+    """A model that runs on Tapegrad, of a path or an onnx.ModelProto. With requires_grad, its parameters are trained.
+    Raises MissingOp, with all names, if it needs ops or dtypes that Tapegrad does not have."""
     if isinstance(model, (str, os.PathLike)):
         model = onnx.load(model)
     return Model(onnx.shape_inference.infer_shapes(model), requires_grad)
 
 
 class Model:
-    """A graph that can be called: model(x, ...) in the order of its inputs, or model(name=x). The result is a tensor, or a
-    tuple of them if there are several outputs.
+    """A graph that can be called: model(x, ...) in the order of its inputs, or model(name=x). The result is a tensor,
+    or a tuple of them if there are several outputs.
 
-    inputs and outputs map names to (dtype, shape); a size that is not fixed is text or None. parameters maps the names of
-    float initializers to tensors. Their requires_grad may be set, and optimizers may write them."""
+    inputs and outputs map names to (dtype, shape); a size that is not fixed is text or None. parameters maps the names
+    of float initializers to tensors. Their requires_grad may be set, and optimizers may write them."""
 
     def __init__(self, model, requires_grad=False):
         missing = []
@@ -61,7 +62,9 @@ class Model:
         unknown = [name for name in inputs if name not in self.inputs and name not in self._defaults]
         if unknown:
             raise TypeError(f'the model has the inputs {", ".join(self.inputs)}, but got {", ".join(unknown)}')
-        absent = [name for name in self.inputs if name not in inputs and not self.inputs[name][0].startswith('optional')]
+        absent = [
+            name for name in self.inputs if name not in inputs and not self.inputs[name][0].startswith('optional')
+        ]
         if absent:
             raise TypeError(f'the model needs the inputs {", ".join(self.inputs)}; {", ".join(absent)} is not given')
         values = {name: _value(x, self.inputs.get(name)) for name, x in inputs.items()}
@@ -77,7 +80,11 @@ def _signature(proto):
     if kind != 'tensor_type':
         return kind.removesuffix('_type'), None
     t = proto.tensor_type
-    shape = tuple(d.dim_value if d.HasField('dim_value') else d.dim_param or None for d in t.shape.dim) if t.HasField('shape') else None
+    shape = (
+        tuple(d.dim_value if d.HasField('dim_value') else d.dim_param or None for d in t.shape.dim)
+        if t.HasField('shape')
+        else None
+    )
     return DTYPES.get(t.elem_type), shape
 
 

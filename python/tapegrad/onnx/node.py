@@ -1,4 +1,5 @@
 """Nodes of a graph: attributes as members, with the defaults of the version of the op."""
+
 import onnx
 from onnx import AttributeProto as A
 
@@ -6,15 +7,15 @@ from .dtypes import FIELDS, from_proto, missing
 
 
 class Node:
-    """A node, without its inputs. op is its name, since the version of the op, n_out the number of outputs, and the other
-    members its attributes: numbers, text, lists, tensors, and graphs."""
+    """A node, without its inputs. op is its name, since the version of the op, n_out the number of outputs, and the
+    other members its attributes: numbers, text, lists, tensors, and graphs."""
 
     def __init__(self, proto, schema, attributes):
         self.op, self.since = proto.op_type, schema.since_version if schema else 1
         self.inputs, self.outputs, self.n_out = list(proto.input), list(proto.output), len(proto.output)
         self.label = f'node {proto.name or " ".join(self.outputs)}, {self.op}'
         self.lacks = []
-        for name, default in (schema.attributes.items() if schema else ()):
+        for name, default in schema.attributes.items() if schema else ():
             setattr(self, name, self._plain(default.default_value) if default.default_value.name else None)
         for attribute in attributes:
             setattr(self, attribute.name, self._plain(attribute))

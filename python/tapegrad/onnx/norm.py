@@ -1,4 +1,5 @@
 """Normalizations."""
+
 from .. import ops
 from .registry import op
 
@@ -16,8 +17,10 @@ def batch_norm(n, x, w, b, mean, var):
     dims = [d for d in range(x.ndim) if d != 1]
     now_mean, now_var = ops.mean(x, dims=dims), ops.var(x, dims=dims, correction=0)
     y = _normalized(x, _channels(now_mean, x), _channels(now_var, x), n.epsilon) * _channels(w, x) + _channels(b, x)
-    running = [old * n.momentum + new.cast(old.dtype) * (1 - n.momentum) for old, new in ((mean, now_mean), (var, now_var))]
-    return (y, *running, now_mean, now_var)[:n.n_out]
+    running = [
+        old * n.momentum + new.cast(old.dtype) * (1 - n.momentum) for old, new in ((mean, now_mean), (var, now_var))
+    ]
+    return (y, *running, now_mean, now_var)[: n.n_out]
 
 
 def _normalized(x, mean, var, eps):
@@ -45,7 +48,7 @@ def layer_norm(n, x, w, b=None):
     rows = rows if rows.dtype == 'f64' else rows.cast('f32')
     kept = [*x.shape[:axis], *[1] * (x.ndim - axis)]
     deviation = ops.rsqrt(ops.var(rows, dims=[axis], correction=0) + n.epsilon)
-    return (y, ops.mean(rows, dims=[axis]).reshape(kept), deviation.reshape(kept))[:n.n_out]
+    return (y, ops.mean(rows, dims=[axis]).reshape(kept), deviation.reshape(kept))[: n.n_out]
 
 
 @op('RMSNormalization')

@@ -1,4 +1,5 @@
 """Ops by position: parts that tensors of indices name. Negative indices count from the end."""
+
 import numpy as np
 
 from .. import ops
@@ -17,7 +18,7 @@ def counted(index, size):
 def gather(n, x, index):
     dim = n.axis % x.ndim
     rows = ops.index_select(x, counted(index, x.shape[dim]).reshape([-1]), dim=dim)
-    return ops.reshape(rows, [*x.shape[:dim], *index.shape, *x.shape[dim + 1:]])
+    return ops.reshape(rows, [*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]])
 
 
 @op('GatherElements')
@@ -45,13 +46,14 @@ def scattered(x, index, updates, dim, reduction):
 
 
 def flat_places(x, index, batch_dims=0):
-    """For indices whose last dim names the first dims of x (after the batch): positions of rows of x with these dims as one."""
+    """For indices whose last dim names the first dims of x (after the batch): positions of rows of x with these dims as
+    one."""
     k = index.shape[-1]
-    sizes = x.shape[batch_dims:batch_dims + k]
-    steps = [int(np.prod(sizes[i + 1:])) for i in range(k)]
+    sizes = x.shape[batch_dims : batch_dims + k]
+    steps = [int(np.prod(sizes[i + 1 :])) for i in range(k)]
     place = sum((counted(ops.select(index, -1, i), sizes[i]) * steps[i] for i in range(k)), tensor(0, 'i64'))
     for b in range(batch_dims):
-        here = ops.arange(dtype='i64', stop=x.shape[b]) * int(np.prod(x.shape[b + 1:batch_dims + k]))
+        here = ops.arange(dtype='i64', stop=x.shape[b]) * int(np.prod(x.shape[b + 1 : batch_dims + k]))
         place = place + here.reshape([*[1] * b, -1, *[1] * (place.ndim - b - 1)])
     return place
 
@@ -60,8 +62,8 @@ def flat_places(x, index, batch_dims=0):
 def gather_nd(n, x, index):
     b, k = getattr(n, 'batch_dims', 0) or 0, index.shape[-1]
     place = flat_places(x, index, b)
-    tail = x.shape[b + k:]
-    rows = ops.index_select(x.reshape([int(np.prod(x.shape[:b + k])), *tail]), place.reshape([-1]), dim=0)
+    tail = x.shape[b + k :]
+    rows = ops.index_select(x.reshape([int(np.prod(x.shape[: b + k])), *tail]), place.reshape([-1]), dim=0)
     return rows.reshape([*index.shape[:-1], *tail])
 
 
@@ -72,7 +74,9 @@ def scatter_nd(n, x, index, updates):
     rows = x.reshape([int(np.prod(x.shape[:k])), tail])
     place = flat_places(x, index).reshape([-1, 1])
     place = ops.contiguous(ops.expand(place, [place.shape[0], tail]))
-    return scattered(rows, place, updates.reshape([place.shape[0], tail]), 0, getattr(n, 'reduction', None)).reshape(x.shape)
+    return scattered(rows, place, updates.reshape([place.shape[0], tail]), 0, getattr(n, 'reduction', None)).reshape(
+        x.shape
+    )
 
 
 @op('OneHot')
@@ -100,7 +104,9 @@ def non_zero(n, x):
 @op('Unique')
 def unique(n, x):
     """The different elements, or slices along axis, sorted or in the order in which they occur."""
-    _, first, back, counts = np.unique(x.numpy(), return_index=True, return_inverse=True, return_counts=True, axis=n.axis)
+    _, first, back, counts = np.unique(
+        x.numpy(), return_index=True, return_inverse=True, return_counts=True, axis=n.axis
+    )
     order = np.arange(len(first)) if n.sorted else np.argsort(first)
     rank = np.argsort(order)
     source, axis = (x.reshape([-1]), 0) if n.axis is None else (x, n.axis)

@@ -1,4 +1,5 @@
 """Pools: the greatest, mean or norm of windows."""
+
 import functools
 import math
 
@@ -14,8 +15,14 @@ from .windows import Windows
 @op('MaxPool')
 def max_pool(n, x):
     w = Windows(n, x.shape[2:], n.kernel_shape)
-    if n.n_out == 1 and len(w.kernel) == 2 and w.symmetric() and not getattr(n, 'ceil_mode', 0) and x.dtype in FLOATS \
-            and all(2 * p <= k for p, k in zip(w.before, w.kernel)):
+    if (
+        n.n_out == 1
+        and len(w.kernel) == 2
+        and w.symmetric()
+        and not getattr(n, 'ceil_mode', 0)
+        and x.dtype in FLOATS
+        and all(2 * p <= k for p, k in zip(w.before, w.kernel))
+    ):
         return ops.max_pool2d(x, h=w.kernel[0], w=w.kernel[1], stride=w.strides, padding=w.before, dilation=w.dilations)
     windows = w.taken(x, -math.inf if x.dtype in FLOATS else 0)
     y = ops.max(windows, dims=[-1])
@@ -23,7 +30,8 @@ def max_pool(n, x):
 
 
 def _places(n, w, x, windows):
-    """Positions of the greatest elements in the whole of x. With storage_order they are counted along the first spatial dim first."""
+    """Positions of the greatest elements in the whole of x. With storage_order they are counted along the first spatial
+    dim first."""
     order = range(len(w.kernel)) if not n.storage_order else reversed(range(len(w.kernel)))
     each, flat = w.over(lambda d, places: places), 0
     for d in order:
@@ -42,6 +50,7 @@ def average_pool(n, x):
     def counts(d, places):
         low, high = (-w.before[d], w.sizes[d] + w.after[d]) if include else (0, w.sizes[d])
         return (places >= low) & (places < high)
+
     held = functools.reduce(np.logical_and, w.over(counts)).sum(-1)
     return ops.sum(w.taken(x, 0.0), dims=[-1]) / tensor(held, x.dtype)
 
@@ -75,8 +84,11 @@ def global_lp_pool(n, x):
 def max_unpool(n, x, places, shape=None):
     """Puts the elements where MaxPool has found them, with zeros elsewhere."""
     from .dtypes import integers
-    small = [(size - 1) * s - b - a + k for size, s, b, a, k in zip(
-        x.shape[2:], n.strides or [1] * len(n.kernel_shape), *_halves(n), n.kernel_shape)]
+
+    small = [
+        (size - 1) * s - b - a + k
+        for size, s, b, a, k in zip(x.shape[2:], n.strides or [1] * len(n.kernel_shape), *_halves(n), n.kernel_shape)
+    ]
     y = ops.full(shape=[*x.shape[:2], *small], value=0.0, dtype=x.dtype).reshape([-1])
     y = ops.scatter(y, places.reshape([-1]), x.reshape([-1]), 0).reshape([*x.shape[:2], *small])
     for dim, size in enumerate(integers(shape) if shape is not None else y.shape):

@@ -1,11 +1,12 @@
 """Quantized numbers of 8 bits without a sign, and of 32 bits with one."""
+
 from .. import ops
 from .convolution import by_channel, conv
 from .dtypes import dtype
 from .matmul import centered, of_rows
 from .registry import op
 
-LIMITS = {'u8': (0, 255), 'i32': (-2**31, 2**31 - 1)}
+LIMITS = {'u8': (0, 255), 'i32': (-(2**31), 2**31 - 1)}
 
 
 def along(n, v, x):
@@ -16,8 +17,10 @@ def along(n, v, x):
     if v.ndim == 1:
         return v.reshape([*[1] * axis, -1, *[1] * (x.ndim - axis - 1)])
     block = n.block_size or x.shape[axis] // v.shape[axis]
-    shape = [*v.shape[:axis + 1], block, *v.shape[axis + 1:]]
-    wide = ops.expand(v.unsqueeze(axis + 1), shape).reshape([*v.shape[:axis], v.shape[axis] * block, *v.shape[axis + 1:]])
+    shape = [*v.shape[: axis + 1], block, *v.shape[axis + 1 :]]
+    wide = ops.expand(v.unsqueeze(axis + 1), shape).reshape(
+        [*v.shape[:axis], v.shape[axis] * block, *v.shape[axis + 1 :]]
+    )
     return ops.slice(wide, axis, stop=x.shape[axis])
 
 

@@ -1,5 +1,6 @@
-"""Dropout and random numbers. They are those of the context's seed; a node with a seed of its own gets NumPy's, as in the reference
-of onnx."""
+"""Dropout and random numbers. They are those of the context's seed; a node with a seed of its own gets NumPy's, as in
+the reference of onnx."""
+
 import numpy as np
 
 from .. import ops
@@ -13,7 +14,7 @@ def dropout(n, x, ratio=None, training=None):
     """x and the mask of what is kept. Before version 12, nodes of inference only."""
     p = ratio.item() if ratio is not None else 0.5 if n.since >= 12 else n.ratio
     if not (training.item() if training is not None else n.since < 7 and not n.is_test) or not p:
-        return (x, full(x.shape, 1, dtype='bool' if n.since >= 10 else x.dtype))[:n.n_out] if n.n_out > 1 else x
+        return (x, full(x.shape, 1, dtype='bool' if n.since >= 10 else x.dtype))[: n.n_out] if n.n_out > 1 else x
     if n.n_out == 1 and getattr(n, 'seed', None) is None:
         return ops.dropout(x, float(p))
     kept = _uniform(n, x.shape) >= tensor(p, 'f64')

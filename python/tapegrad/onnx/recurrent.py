@@ -1,4 +1,5 @@
 """RNN, GRU and LSTM over steps of the library's ops."""
+
 import functools
 
 from .. import ops
@@ -7,13 +8,17 @@ from .elementwise import FUNCTIONS
 from .registry import op
 
 ACTIVATIONS = {  # name: (function of x, alpha and beta; alpha and beta if they are not given)
-    'Sigmoid': (lambda x, a, b: ops.sigmoid(x), 0, 0), 'Tanh': (lambda x, a, b: ops.tanh(x), 0, 0),
-    'Relu': (lambda x, a, b: ops.relu(x), 0, 0), 'Affine': (lambda x, a, b: x * a + b, 1, 0),
+    'Sigmoid': (lambda x, a, b: ops.sigmoid(x), 0, 0),
+    'Tanh': (lambda x, a, b: ops.tanh(x), 0, 0),
+    'Relu': (lambda x, a, b: ops.relu(x), 0, 0),
+    'Affine': (lambda x, a, b: x * a + b, 1, 0),
     'LeakyRelu': (lambda x, a, b: ops.leaky_relu(x, slope=a), 0.01, 0),
     'ThresholdedRelu': (lambda x, a, b: ops.where(x > a, x, full((), 0, dtype=x.dtype)), 1, 0),
     'ScaledTanh': (lambda x, a, b: ops.tanh(x * b) * a, 1, 1),
-    'HardSigmoid': (lambda x, a, b: ops.clamp(x * a + b, 0, 1), 0.2, 0.5), 'Elu': (lambda x, a, b: ops.elu(x, alpha=a), 1, 0),
-    'Softsign': (lambda x, a, b: FUNCTIONS['Softsign'](x), 0, 0), 'Softplus': (lambda x, a, b: ops.softplus(x), 0, 0),
+    'HardSigmoid': (lambda x, a, b: ops.clamp(x * a + b, 0, 1), 0.2, 0.5),
+    'Elu': (lambda x, a, b: ops.elu(x, alpha=a), 1, 0),
+    'Softsign': (lambda x, a, b: FUNCTIONS['Softsign'](x), 0, 0),
+    'Softplus': (lambda x, a, b: ops.softplus(x), 0, 0),
 }
 
 
@@ -24,9 +29,13 @@ def activations_of(n, defaults, directions):
     chosen = []
     for name in names:
         fn, a, b = ACTIVATIONS[name]
-        chosen.append(functools.partial(lambda fn, a, b, x: fn(x, a, b), fn, next(alphas, a) if a else a, next(betas, b) if b else b))
+        chosen.append(
+            functools.partial(
+                lambda fn, a, b, x: fn(x, a, b), fn, next(alphas, a) if a else a, next(betas, b) if b else b
+            )
+        )
     k = len(defaults)
-    return [chosen[i * k:(i + 1) * k] for i in range(directions)]
+    return [chosen[i * k : (i + 1) * k] for i in range(directions)]
 
 
 def clipped(n, x):
@@ -34,13 +43,13 @@ def clipped(n, x):
 
 
 def rnn_step(n, f, x, r, state, bias, peepholes):
-    h, = state
+    (h,) = state
     return (f[0](clipped(n, x + h @ ops.transpose(r, 0, 1) + bias[1])),)
 
 
 def gru_step(n, f, x, r, state, bias, peepholes):
     """z = f(..), r = f(..), h~ = g(..): h = (1 - z) h~ + z h."""
-    h, = state
+    (h,) = state
     xz, xr, xh = ops.chunk(x, n=3, dim=1)
     rz, rr, rh = ops.chunk(r, n=3, dim=0)
     bz, br, bh = ops.chunk(bias[1], n=3, dim=0)
@@ -90,7 +99,7 @@ def _entry(name, defaults, step, gates, n_states):
         last = [ops.stack([end[k] for end in ends], dim=0) for k in range(n_states)]
         if getattr(n, 'layout', 0):
             y, last = ops.permute(y, [2, 0, 1, 3]), [ops.transpose(s, 0, 1) for s in last]
-        return (y, *last)[:n.n_out]
+        return (y, *last)[: n.n_out]
 
 
 def _unrolled(run, inputs, state, lengths, backward):

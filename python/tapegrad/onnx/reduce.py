@@ -1,4 +1,5 @@
 """Reductions over dims, sums along a dim, and softmax."""
+
 import numpy as np
 
 from .. import ops
@@ -27,12 +28,14 @@ def _mean(x, dims, keep):
 
 def _extreme(reduce, of_bools, of_none):
     """The greatest or least element. of_none(dtype) is that of no elements."""
+
     def run(x, dims, keep):
         if x.dtype == 'bool':
             return of_bools(x, dims=dims, keepdim=keep)
         if not x.size:
             return on_host(lambda a: np.full(a.sum(axis=tuple(dims), keepdims=keep).shape, of_none(a.dtype)), x)
         return reduce(x, dims=dims, keepdim=keep)
+
     return run
 
 
@@ -49,8 +52,10 @@ def _log_sum_exp(x, dims, keep):
 
 
 REDUCTIONS = {
-    'ReduceSum': _sum, 'ReduceMean': _mean,
-    'ReduceMax': _extreme(ops.max, ops.any, _least), 'ReduceMin': _extreme(ops.min, ops.all, _greatest),
+    'ReduceSum': _sum,
+    'ReduceMean': _mean,
+    'ReduceMax': _extreme(ops.max, ops.any, _least),
+    'ReduceMin': _extreme(ops.min, ops.all, _greatest),
     'ReduceProd': lambda x, dims, keep: ops.prod(x, dims=dims, keepdim=keep),
     'ReduceL1': lambda x, dims, keep: _sum(ops.abs(x), dims, keep),
     'ReduceL2': lambda x, dims, keep: ops.sqrt(_sum(x * x, dims, keep)),
@@ -95,6 +100,7 @@ def cumulative(n, x, axis):
 
 # ---- Softmax ----
 
+
 def _rows(n, fn, x):
     """fn along the dim axis. Before version 13, all dims from axis on are one."""
     if n.since >= 13:
@@ -118,6 +124,7 @@ def hardmax(n, x):
     def rows(x, dim):
         places = ops.one_hot(ops.argmax(x, dim), classes=x.shape[dim], dtype=x.dtype)
         return ops.permute(places, moved(x.ndim, x.ndim - 1, dim % x.ndim))
+
     return _rows(n, rows, x)
 
 

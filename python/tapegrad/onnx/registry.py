@@ -1,7 +1,9 @@
 """The table from ONNX ops to functions.
 
-A function gets the node (node.py), whose members are the attributes, and the inputs; an absent input is None. It returns a
-value, or a tuple with one value for each output. A value is a Tensor, a list (a sequence), or None (an empty optional)."""
+A function gets the node (node.py), whose members are the attributes, and the inputs; an absent input is None. It
+returns a value, or a tuple with one value for each output. A value is a Tensor, a list (a sequence), or None (an empty
+optional)."""
+
 TABLE = {}
 TRAINING = 'ai.onnx.preview.training'
 
@@ -31,12 +33,15 @@ class Mapping:
 
 
 def op(*names, domain='', scope=False, **allowed):
-    """Enters a function for ops of these names. With scope, the function also gets the values of the graph, by name, before
-    its inputs. allowed has the values of attributes that the function knows; a node with others has no mapping."""
+    """Enters a function for ops of these names. With scope, the function also gets the values of the graph, by name,
+    before its inputs. allowed has the values of attributes that the function knows; a node with others has no
+    mapping."""
+
     def enter(function):
         for name in names:
             TABLE[domain, name] = Mapping(function, scope, allowed)
         return function
+
     return enter
 
 

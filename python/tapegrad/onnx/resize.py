@@ -1,4 +1,5 @@
 """Resize and Upsample: along each dim, elements of the result are weighted sums of those of the input."""
+
 import numpy as np
 
 from .. import ops
@@ -80,8 +81,12 @@ def _positions(mode, factor, size, count, roi):
 
 
 def _nearest(at, rounding):
-    return {'floor': np.floor, 'ceil': np.ceil, 'round_prefer_floor': lambda v: np.ceil(v - 0.5),
-            'round_prefer_ceil': lambda v: np.floor(v + 0.5)}[rounding](at)
+    return {
+        'floor': np.floor,
+        'ceil': np.ceil,
+        'round_prefer_floor': lambda v: np.ceil(v - 0.5),
+        'round_prefer_ceil': lambda v: np.floor(v + 0.5),
+    }[rounding](at)
 
 
 def _weights(n, at, factor, size):
@@ -115,8 +120,10 @@ def _cubic(n):
 
 def cubic_kernel(a):
     """The kernel of cubic convolution."""
+
     def kernel(d):
         near = ((a + 2) * d - (a + 3)) * d * d + 1
         far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
         return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
     return kernel

@@ -1,4 +1,5 @@
 """Images that are read at positions which are themselves values, so that gradients flow to both."""
+
 import itertools
 
 import numpy as np
@@ -11,7 +12,8 @@ from .windows import Windows
 
 @op('GridSample')
 def grid_sample(n, x, grid):
-    """x [n, c, size..] at grid [n, place.., k], whose last dim counts the spatial dims backward and goes from -1 to 1."""
+    """x [n, c, size..] at grid [n, place.., k], whose last dim counts the spatial dims backward and goes from -1 to
+    1."""
     k, sizes, places = x.ndim - 2, x.shape[2:], grid.shape[1:-1]
     mode = {'bilinear': 'linear', 'bicubic': 'cubic'}.get(n.mode, n.mode)
 
@@ -19,6 +21,7 @@ def grid_sample(n, x, grid):
         at = ops.select(grid, -1, k - 1 - d).reshape([x.shape[0], -1])
         at = (at + 1) * ((sizes[d] - 1) / 2) if n.align_corners else ((at + 1) * sizes[d] - 1) * 0.5
         return Axis(at, sizes[d], mode, n.padding_mode, n.align_corners)
+
     return sampled(x, [axis(d) for d in range(k)]).reshape([*x.shape[:2], *places])
 
 
@@ -57,7 +60,9 @@ class Axis:
         turns = ops.floor(distance * (1 / length))
         rest = distance - turns * length
         odd = turns - ops.floor(turns * 0.5) * 2
-        return ops.where(_outside(at, self.low, self.high), ops.where(ops.eq(odd, 0.0), rest + self.low, -rest + self.high), at)
+        return ops.where(
+            _outside(at, self.low, self.high), ops.where(ops.eq(odd, 0.0), rest + self.low, -rest + self.high), at
+        )
 
     def taps(self):
         """(place, weight) of each element of x that counts; the weight of one outside is 0."""
@@ -88,12 +93,14 @@ def _cubic(t, a=-0.75):
 
     def near(d):
         return (d * (a + 2) - (a + 3)) * d * d + 1
+
     return [far(t + 1), near(t), near(-t + 1), far(-t + 2)]
 
 
 @op('DeformConv')
 def deform_conv(n, x, w, offsets, b=None, mask=None):
-    """A convolution whose windows have an offset for each of their elements: offsets [n, groups * elements * k, place..]."""
+    """A convolution whose windows have an offset for each of their elements: offsets [n, groups * elements * k,
+    place..]."""
     k, c, sizes = x.ndim - 2, x.shape[1], x.shape[2:]
     windows = Windows(n, sizes, list(w.shape[2:]))
     elements, places, groups = int(np.prod(windows.kernel)), int(np.prod(windows.counts)), n.offset_group

@@ -1,4 +1,5 @@
 """Sequences, which are lists of tensors, and optional values, which are None if empty."""
+
 from .. import ops
 from ..tensor import tensor
 from .dtypes import integers
@@ -29,7 +30,7 @@ def insert(n, xs, x, place=None):
 @op('SequenceErase')
 def erase(n, xs, place=None):
     i = (-1 if place is None else int(place.item())) % len(xs)
-    return [*xs[:i], *xs[i + 1:]]
+    return [*xs[:i], *xs[i + 1 :]]
 
 
 @op('SequenceLength')

@@ -1,4 +1,5 @@
 """Ops that move elements: shapes, orders, parts, pads and copies. Shapes and axes are read from their tensors."""
+
 import numpy as np
 
 from .. import ops
@@ -25,7 +26,7 @@ def constant_of_shape(n, shape):
 
 @op('Shape')
 def shape(n, x):
-    sizes = x.shape[n.start or 0:n.end] if n.since >= 15 else x.shape
+    sizes = x.shape[n.start or 0 : n.end] if n.since >= 15 else x.shape
     return tensor(np.array(sizes, 'int64'))
 
 
@@ -97,8 +98,10 @@ def equal_parts(size, n):
 
 @op('Slice')
 def slice_(n, x, starts=None, ends=None, axes=None, steps=None):
-    starts, ends, axes = (integers(v) if v is not None else getattr(n, name, None)
-                          for name, v in (('starts', starts), ('ends', ends), ('axes', axes)))
+    starts, ends, axes = (
+        integers(v) if v is not None else getattr(n, name, None)
+        for name, v in (('starts', starts), ('ends', ends), ('axes', axes))
+    )
     axes = axes or list(range(len(starts)))
     steps = integers(steps) if steps is not None else [1] * len(starts)
     index = [slice(None)] * x.ndim
@@ -139,12 +142,13 @@ def range_(n, start, limit, delta):
 
 # ---- Pads ----
 
+
 @op('Pad', mode=('constant', 'reflect', 'edge', 'wrap'))
 def pad(n, x, pads=None, value=None, axes=None):
     pads = integers(pads) if pads is not None else n.pads if n.pads is not None else n.paddings
     axes = [a % x.ndim for a in integers(axes)] if axes is not None else list(range(x.ndim))
     number = value.item() if value is not None else getattr(n, 'value', None) or 0.0
-    for axis, before, after in zip(axes, pads[:len(axes)], pads[len(axes):]):
+    for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :]):
         x = padded(x, axis, before, after, n.mode, number)
     return x
 
@@ -159,7 +163,9 @@ def padded(x, dim, before, after, mode='constant', value=0.0):
         return x
     if mode == 'constant':
         if x.dtype == 'bool':
-            return ops.ne(ops.pad(ops.cast(x, 'u8'), dim, before=before, after=after, value=float(value)), full((), 0, dtype='u8'))
+            return ops.ne(
+                ops.pad(ops.cast(x, 'u8'), dim, before=before, after=after, value=float(value)), full((), 0, dtype='u8')
+            )
         return ops.pad(x, dim, before=before, after=after, value=float(value))
     places = np.pad(np.arange(size), (before, after), mode)  # the modes have NumPy's names
     return ops.index_select(x, tensor(places), dim=dim)
@@ -167,12 +173,17 @@ def padded(x, dim, before, after, mode='constant', value=0.0):
 
 # ---- Blocks ----
 
+
 @op('DepthToSpace')
 def depth_to_space(n, x):
     b, c, h, w = x.shape
     s = n.blocksize
     if getattr(n, 'mode', 'DCR') == 'CRD':
-        return x.reshape([b, c // (s * s), s, s, h, w]).permute([0, 1, 4, 2, 5, 3]).reshape([b, c // (s * s), h * s, w * s])
+        return (
+            x.reshape([b, c // (s * s), s, s, h, w])
+            .permute([0, 1, 4, 2, 5, 3])
+            .reshape([b, c // (s * s), h * s, w * s])
+        )
     return x.reshape([b, s, s, c // (s * s), h, w]).permute([0, 3, 4, 1, 5, 2]).reshape([b, c // (s * s), h * s, w * s])
 
 

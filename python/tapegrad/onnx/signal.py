@@ -1,4 +1,5 @@
 """Fourier transforms, as products with matrices of cosines and sines, and weights of spectra."""
+
 import numpy as np
 
 from .. import ops
@@ -18,7 +19,8 @@ def dft(n, x, length=None, axis=None):
 
 
 def transformed(x, length, inverse, onesided):
-    """The transform of the dim before the last one. onesided gives the first half of the spectrum, or takes it and gives real numbers."""
+    """The transform of the dim before the last one. onesided gives the first half of the spectrum, or takes it and
+    gives real numbers."""
     half = inverse and onesided
     length = length or (2 * (x.shape[-2] - 1) if half else x.shape[-2])
     used = min(x.shape[-2], length // 2 + 1 if half else length)
@@ -29,7 +31,7 @@ def transformed(x, length, inverse, onesided):
         twice = np.where((np.arange(used) == 0) | (2 * np.arange(used) == length), 1, 2)[:, None]
         cos, sin = cos * twice, sin * twice
     elif onesided:
-        cos, sin = cos[:, :length // 2 + 1], sin[:, :length // 2 + 1]
+        cos, sin = cos[:, : length // 2 + 1], sin[:, : length // 2 + 1]
     cos, sin = (tensor(np.ascontiguousarray(m) / (length if inverse else 1), x.dtype) for m in (cos, sin))
     real, imaginary = ops.select(x, -1, 0), ops.select(x, -1, 1) if x.shape[-1] == 2 else None
     sign = 1 if inverse else -1
@@ -55,8 +57,8 @@ def mel_weights(n, bins, length, rate, low, high):
     bins, length = int(bins.item()), int(length.item())
     first, last = (2595 * np.log10(1 + edge.item() / 700) for edge in (low, high))
     mel = np.arange(bins + 2) * (last - first) / (bins + 2) + first
-    edges = ((length + 1) * 700 * (10 ** (mel / 2595) - 1) // rate.item())
-    left, middle, right = (edges[i:bins + i] for i in range(3))
+    edges = (length + 1) * 700 * (10 ** (mel / 2595) - 1) // rate.item()
+    left, middle, right = (edges[i : bins + i] for i in range(3))
     place = np.arange(length // 2 + 1)[:, None]
     rising = np.where(left < middle, (place - left) / np.maximum(middle - left, 1), place == middle)
     falling = (right - place) / np.maximum(right - middle, 1)

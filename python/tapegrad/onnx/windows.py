@@ -1,4 +1,5 @@
 """Windows over the dims of images: pads, sizes of results, and positions."""
+
 import numpy as np
 
 from .. import ops
@@ -25,7 +26,9 @@ class Windows:
         if auto == 'NOTSET':
             pads = getattr(n, 'pads', None) or [0] * 2 * k
             return pads[:k], pads[k:]
-        total = [max(0, (-(-size // s) - 1) * s + e - size) for size, s, e in zip(self.sizes, self.strides, self.extents)]
+        total = [
+            max(0, (-(-size // s) - 1) * s + e - size) for size, s, e in zip(self.sizes, self.strides, self.extents)
+        ]
         small, large = [t // 2 for t in total], [t - t // 2 for t in total]
         return (small, large) if auto == 'SAME_UPPER' else (large, small)
 
@@ -52,17 +55,19 @@ class Windows:
             places, dim = self.places(d), 2 + 2 * d
             low, high = max(0, -places.min()), max(0, places.max() + 1 - self.sizes[d])
             x = ops.pad(x, dim, before=int(low), after=int(high), value=value) if low or high else x
-            shape = [*x.shape[:dim], *places.shape, *x.shape[dim + 1:]]
+            shape = [*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]]
             x = ops.index_select(x, tensor((places + low).reshape(-1)), dim=dim).reshape(shape)
         order = [0, 1, *(2 + 2 * d for d in range(k)), *(3 + 2 * d for d in range(k))]
         return ops.permute(x, order).reshape([*x.shape[:2], *self.counts, int(np.prod(self.kernel))])
 
     def over(self, fn):
-        """fn of the positions along all dims as arrays, of shape [windows.., elements]: what fn gives for each dim d is combined by
-        the caller's ufunc."""
+        """fn of the positions along all dims as arrays, of shape [windows.., elements]: what fn gives for each dim d is
+        combined by the caller's ufunc."""
         k = len(self.kernel)
         parts = [fn(d, self.places(d)) for d in range(k)]
-        shaped = [p.reshape([p.shape[0] if i == d else 1 for i in range(k)] + [p.shape[1] if i == d else 1 for i in range(k)])
-                  for d, p in enumerate(parts)]
+        shaped = [
+            p.reshape([p.shape[0] if i == d else 1 for i in range(k)] + [p.shape[1] if i == d else 1 for i in range(k)])
+            for d, p in enumerate(parts)
+        ]
         full = [*self.counts, *self.kernel]
         return [np.broadcast_to(p, full).reshape([*self.counts, -1]) for p in shaped]

@@ -1,5 +1,6 @@
 """Tapegrad under PyTorch: torch.compile(model, backend="tapegrad"), and functions of either library in the other.
 docs/pytorch-backend.md is the introduction."""
+
 from torch._dynamo import register_backend
 
 from .backend import backend

@@ -1,4 +1,5 @@
 """The backend "tapegrad" of torch.compile."""
+
 import weakref
 
 import torch
@@ -19,7 +20,11 @@ def backend(module, example_inputs, **_):
 
 def _has_own_backward(module):
     """Whether a graph has an autograd.Function, whose backward is not the derivative of its ops."""
-    graphs = [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)] if isinstance(module, torch.nn.Module) else []
+    graphs = (
+        [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)]
+        if isinstance(module, torch.nn.Module)
+        else []
+    )
     return any(n.target is torch.ops.higher_order.autograd_function_apply for g in graphs for n in g.nodes)
 
 
@@ -27,6 +32,7 @@ def _in_pytorch(module):
     def run(*args):
         count('autograd.Function')
         return module(*args)
+
     return run
 
 
@@ -39,7 +45,11 @@ class _Compiled:
     def __call__(self, *args):
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         context = context_of(tensors[0].device if tensors else torch.device('cpu'))
-        key = (context, *(tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args)) if len(tensors) < len(args) else context
+        key = (
+            (context, *(tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args))
+            if len(tensors) < len(args)
+            else context
+        )
         program = self.programs.get(key)
         if program is None:
             program = self.programs[key] = _Traced(context, trace(self.module, args))
@@ -53,7 +63,9 @@ class _Traced:
         self.context, self.traced, self.imports = context, traced, _Imports()
         with context:
             self.program = Program(traced)
-        self.same = [(i, self.program.inputs.index(p)) for i, p in enumerate(self.program.results) if p in self.program.inputs]
+        self.same = [
+            (i, self.program.inputs.index(p)) for i, p in enumerate(self.program.results) if p in self.program.inputs
+        ]
 
     def __call__(self, tensors):
         results = self._run(tensors)
@@ -73,8 +85,8 @@ class _Traced:
 
 
 class _Imports:
-    """The inputs of a graph as Tensors. A tensor that comes again, such as a parameter, is imported once. An import ends
-    with its tensor."""
+    """The inputs of a graph as Tensors. A tensor that comes again, such as a parameter, is imported once. An import
+    ends with its tensor."""
 
     def __init__(self):
         self.known = {}

@@ -1,4 +1,5 @@
 """Ops that PyTorch computes, on the bytes of Tapegrad's tensors."""
+
 import collections
 
 from .foreign import apply

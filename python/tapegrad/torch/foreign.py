@@ -1,4 +1,5 @@
 """Functions of PyTorch as ops of Tapegrad: PyTorch computes the result and, in backward, the gradients."""
+
 import functools
 
 import torch
@@ -15,15 +16,17 @@ from .tensors import given, taken
 def op(f):
     """f, a function of PyTorch tensors that returns one or a tuple of them, as a function of Tensors. Both see the same
     bytes. Gradients flow through it, once. Arguments that are no tensors are passed on."""
+
     @functools.wraps(f)
     def call(*args, **named):
         return apply(f, args, named)
+
     return call
 
 
 class Foreign:
-    """A result of PyTorch whose dtype Tapegrad lacks, such as a complex one, and the tensors that it depends on: pairs of a
-    Tensor and the leaf of PyTorch's graph that has its bytes."""
+    """A result of PyTorch whose dtype Tapegrad lacks, such as a complex one, and the tensors that it depends on: pairs
+    of a Tensor and the leaf of PyTorch's graph that has its bytes."""
 
     def __init__(self, value, sources):
         self.value, self.sources = value, sources
@@ -64,7 +67,9 @@ def _attached(y, sources):
     out, box = ffi.new('tg_tensor *[1]'), ffi.new('tgpy_box *[1]')
     handles = ffi.new('tg_tensor *[]', [x._handle() for x in (result, *inputs)])
     state = register(_Backward(world, y, leaves))
-    if lib.tg_apply(lib.tgpy_tape_of(tape), _OP, ffi.NULL, handles, len(handles), out, 1, state, lib.tgpy_on_function_free, ffi.NULL):
+    if lib.tg_apply(
+        lib.tgpy_tape_of(tape), _OP, ffi.NULL, handles, len(handles), out, 1, state, lib.tgpy_on_function_free, ffi.NULL
+    ):
         fail(world)
     lib.tgpy_results(world, tape, out, 1, boxes, len(boxes), box)
     return wrap(box[0])
@@ -80,7 +85,9 @@ class _Backward:
         """Writes the gradients of the inputs. Input 0 is the result itself, which needs none."""
         wanted = [i for i in range(1, call.n_in) if call.gin_mode[i] != lib.TG_GRAD_NONE]
         seed = self._torch(call.gout[0])
-        grads = torch.autograd.grad(self.y, [self.leaves[i - 1] for i in wanted], seed, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(
+            self.y, [self.leaves[i - 1] for i in wanted], seed, retain_graph=True, allow_unused=True
+        )
         for i, grad in zip(wanted, grads):
             _write(self._torch(call.gin[i]), grad, call.gin_mode[i])
 
@@ -111,7 +118,16 @@ def tgpy_on_torch_backward(call):
 
 
 _name, _formula = ffi.new('char[]', b'torch'), ffi.new('char[]', b'a function of PyTorch')
-_OP = ffi.new('tg_op *', {
-    'size': ffi.sizeof('tg_op'), 'name': _name, 'formula': _formula, 'n_in': -1, 'n_out': 1, 'family': lib.TG_FAMILY_CUSTOM,
-    'infer': lib.tgpy_on_torch_infer, 'backward': lib.tgpy_on_torch_backward,
-})
+_OP = ffi.new(
+    'tg_op *',
+    {
+        'size': ffi.sizeof('tg_op'),
+        'name': _name,
+        'formula': _formula,
+        'n_in': -1,
+        'n_out': 1,
+        'family': lib.TG_FAMILY_CUSTOM,
+        'infer': lib.tgpy_on_torch_infer,
+        'backward': lib.tgpy_on_torch_backward,
+    },
+)

@@ -1,4 +1,5 @@
 """A program of Tapegrad as a function of PyTorch."""
+
 import functools
 
 import torch
@@ -14,6 +15,7 @@ def function(f):
 
     Both see the same bytes. PyTorch's autograd calls Tapegrad's backward, and differentiates again as often as the ops
     of f can. Arguments that are no tensors are passed on."""
+
     @functools.wraps(f)
     def call(*args, **named):
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
@@ -25,6 +27,7 @@ def function(f):
             with context, tg.no_grad():
                 results = [given(y) for y in program(import_all(context, tensors, [False] * len(tensors)))]
         return results[0] if program.single else tuple(results)
+
     return call
 
 

@@ -1,4 +1,5 @@
 """A traced graph as a list of calls of Tapegrad's ops."""
+
 import operator
 
 import torch
@@ -16,6 +17,7 @@ class _Slot(int):
 
 class Step:
     """A node of the graph: a function, and where its arguments are found and its result is put."""
+
     __slots__ = ('target', 'function', 'out', 'args', 'named', 'place', 'ended')
 
     def __init__(self, node, places):
@@ -38,7 +40,8 @@ class Step:
 
 
 class Program:
-    """The steps of a Trace. It may be run by one context only, because it holds the constants of the graph as tensors."""
+    """The steps of a Trace. It may be run by one context only, because it holds the constants of the graph as
+    tensors."""
 
     def __init__(self, trace):
         nodes = list(trace.module.graph.nodes)
@@ -78,7 +81,8 @@ def _function(node):
 
 
 def _is_supported(node, results):
-    """Whether Tapegrad has the dtypes and dims of all operands, and the function of the table all results that are read."""
+    """Whether Tapegrad has the dtypes and dims of all operands, and the function of the table all results that are
+    read."""
     tensors = [n.meta.get('val') for n in node.all_input_nodes] + [node.meta.get('val')]
     if not all(_has(x) for x in tensors):
         return False

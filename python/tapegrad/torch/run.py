@@ -1,4 +1,5 @@
 """Programs on tapes of their own, as functions that PyTorch's autograd knows."""
+
 import threading
 import weakref
 
@@ -59,8 +60,9 @@ class Run:
         if pairs:
             with self.tapes.context:
                 imported = [taken(s) for _, s in pairs]
-            found = tg.grad([y for y, _ in pairs], [self.inputs[i] for i in self.required], imported, retain=True,
-                            allow_unused=True)
+            found = tg.grad(
+                [y for y, _ in pairs], [self.inputs[i] for i in self.required], imported, retain=True, allow_unused=True
+            )
             for i, g in zip(self.required, found):
                 grads[i] = g
         return grads
@@ -74,15 +76,18 @@ class Call(torch.autograd.Function):
         required = ctx.needs_input_grad[4:]
         ctx.run = Run(context, program, imports(context, tensors, required), required)
         results = [given(y) for y in ctx.run.outputs]
-        ctx.mark_non_differentiable(*[r for r, y in zip(results, ctx.run.outputs)
-                                      if isinstance(r, torch.Tensor) and not _requires_grad(y)])
+        ctx.mark_non_differentiable(
+            *[r for r, y in zip(results, ctx.run.outputs) if isinstance(r, torch.Tensor) and not _requires_grad(y)]
+        )
         ctx.set_materialize_grads(False)
         ctx.call = context, program, written
         ctx.written = {i: tensors[i] for i in written}
         ctx.count = len(tensors)
         # PyTorch reports tensors that were overwritten, inputs and results.
-        ctx.save_for_backward(*[x for i, x in enumerate(tensors) if i not in written],
-                              *[r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()])
+        ctx.save_for_backward(
+            *[x for i, x in enumerate(tensors) if i not in written],
+            *[r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()],
+        )
         return tuple(results)
 
     @staticmethod
@@ -116,7 +121,7 @@ class _Gradient:
         self.count, self.required = len(required), [i for i, r in enumerate(required) if r]
 
     def __call__(self, tensors):
-        inputs, seeds = tensors[:self.count], tensors[self.count:]
+        inputs, seeds = tensors[: self.count], tensors[self.count :]
         outputs = self.program(inputs)
         pairs = [(outputs[i], s) for i, s in zip(self.seeded, seeds) if _requires_grad(outputs[i])]
         wanted = [inputs[i] for i in self.required]

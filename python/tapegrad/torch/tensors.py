@@ -1,4 +1,5 @@
 """Tensors that both libraries see: the same bytes, without a copy."""
+
 import torch
 
 import tapegrad as tg

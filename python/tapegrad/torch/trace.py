@@ -19,11 +19,40 @@ aten = torch.ops.aten
 
 # Core ATen has a decomposition of these ops, but Tapegrad has an op that does the same in one pass.
 KEPT = (
-    aten.elu, aten.glu, aten.huber_loss, aten.leaky_relu, aten.lerp, aten.logsumexp, aten.masked_fill, aten.mse_loss,
-    aten.nll_loss_forward, aten.silu, aten.smooth_l1_loss, aten.softplus, aten.stack, aten.std, aten.tril, aten.triu,
-    aten._fused_rms_norm, aten._scaled_dot_product_flash_attention_for_cpu, aten.baddbmm, aten.flip, aten.roll,
-    aten.square, aten.binary_cross_entropy_with_logits, aten.split, aten.cumprod, aten.log1p, aten.expm1, aten.hardtanh, aten.hardswish,
-    aten.hardsigmoid, aten.mish, aten.grid_sampler_2d, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d,
+    aten.elu,
+    aten.glu,
+    aten.huber_loss,
+    aten.leaky_relu,
+    aten.lerp,
+    aten.logsumexp,
+    aten.masked_fill,
+    aten.mse_loss,
+    aten.nll_loss_forward,
+    aten.silu,
+    aten.smooth_l1_loss,
+    aten.softplus,
+    aten.stack,
+    aten.std,
+    aten.tril,
+    aten.triu,
+    aten._fused_rms_norm,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten.baddbmm,
+    aten.flip,
+    aten.roll,
+    aten.square,
+    aten.binary_cross_entropy_with_logits,
+    aten.split,
+    aten.cumprod,
+    aten.log1p,
+    aten.expm1,
+    aten.hardtanh,
+    aten.hardswish,
+    aten.hardsigmoid,
+    aten.mish,
+    aten.grid_sampler_2d,
+    aten._adaptive_avg_pool2d,
+    aten._adaptive_avg_pool3d,
     aten.masked_scatter,
 )
 
@@ -33,9 +62,9 @@ class Trace:
     """A traced graph. Its placeholders are the tensors of the call, its outputs `count` results and then the new
     values of the inputs `written`. `spec` puts the results back into the structure that the graph returned."""
 
-    module: torch.fx.GraphModule    # whose attributes are the constants of the graph
+    module: torch.fx.GraphModule  # whose attributes are the constants of the graph
     count: int
-    written: list                   # positions of the inputs that the graph writes to
+    written: list  # positions of the inputs that the graph writes to
     spec: object
 
 

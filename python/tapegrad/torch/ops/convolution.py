@@ -1,4 +1,5 @@
 """Convolutions, and ops that resample images."""
+
 import weakref
 
 import torch
@@ -15,7 +16,12 @@ def convolution(out, x, weight, bias, stride, padding, dilation, transposed, out
     dims = weight.ndim - 2
     require(dims <= (2 if transposed else 3), f'a transposed convolution of {dims} dims')
     require(x.ndim == weight.ndim, 'a convolution without a batch')
-    options = {'stride': times(stride, dims), 'padding': times(padding, dims), 'dilation': times(dilation, dims), 'groups': groups}
+    options = {
+        'stride': times(stride, dims),
+        'padding': times(padding, dims),
+        'dilation': times(dilation, dims),
+        'groups': groups,
+    }
     if transposed:
         op = (tg.ops.conv_transpose1d, tg.ops.conv_transpose2d)[dims - 1]
         return op(x, weight, bias, **options, output_padding=times(output_padding, dims))
@@ -25,17 +31,24 @@ def convolution(out, x, weight, bias, stride, padding, dilation, transposed, out
 @maps(aten.grid_sampler_2d.default)
 def grid_sampler_2d(out, x, grid, mode, padding, align_corners):
     require(mode < 2, 'bicubic sampling')
-    return tg.ops.grid_sampler_2d(x, grid, mode=('bilinear', 'nearest')[mode], padding=('zeros', 'border', 'reflection')[padding],
-                                  align_corners=align_corners)
+    return tg.ops.grid_sampler_2d(
+        x,
+        grid,
+        mode=('bilinear', 'nearest')[mode],
+        padding=('zeros', 'border', 'reflection')[padding],
+        align_corners=align_corners,
+    )
 
 
 # ---- Resizing, which is a matrix product along each dim. (PyTorch decomposes the other modes into indexing.) ----
+
 
 def _antialiased(overload):
     @maps(overload)
     def upsample(out, x, size, align_corners, scale_h=None, scale_w=None):
         def resize(unit, new, scale):
             return overload(unit, (new, 2), align_corners, scale, None)
+
         return _resized(out, x, resize, (overload, align_corners), (scale_h, scale_w))
 
 

@@ -1,4 +1,5 @@
 """Ops that read and write elements at indices."""
+
 import torch
 
 import tapegrad as tg
@@ -61,6 +62,7 @@ def index_add(out, x, dim, index, source, alpha=1):
 
 
 # ---- Indexing by several tensors ----
+
 
 @maps(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(out, x, indices):

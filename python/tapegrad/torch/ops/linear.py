@@ -1,4 +1,5 @@
 """Matrix products."""
+
 import torch
 
 import tapegrad as tg

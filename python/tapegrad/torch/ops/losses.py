@@ -1,4 +1,5 @@
 """Losses."""
+
 import torch
 
 import tapegrad as tg

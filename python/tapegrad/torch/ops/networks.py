@@ -1,4 +1,5 @@
 """Layers of neural networks."""
+
 import math
 
 import torch
@@ -14,7 +15,7 @@ aten = torch.ops.aten
 def layer_norm(out, x, shape, weight, bias, eps):
     if len(shape) == 1:
         return tg.ops.layer_norm(x, weight, bias, eps=eps)
-    rows = tg.ops.reshape(x, shape=[*x.shape[:x.ndim - len(shape)], math.prod(shape)])
+    rows = tg.ops.reshape(x, shape=[*x.shape[: x.ndim - len(shape)], math.prod(shape)])
     weight, bias = (None if w is None else tg.ops.reshape(w, shape=(-1,)) for w in (weight, bias))
     return tg.ops.reshape(tg.ops.layer_norm(rows, weight, bias, eps=eps), shape=x.shape)
 
@@ -33,7 +34,8 @@ def group_norm(out, x, weight, bias, n, c, hw, groups, eps):
 
 @maps(aten._native_batch_norm_legit_functional.default)
 def batch_norm(out, x, weight, bias, running_mean, running_var, training, momentum, eps):
-    """Returns the running statistics as new tensors, behind the statistics for PyTorch's backward, which are not needed."""
+    """Returns the running statistics as new tensors, behind the statistics for PyTorch's backward, which are not
+    needed."""
     running_mean, running_var = (tg.ops.scale(r, a=1) for r in (running_mean, running_var))
     y = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return y, None, None, running_mean, running_var
@@ -74,21 +76,36 @@ def attention(out, q, k, v, dropout_p=0.0, is_causal=False, attn_mask=None, scal
 
 # ---- Pooling ----
 
+
 @maps(aten.max_pool2d_with_indices.default, results=1)
 def max_pool2d(out, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
-    return _pooled(2, out[0], tg.ops.max_pool2d, x, kernel, stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)
+    return _pooled(
+        2, out[0], tg.ops.max_pool2d, x, kernel, stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode
+    )
 
 
 @maps(aten.max_pool3d_with_indices.default, results=1)
 def max_pool3d(out, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
-    return _pooled(3, out[0], tg.ops.max_pool3d, x, kernel, stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)
+    return _pooled(
+        3, out[0], tg.ops.max_pool3d, x, kernel, stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode
+    )
 
 
 def _average(overload, n, op):
     @maps(overload)
     def avg_pool(out, x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
-        return _pooled(n, out, op, x, kernel, stride, padding=padding, ceil_mode=ceil_mode, exclude_padding=not count_include_pad,
-                       divisor=divisor_override)
+        return _pooled(
+            n,
+            out,
+            op,
+            x,
+            kernel,
+            stride,
+            padding=padding,
+            ceil_mode=ceil_mode,
+            exclude_padding=not count_include_pad,
+            divisor=divisor_override,
+        )
 
 
 _average(aten.avg_pool1d.default, 1, tg.ops.avg_pool1d)
@@ -99,18 +116,18 @@ _average(aten.avg_pool3d.default, 3, tg.ops.avg_pool3d)
 def _pooled(n, out, op, x, kernel, stride, **options):
     """Pools over the last n dims, of a batch or of a single example."""
     size = {'k': times(kernel, 1)} if n == 1 else dict(zip(('d', 'h', 'w')[-n:], times(kernel, n)))
-    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-n - 1:]))
+    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-n - 1 :]))
     options = {name: times(v, n) if name in ('padding', 'dilation') else v for name, v in options.items()}
     return tg.ops.reshape(op(batch, **size, stride=times(stride or kernel, n), **options), shape=out.shape)
 
 
 @maps(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, aten.adaptive_avg_pool1d.default)
 def adaptive_avg_pool(out, x, size):
-    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1:]))
+    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1 :]))
     return tg.ops.reshape(tg.ops.adaptive_avg_pool(batch, size=size), shape=out.shape)
 
 
 @maps(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default, aten.adaptive_max_pool1d.default, results=1)
 def adaptive_max_pool(out, x, size):
-    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1:]))
+    batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1 :]))
     return tg.ops.reshape(tg.ops.adaptive_max_pool(batch, size=size)[0], shape=out[0].shape)

@@ -1,4 +1,5 @@
 """Ops that compute each element on its own."""
+
 import math
 
 import torch
@@ -11,8 +12,10 @@ aten = torch.ops.aten
 
 # ---- One operand ----
 
-_SAME = ('neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf tan asin acos atan sinh cosh log1p expm1 sign floor ceil '
-         'round relu silu square erfc asinh acosh atanh log2 log10 exp2 hardsigmoid hardswish mish').split()
+_SAME = (
+    'neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf tan asin acos atan sinh cosh log1p expm1 sign floor '
+    'ceil round relu silu square erfc asinh acosh atanh log2 log10 exp2 hardsigmoid hardswish mish'
+).split()
 
 
 def _same(name):
@@ -56,7 +59,9 @@ def leaky_relu(out, x, negative_slope=0.01):
 def elu(out, x, alpha=1, scale=1, input_scale=1):
     if scale == input_scale == 1:
         return tg.ops.elu(x, alpha=alpha)
-    below = tg.ops.scale(tg.ops.expm1(tg.ops.scale(tg.ops.minimum(x, number(0, out.dtype)), a=input_scale)), a=alpha * scale)
+    below = tg.ops.scale(
+        tg.ops.expm1(tg.ops.scale(tg.ops.minimum(x, number(0, out.dtype)), a=input_scale)), a=alpha * scale
+    )
     return tg.ops.where(tg.ops.gt(x, number(0, out.dtype)), tg.ops.scale(x, a=scale), below)
 
 
@@ -88,6 +93,7 @@ def clamp_tensor(out, x, min=None, max=None):
 
 
 # ---- Two operands ----
+
 
 @maps(aten.add.Tensor, aten.add.Scalar)
 def add(out, a, b, alpha=1):
@@ -188,6 +194,7 @@ def lerp(out, a, b, weight):
 
 # ---- Comparisons and choices ----
 
+
 def _comparison(name):
     op = getattr(tg.ops, name)
     packet = getattr(aten, name)
@@ -251,7 +258,10 @@ for _name in ('and', 'or', 'xor'):
 
 # ---- Copies and constants ----
 
-@maps(aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default)
+
+@maps(
+    aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default
+)
 def same(out, x, memory_format=None):
     return x
 

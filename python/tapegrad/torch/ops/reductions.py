@@ -1,4 +1,5 @@
 """Ops that reduce dims, or that run along one."""
+
 import torch
 
 import tapegrad as tg
@@ -88,7 +89,9 @@ def min_all(out, x):
 
 
 def _extreme(overload, position):
-    """The extreme element along a dim and where it is. Its gradient goes to that one place, even if others are equal."""
+    """The extreme element along a dim and where it is. Its gradient goes to that one place, even if others are
+    equal."""
+
     @maps(overload)
     def extreme(out, x, dim, keepdim=False):
         if not x.ndim:

@@ -1,4 +1,5 @@
 """Ops that arrange elements."""
+
 import torch
 
 import tapegrad as tg
@@ -8,8 +9,15 @@ from .table import maps, to
 aten = torch.ops.aten
 
 
-@maps(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.squeeze.default, aten.squeeze.dim,
-      aten.squeeze.dims, aten.unsqueeze.default)
+@maps(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+)
 def reshape(out, x, *_):
     return tg.ops.reshape(x, shape=out.shape)
 
@@ -37,7 +45,11 @@ def expand(out, x, size, implicit=False):
 @maps(aten.slice.Tensor)
 def slice_(out, x, dim=0, start=None, end=None, step=1):
     start, stop = _bounds(x.shape[dim], start, end)
-    return x if (start, stop, step) == (0, x.shape[dim], 1) else tg.ops.slice(x, dim=dim, start=start, stop=stop, step=step)
+    return (
+        x
+        if (start, stop, step) == (0, x.shape[dim], 1)
+        else tg.ops.slice(x, dim=dim, start=start, stop=stop, step=step)
+    )
 
 
 def _bounds(size, start, end):

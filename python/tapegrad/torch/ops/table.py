@@ -3,6 +3,7 @@
 A function of the table is called as out = f(out, *args, **kwargs) with the arguments of the ATen op, whose tensors are
 Tensors, and with a description of the result. It raises Unmapped, before it has recorded anything, if Tapegrad has no
 counterpart for these arguments; the op then runs in PyTorch."""
+
 import functools
 import typing
 import weakref
@@ -14,8 +15,14 @@ import tapegrad as tg
 TABLE = {}
 
 DTYPES = {
-    torch.float32: 'f32', torch.float64: 'f64', torch.bfloat16: 'bf16', torch.float16: 'f16',
-    torch.int64: 'i64', torch.int32: 'i32', torch.uint8: 'u8', torch.bool: 'bool',
+    torch.float32: 'f32',
+    torch.float64: 'f64',
+    torch.bfloat16: 'bf16',
+    torch.float16: 'f16',
+    torch.int64: 'i64',
+    torch.int32: 'i32',
+    torch.uint8: 'u8',
+    torch.bool: 'bool',
 }
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 FLOATS = ('f32', 'f64', 'bf16', 'f16')
@@ -28,6 +35,7 @@ class Unmapped(Exception):
 
 class Out(typing.NamedTuple):
     """The shape and dtype of a result."""
+
     shape: tuple
     dtype: str
 
@@ -35,11 +43,13 @@ class Out(typing.NamedTuple):
 def maps(*overloads, results=None):
     """Puts a function into the table. If the op returns a tuple of which the function returns only the first members,
     `results` says how many."""
+
     def add(function):
         for overload in overloads:
             TABLE[overload] = function
         function.results = results
         return function
+
     return add
 
 
@@ -49,6 +59,7 @@ def require(condition, reason):
 
 
 # ---- Dtypes ----
+
 
 def to(x, dtype):
     """x in a dtype."""
