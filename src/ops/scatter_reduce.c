@@ -54,6 +54,9 @@ static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in
     return tg_add(t, mean, rest);
 }
 
+/* Returns whether x needs a gradient, or will need one when a recomputed function runs again. */
+static bool may_need_grad(const tg_tensor *x) { return x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE); }
+
 static tg_status extremum(tg_tape *t, const scatter_params *p, tg_tensor *const *in, tg_tensor **out, bool least) {
     if (!tg_same_shape(in[1], in[2]))
         return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: index and src have different shapes; they must be equal",
@@ -62,7 +65,7 @@ static tg_status extremum(tg_tape *t, const scatter_params *p, tg_tensor *const 
     tg_tensor *y = write_sorted(t, x, p->dim, index, src, least);
     if (p->include_self) y = least ? tg_minimum(t, y, x) : tg_maximum(t, y, x);
     out[0] = y;
-    if (!tg_requires_grad(in[0]) && !tg_requires_grad(in[2])) return t->ctx->run.status;
+    if (!may_need_grad(in[0]) && !may_need_grad(in[2])) return t->ctx->run.status;
     tg_tensor *x_hit = p->include_self ? tg_eq(t, x, y) : tg_logical_not(t, reached(t, x, p->dim, index));
     out[0] = shared(t, y, p->dim, in, x_hit, tg_eq(t, src, tg_gather(t, y, p->dim, index)));
     return t->ctx->run.status;
