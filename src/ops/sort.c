@@ -196,19 +196,20 @@ static tg_status argsort_compose(tg_tape *t, const void *params, tg_tensor *cons
 }
 
 static const tg_sample argsort_samples[] = {
-    {.note = "ties", .params = BY(1), .n_in = 1, .input = {TG_S_INDEX(5, 3, 20)}},
+    {.note = "ties", .params = BY(1, .falling = false), .n_in = 1, .input = {TG_S_INDEX(5, 3, 20)}},
     {.note = "descending", .params = BY(-1, .falling = true), .n_in = 1, .input = {TG_S(3, 7)}},
-    {.note = "columns", .params = BY(0), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)}},
-    {.note = "strided", .params = BY(1), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
-    {.note = "empty", .params = BY(1), .n_in = 1, .input = {TG_S(3, 0)}},
-    {.note = "no such dim", .params = BY(2), .n_in = 1, .input = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = BY(-1), .n_in = 1, .input = {TG_S(256, 1024)}, .bench = true},
+    {.note = "columns", .params = BY(0, .falling = false), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)}},
+    {.note = "strided", .params = BY(1, .falling = false), .n_in = 1, .input = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "empty", .params = BY(1, .falling = false), .n_in = 1, .input = {TG_S(3, 0)}},
+    {.note = "no such dim", .params = BY(2, .falling = false), .n_in = 1, .input = {TG_S(3, 4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = BY(-1, .falling = false), .n_in = 1, .input = {TG_S(256, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_argsort = {
     .size = sizeof(tg_op), .name = "argsort", .formula = "the positions of the sorted elements of x along a dim",
     .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(sort_params), .compose = argsort_compose,
-    TG_FIELDS(sort_fields), .preset = BY(-1), TG_SAMPLES(argsort_samples)};
+    TG_FIELDS(sort_fields), .preset = BY(-1, .falling = false), TG_SAMPLES(argsort_samples)};
 
 /* Returns the index of tg_sort. */
 tg_tensor *tg_argsort(tg_tape *t, tg_tensor *x, int dim, bool descending) {
