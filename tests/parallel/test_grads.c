@@ -174,6 +174,7 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tape *t = tg_tape_new(ctx);
     model m = make(ctx, p);
     tg_buckets *b = tg_buckets_new(p, m.all, 5, s->bucket);
+    tg_comm_barrier(world); /* a failure would otherwise reach a rank that still makes its model */
     if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
     backward(ctx, t, &m, 0, 4, true);
     tg_grads_finalize(p, m.all, 5, NULL);
