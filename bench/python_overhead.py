@@ -15,19 +15,18 @@ import tapegrad as tg
 CALLS = 5000
 
 
-def tapegrad_rows():
-    x, w = tg.tensor([1.0]), tg.tensor([1.0], requires_grad=True)
-    m = tg.tensor([[1.0, 2.0]])
-
-    def backward():
-        (w * x).backward()
-
+def rows(x, w, m):
+    """The calls that both libraries have, on a number, a number that requires a gradient, and a row."""
     return {
         'add': lambda: x + x,
         'add, recorded': lambda: w + x,
         'softmax by name, with an argument': lambda: m.softmax(dim=-1),
-        'multiply and backward': backward,
+        'multiply and backward': lambda: (w * x).backward(),
     }
+
+
+def tapegrad_rows():
+    return rows(tg.tensor([1.0]), tg.tensor([1.0], requires_grad=True), tg.tensor([[1.0, 2.0]]))
 
 
 def numpy_rows():
@@ -41,27 +40,16 @@ def torch_rows():
     import torch
 
     torch.set_num_threads(1)
-    x, w = torch.ones(1), torch.ones(1, requires_grad=True)
-    m = torch.tensor([[1.0, 2.0]])
-
-    def backward():
-        (w * x).backward()
-
-    return {
-        'add': lambda: x + x,
-        'add, recorded': lambda: w + x,
-        'softmax by name, with an argument': lambda: m.softmax(dim=-1),
-        'multiply and backward': backward,
-    }
+    return rows(torch.ones(1), torch.ones(1, requires_grad=True), torch.tensor([[1.0, 2.0]]))
 
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     libraries = {'tapegrad': tapegrad_rows}
     libraries.update(
-        {name: rows for name, rows in (('numpy', numpy_rows), ('torch', torch_rows)) if importlib.util.find_spec(name)}
+        {name: made for name, made in (('numpy', numpy_rows), ('torch', torch_rows)) if importlib.util.find_spec(name)}
     )
-    calls = {(row, name): call for name, rows in libraries.items() for row, call in rows().items()}
+    calls = {(row, name): call for name, made in libraries.items() for row, call in made().items()}
     times = {key: [] for key in calls}
     for _ in range(rounds):
         for key, call in calls.items():

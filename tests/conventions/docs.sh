@@ -1,6 +1,6 @@
 #!/bin/sh
 # docs.sh PROGRAM SOURCE: documents and code agree. docs/ops.md is the program's own table, test cases and functions
-# that design.md names exist, README's programs are those of examples/readme, README has at most 150 lines, and links lead to
+# that design.md names exist, README's programs are those of examples/readme, README has at most 120 lines, and links lead to
 # files.
 set -eu
 program=$(realpath "$1")
@@ -35,7 +35,7 @@ for example in examples/readme/*; do
     rm -f "${TMPDIR:-/tmp}/part.$$"
 done
 
-[ "$(wc -l <README.md)" -le 150 ] || complain "README.md has more than 150 lines"
+[ "$(wc -l <README.md)" -le 120 ] || complain "README.md has more than 120 lines"
 
 for document in README.md CHANGELOG.md docs/*.md; do
     for link in $(sed '/^```/,/^```$/d' "$document" | grep -o '](\([^)#]*\))' | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do

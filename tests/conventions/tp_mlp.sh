@@ -1,13 +1,13 @@
 #!/bin/sh
-# tp_mlp.sh TAPEGRAD TP_MLP README SOURCE: examples/tp_mlp.c prints what README shows, on any number of threads and
-# processes, and its wrong variant fails with the message that README quotes, whichever rank finds the error first.
+# tp_mlp.sh TAPEGRAD TP_MLP PAGE SOURCE: examples/tp_mlp.c prints what PAGE shows, on any number of threads and
+# processes, and its wrong variant fails with the message that PAGE quotes, whichever rank finds the error first.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0
 
-# quoted TEXT: the block of README that follows the first line with TEXT.
-quoted() { awk -v text="$1" 'index($0, text) { seen = 1 } seen && /^```$/ { if (n++) exit; next } n == 1' "$readme"; }
+# quoted TEXT: the block of PAGE that follows the first line with TEXT.
+quoted() { awk -v text="$1" 'index($0, text) { seen = 1 } seen && /^```$/ { if (n++) exit; next } n == 1' "$page"; }
 
 # same WHAT: the words of `want` and `got`; file and line are there where the program has debug information.
 same() {
@@ -18,10 +18,10 @@ same() {
     bad=1
     echo "$1 prints:"
     cat "$work/got"
-    echo "README says:"
+    echo "the page says:"
     cat "$work/want"
 }
-tapegrad=$1 mlp=$2 readme=$3 source=$4
+tapegrad=$1 mlp=$2 page=$3 source=$4
 
 quoted 'print the same:' >"$work/want"
 [ "$(wc -l <"$work/want")" = 4 ]
@@ -34,10 +34,10 @@ done
 
 quoted "\`tp_mlp 2 wrong\`" >"$work/want"
 [ -s "$work/want" ]
-# Without debug information `got` has no line, so README's line is compared with the source too.
+# Without debug information `got` has no line, so the page's line is compared with the source too.
 line=$(grep -n 'tg_add(t, o, w\[3\])' "$source" | cut -d: -f1)
 if ! grep -q "called from tp_mlp.c:$line)" "$work/want"; then
-    echo "README names another line than $line of tp_mlp.c"
+    echo "the page names another line than $line of tp_mlp.c"
     bad=1
 fi
 for try in 1 2 3 4 5 6 7 8 9 10; do

@@ -172,8 +172,10 @@ def summary(rows):
 
 PAGE = """# Architectures under PyTorch
 
-{summary}. Nobody here wrote these models: they are of transformers, torchvision and timm, with random weights and small
-sizes (`tests/python_torch/zoo.py`), and run by `torch.compile(model, backend="tapegrad")` in float64
+{summary}.
+
+The models are those of transformers, torchvision and timm, with random weights and small sizes
+(`tests/python_torch/zoo.py`), run by `torch.compile(model, backend="tapegrad")` in float64
 ([pytorch-backend.md](pytorch-backend.md)). After `scripts/test --python` this page is
 written by
 
