@@ -152,7 +152,7 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 tg_status tg_control_check_layer(tg_control *c);
 /* Waits until the request is done or, if request is NULL, until the slot `place` is free for call number `sequence`.
  * Fails if the group fails meanwhile. */
-tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
+TG_PRIVATE_API tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
 /* Called while the host waits for something else, for example a device. Advances calls and reports the group's failure.
  * waited: seconds so far; negative: that wait is over. request: the call of the group on which the device depends;
  * NULL: none. */

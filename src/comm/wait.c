@@ -9,9 +9,9 @@ tg_status tg_control_check_layer(tg_control *c) {
                   : TG_OK;
 }
 
-/* If the group has ended or its message layer has failed, records that error and returns its status. */
-static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
-    if (c->ops->ended(c, w)) {
+/* If the group has ended (ended) or its message layer has failed, records that error and returns its status. */
+static tg_status check_group(tg_control *c, bool ended, bool arrived) {
+    if (ended) {
         if (c->mover->quiesce) c->mover->quiesce(c);
         return tg_control_failed(c, arrived);
     }
@@ -26,6 +26,8 @@ static void check_peers(tg_control *c, tg_wait *w) {
     tg_control_check_peers(c, w);
 }
 
+/* A peer may end the group right after this rank's call is done. The call has then succeeded. So whether the group has
+ * ended is read first, and only then whether the call is done. */
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence) {
     tg_wait w = {.request = request, .place = place, .sequence = sequence};
     tg_status s = TG_OK;
@@ -34,7 +36,8 @@ tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t se
         if (c->ops->prepare) c->ops->prepare(c, round);
         c->mover->advance(c);
         tg_ctx_idle(c->ctx);
-        if (c->mover->done(c, &w) || (s = check_group(c, &w, request != NULL)) != TG_OK) break;
+        bool ended = c->ops->ended(c, &w);
+        if (c->mover->done(c, &w) || (s = check_group(c, ended, request != NULL)) != TG_OK) break;
         if (round >= c->patience) check_peers(c, &w);
         c->ops->pause(c, &w, round);
     }
@@ -42,6 +45,7 @@ tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t se
     return s;
 }
 
+/* Reads the two states in the same order as tg_control_wait. */
 tg_status tg_control_poll(tg_control *c, void *request, double waited) {
     tg_wait w = {.request = request, .since = tg_system_now() - waited};
     bool over = waited < 0;
@@ -49,8 +53,9 @@ tg_status tg_control_poll(tg_control *c, void *request, double waited) {
         c->mover->advance(c);
         tg_ctx_idle(c->ctx);
     }
+    bool ended = c->ops->ended(c, request ? &w : NULL);
     if (over || (request && c->mover->done(c, &w))) w.request = NULL;
-    bool ended = c->ops->ended(c, w.request ? &w : NULL);
+    if (request && !w.request) ended = c->ops->ended(c, NULL);
     if (!ended) {
         c->ops->begin_poll(c, w.request ? &w : NULL);
         if (w.request)
@@ -58,7 +63,7 @@ tg_status tg_control_poll(tg_control *c, void *request, double waited) {
         else if (c->ops->check)
             c->ops->check(c, NULL);
     }
-    tg_status s = over ? TG_OK : check_group(c, w.request ? &w : NULL, true);
+    tg_status s = over ? TG_OK : check_group(c, ended, true);
     if (s != TG_OK && w.request) c->ops->end_wait(c, &w);
     return s;
 }

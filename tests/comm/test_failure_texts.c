@@ -397,8 +397,20 @@ static void replace(char *text, size_t n, const char *from, const char *to) {
 
 /* ---- Comparison ---- */
 
+/* Frees slowly, so that peers see each step of a rank that frees its communicators and contexts. */
+static void slow_free(void *user, void *p, size_t bytes) {
+    (void)user, (void)bytes;
+    sleep_for(1e-4);
+    free(p);
+}
+
+static void *plain_alloc(void *user, size_t bytes, size_t align) {
+    (void)user;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
 static void run_over(transport t, const situation *s, world_end *end) {
-    tg_config config = *TG_CONFIG(.threads = 1, .deadline = s->deadline);
+    tg_config config = *TG_CONFIG(.threads = 1, .deadline = s->deadline, .allocator = {plain_alloc, slow_free, NULL});
     if (t == OVER_MESSAGES)
         run_letters(s->ranks, s->fn, NULL, &config, end);
     else

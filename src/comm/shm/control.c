@@ -93,15 +93,18 @@ static double failed_for(tg_shm_group *s, const tg_rank_slot *rank_slot) {
     return tg_system_now() - s->failed_since;
 }
 
+/* A process that ends its communication stores first that it has returned, and then that it has left its last group
+ * (shm_close). So `left` is read first. */
 static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *view) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_rank_slot *rank_slot = tg_shm_rank_slot(s, i);
     const tg_member *m = tg_group_member(s->g, i);
+    bool left = atomic_load_explicit(&m->left, memory_order_acquire);
     (void)w;
     *view = (tg_member_view){
         .rank = m->rank,
         .returned = atomic_load_explicit(&rank_slot->state, memory_order_acquire) == TG_RANK_RETURNED,
-        .left = atomic_load_explicit(&m->left, memory_order_acquire),
+        .left = left,
         .missed = tg_shm_has_missed_more(s, i, c->rank),
         .alive = atomic_load_explicit(&rank_slot->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
         .failed_for = failed_for(s, rank_slot),

@@ -268,7 +268,6 @@ static void detach_context(tg_shm_rank *self);
 
 static void rank_free(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
-    detach_context(self);
     for (tg_shm_request *r = self->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -278,9 +277,13 @@ static void rank_free(tg_shm_rank *self) {
     tg_host_free(ctx, self, sizeof *self);
 }
 
+/* A rank that closes its last group returns. This is published before the rank leaves, so that peers report that it has
+ * returned, and not that it has freed a communicator. */
 static void shm_close(tg_ctx *ctx, void *state) {
     tg_shm_group *s = state;
     tg_shm_rank *self = s->self;
+    bool last = self->group == s && !s->sibling;
+    if (last) detach_context(self);
     tg_group_leave(&self->view, s->g, s->control.rank);
     if (s->begins_block)
         tg_process_free(self->process, s->begins_block);
@@ -293,7 +296,7 @@ static void shm_close(tg_ctx *ctx, void *state) {
             break;
         }
     tg_host_free(ctx, s, sizeof *s);
-    if (!self->group) rank_free(self);
+    if (last) rank_free(self);
 }
 
 static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
@@ -436,6 +439,7 @@ tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *proce
     tg_group *g = join_world(ctx, view);
     tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
     if (!s) {
+        detach_context(self);
         rank_free(self);
         return NULL;
     }
