@@ -9,23 +9,21 @@ import argparse
 import dataclasses
 import json
 import math
+import multiprocessing
 import pathlib
-import subprocess
-import sys
 import tempfile
 
+import timm  # noqa: F401 # here, so that the processes of the models need not import it again
 import torch
+import transformers  # noqa: F401
 
 from measure import FLOOR, Row, measured
 from zoo import ZOO
 
 
 def main():
+    torch.set_num_threads(1)
     options = arguments()
-    if options.row:
-        torch.set_num_threads(1)
-        store(options.row, measured(options.only[0], options.steps, options.default))
-        return
     with tempfile.TemporaryDirectory() as unnamed:
         folder = pathlib.Path(options.results or unnamed)
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +44,6 @@ def arguments():
     parser.add_argument('--timeout', type=float, default=1200, metavar='S', help='seconds that a model may take')
     parser.add_argument('--results', metavar='DIR', help='folder in which rows are kept')
     parser.add_argument('--out', metavar='FILE', help='file that the page is written to')
-    parser.add_argument('--row', metavar='FILE', help=argparse.SUPPRESS)  # what a process of one model writes
     return parser.parse_args()
 
 
@@ -60,14 +57,13 @@ def row_of(name, path, options):
         row = stored(path)
         if row and (row.error or not default or not math.isnan(row.default)):
             continue
-        command = [sys.executable, __file__, '--only', name, '--steps', str(options.steps), '--row', str(path)]
-        try:
-            subprocess.run(
-                command + ['--default'] * default, timeout=options.timeout, check=True, stderr=subprocess.DEVNULL
-            )
-        except subprocess.SubprocessError as error:
-            if not row:
-                store(path, Row(name, error=type(error).__name__))
+        process = multiprocessing.get_context('fork').Process(target=measure, args=(name, path, options.steps, default))
+        process.start()
+        process.join(options.timeout)
+        if process.is_alive():
+            process.terminate()
+        if not path.exists():
+            store(path, Row(name, error='the process took too long or ended'))
     return stored(path)
 
 
@@ -76,11 +72,14 @@ def stored(path):
 
 
 def store(path, row):
-    path = pathlib.Path(path)
-    before = stored(path)
-    if row.error and before and not before.error:
-        return  # the default backend has failed
     path.write_text(json.dumps(dataclasses.asdict(row)))
+
+
+def measure(name, path, steps, default):
+    """What the process of a model does. If only the default backend fails, the row stays as it was."""
+    row = measured(name, steps, default)
+    if not (default and row.error):
+        store(path, row)
 
 
 # ---- The page ----

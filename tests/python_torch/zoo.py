@@ -35,7 +35,7 @@ def _image(size=32, channels=3, batch=8):
 
 def _full(shape, value, **named):
     """torch.full, whose default dtype of a float is float64."""
-    return torch.full(shape, value, **({'dtype': torch.float64} if isinstance(value, float) else {}), **named)
+    return torch.full(shape, value, **({"dtype": torch.float64} if isinstance(value, float) else {}) | named)
 
 
 def _in_double():

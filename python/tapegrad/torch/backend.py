@@ -3,10 +3,11 @@
 import weakref
 
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 
 import tapegrad as tg
 
-from .fallback import count
 from .program import Program
 from .run import Call, context_of, leaf
 from .tensors import given
@@ -15,7 +16,7 @@ from .trace import restore, trace
 
 def backend(module, example_inputs, **_):
     """Compiles a graph of torch.compile. Its ops run on Tapegrad, forward and backward."""
-    return _in_pytorch(module) if _has_own_backward(module) else _Compiled(module)
+    return _with_own_backward(module, example_inputs) if _has_own_backward(module) else _Compiled(module)
 
 
 def _has_own_backward(module):
@@ -28,12 +29,17 @@ def _has_own_backward(module):
     return any(n.target is torch.ops.higher_order.autograd_function_apply for g in graphs for n in g.nodes)
 
 
-def _in_pytorch(module):
-    def run(*args):
-        count('autograd.Function')
-        return module(*args)
+def _boxed(module, _):
+    """Compiles a graph of AOTAutograd. Its views rely on strides that results of other graphs have in PyTorch."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    module.recompile()
+    return make_boxed_func(_Compiled(module))
 
-    return run
+
+# PyTorch derives the graph of the backward, which then is compiled like one of a forward.
+_with_own_backward = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed)
 
 
 class _Compiled:
