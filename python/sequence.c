@@ -84,9 +84,12 @@ static void *copied(tgpy_sequence *s, const void *bytes, size_t n) {
 }
 
 static tg_value copy_value(tgpy_sequence *s, tg_value v) {
-    if (v.kind == TG_VALUE_TEXT) v.text = copied(s, v.text, strlen(v.text) + 1);
-    else if (v.kind == TG_VALUE_LIST) v.list = copied(s, v.list, (size_t)v.n * sizeof *v.list);
-    else if (v.kind == TG_VALUE_POINTER) s->broken = true;
+    if (v.kind == TG_VALUE_TEXT)
+        v.text = copied(s, v.text, strlen(v.text) + 1);
+    else if (v.kind == TG_VALUE_LIST)
+        v.list = copied(s, v.list, (size_t)v.n * sizeof *v.list);
+    else if (v.kind == TG_VALUE_POINTER)
+        s->broken = true;
     return v;
 }
 
@@ -191,8 +194,10 @@ static void keep_results(tgpy_sequence *s, const step *now) {
         slot *result = &s->slots[out[i]];
         bool own = true;
         for (int k = 0; k < now->n_in + now->op.n; k++)
-            if (s->operands[k] == y[i] && now->in[k] != out[i]) own = s->slots[now->in[k]].own = false;
-            else if (s->operands[k] == y[i]) own = result->own;
+            if (s->operands[k] == y[i] && now->in[k] != out[i])
+                own = s->slots[now->in[k]].own = false;
+            else if (s->operands[k] == y[i])
+                own = result->own;
         result->x = y[i];
         result->own = own;
     }
@@ -203,8 +208,7 @@ static tg_status run_step(tgpy_sequence *s, step *now, tg_tape *t) {
     for (int i = 0; i < n; i++) s->operands[i] = now->in[i] == ABSENT ? NULL : s->slots[now->in[i]].x;
     for (int i = 0; i < now->op.n; i++)
         if (now->values[i].kind == TG_VALUE_TENSOR) now->values[i].tensor = s->operands[now->n_in + i];
-    tg_status status =
-        tg_op_call_bound(t, &now->op, s->operands, now->n_in, now->values, s->operands + n, now->n_out);
+    tg_status status = tg_op_call_bound(t, &now->op, s->operands, now->n_in, now->values, s->operands + n, now->n_out);
     if (status == TG_OK) keep_results(s, now);
     return status;
 }
@@ -251,7 +255,8 @@ tg_status tgpy_sequence_run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **ou
     if (!t) return TG_ERR_HANDLE;
     for (int i = 0; i < s->n_in; i++) s->slots[i].x = tgpy_tensor(in[i]);
     tg_status status = run_steps(s, in, &t);
-    if (status == TG_OK) give(s, t, in, out);
+    if (status == TG_OK)
+        give(s, t, in, out);
     else
         for (int i = s->n_in; i < s->n_slots; i++) end_slot(&s->slots[i]);
     return status;

@@ -2,8 +2,8 @@
 
     models.py [--only NAME ..] [--steps N] [--default] [--timeout S] [--results DIR] [--out FILE]
 
-Each model has a process of its own. With --results the rows are kept in files of a folder, and a later run measures only
-the models that have no file there yet, or, with --default, no time of PyTorch's default backend."""
+Each model has a process of its own. With --results the rows are kept in files of a folder, and a later run measures
+only the models that have no file there yet, or, with --default, no time of PyTorch's default backend."""
 
 import argparse
 import dataclasses
@@ -17,6 +17,8 @@ import timm  # noqa: F401 # here, so that the processes of the models need not i
 import torch
 import transformers  # noqa: F401
 
+import tapegrad.torch  # noqa: F401
+
 from measure import FLOOR, Row, measured
 from zoo import ZOO
 
@@ -24,6 +26,7 @@ from zoo import ZOO
 def main():
     torch.set_num_threads(1)
     options = arguments()
+    prepare()
     with tempfile.TemporaryDirectory() as unnamed:
         folder = pathlib.Path(options.results or unnamed)
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +48,12 @@ def arguments():
     parser.add_argument('--results', metavar='DIR', help='folder in which rows are kept')
     parser.add_argument('--out', metavar='FILE', help='file that the page is written to')
     return parser.parse_args()
+
+
+def prepare():
+    """Loads what compilation needs, once for the processes of all models. (A backward would start threads, after which
+    no process can be forked.)"""
+    torch.compile(torch.nn.Linear(2, 2), backend='tapegrad')(torch.ones(1, 2))
 
 
 # ---- Rows ----
@@ -134,9 +143,10 @@ any gradient, relative to the greatest element of its tensor, and of the losses 
 loss. (The divisor of a gradient's difference is at least {floor:g} of the greatest gradient of the model, because some
 gradients are 0 but for rounding.)
 
-Times are the CPU time of a training step, on one thread: the medians of {steps} steps, for which eager PyTorch, Tapegrad
-and PyTorch's default backend take turns in one process. Models this small measure what a call costs more than what a
-kernel does. A row without a time of the default backend is one that it was not measured for, or that it does not compile.
+Times are the CPU time of a training step, on one thread: the medians of {steps} steps, for which eager PyTorch,
+Tapegrad and PyTorch's default backend take turns in one process. Models this small measure what a call costs more than
+what a kernel does. A row without a time of the default backend is one that was not measured, or that it does not
+compile.
 
 | architecture | parameters | output | gradient | losses | eager, ms | Tapegrad, ms | default backend, ms | in PyTorch |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |

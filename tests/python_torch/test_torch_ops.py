@@ -1,4 +1,4 @@
-"""Every op of the table: values and gradients as PyTorch has them, without a fallback, also when the calls are repeated."""
+"""Every op of the table: values and gradients as PyTorch has them, without a fallback, also of repeated calls."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The architectures that docs/pytorch-models.md shows: of transformers, torchvision and timm, small, with random weights.
+"""The architectures of docs/pytorch-models.md: of transformers, torchvision and timm, small, with random weights.
 
 ZOO maps a name to a function that returns a Case. Sizes are the smallest that keep the structure: two layers, widths
 of 32 to 64, images of 32 to 64 pixels, no dropout (PyTorch and Tapegrad draw different random numbers)."""
