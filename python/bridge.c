@@ -82,8 +82,13 @@ void tgpy_world_close(tgpy_world *w) {
 
 void tgpy_world_keep(tgpy_world *w) { atomic_fetch_add(&w->owners, 1); }
 
+static bool disowned(tgpy_world *w) { return atomic_fetch_sub(&w->owners, 1) == 1; }
+
 void tgpy_world_drop(tgpy_world *w) {
-    if (atomic_fetch_sub(&w->owners, 1) != 1) return;
+    if (disowned(w)) tgpy_world_end(w);
+}
+
+void tgpy_world_end(tgpy_world *w) {
     if (w->ctx) tgpy_world_close(w);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -244,12 +249,18 @@ static void release(tgpy_box *b) {
     pthread_mutex_unlock(&w->lock);
 }
 
-void tgpy_box_drop(tgpy_box *b) {
-    if (atomic_fetch_sub(&b->owners, 1) != 1) return;
+tgpy_world *tgpy_box_end(tgpy_box *b) {
+    if (atomic_fetch_sub(&b->owners, 1) != 1) return NULL;
+    tgpy_world *w = b->world;
     release(b);
     if (b->tape) tgpy_tape_drop(b->tape);
-    tgpy_world_drop(b->world);
     free(b);
+    return disowned(w) ? w : NULL;
+}
+
+void tgpy_box_drop(tgpy_box *b) {
+    tgpy_world *ended = tgpy_box_end(b);
+    if (ended) tgpy_world_end(ended);
 }
 
 void tgpy_box_give(tgpy_box *b) { atomic_store(&b->lent, true); }

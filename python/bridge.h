@@ -19,6 +19,7 @@ tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
 void tgpy_world_close(tgpy_world *w);
 void tgpy_world_keep(tgpy_world *w); /* counts one more owner */
 void tgpy_world_drop(tgpy_world *w);
+void tgpy_world_end(tgpy_world *w); /* frees a world that has no owner any more, and its context */
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
 void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
@@ -51,6 +52,8 @@ tgpy_tape *tgpy_current(tgpy_world *w);
 tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent);
 tgpy_box *tgpy_box_share(tgpy_box *b); /* counts one more owner */
 void tgpy_box_drop(tgpy_box *b);       /* any thread */
+/* Does the same, but waits for nobody: if the box was the world's last owner, returns the world, for tgpy_world_end. */
+tgpy_world *tgpy_box_end(tgpy_box *b);
 void tgpy_box_give(tgpy_box *b);       /* from now on the box is lent */
 tg_tensor *tgpy_tensor(const tgpy_box *b); /* NULL if the context is gone, or b is NULL */
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b);

@@ -12,7 +12,6 @@ from .values import dtype_value
 NULL = ffi.NULL
 _call, _call_few, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_call_few, lib.tgpy_world_of, lib.tgpy_ctx
 _NUMBERS = {bool: lib.TG_VALUE_BOOL, int: lib.TG_VALUE_INT, float: lib.TG_VALUE_DOUBLE}
-_new = object.__new__
 _EXACT = 2**53  # integers up to here are exact as doubles
 
 
@@ -149,9 +148,7 @@ class _Plan:
         box = _call_few(self.binding, len(inputs), *boxes, kinds[0], numbers[0], kinds[1], numbers[1])
         if box == NULL:
             fail(_world_of(boxes[0]))
-        y = _new(Tensor)
-        y._box = box
-        return y
+        return wrap(box)
 
     def run(self, inputs, arguments):
         world = next((_world_of(x._box) for x in inputs if x is not None), None) or context()._world

@@ -1,5 +1,7 @@
 """Gradients, derivatives, hooks, recomputation and modes."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,30 @@ def test_messages_name_the_line_of_the_program():
     with pytest.raises(tg.Error, match='test_grad.py'):
         z += 1
         z.sum().backward()
+
+
+def test_every_operator_of_a_function_has_its_own_line():
+    x, y = tg.ones(2), tg.ones(3)
+    with tg.tape() as t:
+        ended = x + x
+    t.reset()
+    lines = [
+        'lambda: x + y', 'lambda: x * y', 'lambda: x < y', 'lambda: x @ y', 'lambda: x.mul(y)', 'lambda: [1, 2, 3] - x',
+        'lambda: operator.iadd(x, y)', 'lambda: ~x', 'lambda: ended * 2', 'lambda: 1 - ended',
+    ]  # fmt: skip
+    calls = eval(compile('[' + ',\n'.join(lines) + ']', 'program.py', 'eval'), {'operator': operator, **locals()})
+    for _ in range(2):  # the second time the places are known
+        for i, call in enumerate(calls):
+            with pytest.raises(tg.Error, match=rf'program.py:{i + 1}\)'):
+                call()
+
+
+def test_lines_of_functions_that_have_ended_are_not_taken_for_those_of_others():
+    x, y = tg.ones(2), tg.ones(3)
+    for n in range(1, 3000, 7):
+        call = eval(compile('\n' * n + 'lambda: x + y', f'part{n % 3}.py', 'eval'), locals())
+        with pytest.raises(tg.ShapeError, match=rf'part{n % 3}.py:{n + 1}\)'):
+            call()
 
 
 def test_modes():

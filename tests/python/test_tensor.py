@@ -2,8 +2,11 @@
 
 import copy
 import gc
+import operator
 import pickle
+import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -219,6 +222,37 @@ def test_in_place_operators_change_all_references():
     x += 1
     x *= tg.tensor([2.0, 3.0])
     assert same is x and same.tolist() == [4, 9]
+
+
+@pytest.mark.parametrize('name', ['add', 'sub', 'mul', 'truediv', 'pow', 'lt', 'iadd', 'isub', 'imul'])
+def test_operators_refuse_what_is_no_tensor_number_or_array(name):
+    x = tg.ones(2)
+    with pytest.raises(TypeError, match='not supported|unsupported'):
+        getattr(operator, name)(x, object())
+    assert x.tolist() == [1, 1] and (x == 'text') is False and (x != None) is True  # noqa: E711
+
+
+def test_an_operand_may_bring_its_own_operator():
+    class Other:
+        def __radd__(self, x):
+            return 'other'
+
+    x = tg.ones(2)
+    assert x + Other() == 'other'
+    x += Other()
+    assert x == 'other'
+
+
+def test_objects_of_tensors():
+    x = tg.ones(2)
+    weak, references = weakref.ref(x), sys.getrefcount(x)
+    for _ in range(100):
+        y = (x + x) * 2 - x
+    assert sys.getrefcount(x) == references and y.tolist() == [3, 3]
+    del x, y
+    assert weak() is None
+    with pytest.raises(TypeError, match=r'tapegrad.tensor\(data\)'):
+        tg.Tensor()
 
 
 def test_every_op_is_a_method_and_a_function():

@@ -161,8 +161,7 @@ def _listed(root, module):
         (lib.tg_module_buffer_count, lib.tg_module_buffer, BUFFER),
     ):
         for i in range(count(module)):
-            x = object.__new__(_Part)
-            x._box = lib.tgpy_box_new(root._world, NULL, at(module, i, path), True)
+            x = _Part._of(lib.tgpy_box_new(root._world, NULL, at(module, i, path), True))
             x._root = root
             yield ffi.string(path[0]).decode(), x, role
 
