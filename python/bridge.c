@@ -331,27 +331,6 @@ static tgpy_tape *unboxed(tg_value *values, int n) {
     return t;
 }
 
-static tg_value number_of(int kind, double number) {
-    tg_value v = {.kind = (tg_value_kind)kind};
-    if (kind == TG_VALUE_BOOL) v.boolean = number != 0;
-    else if (kind == TG_VALUE_INT) v.integer = (int64_t)number;
-    else v.number = number;
-    return v;
-}
-
-tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
-                        int kind0, double number0, int kind1, double number1) {
-    tgpy_world *w = a->world;
-    tgpy_box *in[] = {a, b, c};
-    const tg_value values[] = {number_of(kind0, number0), number_of(kind1, number1)};
-    tg_tensor *x[3], *y = NULL;
-    tgpy_tape *t = tgpy_ready(w, in, n_in);
-    if (!t) return NULL;
-    for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
-    tg_op_call_bound(t->tape, op, x, n_in, values, &y, 1);
-    return result(w, t, y, in, n_in);
-}
-
 tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
                     tgpy_box **out, int n_out) {
     tg_tensor **x = calloc((size_t)n_in + (size_t)n_out + 1, sizeof *x), **y = x ? x + n_in : NULL;

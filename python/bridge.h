@@ -74,10 +74,6 @@ tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgp
  * TENSOR have a tgpy_box in `pointer`. */
 tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
                     tgpy_box **out, int n_out);
-/* tgpy_call for an op with one result, 1 to 3 inputs and at most 2 values that are numbers: saves Python the arrays. A
- * number is given with its kind; an INT beyond 2^53 does not fit. */
-tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
-                        int kind0, double number0, int kind1, double number1);
 /* Boxes the results y[n] of any other call whose inputs were in[n_in], and sets out[n]. */
 void tgpy_results(tgpy_world *w, tgpy_tape *t, tg_tensor *const *y, int n, tgpy_box *const *in, int n_in,
                   tgpy_box **out);

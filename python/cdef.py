@@ -28,9 +28,9 @@ extern "Python" tg_status tgpy_on_jvp(tg_tape *t, const tg_node *n, tg_tensor *c
 extern "Python" tg_status tgpy_on_torch_infer(tg_call *c);
 extern "Python" tg_status tgpy_on_torch_backward(tg_call *c);
 """
-# Objects of cffi for tensor_base.c. These macros are declared in the generated source only.
+# Objects of cffi for objects.h. These macros are declared in the generated source only.
 OBJECTS = """
-#include "tensor_base.h"
+#include "objects.h"
 PyObject *tgpy_object_of(void *pointer, PyObject *type) {
     return _cffi_from_c_pointer(pointer, (struct _cffi_ctypedescr *)type);
 }

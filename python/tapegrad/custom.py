@@ -20,7 +20,8 @@ from .context import context
 from .derivatives import _handles, _list, _results, _tape
 from .errors import fail, text
 from .structs import options
-from .tensor import Tensor, _context_of, like, note_site, wrap, zeros
+from .objects import note_site
+from .tensor import Tensor, _context_of, like, wrap, zeros
 
 NULL = ffi.NULL
 _ALL = 0xFFFFFFFF  # every tensor, in a bit mask of tg_op

@@ -1,30 +1,19 @@
 """Tensors."""
 
-import importlib.machinery
-import importlib.util
 import operator
 import os
 
-from . import _capi, dlpack, indexing, ops, values
+from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
 from .errors import check, fail, text
+from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
 _matmul = ffi.addressof(lib, 'tg_matmul')
 
 
-def _second_module(name):
-    """The module of this name that is in the same shared object as _capi."""
-    loader = importlib.machinery.ExtensionFileLoader(f'{__package__}.{name}', _capi.__file__)
-    return importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-
-
-_tensor = _second_module('_tensor')
-note_site = _tensor.note_site
-
-
-class Tensor(_tensor.TensorBase):
+class Tensor(TensorBase):
     """A tensor. tensor(), zeros(), randn() and others make one; every op makes more. Objects end with their last
     reference, and with them what backward would need of them."""
 
@@ -53,28 +42,15 @@ class Tensor(_tensor.TensorBase):
         return lib.tgpy_world_of(self._box)
 
     @property
-    def shape(self):
-        x = self._live()
-        return tuple(lib.tg_dim(x, i) for i in range(lib.tg_ndim(x)))
-
-    @property
     def strides(self):
         """Distances between elements along each dim, in elements."""
         x = self._live()
         return tuple(lib.tg_stride(x, i) for i in range(lib.tg_ndim(x)))
 
     @property
-    def ndim(self):
-        return lib.tg_ndim(self._live())
-
-    @property
     def size(self):
         """Number of elements."""
         return lib.tg_numel(self._live())
-
-    @property
-    def dtype(self):
-        return values.NAMES[lib.tg_dtype_of(self._live())]
 
     @property
     def device(self):
@@ -502,4 +478,4 @@ def _unpickled(data, dtype, shape, requires_grad):
     return x
 
 
-_tensor.setup(Tensor, ffi.typeof('tgpy_box *'), _fail, _mixed, like, _file)
+setup(Tensor, ffi.typeof('tgpy_box *'), _fail, _mixed, like, _file)
