@@ -18,24 +18,27 @@ typedef struct spot {
 enum { SPOTS = 1024 };
 static spot spots[SPOTS];
 
-static int fill(spot *s, PyCodeObject *code, int at, PyFrameObject *frame) {
-    PyObject *number = PyObject_CallOneArg(tgpy.file, code->co_filename);
+static int look_up(PyCodeObject *code, int at, PyFrameObject *frame, spot *out) {
+    spot *s = &spots[((uintptr_t)code / sizeof(PyCodeObject) * 31 + (unsigned)at / 2) % SPOTS];
+    *out = *s;
+    if (s->code == code && s->at == at) return 0;
+    PyObject *number = PyObject_CallOneArg(tgpy.file, code->co_filename); /* other threads may run meanwhile */
     const char *file = number ? PyLong_AsVoidPtr(number) : NULL;
     Py_XDECREF(number);
     if (PyErr_Occurred()) return -1;
+    *out = (spot){code, at, PyFrame_GetLineNumber(frame), file};
     PyCodeObject *old = s->code;
     Py_INCREF(code);
-    *s = (spot){code, at, PyFrame_GetLineNumber(frame), file};
+    *s = *out;
     Py_XDECREF(old);
     return 0;
 }
 
 static int note(PyFrameObject *frame) {
+    spot found;
     PyCodeObject *code = PyFrame_GetCode(frame);
-    int at = PyFrame_GetLasti(frame);
-    spot *s = &spots[((uintptr_t)code / sizeof(PyCodeObject) * 31 + (unsigned)at / 2) % SPOTS];
-    int failed = s->code == code && s->at == at ? 0 : fill(s, code, at, frame);
-    if (!failed && s->file) tgpy_site(s->file, s->line);
+    int failed = look_up(code, PyFrame_GetLasti(frame), frame, &found);
+    if (!failed && found.file) tgpy_site(found.file, found.line);
     Py_DECREF(code);
     return failed;
 }
