@@ -6,8 +6,7 @@ tensors, which are taken together at the end."""
 
 from . import ops
 from .objects import TensorBase
-
-_FLOATS = ('f32', 'f64', 'bf16', 'f16')
+from .values import FLOATS
 
 
 def get(x, index):
@@ -64,7 +63,7 @@ def _tensors(x, part):
 
     if not isinstance(part, TensorBase):
         part = tensor_for(x, part, 'i64' if isinstance(part, list) and not part else None)
-    if part.dtype in _FLOATS:
+    if part.dtype in FLOATS:
         raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
     if part.dtype != 'bool':
         return [part.cast('i64')]

@@ -1,12 +1,14 @@
 """Structs of options, filled from keyword arguments. The library describes them, so no field is named here."""
 
 import difflib
+import weakref
 
 from ._capi import ffi, lib
 from .errors import text
 from .values import dtype_value, shape_value
 
 _fields = {}
+_alive = weakref.WeakKeyDictionary()  # for each struct, what its fields point to
 
 
 def fields_of(name):
@@ -75,16 +77,3 @@ def fields_set(name, struct):
             continue
         found[key] = value
     return found
-
-
-class _Keeper(dict):
-    """What the fields of a struct point to, as long as the struct lives."""
-
-    def __setitem__(self, struct, keep):
-        if keep:
-            super().__setitem__(struct, keep)
-
-
-import weakref  # noqa: E402
-
-_alive = weakref.WeakKeyDictionary()

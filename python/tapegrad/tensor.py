@@ -85,21 +85,20 @@ class Tensor(TensorBase):
 
     def item(self):
         """The only element, as a bool, int or float."""
-        number = self.tolist() if not self.ndim else self.reshape(()).tolist()
-        return number
+        return self.tolist() if not self.ndim else self.reshape(()).tolist()
 
     def tolist(self):
         """The elements as nested lists of numbers."""
-        x = self._live()
+        x, dtype = self._live(), self.dtype
         n = lib.tg_numel(x)
-        if lib.tg_dtype_of(x) == lib.TG_I64:
+        if dtype == 'i64':
             numbers = ffi.new('int64_t[]', n)
             lib.tg_read(x, numbers, 8 * n)
         else:
             numbers = ffi.new('double[]', n)
             lib.tg_read_f64(x, numbers, n)
         check(self._world)
-        kind = {'b': bool, 'u': int, 'i': int}.get(self.dtype[0], float) if self.dtype != 'bf16' else float
+        kind = float if dtype in values.FLOATS else bool if dtype == 'bool' else int
         return _nested([kind(v) for v in numbers], self.shape)
 
     def numpy(self):

@@ -1,6 +1,7 @@
 """Gradients, derivatives, hooks, recomputation and modes."""
 
 import operator
+import threading
 
 import numpy as np
 import pytest
@@ -107,6 +108,31 @@ def test_exceptions_of_callbacks_come_out_of_the_call():
         y.sum().backward()
     assert isinstance(raised.value.__cause__, KeyError)
     assert (x * 2).item() == 2  # the context can be used again
+
+
+def test_causes_of_errors_do_not_move_between_threads():
+    wrong, begin = [], threading.Barrier(4, timeout=60)
+
+    def work(n):
+        def hook(g):
+            begin.wait()
+            raise KeyError(n)
+
+        for _ in range(20):
+            y = leaf(1.0) * 3
+            y.on_grad(hook)
+            try:
+                y.sum().backward()
+            except tg.CallbackError as error:
+                if repr(error.__cause__) != repr(KeyError(n)):
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_messages_name_the_line_of_the_program():
