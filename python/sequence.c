@@ -125,6 +125,7 @@ void tgpy_sequence_note(tgpy_sequence *s, const tg_op_binding *op, tgpy_box *con
 }
 
 void tgpy_sequence_note_results(tgpy_sequence *s, tg_tensor *const *y) {
+    if (!y) s->broken = true;
     if (s->broken) return;
     step *now = &s->steps[s->n_steps - 1];
     for (int i = 0; i < now->n_out; i++) {

@@ -6,7 +6,7 @@
 
 #include "bridge.h"
 
-/* Begins to record the calls of ops on w (tgpy_call, tgpy_call_few), as a function of in[n]. Calls have their usual
+/* Begins to record the calls of ops on w (tgpy_call), as a function of in[n]. Calls have their usual
  * results meanwhile. A tensor that is neither one of in[] nor a result of a recorded call is a constant, which the
  * sequence keeps. Returns NULL if memory is missing. */
 tgpy_sequence *tgpy_sequence_begin(tgpy_world *w, tgpy_box *const *in, int n);
@@ -19,7 +19,8 @@ bool tgpy_sequence_end(tgpy_sequence *s, tgpy_box *const *out, int n);
 tg_status tgpy_sequence_run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out);
 void tgpy_sequence_free(tgpy_sequence *s); /* any thread; s may be NULL */
 
-/* For tgpy_call: notes the operands of a call on a world that is being recorded, and its results after it. */
+/* For tgpy_call: notes the operands of a call on a world that is being recorded, and after it its results; NULL if it
+ * has failed, after which s cannot be run. */
 void tgpy_sequence_note(tgpy_sequence *s, const tg_op_binding *op, tgpy_box *const *in, int n_in,
                         const tg_value *values, int n_out);
 void tgpy_sequence_note_results(tgpy_sequence *s, tg_tensor *const *y);

@@ -1,12 +1,14 @@
 """Structs of options, filled from keyword arguments. The library describes them, so no field is named here."""
 
 import difflib
+import weakref
 
 from ._capi import ffi, lib
 from .errors import text
 from .values import dtype_value, shape_value
 
 _fields = {}
+_alive = weakref.WeakKeyDictionary()  # for each struct, what its fields point to
 
 
 def fields_of(name):
@@ -62,14 +64,16 @@ def options(name, values):
     return struct
 
 
-class _Keeper(dict):
-    """What the fields of a struct point to, as long as the struct lives."""
-
-    def __setitem__(self, struct, keep):
-        if keep:
-            super().__setitem__(struct, keep)
-
-
-import weakref  # noqa: E402
-
-_alive = weakref.WeakKeyDictionary()
+def fields_set(name, struct):
+    """The values for `options` that make a struct like this one, which has numbers and no pointers but texts."""
+    found = {}
+    for key, field in fields_of(name).items():
+        value = getattr(struct, key)
+        if field.kind == lib.TG_FIELD_TEXT:
+            value = None if value == ffi.NULL else text(value)
+        elif isinstance(value, ffi.CData):
+            if value != ffi.NULL:
+                raise TypeError(f'{key} of {name} is a pointer, which cannot be copied')
+            continue
+        found[key] = value
+    return found

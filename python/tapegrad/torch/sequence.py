@@ -36,9 +36,11 @@ class Sequence:
         try:
             for step in self.steps:
                 values[step.place] = step.call(values)
-        finally:
-            written = [values[p] for p in self.writes]
-            self.recorded = recording.ended(list(_tensors(written)))
+        except BaseException:
+            recording.ended([])
+            raise
+        written = [values[p] for p in self.writes]
+        self.recorded = recording.ended(list(_tensors(written)))
         places = map(_Place, range(recording.count))
         self.forms = [_form(v, places) for v in written]
 
