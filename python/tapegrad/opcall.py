@@ -134,7 +134,8 @@ class _Plan:
         if n < 0:
             fail(world)
         out = ffi.new('tgpy_box *[]', n + 1)
-        if lib.tgpy_call(world, self.binding, [NULL if x is None else x._box for x in inputs], len(inputs), values, out, n):
+        boxes = [NULL if x is None else x._box for x in inputs]
+        if lib.tgpy_call(world, self.binding, boxes, len(boxes), values, out, n):
             fail(world)
         if n == 1 and not op._many:
             return wrap(out[0])

@@ -47,6 +47,7 @@ class Optimizer(Owned):
     parameters that require no gradient are left out."""
 
     _new = _struct = None  # the function that makes one, and the struct of its options
+    _INTERNAL = frozenset('params _fields _calls _group_rates _max_norm _world _pointer _free'.split())
 
     def __init__(self, params, *, schedule=None, **fields):
         self.params = Parameters.of(params)
@@ -175,11 +176,13 @@ class Optimizer(Owned):
 
     def __reduce__(self):
         """With its parameters, so that an optimizer and its model are pickled or copied together."""
-        settings = self.lr, self._group_rates, self.max_norm, self.state_dict()
+        others = {name: value for name, value in vars(self).items() if name not in self._INTERNAL}
+        settings = self.lr, self._group_rates, self.max_norm, self.state_dict(), others
         return _again, (type(self), self.params, self._fields, self._calls), settings
 
     def __setstate__(self, settings):
-        self.lr, rates, self.max_norm, state = settings
+        self.lr, rates, self.max_norm, state, others = settings
+        vars(self).update(others)
         for group, lr in rates.items():
             self.set_lr_of(group, lr)
         self.load_state_dict(state)

@@ -204,6 +204,7 @@ def test_a_copy_continues_as_its_original(name, options, copied):
     opt.max_norm, ema = 1.0, optim.EMA(model, 0.5)
     opt.lr = 0.05
     opt.set_lr_of(group, 0.02)
+    opt.notes = ['an attribute of the program']
 
     def run(model, opt, ema):
         for _ in range(3):
@@ -217,7 +218,7 @@ def test_a_copy_continues_as_its_original(name, options, copied):
     others = copied((model, opt, ema))
     assert (others[1].lr, others[1].max_norm, others[1].loss_scale) == (opt.lr, opt.max_norm, opt.loss_scale)
     assert run(*others) == run(model, opt, ema) and others[1].steps == 6
-    assert repr(others[1]) == repr(opt)
+    assert repr(others[1]) == repr(opt) and others[1].notes == opt.notes
 
 
 def test_schedules_are_pickled():

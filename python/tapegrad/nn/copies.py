@@ -1,5 +1,5 @@
-"""Copies and pickles of modules of the library. A copy is made as the module was made; then what has taken the place of its
-parts is put there, and the values are written."""
+"""Copies and pickles of modules of the library. A copy is made as the module was made; then what has taken the place of
+its parts is put there, and the values are written."""
 
 from .module import Module
 
@@ -84,15 +84,12 @@ def _part(top, path):
 
 
 def _made(cls, origin, path):
-    """A module as it was made: a whole one, or a part that was taken out of it. The part is that of the copy of the whole,
-    if there is one, which then gets what has taken the place of the part."""
+    """A module as it was made: a whole one, or a part that was taken out of one. The part is that of the copy of the
+    whole, if there is one, which then gets what has taken the place of the part."""
     if not path:
         return _whole(cls, origin)
     top = origin.top() if origin.find(path) else _whole(cls, Origin(origin.make))
-    part = top.replace(path, Module())
-    for _, module in list(part._own()):
-        vars(module)['_origin'] = origin
-    return part
+    return top.replace(path, Module())
 
 
 def _whole(cls, origin):

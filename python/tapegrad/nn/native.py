@@ -26,7 +26,7 @@ class _Root(Owned):
 class _Part(Tensor):
     """A parameter or buffer of a module of the library. It keeps the library's module."""
 
-    __slots__ = ('_root', '_module', '_key')  # _module is a weak reference to the module of Python, which has this as _key
+    __slots__ = ('_root', '_module', '_key')  # _module() is the module of Python that has this tensor as _key, or None
 
     def _shared(self):
         module = self._module()
