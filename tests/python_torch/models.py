@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import pathlib
 import tempfile
+import textwrap
 
 import timm  # noqa: F401 # here, so that the processes of the models need not import it again
 import torch
@@ -128,7 +129,7 @@ def ratios(rows):
 
 PAGE = """# Architectures under PyTorch
 
-{summary}. {ratios}
+{summary}
 
 The models are those of transformers, torchvision and timm, with random weights and small sizes
 (`tests/python_torch/zoo.py`), run by `torch.compile(model, backend="tapegrad")` in float64
@@ -155,8 +156,8 @@ compile.
 
 
 def page(rows, steps):
-    table = '\n'.join(map(cells, rows))
-    return PAGE.format(summary=summary(rows), ratios=ratios(rows), steps=steps, floor=FLOOR, table=table)
+    found = textwrap.fill(f'{summary(rows)}. {ratios(rows)}', 120)
+    return PAGE.format(summary=found, steps=steps, floor=FLOOR, table='\n'.join(map(cells, rows)))
 
 
 def cells(row):

@@ -78,6 +78,17 @@ def test_second_derivatives():
     assert torch.autograd.gradgradcheck(f, (x,))
 
 
+def test_a_parameter_without_effect_gets_no_gradient():
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).double()
+
+    def f(x):
+        model[1](x)
+        return model[0](x)
+
+    compiled(f)(torch.randn(3, 2, dtype=torch.float64)).sum().backward()
+    assert model[0].weight.grad is not None and model[1].weight.grad is None
+
+
 def test_backward_twice():
     model = torch.nn.Linear(3, 2).double()
     x = torch.randn(4, 3, dtype=torch.float64)

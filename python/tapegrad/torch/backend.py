@@ -67,14 +67,15 @@ class _Traced:
 
     def __init__(self, context, traced):
         self.context, self.traced, self.imports = context, traced, _Imports()
+        self.used = traced.drop_unused_inputs()
+        self.written = [self.used.index(i) for i in traced.written if i in self.used]
         with context:
             self.program = Program(traced)
-        self.same = [
-            (i, self.program.inputs.index(p)) for i, p in enumerate(self.program.results) if p in self.program.inputs
-        ]
+        places = dict(zip(self.program.inputs, self.used))
+        self.same = [(i, places[p]) for i, p in enumerate(self.program.results) if p in places]
 
     def __call__(self, tensors):
-        results = self._run(tensors)
+        results = self._run([tensors[i] for i in self.used])
         for i, place in self.same:
             results[i] = tensors[place]
         count = self.traced.count
@@ -85,7 +86,7 @@ class _Traced:
 
     def _run(self, tensors):
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return list(Call.apply(self.context, self.program.run, self.imports, self.traced.written, *tensors))
+            return list(Call.apply(self.context, self.program.run, self.imports, self.written, *tensors))
         with self.context, tg.no_grad():
             return [given(y) for y in self.program.run(self.imports(self.context, tensors))]
 

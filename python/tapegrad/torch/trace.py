@@ -69,6 +69,16 @@ class Trace:
     written: list  # positions of the inputs that the graph writes to
     spec: object
 
+    def drop_unused_inputs(self):
+        """Removes the placeholders that no node reads, so that they get no gradient, as in PyTorch, and not zeros.
+        Returns the positions of the others."""
+        inputs = [n for n in self.module.graph.nodes if n.op == 'placeholder']
+        used = [i for i, n in enumerate(inputs) if n.users]
+        for n in inputs:
+            if not n.users:
+                self.module.graph.erase_node(n)
+        return used
+
 
 def trace(module, args):
     """Returns the Trace of module(*args). args are tensors and numbers; the numbers become constants."""
