@@ -32,9 +32,9 @@ extern "Python" tg_status tgpy_on_torch_backward(tg_call *c);
 FAKE = {name: '' for name in ('stdbool.h', 'stddef.h', 'stdint.h', 'stdio.h', 'string.h', 'assert.h')}
 
 
-def preprocessed(text, include, bridge, cc):
-    """The declarations of a source text, without bodies of functions and without what only compilers read."""
-    fakes = pathlib.Path(sys.argv[3]).with_suffix('.d')
+def preprocessed(text, include, bridge, fakes, cc):
+    """The declarations of a source text, without bodies of functions and without what only compilers read. fakes is a
+    folder for headers that stand in for a compiler's own."""
     fakes.mkdir(exist_ok=True)
     for name, body in FAKE.items():
         (fakes / name).write_text(body)
@@ -75,7 +75,7 @@ def main():
     names = sorted(path.name for path in pathlib.Path(include, 'tapegrad').glob('*.h') if path.name not in LEFT_OUT)
     headers = ''.join(f'#include <tapegrad/{name}>\n' for name in names) + '#include "bridge.h"\n'
     ffi = cffi.FFI()
-    ffi.cdef(preprocessed(headers, include, bridge, cc))
+    ffi.cdef(preprocessed(headers, include, bridge, pathlib.Path(output).with_suffix('.d'), cc))
     ffi.cdef(CALLBACKS)
     ffi.set_source('tapegrad._capi', headers)
     ffi.emit_c_code(output)

@@ -106,8 +106,9 @@ class Tensor:
 
     def item(self):
         """The only element, as a bool, int or float."""
-        number = self.tolist() if not self.ndim else self.reshape(()).tolist()
-        return number
+        if self.size != 1:
+            raise ValueError(f'a tensor of {self.size} elements is no number or truth value; expected 1 element')
+        return self.tolist() if not self.ndim else self.reshape(()).tolist()
 
     def tolist(self):
         """The elements as nested lists of numbers."""
@@ -476,6 +477,8 @@ def _from_numpy(ctx, data, dtype):
     import numpy
 
     array = numpy.asarray(data)
+    if array.dtype.kind not in 'biuf' and array.dtype.name not in values.OTHERS:
+        raise TypeError(f'the array is {array.dtype}, but must have integers, floats or bools')
     if array.dtype.kind == 'f' and array.dtype.name not in values.OTHERS:
         array = array.astype('float64')
     elif array.dtype.name not in values.OTHERS and array.dtype.name != 'bool':

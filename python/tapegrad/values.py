@@ -55,6 +55,8 @@ def shape_value(shape):
 def flattened(data):
     """The shape and the numbers of nested sequences. Raises ValueError if their lengths differ."""
     if not isinstance(data, (list, tuple)):
+        if not hasattr(data, '__float__'):
+            raise TypeError(f'an element is {data!r}, but must be a number')
         return (), [data]
     parts = [flattened(part) for part in data]
     shapes = {shape for shape, _ in parts}

@@ -268,6 +268,13 @@ def test_what_is_missing_is_named_before_anything_runs():
     assert str(error.value) == 'the model needs what Tapegrad has no mapping for: ' + ', '.join(error.value.names)
 
 
+def test_a_file_that_is_no_model_is_named(tmp_path):
+    path = tmp_path / 'text.onnx'
+    path.write_text('no model')
+    with pytest.raises(ValueError, match='text.onnx. is not a model in ONNX'):
+        tg.onnx.load(path)
+
+
 def test_inputs_must_be_those_of_the_model():
     model = tg.onnx.load(mlp())
     with pytest.raises(TypeError, match='the model needs the inputs x; x is not given'):

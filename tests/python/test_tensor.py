@@ -49,6 +49,10 @@ def test_dtypes_of_numbers_without_a_dtype():
 def test_ragged_sequences_and_unknown_dtypes_are_refused():
     with pytest.raises(ValueError, match='must have the same'):
         tg.tensor([[1, 2], [3]])
+    with pytest.raises(TypeError, match="an element is 'a', but must be a number"):
+        tg.tensor(['a'])
+    with pytest.raises(TypeError, match='the array is complex128, but must have'):
+        tg.tensor(np.array([1j]))
     with pytest.raises(TypeError, match='the library has f32, f64'):
         tg.zeros(3, dtype='complex64')
 
@@ -114,6 +118,10 @@ def test_indexing_by_tensors_and_masks():
         assert np.array_equal(y[index].numpy(), b[index])
     with pytest.raises(tg.DataError, match='test_tensor.py'):
         x[tg.tensor([3])]
+    with pytest.raises(TypeError, match='a part of the index is 1.5; expected an integer'):
+        x[1.5]
+    with pytest.raises(ValueError, match='a tensor of 12 elements is no number or truth value'):
+        bool(x)
     with pytest.raises(IndexError, match='integers or bools'):
         x[tg.tensor([0.5])]
     with pytest.raises(IndexError):

@@ -230,9 +230,8 @@ def where(n, c, a, b):
 
 @op('Cast')
 def cast(n, x):
-    return cast_to(
-        x, dtype(TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to)
-    )  # the first version has a name
+    code = TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to  # the first version has a name
+    return cast_to(x, dtype(code))
 
 
 def cast_to(x, name):

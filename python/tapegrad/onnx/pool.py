@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import ops
 from ..tensor import tensor
-from .dtypes import FLOATS
+from .dtypes import FLOATS, integers
 from .registry import op
 from .windows import Windows
 
@@ -83,8 +83,6 @@ def global_lp_pool(n, x):
 @op('MaxUnpool')
 def max_unpool(n, x, places, shape=None):
     """Puts the elements where MaxPool has found them, with zeros elsewhere."""
-    from .dtypes import integers
-
     small = [
         (size - 1) * s - b - a + k
         for size, s, b, a, k in zip(x.shape[2:], n.strides or [1] * len(n.kernel_shape), *_halves(n), n.kernel_shape)

@@ -61,8 +61,8 @@ class Windows:
         return ops.permute(x, order).reshape([*x.shape[:2], *self.counts, int(np.prod(self.kernel))])
 
     def over(self, fn):
-        """fn of the positions along all dims as arrays, of shape [windows.., elements]: what fn gives for each dim d is
-        combined by the caller's ufunc."""
+        """Returns fn(d, positions along dim d) for each dim d, as arrays of shape [windows.., elements] that the caller
+        combines."""
         k = len(self.kernel)
         parts = [fn(d, self.places(d)) for d in range(k)]
         shaped = [

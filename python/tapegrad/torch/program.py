@@ -75,7 +75,8 @@ class Program:
 
 def _function(node):
     if node.target is operator.getitem:
-        return lambda out, x, i: x[i] if isinstance(x, (tuple, list)) else x  # the only result of several is no tuple
+        # A function of the table that returns only the first of several results returns it without a tuple.
+        return lambda out, x, i: x[i] if isinstance(x, (tuple, list)) else x
     function = TABLE.get(node.target)
     return function if function and _is_supported(node, function.results) else fallback.Operator(node.target)
 

@@ -34,8 +34,8 @@ def group_norm(out, x, weight, bias, n, c, hw, groups, eps):
 
 @maps(aten._native_batch_norm_legit_functional.default)
 def batch_norm(out, x, weight, bias, running_mean, running_var, training, momentum, eps):
-    """Returns the running statistics as new tensors, behind the statistics for PyTorch's backward, which are not
-    needed."""
+    """Returns the running statistics as new tensors, after the two places of statistics for PyTorch's backward, which is
+    not used."""
     running_mean, running_var = (tg.ops.scale(r, a=1) for r in (running_mean, running_var))
     y = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return y, None, None, running_mean, running_var
