@@ -220,16 +220,6 @@ static void indexing(misuse_world *b) {
     OP(tg_embedding, tg_embedding(t, b->x, x));
 }
 
-/* Optional operands: every handle except NULL. */
-#define OPTIONAL(symbol, call)                                                                  \
-    for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                                  \
-        const misuse_handle *h_ = &b->handle[i_];                                                  \
-        tg_tape *t = h_->tape;                                                                  \
-        tg_tensor *x = i_ ? h_->x : b->dropped;                                                 \
-        (void)t;                                                                                \
-        if (x) MISUSE_TWICE(symbol, misuse_inert(call), h_->ctx, h_->status, h_->says);               \
-    }
-
 #define LINEAR(symbol)                                     \
     do {                                                   \
         OP(symbol, symbol(t, x, b->x, NULL));              \

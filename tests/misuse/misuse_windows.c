@@ -4,16 +4,6 @@
 
 #include <tapegrad/ops.h>
 
-/* Optional operands: every handle except NULL. */
-#define OPTIONAL(symbol, call)                                                    \
-    for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                    \
-        const misuse_handle *h_ = &b->handle[i_];                                    \
-        tg_tape *t = h_->tape;                                                    \
-        tg_tensor *x = i_ ? h_->x : b->dropped;                                   \
-        (void)t;                                                                  \
-        if (x) MISUSE_TWICE(symbol, misuse_inert(call), h_->ctx, h_->status, h_->says); \
-    }
-
 typedef struct images {
     tg_tensor *x, *w, *s;      /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
     tg_tensor *line, *volume; /* f32[2, 2, 3], f32[1, 1, 2, 3, 4] */
