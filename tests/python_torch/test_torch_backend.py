@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 
+import tapegrad as tg
 import tapegrad.torch as tt
 
 torch.set_num_threads(1)
@@ -111,6 +112,12 @@ def test_inputs_are_freed():
     del x
     gc.collect()
     assert ref() is None
+
+
+def test_an_error_names_the_op_of_the_graph():
+    fast = torch.compile(lambda a, b: torch.matmul(a, b), backend='tapegrad')
+    with pytest.raises(tg.DtypeError, match=r'input 1 is f64.*in aten.mm.default of the compiled graph'):
+        fast(torch.ones(2, 2), torch.ones(2, 2).double())
 
 
 def test_an_overwritten_parameter_is_reported():

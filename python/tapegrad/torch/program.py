@@ -4,6 +4,8 @@ import operator
 
 import torch
 
+import tapegrad as tg
+
 from . import fallback
 from .foreign import Foreign
 from .ops import TABLE, Out, Unmapped
@@ -35,6 +37,9 @@ class Step:
         except Unmapped:
             self.function = fallback.Operator(self.target)
             values[self.place] = self.function(self.out, *args, **named)
+        except tg.Error as error:
+            error.args = (f'{error} (in {self.target} of the compiled graph)',)
+            raise
         for place in self.ended:
             values[place] = None
 
