@@ -2,12 +2,14 @@
 
     python_overhead.py [ROUNDS]
 
-Rounds of all rows alternate, and each prints the median over the rounds of the time per call. PyTorch and NumPy are
-left out where they are not installed. One thread each."""
+Rounds of all rows alternate, and each row prints the median over the rounds of the CPU time per call, which other
+programs on the machine change less than the time. PyTorch and NumPy are left out where they are not installed. One
+thread each."""
 
 import importlib.util
 import statistics
 import sys
+import time
 import timeit
 
 import tapegrad as tg
@@ -16,11 +18,16 @@ CALLS = 5000
 
 
 def rows(x, w, m):
-    """The calls that both libraries have, on a number, a number that requires a gradient, and a row."""
+    """The calls of Tapegrad and PyTorch on a number, a number that requires a gradient, and a row."""
     return {
         'add': lambda: x + x,
+        'add a number': lambda: x + 1.5,
         'add, recorded': lambda: w + x,
+        'index': lambda: m[0],
+        'relu by name': lambda: m.relu(),
         'softmax by name, with an argument': lambda: m.softmax(dim=-1),
+        'reshape by name, with a list': lambda: m.reshape([2]),
+        'shape': lambda: m.shape,
         'multiply and backward': lambda: (w * x).backward(),
     }
 
@@ -32,8 +39,14 @@ def tapegrad_rows():
 def numpy_rows():
     import numpy
 
-    x = numpy.ones(1, 'f4')
-    return {'add': lambda: x + x}
+    x, m = numpy.ones(1, 'f4'), numpy.ones((1, 2), 'f4')
+    return {
+        'add': lambda: x + x,
+        'add a number': lambda: x + 1.5,
+        'index': lambda: m[0],
+        'reshape by name, with a list': lambda: m.reshape([2]),
+        'shape': lambda: m.shape,
+    }
 
 
 def torch_rows():
@@ -53,8 +66,8 @@ def main():
     times = {key: [] for key in calls}
     for _ in range(rounds):
         for key, call in calls.items():
-            times[key].append(timeit.timeit(call, number=CALLS) / CALLS * 1e6)
-    print(f'microseconds for a call, median of {rounds} rounds of {CALLS} calls')
+            times[key].append(timeit.timeit(call, timer=time.process_time, number=CALLS) / CALLS * 1e6)
+    print(f'microseconds of CPU time for a call, median of {rounds} rounds of {CALLS} calls')
     print(f"{'':36}" + ''.join(f'{name:>10}' for name in libraries))
     for row in dict.fromkeys(row for row, _ in calls):
         cells = (

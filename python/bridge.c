@@ -82,8 +82,13 @@ void tgpy_world_close(tgpy_world *w) {
 
 void tgpy_world_keep(tgpy_world *w) { atomic_fetch_add(&w->owners, 1); }
 
+static bool disowned(tgpy_world *w) { return atomic_fetch_sub(&w->owners, 1) == 1; }
+
 void tgpy_world_drop(tgpy_world *w) {
-    if (atomic_fetch_sub(&w->owners, 1) != 1) return;
+    if (disowned(w)) tgpy_world_end(w);
+}
+
+void tgpy_world_end(tgpy_world *w) {
     if (w->ctx) tgpy_world_close(w);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -245,12 +250,18 @@ static void release(tgpy_box *b) {
     pthread_mutex_unlock(&w->lock);
 }
 
-void tgpy_box_drop(tgpy_box *b) {
-    if (atomic_fetch_sub(&b->owners, 1) != 1) return;
+tgpy_world *tgpy_box_end(tgpy_box *b) {
+    if (atomic_fetch_sub(&b->owners, 1) != 1) return NULL;
+    tgpy_world *w = b->world;
     release(b);
     if (b->tape) tgpy_tape_drop(b->tape);
-    tgpy_world_drop(b->world);
     free(b);
+    return disowned(w) ? w : NULL;
+}
+
+void tgpy_box_drop(tgpy_box *b) {
+    tgpy_world *ended = tgpy_box_end(b);
+    if (ended) tgpy_world_end(ended);
 }
 
 void tgpy_box_give(tgpy_box *b) { atomic_store(&b->lent, true); }
@@ -320,27 +331,6 @@ static tgpy_tape *unboxed(tg_value *values, int n) {
         values[i].tensor = b->ref.tensor;
     }
     return t;
-}
-
-static tg_value number_of(int kind, double number) {
-    tg_value v = {.kind = (tg_value_kind)kind};
-    if (kind == TG_VALUE_BOOL) v.boolean = number != 0;
-    else if (kind == TG_VALUE_INT) v.integer = (int64_t)number;
-    else v.number = number;
-    return v;
-}
-
-tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
-                        int kind0, double number0, int kind1, double number1) {
-    tgpy_world *w = a->world;
-    tgpy_box *in[] = {a, b, c};
-    const tg_value values[] = {number_of(kind0, number0), number_of(kind1, number1)};
-    tg_tensor *x[3], *y = NULL;
-    tgpy_tape *t = tgpy_ready(w, in, n_in);
-    if (!t) return NULL;
-    for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
-    tg_op_call_bound(t->tape, op, x, n_in, values, &y, 1);
-    return result(w, t, y, in, n_in);
 }
 
 tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,

@@ -19,6 +19,7 @@ tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
 void tgpy_world_close(tgpy_world *w);
 void tgpy_world_keep(tgpy_world *w); /* counts one more owner */
 void tgpy_world_drop(tgpy_world *w);
+void tgpy_world_end(tgpy_world *w); /* frees a world that has no owner any more, and its context */
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
 void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
@@ -52,6 +53,8 @@ tgpy_tape *tgpy_current(tgpy_world *w);
 tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent);
 tgpy_box *tgpy_box_share(tgpy_box *b); /* counts one more owner */
 void tgpy_box_drop(tgpy_box *b);       /* any thread */
+/* Does the same, but waits for nobody: if the box was the world's last owner, returns the world, for tgpy_world_end. */
+tgpy_world *tgpy_box_end(tgpy_box *b);
 void tgpy_box_give(tgpy_box *b);       /* from now on the box is lent */
 tg_tensor *tgpy_tensor(const tgpy_box *b); /* NULL if the context is gone, or b is NULL */
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b);
@@ -73,10 +76,6 @@ tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgp
  * TENSOR have a tgpy_box in `pointer`. */
 tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
                     tgpy_box **out, int n_out);
-/* tgpy_call for an op with one result, 1 to 3 inputs and at most 2 values that are numbers: saves Python the arrays. A
- * number is given with its kind; an INT beyond 2^53 does not fit. */
-tgpy_box *tgpy_call_few(const tg_op_binding *op, int n_in, tgpy_box *a, tgpy_box *b, tgpy_box *c,
-                        int kind0, double number0, int kind1, double number1);
 /* Boxes the results y[n] of any other call whose inputs were in[n_in], and sets out[n]. */
 void tgpy_results(tgpy_world *w, tgpy_tape *t, tg_tensor *const *y, int n, tgpy_box *const *in, int n_in,
                   tgpy_box **out);

@@ -28,6 +28,16 @@ extern "Python" tg_status tgpy_on_jvp(tg_tape *t, const tg_node *n, tg_tensor *c
 extern "Python" tg_status tgpy_on_torch_infer(tg_call *c);
 extern "Python" tg_status tgpy_on_torch_backward(tg_call *c);
 """
+# Objects of cffi for objects.h. These macros are declared in the generated source only.
+OBJECTS = """
+#include "objects.h"
+PyObject *tgpy_object_of(void *pointer, PyObject *type) {
+    return _cffi_from_c_pointer(pointer, (struct _cffi_ctypedescr *)type);
+}
+void *tgpy_pointer_of(PyObject *object, PyObject *type) {
+    return _cffi_to_c_pointer(object, (struct _cffi_ctypedescr *)type);
+}
+"""
 # What a compiler's own headers declare is known to cffi, so these stand in for them.
 FAKE = {name: '' for name in ('stdbool.h', 'stddef.h', 'stdint.h', 'stdio.h', 'string.h', 'assert.h')}
 
@@ -77,7 +87,7 @@ def main():
     ffi = cffi.FFI()
     ffi.cdef(preprocessed(headers, include, bridge, pathlib.Path(output).with_suffix('.d'), cc))
     ffi.cdef(CALLBACKS)
-    ffi.set_source('tapegrad._capi', headers)
+    ffi.set_source('tapegrad._capi', headers + OBJECTS)
     ffi.emit_c_code(output)
 
 

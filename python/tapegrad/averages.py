@@ -12,7 +12,7 @@ class _Average(Owned):
     """What both averages have. The parameters are a module's, or a sequence of tensors."""
 
     def __init__(self, params, new, *numbers):
-        self.params = Parameters(params)
+        self.params, self._numbers = Parameters.of(params), numbers
         world = self.params.world
         self._own(world, new(lib.tgpy_ctx(world), self.params.handles, len(self.params), *numbers), 'tg_average_free')
 
@@ -55,6 +55,11 @@ class _Average(Owned):
     def load_state_dict(self, values):
         """Restores a state that state_dict has returned."""
         write_all(self._state(), values, 'the averages')
+
+    def __reduce__(self):
+        return type(self), (self.params, *self._numbers), self.state_dict()
+
+    __setstate__ = load_state_dict
 
 
 class EMA(_Average):

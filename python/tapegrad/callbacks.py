@@ -32,7 +32,7 @@ def guarded(world, call):
         call()
         return lib.TG_OK
     except BaseException as error:  # noqa: BLE001 # also Ctrl-C, which then stops the call that runs the callback
-        errors._raised.append(error)
+        errors._raised.exceptions.append(error)
         ctx = lib.tgpy_ctx(world)
         message = ffi.new('char[]', f'{type(error).__name__}: {error}'.encode())
         lib.tg_ctx_fail(ctx, lib.TG_ERR_CALLBACK, ffi.new('char[]', b'%s'), message)

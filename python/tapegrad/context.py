@@ -132,7 +132,7 @@ class Tape:
     def _handle(self):
         if self._tape is None:
             raise BY_STATUS[lib.TG_ERR_HANDLE]('the tape has ended')
-        self.context._ctx
+        self.context._ctx  # raises if the context was closed
         return lib.tgpy_tape_of(self._tape)
 
     def reset(self):

@@ -19,8 +19,9 @@ from .callbacks import Function, forget, found, guarded, on_tape, register
 from .context import context
 from .derivatives import _handles, _list, _results, _tape
 from .errors import fail, text
+from .objects import note_site
 from .structs import options
-from .tensor import Tensor, _context_of, like, note_site, wrap, zeros
+from .tensor import Tensor, _context_of, like, wrap, zeros
 
 NULL = ffi.NULL
 _ALL = 0xFFFFFFFF  # every tensor, in a bit mask of tg_op

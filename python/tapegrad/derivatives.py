@@ -4,15 +4,14 @@ from ._capi import ffi, lib
 from .callbacks import Function, register
 from .context import context
 from .errors import fail
+from .objects import TensorBase
 from .structs import options
 
 NULL = ffi.NULL
 
 
 def _list(x):
-    from .tensor import Tensor
-
-    return [x] if isinstance(x, Tensor) else list(x)
+    return [x] if isinstance(x, TensorBase) else list(x)
 
 
 def _handles(tensors):
@@ -63,9 +62,7 @@ def backward(outputs, gradients=None, *, inputs=None, retain=False):
 def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False, allow_unused=False):
     """The gradients of the sum of the outputs with respect to the inputs, as a list; a single tensor for a single
     input. The accumulated gradients do not change. create_graph: the gradients can be differentiated again."""
-    from .tensor import Tensor
-
-    outputs, single = _list(outputs), isinstance(inputs, Tensor)
+    outputs, single = _list(outputs), isinstance(inputs, TensorBase)
     inputs = _list(inputs)
     world, tape, t = _tape(outputs)
     struct = options(
@@ -83,9 +80,7 @@ def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False
 
 def jvp(outputs, inputs, tangents):
     """Forward mode: the tangents of the outputs for the tangents of the inputs. A tangent None is zero."""
-    from .tensor import Tensor
-
-    single, outputs = isinstance(outputs, Tensor), _list(outputs)
+    single, outputs = isinstance(outputs, TensorBase), _list(outputs)
     inputs, tangents = _list(inputs), _list(tangents)
     _same_number(inputs, tangents, 'tangents')
     world, tape, t = _tape(outputs)
@@ -99,9 +94,7 @@ def jvp(outputs, inputs, tangents):
 def hvp(output, inputs, vectors):
     """The products of the Hessian of an output of one element with vectors: for each input, the derivative of its
     gradient along the vectors."""
-    from .tensor import Tensor
-
-    single = isinstance(inputs, Tensor)
+    single = isinstance(inputs, TensorBase)
     inputs, vectors = _list(inputs), _list(vectors)
     _same_number(inputs, vectors, 'vectors')
     world, tape, t = _tape([output])

@@ -3,6 +3,8 @@
 Each status of the C interface, such as TG_ERR_SHAPE, is a class (ShapeError) below Error, and below the built-in
 exception that Python programs expect for it."""
 
+import threading
+
 from ._capi import ffi, lib
 
 _BUILTIN = {
@@ -43,7 +45,12 @@ def text(pointer):
     return ffi.string(pointer).decode(errors='replace')
 
 
-_raised = []  # exceptions of callbacks that the library is reporting, by thread: see callbacks.py
+class _Raised(threading.local):
+    def __init__(self):
+        self.exceptions = []
+
+
+_raised = _Raised()  # this thread's exceptions of callbacks that the library is reporting: see callbacks.py
 
 
 def fail(world):
@@ -56,8 +63,8 @@ def fail(world):
         raise MemoryError
     lib.tg_ctx_clear(ctx)
     error = BY_STATUS[status](message)
-    cause = _raised.pop() if _raised else None
-    _raised.clear()
+    cause = _raised.exceptions.pop() if _raised.exceptions else None
+    _raised.exceptions.clear()
     raise error from cause
 
 

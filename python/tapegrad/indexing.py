@@ -5,12 +5,14 @@ An index is read from left to right. Integers, slices and None change one dim ea
 tensors, which are taken together at the end."""
 
 from . import ops
-
-_FLOATS = ('f32', 'f64', 'bf16', 'f16')
+from .objects import TensorBase
+from .values import FLOATS
 
 
 def get(x, index):
     """x[index]."""
+    if type(index) is int and x.ndim:  # as in loops: needs no plan
+        return ops.select(x, 0, _checked(index, x.shape[0], 0))
     x, dims, indices = _basic(x, _parts(x, index))
     return ops.index(x, indices, dims=dims) if indices else x
 
@@ -57,11 +59,11 @@ def _is_mask(part):
 
 def _tensors(x, part):
     """The tensors of integers that a mask or an array stands for."""
-    from .tensor import Tensor, tensor_for
+    from .tensor import tensor_for
 
-    if not isinstance(part, Tensor):
+    if not isinstance(part, TensorBase):
         part = tensor_for(x, part, 'i64' if isinstance(part, list) and not part else None)
-    if part.dtype in _FLOATS:
+    if part.dtype in FLOATS:
         raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
     if part.dtype != 'bool':
         return [part.cast('i64')]
@@ -85,11 +87,9 @@ def _checked(i, n, dim):
 
 def _basic(x, parts):
     """Applies integers, slices and None. Returns the result, and the dims of it that tensors index, with these."""
-    from .tensor import Tensor
-
     dim, dims, indices = 0, [], []
     for part in parts:
-        if isinstance(part, Tensor) and part.ndim:
+        if isinstance(part, TensorBase) and part.ndim:
             dims.append(dim)
             indices.append(part)
             dim += 1
@@ -123,9 +123,7 @@ def _forward(start, stop, step):
 
 def _replaced(x, parts, dim, value):
     """x with the elements of the parts, which begin at a dim, replaced by value."""
-    from .tensor import Tensor
-
-    if any(isinstance(p, Tensor) and p.ndim for p in parts):
+    if any(isinstance(p, TensorBase) and p.ndim for p in parts):
         return _put(x, [slice(None)] * dim + parts, value)
     if not parts:
         return ops.expand(value, x.shape).contiguous() if value.shape != x.shape else value

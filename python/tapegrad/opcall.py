@@ -6,17 +6,15 @@ import inspect
 from ._capi import ffi, lib
 from .context import context
 from .errors import fail, text
-from .tensor import Tensor, like, note_site, tensor, wrap
+from .objects import OpBase
+from .tensor import Tensor, like, tensor, wrap
 from .values import dtype_value
 
 NULL = ffi.NULL
-_call, _call_few, _world_of, _ctx_of = lib.tgpy_call, lib.tgpy_call_few, lib.tgpy_world_of, lib.tgpy_ctx
-_NUMBERS = {bool: lib.TG_VALUE_BOOL, int: lib.TG_VALUE_INT, float: lib.TG_VALUE_DOUBLE}
-_new = object.__new__
-_EXACT = 2**53  # integers up to here are exact as doubles
+_world_of, _ctx_of = lib.tgpy_world_of, lib.tgpy_ctx
 
 
-class Op:  # an op of the library; its __doc__ is that of the op
+class Op(OpBase):  # an op of the library; its __doc__ is that of the op
     __slots__ = (
         '__name__',
         '__doc__',
@@ -43,25 +41,13 @@ class Op:  # an op of the library; its __doc__ is that of the op
         self._plans = {}
         self.__doc__ = _documentation(self)
 
-    def __get__(self, x, owner=None):
-        """A method of a tensor."""
-        return self if x is None else lambda *args, **named: self._call(2, (x, *args), named)
-
-    def __call__(self, *args, **named):
-        return self._call(2, args, named)
-
-    def _call(self, depth, args, named):
-        note_site(depth)
+    def _call(self, args, named):
+        """Makes a call that OpBase leaves to Python."""
         form = (len(args), *named)
         plan = self._plans.get(form) or self._plans.setdefault(form, _Plan(self, len(args), tuple(named)))
         everything = (*args, *named.values())
         inputs = self._tensors([everything[i] if i is not None else None for i in plan.inputs])
-        arguments = [everything[i] for i in plan.values]
-        return (
-            plan.run_few(inputs, arguments)
-            if plan.few and inputs and inputs[0] is not None
-            else plan.run(inputs, arguments)
-        )
+        return plan.run(inputs, [everything[i] for i in plan.values])
 
     def _tensors(self, inputs):
         """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left
@@ -116,7 +102,7 @@ class Op:  # an op of the library; its __doc__ is that of the op
 class _Plan:
     """How calls of one form, a number of positions and a tuple of names, become a call in C."""
 
-    __slots__ = ('op', 'inputs', 'values', 'fields', 'binding', 'few')
+    __slots__ = ('op', 'inputs', 'values', 'fields', 'binding')
 
     def __init__(self, op, n, named):
         """Inputs and values are places in the positions followed by the named ones."""
@@ -133,25 +119,9 @@ class _Plan:
         self.values = list(at.values())
         self.binding = _bound(op, list(at))
         self.fields = [op.arguments[name].kind for name in at]
-        self.few = len(op.inputs) <= 3 and True not in op._lists and len(at) <= 2 and op._n_out == 1 and not op._many
-
-    def run_few(self, inputs, arguments):
-        """run, by a call that needs no arrays, if the arguments are numbers."""
-        kinds, numbers = [0, 0], [0, 0]
-        for i, argument in enumerate(arguments):
-            kinds[i], numbers[i] = _NUMBERS.get(type(argument)), argument
-            if kinds[i] is None or not -_EXACT < argument < _EXACT:
-                return self.run(inputs, arguments)
-        boxes = [NULL, NULL, NULL]
-        for i, x in enumerate(inputs):
-            if x is not None:
-                boxes[i] = x._box
-        box = _call_few(self.binding, len(inputs), *boxes, kinds[0], numbers[0], kinds[1], numbers[1])
-        if box == NULL:
-            fail(_world_of(boxes[0]))
-        y = _new(Tensor)
-        y._box = box
-        return y
+        if True not in op._lists and not op._many and lib.TG_FIELD_DTYPE not in self.fields:
+            address = int(ffi.cast('uintptr_t', self.binding))
+            op._learn(n, named, tuple(self.inputs), tuple(self.values), op._n_out, address)
 
     def run(self, inputs, arguments):
         world = next((_world_of(x._box) for x in inputs if x is not None), None) or context()._world
@@ -164,7 +134,8 @@ class _Plan:
         if n < 0:
             fail(world)
         out = ffi.new('tgpy_box *[]', n + 1)
-        if _call(world, self.binding, [NULL if x is None else x._box for x in inputs], len(inputs), values, out, n):
+        boxes = [NULL if x is None else x._box for x in inputs]
+        if lib.tgpy_call(world, self.binding, boxes, len(boxes), values, out, n):
             fail(world)
         if n == 1 and not op._many:
             return wrap(out[0])

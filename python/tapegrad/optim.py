@@ -9,6 +9,7 @@ The options of each class are the fields of the library's struct, by name:
 """
 
 import copy
+import functools
 import math
 
 from ._capi import ffi, lib
@@ -16,7 +17,7 @@ from .averages import EMA, SWA
 from .errors import fail, text
 from .lbfgs import LBFGS
 from .owned import Owned
-from .parameters import Parameters, handles, state, write_all
+from .parameters import Parameters, state, write_all
 from .structs import options
 from .tensor import tensor, wrap
 
@@ -28,6 +29,7 @@ class Schedule:
     is "constant", "linear", "cosine", "inverse_sqrt" or "wsd". Called with a number of a step, it returns the rate."""
 
     def __init__(self, lr, **fields):
+        self._arguments = lr, fields
         self._struct = options('tg_schedule', {'lr': lr, **fields})
         if math.isnan(self(1)):
             raise ValueError(f'the schedule is invalid: lr {lr}, {fields}')
@@ -35,21 +37,27 @@ class Schedule:
     def __call__(self, step):
         return lib.tg_schedule_lr(self._struct, step)
 
+    def __reduce__(self):
+        lr, fields = self._arguments
+        return functools.partial(type(self), **fields), (lr,)
+
 
 class Optimizer(Owned):
     """What all optimizers of optim.h have. The parameters are a module's, or a sequence of tensors. A module's
     parameters that require no gradient are left out."""
 
     _new = _struct = None  # the function that makes one, and the struct of its options
+    _INTERNAL = frozenset('params _fields _calls _group_rates _max_norm _world _pointer _free'.split())
 
     def __init__(self, params, *, schedule=None, **fields):
-        self.params = Parameters(params)
+        self.params = Parameters.of(params)
+        self._fields, self._calls, self._group_rates = fields, [], {}
         world = self.params.world
         made = self._new(lib.tgpy_ctx(world), self.params.handles, len(self.params), self._options(fields))
         self._own(world, made, 'tg_optim_free')
         self._max_norm = 0.0
         if schedule is not None:
-            self.add_group(self.params.tensors, schedule=schedule)
+            self.add_group(self.params, schedule=schedule)
 
     def _options(self, fields):
         return options(self._struct, fields)
@@ -77,28 +85,31 @@ class Optimizer(Owned):
     @lr.setter
     def lr(self, lr):
         self._do(lib.tg_optim_set_lr, lr)
+        self._group_rates.clear()
 
     # ---- Groups ----
 
     def add_group(self, params, *, schedule=None, **fields):
         """Moves parameters of this optimizer into a group with numbers of its own (tg_group_opts): lr_scale,
         weight_decay, beta1, beta2, eps. Returns the number of the group."""
-        if schedule is not None:
-            fields['schedule'] = schedule._struct
-        group = lib.tg_optim_add_group(self._live, options('tg_group_opts', fields))
+        params = Parameters.of(params)
+        struct = options('tg_group_opts', fields if schedule is None else {**fields, 'schedule': schedule._struct})
+        group = lib.tg_optim_add_group(self._live, struct)
         if group < 0:
             fail(self._world)
-        params = Parameters(params)
         self._do(lib.tg_optim_assign, group, params.handles, len(params))
+        self._calls.append((Optimizer.add_group, (params,), {'schedule': schedule, **fields}))
         return group
 
     def set_lr_of(self, group, lr):
         """Sets the learning rate of one group until lr is set again."""
         self._do(lib.tg_optim_set_lr_of, group, lr)
+        self._group_rates[group] = lr
 
     def no_decay_1d(self):
         """Removes the weight decay of parameters with fewer than 2 dims, such as biases."""
         self._do(lib.tg_optim_no_decay_1d)
+        self._calls.append((Optimizer.no_decay_1d, (), {}))
 
     # ---- Norms ----
 
@@ -128,6 +139,7 @@ class Optimizer(Owned):
     def set_loss_scale(self, **fields):
         """Turns on loss scaling, for float16, with the options of tg_loss_scale. Call backward on scale_loss(loss)."""
         self._do(lib.tg_optim_set_scale, options('tg_loss_scale', fields))
+        self._calls.append((Optimizer.set_loss_scale, (), fields))
 
     @property
     def loss_scale(self):
@@ -160,8 +172,32 @@ class Optimizer(Owned):
         write_all(self._state(), values, 'the optimizer')
         self._do(lib.tg_optim_set_steps, steps)
 
+    # ---- Pickles and copies ----
+
+    def __reduce__(self):
+        """With its parameters, so that an optimizer and its model are pickled or copied together."""
+        others = {name: value for name, value in vars(self).items() if name not in self._INTERNAL}
+        settings = self.lr, self._group_rates, self.max_norm, self.state_dict(), others
+        return _again, (type(self), self.params, self._fields, self._calls), settings
+
+    def __setstate__(self, settings):
+        self.lr, rates, self.max_norm, state, others = settings
+        vars(self).update(others)
+        for group, lr in rates.items():
+            self.set_lr_of(group, lr)
+        self.load_state_dict(state)
+
     def __repr__(self):
         return f'<{type(self).__name__} of {len(self.params)} parameters, lr {self.lr:g}>'
+
+
+def _again(cls, params, fields, calls):
+    """An optimizer that is made as another one was."""
+    optimizer = object.__new__(cls)
+    Optimizer.__init__(optimizer, params, **fields)
+    for method, positional, named in calls:
+        method(optimizer, *positional, **named)
+    return optimizer
 
 
 def _documented(name, struct, doc):
@@ -191,10 +227,15 @@ others: matrices that AdamW steps, such as embeddings and the output matrix
 adamw: options of AdamW for all parameters that Muon does not step, as a dict'''
     )
 
+    def __init__(self, params, *, others=(), **fields):
+        others = list(others)
+        super().__init__(params, others=Parameters(others) if others else (), **fields)
+
     def _options(self, fields):
-        others, adamw = list(fields.pop('others', ())), fields.pop('adamw', None)
+        fields = dict(fields)
+        others, adamw = fields.pop('others'), fields.pop('adamw', None)
         if others:
-            fields.update(others=handles(others), n_others=len(others))
+            fields.update(others=others.handles, n_others=len(others))
         if adamw is not None:
             fields['adamw'] = options('tg_adamw_opts', adamw)
         return options(self._struct, fields)

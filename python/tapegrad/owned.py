@@ -51,4 +51,4 @@ class Owned:
         return value
 
     def __reduce__(self):
-        raise TypeError(f'a {type(self).__name__} cannot be copied or pickled; its state_dict can')
+        raise TypeError(f'a {type(self).__name__} cannot be copied or pickled')

@@ -20,15 +20,27 @@ class Parameters:
                 raise TypeError(f'parameter {key} is a {type(p).__name__}, but must be a tensor')
         if not named:
             raise ValueError('there are no parameters that require a gradient')
-        self.keys, self.tensors = list(named), list(named.values())
-        self.world = self.tensors[0]._world
+        self._set(list(named), list(named.values()))
+
+    @classmethod
+    def of(cls, source):
+        return source if isinstance(source, cls) else cls(source)
+
+    def _set(self, keys, tensors):
+        self.keys, self.tensors, self.world = keys, tensors, tensors[0]._world
 
     def __len__(self):
         return len(self.tensors)
 
+    def __iter__(self):
+        return iter(self.tensors)
+
+    def __reduce__(self):
+        return _parameters, (self.keys, [x._shared() for x in self.tensors])
+
     @property
     def handles(self):
-        return handles(self.tensors)
+        return ffi.new('tg_tensor *[]', [x._live() for x in self.tensors])
 
     def zero_grad(self):
         for p in self.tensors:
@@ -36,8 +48,10 @@ class Parameters:
         check(self.world)
 
 
-def handles(tensors):
-    return ffi.new('tg_tensor *[]', [x._live() for x in tensors] or 1)
+def _parameters(keys, shared):
+    made = object.__new__(Parameters)
+    made._set(keys, [x if isinstance(x, Tensor) else x() for x in shared])
+    return made
 
 
 def state(owner, params, count, at):

@@ -65,3 +65,18 @@ def options(name, values):
             raise type(error)(f'option {key} is {value!r}: {error}') from None
     _alive[struct] = keep
     return struct
+
+
+def fields_set(name, struct):
+    """The values for `options` that make a struct like this one, which has numbers and no pointers but texts."""
+    found = {}
+    for key, field in fields_of(name).items():
+        value = getattr(struct, key)
+        if field.kind == lib.TG_FIELD_TEXT:
+            value = None if value == ffi.NULL else text(value)
+        elif isinstance(value, ffi.CData):
+            if value != ffi.NULL:
+                raise TypeError(f'{key} of {name} is a pointer, which cannot be copied')
+            continue
+        found[key] = value
+    return found

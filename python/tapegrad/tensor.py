@@ -1,32 +1,24 @@
 """Tensors."""
 
+import operator
 import os
-import sys
 
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
 from .errors import check, fail, text
+from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
-_unary, _binary, _with_number = lib.tgpy_unary, lib.tgpy_binary, lib.tgpy_with_number
-_drop, _site, _frame = lib.tgpy_box_drop, lib.tgpy_site, sys._getframe
-_OPERATORS = '''
-    add sub mul div pow remainder floor_divide matmul neg abs add_scalar scale pow_scalar add_ sub_ mul_
-    bitwise_and bitwise_or bitwise_xor bitwise_not eq ne lt le gt ge
-'''
-_ops = {name: ffi.addressof(lib, 'tg_' + name) for name in _OPERATORS.split()}
+_matmul = ffi.addressof(lib, 'tg_matmul')
 
 
-class Tensor:
+class Tensor(TensorBase):
     """A tensor. tensor(), zeros(), randn() and others make one; every op makes more. Objects end with their last
     reference, and with them what backward would need of them."""
 
-    __slots__ = ('_box', '__weakref__')
+    __slots__ = ()
     __array_priority__ = 1000  # NumPy leaves operators to this class
-
-    def __del__(self, drop=_drop):
-        drop(self._box)
 
     # ---- Properties ----
 
@@ -50,28 +42,15 @@ class Tensor:
         return lib.tgpy_world_of(self._box)
 
     @property
-    def shape(self):
-        x = self._live()
-        return tuple(lib.tg_dim(x, i) for i in range(lib.tg_ndim(x)))
-
-    @property
     def strides(self):
         """Distances between elements along each dim, in elements."""
         x = self._live()
         return tuple(lib.tg_stride(x, i) for i in range(lib.tg_ndim(x)))
 
     @property
-    def ndim(self):
-        return lib.tg_ndim(self._live())
-
-    @property
     def size(self):
         """Number of elements."""
         return lib.tg_numel(self._live())
-
-    @property
-    def dtype(self):
-        return values.NAMES[lib.tg_dtype_of(self._live())]
 
     @property
     def device(self):
@@ -112,16 +91,16 @@ class Tensor:
 
     def tolist(self):
         """The elements as nested lists of numbers."""
-        x = self._live()
+        x, dtype = self._live(), self.dtype
         n = lib.tg_numel(x)
-        if lib.tg_dtype_of(x) == lib.TG_I64:
+        if dtype == 'i64':
             numbers = ffi.new('int64_t[]', n)
             lib.tg_read(x, numbers, 8 * n)
         else:
             numbers = ffi.new('double[]', n)
             lib.tg_read_f64(x, numbers, n)
         check(self._world)
-        kind = {'b': bool, 'u': int, 'i': int}.get(self.dtype[0], float) if self.dtype != 'bf16' else float
+        kind = float if dtype in values.FLOATS else bool if dtype == 'bool' else int
         return _nested([kind(v) for v in numbers], self.shape)
 
     def numpy(self):
@@ -246,6 +225,11 @@ class Tensor:
         check(self._world)
         return _unpickled, (bytes(ffi.buffer(buffer, n)), x.dtype, x.shape, self.requires_grad)
 
+    def _shared(self):
+        """What stands for the tensor where it is pickled or copied together with its module: itself, or a function
+        that returns it."""
+        return self
+
     def __copy__(self):
         return self.detach()
 
@@ -253,46 +237,7 @@ class Tensor:
         function, arguments = self.__reduce__()
         return function(*arguments)
 
-    # ---- Operators ----
-
-    def __neg__(self):
-        return _one(self, _ops['neg'])
-
-    def __invert__(self):
-        return _one(self, _ops['bitwise_not'])
-
-    def __abs__(self):
-        return _one(self, _ops['abs'])
-
-    def __radd__(self, other):
-        return self + other
-
-    def __rmul__(self, other):
-        return self * other
-
-    def __rsub__(self, other):
-        return (-self) + other
-
-    def __rtruediv__(self, other):
-        return like(other, self) / self
-
-    def __rpow__(self, other):
-        return like(other, self) ** self
-
-    def __rmod__(self, other):
-        return like(other, self) % self
-
-    def __rfloordiv__(self, other):
-        return like(other, self) // self
-
-    def __rand__(self, other):
-        return self & other
-
-    def __ror__(self, other):
-        return self | other
-
-    def __rxor__(self, other):
-        return self ^ other
+    # ---- Operators (the others are TensorBase's) ----
 
     def __matmul__(self, other):
         other = like(other, self)
@@ -311,7 +256,7 @@ class Tensor:
         taken of the old one keep their values."""
         note_site(1)
         new = indexing.put(self, index, value)
-        self._box, new._box = new._box, self._box
+        self._swap(new)
 
     __hash__ = object.__hash__
 
@@ -324,120 +269,47 @@ class Tensor:
         return op.__get__(self)
 
 
-def _operator(name, with_number=None):
-    """A method of a binary operator. A number is given to the op with_number, if there is one."""
-    op, number_op = _ops[name], _ops.get(with_number)
-    new = object.__new__
-
-    def method(self, other):
-        frame = _frame(1)
-        if (file := _file(frame.f_code)) is not None:
-            _site(file, frame.f_lineno)
-        if type(other) is Tensor:
-            box = _binary(op, self._box, other._box)
-        elif number_op is not None and isinstance(other, (int, float)) and self.dtype in values.FLOATS:
-            box = _with_number(number_op, self._box, other)
-        else:
-            other = like(other, self)
-            if other is NotImplemented:
-                return other
-            box = _binary(op, self._box, other._box)
-        if box == NULL:
-            fail(lib.tgpy_world_of(self._box))
-        y = new(Tensor)
-        y._box = box
-        return y
-
-    return method
-
-
-_files = {}
+def _mixed(name, a, b):
+    """An operator, such as "add", of two operands of which one is no tensor."""
+    op = getattr(operator, f'__{name}__')
+    if isinstance(a, Tensor):
+        other = like(b, a)
+        return other if other is NotImplemented else op(a, other)
+    if name in ('add', 'mul', 'and', 'or', 'xor'):
+        return op(b, a)
+    if name == 'sub':
+        return -b + a
+    other = like(a, b)
+    return other if other is NotImplemented else op(other, b)
 
 
 _package = os.path.dirname(__file__) + os.sep
+_files = {}  # texts of C, which live as long as the process
 
 
-def _file(code):
-    """The file of a code object as text of C, which lives as long as the process; None for the package's own code,
-    whose callers have noted the program's line."""
-    name = code.co_filename
-    try:
-        return _files[name]
-    except KeyError:
-        return _files.setdefault(name, None if name.startswith(_package) else ffi.new('char[]', name.encode()))
-
-
-def note_site(depth):
-    """Notes the line `depth` callers above the caller as the place that messages name."""
-    frame = _frame(depth + 1)
-    if (file := _file(frame.f_code)) is not None:
-        _site(file, frame.f_lineno)
-
-
-def _in_place(name):
-    op = _ops[name]
-
-    def method(self, other):
-        note_site(1)
-        other = other if type(other) is Tensor else like(other, self)
-        box = _binary(op, self._box, other._box)
-        if box == NULL:
-            fail(self._world)
-        lib.tgpy_box_drop(self._box)
-        self._box = box
-        return self
-
-    return method
-
-
-for _name, _op, _number in (
-    ('add', 'add', 'add_scalar'),
-    ('mul', 'mul', 'scale'),
-    ('sub', 'sub', None),
-    ('truediv', 'div', None),
-    ('mod', 'remainder', None),
-    ('floordiv', 'floor_divide', None),
-    ('and', 'bitwise_and', None),
-    ('or', 'bitwise_or', None),
-    ('xor', 'bitwise_xor', None),
-    ('pow', 'pow', 'pow_scalar'),
-    ('eq', 'eq', None),
-    ('ne', 'ne', None),
-    ('lt', 'lt', None),
-    ('le', 'le', None),
-    ('gt', 'gt', None),
-    ('ge', 'ge', None),
-):
-    setattr(Tensor, f'__{_name}__', _operator(_op, _number))
-for _name in ('add', 'sub', 'mul'):
-    setattr(Tensor, f'__i{_name}__', _in_place(_name + '_'))
+def _file(name):
+    """The address of the name of a source file as text of C; 0 for the package's own."""
+    if name.startswith(_package):
+        return 0
+    return int(ffi.cast('uintptr_t', _files.setdefault(name, ffi.new('char[]', name.encode()))))
 
 
 def _product(a, b):
     """a @ b; a vector counts as a row at the left and as a column at the right, as NumPy has it."""
     rows, columns = a.ndim == 1, b.ndim == 1
     note_site(2)
-    y = _two(a.unsqueeze(0) if rows else a, b.unsqueeze(-1) if columns else b, _ops['matmul'])
+    a, b = a.unsqueeze(0) if rows else a, b.unsqueeze(-1) if columns else b
+    box = lib.tgpy_binary(_matmul, a._box, b._box)
+    y = wrap(box) if box else fail(a._world)
     y = y.squeeze(dim=-2) if rows else y
     return y.squeeze(dim=-1) if columns else y
 
 
-def _two(x, y, op):
-    box = _binary(op, x._box, y._box)
-    return wrap(box) if box else fail(x._world)
+def _fail(x):
+    fail(x._world)
 
 
-def _one(x, op):
-    note_site(2)
-    box = _unary(op, x._box)
-    return wrap(box) if box else fail(x._world)
-
-
-def wrap(box):
-    """A Tensor that owns the box."""
-    x = object.__new__(Tensor)
-    x._box = box
-    return x
+wrap = Tensor._of  # a Tensor that owns a box
 
 
 def _nested(numbers, shape):
@@ -607,3 +479,6 @@ def _unpickled(data, dtype, shape, requires_grad):
     if requires_grad:
         x.requires_grad = True
     return x
+
+
+setup(Tensor, ffi.typeof('tgpy_box *'), _fail, _mixed, like, _file)

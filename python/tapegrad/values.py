@@ -5,7 +5,6 @@ import array
 from ._capi import ffi, lib
 
 DTYPES = {ffi.string(lib.tg_dtype_name(i)).decode(): i for i in range(1, lib.TG_DTYPE_COUNT)}
-NAMES = {value: name for name, value in DTYPES.items()}
 # Names of the same dtypes in other libraries.
 OTHERS = {
     'float32': 'f32',

@@ -1,5 +1,8 @@
 """Gradients, derivatives, hooks, recomputation and modes."""
 
+import operator
+import threading
+
 import numpy as np
 import pytest
 
@@ -107,6 +110,31 @@ def test_exceptions_of_callbacks_come_out_of_the_call():
     assert (x * 2).item() == 2  # the context can be used again
 
 
+def test_causes_of_errors_do_not_move_between_threads():
+    wrong, begin = [], threading.Barrier(4, timeout=60)
+
+    def work(n):
+        def hook(g):
+            begin.wait()
+            raise KeyError(n)
+
+        for _ in range(20):
+            y = leaf(1.0) * 3
+            y.on_grad(hook)
+            try:
+                y.sum().backward()
+            except tg.CallbackError as error:
+                if repr(error.__cause__) != repr(KeyError(n)):
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 def test_messages_name_the_line_of_the_program():
     x, w = tg.ones((2, 3)), tg.ones((2, 3))
     with pytest.raises(tg.ShapeError, match=r'test_grad.py:\d+'):
@@ -116,6 +144,30 @@ def test_messages_name_the_line_of_the_program():
     with pytest.raises(tg.Error, match='test_grad.py'):
         z += 1
         z.sum().backward()
+
+
+def test_every_operator_of_a_function_has_its_own_line():
+    x, y = tg.ones(2), tg.ones(3)
+    with tg.tape() as t:
+        ended = x + x
+    t.reset()
+    lines = [
+        'lambda: x + y', 'lambda: x * y', 'lambda: x < y', 'lambda: x @ y', 'lambda: x.mul(y)', 'lambda: [1, 2, 3] - x',
+        'lambda: operator.iadd(x, y)', 'lambda: ~x', 'lambda: ended * 2', 'lambda: 1 - ended',
+    ]  # fmt: skip
+    calls = eval(compile('[' + ',\n'.join(lines) + ']', 'program.py', 'eval'), {'operator': operator, **locals()})
+    for _ in range(2):  # the second time the places are known
+        for i, call in enumerate(calls):
+            with pytest.raises(tg.Error, match=rf'program.py:{i + 1}\)'):
+                call()
+
+
+def test_lines_of_functions_that_have_ended_are_not_taken_for_those_of_others():
+    x, y = tg.ones(2), tg.ones(3)
+    for n in range(1, 3000, 7):
+        call = eval(compile('\n' * n + 'lambda: x + y', f'part{n % 3}.py', 'eval'), locals())
+        with pytest.raises(tg.ShapeError, match=rf'part{n % 3}.py:{n + 1}\)'):
+            call()
 
 
 def test_modes():

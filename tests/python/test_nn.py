@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -347,9 +348,6 @@ def test_what_a_model_of_the_library_refuses(gpt):
         gpt.transformer.wte = 3
     with pytest.raises(AttributeError, match='write'):
         gpt.transformer.wte.weight = tg.zeros((11, 16))
-    with pytest.raises(TypeError, match='state_dict'):
-        pickle.dumps(gpt)
-
     class Wrong(nn.Module):
         def forward(self, x):
             raise KeyError('mine')
@@ -391,8 +389,104 @@ def test_folders_of_models(gpt, tmp_path):
     other = nn.GPT.from_config(tmp_path / 'model' / 'config.json')
     other.load(tmp_path / 'model')
     assert other(ids).tolist() == gpt(ids).tolist()
+    shutil.rmtree(tmp_path / 'model')
+    assert copy.deepcopy(again)(ids).tolist() == gpt(ids).tolist()
     with pytest.raises(tg.IoError):
-        nn.GPT.from_folder(tmp_path / 'missing')
+        nn.GPT.from_folder(tmp_path / 'model')
+
+
+class OwnGPT(nn.GPT):
+    pass
+
+
+COPIES = [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+
+
+def outputs(model, x):
+    y = model(x)
+    return [t.tolist() for t in (y if isinstance(y, tuple) else (y,))]
+
+
+@pytest.mark.parametrize('copied', COPIES)
+def test_copies_of_models_of_the_library(gpt, copied):
+    train(gpt, (IDS + 1) % 11, 3)
+    gpt.transformer.h[0].freeze()
+    gpt.transformer.h[1].eval()
+    ids, x = tg.tensor(IDS), tg.randn((4, 1, 16))
+    lm = nn.LM(vocab=11, layers=1, heads=2, hidden=16, positions=12)
+    rnns = [nn.GRU(16, 4, layers=2, bidirectional=True), nn.LSTM(16, 4, no_bias=True)]
+    for model, inputs in (gpt, ids), (lm, ids), *((rnn, x) for rnn in rnns):
+        other = copied(model)
+        assert type(other) is type(model) and repr(other) == repr(model)
+        assert outputs(other, inputs) == outputs(model, inputs)
+        for (path, p), (_, q) in zip(model.named_parameters(), other.named_parameters()):
+            assert p is not q and p.tolist() == q.tolist() and p.requires_grad == q.requires_grad, path
+    other, before = copied(gpt), gpt.transformer.h[1].ln_1.weight.tolist()
+    train(other, (IDS - 1) % 11, 2)
+    assert gpt.transformer.h[1].ln_1.weight.tolist() == before and gpt.get('transformer.h.0').is_whole
+
+
+@pytest.mark.parametrize('copied', COPIES)
+def test_copies_have_what_has_taken_the_place_of_parts(gpt, copied):
+    for i in range(2):
+        gpt.replace(f'transformer.h.{i}.attn.c_attn', LoRA(gpt.transformer.h[i].attn.c_attn))
+    gpt.replace('transformer.h.1.mlp', nn.Linear(16, 16).eval())
+    gpt.cast('f64')
+    train(gpt, (IDS + 1) % 11, 3)
+    other = copied(gpt)
+    assert repr(other) == repr(gpt) and outputs(other, tg.tensor(IDS)) == outputs(gpt, tg.tensor(IDS))
+    assert not other.transformer.h[1].mlp.training and other.transformer.h[0].mlp.training
+    assert {p.dtype for p in other.parameters()} == {'f64'}
+    # A part that was taken out is a module of its own, and comes back to where it was.
+    lora = other.transformer.h[0].attn.c_attn
+    assert other.replace('transformer.h.0.attn.c_attn', lora.base) is lora
+    other(tg.tensor(IDS))
+    alone, x = copied(lora), tg.randn((1, 1, 16), dtype='f64')
+    assert outputs(alone, x) == outputs(lora, x)
+
+
+@pytest.mark.parametrize('copied', COPIES)
+def test_copies_keep_references_into_models_of_the_library(gpt, copied):
+    own = OwnGPT(arch='llama', vocab=11, layers=1, heads=2, hidden=16, positions=12)
+    own.notes = ['text', own.model.layers[0]]
+    both = copied(nn.Sequential(own, gpt.transformer.h[1], gpt))
+    assert both[0].notes == ['text', both[0].model.layers[0]] and type(both[0]) is OwnGPT
+    assert both[1] is both[2].transformer.h[1] and both[1] is not gpt.transformer.h[1]
+    part, x = copied(gpt.transformer.h[0]), tg.randn((2, 1, 16))
+    assert outputs(part, x) == outputs(gpt.transformer.h[0], x)
+    kept = nn.GPT(arch='gpt2', vocab=11, layers=1, heads=2, hidden=16, positions=12).transformer.h[0]
+    gc.collect()
+    assert outputs(copied(kept), x) == outputs(kept, x)  # its model has ended
+
+
+@pytest.mark.parametrize('copied', COPIES)
+def test_a_model_and_its_optimizer_are_copied_together(gpt, copied):
+    gpt.replace('transformer.h.0.mlp', LoRA(nn.Linear(16, 16)))
+    opt = optim.AdamW(gpt, lr=1e-2)
+
+    def steps(model, opt):
+        losses = []
+        for _ in range(3):
+            losses.append(model.loss(tg.tensor(IDS), tg.tensor((IDS + 1) % 11)))
+            losses[-1].backward()
+            opt.step()
+            opt.zero_grad()
+        return [loss.item() for loss in losses]
+
+    steps(gpt, opt)
+    model, other = copied((gpt, opt))
+    assert steps(model, other) == steps(gpt, opt) and other.steps == opt.steps == 6
+    alone = copied(opt)
+    assert alone.steps == 6 and alone.params.keys == opt.params.keys
+    weight = gpt.transformer.wte.weight
+    assert type(copied(weight)) is tg.Tensor and copied(weight).tolist() == weight.tolist()
+
+
+def test_an_optimizer_is_not_copied_without_the_module_of_its_parameters():
+    opt = optim.SGD(nn.GRU(2, 2), lr=1)
+    gc.collect()
+    with pytest.raises(TypeError, match='after its module has ended'):
+        pickle.dumps(opt)
 
 
 def test_lm_and_llama_have_losses():

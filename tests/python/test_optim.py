@@ -1,5 +1,6 @@
 """Optimizers, schedules and averages of parameters."""
 
+import copy
 import gc
 import pickle
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import tapegrad as tg
-from tapegrad import nn, optim
+from tapegrad import nn, ops, optim
 
 
 def problem():
@@ -176,6 +177,54 @@ def test_a_state_continues_a_run():
     del ctx
 
 
+RATE = optim.Schedule(0.1, warmup=2, steps=20, decay='cosine', min_lr=0.01)
+
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    'name, options',
+    [
+        ('SGD', {'lr': 0.1, 'momentum': 0.9}),
+        ('AdamW', {'schedule': RATE, 'weight_decay': 0.1}),
+        ('RMSprop', {'lr': 0.01, 'centered': True}),
+        ('Adagrad', {'lr': 0.1}),
+        ('Lion', {'lr': 0.01}),
+        ('Muon', {'lr': 0.1, 'adamw': {'lr': 0.01}}),
+    ],
+)
+def test_a_copy_continues_as_its_original(name, options, copied):
+    x, y, _ = problem()
+    model = nn.Sequential(nn.Linear(5, 4), ops.tanh, nn.Linear(4, 1)).cast('f64')
+    if name == 'Muon':
+        options = {**options, 'others': [model[2].weight]}
+    opt = getattr(optim, name)(model, **options)
+    opt.no_decay_1d()
+    group = opt.add_group([model[2].bias], lr_scale=0.5)
+    opt.set_loss_scale(initial=8, interval=2)
+    opt.max_norm, ema = 1.0, optim.EMA(model, 0.5)
+    opt.lr = 0.05
+    opt.set_lr_of(group, 0.02)
+    opt.notes = ['an attribute of the program']
+
+    def run(model, opt, ema):
+        for _ in range(3):
+            opt.scale_loss(((model(x) - y) ** 2).mean()).backward()
+            opt.step()
+            opt.zero_grad()
+            ema.update()
+        return [p.tolist() for p in model.parameters()], {k: v.tolist() for k, v in ema.state_dict().items()}, opt.norm
+
+    run(model, opt, ema)
+    others = copied((model, opt, ema))
+    assert (others[1].lr, others[1].max_norm, others[1].loss_scale) == (opt.lr, opt.max_norm, opt.loss_scale)
+    assert run(*others) == run(model, opt, ema) and others[1].steps == 6
+    assert repr(others[1]) == repr(opt) and others[1].notes == opt.notes
+
+
+def test_schedules_are_pickled():
+    assert [pickle.loads(pickle.dumps(RATE))(n) for n in range(20)] == [RATE(n) for n in range(20)]
+
+
 def test_lbfgs_minimizes_rosenbrock():
     p = tg.tensor([-1.2, 1.0], 'f64', requires_grad=True)
     opt = optim.LBFGS([p], iterations=100, evaluations=200)
@@ -232,5 +281,7 @@ def test_objects_end_in_any_order():
     ctx.close()
     with pytest.raises(tg.HandleError):
         opt.step()
-    with pytest.raises(TypeError, match='state_dict'):
+    with pytest.raises(tg.HandleError):
         pickle.dumps(opt)
+    with pytest.raises(TypeError, match='cannot be copied or pickled'):
+        pickle.dumps(optim.LBFGS([tg.ones((2,), requires_grad=True)]))

@@ -2,8 +2,11 @@
 
 import copy
 import gc
+import operator
 import pickle
+import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -229,6 +232,37 @@ def test_in_place_operators_change_all_references():
     assert same is x and same.tolist() == [4, 9]
 
 
+@pytest.mark.parametrize('name', ['add', 'sub', 'mul', 'truediv', 'pow', 'lt', 'iadd', 'isub', 'imul'])
+def test_operators_refuse_what_is_no_tensor_number_or_array(name):
+    x = tg.ones(2)
+    with pytest.raises(TypeError, match='not supported|unsupported'):
+        getattr(operator, name)(x, object())
+    assert x.tolist() == [1, 1] and (x == 'text') is False and (x != None) is True  # noqa: E711
+
+
+def test_an_operand_may_bring_its_own_operator():
+    class Other:
+        def __radd__(self, x):
+            return 'other'
+
+    x = tg.ones(2)
+    assert x + Other() == 'other'
+    x += Other()
+    assert x == 'other'
+
+
+def test_objects_of_tensors():
+    x = tg.ones(2)
+    weak, references = weakref.ref(x), sys.getrefcount(x)
+    for _ in range(100):
+        y = (x + x) * 2 - x
+    assert sys.getrefcount(x) == references and y.tolist() == [3, 3]
+    del x, y
+    assert weak() is None
+    with pytest.raises(TypeError, match=r'tapegrad.tensor\(data\)'):
+        tg.Tensor()
+
+
 def test_every_op_is_a_method_and_a_function():
     x = tg.tensor([[1.0, -2.0], [3.0, 4.0]])
     assert x.softmax(dim=-1).tolist() == tg.ops.softmax(x, -1).tolist()
@@ -242,6 +276,77 @@ def test_every_op_is_a_method_and_a_function():
     assert tg.ops.arange(stop=3).tolist() == [0, 1, 2]
     assert 'softmax' in dir(tg.ops) and 'dim' in tg.ops.softmax.__doc__
     assert list(tg.ops.linear.__signature__.parameters) == ['x', 'w', 'b']
+
+
+X = np.arange(1.0, 7.0).reshape(2, 3)
+SOFTMAX = np.exp(X) / np.exp(X).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    'call, expected',
+    [
+        (lambda x: x.softmax(-1), SOFTMAX),
+        (lambda x: x.softmax(dim=np.int64(1)), SOFTMAX),
+        (lambda x: tg.ops.softmax(dim=-1, x=x), SOFTMAX),
+        (lambda x: x.softmax(**{''.join(['di', 'm']): -1}), SOFTMAX),  # a name that is no constant
+        (lambda x: x.sum(dims=[0], keepdim=True), X.sum(0, keepdims=True)),
+        (lambda x: x.sum(dims=(0, 1), keepdim=None), X.sum()),
+        (lambda x: x.sum(dims='all'), X.sum()),
+        (lambda x: x.leaky_relu(slope=2), X),
+        (lambda x: x.add(X), X + X),
+        (lambda x: tg.ops.add(3, x), 3 + X),
+        (lambda x: x.linear(x, None), X @ X.T),
+        (lambda x: x.linear(x, b=tg.tensor([1.0, 2.0], 'f64')), X @ X.T + [1, 2]),
+        (lambda x: x.topk(1)[0], X[:, 2:]),
+        (lambda x: x.split(dim=1, sizes=[1, 2])[1], X[:, 1:]),
+        (lambda x: x.cast('float32').cast('f64'), X),
+        (lambda x: tg.ops.concat([x, x], dim=0), np.concatenate([X, X])),
+        (lambda x: getattr(x, 'reshape')([3, -1]), X.reshape(3, 2)),  # a bound method
+        (lambda x: x.relu(), X),
+    ],
+)
+def test_calls_of_every_form(call, expected):
+    x = tg.tensor(X)
+    for _ in range(3):  # the form of a call is new only once
+        assert np.allclose(call(x).numpy(), expected)
+
+
+def test_forms_of_calls_do_not_weaken_checks():
+    x = tg.tensor(X)
+    for _ in range(3):
+        with pytest.raises(TypeError, match='at most 1 arguments'):
+            x.relu(3)
+        with pytest.raises(tg.ArgumentError, match='nearest is dim'):
+            x.softmax(dmi=1)
+        with pytest.raises(tg.ArgumentError, match='argument dim is "a"'):
+            x.softmax('a')
+        with pytest.raises(OverflowError):
+            x.softmax(2**70)
+        with pytest.raises(tg.ArgumentError, match='argument dim is 4294967296'):
+            x.softmax(2**32)
+        with pytest.raises(tg.ShapeError, match='from 0 to 8'):
+            x.reshape([1] * 40)
+        with pytest.raises(tg.ArgumentError, match='input x is missing'):
+            tg.ops.relu(None)
+        assert x.softmax(-1).shape == (2, 3)
+
+
+def test_an_op_is_called_by_several_threads():
+    wrong = []
+
+    def work(n):
+        x = tg.full((300,), n, dtype='f64')
+        for i in range(200):
+            y = x.add(x).sum(dims=[0]).reshape([1])
+            if y.tolist() != [600 * n]:
+                wrong.append(y)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_arguments_are_checked():

@@ -1,25 +1,29 @@
 """Language models of the library (lm.h, gpt.h)."""
 
+import functools
 import os
 
 from .._capi import ffi, lib
 from ..context import no_grad
 from ..errors import fail
 from ..owned import Owned
-from ..structs import enum_value, options
+from ..structs import enum_value, fields_set, options
 from ..tensor import tensor, uniform
 from .native import Native, next_draws, results
+
+
+def _made(new, struct, config, ctx):
+    return getattr(lib, new)(ctx, options(struct, config))
 
 
 class LM(Native):
     """A language model: a decoder of transformer layers. The options are those of tg_lm_config, of which vocab,
     layers, heads, hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
 
-    _new, _struct = lib.tg_lm_new, 'tg_lm_config'
+    _new, _struct = 'tg_lm_new', 'tg_lm_config'
 
     def __init__(self, **config):
-        struct = options(self._struct, config)
-        super().__init__(lambda ctx: self._new(ctx, struct))
+        super().__init__(functools.partial(_made, self._new, self._struct, config))
 
     def forward(self, ids):
         next_draws(self._root._world)
@@ -50,22 +54,24 @@ class GPT(LM):
     """A GPT-2 or Llama: arch "gpt2" or "llama". The options are those of tg_gpt_config, of which vocab, layers, heads,
     hidden and positions must be given. Called with ids [b, s], it returns the logits [b, s, vocab]."""
 
-    _new, _struct = lib.tg_gpt_new, 'tg_gpt_config'
+    _new, _struct = 'tg_gpt_new', 'tg_gpt_config'
 
     @classmethod
     def from_folder(cls, folder):
         """The model that config.json in a folder describes, with the weights there."""
-        return cls._made(lambda ctx: lib.tg_gpt_load(ctx, os.fsencode(folder)))
+        return cls._read(lambda ctx: lib.tg_gpt_load(ctx, os.fsencode(folder)))
 
     @classmethod
     def from_config(cls, path):
         """The model that a config.json describes, with random weights."""
-        return cls._made(lambda ctx: lib.tg_gpt_from_config(ctx, os.fsencode(path)))
+        return cls._read(lambda ctx: lib.tg_gpt_from_config(ctx, os.fsencode(path)))
 
     @classmethod
-    def _made(cls, make):
+    def _read(cls, make):
         model = object.__new__(cls)
         Native.__init__(model, make)
+        config = fields_set(cls._struct, lib.tg_gpt_config_of(model._module))
+        model._origin.make = functools.partial(_made, cls._new, cls._struct, config)  # copies need no file
         return model
 
     def loss(self, ids, targets, reduction='mean'):

@@ -1,5 +1,8 @@
 """Modules of the library as modules of Python (nn.h)."""
 
+import functools
+import weakref
+
 from .._capi import ffi, lib
 from ..callbacks import found, guarded, on_tape, register
 from ..context import context
@@ -7,6 +10,7 @@ from ..errors import fail, text
 from ..owned import Owned
 from ..tensor import Tensor, wrap
 from ..values import dtype_value
+from .copies import Copied, Origin
 from .module import BUFFER, PARAMETER, Module
 
 NULL = ffi.NULL
@@ -20,25 +24,36 @@ class _Root(Owned):
 
 
 class _Part(Tensor):
-    """A parameter or buffer of a module of the library. It keeps the module."""
+    """A parameter or buffer of a module of the library. It keeps the library's module."""
 
-    __slots__ = ('_root',)
+    __slots__ = ('_root', '_module', '_key')  # _module() is the module of Python that has this tensor as _key, or None
+
+    def _shared(self):
+        module = self._module()
+        if module is None:
+            raise TypeError('a parameter of the library cannot be copied with an optimizer after its module has ended')
+        return functools.partial(getattr, module, self._key)
 
 
-class Native(Module):
+class Native(Copied):
     """A module of the library. Its parameters and children are attributes, as those of any module, and a child that is
-    replaced, also by a module of Python, is used wherever the library has used the old one."""
+    replaced, also by a module of Python, is used wherever the library has used the old one. A copy of a module that is
+    a part of another is a part of a copy of that."""
 
     def __init__(self, make):
-        """make(ctx) calls the function of the library that makes the module."""
+        """make(ctx) calls the function of the library that makes the module. Pickles contain make."""
+        self._make(Origin(make))
+
+    def _make(self, origin):
         ctx = context()
         next_draws(ctx._world)
-        self._bind(_Root(ctx._world, make(ctx._ctx)), None)
+        self._bind(_Root(ctx._world, origin.make(ctx._ctx)), None, origin, '')
+        origin.top = weakref.ref(self)
         self._find_parts()
 
-    def _bind(self, root, pointer):
+    def _bind(self, root, pointer, origin, path):
         """Sets the library's module: `pointer`, or the root itself."""
-        vars(self).update(_root=root, _pointer=pointer, _roles={})
+        vars(self).update(_root=root, _pointer=pointer, _roles={}, _origin=origin, _path=path)
 
     @property
     def _module(self):
@@ -56,11 +71,13 @@ class Native(Module):
                 module = module._child(parent)
             vars(module)[name] = x
             module._roles[name] = role
+            x._module, x._key = weakref.ref(module), name
 
     def _child(self, name):
         if name not in vars(self):
             child = object.__new__(Native)
-            child._bind(self._root, lib.tg_module_child(self._module, name.encode()))
+            path = f'{self._path}.{name}' if self._path else name
+            child._bind(self._root, lib.tg_module_child(self._module, name.encode()), self._origin, path)
             vars(self)[name] = child
         return vars(self)[name]
 
@@ -135,9 +152,6 @@ class Native(Module):
         lib.tg_module_print(self._module, buffer, size + 1)
         return text(buffer).partition('\n')[0]
 
-    def __reduce__(self):
-        raise TypeError(f'a {type(self).__name__} of the library cannot be copied or pickled; its state_dict can')
-
 
 def next_draws(world):
     """Lets the models of a context draw other numbers than before."""
@@ -161,8 +175,7 @@ def _listed(root, module):
         (lib.tg_module_buffer_count, lib.tg_module_buffer, BUFFER),
     ):
         for i in range(count(module)):
-            x = object.__new__(_Part)
-            x._box = lib.tgpy_box_new(root._world, NULL, at(module, i, path), True)
+            x = _Part._of(lib.tgpy_box_new(root._world, NULL, at(module, i, path), True))
             x._root = root
             yield ffi.string(path[0]).decode(), x, role
 

@@ -1,16 +1,21 @@
 """Recurrent layers (layers.h), with the equations, the names and the initial values of PyTorch."""
 
+import functools
+
 from .._capi import lib
 from ..structs import options
 from .native import Native
+
+
+def _made(new, sizes, fields, ctx):
+    return getattr(lib, new)(ctx, *sizes, options('tg_rnn_opts', fields))
 
 
 class _Recurrent(Native):
     """What both have."""
 
     def __init__(self, inputs, hidden, layers=1, **fields):
-        struct = options('tg_rnn_opts', fields)
-        super().__init__(lambda ctx: self._new(ctx, inputs, hidden, layers, struct))
+        super().__init__(functools.partial(_made, self._new, (inputs, hidden, layers), fields))
 
     def forward(self, x, *states):
         if len(states) > self._states:
@@ -24,7 +29,7 @@ class GRU(_Recurrent):
     element and after the last one; without it the state is 0. Options: bidirectional, no_bias, dropout (of the outputs
     of every layer but the last one)."""
 
-    _new, _states = lib.tg_nn_gru, 1
+    _new, _states = 'tg_nn_gru', 1
 
 
 class LSTM(_Recurrent):
@@ -32,4 +37,4 @@ class LSTM(_Recurrent):
     state before the first element and after the last one; without them they are 0. The other shapes and the options
     are those of GRU."""
 
-    _new, _states = lib.tg_nn_lstm, 2
+    _new, _states = 'tg_nn_lstm', 2

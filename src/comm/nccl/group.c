@@ -186,8 +186,8 @@ static void finish_calls(tg_nccl_group *g) {
     tg_nccl_progress(g);
 }
 
-/* Ends NCCL's communicator together with the other ranks. If they have ended the group instead, that is no error of this
- * rank, whose calls are done. As over host transports, freeing the communicator then succeeds. */
+/* Ends NCCL's communicator together with the other ranks. If they have ended the group instead, that is no error of
+ * this rank, whose calls are done. As over host transports, freeing the communicator then succeeds. */
 static void finalize(tg_nccl_group *g) {
     tg_ctx *ctx = g->self->ctx;
     bool had_failed = ctx->run.status != TG_OK;

@@ -1,0 +1,98 @@
+"""Copies and pickles of modules of the library. A copy is made as the module was made; then what has taken the place of
+its parts is put there, and the values are written."""
+
+from .module import Module
+
+
+class Origin:
+    """How a module of the library was made, with all modules in it."""
+
+    def __init__(self, make):
+        """make(ctx) calls the function of the library that makes the module. It is pickled with the module."""
+        self.make, self.top = make, lambda: None  # top() is the module, or None after its end
+
+    def find(self, path):
+        """The module of this path, or None if it is no longer where it was made."""
+        module = self.top()
+        for name in path.split('.') if path else ():
+            module = None if module is None else module._own_child(name)
+        return module
+
+    def __reduce__(self):
+        return Origin, (self.make,)
+
+
+class Copied(Module):
+    """What modules of the library have for their copies. _origin and _path say where a module was made."""
+
+    _INTERNAL = frozenset(['_root', '_pointer', '_roles', '_origin', '_path', '_training'])
+
+    def _own_child(self, name):
+        """The child of this name, or None if it is not the one that was made with this module."""
+        child = vars(self).get(name)
+        own = isinstance(child, Copied) and child._origin is self._origin and child._path == _joined(self._path, name)
+        return child if own else None
+
+    def _own(self, path=''):
+        """This module and those in it that were made with it: pairs of the path in this one and the module, outer ones
+        first."""
+        yield path, self
+        for name in vars(self):
+            if child := self._own_child(name):
+                yield from child._own(_joined(path, name))
+
+    def __reduce__(self):
+        if self._path and self._origin.find(self._path) is self:
+            return _part, (self._origin.top(), self._path)
+        state = {path: module._values() for path, module in self._own()}
+        return _made, (type(self), self._origin, self._path), state
+
+    def _values(self):
+        """The mode, the tensors and the other attributes of this module itself."""
+        tensors = {name: (x.detach(), x.requires_grad) for name, x, _ in self._tensors()}
+        others = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in self._INTERNAL and name not in tensors and not self._own_child(name)
+        }
+        return self._training, tensors, others
+
+    def __setstate__(self, state):
+        for path, values in state.items():
+            self.get(path)._restore(*values)
+
+    def _restore(self, training, tensors, others):
+        for name, (value, requires_grad) in tensors.items():
+            x = vars(self)[name]
+            if x.dtype != value.dtype:
+                self._cast(value.dtype, {})
+            x.write(value)
+            if x.requires_grad != requires_grad:
+                x.requires_grad = requires_grad
+        if training is not None:
+            self.train(training)
+        for name, value in others.items():
+            setattr(self, name, value)
+
+
+def _joined(path, name):
+    return f'{path}.{name}' if path else name
+
+
+def _part(top, path):
+    return top.get(path)
+
+
+def _made(cls, origin, path):
+    """A module as it was made: a whole one, or a part that was taken out of one. The part is that of the copy of the
+    whole, if there is one, which then gets what has taken the place of the part."""
+    if not path:
+        return _whole(cls, origin)
+    top = origin.top() if origin.find(path) else _whole(cls, Origin(origin.make))
+    return top.replace(path, Module())
+
+
+def _whole(cls, origin):
+    module = object.__new__(cls)
+    module._make(origin)
+    return module
