@@ -113,8 +113,8 @@ class Tensor:
         """The elements as nested lists of numbers."""
         x = self._live()
         n = lib.tg_numel(x)
-        if lib.tg_dtype_of(x) == lib.TG_I64:
-            numbers = ffi.new('int64_t[]', n)
+        if self.dtype in ('i64', 'u64'):
+            numbers = ffi.new('int64_t[]' if self.dtype == 'i64' else 'uint64_t[]', n)
             lib.tg_read(x, numbers, 8 * n)
         else:
             numbers = ffi.new('double[]', n)
@@ -124,8 +124,8 @@ class Tensor:
         return _nested([kind(v) for v in numbers], self.shape)
 
     def numpy(self):
-        """A NumPy array with a copy of the values; bfloat16 becomes float32. numpy.from_dlpack(x) shares them
-        instead."""
+        """A NumPy array with a copy of the values; bfloat16 and float8 become float32. numpy.from_dlpack(x) shares
+        them instead."""
         import numpy
 
         x = self if self.dtype in values.NUMPY else self.cast('f32')
@@ -485,6 +485,8 @@ def _from_numpy(ctx, data, dtype):
         name = values.dtype_name(dtype)
         array = array.astype(values.NUMPY[name])
     array = numpy.ascontiguousarray(array).reshape(array.shape)
+    if name not in values.NUMPY:  # bfloat16 and float8, which are no dtypes of buffers
+        array = array.view(f'uint{8 * array.itemsize}')
     source = ffi.from_buffer(array) if array.nbytes else NULL
     x = made(ctx, lib.tg_from_host(ctx._ctx, values.DTYPES[name], values.shape_value(array.shape), source))
     return x if dtype is None or values.dtype_name(dtype) == name else _cast(x, dtype)

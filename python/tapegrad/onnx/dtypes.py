@@ -3,6 +3,7 @@
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from .. import ops
 from ..tensor import tensor
 from .registry import MissingOp
 
@@ -14,9 +15,18 @@ DTYPES = {
     TensorProto.INT64: 'i64',
     TensorProto.INT32: 'i32',
     TensorProto.UINT8: 'u8',
+    TensorProto.INT8: 'i8',
+    TensorProto.INT16: 'i16',
+    TensorProto.UINT16: 'u16',
+    TensorProto.UINT32: 'u32',
+    TensorProto.UINT64: 'u64',
+    TensorProto.FLOAT8E4M3FN: 'f8e4m3',
+    TensorProto.FLOAT8E5M2: 'f8e5m2',
+    TensorProto.FLOAT8E8M0: 'f8e8m0',
     TensorProto.BOOL: 'bool',
 }
 FLOATS = ('f32', 'f64', 'f16', 'bf16')
+GREATEST = {'f8e4m3': 448.0, 'f8e5m2': 57344.0, 'f8e8m0': 2.0**127}  # the numbers of float8 end here
 FIELDS = ('to', 'dtype', 'output_dtype', 'output_datatype', 'precision')  # attributes that are dtypes
 
 
@@ -50,9 +60,12 @@ def from_proto(proto):
 
 def from_array(array, name=None):
     """A tensor with the values of an array, or with the given dtype."""
-    if array.dtype.name == 'bfloat16':
-        array, name = array.astype('float32'), name or 'bf16'
     return tensor(array, name)
+
+
+def saturated(x, name):
+    """x in a dtype of float8, where numbers that are too great become the greatest one."""
+    return ops.cast(ops.clamp(ops.cast(x, 'f32'), -GREATEST[name], GREATEST[name]), name)
 
 
 def number(x):
