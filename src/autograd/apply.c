@@ -48,8 +48,8 @@ static inline tg_status check_input(tg_call *c, int i) {
 /* Fails because input i has a dtype with which the op does not compute. */
 static tg_status refuse_dtype(tg_call *c, int i) {
     const char *name = tg_dtype_name((tg_dtype)c->input[i]->dtype);
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s, with which no op computes; cast it to a float first (tg_cast)",
-                        i, name);
+    return tg_call_fail(c, TG_ERR_DTYPE,
+                        "input %d is %s, with which no op computes; cast it to a float first (tg_cast)", i, name);
 }
 
 /* Checks all inputs, also that their bytes can be read if forward reads them; sets c->needs. */

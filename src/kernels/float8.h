@@ -55,11 +55,12 @@ TG_FLOAT8_FN float tg_f8e8m0_to_f32(uint8_t h) {
     return tg_f8_float(h == 0xff ? 0x7fc00000 : h ? (uint32_t)h << 23 : 0x00400000);
 }
 
-/* Numbers that round to more than 448, and infinity, become NaN. */
+/* Numbers of more than 448, and infinity, become 448. */
 TG_FLOAT8_FN uint8_t tg_f32_to_f8e4m3(float x) {
     uint32_t u = tg_f8_bits(x), m = u & 0x7fffffff;
     uint32_t h = tg_f8_rounded(m, 20, 120, 121u << 23, 0x1p14f);
-    return (uint8_t)((u >> 24 & 0x80) | (m >= 0x43f00000 ? 0x7f : h)); /* from 480 on */
+    uint32_t special = m > 0x7f800000 ? 0x7f : 0x7e;
+    return (uint8_t)((u >> 24 & 0x80) | (m >= 0x43e00000 ? special : h)); /* from 448 on */
 }
 
 /* Numbers that round to more than 57344 become infinity. */

@@ -69,9 +69,9 @@ const tg_op tg_op_cast = {
 /* Returns x in another dtype. If x already has this dtype, returns a view of x. TG_DTYPE_DEFAULT is the context's
  * default dtype. To a float or float8, numbers are rounded to nearest even. To an integer, floats and float8 are
  * rounded toward zero and saturate, and NaN becomes 0; integers wrap around. To bool, 0 becomes false and every other
- * value true. What is too large for float8 becomes NaN in f8e4m3 and f8e8m0, and infinity in f8e5m2; negative numbers
- * become NaN in f8e8m0, whose values are powers of two. The gradient is converted back to the dtype of x. No gradient
- * flows through integers, bools and float8. */
+ * value true. What is too large for float8, infinity included, becomes the greatest number, 448, in f8e4m3, infinity in
+ * f8e5m2 and NaN in f8e8m0; negative numbers become NaN in f8e8m0, whose values are powers of two. The gradient is
+ * converted back to the dtype of x. No gradient flows through integers, bools and float8. */
 tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
     return TG_RECORD(t, tg_op_cast, &(cast_params){dtype}, x);
 }

@@ -60,15 +60,16 @@ def test_integers_of_64_bits_are_exact():
     assert (x + 1).tolist() == [0, 2**63 + 1, 2] and x.sum().item() == 2**63 and x.max().item() == most
     assert (x > tg.tensor([1, 2**63 + 1, 0], 'u64')).tolist() == [True, False, True]
     assert repr(x) == f'[{most}  {2**63}{1:21}]\nu64[3]'
-    assert tg.tensor(np.array([-128, 127], 'int8')).dtype == 'i8' and tg.tensor([-1], 'u16').tolist() == [65535]
-    with pytest.raises(OverflowError):
-        tg.tensor([2**64], 'u64')
+    assert tg.tensor(np.array([-128, 127], 'int8')).dtype == 'i8'
+    for numbers, dtype in (([2**64], 'u64'), ([-1], 'u16'), ([128], 'i8')):
+        with pytest.raises(OverflowError):
+            tg.tensor(numbers, dtype)
 
 
 def test_float8_is_stored_and_cast():
     x = tg.tensor([1.0, -0.3, 1e9], 'f8e4m3')
-    assert x.tolist()[:2] == [1.0, -0.3125] and np.isnan(x.tolist()[2]) and x.numpy().dtype == np.float32
-    assert x[:2].cast('f64').tolist() == [1.0, -0.3125] and tg.tensor(x, 'f8e5m2').tolist()[:2] == [1.0, -0.3125]
+    assert x.tolist() == [1.0, -0.3125, 448.0] and x.numpy().dtype == np.float32
+    assert x[:2].cast('f64').tolist() == [1.0, -0.3125] and tg.tensor(x, 'f8e5m2').tolist() == [1.0, -0.3125, 448.0]
     with pytest.raises(tg.Error, match='with which no op computes; cast it to a float first'):
         x + x
 

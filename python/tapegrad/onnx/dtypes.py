@@ -1,5 +1,7 @@
 """Dtypes and values of ONNX as those of Tapegrad."""
 
+import math
+
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
@@ -63,9 +65,18 @@ def from_array(array, name=None):
     return tensor(array, name)
 
 
-def saturated(x, name):
-    """x in a dtype of float8, where numbers that are too great become the greatest one."""
-    return ops.cast(ops.clamp(ops.cast(x, 'f32'), -GREATEST[name], GREATEST[name]), name)
+def to_float8(x, name, saturates=True, mode='up'):
+    """x in a dtype of float8, where numbers that are too great become the greatest one. If it does not saturate, they
+    become infinity, or NaN where the dtype has no infinity. The mode says how powers of two are rounded, on the
+    host."""
+    x = ops.cast(x, 'f32')
+    if name == 'f8e8m0':
+        return from_array(numpy_helper.to_float8e8m0(x.numpy(), saturates, mode))
+    if saturates:
+        x = ops.clamp(x, -GREATEST[name], GREATEST[name])
+    elif name == 'f8e4m3':
+        x = ops.masked_fill(x, ops.abs(x) > 464, math.nan)  # up to 464 they are rounded to 448
+    return ops.cast(x, name)
 
 
 def number(x):

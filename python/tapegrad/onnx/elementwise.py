@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from .. import ops, values
 from ..tensor import full
-from .dtypes import FLOATS, GREATEST, dtype, number, on_host, saturated
+from .dtypes import FLOATS, GREATEST, dtype, number, on_host, to_float8
 from .registry import MissingOp, op
 
 FUNCTIONS = {
@@ -231,15 +231,17 @@ def where(n, c, a, b):
 @op('Cast')
 def cast(n, x):
     code = TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to  # the first version has a name
-    return cast_to(x, dtype(code), getattr(n, 'saturate', 1))
+    return cast_to(n, x, dtype(code))
 
 
-def cast_to(x, name, saturates=True):
+def cast_to(n, x, name):
     if x.dtype == name:
         return x
     if name == 'bool':
         return ops.ne(x, full((), 0, dtype=x.dtype))
-    return saturated(x, name) if saturates and name in GREATEST else ops.cast(x, name)
+    if name in GREATEST:
+        return to_float8(x, name, getattr(n, 'saturate', 1), getattr(n, 'round_mode', 'up'))
+    return ops.cast(x, name)
 
 
 @op('BitCast')
@@ -254,4 +256,4 @@ def bit_cast(n, x):
 
 @op('CastLike')
 def cast_like(n, x, like):
-    return cast_to(x, like.dtype, getattr(n, 'saturate', 1))
+    return cast_to(n, x, like.dtype)

@@ -2,7 +2,7 @@
 
 from .. import ops
 from .convolution import by_channel, conv
-from .dtypes import GREATEST, dtype, saturated
+from .dtypes import GREATEST, dtype, to_float8
 from .matmul import centered, of_rows
 from .registry import op
 
@@ -33,7 +33,7 @@ def along(n, v, x):
 def quantized(x, scale, zero, name):
     """round(x / scale) + zero, within the limits of the dtype. The zero of float8 is 0."""
     if name in GREATEST:
-        return saturated(x / scale, name)
+        return to_float8(x / scale, name)
     y = ops.round(x / scale)
     y = y if zero is None else y + ops.cast(zero, y.dtype)
     return ops.cast(ops.clamp(y, *LIMITS[name]), name)

@@ -21,8 +21,8 @@ tg_status tg_need_number(tg_call *c, int i) {
 tg_status tg_need_index(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
     if (TG_LIKELY(d == TG_I64 || d == TG_I32)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s; it must be i64 or i32 (tg_cast converts)", i,
-                        tg_dtype_name(d));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s; it must be i64 or i32 (tg_cast "
+                        "converts)", i, tg_dtype_name(d));
 }
 
 tg_status tg_need_bool(tg_call *c, int i) {
