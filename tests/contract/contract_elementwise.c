@@ -72,7 +72,7 @@ static double wrapped(tg_dtype to, double x) {
     case TG_I32: return (double)(int32_t)(uint32_t)bits;
     case TG_I16: return (double)(int16_t)(uint16_t)bits;
     case TG_I8: return (double)(int8_t)(uint8_t)bits;
-    case TG_U64: return (double)(uint64_t)bits;
+    case TG_U64: return x == 0x1p63 ? x : (double)(uint64_t)bits; /* that integer is of int64 */
     case TG_U32: return (double)(uint32_t)bits;
     case TG_U16: return (double)(uint16_t)bits;
     default: return (double)(uint8_t)bits;
@@ -83,7 +83,8 @@ static double wrapped(tg_dtype to, double x) {
 static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int types, tg_dtype out_type, bool aliased) {
     int n = tg_formula_inputs(f);
     const dims *s = &shapes[contract_roll(c, SHAPES)];
-    bool add = contract_roll(c, 2) && out_type != TG_BOOL;
+    bool chooses = f == TG_FN_maximum || f == TG_FN_minimum; /* these add to no uint64 */
+    bool add = contract_roll(c, 2) && out_type != TG_BOOL && !(out_type == TG_U64 && chooses);
     mirror in[4], out = contract_make(c, out_type, s->n, s->size, (layout)contract_roll(c, EXPANDED));
     tg_array a[4];
     const double *p = in_types >= whole && in_types < whole + WHOLE ? whole_p : real_p;

@@ -193,6 +193,8 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     tg_dtype compute = compute_type(f, &out, in, n_in, add);
     bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
     if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
+    uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
+    if (add && ranked & 1) return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: %s adds to no uint64", tg_formula_name(f));
     const tg_map_kernels *k = tg_map_kernels_of(ctx, compute);
     tg_map_plan m;
     m.row = k->row[f];
@@ -200,6 +202,6 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     m.q = wraps ? tg_u64_param(p1) : p1;
     m.add = add;
     m.n_in = n_in;
-    map_planned(ctx, k, &m, compute, whole ? tg_ranked_operands(f, &out, in, n_in) : 0, &out, in);
+    map_planned(ctx, k, &m, compute, ranked, &out, in);
     return TG_OK;
 }
