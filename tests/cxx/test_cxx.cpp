@@ -144,7 +144,7 @@ void parameters_are_operands_of_the_tape_that_is_given() {
 
 template <class T> void integers_of(tg::context &ctx) {
     const std::vector<T> v{0, 5, std::numeric_limits<T>::max()};
-    tg::tensor x = ctx.from({3}, v);
+    auto x = ctx.from({3}, v);
     CHECK(x.dtype() == tg::dtype_of<T> && x.template values<T>() == v);
 }
 
