@@ -12,9 +12,12 @@
  * NULL" is optional. opts may always be NULL, which means that every option is 0.
  *
  * An op takes floats (float32, float64, bfloat16, float16) unless the comment of the op or of its group says more:
- * "numbers" are floats and integers (int64, int32, uint8), and "any dtype" is numbers and bool. The tensor operands and
- * the result of an op have the same dtype unless the comment says otherwise. 16-bit floats are computed in float32.
- * Only floats have gradients.
+ * "numbers" are floats and integers (of 8 to 64 bits, signed or unsigned), and "any dtype" is numbers and bool. The
+ * tensor operands and the result of an op have the same dtype unless the comment says otherwise. 16-bit floats are
+ * computed in float32. Integers wrap around. Only floats have gradients.
+ *
+ * No op computes with float8 (TG_F8E4M3, TG_F8E5M2, TG_F8E8M0). tg_cast converts from and to these dtypes, and views,
+ * tg_contiguous, tg_detach, tg_copy_, tg_concat, tg_stack, tg_flip, tg_gather, tg_index_select and tg_index move bytes.
  */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
@@ -155,8 +158,8 @@ TG_API tg_tensor *tg_copy_(tg_tape *t, tg_tensor *a, tg_tensor *b); /* writes b 
 
 /* These ops reduce over dims, such as TG_DIMS(0, -1) or TG_ALL_DIMS, or over one dim. The reduced dims are removed from
  * the shape, or kept with size 1 if keepdim is true. tg_max and tg_min take numbers; tg_sum, tg_prod, tg_argmax,
- * tg_argmin and tg_median take any dtype. tg_sum and tg_prod of integers and bools return int64. The maximum, minimum
- * and median of no elements fail with TG_ERR_SHAPE. */
+ * tg_argmin and tg_median take any dtype. tg_sum and tg_prod of uint64 return uint64, and of other integers and bools
+ * int64. The maximum, minimum and median of no elements fail with TG_ERR_SHAPE. */
 TG_API tg_tensor *tg_sum(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 /* The sum of (x - mean)^2 over n elements, divided by n - correction. correction 1 gives the unbiased estimate, and 0
@@ -186,7 +189,8 @@ TG_API tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_
 /* These ops take any dtype. Sorting keeps the order of equal elements, and NaN counts as greater than any number. On a
  * device without a sort, tg_sort, tg_topk and tg_median fail with TG_ERR_UNSUPPORTED. */
 
-/* The sum, or the product, of each element and all elements before it along dim; int64 for integers and bools. */
+/* The sum, or the product, of each element and all elements before it along dim. The dtype is that of
+ * tg_sum. */
 TG_API tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim);
 TG_API tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim);
 /* x sorted along dim in ascending or descending order. *index (index may be NULL) receives the position that each

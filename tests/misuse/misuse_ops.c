@@ -442,8 +442,8 @@ static void dtypes(misuse_world *b) {
           tg_bce_with_logits(b->t, b->x, b->x, NULL, d, NULL));
     INERT(tg_linear_cross_entropy, DTYPE,
           "target is f32; it must be i64", tg_linear_cross_entropy(b->t, b->x, b->x, b->v, NULL));
-    INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, TG_F4E2M1));
-    INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
+    INERT(tg_cast, DTYPE, "no tensor has this dtype", tg_cast(b->t, b->x, TG_F4E2M1));
+    INERT(tg_cast, DTYPE, "no tensor has this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
     INERT(tg_full, DTYPE, "tensors of dtype f8e8m0 cannot be made", tg_full(b->t, TG_F8E8M0, TG_SHAPE(2), 1));
     INERT(tg_full, DTYPE, "tensors of dtype ? cannot be made", tg_full(b->t, (tg_dtype)-1, TG_SHAPE(2), 1));
     INERT(tg_arange, DTYPE, "dtype is bool; it must be a float or an integer dtype", tg_arange(b->t, TG_BOOL, 0, 2, 1));

@@ -258,13 +258,13 @@ def test_what_is_missing_is_named_before_anything_runs():
     nodes = [
         node('Relu', 'x', 'a'),
         helper.make_node('Special', ['a'], ['b'], domain='their'),
-        node('Cast', 'b', 'c', to=TensorProto.INT8),
+        node('Cast', 'b', 'c', to=TensorProto.INT4),
         node('ImageDecoder', 'c', 'y'),
     ]
-    inputs = [info('x', [2]), info('o', [2], TensorProto.INT16)]
+    inputs = [info('x', [2]), info('o', [2], TensorProto.UINT4)]
     with pytest.raises(tg.onnx.MissingOp) as error:
         tg.onnx.load(model_of(nodes, inputs, [info('y')], {'w': f32(1)}, domains=['their']))
-    assert {'ImageDecoder', 'their:Special', 'dtype int16', 'dtype int8'} <= {*error.value.names}
+    assert {'ImageDecoder', 'their:Special', 'dtype uint4', 'dtype int4'} <= {*error.value.names}
     assert str(error.value) == 'the model needs what Tapegrad has no mapping for: ' + ', '.join(error.value.names)
 
 
