@@ -104,8 +104,9 @@ static const tg_field strided_fields[] = {
 
 const tg_op tg_op_as_strided = {
     .size = sizeof(tg_op), .name = "as_strided",
-    .formula = "y[i, j, ..] = row[offset + i stride[0] + j stride[1] + ..]", .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(strided_params), .compose = as_strided_compose,
-    TG_FIELDS(strided_fields), TG_SAMPLES(strided_samples)};
+    .formula = "y[i, j, ..] = row[offset + i stride[0] + j stride[1] + ..]", .inputs = "x", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(strided_params), .compose = as_strided_compose, TG_FIELDS(strided_fields),
+    TG_SAMPLES(strided_samples)};
 
 /* Returns a copy of the elements of x, numbered in row-major order, at the positions offset + i stride[0] + j stride[1]
  * + .., for i, j, .. in shape. */

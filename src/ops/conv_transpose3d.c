@@ -16,7 +16,8 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
                        tg_count(x->ndim, "dim").text, tg_count(w->ndim, "dim").text);
     if (p->groups < 1 || w->shape[0] != x->shape[1] || x->shape[1] % p->groups)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
-                       "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups divide them",
+                       "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups divide "
+                       "them",
                        tg_count(x->shape[1], "channel").text, (long long)w->shape[0], (long long)p->groups);
     return TG_OK;
 }

@@ -208,6 +208,7 @@ def cdist(out, a, b, p, compute_mode=None):
 @maps(aten._pdist_forward.default)
 def pdist(out, x, p=2.0):
     n = x.shape[0]
-    pairs = torch.triu_indices(n, n, 1)
+    later = tg.ops.triu(tg.ops.full(dtype='f32', shape=(n, n), value=1), k=1)
+    pairs = tg.ops.nonzero(tg.ops.reshape(later, shape=(-1,)), count=n * (n - 1) // 2)
     distances = tg.ops.reshape(tg.ops.cdist(x, x, p=p), shape=(-1,))
-    return tg.ops.index_select(distances, tg.from_dlpack(pairs[0] * n + pairs[1]), dim=0)
+    return tg.ops.index_select(distances, tg.ops.reshape(pairs, shape=(-1,)), dim=0)
