@@ -25,8 +25,6 @@ extern "Python" tg_status tgpy_on_forward(tg_call *c);
 extern "Python" tg_status tgpy_on_backward(tg_call *c);
 extern "Python" tg_status tgpy_on_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 extern "Python" tg_status tgpy_on_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-extern "Python" tg_status tgpy_on_torch_infer(tg_call *c);
-extern "Python" tg_status tgpy_on_torch_backward(tg_call *c);
 """
 # Objects of cffi for objects.h. These macros are declared in the generated source only.
 OBJECTS = """

@@ -193,6 +193,11 @@ TG_API tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_
  * tg_sum. */
 TG_API tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim);
 TG_API tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim);
+/* The greatest, or the least, of each element and all elements before it along dim. *index (index may be NULL) receives
+ * its position along dim, int64: that of a NaN if there is one, and otherwise the last of equal elements. The gradient
+ * goes to that element. */
+TG_API tg_tensor *tg_cummax(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
+TG_API tg_tensor *tg_cummin(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
 /* x sorted along dim in ascending or descending order. *index (index may be NULL) receives the position that each
  * element of the result has in x along dim, int64. */
 TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg_tensor **index);
@@ -299,6 +304,10 @@ TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
 TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
 /* Views the windows of `size` elements along dim that start at 0, step, 2 * step ..: [.., windows, .., size]. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
+/* A copy of the elements of x, numbered in row-major order, at distances of stride: result[i, j, ..] is element
+ * offset + i * stride[0] + j * stride[1] + .. of x. stride has a number for each dim, which may be 0 or negative. What
+ * is read several times gets the sum of the gradients. Fails with TG_ERR_SHAPE if x has no such element. */
+TG_API tg_tensor *tg_as_strided(tg_tape *t, tg_tensor *x, tg_shape shape, tg_shape stride, int64_t offset);
 /* Diagonal k of a matrix is the main diagonal if k is 0, lies above it if k > 0, and below it if k < 0. x of tg_tril
  * and tg_triu is [.., m, n]. */
 TG_API tg_tensor *tg_tril(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 above diagonal k */
@@ -328,10 +337,13 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
-/* Copies x, and replaces each element to which index sends elements of src by the mean, the maximum or the minimum of
- * these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add. tg_scatter_mean
- * takes floats, and the other two numbers. Elements that are equally great or small share the gradient equally. */
+/* Copies x, and replaces each element to which index sends elements of src by the mean, the product, the maximum or the
+ * minimum of these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add.
+ * tg_scatter_mean takes floats, and the others numbers. Elements that are equally great or small share the gradient
+ * equally. */
 TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                  bool include_self);
+TG_API tg_tensor *tg_scatter_prod(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
                                   bool include_self);
 TG_API tg_tensor *tg_scatter_max(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
                                  bool include_self);
@@ -502,6 +514,8 @@ TG_API tg_tensor *tg_conv3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b
 TG_API tg_tensor *tg_conv_transpose1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 /* The same in two dims: x [n, c, h, w], w [c, o / groups, kh, kw]. */
 TG_API tg_tensor *tg_conv_transpose2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* In three dims: x [n, c, d, h, w], w [c, o / groups, kd, kh, kw]. */
+TG_API tg_tensor *tg_conv_transpose3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 
 typedef struct tg_pool_opts {
     size_t size;
@@ -566,7 +580,7 @@ typedef struct tg_upsample_opts {
 TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 TG_API tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 
-typedef enum tg_grid_mode { TG_GRID_BILINEAR, TG_GRID_NEAREST } tg_grid_mode;
+typedef enum tg_grid_mode { TG_GRID_BILINEAR, TG_GRID_NEAREST, TG_GRID_BICUBIC } tg_grid_mode;
 /* What elements outside x are: 0, those at the border, or those of x mirrored at its border. */
 typedef enum tg_grid_padding { TG_GRID_ZEROS, TG_GRID_BORDER, TG_GRID_REFLECTION } tg_grid_padding;
 
@@ -582,7 +596,7 @@ typedef struct tg_grid_opts {
 #define TG_GRID(...) (&(tg_grid_opts){TG_GRID_DEFAULTS, __VA_ARGS__})
 
 /* Reads images x [n, c, h, w] at the places of grid [n, i, j, 2]: [n, c, i, j]. A place is (x, y), where -1 to 1 is the
- * width or the height of an image. Both get gradients, grid only with TG_GRID_BILINEAR. */
+ * width or the height of an image. Both get gradients, but grid not with TG_GRID_NEAREST. */
 TG_API tg_tensor *tg_grid_sampler_2d(tg_tape *t, tg_tensor *x, tg_tensor *grid, const tg_grid_opts *opts);
 
 /* ---- Losses ---- */

@@ -142,6 +142,8 @@ static void reductions(misuse_world *b) {
     tg_tensor *index = b->x;
     OP(tg_cumsum, tg_cumsum(t, x, 0));
     OP(tg_cumprod, tg_cumprod(t, x, 0));
+    MISUSE_OP(tg_cummax, MISUSE_HANDLES, misuse_inert(tg_cummax(t, x, 0, &index)) && misuse_inert(index));
+    MISUSE_OP(tg_cummin, MISUSE_HANDLES, misuse_inert(tg_cummin(t, x, 0, &index)) && misuse_inert(index));
     MISUSE_OP(tg_sort, MISUSE_HANDLES, misuse_inert(tg_sort(t, x, 0, false, &index)) && misuse_inert(index));
     MISUSE_OP(tg_topk, MISUSE_HANDLES, misuse_inert(tg_topk(t, x, 1, 0, true, &index)) && misuse_inert(index));
     MISUSE_OP(tg_median, MISUSE_HANDLES, misuse_inert(tg_median(t, x, 0, false, &index)) && misuse_inert(index));
@@ -165,6 +167,7 @@ static void shapes(misuse_world *b) {
     MISUSE_OP(tg_chunk, MISUSE_HANDLES - 1,
            tg_chunk(t, x, 0, 2, out) != TG_OK && misuse_inert(out[0]) && misuse_inert(out[1]));
     VIEW(tg_unfold, tg_unfold(t, x, 0, 1, 1));
+    OP(tg_as_strided, tg_as_strided(t, x, TG_SHAPE(2, 2), TG_SHAPE(1, 1), 0));
     OP(tg_flip, tg_flip(t, x, TG_DIMS(0)));
     OP(tg_roll, tg_roll(t, x, 1, 0));
     OP(tg_repeat, tg_repeat(t, x, 0, 2));
@@ -200,6 +203,9 @@ static void indexing(misuse_world *b) {
     OP(tg_scatter_mean, tg_scatter_mean(t, x, 0, b->ids, b->v, true));
     OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, x, b->v, true));
     OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, b->ids, x, true));
+    OP(tg_scatter_prod, tg_scatter_prod(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_prod, tg_scatter_prod(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_prod, tg_scatter_prod(t, b->v, 0, b->ids, x, true));
     OP(tg_scatter_max, tg_scatter_max(t, x, 0, b->ids, b->v, true));
     OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, x, b->v, true));
     OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, b->ids, x, true));
