@@ -200,7 +200,7 @@ void tgpy_tape_end(tgpy_tape *t) {
     t->tape = NULL;
 }
 
-tg_tape *tgpy_tape_of(const tgpy_tape *t) { return t->world->ctx ? t->tape : NULL; }
+tg_tape *tgpy_tape_of(const tgpy_tape *t) { return t && t->world->ctx ? t->tape : NULL; }
 
 tgpy_tape *tgpy_open(tgpy_world *w, tgpy_tape *t) {
     tgpy_tape *before = w->open;
@@ -211,7 +211,8 @@ tgpy_tape *tgpy_open(tgpy_world *w, tgpy_tape *t) {
 tgpy_tape *tgpy_current(tgpy_world *w) {
     if (w->open) return w->open;
     if (!w->own && w->ctx) {
-        w->own = tape_made(w, tg_tape_new(w->ctx), false);
+        tg_tape *tape = tg_tape_new(w->ctx);
+        w->own = tg_ctx_status(w->ctx) ? NULL : tape_made(w, tape, false);
         if (w->own) w->own->own = true;
     }
     return w->own;
@@ -284,6 +285,7 @@ static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
     if (!t || !t->tape) t = tgpy_current(w);
+    if (!t) return NULL;
     bool grad = w->grad && (t->recording || !t->lent);
     if (t->grad != grad) tg_tape_set_grad_mode(t->tape, t->grad = grad);
     if (t->training != w->training && !t->lent) tg_tape_set_training(t->tape, t->training = w->training);
@@ -346,6 +348,10 @@ tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in,
     if (w->recording) tgpy_sequence_note(w->recording, op, in, n_in, values, n_out);
     tgpy_tape *by_name = unboxed(values, op->n), *t = tgpy_ready(w, in, n_in);
     if (by_name && t == tgpy_current(w)) t = prepared(w, by_name);
+    if (!t) {
+        free(x);
+        return TG_ERR_MEMORY;
+    }
     for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
     tg_status status = tg_op_call_bound(t->tape, op, x, n_in, values, y, n_out);
     if (w->recording) tgpy_sequence_note_results(w->recording, status == TG_OK ? y : NULL);

@@ -28,11 +28,11 @@ void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
 bool tgpy_set_grad(tgpy_world *w, bool on);
 bool tgpy_set_training(tgpy_world *w, bool on);
 bool tgpy_grad(const tgpy_world *w);
+bool tgpy_training(const tgpy_world *w);
 void tgpy_set_recording(tgpy_world *w, tgpy_sequence *s); /* notes calls of ops in s from now on; NULL: no more */
 /* Begins a step of keyed draws (tg_draws_step) with the next number: models draw other numbers than before. Within a
  * callback it does nothing, because the library may be running a function again. */
 tg_status tgpy_next_draws(tgpy_world *w);
-bool tgpy_training(const tgpy_world *w);
 
 /* ---- Tapes ---- */
 
@@ -40,11 +40,12 @@ tgpy_tape *tgpy_tape_new(tgpy_world *w);  /* NULL if the context has an error */
 tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *t); /* of a callback; its modes are the library's */
 void tgpy_tape_drop(tgpy_tape *t);        /* any thread */
 void tgpy_tape_end(tgpy_tape *t);         /* the callback of a lent tape has returned */
-tg_tape *tgpy_tape_of(const tgpy_tape *t); /* NULL if the context is gone */
+tg_tape *tgpy_tape_of(const tgpy_tape *t); /* NULL if the context is gone, or t is NULL */
 /* Opens a tape: ops whose operands belong to no tape record on it. Returns the one that was open before, which may be
  * NULL. Owners are not counted. */
 tgpy_tape *tgpy_open(tgpy_world *w, tgpy_tape *t);
-/* The open tape, or else the context's own, which begins with the first call. */
+/* The open tape, or else the context's own, which begins with the first call. NULL if there is no memory for it, or the
+ * context has an error. */
 tgpy_tape *tgpy_current(tgpy_world *w);
 
 /* ---- Tensors ---- */
@@ -65,7 +66,8 @@ tgpy_world *tgpy_world_of(const tgpy_box *b);
 
 /* The place in the program that messages about later ops of this thread name; file NULL: none. The text must stay. */
 void tgpy_site(const char *file, int line);
-/* Prepares a call: returns the tape of the first of n boxes that has one, or else tgpy_current. */
+/* Prepares a call: returns the tape of the first of n boxes that has one, or else tgpy_current; NULL if that is NULL or
+ * the context is gone. */
 tgpy_tape *tgpy_ready(tgpy_world *w, tgpy_box *const *in, int n);
 /* Each records one op, and returns its result, or NULL if the context has an error. If the result is an operand, it is
  * shared. */

@@ -25,8 +25,6 @@ extern "Python" tg_status tgpy_on_forward(tg_call *c);
 extern "Python" tg_status tgpy_on_backward(tg_call *c);
 extern "Python" tg_status tgpy_on_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 extern "Python" tg_status tgpy_on_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-extern "Python" tg_status tgpy_on_torch_infer(tg_call *c);
-extern "Python" tg_status tgpy_on_torch_backward(tg_call *c);
 """
 # Objects of cffi for objects.h. These macros are declared in the generated source only.
 OBJECTS = """
@@ -42,9 +40,9 @@ void *tgpy_pointer_of(PyObject *object, PyObject *type) {
 FAKE = {name: '' for name in ('stdbool.h', 'stddef.h', 'stdint.h', 'stdio.h', 'string.h', 'assert.h')}
 
 
-def preprocessed(text, include, bridge, cc):
-    """The declarations of a source text, without bodies of functions and without what only compilers read."""
-    fakes = pathlib.Path(sys.argv[3]).with_suffix('.d')
+def preprocessed(text, include, bridge, fakes, cc):
+    """The declarations of a source text, without bodies of functions and without what only compilers read. fakes is a
+    folder for headers that stand in for a compiler's own."""
     fakes.mkdir(exist_ok=True)
     for name, body in FAKE.items():
         (fakes / name).write_text(body)
@@ -85,7 +83,7 @@ def main():
     names = sorted(path.name for path in pathlib.Path(include, 'tapegrad').glob('*.h') if path.name not in LEFT_OUT)
     headers = ''.join(f'#include <tapegrad/{name}>\n' for name in names) + '#include "bridge.h"\n#include "sequence.h"\n'
     ffi = cffi.FFI()
-    ffi.cdef(preprocessed(headers, include, bridge, cc))
+    ffi.cdef(preprocessed(headers, include, bridge, pathlib.Path(output).with_suffix('.d'), cc))
     ffi.cdef(CALLBACKS)
     ffi.set_source('tapegrad._capi', headers + OBJECTS)
     ffi.emit_c_code(output)

@@ -92,7 +92,9 @@ configure() {
 build() {
     local dir=$root/$1
     shift
-    say "building ${dir#"$root"/}"
+    if [ -e "$dir/ninja.log" ]; then say "building ${dir#"$root"/}"; else
+        say "building ${dir#"$root"/}; the first time takes many minutes (progress: tail -f ${dir#"$root"/}/ninja.log)"
+    fi
     ninja -C "$dir" "$@" >"$dir/ninja.log" 2>&1 || {
         grep -v '^\[' "$dir/ninja.log" | tail -n 60 >&2
         return 1

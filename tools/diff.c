@@ -69,7 +69,9 @@ static element element_of(const recorded *x, int64_t i) {
     uint64_t top = (uint64_t)1 << (width - 1), rest = bits & (top - 1);
     if (x->dtype == TG_F32 || x->dtype == TG_F64 || x->dtype == TG_BF16 || x->dtype == TG_F16)
         return (element){bits & top ? top - rest : top + rest, float_value(bits, x->dtype)};
-    int64_t whole = (int64_t)(x->dtype == TG_I64 || x->dtype == TG_I32 ? (bits ^ top) - top : bits);
+    if (x->dtype != TG_I64 && x->dtype != TG_I32 && x->dtype != TG_I16 && x->dtype != TG_I8)
+        return (element){bits, (double)bits};
+    int64_t whole = (int64_t)((bits ^ top) - top);
     return (element){(uint64_t)whole + ((uint64_t)1 << 63), (double)whole};
 }
 

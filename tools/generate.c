@@ -272,7 +272,8 @@ static int generate_on_ranks(prompt *p) {
 static int check_options(const generate_options *o, const parsed *p) {
     const command *c = &generate_command;
     if (!o->model) return usage_error(c, "--model DIR, the model, is missing");
-    if (!o->prompt == !o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids, not both");
+    if (!o->prompt && !o->prompt_ids) return usage_error(c, "--prompt TEXT or --prompt-ids IDS is missing");
+    if (o->prompt && o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids, not both");
     if (o->on.pp > 1)
         return usage_error(c, "--pp %lld: a pipeline cannot generate, because each token needs the one before; leave "
                               "--pp out, and give --tp N to divide the model",

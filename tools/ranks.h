@@ -95,9 +95,9 @@ tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
 /* Sets v[0] to v[n - 1] to rank 0's numbers on all ranks. Collective. False after printing an error. */
 bool broadcast_from_rank_0(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
-/* Sets v[0] to v[n - 1] to their sums over all ranks, added in the order of ranks. Collective. False after printing an
- * error. */
-bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
+/* Sets v[0] to v[n - 1] to their sums over all ranks, added in the order of ranks. Collective. An error stays
+ * in the context, and is not printed. */
+void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
 /* Declares the placement (placement.h) of ids [b, s], this rank's part of a batch. On tp it is I, because all tp ranks
  * have the same ids. On dp it is V0, a shard of the batch, or V if `shard` is false, because the numbers of sequences
  * may then differ between ranks. Does nothing if p is NULL, which means one rank. */

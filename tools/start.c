@@ -152,7 +152,8 @@ bool facts_agree(start_facts *f, tg_ctx *ctx, tg_comm *world) {
         size_t n = 0;
         char *theirs = share(f, ctx, world, &n);
         double differing = theirs && !compare(f->text, f->n, theirs, n);
-        good = theirs && sum_over_ranks(ctx, world, &differing, 1) && differing == 0;
+        if (theirs) sum_over_ranks(ctx, world, &differing, 1);
+        good = theirs && check(ctx) && differing == 0;
         free(theirs);
     }
     free(f->text);

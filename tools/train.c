@@ -266,8 +266,8 @@ static double validate(run *r, int64_t step) {
     if (n > 0 && !t->pipe)
         sum = sum_of_losses(t->stage.chunk[0], t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
-    if (!check(r->ctx) || !sum_over_ranks(r->ctx, r->world, &sum, 1)) return NAN;
-    return sum / (double)(d->n_validation * d->seq_len);
+    if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, &sum, 1);
+    return tg_ctx_status(r->ctx) == TG_OK ? sum / (double)(d->n_validation * d->seq_len) : NAN;
 }
 
 /* Returns whether the step is an overflow that dynamic loss scaling handles: the loss is finite, and the scale can

@@ -228,7 +228,8 @@ static void run_whole(trainer *r, tg_tokens *tokens, const int64_t *offsets, con
  * any. */
 static void gather_result(trainer *r, step_result *result) {
     double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
-    if (tg_ctx_status(r->ctx) != TG_OK || !sum_over_ranks(r->ctx, r->world, v, 2)) return;
+    if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, v, 2);
+    if (tg_ctx_status(r->ctx) != TG_OK) return;
     result->loss = v[0];
     result->interrupted = v[1] > 0;
 }

@@ -63,8 +63,8 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * The work keeps the bytes of src until it has ended. In the meantime src may be dropped or discarded, and its tape
  * reset. A library call that changes src waits for the work.
  *
- * dst and src are contiguous and have the same dtype. They do not overlap, unless the call is in place: dst and src are
- * then the same memory, or the smaller one is this rank's part of the larger one.
+ * dst and src are contiguous and have the same dtype, any but float8. They do not overlap, unless the call is in place:
+ * dst and src are then the same memory, or the smaller one is this rank's part of the larger one.
  *
  * Sums are added in the order of ranks, and 16-bit sums accumulate in float32; nccl.h has exceptions. TG_REDUCE_AVG
  * needs floats (TG_ERR_DTYPE). On a communicator of one rank src is copied to dst.

@@ -194,11 +194,12 @@ typedef struct tg_adamw_args tg_adamw_args;
 /* The table of a device. A slot that returns a status returns TG_OK, or records an error with tg_ctx_fail and returns
  * it.
  *
- * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are among the eight core ones
- * (TG_F32 to TG_BOOL). If `add` is true, a slot adds to the output. Otherwise it overwrites the output and does not
- * read it; (+)= below stands for both. Outputs do not overlap inputs, but the output of an element-wise slot may be
- * exactly one of its inputs, and glogits may be logits. What is said of bad[0] holds for a device without slot `poll`;
- * others report data errors through poll. */
+ * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are those with which ops compute
+ * (TG_F32 to TG_BOOL). Only `apply` with formula `id`, `fill`, `take` and `put` get float8 as well (TG_F8E4M3 to
+ * TG_F8E8M0); between arrays of the same dtype they move the bytes. Integers wrap around. If `add` is true, a slot
+ * adds to the output. Otherwise it overwrites the output and does not read it; (+)= below stands for both. Outputs
+ * do not overlap inputs, but the output of an element-wise slot may be exactly one of its inputs, and glogits may be
+ * logits. What is said of bad[0] holds for a device without slot `poll`; others report data errors through poll. */
 struct tg_device_ops {
     size_t size;
     const char *name;
@@ -224,7 +225,8 @@ struct tg_device_ops {
      * when they load and store (round to nearest even).
      *
      * out (+)= formula(in..., p). Serves as map, zip, cast, permute and strided copy. Each of in[] has the shape of
-     * out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires. */
+     * out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires.
+     * Numbers of uint64 are ordered, and converted to floats, by their values without a sign. */
     tg_status (*apply)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
                      bool add);
     /* Sets every element to value. */

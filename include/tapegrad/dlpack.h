@@ -31,8 +31,9 @@ struct DLManagedTensorVersioned;
  *
  * The struct has the shape and the strides of x, with any signs, and its byte_offset is 0. Its data is NULL if x has no
  * elements; otherwise it is aligned to 64 bytes if x is a tensor of its own, and to an element if x is a view or was
- * wrapped. (DLPack asks for 256, which few libraries keep.) The dtypes are float32, float64, bfloat16, float16, int64,
- * int32, uint8 and bool.
+ * wrapped. (DLPack asks for 256, which few libraries keep.) The dtypes are float32, float64, bfloat16, float16,
+ * integers of 8 to 64 bits, signed or unsigned, bool, and as in DLPack 1.1 float8_e4m3fn, float8_e5m2 and
+ * float8_e8m0fnu.
  *
  * Fail with TG_ERR_STATE if x requires a gradient (export the result of tg_detach or tg_keep), and if x is one rank's
  * share of a gradient (call tg_grads_finalize first); with TG_ERR_DISCARDED if its bytes are lost; and with

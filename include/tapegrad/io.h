@@ -101,10 +101,10 @@ TG_API const char *tg_safetensors_metadata(const tg_safetensors *f, const char *
 /* Reads the named tensor into dst.
  *
  * dst must have the shape of the tensor (TG_ERR_SHAPE). It may have any strides, unless two of its elements share
- * memory (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless convert is true and both are floats; values
- * are then rounded to nearest even. A name that the file lacks fails with TG_ERR_DATA, and a tensor of another dtype
- * than TG_F32 to TG_BOOL with TG_ERR_UNSUPPORTED. On device "meta" only these checks are made. If reading fails after
- * the checks, dst may contain a part of the tensor, or damaged bytes.
+ * memory (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless convert is true and both are floats or
+ * float8; values are then rounded to nearest even. A name that the file lacks fails with TG_ERR_DATA, and a tensor of
+ * another dtype than TG_F32 to TG_F8E8M0 with TG_ERR_UNSUPPORTED. On device "meta" only these checks are made. If
+ * reading fails after the checks, dst may contain a part of the tensor, or damaged bytes.
  *
  * With several ranks, parameters keep their placement, and so do leaves that were placed (tg_place). Any other leaf
  * becomes VARYING, because each rank may have read another file. */

@@ -176,6 +176,7 @@ struct tg_op {
     uint32_t writes;
     tg_family family;
     bool inplace;  /* output 0 overwrites the bytes of input 0 */
+    bool moves;    /* takes every dtype that a tensor can have: it moves elements, or converts them */
     bool sums_f32; /* backward can write a gradient into a gin[i] of dtype float32 if input i is a 16-bit float */
     /* The ranks run the op together. Backward runs on every rank if it runs on one of them, because the others would
      * otherwise wait forever. A rank on which no gradient has reached the op gets tensors of zeros in gout. */

@@ -12,9 +12,12 @@
  * NULL" is optional. opts may always be NULL, which means that every option is 0.
  *
  * An op takes floats (float32, float64, bfloat16, float16) unless the comment of the op or of its group says more:
- * "numbers" are floats and integers (int64, int32, uint8), and "any dtype" is numbers and bool. The tensor operands and
- * the result of an op have the same dtype unless the comment says otherwise. 16-bit floats are computed in float32.
- * Only floats have gradients.
+ * "numbers" are floats and integers (of 8 to 64 bits, signed or unsigned), and "any dtype" is numbers and bool. The
+ * tensor operands and the result of an op have the same dtype unless the comment says otherwise. 16-bit floats are
+ * computed in float32. Integers wrap around. Only floats have gradients.
+ *
+ * No op computes with float8 (TG_F8E4M3, TG_F8E5M2, TG_F8E8M0). tg_cast converts from and to these dtypes, and views,
+ * tg_contiguous, tg_detach, tg_copy_, tg_concat, tg_stack, tg_flip, tg_gather, tg_index_select and tg_index move bytes.
  */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
@@ -155,8 +158,8 @@ TG_API tg_tensor *tg_copy_(tg_tape *t, tg_tensor *a, tg_tensor *b); /* writes b 
 
 /* These ops reduce over dims, such as TG_DIMS(0, -1) or TG_ALL_DIMS, or over one dim. The reduced dims are removed from
  * the shape, or kept with size 1 if keepdim is true. tg_max and tg_min take numbers; tg_sum, tg_prod, tg_argmax,
- * tg_argmin and tg_median take any dtype. tg_sum and tg_prod of integers and bools return int64. The maximum, minimum
- * and median of no elements fail with TG_ERR_SHAPE. */
+ * tg_argmin and tg_median take any dtype. tg_sum and tg_prod of uint64 return uint64, and of other integers and bools
+ * int64. The maximum, minimum and median of no elements fail with TG_ERR_SHAPE. */
 TG_API tg_tensor *tg_sum(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 /* The sum of (x - mean)^2 over n elements, divided by n - correction. correction 1 gives the unbiased estimate, and 0
@@ -186,9 +189,15 @@ TG_API tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_
 /* These ops take any dtype. Sorting keeps the order of equal elements, and NaN counts as greater than any number. On a
  * device without a sort, tg_sort, tg_topk and tg_median fail with TG_ERR_UNSUPPORTED. */
 
-/* The sum, or the product, of each element and all elements before it along dim; int64 for integers and bools. */
+/* The sum, or the product, of each element and all elements before it along dim. The dtype is that of
+ * tg_sum. */
 TG_API tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim);
 TG_API tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim);
+/* The greatest, or the least, of each element and all elements before it along dim. *index (index may be NULL) receives
+ * its position along dim, int64: that of a NaN if there is one, and otherwise the last of equal elements. The gradient
+ * goes to that element. */
+TG_API tg_tensor *tg_cummax(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
+TG_API tg_tensor *tg_cummin(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
 /* x sorted along dim in ascending or descending order. *index (index may be NULL) receives the position that each
  * element of the result has in x along dim, int64. */
 TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg_tensor **index);
@@ -295,6 +304,10 @@ TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
 TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
 /* Views the windows of `size` elements along dim that start at 0, step, 2 * step ..: [.., windows, .., size]. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
+/* A copy of the elements of x, numbered in row-major order, at distances of stride: result[i, j, ..] is element
+ * offset + i * stride[0] + j * stride[1] + .. of x. stride has a number for each dim, which may be 0 or negative. What
+ * is read several times gets the sum of the gradients. Fails with TG_ERR_SHAPE if x has no such element. */
+TG_API tg_tensor *tg_as_strided(tg_tape *t, tg_tensor *x, tg_shape shape, tg_shape stride, int64_t offset);
 /* Diagonal k of a matrix is the main diagonal if k is 0, lies above it if k > 0, and below it if k < 0. x of tg_tril
  * and tg_triu is [.., m, n]. */
 TG_API tg_tensor *tg_tril(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 above diagonal k */
@@ -324,10 +337,13 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
-/* Copies x, and replaces each element to which index sends elements of src by the mean, the maximum or the minimum of
- * these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add. tg_scatter_mean
- * takes floats, and the other two numbers. Elements that are equally great or small share the gradient equally. */
+/* Copies x, and replaces each element to which index sends elements of src by the mean, the product, the maximum or the
+ * minimum of these, and of the element itself if include_self is true. The shapes are those of tg_scatter_add.
+ * tg_scatter_mean takes floats, and the others numbers. Elements that are equally great or small share the gradient
+ * equally. */
 TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
+                                  bool include_self);
+TG_API tg_tensor *tg_scatter_prod(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
                                   bool include_self);
 TG_API tg_tensor *tg_scatter_max(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
                                  bool include_self);
@@ -498,6 +514,8 @@ TG_API tg_tensor *tg_conv3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b
 TG_API tg_tensor *tg_conv_transpose1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 /* The same in two dims: x [n, c, h, w], w [c, o / groups, kh, kw]. */
 TG_API tg_tensor *tg_conv_transpose2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* In three dims: x [n, c, d, h, w], w [c, o / groups, kd, kh, kw]. */
+TG_API tg_tensor *tg_conv_transpose3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
 
 typedef struct tg_pool_opts {
     size_t size;
@@ -562,7 +580,7 @@ typedef struct tg_upsample_opts {
 TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 TG_API tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 
-typedef enum tg_grid_mode { TG_GRID_BILINEAR, TG_GRID_NEAREST } tg_grid_mode;
+typedef enum tg_grid_mode { TG_GRID_BILINEAR, TG_GRID_NEAREST, TG_GRID_BICUBIC } tg_grid_mode;
 /* What elements outside x are: 0, those at the border, or those of x mirrored at its border. */
 typedef enum tg_grid_padding { TG_GRID_ZEROS, TG_GRID_BORDER, TG_GRID_REFLECTION } tg_grid_padding;
 
@@ -578,7 +596,7 @@ typedef struct tg_grid_opts {
 #define TG_GRID(...) (&(tg_grid_opts){TG_GRID_DEFAULTS, __VA_ARGS__})
 
 /* Reads images x [n, c, h, w] at the places of grid [n, i, j, 2]: [n, c, i, j]. A place is (x, y), where -1 to 1 is the
- * width or the height of an image. Both get gradients, grid only with TG_GRID_BILINEAR. */
+ * width or the height of an image. Both get gradients, but grid not with TG_GRID_NEAREST. */
 TG_API tg_tensor *tg_grid_sampler_2d(tg_tape *t, tg_tensor *x, tg_tensor *grid, const tg_grid_opts *opts);
 
 /* ---- Losses ---- */

@@ -94,9 +94,10 @@ TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) 
 
 /* ---- Dtypes and shapes ---- */
 
-/* The list of dtypes, as X(NAME, name, bits, kind). kind is f (float), i (integer), b (boolean) or q (quantized, with
- * scales in a tg_quant). No op takes a dtype of kind q yet. These dtypes are listed so that their numbers stay fixed in
- * files and bindings. */
+/* The list of dtypes, as X(NAME, name, bits, kind). kind is f (float), i (integer, signed), u (integer, unsigned), b
+ * (boolean) or q (quantized). Dtypes of kind q with 8 bits can be stored, moved, and converted by tg_cast; no op
+ * computes with them. F8E4M3 has no infinity (PyTorch's float8_e4m3fn), F8E5M2 has (float8_e5m2), and F8E8M0 holds
+ * powers of two (float8_e8m0fnu). No tensor has a dtype of 4 bits, because its elements have no addresses. */
 #define TG_DTYPE_LIST(X)         \
     X(F32, f32, 32, 'f')         \
     X(F64, f64, 64, 'f')         \
@@ -104,7 +105,12 @@ TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) 
     X(F16, f16, 16, 'f')         \
     X(I64, i64, 64, 'i')         \
     X(I32, i32, 32, 'i')         \
-    X(U8, u8, 8, 'i')            \
+    X(U8, u8, 8, 'u')            \
+    X(I8, i8, 8, 'i')            \
+    X(I16, i16, 16, 'i')         \
+    X(U16, u16, 16, 'u')         \
+    X(U32, u32, 32, 'u')         \
+    X(U64, u64, 64, 'u')         \
     X(BOOL, bool, 8, 'b')        \
     X(F8E4M3, f8e4m3, 8, 'q')    \
     X(F8E5M2, f8e5m2, 8, 'q')    \
@@ -123,8 +129,7 @@ TG_API const char *tg_dtype_name(tg_dtype d); /* Returns a name such as "f32"; "
 TG_API int tg_dtype_bits(tg_dtype d);         /* Returns the bits per element; 0 if the dtype is unknown. */
 
 /* The scales of a quantized tensor. There is one scale for each block of the tensor. A block has block[i] elements
- * along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use a tg_quant, and no op takes these dtypes
- * yet. */
+ * along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use a tg_quant, and no op takes one yet. */
 typedef struct tg_quant {
     size_t size;
     tg_dtype scale_dtype; /* dtype of the scales */

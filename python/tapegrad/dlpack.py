@@ -60,7 +60,7 @@ def _capsule_of(array):
     if not hasattr(array, '__dlpack__'):
         return array
     try:
-        return array.__dlpack__(max_version=(1, 0))
+        return array.__dlpack__(max_version=(1, 1))
     except TypeError:  # written before version 1 of DLPack
         return array.__dlpack__()
 

@@ -73,6 +73,10 @@ def _tensors(x, part):
 
 
 def _checked(i, n, dim):
+    """An integer of an index, for a dim of size n."""
+    if not hasattr(i, '__index__'):
+        raise TypeError(f'a part of the index is {i!r}; expected an integer, slice, None, ..., mask, tensor or list')
+    i = i.__index__()
     if not -n <= i < n:
         raise IndexError(f'index {i} is out of range for dim {dim} of size {n}')
     return i
@@ -94,7 +98,7 @@ def _basic(x, parts):
         elif isinstance(part, slice):
             x, dim = _sliced(x, dim, part), dim + 1
         else:
-            x = ops.select(x, dim, _checked(part.__index__(), x.shape[dim], dim))
+            x = ops.select(x, dim, _checked(part, x.shape[dim], dim))
     return x, dims, indices
 
 
@@ -127,7 +131,7 @@ def _replaced(x, parts, dim, value):
     if part is None:  # a dim of size 1, which the value has or broadcasts to
         return _replaced(x, rest, dim, value if value.ndim <= dim else ops.squeeze(value, dim))
     if not isinstance(part, slice):
-        i = _checked(part.__index__(), x.shape[dim], dim)
+        i = _checked(part, x.shape[dim], dim)
         return ops.select_scatter(x, _replaced(ops.select(x, dim, i), rest, dim, value), dim=dim, index=i)
     start, stop, step = part.indices(x.shape[dim])
     new = _replaced(_sliced(x, dim, part), rest, dim + 1, value)

@@ -8,7 +8,7 @@ from .errors import text
 from .values import dtype_value, shape_value
 
 _fields = {}
-_alive = weakref.WeakKeyDictionary()  # for each struct, what its fields point to
+_alive = weakref.WeakKeyDictionary()  # what the fields of a struct point to, as long as the struct lives
 
 
 def fields_of(name):
@@ -59,7 +59,10 @@ def options(name, values):
         if key not in fields:
             near = difflib.get_close_matches(key, fields, 1)
             raise TypeError(f'there is no option {key!r}' + (f'; did you mean {near[0]!r}?' if near else f' of {name}'))
-        setattr(struct, key, _converted(fields[key], value, keep))
+        try:
+            setattr(struct, key, _converted(fields[key], value, keep))
+        except (TypeError, OverflowError) as error:
+            raise type(error)(f'option {key} is {value!r}: {error}') from None
     _alive[struct] = keep
     return struct
 

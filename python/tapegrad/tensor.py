@@ -85,14 +85,16 @@ class Tensor(TensorBase):
 
     def item(self):
         """The only element, as a bool, int or float."""
+        if self.size != 1:
+            raise ValueError(f'a tensor of {self.size} elements is no number or truth value; expected 1 element')
         return self.tolist() if not self.ndim else self.reshape(()).tolist()
 
     def tolist(self):
         """The elements as nested lists of numbers."""
         x, dtype = self._live(), self.dtype
         n = lib.tg_numel(x)
-        if dtype == 'i64':
-            numbers = ffi.new('int64_t[]', n)
+        if dtype in ('i64', 'u64'):
+            numbers = ffi.new('int64_t[]' if dtype == 'i64' else 'uint64_t[]', n)
             lib.tg_read(x, numbers, 8 * n)
         else:
             numbers = ffi.new('double[]', n)
@@ -102,8 +104,8 @@ class Tensor(TensorBase):
         return _nested([kind(v) for v in numbers], self.shape)
 
     def numpy(self):
-        """A NumPy array with a copy of the values; bfloat16 becomes float32. numpy.from_dlpack(x) shares them
-        instead."""
+        """A NumPy array with a copy of the values; bfloat16 and float8 become float32. numpy.from_dlpack(x) shares
+        them instead."""
         import numpy
 
         x = self if self.dtype in values.NUMPY else self.cast('f32')
@@ -347,6 +349,8 @@ def _from_numpy(ctx, data, dtype):
     import numpy
 
     array = numpy.asarray(data)
+    if array.dtype.kind not in 'biuf' and array.dtype.name not in values.OTHERS:
+        raise TypeError(f'the array is {array.dtype}, but must have integers, floats or bools')
     if array.dtype.kind == 'f' and array.dtype.name not in values.OTHERS:
         array = array.astype('float64')
     elif array.dtype.name not in values.OTHERS and array.dtype.name != 'bool':
@@ -356,6 +360,8 @@ def _from_numpy(ctx, data, dtype):
         name = values.dtype_name(dtype)
         array = array.astype(values.NUMPY[name])
     array = numpy.ascontiguousarray(array).reshape(array.shape)
+    if name not in values.NUMPY:  # bfloat16 and float8, which are no dtypes of buffers
+        array = array.view(f'uint{8 * array.itemsize}')
     source = ffi.from_buffer(array) if array.nbytes else NULL
     x = made(ctx, lib.tg_from_host(ctx._ctx, values.DTYPES[name], values.shape_value(array.shape), source))
     return x if dtype is None or values.dtype_name(dtype) == name else _cast(x, dtype)

@@ -14,6 +14,14 @@ OTHERS = {
     'int64': 'i64',
     'int32': 'i32',
     'uint8': 'u8',
+    'int8': 'i8',
+    'int16': 'i16',
+    'uint16': 'u16',
+    'uint32': 'u32',
+    'uint64': 'u64',
+    'float8_e4m3fn': 'f8e4m3',
+    'float8_e5m2': 'f8e5m2',
+    'float8_e8m0fnu': 'f8e8m0',
     'bool_': 'bool',
     'float': 'f64',
     'int': 'i64',
@@ -26,7 +34,26 @@ NUMPY = {
     'i64': 'int64',
     'i32': 'int32',
     'u8': 'uint8',
+    'i8': 'int8',
+    'i16': 'int16',
+    'u16': 'uint16',
+    'u32': 'uint32',
+    'u64': 'uint64',
     'bool': 'bool',
+}
+# The codes of Python's array.
+CODES = {
+    'f32': 'f',
+    'f64': 'd',
+    'i64': 'q',
+    'i32': 'i',
+    'i16': 'h',
+    'i8': 'b',
+    'u64': 'Q',
+    'u32': 'I',
+    'u16': 'H',
+    'u8': 'B',
+    'bool': 'B',
 }
 
 
@@ -54,6 +81,8 @@ def shape_value(shape):
 def flattened(data):
     """The shape and the numbers of nested sequences. Raises ValueError if their lengths differ."""
     if not isinstance(data, (list, tuple)):
+        if not hasattr(data, '__float__'):
+            raise TypeError(f'an element is {data!r}, but must be a number')
         return (), [data]
     parts = [flattened(part) for part in data]
     shapes = {shape for shape, _ in parts}
@@ -64,17 +93,19 @@ def flattened(data):
 
 
 def dtype_of_numbers(numbers):
-    """bool, i64, or None for the context's default float."""
+    """bool, i64, u64 if i64 is too narrow, or None for the context's default float."""
     if numbers and all(isinstance(n, bool) for n in numbers):
         return 'bool'
-    return 'i64' if numbers and all(isinstance(n, int) for n in numbers) else None
+    if not numbers or not all(isinstance(n, int) for n in numbers):
+        return None
+    return 'u64' if max(numbers) >= 2**63 else 'i64'
 
 
 def bytes_of(numbers, dtype):
     """The elements as bytes of a dtype that Python's array knows; None for another dtype."""
-    code = {'f32': 'f', 'f64': 'd', 'i64': 'q', 'i32': 'i', 'u8': 'B', 'bool': 'B'}.get(dtype)
+    code = CODES.get(dtype)
     if code is None:
         return None
-    if code in 'qiB':
+    if code not in 'fd':
         numbers = [int(n) for n in numbers]
     return array.array(code, numbers)

@@ -45,12 +45,20 @@ static inline tg_status check_input(tg_call *c, int i) {
     return TG_UNLIKELY(!known || (x->tape && x->tape != c->tape)) ? refuse_input(c, i) : TG_OK;
 }
 
+/* Fails because input i has a dtype with which the op does not compute. */
+static tg_status refuse_dtype(tg_call *c, int i) {
+    const char *name = tg_dtype_name((tg_dtype)c->input[i]->dtype);
+    return tg_call_fail(c, TG_ERR_DTYPE,
+                        "input %d is %s, with which no op computes; cast it to a float first (tg_cast)", i, name);
+}
+
 /* Checks all inputs, also that their bytes can be read if forward reads them; sets c->needs. */
 static tg_status check_inputs(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         tg_tensor *x = c->input[i];
         TG_TRY(check_input(c, i));
         if (!x) continue;
+        if (TG_UNLIKELY(x->dtype > TG_BOOL && !c->op->moves)) return refuse_dtype(c, i);
         if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views need no bytes, so they do not wait */
         if (x->flags & TG_F_REQUIRES_GRAD) c->needs |= 1u << (i < 31 ? i : 31);
     }

@@ -11,7 +11,8 @@
 
 enum { TG_DL_CPU = 1, TG_DL_CUDA = 2, TG_DL_CUDA_HOST = 3, TG_DL_CUDA_MANAGED = 13 };
 enum { TG_DL_INT, TG_DL_UINT, TG_DL_FLOAT, TG_DL_OPAQUE, TG_DL_BFLOAT, TG_DL_COMPLEX, TG_DL_BOOL };
-enum { TG_DL_MAJOR = 1, TG_DL_MINOR = 0 }; /* the version that is exported */
+enum { TG_DL_E4M3 = 10, TG_DL_E5M2 = 12, TG_DL_E8M0 = 14 }; /* float8_e4m3fn, float8_e5m2, float8_e8m0fnu */
+enum { TG_DL_MAJOR = 1, TG_DL_MINOR = 1 }; /* the version that is exported; 1.1 has the 8-bit floats */
 enum { TG_DL_READ_ONLY = 1 };              /* the only flag of tg_dl_versioned that matters here */
 
 typedef struct tg_dl_device {

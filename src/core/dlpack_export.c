@@ -8,7 +8,10 @@ tg_dl_dtype tg_dl_dtype_of(tg_dtype d) {
     static const tg_dl_dtype of[] = {
         [TG_F32] = {TG_DL_FLOAT, 32, 1},   [TG_F64] = {TG_DL_FLOAT, 64, 1}, [TG_F16] = {TG_DL_FLOAT, 16, 1},
         [TG_BF16] = {TG_DL_BFLOAT, 16, 1}, [TG_I64] = {TG_DL_INT, 64, 1},   [TG_I32] = {TG_DL_INT, 32, 1},
-        [TG_U8] = {TG_DL_UINT, 8, 1},      [TG_BOOL] = {TG_DL_BOOL, 8, 1},
+        [TG_U8] = {TG_DL_UINT, 8, 1},      [TG_I8] = {TG_DL_INT, 8, 1},     [TG_I16] = {TG_DL_INT, 16, 1},
+        [TG_U16] = {TG_DL_UINT, 16, 1},    [TG_U32] = {TG_DL_UINT, 32, 1},  [TG_U64] = {TG_DL_UINT, 64, 1},
+        [TG_BOOL] = {TG_DL_BOOL, 8, 1},    [TG_F8E4M3] = {TG_DL_E4M3, 8, 1}, [TG_F8E5M2] = {TG_DL_E5M2, 8, 1},
+        [TG_F8E8M0] = {TG_DL_E8M0, 8, 1},
     };
     return (int)d < TG_LEN(of) ? of[d] : (tg_dl_dtype){0};
 }

@@ -54,7 +54,8 @@ static tg_dtype dtype_from(tg_ctx *ctx, tg_dl_dtype d, const char *who) {
     }
     name_dtype(d, name, sizeof name);
     tg_fail(ctx, TG_ERR_DTYPE,
-            "%s: dtype %s, expected float32, float64, bfloat16, float16, int64, int32, uint8 or bool; convert it first",
+            "%s: dtype %s, expected float32, float64, bfloat16, float16, an integer of 8 to 64 bits, bool, "
+            "float8_e4m3fn, float8_e5m2 or float8_e8m0fnu; convert it first",
             who, name);
     return TG_DTYPE_DEFAULT;
 }

@@ -95,9 +95,11 @@ tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const c
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: dim %d is %lld, expected 0 or more", what, i, (long long)s->dim[i]);
-    if (dtype <= TG_DTYPE_DEFAULT || dtype > TG_BOOL)
-        return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s (%d), expected one of f32 f64 bf16 f16 i64 i32 u8 bool", what,
-                       tg_dtype_name(dtype), (int)dtype);
+    if (!tg_is_stored(dtype))
+        return tg_fail(ctx, TG_ERR_DTYPE,
+                       "%s: dtype %s (%d), expected one of f32 f64 bf16 f16 i64 i32 u8 i8 i16 u16 u32 u64 bool f8e4m3 "
+                       "f8e5m2 f8e8m0",
+                       what, tg_dtype_name(dtype), (int)dtype);
     int64_t numel = tg_row_major((int)s->ndim, s->dim, NULL), bytes;
     if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)tg_dtype_size(dtype), &bytes))
         return tg_fail(ctx, TG_ERR_SHAPE, "%s: the number of bytes overflows 63 bits", what);

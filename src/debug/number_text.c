@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "kernels/convert.h"
+#include "kernels/float8.h"
 
 /* ---- Elements ---- */
 
@@ -17,6 +18,9 @@ static double float_at(tg_dtype dtype, const void *p, int64_t i) {
     case TG_F64: return ((const double *)p)[i];
     case TG_BF16: return tg_bf16_to_f32(((const uint16_t *)p)[i]);
     case TG_F16: return tg_f16_to_f32(((const uint16_t *)p)[i]);
+    case TG_F8E4M3: return tg_f8e4m3_to_f32(((const uint8_t *)p)[i]);
+    case TG_F8E5M2: return tg_f8e5m2_to_f32(((const uint8_t *)p)[i]);
+    case TG_F8E8M0: return tg_f8e8m0_to_f32(((const uint8_t *)p)[i]);
     default: return ((const float *)p)[i];
     }
 }
@@ -25,8 +29,19 @@ static int64_t integer_at(tg_dtype dtype, const void *p, int64_t i) {
     switch (dtype) {
     case TG_I64: return ((const int64_t *)p)[i];
     case TG_I32: return ((const int32_t *)p)[i];
+    case TG_I16: return ((const int16_t *)p)[i];
+    case TG_I8: return ((const int8_t *)p)[i];
+    case TG_U32: return ((const uint32_t *)p)[i];
+    case TG_U16: return ((const uint16_t *)p)[i];
     default: return ((const uint8_t *)p)[i];
     }
+}
+
+/* Writes an integer, right-aligned in `width` characters. Returns its length. */
+static int integer_text(tg_dtype dtype, const void *p, int64_t i, int width, char out[TG_NUMBER_TEXT]) {
+    if (dtype == TG_U64)
+        return snprintf(out, TG_NUMBER_TEXT, "%*llu", width, (unsigned long long)((const uint64_t *)p)[i]);
+    return snprintf(out, TG_NUMBER_TEXT, "%*lld", width, (long long)integer_at(dtype, p, i));
 }
 
 /* Rounds a number to a float dtype. */
@@ -35,6 +50,9 @@ static double rounded(tg_dtype dtype, double v) {
     case TG_F64: return v;
     case TG_BF16: return tg_bf16_to_f32(tg_f64_to_bf16(v));
     case TG_F16: return tg_f16_to_f32(tg_f64_to_f16(v));
+    case TG_F8E4M3: return tg_f8e4m3_to_f32(tg_f32_to_f8e4m3(tg_f64_to_f32_odd(v)));
+    case TG_F8E5M2: return tg_f8e5m2_to_f32(tg_f32_to_f8e5m2(tg_f64_to_f32_odd(v)));
+    case TG_F8E8M0: return tg_f8e8m0_to_f32(tg_f32_to_f8e8m0(tg_f64_to_f32_odd(v)));
     default: return (float)v;
     }
 }
@@ -154,11 +172,11 @@ static tg_number_format float_format(tg_dtype dtype, const void *p, int64_t n, i
 }
 
 tg_number_format tg_number_format_for(tg_dtype dtype, const void *elements, int64_t n, int precision) {
-    if (tg_is_float(dtype)) return float_format(dtype, elements, n, precision);
+    if (tg_is_real(dtype)) return float_format(dtype, elements, n, precision);
     tg_number_format f = {.dtype = dtype, .left = dtype == TG_BOOL ? 5 : 0};
     char text[TG_NUMBER_TEXT];
     for (int64_t i = 0; i < n && dtype != TG_BOOL; i++)
-        widen(&f.left, (size_t)snprintf(text, sizeof text, "%lld", (long long)integer_at(dtype, elements, i)));
+        widen(&f.left, (size_t)integer_text(dtype, elements, i, 0, text));
     return f;
 }
 
@@ -191,12 +209,12 @@ static void float_text(const tg_number_format *f, double v, char out[TG_NUMBER_T
 }
 
 void tg_number_text(const tg_number_format *f, const void *elements, int64_t i, char out[TG_NUMBER_TEXT]) {
-    if (tg_is_float(f->dtype))
+    if (tg_is_real(f->dtype))
         float_text(f, float_at(f->dtype, elements, i), out);
     else if (f->dtype == TG_BOOL)
         snprintf(out, TG_NUMBER_TEXT, "%*s", f->left, ((const uint8_t *)elements)[i] ? "True" : "False");
     else
-        snprintf(out, TG_NUMBER_TEXT, "%*lld", f->left, (long long)integer_at(f->dtype, elements, i));
+        integer_text(f->dtype, elements, i, f->left, out);
 }
 
 /* Returns the magnitude from which a scalar is written in scientific notation. */
@@ -204,8 +222,8 @@ static double scientific_from(tg_dtype dtype) { return dtype == TG_F64 ? 1e16 : 
 
 void tg_scalar_text(tg_dtype dtype, const void *elements, char out[TG_NUMBER_TEXT]) {
     tg_number_format f = {.dtype = dtype, .precision = 400, .exponent = 2};
-    double v = tg_is_float(dtype) ? float_at(dtype, elements, 0) : 0, size = fabs(v);
-    if (dtype == TG_BOOL || !tg_is_float(dtype)) {
+    double v = tg_is_real(dtype) ? float_at(dtype, elements, 0) : 0, size = fabs(v);
+    if (!tg_is_real(dtype)) {
         tg_number_text(&f, elements, 0, out);
         return;
     }

@@ -175,9 +175,9 @@ static tg_status check_shape(tg_safetensors *f, const tg_safetensors_entry *e, c
 static tg_status check_fit(tg_safetensors *f, const tg_safetensors_entry *e, const tg_shape *shape, tg_dtype dtype,
                            bool convert) {
     TG_TRY(check_shape(f, e, shape));
-    if (e->dtype == dtype || (convert && tg_is_float(e->dtype) && tg_is_float(dtype))) return TG_OK;
+    if (e->dtype == dtype || (convert && tg_is_real(e->dtype) && tg_is_real(dtype))) return TG_OK;
     return tg_fail(f->file.ctx, TG_ERR_DTYPE, "'%s': tensor '%.128s' is %s, expected %s%s", f->file.path, e->name,
-                   e->dtype_name, tg_dtype_name(dtype), convert ? "; only floats are converted" : "");
+                   e->dtype_name, tg_dtype_name(dtype), convert ? "; only floats and float8 are converted" : "");
 }
 
 tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
@@ -223,7 +223,7 @@ const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **at, const ch
         tg_fail(f->file.ctx, TG_ERR_ARGUMENT, "%s: name is NULL", who);
     else if (!e)
         tg_fail(f->file.ctx, TG_ERR_DATA, "'%s' has no tensor '%.128s'", f->file.path, name);
-    else if (e->dtype == TG_DTYPE_DEFAULT || e->dtype > TG_BOOL)
+    else if (!tg_is_stored(e->dtype))
         tg_fail(f->file.ctx, TG_ERR_UNSUPPORTED, "'%s': tensor '%.128s' is %s, which cannot be read", f->file.path,
                 name, e->dtype_name);
     else

@@ -78,4 +78,24 @@ static inline uint8_t tg_f64_to_u8(double x) {
     return x >= 255 ? 255 : x > 0 ? (uint8_t)x : 0;
 }
 
+static inline int8_t tg_f64_to_i8(double x) {
+    return x >= 127 ? 127 : x <= -128 ? -128 : x == x ? (int8_t)x : 0;
+}
+
+static inline int16_t tg_f64_to_i16(double x) {
+    return x >= 32767 ? 32767 : x <= -32768 ? -32768 : x == x ? (int16_t)x : 0;
+}
+
+static inline uint16_t tg_f64_to_u16(double x) {
+    return x >= 65535 ? 65535 : x > 0 ? (uint16_t)x : 0;
+}
+
+static inline uint32_t tg_f64_to_u32(double x) {
+    return x >= 0x1p32 ? UINT32_MAX : x > 0 ? (uint32_t)x : 0;
+}
+
+static inline uint64_t tg_f64_to_u64(double x) {
+    return x >= 0x1p64 ? UINT64_MAX : x > 0 ? (uint64_t)x : 0;
+}
+
 #endif

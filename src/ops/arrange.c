@@ -70,7 +70,7 @@ static const tg_field flip_fields[] = {
 
 const tg_op tg_op_flip = {
     .size = sizeof(tg_op), .name = "flip", .formula = "x backwards along dims", .inputs = "x", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(flip_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = flip_infer,
+    .params_size = sizeof(flip_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .moves = true, .infer = flip_infer,
     .forward = flip_forward, .backward = flip_backward, .vjp = flip_vjp, .jvp = tg_jvp_linear, TG_FIELDS(flip_fields),
     TG_SAMPLES(flip_samples)};
 

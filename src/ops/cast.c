@@ -24,9 +24,9 @@ static tg_status cast_infer(tg_call *c) {
     tg_dtype *d = &((cast_params *)c->params)->dtype;
     const tg_tensor *x = c->input[0];
     if (*d == TG_DTYPE_DEFAULT) *d = c->ctx->dtype;
-    if (*d < TG_F32 || *d > TG_BOOL)
-        return tg_call_fail(c, TG_ERR_DTYPE, "dtype is %s; no op takes this dtype", tg_dtype_name(*d));
-    if (!tg_is_float(*d) && *d != x->dtype) TG_TRY(tg_call_linear(c, 0)); /* rounding to integers is not linear */
+    if (!tg_is_stored(*d))
+        return tg_call_fail(c, TG_ERR_DTYPE, "dtype is %s; no tensor has this dtype", tg_dtype_name(*d));
+    if (!tg_is_float(*d) && *d != x->dtype) TG_TRY(tg_call_linear(c, 0)); /* rounding is not linear */
     return *d == x->dtype ? view_as_is(c) : tg_call_out(c, 0, *d, x->ndim, x->shape);
 }
 
@@ -49,8 +49,10 @@ static const tg_sample cast_samples[] = {
     {.note = "size 1", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S(1)}},
     {.note = "scalar", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S_SCALAR}},
     {.note = "empty", .params = &(const cast_params){TG_F64}, .n_in = 1, .input = {TG_S(2, 0)}},
-    {.note = "to a quantized dtype", .params = &(const cast_params){TG_F8E4M3}, .n_in = 1,
-     .input = {TG_S(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "to float8", .params = &(const cast_params){TG_F8E4M3}, .n_in = 1, .input = {TG_S(3)}},
+    {.note = "to unsigned", .params = &(const cast_params){TG_U16}, .n_in = 1, .input = {TG_S_INDEX(9, 2, 3)}},
+    {.note = "to 4 bits", .params = &(const cast_params){TG_F4E2M1}, .n_in = 1, .input = {TG_S(3)},
+     .refused = TG_ERR_DTYPE},
     {.note = "big", .params = &(const cast_params){TG_BF16}, .n_in = 1, .input = {TG_S(1024, 1024)}, .bench = true},
 };
 
@@ -60,13 +62,16 @@ static const tg_field cast_fields[] = {
 
 const tg_op tg_op_cast = {
     .size = sizeof(tg_op), .name = "cast", .formula = "x in another dtype", .inputs = "x", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(cast_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = cast_infer,
-    .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear, TG_FIELDS(cast_fields),
-    TG_SAMPLES(cast_samples)};
+    .params_size = sizeof(cast_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .moves = true,
+    .infer = cast_infer, .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(cast_fields), TG_SAMPLES(cast_samples)};
 
-/* Returns x in another dtype, rounded to nearest even. If x already has this dtype, returns a view of x.
- * TG_DTYPE_DEFAULT is the context's default dtype. The gradient is converted back to the dtype of x. No gradient flows
- * through integers and bools. */
+/* Returns x in another dtype. If x already has this dtype, returns a view of x. TG_DTYPE_DEFAULT is the context's
+ * default dtype. To a float or float8, numbers are rounded to nearest even. To an integer, floats and float8 are
+ * rounded toward zero and saturate, and NaN becomes 0; integers wrap around. To bool, 0 becomes false and every other
+ * value true. What is too large for float8, infinity included, becomes the greatest number, 448, in f8e4m3, infinity in
+ * f8e5m2 and NaN in f8e8m0; negative numbers become NaN in f8e8m0, whose values are powers of two. The gradient is
+ * converted back to the dtype of x. No gradient flows through integers, bools and float8. */
 tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
     return TG_RECORD(t, tg_op_cast, &(cast_params){dtype}, x);
 }
@@ -86,7 +91,7 @@ static const tg_sample as_is_samples[] = {
 
 const tg_op tg_op_detach = {
     .size = sizeof(tg_op), .name = "detach", .formula = "x, without a gradient", .inputs = "x", .n_in = 1, .n_out = 1,
-    .family = TG_FAMILY_SCALE, .infer = view_as_is, TG_SAMPLES(as_is_samples)};
+    .family = TG_FAMILY_SCALE, .moves = true, .infer = view_as_is, TG_SAMPLES(as_is_samples)};
 
 /* Returns a view of x through which no gradient flows. */
 tg_tensor *tg_detach(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_detach, NULL, x); }
@@ -103,7 +108,7 @@ TG_VJP(contiguous_vjp, g)
 
 const tg_op tg_op_contiguous = {
     .size = sizeof(tg_op), .name = "contiguous", .formula = "x in row-major order", .inputs = "x", .n_in = 1,
-    .n_out = 1, .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = contiguous_infer,
+    .n_out = 1, .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .moves = true, .infer = contiguous_infer,
     .forward = copy_forward, .backward = contiguous_backward, .vjp = contiguous_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(as_is_samples)};
 

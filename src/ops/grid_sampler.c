@@ -12,7 +12,7 @@ typedef struct grid_params {
 
 static tg_status check(tg_tape *t, const grid_params *p, const tg_tensor *x, const tg_tensor *grid) {
     TG_TRY(tg_size_check(t->ctx, p->given, sizeof(tg_grid_opts), "the options"));
-    if (p->mode > TG_GRID_NEAREST || p->padding > TG_GRID_REFLECTION)
+    if (p->mode > TG_GRID_BICUBIC || p->padding > TG_GRID_REFLECTION)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "mode is %d and padding %d; they must be values of tg_grid_mode and "
                        "tg_grid_padding",
@@ -41,7 +41,12 @@ static tg_tensor *reflect(tg_tape *t, tg_tensor *at, double lo, double hi) {
 static tg_tensor *positions(tg_tape *t, const grid_params *p, tg_tensor *grid, int dim, int64_t n) {
     double size = (double)n, scale = (p->align ? size - 1 : size) / 2;
     tg_tensor *at = tg_wide(t, tg_select(t, grid, -1, dim));
-    at = tg_add_scalar(t, tg_scale(t, tg_add_scalar(t, at, 1), scale), p->align ? 0 : -0.5);
+    return tg_add_scalar(t, tg_scale(t, tg_add_scalar(t, at, 1), scale), p->align ? 0 : -0.5);
+}
+
+/* Moves positions that are outside of 0 to n - 1 to where the padding finds their elements. */
+static tg_tensor *padded(tg_tape *t, const grid_params *p, tg_tensor *at, int64_t n) {
+    double size = (double)n;
     if (p->padding == TG_GRID_ZEROS) return at;
     if (p->padding == TG_GRID_REFLECTION)
         at = p->align ? reflect(t, at, 0, size - 1) : reflect(t, at, -0.5, size - 0.5);
@@ -83,15 +88,55 @@ static tg_tensor *bilinear(tg_tape *t, tg_tensor *x, tg_tensor *row, tg_tensor *
     return y;
 }
 
+/* Returns ((c[0] x + c[1]) x + c[2]) x + c[3]. */
+static tg_tensor *cubic(tg_tape *t, tg_tensor *x, const double *c) {
+    tg_tensor *y = tg_add_scalar(t, tg_scale(t, x, c[0]), c[1]);
+    for (int k = 2; k < 4; k++) y = tg_add_scalar(t, tg_mul(t, y, x), c[k]);
+    return y;
+}
+
+/* Stores the weights of the four neighbors along a dim, for a position that is `after` the second of them. They are
+ * those of cubic convolution (R. Keys, IEEE Trans. ASSP 29, 1981) with a = -3/4: one polynomial for distances below 1,
+ * and one for distances of 1 to 2. */
+static void cubic_weights(tg_tape *t, tg_tensor *after, tg_tensor **weight) {
+    static const double near[] = {1.25, -2.25, 0, 1}, far[] = {-0.75, 3.75, -6, 3};
+    tg_tensor *before = tg_one_minus(t, after);
+    weight[0] = cubic(t, tg_add_scalar(t, after, 1), far);
+    weight[1] = cubic(t, after, near);
+    weight[2] = cubic(t, before, near);
+    weight[3] = cubic(t, tg_add_scalar(t, before, 1), far);
+}
+
+/* Adds the 4 x 4 neighbors. The padding finds the element of each one of them, instead of that of the position. */
+static tg_tensor *bicubic(tg_tape *t, const grid_params *p, tg_tensor *x, tg_tensor *row, tg_tensor *column) {
+    tg_tensor *top = tg_floor(t, tg_detach(t, row)), *left = tg_floor(t, tg_detach(t, column)), *y = NULL;
+    tg_tensor *down[4], *right[4];
+    cubic_weights(t, tg_sub(t, row, top), down);
+    cubic_weights(t, tg_sub(t, column, left), right);
+    for (int k = 0; k < 16; k++) {
+        tg_tensor *at_row = padded(t, p, tg_add_scalar(t, top, k / 4 - 1), x->shape[2]),
+                  *at_column = padded(t, p, tg_add_scalar(t, left, k % 4 - 1), x->shape[3]);
+        tg_tensor *part = neighbors(t, x, at_row, at_column, tg_mul(t, down[k / 4], right[k % 4]));
+        y = y ? tg_add(t, y, part) : part;
+    }
+    return y;
+}
+
+static tg_tensor *sampled(tg_tape *t, const grid_params *p, tg_tensor *x, tg_tensor *grid) {
+    if (p->mode == TG_GRID_NEAREST) grid = tg_detach(t, grid);
+    tg_tensor *row = positions(t, p, grid, 1, x->shape[2]), *column = positions(t, p, grid, 0, x->shape[3]);
+    if (p->mode == TG_GRID_BICUBIC) return bicubic(t, p, x, row, column);
+    row = padded(t, p, row, x->shape[2]), column = padded(t, p, column, x->shape[3]);
+    return p->mode == TG_GRID_BILINEAR ? bilinear(t, x, row, column)
+                                       : neighbors(t, x, tg_round(t, row), tg_round(t, column), NULL);
+}
+
 static tg_status grid_sampler_2d_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
                                          const void *site) {
     const grid_params *p = params;
     (void)site;
     TG_TRY(check(t, p, in[0], in[1]));
-    tg_tensor *x = tg_wide(t, in[0]), *grid = p->mode == TG_GRID_NEAREST ? tg_detach(t, in[1]) : in[1];
-    tg_tensor *row = positions(t, p, grid, 1, x->shape[2]), *column = positions(t, p, grid, 0, x->shape[3]);
-    tg_tensor *y = p->mode == TG_GRID_NEAREST ? neighbors(t, x, tg_round(t, row), tg_round(t, column), NULL)
-                                              : bilinear(t, x, row, column);
+    tg_tensor *y = sampled(t, p, tg_wide(t, in[0]), in[1]);
     out[0] = y->dtype == in[0]->dtype ? y : tg_cast(t, y, (tg_dtype)in[0]->dtype);
     return t->ctx->run.status;
 }
@@ -123,6 +168,13 @@ static const tg_sample grid_samples[] = {
     {.note = "nearest",
      .params = AT(NEAREST, ZEROS, false),
      PAIR(TG_S(2, 2, 4, 3), {.shape = TG_S_SHAPE(2, 3, 2, 2), .lo = -1.2, .hi = 1.2, .frozen = true})},
+    {.note = "cubic", .params = AT(BICUBIC, ZEROS, false), PAIR(TG_S(2, 2, 4, 3), NEAR(2, 3, 2, 2))},
+    {.note = "cubic, the border repeated",
+     .params = AT(BICUBIC, BORDER, true),
+     PAIR(TG_S(1, 2, 3, 4), FAR(1, 2, 3, 2))},
+    {.note = "cubic, mirrored",
+     .params = AT(BICUBIC, REFLECTION, false),
+     PAIR(TG_S(1, 1, 4, 3), FAR(1, 2, 3, 2))},
     {.note = "transposed",
      .params = AT(BILINEAR, ZEROS, false),
      PAIR(TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 2, 3, 3), NEAR(1, 2, 2, 2))},
@@ -150,7 +202,7 @@ static const tg_sample grid_samples[] = {
 };
 
 static const tg_field grid_fields[] = {
-    TG_ARG(grid_params, mode, ENUM, "Bilinear interpolation, or the nearest element.", .of = "tg_grid_mode"),
+    TG_ARG(grid_params, mode, ENUM, "Bilinear or bicubic interpolation, or the nearest element.", .of = "tg_grid_mode"),
     TG_ARG(grid_params, padding, ENUM, "Elements outside x: zeros, those at the border, or those of x mirrored.",
            .of = "tg_grid_padding"),
     TG_ARG_AS(grid_params, align, "align_corners", BOOL, "-1 and 1 are the middles of the first and the last element."),

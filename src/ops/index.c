@@ -135,7 +135,7 @@ static const tg_field index_fields[] = {
 const tg_op tg_op_gather = {
     .size = sizeof(tg_op), .name = "gather", .formula = "y[.., i, ..] = x[.., index[.., i, ..], ..]",
     .inputs = "x index", .n_in = 2, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2,
-    .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = gather_infer, .forward = gather_forward,
+    .family = TG_FAMILY_TAKE, .sums_f32 = true, .moves = true, .infer = gather_infer, .forward = gather_forward,
     .backward = gather_backward, .vjp = gather_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields),
     TG_SAMPLES(gather_samples)};
 
@@ -465,8 +465,9 @@ static const tg_sample index_select_samples[] = {
 const tg_op tg_op_index_select = {
     .size = sizeof(tg_op), .name = "index_select", .formula = "y[.., i, ..] = x[.., index[i], ..]", .inputs = "x index",
     .n_in = 2, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE,
-    .sums_f32 = true, .infer = index_select_infer, .forward = index_select_forward, .backward = index_select_backward,
-    .vjp = index_select_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields), TG_SAMPLES(index_select_samples)};
+    .sums_f32 = true, .moves = true, .infer = index_select_infer, .forward = index_select_forward,
+    .backward = index_select_backward, .vjp = index_select_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields),
+    TG_SAMPLES(index_select_samples)};
 
 /* Returns the slices of x along dim that index [n] lists. */
 tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {

@@ -267,7 +267,7 @@ static const tg_field index_fields[] = {
 const tg_op tg_op_index = {
     .size = sizeof(tg_op), .name = "index", .formula = "the x at the positions of several indices",
     .inputs = "x index..", .n_in = -2, .n_out = 1, .params_size = sizeof(index_dims_params), .saves_in = ~1u,
-    .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = index_infer, .forward = index_forward,
+    .family = TG_FAMILY_TAKE, .sums_f32 = true, .moves = true, .infer = index_infer, .forward = index_forward,
     .backward = index_backward, .vjp = index_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields),
     TG_SAMPLES(index_samples)};
 

@@ -179,7 +179,7 @@ static tg_status copy__jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
 
 const tg_op tg_op_copy_ = {
     .size = sizeof(tg_op), .name = "copy_", .formula = "a := b", .inputs = "a b", .n_in = 2, .n_out = 1, .passes = 3,
-    .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = copy__infer, .forward = copy__forward,
+    .family = TG_FAMILY_ADDITIVE, .inplace = true, .moves = true, .infer = copy__infer, .forward = copy__forward,
     .backward = copy__backward, .vjp = copy__vjp, .jvp = copy__jvp, TG_SAMPLES(inplace_samples)};
 
 /* Computes a := b in a's storage. The old a gets no gradient. */

@@ -115,8 +115,8 @@ static const tg_field join_fields[] = {
 const tg_op tg_op_concat = {
     .size = sizeof(tg_op), .name = "concat", .formula = "x0, x1, .. one after another along a dim", .inputs = "x..",
     .n_in = -1, .n_out = 1, .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE,
-    .sums_f32 = true, .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
-    .jvp = tg_jvp_linear, TG_FIELDS(join_fields), TG_SAMPLES(concat_samples)};
+    .sums_f32 = true, .moves = true, .infer = concat_infer, .forward = concat_forward, .backward = concat_backward,
+    .vjp = concat_vjp, .jvp = tg_jvp_linear, TG_FIELDS(join_fields), TG_SAMPLES(concat_samples)};
 
 /* Joins n tensors along dim, in order. They must agree in dtype and in the sizes of all other dims. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
@@ -186,8 +186,8 @@ static const tg_sample stack_samples[] = {
 const tg_op tg_op_stack = {
     .size = sizeof(tg_op), .name = "stack", .formula = "x0, x1, .. along a new dim", .inputs = "x..", .n_in = -1,
     .n_out = 1, .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, .vjp = stack_vjp, .jvp = tg_jvp_linear,
-    TG_FIELDS(join_fields), TG_SAMPLES(stack_samples)};
+    .moves = true, .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, .vjp = stack_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(join_fields), TG_SAMPLES(stack_samples)};
 
 /* Joins n tensors of one dtype and shape along a new dim. */
 tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
@@ -303,8 +303,8 @@ static int part_count(const void *params) { return ((const split_params *)params
 const tg_op tg_op_split = {
     .size = sizeof(tg_op), .name = "split", .formula = "x cut along a dim", .inputs = "x", .outputs = "parts..",
     .n_in = 1, .n_out = -1, .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = split_infer, .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp, TG_FIELDS(split_fields),
-    .outputs_of = part_count, TG_SAMPLES(split_samples)};
+    .moves = true, .infer = split_infer, .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp,
+    TG_FIELDS(split_fields), .outputs_of = part_count, TG_SAMPLES(split_samples)};
 
 /* Cuts dim into n parts of the given sizes, which must add up to its size. out[] receives n views. */
 tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out) {
@@ -334,9 +334,9 @@ static const tg_field chunk_fields[] = {
 const tg_op tg_op_chunk = {
     .size = sizeof(tg_op), .name = "chunk", .formula = "x cut into n equal parts along a dim", .inputs = "x",
     .outputs = "parts..", .n_in = 1, .n_out = -1, .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE,
-    .sums_f32 = true, .infer = split_infer, .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp,
-    TG_FIELDS(chunk_fields), .preset = &(const split_params){.chunks = true}, .outputs_of = part_count,
-    TG_SAMPLES(chunk_samples)};
+    .sums_f32 = true, .moves = true, .infer = split_infer, .backward = split_backward, .vjp = split_vjp,
+    .jvp = split_jvp, TG_FIELDS(chunk_fields), .preset = &(const split_params){.chunks = true},
+    .outputs_of = part_count, TG_SAMPLES(chunk_samples)};
 
 /* Does what tg_split does, with n parts of ceil(size / n) elements. If size is not a multiple of n, the last parts have
  * fewer elements, or none. */

@@ -67,13 +67,15 @@ static const tg_field upsample_fields[] = {
 const tg_struct tg_upsample_opts_struct =
     TG_STRUCT(tg_upsample_opts, UPSAMPLE, upsample_fields, "Options of tg_upsample_nearest and tg_upsample_linear.");
 
-static const tg_enum_value grid_mode_values[] = {TG_ENUM_VALUE(TG_GRID_BILINEAR), TG_ENUM_VALUE(TG_GRID_NEAREST)};
+static const tg_enum_value grid_mode_values[] = {TG_ENUM_VALUE(TG_GRID_BILINEAR), TG_ENUM_VALUE(TG_GRID_NEAREST),
+                                                TG_ENUM_VALUE(TG_GRID_BICUBIC)};
 const tg_enum tg_grid_mode_enum = TG_ENUM(tg_grid_mode, "TG_GRID_", grid_mode_values);
 static const tg_enum_value grid_padding_values[] = {TG_ENUM_VALUE(TG_GRID_ZEROS), TG_ENUM_VALUE(TG_GRID_BORDER),
                                                     TG_ENUM_VALUE(TG_GRID_REFLECTION)};
 const tg_enum tg_grid_padding_enum = TG_ENUM(tg_grid_padding, "TG_GRID_", grid_padding_values);
 static const tg_field grid_fields[] = {
-    TG_FIELD_OF(tg_grid_opts, mode, ENUM, "tg_grid_mode", "Bilinear interpolation, or the nearest element."),
+    TG_FIELD_OF(tg_grid_opts, mode, ENUM, "tg_grid_mode",
+                "Bilinear or bicubic interpolation, or the nearest element."),
     TG_FIELD_OF(tg_grid_opts, padding, ENUM, "tg_grid_padding",
                 "Elements outside x: zeros, those at the border, or those of x mirrored."),
     TG_FIELD(tg_grid_opts, align_corners, BOOL, "-1 and 1 are the middles of the first and the last element."),

@@ -4,7 +4,7 @@
 
 static tg_status prod_infer(tg_call *c) {
     tg_dtype d = (tg_dtype)c->input[0]->dtype;
-    return tg_reduce_infer(c, tg_is_float(d) ? d : TG_I64);
+    return tg_reduce_infer(c, tg_total_dtype(d));
 }
 
 static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->input[0], 1); }

@@ -117,7 +117,7 @@ int64_t tg_reduce_flops(const tg_node *n) { return tg_numel(tg_node_input(n, 0))
 
 static tg_status sum_infer(tg_call *c) {
     tg_dtype d = (tg_dtype)c->input[0]->dtype;
-    return tg_reduce_infer(c, tg_is_float(d) ? d : TG_I64);
+    return tg_reduce_infer(c, tg_total_dtype(d));
 }
 
 static tg_status sum_forward(tg_call *c) { return tg_reduce_run(c, TG_SUM, c->out[0], c->input[0], 1); }

@@ -15,7 +15,7 @@ static tg_status scan_infer(tg_call *c) {
     tg_dtype d = (tg_dtype)x->dtype;
     TG_TRY(tg_need_dim(c, 0, dim));
     c->dims = 1u << *dim;
-    return tg_call_out(c, 0, tg_is_float(d) ? d : TG_I64, x->ndim, x->shape);
+    return tg_call_out(c, 0, tg_total_dtype(d), x->ndim, x->shape);
 }
 
 /* Writes the cumulative sums or products of `from` to `to`, or adds them to `to`. If back is true, accumulates from the

@@ -1,5 +1,5 @@
-/* Ops that reduce the elements that an index sends to one place: scatter_mean, scatter_max and scatter_min. They are
- * composed of scatters and gathers, and the extrema also of a sort. */
+/* Ops that reduce the elements that an index sends to one place: scatter_mean, scatter_prod, scatter_max and
+ * scatter_min. They are composed of scatters and gathers, and all but the mean also of a sort. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -32,6 +32,46 @@ static tg_status scatter_mean_compose(tg_tape *t, const void *params, tg_tensor 
     return t->ctx->run.status;
 }
 
+/* Fails if index and src have different shapes. */
+static tg_status check_shapes(tg_tape *t, tg_tensor *const *in) {
+    if (tg_same_shape(in[1], in[2])) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
+}
+
+/* ---- scatter_prod ---- */
+
+/* Returns, for each element of v, the product of those up to it along dim that go to the same place. `at` has the
+ * places, of which equal ones are adjacent. After the step of `by`, an element is the product of up to 2 * by elements.
+ * No step divides, so that derivatives are right also where elements are 0. */
+static tg_tensor *running_products(tg_tape *t, tg_tensor *v, tg_tensor *at, int dim) {
+    int64_t n = tg_dim(v, dim);
+    for (int64_t by = 1; by < n && tg_is_alive(v); by *= 2) {
+        tg_tensor *first = tg_slice(t, v, dim, 0, by, 1), *later = tg_slice(t, v, dim, by, n, 1);
+        tg_tensor *same = tg_eq(t, tg_slice(t, at, dim, by, n, 1), tg_slice(t, at, dim, 0, n - by, 1));
+        tg_tensor *before = tg_where(t, same, tg_slice(t, v, dim, 0, n - by, 1), tg_number_like(t, v, 1));
+        v = tg_concat(t, (tg_tensor *[]){first, tg_mul(t, later, before)}, 2, dim);
+    }
+    return v;
+}
+
+/* The last product of each place remains when all are written in rising order. */
+static tg_status scatter_prod_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
+                                      const void *site) {
+    const scatter_params *p = params;
+    tg_tensor *x = in[0], *index = in[1], *src = in[2];
+    (void)site;
+    TG_TRY(check_shapes(t, in));
+    tg_tensor *order = tg_argsort(t, index, p->dim, false), *at = tg_gather(t, index, p->dim, order);
+    tg_tensor *v = running_products(t, tg_wide(t, tg_gather(t, src, p->dim, order)), at, p->dim);
+    if (!tg_is_alive(v)) return t->ctx->run.status;
+    tg_tensor *start = tg_wide(t, x);
+    if (p->include_self) start = tg_full(t, (tg_dtype)start->dtype, tg_shape_of(x), 1);
+    tg_tensor *y = tg_scatter(t, start, p->dim, at, v);
+    if (p->include_self) y = tg_mul(t, tg_wide(t, x), y);
+    out[0] = tg_cast(t, y, (tg_dtype)x->dtype);
+    return t->ctx->run.status;
+}
+
 /* ---- scatter_max, scatter_min ---- */
 
 /* Returns x with the greatest, or the least, element of src at each place. src is written in rising or falling order,
@@ -58,9 +98,7 @@ static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in
 static bool may_need_grad(const tg_tensor *x) { return x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE); }
 
 static tg_status extremum(tg_tape *t, const scatter_params *p, tg_tensor *const *in, tg_tensor **out, bool least) {
-    if (!tg_same_shape(in[1], in[2]))
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: index and src have different shapes; they must be equal",
-                       least ? "scatter_min" : "scatter_max");
+    TG_TRY(check_shapes(t, in));
     tg_tensor *x = tg_detach(t, in[0]), *index = in[1], *src = tg_detach(t, in[2]);
     tg_tensor *y = write_sorted(t, x, p->dim, index, src, least);
     if (p->include_self) y = least ? tg_minimum(t, y, x) : tg_maximum(t, y, x);
@@ -102,6 +140,13 @@ static tg_status scatter_min_compose(tg_tape *t, const void *params, tg_tensor *
      .input = {TG_S(256, 1024), TG_S_INDEX(1024, 256, 1024), TG_S(256, 1024)}, .bench = true}
 
 static const tg_sample mean_samples[] = {FLOAT_SAMPLES};
+static const tg_sample prod_samples[] = {
+    FLOAT_SAMPLES,
+    {.note = "zeros", .params = ALONG(0), .n_in = 3,
+     .input = {TG_S(3), TG_S_INDEX(3, 9), {.shape = TG_S_SHAPE(9), .zeros = 3}}},
+    {.note = "integers", .params = ALONG(0), .n_in = 3,
+     .input = {TG_S_INDEX(9, 4), TG_S_INDEX(4, 9), TG_S_INDEX(9, 9)}},
+};
 static const tg_sample extremum_samples[] = {
     FLOAT_SAMPLES,
     {.note = "integers", .params = ALONG(0), .n_in = 3,
@@ -122,8 +167,9 @@ static const tg_field scatter_fields[] = {
         return TG_RECORD(t, tg_op_##name_, (&(scatter_params){dim, include_self}), x, index, src);                  \
     }
 
-/* Return x with the mean, the maximum or the minimum of the elements of src that index sends to one place, and of the
- * element of x there if include_self is true. Elements of x to which nothing is sent stay. */
+/* Return x with the mean, the product, the maximum or the minimum of the elements of src that index sends to one place,
+ * and of the element of x there if include_self is true. Elements of x to which nothing is sent stay. */
 SCATTER(scatter_mean, "x with the mean of the src that index sends to a place", mean_samples)
+SCATTER(scatter_prod, "x with the product of the src that index sends to a place", prod_samples)
 SCATTER(scatter_max, "x with the maximum of the src that index sends to a place", extremum_samples)
 SCATTER(scatter_min, "x with the minimum of the src that index sends to a place", extremum_samples)

@@ -122,7 +122,7 @@ static const tg_field shape_fields[] = {
 const tg_op tg_op_reshape = {
     .size = sizeof(tg_op), .name = "reshape", .formula = "x in another shape", .inputs = "x", .n_in = 1, .n_out = 1,
     .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, .vjp = reshape_vjp,
+    .moves = true, .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, .vjp = reshape_vjp,
     .jvp = reshape_jvp, TG_FIELDS(shape_fields), TG_SAMPLES(reshape_samples)};
 
 /* Returns the elements of x, in row-major order, in another shape with as many elements. One size may be -1, which
@@ -172,8 +172,8 @@ static const tg_sample view_samples[] = {
 const tg_op tg_op_view = {
     .size = sizeof(tg_op), .name = "view", .formula = "x in another shape, never a copy", .inputs = "x", .n_in = 1,
     .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp, TG_FIELDS(shape_fields),
-    TG_SAMPLES(view_samples)};
+    .moves = true, .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_FIELDS(shape_fields), TG_SAMPLES(view_samples)};
 
 /* Does what tg_reshape does, but fails where tg_reshape would copy. */
 tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
@@ -251,7 +251,7 @@ static const tg_field permute_fields[] = {
 const tg_op tg_op_permute = {
     .size = sizeof(tg_op), .name = "permute", .formula = "x with its dims in another order", .inputs = "x", .n_in = 1,
     .n_out = 1, .params_size = sizeof(permute_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = permute_infer, .backward = permute_backward, .vjp = permute_vjp, .jvp = tg_jvp_linear,
+    .moves = true, .infer = permute_infer, .backward = permute_backward, .vjp = permute_vjp, .jvp = tg_jvp_linear,
     TG_FIELDS(permute_fields), TG_SAMPLES(permute_samples)};
 
 /* Returns a view whose dim i is dim order[i] of x. order lists every dim once. */
@@ -315,7 +315,7 @@ static const tg_field transpose_fields[] = {
 const tg_op tg_op_transpose = {
     .size = sizeof(tg_op), .name = "transpose", .formula = "x with two dims swapped", .inputs = "x", .n_in = 1,
     .n_out = 1, .params_size = sizeof(transpose_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = transpose_infer, .backward = transpose_backward, .vjp = transpose_vjp, .jvp = tg_jvp_linear,
+    .moves = true, .infer = transpose_infer, .backward = transpose_backward, .vjp = transpose_vjp, .jvp = tg_jvp_linear,
     TG_FIELDS(transpose_fields), TG_SAMPLES(transpose_samples)};
 
 /* Returns a view of x with dims d0 and d1 exchanged. */
@@ -370,8 +370,8 @@ static const tg_sample expand_samples[] = {
 const tg_op tg_op_expand = {
     .size = sizeof(tg_op), .name = "expand", .formula = "x repeated along dims of size 1, without a copy",
     .inputs = "x", .n_in = 1, .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE,
-    .sums_f32 = true, .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp, .jvp = tg_jvp_linear,
-    TG_FIELDS(shape_fields), TG_SAMPLES(expand_samples)};
+    .sums_f32 = true, .moves = true, .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp,
+    .jvp = tg_jvp_linear, TG_FIELDS(shape_fields), TG_SAMPLES(expand_samples)};
 
 /* Returns a view of x in a shape that it broadcasts to: dims of size 1 are repeated (stride 0), -1 keeps a size, and
  * new dims are added in front. */
@@ -419,8 +419,8 @@ static const tg_field dim_fields[] = {
 const tg_op tg_op_squeeze = {
     .size = sizeof(tg_op), .name = "squeeze", .formula = "x without a dim of size 1", .inputs = "x", .n_in = 1,
     .n_out = 1, .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp, TG_FIELDS(dim_fields),
-    TG_SAMPLES(squeeze_samples)};
+    .moves = true, .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_FIELDS(dim_fields), TG_SAMPLES(squeeze_samples)};
 
 /* Returns a view of x without dim, whose size must be 1. */
 tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_squeeze, &(dim_params){dim}, x); }
@@ -458,7 +458,7 @@ static const tg_sample unsqueeze_samples[] = {
 const tg_op tg_op_unsqueeze = {
     .size = sizeof(tg_op), .name = "unsqueeze", .formula = "x with a new dim of size 1", .inputs = "x", .n_in = 1,
     .n_out = 1, .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    .moves = true, .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
     TG_FIELDS(dim_fields), TG_SAMPLES(unsqueeze_samples)};
 
 /* Returns a view of x with a new dim of size 1 at position dim; -1 puts it at the end. */

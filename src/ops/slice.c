@@ -103,8 +103,8 @@ static const tg_field slice_fields[] = {
 
 const tg_op tg_op_slice = {
     .size = sizeof(tg_op), .name = "slice", .formula = "x[.., start:stop:step, ..]", .inputs = "x", .n_in = 1,
-    .n_out = 1, .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = slice_infer,
-    .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_FIELDS(slice_fields),
+    .n_out = 1, .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .moves = true,
+    .infer = slice_infer, .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_FIELDS(slice_fields),
     .preset = &(const slice_params){.stop = INT64_MAX, .step = 1}, TG_SAMPLES(slice_samples)};
 
 /* Returns a view of the elements start, start + step, .. before stop along dim. Negative start and stop count from the
@@ -173,9 +173,9 @@ static const tg_field select_fields[] = {
 
 const tg_op tg_op_select = {
     .size = sizeof(tg_op), .name = "select", .formula = "x[.., index, ..]", .inputs = "x", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = select_infer,
-    .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear, TG_FIELDS(select_fields),
-    TG_SAMPLES(select_samples)};
+    .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .moves = true,
+    .infer = select_infer, .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear,
+    TG_FIELDS(select_fields), TG_SAMPLES(select_samples)};
 
 /* Returns a view of the elements at `index` along dim; dim is removed. A negative index counts from the end. */
 tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index) {

@@ -126,6 +126,8 @@ static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
     static tg_status name_##_forward(tg_call *c) {                                                         \
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->input[0]), 1, 0, 0, false);                 \
     }                                                                                                      \
+    STEP_OP(name_, text, infer_, samples_)
+#define STEP_OP(name_, text, infer_, samples_)                                                             \
     const tg_op tg_op_##name_ = {                                                                          \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,      \
         .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = infer_, .forward = name_##_forward,      \
@@ -135,8 +137,15 @@ static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
 static const tg_sample between_samples[] = {RANGES(NULL, 1.1, 1.9, -2.9, -2.1)};
 static const tg_sample near_samples[] = {RANGES(NULL, 0.6, 1.4, -2.4, -1.6)};
 
+/* Of uint64, whose numbers have no sign, the result is whether they are not 0. */
+static tg_status sign_forward(tg_call *c) {
+    const tg_tensor *x = c->input[0], *y = c->out[0];
+    if (x->dtype == TG_U64) return tg_op_map(c, TG_FN_logical_or, y, TG_T2(x, x), 2, 0, 0, false);
+    return tg_op_map(c, TG_FN_sign, y, TG_T1(x), 1, 0, 0, false);
+}
+
 /* Returns -1, 0 or 1, the sign of a float or integer tensor; 0 for NaN. */
-STEP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
+STEP_OP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
 /* Return the greatest integer that is at most x, the least that is at least x, the nearest (of two, the even one), and
  * x without its fraction.
  * NaN and infinities stay. */
@@ -285,8 +294,20 @@ static tg_status clamp_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
+/* Clamps uint64, whose order the formula of int64 does not know, by two formulas that do. */
+static tg_status clamp_u64(tg_call *c, const clamp_params *p) {
+    const tg_tensor *lo = tg_call_temp(c, TG_U64, 0, NULL), *hi = tg_call_temp(c, TG_U64, 0, NULL);
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    TG_TRY(ops->fill(c->ctx, tg_array_of(lo), p->lo));
+    TG_TRY(ops->fill(c->ctx, tg_array_of(hi), p->hi));
+    TG_TRY(tg_op_map(c, TG_FN_maximum, c->out[0], TG_T2(c->input[0], lo), 2, 0, 0, false));
+    return tg_op_map(c, TG_FN_minimum, c->out[0], TG_T2(c->out[0], hi), 2, 0, 0, false);
+}
+
 static tg_status clamp_forward(tg_call *c) {
     const clamp_params *p = c->params;
+    if (c->input[0]->dtype == TG_U64) return clamp_u64(c, p);
     return tg_op_map(c, TG_FN_clamp, c->out[0], TG_T1(c->input[0]), 1, p->lo, p->hi, false);
 }
 

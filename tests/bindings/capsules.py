@@ -12,7 +12,8 @@ from bindings import ALL_DIMS, Library, shape  # noqa: E402, F401 # the tests us
 
 UNVERSIONED, VERSIONED = b'dltensor', b'dltensor_versioned'
 USED = {UNVERSIONED: b'used_dltensor', VERSIONED: b'used_dltensor_versioned'}
-DTYPES = ('f32', 'f64', 'bf16', 'f16', 'i64', 'i32', 'u8', 'bool')  # from 1, as in tg_dtype
+DTYPES = ('f32', 'f64', 'bf16', 'f16', 'i64', 'i32', 'u8', 'i8', 'i16', 'u16', 'u32', 'u64', 'bool', 'f8e4m3', 'f8e5m2',
+          'f8e8m0')  # from 1, as in tg_dtype
 
 # A destructor gets a capsule that is being freed, so it must not count a reference to it: its address is passed.
 Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)

@@ -20,6 +20,7 @@ static const struct {
 } dtypes[] = {
     {TG_F64, "f64"}, {TG_F32, "f32"}, {TG_BF16, "bf16"}, {TG_F16, "f16"},
     {TG_I64, "i64"}, {TG_I32, "i32"}, {TG_U8, "u8"},     {TG_BOOL, "bool"},
+    {TG_I8, "i8"},   {TG_I16, "i16"}, {TG_U16, "u16"},   {TG_U32, "u32"},   {TG_U64, "u64"},
 };
 
 static workplace work;
@@ -426,8 +427,8 @@ static tg_status refuses(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_DATA, "has no tensor 'f128'", tg_safetensors_read_part(f, "f128", x, false));
     REFUSED(ctx, TG_ERR_ARGUMENT, "read_part: name is NULL", tg_safetensors_read_part(f, NULL, x, 0));
     REFUSED(ctx, TG_ERR_DTYPE, "is F32, expected f64", tg_safetensors_read_part(f, "f32", x, false));
-    REFUSED(ctx, TG_ERR_DTYPE, "only floats are converted", tg_safetensors_read_part(f, "i64", x, true));
-    REFUSED(ctx, TG_ERR_DTYPE, "only floats are converted", tg_safetensors_read_part(f, "f64", ids, true));
+    REFUSED(ctx, TG_ERR_DTYPE, "only floats and float8 are converted", tg_safetensors_read_part(f, "i64", x, true));
+    REFUSED(ctx, TG_ERR_DTYPE, "only floats and float8 are converted", tg_safetensors_read_part(f, "f64", ids, true));
     REFUSED(ctx, TG_ERR_PLACEMENT, "is tp P, expected a shard", tg_safetensors_read_part(f, "f64", partial, false));
     REFUSED(ctx, TG_ERR_PLACEMENT, "tensor that is I or R", tg_safetensors_read_part(f, "f64", partial, false));
     REFUSED(ctx, TG_ERR_PLACEMENT, "is tp V, expected a shard", tg_safetensors_read_part(f, "f64", opaque, false));

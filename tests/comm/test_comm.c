@@ -10,7 +10,8 @@
 
 static int most(void) { return getenv("TG_LONG") ? MOST : 4; }
 
-static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8, TG_BOOL};
+static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8,
+                                  TG_I8,  TG_I16, TG_U16,  TG_U32, TG_U64, TG_BOOL};
 enum { DTYPES = TG_LEN(dtypes) };
 
 /* ---- Values: element i of rank r, and their sums by plain loops ---- */
@@ -36,6 +37,11 @@ static double load(tg_dtype d, const void *p, int64_t i) {
     case TG_F16: return tg_f16_to_f32(((const uint16_t *)p)[i]);
     case TG_I64: return (double)((const int64_t *)p)[i];
     case TG_I32: return ((const int32_t *)p)[i];
+    case TG_I8: return ((const int8_t *)p)[i];
+    case TG_I16: return ((const int16_t *)p)[i];
+    case TG_U16: return ((const uint16_t *)p)[i];
+    case TG_U32: return ((const uint32_t *)p)[i];
+    case TG_U64: return (double)((const uint64_t *)p)[i];
     default: return ((const uint8_t *)p)[i];
     }
 }
@@ -48,6 +54,11 @@ static void store(tg_dtype d, void *p, int64_t i, double v) {
     case TG_F16: ((uint16_t *)p)[i] = tg_f32_to_f16((float)v); break;
     case TG_I64: ((int64_t *)p)[i] = (int64_t)v; break;
     case TG_I32: ((int32_t *)p)[i] = (int32_t)v; break;
+    case TG_I8: ((int8_t *)p)[i] = (int8_t)(int64_t)v; break;
+    case TG_I16: ((int16_t *)p)[i] = (int16_t)v; break;
+    case TG_U16: ((uint16_t *)p)[i] = (uint16_t)v; break;
+    case TG_U32: ((uint32_t *)p)[i] = (uint32_t)v; break;
+    case TG_U64: ((uint64_t *)p)[i] = (uint64_t)v; break;
     default: ((uint8_t *)p)[i] = (uint8_t)(int64_t)v; break;
     }
 }

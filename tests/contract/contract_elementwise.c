@@ -30,7 +30,9 @@ static const dims shapes[] = {
     {2, {260, 260}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
-static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16}, whole[] = {TG_I64, TG_I32, TG_U8, TG_BOOL};
+static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
+static const tg_dtype whole[] = {TG_I64, TG_I32, TG_U8, TG_I8, TG_I16, TG_U16, TG_U32, TG_U64, TG_BOOL};
+enum { WHOLE = sizeof whole / sizeof *whole };
 /* Integers take integer parameters. */
 static const double real_p[2] = {0.5, 1.25}, whole_p[2] = {1, 2};
 
@@ -61,14 +63,31 @@ static tg_dtype coarsest(tg_dtype a, tg_dtype b) {
     return rank[a] > rank[b] ? a : b;
 }
 
+/* Returns what an integer, whose value is x or the greatest of its dtype, becomes in a dtype to which it wraps. */
+static double wrapped(tg_dtype to, double x) {
+    bool most = x == 0x1p63 || x == 0x1p64; /* the greatest integers are rounded up to these as doubles */
+    int64_t bits = most ? -1 : x < 0x1p63 ? (int64_t)x : (int64_t)(uint64_t)x;
+    switch (to) {
+    case TG_I64: return (double)bits;
+    case TG_I32: return (double)(int32_t)(uint32_t)bits;
+    case TG_I16: return (double)(int16_t)(uint16_t)bits;
+    case TG_I8: return (double)(int8_t)(uint8_t)bits;
+    case TG_U64: return x == 0x1p63 ? x : (double)(uint64_t)bits; /* that integer is of int64 */
+    case TG_U32: return (double)(uint32_t)bits;
+    case TG_U16: return (double)(uint16_t)bits;
+    default: return (double)(uint8_t)bits;
+    }
+}
+
 /* Tests one case of map with random shape, layouts and dtypes. */
 static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int types, tg_dtype out_type, bool aliased) {
     int n = tg_formula_inputs(f);
     const dims *s = &shapes[contract_roll(c, SHAPES)];
-    bool add = contract_roll(c, 2) && out_type != TG_BOOL;
+    bool chooses = f == TG_FN_maximum || f == TG_FN_minimum; /* these add to no uint64 */
+    bool add = contract_roll(c, 2) && out_type != TG_BOOL && !(out_type == TG_U64 && chooses);
     mirror in[4], out = contract_make(c, out_type, s->n, s->size, (layout)contract_roll(c, EXPANDED));
     tg_array a[4];
-    const double *p = in_types == whole ? whole_p : real_p;
+    const double *p = in_types >= whole && in_types < whole + WHOLE ? whole_p : real_p;
     tg_dtype tight = out_type == TG_F64 ? TG_F32 : out_type;
     bool all_f64 = true;
     for (int k = 0; k < n; k++) {
@@ -93,8 +112,7 @@ static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int ty
     tg_dtype tolerance = all_f64 && out_type == TG_F64 ? TG_F64 : coarsest(tight, TG_F32);
     for (int64_t i = 0; i < out.on.numel; i++) {
         double got = contract_get(&out, i);
-        bool ok = out_type > TG_F16 ? got == (double)(out_type == TG_U8 ? (uint8_t)(int64_t)want[i]
-                                                                        : contract_rounded(out_type, want[i]))
+        bool ok = out_type > TG_F16 ? got == (out_type == TG_BOOL ? want[i] != 0 : wrapped(out_type, want[i]))
                                     : contract_close(tolerance, got, contract_rounded(out_type, want[i]));
         contract_check(c, ok, "map %s -> %s, %dd, add %d, element %lld: %g, expected %g", tg_formula_name(f),
                        tg_dtype_name(out_type), s->n, add, (long long)i, got, want[i]);
@@ -110,13 +128,16 @@ void contract_map(contract *c) {
             for (int times = 0; times < 2; times++) map_case(c, f, &floats[k], 1, floats[k], false);
         for (int times = 0; times < 3; times++) /* any mixture of float dtypes */
             map_case(c, f, floats, 4, floats[contract_roll(c, 4)], false);
-        map_case(c, f, whole, 4, TG_F64, false);
+        map_case(c, f, whole, WHOLE, TG_F64, false);
     }
 }
 
 void contract_map_integer(contract *c) {
     for (tg_formula f = 0; f < TG_FN_abs_d; f++)
-        for (int times = 0; times < 3; times++) map_case(c, f, whole, 4, whole[contract_roll(c, 4)], false);
+        for (int k = 0; k < WHOLE; k++) {
+            map_case(c, f, whole, WHOLE, whole[k], false);
+            map_case(c, f, &whole[k], 1, whole[k], false);
+        }
 }
 
 void contract_map_aliased(contract *c) {
@@ -192,12 +213,10 @@ static void cast_case(contract *c, tg_dtype from, tg_dtype to) {
     tg_array a = seen(&in);
     contract_check(c, c->ops->apply(c->ctx, TG_FN_id, seen(&out), &a, 1, real_p, false) == TG_OK, "cast: status");
     contract_pull(c, &out);
-    bool wraps = from > TG_F16 && (to == TG_I32 || to == TG_U8);
+    bool wraps = from > TG_F16 && to > TG_F16 && to != TG_BOOL && to != from;
     for (int i = 0; i < CAST_VALUES; i++) {
         double x = contract_get(&in, i), got = contract_get(&out, i), want = contract_rounded(to, x);
-        if (wraps)
-            want = to == TG_I32 ? (double)(int32_t)(uint32_t)(int64_t)(x < 0x1p63 ? x : -1)
-                                : (double)(uint8_t)(int64_t)(x < 0x1p63 ? x : -1);
+        if (wraps) want = wrapped(to, x);
         contract_check(c, (got == want && signbit(got) == signbit(want)) || (got != got && want != want),
                        "cast %s -> %s of %.17g: %.17g, expected %.17g", tg_dtype_name(from), tg_dtype_name(to), x, got,
                        want);
@@ -217,7 +236,7 @@ void contract_fill(contract *c) {
         for (int s = 0; s < SHAPES; s++)
             for (int f = 0; f < 6; f++) {
                 mirror m = contract_make(c, t, shapes[s].n, shapes[s].size, (layout)contract_roll(c, EXPANDED));
-                double start = t == TG_U8 ? 1 : -3, step = t > TG_F16 ? 2 : 0.25;
+                double start = t == TG_U8 || (t >= TG_U16 && t <= TG_U64) ? 1 : -3, step = t > TG_F16 ? 2 : 0.25;
                 contract_push(c, &m);
                 tg_status status =
                     f < 5 ? c->ops->fill(c->ctx, seen(&m), fills[f]) : c->ops->iota(c->ctx, seen(&m), start, step);
@@ -225,7 +244,7 @@ void contract_fill(contract *c) {
                 contract_pull(c, &m);
                 for (int64_t i = 0; i < m.on.numel; i++) {
                     double v = f < 5 ? fills[f] : start + (double)i * step, want = contract_rounded(t, v);
-                    if (f == 5 && t == TG_U8) want = (uint8_t)(int64_t)v;
+                    if (f == 5 && t > TG_F16 && t != TG_BOOL) want = wrapped(t, v);
                     contract_check(c, contract_get(&m, i) == want, "%s %s: %g, expected %g", f < 5 ? "fill" : "iota",
                                    tg_dtype_name(t), contract_get(&m, i), want);
                 }

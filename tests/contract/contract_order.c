@@ -5,7 +5,8 @@
 
 #include "contract/device_contract.h"
 
-static const tg_dtype types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8, TG_BOOL};
+static const tg_dtype types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8,
+                                 TG_I8,  TG_I16, TG_U16,  TG_U32, TG_U64, TG_BOOL};
 enum { TYPES = sizeof types / sizeof *types, FLOATS = 4 };
 
 static const char *name(const mirror *m) { return tg_dtype_name((tg_dtype)m->on.dtype); }
@@ -29,7 +30,7 @@ static void near_one(contract *c, mirror *x) {
     tg_dtype t = (tg_dtype)x->on.dtype;
     for (int64_t i = 0; i < x->on.numel; i++) {
         double v = 1 + 0.1 * contract_value(c, TG_F32);
-        if (t > TG_F16) v = t == TG_U8 || t == TG_BOOL || contract_roll(c, 2) ? 1 : -1;
+        if (t > TG_F16) v = t == TG_U8 || (t >= TG_U16 && t <= TG_BOOL) || contract_roll(c, 2) ? 1 : -1;
         if (contract_roll(c, 400) == 0) v = 0;
         contract_set(x, i, v);
     }

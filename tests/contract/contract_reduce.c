@@ -298,14 +298,15 @@ static void check_first_bad(contract *c, mirror *bad, int64_t first_bad) {
 enum { TAKE, PUT_ADD, PUT };
 
 static void take_case(contract *c, int slot, int dim, bool rows, bool stray) {
-    static const tg_dtype value_types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8};
+    static const tg_dtype value_types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32,
+                                          TG_U8,  TG_I8,  TG_I16,  TG_U16, TG_U32, TG_U64};
     /* An embedding with many rows. */
     int64_t most = rows && dim == 0 ? 120 : 20;
     bool put = slot != TAKE;
     int64_t shape[3] = {1 + contract_roll(c, most), 1 + contract_roll(c, 20), 1 + contract_roll(c, 300)};
     int64_t big[3] = {shape[0], shape[1], shape[2]}, one = 1, first_bad = 0;
     big[dim] = 1 + contract_roll(c, 30);
-    tg_dtype t = value_types[contract_roll(c, 7)], other = t > TG_F16 ? t : value_types[contract_roll(c, 4)];
+    tg_dtype t = value_types[contract_roll(c, 12)], other = t > TG_F16 ? t : value_types[contract_roll(c, 4)];
     mirror a = contract_make(c, put ? other : t, 3, shape, (layout)contract_roll(c, EXPANDED));
     mirror b = contract_make(c, put ? t : other, 3, big, (layout)contract_roll(c, EXPANDED));
     mirror index = index_of(c, shape, dim, rows, stray ? -1 : 0, big[dim] + stray),

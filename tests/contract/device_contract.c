@@ -39,7 +39,7 @@ int64_t contract_roll(contract *c, int64_t n) {
 double contract_value(contract *c, tg_dtype dtype) {
     int64_t r = contract_roll(c, 4001);
     if (dtype == TG_BOOL) return (double)(r & 1);
-    if (dtype == TG_U8) return (double)(r % 8);
+    if (dtype == TG_U8 || (dtype >= TG_U16 && dtype <= TG_U64)) return (double)(r % 8);
     return dtype <= TG_F16 ? contract_rounded(dtype, (double)(r - 2000) / 900) : (double)(r % 13 - 6);
 }
 
@@ -174,6 +174,16 @@ double contract_rounded(tg_dtype dtype, double v) {
         return (double)saturated(v, -0x1p31, 0x1p31 - 1);
     case TG_U8:
         return (double)saturated(v, 0, 255);
+    case TG_I8:
+        return (double)saturated(v, -128, 127);
+    case TG_I16:
+        return (double)saturated(v, -32768, 32767);
+    case TG_U16:
+        return (double)saturated(v, 0, 65535);
+    case TG_U32:
+        return (double)saturated(v, 0, 0x1p32 - 1);
+    case TG_U64:
+        return v >= 0x1p64 ? 0x1p64 : v > 0 ? trunc(v) : 0;
     case TG_BOOL:
         return v != 0;
     default:
@@ -196,6 +206,16 @@ double contract_get(const mirror *m, int64_t i) {
         return (double)*(const int64_t *)p;
     case TG_I32:
         return *(const int32_t *)p;
+    case TG_I8:
+        return *(const int8_t *)p;
+    case TG_I16:
+        return *(const int16_t *)p;
+    case TG_U16:
+        return *(const uint16_t *)p;
+    case TG_U32:
+        return *(const uint32_t *)p;
+    case TG_U64:
+        return (double)*(const uint64_t *)p;
     default:
         return *(const uint8_t *)p;
     }
@@ -221,6 +241,21 @@ void contract_set(mirror *m, int64_t i, double v) {
         break;
     case TG_I32:
         *(int32_t *)p = (int32_t)contract_rounded(TG_I32, v);
+        break;
+    case TG_I8:
+        *(int8_t *)p = (int8_t)contract_rounded(TG_I8, v);
+        break;
+    case TG_I16:
+        *(int16_t *)p = (int16_t)contract_rounded(TG_I16, v);
+        break;
+    case TG_U16:
+        *(uint16_t *)p = (uint16_t)contract_rounded(TG_U16, v);
+        break;
+    case TG_U32:
+        *(uint32_t *)p = (uint32_t)contract_rounded(TG_U32, v);
+        break;
+    case TG_U64:
+        *(uint64_t *)p = v >= 0x1p64 ? UINT64_MAX : (uint64_t)contract_rounded(TG_U64, v);
         break;
     default:
         *(uint8_t *)p = (uint8_t)contract_rounded(m->on.dtype, v);

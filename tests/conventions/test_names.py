@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""test_names.py SOURCE BUILD: each test that a page of docs/ names as `suite / test` is in the build.
+"""test_names.py SOURCE BUILD: each test that a page of docs/ names as `suite / test` is in the build, and no test of suite
+long has the name of another test, so that the name alone selects it.
 
 Suites that this build does not have (those of an emulator, for example) are not checked, nor are tests that a suite has
 only with CUDA, NCCL or MPI.
 """
+import collections
 import json
 import pathlib
 import re
@@ -16,7 +18,14 @@ for test in json.loads((build / 'meson-info/intro-tests.json').read_text()):
         suites.add(suite)
         tests.add((suite, test['name']))
 
+names = collections.Counter(name for _, name in tests)
 wrong = checked = 0
+for suite, name in sorted(tests):
+    if suite == 'long':
+        checked += 1
+        if names[name] > 1:
+            print(f'{suite} / {name} has the name of a test of another suite')
+            wrong += 1
 for page in sorted((source / 'docs').glob('*.md')):
     for suite, name in re.findall(r'`([a-z-]+) /\s+([^`]+)`', page.read_text()):
         name = ' '.join(name.split())

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include <tapegrad/tapegrad.hpp>
@@ -139,6 +140,19 @@ void parameters_are_operands_of_the_tape_that_is_given() {
     CHECK(fails([&] { mul(a, b); }, TG_ERR_ARGUMENT, "no operand of the op has a tape"));
     CHECK(fails([&] { a / 2; }, TG_ERR_ARGUMENT, "no operand of the op has a tape"));
     CHECK((a * t(b)).values() == (doubles{10, 21})); /* the context goes on */
+}
+
+template <class T> void integers_of(tg::context &ctx) {
+    const std::vector<T> v{0, 5, std::numeric_limits<T>::max()};
+    auto x = ctx.from({3}, v);
+    CHECK(x.dtype() == tg::dtype_of<T> && x.template values<T>() == v);
+}
+
+void integers_of_every_size() {
+    tg::context ctx = in_f64();
+    integers_of<std::int8_t>(ctx), integers_of<std::int16_t>(ctx), integers_of<std::int32_t>(ctx);
+    integers_of<std::int64_t>(ctx), integers_of<std::uint8_t>(ctx), integers_of<std::uint16_t>(ctx);
+    integers_of<std::uint32_t>(ctx), integers_of<std::uint64_t>(ctx);
 }
 
 void errors_are_thrown_once() {
@@ -378,6 +392,7 @@ const test_case cases[] = {
     CASE(derivatives_agree_in_both_directions),
     CASE(lists_outputs_and_options_are_those_of_c),
     CASE(parameters_are_operands_of_the_tape_that_is_given),
+    CASE(integers_of_every_size),
     CASE(errors_are_thrown_once),
     CASE(owners_free_what_they_own),
     CASE(scopes_and_modes_end_with_their_objects),

@@ -104,6 +104,16 @@ static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x
 #define OP(symbol, call) MISUSE_OP(symbol, MISUSE_HANDLES, misuse_inert(call))
 #define VIEW(symbol, call) MISUSE_OP(symbol, MISUSE_HANDLES - 1, misuse_inert(call))
 
+/* Calls an op with each handle in the place of an optional operand, where NULL is allowed and not called. */
+#define OPTIONAL(symbol, call)                                                                                         \
+    for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                                                      \
+        const misuse_handle *h_ = &b->handle[i_];                                                                      \
+        tg_tape *t = h_->tape;                                                                                         \
+        tg_tensor *x = i_ ? h_->x : b->dropped;                                                                        \
+        (void)t;                                                                                                       \
+        if (x) MISUSE_TWICE(symbol, misuse_inert(call), h_->ctx, h_->status, h_->says);                                \
+    }
+
 /* Iterates over the handles that are no longer tensors of b->ctx. */
 #define EACH_DEAD(x)                                                                                                 \
     for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, b->overwritten, b->held,   \

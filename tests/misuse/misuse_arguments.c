@@ -69,6 +69,17 @@ static void numbers(misuse_world *b) {
     INERT(tg_repeat, ARGUMENT, "times is -1; it must be 0 or more", tg_repeat(t, b->x, 0, -1));
     INERT(tg_unfold, ARGUMENT, "size is 0 and step is 1; both must be 1 or more", tg_unfold(t, b->x, 0, 0, 1));
     INERT(tg_unfold, ARGUMENT, "size is 1 and step is -2; both must be 1 or more", tg_unfold(t, b->x, 0, 1, -2));
+    INERT(tg_as_strided, SHAPE, "shape has 2 numbers and stride 1 number",
+          tg_as_strided(t, b->x, TG_SHAPE(2, 2), TG_SHAPE(1), 0));
+    INERT(tg_as_strided, SHAPE, "positions 1 to 7 are read, but x has only 6 elements",
+          tg_as_strided(t, b->x, TG_SHAPE(3, 3), TG_SHAPE(2, 1), 1));
+    INERT(tg_as_strided, SHAPE, "positions -1 to 2 are read",
+          tg_as_strided(t, b->x, TG_SHAPE(4), TG_SHAPE(-1), 2));
+    INERT(tg_as_strided, SHAPE, "overflow 64 bits",
+          tg_as_strided(t, b->x, TG_SHAPE(3), TG_SHAPE(INT64_MAX), 0));
+    INERT(tg_as_strided, SHAPE, "-2", tg_as_strided(t, b->x, TG_SHAPE(-2), TG_SHAPE(1), 0));
+    INERT(tg_cummax, SHAPE, "dim is 2, but x has 2 dims", tg_cummax(t, b->x, 2, NULL));
+    INERT(tg_cummin, SHAPE, "dim is -3, but x has 2 dims", tg_cummin(t, b->x, -3, NULL));
     INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, TG_F32, b->ids, -1));
     INERT(tg_masked_select, ARGUMENT, "count is -1; it must be 0 or more", tg_masked_select(t, b->x, b->mask, -1));
     INERT(tg_pad, ARGUMENT, "the value is 0.5", tg_pad(t, b->ids, 0, 1, 1, 0.5));
@@ -218,6 +229,8 @@ static void dims(misuse_world *b) {
     INERT(tg_gather, SHAPE, "out of range", tg_gather(t, b->v, 1, b->ids));
     INERT(tg_scatter_add, SHAPE, "out of range", tg_scatter_add(t, b->v, -2, b->ids, b->v));
     INERT(tg_scatter, SHAPE, "out of range", tg_scatter(t, b->v, -2, b->ids, b->v));
+    INERT(tg_scatter_prod, SHAPE, "index and src have different shapes",
+          tg_scatter_prod(t, b->v, 0, b->ids, b->x, true));
 }
 
 static void layouts(misuse_world *b) {

@@ -231,20 +231,10 @@ static void uneven(misuse_world *b, tg_comm *c) {
           !tg_comm_reduce_scatter_v(c, b->v, b->x, other, TG_REDUCE_SUM));
 }
 
-static tg_status open_twice(tg_comm *c) {
+/* Calls a function within a batch, and reports its error after the batch is closed. */
+static tg_status in_a_batch(tg_comm *c, tg_status (*call)(tg_comm *c)) {
     tg_comm_batch_open(c);
-    tg_status s = tg_comm_batch_open(c);
-    tg_ctx *ctx = tg_comm_ctx(c);
-    char message[256];
-    snprintf(message, sizeof message, "%s", tg_ctx_message(ctx));
-    tg_ctx_clear(ctx);
-    tg_comm_batch_close(c);
-    return s == TG_OK ? s : tg_ctx_fail(ctx, s, "%s", message);
-}
-
-static tg_status barrier_in_a_batch(tg_comm *c) {
-    tg_comm_batch_open(c);
-    tg_status s = tg_comm_barrier(c);
+    tg_status s = call(c);
     tg_ctx *ctx = tg_comm_ctx(c);
     char message[256];
     snprintf(message, sizeof message, "%s", tg_ctx_message(ctx));
@@ -258,8 +248,9 @@ static void batches(misuse_world *b, tg_comm *c) {
     QUIET(tg_comm_batch_open, tg_comm_batch_open(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_comm_batch_close, tg_comm_batch_close(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_comm_batch_close, STATE, "no batch is open", tg_comm_batch_close(c));
-    MISUSE_ONCE(tg_comm_batch_open, open_twice(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch is open already");
-    MISUSE_ONCE(tg_comm_barrier, barrier_in_a_batch(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch");
+    MISUSE_ONCE(tg_comm_batch_open, in_a_batch(c, tg_comm_batch_open) == TG_ERR_STATE, b->ctx, TG_ERR_STATE,
+                "a batch is open already");
+    MISUSE_ONCE(tg_comm_barrier, in_a_batch(c, tg_comm_barrier) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch");
 }
 
 void misuse_comm(misuse_world *b) {

@@ -75,7 +75,7 @@ static void reads(misuse_world *b) {
     FAILS(tg_safetensors_read, ARGUMENT, "the tensor is NULL", tg_safetensors_read(f, "x", NULL, false));
     FAILS(tg_safetensors_read, SHAPE, "is [2, 3], expected [3]", tg_safetensors_read(f, "x", b->v, false));
     FAILS(tg_safetensors_read, DTYPE, "is F32, expected f64", tg_safetensors_read(f, "x", f64, false));
-    FAILS(tg_safetensors_read, DTYPE, "only floats are converted", tg_safetensors_read(f, "x", b->mask, true));
+    FAILS(tg_safetensors_read, DTYPE, "only floats and float8 are", tg_safetensors_read(f, "x", b->mask, true));
     FAILS(tg_safetensors_read, STATE, "share memory", tg_safetensors_read(f, "x", shared, false));
     FAILS(tg_safetensors_read, HANDLE, "another context", tg_safetensors_read(f, "x", b->foreign, false));
     FAILS(tg_safetensors_read, DISCARDED, "tg_discard", tg_safetensors_read(f, "x", b->gone, false));

@@ -142,6 +142,8 @@ static void reductions(misuse_world *b) {
     tg_tensor *index = b->x;
     OP(tg_cumsum, tg_cumsum(t, x, 0));
     OP(tg_cumprod, tg_cumprod(t, x, 0));
+    MISUSE_OP(tg_cummax, MISUSE_HANDLES, misuse_inert(tg_cummax(t, x, 0, &index)) && misuse_inert(index));
+    MISUSE_OP(tg_cummin, MISUSE_HANDLES, misuse_inert(tg_cummin(t, x, 0, &index)) && misuse_inert(index));
     MISUSE_OP(tg_sort, MISUSE_HANDLES, misuse_inert(tg_sort(t, x, 0, false, &index)) && misuse_inert(index));
     MISUSE_OP(tg_topk, MISUSE_HANDLES, misuse_inert(tg_topk(t, x, 1, 0, true, &index)) && misuse_inert(index));
     MISUSE_OP(tg_median, MISUSE_HANDLES, misuse_inert(tg_median(t, x, 0, false, &index)) && misuse_inert(index));
@@ -165,6 +167,7 @@ static void shapes(misuse_world *b) {
     MISUSE_OP(tg_chunk, MISUSE_HANDLES - 1,
            tg_chunk(t, x, 0, 2, out) != TG_OK && misuse_inert(out[0]) && misuse_inert(out[1]));
     VIEW(tg_unfold, tg_unfold(t, x, 0, 1, 1));
+    OP(tg_as_strided, tg_as_strided(t, x, TG_SHAPE(2, 2), TG_SHAPE(1, 1), 0));
     OP(tg_flip, tg_flip(t, x, TG_DIMS(0)));
     OP(tg_roll, tg_roll(t, x, 1, 0));
     OP(tg_repeat, tg_repeat(t, x, 0, 2));
@@ -200,6 +203,9 @@ static void indexing(misuse_world *b) {
     OP(tg_scatter_mean, tg_scatter_mean(t, x, 0, b->ids, b->v, true));
     OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, x, b->v, true));
     OP(tg_scatter_mean, tg_scatter_mean(t, b->v, 0, b->ids, x, true));
+    OP(tg_scatter_prod, tg_scatter_prod(t, x, 0, b->ids, b->v, true));
+    OP(tg_scatter_prod, tg_scatter_prod(t, b->v, 0, x, b->v, true));
+    OP(tg_scatter_prod, tg_scatter_prod(t, b->v, 0, b->ids, x, true));
     OP(tg_scatter_max, tg_scatter_max(t, x, 0, b->ids, b->v, true));
     OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, x, b->v, true));
     OP(tg_scatter_max, tg_scatter_max(t, b->v, 0, b->ids, x, true));
@@ -219,16 +225,6 @@ static void indexing(misuse_world *b) {
     OP(tg_embedding, tg_embedding(t, x, b->ids));
     OP(tg_embedding, tg_embedding(t, b->x, x));
 }
-
-/* Optional operands: every handle except NULL. */
-#define OPTIONAL(symbol, call)                                                                  \
-    for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                                  \
-        const misuse_handle *h_ = &b->handle[i_];                                                  \
-        tg_tape *t = h_->tape;                                                                  \
-        tg_tensor *x = i_ ? h_->x : b->dropped;                                                 \
-        (void)t;                                                                                \
-        if (x) MISUSE_TWICE(symbol, misuse_inert(call), h_->ctx, h_->status, h_->says);               \
-    }
 
 #define LINEAR(symbol)                                     \
     do {                                                   \
@@ -452,8 +448,8 @@ static void dtypes(misuse_world *b) {
           tg_bce_with_logits(b->t, b->x, b->x, NULL, d, NULL));
     INERT(tg_linear_cross_entropy, DTYPE,
           "target is f32; it must be i64", tg_linear_cross_entropy(b->t, b->x, b->x, b->v, NULL));
-    INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, TG_F4E2M1));
-    INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
+    INERT(tg_cast, DTYPE, "no tensor has this dtype", tg_cast(b->t, b->x, TG_F4E2M1));
+    INERT(tg_cast, DTYPE, "no tensor has this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
     INERT(tg_full, DTYPE, "tensors of dtype f8e8m0 cannot be made", tg_full(b->t, TG_F8E8M0, TG_SHAPE(2), 1));
     INERT(tg_full, DTYPE, "tensors of dtype ? cannot be made", tg_full(b->t, (tg_dtype)-1, TG_SHAPE(2), 1));
     INERT(tg_arange, DTYPE, "dtype is bool; it must be a float or an integer dtype", tg_arange(b->t, TG_BOOL, 0, 2, 1));

@@ -37,7 +37,7 @@ static void makers(misuse_world *b) {
     MAKER(tg_randn, c, tg_randn(c, TG_F32, s, 1));
     MAKER(tg_uniform, c, tg_uniform(c, TG_F32, s, 0, 1));
     MAKER(tg_param_new, c, tg_param_new(c, "p", TG_F32, s, 1));
-    INERT(tg_zeros, DTYPE, "f8e4m3", tg_zeros(ctx, TG_F8E4M3, TG_SHAPE(2)));
+    INERT(tg_zeros, DTYPE, "f4e2m1", tg_zeros(ctx, TG_F4E2M1, TG_SHAPE(2)));
     INERT(tg_zeros, DTYPE, "expected one of", tg_zeros(ctx, (tg_dtype)99, TG_SHAPE(2)));
     INERT(tg_zeros, DTYPE, "expected one of", tg_zeros(ctx, (tg_dtype)-1, TG_SHAPE(2)));
     INERT(tg_zeros, MEMORY, "bytes were asked for", tg_zeros(ctx, TG_F32, TG_SHAPE((int64_t)1 << 50)));
@@ -89,7 +89,7 @@ static void wraps(misuse_world *b) {
           released(tg_wrap(ctx, TG_F32, TG_SHAPE(2, 2), far, data, count, &n), &n));
     GIVES(tg_wrap, ARGUMENT, "more bytes than 63 bits can count",
           released(tg_wrap(ctx, TG_F32, TG_SHAPE(2), wide, data, count, &n), &n));
-    GIVES(tg_wrap, DTYPE, "expected one of", released(tg_wrap(ctx, TG_F8E5M2, TG_SHAPE(2), NULL, data, count, &n), &n));
+    GIVES(tg_wrap, DTYPE, "expected one of", released(tg_wrap(ctx, TG_F4E2M1, TG_SHAPE(2), NULL, data, count, &n), &n));
     QUIET(tg_wrap, released(tg_wrap(NULL, TG_F32, TG_SHAPE(2), NULL, data, count, &n), &n));
     QUIET(tg_wrap, released(tg_wrap(meta, TG_F32, TG_SHAPE(2), NULL, data, count, &n), &n) &&
                        tg_ctx_status(meta) == TG_ERR_DEVICE);

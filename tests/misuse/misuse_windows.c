@@ -4,16 +4,6 @@
 
 #include <tapegrad/ops.h>
 
-/* Optional operands: every handle except NULL. */
-#define OPTIONAL(symbol, call)                                                    \
-    for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                    \
-        const misuse_handle *h_ = &b->handle[i_];                                    \
-        tg_tape *t = h_->tape;                                                    \
-        tg_tensor *x = i_ ? h_->x : b->dropped;                                   \
-        (void)t;                                                                  \
-        if (x) MISUSE_TWICE(symbol, misuse_inert(call), h_->ctx, h_->status, h_->says); \
-    }
-
 typedef struct images {
     tg_tensor *x, *w, *s;      /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
     tg_tensor *line, *volume; /* f32[2, 2, 3], f32[1, 1, 2, 3, 4] */
@@ -36,6 +26,9 @@ static void places(misuse_world *b, const images *m) {
     OP(tg_conv_transpose2d, tg_conv_transpose2d(t, x, m->w, NULL, NULL));
     OP(tg_conv_transpose2d, tg_conv_transpose2d(t, m->x, x, NULL, NULL));
     OPTIONAL(tg_conv_transpose2d, tg_conv_transpose2d(t, m->x, m->w, x, NULL));
+    OP(tg_conv_transpose3d, tg_conv_transpose3d(t, x, m->volume, NULL, NULL));
+    OP(tg_conv_transpose3d, tg_conv_transpose3d(t, m->volume, x, NULL, NULL));
+    OPTIONAL(tg_conv_transpose3d, tg_conv_transpose3d(t, m->volume, m->volume, x, NULL));
     OP(tg_max_pool3d, tg_max_pool3d(t, x, 1, 2, 2, NULL));
     OP(tg_avg_pool3d, tg_avg_pool3d(t, x, 1, 2, 2, NULL));
     OP(tg_max_pool2d_with_indices, tg_max_pool2d_with_indices(t, x, 2, 2, NULL, NULL));
@@ -190,6 +183,17 @@ static void of_volumes(misuse_world *b, const images *m) {
     INERT(tg_conv3d, SHAPE, "a window has 2 elements along d",
           tg_conv3d(t, m->volume, m->volume, NULL, TG_CONV(.dilation = {2, 1, 1})));
     INERT(tg_conv3d, ARGUMENT, "this library knows", tg_conv3d(t, m->volume, m->volume, NULL, &conv));
+    INERT(tg_conv_transpose3d, SHAPE, "x has 4 dims and w 5", tg_conv_transpose3d(t, m->x, m->volume, NULL, NULL));
+    INERT(tg_conv_transpose3d, SHAPE, "x has 1 channel, w is for 1, and groups is 2",
+          tg_conv_transpose3d(t, m->volume, m->volume, NULL, TG_CONV(.groups = 2)));
+    INERT(tg_conv_transpose3d, SHAPE, "b must be a vector of 1 element,",
+          tg_conv_transpose3d(t, m->volume, m->volume, b->v, NULL));
+    INERT(tg_conv_transpose3d, SHAPE, "no elements along d",
+          tg_conv_transpose3d(t, m->volume, m->volume, NULL, TG_CONV(.padding = {2, 0, 0})));
+    INERT(tg_conv_transpose3d, ARGUMENT, "stride is 2, dilation 1, padding 0 and output_padding 2",
+          tg_conv_transpose3d(t, m->volume, m->volume, NULL, TG_CONV(.stride = {2, 1, 1}, .output_padding = {2})));
+    INERT(tg_conv_transpose3d, ARGUMENT, "this library knows",
+          tg_conv_transpose3d(t, m->volume, m->volume, NULL, &conv));
     INERT(tg_max_pool3d, SHAPE, "x has 4 dims; it must be [n, c, d, h, w]", tg_max_pool3d(t, m->x, 1, 1, 1, NULL));
     INERT(tg_max_pool3d, ARGUMENT, "option divisor is set",
           tg_max_pool3d(t, m->volume, 1, 1, 1, TG_POOL(.divisor = 2)));

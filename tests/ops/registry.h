@@ -54,6 +54,15 @@ static inline bool chosen(const tg_op *op, int argc, char **argv) {
     return !getenv("TG_TEST_QUICK") || side % (getenv("TG_TEST_DEVICE") ? 6 : QUICK_PART) == 1;
 }
 
+/* Returns whether piece i of a program's work is done. If TG_TEST_SHARE_name=N is set for the program of that name,
+ * every N-th piece is, and TG_TEST_TURN chooses which. Otherwise all are. */
+static inline bool in_share(const char *name, uint64_t i) {
+    char of[64];
+    snprintf(of, sizeof of, "TG_TEST_SHARE_%s", name);
+    const char *share = getenv(of), *turn = getenv("TG_TEST_TURN");
+    return !share || (i + strtoull(turn ? turn : "0", NULL, 10)) % strtoull(share, NULL, 10) == 0;
+}
+
 /* The long suite includes slow samples. Programs in tests/parallel run those of several ranks. */
 static inline bool small(const tg_sample *s) { return !s->bench && s->ranks <= 1 && (!s->slow || getenv("TG_LONG")); }
 

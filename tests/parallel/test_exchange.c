@@ -225,10 +225,10 @@ END_TEST
 
 static tg_status integers(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
-    static const tg_dtype dtypes[] = {TG_I64, TG_I32, TG_U8};
+    static const tg_dtype dtypes[] = {TG_I64, TG_I32, TG_U8, TG_I8, TG_I16, TG_U16, TG_U32, TG_U64};
     tg_tape *t = tg_tape_new(ctx);
     double v[12];
-    for (size_t k = 0; k < 3; k++) {
+    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
         tg_tensor *x = tg_zeros(ctx, dtypes[k], TG_SHAPE(2, 3));
         double mine[6];
         for (int i = 0; i < 6; i++) mine[i] = 10 * tg_comm_rank(c) + i;

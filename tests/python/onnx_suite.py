@@ -22,10 +22,11 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 import tapegrad.onnx
-from tapegrad.onnx.dtypes import from_proto
+from tapegrad.onnx.dtypes import DTYPES, from_proto
 
 KINDS = ('node', 'simple', 'pytorch-converted', 'pytorch-operator')
 OUTCOMES = ('passed', 'missing', 'random', 'rounding', 'failed')
+CODES = {name: code for code, name in DTYPES.items()}
 RANDOM = {'Bernoulli', 'RandomNormal', 'RandomNormalLike', 'RandomUniform', 'RandomUniformLike', 'Multinomial'}
 
 
@@ -130,12 +131,9 @@ def array_of(x):
     if isinstance(x, (list, tuple)):
         return [array_of(part) for part in x]
     if isinstance(x, tapegrad.Tensor):
-        return x.numpy().astype(bfloat16()) if x.dtype == 'bf16' else x.numpy()
+        code = CODES[x.dtype]
+        return x.numpy().astype(onnx.helper.tensor_dtype_to_np_dtype(code))
     return x if x is None else np.asarray(x)
-
-
-def bfloat16():
-    return onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
 
 
 def rows_of(counts):

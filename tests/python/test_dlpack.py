@@ -36,6 +36,15 @@ def test_numpys_memory_is_used_and_freed():
     assert gone() is None
 
 
+@pytest.mark.parametrize('name', ['int8', 'int16', 'uint16', 'uint32', 'uint64'])
+def test_integers_of_every_size(name):
+    limits = np.iinfo(name)
+    a = np.array([limits.min, 0, limits.max], name)
+    x = tg.from_dlpack(a)
+    assert x.tolist() == a.tolist() and x.numpy().dtype == name and np.from_dlpack(x).dtype == name
+    assert tg.tensor(a).dtype == x.dtype and tg.tensor(a).tolist() == a.tolist()
+
+
 def test_gradients_through_shared_arrays():
     x = tg.from_dlpack(np.array([1.0, 2.0, 3.0]))
     x.requires_grad = True

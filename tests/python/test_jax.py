@@ -10,7 +10,7 @@ jax.config.update('jax_enable_x64', True)
 jnp = jax.numpy
 
 
-@pytest.mark.parametrize('dtype', ['f32', 'f64', 'f16', 'bf16', 'i64', 'i32', 'u8', 'bool'])
+@pytest.mark.parametrize('dtype', ['f32', 'f64', 'f16', 'bf16', 'i64', 'i32', 'i16', 'i8', 'u64', 'u32', 'u16', 'u8', 'bool'])
 def test_round_trip(dtype):
     x = tg.tensor(np.arange(6).reshape(2, 3) % 2, dtype)
     a = jax.dlpack.from_dlpack(x)

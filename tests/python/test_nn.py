@@ -202,6 +202,8 @@ def test_layers_compute_what_they_say():
         assert nn.Conv2d(4, 6, 3, padding=1, groups=2)(images).shape == (2, 6, 8, 8)
         assert nn.Conv2d(4, 6, (1, 3), bias=False, stride=2)(images).shape == (2, 6, 4, 3)
         assert nn.Conv1d(4, 6, 3)(images[:, :, 0]).shape == (2, 6, 6)
+        with pytest.raises(ValueError, match='groups is 0, but must be positive'):
+            nn.Conv2d(4, 6, 3, groups=0)
         with pytest.raises(ValueError, match='groups is 3'):
             nn.Conv2d(4, 6, 3, groups=3)
 
@@ -310,6 +312,10 @@ def test_gpt_is_a_module(gpt):
     assert gpt.loss(tg.tensor(IDS), tg.tensor(IDS)).item() == pytest.approx(expected.item(), abs=1e-5)
     assert train(gpt, (IDS + 1) % 11, 60) < 0.1
     assert gpt.generate([[4, 5], [7, 8]], 3) == [[4, 5, 6, 7, 8], [7, 8, 9, 10, 0]]
+    with pytest.raises(ValueError, match=r'the sequences have the lengths \[2, 1\]; expected equal ones of 1 or more'):
+        gpt.generate([[4, 5], [7]], 3)
+    with pytest.raises(ValueError, match='n is -1, but must be 0 or more'):
+        gpt.generate([[4, 5]], -1)
     drawn = gpt.generate([[4, 5]], 3, temperature=1.0)
     assert len(drawn[0]) == 5 and max(drawn[0]) < 11
 
@@ -488,6 +494,8 @@ def test_lm_and_llama_have_losses():
     for model in nn.LM(**sizes), nn.GPT(arch='llama', **sizes):
         first, last = train(model, (IDS + 1) % 11, 1), train(model, (IDS + 1) % 11, 20)
         assert last < first
+    with pytest.raises(TypeError, match="option layers is 'two'"):
+        nn.LM(**{**sizes, 'layers': 'two'})
     with pytest.raises(TypeError, match="no option 'layer'; did you mean 'layers'"):
         nn.LM(layer=1)
 

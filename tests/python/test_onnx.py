@@ -140,6 +140,42 @@ def test_a_transformer_block_is_causal():
     assert np.abs(model.parameters['wqkv'].grad.numpy()).max() > 0
 
 
+@pytest.mark.parametrize('kind', ['bool', 'float32'])
+def test_a_query_without_keys_has_zeros_as_result_and_gradient(kind):
+    hidden = np.zeros((3, 4), bool)
+    hidden[1] = hidden[0, 2] = True
+    mask = ~hidden if kind == 'bool' else np.where(hidden, -np.inf, 0).astype('float32')
+    proto = model_of([node('Attention', 'q k v m', 'y')], [info(n) for n in 'qkv'], [info('y')], {'m': mask}, opset=24)
+    inputs = [tg.tensor(f32(1, 2, length, 4)) for length in (3, 4, 4)]
+    for x in inputs:
+        x.requires_grad = True
+    y = tg.onnx.load(proto)(*inputs)
+    values = y.numpy().copy()
+    (y * y).sum().backward()
+    grads = [x.grad.numpy() for x in inputs]
+    assert not values[:, :, 1].any() and not grads[0][:, :, 1].any()
+    assert all(np.isfinite(g).all() and g.any() for g in grads)
+
+
+WINDOWS = {
+    'ConvTranspose': [{'pads': [1, 0, 1, 0], 'strides': [2, 1]}, {'pads': [0, 2, 1, -1], 'output_padding': [1, 0]}],
+    'MaxPool': [{'pads': [0, 1, 2, 1], 'ceil_mode': 1, 'strides': [2, 2]}, {'dilations': [1, 2]}],
+    'AveragePool': [{'pads': [0, 1, 2, 1], 'strides': [1, 2]}, {'pads': [1, 1, 1, 1], 'count_include_pad': 1}],
+}
+
+
+@pytest.mark.parametrize('op, options', [(op, o) for op, rows in WINDOWS.items() for o in rows])
+def test_gradients_of_windows_agree_with_differences(op, options):
+    w = {} if op != 'ConvTranspose' else {'w': rng.standard_normal((2, 3, 3, 2))}
+    options = options if w else {'kernel_shape': [3, 2], **options}
+    double = {'dtype': TensorProto.DOUBLE}
+    nodes = [node(op, ' '.join(['x', *w]), 'y', **options)]
+    model = tg.onnx.load(model_of(nodes, [info('x', **double)], [info('y', **double)], w, opset=19))
+    x = tg.tensor(rng.standard_normal((2, 2, 6, 5)))
+    x.requires_grad = True
+    assert tg.gradcheck(model, [x]).checked == x.size
+
+
 def test_if_takes_one_branch():
     branches = {
         name: helper.make_graph([node(op, 'x x', 'z')], name, [], [info('z')])
@@ -258,14 +294,21 @@ def test_what_is_missing_is_named_before_anything_runs():
     nodes = [
         node('Relu', 'x', 'a'),
         helper.make_node('Special', ['a'], ['b'], domain='their'),
-        node('Cast', 'b', 'c', to=TensorProto.INT8),
+        node('Cast', 'b', 'c', to=TensorProto.INT4),
         node('ImageDecoder', 'c', 'y'),
     ]
-    inputs = [info('x', [2]), info('o', [2], TensorProto.INT16)]
+    inputs = [info('x', [2]), info('o', [2], TensorProto.UINT4)]
     with pytest.raises(tg.onnx.MissingOp) as error:
         tg.onnx.load(model_of(nodes, inputs, [info('y')], {'w': f32(1)}, domains=['their']))
-    assert {'ImageDecoder', 'their:Special', 'dtype int16', 'dtype int8'} <= {*error.value.names}
+    assert {'ImageDecoder', 'their:Special', 'dtype uint4', 'dtype int4'} <= {*error.value.names}
     assert str(error.value) == 'the model needs what Tapegrad has no mapping for: ' + ', '.join(error.value.names)
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path):
+    path = tmp_path / 'text.onnx'
+    path.write_text('no model')
+    with pytest.raises(ValueError, match='text.onnx. is not a model in ONNX'):
+        tg.onnx.load(path)
 
 
 def test_inputs_must_be_those_of_the_model():

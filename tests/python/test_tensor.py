@@ -14,7 +14,9 @@ import pytest
 import tapegrad as tg
 
 
-@pytest.mark.parametrize('dtype', ['f32', 'f64', 'f16', 'i64', 'i32', 'u8', 'bool'])
+@pytest.mark.parametrize(
+    'dtype', ['f32', 'f64', 'f16', 'i64', 'i32', 'i16', 'i8', 'u64', 'u32', 'u16', 'u8', 'bool']
+)
 def test_values_come_back_with_their_dtype(dtype):
     x = tg.tensor([[1, 0, 1], [0, 1, 1]], dtype)
     assert x.dtype == dtype and x.shape == (2, 3) and x.size == 6
@@ -28,6 +30,11 @@ def test_values_come_back_with_their_dtype(dtype):
             'f16': 'float16',
             'i64': 'int64',
             'i32': 'int32',
+            'i16': 'int16',
+            'i8': 'int8',
+            'u64': 'uint64',
+            'u32': 'uint32',
+            'u16': 'uint16',
             'u8': 'uint8',
             'bool': 'bool',
         }[dtype]
@@ -49,9 +56,34 @@ def test_dtypes_of_numbers_without_a_dtype():
     assert tg.tensor(2**60 + 1).item() == 2**60 + 1
 
 
+def test_integers_of_64_bits_are_exact():
+    most = 2**64 - 1
+    x = tg.tensor([most, 2**63, 1])
+    assert x.dtype == 'u64' and x.tolist() == [most, 2**63, 1] and x.numpy().tolist() == x.tolist()
+    assert (x + 1).tolist() == [0, 2**63 + 1, 2] and x.sum().item() == 2**63 and x.max().item() == most
+    assert (x > tg.tensor([1, 2**63 + 1, 0], 'u64')).tolist() == [True, False, True]
+    assert repr(x) == f'[{most}  {2**63}{1:21}]\nu64[3]'
+    assert tg.tensor(np.array([-128, 127], 'int8')).dtype == 'i8'
+    for numbers, dtype in (([2**64], 'u64'), ([-1], 'u16'), ([128], 'i8')):
+        with pytest.raises(OverflowError):
+            tg.tensor(numbers, dtype)
+
+
+def test_float8_is_stored_and_cast():
+    x = tg.tensor([1.0, -0.3, 1e9], 'f8e4m3')
+    assert x.tolist() == [1.0, -0.3125, 448.0] and x.numpy().dtype == np.float32
+    assert x[:2].cast('f64').tolist() == [1.0, -0.3125] and tg.tensor(x, 'f8e5m2').tolist() == [1.0, -0.3125, 448.0]
+    with pytest.raises(tg.Error, match='with which no op computes; cast it to a float first'):
+        x + x
+
+
 def test_ragged_sequences_and_unknown_dtypes_are_refused():
     with pytest.raises(ValueError, match='must have the same'):
         tg.tensor([[1, 2], [3]])
+    with pytest.raises(TypeError, match="an element is 'a', but must be a number"):
+        tg.tensor(['a'])
+    with pytest.raises(TypeError, match='the array is complex128, but must have'):
+        tg.tensor(np.array([1j]))
     with pytest.raises(TypeError, match='the library has f32, f64'):
         tg.zeros(3, dtype='complex64')
 
@@ -117,6 +149,10 @@ def test_indexing_by_tensors_and_masks():
         assert np.array_equal(y[index].numpy(), b[index])
     with pytest.raises(tg.DataError, match='test_tensor.py'):
         x[tg.tensor([3])]
+    with pytest.raises(TypeError, match='a part of the index is 1.5; expected an integer'):
+        x[1.5]
+    with pytest.raises(ValueError, match='a tensor of 12 elements is no number or truth value'):
+        bool(x)
     with pytest.raises(IndexError, match='integers or bools'):
         x[tg.tensor([0.5])]
     with pytest.raises(IndexError):

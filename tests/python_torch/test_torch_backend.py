@@ -127,6 +127,12 @@ def test_inputs_are_freed():
     assert ref() is None
 
 
+def test_an_error_names_the_op_of_the_graph():
+    fast = torch.compile(lambda a, b: torch.matmul(a, b), backend='tapegrad')
+    with pytest.raises(tg.DtypeError, match=r'input 1 is f64.*in aten.mm.default of the compiled graph'):
+        fast(torch.ones(2, 2), torch.ones(2, 2).double())
+
+
 def test_an_overwritten_parameter_is_reported():
     model = torch.nn.Linear(3, 2).double()
     y = compiled(model)(torch.randn(2, 3, dtype=torch.float64, requires_grad=True))

@@ -72,6 +72,21 @@ def test_a_function_of_pytorch_as_an_op():
     torch.testing.assert_close(torch.from_dlpack(gy), expected[1])
 
 
+def test_a_dtype_that_tapegrad_lacks_is_passed_on():
+    x = torch.ones(2, dtype=torch.complex64)
+    assert torch.equal(tt.function(lambda x: x * 2)(x), x * 2)
+
+
+def test_a_result_that_is_no_tensor_is_refused():
+    with pytest.raises(TypeError, match='half returned a result of type float; expected a Tensor'):
+
+        @tt.function
+        def half(x):
+            return 0.5
+
+        half(torch.ones(2))
+
+
 def test_an_error_of_pytorch_is_raised():
     bad = tt.op(lambda x: x.view(7))
     with pytest.raises(RuntimeError, match='invalid for input of size 4'):

@@ -133,6 +133,13 @@ case('any and all', lambda a, m: m.any(0) | m.all(1, keepdim=True) | a.any() | m
 case('logsumexp', lambda a: torch.logsumexp(a, (0, 1)) + torch.logsumexp(a, -1), X)
 case('norm', lambda a: torch.linalg.vector_norm(a, 3, 1) + a.norm(), X)
 case('running sums', lambda a, i: a.cumsum(1) * a.cumprod(0) + i.cumsum(0), X, index(5, 4))
+case(
+    'running extrema',
+    lambda a: a.cummax(1)[0] * a.cummin(0)[0] + a.cummax(1)[1] - a.cummin(0)[1],
+    torch.tensor([[1.0, 3, 3, 2], [2, 1, 5, 5], [2, 4, 1, float('nan')]], dtype=torch.float64),
+)
+case('running extrema of integers', lambda i: i.cummax(1)[0] + i.cummin(0)[1], index(5, 4, 6))
+case('running extrema of a scalar', lambda a: a.cummax(0)[0] + a.cummin(0)[1], X[0, 0])
 case('sort', lambda a: a.sort(1, descending=True)[0] * a.argsort(0), X)
 case('topk', lambda a: a.topk(2, 1)[0] + a.topk(2, 1, largest=False)[1], X)
 case('median', lambda a: a.median(1)[0], X)
@@ -164,6 +171,21 @@ case('stack', lambda a, b: torch.stack([a, b], 1), X, Y)
 case('split', lambda a: a.split(3, 1)[0] * a.split([1, 3], 1)[1] + a.chunk(2)[0][:1, :3] + a.unbind(1)[0][:, None], X)
 case('pad', lambda a: F.pad(a, (1, 2, -1, 3), value=0.5), X)
 case('reflection', lambda a: F.pad(a, (2, 1, 1, 2), mode='reflect'), IMAGE)
+case('reflection along three dims', lambda a: F.pad(a, (1, 0, 2, 1, 0, 1), mode='reflect'), normal(1, 2, 2, 4, 3))
+case('reflection of lines', lambda a: F.pad(a, (2, 1), mode='reflect'), X)
+case(
+    'replication',
+    lambda a: F.pad(a, (2, 3, 0, 8), mode='replicate') + F.pad(a[0], (2, 3), mode='replicate')[:, -1:],
+    IMAGE,
+)
+case('replication along three dims', lambda a: F.pad(a, (1, 0, 2, 1, 0, 3), mode='replicate'), normal(1, 2, 2, 4, 3))
+case('as_strided', lambda a: a.as_strided((4, 3), (2, 1), 1) * a.as_strided((3,), (0,), 5), X)
+case('as_strided of a view', lambda a: a[1:, 1:].as_strided((2, 2), (5, 1)) + a.t().as_strided((2, 1), (1, 1)), X)
+case(
+    'as_strided of channels that are last',
+    lambda a: F.relu(a.contiguous(memory_format=torch.channels_last)).as_strided((3, 4), (1, 2), 3),
+    IMAGE,
+)
 case('flip and roll', lambda a: a.flip(0, 1) + a.roll(2, 1) + a.roll((1, -1), (0, 1)) + a.roll(3), X)
 case('repeat', lambda a: a.repeat(2, 1, 3) + a.repeat_interleave(3, 1), X)
 case('triangles', lambda a: a.tril(1) + a.triu(-1), X)
@@ -194,6 +216,19 @@ case('gather', lambda a, i: a.gather(1, i), X, index(4, 3, 2))
 case('scatter', lambda a, b, i: a.scatter(1, i, b), X, Y[:, :2], torch.tensor([[2, 0], [1, 3], [0, 1]]))
 case('scatter of a number', lambda a, i: a.scatter(1, i, 7.0), X, torch.tensor([[2, 0], [1, 3], [0, 1]]))
 case('scatter_add', lambda a, b, i: a.scatter_add(1, i, b), X, Y[:, :2], index(4, 3, 2))
+I9 = index(4, 3, 9)
+for reduce in ('sum', 'prod', 'mean', 'amax', 'amin'):
+    case(
+        f'scatter_reduce {reduce}',
+        lambda a, b, i, r=reduce: (
+            a.scatter_reduce(1, i, b, r) * a.scatter_reduce(1, i, b, r, include_self=False)
+            + a.scatter_reduce(0, i[:2, :3] % 3, b[:2, :3], r)
+        ),
+        X,
+        normal(3, 9),
+        I9,
+    )
+case('scatter_reduce prod with zeros', lambda a, b, i: a.scatter_reduce(1, i, b.relu(), 'prod'), X, normal(3, 9), I9)
 case('index_add', lambda a, b, i: a.index_add(0, i, b, alpha=2), X, normal(5, 4), index(3, 5))
 
 
@@ -207,11 +242,32 @@ def _put(a, b, i, m):
 case('index_put', _put, normal(4, 4), normal(4, 2), torch.tensor([2, 0]), normal(4, 4) > 0)
 case('masked_scatter', lambda a, m, b: a.masked_scatter(m, b), X, MASK, Y)
 case('embedding', lambda w, i: F.embedding(i, w, padding_idx=1), normal(5, 3), index(5, 2, 6))
+BAGS = torch.tensor([0, 3, 3, 7])
+case(
+    'bags',
+    lambda w, i: F.embedding_bag(i, w, BAGS) + F.embedding_bag(i, w, BAGS, padding_idx=1),
+    normal(5, 3),
+    index(5, 9),
+)
+case(
+    'sums of bags',
+    lambda w, i, p: F.embedding_bag(i, w, BAGS, mode='sum', per_sample_weights=p, include_last_offset=True),
+    normal(5, 3),
+    index(5, 7),
+    positive(7),
+)
 
 # ---- Networks ----
 
 case('layer_norm', lambda x, w, b: F.layer_norm(x, (4,), w, b) + F.layer_norm(x, (3, 4)), X, normal(4), normal(4))
 case('rms_norm', lambda x, w: F.rms_norm(x, (4,), w, 1e-6) + F.rms_norm(x, (4,)), X, normal(4))
+case(
+    'norms over several dims',
+    lambda x, w, b: F.rms_norm(x, (3, 4), w, 1e-6) + F.layer_norm(x, (3, 4), w, b),
+    normal(2, 3, 4),
+    normal(3, 4),
+    normal(3, 4),
+)
 case('group_norm', lambda x, w, b: F.group_norm(x, 2, w, b), IMAGE, normal(4), normal(4))
 case('instance_norm', lambda x, w, b: F.instance_norm(x, weight=w, bias=b), IMAGE, normal(4), normal(4))
 case(
@@ -250,8 +306,19 @@ case(
     lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, (3, 4)),
     IMAGE,
 )
+case('max pools with places', lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True)[1] * x.sum(), IMAGE)
 case('pools in three dims', lambda x: F.max_pool3d(x, 2, 1) + F.avg_pool3d(x, 2, 1), normal(1, 2, 3, 4, 5))
 case('grid_sample', lambda x, g: F.grid_sample(x, g, align_corners=False), IMAGE, inner(2, 3, 4, 2))
+case(
+    'bicubic grid_sample',
+    lambda x, g: (
+        F.grid_sample(x, g, 'bicubic', 'border', align_corners=False)
+        + F.grid_sample(x, 2 * g, 'bicubic', 'reflection', align_corners=True)
+        + F.grid_sample(x, 1.5 * g, 'bicubic', align_corners=False)
+    ),
+    IMAGE,
+    inner(2, 3, 4, 2),
+)
 case('conv2d', lambda x, w, b: F.conv2d(x, w, b, 2, 1, groups=2), IMAGE, normal(6, 2, 3, 3), normal(6))
 case('conv3d', lambda x, w: F.conv3d(x, w, padding=1), normal(1, 2, 3, 4, 5), normal(3, 2, 2, 2, 2))
 case('conv1d', lambda x, w: F.conv1d(x, w, dilation=2), normal(2, 4, 9), normal(6, 4, 3))
@@ -263,6 +330,21 @@ case(
     normal(6),
 )
 case('conv_transpose1d', lambda x, w: F.conv_transpose1d(x, w, stride=3, dilation=2), normal(2, 4, 5), normal(4, 3, 3))
+case(
+    'conv_transpose3d',
+    lambda x, w, b: F.conv_transpose3d(x, w, b, (2, 1, 3), 1, output_padding=(1, 0, 2), groups=2, dilation=(1, 2, 1)),
+    normal(1, 4, 3, 4, 2),
+    normal(4, 3, 3, 2, 2),
+    normal(6),
+)
+case(
+    'convolutions without a batch',
+    lambda x, w: F.conv2d(x, w)[:, :3, :3] + F.conv_transpose2d(x, w)[:, :3, :3],
+    IMAGE[0],
+    normal(4, 4, 2, 2),
+)
+case('fold', lambda x: F.fold(x, (4, 5), (2, 3), padding=1, stride=(2, 1)), normal(2, 12, 15))
+case('fold without a batch', lambda x: F.fold(x, (3, 3), 2), normal(8, 4))
 case(
     'bilinear',
     lambda x: (
@@ -309,6 +391,14 @@ for reduction in ('mean', 'sum', 'none'):
         P,
     )
 case('kl_div', lambda a, b: F.kl_div(a.log_softmax(1), b.softmax(1), reduction='batchmean'), X, Y)
+case(
+    'losses that broadcast',
+    lambda a, b: F.huber_loss(a, b) + F.smooth_l1_loss(a, b, beta=0.3, reduction='none') + F.mse_loss(a, b),
+    X,
+    normal(4),
+)
+case('distances', lambda a, b: torch.cdist(a, b, 3) + torch.cdist(a, b), X, Y)
+case('distances of pairs', lambda a: torch.pdist(a, 3) * torch.pdist(a), normal(5, 4))
 case('cosine_similarity', lambda a, b: F.cosine_similarity(a, b, dim=1), X, Y)
 
 
@@ -345,4 +435,4 @@ def compare(theirs, ours):
             assert a is b or not (b if a is None else a).any()
         else:
             assert a.dtype == b.dtype
-            torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12, equal_nan=True)

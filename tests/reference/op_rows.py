@@ -176,6 +176,9 @@ def fill(o):
     row("roll", lambda x: tg.roll(x, 2, 1), lambda x: x.roll(2, 1), [N(3, 5)])
     row("repeat", lambda x: tg.repeat(x, 1, 3), lambda x: x.repeat(1, 3), [N(3, 5)])
     row("unfold", lambda x: tg.unfold(x, 1, 3, 2), lambda x: x.unfold(1, 3, 2), [N(3, 8)])
+    for size, stride, offset in (((4, 3), (2, 1), 1), ((2, 3), (0, 5), 0), ((), (), 7), ((2, 2, 2), (1, 4, 1), 2)):
+        row("as_strided", lambda x, s=size, k=stride, o=offset: tg.as_strided(x, shape(*s), shape(*k), o),
+            lambda x, s=size, k=stride, o=offset: x.contiguous().as_strided(s, k, o), [N(3, 4)])
     row("tril", lambda x: tg.tril(x, 1), lambda x: x.tril(1), [N(4, 5)], [N(2, 3, 3)])
     row("triu", lambda x: tg.triu(x, -1), lambda x: x.triu(-1), [N(4, 5)], [N(2, 3, 3)])
     row("diag", lambda x: tg.diag(x, 1), lambda x: x.diag(1), [N(4)], [N(4, 5)])
@@ -193,7 +196,8 @@ def fill(o):
     row("nonzero", lambda x: tg.nonzero(tg.slice(tg.one_hot(5, x, 5), 2, 1, 5, 2), 0),
         lambda x: F.one_hot(x, 5)[..., 1::2].nonzero(), [I(1, 3, 2)])
     row("nonzero", lambda x: tg.nonzero(tg.one_hot(5, x, 5), 6), lambda x: F.one_hot(x, 5).nonzero(), [I(5, 3, 2)])
-    for name, reduce in (("scatter_mean", "mean"), ("scatter_max", "amax"), ("scatter_min", "amin")):
+    for name, reduce in (("scatter_mean", "mean"), ("scatter_prod", "prod"), ("scatter_max", "amax"),
+                         ("scatter_min", "amin")):
         for own in (True, False):
             row(name, lambda x, i, s, f=getattr(tg, name), o=own: f(x, 1, i, s, o),
                 lambda x, i, s, r=reduce, o=own: x.scatter_reduce(1, i, s, r, include_self=o),
@@ -299,6 +303,10 @@ def scans_and_order(o, cases):
         for dim in (-1, 0):
             row(name, lambda x, f=getattr(tg, name), d=dim: f(x, d), lambda x, g=getattr(torch, name), d=dim: g(x, d),
                 *cases)
+    for name in ("cummax", "cummin"):
+        for dim in (-1, 0):
+            row(name, both(lambda x, places, f=getattr(tg, name), d=dim: f(x, d, places)),
+                lambda x, g=getattr(torch, name), d=dim: g(x, d), *cases)
     for falling in (False, True):
         row("sort", both(lambda x, places, d=falling: tg.sort(x, 0, d, places)),
             lambda x, d=falling: torch.sort(x, dim=0, descending=d, stable=True), *cases)
@@ -394,6 +402,11 @@ def transposed_and_deep(o, conv):
          stride=(1, 2), padding=(2, 1), dilation=(4, 1), output_padding=(3, 1))
     conv("conv_transpose2d", tg.conv_transpose2d, F.conv_transpose2d, [N(1, 16, 8, 8), N(16, 8, 4, 4), N(8)],
          stride=(2, 2), padding=(1, 1))
+    conv("conv_transpose3d", tg.conv_transpose3d, F.conv_transpose3d, [N(2, 3, 2, 3, 4), N(3, 2, 2, 3, 2), N(2)])
+    conv("conv_transpose3d", tg.conv_transpose3d, F.conv_transpose3d, [N(1, 4, 3, 2, 3), N(4, 3, 3, 2, 2), N(6)],
+         stride=(2, 3, 1), padding=(1, 0, 1), dilation=(1, 2, 2), groups=2, output_padding=(1, 2, 1))
+    conv("conv_transpose3d", tg.conv_transpose3d, F.conv_transpose3d, [N(1, 2, 3, 2, 2), N(2, 2, 2, 2, 1), N(2)],
+         padding=(2, 0, 0), dilation=(4, 1, 1), output_padding=(3, 0, 0))
     conv("conv3d", tg.conv3d, F.conv3d, [N(2, 3, 4, 5, 3), N(4, 3, 2, 3, 2), N(4)])
     conv("conv3d", tg.conv3d, F.conv3d, [N(1, 4, 5, 4, 6), N(4, 2, 3, 2, 2), N(4)], stride=(2, 1, 2),
          padding=(1, 0, 2), dilation=(1, 2, 2), groups=2)
@@ -469,7 +482,7 @@ def columns(o):
 
 def places_and_distances(o):
     tg, row, N, U, I = o.tg, o.row, o.N, o.U, o.I
-    paddings, modes = ("zeros", "border", "reflection"), ("bilinear", "nearest")
+    paddings, modes = ("zeros", "border", "reflection"), ("bilinear", "nearest", "bicubic")
     for align in (False, True):
         for k, padding in enumerate(paddings):
             for m, mode in enumerate(modes):
@@ -477,7 +490,7 @@ def places_and_distances(o):
                     lambda x, g, opts={"mode": m, "padding": k, "align_corners": align}: tg.grid_sampler_2d(
                         x, g, tg.opts("grid", **opts)),
                     lambda x, g, opts=(mode, padding, align): F.grid_sample(x, g, *opts),
-                    [N(2, 3, 4, 5), U(-2, 2, 2, 3, 4, 2, frozen=m > 0)])
+                    [N(2, 3, 4, 5), U(-2, 2, 2, 3, 4, 2, frozen=m == 1)])
     for p in (0.5, 1.0, 2.0, 3.5, float("inf")):
         row("cdist", lambda a, b, p=p: tg.cdist(a, b, p), lambda a, b, p=p: torch.cdist(a, b, p), [N(3, 4), N(5, 4)],
             [N(2, 3, 4), N(2, 5, 4)])

@@ -42,6 +42,9 @@ case("cube", np.arange(24, dtype=np.int64).reshape(2, 3, 4))
 case("deep", np.arange(16, dtype=np.int32).reshape(2, 2, 2, 2) - 8)
 case("bytes", np.array([0, 7, 255], np.uint8))
 case("big_integers", np.array([-2**63, 2**63 - 1, 0], np.int64))
+case("big_unsigned", np.array([2**64 - 1, 2**63, 0], np.uint64))
+case("int8", np.array([[-128, 127], [0, 5]], np.int8))
+case("uint16", np.array([65535, 1], np.uint16))
 case("bools", np.array([[True, False], [False, False]]))
 case("all_true", np.array([True, True]))
 case("empty", np.zeros((0, 3), f32))
@@ -62,7 +65,7 @@ case("normal32", rng.standard_normal((4, 9)).astype(f32))
 case("wide", (rng.standard_normal(12) * 10.0 ** rng.integers(-6, 7, 12)))
 case("uniform32", rng.random((2, 3, 4)).astype(f32))
 names = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8",
-         "bool": "BOOL"}
+         "int8": "I8", "uint16": "U16", "uint64": "U64", "bool": "BOOL"}
 
 
 def c_text(text):

@@ -92,7 +92,7 @@ refuses 1 "cannot open 'y/config.json'" generate --model y --prompt -h
 runs generate --model y -h
 holds "-h after a value is no value" grep -q "^usage: tapegrad generate" printed
 refuses 2 "'relu' is one word too many; expected" gradcheck softmax relu
-refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
+refuses 2 "--prompt TEXT or --prompt-ids IDS is missing" generate --model y
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --prompt a --prompt-ids 1
 refuses 2 "--prompt is empty" generate --model y --prompt ''
 refuses 2 "--top-p is '0'" generate --model y --prompt a --top-p 0

@@ -6,6 +6,7 @@
 #include "world.h"
 
 #include "core/dlpack.h"
+#include "counted_allocator.h"
 
 typedef struct exported {
     struct DLManagedTensor *unversioned;
@@ -35,24 +36,6 @@ static inline void give_back(exported e) {
 
 static inline tg_tensor *import(exported e) {
     return e.versioned ? tg_dlpack_import(ctx, e.versioned) : tg_dlpack_import_unversioned(ctx, e.unversioned);
-}
-
-/* An allocator whose fail_at-th call fails, and which counts the blocks that it has given. */
-typedef struct counted {
-    _Atomic int64_t calls, fail_at, held;
-} counted;
-
-static inline void *counted_alloc(void *user, size_t bytes, size_t align) {
-    counted *c = user;
-    if (++c->calls == c->fail_at) return NULL;
-    c->held++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static inline void counted_free(void *user, void *p, size_t bytes) {
-    (void)bytes;
-    ((counted *)user)->held--;
-    free(p);
 }
 
 static inline void begin_counted(counted *memory) {

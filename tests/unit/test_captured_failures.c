@@ -1,6 +1,7 @@
 /* Captured modules: a steady use allocates nothing, and after any failed allocation or call of the device the next use
  * computes what the module computes. */
 #include "captured_mixer.h"
+#include "counted_allocator.h"
 
 START_TEST(a_steady_use_allocates_nothing) {
     begin();
@@ -22,24 +23,6 @@ START_TEST(a_steady_use_allocates_nothing) {
     end();
 }
 END_TEST
-
-/* An allocator whose fail_at-th call fails, and which counts the blocks that it has given. */
-typedef struct counted {
-    int64_t calls, fail_at, held;
-} counted;
-
-static void *counted_alloc(void *user, size_t bytes, size_t align) {
-    counted *c = user;
-    if (++c->calls == c->fail_at) return NULL;
-    c->held++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void counted_free(void *user, void *p, size_t bytes) {
-    (void)bytes;
-    ((counted *)user)->held--;
-    free(p);
-}
 
 /* Each allocation of the first use fails in turn; then the use succeeds, as if nothing had been. */
 START_TEST(a_failing_allocator_loses_nothing) {

@@ -37,11 +37,10 @@ START_TEST(the_struct_describes_the_tensor) {
 END_TEST
 
 START_TEST(every_dtype_and_shape_goes_there_and_back) {
-    static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8, TG_BOOL};
     const tg_shape shapes[] = {TG_SHAPE(), TG_SHAPE(5), TG_SHAPE(0, 3), TG_SHAPE(1, 2, 1, 2, 1, 2, 1, 2)};
     begin();
-    for (int i = 0; i < 2 * 8 * 4; i++) {
-        tg_tensor *x = tg_zeros(ctx, dtypes[i / 2 % 8], shapes[i / 16]);
+    for (int i = 0; i < 2 * 4 * TG_F8E8M0; i++) {
+        tg_tensor *x = tg_zeros(ctx, (tg_dtype)(TG_F32 + i / 8), shapes[i / 2 % 4]);
         exported e = export_as(i % 2, x);
         ck_assert(!tensor_of(e)->data == !tg_numel(x));
         tg_tensor *y = import(e);

@@ -128,9 +128,9 @@ START_TEST(dtypes_are_refused_by_name) {
     static const struct {
         tg_dl_dtype dtype;
         const char *name;
-    } row[] = {{{0, 16, 1}, "dtype int16,"},         {{1, 32, 1}, "dtype uint32,"},
+    } row[] = {{{0, 128, 1}, "dtype int128,"},       {{1, 4, 1}, "dtype uint4,"},
                {{5, 64, 1}, "dtype complex64,"},     {{2, 128, 1}, "dtype float128,"},
-               {{10, 8, 1}, "dtype float8_e4m3fn,"}, {{2, 32, 4}, "dtype float32x4,"},
+               {{11, 8, 1}, "dtype float8_e4m3fnuz,"}, {{2, 32, 4}, "dtype float32x4,"},
                {{17, 4, 2}, "float4_e2m1fnx2,"},     {{3, 64, 1}, "dtype opaque64,"},
                {{4, 32, 1}, "dtype bfloat32,"},      {{99, 7, 1}, "of code 99 with bits 7,"},
                {{6, 32, 1}, "dtype bool32,"}};

@@ -13,6 +13,7 @@
 
 #include "check_main.h"
 #include "core/rng.h"
+#include "counted_allocator.h"
 #include "on_device.h"
 
 static tg_ctx *new_ctx(uint64_t seed) {
@@ -470,23 +471,6 @@ END_TEST
 
 /* ---- Memory ---- */
 
-typedef struct counted {
-    int calls, fail, held;
-} counted;
-
-static void *counted_alloc(void *user, size_t bytes, size_t align) {
-    counted *c = user;
-    if (++c->calls == c->fail) return NULL;
-    c->held++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void counted_free(void *user, void *p, size_t bytes) {
-    (void)bytes;
-    ((counted *)user)->held--;
-    free(p);
-}
-
 static tg_ctx *counted_ctx(counted *c) {
     return tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .allocator = {counted_alloc, counted_free, c}));
 }
@@ -506,7 +490,7 @@ START_TEST(a_steady_step_allocates_nothing) {
     tg_ctx *ctx = counted_ctx(&c);
     tg_tape *t = tg_tape_new(ctx);
     for (uint64_t step = 0; step < 3; step++) one_step(ctx, t, step);
-    int before = c.calls;
+    int64_t before = c.calls;
     one_step(ctx, t, 3);
     expect_ok(ctx);
     ck_assert_int_eq(c.calls, before);
@@ -521,13 +505,13 @@ START_TEST(any_failing_allocation_is_survived) {
         counted c = {0};
         tg_ctx *ctx = counted_ctx(&c);
         tg_tape *t = tg_tape_new(ctx);
-        c.fail = c.calls + n;
+        c.fail_at = c.calls + n;
         one_step(ctx, t, 1);
         tg_status s = tg_ctx_status(ctx);
         ck_assert(s == TG_OK || s == TG_ERR_MEMORY);
         ck_assert_int_eq(ctx->keys.depth, 0);
         tg_ctx_clear(ctx);
-        c.fail = 0;
+        c.fail_at = 0;
         one_step(ctx, t, 1);
         expect_ok(ctx);
         tg_tape_free(t);

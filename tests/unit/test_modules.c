@@ -6,6 +6,7 @@
 #include <tapegrad/recompute.h>
 
 #include "core/context.h"
+#include "counted_allocator.h"
 #include "kernels/scalar.h"
 #include "mixer.h"
 
@@ -148,22 +149,6 @@ END_TEST
 
 /* ---- Allocations that fail ---- */
 
-/* An allocator that fails from a given call on, and counts the blocks that are in use. */
-static int left, blocks;
-
-static void *take(void *user, size_t bytes, size_t align) {
-    (void)user;
-    if (left-- <= 0) return NULL;
-    blocks++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void give(void *user, void *p, size_t bytes) {
-    (void)user, (void)bytes;
-    blocks -= p != NULL;
-    free(p);
-}
-
 /* Builds a module, hooks into it, runs it, and wraps it. */
 static void build_and_run(void) {
     int runs = 0;
@@ -177,20 +162,21 @@ static void build_and_run(void) {
 }
 
 START_TEST(no_failed_allocation_leaks) {
-    int needed = 1 << 20, fail = 0;
+    counted memory = {.lasting = true};
+    int fail = 0;
     for (bool failed = true; failed; fail++) {
-        left = needed;
-        ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .allocator = {take, give, NULL}));
+        ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .allocator = {counted_alloc, counted_free, &memory}));
         t = tg_tape_new(ctx);
-        left = fail;
+        memory.fail_at = memory.calls + fail + 1;
         build_and_run();
         failed = tg_ctx_status(ctx) != TG_OK;
         if (failed) ck_status(TG_ERR_MEMORY);
-        left = needed;
+        memory.fail_at = 0;
         tg_ctx_clear(ctx);
         tg_tape_free(t);
         tg_ctx_free(ctx);
-        ck_assert_msg(blocks == 0, "%d blocks are left after allocation %d failed", blocks, fail);
+        ck_assert_msg(memory.held == 0, "%lld blocks are left after allocation %d failed", (long long)memory.held,
+                      fail);
     }
     ck_assert_int_gt(fail, 20);
 }

@@ -289,7 +289,7 @@ START_TEST(shapes_and_sizes_are_checked) {
         {TG_SHAPE(INT64_MAX, 2), TG_F32, TG_ERR_SHAPE},
         {TG_SHAPE(INT64_MAX / 4, 1), TG_F64, TG_ERR_SHAPE},
         {TG_SHAPE((int64_t)1 << 50), TG_F32, TG_ERR_MEMORY},
-        {TG_SHAPE(2), TG_F8E4M3, TG_ERR_DTYPE},
+        {TG_SHAPE(2), TG_F4E2M1, TG_ERR_DTYPE},
         {TG_SHAPE(2), (tg_dtype)99, TG_ERR_DTYPE},
         {TG_SHAPE(0, INT64_MAX, 0), TG_F32, TG_OK},
         {TG_SHAPE(), TG_F32, TG_OK},

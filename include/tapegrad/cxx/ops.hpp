@@ -245,6 +245,12 @@ inline tensor cumsum(const tensor &x, int dim, const site &at = site::here()) {
 inline tensor cumprod(const tensor &x, int dim, const site &at = site::here()) {
     return detail::call(at, tg_cumprod, x, dim);
 }
+inline tensor cummax(const tensor &x, int dim, tensor *index = nullptr, const site &at = site::here()) {
+    return detail::call(at, tg_cummax, x, dim, index);
+}
+inline tensor cummin(const tensor &x, int dim, tensor *index = nullptr, const site &at = site::here()) {
+    return detail::call(at, tg_cummin, x, dim, index);
+}
 inline tensor sort(const tensor &x, int dim, bool descending = false, tensor *index = nullptr, const site &at =
                    site::here()) {
     return detail::call(at, tg_sort, x, dim, descending, index);
@@ -371,6 +377,10 @@ inline tensor channel_shuffle(const tensor &x, int64_t groups, const site &at = 
 inline tensor unfold(const tensor &x, int dim, int64_t size, int64_t step, const site &at = site::here()) {
     return detail::call(at, tg_unfold, x, dim, size, step);
 }
+inline tensor as_strided(const tensor &x, const shape &shape, const shape &stride, int64_t offset, const site &at =
+                         site::here()) {
+    return detail::call(at, tg_as_strided, x, shape, stride, offset);
+}
 inline tensor tril(const tensor &x, int64_t k, const site &at = site::here()) {
     return detail::call(at, tg_tril, x, k);
 }
@@ -404,6 +414,10 @@ inline tensor scatter(const tensor &x, int dim, const tensor &index, const tenso
 inline tensor scatter_mean(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
                            site &at = site::here()) {
     return detail::call(at, tg_scatter_mean, x, dim, index, src, include_self);
+}
+inline tensor scatter_prod(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
+                           site &at = site::here()) {
+    return detail::call(at, tg_scatter_prod, x, dim, index, src, include_self);
 }
 inline tensor scatter_max(const tensor &x, int dim, const tensor &index, const tensor &src, bool include_self, const
                           site &at = site::here()) {
@@ -521,6 +535,10 @@ inline tensor conv_transpose1d(const tensor &x, const tensor &w, const tensor &b
 inline tensor conv_transpose2d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts
                                = {}, const site &at = site::here()) {
     return detail::call(at, tg_conv_transpose2d, x, w, b, opts);
+}
+inline tensor conv_transpose3d(const tensor &x, const tensor &w, const tensor &b = {}, const options<tg_conv_opts> &opts
+                               = {}, const site &at = site::here()) {
+    return detail::call(at, tg_conv_transpose3d, x, w, b, opts);
 }
 inline tensor max_pool1d(const tensor &x, int64_t k, const options<tg_pool_opts> &opts = {}, const site &at =
                          site::here()) {

@@ -61,6 +61,11 @@ template <> inline constexpr tg_dtype dtype_of<double> = TG_F64;
 template <> inline constexpr tg_dtype dtype_of<std::int64_t> = TG_I64;
 template <> inline constexpr tg_dtype dtype_of<std::int32_t> = TG_I32;
 template <> inline constexpr tg_dtype dtype_of<std::uint8_t> = TG_U8;
+template <> inline constexpr tg_dtype dtype_of<std::int8_t> = TG_I8;
+template <> inline constexpr tg_dtype dtype_of<std::int16_t> = TG_I16;
+template <> inline constexpr tg_dtype dtype_of<std::uint16_t> = TG_U16;
+template <> inline constexpr tg_dtype dtype_of<std::uint32_t> = TG_U32;
+template <> inline constexpr tg_dtype dtype_of<std::uint64_t> = TG_U64;
 template <> inline constexpr tg_dtype dtype_of<bool> = TG_BOOL;
 } // namespace TAPEGRAD_KIND
 } // namespace tapegrad

@@ -88,6 +88,11 @@ class GPT(LM):
         """n further tokens for each of the sequences ids, lists of equal length: the most likely ones, or, with a
         temperature above 0, tokens that are drawn at it. Returns lists of tokens."""
         ids = [list(row) for row in ids]
+        if n < 0:
+            raise ValueError(f'generate: n is {n}, but must be 0 or more')
+        if len({len(row) for row in ids}) != 1 or not ids[0]:
+            lengths = [len(row) for row in ids]
+            raise ValueError(f'generate: the sequences have the lengths {lengths}; expected equal ones of 1 or more')
         cache = _Cache(self, len(ids), len(ids[0]) + n)
         step = ids
         with no_grad():

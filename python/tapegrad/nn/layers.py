@@ -18,7 +18,7 @@ def parameter(shape, write, dtype=None):
 
 
 def _bias(n, fan, write, dtype):
-    bound = 1 / math.sqrt(fan)
+    bound = 1 / math.sqrt(fan) if fan else 0
     return parameter((n,), init.uniform(-bound, bound) if write is True else write, dtype)
 
 
@@ -114,8 +114,8 @@ class _Conv(Module):
 
     def __init__(self, inputs, outputs, window, weight, bias, dtype, options):
         groups = options.get('groups', 1)
-        if inputs % groups or outputs % groups:
-            raise ValueError(f'groups is {groups}, but must divide {inputs} inputs and {outputs} outputs')
+        if groups < 1 or inputs % groups or outputs % groups:
+            raise ValueError(f'groups is {groups}, but must be positive and divide {inputs} and {outputs}')
         self.weight = parameter((outputs, inputs // groups, *window), weight, dtype)
         self.bias = _bias(outputs, inputs // groups * math.prod(window), bias, dtype)
         self.options = options

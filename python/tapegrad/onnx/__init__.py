@@ -2,6 +2,7 @@
 docs/onnx.md."""
 
 from . import (  # noqa: F401 # each module enters its ops into the table
+    attention,
     control,
     convolution,
     detection,

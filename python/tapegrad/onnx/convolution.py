@@ -30,20 +30,25 @@ def convolved(x, w, b, strides, before, after, dilations, groups):
 
 @op('ConvTranspose')
 def conv_transpose(n, x, w, b=None):
-    """The convolution, with w backwards, of x with zeros between its elements."""
     k = w.ndim - 2
     strides, dilations = n.strides or [1] * k, n.dilations or [1] * k
     extents = [(size - 1) * d + 1 for size, d in zip(w.shape[2:], dilations)]
     before, after = _cuts(n, x.shape[2:], strides, extents)
+    extra = [low - high for low, high in zip(before, after)]
+    if all(low >= 0 and 0 <= e < max(s, d) for low, e, s, d in zip(before, extra, strides, dilations)):
+        return _transposed(x, w, b, strides, dilations, n.group, before, extra)
+    y = _transposed(x, w, None, strides, dilations, n.group, [0] * k, [0] * k)
     for d in range(k):
-        x = spread(x, 2 + d, strides[d])
-    g = n.group
-    w = w.reshape([g, w.shape[0] // g, *w.shape[1:]])
-    w = ops.permute(w, [0, 2, 1, *range(3, k + 3)]).reshape([g * w.shape[2], w.shape[1], *w.shape[3:]])
-    w = ops.flip(w, list(range(2, k + 2)))
-    low = [e - 1 - p for e, p in zip(extents, before)]
-    high = [e - 1 - p for e, p in zip(extents, after)]
-    return convolved(x, w, b, [1] * k, low, high, dilations, g)
+        y = padded(y, 2 + d, -before[d], -after[d])
+    return y if b is None else y + b.reshape([-1, *[1] * k])
+
+
+def _transposed(x, w, b, strides, dilations, groups, padding, extra):
+    named = {'stride': strides, 'padding': padding, 'dilation': dilations, 'output_padding': extra}
+    if len(strides) == 1:
+        named = {name: value[0] for name, value in named.items()}
+    op = (ops.conv_transpose1d, ops.conv_transpose2d, ops.conv_transpose3d)[len(strides) - 1]
+    return op(x, w, b, groups=groups, **named)
 
 
 def _cuts(n, sizes, strides, extents):
@@ -61,16 +66,6 @@ def _cuts(n, sizes, strides, extents):
         pads = n.pads or [0] * 2 * k
         before, after = pads[:k], pads[k:]
     return before, [a - o for a, o in zip(after, extra)]
-
-
-def spread(x, dim, step):
-    """x with step - 1 zeros between the elements along a dim."""
-    size = x.shape[dim]
-    if step == 1:
-        return x
-    x = ops.pad(x.unsqueeze(dim + 1), dim + 1, after=step - 1)
-    x = x.reshape([*x.shape[:dim], size * step, *x.shape[dim + 2 :]])
-    return ops.slice(x, dim, stop=(size - 1) * step + 1)
 
 
 @op('ConvInteger')

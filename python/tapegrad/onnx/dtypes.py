@@ -1,8 +1,11 @@
 """Dtypes and values of ONNX as those of Tapegrad."""
 
+import math
+
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from .. import ops
 from ..tensor import tensor
 from .registry import MissingOp
 
@@ -14,9 +17,18 @@ DTYPES = {
     TensorProto.INT64: 'i64',
     TensorProto.INT32: 'i32',
     TensorProto.UINT8: 'u8',
+    TensorProto.INT8: 'i8',
+    TensorProto.INT16: 'i16',
+    TensorProto.UINT16: 'u16',
+    TensorProto.UINT32: 'u32',
+    TensorProto.UINT64: 'u64',
+    TensorProto.FLOAT8E4M3FN: 'f8e4m3',
+    TensorProto.FLOAT8E5M2: 'f8e5m2',
+    TensorProto.FLOAT8E8M0: 'f8e8m0',
     TensorProto.BOOL: 'bool',
 }
 FLOATS = ('f32', 'f64', 'f16', 'bf16')
+GREATEST = {'f8e4m3': 448.0, 'f8e5m2': 57344.0, 'f8e8m0': 2.0**127}  # the numbers of float8 end here
 FIELDS = ('to', 'dtype', 'output_dtype', 'output_datatype', 'precision')  # attributes that are dtypes
 
 
@@ -50,9 +62,21 @@ def from_proto(proto):
 
 def from_array(array, name=None):
     """A tensor with the values of an array, or with the given dtype."""
-    if array.dtype.name == 'bfloat16':
-        array, name = array.astype('float32'), name or 'bf16'
     return tensor(array, name)
+
+
+def to_float8(x, name, saturates=True, mode='up'):
+    """x in a dtype of float8, where numbers that are too great become the greatest one. If it does not saturate, they
+    become infinity, or NaN where the dtype has no infinity. The mode says how powers of two are rounded, on the
+    host."""
+    x = ops.cast(x, 'f32')
+    if name == 'f8e8m0':
+        return from_array(numpy_helper.to_float8e8m0(x.numpy(), saturates, mode))
+    if saturates:
+        x = ops.clamp(x, -GREATEST[name], GREATEST[name])
+    elif name == 'f8e4m3':
+        x = ops.masked_fill(x, ops.abs(x) > 464, math.nan)  # up to 464 they are rounded to 448
+    return ops.cast(x, name)
 
 
 def number(x):

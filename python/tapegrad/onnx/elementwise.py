@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from .. import ops, values
 from ..tensor import full
-from .dtypes import FLOATS, dtype, number, on_host
+from .dtypes import FLOATS, GREATEST, dtype, number, on_host, to_float8
 from .registry import MissingOp, op
 
 FUNCTIONS = {
@@ -230,16 +230,17 @@ def where(n, c, a, b):
 
 @op('Cast')
 def cast(n, x):
-    return cast_to(
-        x, dtype(TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to)
-    )  # the first version has a name
+    code = TensorProto.DataType.Value(n.to) if isinstance(n.to, str) else n.to  # the first version has a name
+    return cast_to(n, x, dtype(code))
 
 
-def cast_to(x, name):
+def cast_to(n, x, name):
     if x.dtype == name:
         return x
     if name == 'bool':
         return ops.ne(x, full((), 0, dtype=x.dtype))
+    if name in GREATEST:
+        return to_float8(x, name, getattr(n, 'saturate', 1), getattr(n, 'round_mode', 'up'))
     return ops.cast(x, name)
 
 
@@ -247,11 +248,12 @@ def cast_to(x, name):
 def bit_cast(n, x):
     """The same bytes in a dtype of the same size."""
     name = dtype(n.to)
-    if 'bf16' in (name, x.dtype):
-        raise MissingOp(['BitCast with bfloat16'])
+    for kind in (name, x.dtype):
+        if kind not in values.NUMPY:
+            raise MissingOp([f'BitCast with {kind}'])
     return on_host(lambda a: a.view(values.NUMPY[name]), x, dtype=name)
 
 
 @op('CastLike')
 def cast_like(n, x, like):
-    return cast_to(x, like.dtype)
+    return cast_to(n, x, like.dtype)

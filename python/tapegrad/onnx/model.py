@@ -4,6 +4,7 @@ import os
 
 import numpy
 import onnx
+from google.protobuf.message import DecodeError
 
 from ..tensor import Tensor
 from . import graph
@@ -16,8 +17,15 @@ def load(model, requires_grad=False):
     """A model that runs on Tapegrad, of a path or an onnx.ModelProto. With requires_grad, its parameters are trained.
     Raises MissingOp, with all names, if it needs ops or dtypes that Tapegrad does not have."""
     if isinstance(model, (str, os.PathLike)):
-        model = onnx.load(model)
+        model = _read(model)
     return Model(onnx.shape_inference.infer_shapes(model), requires_grad)
+
+
+def _read(path):
+    try:
+        return onnx.load(path)
+    except DecodeError as error:
+        raise ValueError(f'{os.fspath(path)!r} is not a model in ONNX: {error}') from None
 
 
 class Model:

@@ -1,12 +1,18 @@
-"""Quantized numbers of 8 bits without a sign, and of 32 bits with one."""
+"""Quantized numbers: integers of up to 32 bits, and float8."""
 
 from .. import ops
 from .convolution import by_channel, conv
-from .dtypes import dtype
+from .dtypes import GREATEST, dtype, to_float8
 from .matmul import centered, of_rows
 from .registry import op
 
-LIMITS = {'u8': (0, 255), 'i32': (-(2**31), 2**31 - 1)}
+LIMITS = {
+    'u8': (0, 255),
+    'i8': (-128, 127),
+    'u16': (0, 65535),
+    'i16': (-32768, 32767),
+    'i32': (-(2**31), 2**31 - 1),
+}
 
 
 def along(n, v, x):
@@ -25,7 +31,9 @@ def along(n, v, x):
 
 
 def quantized(x, scale, zero, name):
-    """round(x / scale) + zero, within the limits of the dtype."""
+    """round(x / scale) + zero, within the limits of the dtype. The zero of float8 is 0."""
+    if name in GREATEST:
+        return to_float8(x / scale, name)
     y = ops.round(x / scale)
     y = y if zero is None else y + ops.cast(zero, y.dtype)
     return ops.cast(ops.clamp(y, *LIMITS[name]), name)

@@ -23,12 +23,32 @@ def resize(n, x, *others):
     factors, wanted = _factors(n, [x.shape[a] for a in axes], scales, sizes)
     coordinates = getattr(n, 'coordinate_transformation_mode', None) or 'asymmetric'
     rounding = getattr(n, 'nearest_mode', None) or 'floor'
+    if (y := _upsampled(n, x, axes, factors, wanted, coordinates)) is not None:
+        return y
     box = roi.numpy() if roi is not None and roi.size else None
     for i, axis in enumerate(axes):
         part = (box[i], box[i + len(axes)]) if box is not None else None
         if factors[i] != 1 or wanted[i] != x.shape[axis] or coordinates == 'tf_crop_and_resize':
             x = _along(n, x, axis, factors[i], wanted[i], coordinates, rounding, part)
     return x
+
+
+def _upsampled(n, x, axes, factors, wanted, coordinates):
+    """Linear interpolation by the library's op, which resizes the dims after the first two; None if it differs."""
+    corners = coordinates == 'align_corners'
+    if n.mode != 'linear' or getattr(n, 'antialias', 0) or getattr(n, 'exclude_outside', 0):
+        return None
+    if not (corners or coordinates == 'half_pixel') or x.dtype not in FLOATS or not 3 <= x.ndim <= 5:
+        return None
+    sizes, scales = list(x.shape), [1.0] * x.ndim
+    for axis, factor, size in zip(axes, factors, wanted):
+        if corners and factor * sizes[axis] != size:  # ONNX places the last element at the unrounded size
+            return None
+        sizes[axis], scales[axis] = size, factor
+    if sizes[:2] != list(x.shape[:2]) or scales[:2] != [1, 1]:
+        return None
+    named = {f'scale{d}': factor for d, factor in enumerate(scales[2:])}
+    return ops.upsample_linear(x, size=sizes[2:], align_corners=corners, **named)
 
 
 def _factors(n, sizes, scales, wanted):

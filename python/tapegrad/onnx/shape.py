@@ -148,9 +148,30 @@ def pad(n, x, pads=None, value=None, axes=None):
     pads = integers(pads) if pads is not None else n.pads if n.pads is not None else n.paddings
     axes = [a % x.ndim for a in integers(axes)] if axes is not None else list(range(x.ndim))
     number = value.item() if value is not None else getattr(n, 'value', None) or 0.0
+    ends = [(0, 0)] * x.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :]):
+        ends[axis] = before, after
+    if _has_pad(n.mode, x, ends):
+        named = {'value': float(number)} if n.mode == 'constant' else {}
+        return _PADS[n.mode](x, pad=[p for pair in reversed(ends) for p in pair], **named)
+    for axis, (before, after) in enumerate(ends):
         x = padded(x, axis, before, after, n.mode, number)
     return x
+
+
+_PADS = {
+    'constant': ops.constant_pad,
+    'reflect': ops.reflection_pad,
+    'edge': ops.replication_pad,
+    'wrap': ops.circular_pad,
+}
+
+
+def _has_pad(mode, x, ends):
+    """Whether an op of the library makes these pads: none that repeats x more than once."""
+    if mode == 'constant':
+        return x.dtype != 'bool'
+    return all(0 <= p < size for pair, size in zip(ends, x.shape) for p in pair)
 
 
 def padded(x, dim, before, after, mode='constant', value=0.0):

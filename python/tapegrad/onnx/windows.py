@@ -16,7 +16,8 @@ class Windows:
         self.dilations = list(getattr(n, 'dilations', None) or [1] * k)
         self.extents = [(size - 1) * d + 1 for size, d in zip(kernel, self.dilations)]
         self.before, self.after = self._pads(n)
-        self.counts = [self._count(d, getattr(n, 'ceil_mode', 0)) for d in range(k)]
+        self.ceil = bool(getattr(n, 'ceil_mode', 0))
+        self.counts = [self._count(d, self.ceil) for d in range(k)]
 
     def _pads(self, n):
         """Numbers of elements before and after each dim. SAME gives as many windows as there are strides."""
@@ -45,8 +46,21 @@ class Windows:
         starts = np.arange(self.counts[d]) * self.strides[d] - self.before[d]
         return starts[:, None] + np.arange(self.kernel[d]) * self.dilations[d]
 
-    def symmetric(self):
-        return self.before == self.after
+    def simple(self):
+        """Whether the ops that pool can make the pads: as many at both ends, and at most half a window."""
+        return self.before == self.after and all(0 <= 2 * p <= k for p, k in zip(self.before, self.kernel))
+
+    def padding(self):
+        """The pads that an op makes."""
+        return self.before if self.simple() else [0] * len(self.kernel)
+
+    def extra(self):
+        """How many elements x then lacks before and after each dim, for windows that fill it; a negative number is too
+        many."""
+        if self.simple():
+            return [(0, 0)] * len(self.kernel)
+        parts = zip(self.counts, self.strides, self.extents, self.sizes, self.before)
+        return [(before, (count - 1) * step + e - size - before) for count, step, e, size, before in parts]
 
     def taken(self, x, value):
         """x [n, c, size..] as [n, c, windows.., elements], with value in the pads."""
@@ -61,8 +75,8 @@ class Windows:
         return ops.permute(x, order).reshape([*x.shape[:2], *self.counts, int(np.prod(self.kernel))])
 
     def over(self, fn):
-        """fn of the positions along all dims as arrays, of shape [windows.., elements]: what fn gives for each dim d is
-        combined by the caller's ufunc."""
+        """Returns fn(d, positions along dim d) for each dim d, as arrays of shape [windows.., elements] that the caller
+        combines."""
         k = len(self.kernel)
         parts = [fn(d, self.places(d)) for d in range(k)]
         shaped = [

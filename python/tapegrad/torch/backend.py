@@ -78,11 +78,11 @@ class _Traced:
         results = self._run([tensors[i] for i in self.used])
         for i, place in self.same:
             results[i] = tensors[place]
-        count = self.traced.count
+        n = self.traced.count
         with torch.no_grad():
-            for place, value in zip(self.traced.written, results[count:]):
+            for place, value in zip(self.traced.written, results[n:]):
                 tensors[place].copy_(value)
-        return restore(self.traced, results[:count])
+        return restore(self.traced, results[:n])
 
     def _run(self, tensors):
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

@@ -40,5 +40,10 @@ class _Program:
     def __call__(self, inputs):
         tensors = iter(inputs)
         y = self.f(*(next(tensors) if isinstance(a, torch.Tensor) else a for a in self.args), **self.named)
-        self.single = isinstance(y, tg.Tensor)
-        return [y] if self.single else list(y)
+        self.single = not isinstance(y, (tuple, list))
+        results = [y] if self.single else list(y)
+        for result in results:
+            if not isinstance(result, (tg.Tensor, torch.Tensor)):
+                name, kind = getattr(self.f, '__name__', 'the function'), type(result).__name__
+                raise TypeError(f'{name} returned a result of type {kind}; expected a Tensor, or a tuple of Tensors')
+        return results

@@ -4,6 +4,8 @@ import operator
 
 import torch
 
+import tapegrad as tg
+
 from . import fallback
 from .foreign import Foreign
 from .ops import TABLE, Out, Unmapped
@@ -40,6 +42,9 @@ class Step:
         except Unmapped:
             self.function = fallback.Operator(self.target)
             values[self.place] = self.call(values)
+        except tg.Error as error:
+            error.args = (f'{error} (in {self.target} of the compiled graph)',)
+            raise
         for place in self.ended:
             values[place] = None
 
@@ -105,7 +110,8 @@ def _parts(steps, constants):
 
 def _function(node):
     if node.target is operator.getitem:
-        return lambda out, x, i: x[i] if isinstance(x, (tuple, list)) else x  # the only result of several is no tuple
+        # A function of the table that returns only the first of several results returns it without a tuple.
+        return lambda out, x, i: x[i] if isinstance(x, (tuple, list)) else x
     function = TABLE.get(node.target)
     return function if function and _is_supported(node, function.results) else fallback.Operator(node.target)
 

@@ -56,6 +56,16 @@ KEPT = (
     aten._adaptive_avg_pool2d,
     aten._adaptive_avg_pool3d,
     aten.masked_scatter,
+    aten.reflection_pad1d,
+    aten.reflection_pad2d,
+    aten.reflection_pad3d,
+    aten.replication_pad1d,
+    aten.replication_pad2d,
+    aten.replication_pad3d,
+    aten._embedding_bag,
+    aten.scatter_reduce,
+    aten.cummax,
+    aten.cummin,
 )
 
 
@@ -98,6 +108,7 @@ def trace(module, args):
         fakes = [mode.from_tensor(a.detach()) for a in args if isinstance(a, torch.Tensor)]
         traced = make_fx(call, decomposition_table=_decompositions(), _allow_non_fake_inputs=True)(*fakes)
     _drop_layouts(traced.graph)
+    _settle_layouts(traced.graph)
     traced.graph.eliminate_dead_code()
     _fold(traced)
     return Trace(traced, **found)
@@ -140,6 +151,34 @@ def _drop_layouts(graph):
 
 def _layout(x):
     return x.shape, x.storage_offset(), [stride for size, stride in zip(x.shape, x.stride()) if size != 1]
+
+
+def _settle_layouts(graph):
+    """Makes each as_strided read a tensor whose elements, in row-major order, are those of PyTorch's storage.
+    Tapegrad's tensors may have other strides."""
+    for node in graph.find_nodes(op='call_function', target=aten.as_strided.default):
+        x, size, stride, *offset = node.args
+        whole, offset = _whole(x), offset[0] if offset and offset[0] is not None else x.meta['val'].storage_offset()
+        value = whole.meta['val']
+        order = sorted(range(value.ndim), key=value.stride, reverse=True)
+        if value.storage_offset() or not value.permute(order).is_contiguous():
+            raise NotImplementedError('as_strided reads a part of a larger tensor; pass x.contiguous() instead of x')
+        with graph.inserting_before(node):
+            rows = graph.call_function(aten.permute.default, (whole, order))
+        rows.meta['val'] = value.permute(order)
+        node.args = rows, size, stride, offset
+
+
+def _whole(node):
+    """The tensor of which a node is a view, or a view of a view, and so on."""
+    storage = node.meta['val'].untyped_storage()._cdata
+    while node.op == 'call_function' and node.all_input_nodes:
+        source = node.all_input_nodes[0]
+        value = source.meta.get('val')
+        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata != storage:
+            break
+        node = source
+    return node
 
 
 def _fold(module):

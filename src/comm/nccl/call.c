@@ -191,9 +191,18 @@ static tg_status launch(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c)
     return submit(g, c, tg_collective_name(t->kind));
 }
 
+/* Fails if NCCL has no arithmetic for the dtype of a reduction. */
+static tg_status check_reduction(tg_ctx *ctx, const tg_transfer *t) {
+    bool reduces = t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER;
+    if (!reduces || (t->dtype != TG_I16 && t->dtype != TG_U16)) return TG_OK;
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: NCCL does not reduce %s; cast to i32 first (tg_cast)",
+                   tg_collective_name(t->kind), tg_dtype_name(t->dtype));
+}
+
 static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     tg_nccl_group *g = state;
     if (g->self->aborted) return tg_control_failed(&g->control, false);
+    TG_TRY(check_reduction(ctx, t));
     tg_nccl_progress(g);
     tg_nccl_call *c = ctx->run.status == TG_OK ? call_new(g) : NULL;
     if (!c) return ctx->run.status;

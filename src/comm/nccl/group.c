@@ -186,6 +186,20 @@ static void finish_calls(tg_nccl_group *g) {
     tg_nccl_progress(g);
 }
 
+/* Ends NCCL's communicator together with the other ranks. If they have ended the group instead, that is no error of
+ * this rank, whose calls are done. As over host transports, freeing the communicator then succeeds. */
+static void finalize(tg_nccl_group *g) {
+    tg_ctx *ctx = g->self->ctx;
+    bool had_failed = ctx->run.status != TG_OK;
+    tg_status s = tg_nccl_await(g, ncclCommFinalize(g->comm), "ncclCommFinalize");
+    if (s == TG_OK) {
+        ncclCommDestroy(g->comm);
+        g->comm = NULL;
+    } else if (!had_failed && (s == TG_ERR_ABORTED || s == TG_ERR_REMOTE)) {
+        tg_ctx_clear(ctx);
+    }
+}
+
 void tg_nccl_close(tg_ctx *ctx, void *state) {
     tg_nccl_group *g = state;
     tg_nccl_rank *self = g->self;
@@ -193,10 +207,7 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
     finish_calls(g);
     tg_nccl_abort_end(self);
     tg_nccl_windows_end(g);
-    if (!self->aborted && g->comm && tg_nccl_await(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
-        ncclCommDestroy(g->comm);
-        g->comm = NULL;
-    }
+    if (!self->aborted && g->comm) finalize(g);
     group_free(g);
     if (!self->groups) rank_free(self);
 }

@@ -12,6 +12,7 @@ typedef struct operation {
     char *dst;
 } operation;
 
+/* Integers of 16 bits, which NCCL lacks, are only moved, as elements of two bytes. */
 static ncclDataType_t type_of(tg_dtype d) {
     switch (d) {
     case TG_F32: return ncclFloat32;
@@ -20,6 +21,11 @@ static ncclDataType_t type_of(tg_dtype d) {
     case TG_F16: return ncclFloat16;
     case TG_I64: return ncclInt64;
     case TG_I32: return ncclInt32;
+    case TG_I8: return ncclInt8;
+    case TG_U32: return ncclUint32;
+    case TG_U64: return ncclUint64;
+    case TG_I16:
+    case TG_U16: return ncclFloat16;
     default: return ncclUint8;
     }
 }

@@ -3,7 +3,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
-#include "kernels/scalar.h"
+#include "kernels/order.h"
 
 /* PARALLEL_FROM is the least number of elements for which several threads are used. FIRST_REAL is the first of the
  * formulas that have no integer form. */
@@ -24,12 +24,15 @@ const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute) {
 /* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
  * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
 static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
-    bool is_float = add && tg_is_float(out->dtype), is_f64 = add && out->dtype == TG_F64;
+    bool is_real = add && tg_is_real(out->dtype), is_f64 = add && out->dtype == TG_F64, is_u64 = false;
     for (int i = 0; i < n_in; i++) {
-        is_float |= tg_is_float(in[i].dtype);
+        is_real |= tg_is_real(in[i].dtype);
         is_f64 |= in[i].dtype == TG_F64;
+        is_u64 |= in[i].dtype == TG_U64;
     }
-    return is_f64 || (!is_float && f >= FIRST_REAL) ? TG_F64 : is_float ? TG_F32 : TG_I64;
+    if (is_f64 || (!is_real && f >= FIRST_REAL)) return TG_F64;
+    if (is_u64 && !is_real && tg_is_real(out->dtype)) return (tg_dtype)tg_u64_to_real(out->dtype);
+    return is_real ? TG_F32 : TG_I64;
 }
 
 /* Returns whether all arrays are contiguous and of the same dtype, float32 or float64. tg_cpu_map then computes small
@@ -139,13 +142,13 @@ static void choose_access(tg_map_plan *m, tg_dtype compute) {
     m->per_unit = TG_MAP_CHUNK / (m->rows * m->cols) > 1 ? TG_MAP_CHUNK / (m->rows * m->cols) : 1;
 }
 
-static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg_dtype compute, const tg_array *out,
-                        const tg_array *in) {
+static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg_dtype compute, uint32_t ranked,
+                        const tg_array *out, const tg_array *in) {
     const tg_array *a[1 + TG_MAP_INPUTS] = {out};
     for (int i = 0; i < m->n_in; i++) a[i + 1] = &in[i];
     for (int i = 0; i <= m->n_in; i++) {
         m->x[i].data = a[i]->data;
-        m->x[i].dtype = a[i]->dtype;
+        m->x[i].dtype = ranked >> i & 1 ? (tg_dtype)TG_U64_RANK : a[i]->dtype;
         m->x[i].size = (int64_t)tg_dtype_size(a[i]->dtype);
     }
     order_dims(m, a);
@@ -181,14 +184,24 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
         return TG_OK;
     }
     if (out.numel == 0) return TG_OK;
+    tg_array moved;
+    if (f == TG_FN_id && !add) {
+        moved = in[0];
+        in = &moved;
+        tg_move_as_bytes(&out, &moved);
+    }
     tg_dtype compute = compute_type(f, &out, in, n_in, add);
+    bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
+    if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
+    uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
+    if (add && ranked & 1) return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: %s adds to no uint64", tg_formula_name(f));
     const tg_map_kernels *k = tg_map_kernels_of(ctx, compute);
     tg_map_plan m;
     m.row = k->row[f];
-    m.p = p0;
-    m.q = p1;
+    m.p = wraps ? tg_u64_param(p0) : p0;
+    m.q = wraps ? tg_u64_param(p1) : p1;
     m.add = add;
     m.n_in = n_in;
-    map_planned(ctx, k, &m, compute, &out, in);
+    map_planned(ctx, k, &m, compute, ranked, &out, in);
     return TG_OK;
 }

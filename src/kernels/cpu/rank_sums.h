@@ -21,6 +21,11 @@ tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype);
     X(i64, int64_t, int64_t)      \
     X(i32, int32_t, int32_t)      \
     X(u8, uint8_t, uint8_t)       \
+    X(i8, int8_t, int8_t)         \
+    X(i16, int16_t, int16_t)      \
+    X(u16, uint16_t, uint16_t)    \
+    X(u32, uint32_t, uint32_t)    \
+    X(u64, uint64_t, uint64_t)    \
     X(b8, uint8_t, uint8_t)
 #define TG_X(name, S, A)                                                                              \
     void tg_ranks_##name##_portable(tg_reduce_op, const void *const *, int, void *const *, int, int64_t); \

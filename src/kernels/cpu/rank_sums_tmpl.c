@@ -20,6 +20,11 @@ ALWAYS_INLINE float load_f16(uint16_t x) { return tg_f16_to_f32(x); }
 ALWAYS_INLINE int64_t load_i64(int64_t x) { return x; }
 ALWAYS_INLINE int32_t load_i32(int32_t x) { return x; }
 ALWAYS_INLINE uint8_t load_u8(uint8_t x) { return x; }
+ALWAYS_INLINE int8_t load_i8(int8_t x) { return x; }
+ALWAYS_INLINE int16_t load_i16(int16_t x) { return x; }
+ALWAYS_INLINE uint16_t load_u16(uint16_t x) { return x; }
+ALWAYS_INLINE uint32_t load_u32(uint32_t x) { return x; }
+ALWAYS_INLINE uint64_t load_u64(uint64_t x) { return x; }
 ALWAYS_INLINE uint8_t load_b8(uint8_t x) { return x; }
 ALWAYS_INLINE float store_f32(float x) { return x; }
 ALWAYS_INLINE double store_f64(double x) { return x; }
@@ -28,6 +33,11 @@ ALWAYS_INLINE uint16_t store_f16(float x) { return tg_f32_to_f16(x); }
 ALWAYS_INLINE int64_t store_i64(int64_t x) { return x; }
 ALWAYS_INLINE int32_t store_i32(int32_t x) { return x; }
 ALWAYS_INLINE uint8_t store_u8(uint8_t x) { return x; }
+ALWAYS_INLINE int8_t store_i8(int8_t x) { return x; }
+ALWAYS_INLINE int16_t store_i16(int16_t x) { return x; }
+ALWAYS_INLINE uint16_t store_u16(uint16_t x) { return x; }
+ALWAYS_INLINE uint32_t store_u32(uint32_t x) { return x; }
+ALWAYS_INLINE uint64_t store_u64(uint64_t x) { return x; }
 ALWAYS_INLINE uint8_t store_b8(uint8_t x) { return x; }
 ALWAYS_INLINE bool nan_f32(float x) { return x != x; }
 ALWAYS_INLINE bool nan_f64(double x) { return x != x; }
@@ -36,12 +46,17 @@ ALWAYS_INLINE bool nan_f16(float x) { return x != x; }
 ALWAYS_INLINE bool nan_i64(int64_t x) { return (void)x, false; }
 ALWAYS_INLINE bool nan_i32(int32_t x) { return (void)x, false; }
 ALWAYS_INLINE bool nan_u8(uint8_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_i8(int8_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_i16(int16_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_u16(uint16_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_u32(uint32_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_u64(uint64_t x) { return (void)x, false; }
 ALWAYS_INLINE bool nan_b8(uint8_t x) { return (void)x, false; }
 #define LOAD JOIN(load_, TG_T)
 #define STORE JOIN(store_, TG_T)
 #define IS_NAN JOIN(nan_, TG_T)
 
-enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_b8 };
+enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_i8, is_i16, is_u16, is_u32, is_u64, is_b8 };
 
 ALWAYS_INLINE summed combine(tg_reduce_op op, summed a, summed b) {
     if (op == TG_REDUCE_MAX) return ((b > a) | IS_NAN(b)) ? b : a;

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
+#include "kernels/elements.h"
 
 /* PARALLEL_FROM is the least number of input elements for which several threads are used. PART is the largest
  * number of input elements of a tile (reduce.h). UNIT is the number of input elements that a unit of parallel work has,
@@ -137,8 +138,9 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
     tg_dtype compute = arg ? compute_type(in.dtype, in.dtype) : compute_type(in.dtype, out.dtype);
     const tg_reduce_kernels *k = kernels_of(ctx, compute);
     tg_reduce_plan m = {.kind = kind, .scale = scale, .add = add, .in = in.data, .out = out.data};
-    m.in_dtype = in.dtype;
-    m.out_dtype = out.dtype;
+    bool ranked = compute == TG_I64 && tg_ranks_elements(kind);
+    m.in_dtype = ranked ? (tg_dtype)tg_rank_dtype(in.dtype) : in.dtype;
+    m.out_dtype = ranked ? (tg_dtype)tg_rank_dtype(out.dtype) : out.dtype;
     m.in_size = (int64_t)tg_dtype_size(in.dtype);
     m.out_size = (int64_t)tg_dtype_size(out.dtype);
     divide_dims(&m, &out, &in);

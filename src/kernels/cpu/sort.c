@@ -64,6 +64,11 @@ static void load_row(const tg_rows *x, int64_t r, bool falling, pair *p) {
     case TG_F16: KEYS(uint16_t, key_of_f32(tg_f16_to_f32(v)));
     case TG_I64: KEYS(int64_t, (uint64_t)v ^ 1ull << 63);
     case TG_I32: KEYS(int32_t, (uint32_t)v ^ 0x80000000u);
+    case TG_I16: KEYS(int16_t, (uint32_t)v ^ 0x80000000u);
+    case TG_I8: KEYS(int8_t, (uint32_t)v ^ 0x80000000u);
+    case TG_U64: KEYS(uint64_t, v);
+    case TG_U32: KEYS(uint32_t, v);
+    case TG_U16: KEYS(uint16_t, v);
     default: KEYS(uint8_t, (uint64_t)(x->dtype == TG_BOOL ? v != 0 : v));
     }
 }

@@ -10,6 +10,8 @@
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/elements.h"
+#include "kernels/float8.h"
 #include "kernels/vmath.h"
 
 #define SPAN_CAT_(a, b) a##b
@@ -41,6 +43,25 @@ typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 #define SPAN_TO_U8_f32(x)   tg_f64_to_u8(x)
 #define SPAN_TO_U8_f64      tg_f64_to_u8
 #define SPAN_TO_U8_i64(x)   (uint8_t)(x)
+#define SPAN_TO_I8_f32(x)   tg_f64_to_i8(x)
+#define SPAN_TO_I8_f64      tg_f64_to_i8
+#define SPAN_TO_I8_i64(x)   (int8_t)(x)
+#define SPAN_TO_I16_f32(x)  tg_f64_to_i16(x)
+#define SPAN_TO_I16_f64     tg_f64_to_i16
+#define SPAN_TO_I16_i64(x)  (int16_t)(x)
+#define SPAN_TO_U16_f32(x)  tg_f64_to_u16(x)
+#define SPAN_TO_U16_f64     tg_f64_to_u16
+#define SPAN_TO_U16_i64(x)  (uint16_t)(x)
+#define SPAN_TO_U32_f32(x)  tg_f64_to_u32(x)
+#define SPAN_TO_U32_f64     tg_f64_to_u32
+#define SPAN_TO_U32_i64(x)  (uint32_t)(x)
+#define SPAN_TO_U64_f32(x)  tg_f64_to_u64(x)
+#define SPAN_TO_U64_f64     tg_f64_to_u64
+#define SPAN_TO_U64_i64(x)  (uint64_t)(x)
+#define SPAN_NARROW_f32(x)  (x)
+#define SPAN_NARROW_f64(x)  tg_f64_to_f32_odd(x)
+#define SPAN_NARROW_i64(x)  tg_f64_to_f32_odd((double)(x))
+#define SPAN_NARROW(x)      SPAN_CAT(SPAN_NARROW_, TG_T)(x)
 
 #define SPAN_LOAD_CASE(dtype, type, value)                                                                             \
     case dtype: {                                                                                                      \
@@ -62,12 +83,16 @@ typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
         break;                                                                                                         \
     }
 
-#define SPAN_SAME(x)  (x)
-#define SPAN_TRUTH(x) ((x) != 0)
+#define SPAN_SAME(x)      (x)
+#define SPAN_TRUTH(x)     ((x) != 0)
+#define SPAN_RANK(x)      ((uint64_t)(x) ^ 1ull << 63)
+#define SPAN_TO_F8E4M3(x) tg_f32_to_f8e4m3(SPAN_NARROW(x))
+#define SPAN_TO_F8E5M2(x) tg_f32_to_f8e5m2(SPAN_NARROW(x))
+#define SPAN_TO_F8E8M0(x) tg_f32_to_f8e8m0(SPAN_NARROW(x))
 
 /* Loads t[i] = src[i * stride] for i in [0, n). */
 static inline void span_load(T *restrict t, const void *restrict src, tg_dtype dtype, int64_t stride, int64_t n) {
-    switch (dtype) {
+    switch ((int)dtype) {
         SPAN_LOAD_CASE(TG_F32, float, SPAN_SAME)
         SPAN_LOAD_CASE(TG_F64, double, SPAN_SAME)
         SPAN_LOAD_CASE(TG_BF16, uint16_t, tg_bf16_to_f32)
@@ -75,6 +100,15 @@ static inline void span_load(T *restrict t, const void *restrict src, tg_dtype d
         SPAN_LOAD_CASE(TG_I64, int64_t, SPAN_SAME)
         SPAN_LOAD_CASE(TG_I32, int32_t, SPAN_SAME)
         SPAN_LOAD_CASE(TG_U8, uint8_t, SPAN_SAME)
+        SPAN_LOAD_CASE(TG_I8, int8_t, SPAN_SAME)
+        SPAN_LOAD_CASE(TG_I16, int16_t, SPAN_SAME)
+        SPAN_LOAD_CASE(TG_U16, uint16_t, SPAN_SAME)
+        SPAN_LOAD_CASE(TG_U32, uint32_t, SPAN_SAME)
+        SPAN_LOAD_CASE(TG_U64, uint64_t, SPAN_SAME)
+        SPAN_LOAD_CASE(TG_U64_RANK, uint64_t, SPAN_RANK)
+        SPAN_LOAD_CASE(TG_F8E4M3, uint8_t, tg_f8e4m3_to_f32)
+        SPAN_LOAD_CASE(TG_F8E5M2, uint8_t, tg_f8e5m2_to_f32)
+        SPAN_LOAD_CASE(TG_F8E8M0, uint8_t, tg_f8e8m0_to_f32)
         SPAN_LOAD_CASE(TG_BOOL, uint8_t, SPAN_TRUTH)
     default:
         break;
@@ -83,7 +117,7 @@ static inline void span_load(T *restrict t, const void *restrict src, tg_dtype d
 
 /* Stores dst[i * stride] = t[i] for i in [0, n). */
 static inline void span_store(void *restrict dst, tg_dtype dtype, int64_t stride, int64_t n, const T *restrict t) {
-    switch (dtype) {
+    switch ((int)dtype) {
         SPAN_STORE_CASE(TG_F32, float, SPAN_SAME)
         SPAN_STORE_CASE(TG_F64, double, SPAN_SAME)
         SPAN_STORE_CASE(TG_BF16, uint16_t, SPAN_CAT(SPAN_TO_BF16_, TG_T))
@@ -91,6 +125,15 @@ static inline void span_store(void *restrict dst, tg_dtype dtype, int64_t stride
         SPAN_STORE_CASE(TG_I64, int64_t, SPAN_CAT(SPAN_TO_I64_, TG_T))
         SPAN_STORE_CASE(TG_I32, int32_t, SPAN_CAT(SPAN_TO_I32_, TG_T))
         SPAN_STORE_CASE(TG_U8, uint8_t, SPAN_CAT(SPAN_TO_U8_, TG_T))
+        SPAN_STORE_CASE(TG_I8, int8_t, SPAN_CAT(SPAN_TO_I8_, TG_T))
+        SPAN_STORE_CASE(TG_I16, int16_t, SPAN_CAT(SPAN_TO_I16_, TG_T))
+        SPAN_STORE_CASE(TG_U16, uint16_t, SPAN_CAT(SPAN_TO_U16_, TG_T))
+        SPAN_STORE_CASE(TG_U32, uint32_t, SPAN_CAT(SPAN_TO_U32_, TG_T))
+        SPAN_STORE_CASE(TG_U64, uint64_t, SPAN_CAT(SPAN_TO_U64_, TG_T))
+        SPAN_STORE_CASE(TG_U64_RANK, uint64_t, SPAN_RANK)
+        SPAN_STORE_CASE(TG_F8E4M3, uint8_t, SPAN_TO_F8E4M3)
+        SPAN_STORE_CASE(TG_F8E5M2, uint8_t, SPAN_TO_F8E5M2)
+        SPAN_STORE_CASE(TG_F8E8M0, uint8_t, SPAN_TO_F8E8M0)
         SPAN_STORE_CASE(TG_BOOL, uint8_t, SPAN_TRUTH)
     default:
         break;

@@ -4,6 +4,7 @@
 #include "base/runtime.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
+#include "kernels/elements.h"
 #include "kernels/scalar.h"
 
 enum {
@@ -161,6 +162,7 @@ static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
 }
 
 static tg_status run_plan(tg_ctx *ctx, take_plan *t, int64_t *bad) {
+    tg_move_as_bytes(&t->a, &t->b);
     t->compute = compute_type(t->a.dtype, t->b.dtype);
     t->kernels = tg_map_kernels_of(ctx, t->compute);
     choose_run(t);

@@ -12,6 +12,8 @@
 #include <tapegrad/types.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/elements.h"
+#include "kernels/float8.h"
 
 /* These macros stand before a loop. TG_UNROLL unrolls a loop of constant length, so that the arrays that it indexes
  * stay in registers. TG_ROLLED keeps the compiler from unrolling a loop. */
@@ -25,7 +27,8 @@
 
 namespace tg {
 
-__host__ __device__ inline bool is_float(int dtype) { return dtype <= TG_F16; }
+/* Returns whether the values of a tensor's dtype are real numbers: whether it is a float, or float8. */
+__host__ __device__ inline bool is_real(int dtype) { return dtype <= TG_F16 || dtype > TG_BOOL; }
 
 template <class T> __device__ inline T load(const char *data, int dtype, int64_t i) {
     switch (dtype) {
@@ -35,7 +38,16 @@ template <class T> __device__ inline T load(const char *data, int dtype, int64_t
     case TG_F16: return (T)__half2float(((const __half *)data)[i]);
     case TG_I64: return (T)((const int64_t *)data)[i];
     case TG_I32: return (T)((const int32_t *)data)[i];
+    case TG_I16: return (T)((const int16_t *)data)[i];
+    case TG_I8: return (T)((const int8_t *)data)[i];
+    case TG_U64: return (T)((const uint64_t *)data)[i];
+    case TG_U64_RANK: return (T)(((const uint64_t *)data)[i] ^ (uint64_t)1 << 63);
+    case TG_U32: return (T)((const uint32_t *)data)[i];
+    case TG_U16: return (T)((const uint16_t *)data)[i];
     case TG_BOOL: return (T)(((const uint8_t *)data)[i] != 0);
+    case TG_F8E4M3: return (T)tg_f8e4m3_to_f32(((const uint8_t *)data)[i]);
+    case TG_F8E5M2: return (T)tg_f8e5m2_to_f32(((const uint8_t *)data)[i]);
+    case TG_F8E8M0: return (T)tg_f8e8m0_to_f32(((const uint8_t *)data)[i]);
     default: return (T)((const uint8_t *)data)[i];
     }
 }
@@ -45,18 +57,15 @@ template <class I> __device__ inline I saturated(double v, double least, double 
     return v != v ? (I)0 : v <= least ? low : v >= most ? high : (I)v;
 }
 
+/* Converts to an integer I whose values lie between `least` and `most`, the bounds of the numbers that saturate. An
+ * int64 wraps around. */
+template <class I> __device__ inline I as_integer(double v, double least, double most, I low, I high) {
+    return saturated<I>(v, least, most, low, high);
+}
+template <class I> __device__ inline I as_integer(int64_t v, double, double, I, I) { return (I)v; }
 template <class T> __device__ inline int64_t as_i64(T v) {
-    return saturated<int64_t>((double)v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX);
+    return as_integer<int64_t>(v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX);
 }
-template <> __device__ inline int64_t as_i64(int64_t v) { return v; }
-template <class T> __device__ inline int32_t as_i32(T v) {
-    return saturated<int32_t>((double)v, -0x1p31, 0x1p31, INT32_MIN, INT32_MAX);
-}
-template <> __device__ inline int32_t as_i32(int64_t v) { return (int32_t)v; }
-template <class T> __device__ inline uint8_t as_u8(T v) {
-    return saturated<uint8_t>((double)v, 0, 255, (uint8_t)0, (uint8_t)255);
-}
-template <> __device__ inline uint8_t as_u8(int64_t v) { return (uint8_t)v; }
 
 /* Converts a double to float, and rounds it to odd. Rounding the result to a 16-bit float then gives the same as
  * rounding the double once. */
@@ -82,9 +91,18 @@ template <class T> __device__ inline void store(char *data, int dtype, int64_t i
     case TG_BF16: ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn(narrowed(v)); break;
     case TG_F16: ((__half *)data)[i] = __float2half_rn(narrowed(v)); break;
     case TG_I64: ((int64_t *)data)[i] = as_i64(v); break;
-    case TG_I32: ((int32_t *)data)[i] = as_i32(v); break;
+    case TG_I32: ((int32_t *)data)[i] = as_integer<int32_t>(v, -0x1p31, 0x1p31, INT32_MIN, INT32_MAX); break;
+    case TG_I16: ((int16_t *)data)[i] = as_integer<int16_t>(v, -32768, 32767, INT16_MIN, INT16_MAX); break;
+    case TG_I8: ((int8_t *)data)[i] = as_integer<int8_t>(v, -128, 127, INT8_MIN, INT8_MAX); break;
+    case TG_U64: ((uint64_t *)data)[i] = as_integer<uint64_t>(v, 0, 0x1p64, 0, UINT64_MAX); break;
+    case TG_U64_RANK: ((uint64_t *)data)[i] = as_integer<uint64_t>(v, 0, 0x1p64, 0, 0) ^ (uint64_t)1 << 63; break;
+    case TG_U32: ((uint32_t *)data)[i] = as_integer<uint32_t>(v, 0, 0x1p32, 0, UINT32_MAX); break;
+    case TG_U16: ((uint16_t *)data)[i] = as_integer<uint16_t>(v, 0, 65535, 0, UINT16_MAX); break;
     case TG_BOOL: ((uint8_t *)data)[i] = v != (T)0; break;
-    default: ((uint8_t *)data)[i] = as_u8(v);
+    case TG_F8E4M3: ((uint8_t *)data)[i] = tg_f32_to_f8e4m3(narrowed(v)); break;
+    case TG_F8E5M2: ((uint8_t *)data)[i] = tg_f32_to_f8e5m2(narrowed(v)); break;
+    case TG_F8E8M0: ((uint8_t *)data)[i] = tg_f32_to_f8e8m0(narrowed(v)); break;
+    default: ((uint8_t *)data)[i] = as_integer<uint8_t>(v, 0, 255, 0, UINT8_MAX);
     }
 }
 

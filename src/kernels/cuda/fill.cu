@@ -22,7 +22,15 @@ uint64_t element_of(double v, int dtype) {
     case TG_F16: bits = tg_f64_to_f16(v); break;
     case TG_I64: bits = (uint64_t)tg_f64_to_i64(v); break;
     case TG_I32: bits = (uint32_t)tg_f64_to_i32(v); break;
+    case TG_I16: bits = (uint16_t)tg_f64_to_i16(v); break;
+    case TG_I8: bits = (uint8_t)tg_f64_to_i8(v); break;
+    case TG_U64: bits = tg_f64_to_u64(v); break;
+    case TG_U32: bits = tg_f64_to_u32(v); break;
+    case TG_U16: bits = tg_f64_to_u16(v); break;
     case TG_BOOL: bits = v != 0; break;
+    case TG_F8E4M3: bits = tg_f32_to_f8e4m3(tg_f64_to_f32_odd(v)); break;
+    case TG_F8E5M2: bits = tg_f32_to_f8e5m2(tg_f64_to_f32_odd(v)); break;
+    case TG_F8E8M0: bits = tg_f32_to_f8e8m0(tg_f64_to_f32_odd(v)); break;
     default: bits = tg_f64_to_u8(v);
     }
     return bits;
@@ -102,7 +110,7 @@ extern "C" tg_status tg_cuda_fill(tg_ctx *ctx, tg_array out, double value) {
 extern "C" tg_status tg_cuda_iota(tg_ctx *ctx, tg_array out, double start, double step) {
     using namespace tg;
     if (out.numel == 0) return TG_OK;
-    bool exact = !is_float(out.dtype) && start == floor(start) && step == floor(step) && fabs(start) < 0x1p62 &&
+    bool exact = !is_real(out.dtype) && start == floor(start) && step == floor(step) && fabs(start) < 0x1p62 &&
                  fabs(step) < 0x1p62;
     const tg_array *a[1] = {&out};
     Dims<1> m = dims_of(a);

@@ -2,7 +2,7 @@
 #include "kernels/cuda/map.h"
 
 #include "kernels/cuda/slots.h"
-#include "kernels/scalar.h"
+#include "kernels/order.h"
 
 namespace tg {
 namespace {
@@ -10,12 +10,15 @@ namespace {
 /* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
  * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
 int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
-    bool any_float = add && is_float(out.dtype), any_f64 = add && out.dtype == TG_F64;
+    bool any_real = add && is_real(out.dtype), any_f64 = add && out.dtype == TG_F64, any_u64 = false;
     for (int i = 0; i < n_in; i++) {
-        any_float |= is_float(in[i].dtype);
+        any_real |= is_real(in[i].dtype);
         any_f64 |= in[i].dtype == TG_F64;
+        any_u64 |= in[i].dtype == TG_U64;
     }
-    return any_f64 || (!any_float && f >= TG_FN_abs_d) ? TG_F64 : any_float ? TG_F32 : TG_I64;
+    if (any_f64 || (!any_real && f >= TG_FN_abs_d)) return TG_F64;
+    if (any_u64 && !any_real && is_real(out.dtype)) return tg_u64_to_real(out.dtype);
+    return any_real ? TG_F32 : TG_I64;
 }
 
 typedef Dims<1 + MAP_INPUTS> MapDims;
@@ -133,17 +136,28 @@ extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const 
         return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, but %d were given", f,
                            tg_formula_name(f), tg_formula_inputs(f), n_in);
     if (out.numel == 0) return TG_OK;
+    tg_array moved;
+    if (f == TG_FN_id && !add) {
+        moved = in[0];
+        in = &moved;
+        tg_move_as_bytes(&out, &moved);
+    }
     int compute = tg::compute_type(f, out, in, n_in, add);
+    bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
+    uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
+    if (add && ranked & 1) return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: %s adds to no uint64", tg_formula_name(f));
+    if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
+    double p0 = p ? p[0] : 0, p1 = p ? p[1] : 0;
     tg::MapJob job = {};
     job.f = f;
     job.n_in = n_in;
-    job.p = p ? p[0] : 0;
-    job.q = p ? p[1] : 0;
+    job.p = wraps ? tg_u64_param(p0) : p0;
+    job.q = wraps ? tg_u64_param(p1) : p1;
     job.add = add;
     for (int i = 0; i <= n_in; i++) {
         const tg_array &a = i ? in[i - 1] : out;
         job.x[i].data = (char *)a.data;
-        job.x[i].dtype = a.dtype;
+        job.x[i].dtype = ranked >> i & 1 ? (int)TG_U64_RANK : a.dtype;
         job.x[i].size = tg::element_size(a.dtype);
     }
     tg::MapDims m = tg::dims_of_job(job, out, in);

@@ -97,7 +97,7 @@ template <class T> void launch_random(const RandomJob &job, bool normal, cudaStr
 extern "C" tg_status tg_cuda_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b,
                                     const tg_draws *draws) {
     using namespace tg;
-    bool normal = kind == TG_RANDOM_NORMAL, wide = out.dtype == TG_F64 || !is_float(out.dtype);
+    bool normal = kind == TG_RANDOM_NORMAL, wide = out.dtype == TG_F64 || !is_real(out.dtype);
     if (out.numel == 0) return TG_OK;
     const tg_array *arrays[1] = {&out};
     Dims<1> m = dims_of(arrays);

@@ -10,8 +10,8 @@ namespace {
 /* Returns the compute type. As on the CPU, integers are reduced in int64 unless the output is a float, and 16-bit
  * floats in float32. */
 int compute_type(int in, int out) {
-    if (in == TG_F64 || out == TG_F64 || (!is_float(in) && is_float(out))) return TG_F64;
-    return is_float(in) ? TG_F32 : TG_I64;
+    if (in == TG_F64 || out == TG_F64 || (!is_real(in) && is_real(out))) return TG_F64;
+    return is_real(in) ? TG_F32 : TG_I64;
 }
 
 /* The kept and the reduced dims, with the strides of in and out. */
@@ -190,9 +190,10 @@ extern "C" tg_status tg_cuda_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out
     job.add = add;
     job.in = (char *)in.data;
     job.out = (char *)out.data;
-    job.in_dtype = in.dtype;
+    bool ranked = compute == TG_I64 && tg_ranks_elements(kind);
+    job.in_dtype = ranked ? tg_rank_dtype(in.dtype) : in.dtype;
     job.in_size = element_size(in.dtype);
-    job.out_dtype = out.dtype;
+    job.out_dtype = ranked ? tg_rank_dtype(out.dtype) : out.dtype;
     Sides s = sides_of(out, in);
     if (s.kept.count == 0) return TG_OK;
     plan(job, s, quad, arg);

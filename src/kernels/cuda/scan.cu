@@ -165,6 +165,6 @@ extern "C" tg_status tg_cuda_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg
     bool adjacent = rows.n && rows.shape[rows.n - 1] >= SCAN_ADJACENT &&
                     distance(rows.stride[SCAN_Y][rows.n - 1]) < distance(job.y_step);
     bool by_rows = job.n <= SCAN_SHORT || (adjacent && job.n <= SCAN_CHUNK);
-    bool real = is_float(x.dtype) || is_float(y.dtype);
+    bool real = is_real(x.dtype) || is_real(y.dtype);
     return real ? launch_scan<double>(ctx, job, by_rows, TG_F64) : launch_scan<int64_t>(ctx, job, by_rows, TG_I64);
 }

@@ -41,6 +41,11 @@ __device__ inline uint64_t key_of_element(const OrderJob &job, int64_t i) {
     case TG_F64: return key_of(((const double *)job.x)[i]);
     case TG_I64: return ((const uint64_t *)job.x)[i] ^ (uint64_t)1 << 63;
     case TG_I32: return ((const uint32_t *)job.x)[i] ^ 0x80000000u;
+    case TG_I16: return (uint32_t)((const int16_t *)job.x)[i] ^ 0x80000000u;
+    case TG_I8: return (uint32_t)((const int8_t *)job.x)[i] ^ 0x80000000u;
+    case TG_U64: return ((const uint64_t *)job.x)[i];
+    case TG_U32: return ((const uint32_t *)job.x)[i];
+    case TG_U16: return ((const uint16_t *)job.x)[i];
     case TG_U8: return ((const uint8_t *)job.x)[i];
     case TG_BOOL: return ((const uint8_t *)job.x)[i] != 0;
     default: return key_of(load<float>(job.x, job.dtype, i));

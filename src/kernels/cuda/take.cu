@@ -9,7 +9,7 @@ namespace {
 /* Returns the wider type of the two, where floats are wider than integers. An integer of 8 bytes together with a float
  * needs double, whose quads can hold both. */
 int compute_type(const tg_array &a, const tg_array &b) {
-    bool real = is_float(a.dtype) || is_float(b.dtype);
+    bool real = is_real(a.dtype) || is_real(b.dtype);
     bool wide = element_size(a.dtype) == 8 || element_size(b.dtype) == 8;
     return !real ? TG_I64 : wide ? TG_F64 : TG_F32;
 }
@@ -97,9 +97,9 @@ void launch_runs(const TakeJob &job, cudaStream_t stream) {
 
 } // namespace
 
-TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim,
-                 const char *slot, bool reports) {
+TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int dim, const char *slot, bool reports) {
     TakeJob job = {};
+    tg_move_as_bytes(&a, &b);
     job.compute = compute_type(a, b);
     job.a = side_of(a);
     job.b = side_of(b);

@@ -60,8 +60,7 @@ __device__ inline void report(const TakeJob &job, int64_t position) {
 }
 
 /* Returns the job of a call. If `reports` is true, kernels report an index out of range as an error of this slot. */
-TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim, const char *slot,
-                 bool reports);
+TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int dim, const char *slot, bool reports);
 
 } // namespace tg
 

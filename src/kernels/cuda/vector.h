@@ -19,7 +19,20 @@ struct alignas(16) Raw {
 };
 
 __host__ __device__ inline int element_size(int dtype) {
-    return dtype == TG_F64 || dtype == TG_I64 ? 8 : dtype == TG_F32 || dtype == TG_I32 ? 4 : dtype <= TG_F16 ? 2 : 1;
+    switch (dtype) {
+    case TG_F64:
+    case TG_I64:
+    case TG_U64:
+    case TG_U64_RANK: return 8;
+    case TG_F32:
+    case TG_I32:
+    case TG_U32: return 4;
+    case TG_BF16:
+    case TG_F16:
+    case TG_I16:
+    case TG_U16: return 2;
+    default: return 1;
+    }
 }
 
 /* Return the value of the element with these bits, and the bits of the element with this value. */
@@ -150,6 +163,26 @@ template <class T, int DTYPE, class S> __device__ inline void decode_as(const Ra
     }
 }
 
+/* Decodes elements of the size of S, whose dtype has no loop of its own. */
+template <class T, class S> __device__ inline void decode_sized(const Raw &r, int dtype, T *v) {
+    constexpr int Q = Quad<T>::size;
+    if constexpr (sizeof(S) * Q <= sizeof(Raw)) {
+        alignas(16) S e[Q];
+        memcpy(e, &r, sizeof e);
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) v[k] = load<T>((const char *)e, dtype, k);
+    }
+}
+
+template <class T> __device__ inline void decode_any(const Raw &r, int dtype, T *v) {
+    switch (element_size(dtype)) {
+    case 1: decode_sized<T, uint8_t>(r, dtype, v); break;
+    case 2: decode_sized<T, uint16_t>(r, dtype, v); break;
+    case 4: decode_sized<T, uint32_t>(r, dtype, v); break;
+    default: decode_sized<T, uint64_t>(r, dtype, v);
+    }
+}
+
 template <class T> __device__ inline void decode(const Raw &r, int dtype, T *v) {
     switch (dtype) {
     case TG_F32: decode_as<T, TG_F32, float>(r, v); break;
@@ -158,8 +191,9 @@ template <class T> __device__ inline void decode(const Raw &r, int dtype, T *v) 
     case TG_F16: decode_as<T, TG_F16, uint16_t>(r, v); break;
     case TG_I64: decode_as<T, TG_I64, int64_t>(r, v); break;
     case TG_I32: decode_as<T, TG_I32, int32_t>(r, v); break;
+    case TG_U8: decode_as<T, TG_U8, uint8_t>(r, v); break;
     case TG_BOOL: decode_as<T, TG_BOOL, uint8_t>(r, v); break;
-    default: decode_as<T, TG_U8, uint8_t>(r, v);
+    default: decode_any<T>(r, dtype, v);
     }
 }
 
@@ -208,6 +242,27 @@ template <class T, int DTYPE, class S> __device__ inline void encode_as(Raw &r, 
     }
 }
 
+/* Encodes elements of the size of S, whose dtype has no loop of its own. */
+template <class T, class S> __device__ inline void encode_sized(Raw &r, int dtype, const T *v) {
+    constexpr int Q = Quad<T>::size;
+    r = Raw{};
+    if constexpr (sizeof(S) * Q <= sizeof(Raw)) {
+        alignas(16) char e[sizeof(S) * Q];
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) store<T>(e, dtype, k, v[k]);
+        memcpy(&r, e, sizeof e);
+    }
+}
+
+template <class T> __device__ inline void encode_any(Raw &r, int dtype, const T *v) {
+    switch (element_size(dtype)) {
+    case 1: encode_sized<T, uint8_t>(r, dtype, v); break;
+    case 2: encode_sized<T, uint16_t>(r, dtype, v); break;
+    case 4: encode_sized<T, uint32_t>(r, dtype, v); break;
+    default: encode_sized<T, uint64_t>(r, dtype, v);
+    }
+}
+
 template <class T> __device__ inline void encode(Raw &r, int dtype, const T *v) {
     switch (dtype) {
     case TG_F32: encode_as<T, TG_F32, float>(r, v); break;
@@ -216,8 +271,9 @@ template <class T> __device__ inline void encode(Raw &r, int dtype, const T *v) 
     case TG_F16: encode_as<T, TG_F16, uint16_t>(r, v); break;
     case TG_I64: encode_as<T, TG_I64, int64_t>(r, v); break;
     case TG_I32: encode_as<T, TG_I32, int32_t>(r, v); break;
+    case TG_U8: encode_as<T, TG_U8, uint8_t>(r, v); break;
     case TG_BOOL: encode_as<T, TG_BOOL, uint8_t>(r, v); break;
-    default: encode_as<T, TG_U8, uint8_t>(r, v);
+    default: encode_any<T>(r, dtype, v);
     }
 }
 

@@ -13,7 +13,7 @@ tg_status tg_need_float(tg_call *c, int i) {
 
 tg_status tg_need_number(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
-    if (TG_LIKELY(d >= TG_F32 && d <= TG_U8)) return TG_OK;
+    if (TG_LIKELY(tg_is_number(d))) return TG_OK;
     return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s; it must have a float or an integer dtype", i,
                         tg_dtype_name(d));
 }
@@ -21,8 +21,8 @@ tg_status tg_need_number(tg_call *c, int i) {
 tg_status tg_need_index(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
     if (TG_LIKELY(d == TG_I64 || d == TG_I32)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s; it must be i64 or i32", i,
-                        tg_dtype_name(d));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s; it must be i64 or i32 (tg_cast "
+                        "converts)", i, tg_dtype_name(d));
 }
 
 tg_status tg_need_bool(tg_call *c, int i) {
@@ -39,7 +39,7 @@ tg_status tg_need_same_dtype(tg_call *c, int i, int j) {
 
 tg_status tg_need_made(tg_call *c, tg_dtype *dtype) {
     if (*dtype == TG_DTYPE_DEFAULT) *dtype = c->ctx->dtype;
-    if (*dtype >= TG_F32 && *dtype <= TG_BOOL) return TG_OK;
+    if (tg_is_computed(*dtype)) return TG_OK;
     return tg_call_fail(c, TG_ERR_DTYPE, "tensors of dtype %s cannot be made", tg_dtype_name(*dtype));
 }
 
@@ -70,10 +70,12 @@ tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask) {
 }
 
 /* Computes the range of an integer dtype or bool. Both bounds are doubles, so the upper bound of int64 is the greatest
- * double below 2^63. */
+ * double below 2^63, and that of uint64 the greatest below 2^64. */
 static void integer_range(tg_dtype d, double *lo, double *hi) {
-    *lo = d == TG_I64 ? -0x1p63 : d == TG_I32 ? -0x1p31 : 0;
-    *hi = d == TG_I64 ? 0x1p63 - 1024 : d == TG_I32 ? 0x1p31 - 1 : d == TG_U8 ? 255 : 1;
+    bool is_signed = tg_is_signed(d);
+    int bits = d == TG_BOOL ? 1 : tg_dtype_bits(d) - is_signed;
+    *lo = is_signed ? -ldexp(1, bits) : 0;
+    *hi = bits > 53 ? ldexp(1 - 0x1p-53, bits) : ldexp(1, bits) - 1;
 }
 
 tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *what) {

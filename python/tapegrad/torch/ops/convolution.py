@@ -14,8 +14,6 @@ aten = torch.ops.aten
 @maps(aten.convolution.default)
 def convolution(out, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     dims = weight.ndim - 2
-    require(dims <= (2 if transposed else 3), f'a transposed convolution of {dims} dims')
-    require(x.ndim == weight.ndim, 'a convolution without a batch')
     options = {
         'stride': times(stride, dims),
         'padding': times(padding, dims),
@@ -23,18 +21,30 @@ def convolution(out, x, weight, bias, stride, padding, dilation, transposed, out
         'groups': groups,
     }
     if transposed:
-        op = (tg.ops.conv_transpose1d, tg.ops.conv_transpose2d)[dims - 1]
-        return op(x, weight, bias, **options, output_padding=times(output_padding, dims))
-    return (tg.ops.conv1d, tg.ops.conv2d, tg.ops.conv3d)[dims - 1](x, weight, bias, **options)
+        op = (tg.ops.conv_transpose1d, tg.ops.conv_transpose2d, tg.ops.conv_transpose3d)[dims - 1]
+        options['output_padding'] = times(output_padding, dims)
+    else:
+        op = (tg.ops.conv1d, tg.ops.conv2d, tg.ops.conv3d)[dims - 1]
+    if x.ndim == weight.ndim:
+        return op(x, weight, bias, **options)
+    return tg.ops.squeeze(op(tg.ops.unsqueeze(x, dim=0), weight, bias, **options), dim=0)
+
+
+@maps(aten.col2im.default)
+def col2im(out, x, size, kernel, dilation, padding, stride):
+    columns = x if x.ndim == 3 else tg.ops.unsqueeze(x, dim=0)
+    y = tg.ops.col2im(
+        columns, size=size, h=kernel[0], w=kernel[1], stride=stride, padding=padding, dilation=dilation
+    )
+    return y if x.ndim == 3 else tg.ops.squeeze(y, dim=0)
 
 
 @maps(aten.grid_sampler_2d.default)
 def grid_sampler_2d(out, x, grid, mode, padding, align_corners):
-    require(mode < 2, 'bicubic sampling')
     return tg.ops.grid_sampler_2d(
         x,
         grid,
-        mode=('bilinear', 'nearest')[mode],
+        mode=('bilinear', 'nearest', 'bicubic')[mode],
         padding=('zeros', 'border', 'reflection')[padding],
         align_corners=align_corners,
     )

@@ -4,7 +4,7 @@ import torch
 
 import tapegrad as tg
 
-from .table import maps, number, require, to
+from .table import FLOATS, maps, number, require, to
 
 aten = torch.ops.aten
 
@@ -43,6 +43,25 @@ def scatter_value(out, x, dim, index, value):
 @maps(aten.scatter_add.default)
 def scatter_add(out, x, dim, index, source):
     return tg.ops.scatter_add(x, index, _corner(source, index), dim=dim)
+
+
+_REDUCED = {
+    'prod': tg.ops.scatter_prod,
+    'mean': tg.ops.scatter_mean,
+    'amax': tg.ops.scatter_max,
+    'amin': tg.ops.scatter_min,
+}
+
+
+@maps(aten.scatter_reduce.two)
+def scatter_reduce(out, x, dim, index, source, reduce, include_self=True):
+    require(x.ndim, 'a scatter to a scalar')
+    require(reduce != 'mean' or x.dtype in FLOATS, 'a mean of integers')
+    source = _corner(source, index)
+    if reduce != 'sum':
+        return _REDUCED[reduce](x, index, source, dim=dim, include_self=include_self)
+    start = x if include_self else scatter_value(out, x, dim, index, 0)
+    return tg.ops.scatter_add(start, index, source, dim=dim)
 
 
 def _corner(source, index):
@@ -94,3 +113,29 @@ def _is_mask(indices):
 @maps(aten.masked_scatter.default)
 def masked_scatter(out, x, mask, source):
     return tg.ops.masked_scatter(x, mask, to(source, out.dtype))
+
+
+@maps(aten._embedding_bag.default, aten._embedding_bag_forward_only.default, results=1)
+def embedding_bag(
+    out,
+    weight,
+    ids,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
+    require(not scale_grad_by_freq, 'scale_grad_by_freq')
+    require(mode < 2, 'the maxima of bags')
+    return tg.ops.embedding_bag(
+        weight,
+        ids,
+        to(offsets, 'i64'),
+        per_sample_weights,
+        mode=('sum', 'mean')[mode],
+        ignore_index=padding_idx,
+        include_last_offset=include_last_offset,
+    )

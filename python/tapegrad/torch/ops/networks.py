@@ -13,18 +13,22 @@ aten = torch.ops.aten
 
 @maps(aten.native_layer_norm.default, results=1)
 def layer_norm(out, x, shape, weight, bias, eps):
-    if len(shape) == 1:
-        return tg.ops.layer_norm(x, weight, bias, eps=eps)
-    rows = tg.ops.reshape(x, shape=[*x.shape[: x.ndim - len(shape)], math.prod(shape)])
-    weight, bias = (None if w is None else tg.ops.reshape(w, shape=(-1,)) for w in (weight, bias))
-    return tg.ops.reshape(tg.ops.layer_norm(rows, weight, bias, eps=eps), shape=x.shape)
+    return _over_last(tg.ops.layer_norm, x, shape, (weight, bias), eps)
 
 
 @maps(aten._fused_rms_norm.default, results=1)
 def rms_norm(out, x, shape, weight, eps):
-    require(len(shape) == 1, 'rms_norm over several dims')
     dtype = {'f32': torch.float32, 'f64': torch.float64, 'bf16': torch.bfloat16, 'f16': torch.float16}[x.dtype]
-    return tg.ops.rms_norm(x, weight, eps=torch.finfo(dtype).eps if eps is None else eps)
+    return _over_last(tg.ops.rms_norm, x, shape, (weight,), torch.finfo(dtype).eps if eps is None else eps)
+
+
+def _over_last(norm, x, shape, weights, eps):
+    """A norm over the last dims of x, which have this shape."""
+    if len(shape) == 1:
+        return norm(x, *weights, eps=eps)
+    rows = tg.ops.reshape(x, shape=[*x.shape[: x.ndim - len(shape)], math.prod(shape)])
+    weights = [None if w is None else tg.ops.reshape(w, shape=(-1,)) for w in weights]
+    return tg.ops.reshape(norm(rows, *weights, eps=eps), shape=x.shape)
 
 
 @maps(aten.native_group_norm.default, results=1)
@@ -34,8 +38,8 @@ def group_norm(out, x, weight, bias, n, c, hw, groups, eps):
 
 @maps(aten._native_batch_norm_legit_functional.default)
 def batch_norm(out, x, weight, bias, running_mean, running_var, training, momentum, eps):
-    """Returns the running statistics as new tensors, behind the statistics for PyTorch's backward, which are not
-    needed."""
+    """Returns the running statistics as new tensors, after the two places of statistics for PyTorch's backward, which is
+    not used."""
     running_mean, running_var = (tg.ops.scale(r, a=1) for r in (running_mean, running_var))
     y = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return y, None, None, running_mean, running_var
@@ -127,7 +131,7 @@ def adaptive_avg_pool(out, x, size):
     return tg.ops.reshape(tg.ops.adaptive_avg_pool(batch, size=size), shape=out.shape)
 
 
-@maps(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default, aten.adaptive_max_pool1d.default, results=1)
+@maps(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default, aten.adaptive_max_pool1d.default)
 def adaptive_max_pool(out, x, size):
     batch = tg.ops.reshape(x, shape=(-1, *x.shape[-len(size) - 1 :]))
-    return tg.ops.reshape(tg.ops.adaptive_max_pool(batch, size=size)[0], shape=out[0].shape)
+    return tuple(tg.ops.reshape(y, shape=out[0].shape) for y in tg.ops.adaptive_max_pool(batch, size=size))

@@ -151,6 +151,16 @@ def cumprod(out, x, dim, dtype=None):
     return tg.ops.cumprod(x if out.dtype == 'i64' else to(x, out.dtype), dim=dim) if x.ndim else to(x, out.dtype)
 
 
+def _running(overload, op):
+    @maps(overload)
+    def running(out, x, dim):
+        return op(x, dim=dim) if x.ndim else (x, tg.ops.full(dtype='i64', shape=(), value=0))
+
+
+_running(aten.cummax.default, tg.ops.cummax)
+_running(aten.cummin.default, tg.ops.cummin)
+
+
 @maps(aten.sort.default)
 def sort(out, x, dim=-1, descending=False):
     return tg.ops.sort(x, dim=dim, descending=descending)
@@ -185,3 +195,20 @@ def softmax(out, x, dim, half_to_float=False):
 @maps(aten._log_softmax.default)
 def log_softmax(out, x, dim, half_to_float=False):
     return tg.ops.log_softmax(to(x, out.dtype), dim=dim)
+
+
+# ---- Distances between rows ----
+
+
+@maps(aten._cdist_forward.default)
+def cdist(out, a, b, p, compute_mode=None):
+    return tg.ops.cdist(a, b, p=p)
+
+
+@maps(aten._pdist_forward.default)
+def pdist(out, x, p=2.0):
+    n = x.shape[0]
+    later = tg.ops.triu(tg.ops.full(dtype='f32', shape=(n, n), value=1), k=1)
+    pairs = tg.ops.nonzero(tg.ops.reshape(later, shape=(-1,)), count=n * (n - 1) // 2)
+    distances = tg.ops.reshape(tg.ops.cdist(x, x, p=p), shape=(-1,))
+    return tg.ops.index_select(distances, tg.ops.reshape(pairs, shape=(-1,)), dim=0)

@@ -100,6 +100,16 @@ def _padded(x, dim, before, after, value):
     return x
 
 
+def _padding(op, packets):
+    @maps(*(packet.default for packet in packets))
+    def pad(out, x, padding):
+        return op(x, pad=padding)
+
+
+_padding(tg.ops.reflection_pad, (aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d))
+_padding(tg.ops.replication_pad, (aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d))
+
+
 @maps(aten.flip.default)
 def flip(out, x, dims):
     return tg.ops.flip(x, dims=dims)
@@ -141,6 +151,12 @@ def diagonal(out, x, offset=0, dim1=0, dim2=1):
 @maps(aten.unfold.default)
 def unfold(out, x, dimension, size, step):
     return tg.ops.unfold(x, dim=dimension, size=size, step=step)
+
+
+@maps(aten.as_strided.default)
+def as_strided(out, x, size, stride, offset=None):
+    """trace.py has made x the tensor whose elements fill the bytes in row-major order."""
+    return tg.ops.as_strided(x, shape=size, stride=stride, offset=offset or 0)
 
 
 @maps(aten.slice_scatter.default)

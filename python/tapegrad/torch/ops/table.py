@@ -25,6 +25,11 @@ DTYPES = {
     torch.int64: 'i64',
     torch.int32: 'i32',
     torch.uint8: 'u8',
+    torch.int8: 'i8',
+    torch.int16: 'i16',
+    torch.uint16: 'u16',
+    torch.uint32: 'u32',
+    torch.uint64: 'u64',
     torch.bool: 'bool',
 }
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}

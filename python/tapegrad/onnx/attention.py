@@ -1,0 +1,56 @@
+"""Attention, which hides keys by masks, by their order, and by the lengths of sequences."""
+
+import functools
+
+import numpy as np
+
+from .. import ops
+from ..tensor import full, tensor
+from .dtypes import integers
+from .registry import op
+
+
+@op('Attention', softcap=(None, 0.0), n_out=(1, 2, 3))
+def attention(n, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
+    """A query of which all keys are hidden has the result 0, and passes no gradient on."""
+    flat = q.ndim == 3
+    if flat:
+        q, k, v = (_heads(x, h) for x, h in ((q, n.q_num_heads), (k, n.kv_num_heads), (v, n.kv_num_heads)))
+    past = past_k.shape[2] if past_k is not None else 0
+    if past_k is not None:
+        k, v = ops.concat([past_k, k], dim=2), ops.concat([past_v, v], dim=2)
+    hidden = _hidden(n, q.shape[2], k.shape[2], past, None if lengths is None else np.array(integers(lengths)))
+    scale = {} if n.scale is None else {'scale': n.scale}
+    y = ops.attention(q, k, ops.cast(v, q.dtype), mask=_joined(mask, hidden, k.shape[2], q.dtype), **scale)
+    y = ops.transpose(y, 1, 2).reshape([y.shape[0], y.shape[2], -1]) if flat else y
+    return (y, k, v)[: n.n_out]
+
+
+def _heads(x, h):
+    """[b, s, h d] as [b, h, s, d]."""
+    return ops.transpose(x.reshape([*x.shape[:2], h, -1]), 1, 2)
+
+
+def _hidden(n, queries, keys, past, lengths):
+    """Where a key is outside of the query's window, or after the end of its sequence, as an array that broadcasts to
+    [b, h, queries, keys]; None if nowhere. Query i is at the place i + past, or so that the last one is at the end."""
+    first = past if lengths is None or past else (lengths - queries)[:, None, None, None]
+    key, place = np.arange(keys), np.arange(queries)[:, None] + first
+    left, right = (getattr(n, name, -1) for name in ('left_window_size', 'right_window_size'))
+    rules = [key > place] if n.is_causal else []
+    rules += [key < place - left] if left >= 0 else []
+    rules += [key > place + right] if right >= 0 else []
+    rules += [key >= lengths[:, None, None, None]] if lengths is not None else []
+    return functools.reduce(np.logical_or, rules) if rules else None
+
+
+def _joined(mask, hidden, keys, dtype):
+    """The mask, whose last keys may be missing and are hidden then, and what is hidden besides."""
+    if mask is None:
+        return None if hidden is None else tensor(~hidden)
+    missing = keys - mask.shape[-1]
+    if mask.dtype == 'bool':
+        mask = ops.cast(ops.pad(ops.cast(mask, 'u8'), -1, after=missing), 'bool') if missing else mask
+        return mask if hidden is None else ops.logical_and(mask, tensor(~hidden))
+    mask = ops.pad(mask, -1, after=missing, value=-np.inf) if missing else mask
+    return mask if hidden is None else ops.where(tensor(hidden), full((), -np.inf, dtype=dtype), mask)

@@ -1,0 +1,81 @@
+/* Conversions of the 8-bit floats, one element at a time: F8E4M3 (4 bits of exponent and 3 of mantissa, no infinity),
+ * F8E5M2 (an IEEE format) and F8E8M0 (an exponent alone: a power of two from 2^-127 to 2^127). The formats are those of
+ * the OCP Microscaling specification 1.0. Floats are rounded to nearest even, and NaN stays NaN. There are no branches,
+ * so that loops that convert arrays vectorize. */
+#ifndef TG_FLOAT8_H
+#define TG_FLOAT8_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define TG_FLOAT8_FN static __host__ __device__ inline
+#else
+#define TG_FLOAT8_FN static inline
+#endif
+
+TG_FLOAT8_FN uint32_t tg_f8_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+TG_FLOAT8_FN float tg_f8_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* Returns the float whose exponent and mantissa are the bits m, after the exponent was rebased by a multiplication with
+ * `scale`. The multiplication is exact, and also normalizes subnormal numbers. */
+TG_FLOAT8_FN uint32_t tg_f8_rebased(uint32_t m, float scale) {
+    return tg_f8_bits(tg_f8_float(m) * scale);
+}
+
+/* Returns the bits of the magnitude m of a float32 rounded to a format that drops the last `cut` bits of the mantissa
+ * and whose exponent is `rebase` lower. `unit` is the number whose unit in the last place is the smallest positive
+ * number of the format; adding it rounds results that are subnormal. `normal` is the least normal number. */
+TG_FLOAT8_FN uint32_t tg_f8_rounded(uint32_t m, int cut, uint32_t rebase, uint32_t normal, float unit) {
+    uint32_t above = (m + ((1u << (cut - 1)) - 1) + ((m >> cut) & 1) - (rebase << 23)) >> cut;
+    uint32_t below = tg_f8_bits(tg_f8_float(m) + unit) - tg_f8_bits(unit);
+    return m < normal ? below : above;
+}
+
+TG_FLOAT8_FN float tg_f8e4m3_to_f32(uint8_t h) {
+    uint32_t sign = (uint32_t)(h & 0x80) << 24, m = (uint32_t)(h & 0x7f) << 20;
+    return tg_f8_float(sign | ((h & 0x7f) == 0x7f ? 0x7fc00000 : tg_f8_rebased(m, 0x1p120f)));
+}
+
+TG_FLOAT8_FN float tg_f8e5m2_to_f32(uint8_t h) {
+    uint32_t sign = (uint32_t)(h & 0x80) << 24, m = (uint32_t)(h & 0x7f) << 21;
+    return tg_f8_float(sign | ((h & 0x7c) == 0x7c ? m | 0x7f800000 : tg_f8_rebased(m, 0x1p112f)));
+}
+
+TG_FLOAT8_FN float tg_f8e8m0_to_f32(uint8_t h) {
+    return tg_f8_float(h == 0xff ? 0x7fc00000 : h ? (uint32_t)h << 23 : 0x00400000);
+}
+
+/* Numbers of more than 448, and infinity, become 448. */
+TG_FLOAT8_FN uint8_t tg_f32_to_f8e4m3(float x) {
+    uint32_t u = tg_f8_bits(x), m = u & 0x7fffffff;
+    uint32_t h = tg_f8_rounded(m, 20, 120, 121u << 23, 0x1p14f);
+    uint32_t special = m > 0x7f800000 ? 0x7f : 0x7e;
+    return (uint8_t)((u >> 24 & 0x80) | (m >= 0x43e00000 ? special : h)); /* from 448 on */
+}
+
+/* Numbers that round to more than 57344 become infinity. */
+TG_FLOAT8_FN uint8_t tg_f32_to_f8e5m2(float x) {
+    uint32_t u = tg_f8_bits(x), m = u & 0x7fffffff;
+    uint32_t h = tg_f8_rounded(m, 21, 112, 113u << 23, 0x1p7f), special = m > 0x7f800000 ? 0x7f : 0x7c;
+    return (uint8_t)((u >> 24 & 0x80) | (m >= 0x47800000 ? special : h)); /* from 65536 on */
+}
+
+/* Rounds to a power of two as PyTorch does: down below 1.5 times the power, and up from there; above 2^-127, the least
+ * power, up at once. 0 becomes 2^-127.
+ * Negative numbers, which the format lacks, become NaN, and so does what rounds to more than 2^127. */
+TG_FLOAT8_FN uint8_t tg_f32_to_f8e8m0(float x) {
+    uint32_t u = tg_f8_bits(x), up = u > 0x00400000 && (u & 0x400000) ? 1u : 0u;
+    return (uint8_t)(u >= 0x7f800000 && u != 0x80000000 ? 0xff : ((u & 0x7fffffff) >> 23) + up);
+}
+
+#endif
