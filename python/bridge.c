@@ -1,6 +1,8 @@
 /* See bridge.h. */
 #include "bridge.h"
 
+#include "sequence.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -15,6 +17,7 @@ struct tgpy_world {
     tg_ctx *ctx;
     tgpy_tape *open, *own;
     tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
+    tgpy_sequence *recording; /* NULL unless a sequence is being recorded */
     bool grad, training;
     uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
@@ -132,6 +135,8 @@ bool tgpy_set_training(tgpy_world *w, bool on) {
     w->training = on;
     return before;
 }
+
+void tgpy_set_recording(tgpy_world *w, tgpy_sequence *s) { w->recording = s; }
 
 bool tgpy_grad(const tgpy_world *w) { return w->grad; }
 bool tgpy_training(const tgpy_world *w) { return w->training; }
@@ -340,6 +345,7 @@ tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in,
         free(x);
         return TG_ERR_MEMORY;
     }
+    if (w->recording) tgpy_sequence_note(w->recording, op, in, n_in, values, n_out);
     tgpy_tape *by_name = unboxed(values, op->n), *t = tgpy_ready(w, in, n_in);
     if (by_name && t == tgpy_current(w)) t = prepared(w, by_name);
     if (!t) {
@@ -347,7 +353,8 @@ tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in,
         return TG_ERR_MEMORY;
     }
     for (int i = 0; i < n_in; i++) x[i] = tgpy_tensor(in[i]);
-    tg_op_call_bound(t->tape, op, x, n_in, values, y, n_out);
+    tg_status status = tg_op_call_bound(t->tape, op, x, n_in, values, y, n_out);
+    if (w->recording) tgpy_sequence_note_results(w->recording, status == TG_OK ? y : NULL);
     tgpy_results(w, t, y, n_out, in, n_in, out);
     free(x);
     return tg_ctx_status(w->ctx);

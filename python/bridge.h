@@ -10,6 +10,7 @@
 typedef struct tgpy_world tgpy_world; /* a context */
 typedef struct tgpy_tape tgpy_tape;   /* a tape */
 typedef struct tgpy_box tgpy_box;     /* a tensor */
+typedef struct tgpy_sequence tgpy_sequence; /* recorded calls (sequence.h) */
 
 /* ---- Contexts ---- */
 
@@ -28,6 +29,7 @@ bool tgpy_set_grad(tgpy_world *w, bool on);
 bool tgpy_set_training(tgpy_world *w, bool on);
 bool tgpy_grad(const tgpy_world *w);
 bool tgpy_training(const tgpy_world *w);
+void tgpy_set_recording(tgpy_world *w, tgpy_sequence *s); /* notes calls of ops in s from now on; NULL: no more */
 /* Begins a step of keyed draws (tg_draws_step) with the next number: models draw other numbers than before. Within a
  * callback it does nothing, because the library may be running a function again. */
 tg_status tgpy_next_draws(tgpy_world *w);

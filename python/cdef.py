@@ -81,7 +81,7 @@ def without_bodies(text):
 def main():
     include, bridge, output, *cc = sys.argv[1:]
     names = sorted(path.name for path in pathlib.Path(include, 'tapegrad').glob('*.h') if path.name not in LEFT_OUT)
-    headers = ''.join(f'#include <tapegrad/{name}>\n' for name in names) + '#include "bridge.h"\n'
+    headers = ''.join(f'#include <tapegrad/{name}>\n' for name in names) + '#include "bridge.h"\n#include "sequence.h"\n'
     ffi = cffi.FFI()
     ffi.cdef(preprocessed(headers, include, bridge, pathlib.Path(output).with_suffix('.d'), cc))
     ffi.cdef(CALLBACKS)

@@ -1,166 +1,104 @@
-"""Runs the architectures of zoo.py in eager PyTorch and compiled for Tapegrad, and compares all numbers.
+"""Measures the architectures of zoo.py (measure.py), and writes the table of docs/pytorch-models.md.
 
-    models.py [--only NAME ..] [--steps N] [--jobs N] [--inductor NAME ..] [--out FILE]
+    models.py [--only NAME ..] [--steps N] [--default] [--timeout S] [--results DIR] [--out FILE]
 
-For each model: outputs and gradients of the first step, the losses of a training run, and the time of a step. --out
-writes the table as a page of the documentation."""
+Each model has a process of its own. With --results the rows are kept in files of a folder, and a later run measures
+only the models that have no file there yet, or, with --default, no time of PyTorch's default backend."""
 
 import argparse
-import concurrent.futures
-import copy
 import dataclasses
+import json
 import math
 import multiprocessing
 import pathlib
-import time
+import tempfile
+import textwrap
 
+import timm  # noqa: F401 # here, so that the processes of the models need not import it again
 import torch
-from torch.utils._pytree import tree_leaves
+import transformers  # noqa: F401
 
-import tapegrad.torch as tapegrad_torch
+import tapegrad.torch  # noqa: F401
+
+from measure import CURVE_LIMIT, FLOOR, LIMIT, Row, measured
 from zoo import ZOO
-
-LIMIT = 1e-9  # of outputs and gradients
-CURVE_LIMIT = 1e-6  # of losses: a batch norm over few elements magnifies a difference in each step
-
-
-@dataclasses.dataclass
-class Row:
-    name: str
-    parameters: int = 0
-    output: float = math.nan  # greatest differences, relative to the greatest number of the tensor
-    gradient: float = math.nan
-    curve: float = math.nan
-    eager: float = math.nan  # milliseconds of a step
-    ours: float = math.nan
-    inductor: float = math.nan
-    fallbacks: dict = dataclasses.field(default_factory=dict)
-    error: str = ''
-
-    @property
-    def good(self):
-        return not self.error and max(self.output, self.gradient) <= LIMIT and self.curve <= CURVE_LIMIT
 
 
 def main():
     torch.set_num_threads(1)
     options = arguments()
-    rows = []
-    for row in measurements(options):
-        rows.append(row)
-        print(line(row), flush=True)
-        if options.out:  # after each row, so that an interrupted run leaves a page too
-            pathlib.Path(options.out).write_text(page(rows, options.steps))
+    prepare()
+    with tempfile.TemporaryDirectory() as unnamed:
+        folder = pathlib.Path(options.results or unnamed)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for name in options.only or ZOO:
+            rows.append(row_of(name, folder / (name.replace(' ', '_') + '.json'), options))
+            print(line(rows[-1]), flush=True)
+    if options.out:
+        pathlib.Path(options.out).write_text(page(rows, options.steps))
     print(summary(rows))
-
-
-def measurements(options):
-    """The rows in the order of the models. With --jobs each process measures a model at a time, on one thread."""
-    names = options.only or list(ZOO)
-    inductor = [name in options.inductor for name in names]
-    steps = [options.steps] * len(names)
-    if options.jobs == 1:
-        return map(measured, names, steps, inductor)
-    context = multiprocessing.get_context('spawn')
-    pool = concurrent.futures.ProcessPoolExecutor(
-        options.jobs, context, initializer=torch.set_num_threads, initargs=(1,)
-    )
-    return pool.map(measured, names, steps, inductor)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--only', nargs='+', default=[], metavar='NAME', help='models to run; all by default')
     parser.add_argument('--steps', type=int, default=20, help='length of the training run')
-    parser.add_argument('--jobs', type=int, default=1, help='number of processes that share the models')
-    parser.add_argument(
-        '--inductor', nargs='+', default=[], metavar='NAME', help="models that the default backend compiles too"
-    )
-    parser.add_argument('--out', help='file that the page is written to')
+    parser.add_argument('--default', action='store_true', help="measure PyTorch's default backend too")
+    parser.add_argument('--timeout', type=float, default=1200, metavar='S', help='seconds that a model may take')
+    parser.add_argument('--results', metavar='DIR', help='folder in which rows are kept')
+    parser.add_argument('--out', metavar='FILE', help='file that the page is written to')
     return parser.parse_args()
 
 
-def measured(name, steps, inductor):
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    row = Row(name)
-    try:
-        case = ZOO[name]()
-        row.parameters = sum(p.numel() for p in case.model.parameters())
-        models = case.model.train(), copy.deepcopy(case.model)
-        compiled = torch.compile(models[1], backend='tapegrad')
-        compare_first(row, models, [models[0], compiled], case.inputs)
-        eager, row.eager = trained(models[0], models[0], case.inputs, steps)
-        ours, row.ours = trained(models[1], compiled, case.inputs, steps)
-        row.curve = max(abs(a - b) / max(abs(a), 1e-300) for a, b in zip(eager, ours))
-        if inductor:
-            row.inductor = trained(models[0], torch.compile(models[0]), case.inputs, steps)[1]
-    except Exception as error:  # the row says what does not work
-        row.error = f'{type(error).__name__}: {error}'.splitlines()[0][:200]
-    return row
+def prepare():
+    """Loads what compilation needs, once for the processes of all models. (A backward would start threads, after which
+    no process can be forked.)"""
+    torch.compile(torch.nn.Linear(2, 2), backend='tapegrad')(torch.ones(1, 2))
 
 
-def compare_first(row, models, functions, inputs):
-    tapegrad_torch.reset_report()
-    results = [outputs(f, inputs) for f in functions]
-    for tensors in results:
-        loss_of(tensors).backward()
-    row.fallbacks = tapegrad_torch.report()
-    row.output = max(difference(a, b) for a, b in zip(*results))
-    grads = [[p.grad for p in m.parameters()] for m in models]
-    greatest = max(g.abs().max().item() for g in grads[0] if g is not None)
-    # Some gradients are 0 but for rounding, such as that of a bias in front of a batch norm.
-    row.gradient = max(difference(a, b, 1e-6 * greatest) for a, b in zip(*grads))
+# ---- Rows ----
 
 
-def outputs(function, inputs):
-    """The floating-point tensors that a model returns for its inputs."""
-    by_name = {k: v for k, v in inputs.items() if k}
-    result = function(*[v for k, v in inputs.items() if not k], **by_name)
-    return [
-        x
-        for x in tree_leaves(dict(result) if hasattr(result, 'keys') else result)
-        if isinstance(x, torch.Tensor) and x.is_floating_point()
-    ]
+def row_of(name, path, options):
+    """The row of a model: what its file has, or what a new process measures. First without the default backend, whose
+    compilation may fail or take too long."""
+    for default in (False, True) if options.default else (False,):
+        row = stored(path)
+        if row and (row.error or not default or not math.isnan(row.default)):
+            continue
+        process = multiprocessing.get_context('fork').Process(target=measure, args=(name, path, options.steps, default))
+        process.start()
+        process.join(options.timeout)
+        if process.is_alive():
+            process.terminate()
+        if not path.exists():
+            store(path, Row(name, error='the process took too long or ended'))
+    return stored(path)
 
 
-def loss_of(tensors):
-    """The model's own loss, which comes first, or else the distance of all results from 1/2."""
-    return sum(x if x.ndim == 0 else ((x - 0.5) ** 2).mean() for x in tensors if x.requires_grad)
+def stored(path):
+    return Row(**json.loads(path.read_text())) if path.exists() else None
 
 
-def difference(a, b, floor=1e-300):
-    if a is None or b is None:
-        return 0 if a is b else math.inf
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return math.inf
-    finite = a.isfinite()
-    if not torch.equal(finite, b.isfinite()):
-        return math.inf
-    a, b = a.detach()[finite], b.detach()[finite]
-    return ((a - b).abs().max() / max(a.abs().max().item(), floor)).item() if a.numel() else 0
+def store(path, row):
+    path.write_text(json.dumps(dataclasses.asdict(row)))
 
 
-def trained(model, function, inputs, steps):
-    """The losses of a training run, and the median time of its later steps in milliseconds."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    losses, times = [], []
-    for _ in range(steps):
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        loss = loss_of(outputs(function, inputs))
-        loss.backward()
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-        losses.append(loss.item())
-    later = sorted(times[1:] or times)
-    return losses, 1000 * later[len(later) // 2]
+def measure(name, path, steps, default):
+    """What the process of a model does. If only the default backend fails, the row stays as it was."""
+    row = measured(name, steps, default)
+    if not (default and row.error):
+        store(path, row)
+
+
+# ---- The page ----
 
 
 def line(row):
     if row.error:
         return f'{row.name:36} {row.error}'
-    times = f'{row.eager:7.1f} {row.ours:7.1f} ms'
+    times = f'{row.eager:7.1f} {row.ours:7.1f} {row.default:7.1f} ms'
     return f'{row.name:36} {row.output:8.1e} {row.gradient:8.1e} {row.curve:8.1e} {times} {row.fallbacks or ""}'
 
 
@@ -170,23 +108,47 @@ def summary(rows):
     return f'{len(rows)} architectures, {len(good)} agree with eager PyTorch, {len(full)} of them without a fallback'
 
 
+def ratios(rows):
+    """A sentence about the times."""
+    eager = sorted(r.ours / r.eager for r in rows if not r.error)
+    default = sorted(r.ours / r.default for r in rows if not r.error and not math.isnan(r.default))
+    if not eager:
+        return ''
+    text = (
+        f'A step on Tapegrad takes {eager[len(eager) // 2]:.2f} times the time of eager PyTorch (median; '
+        f'{eager[0]:.2f} to {eager[-1]:.2f}; at most 1 for {sum(r <= 1 for r in eager)} of {len(eager)}, at most 2 for '
+        f'{sum(r <= 2 for r in eager)})'
+    )
+    if default:
+        text += (
+            f', and {default[len(default) // 2]:.2f} times that of the default backend (median of {len(default)}; '
+            f'{default[0]:.2f} to {default[-1]:.2f})'
+        )
+    return text + '.'
+
+
 PAGE = """# Architectures under PyTorch
 
-{summary}.
+{summary}
 
 The models are those of transformers, torchvision and timm, with random weights and small sizes
 (`tests/python_torch/zoo.py`), run by `torch.compile(model, backend="tapegrad")` in float64
-([pytorch-backend.md](pytorch-backend.md)). After `scripts/test --python` this page is
-written by
+([pytorch-backend.md](pytorch-backend.md)). After `scripts/test --python` this page is written by
 
 ```
-PYTHONPATH=build/python build/venv-python/bin/python tests/python_torch/models.py --out docs/pytorch-models.md
+PYTHONPATH=build/python build/venv-python/bin/python tests/python_torch/models.py --default --out docs/pytorch-models.md
 ```
 
 "Output", "gradient" and "losses" are the greatest differences from eager PyTorch: of an element of an output, and of
 any gradient, relative to the greatest element of its tensor, and of the losses of {steps} steps of SGD, relative to the
-loss. Times are of a training step, the median of these steps, on one thread; models this small measure what a call
-costs more than what a kernel does.
+loss. (The divisor of a gradient's difference is at least {floor:g} of the greatest gradient of the model, because some
+gradients are 0 but for rounding.) A model agrees if the first two are at most {limit:g} and the third {curve_limit:g}.
+Batch norms over few elements, as in mobilenet_v2, magnify rounding in each step, so that some losses drift apart.
+
+Times are the CPU time of a training step, on one thread: the medians of {steps} steps, for which eager PyTorch,
+Tapegrad and PyTorch's default backend take turns in one process. Models this small measure what a call costs more than
+what a kernel does. A row without a time of the default backend is one that was not measured, or that it does not
+compile.
 
 | architecture | parameters | output | gradient | losses | eager, ms | Tapegrad, ms | default backend, ms | in PyTorch |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -195,17 +157,19 @@ costs more than what a kernel does.
 
 
 def page(rows, steps):
-    return PAGE.format(summary=summary(rows), steps=steps, table='\n'.join(map(cells, rows)))
+    found = textwrap.fill(f'{summary(rows)}. {ratios(rows)}', 120)
+    limits = {'floor': FLOOR, 'limit': LIMIT, 'curve_limit': CURVE_LIMIT}
+    return PAGE.format(summary=found, steps=steps, table='\n'.join(map(cells, rows)), **limits)
 
 
 def cells(row):
     if row.error:
         return f'| {row.name} | {row.parameters} | | | | | | | {row.error} |'
     fallbacks = ', '.join(f'`{name}` {n}' for name, n in row.fallbacks.items())
-    inductor = '' if math.isnan(row.inductor) else f'{row.inductor:.1f}'
+    default = '' if math.isnan(row.default) else f'{row.default:.1f}'
     return (
         f'| {row.name} | {row.parameters} | {row.output:.0e} | {row.gradient:.0e} | {row.curve:.0e} | '
-        f'{row.eager:.1f} | {row.ours:.1f} | {inductor} | {fallbacks} |'
+        f'{row.eager:.1f} | {row.ours:.1f} | {default} | {fallbacks} |'
     )
 
 

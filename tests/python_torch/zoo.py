@@ -1,4 +1,4 @@
-"""The architectures that docs/models.md shows: of transformers, torchvision and timm, small, with random weights.
+"""The architectures of docs/pytorch-models.md: of transformers, torchvision and timm, small, with random weights.
 
 ZOO maps a name to a function that returns a Case. Sizes are the smallest that keep the structure: two layers, widths
 of 32 to 64, images of 32 to 64 pixels, no dropout (PyTorch and Tapegrad draw different random numbers)."""
@@ -33,12 +33,18 @@ def _image(size=32, channels=3, batch=8):
 # ---- transformers ----
 
 
+def _full(shape, value, **named):
+    """torch.full, whose default dtype of a float is float64."""
+    return torch.full(shape, value, **({"dtype": torch.float64} if isinstance(value, float) else {}) | named)
+
+
 def _in_double():
     """Makes models of transformers compute in float64 all that they compute in float32 whatever their dtype is: norms,
     angles, softmax and losses. Their results could otherwise agree to seven digits only."""
     double = types.ModuleType('torch')
     double.__dict__.update(torch.__dict__)
     double.float32 = double.float = torch.float64
+    double.full = _full
     torch.Tensor.float, FunctionalTensor.float = torch.Tensor.double, FunctionalTensor.double
     for name, module in list(sys.modules.items()):
         if name.startswith('transformers.') and getattr(module, 'torch', None) is torch:
@@ -435,7 +441,7 @@ for _name in ("MBart", "Pegasus", "Marian", "Blenderbot"):
 _VISION = dict(
     image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
 )
-for _name in ("ViT", "DeiT", "Dinov2", "ViTMSN", "Ijepa"):
+for _name in ("ViT", "DeiT", "Dinov2", "ViTMSN", "IJepa"):
     _hf(_name, _name + "Config", _name + "Model", _pixels(), **_VISION)
 _hf("Beit", "BeitConfig", "BeitModel", _pixels(), **{**_VISION, "drop_path_rate": 0})
 _hf("SiglipVision", "SiglipVisionConfig", "SiglipVisionModel", _pixels(), **_VISION)
@@ -593,9 +599,9 @@ def _torchvision():
     )
     _tv("densenet", 32, lambda: densenet.DenseNet(8, (2, 2, 2), 16, num_classes=10))
     _tv("squeezenet1_1", 64, lambda: m.squeezenet1_1(num_classes=10, dropout=0))
-    _tv("mobilenet_v2", 32, lambda: mobilenetv2.MobileNetV2(10, width_mult=0.25, dropout=0))
+    _tv("mobilenet_v2", 64, lambda: mobilenetv2.MobileNetV2(10, width_mult=0.25, dropout=0))
     _tv("mobilenet_v3_small", 32, lambda: m.mobilenet_v3_small(num_classes=10, width_mult=0.25, dropout=0))
-    _tv("mnasnet", 32, lambda: m.MNASNet(0.35, num_classes=10, dropout=0))
+    _tv("mnasnet", 64, lambda: m.MNASNet(0.35, num_classes=10, dropout=0))
     _tv("shufflenet_v2", 32, lambda: shufflenetv2.ShuffleNetV2([1, 2, 1], [8, 16, 32, 64, 64], num_classes=10))
     _tv(
         "efficientnet",
@@ -648,7 +654,7 @@ def _torchvision():
     _tv(
         "maxvit",
         64,
-        lambda: maxvit.MaxVit((64, 64), 16, [16, 32], [1, 1], 8, 4, stochastic_depth_prob=0, num_classes=10),
+        lambda: maxvit.MaxVit((64, 64), 16, 4, [16, 32], [1, 1], 8, stochastic_depth_prob=0, num_classes=10),
     )
     _tv("vgg", 32, lambda: vgg.make_layers([16, "M", 32, "M", 32, 32, "M"], batch_norm=True))
     _tv("googlenet", 64, lambda: m.GoogLeNet(num_classes=10, aux_logits=False, init_weights=False, dropout=0))
@@ -661,10 +667,17 @@ _torchvision()
 
 
 def _timm(name, size=32, **options):
+    """Adds a model of timm that takes its sizes as options."""
+    _timm_built(name, size, lambda timm: timm.create_model(name, pretrained=False, num_classes=10, **options))
+
+
+def _timm_built(name, size, build):
+    """Adds build(timm), for a model whose own function fixes its sizes."""
+
     def make():
         import timm
 
-        return Case(timm.create_model(name, pretrained=False, num_classes=10, **options).double(), {"": _image(size)})
+        return Case(build(timm).double(), {"": _image(size)})
 
     ZOO["timm " + name] = make
 
@@ -676,37 +689,123 @@ _timm("beit_base_patch16_224", **_VIT)
 _timm("eva02_tiny_patch14_224", **_VIT)
 _timm("cait_xxs24_224", **_VIT)
 _timm("convit_tiny", **_VIT)
-_timm("mixer_s32_224", img_size=64)
-_timm("resmlp_12_224", img_size=32)
-_timm("gmlp_ti16_224", img_size=32)
 _timm("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=4)
 _timm("pit_ti_224", size=32, img_size=32, patch_size=8, stride=4, base_dims=(8, 8), depth=(1, 1), heads=(2, 4))
-_timm("convmixer_768_32", dim=32, depth=2, kernel_size=3, patch_size=4)
-_timm("poolformer_s12", layers=(1, 1, 1, 1), embed_dims=(8, 16, 32, 32))
-_timm("caformer_s18", depths=(1, 1, 1, 1), dims=(8, 16, 32, 32))
 _timm("edgenext_xx_small", depths=(1, 1, 1, 1), dims=(16, 16, 32, 32), heads=(4, 4, 4, 4))
 _timm("mobilevit_xxs", size=64)
-_timm("mobilenetv4_conv_small", channel_multiplier=0.25)
-_timm("ghostnet_050")
-_timm("tf_efficientnet_lite0", channel_multiplier=0.25)
-_timm("rexnet_100", width_mult=0.25)
+_timm("ghostnet_050", size=64, drop_rate=0)
+_timm("rexnet_100", size=64, width_mult=0.25, drop_rate=0)
 _timm("resnet10t")
 _timm("seresnet18", layers=(1, 1, 1, 1))
 _timm("res2net50_14w_8s", layers=(1, 1, 1, 1))
 _timm("resnest14d", layers=(1, 1, 1, 1))
 _timm("skresnet18", layers=(1, 1, 1, 1))
-_timm("nf_resnet26", layers=(1, 1, 1, 1))
-_timm("dla46_c")
+_timm("dla46_c", size=64)
 _timm("ese_vovnet19b_slim_dw", size=64)
-_timm("repvgg_a0", num_blocks=(1, 1, 1, 1))
-_timm("hardcorenas_a")
-_timm("coat_tiny", img_size=32, embed_dims=(16, 16, 16, 16), serial_depths=(1, 1, 1, 1), num_heads=4)
+_timm("hardcorenas_a", size=64)
+_timm("coat_tiny", img_size=32, embed_dims=(16, 16, 16, 16), serial_depths=(1, 1, 1, 1), parallel_depth=1, num_heads=8)
 _timm("twins_svt_small", img_size=32, embed_dims=(16, 32, 32, 32), depths=(1, 1, 1, 1), num_heads=(2, 4, 4, 4))
-_timm("focalnet_tiny_srf", depths=(1, 1, 1, 1), embed_dim=16)
 _timm("visformer_tiny", size=32, img_size=32, embed_dim=32, depth=(1, 1, 1), num_heads=2)
-_timm("gcvit_xxtiny", img_size=64, size=64, depths=(1, 1, 1, 1), embed_dim=16)
-_timm("volo_d1_224", size=32, img_size=32, layers=(1, 1, 1, 1), embed_dims=(32, 32, 32, 32), num_heads=(4, 4, 4, 4))
 _timm("fastvit_t8", size=64, layers=(1, 1, 1, 1), embed_dims=(8, 16, 32, 32))
 _timm("efficientformerv2_s0", size=64, img_size=64, depths=(1, 1, 1, 1), embed_dims=(16, 16, 32, 32))
 _timm("mambaout_femto", depths=(1, 1, 1, 1), dims=(8, 16, 32, 32))
 _timm("starnet_s1", base_dim=8, depths=(1, 1, 1, 1))
+
+
+def _mixer(name, block, **options):
+    def build(timm):
+        m = timm.models.mlp_mixer
+        classes = {key: getattr(m, value) for key, value in block.items()}
+        return m.MlpMixer(10, img_size=32, patch_size=8, num_blocks=2, embed_dim=32, **classes, **options)
+
+    _timm_built(name, 32, build)
+
+
+_mixer("mixer_s32_224", {})
+_mixer("resmlp_12_224", dict(block_layer="ResBlock", norm_layer="Affine"), mlp_ratio=4)
+_mixer("gmlp_ti16_224", dict(block_layer="SpatialGatingBlock", mlp_layer="GatedMlp"), mlp_ratio=6)
+
+
+def _metaformer(name, options):
+    def build(timm):
+        m = timm.models.metaformer
+        return m.MetaFormer(num_classes=10, depths=(1, 1, 1, 1), dims=(8, 16, 32, 32), **options(m))
+
+    _timm_built(name, 32, build)
+
+
+_metaformer(
+    "poolformer_s12",
+    lambda m: dict(
+        downsample_norm=None,
+        mlp_act=torch.nn.GELU,
+        mlp_bias=True,
+        norm_layers=m.GroupNorm1,
+        layer_scale_init_values=1e-5,
+        res_scale_init_values=None,
+        use_mlp_head=False,
+    ),
+)
+_metaformer(
+    "caformer_s18",
+    lambda m: dict(
+        token_mixers=[m.SepConv] * 2 + [m.Attention] * 2,
+        norm_layers=[m.LayerNorm2dNoBias] * 2 + [m.LayerNormNoBias] * 2,
+    ),
+)
+
+
+def _repvgg(timm):
+    m = timm.models.byobnet
+    blocks = tuple(m.ByoBlockCfg(type="rep", d=1, c=c, s=2, gs=0) for c in (16, 16, 32, 32))
+    return m.ByobNet(m.ByoModelCfg(blocks=blocks, stem_type="rep", stem_chs=16), num_classes=10)
+
+
+def _nf_resnet(timm):
+    m = timm.models.nfnet
+    return m.NormFreeNet(m._nfres_cfg((1, 1, 1, 1), (16, 32, 64, 64)), num_classes=10)
+
+
+def _gcvit(timm):
+    return timm.models.gcvit.GlobalContextVit(
+        num_classes=10,
+        img_size=64,
+        window_size=(4, 4, 2, 2),
+        embed_dim=16,
+        depths=(1, 1, 1, 1),
+        num_heads=(2, 2, 4, 4),
+    )
+
+
+def _volo(timm):
+    sizes = dict(embed_dims=(32, 32, 32, 32), num_heads=(4, 4, 4, 4), stem_hidden_dim=16)
+    return timm.models.volo.VOLO((1, 1, 1, 1), img_size=32, num_classes=10, use_mix_token=False, **sizes)
+
+
+for _name, _size, _build in (
+    ("repvgg_a0", 64, _repvgg),
+    ("nf_resnet26", 32, _nf_resnet),
+    ("gcvit_xxtiny", 64, _gcvit),
+    ("volo_d1_224", 32, _volo),
+    ("convmixer_768_32", 32, lambda timm: timm.models.convmixer.ConvMixer(32, 2, 3, 4, num_classes=10)),
+    (
+        "focalnet_tiny_srf",
+        32,
+        lambda timm: timm.models.focalnet.FocalNet(
+            num_classes=10, embed_dim=16, depths=(1, 1, 1, 1), drop_path_rate=0
+        ),
+    ),
+    (
+        "mobilenetv4_conv_small",
+        64,
+        lambda timm: timm.models.mobilenetv3._gen_mobilenet_v4("mobilenetv4_conv_small", 0.25, num_classes=10),
+    ),
+    (
+        "tf_efficientnet_lite0",
+        64,
+        lambda timm: timm.models.efficientnet._gen_efficientnet_lite(
+            "tf_efficientnet_lite0", 0.25, num_classes=10, bn_eps=1e-3, pad_type="same"
+        ),
+    ),
+):
+    _timm_built(_name, _size, _build)

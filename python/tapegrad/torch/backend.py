@@ -3,10 +3,11 @@
 import weakref
 
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 
 import tapegrad as tg
 
-from .fallback import count
 from .program import Program
 from .run import Call, context_of, leaf
 from .tensors import given
@@ -15,7 +16,7 @@ from .trace import restore, trace
 
 def backend(module, example_inputs, **_):
     """Compiles a graph of torch.compile. Its ops run on Tapegrad, forward and backward."""
-    return _in_pytorch(module) if _has_own_backward(module) else _Compiled(module)
+    return _with_own_backward(module, example_inputs) if _has_own_backward(module) else _Compiled(module)
 
 
 def _has_own_backward(module):
@@ -28,12 +29,17 @@ def _has_own_backward(module):
     return any(n.target is torch.ops.higher_order.autograd_function_apply for g in graphs for n in g.nodes)
 
 
-def _in_pytorch(module):
-    def run(*args):
-        count('autograd.Function')
-        return module(*args)
+def _boxed(module, _):
+    """Compiles a graph of AOTAutograd. Its views rely on strides that results of other graphs have in PyTorch."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    module.recompile()
+    return make_boxed_func(_Compiled(module))
 
-    return run
+
+# PyTorch derives the graph of the backward, which then is compiled like one of a forward.
+_with_own_backward = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed)
 
 
 class _Compiled:
@@ -61,14 +67,15 @@ class _Traced:
 
     def __init__(self, context, traced):
         self.context, self.traced, self.imports = context, traced, _Imports()
+        self.used = traced.drop_unused_inputs()
+        self.written = [self.used.index(i) for i in traced.written if i in self.used]
         with context:
             self.program = Program(traced)
-        self.same = [
-            (i, self.program.inputs.index(p)) for i, p in enumerate(self.program.results) if p in self.program.inputs
-        ]
+        places = dict(zip(self.program.inputs, self.used))
+        self.same = [(i, places[p]) for i, p in enumerate(self.program.results) if p in places]
 
     def __call__(self, tensors):
-        results = self._run(tensors)
+        results = self._run([tensors[i] for i in self.used])
         for i, place in self.same:
             results[i] = tensors[place]
         n = self.traced.count
@@ -79,7 +86,7 @@ class _Traced:
 
     def _run(self, tensors):
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return list(Call.apply(self.context, self.program.run, self.imports, self.traced.written, *tensors))
+            return list(Call.apply(self.context, self.program.run, self.imports, self.written, *tensors))
         with self.context, tg.no_grad():
             return [given(y) for y in self.program.run(self.imports(self.context, tensors))]
 

@@ -1,4 +1,4 @@
-"""A traced graph as a list of calls of Tapegrad's ops."""
+"""A traced graph as calls of Tapegrad's ops: by Python in its first run, and then in sequences."""
 
 import operator
 
@@ -10,6 +10,7 @@ from . import fallback
 from .foreign import Foreign
 from .ops import TABLE, Out, Unmapped
 from .ops.table import DTYPES, MAX_DIMS
+from .sequence import Sequence
 from .tensors import taken
 
 
@@ -20,62 +21,91 @@ class _Slot(int):
 class Step:
     """A node of the graph: a function, and where its arguments are found and its result is put."""
 
-    __slots__ = ('target', 'function', 'out', 'args', 'named', 'place', 'ended')
+    __slots__ = ('target', 'function', 'out', 'args', 'named', 'reads', 'place', 'ended')
 
     def __init__(self, node, places):
         self.target, self.place, self.ended = node.target, places[node], []
         self.out = _described(node.meta.get('val'))
         self.args = [_placed(a, places) for a in node.args]
         self.named = {name: _placed(a, places) for name, a in node.kwargs.items()}
+        self.reads = set(_slots([self.args, list(self.named.values())]))
         self.function = _function(node)
 
+    @property
+    def in_pytorch(self):
+        return isinstance(self.function, fallback.Operator)
+
     def run(self, values):
-        args = [_filled(a, values) for a in self.args]
-        named = {name: _filled(a, values) for name, a in self.named.items()}
+        """Computes the value of the step, and drops those that no later step reads."""
         try:
-            values[self.place] = self.function(self.out, *args, **named)
+            values[self.place] = self.call(values)
         except Unmapped:
             self.function = fallback.Operator(self.target)
-            values[self.place] = self.function(self.out, *args, **named)
+            values[self.place] = self.call(values)
         except tg.Error as error:
             error.args = (f'{error} (in {self.target} of the compiled graph)',)
             raise
         for place in self.ended:
             values[place] = None
 
+    def call(self, values):
+        args = [_filled(a, values) for a in self.args]
+        named = {name: _filled(a, values) for name, a in self.named.items()}
+        return self.function(self.out, *args, **named)
+
 
 class Program:
     """The steps of a Trace. It may be run by one context only, because it holds the constants of the graph as
-    tensors."""
+    tensors. In all runs the inputs have the same shapes, strides and dtypes."""
 
     def __init__(self, trace):
         nodes = list(trace.module.graph.nodes)
         places = {node: _Slot(i) for i, node in enumerate(nodes)}
         self.count = len(nodes)
         self.inputs = [places[n] for n in nodes if n.op == 'placeholder']
-        self.constants = [(places[n], taken(getattr(trace.module, n.target))) for n in nodes if n.op == 'get_attr']
+        self.constants = {places[n]: taken(getattr(trace.module, n.target)) for n in nodes if n.op == 'get_attr'}
         self.steps = [Step(n, places) for n in nodes if n.op == 'call_function']
+        self.parts = None  # the steps, those in a row that PyTorch does not compute as one Sequence
         self.results = [_placed(r, places) for r in nodes[-1].args[0]]
         self._find_ends()
 
     def _find_ends(self):
         """Notes for each step which values no later step reads, so that their memory is free from then on."""
-        kept = {p for p in self.results if isinstance(p, _Slot)}
+        kept = {p for p in self.results if isinstance(p, _Slot)} | set(self.constants)
         for step in reversed(self.steps):
-            read = set(_slots([step.args, list(step.named.values())]))
-            step.ended = list(read - kept) + ([] if step.place in kept else [step.place])
-            kept |= read | {step.place}
+            step.ended = list(step.reads - kept) + ([] if step.place in kept else [step.place])
+            kept |= step.reads | {step.place}
 
     def run(self, inputs):
         """Returns the results for these tensors: tensors of either library, numbers or None."""
         values = [None] * self.count
         for place, x in zip(self.inputs, inputs):
             values[place] = x
-        for place, x in self.constants:
+        for place, x in self.constants.items():
             values[place] = x
-        for step in self.steps:
-            step.run(values)
+        for part in self.parts or self.steps:
+            part.run(values)
+        if self.parts is None:  # the first run has found out what PyTorch computes
+            self.parts = list(_parts(self.steps, set(self.constants)))
         return [r.value.detach() if isinstance(r, Foreign) else r for r in _filled(self.results, values)]
+
+
+def _parts(steps, constants):
+    """The steps in sequences, and those between them that Python has to call: what PyTorch computes, and choices from
+    tuples that others have made."""
+    row, made = [], set()
+    for step in steps:
+        alone = step.in_pytorch or (step.target is operator.getitem and not step.reads <= made)
+        if alone and row:
+            yield Sequence(row, constants)
+            row, made = [], set()
+        if alone:
+            yield step
+        else:
+            row.append(step)
+            made.add(step.place)
+    if row:
+        yield Sequence(row, constants)
 
 
 def _function(node):

@@ -13,11 +13,11 @@ _thread = threading.local()
 
 
 def context_of(device):
-    """This thread's context for a device of PyTorch."""
+    """This thread's context for a device of PyTorch. It has as many threads as PyTorch when it is first used."""
     contexts = _thread.__dict__.setdefault('contexts', {})
     name = 'cpu' if device.type == 'cpu' else str(device)
     if name not in contexts:
-        contexts[name] = tg.Context(device=name)
+        contexts[name] = tg.Context(device=name, threads=torch.get_num_threads())
     return contexts[name]
 
 

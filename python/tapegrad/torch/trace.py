@@ -5,6 +5,7 @@ here: decomposition, functionalization, the shapes and dtypes of every value (no
 graph that depend on no input, which PyTorch computes once.
 """
 
+import contextlib
 import dataclasses
 
 import torch
@@ -13,6 +14,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 aten = torch.ops.aten
@@ -77,6 +79,16 @@ class Trace:
     written: list  # positions of the inputs that the graph writes to
     spec: object
 
+    def drop_unused_inputs(self):
+        """Removes the placeholders that no node reads, so that they get no gradient, as in PyTorch, and not zeros.
+        Returns the positions of the others."""
+        inputs = [n for n in self.module.graph.nodes if n.op == 'placeholder']
+        used = [i for i, n in enumerate(inputs) if n.users]
+        for n in inputs:
+            if not n.users:
+                self.module.graph.erase_node(n)
+        return used
+
 
 def trace(module, args):
     """Returns the Trace of module(*args). args are tensors and numbers; the numbers become constants."""
@@ -92,7 +104,7 @@ def trace(module, args):
         found['written'] = [i for i, x in enumerate(inputs) if torch._functionalize_has_data_mutation(x.elem)]
         return [_plain(x) for x in flat + [inputs[i] for i in found['written']]]
 
-    with torch.no_grad(), enable_python_dispatcher(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with _tracing(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(a.detach()) for a in args if isinstance(a, torch.Tensor)]
         traced = make_fx(call, decomposition_table=_decompositions(), _allow_non_fake_inputs=True)(*fakes)
     _drop_layouts(traced.graph)
@@ -100,6 +112,13 @@ def trace(module, args):
     traced.graph.eliminate_dead_code()
     _fold(traced)
     return Trace(traced, **found)
+
+
+@contextlib.contextmanager
+def _tracing():
+    """PyTorch in the state in which it traces: without modes that watch the calls of ops."""
+    with _disable_current_modes(), torch.no_grad(), enable_python_dispatcher():
+        yield
 
 
 def _plain(x):

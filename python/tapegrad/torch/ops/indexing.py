@@ -23,7 +23,7 @@ def index_select(out, x, dim, index):
 def embedding(out, weight, ids, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     require(not scale_grad_by_freq, 'scale_grad_by_freq')
     rows = tg.ops.embedding(weight, ids)
-    if padding_idx < 0 or not weight.requires_grad:
+    if padding_idx < 0:
         return rows
     kept = tg.ops.unsqueeze(tg.ops.ne(ids, number(padding_idx, ids.dtype)), dim=-1)
     return tg.ops.where(kept, rows, tg.ops.detach(rows))  # PyTorch gives the row padding_idx no gradient

@@ -282,8 +282,8 @@ def full_like(out, x, value, **_):
     return filled(out, value)
 
 
-@maps(aten.zeros_like.default, aten.empty_like.default)
-def zeros_like(out, x, **_):
+@maps(aten.zeros_like.default, aten.empty_like.default, aten.new_empty_strided.default)
+def zeros_like(out, x, *_, **__):
     return filled(out, 0)
 
 
