@@ -52,7 +52,8 @@ def parameter(kind, name, before):
     if kind == "tg_dims ":
         return f"const dims &{name}", "{}" if name == "dims" else None
     if kind == "tg_shape ":
-        return f"const shape &{name}", None
+        hidden = before == "shape"  # the parameter before it hides the type's name
+        return f"const {'tapegrad::' if hidden else ''}shape &{name}", None
     return f"{kind}{name}", "false" if name in ("keepdim", "descending") else None
 
 

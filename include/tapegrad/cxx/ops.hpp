@@ -377,8 +377,8 @@ inline tensor channel_shuffle(const tensor &x, int64_t groups, const site &at = 
 inline tensor unfold(const tensor &x, int dim, int64_t size, int64_t step, const site &at = site::here()) {
     return detail::call(at, tg_unfold, x, dim, size, step);
 }
-inline tensor as_strided(const tensor &x, const shape &shape, const shape &stride, int64_t offset, const site &at =
-                         site::here()) {
+inline tensor as_strided(const tensor &x, const shape &shape, const tapegrad::shape &stride, int64_t offset, const site
+                         &at = site::here()) {
     return detail::call(at, tg_as_strided, x, shape, stride, offset);
 }
 inline tensor tril(const tensor &x, int64_t k, const site &at = site::here()) {
