@@ -100,7 +100,7 @@ class Tensor(TensorBase):
             numbers = ffi.new('double[]', n)
             lib.tg_read_f64(x, numbers, n)
         check(self._world)
-        kind = float if dtype in values.FLOATS else bool if dtype == 'bool' else int
+        kind = bool if dtype == 'bool' else int if dtype in values.INTEGERS else float
         return _nested([kind(v) for v in numbers], self.shape)
 
     def numpy(self):

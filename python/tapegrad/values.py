@@ -27,6 +27,7 @@ OTHERS = {
     'int': 'i64',
 }
 FLOATS = ('f32', 'f64', 'bf16', 'f16')
+INTEGERS = ('i8', 'i16', 'i32', 'i64', 'u8', 'u16', 'u32', 'u64')
 NUMPY = {
     'f32': 'float32',
     'f64': 'float64',
