@@ -52,6 +52,12 @@ template <class T> __device__ inline T load(const char *data, int dtype, int64_t
     }
 }
 
+/* Sums and products. Those of int64 wrap around, as on the CPU. */
+template <class T> __device__ inline T sum_of(T a, T b) { return a + b; }
+template <class T> __device__ inline T product_of(T a, T b) { return a * b; }
+template <> __device__ inline int64_t sum_of(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+template <> __device__ inline int64_t product_of(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+
 /* Converts a float to an integer as everywhere in the library: rounds toward zero, saturates, and turns NaN into 0. */
 template <class I> __device__ inline I saturated(double v, double least, double most, I low, I high) {
     return v != v ? (I)0 : v <= least ? low : v >= most ? high : (I)v;

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, 
             if (index_at(job, at[TAKE_INDEX] + e * job.stride[TAKE_INDEX]) != chosen) continue;
             load_run(job.a, at[TAKE_A] + e * job.stride[TAKE_A], j, count, x);
             TG_UNROLL
-            for (int k = 0; k < Q; k++) sum[k] += x[k];
+            for (int k = 0; k < Q; k++) sum[k] = sum_of(sum[k], x[k]);
         }
         store_run(job.b, to, j, count, sum);
     }
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id
             if (!same[a]) continue;
             decode<T>(raw[a], job.a.dtype, x);
             TG_UNROLL
-            for (int k = 0; k < Q; k++) sum[k] += x[k];
+            for (int k = 0; k < Q; k++) sum[k] = sum_of(sum[k], x[k]);
         }
         more = same[AHEAD - 1];
     }

@@ -24,15 +24,15 @@ template <class T, int K> __device__ inline T identity() {
 
 /* Combines two results. In maxima and minima NaN wins over any number. */
 template <class T, int K> __device__ inline T join(T a, T b) {
-    if constexpr (K == TG_PROD) return a * b;
+    if constexpr (K == TG_PROD) return product_of(a, b);
     if constexpr (K == TG_MAX) return a > b ? a : a <= b ? b : a + b;
     if constexpr (K == TG_MIN) return a < b ? a : a >= b ? b : a + b;
-    return a + b;
+    return sum_of(a, b);
 }
 
 /* Combines a result with one more element. */
 template <class T, int K> __device__ inline T taken(T a, T x) {
-    if constexpr (K == TG_SUMSQ) return a + x * x;
+    if constexpr (K == TG_SUMSQ) return sum_of(a, product_of(x, x));
     return join<T, K>(a, x);
 }
 
@@ -42,7 +42,7 @@ __device__ inline int64_t scaled(int64_t v, double s) { return s == 1 ? v : as_i
 
 template <class T> __device__ inline void finish(const ReduceJob &job, int64_t at, T v) {
     v = scaled(v, job.scale);
-    if (job.add) v += load<T>(job.out, job.out_dtype, at);
+    if (job.add) v = sum_of(v, load<T>(job.out, job.out_dtype, at));
     store<T>(job.out, job.out_dtype, at, v);
 }
 

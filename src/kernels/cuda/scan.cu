@@ -29,7 +29,7 @@ template <class T> __device__ inline T joined(const ScanJob &job, T a, T b) {
     return job.prod ? multiplied(a, b) : added(a, b);
 }
 template <> __device__ inline int64_t joined(const ScanJob &job, int64_t a, int64_t b) {
-    return (int64_t)(job.prod ? (uint64_t)a * (uint64_t)b : (uint64_t)a + (uint64_t)b);
+    return job.prod ? product_of(a, b) : sum_of(a, b);
 }
 
 /* Load and store element k of a row, counted in the order of the scan. */
