@@ -74,7 +74,7 @@ def _sweep():
     if len(_functions) < _sweep_at[0]:
         return
     for number in [n for n, h in list(_functions.items()) if isinstance(h, _Hook) and h.ended]:
-        del _functions[number]
+        _functions.pop(number, None)  # a sweep in another thread may have forgotten it since
     _sweep_at[0] = max(64, 2 * len(_functions))
 
 

@@ -1,6 +1,7 @@
 """Gradients, derivatives, hooks, recomputation and modes."""
 
 import operator
+import sys
 import threading
 
 import numpy as np
@@ -132,6 +133,29 @@ def test_causes_of_errors_do_not_move_between_threads():
         thread.start()
     for thread in threads:
         thread.join()
+    assert not wrong
+
+
+def test_several_threads_forget_the_hooks_of_ended_tensors():
+    wrong = []
+
+    def work():
+        try:
+            for _ in range(300):
+                leaf(1.0).on_grad(lambda g: None)
+        except BaseException as error:
+            wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads take turns inside of a sweep
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert not wrong
 
 
