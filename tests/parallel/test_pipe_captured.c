@@ -39,7 +39,7 @@ typedef struct stage {
     tg_tensor *params[PARAMS];
     int n;
     tg_optim *o;
-    tg_buckets *buckets;
+    tg_flat *buckets;
     tg_pipe_plan *plan;
     tg_pipe *pipe;
 } stage;
@@ -69,7 +69,7 @@ static tg_status open_stage(tg_ctx *ctx, tg_comm *world, const composition *c, s
     s->n = tg_module_params(s->lm, s->params, PARAMS);
     s->o = tg_adamw_new(ctx, s->params, s->n, TG_ADAMW(.lr = 1e-2));
     tg_optim_set_clip(s->o, 0.5);
-    if (c->buckets) s->buckets = tg_buckets_new(s->p, s->params, s->n, 300);
+    if (c->buckets) s->buckets = tg_flat_new(s->p, s->params, s->n, TG_FLAT(.bucket = 300));
     for (int i = 0; i < MICROS; i++) s->batch[i] = lm_batch_new(ctx, s->p, i);
     bool last = tg_parallel_rank(s->p, TG_PP) == c->pp - 1;
     int64_t tokens = MICROS * LM_BATCH * (LM_LENGTH - 1), mine = last ? tokens / c->dp : 0;
@@ -100,7 +100,7 @@ static void close_stage(stage *s) {
     tg_pipe_free(s->pipe);
     tg_pipe_plan_free(s->plan);
     tg_optim_free(s->o);
-    tg_buckets_free(s->buckets);
+    tg_flat_free(s->buckets);
     tg_module_free(s->lm);
     for (int i = 0; i < MICROS; i++) lm_batch_drop(&s->batch[i]);
     tg_drop(s->tokens);

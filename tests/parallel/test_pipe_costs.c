@@ -23,6 +23,7 @@ static tg_status step(compose_stack *s, tg_pipe *x, compose_training *t, tg_tens
     RUN(tg_pipe_run(x, compose_fn, s));
     RUN(tg_grads_finalize(s->p, t->params, t->n, TG_FINALIZE(.tokens = tokens)));
     RUN(tg_optim_step(t->optim));
+    if (t->flat) RUN(tg_flat_gather(t->flat));
     return tg_optim_zero_grad(t->optim);
 }
 
@@ -42,7 +43,8 @@ static tg_status count(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(compose_open(&s, p, &j->program, stage, l->pp, l->vp));
     compose_load(&s, 0);
     tg_pipe *x = compose_pipe(&s, l, NULL, &plan);
-    compose_training t = compose_train(&s);
+    compose_training t;
+    compose_train(&t, &s, l->buckets, l->zero);
     tg_tensor *tokens = compose_tokens(&s);
     for (int i = 0; i < STEPS; i++) {
         tg_comm_query(world, &before);
@@ -63,6 +65,7 @@ static tg_status count(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_pipe_plan_query(plan, stage, &out->report));
     tg_drop(tokens);
     tg_optim_free(t.optim);
+    tg_flat_free(t.flat);
     tg_pipe_free(x);
     tg_pipe_plan_free(plan);
     compose_close(&s);
