@@ -27,6 +27,7 @@ typedef struct tg_flat_item {
     uint64_t hook;    /* the hook of param that counts its gradient as ready */
     int index;        /* of the parameter among those of tg_flat_new */
     int bucket, user; /* index of its bucket, and of its element of users */
+    int64_t numel;    /* of param */
     int64_t offset;   /* in elements of the bucket */
     bool ready;       /* its last gradient of this step has arrived */
 } tg_flat_item;
@@ -34,10 +35,10 @@ typedef struct tg_flat_item {
 typedef struct tg_flat_bucket {
     tg_dtype dtype; /* of the parameters */
     int group;
-    int first, n, last;  /* index of its first item, and number of its items. last: see sort_buckets */
-    bool open;           /* while items are laid out: takes more */
-    int64_t used, numel; /* number of elements before the padding at the end, and of all */
-    int ready;           /* number of items that are ready */
+    int first, n, last;                /* index of its first item, and number of its items. last: see sort_buckets */
+    bool open;                         /* while items are laid out: takes more */
+    int64_t used, numel;               /* number of elements before the padding at the end, and of all */
+    int ready;                         /* number of items that are ready */
     tg_tensor *grads, *params;         /* [numel]. params is NULL with zero 0 */
     tg_tensor *own_grads, *own_params; /* with zero 1: views of this rank's part of them */
     tg_tensor *sent, *received;        /* while gradients travel in another dtype: temporaries of that dtype */
@@ -95,8 +96,8 @@ tg_status tg_flat_gather_lost(tg_flat *f);
 
 /* ---- flat_join.c ---- */
 
-/* x is contiguous and has an element for each of the leaf's elements. Returns the elements of all ranks of the group, as
- * a temporary in the shape of the leaf's parameter. Collective over the group. Returns NULL after recording the
+/* x is contiguous and has an element for each of the leaf's elements. Returns the elements of all ranks of the group,
+ * as a temporary in the shape of the leaf's parameter. Collective over the group. Returns NULL after recording the
  * error. */
 tg_tensor *tg_flat_join(tg_tensor *leaf, tg_tensor *x);
 

@@ -50,6 +50,7 @@ static void add_item(tg_flat *f, tg_tensor *x, int i) {
                                 .index = f->n - 1 - i,
                                 .bucket = b,
                                 .user = f->group[k->group].n++,
+                                .numel = x->numel,
                                 .offset = k->used};
     k->used += rounded_up(x->numel, ALIGN);
     k->last = i;
@@ -97,6 +98,6 @@ static int64_t between(int64_t x, int64_t low, int64_t high) { return x < low ? 
 
 void tg_flat_range(const tg_flat *f, const tg_flat_item *it, int rank, int64_t *begin, int64_t *end) {
     int64_t part = tg_flat_part(f, &f->bucket[it->bucket]), first = part * rank - it->offset;
-    *begin = between(first, 0, it->param->numel);
-    *end = between(first + part, 0, it->param->numel);
+    *begin = between(first, 0, it->numel);
+    *end = between(first + part, 0, it->numel);
 }

@@ -26,11 +26,11 @@ static void put_item(page *p, const tg_flat_item *it, bool first) {
         tg_text(p->buf, p->n, &p->at, "%s{\"name\": ", first ? "" : ", ");
         tg_text_json(p->buf, p->n, &p->at, name_of(it));
         tg_text(p->buf, p->n, &p->at, ", \"offset\": %lld, \"numel\": %lld", (long long)it->offset,
-                (long long)it->param->numel);
+                (long long)it->numel);
         if (p->f->o.zero) tg_text(p->buf, p->n, &p->at, ", \"ranges\": [");
     } else {
         tg_text(p->buf, p->n, &p->at, "  %lld: %s, %s", (long long)it->offset, name_of(it),
-                tg_count(it->param->numel, "element").text);
+                tg_count(it->numel, "element").text);
     }
     for (int r = 0; p->f->o.zero && r < ranks; r++) put_range(p, it, r);
     tg_text(p->buf, p->n, &p->at, p->json ? p->f->o.zero ? "]}" : "}" : "\n");
@@ -39,7 +39,7 @@ static void put_item(page *p, const tg_flat_item *it, bool first) {
 /* Returns the number of elements of the bucket that belong to no parameter. */
 static int64_t padding_of(const tg_flat *f, const tg_flat_bucket *k) {
     int64_t padding = k->numel;
-    for (int i = k->first; i < k->first + k->n; i++) padding -= f->item[i].param->numel;
+    for (int i = k->first; i < k->first + k->n; i++) padding -= f->item[i].numel;
     return padding;
 }
 
