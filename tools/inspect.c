@@ -240,7 +240,7 @@ static void print_sent(const findings *f) {
 static void print_flat(const json_t *flat) {
     size_t i;
     json_t *b;
-    printf("zero %lld      buckets of gradients that replicas sum, and of parameters that each steps a part of:\n",
+    printf("buckets     zero %lld; replicas sum the gradients of a bucket, and a rank steps its part of it:\n",
            (long long)json_integer_value(json_object_get(flat, "zero")));
     printf("            %6s %6s %-6s %6s %16s %12s %16s\n", "bucket", "dtype", "group", "ranks", "elements", "padding",
            "a rank steps");
