@@ -173,10 +173,12 @@ static double compare(const setting *s, int ranks) {
 
 static const setting usual = {.micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
 
+/* NCCL need not add the addends of a reduce-scatter in the order of an all-reduce. */
 static void expect_bits(const setting *s, int ranks, const char *what) {
     double most = compare(s, ranks);
-    ck_assert_msg(!memcmp(with.x[0], without.x[0], sizeof with.x[0]), "%s, %d ranks: bits differ, by up to %g", what,
-                  ranks, most);
+    bool same = !memcmp(with.x[0], without.x[0], sizeof with.x[0]);
+    ck_assert_msg(same || (ranks_on_gpus() && most < 1e-2), "%s, %d ranks: bits differ, by up to %g", what, ranks,
+                  most);
 }
 
 START_TEST(zero_1_gives_the_bits_of_zero_0) {
@@ -448,45 +450,31 @@ END_TEST
 
 /* ---- Failures ---- */
 
-/* One rank fails while sums or gathers are in flight. Afterwards the ranks that are left go on, or say why not. */
-typedef struct failure {
-    bool in_gather, gone; /* gone: the rank that has failed does not come back */
-} failure;
+static const setting divided = {.zero = 1, .micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
 
+/* The last rank fails while sums or gathers are in flight. All ranks recover, and go on. */
 static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const failure *f = arg;
-    int last = tg_comm_size(world) - 1;
-    bool fails = tg_comm_rank(world) == last;
+    const bool in_gather = *(const bool *)arg;
+    bool fails = tg_comm_rank(world) == tg_comm_size(world) - 1;
     double x[2][ALL];
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_tape *t = tg_tape_new(ctx);
-    model m = model_open(ctx, p, &usual);
-    RUN(run_step(ctx, t, p, &m, &usual, 0));
+    model m = model_open(ctx, p, &divided);
+    RUN(run_step(ctx, t, p, &m, &divided, 0));
     RUN(read_all(&m, x[0]));
     tg_comm_barrier(world);
-    if (f->in_gather) RUN(tg_flat_gather(m.flat));
+    if (in_gather) tg_flat_gather(m.flat); /* fails if the last rank recovers already */
     if (fails) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
-    if (!f->in_gather || fails) run_step(ctx, t, p, &m, &usual, 1);
+    if (!in_gather || fails) run_step(ctx, t, p, &m, &divided, 1);
     for (int i = 0; i < 3 && tg_ctx_status(ctx) == TG_OK; i++) tg_comm_barrier(world);
     if (tg_ctx_status(ctx) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not reported");
     tg_ctx_clear(ctx);
-    if (f->gone && fails) {
-        model_close(&m);
-        tg_tape_free(t);
-        tg_parallel_free(p);
-        return tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
-    }
     tg_tape_reset(t);
     RUN(tg_parallel_recover(p));
-    if (f->gone) {
-        REFUSED(ctx, TG_ERR_STATE, "tg_flat_gather: a recovery left other ranks than those over which tg_flat_new",
-                tg_flat_gather(m.flat));
-    } else {
-        RUN(tg_flat_gather(m.flat));
-        RUN(read_all(&m, x[1]));
-        EXPECT(ctx, !memcmp(x[0], x[1], sizeof x[0]));
-        RUN(run_step(ctx, t, p, &m, &usual, 1));
-    }
+    RUN(tg_flat_gather(m.flat));
+    RUN(read_all(&m, x[1]));
+    EXPECT(ctx, !memcmp(x[0], x[1], sizeof x[0]));
+    RUN(run_step(ctx, t, p, &m, &divided, 1));
     model_close(&m);
     tg_tape_free(t);
     tg_parallel_free(p);
@@ -494,8 +482,38 @@ static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(ranks_go_on_after_a_failure) {
-    for (int in_gather = 0; in_gather < 2; in_gather++) on_ranks(3, fail_and_go_on, &(failure){.in_gather = in_gather});
+    for (int in_gather = 0; in_gather < 2; in_gather++) on_ranks(3, fail_and_go_on, &(bool){in_gather});
 }
+END_TEST
+
+/* The last rank leaves, and with it its parts of the state: the others must begin with a new tg_flat. */
+static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
+    bool leaves = tg_comm_rank(world) == tg_comm_size(world) - 1;
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = model_open(ctx, p, &divided);
+    RUN(run_step(ctx, t, p, &m, &divided, 0));
+    RUN(read_all(&m, (double[ALL]){0})); /* waits for the gathers */
+    if (!leaves) {
+        run_step(ctx, t, p, &m, &divided, 1);
+        if (tg_ctx_status(ctx) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the loss was not reported");
+        tg_ctx_clear(ctx);
+        tg_tape_reset(t);
+        RUN(tg_parallel_recover(p));
+        REFUSED(ctx, TG_ERR_STATE, "tg_flat_gather: a recovery left other ranks than those over which tg_flat_new",
+                tg_flat_gather(m.flat));
+        model_close(&m);
+        m = model_open(ctx, p, &divided);
+        RUN(run_step(ctx, t, p, &m, &divided, 0));
+    }
+    model_close(&m);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(ranks_that_are_left_begin_anew) { on_ranks(3, lose_one, NULL); }
 END_TEST
 
 int main(void) {
@@ -510,6 +528,7 @@ int main(void) {
         training_on_a_16_bit_wire_stays_close,
         memory_is_divided_exactly,
         ranks_go_on_after_a_failure,
+        ranks_that_are_left_begin_anew,
     };
     return tg_check_main("zero", tests, sizeof tests / sizeof *tests);
 }
