@@ -58,8 +58,8 @@ typedef struct tg_flat_opts {
  * those of the newest come first, and of one tg_flat those first that backward completes first. So every rank must
  * create its tg_flat in the same order.
  *
- * Besides, tg_grads_finalize makes one all-reduce of a float32 for each parameter, which tells whether any rank has a
- * gradient. A parameter that no rank has used keeps its value and its state in the optimizer. The host reads nothing
+ * In addition, tg_grads_finalize makes one all-reduce of a float32 for each parameter, which tells whether any rank has
+ * a gradient. A parameter that no rank has used keeps its value and its state in the optimizer. The host reads nothing
  * for that.
  *
  * With zero 1 the parameters are views of the buckets from then on. A parameter with b bytes an element, a float32
