@@ -231,6 +231,11 @@ START_TEST(what_cannot_be_laid_out_is_refused) {
     tg_tensor *other = tg_keep(x);
     NEW(x, zero, TG_ERR_STATE, "another handle or a work in flight uses its bytes");
     tg_drop(other);
+    float columns[6] = {0};
+    tg_tensor *turned = tg_wrap(w.ctx, TG_F32, TG_SHAPE(2, 3), (const int64_t[]){1, 2}, columns, NULL, NULL);
+    tg_set_requires_grad(turned, true);
+    tg_place(w.p, turned, TG_DP, TG_R);
+    NEW(turned, zero, TG_ERR_STATE, "f32[2, 3] must be contiguous");
     tg_flat *f = tg_flat_new(w.p, &x, 1, zero);
     ck_assert_ptr_nonnull(f);
     NEW(x, NULL, TG_ERR_STATE, "x f32[6] is in a tg_flat already");

@@ -21,7 +21,7 @@ typedef enum method { ADAMW, SGD, RMSPROP, ADAGRAD, LION, METHODS } method;
 typedef enum uses { NO_RANK, ALL_RANKS, ONE_RANK, ALTERNATING } uses;
 
 typedef struct setting {
-    int zero, micros;
+    int zero, micros, cp; /* cp 0: one */
     tg_dtype dtype, wire;
     method method;
     uses uses;
@@ -67,6 +67,7 @@ static model model_open(tg_ctx *ctx, const tg_parallel *p, const setting *s) {
     for (int i = 0; i < PARAMS; i++) {
         m.x[i] = tg_param_new(ctx, name[i], s->dtype, shape[i], 0.5);
         tg_place(p, m.x[i], TG_DP, TG_R);
+        tg_place(p, m.x[i], TG_CP, TG_R);
     }
     m.flat = tg_flat_new(p, m.x, PARAMS, TG_FLAT(.bucket = s->bucket, .zero = s->zero, .wire = s->wire));
     tg_flat_leaves(m.flat, &m.leaf);
@@ -89,6 +90,7 @@ static bool extra_is_used(const setting *s, int step, int rank, int ranks) {
 static tg_tensor *data(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, int k, tg_shape shape, tg_dtype dtype) {
     tg_tensor *x = made(ctx, k, shape);
     tg_place(p, x, TG_DP, TG_V);
+    tg_place(p, x, TG_CP, TG_V);
     tg_tensor *y = tg_cast(t, x, dtype);
     tg_drop(x);
     return y;
@@ -96,12 +98,13 @@ static tg_tensor *data(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, int k, tg_
 
 static tg_status backward(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, const model *m, const setting *s, int step,
                           int micro) {
-    int rank = tg_parallel_rank(p, TG_DP), k = 100 * step + 10 * micro + rank;
+    tg_comm *group = tg_parallel_dp_cp(p);
+    int rank = tg_comm_rank(group), k = 100 * step + 10 * micro + rank;
     tg_tensor *in = data(ctx, t, p, k, TG_SHAPE(ROWS, IN), s->dtype);
     tg_tensor *to = data(ctx, t, p, k + 1, TG_SHAPE(ROWS, OUT), s->dtype);
     tg_tensor *h = tg_linear(t, tg_tanh(t, tg_linear(t, in, m->x[0], m->x[1])), m->x[2], m->x[3]);
     tg_tensor *loss = tg_sum(t, tg_square(t, tg_sub(t, h, to)), TG_ALL_DIMS, false);
-    if (extra_is_used(s, step, rank, tg_parallel_size(p, TG_DP)))
+    if (extra_is_used(s, step, rank, tg_comm_size(group)))
         loss = tg_add(t, loss, tg_sum(t, tg_square(t, m->x[4]), TG_ALL_DIMS, false));
     tg_backward(t, loss);
     return tg_tape_reset(t), tg_ctx_status(ctx);
@@ -127,7 +130,7 @@ static tg_status read_all(const model *m, double *out) {
 static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     outcome *o = arg;
     const setting *s = &o->s;
-    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = s->cp ? s->cp : 1));
     tg_tape *t = tg_tape_new(ctx);
     model m = model_open(ctx, p, s);
     tg_average *a = s->average ? tg_ema_new(ctx, m.x, PARAMS, 0.5) : NULL;
@@ -191,6 +194,17 @@ START_TEST(zero_1_gives_the_bits_of_zero_0) {
             s.bucket = d == 1 ? INT64_MAX : 1 + 99 * d;
             expect_bits(&s, n, tg_dtype_name(s.dtype));
         }
+}
+END_TEST
+
+/* dp and cp are one group, over which both gradients and state are divided. */
+START_TEST(context_parallel_ranks_divide_too) {
+    for (int dp = 1; dp <= 2; dp++) {
+        setting s = usual;
+        s.cp = 2;
+        s.uses = ALTERNATING;
+        expect_bits(&s, 2 * dp, "cp 2");
+    }
 }
 END_TEST
 
@@ -519,6 +533,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         zero_1_gives_the_bits_of_zero_0,
+        context_parallel_ranks_divide_too,
         every_method_gives_the_same_bits,
         clipped_steps_agree,
         parameters_without_a_gradient_stay,
