@@ -8,7 +8,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/ranks.h>
 
@@ -42,8 +42,10 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_module_param_count(gpt);
     tg_tensor **params = calloc((size_t)n, sizeof *params);
     tg_module_params(gpt, params, n);
-    tg_buckets *buckets = team->ranks > team->tp ? tg_buckets_new(p, params, n, 0) : NULL;
-    tg_optim *o = tg_adamw_new(ctx, params, n, TG_ADAMW(.lr = 1e-4));
+    tg_tensor *const *leaves = params;
+    tg_flat *flat = team->ranks > team->tp ? tg_flat_new(p, params, n, TG_FLAT(.zero = team->zero)) : NULL;
+    if (flat) tg_flat_leaves(flat, &leaves);
+    tg_optim *o = tg_adamw_new(ctx, leaves, n, TG_ADAMW(.lr = 1e-4));
     tg_tape *t = tg_tape_new(ctx);
     int64_t ids[TEAM_BATCH * TEAM_LENGTH];
     for (int i = 0; i < TEAM_BATCH * TEAM_LENGTH; i++) ids[i] = (i * 7919) % GPT2_VOCAB;
@@ -64,13 +66,16 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_backward(t, loss);
         tg_grads_finalize(p, params, n, NULL);
         tg_optim_step(o);
+        if (flat) tg_flat_gather(flat);
         tg_optim_zero_grad(o);
         if (round == 0 && tg_comm_rank(world) == 0) team->loss = tg_item(loss);
         tg_tape_reset(t);
-        if (tg_comm_rank(world) == 0) report(team, round, 1e3 * (seconds_now() - begun));
+        double ms = 1e3 * (seconds_now() - begun);
+        if (team->after) team->after(world, round);
+        if (tg_comm_rank(world) == 0) report(team, round, ms);
     }
     tg_optim_free(o);
-    tg_buckets_free(buckets);
+    tg_flat_free(flat);
     tg_tape_free(t);
     tg_module_free(gpt);
     tg_parallel_free(p);

@@ -16,9 +16,11 @@ typedef struct team {
     const char *name;
     int ranks, threads, tp;
     bool sp;
-    /* Optional callbacks of each rank: before the model is made, after it is freed, and before the step of a round. */
+    int zero; /* 1: AdamW's state is divided over the dp ranks (tg_flat) */
+    /* Optional callbacks of each rank: before the model is made, after it is freed, and before and after the step of a
+     * round. */
     void (*open)(tg_comm *world), (*close)(tg_comm *world);
-    void (*before)(tg_comm *world, int round);
+    void (*before)(tg_comm *world, int round), (*after)(tg_comm *world, int round);
 
     pthread_t thread;
     pthread_mutex_t lock;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <tapegrad/extend.h>
+#include <tapegrad/flat.h>
 
 #include "inspect_stages.h"
 #include "meta_rank.h"
@@ -30,6 +31,7 @@ static const option rows[] = {
     SP_ROW(inspect_options),
     PP_ROWS(inspect_options),
     SCHEDULE_ROWS(inspect_options),
+    ZERO_ROWS(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, false},
     MICRO_BATCH_ROWS(inspect_options, false),
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
@@ -61,6 +63,7 @@ typedef struct findings {
     tg_memory_info memory;
     int64_t ranks;
     tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
+    json_t *flat;             /* what tg_flat_text writes of rank 0; NULL: there is one replica */
     stage_table stages;       /* empty without a pipeline */
     op_row ops[MAX_OPS];
     int n_ops;
@@ -141,6 +144,16 @@ static bool count_flops(const train_options *o, findings *f) {
     return !over || fail_too_many();
 }
 
+/* Returns the buckets of a tg_flat as JSON; NULL if f is NULL or there is no memory. */
+static json_t *flat_json(const tg_flat *f) {
+    size_t n = f ? tg_flat_text(f, TG_JSON, NULL, 0) + 1 : 0;
+    char *text = n ? malloc(n) : NULL;
+    if (text) tg_flat_text(f, TG_JSON, text, n);
+    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return json;
+}
+
 /* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
 static bool measure_step(const train_options *o, findings *f) {
     meta_rank w;
@@ -151,6 +164,7 @@ static bool measure_step(const train_options *o, findings *f) {
             f->parameter_bytes += tg_numel(r->params[i]) * tg_dtype_bits(tg_dtype_of(r->params[i])) / 8;
         f->parameters = stage_numel(&r->stage);
         f->layers = stage_layers(&r->stage);
+        f->flat = flat_json(r->flat);
         f->config = *tg_gpt_config_of(r->stage.chunk[0]);
         good = meta_rank_step(&w, &f->memory, &f->sent);
     }
@@ -222,6 +236,23 @@ static void print_sent(const findings *f) {
                    f->layer.bytes[k]);
 }
 
+/* Prints the buckets of gradients, and what a rank steps of each. */
+static void print_flat(const json_t *flat) {
+    size_t i;
+    json_t *b;
+    printf("buckets     zero %lld; replicas sum the gradients of a bucket, and a rank steps its part of it:\n",
+           (long long)json_integer_value(json_object_get(flat, "zero")));
+    printf("            %6s %6s %-6s %6s %16s %12s %16s\n", "bucket", "dtype", "group", "ranks", "elements", "padding",
+           "a rank steps");
+    json_array_foreach(json_object_get(flat, "buckets"), i, b)
+        printf("            %6zu %6s %-6s %6lld %16lld %12lld %16lld\n", i,
+               json_string_value(json_object_get(b, "dtype")), json_string_value(json_object_get(b, "group")),
+               (long long)json_integer_value(json_object_get(b, "ranks")),
+               (long long)json_integer_value(json_object_get(b, "numel")),
+               (long long)json_integer_value(json_object_get(b, "padding")),
+               (long long)json_integer_value(json_object_get(b, "part")));
+}
+
 static json_t *findings_json(const findings *f) {
     const tg_gpt_config *c = &f->config;
     json_t *all = json_pack(
@@ -236,6 +267,7 @@ static json_t *findings_json(const findings *f) {
         (json_int_t)f->step, "memory", memory_json(f), "tape", tape_json(f), "ranks",
         (json_int_t)f->ranks, "collectives", sent_json(f));
     if (f->stages.n) json_object_set_new(all, "stages", stage_table_json(&f->stages));
+    if (f->flat) json_object_set(all, "flat", f->flat);
     return all;
 }
 
@@ -256,6 +288,7 @@ static void print_text(const findings *f, const train_options *o) {
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
     if (f->ranks > 1) print_sent(f);
+    if (f->flat) print_flat(f->flat);
     if (f->stages.n) stage_table_print(&f->stages, o);
     printf("tape        %" PRId64 " nodes a micro-batch%s\n", f->nodes,
            c->recompute ? ", if nothing were recomputed" : "");
@@ -329,6 +362,7 @@ int run_inspect(int argc, char **argv) {
     findings *f = calloc(1, sizeof *f);
     status = f ? inspect(&o, &p, f) : fail("no memory");
     if (f) stage_table_free(&f->stages);
+    if (f) json_decref(f->flat);
     free(f);
     return status;
 }

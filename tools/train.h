@@ -49,7 +49,7 @@ typedef struct trainer {
     tg_ctx *ctx;
     tg_comm *world;
     tg_parallel *parallel;
-    tg_buckets *buckets;    /* the gradients of data-parallel ranks; NULL: there is one replica */
+    tg_flat *flat;          /* the gradients of data-parallel ranks, and divided parameters; NULL: one replica */
     stage stage;            /* what this rank holds of the model */
     tg_optim *optim;
     tg_tape *tape;

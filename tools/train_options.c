@@ -56,6 +56,7 @@ static const option rows[] = {
     SP_ROW(train_options),
     PP_ROWS(train_options),
     SCHEDULE_ROWS(train_options),
+    ZERO_ROWS(train_options),
     COMM_ROWS(train_options),
     {"rng", OPTION_CHOICE, AT(on.rng), "global|megatron",
      "how ranks draw dropout; global: the numbers that one rank would draw; megatron: from streams that are seeded by "

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 
 #include "train.h"
 
@@ -29,8 +29,9 @@ static bool list_params(trainer *r) {
 }
 
 static bool open_optimizer(trainer *r, const train_options *o) {
-    if (!list_params(r)) return false;
-    r->optim = tg_adamw_new(r->ctx, r->params, r->n_params,
+    tg_tensor *const *leaves = r->params;
+    if (r->flat) tg_flat_leaves(r->flat, &leaves);
+    r->optim = tg_adamw_new(r->ctx, leaves, r->n_params,
                             TG_ADAMW(.lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
                                      .weight_decay = o->weight_decay));
     tg_optim_no_decay_1d(r->optim);
@@ -45,9 +46,11 @@ static bool open_optimizer(trainer *r, const train_options *o) {
 }
 
 /* Allocates gradients before the first step, so that all steps have the same peak of memory, also after a resume. */
-static bool open_gradients(trainer *r) {
-    if (r->dp > 1) {
-        r->buckets = tg_buckets_new(r->parallel, r->params, r->n_params, 0);
+static bool open_gradients(trainer *r, const train_options *o) {
+    if (r->dp > 1 || o->on.zero) {
+        r->flat = tg_flat_new(
+            r->parallel, r->params, r->n_params,
+            TG_FLAT(.zero = (int)o->on.zero, .wire = o->on.wire == WIRE_BF16 ? TG_BF16 : TG_DTYPE_DEFAULT));
         return check(r->ctx);
     }
     r->grads = calloc((size_t)r->n_params, sizeof(tg_tensor *));
@@ -116,7 +119,8 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights)) return false;
     r->tape = tg_tape_new(ctx);
     if (r->find_nan) tg_tape_find_nan(r->tape, r->find_nan);
-    return check(ctx) && open_optimizer(r, o) && open_gradients(r) && open_batch(r, o) && pipeline_open(r, o);
+    return check(ctx) && list_params(r) && open_gradients(r, o) && open_optimizer(r, o) && open_batch(r, o) &&
+           pipeline_open(r, o);
 }
 
 void trainer_close(trainer *r) {
@@ -130,7 +134,7 @@ void trainer_close(trainer *r) {
     free(r->downloads);
     free(r->losses);
     tg_optim_free(r->optim);
-    tg_buckets_free(r->buckets);
+    tg_flat_free(r->flat);
     free(r->params);
     tg_tape_free(r->tape);
     stage_close(&r->stage);
@@ -183,13 +187,14 @@ static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t 
 static void end_step(trainer *r) {
     tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
     tg_optim_step(r->optim);
+    if (r->flat) tg_flat_gather(r->flat);
     tg_optim_zero_grad(r->optim);
 }
 
 /* Runs the micro-batches of a step one after the other, and keeps their losses. */
 static void run_micro_batches(trainer *r) {
     for (int i = 0; i < r->n_micro; i++) {
-        tg_buckets_set_reduce(r->buckets, i + 1 == r->n_micro);
+        tg_flat_set_reduce(r->flat, i + 1 == r->n_micro);
         tg_tensor *loss = forward_backward(r, i, *trainer_ids(r, i), *trainer_targets(r, i));
         tg_drop(r->kept_losses[i]);
         r->kept_losses[i] = tg_keep(loss);
@@ -239,7 +244,7 @@ static void run_in_turn(trainer *r, tg_tokens *tokens, const int64_t *offsets, c
     for (int i = 0; i < r->n_micro; i++) {
         bool last = i + 1 == r->n_micro;
         const int64_t *now = offsets ? offsets + i * r->micro : NULL;
-        tg_buckets_set_reduce(r->buckets, last);
+        tg_flat_set_reduce(r->flat, last);
         run_micro_batch(r, i, tokens, now, last || !now ? next : now + r->micro);
     }
     end_step(r);

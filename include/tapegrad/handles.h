@@ -49,6 +49,12 @@ TG_API tg_storage *tg_pin(tg_tensor *x);
 /* Removes a pin that tg_pin has returned, at the next call on the context, as tg_drop_later does. May be called from
  * any thread. s may be NULL. */
 TG_API void tg_unpin(tg_storage *s);
+/* Moves the bytes of x into view: copies the values there, and frees the memory that x had. The handle x stays, with
+ * its shape, row-major; from now on it shares bytes with view. Both must belong to the context. view must have as many
+ * elements as x (TG_ERR_SHAPE) and its dtype (TG_ERR_DTYPE), be contiguous, and share no bytes with x (TG_ERR_STATE).
+ * The call fails with TG_ERR_STATE if something relies on the bytes of x: a node, an optimizer, a captured step, a pin
+ * or another handle. */
+TG_API tg_status tg_rehome(tg_tensor *x, tg_tensor *view);
 /* Says that the program has written bytes of x through a pointer. A node that saved them reports the write in backward
  * (TG_ERR_VERSION), as it does after an in-place op. On several ranks x then counts as the caller's values, as after
  * tg_write. */

@@ -205,7 +205,7 @@ TG_API void tg_pipe_free(tg_pipe *x);
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.
  *
- * Buckets (data_parallel.h) start their sums in the last B and the last W of each chunk only; tg_buckets_set_reduce
+ * Buckets (flat.h) start their sums in the last B and the last W of each chunk only; tg_flat_set_reduce
  * need not be called.
  *
  * Fails with TG_ERR_SHAPE or TG_ERR_PLACEMENT if an out[] differs from the declaration of its edge, with

@@ -79,6 +79,9 @@ struct tg_adamw_args {
     double beta1, beta2, eps, weight_decay;
     bool decoupled; /* true: AdamW; false: Adam, which adds weight_decay * parameter to the gradient */
     const double *step; /* [TG_STEP_SCALARS], on the device: the scalars of the parameter's group */
+    /* [1], on the device: 0 if no rank has used the parameter, which then keeps its values, as in a step that is
+     * skipped. NULL if some rank is known to have used it. */
+    const float *used;
 };
 
 #ifdef __cplusplus

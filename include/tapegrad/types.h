@@ -35,7 +35,7 @@ typedef struct tg_work tg_work;
 typedef struct tg_comm tg_comm;
 typedef struct tg_parallel tg_parallel;
 typedef struct tg_module tg_module;
-typedef struct tg_buckets tg_buckets;
+typedef struct tg_flat tg_flat;
 typedef struct tg_optim tg_optim;
 typedef struct tg_shards tg_shards;
 typedef struct tg_device_ops tg_device_ops;

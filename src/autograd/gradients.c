@@ -84,6 +84,48 @@ void tg_slot_drop(tg_slot *s) {
     *s = (tg_slot){0};
 }
 
+/* ---- Whether a leaf has a gradient ---- */
+
+static void forget(tg_tensor *x) {
+    tg_ext *e = x->ext;
+    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, false);
+    e->has_grad = e->partial = e->summed = e->divided = e->unsure = false;
+}
+
+void tg_gradient_forget(tg_tensor *x) {
+    tg_tensor *whole = tg_range_whole(x);
+    if (!x->ext) return;
+    forget(x);
+    if (whole != x) forget(whole);
+    if (x->ext->range) forget(x->ext->range);
+}
+
+tg_status tg_gradient_unsure(tg_tensor *x, tg_array ranks) {
+    static const int64_t one = 1;
+    const double zero_to_one[2] = {0, 1};
+    tg_ext *e = x->ext;
+    if (!e->used && !(e->used = tg_owned_empty(x->ctx, TG_F32, 1, &one, TG_MEM_GRADIENT))) return x->ctx->run.status;
+    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, false);
+    e->has_grad = e->unsure = true;
+    return x->ctx->run.ops->apply(x->ctx, TG_FN_clamp, tg_array_of(e->used), &ranks, 1, zero_to_one, false);
+}
+
+const float *tg_gradient_used(const tg_tensor *x) {
+    const tg_ext *e = tg_range_whole(x)->ext;
+    return e && e->unsure ? tg_data(e->used) : NULL;
+}
+
+/* Reads from the device whether some rank has contributed to x's gradient, if that is not known. A captured step reads
+ * nothing: there the gradient counts as present, with the value 0. */
+static void find_out(const tg_tensor *x) {
+    const tg_tensor *whole = tg_range_whole(x);
+    float used = 1;
+    if (TG_LIKELY(!whole->ext || !whole->ext->unsure) || x->ctx->capture || x->ctx->meta) return;
+    if (x->ctx->run.ops->copy(x->ctx, &used, tg_data(whole->ext->used), sizeof used, TG_COPY_TO_HOST) != TG_OK) return;
+    whole->ext->unsure = false;
+    if (used == 0) tg_gradient_forget((tg_tensor *)x);
+}
+
 /* ---- A leaf's accumulated gradient ---- */
 
 /* Returns g, or NULL after recording the error that its bytes may not change now. */
@@ -104,6 +146,8 @@ static tg_tensor *main_buffer(tg_tensor *x) {
 static bool refused_as_summed(const tg_tensor *x) {
     char what[160];
     if (TG_LIKELY(!x->ext->summed || !x->ext->has_grad)) return false;
+    find_out(x);
+    if (!x->ext->has_grad) return false;
     tg_describe(x, what, sizeof what);
     tg_fail(x->ctx, TG_ERR_STATE,
             "the gradient of %s has been summed by tg_grads_finalize; zero it before the next backward", what);
@@ -128,7 +172,7 @@ tg_tensor *tg_gradient_buffer(tg_tensor *x) {
 tg_tensor *tg_gradient_of(const tg_tensor *x) {
     const tg_ext *e = x->ext;
     if (e && TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, true);
-    if (!e || !e->has_grad) return NULL;
+    if (!e || !e->has_grad || e->divided) return NULL;
     if (!e->main_grad) return e->grad;
     return e->main_grad->serial == e->main_serial ? e->main_grad : NULL;
 }
@@ -154,7 +198,7 @@ static void wrote_gradient(const tg_tensor *x, const char *by) {
 void tg_gradient_reached(tg_tensor *x) {
     tg_ext *e = x->ext;
     if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, true);
-    if (!e->has_grad) e->summed = false; /* the old value is gone */
+    if (!e->has_grad) e->summed = e->divided = e->unsure = false; /* the old value is gone */
     e->has_grad = true;
     wrote_gradient(x, "a backward, which accumulates a gradient there");
     if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & tg_grid_axes(x->ctx))) return;
@@ -170,12 +214,13 @@ void tg_gradient_summed(tg_tensor *x) {
     tg_gradient_place(x);
 }
 
-void tg_gradient_forget(tg_tensor *x) {
-    tg_ext *e = x->ext;
-    if (!e) return;
-    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, false);
-    e->has_grad = e->partial = e->summed = false;
+void tg_gradient_divide(tg_tensor *x) {
+    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x->ext->range, false);
+    x->ext->range->ext->has_grad = x->ext->has_grad;
+    x->ext->divided = true;
 }
+
+tg_tensor *tg_gradient_leaf(tg_tensor *x) { return x->ext && x->ext->divided ? x->ext->range : x; }
 
 tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who) {
     char what[160];
@@ -197,12 +242,17 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
         what);
 }
 
-bool tg_has_grad(const tg_tensor *x) { return tg_is_alive(x) && tg_gradient_of(x); }
+bool tg_has_grad(const tg_tensor *x) {
+    if (!tg_is_alive(x)) return false;
+    find_out(x);
+    return tg_gradient_of(x);
+}
 
 /* Returns the gradient of a caller's leaf, with its placement. NULL after recording the error. */
 static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx) || tg_check(ctx, x, who) != TG_OK) return NULL;
+    find_out(x);
     tg_tensor *g = tg_gradient_of(x);
     if (g) {
         g->flags |= TG_F_GRADIENT;
@@ -214,6 +264,7 @@ static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_describe(x, what, sizeof what);
     tg_fail(ctx, TG_ERR_STATE, "%s: %s has no gradient: %s", who, what,
             x->node ? "it is not a leaf (tg_grad gives gradients of results)"
+            : x->ext && x->ext->divided ? "it is divided over ranks; read that of its leaf (tg_flat_leaves)"
             : x->flags & TG_F_REQUIRES_GRAD ? "no backward has reached it since it was zeroed"
                                             : "it does not need one");
     return NULL;

@@ -26,6 +26,16 @@ tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL if x has no gradient */
 void tg_gradient_reached(tg_tensor *x);
 /* Called when the gradient of leaf x has been summed over the axes where x is REPLICATED. */
 void tg_gradient_summed(tg_tensor *x);
+/* Called when the gradient of parameter x has been reduce-scattered: its range (tg_ext.range) has the gradient now. */
+void tg_gradient_divide(tg_tensor *x);
+/* Returns the leaf that has the gradient of x: x, or its range after tg_gradient_divide. */
+tg_tensor *tg_gradient_leaf(tg_tensor *x);
+/* Called when this rank has contributed nothing to the gradient of x, and its value is 0 unless other ranks have
+ * contributed. `ranks` is an element on the device that is above 0 if some have. */
+tg_status tg_gradient_unsure(tg_tensor *x, tg_array ranks);
+/* Returns where the device has 1, or 0 if no rank has contributed to the gradient of x, as float32. Returns NULL if a
+ * rank is known to have contributed. x may be a range. */
+const float *tg_gradient_used(const tg_tensor *x);
 /* Marks the gradient as empty: the next contribution overwrites it. */
 void tg_gradient_forget(tg_tensor *x);
 /* Fails with TG_ERR_STATE if a product that belongs to x's gradient has not been added yet (tg_wgrads). */

@@ -13,6 +13,29 @@ void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
     if (k > 0) *at += (size_t)k;
 }
 
+void tg_text_escaped(char *buf, size_t n, size_t *at, tg_format format, const char *s) {
+    const char *wrong = s + tg_utf8_check(s, strlen(s));
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (s == wrong) {
+            tg_text(buf, n, at, "%s", format == TG_JSON ? "\\ufffd" : "\xEF\xBF\xBD");
+            wrong = s + 1 + tg_utf8_check(s + 1, strlen(s + 1));
+        } else if (c == '"' || c == '\\') {
+            tg_text(buf, n, at, "\\%c", c);
+        } else if (c < 32 || c == 127) {
+            tg_text(buf, n, at, format == TG_JSON ? "\\u%04x" : "\\\\x%02x", c); /* DOT has no escape for these */
+        } else {
+            tg_text(buf, n, at, "%c", c);
+        }
+    }
+}
+
+void tg_text_json(char *buf, size_t n, size_t *at, const char *s) {
+    tg_text(buf, n, at, "\"");
+    tg_text_escaped(buf, n, at, TG_JSON, s);
+    tg_text(buf, n, at, "\"");
+}
+
 const char *tg_base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

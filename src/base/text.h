@@ -1,4 +1,4 @@
-/* Appends formatted text to a buffer, cuts paths, and checks UTF-8. */
+/* Appends formatted and escaped text to a buffer, cuts paths, and checks UTF-8. */
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 
@@ -9,6 +9,10 @@
 /* Writes formatted text at position *at of buf, which has n bytes, like snprintf: what does not fit is cut. Adds the
  * length of the whole text to *at, even if it did not fit. */
 TG_PRIVATE_API void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
+/* Writes a string like tg_text, escaped for TG_JSON or TG_DOT. Bytes that are not valid UTF-8, for example because the
+ * string was cut within a character, become U+FFFD. */
+void tg_text_escaped(char *buf, size_t n, size_t *at, tg_format format, const char *s);
+void tg_text_json(char *buf, size_t n, size_t *at, const char *s); /* writes a JSON string, with its quotation marks */
 /* Returns the part of a path after its last slash. */
 const char *tg_base_name(const char *path);
 /* Returns the offset of the first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if

@@ -108,9 +108,12 @@ tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_ten
     if (x->tape)
         return tg_fail(s->ctx, TG_ERR_STATE, "%s: '%.128s' is owned by a tape, expected a tensor of the context", who,
                        key);
+    tg_tensor *given = like;
+    like = tg_range_whole(like);
     TG_TRY(check_place(s, key, like, who));
     TG_TRY(grow(s));
     tg_shard_item i = {.key = key, .x = x, .like = like, .x_ref = tg_ref_of(x), .like_ref = tg_ref_of(like)};
+    if (given != like) i.leaf = tg_ref_of(given);
     i.rows = TG_NONE;
     i.front = s->front;
     for (int k = 0; k < s->n; k++) {
@@ -141,8 +144,10 @@ tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char
                    TG_SHARDS_KEY - 1);
 }
 
-/* Returns the key that a parameter has in the list, or the parameter's own name if it is not in the list. */
+/* Returns the key that a parameter, or the one of which it is a range, has in the list, or the parameter's own name if
+ * it is not in the list. */
 static const char *name_of(const tg_shards *s, const tg_tensor *param) {
+    param = tg_range_whole(param);
     for (int i = 0; i < s->n; i++)
         if (s->item[i].x == param) return s->item[i].key;
     return tg_name(param);
@@ -245,7 +250,8 @@ int tg_shards_count(const tg_shards *s) { return s ? s->n : 0; }
 tg_status tg_shards_check(const tg_shards *s, const char *who) {
     for (int i = 0; i < s->n; i++) {
         const tg_shard_item *e = &s->item[i];
-        if (e->x->serial != e->x_ref.serial || e->like->serial != e->like_ref.serial)
+        bool range = e->leaf.tensor && e->leaf.tensor->serial != e->leaf.serial;
+        if (range || e->x->serial != e->x_ref.serial || e->like->serial != e->like_ref.serial)
             return tg_fail(s->ctx, TG_ERR_HANDLE, "%s: the tensor of '%.128s' was dropped; it must outlive the list",
                            who, e->key);
     }

@@ -20,12 +20,14 @@ typedef struct tg_shard_front {
 } tg_shard_front;
 
 /* One tensor x. Its elements are placed like those of `like`: x itself or, if x is state of an optimizer, the parameter
- * that the state belongs to. */
+ * that the state belongs to. If the optimizer steps only a range of the parameter (tg_flat_leaves), x has only the
+ * elements of this range. */
 typedef struct tg_shard_item {
     const char *key;   /* first member, for tg_index_names */
     const char *owner; /* of a copy (tg_share): the key under which the first owner saves it; NULL: its own */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
+    tg_ref leaf; /* the leaf with that range; without a tensor: x has all elements of `like` */
     int64_t rows; /* number of rows (dim 0) in the file; later rows of x are padding. TG_NONE means no padding */
     tg_shard_front front;
 } tg_shard_item;

@@ -10,6 +10,7 @@
 #include "base/host_memory.h"
 #include "placement/grid.h"
 #include "io/safetensors.h"
+#include "kernels/scalar.h"
 #include "comm/comm.h"
 #include "checkpoint/shards_file.h"
 
@@ -187,13 +188,35 @@ static tg_status read_whole(source *f, const tg_shard_item *item, tg_tensor *who
     return s;
 }
 
+/* Copies the part of `whole` that this rank has by the placement of `like` to `part`. */
+static tg_status take_part(const tg_shard_item *item, tg_tensor *whole, tg_tensor *part) {
+    return tg_shard_copy(item->like, tg_grid_of(whole->ctx)->rank, whole, part, false);
+}
+
+/* Copies the range of this rank's part that item->x has. */
+static tg_status take_range(const tg_shard_item *item, tg_tensor *whole) {
+    const tg_tensor *like = item->like, *x = item->x;
+    tg_tensor *part = tg_temp_empty(whole->ctx, (tg_dtype)x->dtype, like->ndim, like->shape, TG_MEM_TEMPORARY);
+    if (!part) return whole->ctx->run.status;
+    tg_tensor *range = tg_temp_new(whole->ctx, (tg_dtype)x->dtype, 1, x->shape, NULL, tg_storage_ref(part->storage),
+                                   item->leaf.tensor->ext->range_begin);
+    tg_status s = range ? take_part(item, whole, part) : whole->ctx->run.status;
+    tg_array from = tg_array_of(range);
+    if (s == TG_OK && x->numel)
+        s = x->ctx->run.ops->apply(x->ctx, TG_FN_id, tg_array_of(x), &from, 1, (const double[2]){0}, false);
+    tg_temp_free(range);
+    tg_temp_free(part);
+    return s;
+}
+
 /* Reads a tensor and keeps this rank's part. A tensor that this rank has as a whole is read in place. */
 static tg_status read_part(source *f, const tg_shard_item *item, const void *site) {
     tg_ctx *ctx = f->s->ctx;
     tg_axis axes[TG_MAX_AXES];
     tg_shape g = tg_shard_global(item->like);
     tg_shard_spot spot;
-    if (!tg_shard_axes(item->like, axes) && !item->front.n && (item->rows == TG_NONE || item->rows == g.dim[0])) {
+    if (!tg_shard_axes(item->like, axes) && !item->leaf.tensor && !item->front.n &&
+        (item->rows == TG_NONE || item->rows == g.dim[0])) {
         tg_safetensors *file = find(f, item, &spot);
         return tg_safetensors_fill(file, spot.key, item->x, false, site);
     }
@@ -202,7 +225,7 @@ static tg_status read_part(source *f, const tg_shard_item *item, const void *sit
     tg_status s = read_whole(f, item, whole, site);
     if (s == TG_OK) s = tg_storage_may_change(item->x);
     if (s == TG_OK) tg_storage_wrote(item->x->storage, "tg_shards_load", site);
-    if (s == TG_OK) s = tg_shard_copy(item->like, tg_grid_of(ctx)->rank, whole, item->x, false);
+    if (s == TG_OK) s = item->leaf.tensor ? take_range(item, whole) : take_part(item, whole, item->x);
     tg_temp_free(whole);
     return s;
 }

@@ -51,7 +51,13 @@ void tg_capture_writes(tg_storage *s) {
 }
 
 static tg_gradient_state gradient_now(const tg_tensor *x) {
-    return (tg_gradient_state){x->ext->has_grad, x->ext->partial, x->ext->summed};
+    const tg_ext *e = x->ext;
+    return (tg_gradient_state){.has = e->has_grad,
+                               .partial = e->partial,
+                               .summed = e->summed,
+                               .divided = e->divided,
+                               .unsure = e->unsure,
+                               .awaits = tg_storage_awaits(x->storage)};
 }
 
 void tg_graph_set_gradients(const tg_graph *g, bool after) {
@@ -63,6 +69,9 @@ void tg_graph_set_gradients(const tg_graph *g, bool after) {
         x->ext->has_grad = to->has;
         x->ext->partial = to->partial;
         x->ext->summed = to->summed;
+        x->ext->divided = to->divided;
+        x->ext->unsure = to->unsure;
+        if (to->awaits) tg_storage_await(x->storage);
     }
 }
 

@@ -14,7 +14,8 @@ typedef struct tg_graph_use {
 
 /* What the host knows of a leaf's gradient. */
 typedef struct tg_gradient_state {
-    bool has, partial, summed;
+    bool has, partial, summed, divided, unsure;
+    bool awaits; /* the leaf's bytes are part of a storage that awaits tg_flat_gather */
 } tg_gradient_state;
 
 /* A leaf whose gradient the step uses. */

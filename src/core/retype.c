@@ -3,22 +3,17 @@
 #include "core/retype.h"
 
 #include "core/context.h"
+#include "core/rehome.h"
 #include "kernels/scalar.h"
 
 /* Returns what keeps x in its dtype, with the remedy; NULL if nothing does. */
 static const char *holder_of(const tg_tensor *x) {
-    const tg_ext *e = x->ext;
-    if (tg_storage_pins(x->storage)) return "its bytes are pinned or exported; call tg_unpin or the deleter first";
-    if (x->uses || x->storage->saves) return "a node of a tape uses it; reset the tape first";
-    if (e->held) return "an optimizer holds it; free the optimizer first, or cast before it is created";
-    if (e->has_grad) return "it has a gradient; remove it with tg_zero_grad first";
-    if (e->main_grad)
+    const char *held = tg_bytes_holder(x);
+    if (held) return held;
+    if (x->ext->has_grad) return "it has a gradient; remove it with tg_zero_grad first";
+    if (x->ext->main_grad)
         return "it has a main gradient (tg_set_main_grad), whose dtype depends on the tensor's; remove the main "
                "gradient first";
-    if (x->storage->block && tg_block_captured(x->storage->block))
-        return "a captured step holds it; free the graph first, or cast before the capture";
-    if (!tg_storage_is_own(x->storage))
-        return "another handle or a work in flight uses its bytes; drop the handle, or wait for the work, first";
     return NULL;
 }
 

@@ -170,8 +170,23 @@ static tg_status wait_for(tg_storage *s) {
     s->extra->work = NULL;
     s->state = TG_PRESENT;
     tg_status status = tg_work_finish(w);
-    if (status != TG_OK) tg_storage_discard(s, "a work that failed", NULL);
+    if (status != TG_OK && !s->extra->lasting) tg_storage_discard(s, "a work that failed", NULL);
     return status;
+}
+
+void tg_storage_await(tg_storage *s) {
+    if (s->state == TG_PRESENT) s->state = TG_IN_FLIGHT;
+}
+
+/* Fails, unless x is a range. x may be NULL. */
+static tg_status refuse_awaiting(const tg_storage *s, const tg_tensor *x) {
+    char what[128] = "a parameter";
+    if (x && tg_range_whole(x) != x) return TG_OK;
+    if (x) tg_describe(x, what, sizeof what);
+    return tg_fail(s->ctx, TG_ERR_STATE,
+                   "%s has values of different steps, because each rank has stepped only its range of the elements; "
+                   "call tg_flat_gather after tg_optim_step",
+                   what);
 }
 
 static tg_status refill(tg_storage *s) {
@@ -195,7 +210,7 @@ tg_status tg_storage_bytes_again(tg_storage *s) {
 
 tg_status tg_storage_renew(tg_storage *s) {
     if (s->state == TG_DISCARDED) return tg_storage_bytes_again(s);
-    if (s->state == TG_IN_FLIGHT) {
+    if (s->state == TG_IN_FLIGHT && !tg_storage_awaits(s)) {
         tg_work *w = s->extra->work;
         s->extra->work = NULL;
         tg_work_abandon(w);
@@ -221,6 +236,7 @@ tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
 
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     if (s->state == TG_PRESENT) return TG_OK;
+    if (tg_storage_awaits(s)) return refuse_awaiting(s, x);
     if (s->state == TG_IN_FLIGHT) return wait_for(s);
     if (s->extra && s->extra->refill && s->extra->version == s->version) return refill(s);
     if (s->extra && s->extra->restore) {

@@ -25,6 +25,7 @@ typedef struct tg_storage_extra {
     struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of, or NULL */
     bool shared;              /* the block belongs to another storage; this one keeps it by tg_block_hold */
     bool read_only;           /* the bytes may not be written (tg_set_read_only) */
+    bool lasting;             /* the bytes stay, even if a work that fills them fails */
     uint32_t pins;            /* number of calls of tg_pin whose tg_unpin has not been done */
     tg_later unpin;           /* calls of tg_unpin that are still to be done */
     /* Valid while it is pinned: the storage, and the neighbors in the context's list of what is pinned. */
@@ -36,7 +37,7 @@ struct tg_storage {
     atomic_int refs;  /* number of handles that use it */
     int32_t saves;    /* number of nodes, on any tape, that have saved it for backward */
     uint32_t version; /* how many times it was written in place */
-    uint8_t state;    /* tg_storage_state */
+    uint8_t state;    /* tg_storage_state. IN_FLIGHT without a work: tg_storage_await has been called */
     uint8_t category; /* tg_category */
     bool temporary;   /* made by a tape: scopes and backward may release its bytes */
     bool marked;      /* set while a scope closes: it is one of the scope's outputs */
@@ -72,6 +73,12 @@ tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
+}
+/* Notes that the bytes await a call that will start the work that fills them (tg_flat_gather). Until then only ranges
+ * (tg_ext.range_of) may be read or written, and any other access fails with TG_ERR_STATE. s must have an extra. */
+void tg_storage_await(tg_storage *s);
+static inline bool tg_storage_awaits(const tg_storage *s) {
+    return TG_UNLIKELY(s->state == TG_IN_FLIGHT && !s->extra->work);
 }
 /* Makes the bytes present, with undefined values, whatever their state was. Abandons a work that fills them. */
 tg_status tg_storage_renew(tg_storage *s);

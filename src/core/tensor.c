@@ -238,6 +238,7 @@ void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
         e->grad->ext->grad_of = NULL;
         tg_drop(e->grad);
     }
+    if (e->used) tg_drop(e->used);
     if (e->grad_of) {
         e->grad_of->grad = NULL;
         e->grad_of->has_grad = e->grad_of->has_grad && e->grad_of->main_grad;

@@ -89,11 +89,18 @@ struct tg_ext {
     bool has_grad;        /* grad holds a value; if not, the next contribution overwrites it */
     bool partial;         /* the gradient is this rank's share of the sum over the axes where the leaf is REPLICATED */
     bool summed;          /* the gradient was partial, and tg_grads_finalize has summed it */
+    bool divided;         /* the gradient was summed, and this rank has only its range's elements, in `range` */
+    bool unsure;          /* only the device knows, in `used`, whether a rank has contributed to the gradient */
+    tg_tensor *used;      /* [1], float32: 1 or, if no rank has, 0. Owned by the context; NULL until it is needed */
     uint32_t placed;      /* bit mask of the axes that tg_place declared */
     tg_hook *hooks;
     int hooks_running;    /* running calls of tg_hooks_run; meanwhile a removed hook stays in the list, with fn NULL */
     int deferred;         /* number of products of linear layers that will be added to the gradient later (tg_wgrads) */
     tg_comm *shared;      /* the group whose ranks hold one parameter (tg_share), or NULL */
+    tg_flat *flat;        /* the tg_flat that has the parameter, or NULL */
+    tg_tensor *range;     /* the leaf that has this rank's elements of the parameter (tg_flat_leaves), or NULL */
+    tg_ref range_of;      /* of such a leaf: the parameter. Empty for other tensors */
+    int64_t range_begin;  /* of such a leaf: the number of the parameter's elements before its own */
     /* number of modules that list the tensor, plus 1 if it is an optimizer's state; unless 0, tg_drop does nothing */
     int owners;
     int held;         /* number of optimizers that update the tensor */
@@ -117,6 +124,11 @@ tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
 /* Fails if tg_is_lent(x). `who` is the name of the call that would change x. */
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
+/* If x is a range of a parameter (tg_ext.range_of) that is alive, returns the parameter. Otherwise returns x. */
+static inline tg_tensor *tg_range_whole(const tg_tensor *x) {
+    const tg_ref *of = x->ext ? &x->ext->range_of : NULL;
+    return TG_UNLIKELY(of && of->tensor && of->tensor->serial == of->serial) ? of->tensor : (tg_tensor *)x;
+}
 /* Fails if x is one rank's share of a sum, whose values `who` would give to the host. That is the gradient of a tensor
  * that is REPLICATED on an axis, until tg_grads_finalize. */
 tg_status tg_refuse_partial(const tg_tensor *x, const char *who);

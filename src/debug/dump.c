@@ -34,35 +34,10 @@ static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
             *in ? " -> " : "", out, site);
 }
 
-/* Writes a string, escaped for the format. Bytes that are not valid UTF-8, for example because the string was cut
- * within a character, become U+FFFD. */
-static void escaped(const char *s, tg_format format, char *buf, size_t size, size_t *at) {
-    const char *wrong = s + tg_utf8_check(s, strlen(s));
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (s == wrong) {
-            tg_text(buf, size, at, "%s", format == TG_JSON ? "\\ufffd" : "\xEF\xBF\xBD");
-            wrong = s + 1 + tg_utf8_check(s + 1, strlen(s + 1));
-        } else if (c == '"' || c == '\\') {
-            tg_text(buf, size, at, "\\%c", c);
-        } else if (c < 32 || c == 127) {
-            tg_text(buf, size, at, format == TG_JSON ? "\\u%04x" : "\\\\x%02x", c); /* DOT has no escape for these */
-        } else {
-            tg_text(buf, size, at, "%c", c);
-        }
-    }
-}
-
 /* Returns the number by which the dump names a tensor: its serial number. A dropped tensor has no serial number any
  * more, so its address is used. No other tensor has this address while a node needs the dropped tensor. */
 static unsigned long long id_of(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
-}
-
-static void json_string(const char *s, char *buf, size_t size, size_t *at) {
-    tg_text(buf, size, at, "\"");
-    escaped(s, TG_JSON, buf, size, at);
-    tg_text(buf, size, at, "\"");
 }
 
 static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size, size_t *at) {
@@ -76,7 +51,7 @@ static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size,
             continue;
         }
         tg_text(buf, size, at, "{\"id\": %llu, \"name\": ", id_of(x));
-        json_string(tg_name(x), buf, size, at);
+        tg_text_json(buf, size, at, tg_name(x));
         tg_text(buf, size, at, ", \"dtype\": \"%s\", \"shape\": ", tg_dtype_name(x->dtype));
         *at += tg_shape_text(x->ndim, x->shape, *at < size ? buf + *at : NULL, *at < size ? size - *at : 0);
         tg_text(buf, size, at, "}");
@@ -88,7 +63,7 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     char site[256];
     tg_node_extra e = times(n);
     tg_text(buf, size, at, "%s\n  {\"index\": %lld, \"op\": ", i ? "," : "", (long long)i);
-    json_string(n->op->name, buf, size, at);
+    tg_text_json(buf, size, at, n->op->name);
     tg_text(buf, size, at, ", \"inputs\": ");
     json_tensors(n, false, buf, size, at);
     tg_text(buf, size, at, ", \"outputs\": ");
@@ -97,7 +72,7 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
             ", \"saved_bytes\": %lld, \"flops\": %lld, \"forward_s\": %.9g, \"backward_s\": %.9g, \"site\": ",
             (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), e.forward_s, e.backward_s);
     tg_node_site(n, site, sizeof site);
-    json_string(site, buf, size, at);
+    tg_text_json(buf, size, at, site);
     tg_text(buf, size, at, "}");
 }
 
@@ -113,7 +88,7 @@ static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
     char what[160];
     tg_describe(x, what, sizeof what);
     tg_text(buf, size, at, "  n%llu [shape=ellipse, label=\"", dot_id(x));
-    escaped(what, TG_DOT, buf, size, at);
+    tg_text_escaped(buf, size, at, TG_DOT, what);
     tg_text(buf, size, at, "\"];\n");
 }
 
@@ -122,9 +97,9 @@ static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
     shapes(n, true, out, sizeof out);
     if (n->flags & TG_N_LEAF || !n->n_out) return;
     tg_text(buf, size, at, "  n%llu [label=\"", dot_id(tg_node_out(n)[0]));
-    escaped(n->op->name, TG_DOT, buf, size, at);
+    tg_text_escaped(buf, size, at, TG_DOT, n->op->name);
     tg_text(buf, size, at, "\\n");
-    escaped(out, TG_DOT, buf, size, at);
+    tg_text_escaped(buf, size, at, TG_DOT, out);
     tg_text(buf, size, at, "\"];\n");
     for (int i = 0; i < n->n_in; i++) {
         const tg_tensor *x = tg_node_in(n)[i];

@@ -143,7 +143,7 @@ static tg_status probe(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     step *s = user;
     (void)t, (void)x;
     s->hooked = true;
-    return tg_range_of(*grad, &s->delivered);
+    return tg_range_measure(*grad, &s->delivered);
 }
 
 static tg_status add_probes(path *p) {
@@ -178,7 +178,7 @@ static tg_status measure(tg_tape *t, tg_tensor *root, path *p) {
     remove_probes(p);
     for (int64_t i = 0; i < n && s == TG_OK; i++) {
         p->steps[i].g = g[i];
-        s = tg_range_of(g[i], &p->steps[i].r);
+        s = tg_range_measure(g[i], &p->steps[i].r);
     }
     return s;
 }
@@ -238,7 +238,7 @@ static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became
     SAY(s, ": the gradient of its result reaches %g, that of its input %d, %s, is %s", magnitude(&at->r), input,
         named(in, what, sizeof what), became);
     if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
-        TG_TRY(tg_range_of(in, &r));
+        TG_TRY(tg_range_measure(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
         if (wrong(&r))
             SAY(s, " and has %s that %s %s", tg_count(wrong(&r), "value").text, wrong(&r) == 1 ? "is" : "are",

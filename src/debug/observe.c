@@ -39,7 +39,7 @@ static const char *name_of_kinds(int kinds) {
 static tg_status say_range(report *w, const tg_tensor *x) {
     char what[160];
     tg_range r;
-    TG_TRY(tg_range_of(x, &r));
+    TG_TRY(tg_range_measure(x, &r));
     tg_describe(x, what, sizeof what);
     SAY(w, "%s: %lld NaN, %lld infinite", what, (long long)r.nan, (long long)r.inf);
     if (r.lo <= r.hi) SAY(w, ", %s in [%g, %g]", r.nan + r.inf ? "the numbers" : "all", r.lo, r.hi);

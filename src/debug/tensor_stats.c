@@ -17,7 +17,7 @@ static tg_status read_all(const tg_tensor *x, double *v) {
     return s;
 }
 
-tg_status tg_range_of(const tg_tensor *x, tg_range *r) {
+tg_status tg_range_measure(const tg_tensor *x, tg_range *r) {
     tg_ctx *ctx = x->ctx;
     size_t bytes = (size_t)x->numel * sizeof(double);
     double *v = bytes ? tg_host_alloc(ctx, bytes) : NULL;
@@ -64,7 +64,7 @@ tg_status tg_kinds_in(const tg_tensor *x, int *kinds) {
     if (isinf(v[0]) || isinf(v[1])) *kinds = TG_FIND_INF;
     if (s != TG_OK || (!isnan(v[0]) && !isnan(v[1]))) return s;
     tg_range r; /* where there are NaNs, the reductions cannot find infinities */
-    s = tg_range_of(x, &r);
+    s = tg_range_measure(x, &r);
     *kinds = TG_FIND_NAN | (r.inf ? TG_FIND_INF : 0);
     return s;
 }

@@ -325,17 +325,24 @@ static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);
     int64_t n = a->param.numel;
-    view step[TG_STEP_SCALARS], g, m, v, factor;
+    view step[TG_STEP_SCALARS], g, m, v, factor, used, skip;
     arena w;
     if (!n)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * arena_bytes(n, d) + arena_bytes(1, TG_F64)));
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * arena_bytes(n, d) + 2 * arena_bytes(1, TG_F64)));
     for (int i = 0; i < TG_STEP_SCALARS; i++)
         view_dense(&step[i], (void *)(uintptr_t)(a->step + i), TG_F64, 1, (const int64_t[]){1});
     view_dense(&factor, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
     view_dense(&g, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
     view_dense(&m, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
     view_dense(&v, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&skip, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
+    if (a->used) {
+        view_dense(&used, (void *)(uintptr_t)a->used, TG_F32, 1, (const int64_t[]){1});
+        MAP_P(affine, skip.a, -1, 1, false, used.a);
+        MAP_P(linear_sum, skip.a, 1, 1, false, skip.a, step[TG_SCALAR_SKIP].a);
+        step[TG_SCALAR_SKIP] = skip;
+    }
     MAP(mul, g.a, a->grad, step[TG_SCALAR_COEFFICIENT].a);
     if (!a->decoupled)
         MAP_P(linear_sum, g.a, 1, a->weight_decay, false, g.a, param);

@@ -1,4 +1,5 @@
 /* Adam (Kingma and Ba, arXiv 1412.6980) and AdamW (Loshchilov and Hutter, arXiv 1711.05101). */
+#include "autograd/gradients.h"
 #include "base/options.h"
 #include "kernels/composed.h"
 #include "optim/optim.h"
@@ -15,7 +16,8 @@ static tg_adamw_args args_of(const tg_optim *o, const tg_optim_item *it, const t
                            .eps = group->eps,
                            .weight_decay = group->weight_decay,
                            .decoupled = o->decoupled,
-                           .step = tg_array_spread(o->scalars, it->group * TG_STEP_SCALARS, &(tg_array){0}).data};
+                           .step = tg_array_spread(o->scalars, it->group * TG_STEP_SCALARS, &(tg_array){0}).data,
+                           .used = tg_gradient_used(it->param)};
 }
 
 static tg_status step(tg_optim *o) {

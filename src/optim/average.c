@@ -165,7 +165,6 @@ static tg_status put(tg_average_item *it, const tg_tensor *x, const char *who) {
     TG_TRY(tg_storage_may_change(it->param));
     TG_TRY(tg_gradient_put(it->param, x, false));
     tg_storage_wrote(it->param->storage, who, TG_SITE);
-    it->version = it->param->storage->version;
     return TG_OK;
 }
 
@@ -184,6 +183,7 @@ tg_status tg_average_apply(tg_average *a) {
     if (s != TG_OK) return drop_own(a), s;
     a->applied = true;
     for (int i = 0; i < a->n; i++) TG_TRY(put(&a->item[i], a->item[i].average, "tg_average_apply"));
+    for (int i = 0; i < a->n; i++) a->item[i].version = a->item[i].param->storage->version; /* they may share one */
     return TG_OK;
 }
 

@@ -31,6 +31,21 @@ static tg_array work_array(const tg_optim *o, const tg_array *like, size_t at) {
     return a;
 }
 
+/* Returns the number of TG_SCALAR_SKIP for an item: that of its group plus, if no rank has used the parameter, 1. */
+static tg_status skip_of(const tg_optim *o, const tg_optim_item *it, const tg_tensor *scalars, tg_array *skip) {
+    tg_ctx *ctx = o->ctx;
+    static const int64_t one = 1;
+    if (!tg_gradient_used(it->param)) return TG_OK;
+    tg_array used = tg_array_of(tg_range_whole(it->param)->ext->used), like = used;
+    like.shape = like.stride = &one;
+    tg_array group = tg_array_spread(scalars, it->group * TG_STEP_SCALARS + TG_SCALAR_SKIP, &like);
+    tg_array own = tg_array_spread(scalars, TG_STEP_GROUPS * TG_STEP_SCALARS, &like);
+    TG_OPTIM_MAP(affine, own, -1, 1, used);
+    TG_OPTIM_MAP(linear_sum, own, 1, 1, own, group);
+    skip->data = own.data;
+    return TG_OK;
+}
+
 static tg_status step_item(tg_optim *o, const tg_optim_item *it, const tg_tensor *grad, tg_optim_item_fn fn) {
     tg_ctx *ctx = o->ctx;
     tg_tensor *stepped = it->master ? it->master : it->param;
@@ -43,6 +58,7 @@ static tg_status step_item(tg_optim *o, const tg_optim_item *it, const tg_tensor
     for (int i = 0; i < TG_OPTIM_STATES; i++) a.state[i] = tg_array_of(it->state[i]);
     for (int i = 0; i < TG_STEP_SCALARS; i++)
         a.scalar[i] = tg_array_spread(scalars, it->group * TG_STEP_SCALARS + i, &a.param);
+    TG_TRY(skip_of(o, it, scalars, &a.scalar[TG_SCALAR_SKIP]));
     TG_OPTIM_MAP(mul, a.gradient, 0, 0, tg_array_of(grad), a.scalar[TG_SCALAR_COEFFICIENT]);
     TG_TRY(fn(o, &a));
     return it->master ? tg_gradient_put(it->param, it->master, false) : TG_OK;

@@ -82,10 +82,13 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
     return TG_OK;
 }
 
+/* Returns whether the parameter of the item, which may have only a range of it, has fewer than two dims. */
+static bool is_vector(const tg_optim_item *it) { return tg_range_whole(it->param)->ndim < 2; }
+
 /* Returns whether the group has a parameter with fewer than two dims. */
 static bool holds_vectors(const tg_optim *o, int group) {
     for (int i = 0; i < o->n; i++)
-        if (o->item[i].group == group && o->item[i].param->ndim < 2) return true;
+        if (o->item[i].group == group && is_vector(&o->item[i])) return true;
     return false;
 }
 
@@ -99,7 +102,7 @@ tg_status tg_optim_no_decay_1d(tg_optim *o) {
         int copy = add_group(o, &without, "tg_optim_no_decay_1d");
         if (copy < 0) return tg_optim_check(o);
         for (int i = 0; i < o->n; i++)
-            if (o->item[i].group == g && o->item[i].param->ndim < 2) o->item[i].group = copy;
+            if (o->item[i].group == g && is_vector(&o->item[i])) o->item[i].group = copy;
     }
     return TG_OK;
 }

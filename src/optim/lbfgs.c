@@ -8,7 +8,7 @@
 #include "base/host_memory.h"
 #include "base/options.h"
 #include "core/capture.h"
-#include "optim/flat.h"
+#include "optim/vectors.h"
 #include "optim/line_search.h"
 #include "optim/optim.h"
 #include "placement/placing.h"
@@ -21,7 +21,7 @@ enum { GRADIENTS, PREVIOUS = TG_POINTS, DIRECTION, START, PAIRS };
 struct tg_lbfgs {
     tg_ctx *ctx;
     tg_lbfgs_opts opts;
-    tg_flat flat;
+    tg_vectors vectors;
     int64_t iterations; /* since the beginning */
     int pairs, newest;  /* number of pairs in the history; place of the newest one */
     double length;      /* of the last step, in multiples of the direction */
@@ -45,11 +45,11 @@ static int place_of(const tg_lbfgs *l, int age) { return (l->newest - age + plac
 static tg_status remember(tg_lbfgs *l, int gradient) {
     int next = (l->newest + 1) % places(l);
     double ys, yy;
-    TG_TRY(tg_flat_sum(&l->flat, y_of(next), 1, gradient, -1, PREVIOUS));
-    TG_TRY(tg_flat_sum(&l->flat, s_of(next), l->length, DIRECTION, 0, DIRECTION));
-    TG_TRY(tg_flat_dot(&l->flat, y_of(next), s_of(next), &ys));
+    TG_TRY(tg_vectors_sum(&l->vectors, y_of(next), 1, gradient, -1, PREVIOUS));
+    TG_TRY(tg_vectors_sum(&l->vectors, s_of(next), l->length, DIRECTION, 0, DIRECTION));
+    TG_TRY(tg_vectors_dot(&l->vectors, y_of(next), s_of(next), &ys));
     if (!(ys > 1e-10)) return TG_OK;
-    TG_TRY(tg_flat_dot(&l->flat, y_of(next), y_of(next), &yy));
+    TG_TRY(tg_vectors_dot(&l->vectors, y_of(next), y_of(next), &yy));
     l->curvature[next] = 1 / ys;
     l->scale = ys / yy;
     l->newest = next;
@@ -59,20 +59,20 @@ static tg_status remember(tg_lbfgs *l, int gradient) {
 
 /* Computes the direction: minus the inverse Hessian of the history, times the gradient (the two-loop recursion). */
 static tg_status turn(tg_lbfgs *l, int gradient) {
-    const tg_flat *f = &l->flat;
+    const tg_vectors *v = &l->vectors;
     double dot;
-    TG_TRY(tg_flat_sum(f, DIRECTION, -1, gradient, 0, gradient));
+    TG_TRY(tg_vectors_sum(v, DIRECTION, -1, gradient, 0, gradient));
     for (int age = 0; age < l->pairs; age++) {
         int k = place_of(l, age);
-        TG_TRY(tg_flat_dot(f, s_of(k), DIRECTION, &dot));
+        TG_TRY(tg_vectors_dot(v, s_of(k), DIRECTION, &dot));
         l->weight[k] = dot * l->curvature[k];
-        TG_TRY(tg_flat_sum(f, DIRECTION, 1, DIRECTION, -l->weight[k], y_of(k)));
+        TG_TRY(tg_vectors_sum(v, DIRECTION, 1, DIRECTION, -l->weight[k], y_of(k)));
     }
-    TG_TRY(tg_flat_sum(f, DIRECTION, l->scale, DIRECTION, 0, DIRECTION));
+    TG_TRY(tg_vectors_sum(v, DIRECTION, l->scale, DIRECTION, 0, DIRECTION));
     for (int age = l->pairs - 1; age >= 0; age--) {
         int k = place_of(l, age);
-        TG_TRY(tg_flat_dot(f, y_of(k), DIRECTION, &dot));
-        TG_TRY(tg_flat_sum(f, DIRECTION, 1, DIRECTION, l->weight[k] - dot * l->curvature[k], s_of(k)));
+        TG_TRY(tg_vectors_dot(v, y_of(k), DIRECTION, &dot));
+        TG_TRY(tg_vectors_sum(v, DIRECTION, 1, DIRECTION, l->weight[k] - dot * l->curvature[k], s_of(k)));
     }
     return TG_OK;
 }
@@ -89,8 +89,8 @@ typedef struct problem {
 /* Computes loss and gradient at the present parameters. */
 static tg_status measure(const problem *p, double *loss, int gradient) {
     tg_ctx *ctx = p->l->ctx;
-    const tg_flat *f = &p->l->flat;
-    for (int i = 0; i < f->n; i++) tg_gradient_forget(f->item[i].param);
+    const tg_vectors *v = &p->l->vectors;
+    for (int i = 0; i < v->n; i++) tg_gradient_forget(v->item[i].param);
     *loss = NAN;
     ctx->busy++;
     tg_status s = p->fn(p->user, loss);
@@ -98,18 +98,18 @@ static tg_status measure(const problem *p, double *loss, int gradient) {
     TG_TRY(ctx->run.status);
     if (s != TG_OK)
         return tg_fail(ctx, TG_ERR_CALLBACK, "tg_lbfgs_step: the loss function failed with %s", tg_status_name(s));
-    TG_TRY(tg_flat_check(f, "tg_lbfgs_step"));
-    return tg_flat_from_gradients(f, gradient, "tg_lbfgs_step");
+    TG_TRY(tg_vectors_check(v, "tg_lbfgs_step"));
+    return tg_vectors_from_gradients(v, gradient, "tg_lbfgs_step");
 }
 
 /* Evaluates a point of the line (tg_line). */
 static tg_status evaluate(void *user, tg_point *point) {
     const problem *p = user;
-    const tg_flat *f = &p->l->flat;
-    TG_TRY(tg_flat_sum(f, f->spare, 1, START, point->t, DIRECTION));
-    TG_TRY(tg_flat_to_params(f, f->spare, "tg_lbfgs_step"));
+    const tg_vectors *v = &p->l->vectors;
+    TG_TRY(tg_vectors_sum(v, v->spare, 1, START, point->t, DIRECTION));
+    TG_TRY(tg_vectors_to_params(v, v->spare, "tg_lbfgs_step"));
     TG_TRY(measure(p, &point->f, point->gradient));
-    return tg_flat_dot(f, point->gradient, DIRECTION, &point->slope);
+    return tg_vectors_dot(v, point->gradient, DIRECTION, &point->slope);
 }
 
 /* ---- The step ---- */
@@ -117,26 +117,26 @@ static tg_status evaluate(void *user, tg_point *point) {
 /* Makes one iteration from the point *now, at which the parameters are. Sets *more to whether another one is useful. */
 static tg_status iterate(const problem *p, tg_point *now, int *evaluations, bool *more) {
     tg_lbfgs *l = p->l;
-    const tg_flat *f = &l->flat;
+    const tg_vectors *v = &l->vectors;
     const double tolerance = l->opts.change_tolerance;
     double sum, most, loss = now->f;
     if (l->iterations++) TG_TRY(remember(l, now->gradient));
     TG_TRY(turn(l, now->gradient));
-    TG_TRY(tg_flat_sum(f, PREVIOUS, 1, now->gradient, 0, now->gradient));
-    TG_TRY(tg_flat_norms(f, now->gradient, &sum, &most));
+    TG_TRY(tg_vectors_sum(v, PREVIOUS, 1, now->gradient, 0, now->gradient));
+    TG_TRY(tg_vectors_norms(v, now->gradient, &sum, &most));
     l->length = l->iterations == 1 ? fmin(1, 1 / sum) * l->opts.lr : l->opts.lr;
-    TG_TRY(tg_flat_dot(f, now->gradient, DIRECTION, &now->slope));
+    TG_TRY(tg_vectors_dot(v, now->gradient, DIRECTION, &now->slope));
     *more = now->slope <= -tolerance;
     if (!*more) return TG_OK;
-    TG_TRY(tg_flat_norms(f, DIRECTION, &sum, &most));
+    TG_TRY(tg_vectors_norms(v, DIRECTION, &sum, &most));
     const tg_line line = {evaluate, (void *)(uintptr_t)p, most, tolerance};
     now->t = 0;
     TG_TRY(tg_line_search(&line, *now, l->length, now, evaluations));
     l->length = now->t;
-    TG_TRY(tg_flat_sum(f, START, 1, START, now->t, DIRECTION));
-    TG_TRY(tg_flat_to_params(f, START, "tg_lbfgs_step"));
+    TG_TRY(tg_vectors_sum(v, START, 1, START, now->t, DIRECTION));
+    TG_TRY(tg_vectors_to_params(v, START, "tg_lbfgs_step"));
     double changed = fabs(now->t) * most;
-    TG_TRY(tg_flat_norms(f, now->gradient, &sum, &most));
+    TG_TRY(tg_vectors_norms(v, now->gradient, &sum, &most));
     *more = most > l->opts.gradient_tolerance && changed > tolerance && fabs(now->f - loss) >= tolerance;
     return TG_OK;
 }
@@ -147,7 +147,7 @@ static tg_status run(const problem *p, double *loss) {
     int evaluations = 1;
     double sum, most;
     TG_TRY(measure(p, &now.f, now.gradient));
-    TG_TRY(tg_flat_norms(&l->flat, now.gradient, &sum, &most));
+    TG_TRY(tg_vectors_norms(&l->vectors, now.gradient, &sum, &most));
     bool more = most > l->opts.gradient_tolerance;
     for (int i = 0; more && i < l->opts.iterations && evaluations < l->opts.evaluations; i++)
         TG_TRY(iterate(p, &now, &evaluations, &more));
@@ -161,11 +161,11 @@ tg_status tg_lbfgs_step(tg_lbfgs *l, tg_loss_fn fn, void *user, double *loss) {
     TG_TRY(l->ctx->run.status);
     if (!fn) return tg_fail(l->ctx, TG_ERR_ARGUMENT, "tg_lbfgs_step: fn is NULL, expected a function of the loss");
     TG_TRY(tg_recording_refuse(l->ctx, "tg_lbfgs_step", TG_RECORDING_READ, TG_SITE));
-    TG_TRY(tg_flat_check(&l->flat, "tg_lbfgs_step"));
-    TG_TRY(tg_flat_from_params(&l->flat, START));
+    TG_TRY(tg_vectors_check(&l->vectors, "tg_lbfgs_step"));
+    TG_TRY(tg_vectors_from_params(&l->vectors, START));
     const problem p = {l, fn, user};
     tg_status s = run(&p, loss ? loss : &unused);
-    if (s != TG_OK) tg_flat_to_params(&l->flat, START, "tg_lbfgs_step");
+    if (s != TG_OK) tg_vectors_to_params(&l->vectors, START, "tg_lbfgs_step");
     return s;
 }
 
@@ -184,6 +184,7 @@ static tg_status check(tg_ctx *ctx, const tg_lbfgs_opts *o) {
 
 static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n) {
     TG_TRY(tg_optim_check_params(ctx, params, n, "tg_lbfgs_new"));
+    TG_TRY(tg_optim_check_undivided(ctx, params, n, "tg_lbfgs_new"));
     for (int i = 0; i < n; i++) {
         char what[160], place[128];
         const tg_placements *at = tg_place_of(params[i]);
@@ -204,7 +205,7 @@ static tg_status open(tg_lbfgs *l, tg_tensor *const *params, int n) {
     l->curvature = tg_host_alloc(l->ctx, (size_t)places(l) * sizeof *l->curvature);
     l->weight = tg_host_alloc(l->ctx, (size_t)places(l) * sizeof *l->weight);
     TG_TRY(l->ctx->run.status);
-    return tg_flat_open(&l->flat, l->ctx, params, n, PAIRS + 2 * places(l));
+    return tg_vectors_open(&l->vectors, l->ctx, params, n, PAIRS + 2 * places(l));
 }
 
 tg_lbfgs *tg_lbfgs_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lbfgs_opts *given) {
@@ -215,7 +216,7 @@ tg_lbfgs *tg_lbfgs_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lb
     tg_lbfgs *l = tg_host_alloc(ctx, sizeof *l);
     if (!l) return (tg_lbfgs *)&inert;
     *l = (tg_lbfgs){.ctx = ctx, .opts = opts};
-    l->flat.ctx = ctx;
+    l->vectors.ctx = ctx;
     if (open(l, params, n) == TG_OK) return l;
     tg_lbfgs_free(l);
     return (tg_lbfgs *)&inert;
@@ -223,7 +224,7 @@ tg_lbfgs *tg_lbfgs_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lb
 
 void tg_lbfgs_free(tg_lbfgs *l) {
     if (!l || l == &inert) return;
-    tg_flat_close(&l->flat);
+    tg_vectors_close(&l->vectors);
     tg_host_free(l->ctx, l->curvature, (size_t)places(l) * sizeof *l->curvature);
     tg_host_free(l->ctx, l->weight, (size_t)places(l) * sizeof *l->weight);
     tg_host_free(l->ctx, l, sizeof *l);

@@ -107,7 +107,7 @@ static size_t work(const tg_tensor *p) {
 
 /* AdamW steps what is no matrix, and the matrices that the caller has listed. */
 static const tg_optim_method *other(const tg_optim *o, const tg_tensor *p) {
-    bool listed = p->ndim != 2;
+    bool listed = tg_range_whole(p)->ndim != 2;
     for (int i = 0; i < o->muon.n_others; i++) listed |= o->muon.others[i] == p;
     return listed ? &tg_adam_method : NULL;
 }
@@ -151,13 +151,14 @@ static tg_status check_whole(tg_ctx *ctx, const tg_optim *o, tg_tensor *const *p
     for (int i = 0; i < n; i++) {
         char place[128], what[160];
         const tg_placements *p = tg_place_of(params[i]);
-        if (!p || !p->varying || other(o, params[i])) continue;
+        bool range = tg_range_whole(params[i]) != params[i];
+        if (!(range || (p && p->varying)) || other(o, params[i])) continue;
         tg_place_text(ctx, p, place, sizeof place);
         tg_describe(params[i], what, sizeof what);
         return tg_fail(ctx, TG_ERR_PLACEMENT,
-                       "tg_muon_new: parameter %d, %s, is a shard (%s), but Muon needs whole matrices; list it in "
+                       "tg_muon_new: parameter %d, %s, is a %s (%s), but Muon needs whole matrices; list it in "
                        ".others, so that AdamW steps it",
-                       i, what, place);
+                       i, what, range ? "range of a matrix" : "shard", place);
     }
     return TG_OK;
 }

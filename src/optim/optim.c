@@ -86,8 +86,22 @@ static tg_status begin(tg_optim *o, tg_tensor *const *params) {
     return tg_optim_set_lr(o, o->lr);
 }
 
+tg_status tg_optim_check_undivided(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who) {
+    char what[160];
+    for (int i = 0; i < n; i++) {
+        if (!params[i]->ext || !params[i]->ext->range) continue;
+        tg_describe(params[i], what, sizeof what);
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "%s: parameter %d, %s, is divided over ranks by tg_flat_new; give the optimizer the leaves that "
+                       "tg_flat_leaves returns",
+                       who, i, what);
+    }
+    return TG_OK;
+}
+
 tg_optim *tg_optim_make(tg_ctx *ctx, const tg_optim *like, tg_tensor *const *params, int n, const char *who) {
-    if (!tg_ok(ctx) || !tg_optim_rate(ctx, like->lr, who) || tg_optim_check_params(ctx, params, n, who) != TG_OK)
+    if (!tg_ok(ctx) || !tg_optim_rate(ctx, like->lr, who) || tg_optim_check_params(ctx, params, n, who) != TG_OK ||
+        tg_optim_check_undivided(ctx, params, n, who) != TG_OK)
         return (tg_optim *)&inert;
     size_t bytes = sizeof(tg_optim) + (size_t)n * sizeof(tg_optim_item);
     tg_optim *o = tg_host_alloc(ctx, bytes);
@@ -153,13 +167,26 @@ tg_tensor *tg_optim_gradient(const tg_optim_item *it) {
     return it->param->numel ? tg_gradient_of(it->param) : NULL;
 }
 
+/* Fails if a parameter whose range the optimizer steps has a gradient that tg_grads_finalize has not divided. */
+static tg_status check_divided(const tg_tensor *whole, const char *who) {
+    char what[160];
+    if (!whole->ext->has_grad || whole->ext->divided) return TG_OK;
+    tg_describe(whole, what, sizeof what);
+    return tg_fail(whole->ctx, TG_ERR_STATE,
+                   "%s: the gradient of %s is not divided over the ranks of its tg_flat yet; call tg_grads_finalize "
+                   "after the last backward",
+                   who, what);
+}
+
 tg_status tg_optim_check_gradients(tg_optim *o, const char *who) {
     TG_TRY(tg_optim_check_items(o, who));
     for (int i = 0; i < o->n; i++) {
-        tg_tensor *g = tg_gradient_of(o->item[i].param);
-        TG_TRY(tg_gradient_need_drained(o->item[i].param, who));
+        const tg_tensor *param = o->item[i].param, *whole = tg_range_whole(param);
+        tg_tensor *g = tg_gradient_of(param);
+        TG_TRY(tg_gradient_need_drained(whole, who));
+        if (whole != param) TG_TRY(check_divided(whole, who));
         if (!g) continue;
-        TG_TRY(tg_gradient_need_whole(o->item[i].param, who));
+        TG_TRY(tg_gradient_need_whole(param, who));
         TG_TRY(tg_storage_need(g->storage, g));
     }
     return TG_OK;

@@ -20,7 +20,7 @@ typedef struct tg_optim_group_t {
  * master is a float32 copy of a 16-bit parameter; NULL for other parameters. */
 typedef struct tg_optim_item {
     const struct tg_optim_method *method; /* the method by which this parameter is stepped */
-    tg_tensor *param, *master, *state[TG_OPTIM_STATES];
+    tg_tensor *param, *master, *state[TG_OPTIM_STATES]; /* param may be a range of a parameter (tg_flat_leaves) */
     tg_ref ref;       /* detects that the parameter was dropped */
     /* Versions of the parameter's and the master's bytes after the last step. If the current versions differ, the bytes
      * were written since. */
@@ -63,7 +63,8 @@ struct tg_optim {
     /* On the device, in float64. squares [n]: the sum of squares of each gradient. sums [TG_STEP_SUMS]: their sums, one
      * for each set of axes that shard parameters. state and scalars: see step.h. scale_view is a view of the scale in
      * the state, and scale_state a view of the scale and its two counters. In float32: scalars32, and scale32, which is
-     * the scale when the state had version scale_version. */
+     * the scale when the state had version scale_version. After the scalars of TG_STEP_GROUPS groups, scalars and
+     * scalars32 have one that is work memory (elementwise.c). */
     tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
     tg_tensor *fault; /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum) */
     uint32_t scale_version;
@@ -82,6 +83,8 @@ extern const tg_optim_method tg_sgd_method, tg_adam_method, tg_rmsprop_method, t
 tg_optim *tg_optim_make(tg_ctx *ctx, const tg_optim *like, tg_tensor *const *params, int n, const char *who);
 /* Fails unless params are n >= 1 different leaves of the context that need a gradient and are contiguous. */
 tg_status tg_optim_check_params(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who);
+/* Fails if a parameter is divided over ranks (tg_flat_new), so that only its ranges may be stepped. */
+tg_status tg_optim_check_undivided(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who);
 tg_status tg_optim_check(const tg_optim *o); /* returns the context's error; TG_ERR_ARGUMENT if o is NULL */
 void tg_optim_drop_state(tg_tensor *s); /* drops a tensor that the optimizer owns; s may be NULL */
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* returns whether lr is valid; records an error if not */

@@ -98,6 +98,19 @@ static tg_status prepare(tg_optim *o, bool normed) {
     return TG_OK;
 }
 
+/* Notes that the parameters were written. Ranges of several parameters may share a storage, which awaits the ranges of
+ * the other ranks now. */
+static void note_writes(tg_optim *o) {
+    for (int i = 0; i < o->n; i++) {
+        tg_tensor *x = o->item[i].param;
+        if (!tg_gradient_of(x)) continue;
+        tg_storage_wrote(x->storage, "tg_optim_step", TG_SITE);
+        if (tg_range_whole(x) != x) tg_storage_await(x->storage);
+    }
+    for (int i = 0; i < o->n; i++)
+        if (tg_gradient_of(o->item[i].param)) note_versions(&o->item[i]);
+}
+
 /* Takes a step. Only the device knows whether the step is skipped, so on the host every step counts as a write of its
  * parameters. */
 static tg_status step(tg_optim *o) {
@@ -112,11 +125,7 @@ static tg_status step(tg_optim *o) {
     TG_TRY(tg_optim_refresh_scale(o, "tg_optim_step", TG_SITE));
     o->summed = false;
     TG_TRY(o->method->step(o));
-    for (int i = 0; i < o->n; i++) {
-        if (!tg_optim_gradient(&o->item[i])) continue;
-        tg_storage_wrote(o->item[i].param->storage, "tg_optim_step", TG_SITE);
-        note_versions(&o->item[i]);
-    }
+    note_writes(o);
     return TG_OK;
 }
 

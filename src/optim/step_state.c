@@ -38,7 +38,7 @@ bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]) {
 tg_status tg_optim_device_open(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
     const double begin[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
-    const int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS;
+    const int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS + 1;
     o->list = tg_host_alloc(ctx, (size_t)o->n * sizeof *o->list);
     o->squares = doubles(ctx, o->n);
     o->sums = doubles(ctx, TG_STEP_SUMS);

@@ -26,8 +26,8 @@ struct tg_parallel {
     /* edge[0] are the groups with the pipeline stage before this one, edge[1] those with the stage after it. Of either
      * pair, group [0] carries activations and group [1] gradients. All are NULL if there is one stage. */
     tg_comm *edge[2][2];
-    bool buckets_held; /* backward starts no sums of buckets (tg_buckets_hold) */
-    tg_buckets *buckets;             /* all tg_buckets that are alive, newest first */
+    bool flats_held; /* backward starts no sums of buckets (tg_flats_hold) */
+    tg_flat *flats;  /* all tg_flat that are alive, newest first */
     tg_parallel_listener *listeners; /* newest first */
 };
 

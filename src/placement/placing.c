@@ -83,7 +83,10 @@ tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
     return placed ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
 }
 
-bool tg_is_share_copy(const tg_tensor *x) { return x->ext && x->ext->shared && tg_comm_rank(x->ext->shared) > 0; }
+bool tg_is_share_copy(const tg_tensor *x) {
+    const tg_ext *e = tg_range_whole(x)->ext;
+    return e && e->shared && tg_comm_rank(e->shared) > 0;
+}
 
 const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p) {
     tg_placement at[TG_MAX_AXES];

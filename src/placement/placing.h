@@ -44,7 +44,7 @@ tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint
 /* Returns the placement of a gradient of a tensor that is placed as p: R and P change places. */
 const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p);
 /* Returns whether x is a copy of a parameter of tg_share that this rank must leave out of sums over all parameters,
- * such as norms: rank 0 of the group adds its own copy. */
+ * such as norms: rank 0 of the group adds its own copy. x may be a range of such a parameter. */
 bool tg_is_share_copy(const tg_tensor *x);
 void tg_places_free(tg_ctx *ctx); /* frees all interned placements */
 

@@ -3,7 +3,8 @@
 
 #include <tapegrad/capture.h>
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
+#include <tapegrad/optim.h>
 #include <tapegrad/ops.h>
 
 #include "core/context.h"
@@ -320,46 +321,60 @@ END_TEST
 
 enum { WIDE = 6, HIGH = 5 };
 
-/* One variant has w2's gradient in its buckets, the other leaves it for tg_grads_finalize to sum. */
+/* How a step is made: whether w2's gradient is in a bucket or left for tg_grads_finalize to sum; whether the
+ * optimizer's state is divided; how many ranks, the first ones, lack w2's gradient; and whether steps are captured. */
+typedef struct variant {
+    int bucketed, zero, lacking;
+    bool captured;
+    float result[4][2][WIDE * WIDE]; /* the parameters of each rank after the last step */
+} variant;
+
 typedef struct shares {
     tg_parallel *p;
-    tg_buckets *b;
+    tg_flat *b;
     tg_tape *t;
+    tg_optim *o;
     tg_tensor *w1, *w2, *x, *tokens; /* x [HIGH, WIDE] */
-    tg_tensor *sum[2];               /* summed gradients of the last step */
     bool lacks;                      /* this rank has no gradient of w2 */
 } shares;
 
+/* The ranges of the last step are gathered while this one begins. */
 static tg_status step_of_shares(void *state, tg_ctx *ctx) {
     shares *s = state;
+    tg_flat_gather(s->b);
     tg_tensor *y = tg_linear(s->t, s->x, s->w1, NULL);
     if (!s->lacks) y = tg_linear(s->t, tg_tanh(s->t, y), s->w2, NULL);
     tg_backward(s->t, tg_sum(s->t, tg_square(s->t, y), TG_ALL_DIMS, false));
     tg_tape_reset(s->t);
     tg_tensor *params[] = {s->w1, s->w2};
-    if (tg_grads_finalize(s->p, params, 2, TG_FINALIZE(.tokens = s->tokens)) != TG_OK) return tg_ctx_status(ctx);
-    for (int i = 0; i < 2; i++) put(s->sum[i], tg_grad_of(params[i]));
-    for (int i = 0; i < 2; i++) tg_zero_grad(params[i]);
+    tg_grads_finalize(s->p, params, 2, TG_FINALIZE(.tokens = s->tokens));
+    tg_optim_step(s->o);
+    tg_optim_zero_grad(s->o);
     return tg_ctx_status(ctx);
 }
 
-static tg_status open_shares(shares *s, tg_ctx *ctx, tg_comm *world, int bucketed) {
+static tg_status open_shares(shares *s, tg_ctx *ctx, tg_comm *world, const variant *v) {
     double rows = HIGH;
     *s = (shares){.p = tg_parallel_new(world, NULL), .t = tg_tape_new(ctx)};
     s->w1 = tg_param_new(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
     s->w2 = tg_param_new(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
     s->x = tg_zeros(ctx, TG_F32, TG_SHAPE(HIGH, WIDE));
     s->tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
-    tg_tensor *params[] = {s->w1, s->w2};
+    s->lacks = tg_comm_rank(world) < v->lacking;
+    tg_tensor *params[] = {s->w1, s->w2}, *const *leaves;
     for (int i = 0; i < 2; i++) tg_place(s->p, params[i], TG_DP, TG_R);
-    for (int i = 0; i < 2; i++) s->sum[i] = tg_zeros(ctx, TG_F32, TG_SHAPE(WIDE, WIDE));
     tg_write_f64(s->tokens, &rows, 1);
-    s->b = tg_buckets_new(s->p, params, bucketed, 0);
+    s->b = tg_flat_new(s->p, params, v->bucketed, TG_FLAT(.zero = v->zero));
+    tg_flat_leaves(s->b, &leaves);
+    for (int i = 0; i < v->bucketed; i++) params[i] = leaves[i];
+    s->o = tg_adamw_new(ctx, params, 2, TG_ADAMW(.lr = 0.01, .weight_decay = 0.1));
+    tg_optim_set_clip(s->o, 0.5);
     return tg_ctx_status(ctx);
 }
 
 static void close_shares(shares *s) {
-    tg_buckets_free(s->b);
+    tg_optim_free(s->o);
+    tg_flat_free(s->b);
     tg_tape_free(s->t);
     tg_parallel_free(s->p);
 }
@@ -370,65 +385,61 @@ static void feed_shares(shares *s, int me, int round) {
     tg_write(s->x, x, sizeof x);
 }
 
-/* Alternating calls and replays on the same inputs give the same bits. */
-static tg_status replays_of_shares(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+/* Makes some steps: the first one by a call, the others by calls too or by replays. */
+static tg_status steps_of_shares(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     enum { ROUNDS = 6 };
+    variant *v = arg;
     shares s;
-    float got[2][WIDE * WIDE], want[ROUNDS][2][WIDE * WIDE];
+    tg_graph *g = NULL;
     (void)end;
-    if (open_shares(&s, ctx, world, *(const int *)arg) != TG_OK) return tg_ctx_status(ctx);
+    if (open_shares(&s, ctx, world, v) != TG_OK) return tg_ctx_status(ctx);
     int me = tg_comm_rank(world);
     for (int round = 0; round < ROUNDS; round++) {
         feed_shares(&s, me, round);
-        step_of_shares(&s, ctx);
-        for (int i = 0; i < 2; i++) tg_read(s.sum[i], want[round][i], sizeof want[round][i]);
-    }
-    tg_graph *g = NULL;
-    for (int round = 0; round < ROUNDS; round++) {
-        feed_shares(&s, me, round);
-        if (g)
+        if (!v->captured || !round)
+            step_of_shares(&s, ctx);
+        else if (g)
             tg_graph_replay(g);
         else
             g = tg_graph_new(ctx, step_of_shares, &s);
-        for (int i = 0; i < 2; i++) tg_read(s.sum[i], got[i], sizeof got[i]);
         EXPECT(ctx, tg_ctx_status(ctx) == TG_OK);
-        EXPECT(ctx, !memcmp(got, want[round], sizeof got) && got[1][0] != 0);
     }
+    tg_flat_gather(s.b);
+    tg_read(s.w1, v->result[me][0], sizeof v->result[me][0]);
+    tg_read(s.w2, v->result[me][1], sizeof v->result[me][1]);
     tg_graph_free(g);
     close_shares(&s);
     return tg_ctx_status(ctx);
 }
 
+static void compare_replays(variant v, int n) {
+    static variant replayed;
+    replayed = v;
+    replayed.captured = true;
+    expect_world(THREADS, n, steps_of_shares, &v);
+    expect_world(THREADS, n, steps_of_shares, &replayed);
+    ck_assert_msg(!memcmp(v.result, replayed.result, sizeof v.result),
+                  "%d ranks, %d in buckets, zero %d, %d ranks lack a gradient", n, v.bucketed, v.zero, v.lacking);
+    for (int r = 1; r < n; r++) ck_assert(!memcmp(v.result[0], v.result[r], sizeof v.result[0]));
+}
+
 START_TEST(data_parallel_steps_are_replayed) {
-    for (int bucketed = 1; bucketed <= 2; bucketed++)
-        for (int n = 2; n <= 4; n *= 2) expect_world(THREADS, n, replays_of_shares, &bucketed);
+    for (int n = 2; n <= 4; n *= 2)
+        for (int bucketed = 1; bucketed <= 2; bucketed++)
+            for (int zero = 0; zero < 2; zero++) compare_replays((variant){.bucketed = bucketed, .zero = zero}, n);
 }
 END_TEST
 
-/* Rank 0 has no gradient of w2, so the host would have to read whether another rank has one. */
-static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
-    shares s;
-    float sum[WIDE * WIDE];
-    (void)end;
-    if (open_shares(&s, ctx, world, *(const int *)arg) != TG_OK) return tg_ctx_status(ctx);
-    s.lacks = tg_comm_rank(world) == 0;
-    feed_shares(&s, tg_comm_rank(world), 0);
-    if (step_of_shares(&s, ctx) != TG_OK) return tg_ctx_status(ctx);
-    tg_graph_new(ctx, step_of_shares, &s);
-    tg_read(s.sum[0], sum, sizeof sum);
-    tg_status status = tg_ctx_status(ctx);
-    close_shares(&s);
-    return status;
+/* Which ranks have a gradient is found on the device, so that the host need not know. */
+START_TEST(steps_of_ranks_that_lack_a_gradient_are_replayed) {
+    for (int lacking = 1; lacking <= 2; lacking++)
+        for (int bucketed = 1; bucketed <= 2; bucketed++)
+            for (int zero = 0; zero < 2; zero++)
+                compare_replays((variant){.bucketed = bucketed, .zero = zero, .lacking = lacking}, 2);
 }
+END_TEST
 
 START_TEST(calls_that_cannot_be_replayed_are_refused) {
-    for (int bucketed = 1; bucketed <= 2; bucketed++) {
-        const world_end *end = run_world(THREADS, 2, lacks_one, &bucketed, NULL);
-        ck_assert_msg(end->status[0] == TG_ERR_UNSUPPORTED && end->status[1] == TG_ERR_REMOTE, "%s; %s",
-                      end->message[0], end->message[1]);
-        ck_assert_msg(strstr(end->message[0], "has a parameter without a gradient on this rank"), "%s",
-                      end->message[0]);
-    }
     ck_ends(2, barrier, TG_ERR_UNSUPPORTED, "barrier: the step that tg_graph_new records waits", TG_ERR_REMOTE);
     ck_ends(2, group_ends, TG_ERR_ABORTED, "a communicator of the step has ended", TG_ERR_REMOTE);
 }
@@ -437,6 +448,7 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
                             messages_are_replayed, a_rank_with_other_messages_is_reported,
-                            data_parallel_steps_are_replayed, calls_that_cannot_be_replayed_are_refused};
+                            data_parallel_steps_are_replayed, steps_of_ranks_that_lack_a_gradient_are_replayed,
+                            calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }

@@ -26,6 +26,10 @@ static void bytes(misuse_world *b) {
     EACH_DEAD(x) GIVES(tg_pin, HANDLE, "the tensor", !tg_pin(x));
     GIVES(tg_pin, DISCARDED, "tg_discard", !tg_pin(b->gone));
     QUIET(tg_unpin, (tg_unpin(NULL), true));
+    QUIET(tg_rehome, tg_rehome(NULL, b->x) == TG_ERR_ARGUMENT);
+    DEAD_STATUS(tg_rehome, tg_rehome(x, b->x));
+    EACH_DEAD(x) GIVES(tg_rehome, HANDLE, "tg_rehome: view", tg_rehome(b->x, x) != TG_OK);
+    FAILS(tg_rehome, SHAPE, "expected as many elements", tg_rehome(b->x, b->v));
     QUIET(tg_touch, tg_touch(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_touch, tg_touch(x));
     FAILS(tg_touch, DISCARDED, "tg_discard", tg_touch(b->gone));

@@ -1,7 +1,7 @@
 /* Groups, gradients over ranks. */
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 
 #include "misuse/misuse.h"
 
@@ -74,15 +74,21 @@ static void gradients(misuse_world *b) {
     FAILS(tg_share, STATE, "is not a leaf of the context that needs a gradient", tg_share(p, b->x, world));
     QUIET(tg_share, tg_share(p, w, world) == TG_OK);
     FAILS(tg_share, STATE, "is shared over \"\" already; share a parameter once", tg_share(p, w, world));
-    QUIET(tg_buckets_new, !tg_buckets_new(NULL, &w, 1, 0));
-#define BUCKETS(code, says, ...) GIVES(tg_buckets_new, code, says, !tg_buckets_new(p, __VA_ARGS__))
-    BUCKETS(ARGUMENT, "n is 0", &w, 0, 0);
-    BUCKETS(ARGUMENT, "n is 1", NULL, 1, 0);
-    BUCKETS(ARGUMENT, "elements is -2, expected 0 (default) or more, or TG_NONE (one bucket)", &w, 1, -2);
-    BUCKETS(ARGUMENT, "a parameter", &none, 1, 0);
-    BUCKETS(ARGUMENT, "given twice", twice, 2, 0);
-    QUIET(tg_buckets_free, (tg_buckets_free(NULL), true));
-    QUIET(tg_buckets_set_reduce, !tg_buckets_set_reduce(NULL, true));
+    QUIET(tg_flat_new, !tg_flat_new(NULL, &w, 1, NULL));
+#define FLAT(code, says, ...) GIVES(tg_flat_new, code, says, !tg_flat_new(p, __VA_ARGS__))
+    FLAT(ARGUMENT, "n is 0", &w, 0, NULL);
+    FLAT(ARGUMENT, "n is 1", NULL, 1, NULL);
+    FLAT(ARGUMENT, "bucket is 0, expected 1 or more elements, or TG_AUTO", &w, 1, TG_FLAT(.bucket = 0));
+    FLAT(ARGUMENT, "zero is 2, expected 0 or 1", &w, 1, TG_FLAT(.zero = 2));
+    FLAT(DTYPE, "wire is f16, expected TG_BF16 or TG_DTYPE_DEFAULT", &w, 1, TG_FLAT(.wire = TG_F16));
+    FLAT(ARGUMENT, "a parameter", &none, 1, NULL);
+    FLAT(ARGUMENT, "given twice", twice, 2, NULL);
+    QUIET(tg_flat_free, (tg_flat_free(NULL), true));
+    QUIET(tg_flat_set_reduce, !tg_flat_set_reduce(NULL, true));
+    QUIET(tg_flat_leaves, tg_flat_leaves(NULL, NULL) == 0);
+    QUIET(tg_flat_gather, tg_flat_gather(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_flat_text, tg_flat_text(NULL, TG_TEXT, NULL, 0) == 0);
+    QUIET(tg_range_of, !tg_range_of(NULL, NULL, NULL, NULL) && !tg_range_of(w, NULL, NULL, NULL));
     QUIET(tg_module_replicate, tg_module_replicate(NULL, p) == TG_ERR_ARGUMENT);
     tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0.1);
     QUIET(tg_module_replicate, tg_module_replicate(m, NULL) == TG_ERR_ARGUMENT);

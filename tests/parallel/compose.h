@@ -4,7 +4,7 @@
 #define TG_TEST_COMPOSE_H
 
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/optim.h>
 
 #include "parallel/compose_stack.h"
@@ -17,7 +17,8 @@ typedef struct compose_layout {
     int group, ahead; /* 0: the defaults */
     const tg_pipe_item *const *items; /* of a TG_PIPE_CUSTOM */
     const int *n_items;
-    bool buckets;
+    bool buckets; /* gradients are summed during backward */
+    int zero;     /* the optimizer's state is divided over the data-parallel ranks */
 } compose_layout;
 
 /* ---- Steps ---- */
@@ -74,17 +75,28 @@ static inline void compose_sum(tg_comm *world, int tp, double *x, int n) {
     for (int i = 0; i < n; i++) x[i] /= tp;
 }
 
-/* Compares the parameters of a rank, or their gradients, with those of one rank. */
-static inline tg_status compose_compare(compose_stack *s, compose_stack *whole, bool gradients, const char *when) {
+/* The training state of a stack. */
+typedef struct compose_training {
+    tg_tensor *params[128], *const *leaves; /* leaves: what the optimizer steps */
+    int n;
+    tg_flat *flat; /* NULL: gradients are summed by tg_grads_finalize */
+    tg_optim *optim;
+} compose_training;
+
+/* Compares the parameters of a rank, or the gradients that it has of them, with those of one rank. */
+static inline tg_status compose_compare(compose_stack *s, const compose_training *t, compose_stack *whole,
+                                        bool gradients, const char *when) {
     double mine[1024], all[1024];
     for (int i = 0; i < tg_module_param_count(s->all); i++) {
         const char *path;
         tg_tensor *x = tg_module_param(s->all, i, &path), *y = tg_module_find(whole->all, compose_name(&s->o, path));
+        int64_t first = 0, end = tg_numel(x);
         if (!y) return tg_ctx_fail(s->ctx, TG_ERR_INTERNAL, "one rank has no %s", path);
-        tg_read_f64(gradients ? tg_grad_of(x) : x, mine, tg_numel(x));
+        if (gradients) tg_range_of(t->leaves[i], NULL, &first, &end);
+        if (end > first) tg_read_f64(gradients ? tg_grad_of(t->leaves[i]) : x, mine, end - first);
         RUN(tg_read_f64(gradients ? tg_grad_of(y) : y, all, tg_numel(y)));
-        for (int64_t k = 0; k < tg_numel(x) && tg_ctx_status(s->ctx) == TG_OK; k++) {
-            double want = all[compose_index(x, k, tg_parallel_rank(s->p, TG_TP))];
+        for (int64_t k = 0; k < end - first && tg_ctx_status(s->ctx) == TG_OK; k++) {
+            double want = all[compose_index(x, first + k, tg_parallel_rank(s->p, TG_TP))];
             if (!(fabs(mine[k] - want) <= 1e-10))
                 return tg_ctx_fail(s->ctx, TG_ERR_INTERNAL, "%s, %s of %s, element %lld: %.17g, one rank has %.17g",
                                    when, gradients ? "gradient" : "value", path, (long long)k, mine[k], want);
@@ -98,20 +110,15 @@ typedef struct compose_job {
     compose_layout layout;
 } compose_job;
 
-/* The training state of a stack. */
-typedef struct compose_training {
-    tg_tensor *params[128];
-    int n;
-    tg_optim *optim;
-} compose_training;
-
-static inline compose_training compose_train(compose_stack *s) {
-    compose_training t = {.n = tg_module_params(s->all, NULL, 0)};
-    tg_module_params(s->all, t.params, 128);
-    t.optim = tg_adamw_new(s->ctx, t.params, t.n, TG_ADAMW(.lr = 0.01));
-    if (s->o.scaled) tg_optim_set_scale(t.optim, TG_LOSS_SCALE(.initial = 256));
-    tg_optim_set_clip(t.optim, 0.05); /* below the norm, so that the step depends on it */
-    return t;
+static inline void compose_train(compose_training *t, compose_stack *s, bool flat, int zero) {
+    *t = (compose_training){.n = tg_module_params(s->all, NULL, 0)};
+    tg_module_params(s->all, t->params, 128);
+    t->leaves = t->params;
+    if (flat || zero) t->flat = tg_flat_new(s->p, t->params, t->n, TG_FLAT(.bucket = 100, .zero = zero));
+    if (t->flat) tg_flat_leaves(t->flat, &t->leaves);
+    t->optim = tg_adamw_new(s->ctx, t->leaves, t->n, TG_ADAMW(.lr = 0.01));
+    if (s->o.scaled) tg_optim_set_scale(t->optim, TG_LOSS_SCALE(.initial = 256));
+    tg_optim_set_clip(t->optim, 0.05); /* below the norm, so that the step depends on it */
 }
 
 /* Runs one step of the ranks and of one rank, and compares them. */
@@ -134,13 +141,14 @@ static inline tg_status compose_step(compose_stack *s, tg_pipe *x, compose_train
     tg_tensor *tokens[] = {compose_tokens(s), compose_tokens(whole)};
     RUN(tg_grads_finalize(s->p, t->params, t->n, TG_FINALIZE(.tokens = tokens[0])));
     RUN(tg_grads_finalize(whole->p, one->params, one->n, TG_FINALIZE(.tokens = tokens[1])));
-    RUN(compose_compare(s, whole, true, when));
+    RUN(compose_compare(s, t, whole, true, when));
     RUN(tg_optim_step(t->optim));
+    if (t->flat) RUN(tg_flat_gather(t->flat));
     RUN(tg_optim_step(one->optim));
     if (!(fabs(tg_optim_norm(t->optim) - tg_optim_norm(one->optim)) <= 1e-10))
         return tg_ctx_fail(s->ctx, TG_ERR_INTERNAL, "%s: norm %.17g, one rank has %.17g", when, tg_optim_norm(t->optim),
                            tg_optim_norm(one->optim));
-    RUN(compose_compare(s, whole, false, when));
+    RUN(compose_compare(s, t, whole, false, when));
     tg_optim_zero_grad(t->optim);
     tg_optim_zero_grad(one->optim);
     for (int i = 0; i < 2; i++) tg_drop(tokens[i]);
@@ -161,16 +169,17 @@ static inline tg_status compose_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *one = tg_parallel_new(self, NULL);
     RUN(compose_open(&whole, one, &j->program, 0, 1, s.parts));
     tg_tape *tape = tg_tape_new(alone);
-    compose_training t = compose_train(&s), t_one = compose_train(&whole);
+    compose_training t, t_one;
+    compose_train(&t, &s, l->buckets, l->zero);
+    compose_train(&t_one, &whole, false, 0);
     tg_pipe *x = compose_pipe(&s, l, j->program.scaled ? t.optim : NULL, &plan);
-    tg_buckets *b = l->buckets ? tg_buckets_new(p, t.params, t.n, 100) : NULL;
     tg_status status = tg_ctx_status(ctx);
     for (int step = 0; step < j->program.steps && status == TG_OK; step++)
         status = compose_step(&s, x, &t, &whole, tape, &t_one, step);
     if (tg_ctx_status(alone) != TG_OK) tg_ctx_fail(ctx, TG_ERR_INTERNAL, "one rank: %s", tg_ctx_message(alone));
-    tg_buckets_free(b);
     tg_pipe_free(x);
     tg_optim_free(t.optim);
+    tg_flat_free(t.flat);
     tg_optim_free(t_one.optim);
     tg_pipe_plan_free(plan);
     compose_close(&s);
@@ -190,8 +199,9 @@ static inline void compose(const compose_program *program, const compose_layout 
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
     tg_status s =
         run_ranks(n, compose_rank, &j, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
-    ck_assert_msg(s == TG_OK, "tp %d%s, dp %d, pp %d, vp %d, kind %d, %d micro-batches, %d layers%s%s%s%s%s: %s: %s",
-                  layout->tp, layout->sp ? " sp" : "", layout->dp, layout->pp, layout->vp, layout->kind,
+    ck_assert_msg(s == TG_OK,
+                  "tp %d%s, dp %d, pp %d, vp %d, kind %d, zero %d, %d micro-batches, %d layers%s%s%s%s%s: %s: %s",
+                  layout->tp, layout->sp ? " sp" : "", layout->dp, layout->pp, layout->vp, layout->kind, layout->zero,
                   program->micros, program->layers, program->tied ? ", tied" : "",
                   program->recompute ? ", recompute" : "", program->two_lengths ? ", two lengths" : "",
                   program->aux ? ", aux" : "", program->scaled ? ", scaled" : "", tg_status_name(s), message);

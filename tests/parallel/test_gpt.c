@@ -9,7 +9,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/tensor_parallel.h>
@@ -151,7 +151,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *params[64];
     tg_module_params(gpt, params, 64);
     /* Like the trainer does; of another size under sequence parallelism. */
-    tg_buckets *b = c->dp > 1 ? tg_buckets_new(p, params, n, c->sp ? 1000 : 0) : NULL;
+    tg_flat *b = c->dp > 1 ? tg_flat_new(p, params, n, TG_FLAT(.bucket = c->sp ? 1000 : TG_AUTO)) : NULL;
     tg_draws_step(ctx, 1);
     tg_tensor *loss = tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM);
     tg_backward(t, loss);
@@ -167,7 +167,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_ctx_fail(ctx, TG_ERR_GRADIENT, "loss %.17g, one rank has %.17g", total, j->want->loss);
     for (int i = 0; i < n && tg_ctx_status(ctx) == TG_OK; i++) compare(ctx, p, params[i], i, j->want, &sum);
     j->bits[tg_comm_rank(world)] = sum;
-    tg_buckets_free(b);
+    tg_flat_free(b);
     tg_tape_free(t);
     tg_module_free(gpt);
     tg_parallel_free(p);

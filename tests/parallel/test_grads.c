@@ -7,7 +7,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/ranks.h>
 
@@ -114,18 +114,18 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_parallel_size(p, TG_DP) - s->idle, r = tg_parallel_rank(p, TG_DP);
     tg_tape *t = tg_tape_new(ctx);
     model m = make(ctx, p);
-    tg_buckets *b = s->bucket == -2 ? NULL : tg_buckets_new(p, m.all, 5, s->bucket);
+    tg_flat *b = s->bucket == -2 ? NULL : tg_flat_new(p, m.all, 5, TG_FLAT(.bucket = s->bucket));
     tg_tensor *tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
     double mine = r == n ? 0 : r == 0 ? 4 + (n == 1 ? 8 : 0) : 8.0 / (n - 1);
     tg_write_f64(tokens, &mine, 1);
     for (int step = 0; step < 3; step++) { /* the same each time: nothing of the previous step remains */
         gradients got;
         int width = n > 1 ? 8 / (n - 1) : 8, first = n > 1 ? 4 + (r - 1) * width : 4;
-        tg_buckets_set_reduce(b, r == 0 && n > 1);
+        tg_flat_set_reduce(b, r == 0 && n > 1);
         if (r == 0) backward(ctx, t, &m, 0, 4, true);
         if (r < n && (r > 0 || n == 1)) {
             backward(ctx, t, &m, first, first + width / 2, false);
-            tg_buckets_set_reduce(b, true);
+            tg_flat_set_reduce(b, true);
             backward(ctx, t, &m, first + width / 2, first + width, false);
         }
         tg_grads_finalize(p, m.all, 5, TG_FINALIZE(.tokens = s->tokens ? tokens : NULL));
@@ -133,7 +133,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
         if (tg_ctx_status(ctx) != TG_OK || compare(ctx, &got, &s->want) != TG_OK) break;
         for (int i = 0; i < 5; i++) tg_zero_grad(m.all[i]);
     }
-    tg_buckets_free(b);
+    tg_flat_free(b);
     tg_tape_free(t);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
@@ -147,7 +147,7 @@ static void on_ranks(int n, tg_rank_fn fn, void *arg) {
 }
 
 START_TEST(data_parallel_gradients_are_one_ranks) {
-    static const int64_t buckets[] = {-2, 1, 40, 0, TG_NONE};
+    static const int64_t buckets[] = {-2, 1, 40, TG_AUTO, INT64_MAX};
     for (int tokens = 0; tokens < 2; tokens++) {
         setting s = {.tokens = tokens};
         whole(&s.want, tokens ? 1.0 / ROWS : 1);
@@ -173,7 +173,7 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     int r = tg_parallel_rank(p, TG_DP);
     tg_tape *t = tg_tape_new(ctx);
     model m = make(ctx, p);
-    tg_buckets *b = tg_buckets_new(p, m.all, 5, s->bucket);
+    tg_flat *b = tg_flat_new(p, m.all, 5, TG_FLAT(.bucket = s->bucket));
     tg_comm_barrier(world); /* a failure would otherwise reach a rank that still makes its model */
     if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
     backward(ctx, t, &m, 0, 4, true);
@@ -190,12 +190,12 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     if (tg_ctx_status(ctx) == TG_OK) compare(ctx, &got, &s->want);
     tg_tape_free(t);
     tg_parallel_free(p); /* before the buckets, which then only own gradients */
-    tg_buckets_free(b);
+    tg_flat_free(b);
     return tg_ctx_status(ctx);
 }
 
 START_TEST(buckets_begin_anew_after_a_failure) {
-    static const int64_t buckets[] = {1, 40, 0};
+    static const int64_t buckets[] = {1, 40, TG_AUTO};
     setting s = {0};
     whole(&s.want, 1);
     for (size_t i = 0; i < sizeof buckets / sizeof *buckets; i++) {
@@ -232,12 +232,12 @@ static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, NULL);
     const char *order = u->order[tg_comm_rank(world)];
     tg_tensor *w[OBJECTS], *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one);
-    tg_buckets *b[OBJECTS];
+    tg_flat *b[OBJECTS];
     tg_tape *t = tg_tape_new(ctx);
     for (int i = 0; i < OBJECTS; i++) {
         w[i] = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5);
         tg_place(p, w[i], TG_DP, TG_R);
-        b[i] = tg_buckets_new(p, &w[i], 1, 0);
+        b[i] = tg_flat_new(p, &w[i], 1, NULL);
     }
     for (int step = 0; step < 2 && tg_ctx_status(ctx) == TG_OK; step++) {
         if (*order) tg_backward(t, of_use(t, w, ones, order));
@@ -252,7 +252,7 @@ static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_zero_grad(w[i]);
         }
     }
-    for (int i = 0; i < OBJECTS; i++) tg_buckets_free(b[i]);
+    for (int i = 0; i < OBJECTS; i++) tg_flat_free(b[i]);
     tg_tape_free(t);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
@@ -278,14 +278,14 @@ static tg_status reuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one), *w[2];
     for (int i = 0; i < 2; i++)
         tg_place(p, w[i] = tg_param_new(ctx, "old", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
-    tg_buckets *b = tg_buckets_new(p, w, 2, 0), *again = NULL;
+    tg_flat *b = tg_flat_new(p, w, 2, NULL), *again = NULL;
     tg_tensor *gone = w[0], *same = NULL;
     tg_drop(gone);
     for (int i = 0; i < HANDLES && same != gone; i++)
         same = tg_param_new(ctx, "new", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5);
     if (same != gone) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the handle was not given again");
     tg_place(p, same, TG_DP, TG_R);
-    if (*(const bool *)arg) again = tg_buckets_new(p, &same, 1, 0);
+    if (*(const bool *)arg) again = tg_flat_new(p, &same, 1, NULL);
     w[0] = same;
     for (int step = 0; step < 2; step++) {
         double g[2][EACH];
@@ -298,8 +298,8 @@ static tg_status reuse(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_ctx_fail(ctx, TG_ERR_INTERNAL, "step %d: gradients %g and %g of %g ranks", step, g[0][0], g[1][0],
                         ranks);
     }
-    tg_buckets_free(b);
-    tg_buckets_free(again);
+    tg_flat_free(b);
+    tg_flat_free(again);
     tg_tape_free(t);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
@@ -323,14 +323,14 @@ static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
 static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const model *m) {
     tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
-    tg_buckets *b = tg_buckets_new(p, m->all, 4, 1);
-    tg_buckets_set_reduce(b, false);
+    tg_flat *b = tg_flat_new(p, m->all, 4, TG_FLAT(.bucket = 1));
+    tg_flat_set_reduce(b, false);
     backward(ctx, t, m, 0, 4, true);
     tg_comm_query(tg_parallel_world(p), &before);
     tg_grads_finalize(p, m->all, 3, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets but not in params"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in a tg_flat but not in params"));
     tg_grads_finalize(p, m->all + 4, 1, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets but not in params"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "is in a tg_flat but not in params"));
     tg_comm_query(tg_parallel_world(p), &after);
     ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
     tg_zero_grad(m->b2);
@@ -338,16 +338,17 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
     ck_assert_int_eq(tg_grads_finalize(p, m->all, 3, NULL), TG_OK);
     tg_set_requires_grad(m->b2, true);
     for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
-    tg_buckets_set_reduce(b, true);
+    tg_flat_set_reduce(b, true);
     backward(ctx, t, m, 0, 4, true);
-    ck_assert_ptr_null(tg_buckets_new(p, m->all + 4, 1, 0));
+    ck_assert_ptr_null(tg_flat_new(p, m->all + 4, 1, NULL));
     ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have started"));
-    tg_buckets_set_reduce(b, false);
+    tg_flat_set_reduce(b, false);
     backward(ctx, t, m, 0, 4, true);
     ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "after the sum of its bucket had started"));
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
-    tg_buckets_free(b);
+    tg_flat_free(b);
+    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have started, and other ranks wait for them"));
 }
 
 /* On a plan no rank waits for another, so that an error of one rank can be examined and cleared. */
@@ -366,19 +367,20 @@ START_TEST(gradients_that_are_not_whole_are_not_used) {
     ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK);
     tg_grads_finalize(p, m.all, 5, NULL);
     ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last call"));
-    tg_buckets *b = tg_buckets_new(p, m.all, 4, 1);
+    tg_flat *b = tg_flat_new(p, m.all, 4, TG_FLAT(.bucket = 1));
     ck_assert_ptr_nonnull(b);
-    ck_assert_ptr_null(tg_buckets_new(p, m.all, 4, 1));
-    ck_assert(refused(ctx, TG_ERR_STATE, "in buckets already"));
+    ck_assert_ptr_null(tg_flat_new(p, m.all, 4, TG_FLAT(.bucket = 1)));
+    ck_assert(refused(ctx, TG_ERR_STATE, "is in a tg_flat already"));
     backward(ctx, t, &m, 0, 4, true);
     backward(ctx, t, &m, 0, 4, true);
     ck_assert_msg(refused(ctx, TG_ERR_CALLBACK, "after the sum of its bucket had started") ||
                       refused(ctx, TG_ERR_STATE, "after the sum of its bucket had started"),
                   "%s", tg_ctx_message(ctx));
-    tg_buckets_free(b);
+    tg_flat_free(b);
+    ck_assert(refused(ctx, TG_ERR_STATE, "call tg_grads_finalize first"));
     what_is_in_buckets(ctx, p, t, &m);
     tg_tensor *stray = tg_param_new(ctx, "stray", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
-    ck_assert_ptr_null(tg_buckets_new(p, &stray, 1, 0));
+    ck_assert_ptr_null(tg_flat_new(p, &stray, 1, NULL));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "R on dp"));
     tg_optim_free(o);
     tg_tape_free(t);

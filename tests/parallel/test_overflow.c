@@ -3,7 +3,7 @@
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/ranks.h>
 
 #include "core/context.h"
@@ -17,22 +17,28 @@ typedef struct model {
     tg_tape *t;
     tg_parallel *p;
     tg_tensor *param[2];
+    tg_flat *flat; /* NULL: there is none */
     tg_optim *o;
     int tp, dp;
 } model;
 
-static model model_of(tg_ctx *ctx, tg_comm *world, int tp) {
+/* zero: the optimizer's state is divided over dp. */
+static model model_of(tg_ctx *ctx, tg_comm *world, int tp, bool zero) {
     model m = {.ctx = ctx, .t = tg_tape_new(ctx), .p = tg_parallel_new(world, TG_PARALLEL(.tp = tp)), .tp = tp};
     m.dp = tg_parallel_size(m.p, TG_DP);
     m.param[0] =
         tg_param_new_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}));
     m.param[1] = tg_param_new_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, TG_PLACES({TG_DP, TG_R}));
-    m.o = tg_adamw_new(ctx, m.param, 2, TG_ADAMW(.lr = 0.1));
+    tg_tensor *const *leaves = m.param;
+    if (zero) m.flat = tg_flat_new(m.p, m.param, 2, TG_FLAT(.zero = 1));
+    if (zero) tg_flat_leaves(m.flat, &leaves);
+    m.o = tg_adamw_new(ctx, leaves, 2, TG_ADAMW(.lr = 0.1));
     return m;
 }
 
 static void model_free(model *m) {
     tg_optim_free(m->o);
+    tg_flat_free(m->flat);
     tg_tape_free(m->t);
     for (int i = 0; i < 2; i++) tg_drop(m->param[i]);
     tg_parallel_free(m->p);
@@ -57,10 +63,16 @@ static double norm_of(const model *m, double g) { return m->dp * g * sqrt(ROWS *
 
 static bool near_to(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
+typedef struct division {
+    int tp;
+    bool zero;
+} division;
+
 /* One rank overflows, each in turn: all ranks have that scale and count, and no parameter changes. */
 static tg_status overflow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int me = tg_comm_rank(world), n = tg_comm_size(world);
-    model m = model_of(ctx, world, *(int *)arg);
+    const division *d = arg;
+    model m = model_of(ctx, world, d->tp, d->zero);
     double before[ROWS * COLS], after[ROWS * COLS], scale = 64;
     int64_t mine = tg_numel(m.param[0]), taken = 0;
     tg_optim_set_scale(m.o, TG_LOSS_SCALE(.initial = scale, .interval = 2, .hysteresis = 1));
@@ -70,6 +82,7 @@ static tg_status overflow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_read_f64(m.param[0], before, mine);
         RUN(give(&m, bad && me == i / 3 ? INFINITY : 0.5));
         RUN(tg_optim_step(m.o));
+        if (m.flat) RUN(tg_flat_gather(m.flat));
         tg_optim_zero_grad(m.o);
         tg_read_f64(m.param[0], after, mine);
         taken += !bad;
@@ -85,10 +98,12 @@ static tg_status overflow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(all_ranks_skip_alike) {
-    on_ranks(1, overflow_rank, &(int){1});
-    on_ranks(2, overflow_rank, &(int){2});
-    on_ranks(2, overflow_rank, &(int){1});
-    on_ranks(4, overflow_rank, &(int){2});
+    for (int zero = 0; zero < 2; zero++) {
+        on_ranks(1, overflow_rank, &(division){1, zero});
+        on_ranks(2, overflow_rank, &(division){2, zero});
+        on_ranks(2, overflow_rank, &(division){1, zero});
+        on_ranks(4, overflow_rank, &(division){2, zero});
+    }
 }
 END_TEST
 
@@ -96,7 +111,7 @@ END_TEST
 static tg_status norm_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     double v[2][ROWS * COLS];
     for (int set = 0; set < 2; set++) {
-        model m = model_of(ctx, world, *(int *)arg);
+        model m = model_of(ctx, world, *(int *)arg, false);
         tg_optim_set_scale(m.o, TG_LOSS_SCALE(.initial = 16, .fixed = true));
         if (set) tg_optim_set_clip(m.o, 2);
         tg_tensor *w = m.param[0];
@@ -220,7 +235,7 @@ static tg_status fault_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         late.fault_sum = add_found;
         ctx->run.ops = &late;
     }
-    model m = j->pp > 1 ? stage_of(ctx, world, j->tp, j->pp) : model_of(ctx, world, j->tp);
+    model m = j->pp > 1 ? stage_of(ctx, world, j->tp, j->pp) : model_of(ctx, world, j->tp, false);
     double before[COLS], after[COLS];
     if (j->scaled) tg_optim_set_scale(m.o, TG_LOSS_SCALE(.initial = 64, .interval = 1000, .hysteresis = 1));
     for (int i = 0; i <= n; i++) {
@@ -251,7 +266,7 @@ END_TEST
 
 /* A rank that cannot step does not leave the others waiting in the sums of the norm. */
 static tg_status missing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
-    model m = model_of(ctx, world, *(int *)arg);
+    model m = model_of(ctx, world, *(int *)arg, false);
     tg_optim_set_clip(m.o, 1);
     RUN(give(&m, 1));
     if (tg_comm_rank(world) == 1) tg_discard(tg_grad_of(m.param[0]));

@@ -48,15 +48,19 @@ END_TEST
 typedef struct choice {
     int tp, dp;
     bool sp, tied, recompute, two_lengths, buckets, aux, scaled;
-    int ahead;
+    int ahead, zero;
 } choice;
 
 /* Each pair of two choices occurs with both values. */
 static const choice choices[] = {
-    {2, 1, false, true, false, false, false, true, false, 0}, {2, 1, true, false, true, true, false, false, true, 3},
-    {1, 2, false, true, true, false, true, true, true, 2},    {1, 2, false, false, false, true, true, false, false, 0},
-    {2, 2, true, true, false, true, true, true, true, 1},     {1, 1, false, true, true, true, false, false, false, 9},
-    {2, 2, false, false, true, false, true, true, false, 1},  {2, 1, true, true, true, false, false, false, true, 2},
+    {2, 1, false, true, false, false, false, true, false, 0, 1},
+    {2, 1, true, false, true, true, false, false, true, 3, 0},
+    {1, 2, false, true, true, false, true, true, true, 2, 1},
+    {1, 2, false, false, false, true, true, false, false, 0, 0},
+    {2, 2, true, true, false, true, true, true, true, 1, 1},
+    {1, 1, false, true, true, true, false, false, false, 9, 1},
+    {2, 2, false, false, true, false, true, true, false, 1, 0},
+    {2, 1, true, true, true, false, false, false, true, 2, 0},
 };
 
 START_TEST(all_axes_together_give_one_ranks_result) {
@@ -78,7 +82,8 @@ START_TEST(all_axes_together_give_one_ranks_result) {
                                           .sp = c->sp,
                                           .kind = interleaved ? TG_PIPE_INTERLEAVED : kinds[k],
                                           .ahead = c->ahead,
-                                          .buckets = c->buckets});
+                                          .buckets = c->buckets,
+                                          .zero = c->zero});
         }
 }
 END_TEST

@@ -3,6 +3,7 @@
  * nothing, the same calls run op by op. */
 #include <stdlib.h>
 #include <tapegrad/capture.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/pipe.h>
 
 #include "lm_cases.h"
@@ -12,6 +13,7 @@ enum { MICROS = 4, PARAMS = 256, STEPS = 6, MOST_RANKS = 4, MOST_VALUES = 40000 
 typedef struct composition {
     int pp, tp, dp;
     bool sp, tied, buckets;
+    int zero; /* of the buckets */
     tg_pipe_kind kind;
     tg_gpt_recompute recompute;
 } composition;
@@ -39,7 +41,7 @@ typedef struct stage {
     tg_tensor *params[PARAMS];
     int n;
     tg_optim *o;
-    tg_buckets *buckets;
+    tg_flat *buckets;
     tg_pipe_plan *plan;
     tg_pipe *pipe;
 } stage;
@@ -67,9 +69,11 @@ static tg_status open_stage(tg_ctx *ctx, tg_comm *world, const composition *c, s
     part.parallel = s->p;
     s->lm = tg_lm_new(ctx, &part);
     s->n = tg_module_params(s->lm, s->params, PARAMS);
-    s->o = tg_adamw_new(ctx, s->params, s->n, TG_ADAMW(.lr = 1e-2));
+    tg_tensor *const *leaves = s->params;
+    if (c->buckets) s->buckets = tg_flat_new(s->p, s->params, s->n, TG_FLAT(.bucket = 300, .zero = c->zero));
+    if (c->buckets) tg_flat_leaves(s->buckets, &leaves);
+    s->o = tg_adamw_new(ctx, leaves, s->n, TG_ADAMW(.lr = 1e-2));
     tg_optim_set_clip(s->o, 0.5);
-    if (c->buckets) s->buckets = tg_buckets_new(s->p, s->params, s->n, 300);
     for (int i = 0; i < MICROS; i++) s->batch[i] = lm_batch_new(ctx, s->p, i);
     bool last = tg_parallel_rank(s->p, TG_PP) == c->pp - 1;
     int64_t tokens = MICROS * LM_BATCH * (LM_LENGTH - 1), mine = last ? tokens / c->dp : 0;
@@ -100,7 +104,7 @@ static void close_stage(stage *s) {
     tg_pipe_free(s->pipe);
     tg_pipe_plan_free(s->plan);
     tg_optim_free(s->o);
-    tg_buckets_free(s->buckets);
+    tg_flat_free(s->buckets);
     tg_module_free(s->lm);
     for (int i = 0; i < MICROS; i++) lm_batch_drop(&s->batch[i]);
     tg_drop(s->tokens);
@@ -109,6 +113,7 @@ static void close_stage(stage *s) {
 
 static tg_status step_of(void *state, tg_ctx *ctx) {
     stage *s = state;
+    if (s->buckets) RUN(tg_flat_gather(s->buckets)); /* while the first layers run */
     RUN(tg_pipe_run(s->pipe, run_part, s));
     RUN(tg_grads_finalize(s->p, s->params, s->n, TG_FINALIZE(.tokens = s->tokens)));
     RUN(tg_optim_step(s->o));
@@ -162,6 +167,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     }
     if (g) RUN(tg_graph_query(g, &info));
     out->recorded = info.nodes > 0;
+    if (s.buckets) RUN(tg_flat_gather(s.buckets));
     RUN(read_params(ctx, &s, out));
     RUN(tg_rng_get(ctx, NULL, &out->rng));
     tg_graph_free(g);
@@ -206,6 +212,7 @@ START_TEST(other_axes_are_in_the_graph) {
     static const composition rows[] = {
         {.pp = 2, .tp = 2, .sp = true, .kind = TG_PIPE_1F1B, .tied = true},
         {.pp = 2, .dp = 2, .kind = TG_PIPE_ZB_H1, .tied = true},
+        {.pp = 2, .dp = 2, .kind = TG_PIPE_1F1B, .tied = true, .buckets = true, .zero = 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&rows[i], STEP);
 }
@@ -216,6 +223,7 @@ START_TEST(layers_of_a_stage_are_captured) {
         {.pp = 2, .kind = TG_PIPE_1F1B, .tied = true},
         {.pp = 2, .tp = 2, .sp = true, .kind = TG_PIPE_GPIPE},
         {.pp = 1, .dp = 2, .kind = TG_PIPE_1F1B, .buckets = true},
+        {.pp = 1, .dp = 2, .kind = TG_PIPE_1F1B, .buckets = true, .zero = 1},
         {.pp = 2, .kind = TG_PIPE_1F1B, .recompute = TG_GPT_FULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&rows[i], EACH_LAYER);

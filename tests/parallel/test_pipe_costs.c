@@ -23,6 +23,7 @@ static tg_status step(compose_stack *s, tg_pipe *x, compose_training *t, tg_tens
     RUN(tg_pipe_run(x, compose_fn, s));
     RUN(tg_grads_finalize(s->p, t->params, t->n, TG_FINALIZE(.tokens = tokens)));
     RUN(tg_optim_step(t->optim));
+    if (t->flat) RUN(tg_flat_gather(t->flat));
     return tg_optim_zero_grad(t->optim);
 }
 
@@ -42,7 +43,8 @@ static tg_status count(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(compose_open(&s, p, &j->program, stage, l->pp, l->vp));
     compose_load(&s, 0);
     tg_pipe *x = compose_pipe(&s, l, NULL, &plan);
-    compose_training t = compose_train(&s);
+    compose_training t;
+    compose_train(&t, &s, l->buckets, l->zero);
     tg_tensor *tokens = compose_tokens(&s);
     for (int i = 0; i < STEPS; i++) {
         tg_comm_query(world, &before);
@@ -63,6 +65,7 @@ static tg_status count(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_pipe_plan_query(plan, stage, &out->report));
     tg_drop(tokens);
     tg_optim_free(t.optim);
+    tg_flat_free(t.flat);
     tg_pipe_free(x);
     tg_pipe_plan_free(plan);
     compose_close(&s);
@@ -141,6 +144,30 @@ START_TEST(sequence_parallel_ranks_send_their_rows) {
         for (int r = 0; r < 4; r++) {
             ck_assert_int_eq(run[r].sent.calls[TG_SEND], 3);
             ck_assert_int_eq(run[r].sent.bytes[TG_SEND], whole / (sp ? 2 : 1));
+        }
+    }
+}
+END_TEST
+
+/* With replicas, a stage sends each of its buckets once as gradients and once as parameters, and the flags of its
+ * parameters; the plan says so, and a steady step allocates nothing. */
+START_TEST(replicas_of_a_stage_send_their_buckets) {
+    costs run[4], plan[4];
+    for (int zero = 0; zero < 2; zero++) {
+        job j = {{.layers = 4, .micros = 3, .rows = 2, .length = 4},
+                 {.tp = 1, .dp = 2, .pp = 2, .vp = 1, .kind = TG_PIPE_ZB_H1, .buckets = true, .zero = zero},
+                 run};
+        on_ranks(4, count, &j);
+        j.out = plan;
+        for (int r = 0; r < 4; r++) {
+            const tg_comm_info *sent = &run[r].sent;
+            on_plan(count, &j, r, 4);
+            ck_assert_mem_eq(plan[r].sent.calls, sent->calls, sizeof sent->calls);
+            ck_assert_mem_eq(plan[r].sent.bytes, sent->bytes, sizeof sent->bytes);
+            ck_assert_int_eq(run[r].allocations, 0);
+            ck_assert_int_eq(sent->calls[TG_REDUCE_SCATTER], zero ? sent->calls[TG_ALL_GATHER] : 0);
+            ck_assert_int_eq(sent->bytes[TG_REDUCE_SCATTER], zero ? sent->bytes[TG_ALL_GATHER] : 0);
+            ck_assert(!zero || sent->calls[TG_ALL_GATHER] > 1);
         }
     }
 }
@@ -332,6 +359,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {messages_and_bytes_are_those_of_the_plan, sequence_parallel_ranks_send_their_rows,
+                                  replicas_of_a_stage_send_their_buckets,
                                   a_stage_keeps_the_activations_of_the_plan,
                                   weight_gradients_that_wait_hold_inputs_and_output_gradients};
     return tg_check_main("pipe_costs", tests, sizeof tests / sizeof *tests);

@@ -1,5 +1,6 @@
-/* Single failures: every allocation and every collective of one rank of a tensor-parallel training step fails in
- * turn. Every rank ends with an error, no rank hangs, and nothing leaks. */
+/* Single failures: every allocation and every collective of one rank of a training step fails in turn, with tensor
+ * parallelism and with an optimizer that is divided over replicas. Every rank ends with an error, no rank hangs, and
+ * nothing leaks. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/ranks.h>
 
@@ -50,22 +51,29 @@ typedef struct job {
     int64_t allocation, collective; /* number of rank 1's call that fails; 0: none */
     int64_t allocations, collectives; /* numbers of calls of a step without failure */
     int ended; /* ranks that ended with an error */
-    bool sp;
+    enum { TP, SP, REPLICAS, REPLICAS_BF16, KINDS } kind; /* BF16: gradients travel in it */
 } job;
 
 static tg_status step(tg_ctx *ctx, tg_comm *world, const job *j) {
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = j->sp));
+    bool sp = j->kind == SP, replicas = j->kind >= REPLICAS;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = replicas ? 1 : 2, .sequence_parallel = sp));
     tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = VOCAB, .layers = 1, .heads = 2, .hidden = 8, .positions = LENGTH,
-                                            .recompute = j->sp ? TG_GPT_SELECTIVE : TG_GPT_KEEP, .parallel = p));
+                                            .recompute = sp ? TG_GPT_SELECTIVE : TG_GPT_KEEP, .parallel = p));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH)), *params[64];
+    tg_tensor *const *leaves = params;
     int n = tg_module_params(gpt, params, 64);
-    tg_optim *o = tg_adamw_new(ctx, params, n, NULL);
+    const tg_flat_opts *opts = TG_FLAT(.zero = 1, .wire = j->kind == REPLICAS ? TG_DTYPE_DEFAULT : TG_BF16);
+    tg_flat *f = replicas ? tg_flat_new(p, params, n, opts) : NULL;
+    if (f) tg_flat_leaves(f, &leaves);
+    tg_optim *o = tg_adamw_new(ctx, leaves, n, NULL);
     tg_backward(t, tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_SUM));
     tg_grads_finalize(p, params, n, NULL);
     tg_optim_clip(o, 1);
     tg_optim_step(o);
+    if (replicas) tg_flat_gather(f);
     tg_optim_free(o);
+    tg_flat_free(f);
     tg_tape_free(t);
     tg_module_free(gpt);
     tg_parallel_free(p);
@@ -123,15 +131,15 @@ static void try(job *j) {
 
 int main(void) {
     int64_t stride = getenv("TG_LONG") ? 1 : 7, tries = 0;
-    for (int sp = 0; sp < 2; sp++) {
-        job whole = {.sp = sp};
+    for (int kind = 0; kind < KINDS; kind++) {
+        job whole = {.kind = kind};
         try(&whole);
         for (int64_t i = 1; i <= whole.collectives; i += stride > 1 ? 3 : 1) {
-            job j = {.collective = i, .sp = sp};
+            job j = {.collective = i, .kind = kind};
             try(&j), tries++;
         }
         for (int64_t i = 1; i <= whole.allocations; i += stride) {
-            job j = {.allocation = i, .sp = sp};
+            job j = {.allocation = i, .kind = kind};
             try(&j), tries++;
         }
         printf("%lld allocations and %lld collectives of a step\n", (long long)whole.allocations,

@@ -24,6 +24,8 @@ static const char *const compositions[] = {
     "--ranks 4 --tp 4 --sp --recompute selective",
     "--ranks 4 --tp 2 --sp --accumulate 2",
     "--ranks 4 --tp 2 --accumulate 2 --recompute full",
+    "--ranks 2 --zero 1",
+    "--ranks 4 --tp 2 --zero 1 --wire bf16",
 };
 static const char *const pipelines[] = {
     "--ranks 2 --pp 2 --micro-batches 4",
@@ -31,6 +33,7 @@ static const char *const pipelines[] = {
     "--ranks 4 --pp 2 --tp 2 --sp --vp 2 --micro-batches 4 --schedule interleaved",
     "--ranks 4 --pp 2 --micro-batches 2 --schedule gpipe --recompute full",
     "--ranks 4 --pp 4 --micro-batches 8 --schedule zb-h1 --recompute selective",
+    "--ranks 4 --pp 2 --micro-batches 2 --zero 1",
 };
 static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama --kv-heads 2 --ffn 64",
                                      "--arch gpt2 --vocab 300 --precision bf16"};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <tapegrad/data.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lbfgs.h>
 #include <tapegrad/lm.h>
@@ -295,6 +296,17 @@ static bool pipe(const void *o) {
     return false;
 }
 
+static bool flat(const void *o) {
+    tg_comm *self = tg_comm_self_new(ctx);
+    tg_parallel *p = tg_parallel_new(self, NULL);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_F32, TG_SHAPE(2), 1);
+    tg_flat_free(tg_flat_new(p, &w, 1, o));
+    tg_drop(w);
+    tg_parallel_free(p);
+    tg_comm_free(self);
+    return false;
+}
+
 /* ---- Models ---- */
 
 #define SIZES(c) c.vocab = 4, c.layers = 1, c.heads = 2, c.hidden = 4, c.positions = 4
@@ -470,6 +482,7 @@ static const struct {
     {"tg_vocab_embedding_opts", "reduce_scatter", embedding_is_whole, NULL},
     {"tg_pipe_plan_opts", "chunks", plan, "chunks is 0, expected 1 to 256"},
     {"tg_pipe_plan_opts", "group", plan, "group is 0, expected 2 or more"},
+    {"tg_flat_opts", "bucket", flat, "bucket is 0, expected 1 or more elements"},
     {"tg_pipe_opts", "ahead", pipe, "ahead is 0, expected 1 or more"},
     {"tg_gpt_config", "kv_heads", gpt, "kv_heads is 0, expected a divisor"},
     {"tg_gpt_config", "ffn", gpt, "ffn is 0, expected 1 to"},

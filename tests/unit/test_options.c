@@ -5,7 +5,7 @@
 
 #include <tapegrad/checkpoint.h>
 #include <tapegrad/data.h>
-#include <tapegrad/data_parallel.h>
+#include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/lbfgs.h>

@@ -174,7 +174,7 @@ tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
 
 /* Makes the step of one parameter, unless the step is skipped. */
 static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
-    if (a->step[TG_SCALAR_SKIP] != 0)
+    if (a->step[TG_SCALAR_SKIP] != 0 || (a->used && *a->used == 0))
         return;
     tg_adamw_job job = {
         .param = tg_flat_of(&a->param),

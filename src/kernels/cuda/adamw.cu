@@ -30,6 +30,7 @@ struct AdamwItem {
     int64_t n;             /* number of elements */
     double beta1, beta2, eps, decay;
     const double *step;
+    const float *used;
 };
 
 template <int MOST> struct AdamwList {
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS) adamw_step(const __grid_constan
     constexpr int Q = Quad<T>::size;
     __shared__ Coefficients<T> shared;
     const AdamwItem &p = list.item[item_of(list, blockIdx.x)];
-    if (p.step[TG_SCALAR_SKIP] != 0 || *list.fault != ~0ull) return;
+    if (p.step[TG_SCALAR_SKIP] != 0 || *list.fault != ~0ull || (p.used && *p.used == 0)) return;
     int64_t begin = (int64_t)(blockIdx.x - p.first) * (ADAMW_THREADS * ADAMW_QUADS * Q) + threadIdx.x * Q;
     int from = p.data[ADAMW_MASTER] ? ADAMW_MASTER : ADAMW_PARAM;
     Raw raw[ADAMW_QUADS][4];
@@ -153,6 +154,7 @@ AdamwItem item_for(const tg_adamw_args &a) {
     p.decay = a.weight_decay;
     p.decoupled = a.decoupled;
     p.step = a.step;
+    p.used = a.used;
     return p;
 }
 

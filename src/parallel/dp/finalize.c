@@ -1,8 +1,9 @@
 /* tg_grads_finalize: sums gradients over ranks at the end of a step.
  *
  * The gradient of a parameter that is R on an axis (TG_R of placement.h) is P there: each rank has an addend of it.
- * Buckets (buckets.c) have summed most gradients over dp and cp. This file does the remaining sums: for each parameter,
- * over the axes on which it is R and no bucket sums. Afterwards no gradient is P.
+ * A tg_flat (flat_sums.c) has summed most gradients over dp and cp, and has perhaps divided them: then a leaf has this
+ * rank's range of the sum (tg_gradient_leaf). This file does the remaining sums: for each parameter or leaf, over the
+ * axes on which it is R and no tg_flat sums. Afterwards no gradient is P.
  *
  * Small gradients that are summed over the same axes are packed into one buffer; large ones are summed where they are.
  * After the small gradients the buffer has a flag for each parameter with these axes, small or large. The flag is 1 if
@@ -29,20 +30,14 @@ typedef struct sum_set {
     tg_dtype dtype;
 } sum_set;
 
-tg_status tg_grads_may_read(tg_ctx *ctx) {
-    return tg_recording_refuse(ctx, "tg_grads_finalize",
-                             "has a parameter without a gradient on this rank, and reads whether another rank has it",
-                             NULL);
-}
-
-/* Returns the axes over which this file must sum x's gradient: those on which x is R and no bucket sums it. */
-static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
+/* Returns the axes over which this file must sum x's gradient: those on which x is R and no tg_flat sums it. */
+static uint32_t axes_left(const tg_tensor *x) {
     uint32_t r = x->place ? x->place->replicated : 0;
-    return r & ~tg_buckets_axes(p, x);
+    return r & ~tg_flat_axes(x);
 }
 
 static bool belongs(const sum_set *s, const tg_tensor *x) {
-    return axes_left(s->p, x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
+    return axes_left(x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
 }
 
 /* Sums g in place over every axis of the set, one collective after the other; dp and cp together take one. Does not
@@ -66,39 +61,50 @@ static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
     return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
 }
 
-/* If `in` is true, copies the small gradients of the set into flat, and sets the flags after them. Otherwise copies the
- * gradients back, and sets has_grad of the parameters from the flags. */
-static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
+/* Copies the small gradients of the set into flat if `in` is true, else back. Returns the number of their elements, or
+ * -1 after recording the error. */
+static int64_t move_small(const sum_set *s, tg_tensor *flat, bool in) {
     int64_t at = 0;
     for (int i = 0; i < s->n; i++) {
-        tg_tensor *x = s->params[i];
+        tg_tensor *x = tg_gradient_leaf(s->params[i]);
         if (!belongs(s, x) || x->numel >= LARGE) continue;
         tg_tensor *g = in ? tg_gradient_or_zero(x) : tg_gradient_buffer(x), *there = g ? part(flat, x, at) : NULL;
-        if (!there) return s->ctx->run.status;
+        if (!there) return -1;
         tg_status moved = tg_gradient_put(in ? there : g, in ? g : there, false);
         tg_temp_free(there);
-        TG_TRY(moved);
+        if (moved != TG_OK) return -1;
         at += x->numel;
     }
+    return at;
+}
+
+/* Returns element `at` of flat as an array. */
+static tg_array element(const tg_tensor *flat, int64_t at) {
     static const int64_t one[1] = {1};
-    for (int i = 0; i < s->n && !s->ctx->meta; i++) {
+    tg_array a = tg_array_of(flat);
+    if (a.data) a.data = (char *)a.data + (size_t)at * tg_dtype_size(flat->dtype);
+    a.shape = a.stride = one, a.numel = 1;
+    return a;
+}
+
+/* Sets a flag to whether this rank, or a rank over whose gradients a tg_flat has summed, has a gradient of x. */
+static tg_status set_flag(const tg_tensor *x, tg_array flag) {
+    const tg_device_ops *ops = x->ctx->run.ops;
+    if (!tg_gradient_used(x)) return ops->fill(x->ctx, flag, x->ext->has_grad);
+    tg_array used = tg_array_of(x->ext->used);
+    return ops->apply(x->ctx, TG_FN_id, flag, &used, 1, (const double[2]){0}, false);
+}
+
+/* Moves the flags of the set, from element `at` of flat on: before the sum to flat, afterwards from it. */
+static tg_status move_flags(const sum_set *s, tg_tensor *flat, int64_t at, bool in) {
+    for (int i = 0; i < s->n; i++) {
         tg_tensor *x = s->params[i];
-        if (!belongs(s, x)) continue;
-        tg_array word = tg_array_of(flat);
-        word.data = (char *)word.data + (size_t)at++ * tg_dtype_size(flat->dtype);
-        word.shape = word.stride = one, word.numel = 1;
-        if (in) {
-            TG_TRY(s->ctx->run.ops->fill(s->ctx, word, x->ext->has_grad));
-            continue;
-        }
-        if (x->ext->has_grad) continue; /* this rank's flag is 1, so the sum need not be read */
-        TG_TRY(tg_grads_may_read(s->ctx));
-        double d = 0;
-        float f = 0;
-        bool wide = flat->dtype == TG_F64;
-        TG_TRY(s->ctx->run.ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f,
-                                     TG_COPY_TO_HOST));
-        x->ext->has_grad = d + (double)f > 0;
+        if (!belongs(s, tg_gradient_leaf(x))) continue;
+        tg_array flag = element(flat, at++);
+        if (in)
+            TG_TRY(set_flag(x, flag));
+        else if (!x->ext->has_grad || x->ext->unsure)
+            TG_TRY(tg_gradient_unsure(x, flag));
     }
     return TG_OK;
 }
@@ -106,7 +112,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
 /* Starts the sums of the large gradients of the set. */
 static tg_status sum_large(const sum_set *s) {
     for (int i = 0; i < s->n; i++) {
-        tg_tensor *x = s->params[i], *g;
+        tg_tensor *x = tg_gradient_leaf(s->params[i]), *g;
         if (!belongs(s, x) || x->numel < LARGE) continue;
         if (!(g = tg_gradient_or_zero(x))) return s->ctx->run.status;
         TG_TRY(sum_over(s, g));
@@ -114,17 +120,26 @@ static tg_status sum_large(const sum_set *s) {
     return TG_OK;
 }
 
+/* Sums the gradients and the flags of the set, with `flat` as buffer. */
+static tg_status sum_with(const sum_set *s, tg_tensor *flat) {
+    int64_t flags = move_small(s, flat, true);
+    if (flags < 0) return s->ctx->run.status;
+    TG_TRY(move_flags(s, flat, flags, true));
+    TG_TRY(sum_large(s)); /* leaves sums in flight */
+    TG_TRY(sum_over(s, flat));
+    TG_TRY(tg_storage_need(flat->storage, flat));
+    if (move_small(s, flat, false) < 0) return s->ctx->run.status;
+    return move_flags(s, flat, flags, false);
+}
+
 static tg_status sum_one_set(const sum_set *s) {
     int64_t numel = 0;
-    for (int i = 0; i < s->n; i++)
-        if (belongs(s, s->params[i])) numel += 1 + (s->params[i]->numel < LARGE ? s->params[i]->numel : 0);
+    for (int i = 0; i < s->n; i++) {
+        const tg_tensor *x = tg_gradient_leaf(s->params[i]);
+        if (belongs(s, x)) numel += 1 + (x->numel < LARGE ? x->numel : 0);
+    }
     tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
-    if (!flat) return s->ctx->run.status;
-    tg_status status = move_small(s, flat, true);
-    if (status == TG_OK) status = sum_large(s); /* leaves sums in flight */
-    if (status == TG_OK) status = sum_over(s, flat);
-    if (status == TG_OK) status = tg_storage_need(flat->storage, flat);
-    if (status == TG_OK) status = move_small(s, flat, false);
+    tg_status status = flat ? sum_with(s, flat) : s->ctx->run.status;
     tg_temp_free(flat);
     return status;
 }
@@ -133,10 +148,10 @@ static tg_status sum_one_set(const sum_set *s) {
  * same order. */
 static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
-        sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
+        sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(tg_gradient_leaf(params[i])),
                      .dtype = tg_accumulate_dtype(params[i]->dtype)};
         bool seen = !s.axes;
-        for (int j = 0; j < i && !seen; j++) seen = belongs(&s, params[j]);
+        for (int j = 0; j < i && !seen; j++) seen = belongs(&s, tg_gradient_leaf(params[j]));
         if (!seen) TG_TRY(sum_one_set(&s));
     }
     return TG_OK;
@@ -165,7 +180,7 @@ static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *shar
 static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_tensor *narrow) {
     const double none[2] = {0};
     for (int i = 0; i < n; i++) {
-        tg_tensor *g = tg_gradient_of(params[i]);
+        tg_tensor *g = tg_gradient_of(tg_gradient_leaf(params[i]));
         if (!g) continue;
         TG_TRY(tg_storage_may_change(g));
         tg_array a[2] = {tg_array_of(g)};
@@ -198,7 +213,7 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
  * backward; it must call tg_grads_finalize nevertheless. */
 static bool has_gradients(tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++)
-        if (tg_gradient_of(params[i])) return true;
+        if (tg_gradient_of(tg_gradient_leaf(params[i]))) return true;
     return false;
 }
 
@@ -268,14 +283,14 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     TG_TRY(ctx->run.status);
     TG_TRY(tg_options(ctx, &o, &tg_finalize_opts_struct, given, "tg_grads_finalize: the options"));
     TG_TRY(check(p, params, n, &o));
-    TG_TRY(tg_buckets_check_all(p, params, n));
+    TG_TRY(tg_flats_check_all(p, params, n));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
     TG_TRY(tg_grads_compare_params(p, params, n));
-    TG_TRY(tg_buckets_finish(p));
+    TG_TRY(tg_flats_finish(p));
     TG_TRY(sum_sets(p, params, n));
     TG_TRY(tg_grads_sum_shares(params, n));
     for (int i = 0; i < n; i++) {
-        tg_tensor *g = tg_gradient_of(params[i]);
+        tg_tensor *g = tg_gradient_of(tg_gradient_leaf(params[i]));
         if (g) TG_TRY(tg_storage_need(g->storage, g));
         tg_gradient_summed(params[i]);
     }

@@ -31,6 +31,9 @@ static tg_status share(const tg_parallel *p, tg_tensor *x, tg_comm *c) {
     if (x->tape || !(x->flags & TG_F_REQUIRES_GRAD))
         return tg_fail(ctx, TG_ERR_STATE, "tg_share: %s is not a leaf of the context that needs a gradient", what);
     if (!tg_ext_of(x)) return ctx->run.status;
+    if (x->ext->range)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_share: %s is in a tg_flat with zero 1 already; share parameters before tg_flat_new", what);
     if (x->ext->shared)
         return tg_fail(ctx, TG_ERR_STATE, "tg_share: %s is shared over \"%s\" already; share a parameter once", what,
                        tg_comm_name(x->ext->shared));
@@ -47,14 +50,15 @@ tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c) {
 /* Leaves sums in flight; tg_grads_finalize waits for them. */
 tg_status tg_grads_sum_shares(tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
-        tg_tensor *x = params[i], *g;
+        tg_tensor *x = params[i], *leaf = tg_gradient_leaf(x), *g;
         if (!x->ext->shared) continue;
         TG_TRY(compare(x, "tg_grads_finalize"));
-        if (!(g = tg_gradient_or_zero(x))) return x->ctx->run.status;
+        if (!(g = tg_gradient_or_zero(leaf))) return x->ctx->run.status;
         TG_TRY(tg_storage_need(g->storage, g));
-        tg_comm_all_reduce(x->ext->shared, g, g, TG_REDUCE_SUM);
+        if (g->numel) tg_comm_all_reduce(x->ext->shared, g, g, TG_REDUCE_SUM);
         TG_TRY(x->ctx->run.status);
-        x->ext->has_grad = true;
+        x->ext->has_grad = leaf->ext->has_grad = true;
+        x->ext->unsure = false;
     }
     return TG_OK;
 }

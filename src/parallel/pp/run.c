@@ -32,7 +32,7 @@ static tg_status run_items(tg_pipe *x, tg_pipe_fn fn) {
     for (int i = 0; i < n; i++) {
         tg_status s = TG_OK;
         for (; posted < n && posted <= i + x->ahead && s == TG_OK; posted++) s = tg_pipe_post(x, item[posted]);
-        tg_buckets_hold(x->p, !count_last(x, item[i]));
+        tg_flats_hold(x->p, !count_last(x, item[i]));
         if (s == TG_OK) s = run_item(x, item[i], fn);
         if (s != TG_OK) return note(x, item[i]);
     }
@@ -60,7 +60,7 @@ static tg_status run(tg_pipe *x, tg_pipe_fn fn, void *state) {
     TG_TRY(begin(x, fn));
     x->running = true;
     tg_status s = run_items(x, fn);
-    tg_buckets_hold(x->p, false);
+    tg_flats_hold(x->p, false);
     x->running = false;
     x->stale = s != TG_OK;
     return s;

@@ -1,0 +1,13 @@
+/* Moves the bytes of a tensor that the context owns to other memory, under the same handle. */
+#ifndef TG_REHOME_H
+#define TG_REHOME_H
+
+#include "core/tensor.h"
+
+/* Returns what relies on the bytes of x, a tensor of the context, being where and what they are, with the remedy: a
+ * node, an optimizer, a captured step, a pin or another handle. Returns NULL if nothing does. */
+const char *tg_bytes_holder(const tg_tensor *x);
+/* Fails with TG_ERR_STATE if something relies on the bytes of x. The message begins with `who`. */
+tg_status tg_rehome_check(const tg_tensor *x, const char *who);
+
+#endif

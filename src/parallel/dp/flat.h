@@ -1,0 +1,104 @@
+/* Internals of tg_flat (tapegrad/flat.h): flat buffers of gradients, and of parameters that are divided over ranks.
+ * docs/design.md says where ZeRO's stages 2 and 3 would begin. */
+#ifndef TG_FLAT_PARTS_H
+#define TG_FLAT_PARTS_H
+
+#include <tapegrad/flat.h>
+
+#include "parallel/parallel.h"
+
+enum { TG_FLAT_DENSE, TG_FLAT_EXPERTS, TG_FLAT_GROUPS }; /* the groups over which gradients are summed */
+
+typedef struct tg_flat_group {
+    tg_comm *comm;
+    uint32_t axes;    /* as bits, those of dp and cp, or edp, that have several ranks */
+    int ranks, rank;  /* when the tg_flat was created */
+    int n;            /* number of parameters of the group */
+    tg_tensor *users; /* [n], float32: the number of ranks that have contributed to each gradient; NULL if n is 0 */
+} tg_flat_group;
+
+typedef struct tg_flat_item {
+    tg_flat *of;
+    tg_tensor *param;
+    tg_tensor *grad;  /* its main gradient, a view of the bucket */
+    tg_tensor *leaf;  /* with zero 1: this rank's range of it. NULL: the parameter */
+    tg_tensor *share; /* with zero 1: the gradient of the leaf, a view of the bucket */
+    tg_ref ref;       /* detects that param was dropped */
+    uint64_t hook;    /* the hook of param that counts its gradient as ready */
+    int index;        /* of the parameter among those of tg_flat_new */
+    int bucket, user; /* index of its bucket, and of its element of users */
+    int64_t numel;    /* of param */
+    int64_t offset;   /* in elements of the bucket */
+    bool ready;       /* its last gradient of this step has arrived */
+} tg_flat_item;
+
+typedef struct tg_flat_bucket {
+    tg_dtype dtype; /* of the parameters */
+    int group;
+    int first, n, last;                /* index of its first item, and number of its items. last: see sort_buckets */
+    bool open;                         /* while items are laid out: takes more */
+    int64_t used, numel;               /* number of elements before the padding at the end, and of all */
+    int ready;                         /* number of items that are ready */
+    tg_tensor *grads, *params;         /* [numel]. params is NULL with zero 0 */
+    tg_tensor *own_grads, *own_params; /* with zero 1: views of this rank's part of them */
+    tg_tensor *sent, *received;        /* while gradients travel in another dtype: temporaries of that dtype */
+} tg_flat_bucket;
+
+struct tg_flat {
+    tg_parallel_listener listener; /* first member: callbacks convert its address */
+    tg_ctx *ctx;
+    tg_parallel *p; /* NULL: the tg_parallel was freed */
+    tg_flat *next;  /* in the list of p, newest first */
+    tg_flat_opts o;
+    tg_flat_group group[TG_FLAT_GROUPS];
+    int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this step */
+    bool reduce;               /* the sums are switched on (tg_flat_set_reduce) */
+    bool gathering;            /* gathers have started, and may not have ended */
+    bool lost;                 /* a group lacks ranks since a recovery, and with them parts of the optimizer's state */
+    size_t bytes;              /* size of this allocation, with what follows */
+    tg_flat_bucket *bucket;
+    tg_tensor **leaf; /* [n], in the order of the parameters */
+    tg_flat_item item[];
+};
+
+/* Returns false if the parameter was dropped; another tensor may then have its handle. */
+static inline bool tg_flat_alive(const tg_flat_item *it) { return it->param->serial == it->ref.serial; }
+/* Returns the number of elements of the bucket that each rank has with zero 1. */
+static inline int64_t tg_flat_part(const tg_flat *f, const tg_flat_bucket *k) {
+    return k->numel / f->group[k->group].ranks;
+}
+
+/* ---- flat_layout.c ---- */
+
+/* Makes an item of each parameter, divides the items among buckets, and puts both in the order in which sums start. The
+ * groups must be known. */
+void tg_flat_lay_out(tg_flat *f, tg_tensor *const *params);
+/* Sets *begin and *end to the range of an item's elements that a rank of its group has with zero 1. */
+void tg_flat_range(const tg_flat *f, const tg_flat_item *it, int rank, int64_t *begin, int64_t *end);
+/* Returns the group of a parameter: TG_FLAT_EXPERTS if it is placed on an axis of the expert grid. */
+int tg_flat_group_of(const tg_tensor *x);
+
+/* ---- flat_sums.c ---- */
+
+/* The hook that runs when backward has accumulated a gradient of a parameter; user: its item. */
+tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
+void tg_flat_reset(tg_flat *f); /* no gradient of the step has arrived */
+
+/* ---- flat_gather.c ---- */
+
+tg_status tg_flat_make_leaf(tg_flat *f, tg_flat_item *it);
+/* Fails if a group lacks ranks since a recovery. */
+tg_status tg_flat_check_ranks(const tg_flat *f, const char *who);
+/* Waits for the gathers, after which all parameters are present. */
+tg_status tg_flat_gathered(tg_flat *f);
+/* Notes that gathers which have not ended were lost. */
+tg_status tg_flat_gather_lost(tg_flat *f);
+
+/* ---- flat_join.c ---- */
+
+/* x is contiguous and has an element for each of the leaf's elements. Returns the elements of all ranks of the group,
+ * as a temporary in the shape of the leaf's parameter. Collective over the group. Returns NULL after recording the
+ * error. */
+tg_tensor *tg_flat_join(tg_tensor *leaf, tg_tensor *x);
+
+#endif
