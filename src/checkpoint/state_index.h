@@ -25,7 +25,7 @@
 #define TG_STATE_PIECES "tapegrad.pieces"
 #define TG_STATE_STEPS  "tapegrad.steps"
 
-enum { TG_STATE_NAME = 48 }; /* size of the longest name of a file, with its terminating zero */
+enum { TG_STATE_NAME = 64 }; /* size of the longest name of a file, with its terminating zero */
 
 typedef struct tg_state_file {
     const char *name, *sum; /* sum: the checksum of its header; NULL: not known */
