@@ -46,6 +46,13 @@ void tg_block_close(tg_block *b) {
     b->end = tg_block_full(b);
 }
 
+tg_status tg_block_all(tg_ctx *ctx, const tg_shape *whole, tg_block *out) {
+    TG_TRY(tg_block_open(ctx, out, (int)whole->ndim, (int)whole->ndim));
+    for (int d = 0; d < whole->ndim; d++) tg_block_add(out, d, 0, whole->dim[d]);
+    tg_block_close(out);
+    return TG_OK;
+}
+
 /* ---- Text ---- */
 
 size_t tg_block_text(const tg_block *b, char *buf, size_t n) {

@@ -27,6 +27,8 @@ void tg_block_free(tg_ctx *ctx, tg_block *b);
 tg_status tg_block_open(tg_ctx *ctx, tg_block *b, int ndim, int n_spans);
 void tg_block_add(tg_block *b, int dim, int64_t first, int64_t n);
 void tg_block_close(tg_block *b);
+/* Fills *out with all elements of a tensor of that shape. */
+tg_status tg_block_all(tg_ctx *ctx, const tg_shape *whole, tg_block *out);
 int64_t tg_block_full(const tg_block *b); /* number of elements of all spans, whatever begin and end are */
 static inline int64_t tg_block_count(const tg_block *b) { return b->end - b->begin; }
 /* Whether the block has only some of the elements of its spans. */

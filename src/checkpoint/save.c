@@ -1,7 +1,6 @@
 /* Saves sharded state: tg_shards_save_begin, and what completes a save. Each rank writes a file of the pieces that were
  * dealt to it; no bytes of tensors move between ranks. Rank 0 writes the index when the files of all ranks are there,
  * so a directory without the new index is one of the old state. */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,9 +61,8 @@ static json_t *composition_of(const tg_parallel *p) {
 
 /* Makes the part of the index that does not come from the files, on every rank, because the streams are gathered. */
 static tg_status make_root(tg_save *w) {
-    w->root = json_pack("{s:s, s:s, s:i, s:o, s:{}, s:[], s:{}}", "format", TG_STATE_FORMAT, "xxh64",
-                        "0000000000000000", "world", tg_comm_size(w->world), "composition", composition_of(w->s->p),
-                        "metadata", "files", "tensors");
+    w->root = tg_state_root(tg_comm_size(w->world));
+    json_object_set_new(w->root, "composition", composition_of(w->s->p));
     json_t *steps = steps_of(w->s);
     w->steps = steps ? json_dumps(steps, JSON_COMPACT) : NULL;
     if (!w->root || !w->steps) return json_decref(steps), no_memory(w);
@@ -77,12 +75,6 @@ static tg_status make_root(tg_save *w) {
 
 static void name_of(const tg_save *w, int rank, char name[TG_STATE_NAME]) {
     snprintf(name, TG_STATE_NAME, "rank-%05d%s.safetensors", rank, w->suffix);
-}
-
-static tg_status make_directory(tg_ctx *ctx, const char *dir) {
-    tg_file_ops ops = tg_file_ops_of(ctx);
-    if (ops.mkdir(ops.user, dir, 0777) == 0) return tg_sync_directory_of(ctx, dir);
-    return errno == EEXIST ? TG_OK : tg_file_fail(ctx, "make the directory", dir, -1);
 }
 
 static void *write_held(void *user) {
@@ -134,7 +126,7 @@ static tg_status check(tg_shards *s, const char *dir, const tg_save_opts *given,
 static tg_status begin(tg_save *w, const char *dir, bool background) {
     if (!(w->dir = tg_host_strdup(w->ctx, dir))) return w->ctx->run.status;
     TG_TRY(tg_shards_find_owners(w->s, call));
-    TG_TRY(make_directory(w->ctx, dir));
+    TG_TRY(tg_state_make_directory(w->ctx, dir));
     TG_TRY(make_root(w));
     TG_TRY(tg_save_list(w));
     TG_TRY(tg_save_deal(w));

@@ -98,10 +98,30 @@ tg_status tg_state_read_old(tg_state *d, const tg_shards *s);
 
 /* ---- state_write.c ---- */
 
+/* Returns an index without files that `world` ranks have saved, which says nothing of their composition; NULL: no
+ * memory. */
+json_t *tg_state_root(int world);
 /* Writes index.json, when the n files names[] of the directory are complete, and removes files
  * of earlier saves. root has the members that are not made
  * from the files; the function takes it over, after an error too. */
 tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const char (*names)[TG_STATE_NAME], int n);
+
+/* ---- state_whole.c ---- */
+
+/* Writes a state of whole tensors from one process. tg_state_writer_begin needs their keys, dtypes and shapes, and
+ * refuses a directory that has a state. tg_state_writer_put then writes one tensor per call, in this order, and
+ * tg_state_writer_commit the index. tg_state_writer_abandon may be called after any failure, and after the commit. */
+typedef struct tg_state_writer {
+    tg_ctx *ctx;
+    char *dir;
+    tg_safetensors_writer file;
+} tg_state_writer;
+
+tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir, const tg_named_tensor *tensors, int n);
+tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
+tg_status tg_state_writer_commit(tg_state_writer *w);
+void tg_state_writer_abandon(tg_state_writer *w);
+tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
 
 /* ---- state_data.c ---- */
 

@@ -13,6 +13,11 @@ static tg_status no_memory(tg_ctx *ctx, const char *path) {
     return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the index of '%s'", path);
 }
 
+json_t *tg_state_root(int world) {
+    return json_pack("{s:s, s:s, s:i, s:{}, s:{}, s:[], s:{}}", "format", TG_STATE_FORMAT, "xxh64", "0000000000000000",
+                     "world", world, "composition", "metadata", "files", "tensors");
+}
+
 /* ---- Gathering the headers ---- */
 
 /* Returns the key's member of "tensors", which it adds if there is none. NULL: no memory. */
