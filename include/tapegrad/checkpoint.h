@@ -159,8 +159,9 @@ typedef struct tg_save_opts {
  * When tg_shards_save_begin returns, the bytes that the tensors have now are held, and the program may change them.
  * Without .background this rank's file has been written then. With it the parts that this rank writes have been copied
  * to host memory, which the device can write directly if it has such memory, and one thread writes the file, while
- * training goes on. The thread calls the functions of tg_config.files and the allocator. tg_save_test returns whether
- * this rank's file has been written, or has failed; true if w is NULL.
+ * training goes on. The thread calls the functions of tg_config.files and the allocator. It has the lowest priority, so
+ * that it gives way to training where cores are scarce. tg_save_test returns whether this rank's file has been written,
+ * or has failed; true if w is NULL.
  *
  * tg_save_finish waits for the files of all ranks, writes the index, and frees w, after an error too. The new state is
  * complete when it returns TG_OK. If a call fails, or the program ends between both, the state that dir had before is

@@ -1,9 +1,13 @@
 /* Saves sharded state: tg_shards_save_begin, and what completes a save. Each rank writes a file of the pieces that were
  * dealt to it; no bytes of tensors move between ranks. Rank 0 writes the index when the files of all ranks are there,
  * so a directory without the new index is one of the old state. */
+#define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
@@ -77,8 +81,10 @@ static void name_of(const tg_save *w, int rank, char name[TG_STATE_NAME]) {
     snprintf(name, TG_STATE_NAME, "rank-%05d%s.safetensors", rank, w->suffix);
 }
 
+/* Runs on the thread, which gives way to the program's threads where cores are scarce. */
 static void *write_held(void *user) {
     tg_save *w = user;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
     tg_save_write(w, w->errors);
     atomic_store_explicit(&w->written, true, memory_order_release);
     return NULL;
@@ -102,7 +108,7 @@ static tg_status start(tg_save *w) {
     return TG_OK;
 }
 
-static tg_status write(tg_save *w, bool background) {
+static tg_status write_pieces(tg_save *w, bool background) {
     char name[TG_STATE_NAME];
     TG_TRY(tg_save_describe(w));
     if (!w->n_mine) return TG_OK;
@@ -130,7 +136,7 @@ static tg_status begin(tg_save *w, const char *dir, bool background) {
     TG_TRY(make_root(w));
     TG_TRY(tg_save_list(w));
     TG_TRY(tg_save_deal(w));
-    return write(w, background);
+    return write_pieces(w, background);
 }
 
 /* Joins the thread, and takes over its error. */

@@ -251,7 +251,7 @@ static tg_status save_and_change(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_STATE, "a save of this list has begun; call tg_save_finish first",
             tg_shards_save_begin(s, j->dir, NULL));
     RUN(tg_parallel_recover(p));
-    while (!tg_save_test(w)) sched_yield();
+    while (!tg_save_test(w)) usleep(1000);
     tg_shards_free(s); /* the save goes on without the list */
     drop(x);
     RUN(tg_save_finish(w));

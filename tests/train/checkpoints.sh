@@ -10,7 +10,7 @@ for ranks in "--ranks 1" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
     rm -rf whole held cut
     runs train --out whole $run $ranks
     runs train --out held $run $ranks --async-save
-    holds "$ranks: the same numbers" same_run whole held
+    holds "$ranks: the same numbers" same_steps whole held
     holds "$ranks: the same checkpoints" test "$(ls whole/checkpoints)" = "$(ls held/checkpoints)"
     runs check held
     cp -r held cut
