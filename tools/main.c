@@ -21,6 +21,8 @@ static const entry entries[] = {
     {"eval", run_eval, "compute the loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "print the parameters, FLOPs and memory of a training step"},
     {"schedule", run_schedule, "print the schedule of a pipeline and what it costs"},
+    {"convert", run_convert, "convert a model to saved state of ranks, or back"},
+    {"check", run_check, "read all of a checkpoint or model, and name what is damaged"},
     {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},
     {"diff", run_diff, "compare two recorded steps op by op"},
     {"ops", run_ops, "print the table of ops"},

@@ -311,6 +311,10 @@ static bool save_checkpoint(run *r, int64_t step) {
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
 }
 
+static bool finish_checkpoint(run *r) {
+    return checkpoint_finish(r->chief ? &r->plan->directory : NULL, &r->o, &r->trainer, &r->data);
+}
+
 /* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. Sets *stop to whether the run was
  * interrupted. */
 static bool run_step(run *r, int64_t step, bool *stop) {
@@ -334,6 +338,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
         metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
     }
     if (!note_bad_step(r, step, &s)) return false;
+    if (s.written && !finish_checkpoint(r)) return false;
     bool due = r->o.checkpoint_every && (step % r->o.checkpoint_every == 0 || step == r->o.steps);
     return !due || save_checkpoint(r, step);
 }
@@ -378,6 +383,7 @@ static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
     if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
+    if (!finish_checkpoint(r)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
     stage_save(&r->trainer.stage, r->o.out); /* writes config.json last: it marks a run that has ended */

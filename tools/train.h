@@ -25,7 +25,7 @@ typedef struct train_options {
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: dynamic loss scaling */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     int64_t resume_step;
-    bool resume, capture, find_nan;
+    bool resume, capture, find_nan, async_save;
     const char *record; /* a file; NULL: no step is recorded */
     int64_t record_step, record_values;
 } train_options;
@@ -82,6 +82,12 @@ typedef struct trainer {
     bool capture, warm; /* warm: the first step has run */
     tg_graph *graph;
     tg_schedule schedule;
+    /* The checkpoint that has begun: its directory, and what writes the optimizer's state. save NULL: there is none. */
+    struct {
+        tg_save *save;
+        int64_t step;
+        char dir[4096];
+    } saving;
 } trainer;
 
 typedef struct step_result {
@@ -89,6 +95,7 @@ typedef struct step_result {
     double loss_scale;  /* after this step; NaN: the loss is not scaled */
     int64_t peak_bytes; /* the most memory that was in use during this step, on this rank */
     bool interrupted;   /* a rank has received a signal that ends the run */
+    bool written;       /* all ranks have written their files of the checkpoint that has begun */
 } step_result;
 
 /* Makes the groups of ranks, the model, the optimizer and the tape. weights: the model directory to load weights from;
@@ -220,15 +227,21 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
 /* Returns the step of the newest checkpoint in the run's directory that is whole and of an earlier step than `before`;
  * 0: there is none. Reads all bytes of the checkpoints, and prints nothing. */
 int64_t checkpoint_newest_whole(const char *run, int64_t before);
+/* Returns whether state.json, and the headers of all files that it has checksums of, are undamaged. Prints what is
+ * wrong. */
+bool checkpoint_headers_are_whole(const char *dir);
 /* Returns whether no file of the checkpoint is missing or damaged. Reads all its bytes, and prints nothing. */
 bool checkpoint_is_whole(const char *dir);
 /* Checks that the data, and the offsets of --order for the steps done, are those that the run began with; then restores
  * the optimizer and the random streams. Collective, as checkpoint_save is. */
 bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r,
                         const train_data *d);
-/* Saves a checkpoint. directory: rank 0's; NULL on other ranks. */
+/* Saves a checkpoint. With --async-save it has only begun then: the bytes of the optimizer's state are held, and a
+ * thread of each rank writes them. directory: rank 0's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d);
+/* Completes the checkpoint that has begun, if any; waits for its files. Collective. */
+bool checkpoint_finish(const run_directory *directory, const train_options *o, trainer *r, const train_data *d);
 /* Removes all checkpoints except the newest --keep ones. Saving does this too, but a killed run may have left one
  * more. */
 bool checkpoint_prune(const run_directory *directory, const train_options *o);

@@ -1,8 +1,8 @@
-/* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state-00000.safetensors, and
- * state.json. A pipeline writes files of weights and of state for each stage. state.json holds the options, the size
- * and hash of the data, and checksums of config.json, of the index of the weights, of state.json itself and of the
- * headers of the tensor files. Those headers hold the checksums of the tensors. So damage, and a file from another
- * checkpoint, are detected. */
+/* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state (index.json, and a file of each
+ * rank), and state.json. A pipeline writes files of weights for each stage. state.json holds the options, the size and
+ * hash of the data, and checksums of config.json, of both indexes, of state.json itself and of the headers of the
+ * tensor files. Those headers hold the checksums of the tensors. So damage, and a file from another checkpoint, are
+ * detected. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -92,10 +92,10 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
 }
 
 /* Returns whether a checkpoint keeps a checksum (sum_header) of the file. It does for all files with tensors, and for
- * the index of weights in several files. */
+ * the indexes of the weights and of the state. */
 static int has_sum(const struct dirent *e) {
-    return !fnmatch("model*.safetensors", e->d_name, 0) || !fnmatch("state-*.safetensors", e->d_name, 0) ||
-           !strcmp(e->d_name, "model.safetensors.index.json");
+    return !fnmatch("model*.safetensors", e->d_name, 0) || !fnmatch("rank-*.safetensors", e->d_name, 0) ||
+           !strcmp(e->d_name, "model.safetensors.index.json") || !strcmp(e->d_name, "index.json");
 }
 
 /* Returns the checksums of the files for which has_sum is true, by name; NULL after printing what is wrong. */
@@ -348,6 +348,13 @@ static bool tensors_are_whole(const char *dir, const char *name) {
     return whole;
 }
 
+bool checkpoint_headers_are_whole(const char *dir) {
+    json_t *state = NULL;
+    bool whole = load_state(dir, &state);
+    json_decref(state);
+    return whole;
+}
+
 bool checkpoint_is_whole(const char *dir) {
     char why[512];
     json_t *state = NULL;
@@ -385,16 +392,18 @@ static void exclude_padding(tg_shards *s, const trainer *r) {
     }
 }
 
-/* Saves the optimizer's state and the random streams to dir, or loads them. */
-static bool sharded_state(const char *dir, trainer *r, bool save) {
+/* Lists the optimizer's state and the random streams. */
+static tg_shards *list_state(const trainer *r) {
     tg_shards *s = tg_shards_new(r->parallel);
     tg_shards_add_optim(s, NULL, r->optim);
     tg_shards_add_rng(s);
     exclude_padding(s, r);
-    if (save)
-        tg_shards_save(s, dir);
-    else
-        tg_shards_load(s, dir);
+    return s;
+}
+
+static bool load_state_of_ranks(const char *dir, trainer *r) {
+    tg_shards *s = list_state(r);
+    tg_shards_load(s, dir);
     tg_shards_free(s);
     return check(r->ctx);
 }
@@ -419,15 +428,7 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
         return fail("--data is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64, d->count,
                     tokens == d->count ? " with other contents" : "", tokens),
                false;
-    return check_order(state, data, d, o->order) && sharded_state(dir, r, false);
-}
-
-/* Writes the files of a checkpoint to dir. The first rank of each stage writes the stage's tensors; the other ranks of
- * the stage send their parts to that rank. */
-static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
-                            const train_data *d) {
-    stage_save(&r->stage, dir);
-    return sharded_state(dir, r, true) && (!chief || save_state(dir, step, o, r, d));
+    return check_order(state, data, d, o->order) && load_state_of_ranks(dir, r);
 }
 
 bool checkpoint_prune(const run_directory *directory, const train_options *o) {
@@ -435,29 +436,53 @@ bool checkpoint_prune(const run_directory *directory, const train_options *o) {
     return check(directory->files);
 }
 
-/* Sends the path of the checkpoint's directory to the ranks that write the files of other stages. path: rank 0's. */
+/* Sends the path of the checkpoint's directory to the other ranks, which write files too. path: rank 0's. */
 static bool send_path(trainer *r, char path[4096]) {
     int64_t words[4096 / sizeof(int64_t)];
-    if (!stage_of_pipeline(&r->stage)) return true;
+    if (tg_comm_size(r->world) == 1) return true;
     memcpy(words, path, sizeof words);
     if (!broadcast_from_rank_0(r->ctx, r->world, words, (int)(sizeof words / sizeof *words))) return false;
     memcpy(path, words, sizeof words);
     return true;
 }
 
+/* Saves the model, whose parts the first rank of each stage gathers and writes, and begins to save the state. */
+static bool begin_files(const train_options *o, trainer *r) {
+    tg_shards *s = list_state(r);
+    stage_save(&r->stage, r->saving.dir);
+    r->saving.save = tg_shards_save_begin(s, r->saving.dir, TG_SAVE(.background = o->async_save));
+    tg_shards_free(s);
+    return check(r->ctx);
+}
+
+/* Gives up the checkpoint that has begun. Returns false. */
+static bool abandon(const run_directory *directory, trainer *r) {
+    if (r->saving.save) tg_save_finish(r->saving.save);
+    r->saving.save = NULL;
+    if (directory) tg_checkpoints_abandon(directory->checkpoints);
+    return false;
+}
+
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d) {
-    char path[4096] = ".";
-    if (!directory) return send_path(r, path) && fill_checkpoint(path, false, step, o, r, d);
-    tg_ctx *files = directory->files;
-    tg_checkpoints *c = directory->checkpoints;
-    const char *dir = tg_checkpoints_begin(c, step);
-    if (!dir) return check(files);
-    snprintf(path, sizeof path, "%s", dir);
-    if (!send_path(r, path) || !fill_checkpoint(dir, true, step, o, r, d)) {
-        tg_checkpoints_abandon(c);
-        return false;
+    if (!checkpoint_finish(directory, o, r, d)) return false;
+    r->saving.step = step;
+    if (directory) {
+        const char *dir = tg_checkpoints_begin(directory->checkpoints, step);
+        if (!dir) return check(directory->files);
+        snprintf(r->saving.dir, sizeof r->saving.dir, "%s", dir);
     }
-    tg_checkpoints_commit(c);
-    return check(files) && checkpoint_prune(directory, o);
+    if (!send_path(r, r->saving.dir) || !begin_files(o, r)) return abandon(directory, r);
+    return o->async_save || checkpoint_finish(directory, o, r, d);
+}
+
+bool checkpoint_finish(const run_directory *directory, const train_options *o, trainer *r, const train_data *d) {
+    if (!r->saving.save) return true;
+    tg_save_finish(r->saving.save);
+    r->saving.save = NULL;
+    if (!check(r->ctx)) return abandon(directory, r);
+    if (!directory) return true;
+    if (!save_state(r->saving.dir, r->saving.step, o, r, d)) return abandon(directory, r);
+    tg_checkpoints_commit(directory->checkpoints);
+    return check(directory->files) && checkpoint_prune(directory, o);
 }

@@ -89,6 +89,8 @@ static const option rows[] = {
      false},
     {"checkpoint-every", OPTION_INT, AT(checkpoint_every), "N",
      "steps between checkpoints; 0: only when the run is interrupted", 0, MANY, false},
+    {"async-save", OPTION_FLAG, AT(async_save), "",
+     "copy the optimizer's state of a checkpoint to host memory, and write it\nwhile training goes on", .fixed = false},
     {"keep", OPTION_INT, AT(keep), "N", "how many of the newest checkpoints to keep", 1, 1e6, false},
 };
 

@@ -125,6 +125,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
 
 void trainer_close(trainer *r) {
     if (!r->ctx) return;
+    if (r->saving.save) tg_save_finish(r->saving.save); /* after an error: a run that ends well has finished it */
     tg_graph_free(r->graph);
     pipeline_close(r);
     inputs_close(r);
@@ -229,14 +230,16 @@ static void run_whole(trainer *r, tg_tokens *tokens, const int64_t *offsets, con
     for (int i = 0; tokens && !r->pipe && i < r->n_micro; i++) fetch_loss(r, i, r->kept_losses[i]);
 }
 
-/* Sums the losses over data-parallel ranks and stages, and sets result->interrupted on all ranks if it is set on
- * any. */
+/* Sums the losses over data-parallel ranks and stages, sets result->interrupted on all ranks if it is set on any, and
+ * result->written if all ranks have written their files. */
 static void gather_result(trainer *r, step_result *result) {
-    double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
-    if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, v, 2);
+    double v[3] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted,
+                   !tg_save_test(r->saving.save)};
+    if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, v, 3);
     if (tg_ctx_status(r->ctx) != TG_OK) return;
     result->loss = v[0];
     result->interrupted = v[1] > 0;
+    result->written = v[2] == 0;
 }
 
 /* Runs a step whose micro-batches are sent to the device one after the other. */

@@ -51,14 +51,18 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  *
  * A tg_shards is a list of tensors. Of each tensor, every rank has the whole or a part. The list is saved as one global
  * state, which a grid of ranks of any other shape (parallel.h) can load. The placement of a tensor (placement.h) says
- * where in the global tensor each rank's part lies. The state of an optimizer has the placement of its parameter. Every
- * rank of a pipeline stage must add the same keys in the same order. Saving and loading are collective over the world:
- * every rank makes the call.
+ * where in the global tensor each rank's part lies. The state of an optimizer has the placement of its parameter.
+ * Saving and loading are collective over the world: every rank makes the call.
  *
- * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer: by the first of
- * its owners, under the keys of that rank. All owners read it. So each owner must add it and its state
- * (TG_ERR_MISMATCH). An owner that gives it other keys adds them in the order of the first. A checkpoint of an earlier
- * version, which has every copy, can be loaded. */
+ * Each rank writes a file, rank-NNNNN.safetensors, of parts that it has, and rank 0 an index of all, index.json. A part
+ * that several ranks have, such as data-parallel ones, is written by one of them, so that ranks with the same parts
+ * write the same number of bytes, up to the size of one part. No bytes of tensors move between ranks. The format is
+ * described in src/checkpoint/state_index.h. Directories of earlier versions can be loaded.
+ *
+ * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer, under the keys
+ * of the first of its owners. All owners read it. So each owner must add it and its state (TG_ERR_MISMATCH). An owner
+ * that gives it other keys adds them in the order of the first. A checkpoint of an earlier version, which has every
+ * copy, can be loaded. */
 
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
@@ -70,7 +74,7 @@ typedef struct tg_shard_info {
      * chunk. */
     tg_shape whole, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
-    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. The owners of a shared
+    /* Number of this rank among the ranks that have the same part by their placement, from 0. The owners of a shared
      * parameter (tg_share) have the same part too. */
     int replica;
 } tg_shard_info;
@@ -114,6 +118,13 @@ TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim 
 TG_API tg_status tg_shards_add_average(tg_shards *s, const char *prefix, tg_average *a);
 /* Adds one tensor, which must belong to the context and not to a tape (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
+/* Adds x [end - begin], which has only the elements begin to end - 1 of this rank's part of param, row-major. Other
+ * ranks add the other elements under the same key; together they must have each element of the global tensor, and a
+ * range may be empty. If param is in the list, the key gets its dims in front and its rows (tg_shards_set_rows).
+ * Besides the errors of tg_shards_add_tensor, a range that leaves the part fails with TG_ERR_ARGUMENT, and an x of
+ * another shape with TG_ERR_SHAPE. */
+TG_API tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *param, int64_t begin,
+                                     int64_t end);
 /* Adds the random streams of the context, with the states that they have when the list is saved, and the step of keyed
  * draws (tg_draws_step). The default stream must be the same on every rank, or, with TG_RNG_MEGATRON, on every rank of
  * a pipeline stage. Named streams must have the same names in the same order on every rank.
@@ -132,14 +143,73 @@ TG_API tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows)
  * for tensor i. */
 TG_API int tg_shards_count(const tg_shards *s);
 TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
-/* Saves the state into dir, which is created if it is missing. Each pipeline stage has one safetensors file of global
- * tensors, which the first rank of the stage writes. That rank needs memory for the largest tensor and its parts. The
- * files have temporary names until all of them are complete. */
+
+typedef struct tg_save tg_save;
+
+typedef struct tg_save_opts {
+    size_t size;
+    bool background; /* true: the call copies the bytes and returns, and a thread writes them; false: it writes them */
+} tg_save_opts;
+#define TG_SAVE_DEFAULTS .size = sizeof(tg_save_opts)
+#define TG_SAVE(...) (&(tg_save_opts){TG_SAVE_DEFAULTS, __VA_ARGS__})
+
+/* Begin and finish a save of the state into dir, which is created if it is missing; its parent must exist. Both are
+ * collective.
+ *
+ * When tg_shards_save_begin returns, the bytes that the tensors have now are held, and the program may change them.
+ * Without .background this rank's file has been written then. With it the parts that this rank writes have been copied
+ * to host memory, which the device can write directly if it has such memory, and one thread writes the file, while
+ * training goes on. The thread calls the functions of tg_config.files and the allocator. It has the lowest priority, so
+ * that it gives way to training where cores are scarce. tg_save_test returns whether this rank's file has been written,
+ * or has failed; true if w is NULL.
+ *
+ * tg_save_finish waits for the files of all ranks, writes the index, and frees w, after an error too. The new state is
+ * complete when it returns TG_OK. If a call fails, or the program ends between both, the state that dir had before is
+ * still complete; give dir of tg_checkpoints_begin, and call tg_checkpoints_commit behind tg_save_finish, to keep the
+ * state before. A list has at most one save at a time (TG_ERR_STATE); the list may be freed before tg_save_finish.
+ *
+ * Fails with TG_ERR_FORMAT if the parts that the ranks have added overlap, or leave out elements of a tensor, and with
+ * TG_ERR_SHAPE if ranks have given one key tensors of other dtypes or global shapes.
+ *
+ * Sent, between ranks: two barriers; an all-gather of 16 bytes, and one of 16 bytes for each part that a rank has; the
+ * random streams, and the keys of shared parameters. Without .background no memory is needed for tensors that are
+ * contiguous and on the CPU, and 1 MiB else. (Distributed checkpoints of parts by any rank: Megatron-Core's
+ * dist_checkpointing, PyTorch's torch.distributed.checkpoint.) */
+TG_API tg_save *tg_shards_save_begin(tg_shards *s, const char *dir, const tg_save_opts *opts); /* NULL on an error */
+TG_API bool tg_save_test(tg_save *w);
+TG_API tg_status tg_save_finish(tg_save *w);
+/* Does both at once. */
 TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
-/* Loads the state from dir. Every rank reads the files. Loading fails with TG_ERR_FORMAT if the files lack a key of the
- * list, have a key that is in no rank's list, or have a tensor of another shape or dtype. It fails with TG_ERR_DATA if
- * a tensor does not match its checksum. In these cases nothing is changed on any rank. */
+
+typedef struct tg_shards_load_opts {
+    size_t size;
+    bool partial; /* keys that are missing or unknown are reported, not refused; what is missing is left as it is */
+    /* Load only the keys of the directory that begin with "<from_prefix>.", into those of the list that begin with
+     * "<to_prefix>." instead; all other keys are ignored. NULL or "" stands for no prefix. If either is given, the
+     * random streams are not loaded; the numbers of steps of optimizers are, as their keys say. */
+    const char *from_prefix, *to_prefix;
+    /* Memory of report_size bytes for a report: a line "missing KEY" or "unknown KEY" for each such key, cut to
+     * report_size, with a terminating zero. NULL means no report. */
+    char *report;
+    size_t report_size;
+    int missing, unknown; /* set by the call: number of keys of this rank that dir lacks, and that no rank's list has */
+} tg_shards_load_opts;
+#define TG_SHARDS_LOAD_DEFAULTS .size = sizeof(tg_shards_load_opts)
+#define TG_SHARDS_LOAD(...) (&(tg_shards_load_opts){TG_SHARDS_LOAD_DEFAULTS, __VA_ARGS__})
+
+/* Load the state from dir. Every rank reads the index, and the bytes of its own parts. Loading fails with TG_ERR_FORMAT
+ * if dir lacks a key of the list, has a key that is in no rank's list, or has a tensor of another shape or dtype; if
+ * pieces of a tensor overlap or are missing; or if a file is of another save. It fails with TG_ERR_DATA if a checksum
+ * does not match; the ranks together verify all files. In these cases nothing is changed on any rank. opts may be
+ * NULL. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
+TG_API tg_status tg_shards_load_with(tg_shards *s, const char *dir, tg_shards_load_opts *opts);
+
+/* Reads all of the state in dir, on one rank, and compares all checksums. Sets *damaged to the number of findings, and
+ * writes a line for each to report (NULL: none), cut to report_size bytes with the terminating zero: a file that is
+ * missing, damaged or of another save, a tensor whose bytes are damaged, and pieces that overlap or are missing.
+ * Returns TG_OK if that could be done, whatever it found. */
+TG_API tg_status tg_shards_verify(tg_ctx *ctx, const char *dir, char *report, size_t report_size, int *damaged);
 
 /* ---- The state dict of a module in a safetensors file ---- */
 

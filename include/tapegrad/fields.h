@@ -130,6 +130,8 @@ typedef struct tg_struct {
     X(tg_pipe_plan_opts, PIPE_PLAN)             \
     X(tg_pipe_opts, PIPE)                       \
     X(tg_load_opts, LOAD)                       \
+    X(tg_save_opts, SAVE)                       \
+    X(tg_shards_load_opts, SHARDS_LOAD)         \
     X(tg_gpt_config, GPT)                       \
     X(tg_lm_config, LM)                         \
     X(tg_lm_rates, LM_RATES)                    \

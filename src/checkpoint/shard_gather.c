@@ -6,7 +6,6 @@
 #include "kernels/scalar.h"
 #include "comm/comm.h"
 #include "checkpoint/shards.h"
-#include "parallel/dp/flat.h"
 
 /* Returns whether this rank is rank 0 on each of n axes. */
 static bool first_of(const tg_parallel *p, const tg_axis *axes, int n) {
@@ -75,24 +74,13 @@ static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n,
     return TG_OK;
 }
 
-/* Returns the item's elements that this rank has by the placement of `like`, as a temporary. The ranks that have ranges
- * of them join these first. Returns NULL on ranks that send nothing, and after an error. */
-static tg_tensor *part_of(const tg_shards *s, const tg_shard_item *i) {
-    bool sends = !tg_shard_replica(s->p, i->like);
-    if (!sends && !i->leaf.tensor) return NULL;
-    if (tg_storage_need(i->x->storage, i->x) != TG_OK) return NULL;
-    tg_tensor *part = i->leaf.tensor ? tg_flat_join(i->leaf.tensor, i->x) : dense_of(i->x);
-    if (sends) return part;
-    tg_temp_free(part);
-    return NULL;
-}
-
 tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i) {
     tg_axis axes[TG_MAX_AXES];
     int n = tg_shard_axes(i->like, axes);
+    if (tg_shard_replica(s->p, i->like)) return NULL;
+    if (tg_storage_need(i->x->storage, i->x) != TG_OK) return NULL;
     /* First the part of this rank; after step k of the loop the parts of all ranks on axes[0] to axes[k]. */
-    tg_tensor *parts = part_of(s, i);
-    if (!parts && s->ctx->run.status == TG_OK) return NULL;
+    tg_tensor *parts = dense_of(i->x);
     tg_status status = parts ? TG_OK : s->ctx->run.status;
     for (int k = 0; k < n && status == TG_OK; k++)
         if (first_of(s->p, axes, k)) status = gather(&parts, tg_parallel_comm(s->p, axes[k]), TG_SITE);

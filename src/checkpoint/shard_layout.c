@@ -1,4 +1,5 @@
-/* Numbers the ranks that have the same part of a tensor, and copies between a part and the global tensor. */
+/* Where a rank's part lies in the global tensor: the ranks that have the same part, the block that it is, and copies
+ * between a part and the global tensor. */
 #include <tapegrad/parallel.h>
 
 #include "kernels/scalar.h"
@@ -18,6 +19,46 @@ int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
         replica = replica * tg_parallel_size(p, a) + tg_parallel_rank(p, a);
     }
     return replica;
+}
+
+/* ---- Blocks ---- */
+
+tg_shape tg_shard_whole_shape(const tg_shard_item *i) {
+    tg_shape g = tg_shard_global(i->like), s = {.ndim = i->front.n + g.ndim};
+    if (i->rows != TG_NONE) g.dim[0] = i->rows;
+    memcpy(s.dim, i->front.size, (size_t)i->front.n * sizeof *s.dim);
+    memcpy(s.dim + i->front.n, g.dim, (size_t)g.ndim * sizeof *s.dim);
+    return s;
+}
+
+/* Calls tg_block_add for dim d of this rank's part of x, up to index `limit` of the global tensor, unless b is NULL.
+ * Returns the number of spans. */
+static int add_dim(const tg_tensor *x, int d, int64_t limit, tg_block *b, int to) {
+    int n = 0;
+    for (int64_t i = 0, run; i < x->shape[d]; i += run, n++) {
+        int64_t first = tg_shard_index(x, d, tg_grid_of(x->ctx)->rank, i, &run);
+        int64_t left = limit - first;
+        if (b && left > 0) tg_block_add(b, to, first, run < left ? run : left);
+    }
+    return n;
+}
+
+tg_status tg_shard_block(const tg_shard_item *i, tg_block *out) {
+    const tg_tensor *x = i->like;
+    tg_shape whole = tg_shard_whole_shape(i);
+    int f = i->front.n, spans = (int)whole.ndim;
+    for (int d = 0; d < x->ndim; d++) spans += add_dim(x, d, 0, NULL, 0);
+    TG_TRY(tg_block_open(x->ctx, out, (int)whole.ndim, spans));
+    for (int d = 0; d < f; d++) tg_block_add(out, d, i->front.at[d], 1);
+    for (int d = 0; d < x->ndim; d++) {
+        tg_block_add(out, f + d, 0, 0);
+        add_dim(x, d, whole.dim[f + d], out, f + d);
+    }
+    tg_block_close(out);
+    if (!i->range) return TG_OK;
+    if (i->end < out->end) out->end = i->end;
+    out->begin = i->begin < out->end ? i->begin : out->end;
+    return TG_OK;
 }
 
 /* ---- Copies ---- */

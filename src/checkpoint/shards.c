@@ -1,5 +1,5 @@
 /* The list of sharded state: tensors that are saved and loaded together, under keys that are the same on every rank. */
-#include "checkpoint/shards_file.h"
+#include "checkpoint/save.h"
 
 #include <stdio.h>
 #include <tapegrad/parallel.h>
@@ -26,6 +26,7 @@ static void remove_last(tg_shards *s) {
 
 void tg_shards_free(tg_shards *s) {
     if (!s) return;
+    if (s->saving) s->saving->s = NULL; /* the save goes on without the list */
     while (s->n) remove_last(s);
     for (int i = 0; i < s->n_steps; i++) tg_host_strfree(s->ctx, (char *)s->steps[i].key);
     tg_host_free(s->ctx, s->item, (size_t)s->capacity * sizeof *s->item);
@@ -102,29 +103,38 @@ static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const cha
                    tg_count(i->like->ndim, "dim").text, i->front.n, TG_MAX_DIMS);
 }
 
-tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
-    TG_TRY(tg_check(s->ctx, x, who));
-    TG_TRY(check_key(s, key, who));
-    if (x->tape)
+/* Adds item i, whose key, x and like are set, and whose range if it has one. */
+static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
+    TG_TRY(tg_check(s->ctx, i.x, who));
+    TG_TRY(check_key(s, i.key, who));
+    if (i.x->tape)
         return tg_fail(s->ctx, TG_ERR_STATE, "%s: '%.128s' is owned by a tape, expected a tensor of the context", who,
-                       key);
-    tg_tensor *given = like;
-    like = tg_range_whole(like);
-    TG_TRY(check_place(s, key, like, who));
+                       i.key);
+    TG_TRY(check_place(s, i.key, i.like, who));
     TG_TRY(grow(s));
-    tg_shard_item i = {.key = key, .x = x, .like = like, .x_ref = tg_ref_of(x), .like_ref = tg_ref_of(like)};
-    if (given != like) i.leaf = tg_ref_of(given);
+    i.x_ref = tg_ref_of(i.x);
+    i.like_ref = tg_ref_of(i.like);
     i.rows = TG_NONE;
     i.front = s->front;
     for (int k = 0; k < s->n; k++) {
-        if (s->item[k].like != like) continue;
+        if (s->item[k].like != i.like) continue;
         i.rows = s->item[k].rows;
         i.front = s->item[k].front;
     }
     TG_TRY(check_new(s, &i, who));
-    if (!(i.key = tg_host_strdup(s->ctx, key))) return s->ctx->run.status;
+    if (!(i.key = tg_host_strdup(s->ctx, i.key))) return s->ctx->run.status;
     s->item[s->n++] = i;
     return TG_OK;
+}
+
+tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
+    tg_shard_item i = {.key = key, .x = x, .like = tg_range_whole(like)};
+    if (i.like == like) return add(s, i, who);
+    i.leaf = tg_ref_of(like);
+    i.range = true;
+    i.begin = like->ext->range_begin;
+    i.end = i.begin + like->numel;
+    return add(s, i, who);
 }
 
 tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
@@ -133,6 +143,25 @@ tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
     TG_TRY(check_key(s, key, "tg_shards_add_tensor"));
     TG_TRY(tg_shards_join(s, full, s->prefix, key, ""));
     return tg_shards_add_item(s, full, x, x, "tg_shards_add_tensor");
+}
+
+tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *param, int64_t begin,
+                              int64_t end) {
+    static const char *const who = "tg_shards_add_range";
+    char full[TG_SHARDS_KEY];
+    TG_TRY(enter(s));
+    TG_TRY(tg_check(s->ctx, x, who));
+    TG_TRY(tg_check(s->ctx, param, who));
+    TG_TRY(check_key(s, key, who));
+    if (begin < 0 || begin > end || end > param->numel)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: elements [%lld, %lld) of '%.128s', expected a range of [0, %lld)",
+                       who, (long long)begin, (long long)end, key, (long long)param->numel);
+    if (x->ndim != 1 || x->numel != end - begin)
+        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: '%.128s' has %s and %s, expected 1 dim and %s", who, key,
+                       tg_count(x->ndim, "dim").text, tg_count(x->numel, "element").text,
+                       tg_count(end - begin, "element").text);
+    TG_TRY(tg_shards_join(s, full, s->prefix, key, ""));
+    return add(s, (tg_shard_item){.key = full, .x = x, .like = param, .range = true, .begin = begin, .end = end}, who);
 }
 
 tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
@@ -246,6 +275,12 @@ tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {
 /* ---- Listing ---- */
 
 int tg_shards_count(const tg_shards *s) { return s ? s->n : 0; }
+
+tg_status tg_shards_check_dir(const tg_shards *s, const char *dir, const char *who) {
+    if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: dir is %s", who, dir ? "empty" : "NULL");
+    if (!s->ctx->meta) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_DEVICE, "%s: tensors of device \"meta\" have no bytes", who);
+}
 
 tg_status tg_shards_check(const tg_shards *s, const char *who) {
     for (int i = 0; i < s->n; i++) {

@@ -4,6 +4,7 @@
 
 #include <tapegrad/checkpoint.h>
 
+#include "checkpoint/block.h"
 #include "core/context.h"
 #include "placement/shard_index.h"
 
@@ -20,14 +21,16 @@ typedef struct tg_shard_front {
 } tg_shard_front;
 
 /* One tensor x. Its elements are placed like those of `like`: x itself or, if x is state of an optimizer, the parameter
- * that the state belongs to. If the optimizer steps only a range of the parameter (tg_flat_leaves), x has only the
- * elements of this range. */
+ * that the state belongs to. x may have only a range of the row-major elements of this rank's part of `like`, as the state
+ * of an optimizer that steps ranges (tg_flat_leaves) does. */
 typedef struct tg_shard_item {
     const char *key;   /* first member, for tg_index_names */
     const char *owner; /* of a copy (tg_share): the key under which the first owner saves it; NULL: its own */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
-    tg_ref leaf; /* the leaf with that range; without a tensor: x has all elements of `like` */
+    bool range; /* x has only the elements [begin, end) */
+    int64_t begin, end;
+    tg_ref leaf; /* the leaf with that range; without a tensor: none */
     int64_t rows; /* number of rows (dim 0) in the file; later rows of x are padding. TG_NONE means no padding */
     tg_shard_front front;
 } tg_shard_item;
@@ -46,6 +49,7 @@ struct tg_shards {
     tg_shard_steps steps[8];
     int n_steps;
     bool rng; /* true: includes the context's random streams */
+    tg_save *saving; /* the save that has begun and is not finished; NULL: none */
     /* What the open tg_shards_push, and the modules that are adding their state, put before each key; and the dims and
      * the place that the open tg_shards_push give. */
     char prefix[TG_SHARDS_KEY];
@@ -57,6 +61,7 @@ struct tg_shards {
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor of the list was dropped */
 /* Adds x, which is placed like `like`, under the key; `who` names the function in errors. */
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who);
+tg_status tg_shards_check_dir(const tg_shards *s, const char *dir, const char *who); /* fails if it cannot be used */
 /* Writes the key "prefix.name", or only one of the two if the other is NULL or "", followed by the suffix. */
 tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
                          const char *suffix);
@@ -78,6 +83,13 @@ int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
  * and the shape of x say how ranks divide the tensor. Copies to `whole` if to_whole, else to `part`. */
 tg_status tg_shard_copy(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
                         bool to_whole);
+
+/* Returns the global shape of the item in files: with the dims in front, and without padding rows. */
+tg_shape tg_shard_whole_shape(const tg_shard_item *i);
+/* Fills *out with the elements of the global tensor that item i has. Padding rows are left out. The caller frees it.
+ * Element k of the block is element k of x, row-major. */
+tg_status tg_shard_block(const tg_shard_item *i, tg_block *out);
+static inline const char *tg_shard_key(const tg_shard_item *i) { return i->owner ? i->owner : i->key; }
 
 /* ---- shard_gather.c ---- */
 

@@ -1,264 +1,262 @@
-/* Loads sharded state. Every rank reads the headers of all files, checks that the files have each key of the rank's own
- * tg_shards list, and verifies the checksums of a share of the tensors. No value changes before all ranks have passed
- * these checks. Then each rank reads the global tensors one at a time and keeps its part of each. */
-#include <stdio.h>
+/* Loads sharded state. Every rank reads the index, checks that it has each key of the rank's own list, and verifies a
+ * share of the files. No value changes before all ranks have passed these checks. Then each rank reads the runs of the
+ * pieces that its parts consist of. */
 #include <stdlib.h>
 
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
-#include "placement/grid.h"
-#include "io/safetensors.h"
-#include "kernels/scalar.h"
+#include "base/options.h"
+#include "base/text.h"
 #include "comm/comm.h"
-#include "checkpoint/shards_file.h"
+#include "checkpoint/state_index.h"
+#include "kernels/scalar.h"
 
-enum { MAX_FILES = 1024 }; /* the message of open_all has this number too */
+/* What is read into an item. */
+typedef struct part {
+    tg_state_key *from; /* NULL: the state lacks the key, or the item is not loaded */
+    tg_block block;
+} part;
 
-/* The open files of one checkpoint, and what the checks have read from them. */
-typedef struct source {
-    const tg_shards *s;
-    const char *dir;
-    int n, count; /* number of files, and of tensors in them */
-    tg_safetensors *file[MAX_FILES];
-    uint8_t *known; /* [count] 1 if a list has the tensor's key; tensors are numbered in the order of the files */
-    tg_rng *stream; /* [n_streams] states from the files; this rank's random streams take them over after the checks */
+typedef struct loader {
+    tg_shards *s;
+    const char *call;
+    tg_shards_load_opts o;
+    tg_state state;
+    part *part; /* [items of the list] */
+    tg_rng *stream;
     int n_streams;
-} source;
+    size_t at;         /* length of the report so far */
+    const char *first; /* the first key that one side lacks */
+    const void *site;
+} loader;
 
-/* ---- The files ---- */
+/* ---- Keys ---- */
 
-/* Reports a format error: in file i the metadata value of `key` is `got`, or is missing if `got` is NULL. */
-static tg_status bad_file(const source *f, int i, const char *key, const char *got, const char *expected) {
-    char path[64];
-    snprintf(path, sizeof path, TG_SHARDS_FILE, "", i);
-    return tg_fail(f->s->ctx, TG_ERR_FORMAT, "'%s%s': its metadata '%s' is %s, expected %s", f->dir, path, key,
-                   got ? got : "missing", expected);
+static bool has_prefix(const char *key, const char *prefix) {
+    size_t n = prefix ? strlen(prefix) : 0;
+    return !n || (!strncmp(key, prefix, n) && key[n] == '.');
 }
 
-static tg_status open_one(source *f, int i) {
-    char *path = tg_format_path(f->s->ctx, TG_SHARDS_FILE, f->dir, i);
-    if (!path) return f->s->ctx->run.status;
-    f->file[i] = tg_safetensors_open(f->s->ctx, path);
-    tg_host_strfree(f->s->ctx, path);
-    if (!f->file[i]) return f->s->ctx->run.status;
-    f->n = i + 1;
-    f->count += f->file[i]->count;
-    const char *format = tg_safetensors_metadata(f->file[i], "format");
-    if (!format || strcmp(format, TG_SHARDS_FORMAT) != 0) return bad_file(f, i, "format", format, TG_SHARDS_FORMAT);
-    /* The number of files, and the number that identifies the save. */
-    static const char *const common[] = {"files", "save"};
-    for (int k = 0; k < TG_LEN(common); k++) {
-        const char *first = tg_safetensors_metadata(f->file[0], common[k]),
-                   *got = tg_safetensors_metadata(f->file[i], common[k]);
-        if (!first || !got || strcmp(first, got) != 0)
-            return bad_file(f, i, common[k], got,
-                            "the same value in all files of the directory; take all of them from one tg_shards_save");
-    }
-    return TG_OK;
+static bool is_renamed(const loader *l) {
+    return (l->o.from_prefix && *l->o.from_prefix) || (l->o.to_prefix && *l->o.to_prefix);
 }
 
-static tg_status open_all(source *f) {
-    TG_TRY(open_one(f, 0));
-    const char *text = tg_safetensors_metadata(f->file[0], "files");
-    long n = strtol(text, NULL, 10);
-    if (n < 1 || n > MAX_FILES) return bad_file(f, 0, "files", text, "a number of files from 1 to 1024");
-    for (int i = 1; i < n; i++) TG_TRY(open_one(f, i));
-    f->known = tg_host_alloc(f->s->ctx, (size_t)f->count + 1);
-    f->n_streams = tg_shards_streams(f->s);
-    f->stream = tg_host_alloc(f->s->ctx, (size_t)f->n_streams * sizeof *f->stream + 1);
-    return f->s->ctx->run.status;
-}
-
-static void close_all(source *f) {
-    tg_host_free(f->s->ctx, f->known, f->known ? (size_t)f->count + 1 : 0);
-    tg_host_free(f->s->ctx, f->stream, f->stream ? (size_t)f->n_streams * sizeof *f->stream + 1 : 0);
-    for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
-}
-
-/* Returns the first file that has the item under the key, or NULL, and sets *spot to the item's place in it. Marks the
- * key as known in every file that has it: several may have some places each, or, of an earlier version, a copy each of
- * what stages share. */
-static tg_safetensors *find_key(source *f, const tg_shard_item *item, const char *key, tg_shard_spot *spot) {
-    tg_safetensors *first = NULL;
-    for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count) {
-        const tg_safetensors_entry *e = tg_safetensors_find(f->file[i], key);
-        if (!e) continue;
-        f->known[at + (e - f->file[i]->entries)] = 1;
-        if (!first && tg_shard_find_spot(item, key, f->file[i], spot)) first = f->file[i];
-    }
-    return first;
+/* Writes the key that the state has for a key of the list. Returns false if the list's key is none of those to load. */
+static bool key_in_state(const loader *l, const char *key, char out[TG_SHARDS_KEY]) {
+    if (!has_prefix(key, l->o.to_prefix)) return false;
+    const char *rest = l->o.to_prefix && *l->o.to_prefix ? key + strlen(l->o.to_prefix) + 1 : key;
+    return tg_shards_join(l->s, out, l->o.from_prefix, rest, "") == TG_OK;
 }
 
 /* Finds an item under its own key or, if it is a copy that is saved only once, under that of its first owner. */
-static tg_safetensors *find(source *f, const tg_shard_item *item, tg_shard_spot *spot) {
-    tg_safetensors *own = find_key(f, item, item->key, spot);
-    return own || !item->owner ? own : find_key(f, item, item->owner, spot);
+static tg_state_key *find(const loader *l, const tg_shard_item *i) {
+    char key[TG_SHARDS_KEY];
+    tg_state_key *k = key_in_state(l, i->key, key) ? tg_state_find(&l->state, key) : NULL;
+    if (k || !i->owner) return k;
+    return key_in_state(l, i->owner, key) ? tg_state_find(&l->state, key) : NULL;
 }
 
 /* ---- The checks ---- */
 
-/* Fails unless the files have the item's tensor, with its shape and dtype. */
-static tg_status check_entry(source *f, const tg_shard_item *item) {
+/* Counts and reports a key that one side lacks. */
+static void tell(loader *l, const char *what, const char *key, int *count) {
+    if (!l->first) l->first = key;
+    ++*count;
+    tg_text(l->o.report, l->o.report ? l->o.report_size : 0, &l->at, "%s %s\n", what, key);
+}
+
+static tg_status check_shape(const loader *l, const tg_shard_item *i, const tg_state_key *k) {
     char has[160], wants[160];
-    tg_ctx *ctx = f->s->ctx;
-    tg_shard_spot spot;
-    tg_safetensors *file = find(f, item, &spot);
-    if (!file)
-        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'%s", f->dir, item->key,
-                       item->front.n ? " with the index that tg_shards_push gave" : "");
-    const tg_safetensors_entry *e = tg_safetensors_find(file, spot.key);
-    tg_shape g = spot.shape;
-    bool same = e->shape.ndim == g.ndim && memcmp(e->shape.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;
-    if (same && e->dtype == (tg_dtype)item->x->dtype) return TG_OK;
-    tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);
+    tg_shape g = tg_shard_whole_shape(i);
+    bool same = k->whole.ndim == g.ndim && memcmp(k->whole.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;
+    if (same && k->dtype == (tg_dtype)i->x->dtype) return TG_OK;
+    tg_shape_text((int)k->whole.ndim, k->whole.dim, has, sizeof has);
     tg_shape_text((int)g.ndim, g.dim, wants, sizeof wants);
-    return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor '%.128s' is %s%s, expected %s%s%s", f->dir, item->key,
-                   e->dtype_name, has, tg_dtype_name((tg_dtype)item->x->dtype), wants,
-                   same || item->rows != TG_NONE
-                       ? ""
-                       : "; call tg_shards_set_rows if the shapes differ only by padding rows");
+    return tg_fail(l->s->ctx, TG_ERR_FORMAT, "'%s': tensor '%.128s' is %s%s, expected %s%s%s", l->state.dir, i->key,
+                   tg_dtype_name(k->dtype), has, tg_dtype_name((tg_dtype)i->x->dtype), wants,
+                   same || i->rows != TG_NONE ? ""
+                                              : "; call tg_shards_set_rows if the shapes differ only by padding rows");
 }
 
-/* Returns the metadata text of an optimizer's number of steps, or NULL if no file has the key. */
-static const char *steps_text(const source *f, const char *key) {
-    for (int i = 0; i < f->n; i++) {
-        const char *text = tg_safetensors_metadata(f->file[i], key);
-        if (text) return text;
-    }
-    return NULL;
+/* Finds what is read into item i. */
+static tg_status check_item(loader *l, int i) {
+    const tg_shard_item *item = &l->s->item[i];
+    part *p = &l->part[i];
+    if (!has_prefix(item->key, l->o.to_prefix)) return TG_OK;
+    if (!(p->from = find(l, item))) return tell(l, "missing", item->key, &l->o.missing), TG_OK;
+    p->from->known = true;
+    TG_TRY(check_shape(l, item, p->from));
+    return tg_shard_block(item, &p->block);
 }
 
-static tg_status check_steps(const source *f, const char *key) {
-    const char *text = steps_text(f, key);
+/* Returns the text of an optimizer's number of steps. Returns NULL, without an error, if it is not loaded. */
+static const char *steps_text(const loader *l, const char *key) {
+    char own[TG_SHARDS_KEY];
+    return key_in_state(l, key, own) ? tg_state_metadata(&l->state, own) : NULL;
+}
+
+static tg_status check_steps(loader *l, const char *key) {
+    const char *text = steps_text(l, key);
     char *end;
+    if (!has_prefix(key, l->o.to_prefix)) return TG_OK;
     if (text && strtoll(text, &end, 10) >= 0 && end != text && !*end) return TG_OK;
-    return tg_fail(f->s->ctx, TG_ERR_FORMAT, "'%s': the optimizer's step count '%.128s' is %s, expected 0 or more",
-                   f->dir, key, text ? text : "missing");
+    if (!text && l->o.partial) return tell(l, "missing", key, &l->o.missing), TG_OK;
+    return tg_fail(l->s->ctx, TG_ERR_FORMAT, "'%s': the optimizer's step count '%.128s' is %s, expected 0 or more",
+                   l->state.dir, key, text ? text : "missing");
 }
 
-/* Fails if the files have a tensor that is in no pipeline stage's list. Collective over the pipeline. */
-static tg_status check_unknown(source *f) {
-    tg_ctx *ctx = f->s->ctx;
-    tg_comm *pp = tg_parallel_comm(f->s->p, TG_PP);
-    if (tg_parallel_size(f->s->p, TG_PP) > 1 && f->count) {
-        tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(f->count), f->known);
-        if (tg_comm_all_reduce(pp, x, x, TG_REDUCE_MAX)) tg_read(x, f->known, (size_t)f->count);
+/* Finds the keys that are in no rank's list. Collective over the world. */
+static tg_status check_unknown(loader *l) {
+    tg_ctx *ctx = l->s->ctx;
+    tg_comm *world = tg_parallel_world(l->s->p);
+    int n = l->state.n_keys;
+    uint8_t *known = tg_host_alloc(ctx, (size_t)n + 1);
+    for (int i = 0; known && i < n; i++) known[i] = l->state.key[i].known;
+    if (known && n && tg_comm_size(world) > 1) {
+        tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(n), known);
+        if (tg_comm_all_reduce(world, x, x, TG_REDUCE_MAX)) tg_read(x, known, (size_t)n);
         tg_drop(x);
-        TG_TRY(ctx->run.status);
     }
-    for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count)
-        for (int k = 0; k < f->file[i]->count; k++)
-            if (!f->known[at + k])
-                return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has a tensor '%.128s' that is in no rank's list", f->dir,
-                               f->file[i]->entries[k].name);
+    for (int i = 0; i < n && ctx->run.status == TG_OK; i++)
+        if (!known[i] && has_prefix(l->state.key[i].key, l->o.from_prefix))
+            tell(l, "unknown", l->state.key[i].key, &l->o.unknown);
+    tg_host_free(ctx, known, known ? (size_t)n + 1 : 0);
+    if (!l->o.unknown || l->o.partial) return ctx->run.status;
+    return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has a tensor '%.128s' that is in no rank's list (%s in all)", l->state.dir,
+                   l->first, tg_count(l->o.unknown, "tensor").text);
+}
+
+/* Verifies this rank's share: of many files every so many, and of few files a part of the tensors of one. */
+static tg_status check_bytes(loader *l) {
+    tg_comm *world = tg_parallel_world(l->s->p);
+    int ranks = tg_comm_size(world), me = tg_comm_rank(world), files = l->state.n_files;
+    for (int f = me % (files < ranks ? files ? files : 1 : ranks); f < files; f += ranks) {
+        int readers = files < ranks ? (ranks - f + files - 1) / files : 1; /* ranks that read this file */
+        tg_safetensors *file = tg_state_file_open(&l->state, f);
+        TG_TRY(file ? tg_safetensors_verify(file, files < ranks ? me / files : 0, readers) : l->s->ctx->run.status);
+    }
     return TG_OK;
 }
 
-/* Verifies the checksums of this rank's share of the tensors. */
-static tg_status check_bytes(const source *f) {
-    tg_comm *world = tg_parallel_world(f->s->p);
-    for (int i = 0; i < f->n; i++) TG_TRY(tg_safetensors_verify(f->file[i], tg_comm_rank(world), tg_comm_size(world)));
+/* Fails if pieces of a key overlap or leave a hole. Each rank checks a share of the keys. */
+static tg_status check_keys(const loader *l) {
+    tg_comm *world = tg_parallel_world(l->s->p);
+    for (int i = tg_comm_rank(world); i < l->state.n_keys; i += tg_comm_size(world))
+        TG_TRY(tg_state_check_key(&l->state, &l->state.key[i]));
     return TG_OK;
 }
 
-static tg_status check_all(source *f) {
-    for (int i = 0; i < f->s->n; i++) TG_TRY(check_entry(f, &f->s->item[i]));
-    for (int i = 0; i < f->s->n_steps; i++) TG_TRY(check_steps(f, f->s->steps[i].key));
-    TG_TRY(tg_shards_read_streams(f->s, f->dir, f->file[0], f->stream));
-    TG_TRY(check_unknown(f));
-    return check_bytes(f);
+static tg_status check_all(loader *l) {
+    if (l->o.report && l->o.report_size) *l->o.report = 0;
+    for (int i = 0; i < l->s->n; i++) TG_TRY(check_item(l, i));
+    if (l->o.missing && !l->o.partial)
+        return tg_fail(l->s->ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s' (%s missing in all)", l->state.dir,
+                       l->first, tg_count(l->o.missing, "tensor").text);
+    for (int i = 0; i < l->s->n_steps; i++) TG_TRY(check_steps(l, l->s->steps[i].key));
+    if (l->n_streams) TG_TRY(tg_shards_read_streams(l->s, &l->state, l->stream));
+    TG_TRY(check_unknown(l));
+    TG_TRY(check_keys(l));
+    return check_bytes(l);
 }
 
 /* ---- The data ---- */
 
-/* Reads the rows that the file has into the first rows of `whole`, and sets the padding rows to zero. */
-static tg_status read_whole(source *f, const tg_shard_item *item, tg_tensor *whole, const void *site) {
-    tg_ctx *ctx = f->s->ctx;
-    tg_shard_spot spot;
-    tg_shape g = tg_shard_in_file(item);
+/* Copies the elements of a block, which are row-major in host memory, to x. Padding rows of x become 0. */
+static tg_status put(tg_tensor *x, const tg_shard_item *i, const tg_block *block, void *from) {
+    tg_ctx *ctx = x->ctx;
+    tg_shape s = tg_shape_make(x->ndim, x->shape);
+    if (i->range)
+        s.dim[0] = tg_block_count(block);
+    else if (s.ndim)
+        s.dim[0] = block->shape.dim[i->front.n];
     tg_tensor *rows =
-        tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
-    if (!rows) return ctx->run.status;
-    tg_status s = rows->numel == whole->numel ? TG_OK : ctx->run.ops->fill(ctx, tg_array_of(whole), 0);
-    tg_safetensors *file = find(f, item, &spot);
-    if (s == TG_OK) s = tg_shard_read_spot(file, item, &spot, rows, site);
-    tg_temp_free(rows);
-    return s;
-}
-
-/* Copies the part of `whole` that this rank has by the placement of `like` to `part`. */
-static tg_status take_part(const tg_shard_item *item, tg_tensor *whole, tg_tensor *part) {
-    return tg_shard_copy(item->like, tg_grid_of(whole->ctx)->rank, whole, part, false);
-}
-
-/* Copies the range of this rank's part that item->x has. */
-static tg_status take_range(const tg_shard_item *item, tg_tensor *whole) {
-    const tg_tensor *like = item->like, *x = item->x;
-    tg_tensor *part = tg_temp_empty(whole->ctx, (tg_dtype)x->dtype, like->ndim, like->shape, TG_MEM_TEMPORARY);
-    if (!part) return whole->ctx->run.status;
-    tg_tensor *range = tg_temp_new(whole->ctx, (tg_dtype)x->dtype, 1, x->shape, NULL, tg_storage_ref(part->storage),
-                                   item->leaf.tensor->ext->range_begin);
-    tg_status s = range ? take_part(item, whole, part) : whole->ctx->run.status;
-    tg_array from = tg_array_of(range);
-    if (s == TG_OK && x->numel)
-        s = x->ctx->run.ops->apply(x->ctx, TG_FN_id, tg_array_of(x), &from, 1, (const double[2]){0}, false);
-    tg_temp_free(range);
-    tg_temp_free(part);
-    return s;
-}
-
-/* Reads a tensor and keeps this rank's part. A tensor that this rank has as a whole is read in place. */
-static tg_status read_part(source *f, const tg_shard_item *item, const void *site) {
-    tg_ctx *ctx = f->s->ctx;
-    tg_axis axes[TG_MAX_AXES];
-    tg_shape g = tg_shard_global(item->like);
-    tg_shard_spot spot;
-    if (!tg_shard_axes(item->like, axes) && !item->leaf.tensor && !item->front.n &&
-        (item->rows == TG_NONE || item->rows == g.dim[0])) {
-        tg_safetensors *file = find(f, item, &spot);
-        return tg_safetensors_fill(file, spot.key, item->x, false, site);
+        tg_temp_new(ctx, (tg_dtype)x->dtype, (int)s.ndim, s.dim, x->stride, tg_storage_ref(x->storage), x->offset);
+    tg_tensor *dense = tg_temp_empty(ctx, (tg_dtype)x->dtype, (int)s.ndim, s.dim, TG_MEM_TEMPORARY);
+    tg_status status = ctx->run.status;
+    size_t bytes = (size_t)tg_block_count(block) * tg_dtype_size(x->dtype);
+    if (status == TG_OK && rows->numel < x->numel) status = ctx->run.ops->fill(ctx, tg_array_of(x), 0);
+    if (status == TG_OK && bytes)
+        status = ctx->run.ops->copy(ctx, tg_data(dense), from, bytes, ctx->host ? TG_COPY_DEVICE : TG_COPY_FROM_HOST);
+    if (status == TG_OK && bytes) {
+        tg_array a = tg_array_of(dense);
+        status = ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(rows), &a, 1, (const double[2]){0}, false);
     }
-    tg_tensor *whole = tg_temp_empty(ctx, item->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
-    if (!whole) return ctx->run.status;
-    tg_status s = read_whole(f, item, whole, site);
-    if (s == TG_OK) s = tg_storage_may_change(item->x);
-    if (s == TG_OK) tg_storage_wrote(item->x->storage, "tg_shards_load", site);
-    if (s == TG_OK) s = item->leaf.tensor ? take_range(item, whole) : take_part(item, whole, item->x);
-    tg_temp_free(whole);
-    return s;
-}
-
-static tg_status load(source *f, const void *site) {
-    tg_comm *world = tg_parallel_world(f->s->p);
-    TG_TRY(open_all(f));
-    TG_TRY(check_all(f));
-    TG_TRY(tg_comm_barrier(world)); /* all ranks have passed the checks: from here on values change */
-    for (int i = 0; i < f->s->n; i++) TG_TRY(read_part(f, &f->s->item[i], site));
-    for (int i = 0; i < f->s->n_steps; i++)
-        TG_TRY(tg_optim_set_steps(f->s->steps[i].optim, strtoll(steps_text(f, f->s->steps[i].key), NULL, 10)));
-    tg_shards_set_streams(f->s, f->stream);
-    return tg_comm_barrier(world);
-}
-
-static tg_status check_and_load(tg_shards *s, const char *dir, const void *site) {
-    TG_TRY(s->ctx->run.status);
-    if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_load: dir is %s", dir ? "empty" : "NULL");
-    if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_load: tensors of device \"meta\" have no bytes");
-    TG_TRY(tg_shards_check(s, "tg_shards_load"));
-    TG_TRY(tg_shards_find_owners(s, "tg_shards_load"));
-    source *f = tg_host_alloc(s->ctx, sizeof *f);
-    if (!f) return s->ctx->run.status;
-    f->s = s;
-    f->dir = dir;
-    tg_status status = load(f, site);
-    close_all(f);
-    tg_host_free(s->ctx, f, sizeof *f);
+    tg_temp_free(dense);
+    tg_temp_free(rows);
     return status;
 }
 
-tg_status tg_shards_load(tg_shards *s, const char *dir) {
+/* Reads an item. If the host can write its memory, the bytes are read in place. */
+static tg_status read_item(loader *l, int i) {
+    tg_shard_item *item = &l->s->item[i];
+    const part *p = &l->part[i];
+    tg_tensor *x = item->x;
+    size_t bytes = (size_t)tg_block_count(&p->block) * tg_dtype_size(x->dtype);
+    TG_TRY(tg_storage_may_change(x));
+    tg_storage_wrote(x->storage, l->call, l->site);
+    if (x->ctx->host && x->flags & TG_F_CONTIGUOUS) {
+        size_t all = (size_t)x->numel * tg_dtype_size(x->dtype);
+        if (all > bytes) memset((char *)tg_data(x) + bytes, 0, all - bytes);
+        return tg_state_read(&l->state, p->from, &p->block, tg_data(x));
+    }
+    char *to = tg_host_alloc(x->ctx, bytes + 1);
+    tg_status s = to ? tg_state_read(&l->state, p->from, &p->block, to) : x->ctx->run.status;
+    if (s == TG_OK) s = put(x, item, &p->block, to);
+    tg_host_free(x->ctx, to, to ? bytes + 1 : 0);
+    return s;
+}
+
+static tg_status load(loader *l, const char *dir) {
+    tg_shards *s = l->s;
+    tg_comm *world = tg_parallel_world(s->p);
+    l->n_streams = is_renamed(l) ? 0 : tg_shards_streams(s);
+    l->part = tg_host_alloc(s->ctx, (size_t)s->n * sizeof *l->part + 1);
+    l->stream = tg_host_alloc(s->ctx, (size_t)l->n_streams * sizeof *l->stream + 1);
+    TG_TRY(s->ctx->run.status);
+    TG_TRY(tg_state_open(&l->state, s->ctx, dir, s));
+    TG_TRY(check_all(l));
+    TG_TRY(tg_comm_barrier(world)); /* all ranks have passed the checks: from here on values change */
+    for (int i = 0; i < s->n; i++)
+        if (l->part[i].from) TG_TRY(read_item(l, i));
+    for (int i = 0; i < s->n_steps; i++) {
+        const char *text = steps_text(l, s->steps[i].key);
+        if (text) TG_TRY(tg_optim_set_steps(s->steps[i].optim, strtoll(text, NULL, 10)));
+    }
+    if (l->n_streams) tg_shards_set_streams(s, l->stream);
+    return tg_comm_barrier(world);
+}
+
+static void end(loader *l) {
+    tg_shards *s = l->s;
+    for (int i = 0; l->part && i < s->n; i++) tg_block_free(s->ctx, &l->part[i].block);
+    tg_host_free(s->ctx, l->part, l->part ? (size_t)s->n * sizeof *l->part + 1 : 0);
+    tg_host_free(s->ctx, l->stream, l->stream ? (size_t)l->n_streams * sizeof *l->stream + 1 : 0);
+    if (l->state.ctx) tg_state_close(&l->state);
+}
+
+static tg_status check_and_load(loader *l, const char *dir, tg_shards_load_opts *opts) {
+    TG_TRY(l->s->ctx->run.status);
+    TG_TRY(tg_options(l->s->ctx, &l->o, &tg_shards_load_opts_struct, opts, l->call));
+    TG_TRY(tg_shards_check_dir(l->s, dir, l->call));
+    TG_TRY(tg_shards_check(l->s, l->call));
+    TG_TRY(tg_shards_find_owners(l->s, l->call));
+    l->o.missing = l->o.unknown = 0;
+    tg_status s = load(l, dir);
+    end(l);
+    if (opts) tg_options_give(opts, &l->o);
+    return s;
+}
+
+tg_status tg_shards_load_with(tg_shards *s, const char *dir, tg_shards_load_opts *opts) {
+    loader l = {.s = s, .call = "tg_shards_load_with", .site = TG_SITE};
     if (!s) return TG_ERR_ARGUMENT;
-    return tg_comm_note_missed(tg_parallel_world(s->p), check_and_load(s, dir, TG_SITE));
+    return tg_comm_note_missed(tg_parallel_world(s->p), check_and_load(&l, dir, opts));
+}
+
+tg_status tg_shards_load(tg_shards *s, const char *dir) {
+    loader l = {.s = s, .call = "tg_shards_load", .site = TG_SITE};
+    if (!s) return TG_ERR_ARGUMENT;
+    return tg_comm_note_missed(tg_parallel_world(s->p), check_and_load(&l, dir, NULL));
 }

@@ -1,4 +1,4 @@
-/* Random streams in sharded state, as text in the files' metadata. The default stream is the same on every rank, so its
+/* Random streams in sharded state, as text in its metadata. The default stream is the same on every rank, so its
  * text is one state; with TG_RNG_MEGATRON it differs between pipeline stages, and is written as a named one. The text
  * of a named stream has the sizes of the axes over which streams may differ, and then a row for each rank: the rank's
  * positions on these axes, and the state of its stream. The last text is the step of draws by key (tg_draws_step). */
@@ -11,7 +11,7 @@
 #include "core/capture.h"
 #include "core/rng.h"
 #include "comm/comm.h"
-#include "checkpoint/shards_file.h"
+#include "checkpoint/state_index.h"
 
 static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
 /* A row has AXES positions and the WORDS numbers of a state: seed, stream, counter. DIGITS is the number of characters
@@ -180,41 +180,41 @@ static bool read_default(const tg_shards *s, const char *text, tg_rng *state) {
     return true;
 }
 
-/* Fails if the file has a named stream that the context does not have. */
-static tg_status check_known(const tg_shards *s, const char *dir, const tg_safetensors *file) {
-    for (int i = 0; i < tg_safetensors_metadata_count(file); i++) {
-        const char *key = tg_safetensors_metadata_at(file, i)->key;
+/* Fails if the state has a named stream that the context does not have. */
+static tg_status check_known(const tg_shards *s, const tg_state *d) {
+    const char *key;
+    json_t *text;
+    json_object_foreach(d->metadata, key, text)
         if (!strncmp(key, "rng/", 4) && !tg_rng_named(s->ctx, key + 4))
             return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s' has a random stream '%.128s' that this context does not have",
-                           dir, key + 4);
-    }
+                           d->dir, key + 4);
     return TG_OK;
 }
 
-/* Reads the step of draws by key into the counter of *out. A file of an earlier version has no step; the counter is
+/* Reads the step of draws by key into the counter of *out. State of an earlier version has no step; the counter is
  * then the context's step. */
-static tg_status read_step(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
-    const char *text = tg_safetensors_metadata(file, step_key);
+static tg_status read_step(const tg_shards *s, const tg_state *d, tg_rng *out) {
+    const char *text = tg_state_metadata(d, step_key);
     *out = (tg_rng){.counter = s->ctx->keys.step};
     if (!text || (next_number(&text, &out->counter) && !*text)) return TG_OK;
-    return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the step of the random draws is malformed", dir);
+    return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the step of the random draws is malformed", d->dir);
 }
 
-tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
+tg_status tg_shards_read_streams(const tg_shards *s, const tg_state *d, tg_rng *out) {
     if (!s->rng) return TG_OK;
     TG_TRY(tg_recording_refuse(s->ctx, "tg_shards_load", TG_RECORDING_STREAM, TG_SITE));
     int n = count_streams(s);
     for (int i = 0; i < n; i++) {
         char key[TG_SHARDS_KEY];
         TG_TRY(key_of(s, i, key));
-        const char *text = tg_safetensors_metadata(file, key);
+        const char *text = tg_state_metadata(d, key);
         out[i] = *state_of(s, i);
         if (text && (i ? choose_state(s, text, &out[i]) : read_default(s, text, &out[i]))) continue;
-        return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the random stream '%.128s' is %s", dir,
+        return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the random stream '%.128s' is %s", d->dir,
                        i ? name_of(s, i) : "(default)", text ? "malformed" : "missing");
     }
-    TG_TRY(read_step(s, dir, file, &out[n]));
-    return check_known(s, dir, file);
+    TG_TRY(read_step(s, d, &out[n]));
+    return check_known(s, d);
 }
 
 void tg_shards_set_streams(const tg_shards *s, const tg_rng *from) {

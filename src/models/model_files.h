@@ -62,6 +62,14 @@ bool tg_weight_is_copy(const tg_module *lm, const char *path);
 
 /* ---- weights_load.c, weights_save.c ---- */
 
+/* Returns the name that parameter `path` has in the file. */
+const char *tg_weight_stored_name(const tg_safetensors *f, const char *path);
+/* Returns whether the file's tensor belongs to this part of the model, or may be ignored. */
+bool tg_weight_is_known(const tg_module *lm, const char *name);
+/* Returns the path of the weights in dir: model.safetensors, or the index if only the index is there. Free it with
+ * tg_host_strfree. */
+char *tg_weights_find(tg_ctx *ctx, const char *dir);
+
 /* Fills the parameters from the files in dir. Collective over pp if that has several stages. */
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir);
 /* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)

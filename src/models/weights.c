@@ -31,7 +31,7 @@ tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows,
         shape[i] = d == 0 ? rows : p->shape[d];
         stride[i] = p->stride[d];
     }
-    return tg_temp_new(lm->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
+    return tg_temp_new(p->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
 }
 
 bool tg_weight_is_copy(const tg_module *lm, const char *path) {

@@ -19,8 +19,8 @@ typedef struct source {
 
 /* ---- Names ---- */
 
-/* Returns the name that parameter `path` has in the file. Published GPT-2 files omit the prefix "transformer.". */
-static const char *stored_name(const tg_safetensors *f, const char *path) {
+/* Published GPT-2 files omit the prefix "transformer.". */
+const char *tg_weight_stored_name(const tg_safetensors *f, const char *path) {
     static const char prefix[] = "transformer.";
     if (tg_safetensors_find(f, path) || strncmp(path, prefix, sizeof prefix - 1) != 0) return path;
     return path + sizeof prefix - 1;
@@ -32,8 +32,7 @@ static bool ignorable(const char *name) {
            tg_ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* Returns whether the file's tensor belongs to this part of the model, or may be ignored. */
-static bool known(const tg_module *lm, const char *name) {
+bool tg_weight_is_known(const tg_module *lm, const char *name) {
     char full[256];
     if (ignorable(name) || tg_module_find(lm, name)) return true;
     snprintf(full, sizeof full, "transformer.%s", name);
@@ -50,7 +49,7 @@ static tg_status note_known(source *s) {
     int n = tg_safetensors_count(s->f);
     tg_comm *pp = tg_parallel_comm(tg_chunks_parallel(s->m), TG_PP);
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < s->m->n; k++) s->known[i] |= known(s->m->lm[k], tg_safetensors_at(s->f, i)->name);
+        for (int k = 0; k < s->m->n; k++) s->known[i] |= tg_weight_is_known(s->m->lm[k], tg_safetensors_at(s->f, i)->name);
     if (!n || tg_parallel_size(tg_chunks_parallel(s->m), TG_PP) == 1) return TG_OK;
     tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(n), s->known);
     if (tg_comm_all_reduce(pp, x, x, TG_REDUCE_MAX)) tg_read(x, s->known, (size_t)n);
@@ -72,7 +71,7 @@ static tg_status check_part(const source *s, tg_module *lm) {
     for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(lm, i, &name);
-        const char *stored = stored_name(s->f, name);
+        const char *stored = tg_weight_stored_name(s->f, name);
         if (!tg_safetensors_find(s->f, stored))
             return tg_fail(lm->ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", s->path,
                            name);
@@ -104,7 +103,7 @@ static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p,
     tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* the file has no padding rows */
     tg_tensor *view = s == TG_OK ? tg_weight_view(lm, whole, tg_weight_rows(lm, p, path), path) : NULL;
     if (view) {
-        s = tg_safetensors_fill(from->f, stored_name(from->f, path), view, true, NULL);
+        s = tg_safetensors_fill(from->f, tg_weight_stored_name(from->f, path), view, true, NULL);
         tg_temp_free(view);
     }
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
@@ -129,8 +128,7 @@ static tg_status load(source *s) {
     return TG_OK;
 }
 
-/* Returns the path of the weights in dir: model.safetensors, or the index if only the index is there. */
-static char *weights_path(tg_ctx *ctx, const char *dir) {
+char *tg_weights_find(tg_ctx *ctx, const char *dir) {
     char *file = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_FILE);
     char *index = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_INDEX);
     bool several = file && index && access(file, F_OK) != 0 && access(index, F_OK) == 0;
@@ -140,7 +138,7 @@ static char *weights_path(tg_ctx *ctx, const char *dir) {
 
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir) {
     tg_ctx *ctx = m->ctx;
-    char *path = weights_path(ctx, dir);
+    char *path = tg_weights_find(ctx, dir);
     source s = {.m = m, .path = path, .f = path ? tg_safetensors_open(ctx, path) : NULL};
     size_t n = s.f ? (size_t)tg_safetensors_count(s.f) + 1 : 0;
     if (n && (s.known = tg_host_alloc(ctx, n))) load(&s);

@@ -42,6 +42,44 @@ static inline int state_main(const char *name, const TTest *const *tests, size_t
     return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0 ? result : EXIT_FAILURE;
 }
 
+/* Returns the bytes of a file of a saved state, which the caller frees, and their number; NULL if there is none. */
+static inline char *slurp(const char *dir, const char *name, long *n) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    fseek(f, 0, SEEK_END);
+    *n = ftell(f);
+    rewind(f);
+    char *data = malloc((size_t)*n + 1);
+    if (fread(data, 1, (size_t)*n, f) != (size_t)*n) *n = -1;
+    fclose(f);
+    return data;
+}
+
+/* Whether two states that one rank has saved are the same. */
+static inline bool same_state(const char *a, const char *b) {
+    long n = 0, m = 0;
+    char *x = slurp(a, "rank-00000.safetensors", &n), *y = slurp(b, "rank-00000.safetensors", &m);
+    bool same = x && y && n > 0 && n == m && !memcmp(x, y, (size_t)n);
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Changes a bit of a file. */
+static inline void flip(const char *dir, const char *name, int64_t at) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "r+b");
+    ck_assert_msg(f != NULL, "%s", path);
+    fseek(f, (long)at, SEEK_SET);
+    int c = fgetc(f);
+    fseek(f, (long)at, SEEK_SET);
+    fputc(c ^ 16, f);
+    ck_assert(c != EOF && fclose(f) == 0);
+}
+
 /* ---- Modules and parameters ---- */
 
 static const tg_module_ops box = {.size = sizeof(tg_module_ops), .kind = "box"};

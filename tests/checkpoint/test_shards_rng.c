@@ -10,9 +10,9 @@
 #include "on_ranks.h"
 
 static void remove_state(const char *dir) {
-    char path[300];
-    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
-    ck_assert(remove(path) == 0 && rmdir(dir) == 0);
+    char command[300];
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    ck_assert(system(command) == 0);
 }
 
 enum { DRAWN = 77, STEP = 12 };
@@ -93,20 +93,18 @@ static tg_status stages(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(stages_go_on_with_their_seeds) {
-    char dir[] = "/tmp/tapegrad-streams-XXXXXX", path[300];
+    char dir[] = "/tmp/tapegrad-streams-XXXXXX";
     ck_assert(mkdtemp(dir) != NULL);
     on_ranks(4, stages, &(draws){.tp = 2, .to = dir});
     on_ranks(4, stages, &(draws){2, dir, NULL, {0}, {7, 8}});
     on_ranks(2, stages, &(draws){2, dir, NULL, {0}, {7, 8}});
     on_ranks(4, stages, &(draws){4, dir, NULL, {0}, {8, 8, 8, 8}}); /* other stages: after all that was drawn */
     on_ranks(1, stages, &(draws){1, dir, NULL, {0}, {8}});
-    snprintf(path, sizeof path, "%s/state-00001.safetensors", dir);
-    ck_assert(remove(path) == 0);
     remove_state(dir);
 }
 END_TEST
 
-/* Streams in a file, and the expected message, for a context of one rank with the stream "own". */
+/* Streams in a file of an earlier version, and the message, for a context of one rank with the stream "own". */
 START_TEST(streams_must_fit) {
     static const char fine[] = "9 0 77", own[] = "1 1 1 1 0 0 0 0 100 1 5";
     static const struct { const char *all, *key, *text, *said; } rows[] = {

@@ -1,9 +1,10 @@
-/* Sharded state of pipeline stages: a file of each, from which any number of stages loads. A parameter that stages
- * share is saved once, by its first owner. */
+/* Sharded state of pipeline stages, from which any number of stages loads. A parameter that stages share is saved once,
+ * under the key of its first owner. */
 #define _GNU_SOURCE
 #include <tapegrad/io.h>
 #include <tapegrad/ranks.h>
 
+#include "checkpoint/state_index.h"
 #include "state.h"
 
 /* ---- What stages have: w0 the first, w1 the second, w2 both, and the state of AdamW ---- */
@@ -90,15 +91,14 @@ static tg_status run(void *arg, tg_ctx *ctx, tg_comm *world) {
     return status == TG_OK ? tg_ctx_status(ctx) : status;
 }
 
-/* Returns the number of tensors in the file of a stage. *has says whether it has the key. */
-static int tensors_in(const char *dir, int stage, const char *key, bool *has) {
-    char path[320];
+/* Returns the number of tensors in the state. *has says whether it has the key. */
+static int tensors_in(const char *dir, const char *key, bool *has) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
-    snprintf(path, sizeof path, "%s/state-%05d.safetensors", dir, stage);
-    tg_safetensors *f = tg_safetensors_open(ctx, path);
-    int n = tg_safetensors_count(f);
-    *has = tg_safetensors_find(f, key) != NULL;
-    tg_safetensors_close(f);
+    tg_state d;
+    ck_assert_msg(tg_state_open(&d, ctx, dir, NULL) == TG_OK, "%s", tg_ctx_message(ctx));
+    int n = d.n_keys;
+    *has = tg_state_find(&d, key) != NULL;
+    tg_state_close(&d);
     tg_ctx_free(ctx);
     return n;
 }
@@ -113,7 +113,7 @@ static void load_everywhere(const char *dir, bool head) {
 
 /* ---- The tests ---- */
 
-START_TEST(stages_have_a_file_each) {
+START_TEST(stages_save_one_state) {
     char two[256], one[256], again[256];
     bool has[2];
     in_root(two, "two");
@@ -124,55 +124,54 @@ START_TEST(stages_have_a_file_each) {
     on_ranks(2, run, &(job){.tp = 2, .pp = 1, .from = two, .to = one});
     on_ranks(4, run, &(job){.tp = 2, .pp = 2, .from = one, .to = again});
     on_ranks(1, run, &(job){.tp = 1, .pp = 1, .from = again});
-    ck_assert_int_eq(tensors_in(two, 0, "w0", &has[0]), 6); /* two parameters, and two states of each */
-    ck_assert_int_eq(tensors_in(two, 1, "w0", &has[1]), 6);
-    ck_assert(has[0] && !has[1]);
+    ck_assert_int_eq(tensors_in(two, "w0", &has[0]), 9); /* three parameters, and two states of each */
+    ck_assert_int_eq(tensors_in(two, "w1.v", &has[1]), 9);
+    ck_assert(has[0] && has[1]);
 }
 END_TEST
 
 /* A file of another save among them is detected. */
 START_TEST(files_of_one_save_belong_together) {
-    char two[256], again[256], from[320], to[320], message[1024];
+    char one[256], two[256], from[320], to[320], message[1024];
+    in_root(one, "one");
     in_root(two, "two");
-    in_root(again, "again");
-    snprintf(from, sizeof from, "%s/state-00001.safetensors", again);
-    snprintf(to, sizeof to, "%s/state-00001.safetensors", two);
+    snprintf(from, sizeof from, "%s/rank-00001.safetensors", one);
+    snprintf(to, sizeof to, "%s/rank-00001.safetensors", two);
     ck_assert(rename(from, to) == 0);
     tg_status s = tg_ranks_run(1, run, &(job){.tp = 1, .pp = 1, .from = two},
                                TG_RANKS(.message = message, .message_size = sizeof message));
-    bool refused = s == TG_ERR_FORMAT && strstr(message, "its metadata 'save' is");
+    bool refused = s == TG_ERR_FORMAT && strstr(message, "is not the file that the index was saved with");
     ck_assert_msg(refused, "%s: %s", tg_status_name(s), message);
 }
 END_TEST
 
 START_TEST(a_shared_parameter_is_saved_once) {
     char dir[256], one[256];
-    bool first, second, head;
+    bool own, head;
     in_root(one, "shared-one");
     for (int other = 0; other < 2; other++) {
         in_root(dir, "shared-%d", other);
         on_ranks(4, run, &(job){.tp = 2, .pp = 2, .to = dir, .shared = true, .head = other});
-        ck_assert_int_eq(tensors_in(dir, 0, "w2", &first), 6);
-        ck_assert_int_eq(tensors_in(dir, 1, "w2", &second), 3); /* w1, and its two states */
-        tensors_in(dir, 1, "head", &head);
-        ck_assert(first && !second && !head);
+        ck_assert_int_eq(tensors_in(dir, "w2", &own), 9);
+        tensors_in(dir, "head", &head);
+        ck_assert(own && !head);
         load_everywhere(dir, other);
         on_ranks(1, run,
                  &(job){.tp = 1, .pp = 1, .from = dir, .to = one}); /* without stages it is one parameter anyway */
-        ck_assert_int_eq(tensors_in(one, 0, "w2.m", &first), 9);
+        ck_assert_int_eq(tensors_in(one, "w2.m", &own), 9);
         load_everywhere(one, other);
     }
 }
 END_TEST
 
-/* Files in which each owner has saved its copy. */
-START_TEST(files_with_every_copy_are_loaded) {
+/* A state in which each owner has saved its copy under a key of its own, or all under the same. */
+START_TEST(states_with_every_copy_are_loaded) {
     char dir[256];
     bool has;
     for (int other = 0; other < 2; other++) {
         in_root(dir, "copies-%d", other);
         on_ranks(4, run, &(job){.tp = 2, .pp = 2, .to = dir, .head = other});
-        ck_assert_int_eq(tensors_in(dir, 1, other ? "head.v" : "w2.v", &has), 6);
+        ck_assert_int_eq(tensors_in(dir, other ? "head.v" : "w2.v", &has), other ? 12 : 9);
         ck_assert(has);
         on_ranks(4, run, &(job){.tp = 2, .pp = 2, .from = dir, .shared = true, .head = other});
         on_ranks(2, run, &(job){.tp = 1, .pp = 2, .from = dir, .shared = true, .head = other});
@@ -204,13 +203,13 @@ static tg_status without_owner(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(every_owner_adds_a_shared_parameter) {
     char dir[256];
     on_ranks(2, without_owner, (void *)in_root(dir, "missing"));
-    ck_assert(access(dir, F_OK) != 0);
+    ck_assert(access(dir, F_OK) != 0); /* nothing was begun */
 }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {stages_have_a_file_each, files_of_one_save_belong_together,
-                                  a_shared_parameter_is_saved_once, files_with_every_copy_are_loaded,
+    const TTest *const tests[] = {stages_save_one_state, files_of_one_save_belong_together,
+                                  a_shared_parameter_is_saved_once, states_with_every_copy_are_loaded,
                                   every_owner_adds_a_shared_parameter};
     return state_main("stages", tests, sizeof tests / sizeof *tests);
 }

@@ -463,6 +463,15 @@ static void directories(misuse_world *b) {
     FAILS(tg_gpt_load_weights, ARGUMENT, "the module is not a gpt", tg_gpt_load_weights(linear, b->dir));
     FAILS(tg_gpt_load_weights, ARGUMENT, "dir is NULL", tg_gpt_load_weights(m, NULL));
     FAILS(tg_gpt_load_weights, IO, "model.safetensors", tg_gpt_load_weights(m, b->dir));
+    QUIET(tg_gpt_to_state, tg_gpt_to_state(NULL, b->dir, b->dir, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_gpt_to_state, ARGUMENT, "a directory is NULL", tg_gpt_to_state(b->ctx, NULL, b->dir, NULL));
+    FAILS(tg_gpt_to_state, ARGUMENT, "a directory is NULL", tg_gpt_to_state(b->ctx, b->dir, NULL, NULL));
+    FAILS(tg_gpt_to_state, IO, "config.json", tg_gpt_to_state(b->ctx, "/nonexistent", b->dir, NULL));
+    QUIET(tg_gpt_from_state, tg_gpt_from_state(NULL, b->dir, NULL, b->dir, b->dir) == TG_ERR_ARGUMENT);
+    FAILS(tg_gpt_from_state, ARGUMENT, "a directory is NULL",
+          tg_gpt_from_state(b->ctx, NULL, NULL, "c", b->dir));
+    FAILS(tg_gpt_from_state, ARGUMENT, "config is NULL", tg_gpt_from_state(b->ctx, b->dir, NULL, NULL, b->dir));
+    FAILS(tg_gpt_from_state, IO, "index.json", tg_gpt_from_state(b->ctx, "/nonexistent", NULL, "c", b->dir));
     QUIET(tg_gpt_save, tg_gpt_save(NULL, b->dir) == TG_ERR_ARGUMENT);
     FAILS(tg_gpt_save, ARGUMENT, "the module is not a gpt", tg_gpt_save(linear, b->dir));
     FAILS(tg_gpt_save, ARGUMENT, "dir is NULL", tg_gpt_save(m, NULL));

@@ -197,14 +197,20 @@ static tg_status load_and_save(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
+/* Reads the file that one rank has saved. */
 static long slurp(const char *dir, char *out, size_t room) {
     char path[512];
-    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    snprintf(path, sizeof path, "%s/rank-00000.safetensors", dir);
     FILE *f = fopen(path, "rb");
     long n = f ? (long)fread(out, 1, room, f) : -1;
     if (f) fclose(f);
-    remove(path);
     return n;
+}
+
+static void empty(const char *dir) {
+    char command[600];
+    snprintf(command, sizeof command, "rm -f %s/*", dir);
+    ck_assert(system(command) == 0);
 }
 
 START_TEST(any_grid_loads_their_state) {
@@ -216,15 +222,21 @@ START_TEST(any_grid_loads_their_state) {
     long n = slurp(dir[0], want, sizeof want);
     ck_assert(n > (2 * H + 1) * F * 8 && n < (long)sizeof want);
     for (int i = 0; i < GRIDS; i++) {
+        for (int k = 0; k < 3; k++) empty(dir[k]);
         on_ranks(grids[i].ranks, load_and_save, &(job){&grids[i], NULL, dir[0]});
         on_ranks(1, load_and_save, &(job){&one, dir[0], dir[1]});
+        ck_assert_int_eq(slurp(dir[1], got, sizeof got), n);
+        ck_assert_msg(!memcmp(got, want, (size_t)n), "grid %d saves another state", i);
         on_ranks(grids[i].ranks, load_and_save, &(job){&grids[i], dir[1], dir[2]});
-        for (int k = 0; k < 3; k++) {
-            ck_assert_int_eq(slurp(dir[k], got, sizeof got), n);
-            ck_assert_msg(!memcmp(got, want, (size_t)n), "grid %d, file %d", i, k);
-        }
+        empty(dir[1]);
+        on_ranks(1, load_and_save, &(job){&one, dir[2], dir[1]});
+        ck_assert_int_eq(slurp(dir[1], got, sizeof got), n);
+        ck_assert_msg(!memcmp(got, want, (size_t)n), "grid %d loads another state", i);
     }
-    for (int i = 0; i < 3; i++) rmdir(dir[i]);
+    for (int i = 0; i < 3; i++) {
+        empty(dir[i]);
+        rmdir(dir[i]);
+    }
 }
 END_TEST
 

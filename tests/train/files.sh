@@ -96,7 +96,7 @@ damaged() {
     esac
 }
 for how in cut longer 0 2 4 6; do
-    for file in model.safetensors state-00000.safetensors state.json config.json; do
+    for file in model.safetensors rank-00000.safetensors index.json state.json config.json; do
         damaged $last/$file $how
         refuses 1 "$file" train --resume --out hurt --steps 30
     done
@@ -122,7 +122,7 @@ holds "without the damaged checkpoint the run resumes from the previous one" sam
 
 # Undamaged files of other checkpoints: of a run of the same shape, and of another step.
 runs train --data "$text" --out other $tiny --steps 20 --checkpoint-every 10 --val-every 10 --seed 2
-for file in model.safetensors state-00000.safetensors; do
+for file in model.safetensors rank-00000.safetensors index.json; do
     damaged $last/$file longer
     cp other/$last/$file hurt/$last/$file
     refuses 1 "$file' is damaged, or of another checkpoint" train --resume --out hurt --steps 30

@@ -136,7 +136,7 @@ fi
 
 # A damaged checkpoint: the message names the newest undamaged one, and the command to resume from it.
 runs train $run --out hurt --steps 30 --keep 9
-for file in state.json state-00000.safetensors model.safetensors; do
+for file in state.json rank-00000.safetensors index.json model.safetensors; do
     rm -rf x
     cp -r hurt damaged
     size=$(wc -c <damaged/checkpoints/step-0000000030/$file)

@@ -16,7 +16,7 @@ stopped() {
 # seeds NAME: prints the seeds of the stream in the last checkpoint, by rank. They follow four sizes and the four
 # positions of each rank.
 seeds() {
-    LC_ALL=C sed 's/,/\n/g' whole/checkpoints/*30/state-00000.safetensors |
+    LC_ALL=C sed 's/,/\n/g' whole/checkpoints/*30/index.json |
         LC_ALL=C sed -n "s/^.*\"rng\\/$1\": *\"\([0-9 ]*\)\".*/\1/p" |
         awk '{ for (i = 9; i <= NF; i += 7) printf "%s ", $i }'
 }
@@ -65,7 +65,7 @@ lost() {
     "$SEAL" sealed/checkpoints/*4
     runs train --resume --out sealed
     holds "$stream: unchanged, it resumes with the same bits" same_run whole sealed
-    state=$(echo cut/checkpoints/*4/state-00000.safetensors)
+    state=$(echo cut/checkpoints/*4/index.json)
     cp "$state" kept
     case $number_of in
     seed) sed -i "s#\(\"$stream\":\"\)[0-9]#\19#" "$state" ;;

@@ -64,10 +64,20 @@ static bool seal_tensors(const char *dir, const char *name, file *state) {
     return close_file(&s);
 }
 
+/* The index of the state: its own checksum, and that of the whole file in state.json. */
+static bool seal_index(const char *dir, const char *name, file *state) {
+    static file s;
+    char key[64], *at;
+    snprintf(key, sizeof key, "\"%s\": \"", name);
+    if (!open_file(&s, dir, name) || !seal(&s, "\"xxh64\":\"") || !(at = digits(state, key))) return false;
+    put(at, tg_checksum(s.text, s.n));
+    return close_file(&s);
+}
+
 int main(int argc, char **argv) {
     static file state;
     const char *dir = argc == 2 ? argv[1] : ".";
     return !(open_file(&state, dir, "state.json") && seal_tensors(dir, "model.safetensors", &state) &&
-             seal_tensors(dir, "state-00000.safetensors", &state) && seal(&state, "\"xxh64\": \"") &&
+             seal_index(dir, "index.json", &state) && seal(&state, "\"xxh64\": \"") &&
              close_file(&state));
 }

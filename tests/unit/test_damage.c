@@ -45,16 +45,27 @@ END_TEST
 
 /* ---- A checkpoint ---- */
 
-/* Reads have a flipped bit in the byte at `at`; -1: none. */
+/* Reads of the file have a flipped bit in the byte at `at`; -1: none. */
 typedef struct flip {
     int64_t at;
     int bit;
+    const char *file; /* its name */
+    int fd;           /* if it is open */
 } flip;
+
+static int noting_open(void *user, const char *path, int flags, int mode) {
+    flip *f = user;
+    int fd = open(path, flags, (mode_t)mode);
+    bool named = f->file && strcmp(path + strlen(path) - strlen(f->file), f->file) == 0;
+    if (named || fd == f->fd) f->fd = named ? fd : -1;
+    return fd;
+}
 
 static int64_t flipping_pread(void *user, int fd, void *buf, size_t n, int64_t offset) {
     const flip *f = user;
     int64_t got = pread(fd, buf, n, offset);
-    if (f->at >= offset && f->at < offset + got) ((uint8_t *)buf)[f->at - offset] ^= (uint8_t)(1 << f->bit);
+    if (fd == f->fd && f->at >= offset && f->at < offset + got)
+        ((uint8_t *)buf)[f->at - offset] ^= (uint8_t)(1 << f->bit);
     return got;
 }
 
@@ -103,8 +114,8 @@ static void fill(checkpoint *c, float scale) {
 }
 
 static void checkpoint_new(checkpoint *c) {
-    *c = (checkpoint){.flip = {.at = -1}};
-    c->ops = (tg_file_ops){.size = sizeof c->ops, .pread = flipping_pread, .user = &c->flip};
+    *c = (checkpoint){.flip = {.at = -1, .fd = -1}};
+    c->ops = (tg_file_ops){.size = sizeof c->ops, .open = noting_open, .pread = flipping_pread, .user = &c->flip};
     c->w = workplace_new(TG_CONFIG(.threads = 1, .seed = 3, .files = &c->ops));
     c->self = tg_comm_self_new(c->w.ctx);
     c->parallel = tg_parallel_new(c->self, NULL);
@@ -140,7 +151,7 @@ static tg_status load_state(checkpoint *c) { return tg_shards_load(c->shards, c-
 static const struct {
     const char *name;
     tg_status (*load)(checkpoint *c);
-} files[] = {{"model.safetensors", load_model}, {"state-00000.safetensors", load_state}};
+} files[] = {{"model.safetensors", load_model}, {"rank-00000.safetensors", load_state}};
 
 static int64_t size_of(checkpoint *c, const char *name) {
     struct stat st;
@@ -165,15 +176,17 @@ static void refused(checkpoint *c, int file, tg_status expected, const char *wor
 
 /* ---- Bits ---- */
 
-/* A quick run flips one bit of each byte. */
+/* A quick run flips one bit of each byte. Any run does so for every seventh byte of the state, whose header is longer,
+ * and is read by the same code. */
 START_TEST(any_bit_of_a_header_is_missed) {
-    bool quick = getenv("TG_TEST_QUICK") != NULL;
     checkpoint c;
     checkpoint_new(&c);
     for (int k = 0; k < 2; k++) {
+        bool quick = k || getenv("TG_TEST_QUICK");
+        c.flip.file = files[k].name;
         int64_t end = data_of(&c, files[k].name);
         ck_assert_int_gt(end, 2000);
-        for (c.flip.at = 0; c.flip.at < end; c.flip.at++)
+        for (c.flip.at = 0; c.flip.at < end; c.flip.at += k ? 7 : 1)
             for (c.flip.bit = quick ? (int)c.flip.at % 8 : 0; c.flip.bit < 8; c.flip.bit += quick ? 8 : 1)
                 refused(&c, k, TG_ERR_FORMAT, "", "a bit of byte", c.flip.at);
         c.flip.at = -1;
@@ -194,7 +207,7 @@ START_TEST(a_bit_of_any_page_is_missed) {
             const tg_safetensors_entry *e = tg_safetensors_at(f, i);
             for (int64_t at = e->begin; at < e->stop;
                  at = at < e->stop - PAGE || at == e->stop - 1 ? at + PAGE : e->stop - 1) {
-                c.flip = (flip){at, (int)(flips++ % 8)};
+                c.flip = (flip){at, (int)(flips++ % 8), files[k].name, -1};
                 refused(&c, k, TG_ERR_DATA, e->name, "a bit of byte", at);
                 ck_assert(untouched(&c));
             }
@@ -214,6 +227,7 @@ END_TEST
 START_TEST(other_tensors_are_read_all_the_same) {
     checkpoint c;
     checkpoint_new(&c);
+    c.flip.file = files[0].name;
     tg_safetensors *f = tg_safetensors_open(c.w.ctx, in(&c.w, files[0].name));
     const tg_safetensors_entry *bad = tg_safetensors_at(f, 5), *good = tg_safetensors_at(f, 6);
     c.flip.at = bad->begin + 7;

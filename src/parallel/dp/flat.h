@@ -94,11 +94,4 @@ tg_status tg_flat_gathered(tg_flat *f);
 /* Notes that gathers which have not ended were lost. */
 tg_status tg_flat_gather_lost(tg_flat *f);
 
-/* ---- flat_join.c ---- */
-
-/* x is contiguous and has an element for each of the leaf's elements. Returns the elements of all ranks of the group,
- * as a temporary in the shape of the leaf's parameter. Collective over the group. Returns NULL after recording the
- * error. */
-tg_tensor *tg_flat_join(tg_tensor *leaf, tg_tensor *x);
-
 #endif

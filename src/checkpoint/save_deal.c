@@ -1,0 +1,153 @@
+/* Deals the pieces to the ranks. Ranks that have the same piece, such as data-parallel ones, find that by its hash.
+ * Each piece goes to the rank, of those that have it, that has the fewest bytes so far: first what only one rank has,
+ * then what two have, and so on, and of those the largest first (Graham, SIAM J. Appl. Math. 17, 1969). So the bytes of
+ * two ranks that have the same pieces differ by at most the largest one. Only numbers travel: 16 bytes for each rank,
+ * and 16 for each piece of each rank. */
+#include "checkpoint/save.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/host_memory.h"
+#include "comm/comm.h"
+
+/* What a rank tells the others about a piece. */
+typedef struct told {
+    uint64_t hash;
+    int64_t bytes;
+} told;
+
+/* A piece of a rank: its number there, and how many ranks have it. */
+typedef struct card {
+    told what;
+    int rank, number, holders;
+} card;
+
+typedef struct deal {
+    int ranks;
+    int64_t total, *count, *load; /* number of cards; by rank, of its pieces and of its bytes */
+    told *told;
+    card *card;
+} deal;
+
+/* ---- What the ranks have ---- */
+
+/* Gathers n numbers of each rank, counts[r] of rank r, into all[]. */
+static tg_status gather(tg_comm *world, const void *mine, int64_t n, void *all, int64_t total, const int64_t *counts) {
+    tg_ctx *ctx = tg_comm_ctx(world);
+    tg_tensor *from = tg_from_host(ctx, TG_I64, TG_SHAPE(n), mine), *to = tg_zeros(ctx, TG_I64, TG_SHAPE(total));
+    tg_work *w = counts ? tg_comm_all_gather_v(world, to, from, counts) : tg_comm_all_gather(world, to, from);
+    if (w) tg_read(to, all, (size_t)total * sizeof(int64_t));
+    tg_drop(from);
+    tg_drop(to);
+    return ctx->run.status;
+}
+
+/* Returns a number for the names of the files, if the directory has an index; else 0. The files of the save that the
+ * index belongs to must not be touched before the new index is there. */
+static int64_t number_of_save(const tg_save *w) {
+    struct timespec now;
+    char *index = tg_format_path(w->ctx, TG_STATE_INDEX, w->dir);
+    bool fresh = !index || access(index, F_OK) != 0;
+    tg_host_strfree(w->ctx, index);
+    clock_gettime(CLOCK_REALTIME, &now);
+    return fresh ? 0 : (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Fills d->count, and sets the suffix to that of rank 0. */
+static tg_status exchange_counts(tg_save *w, deal *d) {
+    int64_t mine[2] = {w->n, tg_comm_rank(w->world) ? 0 : number_of_save(w)}, *all = d->load; /* two for each rank */
+    TG_TRY(gather(w->world, mine, 2, all, 2 * d->ranks, NULL));
+    if (all[1]) snprintf(w->suffix, sizeof w->suffix, "-%lld", (long long)all[1]);
+    for (int r = 0; r < d->ranks; r++) d->total += d->count[r] = all[2 * r];
+    memset(d->load, 0, 2 * (size_t)d->ranks * sizeof *d->load);
+    return TG_OK;
+}
+
+static tg_status exchange_pieces(tg_save *w, deal *d) {
+    size_t bytes = (size_t)w->n * sizeof(told) + 1;
+    told *mine = tg_host_alloc(w->ctx, bytes);
+    d->told = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->told + 1);
+    d->card = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->card + 1);
+    tg_status s = w->ctx->run.status;
+    for (int i = 0; i < w->n && s == TG_OK; i++) mine[i] = (told){w->piece[i].hash, w->piece[i].bytes};
+    for (int r = 0; r < d->ranks; r++) d->count[r] *= 2; /* numbers */
+    if (s == TG_OK) s = gather(w->world, mine, 2 * w->n, d->told, 2 * d->total, d->count);
+    tg_host_free(w->ctx, mine, mine ? bytes : 0);
+    return s;
+}
+
+/* ---- Dealing ---- */
+
+static int order(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
+
+static int by_hash(const void *a, const void *b) {
+    const card *x = a, *y = b;
+    int o = order(x->what.hash, y->what.hash);
+    return o ? o : x->rank - y->rank;
+}
+
+static int by_turn(const void *a, const void *b) {
+    const card *x = a, *y = b;
+    if (x->holders != y->holders) return x->holders - y->holders;
+    int o = order((uint64_t)y->what.bytes, (uint64_t)x->what.bytes);
+    return o ? o : by_hash(a, b);
+}
+
+/* Returns the number of cards from card i on that are the same piece. */
+static int64_t same(const deal *d, int64_t i) {
+    int64_t n = 1;
+    while (i + n < d->total && d->card[i + n].what.hash == d->card[i].what.hash) n++;
+    return n;
+}
+
+/* Lists the pieces of all ranks in the order in which they are dealt. */
+static void sort(deal *d) {
+    int64_t k = 0;
+    for (int r = 0; r < d->ranks; r++)
+        for (int64_t i = 0; i < d->count[r] / 2; i++, k++) d->card[k] = (card){d->told[k], r, (int)i, 1};
+    qsort(d->card, (size_t)d->total, sizeof *d->card, by_hash);
+    for (int64_t i = 0, n; i < d->total; i += n) {
+        n = same(d, i);
+        for (int64_t j = 0; j < n; j++) d->card[i + j].holders = (int)n;
+    }
+    qsort(d->card, (size_t)d->total, sizeof *d->card, by_turn);
+}
+
+static void give(tg_save *w, deal *d) {
+    int me = tg_comm_rank(w->world);
+    for (int64_t i = 0, n; i < d->total; i += n) {
+        const card *to = &d->card[i];
+        n = same(d, i);
+        for (const card *c = to + 1; c < &d->card[i + n]; c++)
+            if (d->load[c->rank] < d->load[to->rank]) to = c;
+        d->load[to->rank] += to->what.bytes;
+        w->has_file[to->rank] = true;
+        if (to->rank == me) w->piece[to->number].mine = true;
+    }
+}
+
+static void end(const tg_save *w, deal *d) {
+    tg_host_free(w->ctx, d->count, (size_t)d->ranks * sizeof *d->count);
+    tg_host_free(w->ctx, d->load, 2 * (size_t)d->ranks * sizeof *d->load);
+    tg_host_free(w->ctx, d->told, d->told ? (size_t)d->total * sizeof *d->told + 1 : 0);
+    tg_host_free(w->ctx, d->card, d->card ? (size_t)d->total * sizeof *d->card + 1 : 0);
+}
+
+tg_status tg_save_deal(tg_save *w) {
+    deal d = {.ranks = tg_comm_size(w->world)};
+    d.count = tg_host_alloc(w->ctx, (size_t)d.ranks * sizeof *d.count);
+    d.load = tg_host_alloc(w->ctx, 2 * (size_t)d.ranks * sizeof *d.load);
+    w->has_file = tg_host_alloc(w->ctx, (size_t)d.ranks * sizeof *w->has_file);
+    tg_status s = w->ctx->run.status;
+    if (s == TG_OK) s = exchange_counts(w, &d);
+    if (s == TG_OK) s = exchange_pieces(w, &d);
+    if (s == TG_OK) {
+        sort(&d);
+        give(w, &d);
+    }
+    end(w, &d);
+    return s;
+}

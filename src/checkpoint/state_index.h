@@ -1,0 +1,131 @@
+/* The state in a directory (tg_shards_save), as its index describes it. An index that this version writes is
+ * index.json; of a directory of an earlier version, which has none, the index is made from the headers of the files.
+ *
+ * index.json is a JSON object with these members:
+ * - "format" is TG_STATE_FORMAT. "xxh64" is the checksum of the file, computed with zeros in place of its digits.
+ * - "world" is the number of ranks that saved, and "composition" an object with the sizes of the axes. They inform.
+ * - "metadata" is an object of strings: the optimizers' numbers of steps, and the random streams (shards_rng.c).
+ * - "files" is an array of objects: the "name" of a file, and "xxh64", the checksum of its header.
+ * - "tensors" is an object that has, for each key, the "dtype", the global "shape" and the "pieces". A piece has the
+ *   number of its "file", the "name" of its tensor there, the block that it is (tg_block_text) as "at", and the
+ * checksum of its bytes, "xxh64".
+ *
+ * A file of pieces is a safetensors file. Its metadata TG_STATE_PIECES is a JSON object with the "key", the global
+ * "shape" and "at" of each tensor, by name. Its metadata "steps" is an object with this rank's part of "metadata". */
+#ifndef TG_STATE_INDEX_H
+#define TG_STATE_INDEX_H
+
+#include "checkpoint/shards_file.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+
+#define TG_STATE_INDEX  "%s/index.json"
+#define TG_STATE_OLD    "%s/state-00000.safetensors" /* is in a directory of an earlier version */
+#define TG_STATE_FORMAT "tapegrad-state-2"
+#define TG_STATE_PIECES "tapegrad.pieces"
+#define TG_STATE_STEPS  "tapegrad.steps"
+
+enum { TG_STATE_NAME = 64 }; /* size of the longest name of a file, with its terminating zero */
+
+typedef struct tg_state_file {
+    const char *name, *sum; /* sum: the checksum of its header; NULL: not known */
+    tg_safetensors *open;   /* NULL: not opened yet */
+} tg_state_file;
+
+/* A part of a tensor, in a file. */
+typedef struct tg_state_piece {
+    int file;
+    const char *name, *sum; /* of the file's tensor; sum NULL: not known */
+    int64_t skip;           /* how many elements that tensor has before the piece */
+    tg_block block;
+} tg_state_piece;
+
+typedef struct tg_state_key {
+    const char *key; /* first member, for tg_index_names */
+    tg_dtype dtype;
+    tg_shape whole; /* ndim -1: not known, because a list of an earlier version's directory does not tell */
+    tg_state_piece *piece;
+    int n, capacity;
+    bool known; /* a list has the key */
+} tg_state_key;
+
+typedef struct tg_state {
+    tg_ctx *ctx;
+    const char *dir;
+    json_t *root;     /* owns all strings */
+    json_t *metadata; /* borrowed */
+    tg_state_file *file;
+    int n_files;
+    tg_state_key *key;
+    int n_keys, capacity;
+    const void **by_key;
+} tg_state;
+
+/* ---- state.c ---- */
+
+/* Opens the directory: reads and checks its index. s helps to understand directories of an earlier version; it may be
+ * NULL. The caller calls tg_state_close afterwards, after an error too. */
+tg_status tg_state_open(tg_state *d, tg_ctx *ctx, const char *dir, const tg_shards *s);
+void tg_state_close(tg_state *d);
+tg_state_key *tg_state_find(const tg_state *d, const char *key); /* NULL: there is none */
+static inline const char *tg_state_metadata(const tg_state *d, const char *key) {
+    return json_string_value(json_object_get(d->metadata, key));
+}
+/* Add a key, or a piece of a key with an empty block, to the end. Return NULL after recording an error. A pointer is
+ * valid until the next call. */
+tg_state_key *tg_state_add_key(tg_state *d, const char *key, tg_dtype dtype, const tg_shape *whole);
+tg_state_piece *tg_state_add_piece(tg_state *d, tg_state_key *k);
+/* Fails with TG_ERR_FORMAT if pieces of the key overlap, or leave out an element. */
+tg_status tg_state_check_key(const tg_state *d, const tg_state_key *k);
+/* Returns an open file; NULL after recording the error. Fails if it is of another save. */
+tg_safetensors *tg_state_file_open(tg_state *d, int file);
+/* Returns the tensor of the file that has the piece, whose file it opens; NULL after recording the error. */
+const tg_safetensors_entry *tg_state_entry(tg_state *d, const tg_state_key *k, const tg_state_piece *p);
+json_t *tg_json_shape(const tg_shape *s); /* an array of the sizes; NULL: no memory */
+
+/* ---- state_index.c ---- */
+
+/* Reads index.json into d. */
+tg_status tg_state_read_index(tg_state *d);
+char *tg_state_sum_in(char *text, size_t n); /* the digits of the index's checksum in its text; NULL: it has none */
+/* Fills d from an index, whose text `path` names in errors. d takes over root, after an error too. */
+tg_status tg_state_from_json(tg_state *d, json_t *root, const char *path);
+
+/* ---- state_old.c ---- */
+
+/* Fills d from the files of a directory of an earlier version. */
+tg_status tg_state_read_old(tg_state *d, const tg_shards *s);
+
+/* ---- state_write.c ---- */
+
+/* Returns an index without files that `world` ranks have saved, which says nothing of their composition; NULL: no
+ * memory. */
+json_t *tg_state_root(int world);
+/* Writes index.json, when the n files names[] of the directory are complete, and removes files
+ * of earlier saves. root has the members that are not made
+ * from the files; the function takes it over, after an error too. */
+tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const char (*names)[TG_STATE_NAME], int n);
+
+/* ---- state_whole.c ---- */
+
+/* Writes a state of whole tensors from one process. tg_state_writer_begin needs their keys, dtypes and shapes, and
+ * refuses a directory that has a state. tg_state_writer_put then writes one tensor per call, in this order, and
+ * tg_state_writer_commit the index. tg_state_writer_abandon may be called after any failure, and after the commit. */
+typedef struct tg_state_writer {
+    tg_ctx *ctx;
+    char *dir;
+    tg_safetensors_writer file;
+} tg_state_writer;
+
+tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir, const tg_named_tensor *tensors, int n);
+tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
+tg_status tg_state_writer_commit(tg_state_writer *w);
+void tg_state_writer_abandon(tg_state_writer *w);
+tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
+
+/* ---- state_data.c ---- */
+
+/* Reads the elements of `block` into memory, one after another. */
+tg_status tg_state_read(tg_state *d, const tg_state_key *k, const tg_block *block, char *to);
+
+#endif

@@ -1,0 +1,144 @@
+/* Writes index.json. Rank 0 makes it from the headers of the files of all ranks, and checks that their pieces are whole
+ * tensors. */
+#include "checkpoint/state_index.h"
+
+#include <dirent.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <tapegrad/io.h>
+
+#include "base/host_memory.h"
+
+static tg_status no_memory(tg_ctx *ctx, const char *path) {
+    return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the index of '%s'", path);
+}
+
+json_t *tg_state_root(int world) {
+    return json_pack("{s:s, s:s, s:i, s:{}, s:{}, s:[], s:{}}", "format", TG_STATE_FORMAT, "xxh64", "0000000000000000",
+                     "world", world, "composition", "metadata", "files", "tensors");
+}
+
+/* ---- Gathering the headers ---- */
+
+/* Returns the key's member of "tensors", which it adds if there is none. NULL: no memory. */
+static json_t *tensor_of(json_t *tensors, const char *key, const char *dtype, json_t *shape) {
+    json_t *t = json_object_get(tensors, key);
+    if (t) return t;
+    t = json_pack("{s:s, s:O, s:[]}", "dtype", dtype, "shape", shape, "pieces");
+    return json_object_set_new(tensors, key, t) == 0 ? t : NULL;
+}
+
+/* Adds entry i of a file, which says in `pieces` what it is. */
+static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_json *pieces, int file) {
+    const tg_safetensors_entry *e = &f->entries[i];
+    const char *key, *at;
+    tg_json j;
+    json_t *shape;
+    TG_TRY(tg_json_object(pieces, e->name, &j));
+    TG_TRY(tg_json_string(&j, "key", &key));
+    TG_TRY(tg_json_string(&j, "at", &at));
+    TG_TRY(tg_json_array(&j, "shape", &shape));
+    json_t *t = tensor_of(tensors, key, e->dtype_name, shape);
+    const char *dtype = json_string_value(json_object_get(t, "dtype"));
+    if (t && (strcmp(dtype, e->dtype_name) != 0 || !json_equal(json_object_get(t, "shape"), shape)))
+        return tg_fail(j.ctx, TG_ERR_SHAPE,
+                       "'%s': the ranks have given the key '%.128s' tensors of other dtypes or "
+                       "global shapes",
+                       j.path, key);
+    json_t *piece = json_pack("{s:i, s:s, s:s, s:s%}", "file", file, "name", e->name, "at", at, "xxh64",
+                              f->sums + (size_t)i * TG_CHECKSUM_DIGITS, (size_t)TG_CHECKSUM_DIGITS);
+    if (t && json_array_append_new(json_object_get(t, "pieces"), piece) == 0) return TG_OK;
+    return no_memory(j.ctx, j.path);
+}
+
+/* Copies the strings of an object whose keys `to` lacks. */
+static tg_status add_steps(json_t *to, const tg_json *steps) {
+    if (json_object_update_missing(to, steps->object) == 0) return TG_OK;
+    return no_memory(steps->ctx, steps->path);
+}
+
+/* Reads a JSON object from the file's metadata. */
+static tg_status parse_metadata(tg_safetensors *f, const char *key, tg_json *out) {
+    const char *text = tg_safetensors_metadata(f, key);
+    if (text) return tg_json_parse(out, f->file.ctx, f->file.path, text, strlen(text));
+    return tg_fail(f->file.ctx, TG_ERR_FORMAT, "'%s': its metadata '%s' is missing", f->file.path, key);
+}
+
+static tg_status add_tensors(json_t *root, tg_safetensors *f, int file) {
+    tg_json pieces, steps;
+    TG_TRY(parse_metadata(f, TG_STATE_PIECES, &pieces));
+    tg_status s = TG_OK;
+    for (int i = 0; i < f->count && s == TG_OK; i++)
+        s = add_entry(json_object_get(root, "tensors"), f, i, &pieces, file);
+    tg_json_free(&pieces);
+    if (s == TG_OK) s = parse_metadata(f, TG_STATE_STEPS, &steps);
+    if (s != TG_OK) return s;
+    s = add_steps(json_object_get(root, "metadata"), &steps);
+    tg_json_free(&steps);
+    return s;
+}
+
+static tg_status add_file(tg_ctx *ctx, const char *dir, json_t *root, const char *name, int file) {
+    char *path = tg_format_path(ctx, "%s/%s", dir, name);
+    tg_safetensors *f = path ? tg_safetensors_open_file(ctx, path) : NULL;
+    tg_status s = f ? add_tensors(root, f, file) : ctx->run.status;
+    json_t *row =
+        s == TG_OK ? json_pack("{s:s, s:s%}", "name", name, "xxh64", f->sum, (size_t)TG_CHECKSUM_DIGITS) : NULL;
+    if (s == TG_OK && json_array_append_new(json_object_get(root, "files"), row) != 0) s = no_memory(ctx, path);
+    tg_safetensors_close(f);
+    tg_host_strfree(ctx, path);
+    return s;
+}
+
+/* ---- Checking and writing ---- */
+
+/* Fails if the pieces of a key overlap or leave a hole, which then is in what the ranks have added. */
+static tg_status check_pieces(tg_ctx *ctx, const char *dir, json_t *root) {
+    tg_state d = {.ctx = ctx, .dir = dir};
+    tg_status s = tg_state_from_json(&d, json_incref(root), dir);
+    for (int i = 0; i < d.n_keys && s == TG_OK; i++) s = tg_state_check_key(&d, &d.key[i]);
+    tg_state_close(&d);
+    return s;
+}
+
+static tg_status write(tg_ctx *ctx, const char *path, json_t *root) {
+    char *text = json_dumps(root, JSON_COMPACT);
+    size_t n = text ? strlen(text) : 0;
+    char *digits = text ? tg_state_sum_in(text, n) : NULL;
+    if (digits) tg_checksum_text(tg_checksum(text, n), digits);
+    tg_status s = digits ? tg_file_save(ctx, path, text, n) : no_memory(ctx, path);
+    free(text);
+    return s;
+}
+
+/* Whether an earlier save, also an interrupted one, has left this file: the index does not name it. */
+static bool is_stale(const char *file, const char (*names)[TG_STATE_NAME], int n) {
+    if (fnmatch("rank-*.safetensors*", file, 0) && fnmatch("state-*.safetensors*", file, 0)) return false;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(file, names[i])) return false;
+    return true;
+}
+
+/* Removes the files of earlier saves. The new state is complete without that, so failures do not count. */
+static void remove_stale(tg_ctx *ctx, const char *dir, const char (*names)[TG_STATE_NAME], int n) {
+    tg_file_ops ops = tg_file_ops_of(ctx);
+    DIR *list = opendir(dir);
+    for (struct dirent *e; list && (e = readdir(list));) {
+        char *path = is_stale(e->d_name, names, n) ? tg_format_path(ctx, "%s/%s", dir, e->d_name) : NULL;
+        if (path) ops.unlink(ops.user, path);
+        tg_host_strfree(ctx, path);
+    }
+    if (list) closedir(list);
+}
+
+tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const char (*names)[TG_STATE_NAME], int n) {
+    char *path = tg_format_path(ctx, TG_STATE_INDEX, dir);
+    tg_status s = path ? TG_OK : ctx->run.status;
+    for (int i = 0; i < n && s == TG_OK; i++) s = add_file(ctx, dir, root, names[i], i);
+    if (s == TG_OK) s = check_pieces(ctx, dir, root);
+    if (s == TG_OK) s = write(ctx, path, root);
+    if (s == TG_OK) remove_stale(ctx, dir, names, n);
+    tg_host_strfree(ctx, path);
+    json_decref(root);
+    return s;
+}
