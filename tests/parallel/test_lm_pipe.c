@@ -292,10 +292,18 @@ static tg_status steady_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(a_steady_run_allocates_nothing) {
-    static const tg_pipe_kind kinds[] = {TG_PIPE_1F1B, TG_PIPE_ZB_H1};
-    for (int i = 0; i < 2; i++)
-        on_ranks(2, steady_rank,
-                 &(composition){.pp = 2, .vp = 1, .tp = 1, .dp = 1, .kind = kinds[i], .gpt2 = true, .dropout = 0.1});
+    static const composition rows[] = {
+        {.pp = 2, .cp = 1, .kind = TG_PIPE_1F1B, .gpt2 = true, .dropout = 0.1},
+        {.pp = 2, .cp = 1, .kind = TG_PIPE_ZB_H1, .gpt2 = true, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .cp_kind = TG_CP_GATHER, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .cp_kind = TG_CP_ULYSSES, .dropout = 0.1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        composition c = rows[i];
+        c.vp = c.tp = c.dp = 1;
+        on_ranks(2, steady_rank, &c);
+    }
 }
 END_TEST
 
