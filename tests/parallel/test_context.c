@@ -1,6 +1,7 @@
 /* Attention over a divided sequence, in every way of exchange, against one rank in float64: results, gradients, and the
  * weights that dropout drops. */
 #include "parallel/context_cases.h"
+#include "parallel/cp/cp.h"
 
 enum { STEPS = 2 };
 
@@ -126,8 +127,32 @@ START_TEST(tensor_parallelism_divides_heads_first) {
 }
 END_TEST
 
+/* ---- Samples of the op ---- */
+
+static context_case case_of(const tg_sample *s) {
+    const tg_sample_input *q = &s->input[0], *v = &s->input[2], *starts = &s->input[CP_STARTS];
+    context_case c = {.name = s->note, .o = ((const tg_cp_params *)s->params)->opts};
+    c.b = (int)q->shape.dim[0], c.h = (int)q->shape.dim[1], c.g = (int)v->shape.dim[1];
+    c.s = (int)q->shape.dim[2] * s->ranks, c.dk = (int)q->shape.dim[3], c.dv = (int)v->shape.dim[3];
+    c.sink = s->input[CP_SINK].kind == TG_SAMPLE_FLOAT;
+    if (starts->kind != TG_SAMPLE_STARTS) return c;
+    c.sequences = 1;
+    c.starts[1] = (int64_t)starts->hi;
+    return c;
+}
+
+START_TEST(samples_equal_one_rank) {
+    const tg_op *op = tg_op_find("ContextAttention");
+    for (int i = 0; i < op->n_samples; i++) {
+        context_case c = case_of(&op->samples[i]);
+        if (op->samples[i].ranks > 1) run(&c, op->samples[i].ranks, 1);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {a_ring_equals_one_rank, gathered_keys_equal_one_rank, exchanged_heads_equal_one_rank,
-                                  a_ring_of_groups_equals_one_rank, tensor_parallelism_divides_heads_first};
+                                  a_ring_of_groups_equals_one_rank, tensor_parallelism_divides_heads_first,
+                                  samples_equal_one_rank};
     return tg_check_main("context", tests, sizeof tests / sizeof tests[0]);
 }

@@ -14,9 +14,9 @@ static tg_status context_compose(tg_tape *t, const tg_node *n, tg_tensor **out) 
         return tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
                        "ContextAttention: derivatives made of ops are not there for %s; call tg_backward",
                        p->packed ? "packed sequences" : "dropout");
-    for (int i = Q; i <= V; i++)
+    for (int i = CP_Q; i <= CP_V; i++)
         x[i] = TG_MAP(t, tg_op_all_gather, tg_node_input(n, i), .comm = p->comm, .dim = 2, .shard = shard);
-    tg_tensor *y = tg_attention(t, x[Q], x[K], x[V],
+    tg_tensor *y = tg_attention(t, x[CP_Q], x[CP_K], x[CP_V],
                                 TG_ATTENTION(.causal = o->causal, .scale = o->scale, .sink = tg_node_input(n, CP_SINK),
                                              .left = p->left_bound ? o->left : TG_NONE));
     out[0] = tg_shard_as(t, y, shard, p->comm);

@@ -13,11 +13,15 @@
 
 #include <tapegrad/context_parallel.h>
 
-#include "ops/attention.h"
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 
-enum { CP_SINK = 3, CP_STARTS, CP_INPUTS }; /* inputs after q, k and v */
+enum { CP_Q, CP_K, CP_V, CP_SINK, CP_STARTS, CP_INPUTS }; /* the inputs of the op */
+
+/* The private saved buffers: those of all kinds; the tensors of this rank's heads, if groups have several ranks; and the
+ * gathered keys and values of TG_CP_GATHER. */
+enum { CP_TOP, CP_MASS, CP_MORE, CP_SAVED_Q = CP_MORE, CP_SAVED_K, CP_SAVED_V, CP_SAVED_OUT };
+enum { CP_EARLY = CP_MORE, CP_LATE };
 
 /* How the rows of a sequence are cut. */
 typedef struct tg_cp_blocks {
@@ -58,6 +62,8 @@ typedef struct tg_cp_params {
 } tg_cp_params;
 
 static inline tg_cp_params *tg_cp_of(const tg_call *c) { return c->params; }
+
+tg_status tg_cp_infer(tg_call *c); /* infer.c */
 
 /* ---- blocks.c: attention of blocks of queries with blocks of keys ---- */
 

@@ -8,8 +8,8 @@
 static void place_weights(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     tg_axis own = tg_comm_axis(tg_cp_of(c)->comm);
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        at[a] = a == (int)own ? tg_at_i : tg_place_on(c->input[Q], (tg_axis)a);
-        for (int i = K; i < CP_INPUTS && a != (int)own; i++) {
+        at[a] = a == (int)own ? tg_at_i : tg_place_on(c->input[CP_Q], (tg_axis)a);
+        for (int i = CP_K; i < CP_INPUTS && a != (int)own; i++) {
             if (!c->input[i]) continue;
             tg_placement p = tg_place_on(c->input[i], (tg_axis)a);
             if (p.kind == TG_VARYING && p.layout == TG_OPAQUE) at[a] = p;
@@ -24,7 +24,7 @@ static int64_t draw_at(const tg_draws *d, int64_t position) {
 
 tg_status tg_cp_take_draws(tg_call *c) {
     tg_cp_params *p = c->params;
-    const tg_tensor *q = c->input[Q];
+    const tg_tensor *q = c->input[CP_Q];
     int64_t b = q->shape[0], h = q->shape[1], matrix = p->length * p->length;
     tg_placement at[TG_MAX_AXES];
     tg_draws d;
