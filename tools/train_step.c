@@ -226,8 +226,8 @@ static void run_whole(trainer *r, tg_tokens *tokens, const int64_t *offsets, con
     for (int i = 0; tokens && !r->pipe && i < r->n_micro; i++) fetch_loss(r, i, r->kept_losses[i]);
 }
 
-/* Sums the losses over data-parallel and context-parallel ranks and stages, and sets result->interrupted on all ranks if it is set on
- * any. */
+/* Sums the losses over data-parallel and context-parallel ranks and stages, and sets result->interrupted on all ranks
+ * if it is set on any. */
 static void gather_result(trainer *r, step_result *result) {
     double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
     if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, v, 2);

@@ -1,6 +1,6 @@
-/* Context parallelism: attention over a sequence that the ranks of an axis divide, and which rows each rank has. Include
- * this header in programs whose sequences are too long for the memory of one rank. docs/parallel.md has the tables of
- * what is sent and kept.
+/* Context parallelism: attention over a sequence that the ranks of an axis divide, and which rows each rank has.
+ * Include this header in programs whose sequences are too long for the memory of one rank. docs/parallel.md has the
+ * tables of what is sent and kept.
  *
  * The layout. n ranks cut a sequence into 2n chunks of equal length. Rank r has chunks r and 2n - 1 - r, in this order:
  * a zigzag shard, TG_SHARD_ZIGZAG(d), written Vd:z. Under a causal mask the first chunks see few keys and the last ones
@@ -57,7 +57,7 @@ typedef struct tg_context_attention_opts {
     tg_tensor *starts;
 } tg_context_attention_opts;
 
-#define TG_CONTEXT_ATTENTION_DEFAULTS \
+#define TG_CONTEXT_ATTENTION_DEFAULTS                                                                                  \
     .size = sizeof(tg_context_attention_opts), .inner = TG_AUTO, .scale = TG_AUTO, .left = TG_NONE
 #define TG_CONTEXT_ATTENTION(...) (&(tg_context_attention_opts){TG_CONTEXT_ATTENTION_DEFAULTS, __VA_ARGS__})
 

@@ -20,8 +20,8 @@ static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_
     return tg_module_run(tg_lm_body(lm), name, t, at);
 }
 
-/* Returns the embeddings of this rank's n positions, [n, 1, h]: under context parallelism those of its chunks, and under
- * sequence parallelism this rank's part of them. Positions `at` are this rank's already. */
+/* Returns the embeddings of this rank's n positions, [n, 1, h]: under context parallelism those of its chunks, and
+ * under sequence parallelism this rank's part of them. Positions `at` are this rank's already. */
 static tg_tensor *position_part(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};

@@ -18,7 +18,8 @@ typedef struct context_case {
     int sequences;
 } context_case;
 
-#define CASE_OPTS(...) {TG_CONTEXT_ATTENTION_DEFAULTS, __VA_ARGS__}
+#define CASE_OPTS(...)                                                                                                 \
+    { TG_CONTEXT_ATTENTION_DEFAULTS, __VA_ARGS__ }
 
 static inline tg_status context_sizes(context_case *c) {
     if (!c->b) c->b = c->sequences ? 1 : 2;

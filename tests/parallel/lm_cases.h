@@ -18,9 +18,9 @@ enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 
     LM_SMALL, .names = TG_LM_NAMES_GPT2, .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH,                      \
               .position_kind = TG_LM_LEARNED, .bias = true
 
-/* This rank's part of a batch, whose sequences are divided over dp, and their tokens over cp: ids[d] are the tokens d ahead, targets[d] those d + 1 ahead.
- * The last d + 1 of the targets of a sequence are beyond its end, and do not count. Each micro-batch has other tokens.
- */
+/* This rank's part of a batch, whose sequences are divided over dp, and their tokens over cp: ids[d] are the tokens d
+ * ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are beyond its end, and do not count.
+ * Each micro-batch has other tokens. */
 typedef struct lm_batch {
     tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS];
 } lm_batch;

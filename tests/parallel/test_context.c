@@ -87,8 +87,12 @@ static const context_case cases[] = {
     {.name = "dropout", .o = CASE_OPTS(.causal = true, .dropout = 0.3)},
     {.name = "dropout, all keys, grouped", .g = 2, .o = CASE_OPTS(.dropout = 0.5), .sink = true},
     {.name = "packed", .o = CASE_OPTS(.causal = true), .starts = {0, 24, 24, 48}, .sequences = 3, .g = 2},
-    {.name = "packed, a window and a sink", .o = CASE_OPTS(.causal = true, .left = 7), .s = 72, .starts = {0, 24, 72},
-     .sequences = 2, .sink = true},
+    {.name = "packed, a window and a sink",
+     .o = CASE_OPTS(.causal = true, .left = 7),
+     .s = 72,
+     .starts = {0, 24, 72},
+     .sequences = 2,
+     .sink = true},
     {.name = "packed, all keys", .o = CASE_OPTS(.left = 5), .s = 72, .starts = {0, 48, 72}, .sequences = 2},
 };
 
@@ -151,8 +155,8 @@ START_TEST(samples_equal_one_rank) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {a_ring_equals_one_rank, gathered_keys_equal_one_rank, exchanged_heads_equal_one_rank,
-                                  a_ring_of_groups_equals_one_rank, tensor_parallelism_divides_heads_first,
-                                  samples_equal_one_rank};
+    const TTest *const tests[] = {
+        a_ring_equals_one_rank,           gathered_keys_equal_one_rank,           exchanged_heads_equal_one_rank,
+        a_ring_of_groups_equals_one_rank, tensor_parallelism_divides_heads_first, samples_equal_one_rank};
     return tg_check_main("context", tests, sizeof tests / sizeof tests[0]);
 }

@@ -70,8 +70,10 @@ static void check_counts(tg_cp_kind kind, int inner, int n, sent forward, sent b
     paper = run;
     on_ranks(n, count_rank, &run);
     count_on_paper(&paper, n);
-    const sent got[] = {run.forward, {run.all.calls - run.forward.calls, run.all.bytes - run.forward.bytes},
-                        paper.forward, {paper.all.calls - paper.forward.calls, paper.all.bytes - paper.forward.bytes}};
+    const sent got[] = {run.forward,
+                        {run.all.calls - run.forward.calls, run.all.bytes - run.forward.bytes},
+                        paper.forward,
+                        {paper.all.calls - paper.forward.calls, paper.all.bytes - paper.forward.bytes}};
     for (int i = 0; i < 4; i++) {
         sent want = i % 2 ? backward : forward;
         ck_assert_msg(got[i].calls == want.calls && got[i].bytes == want.bytes,
@@ -106,8 +108,8 @@ static tg_status work_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     context_case c = {.o = CASE_OPTS(.causal = true)};
     context_sizes(&c);
     context_leaves whole = open_case(one.ctx, one.p, &c, all), l = open_case(ctx, p, &c, rows);
-    int64_t want = tg_node_flops(tg_node_of(tg_attention(one.t, whole.x[0], whole.x[1], whole.x[2],
-                                                         TG_ATTENTION(.causal = true))));
+    int64_t want = tg_node_flops(
+        tg_node_of(tg_attention(one.t, whole.x[0], whole.x[1], whole.x[2], TG_ATTENTION(.causal = true))));
     for (int i = 0; i < 4; i++) {
         c.o.kind = kinds[i];
         if (n == 3 && i >= 2) continue;
@@ -181,8 +183,8 @@ static const tg_comm_ops noting = {.size = sizeof(tg_comm_ops),
 static void check_events(const char *const *expected, int n) {
     for (int i = 0; i < n || i < events.n; i++)
         ck_assert_msg(i < n && i < events.n && !strcmp(events.what[i], expected[i]),
-                      "event %d of %d is \"%s\", expected \"%s\"", i, events.n,
-                      i < events.n ? events.what[i] : "none", i < n ? expected[i] : "none");
+                      "event %d of %d is \"%s\", expected \"%s\"", i, events.n, i < events.n ? events.what[i] : "none",
+                      i < n ? expected[i] : "none");
     events.n = 0;
 }
 
@@ -281,8 +283,8 @@ static tg_status narrow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         RUN(tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed, .retain = true)));
         EXPECT(ctx, tg_dtype_of(y) == dtype && context_off(y, want, rows, c.s / n, 0, c.h) < 4 * ulp);
         for (int k = 0; k < 3; k++)
-            EXPECT(ctx, context_off(tg_grad_of(l.x[k]), tg_grad_of(whole.x[k]), rows, c.s / n, 0, k ? c.g : c.h) <
-                            32 * ulp);
+            EXPECT(ctx,
+                   context_off(tg_grad_of(l.x[k]), tg_grad_of(whole.x[k]), rows, c.s / n, 0, k ? c.g : c.h) < 32 * ulp);
         for (int k = 0; k < 3; k++) tg_zero_grad(l.x[k]);
         tg_tape_free(t);
     }
@@ -316,7 +318,8 @@ static tg_status second_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     context_case c = {.b = 1, .h = 2, .s = 16, .o = CASE_OPTS(.causal = true, .left = 6)};
     context_sizes(&c);
     context_leaves whole = open_case(one.ctx, one.p, &c, all);
-    tg_tensor *y = tg_context_attention(one.t, whole.x[0], whole.x[1], whole.x[2], tg_parallel_comm(one.p, TG_CP), &c.o);
+    tg_tensor *y =
+        tg_context_attention(one.t, whole.x[0], whole.x[1], whole.x[2], tg_parallel_comm(one.p, TG_CP), &c.o);
     tg_tensor *g, *want_g, *want = second(one.t, y, &whole, &want_g);
     for (int i = 0; i < 4; i++) {
         tg_tape *t = tape_on_nans(ctx);
@@ -358,8 +361,8 @@ static tg_status refused_inputs(tg_ctx *ctx, const tg_parallel *p, tg_tape *t) {
     REFUSED(ctx, TG_ERR_PLACEMENT, "declare the sink R",
             tg_context_attention(t, x, x, x, cp, TG_CONTEXT_ATTENTION(.sink = sink)));
     REFUSED(ctx, TG_ERR_SHAPE, "must have the same even number of rows",
-            tg_context_attention(t, tg_zeros(ctx, TG_F64, odd), tg_zeros(ctx, TG_F64, odd), tg_zeros(ctx, TG_F64, odd), cp,
-                                 NULL));
+            tg_context_attention(t, tg_zeros(ctx, TG_F64, odd), tg_zeros(ctx, TG_F64, odd), tg_zeros(ctx, TG_F64, odd),
+                                 cp, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "q has 3 heads and k has 3, and 2 ranks exchange heads",
             tg_context_attention(t, y, y, y, cp, TG_CONTEXT_ATTENTION(.kind = TG_CP_ULYSSES)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "inner is 3; it must divide the 2 ranks of group \"cp\"",

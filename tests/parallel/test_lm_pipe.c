@@ -1,5 +1,6 @@
-/* Language models in pipelines: over pp, vp, tp, sp, cp and dp, by every schedule, tied or not, with dropout, recomputation
- * and multi-token prediction, the losses of some steps, the gradients and the parameters are one rank's. */
+/* Language models in pipelines: over pp, vp, tp, sp, cp and dp, by every schedule, tied or not, with dropout,
+ * recomputation and multi-token prediction, the losses of some steps, the gradients and the parameters are one
+ * rank's. */
 #include <stdlib.h>
 
 #include <tapegrad/pipe.h>

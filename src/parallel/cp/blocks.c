@@ -22,8 +22,8 @@ static tg_array block_of(const tg_cp_pass *w, tg_array x, int i, tg_extent *e) {
     return x.data ? tg_array_slice(x, 2, i * w->p->blocks.rows, w->p->blocks.rows, 1, e) : x;
 }
 
-/* Returns whether queries of block `query` of the sequence may see keys of block `key`. In a packed sequence the lengths
- * that decide whether a window hides the pair are on the device, so the slot finds out. */
+/* Returns whether queries of block `query` of the sequence may see keys of block `key`. In a packed sequence the
+ * lengths that decide whether a window hides the pair are on the device, so the slot finds out. */
 static bool sees(const tg_cp_params *p, int query, int key) {
     int64_t ahead = query - key;
     if (ahead < 0) return !p->opts.causal;
@@ -43,8 +43,8 @@ static void set_rules(const tg_cp_pass *w, int query, int key, tg_attention_args
     a->starts_q = a->starts_k = w->starts;
 }
 
-/* Returns the arguments for block i of this rank's queries and block j of the given keys, except those of `out`, top and
- * mass. The sink belongs to no key; its score is counted with the keys of the query's own block. */
+/* Returns the arguments for block i of this rank's queries and block j of the given keys, except those of `out`, top
+ * and mass. The sink belongs to no key; its score is counted with the keys of the query's own block. */
 static tg_attention_args pair_args(const tg_cp_pass *w, const tg_cp_keys *keys, int i, int j, pair_layouts *m) {
     const tg_cp_params *p = w->p;
     int query = tg_cp_block(&p->blocks, p->holder, i), key = tg_cp_block(&p->blocks, keys->holder, keys->first + j);
@@ -101,11 +101,11 @@ static tg_status map(const tg_cp_pass *w, tg_formula f, tg_array out, const tg_a
     for (int i = 0; i < n; i++) x[i] = tg_array_expand(in[i], out.ndim, out.shape, stride[i]);
     return tg_ctx_ops(w->c->ctx)->apply(w->c->ctx, f, out, x, n, none, false);
 }
-#define MAP(name, out, ...) \
+#define MAP(name, out, ...)                                                                                            \
     TG_TRY(map(w, TG_FN_##name, out, (const tg_array[]){__VA_ARGS__}, TG_LEN(((const tg_array[]){__VA_ARGS__}))))
 
-/* Merges the result of a pair, in w->part_out, w->part_top and w->part_mass, into out, top and mass of the queries. In a
- * row that has seen no key top is -inf. Clamped to a finite number, it gives weights of 0 and not NaN. */
+/* Merges the result of a pair, in w->part_out, w->part_top and w->part_mass, into out, top and mass of the queries. In
+ * a row that has seen no key top is -inf. Clamped to a finite number, it gives weights of 0 and not NaN. */
 static tg_status merge(const tg_cp_pass *w, tg_array out, tg_array top, tg_array mass) {
     tg_array old = w->row[0], added = w->row[1], common = w->row[2];
     tg_extent e[2];
@@ -126,10 +126,11 @@ static tg_status merge(const tg_cp_pass *w, tg_array out, tg_array top, tg_array
 static tg_status report_starts(const tg_cp_pass *w, int64_t bad) {
     if (!bad) return TG_OK;
     int64_t n = w->c->input[CP_STARTS]->shape[0];
-    return tg_call_fail(w->c, TG_ERR_DATA,
-                        "starts[%lld] is invalid; the first element must be 0, the last %lld, and none may be less than "
-                        "the one before it",
-                        (long long)((bad - 1) % n), (long long)w->p->length);
+    return tg_call_fail(
+        w->c, TG_ERR_DATA,
+        "starts[%lld] is invalid; the first element must be 0, the last %lld, and none may be less than "
+        "the one before it",
+        (long long)((bad - 1) % n), (long long)w->p->length);
 }
 
 /* Computes a pair. The first pair of a block of queries gives their result as it is; later ones are merged. */

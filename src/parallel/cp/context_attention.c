@@ -1,6 +1,6 @@
 /* The op ContextAttention: attention over a sequence that the ranks of a group divide into zigzag shards. Forward and
- * backward have three steps: heads for rows within each group of neighbors; the ring, or the gathered keys; and rows for
- * heads back. The first and the last are for groups of several ranks only. */
+ * backward have three steps: heads for rows within each group of neighbors; the ring, or the gathered keys; and rows
+ * for heads back. The first and the last are for groups of several ranks only. */
 #include <tapegrad/ops.h>
 
 #include "parallel/cp/cp.h"
@@ -38,8 +38,12 @@ static tg_status context_forward(tg_call *c) {
     tg_dtype dtype = (tg_dtype)result->dtype, wide = tg_accumulate_dtype(dtype);
     if (wide != dtype && p->blocks.total > 1) sums = tg_call_temp(c, wide, 4, result->shape);
     TG_TRY(tg_ctx_status(c->ctx));
-    tg_cp_pass w = {.c = c, .p = p, .out = tg_array_of(sums), .top = tg_array_of(c->saved[CP_TOP]),
-                    .mass = tg_array_of(c->saved[CP_MASS]), .sink = own_heads(p, tg_op_absent_or(c->input[CP_SINK]), &e)};
+    tg_cp_pass w = {.c = c,
+                    .p = p,
+                    .out = tg_array_of(sums),
+                    .top = tg_array_of(c->saved[CP_TOP]),
+                    .mass = tg_array_of(c->saved[CP_MASS]),
+                    .sink = own_heads(p, tg_op_absent_or(c->input[CP_SINK]), &e)};
     TG_TRY(take_inputs(&w));
     TG_TRY(attend(&w));
     if (sums != result) TG_TRY(tg_op_copy(c, tg_array_of(result), w.out, false));
@@ -114,8 +118,8 @@ static tg_status grads_of_heads(tg_cp_pass *w) {
         tg_tensor *heads = tg_call_temp(c, wide, 4, c->saved[CP_SAVED_Q + i]->shape);
         tg_tensor *rows = tg_needs(c, i) ? c->gin[i] : tg_call_temp(c, dtype, 4, c->input[i]->shape);
         TG_TRY(tg_ctx_status(c->ctx));
-        x[i] = (tg_cp_heads){.rows = tg_array_of(rows), .heads = tg_array_of(heads),
-                             .add = c->gin_mode[i] == TG_GRAD_ADD};
+        x[i] =
+            (tg_cp_heads){.rows = tg_array_of(rows), .heads = tg_array_of(heads), .add = c->gin_mode[i] == TG_GRAD_ADD};
     }
     w->gq = x[0].heads, w->gk = x[1].heads, w->gv = x[2].heads;
     TG_TRY(attend_grad(w));
@@ -154,8 +158,8 @@ static const tg_field context_fields[] = {
 
 #define NO TG_S_ABSENT
 /* A sample on that many ranks: q with h heads, k and v with g, of sizes dk and dv; `rows` of each rank. */
-#define SAMPLE(ranks_, note_, params_, b, h, g, rows, dk, dv, ...)                                       \
-    {.note = note_, .ranks = ranks_, .params = params_, .n_in = CP_INPUTS,                               \
+#define SAMPLE(ranks_, note_, params_, b, h, g, rows, dk, dv, ...)                        \
+    {.note = note_, .ranks = ranks_, .params = params_, .n_in = CP_INPUTS,                \
      .input = {TG_S(b, h, rows, dk), TG_S(b, g, rows, dk), TG_S(b, g, rows, dv), __VA_ARGS__}}
 
 static const tg_sample context_samples[] = {
@@ -164,13 +168,17 @@ static const tg_sample context_samples[] = {
     SAMPLE(4, "ring, a window, a sink", OPTS(.causal = true, .left = 5), 1, 4, 2, 4, 2, 3, TG_S(4), NO),
     SAMPLE(2, "gather", OPTS(.kind = TG_CP_GATHER, .causal = true), 2, 2, 1, 4, 3, 2, TG_S(2), NO),
     SAMPLE(2, "Ulysses", OPTS(.kind = TG_CP_ULYSSES, .causal = true, .scale = 0.3), 1, 4, 2, 4, 3, 2, TG_S(4), NO),
-    SAMPLE(4, "Ulysses, a head on several ranks", OPTS(.kind = TG_CP_ULYSSES, .causal = true), 1, 4, 2, 2, 3, 2, NO, NO),
+    SAMPLE(4, "Ulysses, a head on several ranks", OPTS(.kind = TG_CP_ULYSSES, .causal = true), 1, 4, 2, 2, 3, 2, NO,
+           NO),
     SAMPLE(4, "hierarchy", OPTS(.kind = TG_CP_HIERARCHY, .inner = 2, .causal = true, .left = 6), 1, 2, 2, 4, 3, 2, NO,
            NO),
-    SAMPLE(2, "packed", OPTS(.causal = true), 1, 2, 1, 4, 3, 2, NO, {.shape = TG_S_SHAPE(2), .kind = TG_SAMPLE_STARTS,
-                                                                     .hi = 8}),
-    {.note = "no communicator", .params = OPTS(.causal = true), .n_in = CP_INPUTS,
-     .input = {TG_S(1, 2, 4, 3), TG_S(1, 2, 4, 3), TG_S(1, 2, 4, 3), NO, NO}, .refused = TG_ERR_ARGUMENT},
+    SAMPLE(2, "packed", OPTS(.causal = true), 1, 2, 1, 4, 3, 2, NO,
+           {.shape = TG_S_SHAPE(2), .kind = TG_SAMPLE_STARTS, .hi = 8}),
+    {.note = "no communicator",
+     .params = OPTS(.causal = true),
+     .n_in = CP_INPUTS,
+     .input = {TG_S(1, 2, 4, 3), TG_S(1, 2, 4, 3), TG_S(1, 2, 4, 3), NO, NO},
+     .refused = TG_ERR_ARGUMENT},
 };
 
 const tg_op tg_op_context_attention = {
@@ -202,16 +210,16 @@ const tg_op tg_op_context_attention = {
 static tg_tensor *attention_alone(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v,
                                   const tg_context_attention_opts *o, const void *site) {
     tg_scope *s = t ? tg_site_open(t, site) : NULL;
-    tg_tensor *y = tg_attention(t, q, k, v,
-                                TG_ATTENTION(.causal = o->causal, .scale = o->scale, .dropout = o->dropout,
-                                             .left = o->left, .sink = o->sink, .starts_q = o->starts,
-                                             .starts_k = o->starts));
+    tg_tensor *y =
+        tg_attention(t, q, k, v,
+                     TG_ATTENTION(.causal = o->causal, .scale = o->scale, .dropout = o->dropout, .left = o->left,
+                                  .sink = o->sink, .starts_q = o->starts, .starts_k = o->starts));
     if (t) tg_site_close(t, s);
     return y;
 }
 
-/* Attention over a sequence of which each rank has two chunks: q [b, h, s/n, dk], k [b, g, s/n, dk] and v [b, g, s/n, dv]
- * give [b, h, s/n, dv], all zigzag shards of dim 2. Options are those of tg_attention that make sense for a divided
+/* Attention over a sequence of which each rank has two chunks: q [b, h, s/n, dk], k [b, g, s/n, dk] and v [b, g, s/n,
+ * dv] give [b, h, s/n, dv], all zigzag shards of dim 2. Options are those of tg_attention that make sense for a divided
  * sequence. With one rank it records tg_attention. */
 tg_tensor *tg_context_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, tg_comm *c,
                                 const tg_context_attention_opts *opts) {

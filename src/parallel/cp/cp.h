@@ -1,13 +1,13 @@
-/* What the files of context parallelism share: the params of the op ContextAttention, how a sequence is cut into blocks,
- * and the state of a running forward or backward.
+/* What the files of context parallelism share: the params of the op ContextAttention, how a sequence is cut into
+ * blocks, and the state of a running forward or backward.
  *
  * n is the number of ranks, and s the length of the whole sequence. Groups of `inner` neighboring ranks exchange heads
  * for rows, so that each of them has the rows of the whole group for some of the heads. Then the n / inner groups pass
  * keys and values around a ring, or all ranks gather them. `holder` is a group's position in that ring.
  *
- * A block is a run of neighboring chunks of the sequence, the same number for every holder. Queries and keys of a holder
- * are whole blocks, in the order of the sequence. Attention is computed for a pair of blocks at a time, and the results
- * of the pairs are merged. */
+ * A block is a run of neighboring chunks of the sequence, the same number for every holder. Queries and keys of a
+ * holder are whole blocks, in the order of the sequence. Attention is computed for a pair of blocks at a time, and the
+ * results of the pairs are merged. */
 #ifndef TG_CP_H
 #define TG_CP_H
 
@@ -18,8 +18,8 @@
 
 enum { CP_Q, CP_K, CP_V, CP_SINK, CP_STARTS, CP_INPUTS }; /* the inputs of the op */
 
-/* The private saved buffers: those of all kinds; the tensors of this rank's heads, if groups have several ranks; and the
- * gathered keys and values of TG_CP_GATHER. */
+/* The private saved buffers: those of all kinds; the tensors of this rank's heads, if groups have several ranks; and
+ * the gathered keys and values of TG_CP_GATHER. */
 enum { CP_TOP, CP_MASS, CP_MORE, CP_SAVED_Q = CP_MORE, CP_SAVED_K, CP_SAVED_V, CP_SAVED_OUT };
 enum { CP_EARLY = CP_MORE, CP_LATE };
 
@@ -45,12 +45,12 @@ typedef struct tg_cp_draws {
 
 typedef struct tg_cp_params {
     tg_comm *comm; /* first member, as in the params of every op that communicates */
-    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, left is 0 or more, inner
-     * is 1 or more. The tensors among them are inputs of the op, and NULL here. */
+    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, left is 0 or more,
+     * inner is 1 or more. The tensors among them are inputs of the op, and NULL here. */
     tg_context_attention_opts opts;
     bool left_bound, packed;
-    int outer;         /* number of holders: n / inner */
-    int holder, member; /* this rank's group, and its number in the group */
+    int outer;             /* number of holders: n / inner */
+    int holder, member;    /* this rank's group, and its number in the group */
     int64_t heads, groups; /* heads of q, and of k and v, that this rank works on */
     int64_t length;        /* s */
     tg_cp_blocks blocks;
@@ -72,10 +72,10 @@ tg_status tg_cp_infer(tg_call *c); /* infer.c */
 typedef struct tg_cp_pass {
     tg_call *c;
     const tg_cp_params *p;
-    tg_array q, k, v;        /* this holder's */
-    tg_array out, top, mass; /* forward writes them; backward reads them */
-    tg_array sink;           /* of the heads that this rank works on; absent if there is none */
-    tg_array starts;         /* starts within a block; absent unless sequences are packed */
+    tg_array q, k, v;                       /* this holder's */
+    tg_array out, top, mass;                /* forward writes them; backward reads them */
+    tg_array sink;                          /* of the heads that this rank works on; absent if there is none */
+    tg_array starts;                        /* starts within a block; absent unless sequences are packed */
     tg_array part_out, part_top, part_mass; /* forward: results of one pair of blocks */
     tg_array row[3];                        /* forward: temporaries of a merge, [b, heads, block rows] */
     tg_array gout, gq, gsink;               /* backward: gq is written, gsink is added to; absent: not needed */
@@ -94,8 +94,8 @@ typedef struct tg_cp_keys {
 tg_status tg_cp_open(tg_cp_pass *w, bool backward);
 /* Adds what the queries see of these keys to w->out, w->top and w->mass. */
 tg_status tg_cp_attend(tg_cp_pass *w, const tg_cp_keys *keys);
-/* Writes to gk and gv the gradients of these keys and values from this rank's queries, and adds to w->gq. gk and gv have
- * the shapes of keys->k and keys->v. */
+/* Writes to gk and gv the gradients of these keys and values from this rank's queries, and adds to w->gq. gk and gv
+ * have the shapes of keys->k and keys->v. */
 tg_status tg_cp_attend_grad(tg_cp_pass *w, const tg_cp_keys *keys, tg_array gk, tg_array gv);
 /* Returns the number of floating-point operations of this rank's forward, counted as those of tg_attention. */
 int64_t tg_cp_flops(const tg_cp_params *p, int64_t batch, int64_t sizes);
@@ -139,8 +139,9 @@ typedef struct tg_cp_heads {
     bool add;       /* `back` adds to `rows` instead of writing them */
 } tg_cp_heads;
 
-/* Exchanges n tensors of one dtype in one message: from x[].rows to x[].heads or, if `back`, from x[].heads to x[].rows.
- * Where several ranks have a head, `back` adds up what they have. counts: numbers of elements to and from each rank. */
+/* Exchanges n tensors of one dtype in one message: from x[].rows to x[].heads or, if `back`, from x[].heads to
+ * x[].rows. Where several ranks have a head, `back` adds up what they have. counts: numbers of elements to and from
+ * each rank. */
 tg_status tg_cp_exchange(tg_call *c, const tg_cp_heads *x, int n, const int64_t *counts, bool back);
 
 /* ---- draws.c, starts.c ---- */

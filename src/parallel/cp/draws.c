@@ -1,5 +1,5 @@
-/* Draws of dropout of attention weights. The weight of query i and key j takes the draw of its place in the whole matrix
- * [b, h, s, s] of one rank, so that any number of ranks drops the same weights. */
+/* Draws of dropout of attention weights. The weight of query i and key j takes the draw of its place in the whole
+ * matrix [b, h, s, s] of one rank, so that any number of ranks drops the same weights. */
 #include "placement/draws.h"
 
 #include "parallel/cp/cp.h"

@@ -1,6 +1,6 @@
-/* Gathered keys and values: each rank gets the early blocks of all ranks, and then the late blocks. Queries see the early
- * ones while the late ones arrive. In backward the gradients of the early ones are summed over the ranks while those of
- * the late ones are computed. */
+/* Gathered keys and values: each rank gets the early blocks of all ranks, and then the late blocks. Queries see the
+ * early ones while the late ones arrive. In backward the gradients of the early ones are summed over the ranks while
+ * those of the late ones are computed. */
 #include "parallel/cp/cp.h"
 
 /* Returns the keys of one block of a rank in a buffer that has those of all ranks. half: 0 early, 1 late. */
@@ -18,8 +18,8 @@ tg_status tg_cp_gather(tg_cp_pass *w, tg_tensor *const half[2]) {
         tg_cp_buffer own = tg_cp_buffer_new(w, (tg_dtype)w->k.dtype, rows);
         TG_TRY(tg_ctx_status(w->c->ctx));
         TG_TRY(tg_cp_pack(w, &own, h * rows, rows));
-        TG_TRY(tg_collective_start(w->c, w->p->comm, (tg_collective_args){.kind = TG_ALL_GATHER, .dst = half[h],
-                                                                          .src = own.x}));
+        TG_TRY(tg_collective_start(w->c, w->p->comm,
+                                   (tg_collective_args){.kind = TG_ALL_GATHER, .dst = half[h], .src = own.x}));
     }
     for (int h = 0; h < 2; h++) {
         tg_cp_buffer all = {.x = half[h]};

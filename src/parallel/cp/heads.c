@@ -1,21 +1,24 @@
 /* Heads for rows: within a group of `inner` neighboring ranks, each rank gives the others its rows of their heads, and
  * gets their rows of its own heads (DeepSpeed-Ulysses, arXiv 2309.14509). The chunks of neighbors are neighbors in the
- * sequence, at both of its ends, so the rows of the group are a zigzag shard too, of fewer and larger chunks (USP, arXiv
- * 2405.07719). */
+ * sequence, at both of its ends, so the rows of the group are a zigzag shard too, of fewer and larger chunks (USP,
+ * arXiv 2405.07719). */
 #include "parallel/cp/cp.h"
 
 /* Which heads and rows rank number `member` of the group gets, and where. */
 typedef struct part {
-    int64_t head, heads;  /* of x.rows */
-    int64_t rows;         /* of half of the member's rows, one chunk */
-    int64_t early, late;  /* rows of x.heads at which the member's chunks begin */
-    bool again;           /* an earlier member of the group has the same heads */
+    int64_t head, heads; /* of x.rows */
+    int64_t rows;        /* of half of the member's rows, one chunk */
+    int64_t early, late; /* rows of x.heads at which the member's chunks begin */
+    bool again;          /* an earlier member of the group has the same heads */
 } part;
 
 static part part_of(const tg_cp_params *p, const tg_cp_heads *x, int member) {
     int64_t heads = x->rows.shape[1], own = x->heads.shape[1], rows = x->rows.shape[2] / 2;
     int64_t first = member * heads / p->opts.inner;
-    return (part){.head = first, .heads = own, .rows = rows, .early = member * rows,
+    return (part){.head = first,
+                  .heads = own,
+                  .rows = rows,
+                  .early = member * rows,
                   .late = (2 * p->opts.inner - 1 - member) * rows,
                   .again = member > 0 && (member - 1) * heads / p->opts.inner == first};
 }

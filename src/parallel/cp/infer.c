@@ -13,8 +13,8 @@ static tg_status kind_fits(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "kind is %d; it must be TG_CP_RING, _GATHER, _ULYSSES or _HIERARCHY",
                             (int)o->kind);
     if (o->inner != TG_AUTO && o->kind != TG_CP_HIERARCHY)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "inner is %d, but only TG_CP_HIERARCHY has groups of ranks; leave it out",
-                            o->inner);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "inner is %d, but only TG_CP_HIERARCHY has groups of ranks; leave it out", o->inner);
     if (o->inner != TG_AUTO && (o->inner < 1 || n % o->inner))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "inner is %d; it must divide the %d ranks of group \"%s\"", o->inner, n,
                             tg_comm_name(p->comm));
@@ -94,7 +94,8 @@ static tg_status allocate(tg_call *c) {
     p->begun = tg_tape_alloc(c->tape, 2 * (size_t)p->blocks.count);
     if (!counts || !p->begun) return c->ctx->run.status;
     memset(counts, 0, 4 * (size_t)n * sizeof *counts);
-    p->ring_send = counts, p->ring_recv = counts + n, p->exchange_qkv = counts + 2 * n, p->exchange_out = counts + 3 * n;
+    p->ring_send = counts, p->ring_recv = counts + n, p->exchange_qkv = counts + 2 * n,
+    p->exchange_out = counts + 3 * n;
     counts[(me + inner) % n] = counts[n + (me - inner + n) % n] = inner * rows * p->groups * (dk + dv);
     for (int r = p->holder * inner; r < (p->holder + 1) * inner; r++) {
         counts[2 * n + r] = rows * (p->heads * dk + p->groups * (dk + dv));

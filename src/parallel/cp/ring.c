@@ -1,13 +1,13 @@
-/* The ring: in step i a rank computes with the keys and values of the holder i places before it. Meanwhile it sends them
- * to the next rank, and receives those for its next step. Two buffers are enough. In backward the gradients of these
- * keys and values follow one step behind: a rank computes its addend while the sum of the earlier ranks arrives, adds
- * both, and sends the sum on. One hop more brings it home. */
+/* The ring: in step i a rank computes with the keys and values of the holder i places before it. Meanwhile it sends
+ * them to the next rank, and receives those for its next step. Two buffers are enough. In backward the gradients of
+ * these keys and values follow one step behind: a rank computes its addend while the sum of the earlier ranks arrives,
+ * adds both, and sends the sum on. One hop more brings it home. */
 #include "parallel/cp/cp.h"
 
 /* Starts sending src to the next holder, and receiving dst from the holder before. */
 static tg_status pass_on(const tg_cp_pass *w, const tg_cp_buffer *dst, const tg_cp_buffer *src) {
-    tg_collective_args a = {.kind = TG_ALL_TO_ALL, .dst = dst->x, .src = src->x, .send = w->p->ring_send,
-                            .recv = w->p->ring_recv};
+    tg_collective_args a = {
+        .kind = TG_ALL_TO_ALL, .dst = dst->x, .src = src->x, .send = w->p->ring_send, .recv = w->p->ring_recv};
     return tg_collective_start(w->c, w->p->comm, a);
 }
 

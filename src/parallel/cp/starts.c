@@ -5,7 +5,8 @@
 
 /* ---- On the device ---- */
 
-/* Sets out, int64 or float64 [m + 1], to formula(starts, divisor) in float64, in which integers up to 2^53 are exact. */
+/* Sets out, int64 or float64 [m + 1], to formula(starts, divisor) in float64, in which integers up to 2^53 are exact.
+ */
 static tg_status divide(tg_call *c, tg_formula f, const tg_tensor *out, const tg_tensor *starts, int divisor) {
     const int64_t one = 1;
     tg_tensor *x = tg_call_temp(c, TG_F64, 1, &starts->numel), *by = tg_call_temp(c, TG_F64, 1, &one);
