@@ -232,6 +232,7 @@ int64_t count_parameters(const tg_gpt_config *config) {
     whole.parallel = NULL;
     whole.layout = NULL;
     whole.chunk = 0;
+    whole.cp_inner = TG_AUTO;
     tg_module *gpt = tg_gpt_new(ctx, &whole);
     int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
     tg_module_free(gpt);
