@@ -4,6 +4,7 @@
 #include <tapegrad/extend.h>
 
 #include "parallel/context_cases.h"
+#include "unit/counted_allocator.h"
 
 enum { ROWS = 256 };
 
@@ -486,6 +487,44 @@ START_TEST(each_rank_gets_the_error_of_one_that_fails) {
 }
 END_TEST
 
+/* Runs forward and backward of rank 1 of 4, without peers, with memory in which the n-th allocation fails. Returns
+ * whether it has failed. */
+static bool run_without_memory(tg_cp_kind kind, int n) {
+    counted memory = {.fail_at = n};
+    tg_ctx *ctx = tg_ctx_new(
+        TG_CONFIG(.threads = 1, .dtype = TG_BF16, .seed = 3, .allocator = {counted_alloc, counted_free, &memory}));
+    tg_comm *world = tg_comm_plan_new(ctx, 1, 4);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = 4));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x[3], *seed = tg_zeros(ctx, TG_BF16, TG_SHAPE(1, 4, 4, 8));
+    for (int i = 0; i < 3; i++) {
+        x[i] = grad_leaf(tg_zeros(ctx, TG_BF16, TG_SHAPE(1, 4, 4, 8)));
+        tg_place(p, x[i], TG_CP, TG_SHARD_ZIGZAG(2));
+    }
+    tg_place(p, seed, TG_CP, TG_SHARD_ZIGZAG(2));
+    tg_tensor *y = tg_context_attention(t, x[0], x[1], x[2], tg_parallel_comm(p, TG_CP),
+                                        TG_CONTEXT_ATTENTION(.kind = kind, .causal = true, .dropout = 0.1));
+    tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed));
+    bool failed = memory.calls >= n;
+    ck_assert_msg(tg_ctx_status(ctx) == (failed ? TG_ERR_MEMORY : TG_OK), "kind %d, allocation %d: %s", kind, n,
+                  tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+    ck_assert_int_eq(memory.held, 0);
+    return failed;
+}
+
+START_TEST(any_allocation_may_fail) {
+    for (int i = 0; i < 4; i++) {
+        int n = 1;
+        while (run_without_memory(kinds[i], n)) n++;
+        ck_assert_int_gt(n, 5);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {messages_and_bytes_are_those_of_the_table,
                                   every_rank_does_the_same_work,
@@ -495,6 +534,7 @@ int main(void) {
                                   derivatives_of_derivatives_are_those_of_one_rank,
                                   wrong_programs_are_refused,
                                   rows_are_cut_sequence_by_sequence,
-                                  each_rank_gets_the_error_of_one_that_fails};
+                                  each_rank_gets_the_error_of_one_that_fails,
+                                  any_allocation_may_fail};
     return tg_check_main("context_rules", tests, sizeof tests / sizeof tests[0]);
 }
