@@ -95,11 +95,11 @@ static tg_array column(tg_array x, tg_extent *e) {
 }
 
 static tg_status map(const tg_cp_pass *w, tg_formula f, tg_array out, const tg_array *in, int n) {
-    const double none[2] = {-FLT_MAX, INFINITY}; /* of clamp; the other formulas have no parameters */
+    const double finite[2] = {-FLT_MAX, INFINITY}; /* of clamp; the other formulas have no parameters */
     int64_t stride[4][TG_MAX_DIMS];
     tg_array x[4];
     for (int i = 0; i < n; i++) x[i] = tg_array_expand(in[i], out.ndim, out.shape, stride[i]);
-    return tg_ctx_ops(w->c->ctx)->apply(w->c->ctx, f, out, x, n, none, false);
+    return tg_ctx_ops(w->c->ctx)->apply(w->c->ctx, f, out, x, n, finite, false);
 }
 #define MAP(name, out, ...)                                                                                            \
     TG_TRY(map(w, TG_FN_##name, out, (const tg_array[]){__VA_ARGS__}, TG_LEN(((const tg_array[]){__VA_ARGS__}))))
