@@ -28,6 +28,7 @@ static const option rows[] = {
     {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, in place of the options of the model", .fixed = false},
     MODEL_ROWS(inspect_options),
     RANK_ROWS(inspect_options),
+    CP_ROWS(inspect_options),
     SP_ROW(inspect_options),
     PP_ROWS(inspect_options),
     SCHEDULE_ROWS(inspect_options),
@@ -344,6 +345,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
     if (ranks_check_divisible(c, p, &o->on)) return 2;
+    if (cp_options_check(c, p, &o->on, o->model.seq_len)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",

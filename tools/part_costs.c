@@ -37,6 +37,7 @@ static void add_part(part_costs *c, int i, tg_ctx *ctx, const tg_gpt_config *con
     bool recompute = config->recompute == TG_GPT_FULL || config->recompute == TG_GPT_DISTRIBUTED;
     tg_gpt_config part = *config;
     part.parallel = NULL;
+    part.cp_inner = TG_AUTO;
     part.recompute = TG_GPT_KEEP;
     part.dropout = 0;
     part.tied = false; /* one rank would have the matrix twice */

@@ -232,6 +232,7 @@ int64_t count_parameters(const tg_gpt_config *config) {
     whole.parallel = NULL;
     whole.layout = NULL;
     whole.chunk = 0;
+    whole.cp_inner = TG_AUTO;
     tg_module *gpt = tg_gpt_new(ctx, &whole);
     int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
     tg_module_free(gpt);
@@ -252,14 +253,14 @@ bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
 static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
                             int64_t seq_len, int64_t *buffer) {
     tg_ctx *ctx = tg_tape_ctx(t);
-    int64_t *ids = buffer, *target = buffer + n * seq_len;
-    for (int64_t i = 0; i < n; i++) {
-        tg_tokens_read(tokens, offsets[i], seq_len, ids + i * seq_len);
-        tg_tokens_read(tokens, offsets[i] + 1, seq_len, target + i * seq_len);
-    }
-    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, seq_len), ids);
-    tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, seq_len), target);
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
+    int64_t length = tokens_of_rank(p, seq_len), *ids = buffer, *target = buffer + n * length;
+    for (int64_t i = 0; i < n; i++) {
+        read_tokens_of_rank(p, tokens, offsets[i], seq_len, ids + i * length);
+        read_tokens_of_rank(p, tokens, offsets[i] + 1, seq_len, target + i * length);
+    }
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), ids);
+    tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), target);
     place_batch(p, x, false);
     place_batch(p, y, false);
     double sum = tg_item(tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM));

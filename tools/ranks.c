@@ -59,18 +59,40 @@ int tp_options_check(const command *c, const parsed *p, const rank_options *o, i
 }
 
 int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o) {
-    const char *pp = o->pp > 1 ? " x --pp" : "", *given = o->pp > 1 ? " --pp 1" : "";
-    int64_t replica = o->tp * o->pp;
-    char size[64];
+    const struct { const char *name; int64_t ranks; } axes[] = {{"tp", o->tp}, {"cp", o->cp}, {"pp", o->pp}};
+    char names[64] = "", sizes[96] = "", ones[64] = "";
+    bool given = false;
+    int64_t replica = o->tp * o->cp * o->pp;
     if (o->ranks % replica == 0) return 0;
-    if (!option_given(c, p, "tp") && !option_given(c, p, "pp")) /* they are from a checkpoint */
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        size_t name = strlen(names), size = strlen(sizes), one = strlen(ones);
+        given |= option_given(c, p, axes[i].name);
+        if (i && axes[i].ranks == 1) continue;
+        snprintf(names + name, sizeof names - name, "%s--%s", i ? " x " : "", axes[i].name);
+        snprintf(sizes + size, sizeof sizes - size, "%s--%s %lld", i ? " x " : "", axes[i].name,
+                 (long long)axes[i].ranks);
+        snprintf(ones + one, sizeof ones - one, "%s--%s 1", i ? " " : "", axes[i].name);
+    }
+    if (!given) /* they are from a checkpoint */
         return usage_error(c,
-                           "the run was made with --tp%s %lld, and --ranks is %lld: give --ranks %lld, or another "
-                           "multiple, or --tp 1%s",
-                           pp, (long long)replica, (long long)o->ranks, (long long)replica, given);
-    snprintf(size, sizeof size, o->pp > 1 ? "--tp %lld x --pp %lld" : "--tp %lld", (long long)o->tp, (long long)o->pp);
-    return usage_error(c, "--ranks %lld is not divisible by %s; each replica has %s ranks", (long long)o->ranks, size,
-                       o->pp > 1 ? "--tp x --pp" : "--tp");
+                           "the run was made with %s %lld, and --ranks is %lld: give --ranks %lld, or another "
+                           "multiple, or %s",
+                           names, (long long)replica, (long long)o->ranks, (long long)replica, ones);
+    return usage_error(c, "--ranks %lld is not divisible by %s; each replica has %s ranks", (long long)o->ranks, sizes,
+                       names);
+}
+
+int cp_options_check(const command *c, const parsed *p, const rank_options *o, int64_t seq_len) {
+    if (o->cp == 1 && option_given(c, p, "cp-kind"))
+        return usage_error(c, "--cp-kind needs --cp N of 2 or more, because it is how the ranks of --cp exchange keys "
+                              "and values");
+    if (o->cp_inner && (o->cp_kind != TG_CP_HIERARCHY || o->cp % o->cp_inner))
+        return usage_error(c, "--cp-inner %lld: it is for --cp-kind hierarchy, and must divide --cp %lld",
+                           (long long)o->cp_inner, (long long)o->cp);
+    if (o->cp > 1 && seq_len % (2 * o->cp))
+        return usage_error(c, "--seq-len %lld is not divisible by %lld: each of the --cp ranks has two of %lld chunks",
+                           (long long)seq_len, (long long)(2 * o->cp), (long long)(2 * o->cp));
+    return 0;
 }
 
 int rank_options_check(const command *c, const parsed *p, const rank_options *o) {
@@ -297,7 +319,7 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
 }
 
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
-    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .pp = (int)o->pp, .vp = (int)o->vp,
+    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .cp = (int)o->cp, .pp = (int)o->pp, .vp = (int)o->vp,
                                               .sequence_parallel = o->sp, .rng = (tg_rng_mode)o->rng));
 }
 
@@ -335,5 +357,19 @@ void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n) { exchange(ct
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
     if (!p) return;
     tg_place(p, ids, TG_TP, TG_I);
+    tg_place(p, ids, TG_CP, TG_SHARD_ZIGZAG(1));
     tg_place(p, ids, TG_DP, shard ? TG_SHARD(0) : TG_V);
+}
+
+int64_t tokens_of_rank(const tg_parallel *p, int64_t seq_len) { return seq_len / tg_parallel_size(p, TG_CP); }
+
+/* A rank of cp has two runs of tokens, its chunks (context_parallel.h). */
+void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, int64_t *out) {
+    int64_t n = tg_parallel_size(p, TG_CP), rank = tg_parallel_rank(p, TG_CP), length = seq_len / (2 * n);
+    if (n == 1) {
+        tg_tokens_read(tokens, offset, seq_len, out);
+        return;
+    }
+    tg_tokens_read(tokens, offset + rank * length, length, out);
+    tg_tokens_read(tokens, offset + (2 * n - 1 - rank) * length, length, out + length);
 }

@@ -12,7 +12,9 @@
 typedef struct rank_options {
     int comm; /* rank_kind */
     int rng;  /* tg_rng_mode */
-    int64_t ranks, tp, pp, vp;
+    int64_t ranks, tp, cp, pp, vp;
+    int cp_kind;      /* tg_cp_kind */
+    int64_t cp_inner; /* of TG_CP_HIERARCHY; 0: all ranks */
     int schedule;       /* tg_pipe_kind, of a pipeline */
     const char *layout; /* how the layers are divided over the parts of a pipeline; NULL: equally */
     bool sp;
@@ -26,8 +28,16 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 /* Rows of options for the field `on`, a rank_options, of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
     {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; a replica of the model takes --tp "     \
-     "of them (--tp x --pp in a pipeline), and there are as many replicas as fit", 1, 1024, false},                    \
+     "of them (times --cp and --pp), and there are as many replicas as fit", 1, 1024, false},                          \
     {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks that share a replica", 1, 1024, false}
+/* Rows for commands that divide sequences. The words are in the order of tg_cp_kind. */
+#define CP_ROWS(S)                                                                                                     \
+    {"cp", OPTION_INT, offsetof(S, on.cp), "N", "context-parallel ranks that divide each sequence", 1, 1024, false},   \
+    {"cp-kind", OPTION_CHOICE, offsetof(S, on.cp_kind), "ring|gather|ulysses|hierarchy",                               \
+     "how the ranks of --cp exchange keys and values: around a ring, gathered by all, heads for rows, or heads for "   \
+     "rows in groups of --cp-inner ranks and a ring of the groups", .fixed = false},                                   \
+    {"cp-inner", OPTION_INT, offsetof(S, on.cp_inner), "N",                                                            \
+     "ranks of a group of --cp-kind hierarchy; 0: all ranks of --cp", 0, 1024, false}
 #define SP_ROW(S)                                                                                                      \
     {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel layers",                 \
      .fixed = false}
@@ -61,7 +71,7 @@ typedef enum wire_dtype { WIRE_AUTO, WIRE_BF16 } wire_dtype;
      "order in which the stages of --pp compute (see tapegrad schedule); interleaved if --vp is above 1 and this is "  \
      "not given", .fixed = false}
 
-#define RANK_DEFAULTS {.ranks = 1, .tp = 1, .pp = 1, .vp = 1, .schedule = TG_PIPE_1F1B, .deadline = 300}
+#define RANK_DEFAULTS {.ranks = 1, .tp = 1, .cp = 1, .pp = 1, .vp = 1, .schedule = TG_PIPE_1F1B, .deadline = 300}
 
 /* The function that one rank runs. Returns an exit status. */
 typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
@@ -82,6 +92,8 @@ void pipeline_options_complete(const command *c, const parsed *p, rank_options *
 /* Checks that the options of a pipeline agree with each other. Returns 0, or the exit status after printing what is
  * wrong. */
 int pipeline_options_check(const command *c, const parsed *p, const rank_options *o);
+/* Checks that the options of context parallelism agree with each other and with sequences of seq_len tokens. */
+int cp_options_check(const command *c, const parsed *p, const rank_options *o, int64_t seq_len);
 /* Starts MPI if the ranks use it, and sets *chief to whether this process has rank 0. Must be called before any other
  * work of the subcommand. Returns 0, or the exit status after printing what is wrong. */
 int ranks_begin(const rank_options *o, bool *chief);
@@ -109,8 +121,13 @@ bool broadcast_from_rank_0(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
  * in the context, and is not printed. */
 void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
 /* Declares the placement (placement.h) of ids [b, s], this rank's part of a batch. On tp it is I, because all tp ranks
- * have the same ids. On dp it is V0, a shard of the batch, or V if `shard` is false, because the numbers of sequences
- * may then differ between ranks. Does nothing if p is NULL, which means one rank. */
+ * have the same ids. On cp it is V1:z, this rank's rows of each sequence. On dp it is V0, a shard of the batch, or V if
+ * `shard` is false, because the numbers of sequences may then differ between ranks. Does nothing if p is NULL, which
+ * means one rank. */
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard);
+/* Returns the number of tokens that this rank has of a sequence. p may be NULL. */
+int64_t tokens_of_rank(const tg_parallel *p, int64_t seq_len);
+/* Reads this rank's tokens of the sequence of seq_len tokens that begins at `offset`. */
+void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, int64_t *out);
 
 #endif

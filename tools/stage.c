@@ -16,6 +16,8 @@ bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options 
         c.parallel = p;
         c.layout = o->layout;
         c.chunk = s->n;
+        c.cp_kind = (tg_cp_kind)o->cp_kind;
+        c.cp_inner = o->cp_inner ? (int)o->cp_inner : TG_AUTO;
         s->chunk[s->n] = tg_gpt_new(ctx, &c);
     }
     if (weights) tg_lm_load(s->chunk, s->n, weights);
@@ -70,10 +72,11 @@ void stage_save(const stage *s, const char *dir) {
 
 void stage_edge_open(stage_edge *e, const stage *s, int64_t n, int64_t seq_len, bool shard) {
     bool sp = tg_is_sequence_parallel(s->parallel);
-    int64_t rows = sp ? seq_len / tg_parallel_size(s->parallel, TG_TP) : seq_len;
-    e->at[0] = (tg_place_at){TG_TP, sp ? TG_SHARD(0) : TG_I};
-    e->at[1] = (tg_place_at){TG_DP, shard ? TG_SHARD(1) : TG_V};
-    e->edge = (tg_pipe_edge){.shape = TG_SHAPE(rows, n, tg_gpt_config_of(s->chunk[0])->hidden), .at = e->at, .n_at = 2};
+    int64_t rows = tokens_of_rank(s->parallel, seq_len) / (sp ? tg_parallel_size(s->parallel, TG_TP) : 1);
+    e->at[0] = (tg_place_at){TG_CP, TG_SHARD_ZIGZAG(0)};
+    e->at[1] = (tg_place_at){TG_TP, sp ? TG_SHARD(0) : TG_I};
+    e->at[2] = (tg_place_at){TG_DP, shard ? TG_SHARD(1) : TG_V};
+    e->edge = (tg_pipe_edge){.shape = TG_SHAPE(rows, n, tg_gpt_config_of(s->chunk[0])->hidden), .at = e->at, .n_at = 3};
 }
 
 /* ---- Evaluation ---- */
@@ -98,11 +101,12 @@ static int64_t windows_of(const windows *w, int micro) {
 /* Returns the tokens of a micro-batch. Each sequence begins `shift` tokens after its offset: 0 for ids, 1 for
  * targets. */
 static tg_tensor *read_windows(windows *w, int micro, int64_t shift) {
-    int64_t n = windows_of(w, micro);
+    int64_t n = windows_of(w, micro), length = tokens_of_rank(w->s->parallel, w->seq_len);
     for (int64_t i = 0; i < n; i++)
-        tg_tokens_read(w->tokens, w->offsets[micro * w->batch + i] + shift, w->seq_len, w->buffer + i * w->seq_len);
+        read_tokens_of_rank(w->s->parallel, w->tokens, w->offsets[micro * w->batch + i] + shift, w->seq_len,
+                            w->buffer + i * length);
     tg_drop(w->x);
-    w->x = tg_from_host(w->ctx, TG_I64, TG_SHAPE(n, w->seq_len), w->buffer);
+    w->x = tg_from_host(w->ctx, TG_I64, TG_SHAPE(n, length), w->buffer);
     place_batch(w->s->parallel, w->x, false);
     return w->x;
 }

@@ -38,7 +38,7 @@ void stage_save(const stage *s, const char *dir);
 /* The edge of a pipe (pipe.h), which describes the tensor that goes from part to part: the hidden states of this rank's
  * sequences [n, seq_len]. The struct must live as long as its edge is used. shard: as in place_batch. */
 typedef struct stage_edge {
-    tg_place_at at[2];
+    tg_place_at at[3];
     tg_pipe_edge edge;
 } stage_edge;
 void stage_edge_open(stage_edge *e, const stage *s, int64_t n, int64_t seq_len, bool shard);

@@ -177,9 +177,15 @@ static void print_ranks(const run *r) {
         option_text(&train_command.options[option_find(&train_command, "schedule")], &r->o, schedule, sizeof schedule);
         snprintf(pipeline + n, sizeof pipeline - (size_t)n, " (%s, bubble %.4f)", schedule, costs.bubble);
     }
-    say("%d ranks (%s): tp %d%s, dp %d%s; %s has %" PRId64 " parameters\n", tg_comm_size(r->world),
+    char context[48] = "";
+    if (t->cp > 1) {
+        char kind[16];
+        option_text(&train_command.options[option_find(&train_command, "cp-kind")], &r->o, kind, sizeof kind);
+        snprintf(context, sizeof context, ", cp %d (%s)", t->cp, kind);
+    }
+    say("%d ranks (%s): tp %d%s%s, dp %d%s; %s has %" PRId64 " parameters\n", tg_comm_size(r->world),
         tg_comm_transport(r->world), tg_parallel_size(t->parallel, TG_TP),
-        tg_is_sequence_parallel(t->parallel) ? " with sequence parallelism" : "", t->dp, pipeline,
+        tg_is_sequence_parallel(t->parallel) ? " with sequence parallelism" : "", context, t->dp, pipeline,
         t->pipe ? "a rank of the first stage" : "each", stage_numel(&t->stage));
 }
 

@@ -56,8 +56,8 @@ typedef struct trainer {
     tg_pipe_plan *plan; /* of a pipeline; NULL: the model is not divided over stages */
     tg_pipe *pipe;
     int find_nan; /* what --find-nan searches for (tg_tape_find_nan) */
-    /* The inputs of a micro-batch, [micro / dp, seq_len] each. While the model reads one pair, the next micro-batch is
-     * copied to the other. */
+    /* The inputs of a micro-batch, [micro / dp, seq_len / cp] each. While the model reads one pair, the next micro-batch
+     * is copied to the other. */
     struct { tg_tensor *ids, *target; } input[2];
     int turn;                /* index of the pair that is used next */
     bool sent;               /* the next inputs (of a micro-batch, or of a step) have been sent to the device */
@@ -69,7 +69,7 @@ typedef struct trainer {
     int n_params;
     int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
     int64_t seq_len;
-    int dp, dp_rank;
+    int dp, dp_rank, cp;
     bool scaled; /* the loss is scaled, as --precision fp16 needs */
     int n_micro;
     /* With --capture and in a pipeline, all inputs of a step are on the device before the step begins. They are this

@@ -14,7 +14,7 @@ static bool needs(const trainer *r, int kind) {
 }
 
 static tg_tensor *new_input(trainer *r) {
-    tg_tensor *x = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro / r->dp, r->seq_len));
+    tg_tensor *x = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro / r->dp, tokens_of_rank(r->parallel, r->seq_len)));
     place_batch(r->parallel, x, true);
     return x;
 }
@@ -54,12 +54,14 @@ tg_tensor *const *trainer_targets(const trainer *r, int micro) { return input_of
 
 /* ---- Copies ---- */
 
-/* Starts to copy n sequences to out [n, seq_len]: the seq_len tokens that begin at each of the n offsets + shift. Does
- * nothing if out is NULL, because this stage does not need them. */
+/* Starts to copy n sequences to out: of the seq_len tokens that begin at each of the n offsets + shift, those that this
+ * rank has. Does nothing if out is NULL, because this stage does not need them. */
 static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     if (!out) return;
-    for (int64_t i = 0; i < n; i++) tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
-    tg_upload(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
+    int64_t length = tokens_of_rank(r->parallel, r->seq_len);
+    for (int64_t i = 0; i < n; i++)
+        read_tokens_of_rank(r->parallel, tokens, offsets[i] + shift, r->seq_len, r->buffer + i * length);
+    tg_upload(out, r->buffer, (size_t)(n * length) * sizeof *r->buffer);
 }
 
 /* Starts to copy this rank's part of a micro-batch to the device. */

@@ -53,6 +53,7 @@ static const option rows[] = {
      MANY, false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),
+    CP_ROWS(train_options),
     SP_ROW(train_options),
     PP_ROWS(train_options),
     SCHEDULE_ROWS(train_options),
@@ -242,6 +243,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (!status) status = check_observers(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
+    if (!status) status = cp_options_check(c, p, &o->on, o->model.seq_len);
     if (!status) status = pipeline_options_check(c, p, &o->on);
     if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model, o->on.tp);

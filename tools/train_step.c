@@ -47,7 +47,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
 
 /* Allocates gradients before the first step, so that all steps have the same peak of memory, also after a resume. */
 static bool open_gradients(trainer *r, const train_options *o) {
-    if (r->dp > 1 || o->on.zero) {
+    if (r->dp * r->cp > 1 || o->on.zero) {
         r->flat = tg_flat_new(
             r->parallel, r->params, r->n_params,
             TG_FLAT(.zero = (int)o->on.zero, .wire = o->on.wire == WIRE_BF16 ? TG_BF16 : TG_DTYPE_DEFAULT));
@@ -67,8 +67,8 @@ static bool open_gradients(trainer *r, const train_options *o) {
  * because its losses are multiplied by token_weight. Stages without a loss do not need it either. */
 static void count_tokens(trainer *r) {
     bool pipeline = stage_of_pipeline(&r->stage);
-    if ((r->dp == 1 && !pipeline) || !stage_is_last(&r->stage)) return;
-    double tokens = (double)(r->batch / r->dp * r->seq_len);
+    if ((r->dp * r->cp == 1 && !pipeline) || !stage_is_last(&r->stage)) return;
+    double tokens = (double)(r->batch / r->dp * tokens_of_rank(r->parallel, r->seq_len));
     r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
     if (strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
 }
@@ -82,8 +82,9 @@ static bool open_batch(trainer *r, const train_options *o) {
                     (long long)o->batch, (long long)o->accumulate, r->dp),
                false;
     int tp = tg_parallel_size(r->parallel, TG_TP);
-    if (tg_is_sequence_parallel(r->parallel) && r->seq_len % tp)
-        return fail("--seq-len %lld is not divisible by --tp %d, over which --sp splits it", (long long)r->seq_len, tp),
+    if (tg_is_sequence_parallel(r->parallel) && tokens_of_rank(r->parallel, r->seq_len) % tp)
+        return fail("--seq-len %lld is not divisible by --tp %d%s, over which --sp splits it", (long long)r->seq_len,
+                    tp, r->cp > 1 ? " after --cp has divided it" : ""),
                false;
     count_tokens(r);
     r->n_micro = (int)(r->batch / r->micro);
@@ -114,6 +115,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     if (o->on.rng == TG_RNG_MEGATRON) seed_streams(r, (uint64_t)o->seed);
     r->dp = tg_parallel_size(r->parallel, TG_DP);
     r->dp_rank = tg_parallel_rank(r->parallel, TG_DP);
+    r->cp = tg_parallel_size(r->parallel, TG_CP);
     if (!check(ctx)) return false;
     if (o->find_nan) r->find_nan = TG_FIND_NAN | TG_FIND_INF;
     if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights)) return false;
@@ -147,13 +149,13 @@ void trainer_close(trainer *r) {
 /* Returns the weight of one token's loss in the mean over the whole batch. */
 static double token_weight(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
 
-/* Runs forward and backward of micro-batch i. Returns the sum of its losses. With one replica, divides the sum by the
- * number of tokens in the step's batch; with several replicas, tg_grads_finalize divides the gradients by that
- * number. */
+/* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences and there
+ * is one replica, divides the sum by the number of tokens in the step's batch; otherwise tg_grads_finalize divides the
+ * gradients by that number. */
 static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
     tg_tape_key(r->tape, (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->stage.chunk[0], r->tape, ids, target, TG_LOSS_SUM);
-    if (r->dp == 1) loss = tg_scale(r->tape, loss, token_weight(r));
+    if (r->dp * r->cp == 1) loss = tg_scale(r->tape, loss, token_weight(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
     return loss;
 }
@@ -170,7 +172,7 @@ static void fetch_losses(trainer *r) {
 
 /* Waits for the losses of the micro-batches. Returns this rank's part of the step's mean loss. */
 static double wait_for_losses(trainer *r) {
-    double sum = 0, weight = r->dp == 1 && !r->pipe ? 1 : token_weight(r);
+    double sum = 0, weight = r->dp * r->cp == 1 && !r->pipe ? 1 : token_weight(r);
     for (int i = 0; i < (r->pipe ? 1 : r->n_micro); i++)
         if (tg_work_wait(r->downloads[i]) != TG_OK) return NAN;
     for (int i = 0; i < r->n_micro; i++) sum += r->losses[i] * weight;
@@ -230,8 +232,8 @@ static void run_whole(trainer *r, tg_tokens *tokens, const int64_t *offsets, con
     for (int i = 0; tokens && !r->pipe && i < r->n_micro; i++) fetch_loss(r, i, r->kept_losses[i]);
 }
 
-/* Sums the losses over data-parallel ranks and stages, sets result->interrupted on all ranks if it is set on any, and
- * result->written if all ranks have written their files. */
+/* Sums the losses over data-parallel and context-parallel ranks and stages, sets result->interrupted on all ranks if it
+ * is set on any, and result->written if all ranks have written their files. */
 static void gather_result(trainer *r, step_result *result) {
     double v[3] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted,
                    !tg_save_test(r->saving.save)};

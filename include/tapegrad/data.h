@@ -46,6 +46,10 @@ typedef struct tg_loader_opts {
      * and as TG_I on tp and cp; the smaller tensors of keep_last are TG_V on dp. NULL, the default, means one rank, or
      * `rank` of `ranks`. Must outlive the loader. */
     const tg_parallel *parallel;
+    /* The samples are this rank's rows of sequences that the ranks of axis cp divide: the source reads the rows that
+     * tg_context_cut lists (context_parallel.h), and the tensors are placed TG_SHARD_ZIGZAG(1) on cp. false by default;
+     * tg_loader_open_tokens does both by itself. */
+    bool sequences;
     int rank, ranks; /* without `parallel`: which part of each batch this loader gives; 0 of 1 by default */
 } tg_loader_opts;
 
@@ -75,7 +79,8 @@ TG_API tg_loader *tg_loader_new(tg_ctx *ctx, const tg_data_ops *ops, void *state
 TG_API tg_loader *tg_loader_new_arrays(tg_ctx *ctx, const tg_data_part *parts, int n, int64_t samples,
                                        const tg_loader_opts *opts);
 /* Opens a stream of tokens (tg_tokens_open) as samples of seq_len >= 1 tokens. A sample has two parts, both int64
- * [seq_len]: the tokens from sample * seq_len on, and those after each of them. */
+ * [seq_len]: the tokens from sample * seq_len on, and those after each of them. If the ranks of cp divide sequences, a
+ * rank has seq_len / cp tokens of each, its two chunks; seq_len must be a multiple of 2 cp (TG_ERR_SHAPE). */
 TG_API tg_loader *tg_loader_open_tokens(tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab,
                                         int64_t seq_len, const tg_loader_opts *opts);
 /* Opens a safetensors file, or an index of several, of which n tensors are the parts: dim 0 counts the samples, and

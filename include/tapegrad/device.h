@@ -112,7 +112,7 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
  * ((e * h + u) * sq + i) * sk + j.
  *
- * Query i sees key j if all of these hold, with p = i + sk - sq:
+ * Query i sees key j if all of these hold, with p = i + sk - sq + shift * sq:
  * - j <= p, if causal;
  * - j <= p + right, if right_bound;
  * - j >= p - left, if left_bound;
@@ -124,12 +124,17 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * starts_q and starts_k, if given, pack several sequences into one batch entry. Sequence s has the queries from
  * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
  * its own sequence. p is then i + c in place of i + sk - sq. Each sequence has its own c, chosen so that p of its last
- * query is the index of its last key. */
+ * query is the index of its last key. If the sequence has m queries, shift adds shift * m to p.
+ *
+ * shift is 0 except in context parallelism, where queries and keys are equally long blocks of longer sequences. It is
+ * the number of blocks from the block of the keys to that of the queries. out may be float32 (float64 for float64) in
+ * slot `attention` in place of the dtype of q. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
     bool causal, left_bound, right_bound;
     int64_t left, right;       /* 0 or more */
+    int64_t shift;             /* 0 or more */
     tg_array mask;             /* [b,h,sq,sk], with stride 0 where it is repeated; bool or float */
     tg_array sink;             /* [h]: one more score of each row; it is in the denominator of the softmax only */
     tg_array lengths;          /* [b], int64, in [0, sk] */

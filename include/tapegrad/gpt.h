@@ -43,6 +43,8 @@ typedef struct tg_gpt_config {
     bool tied;   /* the output matrix is the embedding matrix; LLAMA only */
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
+    tg_cp_kind cp_kind; /* how the ranks of cp exchange keys and values, as in tg_lm_config */
+    int cp_inner;       /* as in tg_lm_config */
     /* The grid of ranks, which must outlive the model. NULL means one rank.
      *
      * The weights are sharded over tp. Every parameter has a placement (tg_place) on every axis. heads and ffn must be
@@ -60,7 +62,7 @@ typedef struct tg_gpt_config {
 
 #define TG_GPT_DEFAULTS                                                                                           \
     .size = sizeof(tg_gpt_config), .kv_heads = TG_AUTO, .ffn = TG_AUTO, .head_dim = TG_AUTO, .norm_eps = TG_AUTO, \
-    .rope_base = 10000, .init_std = 0.02, .key = (uint64_t)TG_NONE
+    .rope_base = 10000, .init_std = 0.02, .cp_inner = TG_AUTO, .key = (uint64_t)TG_NONE
 #define TG_GPT(...) (&(tg_gpt_config){TG_GPT_DEFAULTS, __VA_ARGS__})
 
 /* Create one part of a GPT from the GPT's config: an attention, an MLP, or a whole transformer layer. The module's

@@ -7,6 +7,7 @@
 #ifndef TAPEGRAD_LM_H
 #define TAPEGRAD_LM_H
 
+#include <tapegrad/context_parallel.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
@@ -94,10 +95,18 @@ typedef struct tg_lm_config {
     double mup_base;
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
-    tg_lm_backend backend;
+    tg_lm_backend backend; /* must be TG_LM_FUSED if cp is above 1 (TG_ERR_UNSUPPORTED) */
+    /* How the ranks of cp exchange keys and values, and, for TG_CP_HIERARCHY, in groups of how many
+     * (context_parallel.h). TG_CP_RING and TG_AUTO by default. */
+    tg_cp_kind cp_kind;
+    int cp_inner;
     /* The grid of ranks, which must outlive the model. NULL means one rank. The weights are sharded over tp. heads and
      * ffn must be multiples of tp; kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If tp is above 1, the
-     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results. */
+     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results.
+     *
+     * If cp is above 1, each rank has its rows of every sequence: ids and targets [b, s / cp] are zigzag shards, placed
+     * TG_SHARD_ZIGZAG(1) on cp (tg_context_cut lists the rows), and so are the results of the model. s is a multiple of
+     * 2 cp. */
     const tg_parallel *parallel;
     /* How the model is cut into the parts of a pipeline: "E t*3|t*4|t*4|t L". E is the embedding, t a layer, t*3 three
      * layers, m a depth of multi-token prediction, L the last norm, the output matrix and the loss. "|" begins the next
@@ -121,7 +130,8 @@ typedef struct tg_lm_config {
 
 #define TG_LM_DEFAULTS                                                                                           \
     .size = sizeof(tg_lm_config), .kv_heads = TG_AUTO, .head_dim = TG_AUTO, .ffn = TG_AUTO, .norm_eps = TG_AUTO, \
-    .rope_base = 10000, .init_std = 0.02, .mtp_weight = 0.1, .mup_base = TG_NONE, .key = (uint64_t)TG_NONE
+    .rope_base = 10000, .init_std = 0.02, .mtp_weight = 0.1, .mup_base = TG_NONE, .cp_inner = TG_AUTO,           \
+    .key = (uint64_t)TG_NONE
 #define TG_LM(...) (&(tg_lm_config){TG_LM_DEFAULTS, __VA_ARGS__})
 
 /* Creates a language model with random weights, or the part of one that a chunk of this rank's stage has. Copies the

@@ -36,6 +36,9 @@ TG_API tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c);        /*
 TG_API tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* I -> Vd; backward all-gathers */
 /* R -> Vd; backward puts this rank's part of the gradient into a tensor of zeros */
 TG_API tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);
+/* R -> Vd. Like tg_shard along dim to.dim, but the shard has the layout of `to`: TG_SHARD(d), TG_SHARD_STRIDED(d, k) or
+ * TG_SHARD_ZIGZAG(d). Any other `to` fails with TG_ERR_PLACEMENT. */
+TG_API tg_tensor *tg_shard_as(tg_tape *t, tg_tensor *x, tg_placement to, tg_comm *c);
 /* Vd -> I; backward selects this rank's part of the gradient */
 TG_API tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c);
 TG_API tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* Vd -> R; backward reduce-scatters */

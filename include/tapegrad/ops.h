@@ -450,6 +450,9 @@ TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool h
  * has position p = offset + r. Its elements i and i + d/2, for i < d/2, are rotated as a pair by the angle
  * p * base^(-2 * i / d). */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
+/* The same, but row r has position positions[r]: int64 [s]. For rows in another order, such as those that a rank has of
+ * a divided sequence: dim s of x may be sharded if positions is sharded alike. */
+TG_API tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base);
 TG_API tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up); /* silu(gate) * up; both have the same shape */
 TG_API tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim); /* a * sigmoid(b); a and b are the halves of x along dim */
 

@@ -134,7 +134,7 @@ static tg_tensor *new_tensor(tg_loader *l, int p, int64_t n, bool whole) {
     tg_tensor *x = tg_zeros(l->ctx, l->part[p].dtype, shape);
     if (!l->opts.parallel || !tg_ok(l->ctx)) return x;
     tg_place(l->opts.parallel, x, TG_TP, TG_I);
-    tg_place(l->opts.parallel, x, TG_CP, TG_I);
+    tg_place(l->opts.parallel, x, TG_CP, l->opts.sequences ? TG_SHARD_ZIGZAG(1) : TG_I);
     tg_place(l->opts.parallel, x, TG_DP, whole ? TG_SHARD(0) : TG_V);
     return x;
 }

@@ -10,6 +10,7 @@ static const tg_field loader_fields[] = {
     TG_FIELD(tg_loader_opts, keep_last, BOOL, "The last samples of an epoch are a smaller batch."),
     TG_FIELD(tg_loader_opts, prefetch, INT, "Batches that a thread reads ahead; 0: no thread."),
     TG_FIELD_OF(tg_loader_opts, parallel, POINTER, "tg_parallel", "The ranks of axis dp share the batches."),
+    TG_FIELD(tg_loader_opts, sequences, BOOL, "Samples are this rank's rows of sequences that axis cp divides."),
     TG_FIELD(tg_loader_opts, rank, INT, "Without parallel: which part of each batch."),
     TG_FIELD(tg_loader_opts, ranks, INT, "Without parallel: of how many parts, 1 or more."),
 };

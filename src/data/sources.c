@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include <tapegrad/data.h>
+#include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
 #include "base/options.h"
@@ -98,16 +99,25 @@ tg_loader *tg_loader_new_arrays(tg_ctx *ctx, const tg_data_part *parts, int n, i
 typedef struct token_source {
     tg_ctx *ctx;
     tg_tokens *tokens;
-    int64_t length; /* tokens of a sample */
+    int64_t length; /* tokens of a sample, on all ranks of cp together */
+    int rank, ranks; /* of cp */
 } token_source;
 
+/* Reads n tokens from `first` on, and the tokens after each of them. */
+static tg_status read_run(const token_source *s, int64_t first, int64_t n, int64_t *ids, int64_t *targets) {
+    TG_TRY(tg_tokens_read(s->tokens, first, n, ids));
+    memcpy(targets, ids + 1, (size_t)(n - 1) * sizeof *targets);
+    return tg_tokens_read(s->tokens, first + n, 1, targets + n - 1);
+}
+
+/* Reads a sample: a whole sequence, or the two chunks of it that a rank of cp has (context_parallel.h). */
 static tg_status read_tokens(void *state, tg_ctx *errors, int64_t sample, void *const *out) {
     const token_source *s = state;
-    int64_t *ids = out[0], *targets = out[1], first = sample * s->length;
+    int64_t *ids = out[0], *targets = out[1], first = sample * s->length, chunk = s->length / (2 * s->ranks);
     (void)errors; /* tg_tokens_read records its errors there: it is the context of the tokens */
-    TG_TRY(tg_tokens_read(s->tokens, first, s->length, ids));
-    memcpy(targets, ids + 1, (size_t)(s->length - 1) * sizeof *targets);
-    return tg_tokens_read(s->tokens, first + s->length, 1, targets + s->length - 1);
+    if (s->ranks == 1) return read_run(s, first, s->length, ids, targets);
+    TG_TRY(read_run(s, first + s->rank * chunk, chunk, ids, targets));
+    return read_run(s, first + (2 * s->ranks - 1 - s->rank) * chunk, chunk, ids + chunk, targets + chunk);
 }
 
 static void free_tokens(void *state) {
@@ -121,12 +131,17 @@ static const tg_data_ops token_ops = {.size = sizeof token_ops, .read = read_tok
 
 /* Opens the tokens. Returns NULL after recording the error. */
 static token_source *open_tokens(tg_ctx *ctx, tg_ctx *errors, const char *path, tg_token_format format, int64_t vocab,
-                                 int64_t length) {
+                                 int64_t length, const tg_parallel *p) {
+    int cp = tg_parallel_size(p, TG_CP);
+    if (tg_ok(ctx) && cp > 1 && length % (2 * cp))
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "tg_loader_open_tokens: seq_len is %lld, expected a multiple of %d: each of %d cp ranks has two chunks",
+                (long long)length, 2 * cp, cp);
     if (tg_ok(ctx) && (length < 1 || length > INT64_MAX / 16))
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_loader_open_tokens: seq_len is %lld, expected 1 or more", (long long)length);
     token_source *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return NULL;
-    *s = (token_source){ctx, tg_tokens_open(errors, path, format, vocab), length};
+    *s = (token_source){ctx, tg_tokens_open(errors, path, format, vocab), length, tg_parallel_rank(p, TG_CP), cp};
     if (!s->tokens)
         tg_loader_pass_error(ctx, errors);
     else if (tg_tokens_count(s->tokens) <= length)
@@ -141,8 +156,10 @@ tg_loader *tg_loader_open_tokens(tg_ctx *ctx, const char *path, tg_token_format 
     const char *who = "tg_loader_open_tokens";
     tg_loader_opts opts = {0};
     tg_ctx *errors = begin(ctx, &opts, given, who);
-    token_source *s = open_tokens(ctx, errors, path, format, vocab, seq_len);
-    const tg_data_part sequence = {.dtype = TG_I64, .shape = {.ndim = 1, .dim = {seq_len}}},
+    token_source *s = open_tokens(ctx, errors, path, format, vocab, seq_len, opts.parallel);
+    opts.sequences = true;
+    const tg_data_part sequence = {.dtype = TG_I64,
+                                   .shape = {.ndim = 1, .dim = {seq_len / tg_parallel_size(opts.parallel, TG_CP)}}},
                        parts[] = {sequence, sequence};
     int64_t samples = tg_ok(ctx) ? (tg_tokens_count(s->tokens) - 1) / seq_len : 0;
     return tg_loader_make(ctx, errors, &token_ops, s, parts, 2, samples, &opts, who);

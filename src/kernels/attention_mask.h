@@ -17,7 +17,7 @@ typedef struct tg_key_range {
 } tg_key_range;
 
 typedef struct tg_mask_rules {
-    int64_t sq, sk, left, right;
+    int64_t sq, sk, left, right, shift;
     bool left_bound, right_bound; /* whether left and right apply; causal sets right_bound, with right = 0 */
     bool more;                    /* whether there are rules besides causal */
     const int64_t *lengths, *starts_q, *starts_k; /* NULL: there is no such rule */
@@ -34,12 +34,13 @@ TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     r.left_bound = a->left_bound;
     r.right = a->causal ? 0 : a->right;
     r.right_bound = a->causal || a->right_bound;
+    r.shift = a->shift;
     r.lengths = (const int64_t *)a->lengths.data;
     r.length_stride = padded ? a->lengths.stride[0] : 0;
     r.starts_q = (const int64_t *)a->starts_q.data;
     r.starts_k = (const int64_t *)a->starts_k.data;
     r.sequences = packed ? a->starts_q.shape[0] - 1 : 0;
-    r.more = r.left_bound || (r.right_bound && !a->causal) || padded || packed;
+    r.more = r.left_bound || (r.right_bound && (!a->causal || r.shift)) || padded || packed;
     return r;
 }
 
@@ -61,12 +62,12 @@ TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int6
  * starts_q and starts_k are invalid. If the contents are valid, neither end of the range decreases as i grows. `place`
  * is what tg_attention_args calls p. */
 TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t i) {
-    int64_t first = 0, end = r->sk, place = i + r->sk - r->sq;
+    int64_t first = 0, end = r->sk, place = i + r->sk - r->sq + r->shift * r->sq;
     if (r->starts_q) {
         int64_t s = r->sequences ? tg_sequence_at(r->starts_q, r->sequences, i) : 0;
         first = r->starts_k[s];
         end = r->sequences ? r->starts_k[s + 1] : 0;
-        place = r->sequences ? i + end - r->starts_q[s + 1] : 0;
+        place = r->sequences ? i + end - r->starts_q[s + 1] + r->shift * (r->starts_q[s + 1] - r->starts_q[s]) : 0;
     }
     if (r->lengths && r->lengths[b * r->length_stride] < end) end = r->lengths[b * r->length_stride];
     if (r->right_bound && place + r->right + 1 < end) end = place + r->right + 1;

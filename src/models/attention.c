@@ -85,6 +85,10 @@ static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const q
  * [b, heads, n, d]. */
 static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
     if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv);
+    if (tg_lm_cp(c) > 1)
+        return tg_context_attention(t, qkv[0], qkv[1], qkv[2], tg_lm_cp_comm(c),
+                                    TG_CONTEXT_ATTENTION(.kind = c->cp_kind, .inner = c->cp_inner, .causal = true,
+                                                         .scale = tg_attention_scale(c), .dropout = c->dropout));
     return tg_attention(t, qkv[0], qkv[1], qkv[2],
                         TG_ATTENTION(.causal = true, .scale = tg_attention_scale(c), .dropout = c->dropout));
 }
@@ -105,13 +109,25 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
 
+/* Rotates queries and keys [b, heads, n, d] by their positions, which begin at `offset`. Under context parallelism this
+ * rank's positions are those of its chunks. */
+static void rotate(const tg_lm_config *c, tg_tape *t, tg_tensor *qk[2], int64_t offset) {
+    const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};
+    tg_tensor *at = NULL;
+    if (tg_lm_cp(c) > 1) {
+        at = tg_arange(t, TG_I64, 0, (double)(tg_dim(qk[0], 2) * tg_lm_cp(c)), 1);
+        at = tg_shard_as(t, at, chunks, tg_lm_cp_comm(c));
+    }
+    for (int i = 0; i < 2; i++)
+        qk[i] = at ? tg_rope_at(t, qk[i], at, c->rope_base) : tg_rope(t, qk[i], c->rope_base, offset);
+}
+
 static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
     int64_t offset = past ? past->length : 0;
-    if (c->position_kind == TG_LM_ROTARY)
-        for (int i = 0; i < 2; i++) qkv[i] = tg_rope(t, qkv[i], c->rope_base, offset);
+    if (c->position_kind == TG_LM_ROTARY) rotate(c, t, qkv, offset);
     if (past) {
         qkv[1] = append(t, past->k, offset, qkv[1]);
         qkv[2] = append(t, past->v, offset, qkv[2]);

@@ -23,6 +23,11 @@ static tg_status check_cache(const tg_module *gpt, int64_t batch, int64_t positi
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_gpt_cache_new: the model is sequence-parallel, but a single token cannot be split over "
                        "ranks; make its groups without sequence_parallel");
+    if (tg_lm_cp(c) > 1)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_gpt_cache_new: the model is on a grid with cp %d, but a single token cannot be split over "
+                       "ranks; make its groups without cp",
+                       tg_lm_cp(c));
     if (!tg_lm_head_is_called(gpt)) tg_lm_output_weight(gpt);
     return ctx->run.status;
 }

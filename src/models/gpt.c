@@ -53,6 +53,8 @@ static tg_lm_config to_lm(const tg_gpt_config *c) {
         .init_std = c->init_std,
         .recompute = c->recompute,
         .wgrad = c->wgrad,
+        .cp_kind = c->cp_kind,
+        .cp_inner = c->cp_inner,
         .parallel = c->parallel,
         .key = c->key,
         .layout = c->layout,

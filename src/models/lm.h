@@ -29,6 +29,9 @@ tg_status tg_lm_check_sizes(tg_ctx *ctx, const tg_lm_config *c, const char *who)
 /* Returns the number of tensor-parallel ranks. 1 means that plain layers are used. */
 static inline int tg_lm_tp(const tg_lm_config *c) { return tg_parallel_size(c->parallel, TG_TP); }
 static inline tg_comm *tg_lm_tp_comm(const tg_lm_config *c) { return tg_parallel_comm(c->parallel, TG_TP); }
+/* The same for context parallelism. 1 means that a rank has whole sequences. */
+static inline int tg_lm_cp(const tg_lm_config *c) { return tg_parallel_size(c->parallel, TG_CP); }
+static inline tg_comm *tg_lm_cp_comm(const tg_lm_config *c) { return tg_parallel_comm(c->parallel, TG_CP); }
 /* Returns the number of rows of the embedding, and of the output matrix: the vocabulary with its padding. */
 int64_t tg_lm_rows(const tg_lm_config *c);
 
@@ -167,9 +170,11 @@ struct tg_gpt_cache {
 tg_status tg_lm_enter(const tg_module *lm, const tg_tape *t, const char *who);
 /* Does what tg_lm_enter does, and fails if lm is only a part of a model. */
 tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *who);
-/* Returns y. After an error, tells the other tp ranks that this rank misses a collective (tg_comm_note_missed). */
+/* Returns y. After an error, tells the other tp and cp ranks that this rank misses a collective
+ * (tg_comm_note_missed). */
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y);
-/* Checks the dtype and the shape of ids whose positions begin at `offset`. */
+/* Checks the dtype and the shape of ids whose positions begin at `offset`. With context parallelism ids are this rank's
+ * rows of sequences. */
 tg_status tg_lm_check_ids(const tg_module *lm, tg_tensor *ids, int64_t offset);
 /* Returns the rows of the word embedding for ids [b, n]: [n, b, h]. */
 tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids);

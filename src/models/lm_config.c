@@ -99,6 +99,25 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_lm_config *c, const char *
     return TG_OK;
 }
 
+/* Checks how attention is computed if sequences are divided over cp. */
+static tg_status check_context(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
+    int cp = tg_lm_cp(c);
+    if ((unsigned)c->cp_kind > TG_CP_HIERARCHY)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: cp_kind is %d, expected TG_CP_RING to TG_CP_HIERARCHY", who,
+                       (int)c->cp_kind);
+    if (cp > 1 && c->backend == TG_LM_COMPOSED)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "%s: backend is TG_LM_COMPOSED and cp is %d; attention by separate ops needs whole sequences: "
+                       "choose TG_LM_FUSED",
+                       who, cp);
+    bool groups = c->cp_kind == TG_CP_HIERARCHY && c->cp_inner > 0 && cp % c->cp_inner == 0;
+    if (c->cp_inner == TG_AUTO || groups) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT,
+                   "%s: cp_inner is %d and cp is %d; expected a divisor of cp with TG_CP_HIERARCHY, and TG_AUTO with "
+                   "other kinds",
+                   who, c->cp_inner, cp);
+}
+
 static tg_status check_numbers(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
     if (c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && c->init_std > 0 && c->rope_base > 0 &&
         isfinite(c->norm_eps + c->init_std + c->rope_base))
@@ -129,6 +148,7 @@ tg_status tg_lm_complete(tg_ctx *ctx, tg_lm_config *c, const char *who) {
     TG_TRY(positive(ctx, who, "ffn", c->ffn));
     TG_TRY(check_heads(ctx, c, who));
     TG_TRY(check_parallel(ctx, c, who));
+    TG_TRY(check_context(ctx, c, who));
     TG_TRY(check_extras(ctx, c, who));
     if (c->position_kind == TG_LM_ROTARY && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT,

@@ -20,10 +20,13 @@ static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_
     return tg_module_run(tg_lm_body(lm), name, t, at);
 }
 
-/* Returns the position embeddings [n, 1, h]; under sequence parallelism this rank's part of them. */
+/* Returns the embeddings of this rank's n positions, [n, 1, h]: under context parallelism those of its chunks, and
+ * under sequence parallelism this rank's part of them. Positions `at` are this rank's already. */
 static tg_tensor *position_part(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
-    tg_tensor *p = position_rows(lm, t, at, offset, n);
+    const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};
+    tg_tensor *p = position_rows(lm, t, at, offset, at ? n : n * tg_lm_cp(c));
+    if (!at && tg_lm_cp(c) > 1) p = tg_shard_as(t, p, chunks, tg_lm_cp_comm(c));
     if (tg_is_sequence_parallel(c->parallel)) p = tg_shard(t, p, 0, tg_lm_tp_comm(c));
     return tg_unsqueeze(t, p, 1);
 }
@@ -105,16 +108,20 @@ tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *c
 tg_status tg_lm_check_ids(const tg_module *lm, tg_tensor *ids, int64_t offset) {
     tg_ctx *ctx = lm->ctx;
     const char *kind = tg_module_kind(lm);
-    int64_t most = tg_lm_of(lm)->c.positions;
+    int64_t most = tg_lm_of(lm)->c.positions, cp = tg_lm_cp(&tg_lm_of(lm)->c);
     char what[160];
     snprintf(what, sizeof what, "%s: ids", kind);
     TG_TRY(tg_check(ctx, ids, what));
     tg_describe(ids, what, sizeof what);
     if (ids->dtype != TG_I64 || ids->ndim != 2)
         return tg_fail(ctx, TG_ERR_SHAPE, "%s: ids are %s, expected i64[batch, sequence]", kind, what);
-    if (offset + ids->shape[1] > most)
-        return tg_fail(ctx, TG_ERR_SHAPE, "%s: ids are %s from position %lld on, but the model has %lld positions",
-                       kind, what, (long long)offset, (long long)most);
+    if (cp > 1 && ids->shape[1] % 2)
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "%s: ids are %s on each of %lld cp ranks, expected an even length: two chunks of the sequence",
+                       kind, what, (long long)cp);
+    if (offset + ids->shape[1] * cp > most)
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: ids are %s%s from position %lld on, but the model has %lld positions",
+                       kind, what, cp > 1 ? ", on each of several cp ranks," : "", (long long)offset, (long long)most);
     return TG_OK;
 }
 
@@ -155,5 +162,6 @@ tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *w
 
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y) {
     if (tg_is_lm(lm)) tg_comm_note_missed(tg_lm_tp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
+    if (tg_is_lm(lm)) tg_comm_note_missed(tg_lm_cp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
     return y;
 }

@@ -17,7 +17,7 @@ static int64_t size(const tg_call *c, int i, int dim) {
     return c->input[i]->shape[dim];
 }
 
-static tg_status attention_shapes(tg_call *c) {
+tg_status tg_attention_shapes(tg_call *c) {
     for (int i = Q; i <= V; i++)
         if (c->input[i]->ndim != 4)
             return tg_call_fail(c, TG_ERR_SHAPE, "q, k and v must have 4 dims: batch, heads, sequence, size");
@@ -50,8 +50,8 @@ static tg_status mask_fits(tg_call *c) {
                         (long long)full[0], (long long)full[1], (long long)full[2], (long long)full[3]);
 }
 
-static tg_status sink_fits(tg_call *c) {
-    const tg_tensor *x = c->input[SINK], *q = c->input[Q];
+tg_status tg_attention_sink_fits(tg_call *c, int i) {
+    const tg_tensor *x = c->input[i], *q = c->input[Q];
     if (!x) return TG_OK;
     if (x->dtype != q->dtype && x->dtype != TG_F32)
         return tg_call_fail(c, TG_ERR_DTYPE, "sink is %s; it must be f32 or q's dtype",
@@ -61,8 +61,7 @@ static tg_status sink_fits(tg_call *c) {
                         tg_count(q->shape[1], "element").text);
 }
 
-/* Checks that input i is an int64 vector. */
-static tg_status need_i64_vector(tg_call *c, int i, const char *what) {
+tg_status tg_attention_index_vector(tg_call *c, int i, const char *what) {
     const tg_tensor *x = c->input[i];
     if (x->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be i64", what, tg_dtype_name((tg_dtype)x->dtype));
@@ -79,14 +78,14 @@ static tg_status extents_fit(tg_call *c) {
     if (lengths && q) return tg_call_fail(c, TG_ERR_ARGUMENT, "lengths and starts are both given; use lengths for "
                                           "padding or starts for packing");
     if (lengths) {
-        TG_TRY(need_i64_vector(c, LENGTHS, "lengths"));
+        TG_TRY(tg_attention_index_vector(c, LENGTHS, "lengths"));
         if (lengths->shape[0] != size(c, Q, 0))
             return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %s, one for each batch entry",
                                 tg_count(size(c, Q, 0), "element").text);
     }
     if (!q) return TG_OK;
-    TG_TRY(need_i64_vector(c, STARTS_Q, "starts_q"));
-    TG_TRY(need_i64_vector(c, STARTS_K, "starts_k"));
+    TG_TRY(tg_attention_index_vector(c, STARTS_Q, "starts_q"));
+    TG_TRY(tg_attention_index_vector(c, STARTS_K, "starts_k"));
     if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
         return tg_call_fail(c, TG_ERR_SHAPE,
                             "starts_q has %s and starts_k has %lld; both must have n + 1 for n packed sequences",
@@ -146,17 +145,21 @@ static tg_status resolve_window(tg_call *c) {
     return TG_OK;
 }
 
+tg_status tg_attention_numbers(tg_call *c, double *scale, double dropout) {
+    const tg_tensor *q = c->input[Q];
+    if (*scale == TG_AUTO) *scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
+    if (!(*scale >= 0 && isfinite(*scale)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g; it must be finite, 0 or more, or TG_AUTO; negate q for a "
+                            "negative factor", *scale);
+    if (dropout >= 0 && dropout < 1) return TG_OK;
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g; it must be at least 0 and less than 1", dropout);
+}
+
 static tg_status attention_options(tg_call *c) {
     attention_params *p = c->params;
     tg_attention_opts *o = &p->opts;
-    const tg_tensor *q = c->input[Q];
     TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
-    if (o->scale == TG_AUTO) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
-    if (!(o->scale >= 0 && isfinite(o->scale)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g; it must be finite, 0 or more, or TG_AUTO; negate q for a "
-                            "negative factor", o->scale);
-    if (!(o->dropout >= 0 && o->dropout < 1))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g; it must be at least 0 and less than 1", o->dropout);
+    TG_TRY(tg_attention_numbers(c, &o->scale, o->dropout));
     TG_TRY(resolve_window(c));
     if (!tg_is_training(c->tape)) o->dropout = 0;
     return o->dropout > 0 ? take_draws(c) : TG_OK;
@@ -183,9 +186,9 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, Q));
     TG_TRY(tg_need_same_dtype(c, Q, K));
     TG_TRY(tg_need_same_dtype(c, Q, V));
-    TG_TRY(attention_shapes(c));
+    TG_TRY(tg_attention_shapes(c));
     TG_TRY(mask_fits(c));
-    TG_TRY(sink_fits(c));
+    TG_TRY(tg_attention_sink_fits(c, SINK));
     TG_TRY(extents_fit(c));
     TG_TRY(attention_options(c));
     /* With one of these options, the keys that a query may see depend on the query's position in the whole sequence. So

@@ -1,5 +1,5 @@
-/* What the op attention (attention.c) shares with its composition of other ops (attention_compose.c): the params, and
- * the indices of the inputs. */
+/* What the op attention (attention.c) shares with its composition of other ops (attention_compose.c) and with attention
+ * over several ranks (src/parallel/cp): the params, the indices of the inputs, and checks of them. */
 #ifndef TG_ATTENTION_H
 #define TG_ATTENTION_H
 
@@ -14,6 +14,14 @@ typedef struct attention_params {
 } attention_params;
 
 enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
+
+/* Check the inputs of a call: the shapes of q, k and v, which are inputs 0 to 2; that input i, which may be absent, is a
+ * sink; and that input i is an int64 vector, which messages call `what`. */
+tg_status tg_attention_shapes(tg_call *c);
+tg_status tg_attention_sink_fits(tg_call *c, int i);
+tg_status tg_attention_index_vector(tg_call *c, int i, const char *what);
+/* Checks the factor of the scores, which it sets if it is TG_AUTO, and the probability of dropout. */
+tg_status tg_attention_numbers(tg_call *c, double *scale, double dropout);
 
 /* The slots vjp and jvp of the op (attention_compose.c). */
 tg_status tg_attention_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);

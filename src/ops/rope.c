@@ -22,7 +22,8 @@ static tg_status rope_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., s, d] with 2 or more dims and an even d");
     if (!(p->base > 0 && isfinite(p->base)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g; it must be finite and greater than 0", p->base);
-    /* Dim ndim - 2, that of the rows, must not be sharded: the index of a row is its position. */
+    /* Dim ndim - 2, that of the rows, must not be sharded, unless rope_at says that it may: the index of a row is its
+     * position. */
     for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d));
     TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);
@@ -34,6 +35,16 @@ typedef struct rotation {
     tg_tensor *cos, *sin;
 } rotation;
 
+/* Fills position, float64 [s, 1]: with the positions of the op rope_at, or with offset, offset + 1 and so on. */
+static tg_status fill_positions(tg_call *c, const tg_tensor *position) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const rope_params *p = c->params;
+    if (c->n_in == 1) return ops->iota(c->ctx, tg_array_of(position), (double)p->offset, 1);
+    const int64_t stride[] = {c->input[1]->stride[0], 0};
+    return tg_op_copy(c, tg_array_of(position), tg_array_at(tg_array_of(c->input[1]), 0, 2, position->shape, stride),
+                      false);
+}
+
 static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const rope_params *p = c->params;
@@ -44,7 +55,7 @@ static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r)
     r->cos = tg_call_temp(c, dtype, 2, shape);
     r->sin = tg_call_temp(c, dtype, 2, shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(ops->iota(c->ctx, tg_array_of(position), (double)p->offset, 1));
+    TG_TRY(fill_positions(c, position));
     TG_TRY(ops->iota(c->ctx, tg_array_of(frequency), 0, half ? -log(p->base) / (double)half : 0));
     TG_TRY(tg_op_map(c, TG_FN_exp, frequency, TG_T1(frequency), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, angle, TG_T2(position, frequency), 2, 0, 0, false));
@@ -83,8 +94,9 @@ static tg_status rope_backward(tg_call *c) {
 
 static tg_tensor *turn_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     rope_params p = *(const rope_params *)tg_node_params(n);
+    tg_tensor *in[] = {g, tg_node_input(n, 1)};
     p.back = !p.back;
-    return tg_record(t, n->op, &p, &g, 1, n->site);
+    return tg_record(t, n->op, &p, in, tg_node_inputs(n), n->site);
 }
 
 TG_VJP(rope_vjp, turn_back(t, n, g))
@@ -141,4 +153,65 @@ const tg_op tg_op_rope = {
 tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {
     rope_params p = {.base = base, .offset = offset};
     return TG_RECORD(t, tg_op_rope, &p, x);
+}
+
+/* ---- rope_at: the same with given positions ---- */
+
+/* The rows of x may be sharded, because their positions are, too. */
+static tg_status rope_at_infer(tg_call *c) {
+    const tg_tensor *x = c->input[0], *at = c->input[1];
+    TG_TRY(rope_infer(c));
+    if (at->dtype != TG_I64)
+        return tg_call_fail(c, TG_ERR_DTYPE, "positions are %s; they must be i64", tg_dtype_name((tg_dtype)at->dtype));
+    if (at->ndim != 1 || at->shape[0] != x->shape[x->ndim - 2])
+        return tg_call_fail(c, TG_ERR_SHAPE, "positions must be a vector of %s, one for each row of x",
+                            tg_count(x->shape[x->ndim - 2], "element").text);
+    TG_TRY(tg_call_role(c, 0, x->ndim - 2, x->ndim - 2));
+    return tg_call_role(c, 1, 0, x->ndim - 2);
+}
+
+static const tg_sample rope_at_samples[] = {
+    {.note = "heads", .params = &plain, .n_in = 2, .input = {TG_S(2, 3, 4, 6), TG_S_INDEX(50, 4)}},
+    {.note = "one head", .params = &plain, .n_in = 2, .input = {TG_S(5, 4), TG_S_INDEX(3, 5)}},
+    {.note = "transposed", .params = &plain, .n_in = 2,
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_INDEX(1000, 3)}},
+    {.note = "strided positions", .params = &(const rope_params){.base = 100}, .n_in = 2,
+     .input = {TG_S(3, 4),
+            {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 9}}},
+    {.note = "no rows", .params = &plain, .n_in = 2, .input = {TG_S(2, 0, 4), TG_S_INDEX(1, 0)}},
+    {.note = "too few positions", .params = &plain, .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(5, 2)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "positions of floats", .params = &plain, .n_in = 2, .input = {TG_S(3, 4), TG_S(3)},
+     .refused = TG_ERR_DTYPE},
+    {.note = "base 0", .params = &(const rope_params){.base = 0}, .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(5, 3)},
+     .refused = TG_ERR_ARGUMENT},
+};
+
+static const tg_field rope_at_fields[] = {TG_ARG(rope_params, base, DOUBLE, "Base of the angles.")};
+
+const tg_op tg_op_rope_at = {
+    .size = sizeof(tg_op),
+    .name = "rope_at",
+    .formula = "(u cos - v sin, v cos + u sin) at given positions",
+    .inputs = "x positions",
+    .n_in = 2,
+    .n_out = 1,
+    .params_size = sizeof(rope_params),
+    .saves_in = 2,
+    .family = TG_FAMILY_CUSTOM,
+    .infer = rope_at_infer,
+    .forward = rope_forward,
+    .backward = rope_backward,
+    .vjp = rope_vjp,
+    .jvp = tg_jvp_linear,
+    TG_FIELDS(rope_at_fields),
+    .preset = &(const rope_params){.base = 10000},
+    TG_SAMPLES(rope_at_samples),
+};
+
+/* Rotates x [.., s, d] as tg_rope does, but row r by the angles of positions[r]: int64 [s]. A shard of rows of x needs
+ * the same shard of positions. */
+tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base) {
+    rope_params p = {.base = base};
+    return TG_RECORD(t, tg_op_rope_at, &p, x, positions);
 }

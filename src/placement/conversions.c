@@ -80,7 +80,7 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
 
 /* Refuses a conversion that moves data along a dim which another axis shards too. Of the axes that shard one dim, only
  * the minor (innermost) one may be converted. */
-static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
+static tg_status check_sharers(tg_call *c, const tg_rules *r, const tg_conversion *v) {
     const tg_tensor *x = c->input[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
     if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
@@ -89,8 +89,9 @@ static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     /* claims: an opaque tensor becomes a shard of dim d. adds: a tensor that is not VARYING becomes a shard of dim d;
      * this axis is then the minor one, so other axes may shard the dim too. */
     for (int d = 0; !sharded(is) && d < x->ndim; d++) {
+        int j = r->role[v->in][d] >= 0 ? r->role[v->in][d] : d; /* the output dim that d becomes */
         bool claims = is.kind == TG_VARYING && sharded(v->to) && v->to.dim == d;
-        bool moves = claims || c->dims >> d & 1 || (d < y->ndim && x->shape[d] != y->shape[d]);
+        bool moves = claims || c->dims >> d & 1 || (j < y->ndim && x->shape[d] != y->shape[j]);
         bool adds = is.kind != TG_VARYING && sharded(v->to) && v->to.dim == d;
         if (moves && !adds && sharers(c->ctx, x->place, d, v->axis))
             return tg_placement_refuse(c, v->axis, "another axis shards a dim along which rows move between ranks",
@@ -138,7 +139,7 @@ tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis) {
         if (v->axis != axis || !c->input[v->in]) continue;
         named |= 1u << (v->in < 31 ? v->in : 31);
         if (!accepts(c, v->in, v->from, at_of(c->input[v->in], axis))) return refuse_input(c, v);
-        TG_TRY(check_sharers(c, v));
+        TG_TRY(check_sharers(c, r, v));
         TG_TRY(check_result(c, v));
     }
     return check_others(c, axis, named);

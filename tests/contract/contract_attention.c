@@ -123,6 +123,7 @@ static void make_extras(contract *c, attention_case *k, tg_dtype t) {
     k->a.left_bound = contract_roll(c, 3) == 0, k->a.right_bound = contract_roll(c, 3) == 0;
     k->a.left = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
     k->a.right = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
+    if (contract_roll(c, 3) == 0) k->a.shift = contract_roll(c, 3);
 }
 
 /* Makes scores of about 2^17, which float32 holds without rounding in any order of summation. */
@@ -138,8 +139,9 @@ static void go_far(contract *c, attention_case *k) {
     k->slack *= 5;
 }
 
-/* Cases with more than heads are small, so that there can be many. */
-static void attention_make(contract *c, attention_case *k, tg_dtype t, kind_of_case kind) {
+/* Makes a case of dtype t, whose result has dtype `out`. Cases with more than heads are small, so that there can be
+ * many. */
+static void attention_make(contract *c, attention_case *k, tg_dtype t, tg_dtype out, kind_of_case kind) {
     bool small = kind == WITH_EXTRAS || kind == ONE_COLUMN;
     *k = (attention_case){.batch = 1 + contract_roll(c, 2), .groups = 1 + contract_roll(c, 2)};
     k->heads = k->groups * (1 + contract_roll(c, 3));
@@ -153,7 +155,7 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, kind_of_c
     for (int i = 0; i < HEADS; i++) {
         bool query = i == Q || i == OUT || i == GOUT || i == GQ, value = i == V || i == OUT || i == GOUT || i == GV;
         int64_t h = query ? k->heads : k->groups, s = query ? k->sq : k->sk;
-        k->m[i] = make_heads(c, t, k->batch, h, s, value ? k->dv : k->dk, kind == IN_CHUNKS);
+        k->m[i] = make_heads(c, i == OUT ? out : t, k->batch, h, s, value ? k->dv : k->dk, kind == IN_CHUNKS);
         keep_values(c, k, i);
     }
     k->top = contract_make(c, t == TG_F64 ? TG_F64 : TG_F32, 3, (int64_t[]){k->batch, k->heads, k->sq}, ROWS);
@@ -192,13 +194,13 @@ static int64_t place_in_mask(const attention_case *k, int64_t head, int64_t i, i
 }
 
 static bool sees(const attention_case *k, int64_t b, int64_t i, int64_t j) {
-    int64_t place = i + k->sk - k->sq;
+    int64_t place = i + k->sk - k->sq + k->a.shift * k->sq;
     if (k->has[STARTS_Q]) {
         const double *q = k->v[STARTS_Q], *keys = k->v[STARTS_K];
         int64_t s = 0;
         while (i >= (int64_t)q[s + 1]) s++;
         if (j < (int64_t)keys[s] || j >= (int64_t)keys[s + 1]) return false;
-        place = i - (int64_t)q[s + 1] + (int64_t)keys[s + 1];
+        place = i - (int64_t)q[s + 1] + (int64_t)keys[s + 1] + k->a.shift * (int64_t)(q[s + 1] - q[s]);
     }
     if (k->has[LENGTHS] && j >= (int64_t)k->v[LENGTHS][b]) return false;
     if (k->a.causal && j > place) return false;
@@ -285,12 +287,12 @@ static void check_heads(contract *c, const attention_case *k, mirror *m, const d
         double got = contract_get(m, i), w = want[i];
         contract_check(c, got == w || fabs(got - w) <= slack * (1 + fabs(w)),
                        "attention's %s, %s, batch %lld, heads %lld/%lld, %lld x %lld, sizes %lld and %lld, causal %d, "
-                       "dropout %g, window %lld %lld, %s%s%s%s, element %lld: %.9g, expected %.9g",
+                       "dropout %g, window %lld %lld, shift %lld, %s%s%s%s, element %lld: %.9g, expected %.9g",
                        what, tg_dtype_name((tg_dtype)m->on.dtype), (long long)k->batch, (long long)k->heads,
                        (long long)k->groups, (long long)k->sq, (long long)k->sk, (long long)k->dk, (long long)k->dv,
                        k->a.causal,
                        k->a.dropout, (long long)(k->a.left_bound ? k->a.left : -1),
-                       (long long)(k->a.right_bound ? k->a.right : -1), k->has[MASK] ? "mask " : "",
+                       (long long)(k->a.right_bound ? k->a.right : -1), (long long)k->a.shift, k->has[MASK] ? "mask " : "",
                        k->has[SINK] ? "sink " : "", k->has[LENGTHS] ? "lengths " : "", k->has[STARTS_Q] ? "starts" : "",
                        (long long)i, got, w);
     }
@@ -309,7 +311,8 @@ static void check_terms(contract *c, attention_case *k, terms w) {
 static void attention_forward_case(contract *c, tg_dtype t, kind_of_case kind) {
     attention_case k;
     int64_t bad = 0;
-    attention_make(c, &k, t, kind);
+    tg_dtype wide = t == TG_F64 ? TG_F64 : TG_F32;
+    attention_make(c, &k, t, contract_roll(c, 3) ? t : wide, kind);
     k.a.bad = &bad;
     terms w = terms_new(&k);
     forward_reference(&k, w);
@@ -368,7 +371,7 @@ static void want_gradients(contract *c, attention_case *k) {
 
 static void attention_grad_case(contract *c, tg_dtype t, kind_of_case kind) {
     attention_case k;
-    attention_make(c, &k, t, kind);
+    attention_make(c, &k, t, t, kind);
     terms w = terms_new(&k);
     forward_reference(&k, w);
     for (int64_t i = 0; i < k.top.on.numel; i++) {

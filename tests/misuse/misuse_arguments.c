@@ -33,6 +33,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_rms_norm, ARGUMENT, "eps is nan", tg_rms_norm(t, b->x, NULL, NAN));
     INERT(tg_rope, ARGUMENT, "base is 0", tg_rope(t, b->cube, 0, 0));
     INERT(tg_rope, ARGUMENT, "base is nan", tg_rope(t, b->cube, NAN, 0));
+    INERT(tg_rope_at, ARGUMENT, "base is 0", tg_rope_at(t, b->cube, b->ids, 0));
     INERT(tg_gumbel_softmax, ARGUMENT, "tau is 0", tg_gumbel_softmax(t, b->x, 0, false, 0));
     INERT(tg_gumbel_softmax, ARGUMENT, "tau is nan", tg_gumbel_softmax(t, b->x, NAN, true, 0));
     INERT(tg_gumbel_softmax, ARGUMENT, "tau is inf", tg_gumbel_softmax(t, b->x, INFINITY, true, 0));
@@ -157,6 +158,7 @@ static void broadcasts(misuse_world *b) {
     INERT(tg_rms_norm, SHAPE,
           "w must be a vector of 3 elements, the size of the last dim of x", tg_rms_norm(t, b->x, odd, 1e-5));
     INERT(tg_rope, SHAPE, "even d", tg_rope(t, b->x, 10000, 0));
+    INERT(tg_rope_at, SHAPE, "positions must be a vector of 3 elements", tg_rope_at(t, b->cube, b->ids, 10000));
     INERT(tg_gather, SHAPE, "index has 1 dim; it must have 2, as input 0 does", tg_gather(t, b->x, 0, b->ids));
     INERT(tg_scatter_add, SHAPE,
           "index has 1 dim; it must have 2, as input 0 does", tg_scatter_add(t, b->x, 0, b->ids, b->v));

@@ -1,4 +1,5 @@
 /* Mappings and ops over shards, on a communicator of two ranks that moves nothing. */
+#include <tapegrad/context_parallel.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/megatron.h>
 
@@ -75,6 +76,13 @@ static void cut(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_reduce_scatter, SHAPE, "dim 1 has size 3", tg_reduce_scatter(b->t, b->x, 1, c));
     MAPPING(tg_shard, 0, c);
     INERT(tg_shard, SHAPE, "dim 1 has size 3", tg_shard(b->t, b->x, 1, c));
+    MAPPING(tg_shard_as, TG_SHARD(0), c);
+    INERT(tg_shard_as, SHAPE, "expected a multiple of 4, the number of chunks",
+          tg_shard_as(b->t, b->x, TG_SHARD_ZIGZAG(0), c));
+    INERT(tg_shard_as, SHAPE, "dim 2 is out of range", tg_shard_as(b->t, b->x, TG_SHARD(2), c));
+    INERT(tg_shard_as, PLACEMENT, "`to` is P, expected a shard", tg_shard_as(b->t, b->x, TG_P, c));
+    INERT(tg_shard_as, HANDLE, "the tape was freed", tg_shard_as(b->freed, b->x, TG_P, c));
+    QUIET(tg_shard_as, misuse_inert(tg_shard_as(NULL, b->x, TG_P, c)));
 }
 
 static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
@@ -189,6 +197,38 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
     tg_drop(ids);
 }
 
+static void sequences(misuse_world *b, tg_comm *c, tg_comm *far) {
+    tg_context_attention_opts zero = {0}, later = {.size = sizeof later + 8};
+    const int64_t starts[] = {0, 8}, odd[] = {0, 6};
+    int64_t rows[8];
+    tg_tensor *q = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 4, 2));
+    tg_tensor *three = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3, 4, 2));
+#define ATTEND(...) tg_context_attention(b->t, q, q, q, c, TG_CONTEXT_ATTENTION(__VA_ARGS__))
+    OP(tg_context_attention, tg_context_attention(t, x, q, q, c, NULL));
+    OP(tg_context_attention, tg_context_attention(t, q, x, q, c, NULL));
+    OP(tg_context_attention, tg_context_attention(t, q, q, x, c, NULL));
+    INERT(tg_context_attention, ARGUMENT, "the communicator is NULL", tg_context_attention(b->t, q, q, q, NULL, NULL));
+    INERT(tg_context_attention, ARGUMENT, "of another context", tg_context_attention(b->t, q, q, q, far, NULL));
+    INERT(tg_context_attention, ARGUMENT, "size is 0", tg_context_attention(b->t, q, q, q, c, &zero));
+    INERT(tg_context_attention, ARGUMENT, "this library knows", tg_context_attention(b->t, q, q, q, c, &later));
+    INERT(tg_context_attention, ARGUMENT, "kind is 4", ATTEND(.kind = (tg_cp_kind)4));
+    INERT(tg_context_attention, ARGUMENT, "inner is 0; it must divide", ATTEND(.kind = TG_CP_HIERARCHY, .inner = 0));
+    INERT(tg_context_attention, ARGUMENT, "scale is -2", ATTEND(.scale = -2));
+    INERT(tg_context_attention, ARGUMENT, "dropout is 1", ATTEND(.dropout = 1));
+    INERT(tg_context_attention, ARGUMENT, "left is -3", ATTEND(.left = -3));
+    INERT(tg_context_attention, SHAPE, "sink must be a vector of 2 elements", ATTEND(.sink = b->v));
+    INERT(tg_context_attention, DTYPE, "starts is f32", ATTEND(.starts = b->v));
+    INERT(tg_context_attention, SHAPE, "2 ranks exchange heads",
+          tg_context_attention(b->t, three, three, three, c, TG_CONTEXT_ATTENTION(.kind = TG_CP_ULYSSES)));
+    QUIET(tg_context_cut, tg_context_cut(NULL, 1, 2, 0, rows) == TG_ERR_ARGUMENT);
+    QUIET(tg_context_cut, tg_context_cut(starts, 1, 2, 0, NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_context_cut, tg_context_cut(starts, 0, 2, 0, rows) == TG_ERR_ARGUMENT);
+    QUIET(tg_context_cut, tg_context_cut(starts, 1, 2, -1, rows) == TG_ERR_ARGUMENT);
+    QUIET(tg_context_cut, tg_context_cut(odd, 1, 2, 0, rows) == TG_ERR_DATA);
+    tg_drop(q);
+    tg_drop(three);
+}
+
 void misuse_mappings(misuse_world *b) {
     tg_comm *c = tg_comm_plan_new(b->ctx, 0, 2), *far = tg_comm_plan_new(b->far, 0, 2);
     same_shape(b, c, far);
@@ -199,6 +239,7 @@ void misuse_mappings(misuse_world *b) {
     utilities(b, c, far);
     data(b, c, far);
     vocabulary(b, c, far);
+    sequences(b, c, far);
     tg_comm_free(c);
     tg_comm_free(far);
 }

@@ -4,6 +4,7 @@
 #define TG_TEST_LM_CASES_H
 
 #include <tapegrad/backward.h>
+#include <tapegrad/context_parallel.h>
 #include <tapegrad/lm.h>
 
 #include "one_rank.h"
@@ -17,22 +18,27 @@ enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 
     LM_SMALL, .names = TG_LM_NAMES_GPT2, .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH,                      \
               .position_kind = TG_LM_LEARNED, .bias = true
 
-/* This rank's part of a batch, which is divided over dp: ids[d] are the tokens d ahead, targets[d] those d + 1 ahead.
- * The last d + 1 of the targets of a sequence are beyond its end, and do not count. Each micro-batch has other tokens.
- */
+/* This rank's part of a batch, whose sequences are divided over dp, and their tokens over cp: ids[d] are the tokens d
+ * ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are beyond its end, and do not count.
+ * Each micro-batch has other tokens. */
 typedef struct lm_batch {
     tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS];
 } lm_batch;
 
 static inline tg_tensor *lm_tokens(tg_ctx *ctx, const tg_parallel *p, int micro, int ahead, int64_t beyond) {
-    int64_t v[LM_BATCH * LM_LENGTH];
+    int64_t v[LM_BATCH * LM_LENGTH], of[LM_LENGTH];
     int rows = LM_BATCH / tg_parallel_size(p, TG_DP), first = tg_parallel_rank(p, TG_DP) * rows;
-    for (int i = 0; i < rows * LM_LENGTH; i++) {
-        int at = i % LM_LENGTH + ahead, row = first + i / LM_LENGTH + 3 * micro;
+    int length = LM_LENGTH / tg_parallel_size(p, TG_CP);
+    tg_context_cut((const int64_t[]){0, LM_LENGTH}, 1, tg_parallel_size(p, TG_CP), tg_parallel_rank(p, TG_CP), of);
+    for (int i = 0; i < rows * length; i++) {
+        int at = (int)of[i % length] + ahead, row = first + i / length + 3 * micro;
         v[i] = at < LM_LENGTH ? (7 * at + 31 * row + at * at) % LM_VOCAB : beyond;
     }
-    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(rows, LM_LENGTH), v);
-    if (p) tg_place(p, x, TG_TP, TG_I), tg_place(p, x, TG_DP, TG_SHARD(0));
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(rows, length), v);
+    if (!p) return x;
+    tg_place(p, x, TG_TP, TG_I);
+    tg_place(p, x, TG_CP, TG_SHARD_ZIGZAG(1));
+    tg_place(p, x, TG_DP, TG_SHARD(0));
     return x;
 }
 

@@ -1,5 +1,6 @@
-/* Language models in pipelines: over pp, vp, tp, sp and dp, by every schedule, tied or not, with dropout, recomputation
- * and multi-token prediction, the losses of some steps, the gradients and the parameters are one rank's. */
+/* Language models in pipelines: over pp, vp, tp, sp, cp and dp, by every schedule, tied or not, with dropout,
+ * recomputation and multi-token prediction, the losses of some steps, the gradients and the parameters are one
+ * rank's. */
 #include <stdlib.h>
 
 #include <tapegrad/pipe.h>
@@ -9,7 +10,9 @@
 enum { MICROS = 5, CHUNKS = 3, PARAMS = 256, STEPS = 10 };
 
 typedef struct composition {
-    int pp, vp, tp, dp; /* 0 means 1 */
+    int pp, vp, tp, cp, dp; /* 0 means 1 */
+    tg_cp_kind cp_kind;
+    int cp_inner; /* 0 means all */
     bool sp, gpt2, tied;
     tg_pipe_kind kind;
     double dropout;
@@ -103,10 +106,11 @@ static tg_status run_part(void *state, tg_pipe_call *c) {
 
 static void make_pipe(tg_ctx *ctx, stage *s) {
     const composition *c = s->c;
-    int64_t rows = c->sp ? LM_LENGTH / c->tp : LM_LENGTH;
-    const tg_place_at at[] = {{TG_TP, c->sp ? TG_SHARD(0) : TG_I}, {TG_DP, TG_SHARD(1)}};
+    int64_t rows = LM_LENGTH / c->cp / (c->sp ? c->tp : 1);
+    const tg_place_at at[] = {
+        {TG_CP, TG_SHARD_ZIGZAG(0)}, {TG_TP, c->sp ? TG_SHARD(0) : TG_I}, {TG_DP, TG_SHARD(1)}};
     const tg_pipe_edge edge = {
-        .dtype = TG_F64, .shape = TG_SHAPE(rows, LM_BATCH / c->dp, LM_HIDDEN), .at = at, .n_at = 2};
+        .dtype = TG_F64, .shape = TG_SHAPE(rows, LM_BATCH / c->dp, LM_HIDDEN), .at = at, .n_at = 3};
     s->plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = c->kind, .stages = c->pp, .chunks = c->vp, .micros = MICROS));
     s->pipe = tg_pipe_new(s->p, s->plan, TG_PIPE(.edge = &edge, .n_edge = 1));
 }
@@ -114,8 +118,11 @@ static void make_pipe(tg_ctx *ctx, stage *s) {
 static tg_status stage_open(tg_ctx *ctx, tg_comm *world, const composition *c, stage *s) {
     tg_lm_config part = config_of(c);
     *s = (stage){.c = c};
-    s->p = tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .pp = c->pp, .vp = c->vp, .sequence_parallel = c->sp));
+    s->p = tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .cp = c->cp, .pp = c->pp, .vp = c->vp,
+                                             .sequence_parallel = c->sp));
     part.parallel = s->p;
+    part.cp_kind = c->cp_kind;
+    part.cp_inner = c->cp_inner ? c->cp_inner : TG_AUTO;
     part.layout = c->layout;
     part.recompute = c->recompute;
     part.wgrad = c->wgrad;
@@ -131,16 +138,17 @@ static tg_status stage_open(tg_ctx *ctx, tg_comm *world, const composition *c, s
     return tg_ctx_status(ctx);
 }
 
-/* Computes the losses, summed over dp, and the gradients of a step. */
+/* Computes the losses, summed over dp and cp, and the gradients of a step. */
 static tg_status stage_gradients(tg_ctx *ctx, stage *s, int step, double loss[MICROS]) {
     bool last = tg_parallel_rank(s->p, TG_PP) == s->c->pp - 1;
-    int64_t tokens = last ? set_tokens(s->lm, s->c->vp) / s->c->dp : 0;
+    int64_t tokens = set_tokens(s->lm, s->c->vp);
+    if (!last || tg_comm_rank(tg_parallel_dp_cp(s->p))) tokens = 0; /* one rank counts the tokens of all */
     RUN(tg_draws_step(ctx, (uint64_t)step));
     RUN(tg_pipe_run(s->pipe, run_part, s));
     for (int i = 0; i < s->c->vp && s->c->wgrad == TG_WGRAD_DEFERRED; i++) RUN(tg_wgrads_drain(s->lm[i]));
     tg_tensor *count = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &tokens), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(MICROS));
     RUN(tg_grads_finalize(s->p, s->params, s->n, TG_FINALIZE(.tokens = count)));
-    tg_comm_all_reduce(tg_parallel_comm(s->p, TG_DP), sum, tg_pipe_losses(s->pipe), TG_REDUCE_SUM);
+    tg_comm_all_reduce(tg_parallel_dp_cp(s->p), sum, tg_pipe_losses(s->pipe), TG_REDUCE_SUM);
     RUN(tg_read_f64(sum, loss, MICROS));
     tg_drop(count), tg_drop(sum);
     return tg_ctx_status(ctx);
@@ -199,8 +207,9 @@ static void run_all(const composition *given, size_t n) {
         composition c = given[i];
         if (!c.vp) c.vp = 1;
         if (!c.tp) c.tp = 1;
+        if (!c.cp) c.cp = 1;
         if (!c.dp) c.dp = 1;
-        on_ranks(c.pp * c.tp * c.dp, pipe_rank, &c);
+        on_ranks(c.pp * c.tp * c.cp * c.dp, pipe_rank, &c);
     }
 }
 
@@ -239,6 +248,25 @@ START_TEST(the_last_stage_predicts_further_tokens) {
 }
 END_TEST
 
+START_TEST(ranks_divide_sequences_too) {
+    static const composition rows[] = {
+        {.pp = 1, .cp = 2},
+        {.pp = 1, .cp = 4, .gpt2 = true, .tied = true, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .cp_kind = TG_CP_GATHER, .gpt2 = true, .dropout = 0.1, .mtp = 2},
+        {.pp = 1, .cp = 4, .cp_kind = TG_CP_ULYSSES, .dropout = 0.1, .recompute = TG_GPT_FULL},
+        {.pp = 1, .cp = 4, .cp_kind = TG_CP_HIERARCHY, .cp_inner = 2, .dropout = 0.1, .wgrad = TG_WGRAD_DEFERRED},
+        {.pp = 1, .tp = 2, .sp = true, .cp = 2, .gpt2 = true, .tied = true, .dropout = 0.1},
+        {.pp = 1, .tp = 2, .cp = 2, .cp_kind = TG_CP_ULYSSES, .recompute = TG_GPT_SELECTIVE},
+        {.pp = 1, .tp = 2, .sp = true, .cp = 2, .cp_kind = TG_CP_GATHER, .recompute = TG_GPT_FULL, .mtp = 1},
+        {.pp = 1, .cp = 2, .dp = 2, .dropout = 0.1, .tied = true},
+        {.pp = 2, .cp = 2, .kind = TG_PIPE_ZB_H1, .dropout = 0.1, .tied = true},
+        {.pp = 2, .vp = 2, .cp = 2, .cp_kind = TG_CP_ULYSSES, .kind = TG_PIPE_INTERLEAVED, .gpt2 = true},
+        {.pp = 2, .tp = 2, .sp = true, .cp = 2, .kind = TG_PIPE_1F1B, .dropout = 0.1, .mtp = 1},
+    };
+    run_all(rows, sizeof rows / sizeof *rows);
+}
+END_TEST
+
 /* ---- Allocations ---- */
 
 /* Counts the host allocations of equal runs, in which the head of the last stage leaves its weight gradient to W. Takes
@@ -265,15 +293,23 @@ static tg_status steady_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(a_steady_run_allocates_nothing) {
-    static const tg_pipe_kind kinds[] = {TG_PIPE_1F1B, TG_PIPE_ZB_H1};
-    for (int i = 0; i < 2; i++)
-        on_ranks(2, steady_rank,
-                 &(composition){.pp = 2, .vp = 1, .tp = 1, .dp = 1, .kind = kinds[i], .gpt2 = true, .dropout = 0.1});
+    static const composition rows[] = {
+        {.pp = 2, .cp = 1, .kind = TG_PIPE_1F1B, .gpt2 = true, .dropout = 0.1},
+        {.pp = 2, .cp = 1, .kind = TG_PIPE_ZB_H1, .gpt2 = true, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .cp_kind = TG_CP_GATHER, .dropout = 0.1},
+        {.pp = 1, .cp = 2, .cp_kind = TG_CP_ULYSSES, .dropout = 0.1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        composition c = rows[i];
+        c.vp = c.tp = c.dp = 1;
+        on_ranks(2, steady_rank, &c);
+    }
 }
 END_TEST
 
 int main(void) {
     const TTest *tests[] = {a_pipeline_computes_what_one_rank_does, the_last_stage_predicts_further_tokens,
-                            a_steady_run_allocates_nothing};
+                            ranks_divide_sequences_too, a_steady_run_allocates_nothing};
     return tg_check_main("lm_pipe", tests, sizeof tests / sizeof *tests);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include <tapegrad/context_parallel.h>
 #include <tapegrad/data.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/placement.h>
@@ -224,6 +225,37 @@ START_TEST(tokens_are_windows_and_what_follows) {
 }
 END_TEST
 
+/* The ranks of cp divide the sequence "abcdefgh", whose targets are "bcdefghi". */
+static tg_status tokens_over_cp(void *arg, tg_ctx *ctx, tg_comm *world) {
+    int64_t rows[4], ids[4], targets[4];
+    tg_tensor *x[2];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = 2));
+    tg_context_cut((const int64_t[]){0, 8}, 1, 2, tg_parallel_rank(p, TG_CP), rows);
+    REFUSED(ctx, TG_ERR_SHAPE, "seq_len is 6, expected a multiple of 4: each of 2 cp ranks has two chunks",
+            tg_loader_open_tokens(ctx, arg, TG_TOKENS_TEXT, 256, 6, TG_LOADER(.batch = 1, .parallel = p)));
+    tg_loader *l = tg_loader_open_tokens(ctx, arg, TG_TOKENS_TEXT, 256, 8, TG_LOADER(.batch = 1, .parallel = p));
+    RUN(tg_loader_next(l, x));
+    EXPECT(ctx, tg_numel(x[0]) == 4);
+    RUN(tg_read(x[0], ids, sizeof ids));
+    RUN(tg_read(x[1], targets, sizeof targets));
+    for (int i = 0; i < 4; i++) EXPECT(ctx, ids[i] == 'a' + rows[i] && targets[i] == ids[i] + 1);
+    tg_placement cp = tg_placement_of(x[1], TG_CP);
+    EXPECT(ctx, cp.kind == TG_VARYING && cp.layout == TG_ZIGZAG && cp.dim == 1);
+    tg_loader_free(l);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(ranks_of_cp_read_their_chunks) {
+    char path[512];
+    workplace w = workplace_new(NULL);
+    put_file(&w, "text", "abcdefghijk", 11);
+    snprintf(path, sizeof path, "%s", in(&w, "text"));
+    on_ranks(2, tokens_over_cp, path);
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(safetensors_are_tables) {
     workplace w = workplace_new(NULL);
     tg_tensor *x = tg_from_host(w.ctx, TG_I64, TG_SHAPE(SAMPLES), number);
@@ -359,6 +391,7 @@ int main(void) {
                             an_epoch_has_every_sample_once, ranks_share_the_batches_of_one,
                             a_grid_shares_batches_over_dp,  a_run_is_resumed_anywhere,
                             two_batches_are_alive,          tokens_are_windows_and_what_follows,
+                            ranks_of_cp_read_their_chunks,
                             safetensors_are_tables,         an_error_comes_in_its_turn,
                             reading_ahead_is_bounded,       a_file_that_fails_is_reported,
                             every_allocation_may_fail};

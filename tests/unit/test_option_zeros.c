@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <tapegrad/context_parallel.h>
 #include <tapegrad/data.h>
 #include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
@@ -61,6 +62,29 @@ static bool no_keys_before(const void *o) {
 static bool no_keys_after(const void *o) {
     double got[3];
     return tg_read_f64(attention(o), got, 3) == TG_OK && fabs(got[0] - 3) < 1e-12;
+}
+
+/* The same over the ranks of a group: of one rank, or of two without peers. */
+static tg_tensor *context(const void *o, int ranks) {
+    const double q[] = {1, 2, 3, 4}, v[] = {3, 6, 9, 12};
+    tg_comm *c = ranks == 1 ? tg_comm_self_new(ctx) : tg_comm_plan_new(ctx, 0, ranks);
+    tg_tensor *x = of(TG_SHAPE(1, 1, 4, 1), q);
+    tg_tensor *y = tg_context_attention(t, x, x, of(TG_SHAPE(1, 1, 4, 1), v), c, o);
+    tg_comm_free(c);
+    return y;
+}
+static bool scores_of_ranks_are_zero(const void *o) {
+    return reads(context(o, 1), 4, (const double[]){7.5, 7.5, 7.5, 7.5});
+}
+static bool no_keys_of_ranks_before(const void *o) {
+    double got[4];
+    return tg_read_f64(context(o, 1), got, 4) == TG_OK && fabs(got[3] - 12) < 1e-12;
+}
+static bool groups_of_no_ranks(const void *o) {
+    tg_context_attention_opts opts = *(const tg_context_attention_opts *)o;
+    opts.kind = TG_CP_HIERARCHY;
+    context(&opts, 2);
+    return false;
 }
 
 static bool conv(const void *o) {
@@ -418,6 +442,9 @@ static const struct {
     {"tg_attention_opts", "scale", scores_are_zero, NULL},
     {"tg_attention_opts", "left", no_keys_before, NULL},
     {"tg_attention_opts", "right", no_keys_after, NULL},
+    {"tg_context_attention_opts", "inner", groups_of_no_ranks, "inner is 0; it must divide the 2 ranks"},
+    {"tg_context_attention_opts", "scale", scores_of_ranks_are_zero, NULL},
+    {"tg_context_attention_opts", "left", no_keys_of_ranks_before, NULL},
     {"tg_conv_opts", "stride", conv, "stride 0"},
     {"tg_conv_opts", "dilation", conv, "dilation 0"},
     {"tg_conv_opts", "groups", conv, "groups is 0; it must be 1 or more"},
@@ -490,6 +517,7 @@ static const struct {
     {"tg_gpt_config", "norm_eps", gpt, "norm_eps 0"},
     {"tg_gpt_config", "rope_base", gpt, "rope_base 0"},
     {"tg_gpt_config", "init_std", gpt, "init_std 0"},
+    {"tg_gpt_config", "cp_inner", gpt, "cp_inner is 0 and cp is 1"},
     {"tg_gpt_config", "key", gpt_opens_key_0, NULL},
     {"tg_lm_config", "kv_heads", lm, "kv_heads is 0, expected a divisor"},
     {"tg_lm_config", "head_dim", lm, "head_dim is 0, expected 1 to"},
@@ -499,6 +527,7 @@ static const struct {
     {"tg_lm_config", "init_std", lm, "init_std 0"},
     {"tg_lm_config", "mtp_weight", lm, "mtp_weight is 0"},
     {"tg_lm_config", "mup_base", lm, "mup_base is 0"},
+    {"tg_lm_config", "cp_inner", lm, "cp_inner is 0 and cp is 1"},
     {"tg_lm_config", "key", lm_opens_key_0, NULL},
     {"tg_lm_rates", "embed_lr", embeddings_stand_still, NULL},
     {"tg_lm_rates", "embed_min_lr", embeddings_fall_to_0, NULL},

@@ -508,6 +508,9 @@ inline tensor gumbel_softmax(const tensor &x, double tau, bool hard, int dim, co
 inline tensor rope(const tensor &x, double base, int64_t offset, const site &at = site::here()) {
     return detail::call(at, tg_rope, x, base, offset);
 }
+inline tensor rope_at(const tensor &x, const tensor &positions, double base, const site &at = site::here()) {
+    return detail::call(at, tg_rope_at, x, positions, base);
+}
 inline tensor swiglu(const tensor &gate, const tensor &up, const site &at = site::here()) {
     return detail::call(at, tg_swiglu, gate, up);
 }
@@ -652,6 +655,9 @@ inline tensor scatter_to(const tensor &x, int d, tg_comm *c, const site &at = si
 }
 inline tensor shard(const tensor &x, int d, tg_comm *c, const site &at = site::here()) {
     return detail::call(at, tg_shard, x, d, c);
+}
+inline tensor shard_as(const tensor &x, tg_placement to, tg_comm *c, const site &at = site::here()) {
+    return detail::call(at, tg_shard_as, x, to, c);
 }
 inline tensor gather_from(const tensor &x, int d, tg_comm *c, const site &at = site::here()) {
     return detail::call(at, tg_gather_from, x, d, c);

@@ -278,8 +278,9 @@ template <class E> __device__ inline typename TileElement<E>::T score_exp(typena
 
 enum ElementKind { KIND_FLOAT, KIND_DOUBLE, KIND_BF16, KIND_F16 };
 
+/* Returns the kind of the tiles' elements. Forward stores `out` in any dtype; the gradients load it. */
 inline ElementKind kind_of(const tg_attention_args *a) {
-    const tg_array *all[] = {&a->q, &a->k, &a->v, &a->out, &a->gout};
+    const tg_array *all[] = {&a->q, &a->k, &a->v, a->gout.data ? &a->out : &a->q, &a->gout};
     bool same = true;
     for (const tg_array *x : all) same = same && (!x->data || x->dtype == a->q.dtype);
     if (a->q.dtype == TG_F64) return KIND_DOUBLE;

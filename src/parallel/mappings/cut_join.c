@@ -221,6 +221,17 @@ tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = d);
 }
 
+/* Does the same along dim to.dim, for a shard with the layout of `to`. */
+tg_tensor *tg_shard_as(tg_tape *t, tg_tensor *x, tg_placement to, tg_comm *c) {
+    char is[24];
+    if (to.kind == TG_VARYING && to.layout != TG_OPAQUE)
+        return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = to.dim, .shard = to);
+    tg_placement_name(to, is, sizeof is);
+    if (t && tg_tape_check(t, "tg_shard_as") == TG_OK)
+        tg_fail(t->ctx, TG_ERR_PLACEMENT, "tg_shard_as: `to` is %s, expected a shard such as TG_SHARD_ZIGZAG(0)", is);
+    return tg_tape_inert(t, NULL, 0);
+}
+
 static tg_status unshard_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
     return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_p, "use the dim that is sharded");

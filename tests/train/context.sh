@@ -1,0 +1,55 @@
+#!/bin/sh
+# context.sh PROGRAM TEXT: ranks that divide each sequence train to the numbers of one rank, in each way of exchange and
+# next to other axes; inspect says their peaks of memory; other compositions resume their checkpoints.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+shape="--layers 2 --hidden 32 --heads 4 --seq-len 32 --batch 8 --dropout 0.1"
+run="--data $text $shape --threads 1 --precision fp64 --val-every 5 --checkpoint-every 10 --steps 10"
+
+# follows DIR: every loss, validation loss and norm of the gradients of the run equals one rank's within 1e-10.
+follows() {
+    [ "$(wc -l <"$1/metrics.jsonl")" = "$(wc -l <one/metrics.jsonl)" ] &&
+        for key in loss val_loss grad_norm; do
+            number $key one/metrics.jsonl >left
+            number $key "$1/metrics.jsonl" >right
+            [ -s left ] && paste left right | awk '{ d = $1 - $2; if (d > 1e-10 || -d > 1e-10) exit 1 }' || return 1
+        done
+}
+
+# peaks_as DIR OPTION...: checks that every step's peak of memory is the one that inspect prints.
+peaks_as() {
+    number peak_bytes "$1/metrics.jsonl" | sort -u >left
+    shift
+    "$tapegrad" inspect $shape --precision fp64 "$@" --json >right 2>&1
+    number peak_bytes right | cmp - left
+}
+
+runs train --out one $run
+for ranks in "--ranks 2 --cp 2" "--ranks 2 --cp 2 --cp-kind gather" "--ranks 4 --cp 4 --cp-kind ulysses" \
+    "--ranks 4 --cp 4 --cp-kind hierarchy --cp-inner 2" "--ranks 4 --cp 2 --tp 2 --sp" \
+    "--ranks 4 --cp 2 --recompute full"; do
+    turn || continue
+    rm -rf many
+    runs train --out many $run $ranks
+    holds "$ranks gives one rank's numbers" follows many
+    holds "$ranks: inspect says the peak" peaks_as many $ranks
+done
+rm -rf many
+runs train --out many $run --ranks 4 --cp 2 --pp 2
+holds "stages whose ranks divide sequences give one rank's numbers" follows many
+
+# Any composition of ranks resumes the checkpoint of another.
+cp -r one whole && runs train --resume --out whole --steps 15
+runs train --resume --out many --steps 15 --ranks 2 --cp 1 --pp 1 --tp 2
+runs train --resume --out one --steps 15 --ranks 2 --cp 2 --cp-kind ulysses
+number loss whole/metrics.jsonl >left
+goes_on() { number loss "$1/metrics.jsonl" | paste left - | awk '{ d = $1 - $2; if (d > 1e-10 || -d > 1e-10) exit 1 }'; }
+holds "a run with --cp goes on without" goes_on many
+holds "a run without --cp goes on with it" goes_on one
+
+refuses 2 "--ranks 3 is not divisible by --tp 1 x --cp 2" train --data "$text" --out x $tiny --ranks 3 --cp 2
+refuses 2 "--seq-len 34 is not divisible by 4" train --data "$text" --out x $tiny --seq-len 34 --ranks 2 --cp 2
+refuses 2 "--cp-kind needs --cp N of 2 or more" train --data "$text" --out x $tiny --cp-kind ring
+refuses 2 "it is for --cp-kind hierarchy" train --data "$text" --out x $tiny --ranks 2 --cp 2 --cp-inner 2
+refuses 2 "must divide --cp 4" train --data "$text" --out x $tiny --ranks 4 --cp 4 --cp-kind hierarchy --cp-inner 3
+finish
