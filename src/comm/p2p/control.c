@@ -125,9 +125,19 @@ static void report_disagreement(tg_control *c, const tg_wait *w) {
     if (call->disputed && tg_system_now() - w->since > patience) tg_p2p_report_dispute(call);
 }
 
+/* Ends the group if a member is lost. Members that have arrived are checked too, because they may still owe data. */
+static void check_lost(tg_control *c) {
+    tg_p2p_group *g = tg_p2p_of(c);
+    for (int i = 0; i < c->size && !g->failed; i++) {
+        const tg_p2p_member *m = &g->member[i];
+        const char *why = i == c->rank || m->left ? NULL : tg_p2p_lost(g->self, m->rank);
+        if (why) tg_control_died(c, NULL, i, (long long)g->self->peer[m->rank].pid, why);
+    }
+}
+
 static void check(tg_control *c, const tg_wait *w) {
-    (void)c;
-    if (w) tg_p2p_probe(call_of(w), w->since);
+    check_lost(c);
+    if (w && !tg_p2p_of(c)->failed) tg_p2p_probe(call_of(w), w->since);
 }
 
 /* ---- Recovery ---- */
@@ -155,7 +165,7 @@ static void join_recovery(tg_control *c) {
 static bool is_expected(tg_control *c, int i) {
     const tg_p2p_group *g = tg_p2p_of(c);
     const tg_p2p_member *m = &g->member[i];
-    return !m->recovering && !m->left && !g->self->peer[m->rank].gone;
+    return !m->recovering && !m->left && !tg_p2p_is_gone(g->self, m->rank);
 }
 
 static bool has_joined(tg_control *c, int i) {
