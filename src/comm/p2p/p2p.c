@@ -331,7 +331,10 @@ static tg_comm *find_nodes(tg_comm *c) {
     size_t bytes = (size_t)c->size * sizeof(int);
     int *ranks = c->size > 1 ? tg_host_alloc(c->ctx, bytes) : NULL;
     self->nodes = ranks ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
-    if (!self->nodes) return c;
+    if (!self->nodes) {
+        tg_host_free(c->ctx, ranks, bytes);
+        return c;
+    }
     for (int i = 0; i < c->size; i++) ranks[i] = i;
     tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES, true);
     tg_host_free(c->ctx, ranks, bytes);

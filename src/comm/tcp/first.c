@@ -105,34 +105,38 @@ static void send_to(tg_tcp_connection *c, const void *data, size_t n) {
 
 static bool is_all_sent(tg_tcp_meeting *m) { return m->layer->writing == 0; }
 
-static bool is_failure_sent(tg_tcp_meeting *m) {
+/* Sends the reason why the ranks cannot meet to all who have come. */
+static void send_failure(tg_tcp_meeting *m) {
     const double patience = 2;
-    return is_all_sent(m) || tg_system_now() - m->begun > m->layer->ctx->run.deadline + patience;
+    const tg_ctx *ctx = m->layer->ctx;
+    tg_tcp_news news = {.status = (uint32_t)ctx->run.status};
+    double since = tg_system_now();
+    size_t at = 0;
+    tg_text(news.text, sizeof news.text, &at, "%s", ctx->run.message);
+    for (int i = 1; i < m->opts->ranks; i++)
+        if (m->layer->connection[i]) send_to(m->layer->connection[i], &news, sizeof news);
+    while (!is_all_sent(m) && tg_system_now() - since < patience) tg_tcp_run(m->layer, true);
 }
 
-/* Sends all who have come the list or, if the meeting has failed, the reason. */
-static void send_news(tg_tcp_meeting *m) {
-    const tg_ctx *ctx = m->layer->ctx;
-    static const tg_tcp_news good;
-    tg_tcp_news bad = {.status = (uint32_t)ctx->run.status};
-    size_t at = 0;
-    tg_text(bad.text, sizeof bad.text, &at, "%s", ctx->run.message);
+/* Sends the list to all. A rank that has it may send messages at once. */
+static void send_list(tg_tcp_meeting *m) {
+    static const tg_tcp_news news = {.status = TG_OK};
     for (int i = 1; i < m->opts->ranks; i++) {
         tg_tcp_connection *c = m->layer->connection[i];
-        if (!c) continue;
-        send_to(c, m->failed ? &bad : &good, sizeof good);
-        if (!m->failed) send_to(c, m->addresses, (size_t)m->opts->ranks * sizeof *m->addresses);
+        send_to(c, &news, sizeof news);
+        send_to(c, m->addresses, (size_t)m->opts->ranks * sizeof *m->addresses);
+        tg_tcp_layer_add(m->layer, c);
     }
-    if (m->failed)
-        while (!is_failure_sent(m)) tg_tcp_run(m->layer, true);
-    else
-        tg_tcp_until(m, is_all_sent);
+    if (!tg_tcp_until(m, is_all_sent) && !m->failed)
+        tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, "the list of ranks could not be sent to all of them within the deadline");
 }
 
 void tg_tcp_receive_all(tg_tcp_meeting *m) {
     m->arrived = on_arrival;
     listen_on_any_port(m);
     if (!tg_tcp_until(m, have_all_come) && !m->failed) name_missing(m);
-    send_news(m);
-    for (int i = 1; i < m->opts->ranks && !m->failed; i++) tg_tcp_layer_add(m->layer, m->layer->connection[i]);
+    if (m->failed)
+        send_failure(m);
+    else
+        send_list(m);
 }

@@ -160,22 +160,22 @@ void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h) {
     while (m->handles > (h != (uv_handle_t *)&m->tick)) tg_tcp_run(m->layer, true);
 }
 
-/* Ends a connection that carries no messages yet. */
-static void end_unopened(uv_handle_t *h, void *layer) {
+/* Ends a connection that does not outlast the meeting: one that carries no messages, or any if the meeting has failed.
+ * Then nothing that it was to send is read any more. */
+static void end_unused(uv_handle_t *h, void *layer) {
     tg_tcp_connection *c = (tg_tcp_connection *)h;
     tg_tcp_layer *l = layer;
-    if (c->open) return;
-    if (c->rank >= 0) l->connection[c->rank] = NULL;
-    tg_tcp_connection_end(c, 0);
+    if (c->open && l->ctx->run.status == TG_OK) return;
+    if (!c->open && c->rank >= 0) l->connection[c->rank] = NULL;
+    tg_tcp_connection_end(c, c->open ? UV_ECANCELED : 0);
 }
 
-/* Closes what only the meeting needs: the listener, the clock, and the connections of strangers or, if the meeting has
- * failed, of ranks. */
+/* Closes what only the meeting needs: the listener, the clock and connections. */
 static void meeting_end(tg_tcp_meeting *m) {
     tg_ctx *ctx = m->layer->ctx;
     if (m->listens) tg_tcp_meeting_close(m, (uv_handle_t *)&m->listener);
     tg_tcp_meeting_close(m, (uv_handle_t *)&m->tick);
-    uv_walk(&m->layer->loop, end_unopened, m->layer);
+    uv_walk(&m->layer->loop, end_unused, m->layer);
     tg_host_free(ctx, m->come, (size_t)m->opts->ranks * sizeof *m->come);
     tg_host_free(ctx, m->addresses, (size_t)m->opts->ranks * sizeof *m->addresses);
 }
