@@ -1,6 +1,7 @@
 /* In libtapegrad.a, plugins are linked in: this file takes the place of base/plugin.c, which loads them. */
 #include "base/plugin.h"
 #include "base/runtime.h"
+#include "comm/world/world.h"
 #ifdef TG_HAVE_CUDA
 #include "kernels/cuda/device_table.h"
 #endif
@@ -11,8 +12,7 @@
 #include "comm/tcp/world.h"
 #endif
 
-/* It is in libtapegrad-mpi.a, which a program may link or not. */
-extern const tg_plugin tg_mpi_plugin __attribute__((weak));
+#pragma weak tg_mpi_plugin /* it is in libtapegrad-mpi.a, which a program may link or not */
 
 static const tg_plugin *linked(const char *name) {
     if (strcmp(name, "mpi") == 0) return &tg_mpi_plugin;

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/plugin.h"
 #include "base/text.h"
 #include "comm/shm/launch.h"
 #include "comm/world/world.h"

@@ -1,5 +1,4 @@
 /* The communicator of all ranks that a launcher has started. */
-#include "base/plugin.h"
 #include "comm/world/world.h"
 
 #include <tapegrad/tcp.h>

@@ -4,6 +4,7 @@
 
 #include <tapegrad/world.h>
 
+#include "base/plugin.h"
 #include "comm/comm.h"
 
 /* The query that is running. status: the first contradiction found. */
@@ -44,5 +45,6 @@ int tg_slurm_tasks_of(const char *list, int node);
 typedef struct tg_mpi_plugin_table {
     tg_comm *(*world)(tg_ctx *ctx, int rank, int ranks);
 } tg_mpi_plugin_table;
+extern TG_PRIVATE_API const tg_plugin tg_mpi_plugin;
 
 #endif
