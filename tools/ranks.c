@@ -208,7 +208,7 @@ void ranks_begin(bool *chief) {
 
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n) {
     static const char *const starts[] = {[TG_LAUNCHER_RUN] = "tapegrad run -n %d -- ", [TG_LAUNCHER_MPI] = "mpirun -n %d ",
-                                         [TG_LAUNCHER_TORCHRUN] = "torchrun --nproc-per-node %d --no-python ",
+                                         [TG_LAUNCHER_TORCHRUN] = "torchrun --nproc_per_node %d --no_python ",
                                          [TG_LAUNCHER_SLURM] = "srun -n %d "};
     tg_world_info w = TG_WORLD_INFO();
     tg_world_query(&w, NULL, 0);
