@@ -44,8 +44,8 @@ int comm_option_check(const command *c, const rank_options *o) {
     if (o->comm == RANKS_MPI && w.launcher != TG_LAUNCHER_MPI && w.launcher != TG_LAUNCHER_SLURM)
         return usage_error(c, "--comm mpi needs mpirun -n N tapegrad %s ..., or srun --mpi=pmix", c->name);
     if (o->comm == RANKS_TCP && !*w.host)
-        return usage_error(c, "--comm tcp needs torchrun or srun, or the environment variable TAPEGRAD_TRANSPORT=tcp with "
-                              "MASTER_ADDR and MASTER_PORT under mpirun");
+        return usage_error(c, "--comm tcp needs torchrun or srun, or TAPEGRAD_TRANSPORT=tcp, MASTER_ADDR and "
+                              "MASTER_PORT in the environment under mpirun");
     return 0;
 }
 
@@ -207,9 +207,12 @@ void ranks_begin(bool *chief) {
 }
 
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n) {
-    static const char *const starts[] = {[TG_LAUNCHER_RUN] = "tapegrad run -n %d -- ", [TG_LAUNCHER_MPI] = "mpirun -n %d ",
-                                         [TG_LAUNCHER_TORCHRUN] = "torchrun --nproc_per_node %d --no_python ",
-                                         [TG_LAUNCHER_SLURM] = "srun -n %d "};
+    static const char *const starts[] = {
+        [TG_LAUNCHER_RUN] = "tapegrad run -n %d -- ",
+        [TG_LAUNCHER_MPI] = "mpirun -n %d ",
+        [TG_LAUNCHER_TORCHRUN] = "torchrun --nproc_per_node %d --no_python ",
+        [TG_LAUNCHER_SLURM] = "srun -n %d ",
+    };
     tg_world_info w = TG_WORLD_INFO();
     tg_world_query(&w, NULL, 0);
     bool several = kind_of(o) != RANKS_THREADS;

@@ -62,7 +62,8 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
 /* Checks that --ranks can be divided into replicas. */
 int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o);
-/* Checks that the environment does not contradict itself, and --comm alone. With --resume this must be done before the other options are read from a checkpoint. */
+/* Checks that the environment does not contradict itself, and --comm alone. With --resume this must be done before the
+ * other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
@@ -76,8 +77,8 @@ int pipeline_options_check(const command *c, const parsed *p, const rank_options
 /* Sets *chief to whether this process has rank 0, and lets messages name the rank. Must be called before any other work
  * of the subcommand, after comm_option_check. */
 void ranks_begin(bool *chief);
-/* Writes the flight recorder (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does nothing if
- * the ranks are threads or were started by `tapegrad run`. Other launchers, when a rank has died, end the others by
+/* Writes the flight recorder (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does nothing
+ * if the ranks are threads or were started by `tapegrad run`. Other launchers, when a rank has died, end the others by
  * SIGTERM and soon afterwards by SIGKILL. */
 void dump_record(void);
 /* Runs fn on every rank of this process, each with a context made from config; the deadline comes from the options.

@@ -19,9 +19,10 @@ static const option options[] = {
 static const command world_command = {
     .name = "world",
     .usage = "[OPTION...]",
-    .summary = "Says how this process was started as one of several ranks, and by what the ranks reach each other.\n"
-               "Then all ranks meet and add up a number. Start it as you start a program that trains: by `tapegrad run`,\n"
-               "mpirun, torchrun or srun.",
+    .summary =
+        "Says how this process was started as one of several ranks, and by what the ranks reach each other.\n"
+        "Then all ranks meet and add up a number. Start it as you start a program that trains: by `tapegrad run`,\n"
+        "mpirun, torchrun or srun.",
     .options = options,
     .n_options = sizeof options / sizeof *options,
 };
@@ -37,8 +38,9 @@ static int meet(void *arg, tg_ctx *ctx, tg_comm *world) {
     printf("%s; device %s, transport \"%s\"\n", text, tg_ctx_device(ctx), tg_comm_transport(world));
     fflush(stdout);
     if (!sum_over_ranks(ctx, world, &ranks, 1)) return 1;
-    if (is_chief(world)) say("%d rank%s met, %.2f s after the start\n", (int)ranks, ranks > 1 ? "s have" : " has",
-                              tg_system_now() - *begun);
+    if (is_chief(world))
+        say("%d rank%s met, %.2f s after the start\n", (int)ranks, ranks > 1 ? "s have" : " has",
+            tg_system_now() - *begun);
     return 0;
 }
 

@@ -15,8 +15,8 @@
 
 enum { ROUNDS = 5, SHORT_TRIPS = 1000, LONG_TRIPS = 100, STREAM = 500, PATIENCE = 10 /* seconds */ };
 
-static int link_fd;        /* to the other process */
-static double killed_at;   /* when the other process ended */
+static int link_fd;      /* to the other process */
+static double killed_at; /* when the other process ended */
 static char page[2][LONGEST];
 
 static double now(void) {

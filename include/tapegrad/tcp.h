@@ -11,8 +11,9 @@ extern "C" {
 
 typedef struct tg_tcp_opts {
     size_t size;
-    int rank, ranks;  /* the number of this rank, from 0, and the number of all ranks */
-    const char *host; /* required: name or address of rank 0's node; rank 0 listens there, and the others connect to it */
+    int rank, ranks; /* the number of this rank, from 0, and the number of all ranks */
+    const char
+        *host; /* required: name or address of rank 0's node; rank 0 listens there, and the others connect to it */
     /* Rank 0 listens on the first free port among `ports` ones, from `port` (1 to 65535) on. The other ranks try all of
      * them, and recognize rank 0 by its greeting. ports is 1 by default. */
     int port, ports;
@@ -26,7 +27,7 @@ typedef struct tg_tcp_opts {
 } tg_tcp_opts;
 
 #define TG_TCP_DEFAULTS .size = sizeof(tg_tcp_opts), .ports = 1
-#define TG_TCP(...) (&(tg_tcp_opts){TG_TCP_DEFAULTS, __VA_ARGS__})
+#define TG_TCP(...)     (&(tg_tcp_opts){TG_TCP_DEFAULTS, __VA_ARGS__})
 
 /* Creates a communicator over TCP. Every rank must make the call, and later call tg_comm_free, which waits for the
  * other ranks. Ranks of one node that are processes exchange data through shared memory instead.

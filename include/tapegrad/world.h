@@ -29,12 +29,12 @@ typedef enum tg_world_transport {
 typedef struct tg_world_info {
     size_t size;
     tg_launcher launcher;
-    tg_world_transport transport;  /* by which the ranks reach each other; ranks of one node then share memory */
-    int rank, ranks;               /* the number of this rank, from 0, and the number of all ranks */
-    int local_rank, local_ranks;   /* the same among the ranks of this node; local_ranks is 0 if it is unknown */
-    char host[256];                /* over TCP: the name or address of rank 0's node, and ports on which it may listen: */
-    int port, ports;               /* the first one, and their number */
-    char job[128];                 /* over TCP: the name of the run, which is the same on all ranks */
+    tg_world_transport transport; /* by which the ranks reach each other; ranks of one node then share memory */
+    int rank, ranks;              /* the number of this rank, from 0, and the number of all ranks */
+    int local_rank, local_ranks;  /* the same among the ranks of this node; local_ranks is 0 if it is unknown */
+    char host[256];  /* over TCP: the name or address of rank 0's node, and ports on which it may listen: */
+    int port, ports; /* the first one, and their number */
+    char job[128];   /* over TCP: the name of the run, which is the same on all ranks */
 } tg_world_info;
 
 #define TG_WORLD_INFO() ((tg_world_info){.size = sizeof(tg_world_info)})
@@ -50,17 +50,19 @@ typedef struct tg_world_info {
  *                  SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST. With --mpi=pmix (PMIX_RANK) the
  *                  ranks communicate over MPI
  *
- * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. TAPEGRAD_PORT replaces the port of rank 0, and MASTER_ADDR
- * and MASTER_PORT its address under srun. Without them the port is the one after MASTER_PORT under torchrun, whose own
- * store listens on MASTER_PORT, the first of SLURM_STEP_RESV_PORTS under srun (srun --resv-ports), and otherwise one
- * that follows from the ids of the job and the step.
+ * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. TAPEGRAD_PORT replaces the port of rank 0, and
+ * MASTER_ADDR and MASTER_PORT its address under srun. Without them the port is the one after MASTER_PORT under
+ * torchrun, whose own store listens on MASTER_PORT, the first of SLURM_STEP_RESV_PORTS under srun (srun --resv-ports),
+ * and otherwise one that follows from the ids of the job and the step.
  *
- * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and TG_ERR_UNSUPPORTED if
- * out->size is that of another version. The reason is then written to message, at most n bytes; message may be NULL. */
+ * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and TG_ERR_UNSUPPORTED
+ * if out->size is that of another version. The reason is then written to message, at most n bytes; message may be NULL.
+ */
 TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
 
-/* Writes one line about info, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun, over TCP; they meet
- * at node1:29501", without a newline: at most n bytes with the terminating 0. Returns the length of the whole text. */
+/* Writes one line about info, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun, over TCP; they
+ * meet at node1:29501", without a newline: at most n bytes with the terminating 0. Returns the length of the whole
+ * text. */
 TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
 
 /* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller; NULL

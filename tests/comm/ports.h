@@ -10,8 +10,8 @@
 #include <tapegrad/tcp.h>
 
 static inline struct sockaddr_in loopback(int port) {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
 /* Returns a socket that listens on a port of the loopback address, which the system chooses, and sets *port to it. */

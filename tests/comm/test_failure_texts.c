@@ -1,8 +1,7 @@
 /* The words of failures, which all transports make alike. Each situation runs over threads; the messages of its ranks
  * over any other transport must then be the same, byte by byte, except for the differences that `differences` lists.
  * The transports are processes, messages between nodes (letters.h), and, in other builds of this program, MPI, TCP and
- * NCCL.
- * Rank 1 is the one that fails. */
+ * NCCL. Rank 1 is the one that fails. */
 #include <pthread.h>
 
 #include "comm/letters.h"

@@ -87,7 +87,8 @@ static void sums(rank *r, tg_ctx *ctx, tg_comm *c) {
 
 static void expect_all(const rank *ranks, int n) {
     for (int i = 0; i < n; i++) {
-        ck_assert_msg(ranks[i].status == TG_OK, "rank %d: %s: %s", i, tg_status_name(ranks[i].status), ranks[i].message);
+        ck_assert_msg(ranks[i].status == TG_OK, "rank %d: %s: %s", i, tg_status_name(ranks[i].status),
+                      ranks[i].message);
         ck_assert(ranks[i].result == n);
     }
 }
@@ -104,8 +105,9 @@ static double seconds_now(void) {
 }
 
 static void pause_for(double seconds) {
-    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))},
-              NULL);
+    nanosleep(
+        &(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))},
+        NULL);
 }
 
 /* ---- Meeting ---- */
@@ -204,7 +206,8 @@ START_TEST(two_processes_of_one_rank_are_refused) {
     ranks[2].opts.rank = 1;
     start(ranks, RANKS, all & ~8u);
     join(ranks, RANKS, all & ~8u);
-    expect(&ranks[0], TG_ERR_STATE, "two processes say that they are rank 1 of this run; give each rank its own number");
+    expect(&ranks[0], TG_ERR_STATE,
+           "two processes say that they are rank 1 of this run; give each rank its own number");
 }
 END_TEST
 
@@ -214,7 +217,8 @@ START_TEST(ranks_of_another_number_are_refused) {
     ranks[1].opts.ranks = 3;
     start(ranks, 2, 3);
     join(ranks, 2, 3);
-    expect(&ranks[1], TG_ERR_STATE, "rank 0 was started as one of 2 ranks, but rank 1 as one of 3; start all ranks with");
+    expect(&ranks[1], TG_ERR_STATE,
+           "rank 0 was started as one of 2 ranks, but rank 1 as one of 3; start all ranks with");
 }
 END_TEST
 
@@ -247,7 +251,8 @@ START_TEST(a_port_in_use_is_reported) {
     ranks[0].opts.ports = 1;
     start(ranks, 2, 1);
     join(ranks, 2, 1);
-    snprintf(text, sizeof text, "rank 0 cannot listen on port %d of \"127.0.0.1\": address already in use; choose", port);
+    snprintf(text, sizeof text, "rank 0 cannot listen on port %d of \"127.0.0.1\": address already in use; choose",
+             port);
     expect(&ranks[0], TG_ERR_STATE, text);
     close(fd);
 }
@@ -266,7 +271,8 @@ static void *serve_strangely(void *arg) {
             pause_for(0.005);
             continue;
         }
-        if (write(client, noise, sizeof noise) > 0 && read(client, noise, sizeof noise) > 0) abort(); /* no byte to it */
+        if (write(client, noise, sizeof noise) > 0 && read(client, noise, sizeof noise) > 0)
+            abort(); /* no byte to it */
         close(client);
     }
     return NULL;
@@ -311,8 +317,10 @@ static void *intrude(void *arg) {
         }
         size_t length = strange_bytes(i % KINDS, bytes, sizeof bytes);
         if (length && send(fd[n], bytes, length, MSG_NOSIGNAL) < 0) pause_for(0.001);
-        if (i % 3) n++;
-        else close(fd[n]);
+        if (i % 3)
+            n++;
+        else
+            close(fd[n]);
     }
     while (!atomic_load(&stop)) pause_for(0.005);
     while (n) close(fd[--n]);
@@ -388,7 +396,8 @@ static void is_killed_or_goes_on(rank *r, tg_ctx *ctx, tg_comm *c) {
     tg_comm_barrier(c);
     double begun = seconds_now();
     if (r->opts.rank == VICTIM) kill(getpid(), SIGKILL);
-    for (int i = 0; i < 100 && tg_ctx_status(ctx) == TG_OK; i++) tg_work_wait(tg_comm_all_reduce(c, x, x, TG_REDUCE_MAX));
+    for (int i = 0; i < 100 && tg_ctx_status(ctx) == TG_OK; i++)
+        tg_work_wait(tg_comm_all_reduce(c, x, x, TG_REDUCE_MAX));
     note(r, ctx);
     if (seconds_now() - begun > 10) return; /* not before the deadline */
     tg_ctx_clear(ctx);
@@ -397,8 +406,7 @@ static void is_killed_or_goes_on(rank *r, tg_ctx *ctx, tg_comm *c) {
     tg_comm_all_reduce(c, y, y, TG_REDUCE_SUM);
     tg_read_f64(y, two, 2);
     r->result = two[0] + 10 * tg_comm_size(c);
-    if (tg_ctx_status(ctx) == TG_OK)
-        tg_ctx_fail(ctx, r->status, "%s", r->message); /* what run_rank notes */
+    if (tg_ctx_status(ctx) == TG_OK) tg_ctx_fail(ctx, r->status, "%s", r->message); /* what run_rank notes */
 }
 
 START_TEST(a_killed_rank_is_named_and_the_others_recover) {
@@ -413,7 +421,8 @@ START_TEST(a_killed_rank_is_named_and_the_others_recover) {
         pid[i] = fork_rank(&ranks[i], ends[1]);
     }
     close(ends[1]);
-    snprintf(text, sizeof text, "the process of rank 2 (pid %d) has ended unexpectedly; its last call was ", (int)pid[2]);
+    snprintf(text, sizeof text, "the process of rank 2 (pid %d) has ended unexpectedly; its last call was ",
+             (int)pid[2]);
     for (rank r; read(ends[0], &r, sizeof r) == (ssize_t)sizeof r; seen++) {
         expect(&r, TG_ERR_REMOTE, text);
         ck_assert(r.result == 3 + 10 * 3);
@@ -456,8 +465,8 @@ typedef struct frugal_rank {
 
 static void *run_frugal(void *user) {
     frugal_rank *r = user;
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = r->deadline,
-                                       .allocator = {counted_alloc, counted_free, &r->memory}));
+    tg_ctx *ctx = tg_ctx_new(
+        TG_CONFIG(.threads = 1, .deadline = r->deadline, .allocator = {counted_alloc, counted_free, &r->memory}));
     if (r->fails_at) r->memory.fails_at = r->memory.made + r->fails_at;
     tg_comm *c = tg_comm_tcp_new(ctx, &r->opts);
     r->reached = r->fails_at && r->memory.made >= r->memory.fails_at;
@@ -475,12 +484,14 @@ static bool fails_at(int rank, int allocation, double deadline) {
     int port = free_port();
     for (int i = 0; i < 2; i++) {
         ranks[i] = (frugal_rank){.opts = *TG_TCP(.rank = i, .ranks = 2, .host = "127.0.0.1", .port = port, .ports = 8),
-                                 .deadline = deadline, .fails_at = i == rank ? allocation : 0};
+                                 .deadline = deadline,
+                                 .fails_at = i == rank ? allocation : 0};
         pthread_create(&thread[i], NULL, run_frugal, &ranks[i]);
     }
     for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < 2; i++)
-        ck_assert_msg(ranks[i].memory.live == 0, "rank %d leaks when allocation %d of rank %d fails", i, allocation, rank);
+        ck_assert_msg(ranks[i].memory.live == 0, "rank %d leaks when allocation %d of rank %d fails", i, allocation,
+                      rank);
     if (ranks[rank].reached) ck_assert_int_eq(ranks[rank].status, TG_ERR_MEMORY);
     if (!allocation) ck_assert_int_eq(ranks[rank].status, TG_OK);
     return ranks[rank].reached;

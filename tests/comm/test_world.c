@@ -11,13 +11,42 @@
 
 /* All variables that are read. */
 static const char *const variables[] = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID",
-    "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID",
-    "SLURM_JOBID", "SLURM_STEP_RESV_PORTS", "SLURM_RESTART_COUNT", "TAPEGRAD_PORT", "TAPEGRAD_TRANSPORT", "TAPEGRAD_FD",
-    "TAPEGRAD_RANK", "TAPEGRAD_SIZE",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_ID",
+    "SLURM_JOBID",
+    "SLURM_STEP_RESV_PORTS",
+    "SLURM_RESTART_COUNT",
+    "TAPEGRAD_PORT",
+    "TAPEGRAD_TRANSPORT",
+    "TAPEGRAD_FD",
+    "TAPEGRAD_RANK",
+    "TAPEGRAD_SIZE",
 };
 
 /* Sets the variables of a text such as "RANK=1 WORLD_SIZE=2", and no other ones that are read. */
@@ -33,8 +62,9 @@ static void environment(const char *text) {
     }
 }
 
-static const char torchrun[] = "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500 "
-                               "TORCHELASTIC_RUN_ID=7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=True";
+static const char torchrun[] =
+    "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500 "
+    "TORCHELASTIC_RUN_ID=7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=True";
 static const char by_hand[] = "RANK=3 WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500";
 static const char mpirun[] = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 "
                              "OMPI_COMM_WORLD_LOCAL_SIZE=2";
@@ -52,34 +82,54 @@ typedef struct recognized {
 
 static const recognized cases[] = {
     {"", "", "one rank, started by no launcher", NULL},
-    {torchrun, "", "rank 3 of 4, number 1 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port "
-     "29501 to 29516", "torchrun 7 2"},
+    {torchrun, "",
+     "rank 3 of 4, number 1 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port "
+     "29501 to 29516",
+     "torchrun 7 2"},
     {by_hand, "", "rank 3 of 4, started by torchrun, over TCP: the ranks meet at 10.0.0.1, port 29500 to 29515", NULL},
-    {torchrun, "TAPEGRAD_PORT=4000", "rank 3 of 4, number 1 of 2 on this node, started by torchrun, over TCP: the ranks meet "
-     "at node1, port 4000 to 4015", NULL},
+    {torchrun, "TAPEGRAD_PORT=4000",
+     "rank 3 of 4, number 1 of 2 on this node, started by torchrun, over TCP: the ranks meet "
+     "at node1, port 4000 to 4015",
+     NULL},
     {"RANK=0 WORLD_SIZE=1", "", "rank 0 of 1, started by torchrun, alone", NULL},
     {mpirun, "", "rank 1 of 2, number 1 of 2 on this node, started by mpirun, over MPI", NULL},
     {hydra, "", "rank 1 of 2, number 0 of 1 on this node, started by mpirun, over MPI", NULL},
-    {mpirun, "TAPEGRAD_TRANSPORT=tcp MASTER_ADDR=a MASTER_PORT=5", "rank 1 of 2, number 1 of 2 on this node, started by "
-     "mpirun, over TCP: the ranks meet at a, port 5 to 20", NULL},
-    {srun, "", "rank 5 of 7, number 1 of 2 on this node, started by srun, over TCP: the ranks meet at gpu007, port 21968 to "
-     "21983", "slurm 3.0 0"},
-    {srun, "MASTER_PORT=29500", "rank 5 of 7, number 1 of 2 on this node, started by srun, over TCP: the ranks meet at "
-     "gpu007, port 29500 to 29515", NULL},
-    {srun, "SLURM_STEP_RESV_PORTS=12000-12001 MASTER_ADDR=head", "rank 5 of 7, number 1 of 2 on this node, started by srun, "
-     "over TCP: the ranks meet at head, port 12000", NULL},
-    {srun, "WORLD_SIZE=7 MASTER_PORT=29500", "rank 5 of 7, number 1 of 2 on this node, started by srun, over TCP: the ranks "
-     "meet at gpu007, port 29500 to 29515", NULL},
-    {srun, "SLURM_NODEID=3 SLURM_LOCALID=0 SLURM_PROCID=6 TAPEGRAD_TRANSPORT=mpi", "rank 6 of 7, number 0 of 1 on this node, "
-     "started by srun, over MPI", NULL},
+    {mpirun, "TAPEGRAD_TRANSPORT=tcp MASTER_ADDR=a MASTER_PORT=5",
+     "rank 1 of 2, number 1 of 2 on this node, started by "
+     "mpirun, over TCP: the ranks meet at a, port 5 to 20",
+     NULL},
+    {srun, "",
+     "rank 5 of 7, number 1 of 2 on this node, started by srun, over TCP: the ranks meet at gpu007, port 21968 to "
+     "21983",
+     "slurm 3.0 0"},
+    {srun, "MASTER_PORT=29500",
+     "rank 5 of 7, number 1 of 2 on this node, started by srun, over TCP: the ranks meet at "
+     "gpu007, port 29500 to 29515",
+     NULL},
+    {srun, "SLURM_STEP_RESV_PORTS=12000-12001 MASTER_ADDR=head",
+     "rank 5 of 7, number 1 of 2 on this node, started by srun, "
+     "over TCP: the ranks meet at head, port 12000",
+     NULL},
+    {srun, "WORLD_SIZE=7 MASTER_PORT=29500",
+     "rank 5 of 7, number 1 of 2 on this node, started by srun, over TCP: the ranks "
+     "meet at gpu007, port 29500 to 29515",
+     NULL},
+    {srun, "SLURM_NODEID=3 SLURM_LOCALID=0 SLURM_PROCID=6 TAPEGRAD_TRANSPORT=mpi",
+     "rank 6 of 7, number 0 of 1 on this node, "
+     "started by srun, over MPI",
+     NULL},
     /* A batch script is no rank, though it has the number of tasks. */
     {"SLURM_JOB_ID=3 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", "", "one rank, started by no launcher", NULL},
     /* One launcher within another. */
-    {srun, torchrun, "rank 3 of 4, number 1 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port "
-     "29501 to 29516", NULL},
+    {srun, torchrun,
+     "rank 3 of 4, number 1 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port "
+     "29501 to 29516",
+     NULL},
     {srun, mpirun, "rank 1 of 2, number 1 of 2 on this node, started by mpirun, over MPI", NULL},
-    {srun, "PMI_RANK=5 PMI_SIZE=7 TAPEGRAD_TRANSPORT=tcp", "rank 5 of 7, number 1 of 2 on this node, started by srun, over "
-     "TCP: the ranks meet at gpu007, port 21968 to 21983", NULL},
+    {srun, "PMI_RANK=5 PMI_SIZE=7 TAPEGRAD_TRANSPORT=tcp",
+     "rank 5 of 7, number 1 of 2 on this node, started by srun, over "
+     "TCP: the ranks meet at gpu007, port 21968 to 21983",
+     NULL},
 };
 
 /* Sets the environment `first`, then the variables of `more`. */
@@ -131,19 +181,22 @@ static const contradiction contradictions[] = {
     {"RANK=0", "WORLD_SIZE=99999999999", "WORLD_SIZE is \"99999999999\", expected a number from 1 on"},
     {"RANK=2", "WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
      "torchrun has started this process as rank 2 of 2, expected a rank below 2"},
-    {"RANK=1", "WORLD_SIZE=2", "torchrun has started this process as rank 1 of 2, but MASTER_ADDR is not set; set it to "
+    {"RANK=1", "WORLD_SIZE=2",
+     "torchrun has started this process as rank 1 of 2, but MASTER_ADDR is not set; set it to "
      "the node of rank 0"},
     {"RANK=1", "WORLD_SIZE=2 MASTER_ADDR=a",
      "MASTER_ADDR is \"a\", but MASTER_PORT is not set; set it to a free port of that node"},
     {"RANK=1", "WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=x", "MASTER_PORT is \"x\", expected a number from 1 on"},
     {"RANK=1", "WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=65530",
      "the ranks would meet on port 65530 or one of the 15 after it, expected ports up to 65535; set TAPEGRAD_PORT"},
-    {torchrun, "LOCAL_RANK=2", "torchrun has started this process as number 2 of 2 on its node, of 4 ranks in all; expected "
+    {torchrun, "LOCAL_RANK=2",
+     "torchrun has started this process as number 2 of 2 on its node, of 4 ranks in all; expected "
      "a number below the first, and that at most the second"},
     {torchrun, "TAPEGRAD_TRANSPORT=udp", "TAPEGRAD_TRANSPORT is \"udp\", expected \"tcp\" or \"mpi\""},
     {srun, "WORLD_SIZE=8", "WORLD_SIZE is 8, but srun has started 7 ranks; unset it, or start as many"},
     {srun, "SLURM_PROCID=9", "srun has started this process as rank 9 of 7, expected a rank below 7"},
-    {srun, "SLURM_STEP_NODELIST=[oops", "SLURM_STEP_NODELIST is \"[oops\", in which no first node is found; set MASTER_ADDR "
+    {srun, "SLURM_STEP_NODELIST=[oops",
+     "SLURM_STEP_NODELIST is \"[oops\", in which no first node is found; set MASTER_ADDR "
      "to the node of rank 0"},
     {"SLURM_STEP_ID=0", "SLURM_PROCID=1",
      "SLURM_PROCID is 1, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set; srun sets them"},
@@ -157,7 +210,8 @@ START_TEST(contradictions_are_refused) {
         tg_world_info info = TG_WORLD_INFO();
         char message[512], expected[600];
         environments(contradictions[i].environment, contradictions[i].more);
-        ck_assert_msg(tg_world_query(&info, message, sizeof message) == TG_ERR_ARGUMENT, "%s", contradictions[i].message);
+        ck_assert_msg(tg_world_query(&info, message, sizeof message) == TG_ERR_ARGUMENT, "%s",
+                      contradictions[i].message);
         ck_assert_str_eq(message, contradictions[i].message);
         ck_assert_int_eq(tg_world_query(&info, NULL, 0), TG_ERR_ARGUMENT);
         tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
@@ -174,8 +228,13 @@ END_TEST
 
 START_TEST(the_first_host_of_a_list) {
     static const char *const lists[][2] = {
-        {"vm", "vm"}, {"a,b", "a"}, {"node[3]", "node3"}, {"node[03-07,12],x", "node03"}, {"n[1,2]-ib,z", "n1-ib"},
-        {"[5-6]", "5"}, {"rack1-node[0010-0011]", "rack1-node0010"},
+        {"vm", "vm"},
+        {"a,b", "a"},
+        {"node[3]", "node3"},
+        {"node[03-07,12],x", "node03"},
+        {"n[1,2]-ib,z", "n1-ib"},
+        {"[5-6]", "5"},
+        {"rack1-node[0010-0011]", "rack1-node0010"},
     };
     static const char *const wrong[] = {"", "[", "n[", "n[]", "n[1", "n[a-b]", "r[1-2]n[3-4]"};
     char host[32];
@@ -220,8 +279,8 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        each_launcher_is_recognized, a_text_is_cut_to_its_buffer,           contradictions_are_refused,
-        the_first_host_of_a_list,    the_tasks_of_a_node_in_a_list,         a_process_without_a_launcher_is_alone,
+        each_launcher_is_recognized, a_text_is_cut_to_its_buffer,   contradictions_are_refused,
+        the_first_host_of_a_list,    the_tasks_of_a_node_in_a_list, a_process_without_a_launcher_is_alone,
     };
     return tg_check_main("world", tests, sizeof tests / sizeof *tests);
 }

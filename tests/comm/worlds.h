@@ -1,7 +1,7 @@
 /* Runs one rank function over each transport of a node: threads, and processes that are forked here. Compiled with
  * TG_WORLD_MPI, MPI's ranks take the place of processes: each process runs all tests, as one rank of each world that is
- * large enough. Compiled with TG_WORLD_TCP, the processes meet over TCP. Compiled with TG_WORLD_NCCL, each rank has a GPU
- * and gets NCCL's communicator. */
+ * large enough. Compiled with TG_WORLD_TCP, the processes meet over TCP. Compiled with TG_WORLD_NCCL, each rank has a
+ * GPU and gets NCCL's communicator. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 

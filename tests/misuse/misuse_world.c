@@ -12,7 +12,8 @@ static bool refuses_tcp(tg_ctx *ctx, const tg_tcp_opts *opts) { return is_inert_
 static void misuse_tcp(misuse_world *b) {
     tg_tcp_opts sizeless = {.ranks = 2, .host = "localhost", .port = 1}, later = *TG_TCP(.ranks = 2);
     later.size += 8;
-    QUIET(tg_comm_tcp_new, refuses_tcp(NULL, TG_TCP(.ranks = 2, .host = "localhost", .port = 1)) && refuses_tcp(NULL, NULL));
+    QUIET(tg_comm_tcp_new,
+          refuses_tcp(NULL, TG_TCP(.ranks = 2, .host = "localhost", .port = 1)) && refuses_tcp(NULL, NULL));
     GIVES(tg_comm_tcp_new, ARGUMENT, "rank is 0 and ranks is 0", refuses_tcp(b->ctx, NULL));
     GIVES(tg_comm_tcp_new, ARGUMENT, "size is 0", refuses_tcp(b->ctx, &sizeless));
     GIVES(tg_comm_tcp_new, ARGUMENT, "later version", refuses_tcp(b->ctx, &later));

@@ -230,8 +230,9 @@ static tg_status check_world(tg_ctx *ctx, int rank, int ranks) {
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     if (me == rank && n == ranks) return TG_OK;
     return tg_ctx_fail(ctx, TG_ERR_STATE,
-                       "tg_comm_world_new: the launcher has started this process as rank %d of %d, but for MPI it is rank "
-                       "%d of %d; use the mpirun of this MPI, srun with a --mpi that it knows, or TAPEGRAD_TRANSPORT=tcp",
+                       "tg_comm_world_new: the launcher has started this process as rank %d of %d, but for MPI it is "
+                       "rank %d of %d; use the mpirun of this MPI, srun with a --mpi that it knows, or "
+                       "TAPEGRAD_TRANSPORT=tcp",
                        rank, ranks, me, n);
 }
 

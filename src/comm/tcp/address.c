@@ -15,8 +15,10 @@ struct addrinfo *tg_tcp_resolve(tg_tcp_meeting *m) {
     size_t at = 0;
     int error = getaddrinfo(m->opts->host, NULL, &wanted, &all);
     if (!error) return all;
-    tg_text(text, sizeof text, &at, "host \"%s\", where rank 0 is, has no address: %s; give a name or address that every "
-            "rank can resolve", m->opts->host, gai_strerror(error));
+    tg_text(text, sizeof text, &at,
+            "host \"%s\", where rank 0 is, has no address: %s; give a name or address that every "
+            "rank can resolve",
+            m->opts->host, gai_strerror(error));
     tg_tcp_meeting_fail(m, TG_ERR_IO, text);
     return NULL;
 }

@@ -10,8 +10,8 @@
 /* ---- SIGPIPE ---- */
 
 /* libuv writes to sockets in a way that raises SIGPIPE if the peer has ended, which would end this process. The signal
- * is therefore blocked while libuv may write; one that was raised meanwhile is discarded. If this thread had not blocked
- * it before, then none was pending before, so no signal of somebody else is lost. */
+ * is therefore blocked while libuv may write; one that was raised meanwhile is discarded. If this thread had not
+ * blocked it before, then none was pending before, so no signal of somebody else is lost. */
 typedef struct blocked_pipe {
     bool here; /* it was not blocked before */
     sigset_t set, before;
@@ -127,7 +127,8 @@ void tg_tcp_write_start(tg_tcp_connection *c, tg_tcp_write *w, bool head, const 
     bool sent = false;
     if (c) {
         block_pipe(&b);
-        sent = uv_write(&w->request, (uv_stream_t *)&c->socket, head ? parts : parts + 1, head ? 2 : 1, on_written) == 0;
+        sent =
+            uv_write(&w->request, (uv_stream_t *)&c->socket, head ? parts : parts + 1, head ? 2 : 1, on_written) == 0;
         unblock_pipe(&b);
     }
     if (sent) {

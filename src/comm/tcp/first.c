@@ -49,8 +49,10 @@ static void listen_on_any_port(tg_tcp_meeting *m) {
     if (m->listens) return;
     tg_text(text, sizeof text, &at, "rank 0 cannot listen on port %d", o->port);
     if (o->ports > 1) tg_text(text, sizeof text, &at, ", nor on the %d after it", o->ports - 1);
-    tg_text(text, sizeof text, &at, " of \"%s\": %s; choose another port (environment variable TAPEGRAD_PORT, on all "
-            "ranks)", o->host, uv_strerror(error));
+    tg_text(text, sizeof text, &at,
+            " of \"%s\": %s; choose another port (environment variable TAPEGRAD_PORT, on all "
+            "ranks)",
+            o->host, uv_strerror(error));
     tg_tcp_meeting_fail(m, error == UV_EADDRINUSE ? TG_ERR_STATE : TG_ERR_IO, text);
 }
 
@@ -90,9 +92,10 @@ static void name_missing(tg_tcp_meeting *m) {
     for (int i = 1; i < o->ranks && named < 8; i++)
         if (!m->come[i]) tg_text(text, sizeof text, &at, "%s%d", named++ ? ", " : "", i);
     if (missing > named) tg_text(text, sizeof text, &at, " and %d more", missing - named);
-    tg_text(text, sizeof text, &at, " of %d %s not come to \"%s\", port %u, within the deadline of %g s; see what they have "
-            "printed, and whether they can reach that port", o->ranks, missing > 1 ? "have" : "has", o->host,
-            (unsigned)m->port, m->layer->ctx->run.deadline);
+    tg_text(text, sizeof text, &at,
+            " of %d %s not come to \"%s\", port %u, within the deadline of %g s; see what they have "
+            "printed, and whether they can reach that port",
+            o->ranks, missing > 1 ? "have" : "has", o->host, (unsigned)m->port, m->layer->ctx->run.deadline);
     tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, text);
 }
 
@@ -128,7 +131,8 @@ static void send_list(tg_tcp_meeting *m) {
         tg_tcp_layer_add(m->layer, c);
     }
     if (!tg_tcp_until(m, is_all_sent) && !m->failed)
-        tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, "the list of ranks could not be sent to all of them within the deadline");
+        tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT,
+                            "the list of ranks could not be sent to all of them within the deadline");
 }
 
 void tg_tcp_receive_all(tg_tcp_meeting *m) {

@@ -184,9 +184,10 @@ static void name_missing(tg_tcp_meeting *m) {
     size_t at = 0;
     int first = 0;
     while (first == m->opts->rank || m->come[first]) first++;
-    tg_text(text, sizeof text, &at, "rank %d has not connected with rank %d within the deadline of %g s, though both have "
-            "reached rank 0; see whether their nodes can reach each other", first, m->opts->rank,
-            m->layer->ctx->run.deadline);
+    tg_text(text, sizeof text, &at,
+            "rank %d has not connected with rank %d within the deadline of %g s, though both have "
+            "reached rank 0; see whether their nodes can reach each other",
+            first, m->opts->rank, m->layer->ctx->run.deadline);
     tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, text);
 }
 

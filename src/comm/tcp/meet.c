@@ -25,8 +25,11 @@ bool tg_tcp_meeting_fail(tg_tcp_meeting *m, tg_status status, const char *text) 
 /* ---- Greetings ---- */
 
 static tg_tcp_greeting own_greeting(const tg_tcp_meeting *m) {
-    tg_tcp_greeting g = {.job = m->job, .version = VERSION, .ranks = (uint32_t)m->opts->ranks,
-                         .rank = (uint32_t)m->opts->rank, .port = m->port};
+    tg_tcp_greeting g = {.job = m->job,
+                         .version = VERSION,
+                         .ranks = (uint32_t)m->opts->ranks,
+                         .rank = (uint32_t)m->opts->rank,
+                         .port = m->port};
     memcpy(g.magic, magic, sizeof magic);
     return g;
 }
@@ -46,10 +49,13 @@ bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     size_t at = 0;
     if (g->version == VERSION && g->ranks == (uint32_t)m->opts->ranks) return true;
     if (g->version != VERSION)
-        tg_text(text, sizeof text, &at, "another rank has another version of tapegrad; start all ranks with one version");
+        tg_text(text, sizeof text, &at,
+                "another rank has another version of tapegrad; start all ranks with one version");
     else
-        tg_text(text, sizeof text, &at, "rank %u was started as one of %u ranks, but rank %d as one of %d; start all "
-                "ranks with the same number", g->rank, g->ranks, m->opts->rank, m->opts->ranks);
+        tg_text(text, sizeof text, &at,
+                "rank %u was started as one of %u ranks, but rank %d as one of %d; start all "
+                "ranks with the same number",
+                g->rank, g->ranks, m->opts->rank, m->opts->ranks);
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
@@ -81,8 +87,8 @@ static bool is_expected(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     size_t at = 0;
     int me = m->opts->rank;
     if (g->rank > (uint32_t)me && g->rank < g->ranks && !m->come[g->rank]) return true;
-    tg_text(text, sizeof text, &at, "two processes say that they are rank %u of this run; give each rank its own number",
-            g->rank);
+    tg_text(text, sizeof text, &at,
+            "two processes say that they are rank %u of this run; give each rank its own number", g->rank);
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
@@ -183,8 +189,8 @@ static void meeting_end(tg_tcp_meeting *m) {
 tg_status tg_tcp_meet(tg_tcp_layer *l, const tg_tcp_opts *opts) {
     const char *job = opts->job ? opts->job : "";
     size_t n = (size_t)opts->ranks;
-    tg_tcp_meeting m = {.layer = l, .opts = opts, .begun = tg_system_now(),
-                        .job = tg_hash_bytes(TG_HASH_START, job, strlen(job))};
+    tg_tcp_meeting m = {
+        .layer = l, .opts = opts, .begun = tg_system_now(), .job = tg_hash_bytes(TG_HASH_START, job, strlen(job))};
     l->meeting = &m;
     uv_timer_init(&l->loop, &m.tick);
     m.handles++;

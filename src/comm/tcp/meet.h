@@ -9,20 +9,20 @@ typedef struct tg_tcp_meeting tg_tcp_meeting;
 struct tg_tcp_meeting {
     tg_tcp_layer *layer;
     const tg_tcp_opts *opts;
-    double begun; /* time of its begin */
-    uint64_t job; /* hash of the name of the run */
-    bool failed;  /* the context has the error */
-    uv_timer_t tick;    /* wakes a rank that waits, so that it sees the time */
+    double begun;    /* time of its begin */
+    uint64_t job;    /* hash of the name of the run */
+    bool failed;     /* the context has the error */
+    uv_timer_t tick; /* wakes a rank that waits, so that it sees the time */
     uv_tcp_t listener;
     bool listens;
-    int handles;        /* of the two above, those that libuv has not closed yet */
-    uint32_t port;      /* on which this rank listens */
+    int handles;                  /* of the two above, those that libuv has not closed yet */
+    uint32_t port;                /* on which this rank listens */
     tg_tcp_connection *strangers; /* who have come and not answered yet, the last one first */
     int n_strangers;
     bool *come; /* whether each rank is connected with this one */
     int n_come;
     void (*arrived)(tg_tcp_meeting *m, tg_tcp_connection *c); /* called when a rank has come to this one */
-    tg_tcp_address *addresses; /* of each rank but rank 0 */
+    tg_tcp_address *addresses;                                /* of each rank but rank 0 */
 
     /* Ranks above 0: the way to rank 0 */
     struct addrinfo *hosts, *host; /* all addresses of rank 0; the one that is tried */

@@ -31,10 +31,10 @@ typedef struct tg_tcp_head {
 /* What each end of a new connection sends first: the end that listens, and then, if it is the right one, the other. */
 typedef struct tg_tcp_greeting {
     char magic[8];
-    uint64_t job;                /* hash of the name of the run */
-    uint32_t version;            /* of these structs */
-    uint32_t ranks, rank;        /* the number of ranks, and that of the sender */
-    uint32_t port;               /* on which the sender listens for ranks above it */
+    uint64_t job;         /* hash of the name of the run */
+    uint32_t version;     /* of these structs */
+    uint32_t ranks, rank; /* the number of ranks, and that of the sender */
+    uint32_t port;        /* on which the sender listens for ranks above it */
 } tg_tcp_greeting;
 
 /* The address on which a rank listens, as rank 0 passes it on. */
@@ -49,11 +49,11 @@ struct tg_tcp_connection {
     uv_tcp_t socket; /* first */
     uv_connect_t connecting;
     tg_tcp_layer *layer;
-    tg_tcp_connection *next; /* of the same list in meet.c */
-    int rank;                /* at the other end; -1: not known yet */
-    bool open;               /* it carries messages (tg_tcp_layer_add) */
-    char *into;              /* where the block lies */
-    size_t wanted, arrived;  /* bytes of the block; bytes that have come */
+    tg_tcp_connection *next;                        /* of the same list in meet.c */
+    int rank;                                       /* at the other end; -1: not known yet */
+    bool open;                                      /* it carries messages (tg_tcp_layer_add) */
+    char *into;                                     /* where the block lies */
+    size_t wanted, arrived;                         /* bytes of the block; bytes that have come */
     void (*then)(tg_tcp_connection *c);             /* called when the block has come */
     void (*ended)(tg_tcp_connection *c, int error); /* called when the connection ends; error: libuv's number */
     union {
@@ -121,7 +121,7 @@ struct tg_tcp_layer {
     tg_p2p_completed_fn completed;  /* of the call of poll or close that is running; NULL: none */
     tg_tcp_receive *receives, *complete, *free_receives; /* without a message, in their order; with one; free */
     tg_tcp_letter *letters, *free_letters;               /* in the order of arrival; free */
-    struct tg_tcp_meeting *meeting;      /* NULL: it is over */
+    struct tg_tcp_meeting *meeting;                      /* NULL: it is over */
     tg_tcp_write *dropped, *free_writes; /* those that could not be sent, and wait for the next poll; free */
 };
 

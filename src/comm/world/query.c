@@ -18,13 +18,15 @@ static void read_meeting_place(tg_world_query_state *q) {
     const char *host = tg_variable("MASTER_ADDR"), *agent = tg_variable("TORCHELASTIC_USE_AGENT_STORE");
     bool used = agent && !strcmp(agent, "True");
     if (!host || strlen(host) >= sizeof i->host) {
-        tg_world_refuse(q, "%s has started this process as rank %d of %d, but MASTER_ADDR is %s; set it to the node of rank 0",
-                        launchers[i->launcher], i->rank, i->ranks, host ? "too long" : "not set");
+        tg_world_refuse(
+            q, "%s has started this process as rank %d of %d, but MASTER_ADDR is %s; set it to the node of rank 0",
+            launchers[i->launcher], i->rank, i->ranks, host ? "too long" : "not set");
         return;
     }
     snprintf(i->host, sizeof i->host, "%s", host);
     if (!tg_variable_number(q, "MASTER_PORT", 1, &i->port))
-        tg_world_refuse(q, "MASTER_ADDR is \"%s\", but MASTER_PORT is not set; set it to a free port of that node", host);
+        tg_world_refuse(q, "MASTER_ADDR is \"%s\", but MASTER_PORT is not set; set it to a free port of that node",
+                        host);
     i->port += used;
     i->ports = PORTS;
 }
@@ -68,7 +70,8 @@ static void read_run(tg_world_query_state *q) {
     i->transport = TG_WORLD_SHM;
     i->rank = i->local_rank = tg_comm_launched_rank();
     if (!tg_variable_number(q, TG_LAUNCH_SIZE, 1, &i->ranks))
-        tg_world_refuse(q, TG_LAUNCH_RANK " is %d, but " TG_LAUNCH_SIZE " is not set; `tapegrad run` sets both", i->rank);
+        tg_world_refuse(q, TG_LAUNCH_RANK " is %d, but " TG_LAUNCH_SIZE " is not set; `tapegrad run` sets both",
+                        i->rank);
     i->local_ranks = i->ranks;
 }
 
@@ -92,7 +95,8 @@ static void choose_transport(tg_world_query_state *q) {
     bool pmi = tg_variable("PMIX_RANK") || has_pmi();
     if (i->launcher == TG_LAUNCHER_TORCHRUN) i->transport = TG_WORLD_TCP;
     if (i->launcher == TG_LAUNCHER_SLURM) i->transport = pmi && tg_plugin_is_here("mpi") ? TG_WORLD_MPI : TG_WORLD_TCP;
-    if (i->ranks == 1 && i->launcher != TG_LAUNCHER_RUN && i->launcher != TG_LAUNCHER_MPI) i->transport = TG_WORLD_ALONE;
+    if (i->ranks == 1 && i->launcher != TG_LAUNCHER_RUN && i->launcher != TG_LAUNCHER_MPI)
+        i->transport = TG_WORLD_ALONE;
 }
 
 /* Replaces the transport by the one that TAPEGRAD_TRANSPORT names. */
@@ -117,18 +121,22 @@ static void check(tg_world_query_state *q) {
     const char *by = launchers[i->launcher];
     int said;
     if (i->rank >= i->ranks)
-        tg_world_refuse(q, "%s has started this process as rank %d of %d, expected a rank below %d", by, i->rank, i->ranks,
-                        i->ranks);
+        tg_world_refuse(q, "%s has started this process as rank %d of %d, expected a rank below %d", by, i->rank,
+                        i->ranks, i->ranks);
     if (i->local_ranks && (i->local_rank >= i->local_ranks || i->local_ranks > i->ranks))
-        tg_world_refuse(q, "%s has started this process as number %d of %d on its node, of %d ranks in all; expected a "
-                        "number below the first, and that at most the second", by, i->local_rank, i->local_ranks,
-                        i->ranks);
+        tg_world_refuse(q,
+                        "%s has started this process as number %d of %d on its node, of %d ranks in all; expected a "
+                        "number below the first, and that at most the second",
+                        by, i->local_rank, i->local_ranks, i->ranks);
     if (i->launcher != TG_LAUNCHER_TORCHRUN && tg_variable_number(q, "WORLD_SIZE", 1, &said) && said != i->ranks)
-        tg_world_refuse(q, "WORLD_SIZE is %d, but %s has started %d ranks; unset it, or start as many", said, by, i->ranks);
+        tg_world_refuse(q, "WORLD_SIZE is %d, but %s has started %d ranks; unset it, or start as many", said, by,
+                        i->ranks);
     if (tg_variable_number(q, "TAPEGRAD_PORT", 1, &i->port)) i->ports = PORTS;
     if (i->transport == TG_WORLD_TCP && i->port > 65536 - i->ports)
-        tg_world_refuse(q, "the ranks would meet on port %d or one of the %d after it, expected ports up to 65535; set "
-                        "TAPEGRAD_PORT", i->port, i->ports - 1);
+        tg_world_refuse(q,
+                        "the ranks would meet on port %d or one of the %d after it, expected ports up to 65535; set "
+                        "TAPEGRAD_PORT",
+                        i->port, i->ports - 1);
 }
 
 tg_status tg_world_query(tg_world_info *out, char *message, size_t n) {

@@ -55,8 +55,11 @@ static void read_host(tg_world_query_state *q) {
         return;
     }
     if (!list || !tg_slurm_first_host(list, i->host, sizeof i->host))
-        tg_world_refuse(q, "SLURM_STEP_NODELIST is \"%s\", in which no first node is found; set MASTER_ADDR to the node of "
-                        "rank 0", list ? list : "");
+        tg_world_refuse(
+            q,
+            "SLURM_STEP_NODELIST is \"%s\", in which no first node is found; set MASTER_ADDR to the node of "
+            "rank 0",
+            list ? list : "");
 }
 
 /* A port that steps of one node are unlikely to share, below those that the system gives to clients. */
@@ -85,9 +88,10 @@ void tg_slurm_read(tg_world_query_state *q) {
     int node = 0;
     i->launcher = TG_LAUNCHER_SLURM;
     tg_variable_number(q, "SLURM_PROCID", 0, &i->rank);
-    if (!tg_variable_number(q, "SLURM_STEP_NUM_TASKS", 1, &i->ranks) && !tg_variable_number(q, "SLURM_NTASKS", 1, &i->ranks))
-        tg_world_refuse(q, "SLURM_PROCID is %d, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set; srun sets them",
-                        i->rank);
+    if (!tg_variable_number(q, "SLURM_STEP_NUM_TASKS", 1, &i->ranks) &&
+        !tg_variable_number(q, "SLURM_NTASKS", 1, &i->ranks))
+        tg_world_refuse(
+            q, "SLURM_PROCID is %d, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set; srun sets them", i->rank);
     tg_variable_number(q, "SLURM_LOCALID", 0, &i->local_rank);
     tg_variable_number(q, "SLURM_NODEID", 0, &node);
     i->local_ranks = tasks ? tg_slurm_tasks_of(tasks, node) : 0;

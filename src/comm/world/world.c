@@ -26,10 +26,14 @@ tg_comm *tg_comm_world_new(tg_ctx *ctx, const tg_world_info *given) {
     }
     if (given) i = *given;
     switch (i.transport) {
-    case TG_WORLD_ALONE: return tg_comm_self_new(ctx);
-    case TG_WORLD_SHM: return tg_comm_launched_new(ctx);
-    case TG_WORLD_MPI: return over_mpi(ctx, &i);
-    case TG_WORLD_TCP: return over_tcp(ctx, &i);
+    case TG_WORLD_ALONE:
+        return tg_comm_self_new(ctx);
+    case TG_WORLD_SHM:
+        return tg_comm_launched_new(ctx);
+    case TG_WORLD_MPI:
+        return over_mpi(ctx, &i);
+    case TG_WORLD_TCP:
+        return over_tcp(ctx, &i);
     }
     tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_world_new: info->transport is %d, expected a tg_world_transport",
             (int)i.transport);

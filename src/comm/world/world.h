@@ -31,8 +31,8 @@ bool tg_world_refuse(tg_world_query_state *q, const char *format, ...) TG_PRINTF
 bool tg_slurm_is_here(void);
 /* Fills the query's info from Slurm's variables. */
 void tg_slurm_read(tg_world_query_state *q);
-/* Writes the first host of a list such as "node[07-09,12],other". Returns false if that is no list, or host, of n bytes,
- * is too small. */
+/* Writes the first host of a list such as "node[07-09,12],other". Returns false if that is no list, or host, of n
+ * bytes, is too small. */
 bool tg_slurm_first_host(const char *list, char *host, size_t n);
 /* Returns the number of tasks of a node in a list such as "2(x3),1"; 0: the list has none for it. */
 int tg_slurm_tasks_of(const char *list, int node);
@@ -40,8 +40,8 @@ int tg_slurm_tasks_of(const char *list, int node);
 /* ---- world.c ---- */
 
 /* What plugin "mpi" offers (base/plugin.h): makes the communicator of MPI's world, which must have `ranks` ranks, of
- * which this one is `rank`. Initializes MPI if that has not been done, and then finalizes it at the end. Returns NULL or
- * an inert communicator after recording an error. */
+ * which this one is `rank`. Initializes MPI if that has not been done, and then finalizes it at the end. Returns NULL
+ * or an inert communicator after recording an error. */
 typedef struct tg_mpi_plugin_table {
     tg_comm *(*world)(tg_ctx *ctx, int rank, int ranks);
 } tg_mpi_plugin_table;
