@@ -37,7 +37,8 @@ static int meet(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_world_text(&w, text, sizeof text);
     printf("%s; device %s, transport \"%s\"\n", text, tg_ctx_device(ctx), tg_comm_transport(world));
     fflush(stdout);
-    if (!sum_over_ranks(ctx, world, &ranks, 1)) return 1;
+    sum_over_ranks(ctx, world, &ranks, 1);
+    if (!check(ctx)) return 1;
     if (is_chief(world))
         say("%d rank%s met, %.2f s after the start\n", (int)ranks, ranks > 1 ? "s have" : " has",
             tg_system_now() - *begun);
