@@ -108,11 +108,17 @@ static tg_tcp_connection *connect_to(tg_tcp_meeting *m, int rank, const struct s
     return NULL;
 }
 
-/* Moves on to the next port or, after the last one, to the next address and its first port. */
-static void next_place(tg_tcp_meeting *m) {
-    if (++m->next_port < m->opts->ports) return;
-    m->next_port = 0;
-    m->host = m->host->ai_next ? m->host->ai_next : m->hosts;
+/* Fills *at with the place of attempt number k: each address of the host in turn, and the first port in every second
+ * round, the others in the rounds between. Where a firewall drops what is sent to other ports, such an attempt ends
+ * only after a while, and rank 0, if it comes late, must still be found soon. */
+static void place_of(const tg_tcp_meeting *m, int k, struct sockaddr_storage *at) {
+    const struct addrinfo *host = m->hosts;
+    int hosts = 0, ports = m->opts->ports;
+    for (const struct addrinfo *h = m->hosts; h; h = h->ai_next) hosts++;
+    for (int i = k % hosts; i > 0; i--) host = host->ai_next;
+    int round = k / hosts, port = round % 2 && ports > 1 ? 1 + round / 2 % (ports - 1) : 0;
+    memcpy(at, host->ai_addr, host->ai_addrlen);
+    tg_tcp_set_port((struct sockaddr *)at, (uint32_t)(m->opts->port + port));
 }
 
 /* Begins an attempt if none is under way, and gives up one that takes long: a stranger may listen there and say
@@ -123,9 +129,7 @@ static void try_first(tg_tcp_meeting *m) {
     double since = tg_system_now() - m->tried;
     if (m->attempt && since > patience) tg_tcp_connection_end(m->attempt, UV_ETIMEDOUT);
     if (m->attempt || m->layer->connection[0] || since < pause) return;
-    memcpy(&at, m->host->ai_addr, m->host->ai_addrlen);
-    tg_tcp_set_port((struct sockaddr *)&at, (uint32_t)(m->opts->port + m->next_port));
-    next_place(m);
+    place_of(m, m->attempts++, &at);
     m->tried = tg_system_now();
     m->attempt = connect_to(m, 0, (struct sockaddr *)&at, on_first_greeting, on_attempt_end);
 }
@@ -194,7 +198,7 @@ static void name_missing(tg_tcp_meeting *m) {
 void tg_tcp_join(tg_tcp_meeting *m) {
     m->arrived = enter;
     m->news = tg_host_alloc(m->layer->ctx, sizeof *m->news);
-    m->hosts = m->host = m->news ? tg_tcp_resolve(m) : NULL;
+    m->hosts = m->news ? tg_tcp_resolve(m) : NULL;
     if (m->hosts) {
         if (!tg_tcp_until(m, is_listed) && !m->failed) fail_without_list(m);
         if (!m->failed) connect_with_others(m);

@@ -25,13 +25,13 @@ struct tg_tcp_meeting {
     tg_tcp_address *addresses;                                /* of each rank but rank 0 */
 
     /* Ranks above 0: the way to rank 0 */
-    struct addrinfo *hosts, *host; /* all addresses of rank 0; the one that is tried */
-    int next_port;                 /* the next to try, counted from the first one */
-    tg_tcp_connection *attempt;    /* NULL: none is under way */
-    double tried;                  /* time at which the last attempt began */
-    int refusal;                   /* libuv's number of why the last attempt failed */
-    bool listed;                   /* the list of addresses has come */
-    struct tg_tcp_news *news;      /* what comes from rank 0 */
+    struct addrinfo *hosts;     /* all addresses of rank 0's host */
+    int attempts;               /* number of attempts so far */
+    tg_tcp_connection *attempt; /* NULL: none is under way */
+    double tried;               /* time at which the last attempt began */
+    int refusal;                /* libuv's number of why the last attempt failed */
+    bool listed;                /* the list of addresses has come */
+    struct tg_tcp_news *news;   /* what comes from rank 0 */
 };
 
 /* What rank 0 sends when all have come, before the list of addresses; or why they cannot meet. */
