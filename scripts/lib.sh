@@ -18,6 +18,10 @@ have() {
     libdw-dev) pkg-config --exists libdw ;;
     libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
+    libuv1-dev) pkg-config --exists libuv ;;
+    munge) PATH=$PATH:/usr/sbin command -v munged ;;
+    slurmctld | slurmd) PATH=$PATH:/usr/sbin command -v "$1" ;;
+    slurm-client) command -v srun ;;
     python3-venv) python3 -c 'import ensurepip' ;;
     python3-cffi | python3-numpy | python3-pytest) /usr/bin/python3 -c "import ${1#python3-}" ;;
     python3-dev) [ -e "$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
@@ -58,7 +62,8 @@ need() {
 # shellcheck disable=SC2034 # used by scripts that include this
 build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev)
 # shellcheck disable=SC2034
-test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest)
+test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest
+    libuv1-dev munge slurmctld slurmd slurm-client)
 
 # Device cuda is built only if there is a GPU, and only for that GPU, because nvcc takes a minute or two.
 # shellcheck disable=SC2034

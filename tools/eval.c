@@ -154,8 +154,7 @@ int run_eval(int argc, char **argv) {
     if (!o->data) return usage_error(&eval_command, "--data FILE, the tokens to predict, is missing");
     int status = rank_options_check(&eval_command, &p, &o->on);
     if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
-    if (status || (status = ranks_begin(&o->on, &chief))) return status;
-    status = eval_on_ranks(&e);
-    ranks_end(&o->on, status);
-    return status;
+    if (status) return status;
+    ranks_begin(&chief);
+    return eval_on_ranks(&e);
 }

@@ -294,9 +294,9 @@ int run_generate(int argc, char **argv) {
     bool chief;
     if (!options_parse(&generate_command, &of.o, &p, argc, argv)) return p.status;
     int status = check_options(&of.o, &p);
-    if (status || (status = ranks_begin(&of.o.on, &chief))) return status;
+    if (status) return status;
+    ranks_begin(&chief);
     status = generate_on_ranks(&of);
-    ranks_end(&of.o.on, status);
     free(of.ids);
     return status;
 }

@@ -17,6 +17,7 @@ typedef struct entry {
 static const entry entries[] = {
     {"train", run_train, "train a GPT language model on a file"},
     {"run", run_run, "start a program as N processes that share memory"},
+    {"world", run_world, "say how this process was started, and let the ranks meet"},
     {"generate", run_generate, "continue a prompt"},
     {"eval", run_eval, "compute the loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "print the parameters, FLOPs and memory of a training step"},

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <tapegrad/world.h>
+
 #include "ranks.h"
 #include "text.h"
 
@@ -47,11 +49,9 @@ void flush_or_go_on(void) {
 }
 
 bool is_first_process(void) {
-    static const char *const launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
-    if (tg_comm_launched_rank() >= 0) return tg_comm_launched_rank() == 0;
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
-        if (getenv(launchers[i])) return atoi(getenv(launchers[i])) == 0;
-    return true;
+    tg_world_info w = TG_WORLD_INFO();
+    tg_world_query(&w, NULL, 0);
+    return w.rank == 0;
 }
 
 void set_line_open(bool open) {

@@ -13,39 +13,40 @@
 
 #include <tapegrad/nccl.h>
 #include <tapegrad/ranks.h>
+#include <tapegrad/world.h>
 
-#ifdef TG_HAVE_MPI
-#include <mpi.h>
-#include <tapegrad/mpi.h>
-#endif
-
-static bool under_mpirun(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
-
-#ifndef TG_HAVE_MPI
-/* Returns whether this process is one of several that mpirun has started. Without MPI each of them would do the
- * whole run. */
-static bool one_of_several(void) {
-    const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
-    return size && atoi(size) > 1;
+/* Returns how this process was started, or prints why that cannot be told and returns false. */
+static bool query_world(tg_world_info *w) {
+    char message[512];
+    *w = TG_WORLD_INFO();
+    return tg_world_query(w, message, sizeof message) == TG_OK || (fail("%s", message), false);
 }
-#endif
 
-/* Returns how the ranks are started: RANKS_THREADS, RANKS_SHM (`tapegrad run`) or RANKS_MPI (mpirun). */
+/* Returns how the ranks communicate. comm_option_check has found that the environment and --comm agree. */
 static rank_kind kind_of(const rank_options *o) {
+    static const rank_kind kinds[] = {[TG_WORLD_ALONE] = RANKS_THREADS, [TG_WORLD_SHM] = RANKS_SHM,
+                                      [TG_WORLD_MPI] = RANKS_MPI, [TG_WORLD_TCP] = RANKS_TCP};
+    tg_world_info w = TG_WORLD_INFO();
     if (o->comm != RANKS_AUTO && o->comm != RANKS_NCCL) return (rank_kind)o->comm;
-    if (tg_comm_launched_rank() >= 0) return RANKS_SHM;
-#ifdef TG_HAVE_MPI
-    if (under_mpirun()) return RANKS_MPI;
-#else
-    if (one_of_several()) return RANKS_MPI; /* rank_options_check refuses it */
-#endif
-    return RANKS_THREADS;
+    tg_world_query(&w, NULL, 0);
+    return kinds[w.transport];
 }
 
 int comm_option_check(const command *c, const rank_options *o) {
-    if (o->comm != RANKS_THREADS || tg_comm_launched_rank() < 0) return 0;
-    return usage_error(c, "--comm threads: under `tapegrad run` every process would be a run of its own; leave --comm "
-                          "out");
+    tg_world_info w;
+    if (!query_world(&w)) return 1;
+    bool several = w.launcher == TG_LAUNCHER_RUN || w.ranks > 1;
+    if (o->comm == RANKS_THREADS && several)
+        return usage_error(c, "--comm threads: under %s every process would be a run of its own; leave --comm out",
+                           w.launcher == TG_LAUNCHER_RUN ? "`tapegrad run`" : "a launcher");
+    if (o->comm == RANKS_SHM && w.launcher != TG_LAUNCHER_RUN)
+        return usage_error(c, "--comm shm needs `tapegrad run -n N -- tapegrad %s ...`", c->name);
+    if (o->comm == RANKS_MPI && w.launcher != TG_LAUNCHER_MPI && w.launcher != TG_LAUNCHER_SLURM)
+        return usage_error(c, "--comm mpi needs mpirun -n N tapegrad %s ..., or srun --mpi=pmix", c->name);
+    if (o->comm == RANKS_TCP && !*w.host)
+        return usage_error(c, "--comm tcp needs torchrun or srun, or TAPEGRAD_TRANSPORT=tcp, MASTER_ADDR and "
+                              "MASTER_PORT in the environment under mpirun");
+    return 0;
 }
 
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute) {
@@ -102,14 +103,6 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     if (kind != RANKS_THREADS && option_given(c, p, "ranks"))
         return usage_error(c, "--ranks is for ranks that are threads; a launcher gives the number of ranks: leave "
                               "--ranks out");
-    if (kind == RANKS_SHM && tg_comm_launched_rank() < 0)
-        return usage_error(c, "--comm shm needs `tapegrad run -n N -- tapegrad %s ...`", c->name);
-#ifndef TG_HAVE_MPI
-    if (kind == RANKS_MPI)
-        return usage_error(c, "mpirun started several processes, but this build has no MPI; build with -Dmpi=enabled");
-#endif
-    if (kind == RANKS_MPI && !under_mpirun())
-        return usage_error(c, "--comm mpi needs mpirun -n N tapegrad %s ...", c->name);
     return kind == RANKS_THREADS ? ranks_check_divisible(c, p, o) : 0;
 }
 
@@ -172,7 +165,6 @@ static int run_threads(int n, const tg_config *config, rank_main fn, void *arg) 
 
 /* ---- Processes ---- */
 
-#ifdef TG_HAVE_MPI
 static const tg_comm *_Atomic recorded; /* the communicator whose record dump_record writes; NULL: none */
 static atomic_int dumping;
 
@@ -181,16 +173,13 @@ static void forget_recorded(void) {
     atomic_store(&recorded, NULL);
     while (atomic_load(&dumping)) sched_yield(); /* a signal handler on another thread is writing */
 }
-#endif
 
 void dump_record(void) {
-#ifdef TG_HAVE_MPI
     int error = errno;
     atomic_fetch_add(&dumping, 1);
     tg_comm_record_dump(atomic_exchange(&recorded, NULL), STDERR_FILENO);
     atomic_fetch_sub(&dumping, 1);
     errno = error;
-#endif
 }
 
 static int run_rank(tg_ctx *ctx, tg_comm *world, rank_main fn, void *arg) {
@@ -204,21 +193,13 @@ static int run_rank(tg_ctx *ctx, tg_comm *world, rank_main fn, void *arg) {
     return status;
 }
 
-static int run_launched(tg_config config, rank_main fn, void *arg) {
-    char gpu[24];
-    choose_gpu(&config, tg_comm_launched_rank(), gpu, sizeof gpu);
-    tg_ctx *ctx = tg_ctx_new(&config);
-    return run_rank(ctx, tg_comm_launched_new(ctx), fn, arg);
-}
-
-#ifdef TG_HAVE_MPI
-/* Returns whether another rank caused the error. This rank then writes its record at once, because mpirun may end it
- * without the SIGTERM whose handler writes it. */
+/* Returns whether another rank caused the error. This rank then writes its record at once, because the launcher may end
+ * it without the SIGTERM whose handler writes it. */
 static bool is_caused_by_peer(tg_status s) {
     return s == TG_ERR_REMOTE || s == TG_ERR_TIMEOUT || s == TG_ERR_MISMATCH || s == TG_ERR_ABORTED;
 }
 
-static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+static int recorded_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const job *j = arg;
     atomic_store(&recorded, world);
     int status = j->fn(j->arg, ctx, world);
@@ -227,75 +208,48 @@ static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return status;
 }
 
-/* Returns this rank's number among the ranks of its node, and sets *size to the number of these ranks. */
-static int rank_of_node(int *size) {
-    MPI_Comm node;
-    int rank = 0;
-    *size = 1;
-    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 0;
-    MPI_Comm_rank(node, &rank);
-    MPI_Comm_size(node, size);
-    MPI_Comm_free(&node);
-    return rank;
-}
-
-static int run_mpi(tg_config config, rank_main fn, void *arg) {
+/* Runs the rank of this process. `tapegrad run` has the records of its ranks; for other launchers each rank writes its
+ * own. */
+static int run_process(rank_kind kind, tg_world_info *w, tg_config config, rank_main fn, void *arg) {
     job j = {.fn = fn, .arg = arg};
     char gpu[24];
-    int here;
-    choose_gpu(&config, rank_of_node(&here), gpu, sizeof gpu);
+    if (kind == RANKS_MPI) w->transport = TG_WORLD_MPI;
+    if (kind == RANKS_TCP) w->transport = TG_WORLD_TCP;
+    choose_gpu(&config, w->local_rank, gpu, sizeof gpu);
     tg_ctx *ctx = tg_ctx_new(&config);
-    return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), mpi_rank, &j);
-}
-#endif
-
-int ranks_begin(const rank_options *o, bool *chief) {
-    rank_kind kind = kind_of(o);
-    int rank = kind == RANKS_SHM ? tg_comm_launched_rank() : 0;
-#ifdef TG_HAVE_MPI
-    int level;
-    if (kind == RANKS_MPI && (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS ||
-                              MPI_Comm_rank(MPI_COMM_WORLD, &rank) != MPI_SUCCESS))
-        return fail("MPI_Init_thread or MPI_Comm_rank failed: MPI cannot start");
-#endif
-    name_rank(rank);
-    *chief = rank == 0;
-    return 0;
+    tg_comm *world = tg_comm_world_new(ctx, w);
+    return kind == RANKS_SHM ? run_rank(ctx, world, fn, arg) : run_rank(ctx, world, recorded_rank, &j);
 }
 
-void ranks_end(const rank_options *o, int status) {
-#ifdef TG_HAVE_MPI
-    int open = 0;
-    if (kind_of(o) != RANKS_MPI || MPI_Initialized(&open) != MPI_SUCCESS || !open) return;
-    if (status) MPI_Abort(MPI_COMM_WORLD, status); /* the other ranks may be waiting in MPI */
-    MPI_Finalize();
-#endif
-    (void)o, (void)status;
-}
-
-/* Returns the number of ranks that are processes on this node and share its cores. */
-static int processes_here(const rank_options *o) {
-    const char *n = getenv(TG_LAUNCH_SIZE);
-    if (kind_of(o) == RANKS_SHM && n) return atoi(n);
-#ifdef TG_HAVE_MPI
-    int size = 1;
-    if (kind_of(o) == RANKS_MPI) rank_of_node(&size);
-    return size;
-#endif
-    return 1;
+void ranks_begin(bool *chief) {
+    tg_world_info w = TG_WORLD_INFO();
+    tg_world_query(&w, NULL, 0);
+    name_rank(w.rank);
+    *chief = w.rank == 0;
 }
 
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n) {
-    rank_kind kind = kind_of(o);
-    const char *format = kind == RANKS_SHM ? "tapegrad run -n %d -- " : kind == RANKS_MPI ? "mpirun -n %d " : "";
-    snprintf(buf, n, format, tg_comm_size(world));
+    static const char *const starts[] = {
+        [TG_LAUNCHER_RUN] = "tapegrad run -n %d -- ",
+        [TG_LAUNCHER_MPI] = "mpirun -n %d ",
+        [TG_LAUNCHER_TORCHRUN] = "torchrun --nproc_per_node %d --no_python ",
+        [TG_LAUNCHER_SLURM] = "srun -n %d ",
+    };
+    tg_world_info w = TG_WORLD_INFO();
+    tg_world_query(&w, NULL, 0);
+    bool several = kind_of(o) != RANKS_THREADS;
+    *buf = 0;
+    if (several && w.launcher != TG_LAUNCHER_NONE) snprintf(buf, n, starts[w.launcher], tg_comm_size(world));
     return buf;
 }
 
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg) {
     config.deadline = o->deadline;
-    int here = processes_here(o), cores = tg_system_cores();
-    bool several = kind_of(o) != RANKS_THREADS || o->ranks > 1;
+    tg_world_info w;
+    rank_kind kind = kind_of(o);
+    bool processes = kind != RANKS_THREADS, several = processes || o->ranks > 1;
+    if (!query_world(&w)) return 1;
+    int here = processes ? w.local_ranks : 1, cores = tg_system_cores();
     gpu_job of_gpu = {fn, arg};
     if (config.threads == TG_AUTO && here > 1) config.threads = cores > here ? cores / here : 1;
     if (o->comm == RANKS_NCCL && !is_on_gpu(&config))
@@ -306,13 +260,7 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
         fn = gpu_rank;
         arg = &of_gpu;
     }
-    switch (kind_of(o)) {
-    case RANKS_SHM: return run_launched(config, fn, arg);
-#ifdef TG_HAVE_MPI
-    case RANKS_MPI: return run_mpi(config, fn, arg);
-#endif
-    default: break;
-    }
+    if (processes) return run_process(kind, &w, config, fn, arg);
     if (o->ranks > 1) return run_threads((int)o->ranks, &config, fn, arg);
     tg_ctx *ctx = tg_ctx_new(&config);
     return run_rank(ctx, tg_comm_self_new(ctx), fn, arg);

@@ -23,7 +23,7 @@ typedef struct rank_options {
     double deadline;
 } rank_options;
 
-typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_NCCL } rank_kind;
+typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_TCP, RANKS_NCCL } rank_kind;
 
 /* Rows of options for the field `on`, a rank_options, of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
@@ -51,9 +51,10 @@ typedef enum wire_dtype { WIRE_AUTO, WIRE_BF16 } wire_dtype;
      "dtype in which gradients travel between replicas; auto: that of the gradients", .fixed = false}
 /* Rows for commands whose ranks communicate. */
 #define COMM_ROWS(S)                                                                                                   \
-    {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
-     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda NCCL " \
-     "moves the data in any case; nccl: like auto, but requires --device cuda", .fixed = false},                       \
+    {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|tcp|nccl",                                     \
+     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, tcp under torchrun and srun, else "     \
+     "threads. With --device cuda NCCL moves the data in any case; nccl: like auto, but requires --device cuda",       \
+     .fixed = false},                                                                                                  \
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S",                                                           \
      "seconds that a rank waits for another one before the run fails", 0.001, 1e6, false}
 
@@ -81,7 +82,8 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
 /* Checks that --ranks can be divided into replicas. */
 int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o);
-/* Checks --comm alone. With --resume this must be done before the other options are read from a checkpoint. */
+/* Checks that the environment does not contradict itself, and --comm alone. With --resume this must be done before the
+ * other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
@@ -94,14 +96,12 @@ void pipeline_options_complete(const command *c, const parsed *p, rank_options *
 int pipeline_options_check(const command *c, const parsed *p, const rank_options *o);
 /* Checks that the options of context parallelism agree with each other and with sequences of seq_len tokens. */
 int cp_options_check(const command *c, const parsed *p, const rank_options *o, int64_t seq_len);
-/* Starts MPI if the ranks use it, and sets *chief to whether this process has rank 0. Must be called before any other
- * work of the subcommand. Returns 0, or the exit status after printing what is wrong. */
-int ranks_begin(const rank_options *o, bool *chief);
-/* Ends MPI if ranks_begin started it. If status is not 0, ends the other ranks too. */
-void ranks_end(const rank_options *o, int status);
-/* Writes the flight recorder (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does
- * nothing unless the ranks use MPI. There it is needed because mpirun, when a rank has died, ends the others by SIGTERM
- * and soon afterwards by SIGKILL. */
+/* Sets *chief to whether this process has rank 0, and lets messages name the rank. Must be called before any other work
+ * of the subcommand, after comm_option_check. */
+void ranks_begin(bool *chief);
+/* Writes the flight recorder (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does nothing
+ * if the ranks are threads or were started by `tapegrad run`. Other launchers, when a rank has died, end the others by
+ * SIGTERM and soon afterwards by SIGKILL. */
 void dump_record(void);
 /* Runs fn on every rank of this process, each with a context made from config; the deadline comes from the options.
  * Returns the exit status. */

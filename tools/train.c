@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/world.h>
+
 #include "model_files.h"
 #include "record.h"
 #include "spawn.h"
@@ -189,6 +191,15 @@ static void print_ranks(const run *r) {
         t->pipe ? "a rank of the first stage" : "each", stage_numel(&t->stage));
 }
 
+/* Prints how the launcher has started the ranks, if one has. */
+static void print_launcher(void) {
+    tg_world_info w = TG_WORLD_INFO();
+    char text[512];
+    if (tg_world_query(&w, NULL, 0) != TG_OK || w.launcher == TG_LAUNCHER_NONE) return;
+    tg_world_text(&w, text, sizeof text);
+    say("%s\n", text);
+}
+
 static bool print_run(const run *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->trainer.stage.chunk[0]);
     int64_t parameters = r->chief ? count_parameters(c) : 0;
@@ -205,6 +216,7 @@ static bool print_run(const run *r) {
     say("%" PRId64 " step%s of %" PRId64 " x %" PRId64 " tokens, %d thread%s, %s kernels\n", r->o.steps,
         plural(r->o.steps), r->o.batch, r->o.model.seq_len, threads, plural(threads), tg_ctx_isa(r->ctx));
     if (tg_comm_size(r->world) > 1) print_ranks(r);
+    print_launcher();
     if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
     flush_or_go_on();
     return true;
@@ -451,7 +463,8 @@ static int settle_options(plan *r) {
 
 static int train(plan *r) {
     int status = r->o.resume ? comm_option_check(&train_command, &r->o.on) : settle_options(r);
-    if (status || (status = ranks_begin(&r->o.on, &r->chief))) return status;
+    if (status) return status;
+    ranks_begin(&r->chief);
     if (!find_checkpoint(r)) return 1;
     if (r->o.resume && (status = settle_options(r))) return status;
     if (r->done > r->o.steps)
@@ -474,8 +487,7 @@ int run_train(int argc, char **argv) {
         if (status != 0 && !r->begun) directory_remove_created(&r->directory); /* failed before the first step */
         directory_close(&r->directory);
     }
-    ranks_end(&r->o.on, status);
-    if (status == 0 && r->ended_by) status = 128 + r->ended_by; /* after ranks_end, because nothing has failed */
+    if (status == 0 && r->ended_by) status = 128 + r->ended_by;
     json_decref(r->state);
     free(r);
     return status;

@@ -89,6 +89,7 @@ typedef struct tg_struct {
     X(tg_config, CONFIG)                        \
     X(tg_file_ops, FILE_OPS)                    \
     X(tg_ranks_opts, RANKS)                     \
+    X(tg_tcp_opts, TCP)                         \
     X(tg_pack_ops, PACK_OPS)                    \
     X(tg_backward_opts, BACKWARD)               \
     X(tg_grad_opts, GRAD)                       \

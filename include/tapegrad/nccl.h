@@ -12,8 +12,8 @@ extern "C" {
 /* Creates a communicator over NCCL of the ranks of host. Every rank of host must make the call, and later call
  * tg_comm_free. The context of each rank must be on device "cuda", and each rank on a GPU of its own.
  *
- * `host` is a communicator over threads, processes or MPI. The caller keeps it, and it must outlive the result. The
- * ranks exchange NCCL's id over host. They also use host to compare each call before its data moves, so calls that
+ * `host` is a communicator over threads, processes, MPI or TCP. The caller keeps it, and it must outlive the result.
+ * The ranks exchange NCCL's id over host. They also use host to compare each call before its data moves, so calls that
  * differ between ranks fail with the errors of comm.h.
  *
  * A call is queued after the work that the rank's GPU already has, and returns at once. A kernel that reads the result

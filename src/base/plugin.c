@@ -60,7 +60,7 @@ static bool find(search *s, const char *name) {
 }
 
 static const tg_plugin *fail_absent(const request *r, const search *s) {
-    const char *remedy = "build it with Meson option cuda=enabled where nvcc and NCCL are installed";
+    const char *remedy = tg_plugin_remedy(r->name);
     if (s->by_environment)
         tg_fail(r->ctx, r->missing,
                 "%s: plugin libtapegrad-%s.so is not in %s, which TAPEGRAD_PLUGINS names; correct or unset it", r->who,
@@ -115,4 +115,9 @@ const void *tg_plugin_table(tg_ctx *ctx, const char *name, tg_status missing, co
     search s;
     const tg_plugin *plugin = find(&s, name) ? load(&r, s.path) : fail_absent(&r, &s);
     return plugin && fits(&r, plugin, s.path) ? plugin->table : NULL;
+}
+
+bool tg_plugin_is_here(const char *name) {
+    search s;
+    return find(&s, name);
 }

@@ -88,7 +88,7 @@ static void fail_by_leaving(tg_control *c, const tg_wait *w, int i, const tg_mem
     tg_control_fail(c, w, TG_ERR_REMOTE, view->rank, text);
 }
 
-void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid) {
+void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid, const char *unreachable) {
     char text[TG_FAILURE_TEXT];
     tg_member_view view = {.cause = -1};
     size_t at = 0;
@@ -97,7 +97,11 @@ void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid) {
         tg_control_fail_by(c, w, i, "");
         return;
     }
-    tg_text(text, sizeof text, &at, "the process of rank %d (pid %lld) has ended unexpectedly; ", view.rank, pid);
+    tg_text(text, sizeof text, &at, "the process of rank %d (pid %lld) ", view.rank, pid);
+    if (*unreachable)
+        tg_text(text, sizeof text, &at, "cannot be reached any more (%s); ", unreachable);
+    else
+        tg_text(text, sizeof text, &at, "has ended unexpectedly; ");
     c->ops->last_call(c, i, text, sizeof text, &at);
     tg_control_fail(c, w, TG_ERR_REMOTE, view.rank, text);
 }

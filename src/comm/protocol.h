@@ -135,8 +135,8 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
 /* Ends the group because two members disagree about a call, or about a message between them (then a->entry.sequence
  * is 0). */
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b);
-/* Ends the group because the process of member i has died. */
-void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid);
+/* Ends the group because the process of member i has died or, unless it is "", for the reason `unreachable`. */
+void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid, const char *unreachable);
 /* Ends the group because this rank leaves it. If this rank has missed calls, the peers receive as the reason the error
  * that made it miss them. Otherwise they receive its current error or, if there is none, `why`. */
 void tg_control_abandon(tg_control *c, const char *why);

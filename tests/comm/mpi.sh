@@ -5,10 +5,8 @@ command -v mpirun >/dev/null || {
     echo "there is no mpirun here: skipped"
     exit 77
 }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
-export OMPI_MCA_plm=isolated OMPI_MCA_ras_base_launch_orted_on_hn=0
+# shellcheck source=tests/comm/mpi_environment.sh
+. "$(dirname "$0")/mpi_environment.sh"
 ranks=$1
 shift
 # Runs at the same time would remove each other's session directory.

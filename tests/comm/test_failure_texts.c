@@ -1,7 +1,7 @@
 /* The words of failures, which all transports make alike. Each situation runs over threads; the messages of its ranks
  * over any other transport must then be the same, byte by byte, except for the differences that `differences` lists.
- * The transports are processes, messages between nodes (letters.h), and, in other builds of this program, MPI and NCCL.
- * Rank 1 is the one that fails. */
+ * The transports are processes, messages between nodes (letters.h), and, in other builds of this program, MPI, TCP and
+ * NCCL. Rank 1 is the one that fails. */
 #include <pthread.h>
 
 #include "comm/letters.h"
@@ -378,7 +378,7 @@ static const difference differences[] = {
 };
 
 static bool is_between_nodes_here(transport t) {
-#ifdef TG_WORLD_MPI
+#if defined TG_WORLD_MPI || defined TG_WORLD_TCP
     const char *nodes = getenv("TG_MPI_NODES");
     return t == OVER_PROCESSES && nodes && strcmp(nodes, "1") != 0;
 #else
@@ -447,7 +447,7 @@ static void expect_equal(const situation *s, transport t, const world_end *refer
 }
 
 static bool is_run_here(transport t) {
-#ifdef TG_WORLD_MPI
+#if defined TG_WORLD_MPI || defined TG_WORLD_TCP
     return t == OVER_PROCESSES;
 #elif defined TG_WORLD_NCCL
     return t != OVER_MESSAGES;

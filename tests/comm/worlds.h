@@ -1,6 +1,7 @@
 /* Runs one rank function over each transport of a node: threads, and processes that are forked here. Compiled with
  * TG_WORLD_MPI, MPI's ranks take the place of processes: each process runs all tests, as one rank of each world that is
- * large enough. Compiled with TG_WORLD_NCCL, each rank has a GPU and gets NCCL's communicator. */
+ * large enough. Compiled with TG_WORLD_TCP, the processes meet over TCP. Compiled with TG_WORLD_NCCL, each rank has a
+ * GPU and gets NCCL's communicator. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 
@@ -38,6 +39,9 @@ static const bool on_gpus = false;
 #ifdef TG_WORLD_MPI
 #include <tapegrad/mpi.h>
 static const char *const world_names[WORLD_KINDS] = {"threads", "ranks of MPI"};
+#elif defined TG_WORLD_TCP
+#include "comm/ports.h"
+static const char *const world_names[WORLD_KINDS] = {"threads", "processes over TCP"};
 #else
 static const char *const world_names[WORLD_KINDS] = {"threads", "processes"};
 #endif
@@ -221,7 +225,8 @@ static inline void run_threads(int n, world_job *job, const tg_config *config) {
     tg_ranks_run(n, world_rank, job, TG_RANKS(.config = config));
 }
 
-static inline bool is_between_nodes(const tg_comm *c) { return (void)c, false; }
+/* Over TCP, as over MPI. */
+static inline bool is_between_nodes(const tg_comm *c) { return !strcmp(tg_comm_transport(c), "tcp"); }
 
 /* The emulator is slow with many GPUs. */
 static inline int most_ranks(int wanted) {
@@ -232,13 +237,22 @@ static inline int most_ranks(int wanted) {
 /* In a build of scripts/coverage, writes the counters. */
 extern void __gcov_dump(void) __attribute__((weak));
 
-static inline void world_child(const tg_launch *l, int rank, const tg_config *config, world_job *job) {
+/* Makes the communicator of a process. port: over TCP, where the ranks meet. */
+static inline tg_comm *child_comm(tg_ctx *ctx, const tg_launch *l, int rank, int port) {
+#ifdef TG_WORLD_TCP
+    return tg_comm_tcp_new(ctx, TG_TCP(.rank = rank, .ranks = l->n, .host = "127.0.0.1", .port = port, .ports = 8));
+#else
+    return (void)port, tg_comm_attach(ctx, l->fd, rank, false);
+#endif
+}
+
+static inline void world_child(const tg_launch *l, int rank, int port, const tg_config *config, world_job *job) {
     tg_config own = *config;
     char gpu[16];
     snprintf(gpu, sizeof gpu, "cuda:%d", rank);
     if (on_gpus) own.device = gpu;
     tg_ctx *ctx = tg_ctx_new(&own);
-    tg_comm *world = tg_comm_attach(ctx, l->fd, rank, false);
+    tg_comm *world = child_comm(ctx, l, rank, port);
     world_rank(job, ctx, world);
     tg_comm_free_all(world);
     tg_ctx_free(ctx);
@@ -271,11 +285,16 @@ static inline void await_children(const tg_launch *l, int n, const pid_t *pid) {
 static inline void run_processes(int n, world_job *job, const tg_config *config) {
     tg_launch l;
     pid_t pid[MOST];
+#ifdef TG_WORLD_TCP
+    int port = free_port();
+#else
+    int port = 0;
+#endif
     ck_assert_int_eq(tg_launch_open(&l, n), 0);
     for (int i = 0; i < n; i++) {
         pid[i] = fork();
         ck_assert_int_ge(pid[i], 0);
-        if (pid[i] == 0) world_child(&l, i, config, job);
+        if (pid[i] == 0) world_child(&l, i, port, config, job);
     }
     await_children(&l, n, pid);
     tg_launch_close(&l);

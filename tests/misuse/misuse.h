@@ -152,6 +152,7 @@ void misuse_pipe(misuse_world *b);
 void misuse_placement(misuse_world *b);
 void misuse_mappings(misuse_world *b);
 void misuse_p2p(misuse_world *b);
+void misuse_world_of_ranks(misuse_world *b);
 void misuse_mpi(misuse_world *b); /* does nothing without MPI */
 void misuse_layers(misuse_world *b);
 

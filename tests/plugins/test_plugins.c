@@ -11,6 +11,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/nccl.h>
 #include <tapegrad/tapegrad.h>
+#include <tapegrad/world.h>
 
 #include "check_main.h"
 
@@ -143,6 +144,28 @@ START_TEST(a_context_of_the_cpu_loads_nothing) {
 }
 END_TEST
 
+/* Under a launcher whose ranks meet over TCP, or use MPI. */
+START_TEST(ranks_whose_transport_is_missing_say_how_to_get_it) {
+    static const char *const texts[] = {
+        [TG_WORLD_TCP] = "tg_comm_tcp_new: plugin libtapegrad-tcp.so is not in ",
+        [TG_WORLD_MPI] = "tg_comm_world_new: plugin libtapegrad-mpi.so is not in ",
+    };
+    for (int t = TG_WORLD_MPI; t <= TG_WORLD_TCP; t++) {
+        folder f = folder_of("tcp", NULL);
+        tg_world_info info = TG_WORLD_INFO();
+        info.transport = (tg_world_transport)t;
+        info.ranks = 2;
+        info.port = info.ports = 1;
+        strcpy(info.host, "localhost");
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+        tg_comm_free(tg_comm_world_new(ctx, &info));
+        TAKES(ctx, TG_ERR_UNSUPPORTED, texts[t]);
+        tg_ctx_free(ctx);
+        folder_end(&f);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_context_of_the_cpu_loads_nothing,
@@ -152,6 +175,7 @@ int main(void) {
         a_plugin_of_another_version_is_refused,
         a_plugin_of_another_copy_of_the_library_is_refused,
         nccl_is_sought_when_ranks_meet,
+        ranks_whose_transport_is_missing_say_how_to_get_it,
         plugins_are_sought_next_to_the_library,
     };
     return tg_check_main("plugins", tests, sizeof tests / sizeof *tests);

@@ -1,5 +1,8 @@
 /* MPI as a message layer (tapegrad/p2p.h). Of MPI's communication it uses only non-blocking messages between two ranks.
- * This file is a library of its own that includes public headers only, so that libtapegrad does not need MPI. */
+ * This file is a library of its own, with plugin.c, so that libtapegrad does not need MPI; it includes public headers
+ * only. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +13,9 @@
 
 enum { FIRST_CAPACITY = 128 };
 
+/* Makes the communicator of MPI's world for tg_comm_world_new (plugin.c). */
+tg_comm *tg_mpi_world(tg_ctx *ctx, int rank, int ranks);
+
 /* The state of the layer: a communicator, and its requests in flight. of[i] has the token and the direction of
  * requests[i]. */
 typedef struct layer {
@@ -17,6 +23,7 @@ typedef struct layer {
     MPI_Request opening; /* of the MPI_Comm_idup that makes comm */
     bool open;           /* MPI_Comm_idup has completed, so comm can be used */
     bool broken;         /* a call of MPI has failed */
+    bool finalizes;      /* the end of the layer finalizes MPI */
     int in_flight, capacity;
     MPI_Request *requests;
     MPI_Status *statuses; /* results of MPI_Testsome: the statuses and the indices of completed requests */
@@ -149,11 +156,15 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
 
 /* Frees the layer. Frees its communicator only if no message can still arrive for it (`quiet`, and no request is left).
  * If it were freed while a message is on its way, MPI could reuse its internal number for a new communicator, and
- * deliver the late message there. */
+ * deliver the late message there. MPI_Finalize could wait forever for a rank that has failed; the launcher then ends
+ * the job. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
-    if (cancel_receives(l, over, completed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
+    if (cancel_receives(l, over, completed) && quiet && !over && l->open && !l->broken) {
+        MPI_Comm_free(&l->comm);
+        if (l->finalizes) MPI_Finalize();
+    }
     free(l->requests);
     free(l->statuses);
     free(l->completed);
@@ -197,12 +208,50 @@ static layer *layer_new(tg_ctx *ctx, MPI_Comm comm) {
     return NULL;
 }
 
-tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
+static tg_comm *comm_new(tg_ctx *ctx, MPI_Comm comm, bool finalizes) {
     int rank = 0, size = 1;
     bool good = ctx && tg_ctx_status(ctx) == TG_OK && check_mpi(ctx, comm) == TG_OK;
     layer *l = good ? layer_new(ctx, comm) : NULL;
     if (!l) return tg_comm_p2p_new(ctx, &mpi_ops, NULL, 0, 1); /* returns an inert communicator */
+    l->finalizes = finalizes;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     return tg_comm_p2p_new(ctx, &mpi_ops, l, rank, size);
+}
+
+tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) { return comm_new(ctx, comm, false); }
+
+/* Checks that MPI agrees with the launcher. A launcher and an MPI that do not know each other's protocol make each
+ * process a world of its own. */
+static tg_status check_world(tg_ctx *ctx, int rank, int ranks) {
+    int me = 0, n = 0;
+    if (check_mpi(ctx, MPI_COMM_WORLD) != TG_OK) return tg_ctx_status(ctx);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    if (me == rank && n == ranks) return TG_OK;
+    return tg_ctx_fail(ctx, TG_ERR_STATE,
+                       "tg_comm_world_new: the launcher has started this process as rank %d of %d, but for MPI it is "
+                       "rank %d of %d; use the mpirun of this MPI, srun with a --mpi that it knows, or "
+                       "TAPEGRAD_TRANSPORT=tcp",
+                       rank, ranks, me, n);
+}
+
+/* Lets the modules of MPI, which it loads itself, find MPI's own functions: when this library is loaded as a plugin,
+ * only the plugin sees them, and Open MPI's modules do not name the libraries that they need. */
+static void publish_mpi(void) {
+    int (*function)(int *, char ***) = MPI_Init;
+    const void *address = NULL;
+    Dl_info info;
+    memcpy(&address, &function, sizeof address);
+    if (dladdr(address, &info) && info.dli_fname) dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+}
+
+tg_comm *tg_mpi_world(tg_ctx *ctx, int rank, int ranks) {
+    int begun = 0, level;
+    publish_mpi();
+    MPI_Initialized(&begun);
+    if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+        tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_world_new: MPI_Init_thread has failed");
+    if (tg_ctx_status(ctx) == TG_OK) check_world(ctx, rank, ranks);
+    return comm_new(ctx, MPI_COMM_WORLD, !begun);
 }

@@ -27,7 +27,7 @@ static tg_status check_host(tg_comm *host) {
     if (host->ops->host || host->size == 1) return TG_OK;
     return tg_fail(host->ctx, TG_ERR_ARGUMENT,
                    "tg_comm_nccl_new: host is over transport \"%s\", expected one that moves host memory (threads, "
-                   "shm, mpi)",
+                   "shm, mpi, tcp)",
                    host->ops->name);
 }
 

@@ -125,9 +125,27 @@ static void report_disagreement(tg_control *c, const tg_wait *w) {
     if (call->disputed && tg_system_now() - w->since > patience) tg_p2p_report_dispute(call);
 }
 
+/* Returns whether the call cannot be done without member i, which is lost. If the member has arrived, and others have
+ * not, the call may still need nothing of it. When all have arrived and the call is not done, then data is missing. */
+static bool needs(const tg_p2p_call *call, int i) {
+    if (call->pair && i != call->peer) return false;
+    return tg_p2p_awaited(call, i) || call->ready || call->lost;
+}
+
+/* Ends the group, from the call of w on, if the call needs a member that is lost. */
+static void check_lost(tg_control *c, const tg_wait *w) {
+    const tg_p2p_group *g = tg_p2p_of(c);
+    for (int i = 0; i < c->size && !has_ended(c, w); i++) {
+        const tg_p2p_member *m = &g->member[i];
+        const char *why = i == c->rank || m->left ? NULL : tg_p2p_lost(g->self, m->rank);
+        if (why && (!call_of(w) || needs(call_of(w), i)))
+            tg_control_died(c, w, i, (long long)g->self->peer[m->rank].pid, why);
+    }
+}
+
 static void check(tg_control *c, const tg_wait *w) {
-    (void)c;
-    if (w) tg_p2p_probe(call_of(w), w->since);
+    check_lost(c, w);
+    if (w && !has_ended(c, w)) tg_p2p_probe(call_of(w), w->since);
 }
 
 /* ---- Recovery ---- */
@@ -155,7 +173,7 @@ static void join_recovery(tg_control *c) {
 static bool is_expected(tg_control *c, int i) {
     const tg_p2p_group *g = tg_p2p_of(c);
     const tg_p2p_member *m = &g->member[i];
-    return !m->recovering && !m->left && !g->self->peer[m->rank].gone;
+    return !m->recovering && !m->left && !tg_p2p_is_gone(g->self, m->rank);
 }
 
 static bool has_joined(tg_control *c, int i) {

@@ -116,6 +116,14 @@ void tg_p2p_report_dispute(tg_p2p_call *c) {
 
 /* ---- Peers ---- */
 
+const char *tg_p2p_lost(const tg_p2p_rank *self, int rank) {
+    return self->layer->lost && !self->peer[rank].gone ? self->layer->lost(self->state, rank) : NULL;
+}
+
+bool tg_p2p_is_gone(const tg_p2p_rank *self, int rank) {
+    return self->peer[rank].gone || tg_p2p_lost(self, rank);
+}
+
 bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
     if (member == c->g->control.rank) return false;
     return c->pair ? member == c->peer && !c->arrived : !c->side[member].arrived;

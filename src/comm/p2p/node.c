@@ -145,11 +145,14 @@ static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one
     return s == TG_OK ? world->ctx->run.status : s;
 }
 
-tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
+tg_status tg_p2p_meet(tg_p2p_rank *self, tg_comm *world, tg_comm **node, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(address);
     address *all = tg_host_alloc(world->ctx, bytes);
     tg_status s = all ? meet(world, all, node, in_one) : world->ctx->run.status;
-    for (int i = 0; s == TG_OK && i < world->size; i++) nodes[i] = all[i].node;
+    for (int i = 0; s == TG_OK && i < world->size; i++) {
+        self->nodes[i] = all[i].node;
+        self->peer[i].pid = all[i].pid;
+    }
     tg_host_free(world->ctx, all, bytes);
     return s;
 }

@@ -186,7 +186,7 @@ static bool all_completed(tg_p2p_rank *self) { return tg_p2p_groups_sweep(self) 
 
 static bool all_gone(tg_p2p_rank *self) {
     for (int i = 0; i < self->size; i++)
-        if (i != self->me && !self->peer[i].gone) return false;
+        if (i != self->me && !tg_p2p_is_gone(self, i)) return false;
     return tg_p2p_sent(self);
 }
 
@@ -331,11 +331,14 @@ static tg_comm *find_nodes(tg_comm *c) {
     size_t bytes = (size_t)c->size * sizeof(int);
     int *ranks = c->size > 1 ? tg_host_alloc(c->ctx, bytes) : NULL;
     self->nodes = ranks ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
-    if (!self->nodes) return c;
+    if (!self->nodes) {
+        tg_host_free(c->ctx, ranks, bytes);
+        return c;
+    }
     for (int i = 0; i < c->size; i++) ranks[i] = i;
     tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES, true);
     tg_host_free(c->ctx, ranks, bytes);
-    tg_status s = meeting->ops ? tg_p2p_meet(meeting, &node, self->nodes, &in_one) : c->ctx->run.status;
+    tg_status s = meeting->ops ? tg_p2p_meet(self, meeting, &node, &in_one) : c->ctx->run.status;
     tg_comm_free(meeting);
     if (s == TG_OK && in_one) {
         tg_comm_free(c);

@@ -89,6 +89,7 @@ typedef struct tg_p2p_message {
 /* What this rank knows of one rank of the world. This rank itself has an entry too. */
 typedef struct tg_p2p_peer {
     bool gone;           /* it has sent TG_P2P_BYE */
+    int64_t pid;         /* its process, of another node too; 0 until the ranks have exchanged them */
     double since, heard; /* times when its error was first seen, and when its last message came */
     tg_status status;    /* of its context */
     int cause;           /* the rank that caused its error; -1: itself */
@@ -380,9 +381,9 @@ void tg_p2p_use_pieces(tg_p2p_group *g);
 /* ---- node.c ---- */
 
 /* Connects the ranks of each node through shared memory. Collective over world. *node: the communicator of the ranks of
- * this node; NULL: they cannot share memory. nodes: has space for one number for each rank; receives their nodes.
- * *in_one: whether all ranks are connected in one node. */
-tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one);
+ * this node; NULL: they cannot share memory. *in_one: whether all ranks are connected in one node. Stores the node and
+ * the process of each rank in self. */
+tg_status tg_p2p_meet(tg_p2p_rank *self, tg_comm *world, tg_comm **node, bool *in_one);
 
 /* ---- progress.c ---- */
 
@@ -408,6 +409,11 @@ void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, c
  * report it instead of the disagreement, because the message of the rank that found the disagreement may still be in
  * flight. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
+/* Returns why nothing can come from that rank any more, though it has not sent TG_P2P_BYE: "" if its process has ended,
+ * otherwise the layer's words. NULL: it is not so, or the layer cannot tell. */
+const char *tg_p2p_lost(const tg_p2p_rank *self, int rank);
+/* Returns whether nothing more is to be expected of that rank, and nothing need be sent to it. */
+bool tg_p2p_is_gone(const tg_p2p_rank *self, int rank);
 /* Returns whether the call still waits for that member to arrive. */
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);
 /* Fills *q with the call of a member that has arrived. peer: the other member of a send or a receive. */

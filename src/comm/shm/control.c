@@ -141,7 +141,7 @@ static void check_processes(tg_shm_group *s) {
     for (int i = 0; i < s->control.size && !tg_shm_has_failed(s); i++) {
         int rank = tg_group_member(s->g, i)->rank;
         if (i != s->control.rank && !tg_process_alive(&s->self->view, rank))
-            tg_control_died(&s->control, NULL, i, (long long)tg_process_pid(&s->self->view, rank));
+            tg_control_died(&s->control, NULL, i, (long long)tg_process_pid(&s->self->view, rank), "");
     }
 }
 

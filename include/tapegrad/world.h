@@ -1,0 +1,87 @@
+/* The communicator of all ranks that a launcher has started, whichever launcher it was. Include it in programs that
+ * shall run alone and under `tapegrad run`, mpirun, torchrun and Slurm's srun. docs/cluster.md has a job script for
+ * each. */
+#ifndef TAPEGRAD_WORLD_H
+#define TAPEGRAD_WORLD_H
+
+#include <tapegrad/comm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tg_launcher {
+    TG_LAUNCHER_NONE,     /* nothing has started this process as one of several ranks */
+    TG_LAUNCHER_RUN,      /* tapegrad run */
+    TG_LAUNCHER_MPI,      /* mpirun or mpiexec */
+    TG_LAUNCHER_TORCHRUN, /* torchrun, or another launcher that sets the same variables */
+    TG_LAUNCHER_SLURM,    /* Slurm's srun */
+} tg_launcher;
+
+typedef enum tg_world_transport {
+    TG_WORLD_ALONE, /* one rank */
+    TG_WORLD_SHM,   /* the memory of `tapegrad run` */
+    TG_WORLD_MPI,
+    TG_WORLD_TCP,
+} tg_world_transport;
+
+/* How this process was started. The strings end with 0. */
+typedef struct tg_world_info {
+    size_t size;
+    tg_launcher launcher;
+    tg_world_transport transport; /* by which the ranks reach each other; ranks of one node then share memory */
+    int rank, ranks;              /* the number of this rank, from 0, and the number of all ranks */
+    int local_rank, local_ranks;  /* the same among the ranks of this node; local_ranks is 0 if it is unknown */
+    char host[256];  /* over TCP: the name or address of rank 0's node, and ports on which it may listen: */
+    int port, ports; /* the first one, and their number */
+    char job[128];   /* over TCP: the name of the run, which is the same on all ranks */
+} tg_world_info;
+
+#define TG_WORLD_INFO() ((tg_world_info){.size = sizeof(tg_world_info)})
+
+/* Fills *out, which TG_WORLD_INFO() initializes, from the environment variables of the launchers. If several have
+ * started this process, the innermost counts, in this order: `tapegrad run`, torchrun, mpirun, srun.
+ *
+ *   tapegrad run   TAPEGRAD_RANK, TAPEGRAD_SIZE and TAPEGRAD_FD
+ *   torchrun       RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK, LOCAL_WORLD_SIZE
+ *   mpirun         OMPI_COMM_WORLD_RANK and ..._SIZE, ..._LOCAL_RANK, ..._LOCAL_SIZE (Open MPI); PMI_RANK and PMI_SIZE,
+ *                  MPI_LOCALRANKID, MPI_LOCALNRANKS (MPICH)
+ *   srun           SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS; SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE and
+ *                  SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST. With --mpi=pmix (PMIX_RANK) the
+ *                  ranks communicate over MPI
+ *
+ * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. TAPEGRAD_PORT replaces the port of rank 0, and
+ * MASTER_ADDR and MASTER_PORT its address under srun. Without them the port is the one after MASTER_PORT under
+ * torchrun, whose own store listens on MASTER_PORT, the first of SLURM_STEP_RESV_PORTS under srun (srun --resv-ports),
+ * and otherwise one that follows from the ids of the job and the step.
+ *
+ * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and TG_ERR_UNSUPPORTED
+ * if out->size is that of another version. The reason is then written to message, at most n bytes; message may be NULL.
+ */
+TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
+
+/* Writes one line about info, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun, over TCP; they
+ * meet at node1:29501", without a newline: at most n bytes with the terminating 0. Returns the length of the whole
+ * text. */
+TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
+
+/* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller; NULL
+ * means that this call queries it. Every rank makes the call, and later calls tg_comm_free, which waits for the others.
+ * A process that is alone gets a communicator of one rank.
+ *
+ * Over MPI, loads libtapegrad-mpi.so. It initializes MPI unless the program has done that, and if so finalizes MPI at
+ * the end of the communicator. A process can do this only once.
+ *
+ * The context's device is the caller's choice: for GPUs it is "cuda:N" with N = info.local_rank, and tg_comm_nccl_new
+ * (nccl.h) makes the communicator of the GPUs from the result.
+ *
+ * The errors are those of tg_world_query, of tg_comm_tcp_new (tcp.h) and of tg_comm_launched_new. Fails with
+ * TG_ERR_STATE if MPI has another number of ranks than the launcher has started, and with TG_ERR_UNSUPPORTED if
+ * libtapegrad-mpi.so is missing. On error returns an inert communicator (tapegrad.h). */
+TG_API tg_comm *tg_comm_world_new(tg_ctx *ctx, const tg_world_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

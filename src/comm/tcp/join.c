@@ -1,0 +1,209 @@
+/* The part that ranks above 0 have in the meeting: each goes to rank 0, says where it listens, gets the list of
+ * addresses, and connects with the ranks between. */
+#include <netdb.h>
+
+#include "base/host_memory.h"
+#include "base/os.h"
+#include "base/text.h"
+#include "comm/tcp/meet.h"
+
+/* ---- The list ---- */
+
+/* A connection that is in order ends. */
+static void on_lost(tg_tcp_connection *c, int error) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    char text[160];
+    size_t at = 0;
+    c->layer->connection[c->rank] = NULL;
+    tg_text(text, sizeof text, &at, "rank %d has ended while the ranks connected (%s)", c->rank, uv_strerror(error));
+    tg_tcp_meeting_fail(m, TG_ERR_REMOTE, text);
+}
+
+static void on_list(tg_tcp_connection *c) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    m->listed = true;
+    m->come[0] = true;
+    m->n_come++;
+    tg_tcp_layer_add(m->layer, c);
+}
+
+static void on_news(tg_tcp_connection *c) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    tg_tcp_news *news = m->news;
+    news->text[sizeof news->text - 1] = 0;
+    if (news->status == TG_OK) {
+        tg_tcp_await(c, m->addresses, (size_t)m->opts->ranks * sizeof *m->addresses, on_list);
+        return;
+    }
+    tg_fail(m->layer->ctx, (tg_status)news->status, "%s", news->text);
+    m->failed = true;
+    tg_tcp_await(c, NULL, 0, NULL);
+}
+
+/* ---- To rank 0 ---- */
+
+static void on_attempt_end(tg_tcp_connection *c, int error) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    m->refusal = error;
+    m->attempt = NULL;
+}
+
+/* Listens on the address by which this rank reaches rank 0, so only on that network. */
+static int listen_beside(tg_tcp_meeting *m, const tg_tcp_connection *c) {
+    struct sockaddr_storage at = {0};
+    int n = sizeof at, error = uv_tcp_getsockname(&c->socket, (struct sockaddr *)&at, &n);
+    if (error || m->listens) return error;
+    tg_tcp_set_port((struct sockaddr *)&at, 0);
+    return tg_tcp_listen(m, (struct sockaddr *)&at);
+}
+
+/* Rank 0's greeting, or that of whoever else listens there. */
+static void on_first_greeting(tg_tcp_connection *c) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    const tg_tcp_greeting *g = &c->in.greeting;
+    if (!tg_tcp_is_of_run(m, g) || g->rank != 0) {
+        tg_tcp_connection_end(c, UV_EPROTO);
+        return;
+    }
+    int error = tg_tcp_greeting_agrees(m, g) ? listen_beside(m, c) : UV_EPROTO;
+    if (error) {
+        tg_tcp_meeting_fail(m, TG_ERR_IO, uv_strerror(error));
+        tg_tcp_connection_end(c, error);
+        return;
+    }
+    c->ended = on_lost;
+    m->attempt = NULL;
+    m->layer->connection[0] = c;
+    tg_tcp_greet(m, c);
+    tg_tcp_await(c, m->news, sizeof *m->news, on_news);
+}
+
+static void on_connected(uv_connect_t *request, int status) {
+    tg_tcp_connection *c = request->data;
+    if (uv_is_closing((uv_handle_t *)&c->socket)) return;
+    if (status) {
+        tg_tcp_connection_end(c, status);
+        return;
+    }
+    uv_tcp_nodelay(&c->socket, 1);
+    tg_tcp_await(c, &c->in.greeting, sizeof c->in.greeting, c->then);
+}
+
+/* Connects with a rank, and calls `greeted` when the greeting of the other end has come. */
+static tg_tcp_connection *connect_to(tg_tcp_meeting *m, int rank, const struct sockaddr *at,
+                                     void (*greeted)(tg_tcp_connection *c),
+                                     void (*ended)(tg_tcp_connection *c, int error)) {
+    tg_tcp_connection *c = tg_tcp_connection_new(m->layer);
+    if (!c) {
+        m->failed = true;
+        return NULL;
+    }
+    c->rank = rank;
+    c->connecting.data = c;
+    c->then = greeted;
+    c->ended = ended;
+    int error = uv_tcp_connect(&c->connecting, &c->socket, at, on_connected);
+    if (!error) return c;
+    tg_tcp_connection_end(c, error);
+    return NULL;
+}
+
+/* Fills *at with the place of attempt number k: each address of the host in turn, and the first port in every second
+ * round, the others in the rounds between. Where a firewall drops what is sent to other ports, such an attempt ends
+ * only after a while, and rank 0, if it comes late, must still be found soon. */
+static void place_of(const tg_tcp_meeting *m, int k, struct sockaddr_storage *at) {
+    const struct addrinfo *host = m->hosts;
+    int hosts = 0, ports = m->opts->ports;
+    for (const struct addrinfo *h = m->hosts; h; h = h->ai_next) hosts++;
+    for (int i = k % hosts; i > 0; i--) host = host->ai_next;
+    int round = k / hosts, port = round % 2 && ports > 1 ? 1 + round / 2 % (ports - 1) : 0;
+    memcpy(at, host->ai_addr, host->ai_addrlen);
+    tg_tcp_set_port((struct sockaddr *)at, (uint32_t)(m->opts->port + port));
+}
+
+/* Begins an attempt if none is under way, and gives up one that takes long: a stranger may listen there and say
+ * nothing. */
+static void try_first(tg_tcp_meeting *m) {
+    const double patience = 3, pause = 0.02;
+    struct sockaddr_storage at;
+    double since = tg_system_now() - m->tried;
+    if (m->attempt && since > patience) tg_tcp_connection_end(m->attempt, UV_ETIMEDOUT);
+    if (m->attempt || m->layer->connection[0] || since < pause) return;
+    place_of(m, m->attempts++, &at);
+    m->tried = tg_system_now();
+    m->attempt = connect_to(m, 0, (struct sockaddr *)&at, on_first_greeting, on_attempt_end);
+}
+
+static bool is_listed(tg_tcp_meeting *m) {
+    try_first(m);
+    return m->listed;
+}
+
+/* Rank 0 reports the missing ranks at its own deadline, which may be a little later than this rank's. */
+static void fail_without_list(tg_tcp_meeting *m) {
+    const tg_tcp_opts *o = m->opts;
+    const double patience = 5;
+    char text[512];
+    size_t at = 0;
+    m->begun += patience;
+    if (m->layer->connection[0] && (tg_tcp_until(m, is_listed) || m->failed)) return;
+    tg_text(text, sizeof text, &at, "rank 0 %s within the deadline of %g s at \"%s\", port %d",
+            m->layer->connection[0] ? "has not sent the list of ranks" : "has not been reached",
+            m->layer->ctx->run.deadline, o->host, o->port);
+    if (o->ports > 1) tg_text(text, sizeof text, &at, " to %d", o->port + o->ports - 1);
+    tg_text(text, sizeof text, &at, " (%s); see what rank 0 has printed, and whether this node can reach that port",
+            m->refusal ? uv_strerror(m->refusal) : "no answer");
+    tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, text);
+}
+
+/* ---- To the ranks between ---- */
+
+static void enter(tg_tcp_meeting *m, tg_tcp_connection *c) { tg_tcp_layer_add(m->layer, c); }
+
+static void on_peer_greeting(tg_tcp_connection *c) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    const tg_tcp_greeting *g = &c->in.greeting;
+    if (!tg_tcp_is_of_run(m, g) || g->rank != (uint32_t)c->rank || !tg_tcp_greeting_agrees(m, g)) {
+        tg_tcp_connection_end(c, UV_EPROTO);
+        return;
+    }
+    tg_tcp_greet(m, c);
+    m->come[c->rank] = true;
+    m->n_come++;
+    tg_tcp_layer_add(m->layer, c);
+}
+
+static void connect_with_others(tg_tcp_meeting *m) {
+    struct sockaddr_storage at;
+    for (int i = 1; i < m->opts->rank && !m->failed; i++) {
+        tg_tcp_unpack(&m->addresses[i], &at);
+        connect_to(m, i, (struct sockaddr *)&at, on_peer_greeting, on_lost);
+    }
+}
+
+static bool have_all_come(tg_tcp_meeting *m) { return m->n_come == m->opts->ranks - 1; }
+
+static void name_missing(tg_tcp_meeting *m) {
+    char text[256];
+    size_t at = 0;
+    int first = 0;
+    while (first == m->opts->rank || m->come[first]) first++;
+    tg_text(text, sizeof text, &at,
+            "rank %d has not connected with rank %d within the deadline of %g s, though both have "
+            "reached rank 0; see whether their nodes can reach each other",
+            first, m->opts->rank, m->layer->ctx->run.deadline);
+    tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, text);
+}
+
+void tg_tcp_join(tg_tcp_meeting *m) {
+    m->arrived = enter;
+    m->news = tg_host_alloc(m->layer->ctx, sizeof *m->news);
+    m->hosts = m->news ? tg_tcp_resolve(m) : NULL;
+    if (m->hosts) {
+        if (!tg_tcp_until(m, is_listed) && !m->failed) fail_without_list(m);
+        if (!m->failed) connect_with_others(m);
+        if (!m->failed && !tg_tcp_until(m, have_all_come) && !m->failed) name_missing(m);
+        freeaddrinfo(m->hosts);
+    }
+    tg_host_free(m->layer->ctx, m->news, sizeof *m->news);
+}

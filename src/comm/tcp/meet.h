@@ -1,0 +1,80 @@
+/* The meeting of the ranks, which ends when all are connected: its state, and what its files share. */
+#ifndef TG_TCP_MEET_H
+#define TG_TCP_MEET_H
+
+#include "comm/tcp/tcp.h"
+
+typedef struct tg_tcp_meeting tg_tcp_meeting;
+
+struct tg_tcp_meeting {
+    tg_tcp_layer *layer;
+    const tg_tcp_opts *opts;
+    double begun;    /* time of its begin */
+    uint64_t job;    /* hash of the name of the run */
+    bool failed;     /* the context has the error */
+    uv_timer_t tick; /* wakes a rank that waits, so that it sees the time */
+    uv_tcp_t listener;
+    bool listens;
+    int handles;                  /* of the two above, those that libuv has not closed yet */
+    uint32_t port;                /* on which this rank listens */
+    tg_tcp_connection *strangers; /* who have come and not answered yet, the last one first */
+    int n_strangers;
+    bool *come; /* whether each rank is connected with this one */
+    int n_come;
+    void (*arrived)(tg_tcp_meeting *m, tg_tcp_connection *c); /* called when a rank has come to this one */
+    tg_tcp_address *addresses;                                /* of each rank but rank 0 */
+
+    /* Ranks above 0: the way to rank 0 */
+    struct addrinfo *hosts;     /* all addresses of rank 0's host */
+    int attempts;               /* number of attempts so far */
+    tg_tcp_connection *attempt; /* NULL: none is under way */
+    double tried;               /* time at which the last attempt began */
+    int refusal;                /* libuv's number of why the last attempt failed */
+    bool listed;                /* the list of addresses has come */
+    struct tg_tcp_news *news;   /* what comes from rank 0 */
+};
+
+/* What rank 0 sends when all have come, before the list of addresses; or why they cannot meet. */
+typedef struct tg_tcp_news {
+    uint32_t status; /* tg_status */
+    char text[1020];
+} tg_tcp_news;
+
+/* ---- meet.c ---- */
+
+/* Records the error, unless the meeting has failed before. Returns false. */
+bool tg_tcp_meeting_fail(tg_tcp_meeting *m, tg_status status, const char *text);
+/* Sends this rank's greeting. */
+void tg_tcp_greet(tg_tcp_meeting *m, tg_tcp_connection *c);
+/* Returns whether the greeting is one of this run. */
+bool tg_tcp_is_of_run(const tg_tcp_meeting *m, const tg_tcp_greeting *g);
+/* Returns whether the sender has the same version and number of ranks. If not, fails the meeting. */
+bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g);
+/* Listens on an address. Returns 0, or libuv's error. */
+int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at);
+/* Waits until done(m). Returns false if the meeting fails or the deadline passes first. */
+bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m));
+/* Closes a handle of the meeting, and waits until it is closed. */
+void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h);
+
+/* ---- address.c ---- */
+
+/* Returns the addresses of a host, which freeaddrinfo frees; NULL after failing the meeting. */
+struct addrinfo *tg_tcp_resolve(tg_tcp_meeting *m);
+uint32_t tg_tcp_port_of(const struct sockaddr *a);
+void tg_tcp_set_port(struct sockaddr *a, uint32_t port);
+bool tg_tcp_is_loopback(const struct sockaddr *a);
+/* Replaces the address by the one that means all addresses of this node. */
+void tg_tcp_set_any(struct sockaddr *a);
+/* Convert between the forms of an address. */
+void tg_tcp_pack(const struct sockaddr *a, uint32_t port, tg_tcp_address *out);
+void tg_tcp_unpack(const tg_tcp_address *a, struct sockaddr_storage *out);
+
+/* ---- first.c, join.c ---- */
+
+/* Rank 0: waits until all have come, and sends them the list. */
+void tg_tcp_receive_all(tg_tcp_meeting *m);
+/* Any other rank: goes to rank 0, gets the list, and connects with the others. */
+void tg_tcp_join(tg_tcp_meeting *m);
+
+#endif

@@ -1,0 +1,141 @@
+/* TCP as a message layer (tapegrad/p2p.h), over the streams of libuv. A plugin of its own, so that libtapegrad does not
+ * need libuv.
+ *
+ * Two ranks share one connection. On it each message is a head, with the number of bytes and the tag, and then these
+ * bytes. meet.c connects the ranks; then layer.c sends and receives. Both read a connection in blocks of a known size
+ * (connection.c), so nothing that comes from a peer decides how much memory is used, except a head, whose numbers are
+ * checked.
+ *
+ * Everything runs on the context's thread, inside the calls of the layer: libuv has a loop for each rank, and no thread
+ * of its own. */
+#ifndef TG_TCP_H
+#define TG_TCP_H
+
+#include <uv.h>
+
+#include <tapegrad/p2p.h>
+
+#include "comm/comm.h"
+#include "comm/tcp/world.h"
+
+typedef struct tg_tcp_layer tg_tcp_layer;
+typedef struct tg_tcp_connection tg_tcp_connection;
+
+/* ---- connection.c ---- */
+
+/* What comes before the bytes of a message. */
+typedef struct tg_tcp_head {
+    uint32_t bytes, tag;
+} tg_tcp_head;
+
+/* What each end of a new connection sends first: the end that listens, and then, if it is the right one, the other. */
+typedef struct tg_tcp_greeting {
+    char magic[8];
+    uint64_t job;         /* hash of the name of the run */
+    uint32_t version;     /* of these structs */
+    uint32_t ranks, rank; /* the number of ranks, and that of the sender */
+    uint32_t port;        /* on which the sender listens for ranks above it */
+} tg_tcp_greeting;
+
+/* The address on which a rank listens, as rank 0 passes it on. */
+typedef struct tg_tcp_address {
+    uint16_t family, port; /* port: in network byte order */
+    uint32_t scope;
+    uint8_t bytes[16]; /* the first 4 of an IPv4 address */
+} tg_tcp_address;
+
+/* A connection. While it exists, one block of bytes is awaited on it or, if `wanted` is 0, nothing is read. */
+struct tg_tcp_connection {
+    uv_tcp_t socket; /* first */
+    uv_connect_t connecting;
+    tg_tcp_layer *layer;
+    tg_tcp_connection *next;                        /* of the same list in meet.c */
+    int rank;                                       /* at the other end; -1: not known yet */
+    bool open;                                      /* it carries messages (tg_tcp_layer_add) */
+    char *into;                                     /* where the block lies */
+    size_t wanted, arrived;                         /* bytes of the block; bytes that have come */
+    void (*then)(tg_tcp_connection *c);             /* called when the block has come */
+    void (*ended)(tg_tcp_connection *c, int error); /* called when the connection ends; error: libuv's number */
+    union {
+        tg_tcp_head head;
+        tg_tcp_greeting greeting;
+    } in;
+    tg_tcp_greeting mine;           /* the greeting that this rank sends */
+    struct tg_tcp_receive *receive; /* of the message that is read; NULL: none waits for it, and it is a letter */
+    struct tg_tcp_letter *letter;
+};
+
+/* Bytes to send, which stay as they are until the write is over. */
+typedef struct tg_tcp_write {
+    uv_write_t request; /* first */
+    tg_tcp_layer *layer;
+    struct tg_tcp_write *next;
+    tg_tcp_head head;
+    void *token;
+} tg_tcp_write;
+
+/* Makes a connection that is not connected yet. Returns NULL after recording the error. */
+tg_tcp_connection *tg_tcp_connection_new(tg_tcp_layer *l);
+/* Awaits n bytes, which are stored at `into`, and then calls `then`. n 0: reads nothing. */
+void tg_tcp_await(tg_tcp_connection *c, void *into, size_t n, void (*then)(tg_tcp_connection *c));
+/* Sends n bytes, after w->head if `head`. The token is completed, by a later poll, when they are sent. c NULL: the
+ * connection is lost, and the bytes are dropped. */
+void tg_tcp_write_start(tg_tcp_connection *c, tg_tcp_write *w, bool head, const void *data, size_t n);
+/* Returns a write; NULL after recording the error. token NULL: nothing is completed. */
+tg_tcp_write *tg_tcp_write_new(tg_tcp_layer *l, void *token);
+/* Completes the token, and frees the write. */
+void tg_tcp_write_over(tg_tcp_write *w);
+/* Ends a connection, and calls c->ended if error is not 0. c is freed when libuv has closed it. */
+void tg_tcp_connection_end(tg_tcp_connection *c, int error);
+/* Runs libuv's loop: takes in what has come, and sends what can be sent. wait: until something happens. */
+void tg_tcp_run(tg_tcp_layer *l, bool wait);
+
+/* ---- layer.c ---- */
+
+/* A receive that has no message yet, or one that is complete and waits for the next poll. */
+typedef struct tg_tcp_receive {
+    struct tg_tcp_receive *next;
+    void *data, *token;
+    size_t capacity, bytes;
+    int from, tag;
+    bool taken; /* a connection is reading a message into it */
+} tg_tcp_receive;
+
+/* A message that is stored until there is a receive for it. */
+typedef struct tg_tcp_letter {
+    struct tg_tcp_letter *next;
+    int from;
+    tg_tcp_head head;
+    size_t capacity;
+    char data[];
+} tg_tcp_letter;
+
+struct tg_tcp_layer {
+    uv_loop_t loop;
+    tg_ctx *ctx;
+    int rank, size;
+    tg_tcp_connection **connection; /* with each rank; NULL: with this rank itself, or a lost one */
+    int *error;                     /* why the connection with each rank has ended, libuv's number; 0: it has not */
+    int handles;                    /* libuv's handles that are not closed yet */
+    int writing;                    /* writes that are not over */
+    tg_p2p_completed_fn completed;  /* of the call of poll or close that is running; NULL: none */
+    tg_tcp_receive *receives, *complete, *free_receives; /* without a message, in their order; with one; free */
+    tg_tcp_letter *letters, *free_letters;               /* in the order of arrival; free */
+    struct tg_tcp_meeting *meeting;                      /* NULL: it is over */
+    tg_tcp_write *dropped, *free_writes; /* those that could not be sent, and wait for the next poll; free */
+};
+
+extern const tg_p2p_ops tg_tcp_ops;
+/* Returns a layer without connections, or NULL after recording the error. */
+tg_tcp_layer *tg_tcp_layer_new(tg_ctx *ctx, int rank, int size);
+/* Ends all connections, and frees the layer. Receives are completed with 0 bytes. */
+void tg_tcp_layer_free(tg_tcp_layer *l, tg_p2p_completed_fn completed);
+/* Makes c the connection with its rank, and begins to receive messages on it. */
+void tg_tcp_layer_add(tg_tcp_layer *l, tg_tcp_connection *c);
+
+/* ---- meet.c ---- */
+
+/* Connects all ranks. */
+tg_status tg_tcp_meet(tg_tcp_layer *l, const tg_tcp_opts *opts);
+
+#endif

@@ -1,0 +1,35 @@
+/* Reads environment variables, and words contradictions between them. */
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/world/world.h"
+
+const char *tg_variable(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+bool tg_world_refuse(tg_world_query_state *q, const char *format, ...) {
+    va_list ap;
+    if (q->status != TG_OK) return false;
+    q->status = TG_ERR_ARGUMENT;
+    va_start(ap, format);
+    if (q->message && q->n) vsnprintf(q->message, q->n, format, ap);
+    va_end(ap);
+    return false;
+}
+
+bool tg_variable_number(tg_world_query_state *q, const char *name, int least, int *value) {
+    const char *text = tg_variable(name);
+    char *end = NULL;
+    if (!text) return false;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (errno || *end || v < least || v > INT_MAX)
+        return tg_world_refuse(q, "%s is \"%s\", expected a number from %d on", name, text, least);
+    *value = (int)v;
+    return true;
+}
