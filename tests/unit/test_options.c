@@ -13,6 +13,7 @@
 #include <tapegrad/megatron.h>
 #include <tapegrad/pipe.h>
 #include <tapegrad/ranks.h>
+#include <tapegrad/tcp.h>
 #include <tapegrad/tensor_parallel.h>
 
 #include "base/options.h"
