@@ -56,8 +56,8 @@ typedef struct trainer {
     tg_pipe_plan *plan; /* of a pipeline; NULL: the model is not divided over stages */
     tg_pipe *pipe;
     int find_nan; /* what --find-nan searches for (tg_tape_find_nan) */
-    /* The inputs of a micro-batch, [micro / dp, seq_len / cp] each. While the model reads one pair, the next micro-batch
-     * is copied to the other. */
+    /* The inputs of a micro-batch, [micro / dp, seq_len / cp] each. While the model reads one pair, the next
+     * micro-batch is copied to the other. */
     struct { tg_tensor *ids, *target; } input[2];
     int turn;                /* index of the pair that is used next */
     bool sent;               /* the next inputs (of a micro-batch, or of a step) have been sent to the device */

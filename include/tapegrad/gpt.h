@@ -147,9 +147,9 @@ TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
 /* Convert a model between a directory with config.json and saved state (checkpoint.h), without the model in memory: one
  * tensor at a time is read and written, in the dtype that it has. In the state the keys of the parameters begin with
- * "<prefix>."; they are those of tg_shards_add_module(s, prefix, gpt). prefix may be NULL or "". ctx must be on a device
- * whose memory the host uses, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. All checks are made before
- * anything is written, and all checksums are compared.
+ * "<prefix>."; they are those of tg_shards_add_module(s, prefix, gpt). prefix may be NULL or "". ctx must be on a
+ * device whose memory the host uses, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. All checks are made
+ * before anything is written, and all checksums are compared.
  *
  * tg_gpt_to_state writes the state into the directory `state`, which is created if it is missing and must not have a
  * state (TG_ERR_STATE). Any ranks can load it. Fails as tg_gpt_load_weights does if the files do not fit config.json.

@@ -128,6 +128,8 @@ static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
 }
 
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
+    TG_TRY(tg_check(s->ctx, x, who));
+    TG_TRY(tg_check(s->ctx, like, who));
     tg_shard_item i = {.key = key, .x = x, .like = tg_range_whole(like)};
     if (i.like == like) return add(s, i, who);
     i.leaf = tg_ref_of(like);

@@ -21,8 +21,8 @@ typedef struct tg_shard_front {
 } tg_shard_front;
 
 /* One tensor x. Its elements are placed like those of `like`: x itself or, if x is state of an optimizer, the parameter
- * that the state belongs to. x may have only a range of the row-major elements of this rank's part of `like`, as the state
- * of an optimizer that steps ranges (tg_flat_leaves) does. */
+ * that the state belongs to. x may have only a range of the row-major elements of this rank's part of `like`, as the
+ * state of an optimizer that steps ranges (tg_flat_leaves) does. */
 typedef struct tg_shard_item {
     const char *key;   /* first member, for tg_index_names */
     const char *owner; /* of a copy (tg_share): the key under which the first owner saves it; NULL: its own */

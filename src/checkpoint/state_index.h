@@ -117,7 +117,8 @@ typedef struct tg_state_writer {
     tg_safetensors_writer file;
 } tg_state_writer;
 
-tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir, const tg_named_tensor *tensors, int n);
+tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir, const tg_named_tensor *tensors,
+                                int n);
 tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
 tg_status tg_state_writer_commit(tg_state_writer *w);
 void tg_state_writer_abandon(tg_state_writer *w);

@@ -49,7 +49,8 @@ static tg_status note_known(source *s) {
     int n = tg_safetensors_count(s->f);
     tg_comm *pp = tg_parallel_comm(tg_chunks_parallel(s->m), TG_PP);
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < s->m->n; k++) s->known[i] |= tg_weight_is_known(s->m->lm[k], tg_safetensors_at(s->f, i)->name);
+        for (int k = 0; k < s->m->n; k++)
+            s->known[i] |= tg_weight_is_known(s->m->lm[k], tg_safetensors_at(s->f, i)->name);
     if (!n || tg_parallel_size(tg_chunks_parallel(s->m), TG_PP) == 1) return TG_OK;
     tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(n), s->known);
     if (tg_comm_all_reduce(pp, x, x, TG_REDUCE_MAX)) tg_read(x, s->known, (size_t)n);

@@ -292,7 +292,8 @@ static void check_heads(contract *c, const attention_case *k, mirror *m, const d
                        (long long)k->groups, (long long)k->sq, (long long)k->sk, (long long)k->dk, (long long)k->dv,
                        k->a.causal,
                        k->a.dropout, (long long)(k->a.left_bound ? k->a.left : -1),
-                       (long long)(k->a.right_bound ? k->a.right : -1), (long long)k->a.shift, k->has[MASK] ? "mask " : "",
+                       (long long)(k->a.right_bound ? k->a.right : -1), (long long)k->a.shift,
+                       k->has[MASK] ? "mask " : "",
                        k->has[SINK] ? "sink " : "", k->has[LENGTHS] ? "lengths " : "", k->has[STARTS_Q] ? "starts" : "",
                        (long long)i, got, w);
     }

@@ -19,8 +19,8 @@ enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 
               .position_kind = TG_LM_LEARNED, .bias = true
 
 /* This rank's part of a batch, whose sequences are divided over dp, and their tokens over cp: ids[d] are the tokens d
- * ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are beyond its end, and do not count.
- * Each micro-batch has other tokens. */
+ * ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are beyond its end, and do not
+ * count. Each micro-batch has other tokens. */
 typedef struct lm_batch {
     tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS];
 } lm_batch;
