@@ -337,7 +337,10 @@ static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, 
     const uint64_t serial = t->ctx->serial, drawn = t->ctx->keys.counter;
     const tg_rng rng = t->ctx->rng;
     const tg_node *last = t->last;
+    const char *outer = t->ctx->run.composer;
+    if (!outer) t->ctx->run.composer = op->name;
     tg_status s = op->compose(t, params, in, out, site);
+    t->ctx->run.composer = outer;
     if (s == TG_OK) return s;
     t->ctx->rng = rng;
     t->ctx->keys.counter = drawn;

@@ -46,6 +46,7 @@ typedef struct tg_runtime {
      * that they detect asynchronously. NULL: no op is running. */
     const char *running;
     const void *running_site;
+    const char *composer;     /* the outermost op without a forward of its own that records others now; NULL: none */
     tg_recording *recording;  /* the step that is being recorded (tg_graph_new); NULL: none */
     tg_heap *heap;            /* the heap of the device's memory */
     int64_t memory_limit;     /* limit on live bytes plus workspaces; 0: no limit */

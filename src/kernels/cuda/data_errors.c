@@ -31,7 +31,8 @@ void tg_cuda_fault_close(tg_cuda *c) {
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     tg_cuda *c = tg_cuda_of(ctx);
     unsigned long long call = c->calls++ & numbers;
-    tg_cuda_call name = {slot, tg_runtime_of(ctx)->running, tg_runtime_of(ctx)->running_site};
+    const tg_runtime *r = tg_runtime_of(ctx);
+    tg_cuda_call name = {slot, r->running, r->running_site, r->composer};
     c->names[call % CALLS] = name;
     if (c->capturing) tg_cuda_graph_call(c, call, &name);
     return (tg_cuda_fault){c->fault, call};
@@ -66,8 +67,9 @@ tg_status tg_cuda_fault_report(tg_cuda *c) {
     if (of && of->site) tg_describe_site(c->ctx, of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
     return tg_fail(c->ctx, TG_ERR_DATA,
-                   "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",
+                   "%s: an index is out of range, at position %llu (found on the device by %s%s%s%s%s)",
                    of && of->op ? of->op : "an op", word & positions, of ? of->slot : "an earlier call",
+                   of && of->composer ? "; recorded by " : "", of && of->composer ? of->composer : "",
                    *where ? "; called from " : "", where);
 }
 

@@ -8,6 +8,7 @@
 struct tg_cuda_call {
     const char *slot, *op; /* op: NULL if none was running */
     const void *site;      /* the call site of the op, or NULL */
+    const char *composer;  /* the op that recorded op, or NULL */
 };
 
 /* The slots for captured steps (tapegrad/device.h). */
