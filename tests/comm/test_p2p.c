@@ -231,7 +231,8 @@ END_TEST
 
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
-    const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages, both_groups_of_a_deadlock_end_at_once,
+    const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
+                            both_groups_of_a_deadlock_end_at_once,
                             a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
                             recovery_reports_a_layer_that_has_failed};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);

@@ -12,7 +12,7 @@
 
 #include "check_main.h"
 #include "comm/ports.h"
-#include "comm/tcp/tcp.h"
+#include "comm/tcp/meet.h"
 #include "base/hash.h"
 
 enum { RANKS = 4 };
@@ -158,17 +158,17 @@ END_TEST
 
 START_TEST(all_name_the_ranks_that_have_not_come) {
     rank ranks[RANKS];
-    plan(ranks, RANKS, free_port(), 0.5);
+    plan(ranks, RANKS, free_port(), 3);
     start(ranks, RANKS, 1u | 2u);
     join(ranks, RANKS, 1u | 2u);
     for (int i = 0; i < 2; i++)
         expect(&ranks[i], TG_ERR_TIMEOUT, "tg_comm_tcp_new: ranks 2, 3 of 4 have not come to \"127.0.0.1\", port ");
-    plan(ranks, RANKS, free_port(), 0.5);
+    plan(ranks, RANKS, free_port(), 3);
     start(ranks, RANKS, all & ~4u);
     join(ranks, RANKS, all & ~4u);
     for (int i = 0; i < RANKS; i++)
         if (i != 2) expect(&ranks[i], TG_ERR_TIMEOUT, "rank 2 of 4 has not come to \"127.0.0.1\", port ");
-    expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 0.5 s; see what they have printed");
+    expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 3 s; see what they have printed");
 }
 END_TEST
 
@@ -176,12 +176,12 @@ START_TEST(all_report_that_rank_0_has_not_come) {
     rank ranks[RANKS];
     char place[64];
     int port = free_port();
-    plan(ranks, RANKS, port, 0.5);
+    plan(ranks, RANKS, port, 2);
     start(ranks, RANKS, all & ~1u);
     join(ranks, RANKS, all & ~1u);
     snprintf(place, sizeof place, "at \"127.0.0.1\", port %d to %d (connection refused)", port, port + 7);
     for (int i = 1; i < RANKS; i++) {
-        expect(&ranks[i], TG_ERR_TIMEOUT, "rank 0 has not been reached within the deadline of 0.5 s");
+        expect(&ranks[i], TG_ERR_TIMEOUT, "rank 0 has not been reached within the deadline of 2 s");
         expect(&ranks[i], TG_ERR_TIMEOUT, place);
     }
 }
@@ -217,6 +217,8 @@ START_TEST(ranks_of_another_number_are_refused) {
     ranks[1].opts.ranks = 3;
     start(ranks, 2, 3);
     join(ranks, 2, 3);
+    expect(&ranks[0], TG_ERR_STATE,
+           "rank 1 was started as one of 3 ranks, but rank 0 as one of 2; start all ranks with");
     expect(&ranks[1], TG_ERR_STATE,
            "rank 0 was started as one of 2 ranks, but rank 1 as one of 3; start all ranks with");
 }
@@ -364,6 +366,102 @@ static void *play_rank_1(void *arg) {
     return NULL;
 }
 
+/* Plays rank 0 by hand: ends the first connection after the greetings, and then answers, or listens no more. */
+typedef struct played_rank_0 {
+    int fd;
+    bool answers;
+} played_rank_0;
+
+static int greet_as_rank_0(int fd) {
+    tg_tcp_greeting g = {.magic = {'t', 'a', 'p', 'e', 'g', 'r', 'a', 'd'}, .version = 1, .ranks = 2};
+    int client = accept(fd, NULL, NULL);
+    g.job = tg_hash_bytes(TG_HASH_START, "a test", 6);
+    if (send(client, &g, sizeof g, MSG_NOSIGNAL) != sizeof g) abort();
+    if (recv(client, &g, sizeof g, MSG_WAITALL) != sizeof g || g.rank != 1) abort();
+    return client;
+}
+
+static void *play_rank_0(void *arg) {
+    const played_rank_0 *p = arg;
+    tg_tcp_news news = {TG_ERR_STATE, "rank 0 speaks"};
+    int client = greet_as_rank_0(p->fd);
+    if (!p->answers) close(p->fd);
+    close(client);
+    if (!p->answers) return NULL;
+    client = greet_as_rank_0(p->fd);
+    if (send(client, &news, sizeof news, MSG_NOSIGNAL) != sizeof news) abort();
+    while (recv(client, news.text, sizeof news.text, 0) > 0) continue;
+    close(client);
+    close(p->fd);
+    return NULL;
+}
+
+/* Rank 0 turns the one away that has waited longest if too many strangers come. */
+START_TEST(a_rank_that_is_turned_away_comes_again) {
+    for (int answers = 0; answers < 2; answers++) {
+        rank ranks[2];
+        pthread_t player;
+        int port;
+        played_rank_0 p = {.answers = answers};
+        p.fd = listen_somewhere(&port);
+        plan(ranks, 2, port, 20);
+        pthread_create(&player, NULL, play_rank_0, &p);
+        start(ranks, 2, 2);
+        join(ranks, 2, 2);
+        pthread_join(player, NULL);
+        if (answers)
+            expect(&ranks[1], TG_ERR_STATE, "rank 0 speaks");
+        else
+            expect(&ranks[1], TG_ERR_REMOTE, "tg_comm_tcp_new: rank 0 has ended before it sent the list of ranks");
+    }
+}
+END_TEST
+
+/* ---- A peer that has ended ---- */
+
+static void count_completed(void *token, size_t bytes) { *(int *)token += bytes == 4; }
+
+static int polled(tg_tcp_layer *l, const int *completed, int wanted) {
+    for (int i = 0; i < 20000 && *completed < wanted; i++) {
+        tg_tcp_ops.poll(l, count_completed);
+        if (*completed < wanted) pause_for(0.001);
+    }
+    return *completed;
+}
+
+/* Rank 1 sends three messages and ends. Rank 0 receives them one by one. */
+static void *meets_by_hand(void *arg) {
+    enum { MESSAGES = 3, TAG = 0, ANY = -1 };
+    rank *r = arg;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_tcp_layer *l = tg_tcp_layer_new(ctx, r->opts.rank, 2);
+    char data[4] = "abc";
+    int completed = 0;
+    r->status = tg_tcp_meet(l, &r->opts);
+    for (int i = 0; r->opts.rank && i < MESSAGES; i++) tg_tcp_ops.send(l, data, sizeof data, 0, TAG, &completed);
+    while (!r->opts.rank && !l->error[1]) tg_tcp_ops.poll(l, count_completed);
+    for (int i = 0; !r->opts.rank && i < MESSAGES; i++) {
+        r->result += tg_tcp_ops.lost(l, 1) == NULL;
+        tg_tcp_ops.receive(l, data, sizeof data, ANY, TAG, &completed);
+        r->result += tg_tcp_ops.lost(l, 1) == NULL;
+        r->result += polled(l, &completed, i + 1) == i + 1;
+    }
+    if (!r->opts.rank) r->result += tg_tcp_ops.lost(l, 1) && !*tg_tcp_ops.lost(l, 1);
+    tg_tcp_ops.close(l, true, count_completed);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(a_rank_is_not_lost_before_its_last_message_has_been_read) {
+    rank ranks[2];
+    plan(ranks, 2, free_port(), 60);
+    for (int i = 0; i < 2; i++) pthread_create(&ranks[i].thread, NULL, meets_by_hand, &ranks[i]);
+    join(ranks, 2, 3);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(ranks[i].status, TG_OK);
+    ck_assert_int_eq((int)ranks[0].result, 3 * 3 + 1);
+}
+END_TEST
+
 START_TEST(a_message_of_impossible_length_ends_the_connection) {
     rank ranks[2];
     pthread_t player;
@@ -501,7 +599,7 @@ START_TEST(an_allocation_that_fails_is_an_error_and_leaks_nothing) {
     int step = getenv("TG_TEST_QUICK") ? 3 : 1;
     for (int rank = 0; rank < 2; rank++) {
         int at = 1;
-        while (fails_at(rank, at, 0.3)) at += step;
+        while (fails_at(rank, at, 1)) at += step;
         ck_assert_int_gt(at, 5);
         ck_assert(!fails_at(rank, 0, 60));
     }
@@ -524,6 +622,8 @@ int main(void) {
         ranks_find_each_other_past_a_port_in_use,
         strangers_neither_stop_nor_end_the_meeting,
         a_message_of_impossible_length_ends_the_connection,
+        a_rank_that_is_turned_away_comes_again,
+        a_rank_is_not_lost_before_its_last_message_has_been_read,
         an_allocation_that_fails_is_an_error_and_leaks_nothing,
     };
     return tg_check_main("tcp", tests, sizeof tests / sizeof *tests);
