@@ -1,6 +1,6 @@
 /* Ranks over TCP: how they meet, who is missing, and ranks that end. The ranks are threads; those that are killed are
- * processes. test_tcp_peers.c is about others that connect or have the port. tests/comm's other programs run over TCP as
- * well (TG_WORLD_TCP). */
+ * processes. test_tcp_peers.c is about others that connect or have the port. The other programs of tests/comm run over
+ * TCP as well (TG_WORLD_TCP). */
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
