@@ -107,6 +107,7 @@ tg_status tg_gradient_unsure(tg_tensor *x, tg_array ranks) {
     if (!e->used && !(e->used = tg_owned_empty(x->ctx, TG_F32, 1, &one, TG_MEM_GRADIENT))) return x->ctx->run.status;
     if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, false);
     e->has_grad = e->unsure = true;
+    if (e->divided) tg_gradient_divide(x);
     return x->ctx->run.ops->apply(x->ctx, TG_FN_clamp, tg_array_of(e->used), &ranks, 1, zero_to_one, false);
 }
 

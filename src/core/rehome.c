@@ -6,20 +6,24 @@
 #include "core/context.h"
 #include "kernels/scalar.h"
 
-const char *tg_bytes_holder(const tg_tensor *x) {
+static bool is_used_by(const tg_storage *s, int handles) {
+    return atomic_load_explicit(&s->refs, memory_order_relaxed) == handles && !(s->block && tg_block_held(s->block));
+}
+
+const char *tg_bytes_holder(const tg_tensor *x, int handles) {
     if (tg_storage_pins(x->storage)) return "its bytes are pinned or exported; call tg_unpin or the deleter first";
     if (x->uses || x->storage->saves) return "a node of a tape uses it; reset the tape first";
     if (x->ext->held) return "an optimizer holds it; free the optimizer first, or create it afterward";
     if (x->storage->block && tg_block_captured(x->storage->block))
         return "a captured step holds it; free the graph first, or capture afterward";
-    if (!tg_storage_is_own(x->storage))
+    if (!is_used_by(x->storage, handles))
         return "another handle or a work in flight uses its bytes; drop the handle, or wait for the work, first";
     return NULL;
 }
 
-tg_status tg_rehome_check(const tg_tensor *x, const char *who) {
+tg_status tg_rehome_check(const tg_tensor *x, int handles, const char *who) {
     char what[160];
-    const char *held = tg_bytes_holder(x);
+    const char *held = tg_bytes_holder(x, handles);
     if (!held) return TG_OK;
     tg_describe(x, what, sizeof what);
     return tg_fail(x->ctx, TG_ERR_STATE, "%s: the bytes of %s cannot move: %s", who, what, held);
@@ -41,7 +45,7 @@ static tg_status check(tg_tensor *x, const tg_tensor *view) {
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_rehome: view, %s, must be contiguous, owned by the context, and must not share bytes with x",
                        into);
-    return tg_rehome_check(x, "tg_rehome");
+    return tg_rehome_check(x, 1, "tg_rehome");
 }
 
 /* Copies the values of x to the bytes of view, in row-major order. */
@@ -54,11 +58,7 @@ static tg_status copy_values(const tg_tensor *x, const tg_tensor *view) {
     return x->numel ? x->ctx->run.ops->apply(x->ctx, TG_FN_id, to, &from, 1, none, false) : TG_OK;
 }
 
-tg_status tg_rehome(tg_tensor *x, tg_tensor *view) {
-    if (!x) return TG_ERR_ARGUMENT;
-    tg_ctx *ctx = x->ctx;
-    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    TG_TRY(check(x, view));
+tg_status tg_rehome_move(tg_tensor *x, tg_tensor *view) {
     TG_TRY(tg_storage_need(x->storage, x));
     TG_TRY(tg_storage_may_change(view));
     TG_TRY(copy_values(x, view));
@@ -70,4 +70,12 @@ tg_status tg_rehome(tg_tensor *x, tg_tensor *view) {
     x->flags |= TG_F_CONTIGUOUS;
     tg_storage_unref(old);
     return TG_OK;
+}
+
+tg_status tg_rehome(tg_tensor *x, tg_tensor *view) {
+    if (!x) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = x->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(check(x, view));
+    return tg_rehome_move(x, view);
 }

@@ -8,7 +8,7 @@
 
 /* Returns what keeps x in its dtype, with the remedy; NULL if nothing does. */
 static const char *holder_of(const tg_tensor *x) {
-    const char *held = tg_bytes_holder(x);
+    const char *held = tg_bytes_holder(x, 1);
     if (held) return held;
     if (x->ext->has_grad) return "it has a gradient; remove it with tg_zero_grad first";
     if (x->ext->main_grad)

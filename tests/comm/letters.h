@@ -28,8 +28,11 @@ typedef struct receiving {
     int from, tag;
 } receiving;
 
+struct line;
+
 typedef struct wires {
     pthread_mutex_t lock;
+    void (*sends)(struct line *l, const void *data, int tag); /* called before each letter is sent; NULL: nothing */
     letter *inbox[LETTER_RANKS];
     atomic_bool held; /* letters from holder to waiter are held back */
     int holder, waiter;
@@ -38,7 +41,7 @@ typedef struct wires {
 /* One rank's end. */
 typedef struct line {
     wires *w;
-    int me, n_receives, n_sent;
+    int me, n_receives, n_sent, n_failures; /* n_failures: used by wires.sends */
     bool quiet; /* as the transport said at the end */
     bool cut;   /* every poll fails */
     receiving receives[LETTERS_IN_FLIGHT];
@@ -47,6 +50,7 @@ typedef struct line {
 
 static inline int line_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
     line *l = state;
+    if (l->w->sends) l->w->sends(l, data, tag);
     letter *m = malloc(sizeof *m + bytes);
     if (!m || l->n_sent == LETTERS_IN_FLIGHT) return free(m), 1;
     *m = (letter){.from = l->me, .tag = tag, .bytes = bytes};

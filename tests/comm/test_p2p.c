@@ -4,6 +4,7 @@
 
 #include "check_main.h"
 #include "comm/letters.h"
+#include "comm/p2p/p2p.h"
 #include "core/context.h"
 
 enum { RANKS = LETTER_RANKS };
@@ -19,7 +20,8 @@ typedef struct world {
     wires w;
     line lines[RANKS];
     rank_end end[RANKS];
-    atomic_int started, left;
+    atomic_int started, left, failed;
+    atomic_bool interrupted; /* a rank waits in is_interrupted */
     bool late; /* rank 0 leaves late */
 } world;
 
@@ -91,6 +93,47 @@ START_TEST(all_ranks_report_a_disagreement_alike_in_any_order_of_messages) {
                       "%s", e->message);
         ck_assert_msg(e->after == TG_OK, "rank %d: %s: %s", r, tg_status_name(e->after), e->later);
         ck_assert(all.lines[r].quiet);
+    }
+}
+END_TEST
+
+/* Interrupts the first rank that finds the deadlock, between its messages about the end of the first group, and those
+ * about the end of the second, until the other ranks have failed. */
+static void is_interrupted(line *l, const void *data, int tag) {
+    world *all = (world *)((char *)l->w - offsetof(world, w));
+    const tg_p2p_message *m = data;
+    if (tag != 0 || m->kind != TG_P2P_FAIL || l->n_failures++ != RANKS - 1) return;
+    if (atomic_exchange(&all->interrupted, true)) return;
+    while (atomic_load(&all->failed) < RANKS - 1) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+/* Rank 1 waits in group "one" for the others, which wait for it in the world. */
+static void *is_deadlocked(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    rank_end *end = &a.all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    tg_comm *one = tg_comm_split(c, 0, 0, "one", TG_MAX_AXES);
+    end->opened = tg_ctx_status(ctx);
+    tg_comm_barrier(a.me == 1 ? one : c);
+    end->status = tg_ctx_status(ctx);
+    snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    atomic_fetch_add(&a.all->failed, 1);
+    tg_comm_free(one);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(both_groups_of_a_deadlock_end_at_once) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .sends = is_interrupted}};
+    run_ranks(&all, is_deadlocked);
+    ck_assert(all.interrupted);
+    for (int r = 0; r < RANKS; r++) {
+        const rank_end *e = &all.end[r];
+        ck_assert_int_eq(e->opened, TG_OK);
+        ck_assert_msg(e->status == TG_ERR_MISMATCH, "rank %d: %s: %s", r, tg_status_name(e->status), e->message);
+        ck_assert_msg(strstr(e->message, "in group \"one\" rank 1 called barrier()"), "%s", e->message);
     }
 }
 END_TEST
@@ -189,6 +232,7 @@ END_TEST
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
+                            both_groups_of_a_deadlock_end_at_once,
                             a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
                             recovery_reports_a_layer_that_has_failed};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);

@@ -1,5 +1,5 @@
 /* How a process finds out which launcher has started it, from environment variables: each launcher, one within another,
- * contradictions, and Slurm's lists. tests/comm/launchers.sh starts ranks under the launchers themselves. */
+ * contradictions, and Slurm's lists. tests/train/launchers.sh starts ranks under the launchers themselves. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

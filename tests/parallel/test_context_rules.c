@@ -262,7 +262,7 @@ END_TEST
 
 /* ---- Narrow dtypes ---- */
 
-/* Compares 16-bit results on four ranks with float64 results on one rank. All parts are merged in float32, so the error
+/* Compares 16-bit results on two ranks with float64 results on one rank. All parts are merged in float32, so the error
  * is that of the last rounding. */
 static tg_status narrow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_dtype dtype = *(const tg_dtype *)arg;

@@ -230,6 +230,10 @@ START_TEST(what_cannot_be_laid_out_is_refused) {
     tg_optim_free(o);
     tg_tensor *other = tg_keep(x);
     NEW(x, zero, TG_ERR_STATE, "another handle or a work in flight uses its bytes");
+    tg_set_requires_grad(other, true);
+    tg_place(w.p, other, TG_DP, TG_R);
+    ck_assert_ptr_null(tg_flat_new(w.p, (tg_tensor *const[]){x, other}, 2, zero));
+    refused(w.ctx, TG_ERR_STATE, "another handle or a work in flight uses its bytes");
     tg_drop(other);
     float columns[6] = {0};
     tg_tensor *turned = tg_wrap(w.ctx, TG_F32, TG_SHAPE(2, 3), (const int64_t[]){1, 2}, columns, NULL, NULL);

@@ -1,5 +1,6 @@
 /* Training with an optimizer's state that is divided over ranks (zero 1) against training without (zero 0): bits of
  * parameters, memory, unused parameters, failures, and checkpoints that other numbers of ranks load. */
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -59,6 +60,15 @@ static tg_optim *optimizer(tg_ctx *ctx, const setting *s, tg_tensor *const *x) {
     }
 }
 
+/* Makes the buckets and the optimizer of the model's parameters. */
+static void model_divide(tg_ctx *ctx, const tg_parallel *p, const setting *s, model *m) {
+    m->flat = tg_flat_new(p, m->x, PARAMS, TG_FLAT(.bucket = s->bucket, .zero = s->zero, .wire = s->wire));
+    tg_flat_leaves(m->flat, &m->leaf);
+    m->optim = optimizer(ctx, s, m->leaf);
+    tg_optim_no_decay_1d(m->optim);
+    if (s->clip > 0) tg_optim_set_clip(m->optim, s->clip);
+}
+
 static model model_open(tg_ctx *ctx, const tg_parallel *p, const setting *s) {
     static const char *const name[PARAMS] = {"w1", "b1", "w2", "b2", "extra"};
     const tg_shape shape[PARAMS] = {TG_SHAPE(HIDDEN, IN), TG_SHAPE(HIDDEN), TG_SHAPE(OUT, HIDDEN), TG_SHAPE(OUT),
@@ -69,11 +79,7 @@ static model model_open(tg_ctx *ctx, const tg_parallel *p, const setting *s) {
         tg_place(p, m.x[i], TG_DP, TG_R);
         tg_place(p, m.x[i], TG_CP, TG_R);
     }
-    m.flat = tg_flat_new(p, m.x, PARAMS, TG_FLAT(.bucket = s->bucket, .zero = s->zero, .wire = s->wire));
-    tg_flat_leaves(m.flat, &m.leaf);
-    m.optim = optimizer(ctx, s, m.leaf);
-    tg_optim_no_decay_1d(m.optim);
-    if (s->clip > 0) tg_optim_set_clip(m.optim, s->clip);
+    model_divide(ctx, p, s, &m);
     return m;
 }
 
@@ -503,6 +509,7 @@ END_TEST
 /* The last rank leaves, and with it its parts of the state: the others must begin with a new tg_flat. */
 static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
     bool leaves = tg_comm_rank(world) == tg_comm_size(world) - 1;
+    double x[2][ALL];
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_tape *t = tg_tape_new(ctx);
@@ -518,7 +525,10 @@ static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
         REFUSED(ctx, TG_ERR_STATE, "tg_flat_gather: a recovery left other ranks than those over which tg_flat_new",
                 tg_flat_gather(m.flat));
         model_close(&m);
-        m = model_open(ctx, p, &divided);
+        RUN(read_all(&m, x[0]));
+        model_divide(ctx, p, &divided, &m);
+        RUN(read_all(&m, x[1]));
+        EXPECT(ctx, !memcmp(x[0], x[1], sizeof x[0]));
         RUN(run_step(ctx, t, p, &m, &divided, 0));
     }
     model_close(&m);
@@ -528,6 +538,38 @@ static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(ranks_that_are_left_begin_anew) { on_ranks(3, lose_one, NULL); }
+END_TEST
+
+/* ---- Ranks of tensor parallelism ---- */
+
+/* Only rank 0 uses a parameter whose gradients are added over tp. With one data-parallel rank no other sum tells rank 1
+ * that there is a gradient. The loss is R on tp, so backward begins with 1/2. */
+static tg_status use_on_one_rank_of_tp(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_F32, TG_SHAPE(EXTRA), 0.5), *const *leaf;
+    double before[EXTRA], after[EXTRA];
+    tg_place(p, x, TG_TP, TG_R);
+    tg_flat *f = tg_flat_new(p, &x, 1, TG_FLAT(.zero = *(const int *)arg));
+    tg_flat_leaves(f, &leaf);
+    tg_optim *o = tg_sgd_new(ctx, leaf, 1, TG_SGD(.lr = 0.01));
+    RUN(tg_read_f64(x, before, EXTRA));
+    if (tg_comm_rank(world) == 0) RUN(tg_backward(t, tg_sum(t, tg_square(t, x), TG_ALL_DIMS, false)));
+    RUN(tg_grads_finalize(p, &x, 1, NULL));
+    RUN(tg_optim_step(o));
+    RUN(tg_flat_gather(f));
+    RUN(tg_read_f64(x, after, EXTRA));
+    for (int i = 0; i < EXTRA; i++) EXPECT(ctx, fabs(after[i] - 0.99 * before[i]) < 1e-6);
+    tg_optim_free(o);
+    tg_flat_free(f);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_gradient_of_another_rank_of_tp_is_applied) {
+    for (int zero = 0; zero < 2; zero++) on_ranks(2, use_on_one_rank_of_tp, &zero);
+}
 END_TEST
 
 int main(void) {
@@ -544,6 +586,7 @@ int main(void) {
         memory_is_divided_exactly,
         ranks_go_on_after_a_failure,
         ranks_that_are_left_begin_anew,
+        a_gradient_of_another_rank_of_tp_is_applied,
     };
     return tg_check_main("zero", tests, sizeof tests / sizeof *tests);
 }

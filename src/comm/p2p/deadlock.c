@@ -63,6 +63,10 @@ static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message 
     tg_quoted quoted;
     tg_p2p_quote(c, g->control.rank, c->peer, &quoted);
     tg_quote(&quoted, text, sizeof text, &at);
+    if (other != g) {
+        tg_p2p_end_with(g, (tg_p2p_end){other->key, w_other.sequence});
+        tg_p2p_end_with(other, (tg_p2p_end){g->key, tg_p2p_lost_from(c)});
+    }
     tg_blocked own = {g->self->me, g->name, text}, peer = {m->rank, other->name, m->body};
     tg_control_deadlock(&g->control, &w, &own, &other->control, &w_other, &peer);
 }

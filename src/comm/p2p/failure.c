@@ -47,6 +47,10 @@ static void notify_members(tg_p2p_group *g) {
         m->cause = g->culprit;
         m->sequence = g->failed_at;
         tg_p2p_write(m, g->failure);
+        if (g->deadlocked) {
+            m->payload = sizeof g->other_end;
+            memcpy(m->body + m->text, &g->other_end, sizeof g->other_end);
+        }
         tg_p2p_post(g->self, m, rank);
     }
 }
@@ -64,6 +68,31 @@ void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, c
     g->failed_at = from;
     give_up(g);
     if (reporter == g->self->me) notify_members(g);
+}
+
+void tg_p2p_end_with(tg_p2p_group *g, tg_p2p_end other) {
+    if (g->failed) return;
+    g->deadlocked = true;
+    g->other_end = other;
+}
+
+static void fail_by_message(tg_p2p_group *g, const tg_p2p_message *m, uint64_t from) {
+    tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, from);
+}
+
+void tg_p2p_failed(tg_p2p_group *g, const tg_p2p_message *m) {
+    tg_p2p_end other;
+    tg_p2p_group *second = NULL;
+    if (m->payload == sizeof other) {
+        memcpy(&other, m->body + m->text, sizeof other);
+        tg_p2p_end_with(g, other);
+        second = tg_p2p_with_key(g->self, &other.group);
+    }
+    if (second && !second->closed) {
+        tg_p2p_end_with(second, (tg_p2p_end){g->key, m->sequence});
+        fail_by_message(second, m, other.from);
+    }
+    fail_by_message(g, m, m->sequence);
 }
 
 void tg_p2p_pass_on(tg_p2p_rank *self) {

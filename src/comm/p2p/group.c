@@ -178,9 +178,15 @@ static void keep_early(tg_p2p_rank *self, const tg_p2p_message *m) {
     self->early_end = &e->next;
 }
 
+tg_p2p_group *tg_p2p_with_key(const tg_p2p_rank *self, const tg_p2p_key *key) {
+    tg_p2p_group *g = self->groups;
+    while (g && !same_key(&g->key, key)) g = g->next;
+    return g;
+}
+
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m) {
-    for (tg_p2p_group *g = self->groups; g; g = g->next)
-        if (same_key(&g->key, &m->group)) return g->closed ? NULL : g;
+    tg_p2p_group *g = tg_p2p_with_key(self, &m->group);
+    if (g) return g->closed ? NULL : g;
     tg_p2p_base *b = base_of(self, m->group.base);
     if (m->kind != TG_P2P_REQUEST && m->kind != TG_P2P_PROBE && (!b || m->group.ordinal >= b->made))
         keep_early(self, m);

@@ -50,13 +50,19 @@ typedef struct tg_p2p_key {
     uint64_t base, ordinal;
 } tg_p2p_key;
 
+/* The end of a group: its key, and the first collective that is lost. */
+typedef struct tg_p2p_end {
+    tg_p2p_key group;
+    uint64_t from;
+} tg_p2p_end;
+
 /* Kinds of messages. The sender and the receiver are those of the message. */
 typedef enum tg_p2p_kind {
     TG_P2P_CALL,    /* the sender has arrived at a collective */
     TG_P2P_SEND,    /* the sender has arrived at a send (tg_comm_send) to the receiver */
     TG_P2P_TAKEN,   /* the sender has stored the inline data of a TG_P2P_SEND that it got from the receiver */
     TG_P2P_REQUEST, /* the sender requests the next piece of the data that the receiver has for it */
-    TG_P2P_FAIL,    /* the group has failed */
+    TG_P2P_FAIL,    /* the group has failed; the payload of a deadlock is the end of the other group (tg_p2p_end) */
     TG_P2P_LEAVE,   /* the sender has freed its communicator of the group */
     TG_P2P_MISSED,  /* states how many calls the sender has missed */
     TG_P2P_RECOVER, /* the sender has called tg_comm_recover */
@@ -236,6 +242,8 @@ struct tg_p2p_group {
     bool world;               /* it has all ranks, or all that recovery has left */
     bool closed, failed;
     bool passed_on; /* this rank has passed the disagreement on (tg_p2p_pass_on) */
+    bool deadlocked;      /* it ends because of a deadlock, together with another group */
+    tg_p2p_end other_end; /* of that group */
     tg_status status;
     int culprit, reporter; /* numbers in the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost; earlier ones go on */
@@ -274,6 +282,8 @@ tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t 
 /* Returns the group that a message is for. Returns NULL if this rank has no such open group. If it may yet form the
  * group, the message is then kept for the group, except a request or a probe. */
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
+/* Returns this rank's group with this key, which may be closed; NULL: it has none. */
+tg_p2p_group *tg_p2p_with_key(const tg_p2p_rank *self, const tg_p2p_key *key);
 
 /* ---- Calls (calls.c) ---- */
 
@@ -404,6 +414,12 @@ bool tg_p2p_cannot_finish(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the rank that found the failure; if it is this rank, the function notifies the other members. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
+/* Handles TG_P2P_FAIL. */
+void tg_p2p_failed(tg_p2p_group *g, const tg_p2p_message *m);
+/* Notes that g and another group end because of a deadlock. Every message about the end of g then contains the end of
+ * the other group, so that a rank learns of both at once. Otherwise it could announce its own failure while it knows of
+ * one end only, and members of the other group would report that failure. */
+void tg_p2p_end_with(tg_p2p_group *g, tg_p2p_end other);
 /* Passes disagreements on: for every group that has failed because of a disagreement, sends the reason to its members.
  * Called before this rank announces its own failure. Otherwise a member could receive that announcement first, and
  * report it instead of the disagreement, because the message of the rank that found the disagreement may still be in

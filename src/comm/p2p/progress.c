@@ -13,7 +13,7 @@ void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m) {
     case TG_P2P_CALL:
     case TG_P2P_SEND: tg_p2p_arrival(g, m); break;
     case TG_P2P_TAKEN: tg_p2p_send_taken(g, m); break;
-    case TG_P2P_FAIL: tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
+    case TG_P2P_FAIL: tg_p2p_failed(g, m); break;
     case TG_P2P_LEAVE: g->member[m->member].left = true; break;
     case TG_P2P_MISSED: g->member[m->member].missed_calls = m->sequence; break;
     case TG_P2P_RECOVER:

@@ -112,21 +112,21 @@ static bool is_all_sent(tg_tcp_meeting *m) { return m->layer->writing == 0; }
 static void send_failure(tg_tcp_meeting *m) {
     const double patience = 2;
     const tg_ctx *ctx = m->layer->ctx;
-    tg_tcp_news news = {.status = (uint32_t)ctx->run.status};
     double since = tg_system_now();
     size_t at = 0;
-    tg_text(news.text, sizeof news.text, &at, "%s", ctx->run.message);
+    m->news.status = (uint32_t)ctx->run.status;
+    tg_text(m->news.text, sizeof m->news.text, &at, "%s", ctx->run.message);
     for (int i = 1; i < m->opts->ranks; i++)
-        if (m->layer->connection[i]) send_to(m->layer->connection[i], &news, sizeof news);
+        if (m->layer->connection[i]) send_to(m->layer->connection[i], &m->news, sizeof m->news);
     while (!is_all_sent(m) && tg_system_now() - since < patience) tg_tcp_run(m->layer, true);
 }
 
 /* Sends the list to all. A rank that has it may send messages at once. */
 static void send_list(tg_tcp_meeting *m) {
-    static const tg_tcp_news news = {.status = TG_OK};
+    m->news.status = TG_OK;
     for (int i = 1; i < m->opts->ranks; i++) {
         tg_tcp_connection *c = m->layer->connection[i];
-        send_to(c, &news, sizeof news);
+        send_to(c, &m->news, sizeof m->news);
         send_to(c, m->addresses, (size_t)m->opts->ranks * sizeof *m->addresses);
         tg_tcp_layer_add(m->layer, c);
     }

@@ -2,7 +2,6 @@
  * addresses, and connects with the ranks between. */
 #include <netdb.h>
 
-#include "base/host_memory.h"
 #include "base/os.h"
 #include "base/text.h"
 #include "comm/tcp/meet.h"
@@ -29,8 +28,9 @@ static void on_list(tg_tcp_connection *c) {
 
 static void on_news(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
-    tg_tcp_news *news = m->news;
+    tg_tcp_news *news = &m->news;
     news->text[sizeof news->text - 1] = 0;
+    c->ended = on_lost;
     if (news->status == TG_OK) {
         tg_tcp_await(c, m->addresses, (size_t)m->opts->ranks * sizeof *m->addresses, on_list);
         return;
@@ -42,10 +42,21 @@ static void on_news(tg_tcp_connection *c) {
 
 /* ---- To rank 0 ---- */
 
+/* If rank 0 does not listen any more where it was reached before, then it has ended. */
 static void on_attempt_end(tg_tcp_connection *c, int error) {
     tg_tcp_meeting *m = c->layer->meeting;
     m->refusal = error;
     m->attempt = NULL;
+    if (m->reached && error == UV_ECONNREFUSED)
+        tg_tcp_meeting_fail(m, TG_ERR_REMOTE, "rank 0 has ended before it sent the list of ranks");
+}
+
+/* Rank 0 has ended the connection, as it does when many strangers come, or has ended itself. The next attempt shows
+ * which. */
+static void on_unlisted_end(tg_tcp_connection *c, int error) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    m->refusal = error;
+    m->layer->connection[0] = NULL;
 }
 
 /* Listens on the address by which this rank reaches rank 0, so only on that network. */
@@ -65,17 +76,22 @@ static void on_first_greeting(tg_tcp_connection *c) {
         tg_tcp_connection_end(c, UV_EPROTO);
         return;
     }
-    int error = tg_tcp_greeting_agrees(m, g) ? listen_beside(m, c) : UV_EPROTO;
+    if (!tg_tcp_greeting_agrees(m, g)) {
+        tg_tcp_greet(m, c); /* so that rank 0 reports it, too */
+        return;
+    }
+    int error = listen_beside(m, c);
     if (error) {
         tg_tcp_meeting_fail(m, TG_ERR_IO, uv_strerror(error));
         tg_tcp_connection_end(c, error);
         return;
     }
-    c->ended = on_lost;
+    c->ended = on_unlisted_end;
     m->attempt = NULL;
+    m->reached = true;
     m->layer->connection[0] = c;
     tg_tcp_greet(m, c);
-    tg_tcp_await(c, m->news, sizeof *m->news, on_news);
+    tg_tcp_await(c, &m->news, sizeof m->news, on_news);
 }
 
 static void on_connected(uv_connect_t *request, int status) {
@@ -129,7 +145,8 @@ static void try_first(tg_tcp_meeting *m) {
     double since = tg_system_now() - m->tried;
     if (m->attempt && since > patience) tg_tcp_connection_end(m->attempt, UV_ETIMEDOUT);
     if (m->attempt || m->layer->connection[0] || since < pause) return;
-    place_of(m, m->attempts++, &at);
+    if (!m->reached) m->attempts++;
+    place_of(m, m->attempts - 1, &at);
     m->tried = tg_system_now();
     m->attempt = connect_to(m, 0, (struct sockaddr *)&at, on_first_greeting, on_attempt_end);
 }
@@ -197,13 +214,10 @@ static void name_missing(tg_tcp_meeting *m) {
 
 void tg_tcp_join(tg_tcp_meeting *m) {
     m->arrived = enter;
-    m->news = tg_host_alloc(m->layer->ctx, sizeof *m->news);
-    m->hosts = m->news ? tg_tcp_resolve(m) : NULL;
-    if (m->hosts) {
-        if (!tg_tcp_until(m, is_listed) && !m->failed) fail_without_list(m);
-        if (!m->failed) connect_with_others(m);
-        if (!m->failed && !tg_tcp_until(m, have_all_come) && !m->failed) name_missing(m);
-        freeaddrinfo(m->hosts);
-    }
-    tg_host_free(m->layer->ctx, m->news, sizeof *m->news);
+    m->hosts = tg_tcp_resolve(m);
+    if (!m->hosts) return;
+    if (!tg_tcp_until(m, is_listed) && !m->failed) fail_without_list(m);
+    if (!m->failed) connect_with_others(m);
+    if (!m->failed && !tg_tcp_until(m, have_all_come) && !m->failed) name_missing(m);
+    freeaddrinfo(m->hosts);
 }

@@ -53,10 +53,11 @@ static void unlink_receive(tg_tcp_layer *l, const tg_tcp_receive *r) {
     *at = r->next;
 }
 
-/* The next poll reports the receive. */
-static void complete(tg_tcp_layer *l, tg_tcp_receive *r, size_t bytes) {
+/* The next poll reports the receive. from: the sender. */
+static void complete(tg_tcp_layer *l, tg_tcp_receive *r, int from, size_t bytes) {
     tg_tcp_receive **end = &l->complete;
     while (*end) end = &(*end)->next;
+    r->from = from;
     r->bytes = bytes;
     r->next = NULL;
     *end = r;
@@ -75,7 +76,7 @@ static void deliver(tg_tcp_layer *l, tg_tcp_letter *m) {
     if (r) {
         unlink_receive(l, r);
         memcpy(r->data, m->data, m->head.bytes);
-        complete(l, r, m->head.bytes);
+        complete(l, r, m->from, m->head.bytes);
         letter_free(l, m);
         return;
     }
@@ -94,7 +95,7 @@ static void on_message(tg_tcp_connection *c) {
     tg_tcp_layer *l = c->layer;
     if (c->receive) {
         unlink_receive(l, c->receive);
-        complete(l, c->receive, c->in.head.bytes);
+        complete(l, c->receive, c->rank, c->in.head.bytes);
     } else {
         deliver(l, c->letter);
     }
@@ -136,7 +137,7 @@ static void complete_receives_from(tg_tcp_layer *l, int rank) {
         next = r->next;
         if (r->from != rank) continue;
         unlink_receive(l, r);
-        complete(l, r, 0);
+        complete(l, r, rank, 0);
     }
 }
 
@@ -182,10 +183,10 @@ static int tcp_receive(void *state, void *data, size_t capacity, int from, int t
     tg_tcp_letter *m = stored_for(l, r);
     if (m) {
         memcpy(data, m->data, m->head.bytes);
-        complete(l, r, m->head.bytes);
+        complete(l, r, m->from, m->head.bytes);
         letter_free(l, m);
     } else if (from >= 0 && l->error[from]) {
-        complete(l, r, 0);
+        complete(l, r, from, 0);
     } else {
         while (*end) end = &(*end)->next;
         *end = r;
@@ -220,12 +221,14 @@ static void tcp_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, "%s", uv_strerror(error));
 }
 
-/* A message of the rank may still wait for its receive. */
+/* A message of the rank may still wait for its receive, or the receive for the next poll. */
 static const char *tcp_lost(void *state, int rank) {
     const tg_tcp_layer *l = state;
     if (!l->error[rank]) return NULL;
     for (const tg_tcp_letter *m = l->letters; m; m = m->next)
         if (m->from == rank) return NULL;
+    for (const tg_tcp_receive *r = l->complete; r; r = r->next)
+        if (r->from == rank) return NULL;
     bool by_its_end = l->error[rank] == UV_EOF || l->error[rank] == UV_ECONNRESET;
     return by_its_end ? "" : uv_strerror(l->error[rank]);
 }
@@ -291,7 +294,7 @@ void tg_tcp_layer_free(tg_tcp_layer *l, tg_p2p_completed_fn completed) {
     end_connections(l);
     for (tg_tcp_receive *r; (r = l->receives);) {
         l->receives = r->next;
-        complete(l, r, 0);
+        complete(l, r, r->from, 0);
     }
     report(l);
     free_lists(l);

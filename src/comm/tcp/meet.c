@@ -148,8 +148,11 @@ int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at) {
 
 static void on_tick(uv_timer_t *t) { (void)t; } /* lets tg_tcp_run return */
 
+/* An allocation in a callback of libuv may have failed. */
+static bool has_failed(tg_tcp_meeting *m) { return m->failed |= m->layer->ctx->run.status != TG_OK; }
+
 bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m)) {
-    while (!m->failed && !done(m)) {
+    while (!has_failed(m) && !done(m)) {
         if (tg_system_now() - m->begun > m->layer->ctx->run.deadline) return false;
         tg_tcp_run(m->layer, true);
     }

@@ -6,6 +6,12 @@
 
 typedef struct tg_tcp_meeting tg_tcp_meeting;
 
+/* What rank 0 sends when all have come, before the list of addresses; or why they cannot meet. */
+typedef struct tg_tcp_news {
+    uint32_t status; /* tg_status */
+    char text[1020];
+} tg_tcp_news;
+
 struct tg_tcp_meeting {
     tg_tcp_layer *layer;
     const tg_tcp_opts *opts;
@@ -23,6 +29,7 @@ struct tg_tcp_meeting {
     int n_come;
     void (*arrived)(tg_tcp_meeting *m, tg_tcp_connection *c); /* called when a rank has come to this one */
     tg_tcp_address *addresses;                                /* of each rank but rank 0 */
+    tg_tcp_news news;                                         /* what rank 0 sends, and the others receive */
 
     /* Ranks above 0: the way to rank 0 */
     struct addrinfo *hosts;     /* all addresses of rank 0's host */
@@ -30,15 +37,9 @@ struct tg_tcp_meeting {
     tg_tcp_connection *attempt; /* NULL: none is under way */
     double tried;               /* time at which the last attempt began */
     int refusal;                /* libuv's number of why the last attempt failed */
+    bool reached;               /* the last attempt has reached rank 0, so the next one goes to the same place */
     bool listed;                /* the list of addresses has come */
-    struct tg_tcp_news *news;   /* what comes from rank 0 */
 };
-
-/* What rank 0 sends when all have come, before the list of addresses; or why they cannot meet. */
-typedef struct tg_tcp_news {
-    uint32_t status; /* tg_status */
-    char text[1020];
-} tg_tcp_news;
 
 /* ---- meet.c ---- */
 

@@ -97,7 +97,7 @@ typedef struct tg_tcp_receive {
     struct tg_tcp_receive *next;
     void *data, *token;
     size_t capacity, bytes;
-    int from, tag;
+    int from, tag; /* from: -1: any rank; once it is complete, the sender */
     bool taken; /* a connection is reading a message into it */
 } tg_tcp_receive;
 

@@ -6,8 +6,6 @@
 #include "comm/shm/launch.h"
 #include "comm/world/world.h"
 
-enum { PORTS = 16 };
-
 static const char *const launchers[] = {"nothing", "tapegrad run", "mpirun", "torchrun", "srun"};
 
 /* ---- torchrun ---- */
@@ -28,7 +26,7 @@ static void read_meeting_place(tg_world_query_state *q) {
         tg_world_refuse(q, "MASTER_ADDR is \"%s\", but MASTER_PORT is not set; set it to a free port of that node",
                         host);
     i->port += used;
-    i->ports = PORTS;
+    i->ports = TG_WORLD_PORTS;
 }
 
 static void read_torchrun(tg_world_query_state *q) {
@@ -131,7 +129,7 @@ static void check(tg_world_query_state *q) {
     if (i->launcher != TG_LAUNCHER_TORCHRUN && tg_variable_number(q, "WORLD_SIZE", 1, &said) && said != i->ranks)
         tg_world_refuse(q, "WORLD_SIZE is %d, but %s has started %d ranks; unset it, or start as many", said, by,
                         i->ranks);
-    if (tg_variable_number(q, "TAPEGRAD_PORT", 1, &i->port)) i->ports = PORTS;
+    if (tg_variable_number(q, "TAPEGRAD_PORT", 1, &i->port)) i->ports = TG_WORLD_PORTS;
     if (i->transport == TG_WORLD_TCP && i->port > 65536 - i->ports)
         tg_world_refuse(q,
                         "the ranks would meet on port %d or one of the %d after it, expected ports up to 65535; set "

@@ -67,13 +67,13 @@ static int port_of_step(void) {
     enum { FIRST = 20000, SPAN = 12000 };
     const char *job = either("SLURM_JOB_ID", "SLURM_JOBID"), *step = tg_variable("SLURM_STEP_ID");
     uint64_t number = 41 * strtoull(job ? job : "0", NULL, 10) + 17 * strtoull(step ? step : "0", NULL, 10);
-    return FIRST + (int)(number % (SPAN / 16)) * 16;
+    return FIRST + (int)(number % (SPAN / TG_WORLD_PORTS)) * TG_WORLD_PORTS;
 }
 
 static void read_port(tg_world_query_state *q) {
     const char *reserved = tg_variable("SLURM_STEP_RESV_PORTS"); /* "12000-12001" */
     int first = reserved ? atoi(reserved) : 0;
-    q->info.ports = 16;
+    q->info.ports = TG_WORLD_PORTS;
     if (tg_variable_number(q, "MASTER_PORT", 1, &q->info.port)) return;
     q->info.port = first > 0 ? first : port_of_step();
     if (first > 0) q->info.ports = 1;

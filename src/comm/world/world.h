@@ -7,6 +7,9 @@
 #include "base/plugin.h"
 #include "comm/comm.h"
 
+/* The number of ports on which rank 0 may listen. */
+enum { TG_WORLD_PORTS = 16 };
+
 /* The query that is running. status: the first contradiction found. */
 typedef struct tg_world_query_state {
     tg_world_info info;

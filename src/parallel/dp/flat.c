@@ -39,8 +39,20 @@ static tg_status check_param(const tg_flat *f, tg_tensor *x) {
                        "tg_flat_new: %s has a main gradient; remove it with tg_set_main_grad(x, NULL) first", what);
     TG_TRY(check_placement(f, x));
     if (!f->o.zero) return TG_OK;
-    if (!(x->flags & TG_F_CONTIGUOUS)) return tg_fail(f->ctx, TG_ERR_STATE, "tg_flat_new: %s must be contiguous", what);
-    return tg_rehome_check(x, "tg_flat_new");
+    if (x->flags & TG_F_CONTIGUOUS) return TG_OK;
+    return tg_fail(f->ctx, TG_ERR_STATE, "tg_flat_new: %s must be contiguous", what);
+}
+
+/* Returns whether two contiguous tensors of one storage are the same, or have no element in common. */
+static bool are_apart(const tg_tensor *x, const tg_tensor *y) {
+    return x == y || x->offset + x->numel <= y->offset || y->offset + y->numel <= x->offset;
+}
+
+/* Returns the number of parameters, x among them, that have parts of one storage, as after tg_flat_free. */
+static int sharers_of(const tg_flat *f, tg_tensor *const *params, const tg_tensor *x) {
+    int n = 0;
+    for (int i = 0; i < f->n; i++) n += params[i]->storage == x->storage && are_apart(x, params[i]);
+    return n;
 }
 
 static tg_status check_params(const tg_flat *f, tg_tensor *const *params) {
@@ -50,6 +62,8 @@ static tg_status check_params(const tg_flat *f, tg_tensor *const *params) {
             if (params[i] == params[j])
                 return tg_fail(f->ctx, TG_ERR_ARGUMENT, "tg_flat_new: parameter %d is given twice", i);
     }
+    for (int i = 0; f->o.zero && i < f->n; i++)
+        TG_TRY(tg_rehome_check(params[i], sharers_of(f, params, params[i]), "tg_flat_new"));
     return TG_OK;
 }
 
@@ -181,7 +195,7 @@ static tg_status rehome(const tg_flat *f, const tg_flat_item *it) {
     const tg_tensor *x = it->param, *into = f->bucket[it->bucket].params;
     tg_tensor *view =
         tg_owned_new(f->ctx, (tg_dtype)x->dtype, x->ndim, x->shape, NULL, tg_storage_ref(into->storage), it->offset);
-    tg_status s = view ? tg_rehome(it->param, view) : f->ctx->run.status;
+    tg_status s = view ? tg_rehome_move(it->param, view) : f->ctx->run.status;
     tg_drop(view);
     return s;
 }
