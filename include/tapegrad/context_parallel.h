@@ -23,7 +23,7 @@ extern "C" {
 /* How the ranks exchange what attention needs. n is the number of ranks; all kinds compute the same result. */
 typedef enum tg_cp_kind {
     /* Keys and values travel around a ring of the ranks, in n - 1 messages. While a rank computes with those of one
-     * rank, those of the next one arrive. Backward sends them around again, and their gradients behind them, in float32
+     * rank, those of the next one arrive. Backward sends them around again, and their gradients after them, in float32
      * (float64 for float64). A rank keeps only its own keys and values. (Liu et al., arXiv 2310.01889.) */
     TG_CP_RING,
     /* All ranks gather all keys and values: first the chunks of the first half of the sequence, then those of the

@@ -12,13 +12,13 @@ extern "C" {
 typedef struct tg_tcp_opts {
     size_t size;
     int rank, ranks; /* the number of this rank, from 0, and the number of all ranks */
-    const char
-        *host; /* required: name or address of rank 0's node; rank 0 listens there, and the others connect to it */
+    /* Required: name or address of rank 0's node. Rank 0 listens there, and the others connect to it. */
+    const char *host;
     /* Rank 0 listens on the first free port among `ports` ones, from `port` (1 to 65535) on. The other ranks try all of
      * them, and recognize rank 0 by its greeting. ports is 1 by default. */
     int port, ports;
     /* Names the run. It is the same on all ranks; ranks of another run are turned away. NULL means "". It is no
-     * password: whoever knows it can join. */
+     * password: any program that knows it can join. */
     const char *job;
     /* All ranks are on one node. If host is a name that means a loopback address on that node, rank 0 then listens on
      * this address only. Otherwise it listens on all addresses of the node, because the name has another meaning on
@@ -32,9 +32,9 @@ typedef struct tg_tcp_opts {
 /* Creates a communicator over TCP. Every rank must make the call, and later call tg_comm_free, which waits for the
  * other ranks. Ranks of one node that are processes exchange data through shared memory instead.
  *
- * The ranks meet at rank 0, and then connect with each other: two ranks have one connection. A rank stops to listen
+ * The ranks meet at rank 0, and then connect with each other: two ranks have one connection. A rank stops listening
  * when all are connected. Connections are neither encrypted nor authenticated, as those of MPI and NCCL, so use them in
- * a network that you trust. Bytes from a stranger who does not know the name of the run are dropped, and do no harm.
+ * a network that you trust. Bytes from a stranger that does not know the name of the run are dropped, and do no harm.
  *
  * If the process of a rank ends, or its connection breaks, the other ranks report which rank that is, and
  * tg_comm_recover goes on without it. TCP itself reports the failure of a whole node or network only after minutes;

@@ -1,5 +1,5 @@
 /* The communicator of all ranks that a launcher has started, whichever launcher it was. Include it in programs that
- * shall run alone and under `tapegrad run`, mpirun, torchrun and Slurm's srun. docs/cluster.md has a job script for
+ * must run alone and under `tapegrad run`, mpirun, torchrun and Slurm's srun. docs/cluster.md has a job script for
  * each. */
 #ifndef TAPEGRAD_WORLD_H
 #define TAPEGRAD_WORLD_H
@@ -60,9 +60,9 @@ typedef struct tg_world_info {
  */
 TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
 
-/* Writes one line about info, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun, over TCP; they
- * meet at node1:29501", without a newline: at most n bytes with the terminating 0. Returns the length of the whole
- * text. */
+/* Writes one line about info, without a newline, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun,
+ * over TCP: the ranks meet at node1, port 29501 to 29516": at most n bytes with the terminating 0. Returns the length
+ * of the whole text. */
 TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
 
 /* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller; NULL

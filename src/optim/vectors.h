@@ -10,8 +10,8 @@ typedef struct tg_vectors_item {
     int64_t first; /* index of its first element in the vectors */
 } tg_vectors_item;
 
-/* A number of vectors of one length. Those who call the functions name vectors by their numbers, from 0. The functions
- * that return a number wait for the device. */
+/* A number of vectors of one length. Callers name vectors by their numbers, from 0. The functions that return a number
+ * wait for the device. */
 typedef struct tg_vectors {
     tg_ctx *ctx;
     tg_tensor *vectors; /* [number of vectors + 1, length]; the last one is work memory */

@@ -56,7 +56,7 @@ static void listen_on_any_port(tg_tcp_meeting *m) {
     tg_tcp_meeting_fail(m, error == UV_EADDRINUSE ? TG_ERR_STATE : TG_ERR_IO, text);
 }
 
-/* ---- Those who come ---- */
+/* ---- Ranks that come ---- */
 
 static void on_early_end(tg_tcp_connection *c, int error) {
     tg_tcp_meeting *m = c->layer->meeting;
@@ -79,8 +79,6 @@ static void on_arrival(tg_tcp_meeting *m, tg_tcp_connection *c) {
     c->ended = on_early_end;
     tg_tcp_await(c, &c->in, 1, on_early_byte);
 }
-
-static bool have_all_come(tg_tcp_meeting *m) { return m->n_come == m->opts->ranks - 1; }
 
 /* Fails the meeting, and names the ranks that are missing. */
 static void name_missing(tg_tcp_meeting *m) {
@@ -108,7 +106,7 @@ static void send_to(tg_tcp_connection *c, const void *data, size_t n) {
 
 static bool is_all_sent(tg_tcp_meeting *m) { return m->layer->writing == 0; }
 
-/* Sends the reason why the ranks cannot meet to all who have come. */
+/* Sends the reason why the ranks cannot meet to all ranks that have come. */
 static void send_failure(tg_tcp_meeting *m) {
     const double patience = 2;
     const tg_ctx *ctx = m->layer->ctx;
@@ -138,7 +136,7 @@ static void send_list(tg_tcp_meeting *m) {
 void tg_tcp_receive_all(tg_tcp_meeting *m) {
     m->arrived = on_arrival;
     listen_on_any_port(m);
-    if (!tg_tcp_until(m, have_all_come) && !m->failed) name_missing(m);
+    if (!tg_tcp_until(m, tg_tcp_have_all_come) && !m->failed) name_missing(m);
     if (m->failed)
         send_failure(m);
     else

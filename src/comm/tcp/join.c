@@ -60,7 +60,7 @@ static void on_unlisted_end(tg_tcp_connection *c, int error) {
 }
 
 /* Listens on the address by which this rank reaches rank 0, so only on that network. */
-static int listen_beside(tg_tcp_meeting *m, const tg_tcp_connection *c) {
+static int listen_near(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     struct sockaddr_storage at = {0};
     int n = sizeof at, error = uv_tcp_getsockname(&c->socket, (struct sockaddr *)&at, &n);
     if (error || m->listens) return error;
@@ -68,7 +68,7 @@ static int listen_beside(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     return tg_tcp_listen(m, (struct sockaddr *)&at);
 }
 
-/* Rank 0's greeting, or that of whoever else listens there. */
+/* Handles the greeting of rank 0, or of another program that listens there. */
 static void on_first_greeting(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     const tg_tcp_greeting *g = &c->in.greeting;
@@ -80,7 +80,7 @@ static void on_first_greeting(tg_tcp_connection *c) {
         tg_tcp_greet(m, c); /* so that rank 0 reports it, too */
         return;
     }
-    int error = listen_beside(m, c);
+    int error = listen_near(m, c);
     if (error) {
         tg_tcp_meeting_fail(m, TG_ERR_IO, uv_strerror(error));
         tg_tcp_connection_end(c, error);
@@ -198,8 +198,6 @@ static void connect_with_others(tg_tcp_meeting *m) {
     }
 }
 
-static bool have_all_come(tg_tcp_meeting *m) { return m->n_come == m->opts->ranks - 1; }
-
 static void name_missing(tg_tcp_meeting *m) {
     char text[256];
     size_t at = 0;
@@ -218,6 +216,6 @@ void tg_tcp_join(tg_tcp_meeting *m) {
     if (!m->hosts) return;
     if (!tg_tcp_until(m, is_listed) && !m->failed) fail_without_list(m);
     if (!m->failed) connect_with_others(m);
-    if (!m->failed && !tg_tcp_until(m, have_all_come) && !m->failed) name_missing(m);
+    if (!m->failed && !tg_tcp_until(m, tg_tcp_have_all_come) && !m->failed) name_missing(m);
     freeaddrinfo(m->hosts);
 }

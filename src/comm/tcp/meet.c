@@ -3,7 +3,7 @@
  * rank 0 and itself.
  *
  * On every new connection the end that listens greets first, and the other end answers only if that is the greeting of
- * the rank that it wants. So another service that has the port gets no byte, and a stranger who does not answer with
+ * the rank that it wants. So another service that has the port gets no byte, and a stranger that does not answer with
  * the name of the run gets no further than the greeting. */
 #include "base/hash.h"
 #include "base/host_memory.h"
@@ -59,7 +59,7 @@ bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
-/* ---- Those who come ---- */
+/* ---- Ranks that come ---- */
 
 static void forget_stranger(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     tg_tcp_connection **at = &m->strangers;
@@ -145,6 +145,8 @@ int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at) {
 }
 
 /* ---- Waiting ---- */
+
+bool tg_tcp_have_all_come(tg_tcp_meeting *m) { return m->n_come == m->opts->ranks - 1; }
 
 static void on_tick(uv_timer_t *t) { (void)t; } /* lets tg_tcp_run return */
 

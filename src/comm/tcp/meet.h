@@ -23,7 +23,7 @@ struct tg_tcp_meeting {
     bool listens;
     int handles;                  /* of the two above, those that libuv has not closed yet */
     uint32_t port;                /* on which this rank listens */
-    tg_tcp_connection *strangers; /* who have come and not answered yet, the last one first */
+    tg_tcp_connection *strangers; /* that have come and not answered yet, the newest first */
     int n_strangers;
     bool *come; /* whether each rank is connected with this one */
     int n_come;
@@ -53,6 +53,8 @@ bool tg_tcp_is_of_run(const tg_tcp_meeting *m, const tg_tcp_greeting *g);
 bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g);
 /* Listens on an address. Returns 0, or libuv's error. */
 int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at);
+/* Returns whether all other ranks are connected with this one. */
+bool tg_tcp_have_all_come(tg_tcp_meeting *m);
 /* Waits until done(m). Returns false if the meeting fails or the deadline passes first. */
 bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m));
 /* Closes a handle of the meeting, and waits until it is closed. */

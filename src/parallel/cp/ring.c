@@ -1,6 +1,6 @@
 /* The ring: in step i a rank computes with the keys and values of the holder i places before it. Meanwhile it sends
  * them to the next rank, and receives those for its next step. Two buffers are enough. In backward the gradients of
- * these keys and values follow one step behind: a rank computes its addend while the sum of the earlier ranks arrives,
+ * these keys and values follow one step later: a rank computes its addend while the sum of the earlier ranks arrives,
  * adds both, and sends the sum on. One hop more brings it home. */
 #include "parallel/cp/cp.h"
 
