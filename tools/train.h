@@ -50,6 +50,7 @@ typedef struct trainer {
     tg_comm *world;
     tg_parallel *parallel;
     tg_flat *flat;          /* the gradients of data-parallel ranks, and divided parameters; NULL: one replica */
+    bool rounds;            /* gradients are summed over the replicas in each micro-batch (tg_grads_reduce) */
     stage stage;            /* what this rank holds of the model */
     tg_optim *optim;
     tg_tape *tape;

@@ -47,6 +47,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
 
 /* Allocates gradients before the first step, so that all steps have the same peak of memory, also after a resume. */
 static bool open_gradients(trainer *r, const train_options *o) {
+    r->rounds = o->on.zero > 1;
     if (r->dp * r->cp > 1 || o->on.zero) {
         r->flat = tg_flat_new(
             r->parallel, r->params, r->n_params,
@@ -194,14 +195,24 @@ static void end_step(trainer *r) {
     tg_optim_zero_grad(r->optim);
 }
 
+static bool is_last(const trainer *r, int i) { return i + 1 == r->n_micro; }
+
+/* Let backward of micro-batch i sum gradients over the replicas: in the last one or, if gradients are divided, in each,
+ * so that no whole gradient is kept between two. */
+static void begin_sums(trainer *r, int i) { tg_flat_set_reduce(r->flat, r->rounds || is_last(r, i)); }
+static void end_sums(trainer *r, int i) {
+    if (r->rounds && !is_last(r, i)) tg_grads_reduce(r->parallel);
+}
+
 /* Runs the micro-batches of a step one after the other, and keeps their losses. */
 static void run_micro_batches(trainer *r) {
     for (int i = 0; i < r->n_micro; i++) {
-        tg_flat_set_reduce(r->flat, i + 1 == r->n_micro);
+        begin_sums(r, i);
         tg_tensor *loss = forward_backward(r, i, *trainer_ids(r, i), *trainer_targets(r, i));
         tg_drop(r->kept_losses[i]);
         r->kept_losses[i] = tg_keep(loss);
         tg_tape_reset(r->tape);
+        end_sums(r, i);
     }
 }
 
@@ -247,10 +258,10 @@ static void gather_result(trainer *r, step_result *result) {
 /* Runs a step whose micro-batches are sent to the device one after the other. */
 static void run_in_turn(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     for (int i = 0; i < r->n_micro; i++) {
-        bool last = i + 1 == r->n_micro;
         const int64_t *now = offsets ? offsets + i * r->micro : NULL;
-        tg_flat_set_reduce(r->flat, last);
-        run_micro_batch(r, i, tokens, now, last || !now ? next : now + r->micro);
+        begin_sums(r, i);
+        run_micro_batch(r, i, tokens, now, is_last(r, i) || !now ? next : now + r->micro);
+        end_sums(r, i);
     }
     end_step(r);
 }

@@ -426,7 +426,7 @@ static void compare_replays(variant v, int n) {
 START_TEST(data_parallel_steps_are_replayed) {
     for (int n = 2; n <= 4; n *= 2)
         for (int bucketed = 1; bucketed <= 2; bucketed++)
-            for (int zero = 0; zero < 2; zero++) compare_replays((variant){.bucketed = bucketed, .zero = zero}, n);
+            for (int zero = 0; zero < 3; zero++) compare_replays((variant){.bucketed = bucketed, .zero = zero}, n);
 }
 END_TEST
 
@@ -434,7 +434,7 @@ END_TEST
 START_TEST(steps_of_ranks_that_lack_a_gradient_are_replayed) {
     for (int lacking = 1; lacking <= 2; lacking++)
         for (int bucketed = 1; bucketed <= 2; bucketed++)
-            for (int zero = 0; zero < 2; zero++)
+            for (int zero = 0; zero < 3; zero++)
                 compare_replays((variant){.bucketed = bucketed, .zero = zero, .lacking = lacking}, 2);
 }
 END_TEST

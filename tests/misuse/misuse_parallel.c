@@ -79,12 +79,13 @@ static void gradients(misuse_world *b) {
     FLAT(ARGUMENT, "n is 0", &w, 0, NULL);
     FLAT(ARGUMENT, "n is 1", NULL, 1, NULL);
     FLAT(ARGUMENT, "bucket is 0, expected 1 or more elements, or TG_AUTO", &w, 1, TG_FLAT(.bucket = 0));
-    FLAT(ARGUMENT, "zero is 2, expected 0 or 1", &w, 1, TG_FLAT(.zero = 2));
+    FLAT(ARGUMENT, "zero is 3, expected 0, 1 or 2", &w, 1, TG_FLAT(.zero = 3));
     FLAT(DTYPE, "wire is f16, expected TG_BF16 or TG_DTYPE_DEFAULT", &w, 1, TG_FLAT(.wire = TG_F16));
     FLAT(ARGUMENT, "a parameter", &none, 1, NULL);
     FLAT(ARGUMENT, "given twice", twice, 2, NULL);
     QUIET(tg_flat_free, (tg_flat_free(NULL), true));
     QUIET(tg_flat_set_reduce, !tg_flat_set_reduce(NULL, true));
+    QUIET(tg_grads_reduce, tg_grads_reduce(NULL) == TG_ERR_ARGUMENT && tg_grads_reduce(p) == TG_OK);
     QUIET(tg_flat_leaves, tg_flat_leaves(NULL, NULL) == 0);
     QUIET(tg_flat_gather, tg_flat_gather(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_flat_text, tg_flat_text(NULL, TG_TEXT, NULL, 0) == 0);

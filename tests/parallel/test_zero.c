@@ -1,4 +1,5 @@
-/* Training with an optimizer's state that is divided over ranks (zero 1) against training without (zero 0): bits of
+/* Training with an optimizer's state that is divided over ranks (zero 1), and also gradients (zero 2), against training
+ * without (zero 0): bits of
  * parameters, memory, unused parameters, failures, and checkpoints that other numbers of ranks load. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,11 +15,13 @@
 
 enum { ROWS = 6, IN = 13, HIDDEN = 20, OUT = 5, EXTRA = 70, PARAMS = 5, STEPS = 4, RANKS = 4 };
 static const int64_t numel[PARAMS] = {HIDDEN * IN, HIDDEN, OUT *HIDDEN, OUT, EXTRA};
+enum { MOST = 2 }; /* the highest zero */
 enum { ALL = HIDDEN * IN + HIDDEN + OUT * HIDDEN + OUT + EXTRA };
 
 typedef enum method { ADAMW, SGD, RMSPROP, ADAGRAD, LION, METHODS } method;
-/* Which ranks use the extra parameter: none; all; only rank 0; or one rank in each step, another each time. */
-typedef enum uses { NO_RANK, ALL_RANKS, ONE_RANK, ALTERNATING } uses;
+/* Which ranks use the extra parameter: none; all; only rank 0; one rank in each step, another each time; or one rank in
+ * each micro-batch, and none in the last. */
+typedef enum uses { NO_RANK, ALL_RANKS, ONE_RANK, ALTERNATING, BY_MICRO } uses;
 
 typedef struct setting {
     int zero, micros, cp; /* cp 0: one */
@@ -28,6 +31,7 @@ typedef struct setting {
     double clip;
     int64_t bucket;
     bool average; /* parameters are replaced by averages between steps, and restored */
+    bool rounds;  /* gradients are summed in each micro-batch */
 } setting;
 
 /* Parameters after each step, in float64, and their norms, on each rank. */
@@ -82,7 +86,8 @@ static void model_close(model *m) {
     tg_flat_free(m->flat);
 }
 
-static bool extra_is_used(const setting *s, int step, int rank, int ranks) {
+static bool extra_is_used(const setting *s, int step, int micro, int rank, int ranks) {
+    if (s->uses == BY_MICRO) return micro + 1 < s->micros && micro % ranks == rank;
     if (s->uses == ALTERNATING) return step % ranks == rank;
     return s->uses == ALL_RANKS || (s->uses == ONE_RANK && rank == 0);
 }
@@ -104,7 +109,7 @@ static tg_status backward(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, const m
     tg_tensor *to = data(ctx, t, p, k + 1, TG_SHAPE(ROWS, OUT), s->dtype);
     tg_tensor *h = tg_linear(t, tg_tanh(t, tg_linear(t, in, m->x[0], m->x[1])), m->x[2], m->x[3]);
     tg_tensor *loss = tg_sum(t, tg_square(t, tg_sub(t, h, to)), TG_ALL_DIMS, false);
-    if (extra_is_used(s, step, rank, tg_comm_size(group)))
+    if (extra_is_used(s, step, micro, rank, tg_comm_size(group)))
         loss = tg_add(t, loss, tg_sum(t, tg_square(t, m->x[4]), TG_ALL_DIMS, false));
     tg_backward(t, loss);
     return tg_tape_reset(t), tg_ctx_status(ctx);
@@ -113,8 +118,10 @@ static tg_status backward(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, const m
 /* Runs a step: all but the last micro-batch only accumulate. */
 static tg_status run_step(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, model *m, const setting *s, int step) {
     for (int i = 0; i < s->micros; i++) {
-        tg_flat_set_reduce(m->flat, i + 1 == s->micros);
+        bool last = i + 1 == s->micros;
+        tg_flat_set_reduce(m->flat, last || s->rounds);
         RUN(backward(ctx, t, p, m, s, step, i));
+        if (!last && s->rounds) RUN(tg_grads_reduce(p));
     }
     RUN(tg_grads_finalize(p, m->x, PARAMS, NULL));
     RUN(tg_optim_step(m->optim));
@@ -162,11 +169,13 @@ static void run(outcome *o, const setting *s, int ranks, int zero) {
 
 static outcome without, with;
 
-/* Returns the greatest difference, relative to 1. */
-static double compare(const setting *s, int ranks) {
+/* Trains with this zero and with zero 0. Returns the greatest difference, relative to 1. */
+static double compare(const setting *s, int ranks, int zero) {
+    setting plain = *s;
     double most = 0;
-    run(&without, s, ranks, 0);
-    run(&with, s, ranks, 1);
+    plain.rounds = false;
+    run(&without, &plain, ranks, 0);
+    run(&with, s, ranks, zero);
     for (int k = 0; k < STEPS; k++) {
         for (int i = 0; i < ALL; i++) most = fmax(most, fabs(with.x[0][k][i] - without.x[0][k][i]));
         most = fmax(most, fabs(with.norm[k] - without.norm[k]) / fmax(1, without.norm[k]));
@@ -178,13 +187,15 @@ static const setting usual = {.micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .
 
 /* NCCL need not add the addends of a reduce-scatter in the order of an all-reduce. */
 static void expect_bits(const setting *s, int ranks, const char *what) {
-    double most = compare(s, ranks);
-    bool same = !memcmp(with.x[0], without.x[0], sizeof with.x[0]);
-    ck_assert_msg(same || (ranks_on_gpus() && most < 1e-2), "%s, %d ranks: bits differ, by up to %g", what, ranks,
-                  most);
+    for (int zero = 1; zero <= MOST; zero++) {
+        double most = compare(s, ranks, zero);
+        bool same = !memcmp(with.x[0], without.x[0], sizeof with.x[0]);
+        ck_assert_msg(same || (ranks_on_gpus() && most < 1e-2), "%s, zero %d, %d ranks: bits differ, by up to %g", what,
+                      zero, ranks, most);
+    }
 }
 
-START_TEST(zero_1_gives_the_bits_of_zero_0) {
+START_TEST(every_zero_gives_the_bits_of_zero_0) {
     static const tg_dtype dtypes[] = {TG_F32, TG_BF16, TG_F64};
     for (int n = 1; n <= RANKS; n++)
         for (int d = 0; d < 3; d++) {
@@ -220,16 +231,44 @@ END_TEST
 
 /* The norm adds its squares in another order. */
 START_TEST(clipped_steps_agree) {
-    for (int n = 2; n <= RANKS; n++) {
-        setting s = usual;
-        s.dtype = TG_F64;
-        s.clip = 0.5;
-        s.uses = ALTERNATING;
-        double most = compare(&s, n);
-        ck_assert_msg(most > 0 || n < 3, "the norms have the same bits, so this test compares nothing");
-        ck_assert_msg(most < 1e-12, "%d ranks differ by %g", n, most);
-        ck_assert(with.norm[0] > 1); /* the steps were clipped */
-    }
+    for (int n = 2; n <= RANKS; n++)
+        for (int zero = 1; zero <= MOST; zero++) {
+            setting s = usual;
+            s.dtype = TG_F64;
+            s.clip = 0.5;
+            s.uses = ALTERNATING;
+            double most = compare(&s, n, zero);
+            ck_assert_msg(most > 0 || n < 3, "the norms have the same bits, so this test compares nothing");
+            ck_assert_msg(most < 1e-12, "zero %d, %d ranks differ by %g", zero, n, most);
+            ck_assert(with.norm[0] > 1); /* the steps were clipped */
+        }
+}
+END_TEST
+
+/* With a round of sums in each micro-batch the sum over ranks is the inner one, so that it rounds differently. A
+ * parameter that is used in some micro-batches, or by some ranks, counts as used. */
+START_TEST(rounds_add_up) {
+    for (uses u = NO_RANK; u <= BY_MICRO; u++)
+        for (int zero = 2; zero <= MOST; zero++)
+            for (int n = 1; n <= 3; n++) {
+                setting s = usual;
+                s.rounds = true;
+                s.dtype = TG_F64;
+                s.micros = 3;
+                s.uses = u;
+                double most = compare(&s, n, zero);
+                ck_assert_msg(most > 0 || n < 3, "the sums have the same bits, so this test compares nothing");
+                ck_assert_msg(most < 1e-12, "zero %d, %d ranks, uses %d differ by %g", zero, n, u, most);
+            }
+}
+END_TEST
+
+START_TEST(rounds_of_a_16_bit_wire_stay_close) {
+    setting s = usual;
+    s.rounds = true;
+    s.micros = 3;
+    s.wire = TG_BF16;
+    for (int zero = 2; zero <= MOST; zero++) ck_assert(compare(&s, 3, zero) < 0.02);
 }
 END_TEST
 
@@ -304,15 +343,16 @@ static tg_status train_experts(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(experts_are_divided_over_their_own_group) {
-    static expert_outcome o[2];
-    for (int zero = 0; zero < 2; zero++) {
+    static expert_outcome o[MOST + 1];
+    for (int zero = 0; zero <= MOST; zero++) {
         o[zero].zero = zero;
         on_ranks(4, train_experts, &o[zero]);
+        ck_assert(!memcmp(o[0].dense, o[zero].dense, sizeof o[0].dense));
+        ck_assert(!memcmp(o[0].expert, o[zero].expert, sizeof o[0].expert));
+        for (int r = 0; r < 4; r++)
+            ck_assert(o[zero].norm[r] == o[zero].norm[0] && fabs(o[zero].norm[r] - o[0].norm[r]) < 1e-12);
     }
-    ck_assert(!memcmp(o[0].dense, o[1].dense, sizeof o[0].dense));
-    ck_assert(!memcmp(o[0].expert, o[1].expert, sizeof o[0].expert));
     ck_assert(memcmp(o[1].expert[0], o[1].expert[1], sizeof o[1].expert[0])); /* ranks of ep have other experts */
-    for (int r = 0; r < 4; r++) ck_assert(o[1].norm[r] == o[1].norm[0] && fabs(o[1].norm[r] - o[0].norm[r]) < 1e-12);
 }
 END_TEST
 
@@ -326,7 +366,7 @@ static tg_status sum_on_the_wire(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_comm_size(world), r = tg_comm_rank(world);
     tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     tg_tape *t = tg_tape_new(ctx);
-    for (int zero = 0; zero < 2; zero++) {
+    for (int zero = 0; zero <= MOST; zero++) {
         float g[N], slope[N];
         int64_t begin, end;
         tg_tensor *x = tg_param_new(ctx, "x", TG_F32, TG_SHAPE(N), 1), *const * leaf;
@@ -373,8 +413,10 @@ END_TEST
 START_TEST(training_on_a_16_bit_wire_stays_close) {
     setting s = usual;
     s.wire = TG_BF16;
-    double most = compare(&s, 3);
-    ck_assert_msg(most < 0.01, "the two differ by %g", most);
+    for (int zero = 1; zero <= MOST; zero++) {
+        double most = compare(&s, 3, zero);
+        ck_assert_msg(most < 0.01, "zero %d differs by %g", zero, most);
+    }
     s.wire = TG_DTYPE_DEFAULT;
     run(&without, &s, 3, 0);
     for (int i = 0; i < ALL; i++) ck_assert(fabs(with.x[0][0][i] - without.x[0][0][i]) < 0.03);
@@ -387,9 +429,20 @@ typedef struct bytes {
     int zero;
     tg_dtype dtype;
     int64_t parameter[RANKS], gradient[RANKS], optimizer[RANKS], own[RANKS];
+    int64_t most[RANKS]; /* of gradients, while backward runs */
 } bytes;
 
 enum { LARGE = 3, LARGE_NUMEL = 64 * 100 };
+
+/* A hook that notes the most bytes that gradients take. */
+static tg_status watch(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    int64_t *most = user;
+    tg_memory_info m = TG_MEMORY_INFO();
+    (void)t, (void)grad;
+    tg_memory_query(tg_ctx_of(x), &m);
+    if (m.by_category[TG_MEM_GRADIENT] > *most) *most = m.by_category[TG_MEM_GRADIENT];
+    return TG_OK;
+}
 
 /* Takes a step with three parameters, so that everything has been allocated. */
 static tg_status use_memory(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -402,6 +455,7 @@ static tg_status use_memory(void *arg, tg_ctx *ctx, tg_comm *world) {
     for (int i = 0; i < LARGE; i++) {
         x[i] = tg_param_new(ctx, "x", b->dtype, TG_SHAPE(LARGE_NUMEL), 1);
         tg_place(p, x[i], TG_DP, TG_R);
+        tg_on_accumulated(x[i], watch, &b->most[r]);
     }
     tg_flat *f = tg_flat_new(p, x, LARGE, TG_FLAT(.bucket = 1, .zero = b->zero));
     tg_flat_leaves(f, &leaf);
@@ -433,14 +487,16 @@ static int64_t padded(int n) {
     return (LARGE_NUMEL + unit - 1) / unit * unit * LARGE;
 }
 
-/* Without, a parameter takes 18 bytes an element with 16 bits and 16 with 32; with, 6 + 12/n and 8 + 8/n. What an
- * optimizer takes for all of its parameters is the same, and so are the flags of gradients. */
+/* A parameter takes so many bytes an element, with 16 bits and with 32: zero 0, 18 and 16; 1, 6 + 12/n and 8 + 8/n; 2,
+ * 2 + 16/n and 4 + 12/n. What an optimizer takes for all of its parameters is the same, and so are the flags of
+ * gradients. */
 START_TEST(memory_is_divided_exactly) {
     for (int d = 0; d < 2; d++)
         for (int n = 1; n <= RANKS; n++) {
-            bytes b[2] = {{.zero = 0}, {.zero = 1}};
+            bytes b[MOST + 1] = {{0}};
             int64_t size = d ? 4 : 2, state = d ? 8 : 12, flags = 64, own = 0;
-            for (int zero = 0; zero < 2; zero++) {
+            for (int zero = 0; zero <= MOST; zero++) {
+                b[zero].zero = zero;
                 b[zero].dtype = d ? TG_F32 : TG_BF16;
                 on_ranks(n, use_memory, &b[zero]);
             }
@@ -451,10 +507,14 @@ START_TEST(memory_is_divided_exactly) {
             for (int r = 0; r < n; r++) {
                 own += b[1].own[r];
                 ck_assert_int_eq(b[0].parameter[r], size * LARGE * LARGE_NUMEL);
-                ck_assert_int_eq(b[1].parameter[r], size * padded(n));
+                for (int zero = 1; zero <= MOST; zero++) {
+                    ck_assert_int_eq(b[zero].parameter[r], size * padded(n));
+                    ck_assert_int_eq(b[zero].optimizer[r] - common, state * b[1].own[r]);
+                }
                 ck_assert_int_eq(b[0].gradient[r], 4 * padded(n) + flags);
                 ck_assert_int_eq(b[1].gradient[r], 4 * padded(n) + flags);
-                ck_assert_int_eq(b[1].optimizer[r] - common, state * b[1].own[r]);
+                ck_assert_int_eq(b[2].gradient[r], 4 * padded(n) / n + flags);
+                ck_assert_int_eq(b[2].most[r], b[2].gradient[r] + 2 * 4 * padded(n) / LARGE);
                 ck_assert_int_le(b[1].own[r], padded(n) / n);
             }
             ck_assert_int_eq(own, LARGE * LARGE_NUMEL);
@@ -462,9 +522,87 @@ START_TEST(memory_is_divided_exactly) {
 }
 END_TEST
 
+/* Between micro-batches a rank has its parts of the sums only, and rounds allocate nothing in a steady step. */
+static tg_status keep_parts(void *arg, tg_ctx *ctx, tg_comm *world) {
+    setting s = usual;
+    tg_memory_info m[2] = {TG_MEMORY_INFO(), TG_MEMORY_INFO()};
+    int64_t least = 0;
+    s.zero = *(const int *)arg, s.micros = 3, s.rounds = true;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    model x = model_open(ctx, p, &s);
+    for (int step = 0; step < STEPS; step++) {
+        tg_memory_query(ctx, &m[step == STEPS - 1]);
+        RUN(run_step(ctx, t, p, &x, &s, step));
+    }
+    tg_memory_query(ctx, &m[0]);
+    EXPECT(ctx, m[0].host_allocations == m[1].host_allocations);
+    least = m[0].by_category[TG_MEM_GRADIENT];
+    for (int i = 0; i < 2; i++) {
+        RUN(backward(ctx, t, p, &x, &s, STEPS, i));
+        RUN(tg_grads_reduce(p));
+        tg_memory_query(ctx, &m[1]);
+        EXPECT(ctx, m[1].by_category[TG_MEM_GRADIENT] == least);
+    }
+    EXPECT(ctx, !tg_has_grad(x.x[0]));
+    REFUSED(ctx, TG_ERR_STATE, "its leaf (tg_flat_leaves)", tg_is_alive(tg_grad_of(x.x[0])));
+    REFUSED(ctx, TG_ERR_STATE, "is one rank's share of a sum; call tg_grads_finalize", tg_optim_step(x.optim));
+    RUN(tg_grads_finalize(p, x.x, PARAMS, NULL));
+    RUN(tg_optim_step(x.optim));
+    RUN(tg_flat_gather(x.flat));
+    model_close(&x);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rounds_keep_parts_only) {
+    for (int zero = 2; zero <= MOST; zero++)
+        for (int n = 1; n <= 3; n++) on_ranks(n, keep_parts, &zero);
+}
+END_TEST
+
+/* A gradient that comes behind its sum is refused, and gradients that are zeroed between rounds are forgotten. */
+static tg_status end_rounds(void *arg, tg_ctx *ctx, tg_comm *world) {
+    setting s = usual;
+    double x[2][ALL];
+    s.zero = *(const int *)arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    for (int again = 0; again < 2; again++) {
+        RUN(tg_rng_set(ctx, NULL, &(tg_rng){.seed = 3}));
+        model m = model_open(ctx, p, &s);
+        if (again) {
+            RUN(backward(ctx, t, p, &m, &s, 7, 0));
+            RUN(tg_grads_reduce(p));
+            RUN(tg_optim_zero_grad(m.optim));
+        }
+        RUN(run_step(ctx, t, p, &m, &s, 0));
+        RUN(read_all(&m, x[again]));
+        if (again) {
+            RUN(backward(ctx, t, p, &m, &s, 1, 0));
+            REFUSED(ctx, TG_ERR_STATE, "but the last, or tg_grads_reduce after each of them, and tg_grads_finalize",
+                    backward(ctx, t, p, &m, &s, 1, 1));
+            tg_tape_reset(t);
+            RUN(tg_grads_finalize(p, m.x, PARAMS, NULL));
+        }
+        model_close(&m);
+    }
+    EXPECT(ctx, !memcmp(x[0], x[1], sizeof x[0]));
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rounds_end_where_the_caller_says) {
+    for (int zero = 2; zero <= MOST; zero++)
+        for (int n = 1; n <= 2; n++) on_ranks(n, end_rounds, &zero);
+}
+END_TEST
+
 /* ---- Failures ---- */
 
-static const setting divided = {.zero = 1, .micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
+static setting divided = {.zero = 1, .micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
 
 /* The last rank fails while sums or gathers are in flight. All ranks recover, and go on. */
 static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -496,7 +634,8 @@ static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(ranks_go_on_after_a_failure) {
-    for (int in_gather = 0; in_gather < 2; in_gather++) on_ranks(3, fail_and_go_on, &(bool){in_gather});
+    for (divided.zero = 1; divided.zero <= MOST; divided.zero++)
+        for (int in_gather = 0; in_gather < 2; in_gather++) on_ranks(3, fail_and_go_on, &(bool){in_gather});
 }
 END_TEST
 
@@ -527,21 +666,27 @@ static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(ranks_that_are_left_begin_anew) { on_ranks(3, lose_one, NULL); }
+START_TEST(ranks_that_are_left_begin_anew) {
+    for (divided.zero = 1; divided.zero <= MOST; divided.zero++) on_ranks(3, lose_one, NULL);
+}
 END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        zero_1_gives_the_bits_of_zero_0,
+        every_zero_gives_the_bits_of_zero_0,
         context_parallel_ranks_divide_too,
         every_method_gives_the_same_bits,
         clipped_steps_agree,
+        rounds_add_up,
+        rounds_of_a_16_bit_wire_stay_close,
         parameters_without_a_gradient_stay,
         averages_of_whole_parameters_change_nothing,
         experts_are_divided_over_their_own_group,
         gradients_may_travel_in_16_bits,
         training_on_a_16_bit_wire_stays_close,
         memory_is_divided_exactly,
+        rounds_keep_parts_only,
+        rounds_end_where_the_caller_says,
         ranks_go_on_after_a_failure,
         ranks_that_are_left_begin_anew,
     };

@@ -26,6 +26,8 @@ static const char *const compositions[] = {
     "--ranks 4 --tp 2 --accumulate 2 --recompute full",
     "--ranks 2 --zero 1",
     "--ranks 4 --tp 2 --zero 1 --wire bf16",
+    "--ranks 2 --zero 2",
+    "--ranks 4 --tp 2 --zero 2 --accumulate 2",
 };
 static const char *const pipelines[] = {
     "--ranks 2 --pp 2 --micro-batches 4",

@@ -1,5 +1,5 @@
 /* Internals of tg_flat (tapegrad/flat.h): flat buffers of gradients, and of parameters that are divided over ranks.
- * docs/design.md says where ZeRO's stages 2 and 3 would begin. */
+ * docs/design.md says what ZeRO's stages add to it. */
 #ifndef TG_FLAT_PARTS_H
 #define TG_FLAT_PARTS_H
 
@@ -21,15 +21,16 @@ typedef struct tg_flat_item {
     tg_flat *of;
     tg_tensor *param;
     tg_tensor *grad;  /* its main gradient, a view of the bucket */
-    tg_tensor *leaf;  /* with zero 1: this rank's range of it. NULL: the parameter */
-    tg_tensor *share; /* with zero 1: the gradient of the leaf, a view of the bucket */
+    tg_tensor *leaf;  /* from zero 1 on: this rank's range of it. NULL: the parameter */
+    tg_tensor *share; /* from zero 1 on: the gradient of the leaf, a view of own_grads */
     tg_ref ref;       /* detects that param was dropped */
     uint64_t hook;    /* the hook of param that counts its gradient as ready */
     int index;        /* of the parameter among those of tg_flat_new */
     int bucket, user; /* index of its bucket, and of its element of users */
     int64_t numel;    /* of param */
     int64_t offset;   /* in elements of the bucket */
-    bool ready;       /* its last gradient of this step has arrived */
+    bool ready;       /* its last gradient of this round of sums has arrived */
+    bool contributed; /* this rank had a gradient in an earlier round of the step (tg_grads_reduce) */
 } tg_flat_item;
 
 typedef struct tg_flat_bucket {
@@ -40,8 +41,9 @@ typedef struct tg_flat_bucket {
     int64_t used, numel;               /* number of elements before the padding at the end, and of all */
     int ready;                         /* number of items that are ready */
     tg_tensor *grads, *params;         /* [numel]. params is NULL with zero 0 */
-    tg_tensor *own_grads, *own_params; /* with zero 1: views of this rank's part of them */
+    tg_tensor *own_grads, *own_params; /* this rank's parts. own_grads is a view of grads with zero 1, not from 2 on */
     tg_tensor *sent, *received;        /* while gradients travel in another dtype: temporaries of that dtype */
+    tg_tensor *part;                   /* temporary: the sum of this round, which is added to own_grads */
 } tg_flat_bucket;
 
 struct tg_flat {
@@ -51,7 +53,7 @@ struct tg_flat {
     tg_flat *next;  /* in the list of p, newest first */
     tg_flat_opts o;
     tg_flat_group group[TG_FLAT_GROUPS];
-    int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this step */
+    int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this round */
     bool reduce;               /* the sums are switched on (tg_flat_set_reduce) */
     bool gathering;            /* gathers have started, and may not have ended */
     bool lost;                 /* a group lacks ranks since a recovery, and with them parts of the optimizer's state */
@@ -63,7 +65,9 @@ struct tg_flat {
 
 /* Returns false if the parameter was dropped; another tensor may then have its handle. */
 static inline bool tg_flat_alive(const tg_flat_item *it) { return it->param->serial == it->ref.serial; }
-/* Returns the number of elements of the bucket that each rank has with zero 1. */
+/* Returns whether the gradients of a bucket have memory only until they are summed (zero 2 and 3). */
+static inline bool tg_flat_frees_gradients(const tg_flat *f) { return f->o.zero > 1; }
+/* Returns the number of elements of the bucket that each rank has from zero 1 on. */
 static inline int64_t tg_flat_part(const tg_flat *f, const tg_flat_bucket *k) {
     return k->numel / f->group[k->group].ranks;
 }
@@ -73,7 +77,7 @@ static inline int64_t tg_flat_part(const tg_flat *f, const tg_flat_bucket *k) {
 /* Makes an item of each parameter, divides the items among buckets, and puts both in the order in which sums start. The
  * groups must be known. */
 void tg_flat_lay_out(tg_flat *f, tg_tensor *const *params);
-/* Sets *begin and *end to the range of an item's elements that a rank of its group has with zero 1. */
+/* Sets *begin and *end to the range of an item's elements that a rank of its group has from zero 1 on. */
 void tg_flat_range(const tg_flat *f, const tg_flat_item *it, int rank, int64_t *begin, int64_t *end);
 /* Returns the group of a parameter: TG_FLAT_EXPERTS if it is placed on an axis of the expert grid. */
 int tg_flat_group_of(const tg_tensor *x);
@@ -82,7 +86,22 @@ int tg_flat_group_of(const tg_tensor *x);
 
 /* The hook that runs when backward has accumulated a gradient of a parameter; user: its item. */
 tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
-void tg_flat_reset(tg_flat *f); /* no gradient of the step has arrived */
+void tg_flat_reset(tg_flat *f); /* no gradient of the round has arrived */
+/* Returns whether backward may start sums now. */
+static inline bool tg_flat_reduces(const tg_flat *f) { return f->reduce && !f->p->flats_held; }
+/* Starts the sums of this round that backward has not started, and waits for all. */
+tg_status tg_flat_sum_round(tg_flat *f);
+
+/* ---- flat_rounds.c ---- */
+
+/* With zero 2 and 3: lets the bucket's gradients have memory, filled with 0, only from the first contribution on. */
+tg_status tg_flat_free_gradients(tg_flat_bucket *k);
+/* Returns the tensor that receives this rank's part of the bucket's sum. NULL after recording the error. */
+tg_tensor *tg_flat_open_part(const tg_flat *f, tg_flat_bucket *k);
+/* Adds the part that was received to the sums of earlier rounds. */
+tg_status tg_flat_close_part(tg_flat_bucket *k);
+/* Makes "this rank has a gradient" mean: in any round of the step. */
+void tg_flat_join_rounds(tg_flat *f);
 
 /* ---- flat_gather.c ---- */
 

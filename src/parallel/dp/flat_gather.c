@@ -26,18 +26,21 @@ static tg_status name_leaf(const tg_flat_item *it, int64_t begin, int64_t end) {
     return tg_set_name(it->leaf, name);
 }
 
-/* Returns a view of n elements of a bucket's tensor, in this rank's part. */
-static tg_tensor *view(const tg_tensor *whole, int64_t first, int64_t n) {
-    return tg_owned_new(whole->ctx, (tg_dtype)whole->dtype, 1, &n, NULL, tg_storage_ref(whole->storage), first);
+/* Returns a view of n elements of this rank's part of a bucket's tensor. */
+static tg_tensor *view(const tg_tensor *own, int64_t first, int64_t n) {
+    int64_t at = own->offset + (n ? first : 0);
+    return tg_owned_new(own->ctx, (tg_dtype)own->dtype, 1, &n, NULL, tg_storage_ref(own->storage), at);
 }
 
 tg_status tg_flat_make_leaf(tg_flat *f, tg_flat_item *it) {
     tg_flat_bucket *k = &f->bucket[it->bucket];
     tg_tensor *x = it->param;
     int64_t begin, end;
-    tg_flat_range(f, it, f->group[k->group].rank, &begin, &end);
-    if (!(it->leaf = view(k->params, it->offset + begin, end - begin))) return f->ctx->run.status;
-    if (!(it->share = view(k->grads, it->offset + begin, end - begin))) return f->ctx->run.status;
+    int rank = f->group[k->group].rank;
+    tg_flat_range(f, it, rank, &begin, &end);
+    int64_t first = it->offset + begin - tg_flat_part(f, k) * rank;
+    if (!(it->leaf = view(k->own_params, first, end - begin))) return f->ctx->run.status;
+    if (!(it->share = view(k->own_grads, first, end - begin))) return f->ctx->run.status;
     TG_TRY(name_leaf(it, begin, end));
     tg_ext *e = it->leaf->ext;
     e->range_of = tg_ref_of(x);
