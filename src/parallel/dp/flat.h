@@ -17,6 +17,8 @@ typedef struct tg_flat_group {
     tg_tensor *users; /* [n], float32: the number of ranks that have contributed to each gradient; NULL if n is 0 */
 } tg_flat_group;
 
+typedef struct tg_flat_unit tg_flat_unit; /* flat_params.c */
+
 typedef struct tg_flat_item {
     tg_flat *of;
     tg_tensor *param;
@@ -34,6 +36,7 @@ typedef struct tg_flat_item {
 } tg_flat_item;
 
 typedef struct tg_flat_bucket {
+    tg_flat *of;
     tg_dtype dtype; /* of the parameters */
     int group;
     int first, n, last;                /* index of its first item, and number of its items. last: see sort_buckets */
@@ -41,9 +44,13 @@ typedef struct tg_flat_bucket {
     int64_t used, numel;               /* number of elements before the padding at the end, and of all */
     int ready;                         /* number of items that are ready */
     tg_tensor *grads, *params;         /* [numel]. params is NULL with zero 0 */
-    tg_tensor *own_grads, *own_params; /* this rank's parts. own_grads is a view of grads with zero 1, not from 2 on */
+    /* This rank's parts. They are views of grads and params, but from zero 2 on own_grads, and with zero 3 own_params,
+     * has bytes of its own. */
+    tg_tensor *own_grads, *own_params;
     tg_tensor *sent, *received;        /* while gradients travel in another dtype: temporaries of that dtype */
     tg_tensor *part;                   /* temporary: the sum of this round, which is added to own_grads */
+    int passed;                        /* with zero 3: parameters whose gradients have arrived since it was discarded */
+    uint32_t version;                  /* with zero 3: of the storage of params when it was gathered */
 } tg_flat_bucket;
 
 struct tg_flat {
@@ -56,6 +63,9 @@ struct tg_flat {
     int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this round */
     bool reduce;               /* the sums are switched on (tg_flat_set_reduce) */
     bool gathering;            /* gathers have started, and may not have ended */
+    bool whole;                /* with zero 3: all parameters stay present (tg_flat_set_whole) */
+    int used, way;             /* with zero 3: the bucket that was used last, and the step to the next one, 1 or -1 */
+    tg_flat_unit *units;       /* with zero 3: the modules that are watched */
     bool lost;                 /* a group lacks ranks since a recovery, and with them parts of the optimizer's state */
     size_t bytes;              /* size of this allocation, with what follows */
     tg_flat_bucket *bucket;
@@ -67,6 +77,8 @@ struct tg_flat {
 static inline bool tg_flat_alive(const tg_flat_item *it) { return it->param->serial == it->ref.serial; }
 /* Returns whether the gradients of a bucket have memory only until they are summed (zero 2 and 3). */
 static inline bool tg_flat_frees_gradients(const tg_flat *f) { return f->o.zero > 1; }
+/* Returns whether the parameters of a bucket have memory only while they are used (zero 3). */
+static inline bool tg_flat_divides_params(const tg_flat *f) { return f->o.zero > 2; }
 /* Returns the number of elements of the bucket that each rank has from zero 1 on. */
 static inline int64_t tg_flat_part(const tg_flat *f, const tg_flat_bucket *k) {
     return k->numel / f->group[k->group].ranks;
@@ -102,6 +114,19 @@ tg_tensor *tg_flat_open_part(const tg_flat *f, tg_flat_bucket *k);
 tg_status tg_flat_close_part(tg_flat_bucket *k);
 /* Makes "this rank has a gradient" mean: in any round of the step. */
 void tg_flat_join_rounds(tg_flat *f);
+
+/* ---- flat_params.c ---- */
+
+/* With zero 3: lets parameters have memory only while they are used. */
+tg_status tg_flat_divide_params(tg_flat *f);
+/* With zero 3: discards all buckets of parameters. */
+tg_status tg_flat_release(tg_flat *f);
+/* With zero 3: discards them, and gathers in flight that failed. */
+void tg_flat_lose_params(const tg_flat *f);
+/* Called when the last gradient of a parameter has arrived. */
+tg_status tg_flat_passed(tg_flat_item *it);
+/* Frees the list of modules that are watched. The parameters have no values from now on, unless they are whole. */
+void tg_flat_close_params(tg_flat *f);
 
 /* ---- flat_gather.c ---- */
 

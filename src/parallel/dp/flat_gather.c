@@ -103,6 +103,7 @@ tg_status tg_flat_gather(tg_flat *f) {
     if (!f) return TG_ERR_ARGUMENT;
     if (!f->o.zero) return f->ctx->run.status;
     tg_status s = check_gather(f);
+    if (s == TG_OK && tg_flat_divides_params(f)) return tg_flat_release(f);
     f->gathering |= s == TG_OK;
     for (int k = f->n_buckets - 1; k >= 0 && s == TG_OK; k--) s = gather(f, &f->bucket[k]);
     return f->p ? tg_comm_note_missed(f->p->world, s) : s;
@@ -116,9 +117,10 @@ tg_status tg_flat_gathered(tg_flat *f) {
 }
 
 tg_status tg_flat_gather_lost(tg_flat *f) {
+    tg_flat_lose_params(f);
     for (int k = 0; f->gathering && k < f->n_buckets; k++) {
         tg_storage *s = f->bucket[k].params->storage;
-        if (tg_storage_awaits(s)) continue;
+        if (tg_storage_awaits(s) || tg_flat_divides_params(f)) continue;
         TG_TRY(tg_storage_renew(s));
         tg_storage_await(s);
     }

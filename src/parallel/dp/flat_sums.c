@@ -130,6 +130,7 @@ tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad
                        "false) for all micro-batches but the last%s, and tg_grads_finalize after the last",
                        what, tg_flat_frees_gradients(f) ? ", or tg_grads_reduce after each of them" : "");
     }
+    TG_TRY(tg_flat_passed(it));
     if (!tg_flat_reduces(f) || it->ready) return TG_OK;
     it->ready = true;
     f->bucket[it->bucket].ready++;
@@ -203,7 +204,7 @@ static tg_status finish_all(tg_flat *f) {
     TG_TRY(note_users(f));
     for (int i = 0; i < f->n; i++)
         if (f->item[i].leaf && tg_flat_alive(&f->item[i])) tg_gradient_divide(f->item[i].param);
-    return TG_OK;
+    return tg_flat_release(f);
 }
 
 tg_status tg_flats_finish(const tg_parallel *p) {
