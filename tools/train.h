@@ -103,6 +103,10 @@ typedef struct step_result {
  * NULL: random weights. */
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
                   const char *weights);
+/* Makes all parameters present on each rank, or lets them be divided again (--zero 3). Collective. */
+void trainer_set_whole(trainer *r, bool on);
+/* Saves the whole model to dir. Collective. Errors are recorded in the context. */
+void trainer_save(trainer *r, const char *dir);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
 /* Runs one step. offsets: where the sequences of the whole batch, of all ranks, begin in the tokens. On device meta,

@@ -45,6 +45,15 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     return check(r->ctx);
 }
 
+/* Lets parameters that are divided be gathered for one layer after the other. */
+static bool watch_layers(trainer *r) {
+    tg_module **layer = calloc((size_t)r->n_params, sizeof *layer);
+    if (!layer) return fail("no memory"), false;
+    tg_flat_watch(r->flat, layer, stage_list_layers(&r->stage, layer));
+    free(layer);
+    return check(r->ctx);
+}
+
 /* Allocates gradients before the first step, so that all steps have the same peak of memory, also after a resume. */
 static bool open_gradients(trainer *r, const train_options *o) {
     r->rounds = o->on.zero > 1;
@@ -52,7 +61,7 @@ static bool open_gradients(trainer *r, const train_options *o) {
         r->flat = tg_flat_new(
             r->parallel, r->params, r->n_params,
             TG_FLAT(.zero = (int)o->on.zero, .wire = o->on.wire == WIRE_BF16 ? TG_BF16 : TG_DTYPE_DEFAULT));
-        return check(r->ctx);
+        return check(r->ctx) && watch_layers(r);
     }
     r->grads = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->grads) return fail("no memory"), false;
@@ -124,6 +133,16 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     if (r->find_nan) tg_tape_find_nan(r->tape, r->find_nan);
     return check(ctx) && list_params(r) && open_gradients(r, o) && open_optimizer(r, o) && open_batch(r, o) &&
            pipeline_open(r, o);
+}
+
+void trainer_set_whole(trainer *r, bool on) {
+    if (r->flat) tg_flat_set_whole(r->flat, on);
+}
+
+void trainer_save(trainer *r, const char *dir) {
+    trainer_set_whole(r, true); /* the first rank of a stage reads the parameters */
+    stage_save(&r->stage, dir);
+    trainer_set_whole(r, false);
 }
 
 void trainer_close(trainer *r) {

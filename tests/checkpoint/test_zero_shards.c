@@ -123,7 +123,7 @@ static bool same_states(const char *a, const char *b) {
 }
 
 static const grid grids[] = {{4, 1, 1}, {4, 1, 0}, {3, 1, 1}, {2, 1, 1}, {1, 1, 1}, {4, 2, 1},
-                             {2, 2, 1}, {2, 1, 0}, {3, 1, 2}, {4, 2, 2}};
+                             {2, 2, 1}, {2, 1, 0}, {3, 1, 2}, {4, 2, 2}, {2, 1, 3}, {4, 2, 3}};
 
 /* Loading state of another grid, and saving it, gives the same bytes. */
 START_TEST(any_ranks_load_divided_state) {

@@ -1,6 +1,5 @@
-/* Training with an optimizer's state that is divided over ranks (zero 1), and also gradients (zero 2), against training
- * without (zero 0): bits of
- * parameters, memory, unused parameters, failures, and checkpoints that other numbers of ranks load. */
+/* Training with an optimizer's state that is divided over ranks (zero 1), also gradients (zero 2), and also parameters
+ * (zero 3), against training without (zero 0): bits of parameters, memory, unused parameters, and failures. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@
 
 enum { ROWS = 6, IN = 13, HIDDEN = 20, OUT = 5, EXTRA = 70, PARAMS = 5, STEPS = 4, RANKS = 4 };
 static const int64_t numel[PARAMS] = {HIDDEN * IN, HIDDEN, OUT *HIDDEN, OUT, EXTRA};
-enum { MOST = 2 }; /* the highest zero */
+enum { MOST = 3 }; /* the highest zero */
 enum { ALL = HIDDEN * IN + HIDDEN + OUT * HIDDEN + OUT + EXTRA };
 
 typedef enum method { ADAMW, SGD, RMSPROP, ADAGRAD, LION, METHODS } method;
@@ -144,6 +143,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     for (int step = 0; step < STEPS; step++) {
         RUN(run_step(ctx, t, p, &m, s, step));
         RUN(read_all(&m, o->x[tg_comm_rank(world)][step]));
+        if (s->zero == MOST) RUN(tg_flat_gather(m.flat)); /* discards what was read */
         if (s->clip > 0 && tg_comm_rank(world) == 0) o->norm[step] = tg_optim_norm(m.optim);
         if (!a) continue;
         RUN(tg_average_update(a));
@@ -183,11 +183,17 @@ static double compare(const setting *s, int ranks, int zero) {
     return most;
 }
 
+/* Returns the highest zero that s goes with. All ranks must use all parameters of zero 3, and the test writes whole
+ * parameters if it replaces them by averages. */
+static int most_of(const setting *s) {
+    return s->average || (s->uses != NO_RANK && s->uses != ALL_RANKS) ? MOST - 1 : MOST;
+}
+
 static const setting usual = {.micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
 
 /* NCCL need not add the addends of a reduce-scatter in the order of an all-reduce. */
 static void expect_bits(const setting *s, int ranks, const char *what) {
-    for (int zero = 1; zero <= MOST; zero++) {
+    for (int zero = 1; zero <= most_of(s); zero++) {
         double most = compare(s, ranks, zero);
         bool same = !memcmp(with.x[0], without.x[0], sizeof with.x[0]);
         ck_assert_msg(same || (ranks_on_gpus() && most < 1e-2), "%s, zero %d, %d ranks: bits differ, by up to %g", what,
@@ -236,7 +242,7 @@ START_TEST(clipped_steps_agree) {
             setting s = usual;
             s.dtype = TG_F64;
             s.clip = 0.5;
-            s.uses = ALTERNATING;
+            s.uses = zero < MOST ? ALTERNATING : ALL_RANKS;
             double most = compare(&s, n, zero);
             ck_assert_msg(most > 0 || n < 3, "the norms have the same bits, so this test compares nothing");
             ck_assert_msg(most < 1e-12, "zero %d, %d ranks differ by %g", zero, n, most);
@@ -249,7 +255,7 @@ END_TEST
  * parameter that is used in some micro-batches, or by some ranks, counts as used. */
 START_TEST(rounds_add_up) {
     for (uses u = NO_RANK; u <= BY_MICRO; u++)
-        for (int zero = 2; zero <= MOST; zero++)
+        for (int zero = 2; zero <= most_of(&(setting){.uses = u}); zero++)
             for (int n = 1; n <= 3; n++) {
                 setting s = usual;
                 s.rounds = true;
@@ -488,7 +494,7 @@ static int64_t padded(int n) {
 }
 
 /* A parameter takes so many bytes an element, with 16 bits and with 32: zero 0, 18 and 16; 1, 6 + 12/n and 8 + 8/n; 2,
- * 2 + 16/n and 4 + 12/n. What an optimizer takes for all of its parameters is the same, and so are the flags of
+ * 2 + 16/n and 4 + 12/n; 3, 18/n and 16/n. What an optimizer takes for all of its parameters is the same, and so are the flags of
  * gradients. */
 START_TEST(memory_is_divided_exactly) {
     for (int d = 0; d < 2; d++)
@@ -508,13 +514,15 @@ START_TEST(memory_is_divided_exactly) {
                 own += b[1].own[r];
                 ck_assert_int_eq(b[0].parameter[r], size * LARGE * LARGE_NUMEL);
                 for (int zero = 1; zero <= MOST; zero++) {
-                    ck_assert_int_eq(b[zero].parameter[r], size * padded(n));
+                    ck_assert_int_eq(b[zero].parameter[r], size * padded(n) / (zero < 3 ? 1 : n));
                     ck_assert_int_eq(b[zero].optimizer[r] - common, state * b[1].own[r]);
                 }
                 ck_assert_int_eq(b[0].gradient[r], 4 * padded(n) + flags);
                 ck_assert_int_eq(b[1].gradient[r], 4 * padded(n) + flags);
-                ck_assert_int_eq(b[2].gradient[r], 4 * padded(n) / n + flags);
-                ck_assert_int_eq(b[2].most[r], b[2].gradient[r] + 2 * 4 * padded(n) / LARGE);
+                for (int zero = 2; zero <= MOST; zero++) {
+                    ck_assert_int_eq(b[zero].gradient[r], 4 * padded(n) / n + flags);
+                    ck_assert_int_eq(b[zero].most[r], b[zero].gradient[r] + 2 * 4 * padded(n) / LARGE);
+                }
                 ck_assert_int_le(b[1].own[r], padded(n) / n);
             }
             ck_assert_int_eq(own, LARGE * LARGE_NUMEL);
