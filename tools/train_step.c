@@ -135,7 +135,14 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
            pipeline_open(r, o);
 }
 
+/* Starts to gather what the ranks have stepped: behind a step or, with --capture, at the start of the next one, so that
+ * the first layers of the graph run meanwhile. */
+static void gather_params(trainer *r) {
+    if (r->flat) tg_flat_gather(r->flat);
+}
+
 void trainer_set_whole(trainer *r, bool on) {
+    if (on && r->capture) gather_params(r);
     if (r->flat) tg_flat_set_whole(r->flat, on);
 }
 
@@ -210,7 +217,7 @@ static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t 
 static void end_step(trainer *r) {
     tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
     tg_optim_step(r->optim);
-    if (r->flat) tg_flat_gather(r->flat);
+    if (!r->capture) gather_params(r);
     tg_optim_zero_grad(r->optim);
 }
 
@@ -239,6 +246,7 @@ static void run_micro_batches(trainer *r) {
  * waits for nothing, so that the step can be captured. */
 static tg_status step_on_device(void *state, tg_ctx *ctx) {
     trainer *r = state;
+    if (r->capture) gather_params(r);
     if (r->pipe)
         pipeline_run(r);
     else

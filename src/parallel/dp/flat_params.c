@@ -13,7 +13,8 @@
 #include "core/work.h"
 #include "parallel/dp/flat.h"
 
-static const char gathers[] = "gathers parameters, which a replay would not discard";
+/* For tg_recording_refuse: the host notes which buckets are present, and a replay runs nothing on the host. */
+static const char gathers[] = "gathers parameters that are divided (zero 3; with zero 2 a step can be captured)";
 
 /* A module that is watched, and the buckets with its parameters. */
 struct tg_flat_unit {
@@ -34,7 +35,7 @@ static tg_status fetch(const tg_flat *f, tg_flat_bucket *k) {
     if (!f->p)
         return tg_fail(f->ctx, TG_ERR_STATE,
                        "tg_flat: a parameter cannot be gathered, because the tg_parallel of the tg_flat was freed");
-    TG_TRY(tg_recording_refuse(f->ctx, "tg_flat with zero 3", gathers, NULL));
+    TG_TRY(tg_recording_refuse(f->ctx, "tg_flat", gathers, NULL));
     TG_TRY(tg_flat_check_ranks(f, "the gather of a parameter"));
     TG_TRY(tg_storage_bytes_again(s));
     s->extra->read_only = false;

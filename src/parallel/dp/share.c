@@ -33,7 +33,7 @@ static tg_status share(const tg_parallel *p, tg_tensor *x, tg_comm *c) {
     if (!tg_ext_of(x)) return ctx->run.status;
     if (x->ext->range)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_share: %s is divided by tg_flat_new already; share parameters before it", what);
+                       "tg_share: %s is divided already; share parameters before tg_flat_new", what);
     if (x->ext->shared)
         return tg_fail(ctx, TG_ERR_STATE, "tg_share: %s is shared over \"%s\" already; share a parameter once", what,
                        tg_comm_name(x->ext->shared));
