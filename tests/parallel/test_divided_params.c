@@ -1,5 +1,5 @@
 /* Training with parameters of which each rank keeps its ranges (tg_flat with zero 3) against training with whole
- * parameters (zero 0): losses and parameters bit for bit, calls and bytes that are sent, memory, and what is refused. */
+ * parameters (zero 0): bits of losses and parameters, calls and bytes that are sent, memory, and what is refused. */
 #include <tapegrad/average.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/capture.h>
@@ -155,8 +155,8 @@ static tg_status at_gradient(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g
     return note(tg_ctx_of(x), user), TG_OK;
 }
 
-/* A steady step gathers each bucket for forward and for backward, but for the two that forward leaves; recomputed layers
- * are in one bucket each, which is gathered once for both. At most two buckets are present. */
+/* A steady step gathers each bucket for forward and for backward, but for the two that forward leaves; recomputed
+ * layers are in one bucket each, which is gathered once for both. At most two buckets are present. */
 static tg_status measure(void *arg, tg_ctx *ctx, tg_comm *world) {
     setting s = *(const setting *)arg;
     int64_t most = 0, size = tg_dtype_bits(s.dtype) / 8, part = BUCKET / tg_comm_size(world) * LAYERS;
@@ -187,8 +187,12 @@ static tg_status measure(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(two_buckets_are_present_at_a_time) {
     for (int n = 1; n <= RANKS; n++)
         for (int i = 0; i < 4; i++) {
-            setting s = {.zero = 3, .micros = 1 + i / 2, .dtype = i % 2 ? TG_BF16 : TG_F32, .watched = true,
-                         .recomputed = i == 3, .rounds = i == 2};
+            setting s = {.zero = 3,
+                         .micros = 1 + i / 2,
+                         .dtype = i % 2 ? TG_BF16 : TG_F32,
+                         .watched = true,
+                         .recomputed = i == 3,
+                         .rounds = i == 2};
             on_ranks(n, measure, &s);
         }
 }
@@ -204,7 +208,8 @@ static tg_status write_whole(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_BF16, .watched = true}));
     RUN(run_step(&m, 0, NULL));
     for (int i = 0; i < WIDE; i++) x[i] = i - 4;
-    REFUSED(ctx, TG_ERR_STATE, "a parameter that is divided (tg_flat with zero 3) may be written while", tg_write_f64(m.x[1], x, WIDE));
+    REFUSED(ctx, TG_ERR_STATE, "a parameter that is divided (tg_flat with zero 3) may be written while",
+            tg_write_f64(m.x[1], x, WIDE));
     RUN(tg_flat_set_whole(m.flat, true));
     RUN(tg_write_f64(m.x[1], x, WIDE));
     if (tg_comm_rank(world) == 0) RUN(read_all(&m, all));
@@ -280,7 +285,8 @@ static tg_status refuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = m.x[0];
     tg_optim_free(m.o);
     tg_flat_free(m.flat);
-    REFUSED(ctx, TG_ERR_DISCARDED, "were discarded by tg_flat_free", tg_read_f64(x, (double[WIDE * WIDE]){0}, WIDE * WIDE));
+    REFUSED(ctx, TG_ERR_DISCARDED, "were discarded by tg_flat_free",
+            tg_read_f64(x, (double[WIDE * WIDE]){0}, WIDE * WIDE));
     m.flat = NULL, m.o = NULL;
     model_close(&m);
     return tg_ctx_status(ctx);
@@ -310,9 +316,8 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        divided_parameters_give_the_same_bits, two_buckets_are_present_at_a_time,
-        whole_parameters_may_be_written,       averages_of_ranges_change_nothing,
-        what_divided_parameters_refuse,        a_lone_reader_is_reported,
+        divided_parameters_give_the_same_bits, two_buckets_are_present_at_a_time, whole_parameters_may_be_written,
+        averages_of_ranges_change_nothing,     what_divided_parameters_refuse,    a_lone_reader_is_reported,
     };
     return tg_check_main("divided params", tests, sizeof tests / sizeof *tests);
 }

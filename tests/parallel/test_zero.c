@@ -493,9 +493,16 @@ static int64_t padded(int n) {
     return (LARGE_NUMEL + unit - 1) / unit * unit * LARGE;
 }
 
+/* Returns the bytes that a rank takes on average for an element, without those that do not depend on their number. */
+static double bytes_of(const bytes *b, int n, int64_t fixed) {
+    double sum = 0;
+    for (int r = 0; r < n; r++) sum += (double)(b->parameter[r] + b->gradient[r] + b->optimizer[r] - fixed);
+    return sum / n / (LARGE * LARGE_NUMEL);
+}
+
 /* A parameter takes so many bytes an element, with 16 bits and with 32: zero 0, 18 and 16; 1, 6 + 12/n and 8 + 8/n; 2,
- * 2 + 16/n and 4 + 12/n; 3, 18/n and 16/n. What an optimizer takes for all of its parameters is the same, and so are the flags of
- * gradients. */
+ * 2 + 16/n and 4 + 12/n; 3, 18/n and 16/n. What an optimizer takes for all of its parameters is the same, and so are
+ * the flags of gradients. */
 START_TEST(memory_is_divided_exactly) {
     for (int d = 0; d < 2; d++)
         for (int n = 1; n <= RANKS; n++) {
@@ -507,9 +514,11 @@ START_TEST(memory_is_divided_exactly) {
                 on_ranks(n, use_memory, &b[zero]);
             }
             int64_t common = b[0].optimizer[0] - state * LARGE * LARGE_NUMEL;
-            printf("%s, %d ranks: %lld elements, padding %lld, %lld bytes of the optimizer besides\n",
-                   tg_dtype_name(b[0].dtype), n, (long long)LARGE * LARGE_NUMEL,
-                   (long long)(padded(n) - LARGE * LARGE_NUMEL), (long long)common);
+            printf(
+                "%s, %d ranks, padding %lld of %lld elements, bytes an element on average:", tg_dtype_name(b[0].dtype),
+                n, (long long)(padded(n) - LARGE * LARGE_NUMEL), (long long)LARGE * LARGE_NUMEL);
+            for (int zero = 0; zero <= MOST; zero++)
+                printf(" %.3f%s", bytes_of(&b[zero], n, flags + common), zero < MOST ? "," : "\n");
             for (int r = 0; r < n; r++) {
                 own += b[1].own[r];
                 ck_assert_int_eq(b[0].parameter[r], size * LARGE * LARGE_NUMEL);

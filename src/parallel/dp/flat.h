@@ -39,18 +39,18 @@ typedef struct tg_flat_bucket {
     tg_flat *of;
     tg_dtype dtype; /* of the parameters */
     int group;
-    int first, n, last;                /* index of its first item, and number of its items. last: see sort_buckets */
-    bool open;                         /* while items are laid out: takes more */
-    int64_t used, numel;               /* number of elements before the padding at the end, and of all */
-    int ready;                         /* number of items that are ready */
-    tg_tensor *grads, *params;         /* [numel]. params is NULL with zero 0 */
+    int first, n, last;        /* index of its first item, and number of its items. last: see sort_buckets */
+    bool open;                 /* while items are laid out: takes more */
+    int64_t used, numel;       /* number of elements before the padding at the end, and of all */
+    int ready;                 /* number of items that are ready */
+    tg_tensor *grads, *params; /* [numel]. params is NULL with zero 0 */
     /* This rank's parts. They are views of grads and params, but from zero 2 on own_grads, and with zero 3 own_params,
      * has bytes of its own. */
     tg_tensor *own_grads, *own_params;
-    tg_tensor *sent, *received;        /* while gradients travel in another dtype: temporaries of that dtype */
-    tg_tensor *part;                   /* temporary: the sum of this round, which is added to own_grads */
-    int passed;                        /* with zero 3: parameters whose gradients have arrived since it was discarded */
-    uint32_t version;                  /* with zero 3: of the storage of params when it was gathered */
+    tg_tensor *sent, *received; /* while gradients travel in another dtype: temporaries of that dtype */
+    tg_tensor *part;            /* temporary: the sum of this round, which is added to own_grads */
+    int passed;                 /* with zero 3: parameters whose gradients have arrived since it was discarded */
+    uint32_t version;           /* with zero 3: of the storage of params when it was gathered */
 } tg_flat_bucket;
 
 struct tg_flat {
