@@ -18,7 +18,7 @@ typedef struct rank_options {
     int schedule;       /* tg_pipe_kind, of a pipeline */
     const char *layout; /* how the layers are divided over the parts of a pipeline; NULL: equally */
     bool sp;
-    int64_t zero; /* 1: the optimizer's state is divided over the data-parallel ranks; 2: and gradients; 3: and parameters */
+    int64_t zero; /* divided over data-parallel ranks: 1: the optimizer's state; 2: and gradients; 3: and parameters */
     int wire;     /* wire_dtype: in which dtype gradients travel between them */
     double deadline;
 } rank_options;

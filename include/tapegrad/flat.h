@@ -105,19 +105,21 @@ TG_API tg_status tg_grads_reduce(const tg_parallel *p);
  * both. tg_optim_no_decay_1d goes by the dims of the parameter, and tg_shards_add_optim saves the state under the
  * parameter's key, so that any number of ranks can load it. */
 TG_API int tg_flat_leaves(tg_flat *f, tg_tensor *const **out);
-/* If x is a leaf of a tg_flat with zero above 0, returns true and sets *param to the parameter, and *begin and *end to the
- * range of the parameter's row-major elements that x has. Otherwise returns false, and sets them to x and all of its
- * elements. param, begin and end may be NULL. */
+/* If x is a leaf of a tg_flat with zero above 0, returns true and sets *param to the parameter, and *begin and *end to
+ * the range of the parameter's row-major elements that x has. Otherwise returns false, and sets them to x and all of
+ * its elements. param, begin and end may be NULL. */
 TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, int64_t *end);
 
-/* From zero 1 on, sends each rank's part of every bucket of parameters to the other ranks of its group: one all-gather for
- * each bucket, all of which start at once, in the order in which forward needs them. The first reader of a bucket waits
- * for it alone. With zero 0 does nothing. With zero 3 parameters are gathered when they are read: this call only
- * discards those that were gathered before. It is not needed behind a step; call it after other writes to leaves.
+/* With zero 1 and 2, sends each rank's part of every bucket of parameters to the other ranks of its group: one
+ * all-gather for each bucket, all of which start at once, in the order in which forward needs them. The first reader of
+ * a bucket waits for it alone. With zero 0 does nothing. With zero 3 parameters are gathered when they are read: this
+ * call only discards those that were gathered before. It is not needed after a step; call it after other writes to
+ * leaves.
  *
- * From tg_optim_step of a leaf until this call the parameters of its bucket have values of different steps, and reading
- * one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while other work runs, or, in a
- * captured step, at the start of the next one: then they arrive while the first layers run. Collective. */
+ * With zero 1 and 2 the parameters of a bucket have values of different steps from tg_optim_step of a leaf until this
+ * call, and reading one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while other work
+ * runs, or, in a captured step, at the start of the next one: then they arrive while the first layers run.
+ * Collective. */
 TG_API tg_status tg_flat_gather(tg_flat *f);
 
 /* ---- Parameters of which a rank keeps its ranges (zero 3) ----
@@ -132,8 +134,8 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * tg_grads_finalize, in tg_flat_gather, and before a module that tg_flat_watch names. They must not be pinned or
  * exported then (TG_ERR_STATE). To write one fails with TG_ERR_STATE, except while they are whole (tg_flat_set_whole);
  * tg_shards_load loads their ranges, and tg_shards_add_module lists these. A step in which parameters are gathered
- * cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters without values (TG_ERR_DISCARDED), unless they
- * are whole. */
+ * cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters without values (TG_ERR_DISCARDED), unless
+ * they are whole. */
 
 /* Adds modules, such as the layers of a model, whose parameters are used together. Before each run of one of them, the
  * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
