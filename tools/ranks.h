@@ -18,7 +18,7 @@ typedef struct rank_options {
     int schedule;       /* tg_pipe_kind, of a pipeline */
     const char *layout; /* how the layers are divided over the parts of a pipeline; NULL: equally */
     bool sp;
-    int64_t zero; /* 1: the optimizer's state is divided over the data-parallel ranks */
+    int64_t zero; /* divided over data-parallel ranks: 1: the optimizer's state; 2: and gradients; 3: and parameters */
     int wire;     /* wire_dtype: in which dtype gradients travel between them */
     double deadline;
 } rank_options;
@@ -46,7 +46,8 @@ typedef enum wire_dtype { WIRE_AUTO, WIRE_BF16 } wire_dtype;
 /* Rows for commands that run training steps on several replicas. */
 #define ZERO_ROWS(S)                                                                                                   \
     {"zero", OPTION_INT, offsetof(S, on.zero), "N",                                                                    \
-     "1: divide the optimizer's state over the replicas (ZeRO stage 1); 0: every replica has all of it", 0, 1, false}, \
+     "divide over the replicas: 1: the optimizer's state; 2: and sums of gradients; 3: and parameters; 0: nothing "    \
+     "(ZeRO's stages)", 0, 3, false},                                                                                  \
     {"wire", OPTION_CHOICE, offsetof(S, on.wire), "auto|bf16",                                                         \
      "dtype in which gradients travel between replicas; auto: that of the gradients", .fixed = false}
 /* Rows for commands whose ranks communicate. */

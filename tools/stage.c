@@ -1,4 +1,5 @@
 /* The chunks of a model on a rank, and their evaluation in a pipeline. */
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,30 @@ int64_t stage_layers(const stage *s) {
             layers += strstr(path, ".ln_1.weight") || strstr(path, ".input_layernorm.weight");
         }
     return layers;
+}
+
+/* Returns the layer that a parameter of m is in, such as module "h.3" for "h.3.ln_1.weight"; NULL if it is in none. */
+static tg_module *layer_of(const tg_module *m, const char *path) {
+    char name[256];
+    for (const char *dot; (dot = strchr(path, '.')) && dot - path < (ptrdiff_t)sizeof name; path = dot + 1) {
+        snprintf(name, sizeof name, "%.*s", (int)(dot - path), path);
+        tg_module *child = tg_module_child(m, name);
+        if (!child || isdigit((unsigned char)*path)) return child;
+        m = child;
+    }
+    return NULL;
+}
+
+int stage_list_layers(const stage *s, tg_module **out) {
+    int n = 0;
+    for (int k = 0; k < s->n; k++)
+        for (int i = 0, last = tg_module_param_count(s->chunk[k]); i < last; i++) {
+            const char *path;
+            tg_module_param(s->chunk[k], i, &path);
+            tg_module *layer = layer_of(s->chunk[k], path);
+            if (layer && (!n || out[n - 1] != layer)) out[n++] = layer;
+        }
+    return n;
 }
 
 int64_t stage_copies(const stage *s) {

@@ -32,6 +32,8 @@ int64_t stage_numel(const stage *s);
 int64_t stage_copies(const stage *s);
 /* Returns the number of transformer layers of this stage. */
 int64_t stage_layers(const stage *s);
+/* Sets out[] to the transformer layers of this stage. Returns their number, at most that of the parameters. */
+int stage_list_layers(const stage *s, tg_module **out);
 /* Saves the whole model to dir. Collective. Errors are recorded in the context. */
 void stage_save(const stage *s, const char *dir);
 

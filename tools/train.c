@@ -280,9 +280,11 @@ static double validate(run *r, int64_t step) {
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
     int64_t n = end - first, micro = t->micro / t->dp;
+    trainer_set_whole(t, true); /* the parts may differ in length */
     if (n > 0 && t->pipe) sum = stage_sum_of_losses(&t->stage, d->tokens, d->validation + first, n, d->seq_len, micro);
     if (n > 0 && !t->pipe)
         sum = sum_of_losses(t->stage.chunk[0], t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
+    trainer_set_whole(t, false);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, &sum, 1);
     return tg_ctx_status(r->ctx) == TG_OK ? sum / (double)(d->n_validation * d->seq_len) : NAN;
@@ -404,7 +406,7 @@ static bool finish(run *r, int64_t step) {
     if (!finish_checkpoint(r)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
-    stage_save(&r->trainer.stage, r->o.out); /* writes config.json last: it marks a run that has ended */
+    trainer_save(&r->trainer, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);

@@ -50,6 +50,7 @@ typedef struct trainer {
     tg_comm *world;
     tg_parallel *parallel;
     tg_flat *flat;          /* the gradients of data-parallel ranks, and divided parameters; NULL: one replica */
+    bool rounds;            /* gradients are summed over the replicas in each micro-batch (tg_grads_reduce) */
     stage stage;            /* what this rank holds of the model */
     tg_optim *optim;
     tg_tape *tape;
@@ -102,6 +103,10 @@ typedef struct step_result {
  * NULL: random weights. */
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
                   const char *weights);
+/* Makes all parameters present on each rank, or lets them be divided again (--zero 3). Collective. */
+void trainer_set_whole(trainer *r, bool on);
+/* Saves the whole model to dir. Collective. Errors are recorded in the context. */
+void trainer_save(trainer *r, const char *dir);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
 /* Runs one step. offsets: where the sequences of the whole batch, of all ranks, begin in the tokens. On device meta,

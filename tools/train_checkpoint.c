@@ -449,7 +449,7 @@ static bool send_path(trainer *r, char path[4096]) {
 /* Saves the model, whose parts the first rank of each stage gathers and writes, and begins to save the state. */
 static bool begin_files(const train_options *o, trainer *r) {
     tg_shards *s = list_state(r);
-    stage_save(&r->stage, r->saving.dir);
+    trainer_save(r, r->saving.dir);
     r->saving.save = tg_shards_save_begin(s, r->saving.dir, TG_SAVE(.background = o->async_save));
     tg_shards_free(s);
     return check(r->ctx);

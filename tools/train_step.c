@@ -45,13 +45,23 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     return check(r->ctx);
 }
 
+/* Lets parameters that are divided be gathered for one layer after the other. */
+static bool watch_layers(trainer *r) {
+    tg_module **layer = calloc((size_t)r->n_params, sizeof *layer);
+    if (!layer) return fail("no memory"), false;
+    tg_flat_watch(r->flat, layer, stage_list_layers(&r->stage, layer));
+    free(layer);
+    return check(r->ctx);
+}
+
 /* Allocates gradients before the first step, so that all steps have the same peak of memory, also after a resume. */
 static bool open_gradients(trainer *r, const train_options *o) {
+    r->rounds = o->on.zero > 1;
     if (r->dp * r->cp > 1 || o->on.zero) {
         r->flat = tg_flat_new(
             r->parallel, r->params, r->n_params,
             TG_FLAT(.zero = (int)o->on.zero, .wire = o->on.wire == WIRE_BF16 ? TG_BF16 : TG_DTYPE_DEFAULT));
-        return check(r->ctx);
+        return check(r->ctx) && watch_layers(r);
     }
     r->grads = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->grads) return fail("no memory"), false;
@@ -125,6 +135,23 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
            pipeline_open(r, o);
 }
 
+/* Starts to gather what the ranks have stepped: behind a step or, with --capture, at the start of the next one, so that
+ * the first layers of the graph run meanwhile. */
+static void gather_params(trainer *r) {
+    if (r->flat) tg_flat_gather(r->flat);
+}
+
+void trainer_set_whole(trainer *r, bool on) {
+    if (on && r->capture) gather_params(r);
+    if (r->flat) tg_flat_set_whole(r->flat, on);
+}
+
+void trainer_save(trainer *r, const char *dir) {
+    trainer_set_whole(r, true); /* the first rank of a stage reads the parameters */
+    stage_save(&r->stage, dir);
+    trainer_set_whole(r, false);
+}
+
 void trainer_close(trainer *r) {
     if (!r->ctx) return;
     if (r->saving.save) tg_save_finish(r->saving.save); /* after an error: a run that ends well has finished it */
@@ -190,18 +217,28 @@ static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t 
 static void end_step(trainer *r) {
     tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
     tg_optim_step(r->optim);
-    if (r->flat) tg_flat_gather(r->flat);
+    if (!r->capture) gather_params(r);
     tg_optim_zero_grad(r->optim);
+}
+
+static bool is_last(const trainer *r, int i) { return i + 1 == r->n_micro; }
+
+/* Let backward of micro-batch i sum gradients over the replicas: in the last one or, if gradients are divided, in each,
+ * so that no whole gradient is kept between two. */
+static void begin_sums(trainer *r, int i) { tg_flat_set_reduce(r->flat, r->rounds || is_last(r, i)); }
+static void end_sums(trainer *r, int i) {
+    if (r->rounds && !is_last(r, i)) tg_grads_reduce(r->parallel);
 }
 
 /* Runs the micro-batches of a step one after the other, and keeps their losses. */
 static void run_micro_batches(trainer *r) {
     for (int i = 0; i < r->n_micro; i++) {
-        tg_flat_set_reduce(r->flat, i + 1 == r->n_micro);
+        begin_sums(r, i);
         tg_tensor *loss = forward_backward(r, i, *trainer_ids(r, i), *trainer_targets(r, i));
         tg_drop(r->kept_losses[i]);
         r->kept_losses[i] = tg_keep(loss);
         tg_tape_reset(r->tape);
+        end_sums(r, i);
     }
 }
 
@@ -209,6 +246,7 @@ static void run_micro_batches(trainer *r) {
  * waits for nothing, so that the step can be captured. */
 static tg_status step_on_device(void *state, tg_ctx *ctx) {
     trainer *r = state;
+    if (r->capture) gather_params(r);
     if (r->pipe)
         pipeline_run(r);
     else
@@ -247,10 +285,10 @@ static void gather_result(trainer *r, step_result *result) {
 /* Runs a step whose micro-batches are sent to the device one after the other. */
 static void run_in_turn(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     for (int i = 0; i < r->n_micro; i++) {
-        bool last = i + 1 == r->n_micro;
         const int64_t *now = offsets ? offsets + i * r->micro : NULL;
-        tg_flat_set_reduce(r->flat, last);
-        run_micro_batch(r, i, tokens, now, last || !now ? next : now + r->micro);
+        begin_sums(r, i);
+        run_micro_batch(r, i, tokens, now, is_last(r, i) || !now ? next : now + r->micro);
+        end_sums(r, i);
     }
     end_step(r);
 }

@@ -1,6 +1,8 @@
 /* Flat buffers of data-parallel training: gradients are summed in buckets while backward runs (Li et al., PyTorch
- * Distributed, VLDB 2020), and the optimizer's state may be divided over the ranks (ZeRO stage 1: Rajbhandari et al.,
- * SC 2020, arXiv 1910.02054). Include this header in a training program with several data-parallel ranks.
+ * Distributed, VLDB 2020), and the optimizer's state may be divided over the ranks, with it the sums of gradients, and
+ * with both the parameters (ZeRO stages 1, 2 and 3: Rajbhandari et al., SC 2020, arXiv 1910.02054; the next parameters
+ * are fetched ahead as in Zhao et al., PyTorch FSDP, VLDB 2023). Include this header in a training program with several
+ * data-parallel ranks.
  *
  * A step of a program with optimizer state that is divided (zero 1):
  *
@@ -32,7 +34,8 @@ typedef struct tg_flat_opts {
     /* Elements from which on a bucket is full, 1 or more. TG_AUTO, the default, means max(40e6, 1e6 n), as in
      * Megatron-Core. INT64_MAX means one bucket. */
     int64_t bucket;
-    /* 0, the default: every rank has all of the optimizer's state. 1: each rank has that of 1/n of the elements. */
+    /* 0, the default: every rank has all of the optimizer's state. 1: each rank has that of 1/n of the elements. 2: a
+     * rank also keeps sums of gradients of these elements only (tg_grads_reduce). 3: and parameters (tg_flat_watch). */
     int zero;
     /* The dtype in which gradients travel. TG_DTYPE_DEFAULT, which is 0, means that in which they are accumulated.
      * TG_BF16 halves the bytes that float32 takes: each addend is rounded, and the sum is computed in the dtype of the
@@ -43,15 +46,15 @@ typedef struct tg_flat_opts {
 #define TG_FLAT_DEFAULTS .size = sizeof(tg_flat_opts), .bucket = TG_AUTO
 #define TG_FLAT(...) (&(tg_flat_opts){TG_FLAT_DEFAULTS, __VA_ARGS__})
 
-/* Lays out the gradients of n parameters in buckets, flat buffers that are summed as a whole, and with zero 1 the
- * parameters too. opts may be NULL. Returns NULL on an error. The caller frees the result before p's context.
+/* Lays out the gradients of n parameters in buckets, flat buffers that are summed as a whole, and from zero 1 on
+ * the parameters too. opts may be NULL. Returns NULL on an error. The caller frees the result before p's context.
  *
  * The parameters come in the reverse of their order in params, because backward produces their gradients in about that
  * order. Each begins at a multiple of 64 elements, and a bucket ends at a multiple of 128 and of n. A bucket has the
  * parameters of one dtype and one group; a shared one (tg_share) is alone in its bucket. The elements between and after
  * the parameters are padding, which is 0.
  *
- * Each bucket is summed over its group: by an all-reduce or, with zero 1, by a reduce-scatter, after which rank r of
+ * Each bucket is summed over its group: by an all-reduce or, from zero 1 on, by a reduce-scatter, after which rank r of
  * the group has the sum of part r of n. The sum starts in backward, when the bucket's last gradient has been
  * accumulated, also if that is a postponed one (tg_wgrads), and the sums of all earlier buckets have started.
  * tg_grads_finalize starts the sums that are left and waits for all. Buckets have one order over all tg_flat of p:
@@ -62,12 +65,16 @@ typedef struct tg_flat_opts {
  * a gradient. A parameter that no rank has used keeps its value and its state in the optimizer. The host reads nothing
  * for that.
  *
- * With zero 1 the parameters are views of the buckets from then on. A parameter with b bytes an element, a float32
- * gradient and Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra.
+ * From zero 1 on the parameters are views of the buckets. A parameter with b bytes an element, a float32 gradient and
+ * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes
+ * b + 12/n, and 4/n more if it has 16 bits: a bucket of gradients has memory from the first contribution until its sum,
+ * and a sum starts when the one before has ended. So at most one bucket is being summed while backward fills others.
+ * With zero 3 it takes (b + 12)/n, and 4/n more if it has 16 bits; besides, buckets that are in use have memory
+ * (tg_flat_watch).
  *
  * A parameter must be a leaf of the context that requires a gradient (TG_ERR_STATE), and R on the axes of its group
  * (TG_ERR_PLACEMENT). It must have no main gradient (tg_set_main_grad) and be in no other tg_flat (TG_ERR_STATE). With
- * zero 1 it must also be contiguous, and no node, optimizer, captured step or other handle may use its bytes
+ * zero above 0 it must also be contiguous, and no node, optimizer, captured step or other handle may use its bytes
  * (TG_ERR_STATE). Creation fails with TG_ERR_STATE if sums of this step have started; create a tg_flat between
  * steps. */
 TG_API tg_flat *tg_flat_new(const tg_parallel *p, tg_tensor *const *params, int n, const tg_flat_opts *opts);
@@ -77,32 +84,70 @@ TG_API tg_flat *tg_flat_new(const tg_parallel *p, tg_tensor *const *params, int 
 TG_API void tg_flat_free(tg_flat *f);
 /* Turns the sums in backward on (the default) or off, and returns the previous setting. While they are off, backward
  * only accumulates gradients. Turn them off for all micro-batches of a step except the last. A pipeline (pipe.h) does
- * that by itself. */
+ * that by itself. With zero 2 and 3 they may stay on, if tg_grads_reduce is called between micro-batches. */
 TG_API bool tg_flat_set_reduce(tg_flat *f, bool on);
+/* Ends a micro-batch that is not the last of its step, for every tg_flat of p that has zero 2 or 3 and whose sums are
+ * on: starts the sums that backward has not started, waits for all, and adds them to those of earlier micro-batches. So
+ * whole gradients have no memory between micro-batches; the price is one reduce-scatter of each bucket a micro-batch.
+ * The sum over ranks is then the inner one, so a step of several micro-batches rounds differently than with sums that
+ * are off until the last. Until tg_grads_finalize the leaves have sums that are not complete (TG_ERR_STATE to those
+ * who step or read them), and the parameters have no gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE
+ * if a weight gradient waits (tg_wgrads). Collective: all ranks call it equally often. */
+TG_API tg_status tg_grads_reduce(const tg_parallel *p);
 
 /* Sets *out to the leaves of f, what optimizers step, and returns their number, which is that of the parameters; 0 if
  * f is NULL. Leaf i belongs to parameter i. The array and the leaves belong to f.
  *
- * With zero 0 they are the parameters. With zero 1 leaf i is a view, of 1 dim, of those elements of parameter i that
+ * With zero 0 they are the parameters. Else leaf i is a view, of 1 dim, of those elements of parameter i that
  * lie in this rank's part of the bucket, and is named like "h.0.fc.weight[128:192]". It may be empty. It is V on the
  * axes of the group and where the parameter is V, so norms count each element once. Its gradient is present from
  * tg_grads_finalize on; the parameter then has none (tg_has_grad is false). To zero the gradient of either is to zero
  * both. tg_optim_no_decay_1d goes by the dims of the parameter, and tg_shards_add_optim saves the state under the
  * parameter's key, so that any number of ranks can load it. */
 TG_API int tg_flat_leaves(tg_flat *f, tg_tensor *const **out);
-/* If x is a leaf of a tg_flat with zero 1, returns true and sets *param to the parameter, and *begin and *end to the
- * range of the parameter's row-major elements that x has. Otherwise returns false, and sets them to x and all of its
- * elements. param, begin and end may be NULL. */
+/* If x is a leaf of a tg_flat with zero above 0, returns true and sets *param to the parameter, and *begin and *end to
+ * the range of the parameter's row-major elements that x has. Otherwise returns false, and sets them to x and all of
+ * its elements. param, begin and end may be NULL. */
 TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, int64_t *end);
 
-/* With zero 1, sends each rank's part of every bucket of parameters to the other ranks of its group: one all-gather for
- * each bucket, all of which start at once, in the order in which forward needs them. The first reader of a bucket waits
- * for it alone. With zero 0 does nothing.
+/* With zero 1 and 2, sends each rank's part of every bucket of parameters to the other ranks of its group: one
+ * all-gather for each bucket, all of which start at once, in the order in which forward needs them. The first reader of
+ * a bucket waits for it alone. With zero 0 does nothing. With zero 3 parameters are gathered when they are read: this
+ * call only discards those that were gathered before. It is not needed after a step; call it after other writes to
+ * leaves.
  *
- * From tg_optim_step of a leaf until this call the parameters of its bucket have values of different steps, and reading
- * one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while other work runs, or, in a
- * captured step, at the start of the next one: then they arrive while the first layers run. Collective. */
+ * With zero 1 and 2 the parameters of a bucket have values of different steps from tg_optim_step of a leaf until this
+ * call, and reading one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while other work
+ * runs, or, in a captured step, at the start of the next one: then they arrive while the first layers run.
+ * Collective. */
 TG_API tg_status tg_flat_gather(tg_flat *f);
+
+/* ---- Parameters of which a rank keeps its ranges (zero 3) ----
+ *
+ * A bucket of parameters is gathered, by one all-gather, when one of them is read and the bucket is not present: before
+ * forward, before backward and, if layers are recomputed, before that. So reading a parameter is collective over its
+ * group: all ranks must read the buckets in the same order, in each micro-batch and in evaluation, or fail with
+ * TG_ERR_MISMATCH or at the deadline. A parameter that only some ranks use does not go with zero 3, unless its bucket
+ * has others that all ranks read at that time.
+ *
+ * Gathered parameters are discarded in backward when the last gradient of their bucket has arrived, in
+ * tg_grads_finalize, in tg_flat_gather, and before a module that tg_flat_watch names. They must not be pinned or
+ * exported then (TG_ERR_STATE). To write one fails with TG_ERR_STATE, except while they are whole (tg_flat_set_whole);
+ * tg_shards_load loads their ranges, and tg_shards_add_module lists these. A step in which parameters are gathered
+ * cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters without values (TG_ERR_DISCARDED), unless
+ * they are whole. */
+
+/* Adds modules, such as the layers of a model, whose parameters are used together. Before each run of one of them, the
+ * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
+ * parameters of one module and one bucket more are present. Without it, a forward run keeps all parameters that it has
+ * read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with TG_ERR_ARGUMENT if a
+ * module has no parameter of f. */
+TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
+/* on: gathers all parameters, and keeps them. Then each rank may read parameters by itself, for example to save them,
+ * and all ranks may write the same values to them; leaves must not be written (TG_ERR_STATE to a step). Off, as at
+ * first: keeps this rank's ranges of what they are then, and discards the rest. With zero 0 to 2 does nothing.
+ * Collective. */
+TG_API tg_status tg_flat_set_whole(tg_flat *f, bool on);
 
 /* Writes a table of the buckets, and of the ranges of each parameter that the ranks have: text, or JSON. Works like
  * snprintf (tg_memory_report). */

@@ -218,7 +218,15 @@ void tg_gradient_summed(tg_tensor *x) {
 void tg_gradient_divide(tg_tensor *x) {
     if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x->ext->range, false);
     x->ext->range->ext->has_grad = x->ext->has_grad;
+    x->ext->range->ext->partial = false;
     x->ext->divided = true;
+}
+
+void tg_gradient_move(tg_tensor *x) {
+    tg_ext *whole = x->ext, *range = whole->range->ext;
+    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, false), tg_capture_gradient(whole->range, false);
+    whole->has_grad = whole->partial = whole->summed = whole->unsure = false;
+    range->has_grad = range->partial = whole->divided = true;
 }
 
 tg_tensor *tg_gradient_leaf(tg_tensor *x) { return x->ext && x->ext->divided ? x->ext->range : x; }

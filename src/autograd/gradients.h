@@ -28,6 +28,9 @@ void tg_gradient_reached(tg_tensor *x);
 void tg_gradient_summed(tg_tensor *x);
 /* Called when the gradient of parameter x has been reduce-scattered: its range (tg_ext.range) has the gradient now. */
 void tg_gradient_divide(tg_tensor *x);
+/* Called when the gradient of parameter x, so far, has been reduce-scattered and added to that of its range. Backward
+ * begins the gradient of x anew. */
+void tg_gradient_move(tg_tensor *x);
 /* Returns the leaf that has the gradient of x: x, or its range after tg_gradient_divide. */
 tg_tensor *tg_gradient_leaf(tg_tensor *x);
 /* Called when this rank has contributed nothing to the gradient of x, and its value is 0 unless other ranks have

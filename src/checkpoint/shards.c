@@ -5,6 +5,7 @@
 #include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
+#include "core/rehome.h"
 #include "placement/placing.h"
 #include "optim/average.h"
 #include "optim/optim.h"
@@ -130,6 +131,7 @@ static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
     TG_TRY(tg_check(s->ctx, x, who));
     TG_TRY(tg_check(s->ctx, like, who));
+    if (x == like) x = like = tg_range_kept(x);
     tg_shard_item i = {.key = key, .x = x, .like = tg_range_whole(like)};
     if (i.like == like) return add(s, i, who);
     i.leaf = tg_ref_of(like);
@@ -180,7 +182,7 @@ tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char
 static const char *name_of(const tg_shards *s, const tg_tensor *param) {
     param = tg_range_whole(param);
     for (int i = 0; i < s->n; i++)
-        if (s->item[i].x == param) return s->item[i].key;
+        if (s->item[i].x == param || s->item[i].x == tg_range_kept(param)) return s->item[i].key;
     return tg_name(param);
 }
 

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "checkpoint/state_index.h"
+#include "core/rehome.h"
 #include "kernels/scalar.h"
 
 /* What is read into an item. */
@@ -196,6 +197,7 @@ static tg_status read_item(loader *l, int i) {
     size_t bytes = (size_t)tg_block_count(&p->block) * tg_dtype_size(x->dtype);
     TG_TRY(tg_storage_may_change(x));
     tg_storage_wrote(x->storage, l->call, l->site);
+    TG_TRY(tg_range_wrote(x, l->call, l->site));
     if (x->ctx->host && x->flags & TG_F_CONTIGUOUS) {
         size_t all = (size_t)x->numel * tg_dtype_size(x->dtype);
         if (all > bytes) memset((char *)tg_data(x) + bytes, 0, all - bytes);

@@ -29,6 +29,16 @@ tg_status tg_rehome_check(const tg_tensor *x, int handles, const char *who) {
     return tg_fail(x->ctx, TG_ERR_STATE, "%s: the bytes of %s cannot move: %s", who, what, held);
 }
 
+tg_status tg_range_wrote(const tg_tensor *x, const char *by, const void *site) {
+    tg_tensor *whole = tg_range_whole(x);
+    if (whole == x) return TG_OK;
+    if (whole->storage == x->storage) return tg_storage_await(x->storage), TG_OK;
+    if (whole->storage->state == TG_IN_FLIGHT) TG_TRY(tg_storage_need(whole->storage, whole));
+    tg_storage_wrote(whole->storage, by, site);
+    tg_storage_discard(whole->storage, by, site);
+    return TG_OK;
+}
+
 static tg_status check(tg_tensor *x, const tg_tensor *view) {
     char what[160], into[160];
     tg_ctx *ctx = x->ctx;

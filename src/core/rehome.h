@@ -13,4 +13,14 @@ tg_status tg_rehome_check(const tg_tensor *x, int handles, const char *who);
 /* tg_rehome without its checks. */
 tg_status tg_rehome_move(tg_tensor *x, tg_tensor *view);
 
+/* Returns the range of x, if x is a parameter of which this rank keeps only that (tg_flat with zero 3). Otherwise
+ * returns x. */
+static inline tg_tensor *tg_range_kept(const tg_tensor *x) {
+    tg_tensor *range = x->ext ? x->ext->range : NULL;
+    return range && range->storage != x->storage ? range : (tg_tensor *)x;
+}
+/* Called when the context's tensor x was written. If x is a range of a parameter, the parameter counts as written too:
+ * its storage awaits tg_flat_gather or, if it has other bytes than x, is discarded. */
+tg_status tg_range_wrote(const tg_tensor *x, const char *by, const void *site);
+
 #endif

@@ -4,6 +4,7 @@
 
 #include "core/capture.h"
 #include "core/copies.h"
+#include "core/work.h"
 #include "kernels/scalar.h"
 
 /* Makes the checks that all functions of this file share, and makes the bytes present. */
@@ -83,8 +84,7 @@ static tg_status begin_write(tg_tensor *x, const char *who, const void *site) {
     if (tg_shares_elements(x))
         return tg_fail(x->ctx, TG_ERR_STATE,
                        "%s: the tensor's strides overlap, so its elements share memory; write to a copy", who);
-    if (x->storage->extra && x->storage->extra->read_only)
-        return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor's memory is read-only; write to a copy", who);
+    TG_TRY(tg_storage_check_write(x->storage, who));
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);
     tg_tensor_given(x);

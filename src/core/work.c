@@ -160,10 +160,17 @@ static tg_status wait_holders(const tg_storage *s) {
     return TG_OK;
 }
 
+tg_status tg_storage_check_write(const tg_storage *s, const char *who) {
+    if (TG_LIKELY(!s->extra || !s->extra->read_only)) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_STATE, "%s: the tensor's memory is read-only; %s", who,
+                   s->category != TG_MEM_PARAMETER
+                       ? "write to a copy"
+                       : "a parameter that is divided (tg_flat with zero 3) may be written while tg_flat_set_whole is "
+                         "on, and its ranges while it is off");
+}
+
 tg_status tg_storage_await_readers(tg_storage *s) {
-    if (TG_UNLIKELY(s->extra && s->extra->read_only))
-        return tg_fail(s->ctx, TG_ERR_STATE, "%s would write a tensor whose memory is read-only; write to a copy",
-                       s->ctx->run.running ? s->ctx->run.running : "the call");
+    TG_TRY(tg_storage_check_write(s, s->ctx->run.running ? s->ctx->run.running : "a write"));
     if (!s->block) return tg_storage_is_own(s) ? TG_OK : wait_holders(s);
     return tg_block_held(s->block) ? tg_works_wait_readers(s->ctx, s->block) : TG_OK;
 }

@@ -21,6 +21,8 @@ struct tg_work {
 /* Notes that w reads src's bytes. They stay allocated until w ends or stops reading, whatever happens to src. Does
  * nothing if w reads something already. */
 void tg_work_reads(tg_work *w, tg_storage *src);
+/* Fails if the bytes are read-only. `who` is the call that would write them. */
+tg_status tg_storage_check_write(const tg_storage *s, const char *who);
 /* Notes that w no longer reads, and ends its hold on the memory. */
 void tg_work_stop_reading(tg_work *w);
 /* Waits until no work reads the block. */

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "autograd/gradients.h"
+#include "core/rehome.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
@@ -100,15 +101,16 @@ static tg_status prepare(tg_optim *o, bool normed) {
 
 /* Notes that the parameters were written. Ranges of several parameters may share a storage, which awaits the ranges of
  * the other ranks now. */
-static void note_writes(tg_optim *o) {
+static tg_status note_writes(tg_optim *o) {
     for (int i = 0; i < o->n; i++) {
         tg_tensor *x = o->item[i].param;
         if (!tg_gradient_of(x)) continue;
         tg_storage_wrote(x->storage, "tg_optim_step", TG_SITE);
-        if (tg_range_whole(x) != x) tg_storage_await(x->storage);
+        TG_TRY(tg_range_wrote(x, "tg_optim_step", TG_SITE));
     }
     for (int i = 0; i < o->n; i++)
         if (tg_gradient_of(o->item[i].param)) note_versions(&o->item[i]);
+    return TG_OK;
 }
 
 /* Takes a step. Only the device knows whether the step is skipped, so on the host every step counts as a write of its
@@ -125,8 +127,7 @@ static tg_status step(tg_optim *o) {
     TG_TRY(tg_optim_refresh_scale(o, "tg_optim_step", TG_SITE));
     o->summed = false;
     TG_TRY(o->method->step(o));
-    note_writes(o);
-    return TG_OK;
+    return note_writes(o);
 }
 
 tg_status tg_optim_step(tg_optim *o) {

@@ -1,4 +1,4 @@
-/* Sharded state of a run whose optimizer's state is divided over data-parallel ranks (tg_flat, zero 1): it is the
+/* Sharded state of a run whose optimizer's state is divided over data-parallel ranks (tg_flat, zero above 0): it is the
  * state of a run in which it is not, any number of ranks loads it, and training goes on with the same bits. */
 #define _GNU_SOURCE
 #include <tapegrad/backward.h>
@@ -122,7 +122,8 @@ static bool same_states(const char *a, const char *b) {
     return same_state(in_root(x, "one-a"), in_root(y, "one-b"));
 }
 
-static const grid grids[] = {{4, 1, 1}, {4, 1, 0}, {3, 1, 1}, {2, 1, 1}, {1, 1, 1}, {4, 2, 1}, {2, 2, 1}, {2, 1, 0}};
+static const grid grids[] = {{4, 1, 1}, {4, 1, 0}, {3, 1, 1}, {2, 1, 1}, {1, 1, 1}, {4, 2, 1},
+                             {2, 2, 1}, {2, 1, 0}, {3, 1, 2}, {4, 2, 2}, {2, 1, 3}, {4, 2, 3}};
 
 /* Loading state of another grid, and saving it, gives the same bytes. */
 START_TEST(any_ranks_load_divided_state) {

@@ -426,7 +426,7 @@ static void compare_replays(variant v, int n) {
 START_TEST(data_parallel_steps_are_replayed) {
     for (int n = 2; n <= 4; n *= 2)
         for (int bucketed = 1; bucketed <= 2; bucketed++)
-            for (int zero = 0; zero < 2; zero++) compare_replays((variant){.bucketed = bucketed, .zero = zero}, n);
+            for (int zero = 0; zero < 3; zero++) compare_replays((variant){.bucketed = bucketed, .zero = zero}, n);
 }
 END_TEST
 
@@ -434,13 +434,25 @@ END_TEST
 START_TEST(steps_of_ranks_that_lack_a_gradient_are_replayed) {
     for (int lacking = 1; lacking <= 2; lacking++)
         for (int bucketed = 1; bucketed <= 2; bucketed++)
-            for (int zero = 0; zero < 2; zero++)
+            for (int zero = 0; zero < 3; zero++)
                 compare_replays((variant){.bucketed = bucketed, .zero = zero, .lacking = lacking}, 2);
 }
 END_TEST
 
+static tg_status divided_parameters(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    variant v = {.bucketed = 2, .zero = 3};
+    shares s;
+    (void)arg, (void)end;
+    if (open_shares(&s, ctx, world, &v) != TG_OK) return tg_ctx_status(ctx);
+    tg_graph_new(ctx, step_of_shares, &s);
+    tg_status status = tg_ctx_status(ctx);
+    close_shares(&s);
+    return status;
+}
+
 START_TEST(calls_that_cannot_be_replayed_are_refused) {
     ck_ends(2, barrier, TG_ERR_UNSUPPORTED, "barrier: the step that tg_graph_new records waits", TG_ERR_REMOTE);
+    ck_ends(2, divided_parameters, TG_ERR_UNSUPPORTED, "gathers parameters that are divided (zero 3", TG_ERR_REMOTE);
     ck_ends(2, group_ends, TG_ERR_ABORTED, "a communicator of the step has ended", TG_ERR_REMOTE);
 }
 END_TEST

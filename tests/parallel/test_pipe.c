@@ -53,12 +53,12 @@ typedef struct choice {
 
 /* Each pair of two choices occurs with both values. */
 static const choice choices[] = {
-    {2, 1, false, true, false, false, false, true, false, 0, 1},
+    {2, 1, false, true, false, false, false, true, false, 0, 3},
     {2, 1, true, false, true, true, false, false, true, 3, 0},
-    {1, 2, false, true, true, false, true, true, true, 2, 1},
+    {1, 2, false, true, true, false, true, true, true, 2, 3},
     {1, 2, false, false, false, true, true, false, false, 0, 0},
-    {2, 2, true, true, false, true, true, true, true, 1, 1},
-    {1, 1, false, true, true, true, false, false, false, 9, 1},
+    {2, 2, true, true, false, true, true, true, true, 1, 2},
+    {1, 1, false, true, true, true, false, false, false, 9, 2},
     {2, 2, false, false, true, false, true, true, false, 1, 0},
     {2, 1, true, true, true, false, false, false, true, 2, 0},
 };

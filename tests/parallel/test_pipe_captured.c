@@ -213,6 +213,7 @@ START_TEST(other_axes_are_in_the_graph) {
         {.pp = 2, .tp = 2, .sp = true, .kind = TG_PIPE_1F1B, .tied = true},
         {.pp = 2, .dp = 2, .kind = TG_PIPE_ZB_H1, .tied = true},
         {.pp = 2, .dp = 2, .kind = TG_PIPE_1F1B, .tied = true, .buckets = true, .zero = 1},
+        {.pp = 2, .dp = 2, .kind = TG_PIPE_1F1B, .tied = true, .buckets = true, .zero = 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&rows[i], STEP);
 }

@@ -153,7 +153,7 @@ END_TEST
  * parameters; the plan says so, and a steady step allocates nothing. */
 START_TEST(replicas_of_a_stage_send_their_buckets) {
     costs run[4], plan[4];
-    for (int zero = 0; zero < 2; zero++) {
+    for (int zero = 0; zero < 3; zero++) {
         job j = {{.layers = 4, .micros = 3, .rows = 2, .length = 4},
                  {.tp = 1, .dp = 2, .pp = 2, .vp = 1, .kind = TG_PIPE_ZB_H1, .buckets = true, .zero = zero},
                  run};

@@ -51,11 +51,12 @@ typedef struct job {
     int64_t allocation, collective; /* number of rank 1's call that fails; 0: none */
     int64_t allocations, collectives; /* numbers of calls of a step without failure */
     int ended; /* ranks that ended with an error */
-    enum { TP, SP, REPLICAS, REPLICAS_BF16, KINDS } kind; /* BF16: gradients travel in it */
+    /* BF16: gradients travel in it. DIVIDED: so are gradients and parameters, and there are two micro-batches. */
+    enum { TP, SP, REPLICAS, REPLICAS_BF16, DIVIDED, KINDS } kind;
 } job;
 
 static tg_status step(tg_ctx *ctx, tg_comm *world, const job *j) {
-    bool sp = j->kind == SP, replicas = j->kind >= REPLICAS;
+    bool sp = j->kind == SP, replicas = j->kind >= REPLICAS, divided = j->kind == DIVIDED;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = replicas ? 1 : 2, .sequence_parallel = sp));
     tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = VOCAB, .layers = 1, .heads = 2, .hidden = 8, .positions = LENGTH,
                                             .recompute = sp ? TG_GPT_SELECTIVE : TG_GPT_KEEP, .parallel = p));
@@ -63,10 +64,18 @@ static tg_status step(tg_ctx *ctx, tg_comm *world, const job *j) {
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH)), *params[64];
     tg_tensor *const *leaves = params;
     int n = tg_module_params(gpt, params, 64);
-    const tg_flat_opts *opts = TG_FLAT(.zero = 1, .wire = j->kind == REPLICAS ? TG_DTYPE_DEFAULT : TG_BF16);
+    const tg_flat_opts *opts =
+        TG_FLAT(.bucket = divided ? 400 : TG_AUTO, .zero = divided ? 3 : 1,
+                .wire = j->kind == REPLICAS_BF16 ? TG_BF16 : TG_DTYPE_DEFAULT);
     tg_flat *f = replicas ? tg_flat_new(p, params, n, opts) : NULL;
     if (f) tg_flat_leaves(f, &leaves);
     tg_optim *o = tg_adamw_new(ctx, leaves, n, NULL);
+    if (divided) {
+        tg_module *layers = tg_module_child(tg_module_child(gpt, "transformer"), "h");
+        tg_flat_watch(f, (tg_module *[]){tg_module_child(layers, "0")}, 1);
+        tg_backward(t, tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_SUM));
+        tg_grads_reduce(p);
+    }
     tg_backward(t, tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_SUM));
     tg_grads_finalize(p, params, n, NULL);
     tg_optim_clip(o, 1);

@@ -1,196 +1,20 @@
-/* Training with an optimizer's state that is divided over ranks (zero 1) against training without (zero 0): bits of
- * parameters, memory, unused parameters, failures, and checkpoints that other numbers of ranks load. */
+/* Training with an optimizer's state that is divided over ranks (zero 1), also gradients (zero 2), and also parameters
+ * (zero 3), against training without (zero 0): bits of parameters, memory, and unused parameters. */
 #include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-#include <tapegrad/average.h>
-#include <tapegrad/backward.h>
-#include <tapegrad/checkpoint.h>
-#include <tapegrad/flat.h>
-#include <tapegrad/optim.h>
-
-#include "on_ranks.h"
-
-enum { ROWS = 6, IN = 13, HIDDEN = 20, OUT = 5, EXTRA = 70, PARAMS = 5, STEPS = 4, RANKS = 4 };
-static const int64_t numel[PARAMS] = {HIDDEN * IN, HIDDEN, OUT *HIDDEN, OUT, EXTRA};
-enum { ALL = HIDDEN * IN + HIDDEN + OUT * HIDDEN + OUT + EXTRA };
-
-typedef enum method { ADAMW, SGD, RMSPROP, ADAGRAD, LION, METHODS } method;
-/* Which ranks use the extra parameter: none; all; only rank 0; or one rank in each step, another each time. */
-typedef enum uses { NO_RANK, ALL_RANKS, ONE_RANK, ALTERNATING } uses;
-
-typedef struct setting {
-    int zero, micros, cp; /* cp 0: one */
-    tg_dtype dtype, wire;
-    method method;
-    uses uses;
-    double clip;
-    int64_t bucket;
-    bool average; /* parameters are replaced by averages between steps, and restored */
-} setting;
-
-/* Parameters after each step, in float64, and their norms, on each rank. */
-typedef struct outcome {
-    setting s;
-    double x[RANKS][STEPS][ALL], norm[STEPS];
-} outcome;
-
-/* ---- A model ---- */
-
-typedef struct model {
-    tg_tensor *x[PARAMS], *const *leaf;
-    tg_flat *flat;
-    tg_optim *optim;
-} model;
-
-static tg_optim *optimizer(tg_ctx *ctx, const setting *s, tg_tensor *const *x) {
-    switch (s->method) {
-    case ADAMW:
-        return tg_adamw_new(ctx, x, PARAMS, TG_ADAMW(.lr = 0.01, .weight_decay = 0.1));
-    case SGD:
-        return tg_sgd_new(ctx, x, PARAMS, TG_SGD(.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1));
-    case RMSPROP:
-        return tg_rmsprop_new(ctx, x, PARAMS, TG_RMSPROP(.lr = 0.01, .momentum = 0.5, .centered = true));
-    case ADAGRAD:
-        return tg_adagrad_new(ctx, x, PARAMS, TG_ADAGRAD(.lr = 0.01, .weight_decay = 0.1));
-    default:
-        return tg_lion_new(ctx, x, PARAMS, TG_LION(.lr = 0.01, .weight_decay = 0.1));
-    }
-}
-
-/* Makes the buckets and the optimizer of the model's parameters. */
-static void model_divide(tg_ctx *ctx, const tg_parallel *p, const setting *s, model *m) {
-    m->flat = tg_flat_new(p, m->x, PARAMS, TG_FLAT(.bucket = s->bucket, .zero = s->zero, .wire = s->wire));
-    tg_flat_leaves(m->flat, &m->leaf);
-    m->optim = optimizer(ctx, s, m->leaf);
-    tg_optim_no_decay_1d(m->optim);
-    if (s->clip > 0) tg_optim_set_clip(m->optim, s->clip);
-}
-
-static model model_open(tg_ctx *ctx, const tg_parallel *p, const setting *s) {
-    static const char *const name[PARAMS] = {"w1", "b1", "w2", "b2", "extra"};
-    const tg_shape shape[PARAMS] = {TG_SHAPE(HIDDEN, IN), TG_SHAPE(HIDDEN), TG_SHAPE(OUT, HIDDEN), TG_SHAPE(OUT),
-                                    TG_SHAPE(EXTRA)};
-    model m;
-    for (int i = 0; i < PARAMS; i++) {
-        m.x[i] = tg_param_new(ctx, name[i], s->dtype, shape[i], 0.5);
-        tg_place(p, m.x[i], TG_DP, TG_R);
-        tg_place(p, m.x[i], TG_CP, TG_R);
-    }
-    model_divide(ctx, p, s, &m);
-    return m;
-}
-
-static void model_close(model *m) {
-    tg_optim_free(m->optim);
-    tg_flat_free(m->flat);
-}
-
-static bool extra_is_used(const setting *s, int step, int rank, int ranks) {
-    if (s->uses == ALTERNATING) return step % ranks == rank;
-    return s->uses == ALL_RANKS || (s->uses == ONE_RANK && rank == 0);
-}
-
-static tg_tensor *data(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, int k, tg_shape shape, tg_dtype dtype) {
-    tg_tensor *x = made(ctx, k, shape);
-    tg_place(p, x, TG_DP, TG_V);
-    tg_place(p, x, TG_CP, TG_V);
-    tg_tensor *y = tg_cast(t, x, dtype);
-    tg_drop(x);
-    return y;
-}
-
-static tg_status backward(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, const model *m, const setting *s, int step,
-                          int micro) {
-    tg_comm *group = tg_parallel_dp_cp(p);
-    int rank = tg_comm_rank(group), k = 100 * step + 10 * micro + rank;
-    tg_tensor *in = data(ctx, t, p, k, TG_SHAPE(ROWS, IN), s->dtype);
-    tg_tensor *to = data(ctx, t, p, k + 1, TG_SHAPE(ROWS, OUT), s->dtype);
-    tg_tensor *h = tg_linear(t, tg_tanh(t, tg_linear(t, in, m->x[0], m->x[1])), m->x[2], m->x[3]);
-    tg_tensor *loss = tg_sum(t, tg_square(t, tg_sub(t, h, to)), TG_ALL_DIMS, false);
-    if (extra_is_used(s, step, rank, tg_comm_size(group)))
-        loss = tg_add(t, loss, tg_sum(t, tg_square(t, m->x[4]), TG_ALL_DIMS, false));
-    tg_backward(t, loss);
-    return tg_tape_reset(t), tg_ctx_status(ctx);
-}
-
-/* Runs a step: all but the last micro-batch only accumulate. */
-static tg_status run_step(tg_ctx *ctx, tg_tape *t, const tg_parallel *p, model *m, const setting *s, int step) {
-    for (int i = 0; i < s->micros; i++) {
-        tg_flat_set_reduce(m->flat, i + 1 == s->micros);
-        RUN(backward(ctx, t, p, m, s, step, i));
-    }
-    RUN(tg_grads_finalize(p, m->x, PARAMS, NULL));
-    RUN(tg_optim_step(m->optim));
-    RUN(tg_flat_gather(m->flat));
-    return tg_optim_zero_grad(m->optim);
-}
-
-static tg_status read_all(const model *m, double *out) {
-    for (int i = 0; i < PARAMS; out += numel[i++]) RUN(tg_read_f64(m->x[i], out, numel[i]));
-    return TG_OK;
-}
-
-static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
-    outcome *o = arg;
-    const setting *s = &o->s;
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = s->cp ? s->cp : 1));
-    tg_tape *t = tg_tape_new(ctx);
-    model m = model_open(ctx, p, s);
-    tg_average *a = s->average ? tg_ema_new(ctx, m.x, PARAMS, 0.5) : NULL;
-    for (int step = 0; step < STEPS; step++) {
-        RUN(run_step(ctx, t, p, &m, s, step));
-        RUN(read_all(&m, o->x[tg_comm_rank(world)][step]));
-        if (s->clip > 0 && tg_comm_rank(world) == 0) o->norm[step] = tg_optim_norm(m.optim);
-        if (!a) continue;
-        RUN(tg_average_update(a));
-        RUN(tg_average_apply(a));
-        RUN(tg_average_restore(a));
-    }
-    tg_average_free(a);
-    model_close(&m);
-    tg_tape_free(t);
-    tg_parallel_free(p);
-    return tg_ctx_status(ctx);
-}
-
-/* ---- Comparison ---- */
-
-static void run(outcome *o, const setting *s, int ranks, int zero) {
-    memset(o, 0, sizeof *o);
-    o->s = *s;
-    o->s.zero = zero;
-    on_ranks(ranks, train, o);
-    for (int r = 1; r < ranks; r++) ck_assert(!memcmp(o->x[0], o->x[r], sizeof o->x[0]));
-}
-
-static outcome without, with;
-
-/* Returns the greatest difference, relative to 1. */
-static double compare(const setting *s, int ranks) {
-    double most = 0;
-    run(&without, s, ranks, 0);
-    run(&with, s, ranks, 1);
-    for (int k = 0; k < STEPS; k++) {
-        for (int i = 0; i < ALL; i++) most = fmax(most, fabs(with.x[0][k][i] - without.x[0][k][i]));
-        most = fmax(most, fabs(with.norm[k] - without.norm[k]) / fmax(1, without.norm[k]));
-    }
-    return most;
-}
-
-static const setting usual = {.micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
+#include "zero_model.h"
 
 /* NCCL need not add the addends of a reduce-scatter in the order of an all-reduce. */
 static void expect_bits(const setting *s, int ranks, const char *what) {
-    double most = compare(s, ranks);
-    bool same = !memcmp(with.x[0], without.x[0], sizeof with.x[0]);
-    ck_assert_msg(same || (ranks_on_gpus() && most < 1e-2), "%s, %d ranks: bits differ, by up to %g", what, ranks,
-                  most);
+    for (int zero = 1; zero <= most_of(s); zero++) {
+        double most = compare(s, ranks, zero);
+        bool same = !memcmp(with.x[0], without.x[0], sizeof with.x[0]);
+        ck_assert_msg(same || (ranks_on_gpus() && most < 1e-2), "%s, zero %d, %d ranks: bits differ, by up to %g", what,
+                      zero, ranks, most);
+    }
 }
 
-START_TEST(zero_1_gives_the_bits_of_zero_0) {
+START_TEST(every_zero_gives_the_bits_of_zero_0) {
     static const tg_dtype dtypes[] = {TG_F32, TG_BF16, TG_F64};
     for (int n = 1; n <= RANKS; n++)
         for (int d = 0; d < 3; d++) {
@@ -208,7 +32,7 @@ START_TEST(context_parallel_ranks_divide_too) {
     for (int dp = 1; dp <= 2; dp++) {
         setting s = usual;
         s.cp = 2;
-        s.uses = ALTERNATING;
+        s.uses = dp == 1 ? ALL_RANKS : ALTERNATING;
         expect_bits(&s, 2 * dp, "cp 2");
     }
 }
@@ -226,16 +50,17 @@ END_TEST
 
 /* The norm adds its squares in another order. */
 START_TEST(clipped_steps_agree) {
-    for (int n = 2; n <= RANKS; n++) {
-        setting s = usual;
-        s.dtype = TG_F64;
-        s.clip = 0.5;
-        s.uses = ALTERNATING;
-        double most = compare(&s, n);
-        ck_assert_msg(most > 0 || n < 3, "the norms have the same bits, so this test compares nothing");
-        ck_assert_msg(most < 1e-12, "%d ranks differ by %g", n, most);
-        ck_assert(with.norm[0] > 1); /* the steps were clipped */
-    }
+    for (int n = 2; n <= RANKS; n++)
+        for (int zero = 1; zero <= MOST; zero++) {
+            setting s = usual;
+            s.dtype = TG_F64;
+            s.clip = 0.5;
+            s.uses = zero < MOST ? ALTERNATING : ALL_RANKS;
+            double most = compare(&s, n, zero);
+            ck_assert_msg(most > 0 || n < 3, "the norms have the same bits, so this test compares nothing");
+            ck_assert_msg(most < 1e-12, "zero %d, %d ranks differ by %g", zero, n, most);
+            ck_assert(with.norm[0] > 1); /* the steps were clipped */
+        }
 }
 END_TEST
 
@@ -310,15 +135,16 @@ static tg_status train_experts(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(experts_are_divided_over_their_own_group) {
-    static expert_outcome o[2];
-    for (int zero = 0; zero < 2; zero++) {
+    static expert_outcome o[MOST + 1];
+    for (int zero = 0; zero <= MOST; zero++) {
         o[zero].zero = zero;
         on_ranks(4, train_experts, &o[zero]);
+        ck_assert(!memcmp(o[0].dense, o[zero].dense, sizeof o[0].dense));
+        ck_assert(!memcmp(o[0].expert, o[zero].expert, sizeof o[0].expert));
+        for (int r = 0; r < 4; r++)
+            ck_assert(o[zero].norm[r] == o[zero].norm[0] && fabs(o[zero].norm[r] - o[0].norm[r]) < 1e-12);
     }
-    ck_assert(!memcmp(o[0].dense, o[1].dense, sizeof o[0].dense));
-    ck_assert(!memcmp(o[0].expert, o[1].expert, sizeof o[0].expert));
     ck_assert(memcmp(o[1].expert[0], o[1].expert[1], sizeof o[1].expert[0])); /* ranks of ep have other experts */
-    for (int r = 0; r < 4; r++) ck_assert(o[1].norm[r] == o[1].norm[0] && fabs(o[1].norm[r] - o[0].norm[r]) < 1e-12);
 }
 END_TEST
 
@@ -332,7 +158,7 @@ static tg_status sum_on_the_wire(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_comm_size(world), r = tg_comm_rank(world);
     tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     tg_tape *t = tg_tape_new(ctx);
-    for (int zero = 0; zero < 2; zero++) {
+    for (int zero = 0; zero <= MOST; zero++) {
         float g[N], slope[N];
         int64_t begin, end;
         tg_tensor *x = tg_param_new(ctx, "x", TG_F32, TG_SHAPE(N), 1), *const * leaf;
@@ -379,8 +205,10 @@ END_TEST
 START_TEST(training_on_a_16_bit_wire_stays_close) {
     setting s = usual;
     s.wire = TG_BF16;
-    double most = compare(&s, 3);
-    ck_assert_msg(most < 0.01, "the two differ by %g", most);
+    for (int zero = 1; zero <= MOST; zero++) {
+        double most = compare(&s, 3, zero);
+        ck_assert_msg(most < 0.01, "zero %d differs by %g", zero, most);
+    }
     s.wire = TG_DTYPE_DEFAULT;
     run(&without, &s, 3, 0);
     for (int i = 0; i < ALL; i++) ck_assert(fabs(with.x[0][0][i] - without.x[0][0][i]) < 0.03);
@@ -393,9 +221,20 @@ typedef struct bytes {
     int zero;
     tg_dtype dtype;
     int64_t parameter[RANKS], gradient[RANKS], optimizer[RANKS], own[RANKS];
+    int64_t most[RANKS]; /* of gradients, while backward runs */
 } bytes;
 
 enum { LARGE = 3, LARGE_NUMEL = 64 * 100 };
+
+/* A hook that notes the most bytes that gradients take. */
+static tg_status watch(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    int64_t *most = user;
+    tg_memory_info m = TG_MEMORY_INFO();
+    (void)t, (void)grad;
+    tg_memory_query(tg_ctx_of(x), &m);
+    if (m.by_category[TG_MEM_GRADIENT] > *most) *most = m.by_category[TG_MEM_GRADIENT];
+    return TG_OK;
+}
 
 /* Takes a step with three parameters, so that everything has been allocated. */
 static tg_status use_memory(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -408,6 +247,7 @@ static tg_status use_memory(void *arg, tg_ctx *ctx, tg_comm *world) {
     for (int i = 0; i < LARGE; i++) {
         x[i] = tg_param_new(ctx, "x", b->dtype, TG_SHAPE(LARGE_NUMEL), 1);
         tg_place(p, x[i], TG_DP, TG_R);
+        tg_on_accumulated(x[i], watch, &b->most[r]);
     }
     tg_flat *f = tg_flat_new(p, x, LARGE, TG_FLAT(.bucket = 1, .zero = b->zero));
     tg_flat_leaves(f, &leaf);
@@ -439,105 +279,50 @@ static int64_t padded(int n) {
     return (LARGE_NUMEL + unit - 1) / unit * unit * LARGE;
 }
 
-/* Without, a parameter takes 18 bytes an element with 16 bits and 16 with 32; with, 6 + 12/n and 8 + 8/n. What an
- * optimizer takes for all of its parameters is the same, and so are the flags of gradients. */
+/* Returns the bytes that a rank takes on average for an element, without those that do not depend on their number. */
+static double bytes_of(const bytes *b, int n, int64_t fixed) {
+    double sum = 0;
+    for (int r = 0; r < n; r++) sum += (double)(b->parameter[r] + b->gradient[r] + b->optimizer[r] - fixed);
+    return sum / n / (LARGE * LARGE_NUMEL);
+}
+
+/* A parameter takes so many bytes an element, with 16 bits and with 32: zero 0, 18 and 16; 1, 6 + 12/n and 8 + 8/n; 2,
+ * 2 + 16/n and 4 + 12/n; 3, 18/n and 16/n. What an optimizer takes for all of its parameters is the same, and so are
+ * the flags of gradients. */
 START_TEST(memory_is_divided_exactly) {
     for (int d = 0; d < 2; d++)
         for (int n = 1; n <= RANKS; n++) {
-            bytes b[2] = {{.zero = 0}, {.zero = 1}};
+            bytes b[MOST + 1] = {{0}};
             int64_t size = d ? 4 : 2, state = d ? 8 : 12, flags = 64, own = 0;
-            for (int zero = 0; zero < 2; zero++) {
+            for (int zero = 0; zero <= MOST; zero++) {
+                b[zero].zero = zero;
                 b[zero].dtype = d ? TG_F32 : TG_BF16;
                 on_ranks(n, use_memory, &b[zero]);
             }
             int64_t common = b[0].optimizer[0] - state * LARGE * LARGE_NUMEL;
-            printf("%s, %d ranks: %lld elements, padding %lld, %lld bytes of the optimizer besides\n",
-                   tg_dtype_name(b[0].dtype), n, (long long)LARGE * LARGE_NUMEL,
-                   (long long)(padded(n) - LARGE * LARGE_NUMEL), (long long)common);
+            printf(
+                "%s, %d ranks, padding %lld of %lld elements, bytes an element on average:", tg_dtype_name(b[0].dtype),
+                n, (long long)(padded(n) - LARGE * LARGE_NUMEL), (long long)LARGE * LARGE_NUMEL);
+            for (int zero = 0; zero <= MOST; zero++)
+                printf(" %.3f%s", bytes_of(&b[zero], n, flags + common), zero < MOST ? "," : "\n");
             for (int r = 0; r < n; r++) {
                 own += b[1].own[r];
                 ck_assert_int_eq(b[0].parameter[r], size * LARGE * LARGE_NUMEL);
-                ck_assert_int_eq(b[1].parameter[r], size * padded(n));
+                for (int zero = 1; zero <= MOST; zero++) {
+                    ck_assert_int_eq(b[zero].parameter[r], size * padded(n) / (zero < 3 ? 1 : n));
+                    ck_assert_int_eq(b[zero].optimizer[r] - common, state * b[1].own[r]);
+                }
                 ck_assert_int_eq(b[0].gradient[r], 4 * padded(n) + flags);
                 ck_assert_int_eq(b[1].gradient[r], 4 * padded(n) + flags);
-                ck_assert_int_eq(b[1].optimizer[r] - common, state * b[1].own[r]);
+                for (int zero = 2; zero <= MOST; zero++) {
+                    ck_assert_int_eq(b[zero].gradient[r], 4 * padded(n) / n + flags);
+                    ck_assert_int_eq(b[zero].most[r], b[zero].gradient[r] + 2 * 4 * padded(n) / LARGE);
+                }
                 ck_assert_int_le(b[1].own[r], padded(n) / n);
             }
             ck_assert_int_eq(own, LARGE * LARGE_NUMEL);
         }
 }
-END_TEST
-
-/* ---- Failures ---- */
-
-static const setting divided = {.zero = 1, .micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
-
-/* The last rank fails while sums or gathers are in flight. All ranks recover, and go on. */
-static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const bool in_gather = *(const bool *)arg;
-    bool fails = tg_comm_rank(world) == tg_comm_size(world) - 1;
-    double x[2][ALL];
-    tg_parallel *p = tg_parallel_new(world, NULL);
-    tg_tape *t = tg_tape_new(ctx);
-    model m = model_open(ctx, p, &divided);
-    RUN(run_step(ctx, t, p, &m, &divided, 0));
-    RUN(read_all(&m, x[0]));
-    tg_comm_barrier(world);
-    if (in_gather) tg_flat_gather(m.flat); /* fails if the last rank recovers already */
-    if (fails) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
-    if (!in_gather || fails) run_step(ctx, t, p, &m, &divided, 1);
-    for (int i = 0; i < 3 && tg_ctx_status(ctx) == TG_OK; i++) tg_comm_barrier(world);
-    if (tg_ctx_status(ctx) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not reported");
-    tg_ctx_clear(ctx);
-    tg_tape_reset(t);
-    RUN(tg_parallel_recover(p));
-    RUN(tg_flat_gather(m.flat));
-    RUN(read_all(&m, x[1]));
-    EXPECT(ctx, !memcmp(x[0], x[1], sizeof x[0]));
-    RUN(run_step(ctx, t, p, &m, &divided, 1));
-    model_close(&m);
-    tg_tape_free(t);
-    tg_parallel_free(p);
-    return tg_ctx_status(ctx);
-}
-
-START_TEST(ranks_go_on_after_a_failure) {
-    for (int in_gather = 0; in_gather < 2; in_gather++) on_ranks(3, fail_and_go_on, &(bool){in_gather});
-}
-END_TEST
-
-/* The last rank leaves, and with it its parts of the state: the others must begin with a new tg_flat. */
-static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
-    bool leaves = tg_comm_rank(world) == tg_comm_size(world) - 1;
-    double x[2][ALL];
-    (void)arg;
-    tg_parallel *p = tg_parallel_new(world, NULL);
-    tg_tape *t = tg_tape_new(ctx);
-    model m = model_open(ctx, p, &divided);
-    RUN(run_step(ctx, t, p, &m, &divided, 0));
-    RUN(read_all(&m, (double[ALL]){0})); /* waits for the gathers */
-    if (!leaves) {
-        run_step(ctx, t, p, &m, &divided, 1);
-        if (tg_ctx_status(ctx) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the loss was not reported");
-        tg_ctx_clear(ctx);
-        tg_tape_reset(t);
-        RUN(tg_parallel_recover(p));
-        REFUSED(ctx, TG_ERR_STATE, "tg_flat_gather: a recovery left other ranks than those over which tg_flat_new",
-                tg_flat_gather(m.flat));
-        model_close(&m);
-        RUN(read_all(&m, x[0]));
-        model_divide(ctx, p, &divided, &m);
-        RUN(read_all(&m, x[1]));
-        EXPECT(ctx, !memcmp(x[0], x[1], sizeof x[0]));
-        RUN(run_step(ctx, t, p, &m, &divided, 0));
-    }
-    model_close(&m);
-    tg_tape_free(t);
-    tg_parallel_free(p);
-    return tg_ctx_status(ctx);
-}
-
-START_TEST(ranks_that_are_left_begin_anew) { on_ranks(3, lose_one, NULL); }
 END_TEST
 
 /* ---- Ranks of tensor parallelism ---- */
@@ -568,24 +353,17 @@ static tg_status use_on_one_rank_of_tp(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(a_gradient_of_another_rank_of_tp_is_applied) {
-    for (int zero = 0; zero < 2; zero++) on_ranks(2, use_on_one_rank_of_tp, &zero);
+    for (int zero = 0; zero <= MOST; zero++) on_ranks(2, use_on_one_rank_of_tp, &zero);
 }
 END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        zero_1_gives_the_bits_of_zero_0,
-        context_parallel_ranks_divide_too,
-        every_method_gives_the_same_bits,
-        clipped_steps_agree,
-        parameters_without_a_gradient_stay,
-        averages_of_whole_parameters_change_nothing,
-        experts_are_divided_over_their_own_group,
-        gradients_may_travel_in_16_bits,
-        training_on_a_16_bit_wire_stays_close,
-        memory_is_divided_exactly,
-        ranks_go_on_after_a_failure,
-        ranks_that_are_left_begin_anew,
+        every_zero_gives_the_bits_of_zero_0,      context_parallel_ranks_divide_too,
+        every_method_gives_the_same_bits,         clipped_steps_agree,
+        parameters_without_a_gradient_stay,       averages_of_whole_parameters_change_nothing,
+        experts_are_divided_over_their_own_group, gradients_may_travel_in_16_bits,
+        training_on_a_16_bit_wire_stays_close,    memory_is_divided_exactly,
         a_gradient_of_another_rank_of_tp_is_applied,
     };
     return tg_check_main("zero", tests, sizeof tests / sizeof *tests);

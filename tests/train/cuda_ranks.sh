@@ -7,7 +7,7 @@ run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --thre
 
 runs train --out one $run --device cuda
 for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 2 --pp 2" \
-    "--ranks 4 --pp 2 --tp 2 --schedule zb-h1"; do
+    "--ranks 4 --pp 2 --tp 2 --schedule zb-h1" "--ranks 2 --zero 1" "--ranks 2 --zero 2"; do
     rm -rf called captured
     runs train --out called $run --device cuda $ranks
     holds "$ranks: one rank's loss" near "$(number loss one/metrics.jsonl | tail -n 1)" \

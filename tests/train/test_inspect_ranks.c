@@ -26,6 +26,10 @@ static const char *const compositions[] = {
     "--ranks 4 --tp 2 --accumulate 2 --recompute full",
     "--ranks 2 --zero 1",
     "--ranks 4 --tp 2 --zero 1 --wire bf16",
+    "--ranks 2 --zero 2",
+    "--ranks 4 --tp 2 --zero 2 --accumulate 2",
+    "--ranks 2 --zero 3",
+    "--ranks 4 --tp 2 --zero 3 --accumulate 2 --recompute full",
 };
 static const char *const pipelines[] = {
     "--ranks 2 --pp 2 --micro-batches 4",
@@ -34,6 +38,7 @@ static const char *const pipelines[] = {
     "--ranks 4 --pp 2 --micro-batches 2 --schedule gpipe --recompute full",
     "--ranks 4 --pp 4 --micro-batches 8 --schedule zb-h1 --recompute selective",
     "--ranks 4 --pp 2 --micro-batches 2 --zero 1",
+    "--ranks 4 --pp 2 --micro-batches 2 --zero 3",
 };
 static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama --kv-heads 2 --ffn 64",
                                      "--arch gpt2 --vocab 300 --precision bf16"};

@@ -71,8 +71,8 @@ static tg_status check_options(tg_ctx *ctx, const tg_flat_opts *o) {
     if (o->bucket < 1 && o->bucket != TG_AUTO)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_flat_new: bucket is %lld, expected 1 or more elements, or TG_AUTO",
                        (long long)o->bucket);
-    if (o->zero < 0 || o->zero > 1)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_flat_new: zero is %d, expected 0 or 1", o->zero);
+    if (o->zero < 0 || o->zero > 3)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_flat_new: zero is %d, expected 0, 1, 2 or 3", o->zero);
     if (o->wire != TG_DTYPE_DEFAULT && o->wire != TG_BF16)
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_flat_new: wire is %s, expected TG_BF16 or TG_DTYPE_DEFAULT",
                        tg_dtype_name(o->wire));
@@ -112,9 +112,11 @@ static void set_groups(tg_flat *f) {
 /* Zeroes the buckets of gradients. */
 static tg_status clear_gradients(tg_flat *f) {
     for (int k = 0; k < f->n_buckets; k++) {
-        tg_tensor *grads = f->bucket[k].grads;
-        TG_TRY(tg_storage_renew(grads->storage));
-        TG_TRY(f->ctx->run.ops->fill(f->ctx, tg_array_of(grads), 0));
+        bool frees = tg_flat_frees_gradients(f);
+        tg_tensor *lasting = frees ? f->bucket[k].own_grads : f->bucket[k].grads;
+        if (frees) tg_storage_discard(f->bucket[k].grads->storage, "tg_parallel_recover", NULL);
+        TG_TRY(tg_storage_renew(lasting->storage));
+        TG_TRY(f->ctx->run.ops->fill(f->ctx, tg_array_of(lasting), 0));
     }
     return TG_OK;
 }
@@ -178,15 +180,25 @@ static tg_tensor *part_of(const tg_flat *f, const tg_flat_bucket *k, const tg_te
                         n * f->group[k->group].rank);
 }
 
-static tg_status make_bucket(const tg_flat *f, tg_flat_bucket *k) {
-    k->grads = zeros(f->ctx, tg_accumulate_dtype(k->dtype), k->numel, TG_MEM_GRADIENT);
-    if (!f->o.zero) return f->ctx->run.status;
-    k->own_grads = part_of(f, k, k->grads);
+static tg_status make_gradients(const tg_flat *f, tg_flat_bucket *k) {
+    tg_dtype dtype = tg_accumulate_dtype(k->dtype);
+    bool frees = tg_flat_frees_gradients(f);
+    k->grads = zeros(f->ctx, dtype, k->numel, TG_MEM_GRADIENT);
+    if (!f->o.zero || !k->grads) return f->ctx->run.status;
+    k->own_grads = frees ? zeros(f->ctx, dtype, tg_flat_part(f, k), TG_MEM_GRADIENT) : part_of(f, k, k->grads);
     TG_TRY(f->ctx->run.status);
+    return frees ? tg_flat_free_gradients(k) : TG_OK;
+}
+
+static tg_status make_bucket(const tg_flat *f, tg_flat_bucket *k) {
+    TG_TRY(make_gradients(f, k));
+    if (!f->o.zero) return TG_OK;
+    bool divides = tg_flat_divides_params(f);
     k->params = zeros(f->ctx, k->dtype, k->numel, TG_MEM_PARAMETER);
-    k->own_params = part_of(f, k, k->params);
+    if (!k->params) return f->ctx->run.status;
+    k->own_params = divides ? zeros(f->ctx, k->dtype, tg_flat_part(f, k), TG_MEM_PARAMETER) : part_of(f, k, k->params);
     tg_storage_extra *e = k->own_params ? tg_storage_extra_of(k->params->storage) : NULL;
-    if (e) e->lasting = true;
+    if (e) e->lasting = !divides;
     return f->ctx->run.status;
 }
 
@@ -225,7 +237,7 @@ static tg_status open(tg_flat *f) {
     TG_TRY(make_users(f));
     for (int k = 0; k < f->n_buckets; k++) TG_TRY(make_bucket(f, &f->bucket[k]));
     for (int i = 0; i < f->n; i++) TG_TRY(attach(f, &f->item[i]));
-    return TG_OK;
+    return tg_flat_divide_params(f);
 }
 
 tg_flat *tg_flat_new(const tg_parallel *given, tg_tensor *const *params, int n, const tg_flat_opts *opts) {
@@ -291,7 +303,7 @@ static void free_bucket(tg_flat_bucket *k) {
     if (k->params) {
         tg_storage *s = k->params->storage;
         if (tg_storage_awaits(s)) s->state = TG_PRESENT;
-        tg_storage_need(s, k->params);
+        if (s->state == TG_IN_FLIGHT) tg_storage_need(s, k->params);
     }
     tg_tensor *const all[] = {k->own_params, k->params, k->own_grads, k->grads};
     for (int i = 0; i < TG_LEN(all); i++) tg_drop(all[i]);
@@ -302,6 +314,7 @@ void tg_flat_free(tg_flat *f) {
     check_end(f);
     if (f->p) unlisten(f);
     tg_flat_reset(f);
+    tg_flat_close_params(f);
     for (int i = 0; i < f->n; i++) free_item(&f->item[i]);
     for (int k = 0; k < f->n_buckets; k++) free_bucket(&f->bucket[k]);
     for (tg_flat_group *g = f->group; g < f->group + TG_FLAT_GROUPS; g++) tg_drop(g->users);

@@ -1,5 +1,5 @@
 /* Internals of tg_flat (tapegrad/flat.h): flat buffers of gradients, and of parameters that are divided over ranks.
- * docs/design.md says where ZeRO's stages 2 and 3 would begin. */
+ * docs/design.md says what ZeRO's stages add to it. */
 #ifndef TG_FLAT_PARTS_H
 #define TG_FLAT_PARTS_H
 
@@ -17,31 +17,40 @@ typedef struct tg_flat_group {
     tg_tensor *users; /* [n], float32: the number of ranks that have contributed to each gradient; NULL if n is 0 */
 } tg_flat_group;
 
+typedef struct tg_flat_unit tg_flat_unit; /* flat_params.c */
+
 typedef struct tg_flat_item {
     tg_flat *of;
     tg_tensor *param;
     tg_tensor *grad;  /* its main gradient, a view of the bucket */
-    tg_tensor *leaf;  /* with zero 1: this rank's range of it. NULL: the parameter */
-    tg_tensor *share; /* with zero 1: the gradient of the leaf, a view of the bucket */
+    tg_tensor *leaf;  /* from zero 1 on: this rank's range of it. NULL: the parameter */
+    tg_tensor *share; /* from zero 1 on: the gradient of the leaf, a view of own_grads */
     tg_ref ref;       /* detects that param was dropped */
     uint64_t hook;    /* the hook of param that counts its gradient as ready */
     int index;        /* of the parameter among those of tg_flat_new */
     int bucket, user; /* index of its bucket, and of its element of users */
     int64_t numel;    /* of param */
     int64_t offset;   /* in elements of the bucket */
-    bool ready;       /* its last gradient of this step has arrived */
+    bool ready;       /* its last gradient of this round of sums has arrived */
+    bool contributed; /* this rank had a gradient in an earlier round of the step (tg_grads_reduce) */
 } tg_flat_item;
 
 typedef struct tg_flat_bucket {
+    tg_flat *of;
     tg_dtype dtype; /* of the parameters */
     int group;
-    int first, n, last;                /* index of its first item, and number of its items. last: see sort_buckets */
-    bool open;                         /* while items are laid out: takes more */
-    int64_t used, numel;               /* number of elements before the padding at the end, and of all */
-    int ready;                         /* number of items that are ready */
-    tg_tensor *grads, *params;         /* [numel]. params is NULL with zero 0 */
-    tg_tensor *own_grads, *own_params; /* with zero 1: views of this rank's part of them */
-    tg_tensor *sent, *received;        /* while gradients travel in another dtype: temporaries of that dtype */
+    int first, n, last;        /* index of its first item, and number of its items. last: see sort_buckets */
+    bool open;                 /* while items are laid out: takes more */
+    int64_t used, numel;       /* number of elements before the padding at the end, and of all */
+    int ready;                 /* number of items that are ready */
+    tg_tensor *grads, *params; /* [numel]. params is NULL with zero 0 */
+    /* This rank's parts. They are views of grads and params, but from zero 2 on own_grads, and with zero 3 own_params,
+     * has bytes of its own. */
+    tg_tensor *own_grads, *own_params;
+    tg_tensor *sent, *received; /* while gradients travel in another dtype: temporaries of that dtype */
+    tg_tensor *part;            /* temporary: the sum of this round, which is added to own_grads */
+    int passed;                 /* with zero 3: parameters whose gradients have arrived since it was discarded */
+    uint32_t version;           /* with zero 3: of the storage of params when it was gathered */
 } tg_flat_bucket;
 
 struct tg_flat {
@@ -51,9 +60,12 @@ struct tg_flat {
     tg_flat *next;  /* in the list of p, newest first */
     tg_flat_opts o;
     tg_flat_group group[TG_FLAT_GROUPS];
-    int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this step */
+    int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this round */
     bool reduce;               /* the sums are switched on (tg_flat_set_reduce) */
     bool gathering;            /* gathers have started, and may not have ended */
+    bool whole;                /* with zero 3: all parameters stay present (tg_flat_set_whole) */
+    int used, way;             /* with zero 3: the bucket that was used last, and the step to the next one, 1 or -1 */
+    tg_flat_unit *units;       /* with zero 3: the modules that are watched */
     bool lost;                 /* a group lacks ranks since a recovery, and with them parts of the optimizer's state */
     size_t bytes;              /* size of this allocation, with what follows */
     tg_flat_bucket *bucket;
@@ -63,7 +75,11 @@ struct tg_flat {
 
 /* Returns false if the parameter was dropped; another tensor may then have its handle. */
 static inline bool tg_flat_alive(const tg_flat_item *it) { return it->param->serial == it->ref.serial; }
-/* Returns the number of elements of the bucket that each rank has with zero 1. */
+/* Returns whether the gradients of a bucket have memory only until they are summed (zero 2 and 3). */
+static inline bool tg_flat_frees_gradients(const tg_flat *f) { return f->o.zero > 1; }
+/* Returns whether the parameters of a bucket have memory only while they are used (zero 3). */
+static inline bool tg_flat_divides_params(const tg_flat *f) { return f->o.zero > 2; }
+/* Returns the number of elements of the bucket that each rank has from zero 1 on. */
 static inline int64_t tg_flat_part(const tg_flat *f, const tg_flat_bucket *k) {
     return k->numel / f->group[k->group].ranks;
 }
@@ -73,7 +89,7 @@ static inline int64_t tg_flat_part(const tg_flat *f, const tg_flat_bucket *k) {
 /* Makes an item of each parameter, divides the items among buckets, and puts both in the order in which sums start. The
  * groups must be known. */
 void tg_flat_lay_out(tg_flat *f, tg_tensor *const *params);
-/* Sets *begin and *end to the range of an item's elements that a rank of its group has with zero 1. */
+/* Sets *begin and *end to the range of an item's elements that a rank of its group has from zero 1 on. */
 void tg_flat_range(const tg_flat *f, const tg_flat_item *it, int rank, int64_t *begin, int64_t *end);
 /* Returns the group of a parameter: TG_FLAT_EXPERTS if it is placed on an axis of the expert grid. */
 int tg_flat_group_of(const tg_tensor *x);
@@ -82,7 +98,35 @@ int tg_flat_group_of(const tg_tensor *x);
 
 /* The hook that runs when backward has accumulated a gradient of a parameter; user: its item. */
 tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
-void tg_flat_reset(tg_flat *f); /* no gradient of the step has arrived */
+void tg_flat_reset(tg_flat *f); /* no gradient of the round has arrived */
+/* Returns whether backward may start sums now. */
+static inline bool tg_flat_reduces(const tg_flat *f) { return f->reduce && !f->p->flats_held; }
+/* Starts the sums of this round that backward has not started, and waits for all. */
+tg_status tg_flat_sum_round(tg_flat *f);
+
+/* ---- flat_rounds.c ---- */
+
+/* With zero 2 and 3: lets the bucket's gradients have memory, filled with 0, only from the first contribution on. */
+tg_status tg_flat_free_gradients(tg_flat_bucket *k);
+/* Returns the tensor that receives this rank's part of the bucket's sum. NULL after recording the error. */
+tg_tensor *tg_flat_open_part(const tg_flat *f, tg_flat_bucket *k);
+/* Adds the part that was received to the sums of earlier rounds. */
+tg_status tg_flat_close_part(tg_flat_bucket *k);
+/* Makes "this rank has a gradient" mean: in any round of the step. */
+void tg_flat_join_rounds(tg_flat *f);
+
+/* ---- flat_params.c ---- */
+
+/* With zero 3: lets parameters have memory only while they are used. */
+tg_status tg_flat_divide_params(tg_flat *f);
+/* With zero 3: discards all buckets of parameters. */
+tg_status tg_flat_release(tg_flat *f);
+/* With zero 3: discards them, and gathers in flight that failed. */
+void tg_flat_lose_params(const tg_flat *f);
+/* Called when the last gradient of a parameter has arrived. */
+tg_status tg_flat_passed(tg_flat_item *it);
+/* Frees the list of modules that are watched. The parameters have no values from now on, unless they are whole. */
+void tg_flat_close_params(tg_flat *f);
 
 /* ---- flat_gather.c ---- */
 

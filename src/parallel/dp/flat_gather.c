@@ -26,18 +26,21 @@ static tg_status name_leaf(const tg_flat_item *it, int64_t begin, int64_t end) {
     return tg_set_name(it->leaf, name);
 }
 
-/* Returns a view of n elements of a bucket's tensor, in this rank's part. */
-static tg_tensor *view(const tg_tensor *whole, int64_t first, int64_t n) {
-    return tg_owned_new(whole->ctx, (tg_dtype)whole->dtype, 1, &n, NULL, tg_storage_ref(whole->storage), first);
+/* Returns a view of n elements of this rank's part of a bucket's tensor. */
+static tg_tensor *view(const tg_tensor *own, int64_t first, int64_t n) {
+    int64_t at = own->offset + (n ? first : 0);
+    return tg_owned_new(own->ctx, (tg_dtype)own->dtype, 1, &n, NULL, tg_storage_ref(own->storage), at);
 }
 
 tg_status tg_flat_make_leaf(tg_flat *f, tg_flat_item *it) {
     tg_flat_bucket *k = &f->bucket[it->bucket];
     tg_tensor *x = it->param;
     int64_t begin, end;
-    tg_flat_range(f, it, f->group[k->group].rank, &begin, &end);
-    if (!(it->leaf = view(k->params, it->offset + begin, end - begin))) return f->ctx->run.status;
-    if (!(it->share = view(k->grads, it->offset + begin, end - begin))) return f->ctx->run.status;
+    int rank = f->group[k->group].rank;
+    tg_flat_range(f, it, rank, &begin, &end);
+    int64_t first = it->offset + begin - tg_flat_part(f, k) * rank;
+    if (!(it->leaf = view(k->own_params, first, end - begin))) return f->ctx->run.status;
+    if (!(it->share = view(k->own_grads, first, end - begin))) return f->ctx->run.status;
     TG_TRY(name_leaf(it, begin, end));
     tg_ext *e = it->leaf->ext;
     e->range_of = tg_ref_of(x);
@@ -100,6 +103,7 @@ tg_status tg_flat_gather(tg_flat *f) {
     if (!f) return TG_ERR_ARGUMENT;
     if (!f->o.zero) return f->ctx->run.status;
     tg_status s = check_gather(f);
+    if (s == TG_OK && tg_flat_divides_params(f)) return tg_flat_release(f);
     f->gathering |= s == TG_OK;
     for (int k = f->n_buckets - 1; k >= 0 && s == TG_OK; k--) s = gather(f, &f->bucket[k]);
     return f->p ? tg_comm_note_missed(f->p->world, s) : s;
@@ -113,9 +117,10 @@ tg_status tg_flat_gathered(tg_flat *f) {
 }
 
 tg_status tg_flat_gather_lost(tg_flat *f) {
+    tg_flat_lose_params(f);
     for (int k = 0; f->gathering && k < f->n_buckets; k++) {
         tg_storage *s = f->bucket[k].params->storage;
-        if (tg_storage_awaits(s)) continue;
+        if (tg_storage_awaits(s) || tg_flat_divides_params(f)) continue;
         TG_TRY(tg_storage_renew(s));
         tg_storage_await(s);
     }

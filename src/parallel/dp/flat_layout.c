@@ -37,7 +37,7 @@ static int bucket_for(tg_flat *f, const tg_tensor *x) {
     bool shared = x->ext && x->ext->shared;
     while (!shared && --k >= 0)
         if (f->bucket[k].open && f->bucket[k].dtype == (tg_dtype)x->dtype && f->bucket[k].group == group) return k;
-    f->bucket[f->n_buckets] = (tg_flat_bucket){.dtype = x->dtype, .group = group, .open = !shared};
+    f->bucket[f->n_buckets] = (tg_flat_bucket){.of = f, .dtype = x->dtype, .group = group, .open = !shared};
     return f->n_buckets++;
 }
 

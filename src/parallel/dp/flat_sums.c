@@ -9,9 +9,6 @@
 #include "parallel/dp/flat.h"
 #include "parallel/dp/grads.h"
 
-/* Returns whether backward may start sums now. */
-static bool reduces(const tg_flat *f) { return f->reduce && !f->p->flats_held; }
-
 tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
     tg_tensor *g = tg_gradient_buffer(x);
     if (!g || x->ext->has_grad) return g;
@@ -47,26 +44,23 @@ static tg_work *start_converted(const tg_flat *f, tg_flat_bucket *k, tg_comm *c)
     k->sent = tg_temp_empty(f->ctx, f->o.wire, 1, &k->numel, TG_MEM_TEMPORARY);
     if (!k->sent || tg_gradient_put(k->sent, k->grads, false) != TG_OK) return NULL;
     if (!f->o.zero) return tg_comm_all_reduce(c, k->sent, k->sent, TG_REDUCE_SUM);
+    if (!tg_flat_open_part(f, k)) return NULL;
     k->received = tg_temp_empty(f->ctx, f->o.wire, 1, &k->numel, TG_MEM_TEMPORARY);
     return k->received ? tg_comm_all_to_all(c, k->received, k->sent, NULL, NULL) : NULL;
 }
 
-static tg_status start(tg_flat *f, tg_flat_bucket *k) {
-    tg_comm *c = f->group[k->group].comm;
-    TG_TRY(tg_flat_check_ranks(f, "the sum of a tg_flat's gradients"));
-    TG_TRY(complete(f, k));
-    tg_work *w = is_converted(f, k) ? start_converted(f, k, c)
-                 : f->o.zero        ? tg_comm_reduce_scatter(c, k->own_grads, k->grads, TG_REDUCE_SUM)
-                                    : tg_comm_all_reduce(c, k->grads, k->grads, TG_REDUCE_SUM);
-    return w ? TG_OK : f->ctx->run.status;
+static tg_work *start_scatter(const tg_flat *f, tg_flat_bucket *k, tg_comm *c) {
+    tg_tensor *to = tg_flat_open_part(f, k);
+    return to ? tg_comm_reduce_scatter(c, to, k->grads, TG_REDUCE_SUM) : NULL;
 }
 
 /* Adds the parts that the ranks have sent, in the order of the ranks. */
 static tg_status add_received(const tg_flat *f, const tg_flat_bucket *k) {
+    tg_tensor *sum = k->part ? k->part : k->own_grads;
     int64_t part = tg_flat_part(f, k);
     for (int r = 0; r < f->group[k->group].ranks; r++) {
         tg_tensor *one = tg_temp_new(f->ctx, f->o.wire, 1, &part, NULL, tg_storage_ref(k->received->storage), r * part);
-        tg_status s = one ? tg_gradient_put(k->own_grads, one, r > 0) : f->ctx->run.status;
+        tg_status s = one ? tg_gradient_put(sum, one, r > 0) : f->ctx->run.status;
         tg_temp_free(one);
         TG_TRY(s);
     }
@@ -81,11 +75,30 @@ static void drop_converted(tg_flat_bucket *k) {
 
 /* Waits for the sum of a bucket. */
 static tg_status finish(const tg_flat *f, tg_flat_bucket *k) {
-    if (!k->sent) return tg_storage_need(k->grads->storage, k->grads);
-    const tg_tensor *x = k->received ? k->received : k->sent;
-    TG_TRY(tg_storage_need(x->storage, x));
-    TG_TRY(k->received ? add_received(f, k) : tg_gradient_put(k->grads, k->sent, false));
-    drop_converted(k);
+    if (k->sent) {
+        const tg_tensor *x = k->received ? k->received : k->sent;
+        TG_TRY(tg_storage_need(x->storage, x));
+        TG_TRY(k->received ? add_received(f, k) : tg_gradient_put(k->grads, k->sent, false));
+        drop_converted(k);
+    }
+    const tg_tensor *sum = k->own_grads ? k->own_grads : k->grads;
+    TG_TRY(tg_storage_need(sum->storage, sum));
+    return tg_flat_close_part(k);
+}
+
+/* Starts the sum of the next bucket. If gradients are freed then, at most one sum is in flight, so that the memory of
+ * two buckets suffices: the one that is summed, and the one that backward fills. */
+static tg_status start_next(tg_flat *f) {
+    tg_flat_bucket *k = &f->bucket[f->started++];
+    tg_comm *c = f->group[k->group].comm;
+    TG_TRY(tg_flat_check_ranks(f, "the sum of a tg_flat's gradients"));
+    if (tg_flat_frees_gradients(f) && f->started > 1) TG_TRY(finish(f, k - 1));
+    TG_TRY(complete(f, k));
+    tg_work *w = is_converted(f, k) ? start_converted(f, k, c)
+                 : f->o.zero        ? start_scatter(f, k, c)
+                                    : tg_comm_all_reduce(c, k->grads, k->grads, TG_REDUCE_SUM);
+    if (!w) return f->ctx->run.status;
+    if (tg_flat_frees_gradients(f)) tg_storage_discard(k->grads->storage, "the sum of a tg_flat's gradients", NULL);
     return TG_OK;
 }
 
@@ -98,9 +111,8 @@ static tg_status start_ready(tg_parallel *p) {
     for (tg_flat *f = p->flats; f; f = f->next)
         while (f->started < f->n_buckets) {
             tg_flat_bucket *k = &f->bucket[f->started];
-            if (!reduces(f) || k->ready < k->n) return TG_OK;
-            f->started++;
-            TG_TRY(start(f, k));
+            if (!tg_flat_reduces(f) || k->ready < k->n) return TG_OK;
+            TG_TRY(start_next(f));
         }
     return TG_OK;
 }
@@ -115,10 +127,11 @@ tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad
         tg_describe(x, what, sizeof what);
         return tg_fail(x->ctx, TG_ERR_STATE,
                        "a gradient of %s came after the sum of its bucket had started; call tg_flat_set_reduce(f, "
-                       "false) for all micro-batches but the last, and tg_grads_finalize after the last",
-                       what);
+                       "false) for all micro-batches but the last%s, and tg_grads_finalize after the last",
+                       what, tg_flat_frees_gradients(f) ? ", or tg_grads_reduce after each of them" : "");
     }
-    if (!reduces(f) || it->ready) return TG_OK;
+    TG_TRY(tg_flat_passed(it));
+    if (!tg_flat_reduces(f) || it->ready) return TG_OK;
     it->ready = true;
     f->bucket[it->bucket].ready++;
     return start_ready(f->p);
@@ -145,6 +158,7 @@ static bool lacks(const tg_flat *f, const tg_flat_item *it) {
 /* Starts to count the ranks that have each gradient. Most ranks have most gradients, so each counts what it lacks. */
 static tg_status count_users(tg_flat *f) {
     const tg_device_ops *ops = f->ctx->run.ops;
+    tg_flat_join_rounds(f);
     for (tg_flat_group *g = f->group; g < f->group + TG_FLAT_GROUPS; g++)
         if (g->users) TG_TRY(ops->fill(f->ctx, tg_array_of(g->users), 1));
     for (int i = 0; i < f->n; i++)
@@ -162,15 +176,25 @@ static tg_status note_users(tg_flat *f) {
     return TG_OK;
 }
 
-/* ---- The end of a step ---- */
+/* ---- The end of a round, and of a step ---- */
 
 void tg_flat_reset(tg_flat *f) {
     for (int i = 0; i < f->n; i++) f->item[i].ready = false;
     for (int k = 0; k < f->n_buckets; k++) {
         f->bucket[k].ready = 0;
         drop_converted(&f->bucket[k]);
+        tg_temp_free(f->bucket[k].part);
+        f->bucket[k].part = NULL;
     }
     f->started = 0;
+}
+
+tg_status tg_flat_sum_round(tg_flat *f) {
+    tg_status s = TG_OK;
+    while (f->started < f->n_buckets && s == TG_OK) s = start_next(f);
+    if (s == TG_OK) s = finish(f, &f->bucket[f->n_buckets - 1]);
+    tg_flat_reset(f);
+    return s;
 }
 
 /* Waits for the sums, and gives them to the leaves. */
@@ -180,13 +204,13 @@ static tg_status finish_all(tg_flat *f) {
     TG_TRY(note_users(f));
     for (int i = 0; i < f->n; i++)
         if (f->item[i].leaf && tg_flat_alive(&f->item[i])) tg_gradient_divide(f->item[i].param);
-    return TG_OK;
+    return tg_flat_release(f);
 }
 
 tg_status tg_flats_finish(const tg_parallel *p) {
     tg_status s = TG_OK;
     for (tg_flat *f = p->flats; f; f = f->next)
-        while (f->started < f->n_buckets && s == TG_OK) s = start(f, &f->bucket[f->started++]);
+        while (f->started < f->n_buckets && s == TG_OK) s = start_next(f);
     for (tg_flat *f = p->flats; f && s == TG_OK; f = f->next) s = count_users(f);
     for (tg_flat *f = p->flats; f && s == TG_OK; f = f->next) s = finish_all(f);
     for (tg_flat *f = p->flats; f; f = f->next) tg_flat_reset(f);

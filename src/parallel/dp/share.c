@@ -32,8 +32,7 @@ static tg_status share(const tg_parallel *p, tg_tensor *x, tg_comm *c) {
         return tg_fail(ctx, TG_ERR_STATE, "tg_share: %s is not a leaf of the context that needs a gradient", what);
     if (!tg_ext_of(x)) return ctx->run.status;
     if (x->ext->range)
-        return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_share: %s is in a tg_flat with zero 1 already; share parameters before tg_flat_new", what);
+        return tg_fail(ctx, TG_ERR_STATE, "tg_share: %s is divided already; share parameters before tg_flat_new", what);
     if (x->ext->shared)
         return tg_fail(ctx, TG_ERR_STATE, "tg_share: %s is shared over \"%s\" already; share a parameter once", what,
                        tg_comm_name(x->ext->shared));

@@ -1,0 +1,217 @@
+/* Parameters of which a rank keeps only its ranges (zero 3). A bucket is gathered when one of its parameters is read,
+ * and discarded when other buckets are used, so that two buckets are present at a time: the one in use, and the next
+ * one, which arrives meanwhile.
+ *
+ * All ranks of a group must gather the same buckets in the same order. So buckets are discarded only at points that the
+ * program of all ranks has in common: before a module that tg_flat_watch names, in backward when the last gradient of a
+ * bucket has arrived, and in tg_grads_finalize. No op is running then that has the address of a parameter. */
+#include <tapegrad/nn.h>
+
+#include "autograd/gradients.h"
+#include "base/host_memory.h"
+#include "core/rehome.h"
+#include "core/work.h"
+#include "parallel/dp/flat.h"
+
+/* For tg_recording_refuse: the host notes which buckets are present, and a replay runs nothing on the host. */
+static const char gathers[] = "gathers parameters that are divided (zero 3; with zero 2 a step can be captured)";
+
+/* A module that is watched, and the buckets with its parameters. */
+struct tg_flat_unit {
+    tg_flat_unit *next;
+    tg_flat *of;
+    tg_module *module;
+    uint64_t hook;
+    int first, last;
+};
+
+/* ---- One bucket ---- */
+
+/* Starts to gather a bucket that is discarded. Nodes may have saved its parameters, whose values are as before. */
+static tg_status fetch(const tg_flat *f, tg_flat_bucket *k) {
+    tg_storage *s = k->params->storage;
+    uint32_t version = s->version;
+    if (s->state != TG_DISCARDED) return TG_OK;
+    if (!f->p)
+        return tg_fail(f->ctx, TG_ERR_STATE,
+                       "tg_flat: a parameter cannot be gathered, because the tg_parallel of the tg_flat was freed");
+    TG_TRY(tg_recording_refuse(f->ctx, "tg_flat", gathers, NULL));
+    TG_TRY(tg_flat_check_ranks(f, "the gather of a parameter"));
+    TG_TRY(tg_storage_bytes_again(s));
+    s->extra->read_only = false;
+    tg_work *w = tg_comm_all_gather(f->group[k->group].comm, k->params, k->own_params);
+    s->extra->read_only = !f->whole;
+    s->version = k->version = version;
+    if (w) return TG_OK;
+    tg_storage_discard(s, "a gather that failed", NULL);
+    return f->ctx->run.status;
+}
+
+/* The restore function of a bucket's parameters. */
+static tg_status gather_again(void *user, tg_storage *s) {
+    tg_flat_bucket *k = user;
+    TG_TRY(fetch(k->of, k));
+    return tg_storage_need(s, k->params);
+}
+
+/* Copies this rank's part of the bucket to its ranges. */
+static tg_status keep_part(const tg_flat *f, const tg_flat_bucket *k) {
+    int64_t n = tg_flat_part(f, k), at = n * f->group[k->group].rank;
+    tg_tensor *part = tg_temp_new(f->ctx, k->dtype, 1, &n, NULL, tg_storage_ref(k->params->storage), at);
+    tg_status s = part ? tg_gradient_put(k->own_params, part, false) : f->ctx->run.status;
+    tg_temp_free(part);
+    return s;
+}
+
+static tg_status release(const tg_flat *f, tg_flat_bucket *k) {
+    tg_storage *s = k->params->storage;
+    k->passed = 0;
+    if (s->state == TG_DISCARDED) return TG_OK;
+    tg_later_settle(f->ctx); /* pins end there */
+    if (tg_storage_pins(s))
+        return tg_fail(f->ctx, TG_ERR_STATE,
+                       "tg_flat: a parameter is pinned or exported, so that its bucket cannot be discarded (zero 3); "
+                       "call tg_unpin or the deleter first");
+    TG_TRY(tg_storage_need(s, k->params));
+    if (s->version != k->version) { /* the caller has written parameters */
+        TG_TRY(keep_part(f, k));
+        tg_storage_wrote(k->own_params->storage, "a write of its parameter", NULL);
+    }
+    tg_storage_discard(s, "tg_flat", NULL);
+    return TG_OK;
+}
+
+tg_status tg_flat_release(tg_flat *f) {
+    if (!tg_flat_divides_params(f) || f->whole) return TG_OK;
+    f->used = f->n_buckets; /* forward begins with the last one */
+    for (int k = 0; k < f->n_buckets; k++) TG_TRY(release(f, &f->bucket[k]));
+    return TG_OK;
+}
+
+tg_status tg_flat_divide_params(tg_flat *f) {
+    for (tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets && tg_flat_divides_params(f); k++) {
+        tg_storage_extra *e = tg_storage_extra_of(k->params->storage);
+        if (!e) return f->ctx->run.status;
+        TG_TRY(keep_part(f, k));
+        k->version = k->params->storage->version;
+        e->restore = gather_again;
+        e->user = k;
+        e->read_only = true;
+    }
+    return tg_flat_release(f);
+}
+
+void tg_flat_lose_params(const tg_flat *f) {
+    for (int k = 0; k < f->n_buckets && tg_flat_divides_params(f); k++)
+        tg_storage_discard(f->bucket[k].params->storage, "tg_flat", NULL);
+}
+
+/* ---- The order of use ---- */
+
+/* Called when the program begins to use the parameters in these buckets. */
+static tg_status use(tg_flat *f, int first, int last) {
+    if (f->whole) return TG_OK;
+    if (first != f->used) f->way = first > f->used ? 1 : -1;
+    f->used = first;
+    int next = f->way > 0 || first == 0 ? last + 1 : first - 1;
+    for (int k = 0; k < f->n_buckets; k++)
+        if (k != next && (k < first || k > last)) TG_TRY(release(f, &f->bucket[k]));
+    for (int k = first; k <= last; k++) TG_TRY(fetch(f, &f->bucket[k]));
+    return next >= 0 && next < f->n_buckets ? fetch(f, &f->bucket[next]) : TG_OK;
+}
+
+tg_status tg_flat_passed(tg_flat_item *it) {
+    tg_flat *f = it->of;
+    tg_flat_bucket *k = &f->bucket[it->bucket];
+    if (!tg_flat_divides_params(f) || f->whole) return TG_OK;
+    if (k->passed == 0) TG_TRY(use(f, it->bucket, it->bucket));
+    return ++k->passed == k->n ? release(f, k) : TG_OK;
+}
+
+/* ---- Modules ---- */
+
+static tg_status before_unit(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n) {
+    const tg_flat_unit *u = user;
+    (void)m, (void)t, (void)x, (void)n;
+    return use(u->of, u->first, u->last);
+}
+
+/* Returns the bucket of x, or -1 if x is not in f. */
+static int bucket_of(const tg_flat *f, const tg_tensor *x) {
+    for (int i = 0; i < f->n; i++)
+        if (f->item[i].param == x && tg_flat_alive(&f->item[i])) return f->item[i].bucket;
+    return -1;
+}
+
+static tg_status add_unit(tg_flat *f, tg_module *m) {
+    tg_flat_unit u = {.next = f->units, .of = f, .module = m, .first = f->n_buckets, .last = -1};
+    for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
+        int k = bucket_of(f, tg_module_param(m, i, NULL));
+        if (k >= 0 && k < u.first) u.first = k;
+        if (k > u.last) u.last = k;
+    }
+    if (u.last < 0) return tg_fail(f->ctx, TG_ERR_ARGUMENT, "tg_flat_watch: a module has no parameter of the tg_flat");
+    tg_flat_unit *unit = tg_host_alloc(f->ctx, sizeof *unit);
+    if (!unit) return f->ctx->run.status;
+    *unit = u;
+    f->units = unit;
+    unit->hook = tg_module_hook(m, TG_BEFORE, before_unit, unit);
+    return f->ctx->run.status;
+}
+
+tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n) {
+    if (!f) return TG_ERR_ARGUMENT;
+    TG_TRY(f->ctx->run.status);
+    if (n < 0 || (n && !units))
+        return tg_fail(f->ctx, TG_ERR_ARGUMENT,
+                       "tg_flat_watch: n is %d and units is %p, expected an array of n modules, 0 or more", n,
+                       (const void *)units);
+    for (int i = 0; i < n; i++) {
+        if (!units[i] || tg_module_ctx(units[i]) != f->ctx)
+            return tg_fail(f->ctx, units[i] ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_flat_watch: module %d is %s", i,
+                           units[i] ? "of another context" : "NULL");
+        if (tg_flat_divides_params(f)) TG_TRY(add_unit(f, units[i]));
+    }
+    return TG_OK;
+}
+
+void tg_flat_close_params(tg_flat *f) {
+    for (tg_flat_unit *u = f->units, *next; u; u = next) {
+        next = u->next;
+        if (u->hook) tg_module_unhook(u->module, u->hook);
+        tg_host_free(f->ctx, u, sizeof *u);
+    }
+    for (int k = 0; k < f->n_buckets && tg_flat_divides_params(f); k++) {
+        tg_storage *s = f->bucket[k].params ? f->bucket[k].params->storage : NULL;
+        if (!s || !s->extra || !s->extra->restore) continue;
+        if (s->state == TG_IN_FLIGHT) tg_storage_need(s, NULL);
+        if (!f->whole) tg_storage_discard(s, "tg_flat_free", NULL);
+        s->by = "tg_flat_free";
+        s->extra->restore = NULL;
+        s->extra->read_only = false;
+    }
+}
+
+/* ---- Whole parameters ---- */
+
+/* While parameters are whole the program may write them, but not their ranges. */
+static tg_status set_whole(tg_flat *f, bool on) {
+    TG_TRY(f->ctx->run.status);
+    if (!tg_flat_divides_params(f) || f->whole == on) return TG_OK;
+    f->whole = f->gathering = on;
+    for (int k = 0; k < f->n_buckets; k++) {
+        tg_flat_bucket *b = &f->bucket[k];
+        if (on) TG_TRY(fetch(f, b));
+        b->params->storage->extra->read_only = !on;
+        tg_storage_extra *own = tg_storage_extra_of(b->own_params->storage);
+        if (!own) return f->ctx->run.status;
+        own->read_only = on;
+    }
+    return on ? tg_flat_gathered(f) : tg_flat_release(f);
+}
+
+tg_status tg_flat_set_whole(tg_flat *f, bool on) {
+    if (!f) return TG_ERR_ARGUMENT;
+    tg_status s = set_whole(f, on);
+    return f->p ? tg_comm_note_missed(f->p->world, s) : s;
+}
