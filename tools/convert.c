@@ -63,7 +63,7 @@ static int64_t write_bytes(void *user, int fd, const void *from, size_t n, int64
 }
 
 static void catch_interrupts(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* the second one ends it */
     sigemptyset(&a.sa_mask);
     catch_signal(SIGINT, &a);
     catch_signal(SIGTERM, &a);

@@ -157,9 +157,9 @@ TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
  *
  * tg_gpt_from_state writes config.json and the weights into the directory `model`, which is created if it is missing. A
  * model that is in it is replaced. config is the path of the config.json that describes the model. Other keys of the
- * state, such as those of an optimizer, are left out. If no key has the prefix, if a parameter is missing or has another
- * shape, or if the model lacks a key that has the prefix, the call fails with TG_ERR_FORMAT. All checksums are compared
- * before anything is written. */
+ * state, such as those of an optimizer, are left out. If no key has the prefix, if a parameter is missing or has
+ * another shape, or if the model lacks a key that has the prefix, the call fails with TG_ERR_FORMAT. All checksums are
+ * compared before anything is written. */
 TG_API tg_status tg_gpt_to_state(tg_ctx *ctx, const char *model, const char *state, const char *prefix);
 TG_API tg_status tg_gpt_from_state(tg_ctx *ctx, const char *state, const char *prefix, const char *config,
                                    const char *model);

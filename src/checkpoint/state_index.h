@@ -122,7 +122,7 @@ tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir
 tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
 tg_status tg_state_writer_commit(tg_state_writer *w);
 void tg_state_writer_abandon(tg_state_writer *w);
-tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if dir has a state, also of an earlier version */
+tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if it has a state, also an older version's */
 tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
 
 /* ---- state_data.c ---- */
