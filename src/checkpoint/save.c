@@ -158,7 +158,7 @@ static void end(tg_save *w) {
     tg_save_release(w);
     tg_save_undescribe(w);
     tg_save_unlist(w);
-    tg_host_free(w->ctx, w->has_file, w->has_file ? (size_t)tg_comm_size(w->world) * sizeof *w->has_file : 0);
+    tg_host_free(w->ctx, w->has_file, (size_t)tg_comm_size(w->world) * sizeof *w->has_file);
     json_decref(w->root);
     free(w->steps);
     tg_host_strfree(w->ctx, w->path);

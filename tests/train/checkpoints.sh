@@ -6,7 +6,7 @@
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --steps 9 --checkpoint-every 3
     --val-every 3 --keep 9"
 
-for ranks in "--ranks 1" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
+for ranks in "--ranks 1" "--ranks 4 --zero 1 --cp 2" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
     rm -rf whole held cut
     runs train --out whole $run $ranks
     runs train --out held $run $ranks --async-save
@@ -20,7 +20,7 @@ for ranks in "--ranks 1" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
     holds "$ranks: it goes on from them" same_steps whole cut
     rm -rf cut
     cp -r held cut
-    runs train --resume --out cut --steps 12 --ranks 1 --tp 1 --pp 1
+    runs train --resume --out cut --steps 12 --ranks 1 --tp 1 --pp 1 --cp 1
 done
 
 # ---- What is damaged is named ----
