@@ -20,7 +20,7 @@ enum { RANKS = 4, TP = 2, MOST = 50 /* rounds */, STEPS = 5 /* of each kind in a
 enum {
     TENSOR = 1 << 20 /* elements of a tensor */,
     WIDTH = 256,
-    PRODUCTS = 40 /* of matrices of that width in a step */
+    PRODUCTS = 240 /* of matrices of that width in a step */
 };
 
 typedef struct bench {
