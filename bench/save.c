@@ -1,5 +1,6 @@
-/* tapegrad-bench-save [DIR [MEGABYTES]]: measures tg_shards_save on four ranks next to a plain write of as many bytes
- * by as many threads, and steps that run while a save is written in the background next to other steps. */
+/* tapegrad-bench-save [DIR [MEGABYTES [ROUNDS]]]: measures tg_shards_save on four ranks next to a plain write of as
+ * many bytes by as many threads, and steps that run while a save is written in the background next to other steps. Both
+ * are measured in alternation. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +16,19 @@
 #include "bench.h"
 #include "median.h"
 
-enum { RANKS = 4, TP = 2, ROUNDS = 5, STEPS = 9, TENSOR = 1 << 20 /* elements of a tensor */, WIDTH = 256 };
+enum { RANKS = 4, TP = 2, MOST = 50 /* rounds */, STEPS = 5 /* of each kind in a round */ };
+enum {
+    TENSOR = 1 << 20 /* elements of a tensor */,
+    WIDTH = 256,
+    PRODUCTS = 240 /* of matrices of that width in a step */
+};
 
 typedef struct bench {
     const char *dir;
-    int tensors; /* of the state */
-    double plain[ROUNDS], saved[ROUNDS], held[ROUNDS], step[STEPS], after[ROUNDS];
-    int64_t sent;
+    int tensors, rounds;                                      /* tensors: of the state */
+    double plain[MOST], saved[MOST], held[MOST], whole[MOST]; /* whole: from begin to finish, with the steps between */
+    double step[MOST * STEPS], first[MOST], after[MOST * STEPS];
+    int64_t sent; /* bytes of a save, over all groups of ranks */
 } bench;
 
 typedef struct rank {
@@ -93,7 +100,7 @@ static void empty(rank *r, const char *what) {
 static void measure_writes(rank *r) {
     char dir[4096];
     snprintf(dir, sizeof dir, "%s/saved", r->b->dir);
-    for (int i = 0; i < ROUNDS && tg_ctx_status(r->ctx) == TG_OK; i++) {
+    for (int i = 0; i < r->b->rounds && tg_ctx_status(r->ctx) == TG_OK; i++) {
         double begun = begin(r);
         if (!write_plain(r)) tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write to '%s'", r->b->dir);
         note(r, &r->b->plain[i], begun);
@@ -109,28 +116,44 @@ static void measure_writes(rank *r) {
 
 static void step(rank *r) {
     tg_tensor *h = r->w;
-    for (int i = 0; i < 20; i++) h = tg_matmul(r->t, h, r->w);
+    for (int i = 0; i < PRODUCTS; i++) h = tg_matmul(r->t, h, r->w);
     tg_tape_reset(r->t);
 }
 
+static void measure_step(rank *r, double *into) {
+    double begun = begin(r);
+    step(r);
+    note(r, into, begun);
+}
+
+/* Steps, a save that begins, and as many steps while it is written. */
 static void measure_steps(rank *r) {
     char dir[4096];
-    snprintf(dir, sizeof dir, "%s/saved", r->b->dir);
-    for (int i = 0; i < STEPS; i++) {
-        double begun = begin(r);
-        step(r);
-        note(r, &r->b->step[i], begun);
-    }
-    for (int i = 0; i < ROUNDS && tg_ctx_status(r->ctx) == TG_OK; i++) {
+    bench *b = r->b;
+    snprintf(dir, sizeof dir, "%s/saved", b->dir);
+    for (int i = 0; i < b->rounds && tg_ctx_status(r->ctx) == TG_OK; i++) {
+        for (int k = 0; k < STEPS; k++) measure_step(r, &b->step[i * STEPS + k]);
         double begun = begin(r);
         tg_save *w = tg_shards_save_begin(r->s, dir, TG_SAVE(.background = true));
-        note(r, &r->b->held[i], begun);
-        begun = begin(r);
-        step(r);
-        note(r, &r->b->after[i], begun);
+        note(r, &b->held[i], begun);
+        for (int k = 0; k < STEPS; k++) measure_step(r, &b->after[i * STEPS + k]);
         tg_save_finish(w);
+        note(r, &b->whole[i], begun);
+        if (r->number == 0) b->first[i] = b->after[i * STEPS];
         empty(r, "saved");
     }
+}
+
+/* Returns the bytes that this rank has sent to its groups so far. */
+static int64_t bytes_sent(const rank *r) {
+    tg_comm *const comms[] = {r->world, tg_parallel_comm(r->p, TG_TP), tg_parallel_comm(r->p, TG_DP)};
+    int64_t all = 0;
+    for (size_t i = 0; i < sizeof comms / sizeof *comms; i++) {
+        tg_comm_info info = TG_COMM_INFO();
+        tg_comm_query(comms[i], &info);
+        for (int k = 0; k < TG_COLLECTIVES; k++) all += info.bytes[k];
+    }
+    return all;
 }
 
 /* ---- The program ---- */
@@ -139,12 +162,9 @@ static tg_status run(void *arg, tg_ctx *ctx, tg_comm *world) {
     rank r = {.b = arg, .ctx = ctx, .world = world, .number = tg_comm_rank(world)};
     r.p = tg_parallel_new(world, TG_PARALLEL(.tp = TP));
     open_state(&r);
-    tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
-    tg_comm_query(world, &before);
+    int64_t before = bytes_sent(&r);
     measure_writes(&r);
-    tg_comm_query(world, &after);
-    if (r.number == 0)
-        for (int k = 0; k < TG_COLLECTIVES; k++) r.b->sent += (after.bytes[k] - before.bytes[k]) / ROUNDS;
+    if (r.number == 0) r.b->sent = (bytes_sent(&r) - before) / r.b->rounds;
     r.t = tg_tape_new(ctx);
     r.w = tg_randn(ctx, TG_F32, TG_SHAPE(WIDTH, WIDTH), 0.04);
     measure_steps(&r);
@@ -155,22 +175,45 @@ static tg_status run(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
+static void row(const char *what, double seconds, double of) {
+    printf("%-44s %9.4f", what, seconds);
+    if (of > 0) printf(" %8.3f", seconds / of);
+    puts("");
+}
+
+static void print(const bench *b) {
+    int n = b->rounds, steps = n * STEPS;
+    double plain = median(b->plain, n), step = median(b->step, steps);
+    printf("%d MB of state on %d ranks (tp %d, dp %d), medians of %d rounds in alternation\n", b->tensors * 4, RANKS,
+           TP, RANKS / TP, n);
+    printf("%-44s %9s %8s\n", "", "seconds", "ratio");
+    row("plain write of as many bytes, synced", plain, 0);
+    row("save", median(b->saved, n), plain);
+    row("a step", step, 0);
+    row("the first step after a save began", median(b->first, n), step);
+    row("a step while it is written", median(b->after, steps), step);
+    row("begin of the save: the copy", median(b->held, n), 0);
+    row("begin to finish, with the steps", median(b->whole, n), 0);
+    printf("sent for a save: %lld bytes, of which %d are of 16 bytes for each rank and each part; of tensors: %lld\n",
+           (long long)b->sent, 16 * RANKS * (1 + b->tensors), (long long)b->sent - 16 * RANKS * (1 + b->tensors));
+}
+
+static int64_t number(const char *text, int64_t most) {
+    int64_t n = strtoll(text, NULL, 10);
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
 int main(int argc, char **argv) {
     static bench b;
     char message[1024], made[] = "/tmp/tapegrad-bench-save-XXXXXX";
     b.dir = argc > 1 ? argv[1] : mkdtemp(made);
-    b.tensors = (argc > 2 ? atoi(argv[2]) : 1024) * (1 << 20) / (TENSOR * 4);
+    b.tensors = (int)(argc > 2 ? number(argv[2], 1 << 20) : 1024) * (1 << 20) / (TENSOR * 4);
+    b.rounds = (int)(argc > 3 ? number(argv[3], MOST) : 5);
     tg_status s =
         tg_ranks_run(RANKS, run, &b,
                      TG_RANKS(.config = TG_CONFIG(.threads = 1), .message = message, .message_size = sizeof message));
     if (argc < 2) rmdir(made);
     if (s != TG_OK) return fprintf(stderr, "%s\n", message), 1;
-    double plain = median(b.plain, ROUNDS), saved = median(b.saved, ROUNDS), of_steps = median(b.step, STEPS),
-           after = median(b.after, ROUNDS);
-    printf("%d MB of state on %d ranks, medians of %d\n", b.tensors * 4, RANKS, ROUNDS);
-    printf("plain write %.3f s, save %.3f s: ratio %.3f; %lld bytes sent\n", plain, saved, saved / plain,
-           (long long)b.sent);
-    printf("background: begin takes %.3f s; a step %.3f s, the step after it %.3f s: ratio %.3f\n",
-           median(b.held, ROUNDS), of_steps, after, after / of_steps);
+    print(&b);
     return 0;
 }

@@ -33,13 +33,6 @@ static void note(findings *f) {
     f->damaged++;
 }
 
-static bool has(const char *dir, const char *name) {
-    char *path = path_in(dir, name);
-    bool found = path && access(path, F_OK) == 0;
-    free(path);
-    return found;
-}
-
 /* ---- Files ---- */
 
 /* Reads every tensor of a file, or of an index of several files. */
@@ -70,7 +63,7 @@ static void check_model(findings *f, const char *dir) {
         free(found[i]);
     }
     free(found);
-    if (!has(dir, "model.safetensors.index.json")) return;
+    if (!is_there(dir, "model.safetensors.index.json")) return;
     char *path = path_in(dir, "model.safetensors.index.json");
     if (path) tg_safetensors_close(tg_safetensors_open(f->ctx, path));
     f->files++;
@@ -104,8 +97,8 @@ static void check_state(findings *f, const char *dir) {
 /* checkpoint: it is one of a run, so it must have a state.json. */
 static void check_directory(findings *f, const char *dir, bool checkpoint) {
     check_model(f, dir);
-    if (has(dir, "index.json") || has(dir, "state-00000.safetensors")) check_state(f, dir);
-    if (!checkpoint && !has(dir, "state.json")) return;
+    if (is_there(dir, "index.json") || is_there(dir, "state-00000.safetensors")) check_state(f, dir);
+    if (!checkpoint && !is_there(dir, "state.json")) return;
     f->files++;
     f->damaged += !checkpoint_headers_are_whole(dir);
 }

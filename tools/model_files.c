@@ -9,13 +9,6 @@
 #include "io/file.h"
 #include "model_files.h"
 
-static bool is_there(const char *dir, const char *name) {
-    char *path = path_in(dir, name);
-    bool found = path && access(path, F_OK) == 0;
-    free(path);
-    return found;
-}
-
 /* ---- Where the model is ---- */
 
 int64_t newest_checkpoint(const char *run) { return newest_checkpoint_before(run, INT64_MAX); }

@@ -167,6 +167,13 @@ char *path_in(const char *dir, const char *name) {
     return path;
 }
 
+bool is_there(const char *dir, const char *name) {
+    char *path = path_in(dir, name);
+    bool found = path && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
 /* ---- Models ---- */
 
 tg_dtype dtype_of_precision(int precision) {

@@ -73,6 +73,8 @@ FILE *open_regular(const char *path);
 char *read_whole(const char *path, size_t *n);
 /* Returns "dir/name", which the caller frees. NULL after printing that there is no memory. */
 char *path_in(const char *dir, const char *name);
+/* Returns whether dir has a file of that name. */
+bool is_there(const char *dir, const char *name);
 
 /* ---- Models on the command line ---- */
 

@@ -305,7 +305,7 @@ void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n) { exchange(ct
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
     if (!p) return;
     tg_place(p, ids, TG_TP, TG_I);
-    tg_place(p, ids, TG_CP, TG_SHARD_ZIGZAG(1));
+    if (tg_parallel_size(p, TG_CP) > 1) tg_place(p, ids, TG_CP, TG_SHARD_ZIGZAG(1)); /* an even length */
     tg_place(p, ids, TG_DP, shard ? TG_SHARD(0) : TG_V);
 }
 

@@ -98,7 +98,7 @@ void stage_save(const stage *s, const char *dir) {
 void stage_edge_open(stage_edge *e, const stage *s, int64_t n, int64_t seq_len, bool shard) {
     bool sp = tg_is_sequence_parallel(s->parallel);
     int64_t rows = tokens_of_rank(s->parallel, seq_len) / (sp ? tg_parallel_size(s->parallel, TG_TP) : 1);
-    e->at[0] = (tg_place_at){TG_CP, TG_SHARD_ZIGZAG(0)};
+    e->at[0] = (tg_place_at){TG_CP, tg_parallel_size(s->parallel, TG_CP) > 1 ? TG_SHARD_ZIGZAG(0) : TG_I};
     e->at[1] = (tg_place_at){TG_TP, sp ? TG_SHARD(0) : TG_I};
     e->at[2] = (tg_place_at){TG_DP, shard ? TG_SHARD(1) : TG_V};
     e->edge = (tg_pipe_edge){.shape = TG_SHAPE(rows, n, tg_gpt_config_of(s->chunk[0])->hidden), .at = e->at, .n_at = 3};

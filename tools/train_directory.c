@@ -13,13 +13,6 @@
 #include "model_files.h"
 #include "train.h"
 
-static bool is_there(const char *dir, const char *name) {
-    char *path = path_in(dir, name);
-    bool found = path && access(path, F_OK) == 0;
-    free(path);
-    return found;
-}
-
 /* Returns whether the name is that of a temporary file, which a run writes before it renames it. */
 static bool is_temporary(const char *name) {
     static const char *const written[] = {"config.json", "model*.safetensors", "model.safetensors.index.json",

@@ -121,8 +121,8 @@ TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *
 /* Adds x [end - begin], which has only the elements begin to end - 1 of this rank's part of param, row-major. Other
  * ranks add the other elements under the same key; together they must have each element of the global tensor, and a
  * range may be empty. If param is in the list, the key gets its dims in front and its rows (tg_shards_set_rows).
- * Besides the errors of tg_shards_add_tensor, a range that leaves the part fails with TG_ERR_ARGUMENT, and an x of
- * another shape with TG_ERR_SHAPE. */
+ * In addition to the errors of tg_shards_add_tensor, a range that leaves the part fails with TG_ERR_ARGUMENT, and an x
+ * of another shape with TG_ERR_SHAPE. */
 TG_API tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *param, int64_t begin,
                                      int64_t end);
 /* Adds the random streams of the context, with the states that they have when the list is saved, and the step of keyed
@@ -165,8 +165,9 @@ typedef struct tg_save_opts {
  *
  * tg_save_finish waits for the files of all ranks, writes the index, and frees w, after an error too. The new state is
  * complete when it returns TG_OK. If a call fails, or the program ends between both, the state that dir had before is
- * still complete; give dir of tg_checkpoints_begin, and call tg_checkpoints_commit behind tg_save_finish, to keep the
- * state before. A list has at most one save at a time (TG_ERR_STATE); the list may be freed before tg_save_finish.
+ * still complete. To keep the state before as well, save into the directory of tg_checkpoints_begin, and call
+ * tg_checkpoints_commit after tg_save_finish. A list has at most one save at a time (TG_ERR_STATE); the list may be
+ * freed before tg_save_finish.
  *
  * Fails with TG_ERR_FORMAT if the parts that the ranks have added overlap, or leave out elements of a tensor, and with
  * TG_ERR_SHAPE if ranks have given one key tensors of other dtypes or global shapes.

@@ -148,16 +148,18 @@ TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 /* Convert a model between a directory with config.json and saved state (checkpoint.h), without the model in memory: one
  * tensor at a time is read and written, in the dtype that it has. In the state the keys of the parameters begin with
  * "<prefix>."; they are those of tg_shards_add_module(s, prefix, gpt). prefix may be NULL or "". ctx must be on a
- * device whose memory the host uses, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. All checks are made
- * before anything is written, and all checksums are compared.
+ * device whose memory the host uses, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. Names, shapes and
+ * dtypes are checked before anything is written. Keys of config.json that the library does not know are kept.
  *
- * tg_gpt_to_state writes the state into the directory `state`, which is created if it is missing and must not have a
- * state (TG_ERR_STATE). Any ranks can load it. Fails as tg_gpt_load_weights does if the files do not fit config.json.
+ * tg_gpt_to_state writes the state into the directory `state`, which is created if it is missing, and must have neither
+ * a state nor a config.json (TG_ERR_STATE). Any ranks can load it. The config is written next to it, as config.json.
+ * Fails as tg_gpt_load_weights does if the files do not fit the config.
  *
  * tg_gpt_from_state writes config.json and the weights into the directory `model`, which is created if it is missing. A
  * model that is in it is replaced. config is the path of the config.json that describes the model. Other keys of the
- * state, such as those of an optimizer, are left out. A parameter that is missing or has another shape, and a key
- * behind the prefix that the model lacks, fail with TG_ERR_FORMAT. */
+ * state, such as those of an optimizer, are left out. If no key has the prefix, if a parameter is missing or has
+ * another shape, or if the model lacks a key that has the prefix, the call fails with TG_ERR_FORMAT. All checksums are
+ * compared before anything is written. */
 TG_API tg_status tg_gpt_to_state(tg_ctx *ctx, const char *model, const char *state, const char *prefix);
 TG_API tg_status tg_gpt_from_state(tg_ctx *ctx, const char *state, const char *prefix, const char *config,
                                    const char *model);

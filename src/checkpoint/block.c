@@ -68,7 +68,7 @@ size_t tg_block_text(const tg_block *b, char *buf, size_t n) {
     return at;
 }
 
-/* Reads "first:stop" and moves *at behind it. Returns false unless 0 <= first < stop <= most. */
+/* Reads "first:stop" and moves *at past it. Returns false unless 0 <= first < stop <= most. */
 static bool parse_pair(const char **at, int64_t most, int64_t *first, int64_t *stop) {
     char *end;
     if (**at < '0' || **at > '9') return false;
@@ -81,7 +81,7 @@ static bool parse_pair(const char **at, int64_t most, int64_t *first, int64_t *s
 
 /* Reads the spans of a dim of size n. */
 static bool parse_dim(const char **at, int64_t n, int dim, tg_block *b) {
-    int64_t from = -1; /* where the last span ended; a span behind it begins later, or both would be one */
+    int64_t from = -1; /* where the last span ended; the next one begins later, or both would be one */
     tg_block_add(b, dim, 0, 0);
     while (n) {
         int64_t first, stop;
@@ -209,7 +209,7 @@ static int64_t reach(const tg_block *b, const tg_shape *whole, int64_t at) {
         int k = 0;
         for (; k < b->n[d] && b->span[d][k].first + b->span[d][k].n <= index[d]; k++) before += b->span[d][k].n;
         for (int e = d + 1; e < whole->ndim; e++) inner *= whole->dim[e];
-        int64_t within = at % inner; /* how far `at` is behind the first element with this index */
+        int64_t within = at % inner; /* elements between the first one with this index and `at` */
         if (k == b->n[d]) return -((whole->dim[d] - index[d]) * inner - within);
         if (b->span[d][k].first > index[d]) return -((b->span[d][k].first - index[d]) * inner - within);
         own = own * b->shape.dim[d] + before + index[d] - b->span[d][k].first;

@@ -35,7 +35,7 @@ static inline int64_t tg_block_count(const tg_block *b) { return b->end - b->beg
 static inline bool tg_block_is_range(const tg_block *b) { return tg_block_count(b) != tg_block_full(b); }
 
 /* Writes the block as text, like snprintf: the spans of each dim, "first:stop", joined by "+", the dims joined by ",",
- * and behind ";" begin and end if it is a range: "0:4+8:12,0:16;5:40". The text of a 0-dim tensor is "". */
+ * and, if it is a range, ";" with begin and end: "0:4+8:12,0:16;5:40". The text of a 0-dim tensor is "". */
 size_t tg_block_text(const tg_block *b, char *buf, size_t n);
 /* Reads such a text of a block in a tensor of shape `whole`. Returns false, without an error, if the text is malformed
  * or leaves the shape; false with the context's error if memory is short. */

@@ -18,13 +18,13 @@
 
 static const char *const call = "tg_shards_save";
 
-static tg_status no_memory(const tg_save *w) {
+tg_status tg_save_no_memory(const tg_save *w) {
     return tg_fail(w->ctx, TG_ERR_MEMORY, "%s: no memory for the header of '%s'", call, w->dir);
 }
 
 /* ---- What is not in tensors ---- */
 
-/* Returns the numbers of steps of the optimizers; NULL: no memory, or a key is not UTF-8. */
+/* Returns the numbers of steps of the optimizers; NULL: no memory. */
 static json_t *steps_of(const tg_shards *s) {
     json_t *all = json_object();
     for (int i = 0; i < s->n_steps; i++) {
@@ -44,13 +44,15 @@ static tg_status add_streams(tg_save *w, json_t *metadata) {
     if (!all) return w->ctx->run.status;
     tg_status s = tg_shards_describe_streams(w->s, all);
     for (int i = 0; i < n; i++) {
-        if (s == TG_OK && json_object_set_new(metadata, all[i].key, json_string(all[i].text)) != 0) s = no_memory(w);
+        if (s == TG_OK && json_object_set_new(metadata, all[i].key, json_string(all[i].text)) != 0)
+            s = tg_save_no_memory(w);
         tg_host_free(w->ctx, all[i].text, all[i].bytes);
     }
     tg_host_free(w->ctx, all, bytes);
     return s;
 }
 
+/* Returns the sizes of the axes; NULL: no memory. */
 static json_t *composition_of(const tg_parallel *p) {
     static const struct {
         const char *name;
@@ -59,20 +61,21 @@ static json_t *composition_of(const tg_parallel *p) {
                 {"etp", TG_ETP}, {"ep", TG_EP}, {"edp", TG_EDP}};
     json_t *all = json_object();
     for (int i = 0; i < TG_LEN(axes); i++)
-        json_object_set_new(all, axes[i].name, json_integer(tg_parallel_size(p, axes[i].axis)));
+        if (json_object_set_new(all, axes[i].name, json_integer(tg_parallel_size(p, axes[i].axis))) != 0)
+            return json_decref(all), NULL;
     return all;
 }
 
 /* Makes the part of the index that does not come from the files, on every rank, because the streams are gathered. */
 static tg_status make_root(tg_save *w) {
-    w->root = tg_state_root(tg_comm_size(w->world));
-    json_object_set_new(w->root, "composition", composition_of(w->s->p));
     json_t *steps = steps_of(w->s);
+    w->root = tg_state_root(tg_comm_size(w->world));
     w->steps = steps ? json_dumps(steps, JSON_COMPACT) : NULL;
-    if (!w->root || !w->steps) return json_decref(steps), no_memory(w);
-    json_object_update(json_object_get(w->root, "metadata"), steps);
+    json_t *metadata = json_object_get(w->root, "metadata");
+    bool good = w->steps && json_object_update(metadata, steps) == 0 &&
+                json_object_set_new(w->root, "composition", composition_of(w->s->p)) == 0;
     json_decref(steps);
-    return add_streams(w, json_object_get(w->root, "metadata"));
+    return good ? add_streams(w, metadata) : tg_save_no_memory(w);
 }
 
 /* ---- Files ---- */
@@ -111,7 +114,7 @@ static tg_status start(tg_save *w) {
 static tg_status write_pieces(tg_save *w, bool background) {
     char name[TG_STATE_NAME];
     TG_TRY(tg_save_describe(w));
-    if (!w->n_mine) return TG_OK;
+    if (!w->mine.n) return TG_OK;
     name_of(w, tg_comm_rank(w->world), name);
     if (!(w->path = tg_format_path(w->ctx, "%s/%s", w->dir, name))) return w->ctx->run.status;
     if (!background) return tg_save_write(w, w->ctx);
@@ -155,7 +158,7 @@ static void end(tg_save *w) {
     tg_save_release(w);
     tg_save_undescribe(w);
     tg_save_unlist(w);
-    tg_host_free(w->ctx, w->has_file, w->has_file ? (size_t)tg_comm_size(w->world) * sizeof *w->has_file : 0);
+    tg_host_free(w->ctx, w->has_file, (size_t)tg_comm_size(w->world) * sizeof *w->has_file);
     json_decref(w->root);
     free(w->steps);
     tg_host_strfree(w->ctx, w->path);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "checkpoint/state_index.h"
+#include "io/outlines.h"
 
 /* A part of a tensor that this rank has. */
 typedef struct tg_save_piece {
@@ -25,17 +26,12 @@ struct tg_save {
     tg_comm *world;
     tg_shards *s;     /* NULL: the list was freed */
     char *dir, *path; /* path: of this rank's file */
-    char suffix[24];  /* what follows the number in the names of the files: "" or, beside another save, "-" and a number
-                       */
+    char suffix[24];  /* what follows the rank in the names of the files: "" or, if dir has a state, "-" and a number */
     tg_save_piece *piece;
     size_t piece_bytes; /* of the allocation */
     int n;
-    /* Of the tensors of this rank's file: their names, dtypes and shapes, and their TG_STATE_PIECES. */
-    tg_named_tensor *named;
-    tg_tensor *like; /* only dtype, shape and numel are set */
-    int64_t (*dims)[TG_MAX_DIMS];
-    int n_mine;
-    char *pieces, *steps; /* steps: TG_STATE_STEPS; both are allocated by jansson */
+    tg_outlines mine;     /* the tensors of this rank's file */
+    char *pieces, *steps; /* the file's TG_STATE_PIECES and TG_STATE_STEPS; both are allocated by jansson */
     bool *has_file;       /* [ranks of the world] which ranks write a file */
     json_t *root;         /* of the index, on rank 0: what does not come from the files */
     /* Of an asynchronous save: the memory of all pieces[].held, and the thread that writes them. It records errors in a
@@ -48,6 +44,10 @@ struct tg_save {
     bool running;
     atomic_bool written;
 };
+
+/* ---- save.c ---- */
+
+tg_status tg_save_no_memory(const tg_save *w); /* records that there is no memory for a header or the index */
 
 /* ---- save_pieces.c ---- */
 

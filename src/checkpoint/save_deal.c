@@ -13,23 +13,23 @@
 #include "base/host_memory.h"
 #include "comm/comm.h"
 
-/* What a rank tells the others about a piece. */
-typedef struct told {
+/* What the ranks exchange about a piece. */
+typedef struct identity {
     uint64_t hash;
     int64_t bytes;
-} told;
+} identity;
 
 /* A piece of a rank: its number there, and how many ranks have it. */
-typedef struct card {
-    told what;
+typedef struct holding {
+    identity of;
     int rank, number, holders;
-} card;
+} holding;
 
 typedef struct deal {
     int ranks;
-    int64_t total, *count, *load; /* number of cards; by rank, of its pieces and of its bytes */
-    told *told;
-    card *card;
+    int64_t total, *count, *load; /* number of holdings; by rank, of its pieces and of its bytes */
+    identity *all;                /* [total] of all ranks, in rank order */
+    holding *holding;             /* [total] */
 } deal;
 
 /* ---- What the ranks have ---- */
@@ -67,15 +67,15 @@ static tg_status exchange_counts(tg_save *w, deal *d) {
 }
 
 static tg_status exchange_pieces(tg_save *w, deal *d) {
-    size_t bytes = (size_t)w->n * sizeof(told) + 1;
-    told *mine = tg_host_alloc(w->ctx, bytes);
-    d->told = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->told + 1);
-    d->card = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->card + 1);
+    size_t bytes = (size_t)w->n * sizeof(identity) + 1;
+    identity *mine = tg_host_alloc(w->ctx, bytes);
+    d->all = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->all + 1);
+    d->holding = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->holding + 1);
     tg_status s = w->ctx->run.status;
-    for (int i = 0; i < w->n && s == TG_OK; i++) mine[i] = (told){w->piece[i].hash, w->piece[i].bytes};
+    for (int i = 0; i < w->n && s == TG_OK; i++) mine[i] = (identity){w->piece[i].hash, w->piece[i].bytes};
     for (int r = 0; r < d->ranks; r++) d->count[r] *= 2; /* numbers */
-    if (s == TG_OK) s = gather(w->world, mine, 2 * w->n, d->told, 2 * d->total, d->count);
-    tg_host_free(w->ctx, mine, mine ? bytes : 0);
+    if (s == TG_OK) s = gather(w->world, mine, 2 * w->n, d->all, 2 * d->total, d->count);
+    tg_host_free(w->ctx, mine, bytes);
     return s;
 }
 
@@ -84,22 +84,22 @@ static tg_status exchange_pieces(tg_save *w, deal *d) {
 static int order(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
 
 static int by_hash(const void *a, const void *b) {
-    const card *x = a, *y = b;
-    int o = order(x->what.hash, y->what.hash);
+    const holding *x = a, *y = b;
+    int o = order(x->of.hash, y->of.hash);
     return o ? o : x->rank - y->rank;
 }
 
 static int by_turn(const void *a, const void *b) {
-    const card *x = a, *y = b;
+    const holding *x = a, *y = b;
     if (x->holders != y->holders) return x->holders - y->holders;
-    int o = order((uint64_t)y->what.bytes, (uint64_t)x->what.bytes);
+    int o = order((uint64_t)y->of.bytes, (uint64_t)x->of.bytes);
     return o ? o : by_hash(a, b);
 }
 
-/* Returns the number of cards from card i on that are the same piece. */
+/* Returns the number of holdings from holding i on that are the same piece. */
 static int64_t same(const deal *d, int64_t i) {
     int64_t n = 1;
-    while (i + n < d->total && d->card[i + n].what.hash == d->card[i].what.hash) n++;
+    while (i + n < d->total && d->holding[i + n].of.hash == d->holding[i].of.hash) n++;
     return n;
 }
 
@@ -107,23 +107,23 @@ static int64_t same(const deal *d, int64_t i) {
 static void sort(deal *d) {
     int64_t k = 0;
     for (int r = 0; r < d->ranks; r++)
-        for (int64_t i = 0; i < d->count[r] / 2; i++, k++) d->card[k] = (card){d->told[k], r, (int)i, 1};
-    qsort(d->card, (size_t)d->total, sizeof *d->card, by_hash);
+        for (int64_t i = 0; i < d->count[r] / 2; i++, k++) d->holding[k] = (holding){d->all[k], r, (int)i, 1};
+    qsort(d->holding, (size_t)d->total, sizeof *d->holding, by_hash);
     for (int64_t i = 0, n; i < d->total; i += n) {
         n = same(d, i);
-        for (int64_t j = 0; j < n; j++) d->card[i + j].holders = (int)n;
+        for (int64_t j = 0; j < n; j++) d->holding[i + j].holders = (int)n;
     }
-    qsort(d->card, (size_t)d->total, sizeof *d->card, by_turn);
+    qsort(d->holding, (size_t)d->total, sizeof *d->holding, by_turn);
 }
 
 static void give(tg_save *w, deal *d) {
     int me = tg_comm_rank(w->world);
     for (int64_t i = 0, n; i < d->total; i += n) {
-        const card *to = &d->card[i];
+        const holding *to = &d->holding[i];
         n = same(d, i);
-        for (const card *c = to + 1; c < &d->card[i + n]; c++)
+        for (const holding *c = to + 1; c < &d->holding[i + n]; c++)
             if (d->load[c->rank] < d->load[to->rank]) to = c;
-        d->load[to->rank] += to->what.bytes;
+        d->load[to->rank] += to->of.bytes;
         w->has_file[to->rank] = true;
         if (to->rank == me) w->piece[to->number].mine = true;
     }
@@ -132,8 +132,8 @@ static void give(tg_save *w, deal *d) {
 static void end(const tg_save *w, deal *d) {
     tg_host_free(w->ctx, d->count, (size_t)d->ranks * sizeof *d->count);
     tg_host_free(w->ctx, d->load, 2 * (size_t)d->ranks * sizeof *d->load);
-    tg_host_free(w->ctx, d->told, d->told ? (size_t)d->total * sizeof *d->told + 1 : 0);
-    tg_host_free(w->ctx, d->card, d->card ? (size_t)d->total * sizeof *d->card + 1 : 0);
+    tg_host_free(w->ctx, d->all, (size_t)d->total * sizeof *d->all + 1);
+    tg_host_free(w->ctx, d->holding, (size_t)d->total * sizeof *d->holding + 1);
 }
 
 tg_status tg_save_deal(tg_save *w) {

@@ -11,8 +11,8 @@ static int64_t room_of(const tg_save_piece *p) { return (p->bytes + ALIGN - 1) /
 /* Takes memory that the device can write by itself, if there is any. */
 static tg_status take(tg_save *w) {
     const tg_device_ops *ops = w->ctx->run.ops;
+    w->held_bytes = ALIGN; /* not 0, also if no piece has an element */
     for (int i = 0; i < w->n; i++) w->held_bytes += w->piece[i].mine ? (size_t)room_of(&w->piece[i]) : 0;
-    if (!w->held_bytes) return TG_OK;
     w->held = ops->host_alloc ? ops->host_alloc(w->ctx, w->held_bytes) : NULL;
     w->pinned = w->held != NULL;
     if (!w->held) w->held = tg_host_alloc(w->ctx, w->held_bytes);
@@ -22,7 +22,7 @@ static tg_status take(tg_save *w) {
 void tg_save_release(tg_save *w) {
     if (w->pinned)
         w->ctx->run.ops->host_free(w->ctx, w->held, w->held_bytes);
-    else if (w->held)
+    else
         tg_host_free(w->ctx, w->held, w->held_bytes);
     w->held = NULL;
 }

@@ -18,7 +18,7 @@ static char *text_of(tg_ctx *ctx, const tg_block *b) {
     return text;
 }
 
-/* Hashes what tells a piece from others: its key, dtype, global shape and place. */
+/* Hashes what distinguishes a piece from others: its key, dtype, global shape and place. */
 static uint64_t hash_of(const tg_save_piece *p) {
     const char *key = tg_shard_key(p->item);
     tg_summing sum = tg_summing_begin();

@@ -5,10 +5,9 @@
 #include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
+#include "base/text.h"
 #include "core/rehome.h"
 #include "placement/placing.h"
-#include "optim/average.h"
-#include "optim/optim.h"
 
 tg_shards *tg_shards_new(const tg_parallel *p) {
     tg_ctx *ctx = tg_parallel_ctx(p);
@@ -50,15 +49,10 @@ static const tg_shard_item *find(const tg_shards *s, const char *key) {
 }
 
 static tg_status grow(tg_shards *s) {
-    if (s->n < s->capacity) return TG_OK;
-    int capacity = s->capacity ? 2 * s->capacity : 32;
-    tg_shard_item *more = tg_host_alloc(s->ctx, (size_t)capacity * sizeof *more);
-    if (!more) return s->ctx->run.status;
-    if (s->n) memcpy(more, s->item, (size_t)s->n * sizeof *more);
-    tg_host_free(s->ctx, s->item, (size_t)s->capacity * sizeof *s->item);
-    s->item = more;
-    s->capacity = capacity;
-    return TG_OK;
+    void *items = s->item;
+    bool grown = tg_host_grow(s->ctx, &items, s->n, &s->capacity, sizeof *s->item);
+    s->item = items;
+    return grown ? TG_OK : s->ctx->run.status;
 }
 
 /* Fails unless the placement says where each rank's elements belong in the global tensor. */
@@ -77,10 +71,12 @@ static tg_status check_place(const tg_shards *s, const char *key, const tg_tenso
                    who, key, text);
 }
 
-static tg_status check_key(const tg_shards *s, const char *key, const char *who) {
-    if (key && *key && strlen(key) < TG_SHARDS_KEY) return TG_OK;
+tg_status tg_shards_check_key(const tg_shards *s, const char *key, const char *who) {
+    size_t n = key ? strlen(key) : 0, good = key ? tg_utf8_check(key, n) : 0;
+    if (good < n) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is not UTF-8 from its byte %zu", who, good);
+    if (n && n < TG_SHARDS_KEY) return TG_OK;
     return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is %s, expected 1 to %d bytes", who,
-                   key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
+                   key ? n ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
 }
 
 /* Fails if the item's key exists already, unless both items have the same dims in front, and different places. */
@@ -107,7 +103,7 @@ static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const cha
 /* Adds item i, whose key, x and like are set, and whose range if it has one. */
 static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
     TG_TRY(tg_check(s->ctx, i.x, who));
-    TG_TRY(check_key(s, i.key, who));
+    TG_TRY(tg_shards_check_key(s, i.key, who));
     if (i.x->tape)
         return tg_fail(s->ctx, TG_ERR_STATE, "%s: '%.128s' is owned by a tape, expected a tensor of the context", who,
                        i.key);
@@ -144,7 +140,7 @@ tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_ten
 tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
     char full[TG_SHARDS_KEY];
     TG_TRY(enter(s));
-    TG_TRY(check_key(s, key, "tg_shards_add_tensor"));
+    TG_TRY(tg_shards_check_key(s, key, "tg_shards_add_tensor"));
     TG_TRY(tg_shards_join(s, full, s->prefix, key, ""));
     return tg_shards_add_item(s, full, x, x, "tg_shards_add_tensor");
 }
@@ -156,7 +152,7 @@ tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x, tg_te
     TG_TRY(enter(s));
     TG_TRY(tg_check(s->ctx, x, who));
     TG_TRY(tg_check(s->ctx, param, who));
-    TG_TRY(check_key(s, key, who));
+    TG_TRY(tg_shards_check_key(s, key, who));
     if (begin < 0 || begin > end || end > param->numel)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: elements [%lld, %lld) of '%.128s', expected a range of [0, %lld)",
                        who, (long long)begin, (long long)end, key, (long long)param->numel);
@@ -175,85 +171,6 @@ tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char
     if (n < TG_SHARDS_KEY) return TG_OK;
     return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards: the key '%.64s...' has %d bytes, expected at most %d", key, n,
                    TG_SHARDS_KEY - 1);
-}
-
-/* Returns the key that a parameter, or the one of which it is a range, has in the list, or the parameter's own name if
- * it is not in the list. */
-static const char *name_of(const tg_shards *s, const tg_tensor *param) {
-    param = tg_range_whole(param);
-    for (int i = 0; i < s->n; i++)
-        if (s->item[i].x == param || s->item[i].x == tg_range_kept(param)) return s->item[i].key;
-    return tg_name(param);
-}
-
-/* Adds the state tensors and the master weights of one parameter of an optimizer. */
-static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim_item *it) {
-    char key[TG_SHARDS_KEY], suffix[64];
-    if (tg_ref_get(s->ctx, it->ref) != it->param)
-        return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimizer was dropped");
-    for (int k = 0; k <= TG_OPTIM_STATES; k++) {
-        bool master = k == TG_OPTIM_STATES;
-        tg_tensor *x = master ? it->master : it->state[k];
-        if (!x) continue;
-        snprintf(suffix, sizeof suffix, ".%s", master ? "master" : it->method->state_name[k]);
-        TG_TRY(tg_shards_join(s, key, prefix, name_of(s, it->param), suffix));
-        TG_TRY(tg_shards_add_item(s, key, x, it->param, "tg_shards_add_optim"));
-    }
-    return TG_OK;
-}
-
-static tg_status add_scale(tg_shards *s, const char *prefix, const tg_optim *o) {
-    char key[TG_SHARDS_KEY];
-    TG_TRY(tg_shards_join(s, key, prefix, TG_OPTIM_SCALE_NAME, ""));
-    return tg_shards_add_item(s, key, o->scale_state, o->scale_state, "tg_shards_add_optim");
-}
-
-tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
-    char key[TG_SHARDS_KEY];
-    TG_TRY(enter(s));
-    if (!o || o->ctx != s->ctx)
-        return tg_fail(s->ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_optim: %s",
-                       o ? "the optimizer is of another context" : "the optimizer is NULL");
-    if (s->n_steps == TG_LEN(s->steps))
-        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: a list can have at most %d optimizers",
-                       TG_LEN(s->steps));
-    TG_TRY(tg_shards_join(s, key, prefix, "steps", ""));
-    for (int i = 0; i < s->n_steps; i++)
-        if (strcmp(s->steps[i].key, key) == 0)
-            return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: the key '%.128s' exists already", key);
-    char *copy = tg_host_strdup(s->ctx, key);
-    int n = s->n;
-    tg_status status = copy ? TG_OK : s->ctx->run.status;
-    for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, &o->item[i]);
-    if (status == TG_OK && tg_optim_is_scale_dynamic(o)) status = add_scale(s, prefix, o);
-    if (status == TG_OK)
-        s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
-    else
-        tg_host_strfree(s->ctx, copy);
-    return tg_shards_undo_if_failed(s, n, status);
-}
-
-static tg_status add_average(tg_shards *s, const char *prefix, const tg_average *a) {
-    const char *who = "tg_shards_add_average";
-    char key[TG_SHARDS_KEY];
-    for (int i = 0; i < a->n; i++) {
-        const tg_average_item *it = &a->item[i];
-        if (tg_ref_get(s->ctx, it->ref) != it->param)
-            return tg_fail(s->ctx, TG_ERR_HANDLE, "%s: a parameter of the averages was dropped", who);
-        TG_TRY(tg_shards_join(s, key, prefix, name_of(s, it->param), ".average"));
-        TG_TRY(tg_shards_add_item(s, key, it->average, it->param, who));
-    }
-    TG_TRY(tg_shards_join(s, key, prefix, TG_AVERAGE_UPDATES_NAME, ""));
-    return tg_shards_add_item(s, key, a->updates, a->updates, who);
-}
-
-tg_status tg_shards_add_average(tg_shards *s, const char *prefix, tg_average *a) {
-    TG_TRY(enter(s));
-    if (!a || a->ctx != s->ctx)
-        return tg_fail(s->ctx, a ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_average: the averages are %s",
-                       a ? "of another context" : "NULL");
-    int n = s->n;
-    return tg_shards_undo_if_failed(s, n, add_average(s, prefix, a));
 }
 
 tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {

@@ -62,6 +62,7 @@ tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a te
 /* Adds x, which is placed like `like`, under the key; `who` names the function in errors. */
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who);
 tg_status tg_shards_check_dir(const tg_shards *s, const char *dir, const char *who); /* fails if it cannot be used */
+tg_status tg_shards_check_key(const tg_shards *s, const char *key, const char *who); /* likewise */
 /* Writes the key "prefix.name", or only one of the two if the other is NULL or "", followed by the suffix. */
 tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
                          const char *suffix);

@@ -62,7 +62,7 @@ static tg_state_key *find(const loader *l, const tg_shard_item *i) {
 /* ---- The checks ---- */
 
 /* Counts and reports a key that one side lacks. */
-static void tell(loader *l, const char *what, const char *key, int *count) {
+static void note(loader *l, const char *what, const char *key, int *count) {
     if (!l->first) l->first = key;
     ++*count;
     tg_text(l->o.report, l->o.report ? l->o.report_size : 0, &l->at, "%s %s\n", what, key);
@@ -86,7 +86,7 @@ static tg_status check_item(loader *l, int i) {
     const tg_shard_item *item = &l->s->item[i];
     part *p = &l->part[i];
     if (!has_prefix(item->key, l->o.to_prefix)) return TG_OK;
-    if (!(p->from = find(l, item))) return tell(l, "missing", item->key, &l->o.missing), TG_OK;
+    if (!(p->from = find(l, item))) return note(l, "missing", item->key, &l->o.missing), TG_OK;
     p->from->known = true;
     TG_TRY(check_shape(l, item, p->from));
     return tg_shard_block(item, &p->block);
@@ -103,7 +103,7 @@ static tg_status check_steps(loader *l, const char *key) {
     char *end;
     if (!has_prefix(key, l->o.to_prefix)) return TG_OK;
     if (text && strtoll(text, &end, 10) >= 0 && end != text && !*end) return TG_OK;
-    if (!text && l->o.partial) return tell(l, "missing", key, &l->o.missing), TG_OK;
+    if (!text && l->o.partial) return note(l, "missing", key, &l->o.missing), TG_OK;
     return tg_fail(l->s->ctx, TG_ERR_FORMAT, "'%s': the optimizer's step count '%.128s' is %s, expected 0 or more",
                    l->state.dir, key, text ? text : "missing");
 }
@@ -122,8 +122,8 @@ static tg_status check_unknown(loader *l) {
     }
     for (int i = 0; i < n && ctx->run.status == TG_OK; i++)
         if (!known[i] && has_prefix(l->state.key[i].key, l->o.from_prefix))
-            tell(l, "unknown", l->state.key[i].key, &l->o.unknown);
-    tg_host_free(ctx, known, known ? (size_t)n + 1 : 0);
+            note(l, "unknown", l->state.key[i].key, &l->o.unknown);
+    tg_host_free(ctx, known, (size_t)n + 1);
     if (!l->o.unknown || l->o.partial) return ctx->run.status;
     return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has a tensor '%.128s' that is in no rank's list (%s in all)", l->state.dir,
                    l->first, tg_count(l->o.unknown, "tensor").text);
@@ -206,7 +206,7 @@ static tg_status read_item(loader *l, int i) {
     char *to = tg_host_alloc(x->ctx, bytes + 1);
     tg_status s = to ? tg_state_read(&l->state, p->from, &p->block, to) : x->ctx->run.status;
     if (s == TG_OK) s = put(x, item, &p->block, to);
-    tg_host_free(x->ctx, to, to ? bytes + 1 : 0);
+    tg_host_free(x->ctx, to, bytes + 1);
     return s;
 }
 
@@ -233,8 +233,8 @@ static tg_status load(loader *l, const char *dir) {
 static void end(loader *l) {
     tg_shards *s = l->s;
     for (int i = 0; l->part && i < s->n; i++) tg_block_free(s->ctx, &l->part[i].block);
-    tg_host_free(s->ctx, l->part, l->part ? (size_t)s->n * sizeof *l->part + 1 : 0);
-    tg_host_free(s->ctx, l->stream, l->stream ? (size_t)l->n_streams * sizeof *l->stream + 1 : 0);
+    tg_host_free(s->ctx, l->part, (size_t)s->n * sizeof *l->part + 1);
+    tg_host_free(s->ctx, l->stream, (size_t)l->n_streams * sizeof *l->stream + 1);
     if (l->state.ctx) tg_state_close(&l->state);
 }
 

@@ -67,7 +67,7 @@ static void free_key(tg_ctx *ctx, tg_state_key *k) {
 void tg_state_close(tg_state *d) {
     for (int i = 0; i < d->n_keys; i++) free_key(d->ctx, &d->key[i]);
     tg_host_free(d->ctx, d->key, (size_t)d->capacity * sizeof *d->key);
-    tg_host_free(d->ctx, d->by_key, d->by_key ? (size_t)d->n_keys * sizeof *d->by_key + 1 : 0);
+    tg_host_free(d->ctx, d->by_key, (size_t)d->n_keys * sizeof *d->by_key + 1);
     for (int i = 0; i < d->n_files; i++) tg_safetensors_close(d->file[i].open);
     tg_host_free(d->ctx, d->file, (size_t)d->n_files * sizeof *d->file);
     json_decref(d->root);

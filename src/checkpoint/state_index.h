@@ -8,7 +8,7 @@
  * - "files" is an array of objects: the "name" of a file, and "xxh64", the checksum of its header.
  * - "tensors" is an object that has, for each key, the "dtype", the global "shape" and the "pieces". A piece has the
  *   number of its "file", the "name" of its tensor there, the block that it is (tg_block_text) as "at", and the
- * checksum of its bytes, "xxh64".
+ *   checksum of its bytes, "xxh64".
  *
  * A file of pieces is a safetensors file. Its metadata TG_STATE_PIECES is a JSON object with the "key", the global
  * "shape" and "at" of each tensor, by name. Its metadata "steps" is an object with this rank's part of "metadata". */
@@ -43,7 +43,7 @@ typedef struct tg_state_piece {
 typedef struct tg_state_key {
     const char *key; /* first member, for tg_index_names */
     tg_dtype dtype;
-    tg_shape whole; /* ndim -1: not known, because a list of an earlier version's directory does not tell */
+    tg_shape whole; /* ndim -1: not known, because a directory of an earlier version does not have it */
     tg_state_piece *piece;
     int n, capacity;
     bool known; /* a list has the key */
@@ -101,9 +101,8 @@ tg_status tg_state_read_old(tg_state *d, const tg_shards *s);
 /* Returns an index without files that `world` ranks have saved, which says nothing of their composition; NULL: no
  * memory. */
 json_t *tg_state_root(int world);
-/* Writes index.json, when the n files names[] of the directory are complete, and removes files
- * of earlier saves. root has the members that are not made
- * from the files; the function takes it over, after an error too. */
+/* Writes index.json, when the n files names[] of the directory are complete, and removes files of earlier saves. root
+ * has the members that are not made from the files; the function takes it over, after an error too. */
 tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const char (*names)[TG_STATE_NAME], int n);
 
 /* ---- state_whole.c ---- */
@@ -122,6 +121,7 @@ tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir
 tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
 tg_status tg_state_writer_commit(tg_state_writer *w);
 void tg_state_writer_abandon(tg_state_writer *w);
+tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if it has a state, also an older version's */
 tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
 
 /* ---- state_data.c ---- */

@@ -1,7 +1,7 @@
 /* Directories of state of earlier versions: "state-NNNNN.safetensors" of each pipeline stage, with global tensors, and
  * no index. The metadata of each file have "format", "files", the number of files, and "save", which is the same in all
- * of them, besides the numbers of steps and the random streams. If a stage has only some slices of a stacked tensor
- * (tg_shards_push), it has these along a single dim in front, and their places under "places.KEY". */
+ * of them, and in addition the numbers of steps and the random streams. If a stage has only some slices of a stacked
+ * tensor (tg_shards_push), it has these along a single dim in front, and their places under "places.KEY". */
 #include "checkpoint/state_index.h"
 
 #include <stdio.h>
@@ -118,7 +118,7 @@ static tg_status add_slices(tg_state *d, tg_state_key *k, int file, const tg_saf
     return TG_OK;
 }
 
-/* Whether the rows of the file's tensor are slices of the shape `whole`, behind its dims in front. */
+/* Whether the rows of the file's tensor are slices of the shape `whole`, without its dims in front. */
 static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int fronts) {
     return e->shape.ndim == 1 + whole->ndim - fronts &&
            !memcmp(e->shape.dim + 1, whole->dim + fronts, (size_t)(whole->ndim - fronts) * sizeof *whole->dim);

@@ -1,6 +1,7 @@
 /* Writes a state of whole tensors from one process: one file, and the index. */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/host_memory.h"
@@ -10,8 +11,11 @@
 
 tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir) {
     tg_file_ops ops = tg_file_ops_of(ctx);
+    struct stat st;
     if (ops.mkdir(ops.user, dir, 0777) == 0) return tg_sync_directory_of(ctx, dir);
-    return errno == EEXIST ? TG_OK : tg_file_fail(ctx, "make the directory", dir, -1);
+    if (errno != EEXIST) return tg_file_fail(ctx, "make the directory", dir, -1);
+    if (stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return TG_OK; /* the file functions may keep it elsewhere */
+    return tg_fail(ctx, TG_ERR_IO, "'%s' is not a directory", dir);
 }
 
 static tg_status no_memory(tg_ctx *ctx, const char *dir) {
@@ -30,12 +34,15 @@ static tg_status describe(tg_ctx *ctx, json_t *pieces, const tg_named_tensor *t,
     return json_object_set_new(pieces, t->name, row) == 0 ? TG_OK : no_memory(ctx, dir);
 }
 
-static tg_status refuse_old(tg_ctx *ctx, const char *dir) {
-    char *index = tg_format_path(ctx, TG_STATE_INDEX, dir);
-    bool there = index && access(index, F_OK) == 0;
-    tg_host_strfree(ctx, index);
-    if (!there) return ctx->run.status;
-    return tg_fail(ctx, TG_ERR_STATE, "'%s' has a state already; give another directory", dir);
+tg_status tg_state_require_none(tg_ctx *ctx, const char *dir) {
+    static const char *const formats[] = {TG_STATE_INDEX, TG_STATE_OLD};
+    for (int i = 0; i < TG_LEN(formats); i++) {
+        char *path = tg_format_path(ctx, formats[i], dir);
+        bool there = path && access(path, F_OK) == 0;
+        tg_host_strfree(ctx, path);
+        if (there) return tg_fail(ctx, TG_ERR_STATE, "'%s' has a state already; give another directory", dir);
+    }
+    return ctx->run.status;
 }
 
 static tg_status begin(tg_state_writer *w, const tg_named_tensor *tensors, int n, json_t *pieces) {
@@ -52,7 +59,7 @@ static tg_status begin(tg_state_writer *w, const tg_named_tensor *tensors, int n
 tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir, const tg_named_tensor *tensors,
                                 int n) {
     *w = (tg_state_writer){.ctx = ctx};
-    TG_TRY(refuse_old(ctx, dir));
+    TG_TRY(tg_state_require_none(ctx, dir));
     TG_TRY(tg_state_make_directory(ctx, dir));
     if (!(w->dir = tg_host_strdup(ctx, dir))) return ctx->run.status;
     json_t *pieces = json_object();

@@ -54,7 +54,7 @@ char *tg_gpt_config_line(tg_ctx *ctx, const json_t *root) {
 }
 
 tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum) {
-    if (json_object_set_new(root, "tapegrad_weights_xxh64", json_string(weights_sum)))
+    if (json_object_set_new(root, TG_CONFIG_SUM, json_string(weights_sum)))
         return no_memory_for_config(ctx);
     return tg_json_save(ctx, path, root);
 }

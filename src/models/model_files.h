@@ -34,6 +34,8 @@ tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
 
 /* ---- config_write.c ---- */
 
+#define TG_CONFIG_SUM "tapegrad_weights_xxh64" /* key of the checksum of the weights */
+
 /* Returns the content of config.json, except the checksum of the weights, which is not known yet. Returns NULL after
  * recording an error. */
 json_t *tg_gpt_config_json(tg_module *gpt);

@@ -1,5 +1,6 @@
 /* Which files of a directory are the model: the index of several files, and the removal of an older model. */
 #include <dirent.h>
+#include <fnmatch.h>
 #include <errno.h>
 #include <stdio.h>
 
@@ -98,15 +99,17 @@ static int files_of(const char *name) {
     return strcmp(again, name) == 0 ? n : 0;
 }
 
-/* Removes all files that are some of several, unless the model has n files and they may be its own. The system may not
- * know the directory, because file functions of the program (tg_file_ops) keep the files elsewhere. */
+/* Removes all files that are some of several, unless the model has n files and they may be its own, and those that an
+ * interrupted save has begun. The system may not know the directory, because file functions of the program
+ * (tg_file_ops) keep the files elsewhere. */
 static tg_status remove_parts(tg_ctx *ctx, const char *dir, int n) {
     DIR *d = opendir(dir);
     if (!d) return errno == ENOENT ? TG_OK : tg_file_fail(ctx, "list the directory", dir, -1);
     tg_status s = TG_OK;
     for (struct dirent *e; s == TG_OK && (e = readdir(d));) {
         int of = files_of(e->d_name);
-        if (of && (n == 1 || of != n)) s = remove_file(ctx, dir, e->d_name);
+        bool begun = fnmatch("model*.safetensors.tmp-*", e->d_name, 0) == 0;
+        if (begun || (of && (n == 1 || of != n))) s = remove_file(ctx, dir, e->d_name);
     }
     closedir(d);
     return s;

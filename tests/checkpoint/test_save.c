@@ -297,6 +297,28 @@ START_TEST(the_bytes_of_the_call_are_saved) {
 }
 END_TEST
 
+/* A rank writes its file also if nothing in it has bytes, and needs neither the list nor the tensor for that. */
+static tg_status save_empty(void *arg, tg_ctx *ctx, tg_comm *world) {
+    char dir[256];
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    for (int load = 0; load < 2; load++) {
+        tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(0, 3));
+        tg_shards *s = tg_shards_new(p);
+        RUN(tg_shards_add_tensor(s, "nothing", x));
+        if (load) RUN(tg_shards_load(s, in_root(dir, "empty")));
+        tg_save *w = load ? NULL : tg_shards_save_begin(s, in_root(dir, "empty"), TG_SAVE(.background = true));
+        tg_shards_free(s);
+        tg_drop(x);
+        if (!load) RUN(tg_save_finish(w));
+    }
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(tensors_without_elements_are_saved) { on_ranks(1, save_empty, NULL); }
+END_TEST
+
 /* ---- A part of the keys ---- */
 
 static tg_status some_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -362,8 +384,9 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        each_rank_writes_its_share,      ranges_move_between_any_cuts,           ranges_must_be_the_whole_tensor,
-        the_bytes_of_the_call_are_saved, some_keys_are_loaded_under_other_names, ranks_must_agree_on_shapes,
+        each_rank_writes_its_share,      ranges_move_between_any_cuts,       ranges_must_be_the_whole_tensor,
+        the_bytes_of_the_call_are_saved, tensors_without_elements_are_saved, some_keys_are_loaded_under_other_names,
+        ranks_must_agree_on_shapes,
     };
     return state_main("save", tests, sizeof tests / sizeof *tests);
 }

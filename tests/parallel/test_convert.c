@@ -11,6 +11,7 @@
 #include <tapegrad/ranks.h>
 
 #include "on_ranks.h"
+#include "unit/counted_allocator.h"
 
 static char root[] = "/tmp/tapegrad-convert-XXXXXX";
 
@@ -145,10 +146,17 @@ START_TEST(what_does_not_fit_is_refused) {
     ck_assert(tg_gpt_to_state(ctx, gpt2, state, NULL) == TG_OK);
     refused(ctx, tg_gpt_to_state(ctx, gpt2, state, NULL), TG_ERR_STATE, "has a state already");
     snprintf(config, sizeof config, "%s/config.json", llama);
-    refused(ctx, tg_gpt_from_state(ctx, state, NULL, config, other), TG_ERR_FORMAT, "is missing, expected");
+    refused(ctx, tg_gpt_from_state(ctx, state, NULL, config, other), TG_ERR_FORMAT,
+            "'transformer.wte.weight' does not belong to the model that the config describes");
     snprintf(config, sizeof config, "%s/config.json", gpt2);
     refused(ctx, tg_gpt_from_state(ctx, state, "model", config, other), TG_ERR_FORMAT,
-            "'model.transformer.wte.weight' is missing");
+            "has no tensor whose key begins with 'model.'; the first one is 'transformer.wte.weight'");
+    shell("sed -i 's/n_layer\": 2/n_layer\": 3/' %s/%s/config.json && true %s/%s", "state", "");
+    snprintf(config, sizeof config, "%s/config.json", state);
+    refused(ctx, tg_gpt_from_state(ctx, state, NULL, config, other), TG_ERR_FORMAT,
+            "'transformer.h.2.ln_1.weight' is missing, expected [16]");
+    refused(ctx, tg_gpt_to_state(ctx, gpt2, llama, NULL), TG_ERR_STATE, "has a model already");
+    snprintf(config, sizeof config, "%s/config.json", gpt2);
     refused(ctx, tg_gpt_from_state(ctx, gpt2, NULL, config, other), TG_ERR_IO, "index.json");
     shell("cp %s/%s/config.json %s/%s/config.json", "llama", "gpt2");
     shell("rm -r %s/%s && true %s/%s", "state", "");
@@ -158,8 +166,34 @@ START_TEST(what_does_not_fit_is_refused) {
 }
 END_TEST
 
+static tg_status there_and_back(tg_ctx *ctx, const char *model, const char *state, const char *back) {
+    char config[300];
+    snprintf(config, sizeof config, "%s/config.json", state);
+    tg_status s = tg_gpt_to_state(ctx, model, state, "m");
+    return s == TG_OK ? tg_gpt_from_state(ctx, state, "m", config, back) : s;
+}
+
+START_TEST(any_allocation_may_fail) {
+    char llama[256], state[256], back[256];
+    int at = 1;
+    in_root(llama, "llama");
+    in_root(state, "poor");
+    in_root(back, "poor-back");
+    for (tg_status s = TG_ERR_MEMORY; s != TG_OK; at += getenv("TG_LONG") ? 1 : 7) {
+        counted memory = {.fail_at = at};
+        shell("rm -rf %s/%s %s/%s", "poor", "poor-back");
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory}));
+        s = there_and_back(ctx, llama, state, back);
+        ck_assert_msg(s == TG_OK || s == TG_ERR_MEMORY, "%d: %s", at, tg_ctx_message(ctx));
+        tg_ctx_free(ctx);
+        ck_assert_msg(memory.held == 0, "%lld blocks after call %d failed", (long long)memory.held, at);
+    }
+    ck_assert_int_gt(at, 100);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {models_come_back_bit_for_bit, what_does_not_fit_is_refused};
+    const TTest *const tests[] = {models_come_back_bit_for_bit, what_does_not_fit_is_refused, any_allocation_may_fail};
     if (!mkdtemp(root)) return EXIT_FAILURE;
     int result = tg_check_main("convert", tests, sizeof tests / sizeof *tests);
     char command[300];

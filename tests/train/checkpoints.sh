@@ -1,12 +1,12 @@
 #!/bin/sh
 # checkpoints.sh PROGRAM TEXT: the state of ranks in checkpoints. It can be written while training goes on
-# (--async-save), the command check reads all of it and names what is damaged, and convert makes state of a model.
+# (--async-save), and the command check reads all of it and names what is damaged.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --steps 9 --checkpoint-every 3
     --val-every 3 --keep 9"
 
-for ranks in "--ranks 1" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
+for ranks in "--ranks 1" "--ranks 4 --zero 1 --cp 2" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
     rm -rf whole held cut
     runs train --out whole $run $ranks
     runs train --out held $run $ranks --async-save
@@ -20,28 +20,8 @@ for ranks in "--ranks 1" "--ranks 4 --tp 2" "--ranks 4 --tp 2 --pp 2"; do
     holds "$ranks: it goes on from them" same_steps whole cut
     rm -rf cut
     cp -r held cut
-    runs train --resume --out cut --steps 12 --ranks 1 --tp 1 --pp 1
+    runs train --resume --out cut --steps 12 --ranks 1 --tp 1 --pp 1 --cp 1
 done
-
-# ---- A model becomes the state of ranks, and comes back ----
-
-runs convert --from whole --to state
-runs check state
-runs convert --from state --config whole/config.json --to back
-grep -v weights_xxh64 whole/config.json >left # whose weights are in two files
-grep -v weights_xxh64 back/config.json >right
-holds "the config comes back" cmp left right
-runs eval --model back --data "$text"
-cp printed left
-runs eval --model whole --data "$text"
-holds "and gives the same loss" cmp printed left
-runs convert --from state --config whole/config.json --to back
-refuses 1 "'state' has a state already; give another directory" convert --from whole --to state
-refuses 1 "'other.transformer.wte.weight' is missing" convert --from state --config whole/config.json --prefix other --to x
-refuses 1 "cannot open 'state/config.json'" convert --from state --to x
-refuses 1 "cannot open 'none/config.json'" convert --from none --to x
-refuses 2 "--from DIR is missing" convert --to x
-refuses 2 "--to DIR is missing" convert --from whole
 
 # ---- What is damaged is named ----
 

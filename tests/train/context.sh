@@ -38,6 +38,12 @@ rm -rf many
 runs train --out many $run --ranks 4 --cp 2 --pp 2
 holds "stages whose ranks divide sequences give one rank's numbers" follows many
 
+# Sequences that are not divided have any length.
+for ranks in "--ranks 1" "--ranks 2 --pp 2"; do
+    rm -rf many
+    runs train --out many --data "$text" $tiny --layers 2 --seq-len 15 --steps 1 $ranks
+done
+
 # Any composition of ranks resumes the checkpoint of another.
 cp -r one whole && runs train --resume --out whole --steps 15
 runs train --resume --out many --steps 15 --ranks 2 --cp 1 --pp 1 --tp 2
