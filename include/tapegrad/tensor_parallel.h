@@ -88,7 +88,8 @@ TG_API int64_t tg_wgrads_mark(const tg_wgrads *d);
 TG_API tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark);
 /* Defers the weight gradients of all linear layers on a tape. Backward of t then adds the gradient of each weight that
  * is a leaf to the list d. That holds for tg_linear and its variants with an activation, for
- * tg_linear_with_grad_accumulation, and for every layer made of these, also if it is recomputed. d takes the place of
+ * tg_linear_with_grad_accumulation, for the product of tg_norm_linear (the list then keeps the norm's result), and for
+ * every layer made of these, also if it is recomputed. d takes the place of
  * lists that layers have themselves. Backward still computes gradients of biases and of weights with hooks
  * (tg_on_grad).
  *
@@ -131,7 +132,39 @@ TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_
 TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                const tg_linear_grad_opts *opts);
 
+typedef struct tg_norm_linear_opts {
+    size_t size;
+    bool rms;           /* the norm is tg_rms_norm, without norm_bias (TG_ERR_ARGUMENT), instead of tg_layer_norm */
+    double eps;         /* of the norm: finite, and 0 or more; 1e-5 by default */
+    /* The norm multiplies by 1 + norm_weight, a sum in the dtype of norm_weight, so that weight decay pulls the factor
+     * to 1. Needs norm_weight (TG_ERR_ARGUMENT). */
+    bool zero_centered;
+    bool sequence_parallel, allreduce_dgrad, fused_wgrad; /* as in tg_linear_grad_opts */
+    tg_wgrads *deferred;                                  /* as in tg_linear_grad_opts */
+} tg_norm_linear_opts;
+#define TG_NORM_LINEAR_DEFAULTS .size = sizeof(tg_norm_linear_opts), .eps = 1e-5
+#define TG_NORM_LINEAR(...) (&(tg_norm_linear_opts){TG_NORM_LINEAR_DEFAULTS, __VA_ARGS__})
+
+/* Computes norm(x) @ w^T + b in one op: a norm over the last dim, and tg_linear_with_grad_accumulation of its result,
+ * whose comment describes x, w, b, c and the result. norm_weight and norm_bias are [in] or NULL; on c's axis they are R
+ * under sequence_parallel, because each rank norms other rows, and I with allreduce_dgrad. Under sequence_parallel the
+ * rows are gathered after the norm.
+ *
+ * Values and gradients are those of the two ops, bit for bit; only the gradient of a zero-centered norm_weight of 16
+ * bits is rounded once less. The op saves x and the mean and reciprocal deviation of each row (only the latter with
+ * rms), and not the norm's result: backward computes the norm again for the gradient of w. So it keeps as many bytes
+ * less than the two ops as x has. Transformer Engine's LayerNormLinear is the same layer. opts may be NULL. */
+TG_API tg_tensor *tg_norm_linear(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *norm_weight,
+                                 tg_tensor *norm_bias, tg_comm *c, const tg_norm_linear_opts *opts);
+
 /* ---- Layers ---- */
+
+/* How a linear layer is divided over the ranks of its axis. */
+typedef enum tg_linear_mode {
+    TG_LINEAR_COLUMN,     /* each rank has out/n of the outputs */
+    TG_LINEAR_ROW,        /* each rank has in/n of the inputs, and computes an addend of all outputs */
+    TG_LINEAR_DUPLICATED, /* each rank has the whole layer */
+} tg_linear_mode;
 
 typedef struct tg_parallel_linear_opts {
     size_t size;
@@ -175,28 +208,85 @@ typedef struct tg_parallel_linear_opts {
     /* Initial values of the weight and of the bias that the layer makes (TG_ERR_ARGUMENT if it makes none, or with
      * no_init). They are read during the call only. NULL means a normal distribution with std, and 0 for the bias. */
     const tg_init *init, *bias_init;
-    tg_dtype dtype; /* of the weight and the bias that the layer makes; 0 means the context's default dtype */
+    tg_dtype dtype; /* of the parameters that the layer makes; 0 means the context's default dtype */
+    /* The norm of tg_nn_norm_linear; the other layers have none (TG_ERR_ARGUMENT). norm_eps is finite, and 0 or more;
+     * 1e-5 by default. rms_norm and zero_centered are rms and zero_centered of tg_norm_linear_opts. */
+    bool rms_norm, zero_centered;
+    double norm_eps;
 } tg_parallel_linear_opts;
 
-#define TG_PARALLEL_LINEAR_DEFAULTS                                                                  \
-    .size = sizeof(tg_parallel_linear_opts), .std = 0.02, .strides = 1, .sequence_parallel = TG_AUTO
+#define TG_PARALLEL_LINEAR_DEFAULTS                                                                   \
+    .size = sizeof(tg_parallel_linear_opts), .std = 0.02, .strides = 1, .sequence_parallel = TG_AUTO, \
+    .norm_eps = 1e-5
 #define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){TG_PARALLEL_LINEAR_DEFAULTS, __VA_ARGS__})
 
-/* Create the layers that Megatron-Core calls ColumnParallelLinear and RowParallelLinear. Both compute
- * x @ weight^T + bias. weight is [out, in] and bias is [out] over all ranks; biases start as 0. x is usually
- * [s, b, in], with the sequence as dim 0.
- * - Column: weight and bias are V0. x is I; under sequence parallelism it is V0, this rank's rows. The output is
- *   [.., out/n], sharded on the last dim.
- * - Row: weight is V1, x is [.., in/n], sharded on the last dim. The bias and the output [.., out] are I; under
- *   sequence parallelism the bias is R, and the output is V0.
+/* Creates a linear layer that computes x @ weight^T + bias. weight is [out, in] and bias is [out] over all ranks;
+ * biases start as 0. x is usually [s, b, in], with the sequence as dim 0.
+ * - TG_LINEAR_COLUMN (Megatron-Core's ColumnParallelLinear): weight and bias are V0. x is I; under sequence parallelism
+ *   it is V0, this rank's rows. The output is [.., out/n], sharded on the last dim.
+ * - TG_LINEAR_ROW (Megatron-Core's RowParallelLinear): weight is V1, x is [.., in/n], sharded on the last dim. The bias
+ *   and the output [.., out] are I; under sequence parallelism the bias is R, and the output is V0.
+ * - TG_LINEAR_DUPLICATED (Transformer Engine's Linear with parallel_mode "duplicated"): x, the output, weight and bias
+ *   are I. Under sequence parallelism x and the output are V0, and weight and bias are R, so that tg_grads_finalize
+ *   sums their gradients. The layer communicates nothing, so axis, strides, expert and the options of one of the other
+ *   layers must keep their defaults (TG_ERR_ARGUMENT).
  *
- * opts may be NULL. On error they return an inert module. If the sharded size (out of a column layer, in of a row
- * layer) is not a multiple of the number of ranks, they fail with TG_ERR_SHAPE. If p has an expert grid, only layers
- * with `expert` run on that grid. Such layers neither gather x nor reduce their output over ranks: the caller's token
- * dispatch does both. */
+ * opts may be NULL. On error returns an inert module. If the sharded size (out of a column layer, in of a row layer) is
+ * not a multiple of the number of ranks, fails with TG_ERR_SHAPE. If p has an expert grid, only layers with `expert`
+ * run on that grid. Such layers neither gather x nor reduce their output over ranks: the caller's token dispatch does
+ * both. */
+TG_API tg_module *tg_nn_parallel_linear(const tg_parallel *p, tg_linear_mode mode, int64_t in, int64_t out,
+                                        const tg_parallel_linear_opts *opts);
+/* Short forms of tg_nn_parallel_linear for TG_LINEAR_COLUMN and TG_LINEAR_ROW. */
 TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out,
                                       const tg_parallel_linear_opts *opts);
 TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts);
+
+/* Creates a norm and a column layer in one (Megatron-Core's TELayerNormColumnParallelLinear): tg_norm_linear with the
+ * parameters layer_norm_weight [in], layer_norm_bias [in] (not with rms_norm), weight and bias. Placements are those of
+ * a column layer. layer_norm_weight starts as 1, or as 0 with zero_centered, and layer_norm_bias as 0; both are I, or R
+ * under sequence parallelism and with no_dgrad_reduce. `expert` fails with TG_ERR_ARGUMENT. Errors and opts are those
+ * of tg_nn_parallel_linear. */
+TG_API tg_module *tg_nn_norm_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts);
+/* Creates the two modules of which `fused`, made by tg_nn_norm_linear, is one, with copies of its parameters: a norm
+ * with the parameters weight and bias, and a column layer with weight and bias. The linear layer's output for the
+ * norm's output equals the output of `fused` bit for bit. Sets *norm and *linear, which the caller owns; `fused` stays
+ * as it is. If fused has no weight of its own (no_weight), neither has *linear. On error both are inert modules. Fails
+ * with TG_ERR_ARGUMENT if `fused` is another kind of module. */
+TG_API tg_status tg_norm_linear_split(tg_module *fused, tg_module **norm, tg_module **linear);
+
+/* The activation of an MLP. Those with two halves multiply the activated first half of the first layer's output with
+ * the second half; the first layer then has twice as many outputs. */
+typedef enum tg_mlp_activation {
+    TG_MLP_GELU,      /* tg_gelu */
+    TG_MLP_GELU_TANH, /* tg_gelu_tanh */
+    TG_MLP_RELU,      /* tg_relu */
+    TG_MLP_SILU,      /* tg_silu */
+    TG_MLP_SWIGLU,    /* tg_swiglu of two halves */
+} tg_mlp_activation;
+
+typedef struct tg_norm_mlp_opts {
+    size_t size;
+    tg_mlp_activation activation;
+    bool no_bias;                 /* neither linear layer has a bias */
+    bool rms_norm, zero_centered; /* as in tg_parallel_linear_opts */
+    double norm_eps;              /* as in tg_parallel_linear_opts; 1e-5 by default */
+    double std, out_std;          /* standard deviations of the two weights, 0 or more; 0.02 by default */
+    int sequence_parallel;        /* as in tg_parallel_linear_opts */
+    bool fused_wgrad;             /* as in tg_parallel_linear_opts */
+    int deferred_wgrads;          /* as in tg_parallel_linear_opts, for each of the two linear layers */
+    tg_dtype dtype;               /* of all parameters; 0 means the context's default dtype */
+} tg_norm_mlp_opts;
+#define TG_NORM_MLP_DEFAULTS                                                                    \
+    .size = sizeof(tg_norm_mlp_opts), .norm_eps = 1e-5, .std = 0.02, .out_std = 0.02,           \
+    .sequence_parallel = TG_AUTO
+#define TG_NORM_MLP(...) (&(tg_norm_mlp_opts){TG_NORM_MLP_DEFAULTS, __VA_ARGS__})
+
+/* Creates a norm and an MLP in one (Transformer Engine's LayerNormMLP): fc2(activation(fc1(norm(x)))). Its children are
+ * linear_fc1, made by tg_nn_norm_linear, and linear_fc2, a row layer from ffn to hidden. x and the output are
+ * [s, b, hidden]: I, or V0 under sequence parallelism. opts may be NULL. On error returns an inert module. Fails with
+ * TG_ERR_SHAPE if ffn is not a multiple of the number of tp ranks. */
+TG_API tg_module *tg_nn_norm_mlp(const tg_parallel *p, int64_t hidden, int64_t ffn, const tg_norm_mlp_opts *opts);
 
 typedef struct tg_vocab_embedding_opts {
     size_t size;
@@ -220,15 +310,15 @@ typedef struct tg_vocab_embedding_opts {
  * NULL. On error returns an inert module. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
-/* Runs a column or row layer once with the given weight, [out/n, in] or [out, in/n]. weight NULL means the module's
- * own. gather_output overrides the option of that name of a column layer for this call: > 0 means true, 0 means false,
- * and a negative number leaves the option as it is. Fails with TG_ERR_ARGUMENT if gather_output is > 0 for a row layer,
- * or if m is another kind of module. */
+/* Runs a layer of tg_nn_parallel_linear or tg_nn_norm_linear once with the given weight, which has the shape of the
+ * layer's own on this rank. weight NULL means the module's own. gather_output overrides the option of that name of a
+ * column layer for this call: > 0 means true, 0 means false, and a negative number leaves the option as it is. Fails
+ * with TG_ERR_ARGUMENT if gather_output is > 0 for a row or duplicated layer, or if m is another kind of module. */
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
 /* Runs any layer once, and gives the caller a bias that the layer has not added, for a fused op (Megatron-Core's pair
- * of output and bias). If m is a column or row layer made with skip_bias_add, returns its output without the bias, and
- * sets *bias to the bias. tg_add(t, output, *bias) then equals the output of the layer without skip_bias_add. For any
+ * of output and bias). If m is such a layer, made with skip_bias_add, returns its output without the bias, and sets
+ * *bias to the bias. tg_add(t, output, *bias) then equals the output of the layer without skip_bias_add. For any
  * other module *bias is NULL, so a caller can use the same code if another layer has replaced the linear layer.
  *
  * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. On error

@@ -32,6 +32,23 @@ static void linear(misuse_world *b) {
           tg_linear_with_grad_accumulation(b->t, b->x, b->r, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
     INERT(tg_linear_with_frozen_weight, ARGUMENT, "fused_wgrad is set, but a frozen weight has no gradient",
           tg_linear_with_frozen_weight(b->t, b->x, w, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
+#define NORM_LINEAR(x_, w_, b_, nw, nb, o_) tg_norm_linear(t, x_, w_, b_, nw, nb, c, o_)
+    tg_norm_linear_opts none = {0}, newer = {.size = sizeof newer + 8};
+    OP(tg_norm_linear, NORM_LINEAR(x, w, NULL, NULL, NULL, NULL));
+    OP(tg_norm_linear, NORM_LINEAR(b->x, x, NULL, NULL, NULL, NULL));
+    OPTIONAL(tg_norm_linear, NORM_LINEAR(b->x, w, NULL, x, NULL, NULL));
+    OPTIONAL(tg_norm_linear, NORM_LINEAR(b->x, w, NULL, NULL, x, NULL));
+    tg_tape *t = b->t;
+    INERT(tg_norm_linear, SHAPE, "they must be equal", NORM_LINEAR(b->cube, w, NULL, NULL, NULL, NULL));
+    INERT(tg_norm_linear, SHAPE, "b must be a vector of 2", NORM_LINEAR(b->x, w, b->v, NULL, NULL, NULL));
+    INERT(tg_norm_linear, SHAPE, "norm_weight must be a vector of 3", NORM_LINEAR(b->x, w, NULL, w, NULL, NULL));
+    INERT(tg_norm_linear, SHAPE, "norm_bias must be a vector of 3", NORM_LINEAR(b->x, w, NULL, NULL, w, NULL));
+    INERT(tg_norm_linear, DTYPE, "it must be f32", NORM_LINEAR(b->ids, w, NULL, NULL, NULL, NULL));
+    INERT(tg_norm_linear, ARGUMENT, "eps is nan", NORM_LINEAR(b->x, w, NULL, NULL, NULL, TG_NORM_LINEAR(.eps = NAN)));
+    INERT(tg_norm_linear, ARGUMENT, "zero_centered is set, but norm_weight is NULL",
+          NORM_LINEAR(b->x, w, NULL, NULL, NULL, TG_NORM_LINEAR(.zero_centered = true)));
+    INERT(tg_norm_linear, ARGUMENT, "size is 0", NORM_LINEAR(b->x, w, NULL, NULL, NULL, &none));
+    INERT(tg_norm_linear, ARGUMENT, "this library knows", NORM_LINEAR(b->x, w, NULL, NULL, NULL, &newer));
     tg_comm_free(c);
 }
 
@@ -79,10 +96,38 @@ static bool no_module(tg_module *m) {
     return good;
 }
 
+#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_module(call))
+
+/* A layer of each mode, and those with a norm. */
+static void norm_layers(misuse_world *b, const tg_parallel *p) {
+    tg_norm_mlp_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_module *box = tg_nn_linear(b->ctx, 2, 2, true, 1), *m = tg_nn_norm_linear(p, 2, 2, NULL), *n, *l;
+    QUIET(tg_nn_parallel_linear, no_module(tg_nn_parallel_linear(NULL, TG_LINEAR_DUPLICATED, 2, 2, NULL)));
+    NONE(tg_nn_parallel_linear, ARGUMENT, "mode is -1", tg_nn_parallel_linear(p, (tg_linear_mode)-1, 2, 2, NULL));
+    NONE(tg_nn_parallel_linear, ARGUMENT, "out is 0, expected a positive number",
+         tg_nn_parallel_linear(p, TG_LINEAR_DUPLICATED, 2, 0, NULL));
+    QUIET(tg_nn_norm_mlp, no_module(tg_nn_norm_mlp(NULL, 2, 2, NULL)));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "hidden is 0", tg_nn_norm_mlp(p, 0, 2, NULL));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "ffn is -1", tg_nn_norm_mlp(p, 2, -1, NULL));
+    NONE(tg_nn_norm_mlp, SHAPE, "2 ffn overflows", tg_nn_norm_mlp(p, 2, INT64_MAX, NULL));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "activation is -1",
+         tg_nn_norm_mlp(p, 2, 2, TG_NORM_MLP(.activation = (tg_mlp_activation)-1)));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "tg_nn_norm_mlp: out_std is -1",
+         tg_nn_norm_mlp(p, 2, 2, TG_NORM_MLP(.out_std = -1)));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "norm_eps is nan", tg_nn_norm_mlp(p, 2, 2, TG_NORM_MLP(.norm_eps = NAN)));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "size is 0", tg_nn_norm_mlp(p, 2, 2, &zero));
+    NONE(tg_nn_norm_mlp, ARGUMENT, "this library knows", tg_nn_norm_mlp(p, 2, 2, &later));
+    QUIET(tg_norm_linear_split, tg_norm_linear_split(NULL, &n, &l) == TG_ERR_ARGUMENT && no_module(n) && no_module(l));
+    FAILS(tg_norm_linear_split, ARGUMENT, "linear is NULL", tg_norm_linear_split(m, &n, NULL));
+    FAILS(tg_norm_linear_split, ARGUMENT, "norm is NULL", tg_norm_linear_split(m, NULL, &l));
+    FAILS(tg_norm_linear_split, ARGUMENT, "the module is a \"linear\"", tg_norm_linear_split(box, &n, &l));
+    tg_module_free(box);
+    tg_module_free(m);
+}
+
 static void layers(misuse_world *b, const tg_parallel *p) {
     tg_parallel_linear_opts zero = {0}, later = {.size = sizeof later + 8};
     tg_module *box = tg_nn_linear(b->ctx, 2, 2, true, 1);
-#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_module(call))
 #define EITHER(symbol)                                                                                                 \
     do {                                                                                                               \
         QUIET(symbol, no_module(symbol(NULL, 2, 2, NULL)));                                                            \
@@ -115,6 +160,8 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     } while (0)
     EITHER(tg_nn_column_linear);
     EITHER(tg_nn_row_linear);
+    EITHER(tg_nn_norm_linear);
+    norm_layers(b, p);
     NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
          tg_nn_column_linear(p, 2, 2, TG_PARALLEL_LINEAR(.input_is_whole = true)));
     NONE(tg_nn_row_linear, ARGUMENT, "gather_output is",
@@ -132,7 +179,7 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
     QUIET(tg_parallel_linear_apply, misuse_inert(tg_parallel_linear_apply(NULL, b->t, b->x, NULL, -1)));
-    INERT(tg_parallel_linear_apply, ARGUMENT, "the module is a \"linear\", expected a column or row linear layer",
+    INERT(tg_parallel_linear_apply, ARGUMENT, "the module is a \"linear\", expected a layer of tg_nn_parallel_linear",
           tg_parallel_linear_apply(box, b->t, b->x, NULL, -1));
     tg_module_free(box);
 }

@@ -51,6 +51,38 @@ static bool result_is_invariant(tg_module *m) {
     tg_tensor *y = tg_module_forward(m, t, tg_zeros(ctx, TG_I64, TG_SHAPE(2, 2)));
     return tg_placement_of(y, TG_TP).kind == TG_INVARIANT;
 }
+/* Returns whether the layer norm in front of the layer has no eps: it then takes (-a, a) to (-1, 1) for any a. */
+static bool norm_has_no_eps(tg_module *m) {
+    tg_tensor *x = tg_add_scalar(t, tg_scale(t, tg_arange(t, TG_F64, 0, 2, 1), 2e-4), -1e-4);
+    tg_write_f64(tg_module_find(m, "weight"), (const double[]){0, 1}, 2);
+    return reads(tg_module_forward(m, t, tg_reshape(t, x, TG_SHAPE(1, 2))), 1, (const double[]){1});
+}
+static bool mlp_norm_has_no_eps(tg_module *m) { return norm_has_no_eps(tg_module_child(m, "linear_fc1")); }
+static bool first_is_zero(tg_module *m) { return weight_is_zero(tg_module_child(m, "linear_fc1")); }
+static bool second_is_zero(tg_module *m) { return weight_is_zero(tg_module_child(m, "linear_fc2")); }
+static bool second_is_invariant(tg_module *m) { return bias_is_invariant(tg_module_child(m, "linear_fc2")); }
+static tg_module *norm_column(const tg_parallel *p, const void *o) { return tg_nn_norm_linear(p, 2, 2, o); }
+static tg_module *norm_mlp(const tg_parallel *p, const void *o) { return tg_nn_norm_mlp(p, 2, 2, o); }
+static bool column_norm_is_exact(const void *o) {
+    tg_parallel_linear_opts l = *(const tg_parallel_linear_opts *)o;
+    l.sequence_parallel = 0;
+    return on_two_ranks(&l, norm_column, norm_has_no_eps);
+}
+static bool mlp_norm_is_exact(const void *o) {
+    tg_norm_mlp_opts l = *(const tg_norm_mlp_opts *)o;
+    l.sequence_parallel = 0;
+    return on_two_ranks(&l, norm_mlp, mlp_norm_has_no_eps);
+}
+static bool mlp_draws_zeros_first(const void *o) { return on_two_ranks(o, norm_mlp, first_is_zero); }
+static bool mlp_draws_zeros_last(const void *o) { return on_two_ranks(o, norm_mlp, second_is_zero); }
+static bool mlp_is_not_sequence_parallel(const void *o) { return on_two_ranks(o, norm_mlp, second_is_invariant); }
+static bool norm_is_exact(const void *o) {
+    tg_tensor *x = of(TG_SHAPE(1, 2), (const double[]){1e-4, -1e-4}), *w = of(TG_SHAPE(1, 2), (const double[]){1, 0});
+    bool good = reads(tg_norm_linear(t, x, w, NULL, NULL, NULL, NULL, o), 1, (const double[]){1});
+    tg_drop(x);
+    tg_drop(w);
+    return good;
+}
 static bool row_draws_zeros(const void *o) { return on_two_ranks(o, row, weight_is_zero); }
 static bool row_is_not_sequence_parallel(const void *o) { return on_two_ranks(o, row, bias_is_invariant); }
 static bool inference_draws_zeros(const void *o) { return on_two_ranks(o, inference, weight_is_zero); }
@@ -176,6 +208,12 @@ const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_parallel_linear_opts", "std", row_draws_zeros, NULL},
     {"tg_parallel_linear_opts", "strides", row_draws_zeros, "strides is 0, expected 1 or more"},
     {"tg_parallel_linear_opts", "sequence_parallel", row_is_not_sequence_parallel, NULL},
+    {"tg_parallel_linear_opts", "norm_eps", column_norm_is_exact, NULL},
+    {"tg_norm_linear_opts", "eps", norm_is_exact, NULL},
+    {"tg_norm_mlp_opts", "norm_eps", mlp_norm_is_exact, NULL},
+    {"tg_norm_mlp_opts", "std", mlp_draws_zeros_first, NULL},
+    {"tg_norm_mlp_opts", "out_std", mlp_draws_zeros_last, NULL},
+    {"tg_norm_mlp_opts", "sequence_parallel", mlp_is_not_sequence_parallel, NULL},
     {"tg_vocab_embedding_opts", "reduce_scatter", embedding_is_whole, NULL},
     {"tg_pipe_plan_opts", "chunks", plan, "chunks is 0, expected 1 to 256"},
     {"tg_pipe_plan_opts", "group", plan, "group is 0, expected 2 or more"},

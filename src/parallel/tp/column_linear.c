@@ -6,7 +6,7 @@
 
 #include "parallel/tp/layers.h"
 
-tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
     tg_tensor *w = tg_parallel_linear_weight(m, given);
     if (!w) return tg_inert(m->ctx);
@@ -21,12 +21,9 @@ tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *give
     return (gather < 0 ? s->o.gather_output : gather > 0) ? tg_gather_from_tp(t, y, s->comm) : y;
 }
 
-static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_column_run(m, t, x, NULL, -1); }
-
-const tg_module_ops tg_column_linear_ops = {
-    .size = sizeof(tg_module_ops), .kind = "column_linear", .forward = forward, .free = tg_parallel_linear_free,
-    .describe = tg_parallel_linear_describe};
+const tg_linear_kind tg_column_linear = {
+    .ops = TG_LINEAR_OPS("column_linear"), .mode = TG_LINEAR_COLUMN, .run = run};
 
 tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts) {
-    return tg_parallel_linear_new(p, &tg_column_linear_ops, in, out, 0, opts);
+    return tg_parallel_linear_new(p, &tg_column_linear, in, out, opts, "tg_nn_column_linear");
 }

@@ -1,5 +1,5 @@
-/* The layers of tensor parallelism: the column and row linear layers and their helpers, the padded vocabulary
- * embedding, and the linear layer with a deferred weight gradient. */
+/* The layers of tensor parallelism: the linear layers over shards and their helpers, the padded vocabulary embedding,
+ * and the linear layer with a deferred weight gradient. */
 #ifndef TG_LAYERS_H
 #define TG_LAYERS_H
 
@@ -7,27 +7,44 @@
 
 #include "nn/layer.h"
 
-/* The state of a column or row layer. */
+/* A kind of linear layer over shards. Modules have the address of `ops`. */
+typedef struct tg_linear_kind {
+    tg_module_ops ops;
+    tg_linear_mode mode;
+    bool norm; /* a norm is in front of the product */
+    /* Runs one call. weight replaces the layer's own weight, unless it is NULL. gather > 0 gathers the output of a
+     * column layer, 0 does not, and < 0 does what the layer's options say. */
+    tg_tensor *(*run)(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);
+} tg_linear_kind;
+extern const tg_linear_kind tg_column_linear, tg_row_linear, tg_duplicated_linear, tg_norm_column_linear;
+/* The ops of such a kind. */
+#define TG_LINEAR_OPS(kind_)                                                                                        \
+    {.size = sizeof(tg_module_ops), .kind = kind_, .forward = tg_parallel_linear_forward,                           \
+     .free = tg_parallel_linear_free, .describe = tg_parallel_linear_describe}
+
+/* The state of a linear layer over shards. */
 typedef struct tg_parallel_linear {
     tg_ctx *ctx;
     const tg_parallel *p;
+    const tg_linear_kind *kind;
     tg_parallel_linear_opts o; /* as the caller gave them; only the constructor may read *o.init and *o.bias_init */
     tg_init init, bias_init;   /* copies of *o.init and *o.bias_init */
     tg_axis axis; /* o.axis, or TG_ETP for an expert */
     tg_comm *comm;
     int64_t in, out;             /* sizes of the whole layer */
     int64_t local_in, local_out; /* sizes of this rank's weight */
-    bool sp;          /* sequence parallelism: x of a column layer, or y of a row layer, is a shard of rows */
+    bool sp; /* sequence parallelism: x of a column layer, y of a row layer, or both are a shard of rows */
     /* The layer belongs to an expert, and etp or ep has several ranks: the token dispatch, outside of the layer,
      * gathers x and reduces y over these ranks. */
     bool expert_comm;
     tg_wgrads *deferred; /* list of the layer's deferred weight gradients; NULL: they are not deferred */
 } tg_parallel_linear;
 
-/* Creates a layer with these ops, and places its weight and bias. shard: the dim of the weight that the axis shards: 0
- * for a column layer, 1 for a row layer. Returns an inert module (tapegrad.h) on error. */
-tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
-                                  const tg_parallel_linear_opts *opts);
+/* Creates a layer of this kind, and places its parameters. Error messages begin with `who`, the public constructor.
+ * Returns an inert module (tapegrad.h) on error. */
+tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_linear_kind *kind, int64_t in, int64_t out,
+                                  const tg_parallel_linear_opts *opts, const char *who);
+tg_tensor *tg_parallel_linear_forward(tg_module *m, tg_tape *t, tg_tensor *x);
 void tg_parallel_linear_free(void *state);
 size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n);
 static inline const tg_parallel_linear *tg_parallel_linear_of(const tg_module *m) { return m->state; }
@@ -35,13 +52,9 @@ static inline const tg_parallel_linear *tg_parallel_linear_of(const tg_module *m
  * Returns NULL after recording the error. */
 tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given);
 tg_tensor *tg_parallel_linear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
-bool tg_is_parallel_linear(const tg_module *m);         /* whether m is a column or a row layer */
-
-/* Run one call. weight replaces the layer's own weight, unless it is NULL. gather > 0 gathers the output, 0 does not,
- * and < 0 does what the layer's options say. */
-tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);
-tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight);
-extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
+/* Returns the placement of the norm's weight and bias on the layer's axis. */
+tg_placement tg_linear_norm_place(const tg_parallel_linear *s);
+bool tg_is_parallel_linear(const tg_module *m); /* whether m is a linear layer over shards */
 
 /* Creates a tg_nn_vocab_embedding whose table has `rows` rows, over all ranks. Rows from `vocab` on are padding: they
  * are zero, and an id of such a row fails like an id outside the table. */

@@ -31,6 +31,20 @@ static const tg_field linear_grad_fields[] = {
 const tg_struct tg_linear_grad_opts_struct =
     TG_STRUCT(tg_linear_grad_opts, LINEAR_GRAD, linear_grad_fields, "Options of linear ops that communicate.");
 
+static const tg_field norm_linear_fields[] = {
+    TG_FIELD(tg_norm_linear_opts, rms, BOOL, "The norm is an RMS norm."),
+    TG_FIELD(tg_norm_linear_opts, eps, DOUBLE, "Eps of the norm, finite, and 0 or more."),
+    TG_FIELD(tg_norm_linear_opts, zero_centered, BOOL, "The norm multiplies by 1 + norm_weight."),
+    TG_FIELD(tg_norm_linear_opts, sequence_parallel, BOOL, "x has this rank's rows, which the op gathers."),
+    TG_FIELD(tg_norm_linear_opts, allreduce_dgrad, BOOL,
+             "Backward sums the gradient of the norm's result over the ranks."),
+    TG_FIELD(tg_norm_linear_opts, fused_wgrad, BOOL, "Refuses a weight that needs a gradient and is not a leaf."),
+    TG_FIELD_OF(tg_norm_linear_opts, deferred, POINTER, "tg_wgrads",
+                "The list that takes the gradient of the weight; NULL: backward computes it."),
+};
+const tg_struct tg_norm_linear_opts_struct =
+    TG_STRUCT(tg_norm_linear_opts, NORM_LINEAR, norm_linear_fields, "Options of tg_norm_linear.");
+
 static const tg_field parallel_linear_fields[] = {
     TG_FIELD(tg_parallel_linear_opts, no_bias, BOOL, "The layer has no bias."),
     TG_FIELD(tg_parallel_linear_opts, std, DOUBLE, "Standard deviation of the weight that the layer draws, 0 or more."),
@@ -53,10 +67,37 @@ static const tg_field parallel_linear_fields[] = {
                 "Initial values of the weight; NULL: normal with std."),
     TG_FIELD_OF(tg_parallel_linear_opts, bias_init, POINTER, "tg_init", "Initial values of the bias; NULL: 0."),
     TG_FIELD(tg_parallel_linear_opts, dtype, DTYPE,
-             "Dtype of the weight and the bias; TG_DTYPE_DEFAULT: the context's."),
+             "Dtype of the parameters; TG_DTYPE_DEFAULT: the context's."),
+    TG_FIELD(tg_parallel_linear_opts, rms_norm, BOOL, "Layer with a norm: it is an RMS norm."),
+    TG_FIELD(tg_parallel_linear_opts, zero_centered, BOOL, "Layer with a norm: it multiplies by 1 + its weight."),
+    TG_FIELD(tg_parallel_linear_opts, norm_eps, DOUBLE, "Layer with a norm: its eps, finite, and 0 or more."),
 };
-const tg_struct tg_parallel_linear_opts_struct =
-    TG_STRUCT(tg_parallel_linear_opts, PARALLEL_LINEAR, parallel_linear_fields, "Options of column and row layers.");
+const tg_struct tg_parallel_linear_opts_struct = TG_STRUCT(tg_parallel_linear_opts, PARALLEL_LINEAR,
+                                                           parallel_linear_fields,
+                                                           "Options of linear layers over shards.");
+
+static const tg_enum_value mlp_activation_values[] = {TG_ENUM_VALUE(TG_MLP_GELU), TG_ENUM_VALUE(TG_MLP_GELU_TANH),
+                                                      TG_ENUM_VALUE(TG_MLP_RELU), TG_ENUM_VALUE(TG_MLP_SILU),
+                                                      TG_ENUM_VALUE(TG_MLP_SWIGLU)};
+const tg_enum tg_mlp_activation_enum = TG_ENUM(tg_mlp_activation, "TG_MLP_", mlp_activation_values);
+
+static const tg_field norm_mlp_fields[] = {
+    TG_FIELD_OF(tg_norm_mlp_opts, activation, ENUM, "tg_mlp_activation", "The activation between the two layers."),
+    TG_FIELD(tg_norm_mlp_opts, no_bias, BOOL, "The linear layers have no bias."),
+    TG_FIELD(tg_norm_mlp_opts, rms_norm, BOOL, "The norm is an RMS norm."),
+    TG_FIELD(tg_norm_mlp_opts, zero_centered, BOOL, "The norm multiplies by 1 + its weight."),
+    TG_FIELD(tg_norm_mlp_opts, norm_eps, DOUBLE, "Eps of the norm, finite, and 0 or more."),
+    TG_FIELD(tg_norm_mlp_opts, std, DOUBLE, "Standard deviation of the first weight, 0 or more."),
+    TG_FIELD(tg_norm_mlp_opts, out_std, DOUBLE, "Standard deviation of the second weight, 0 or more."),
+    TG_FIELD(tg_norm_mlp_opts, sequence_parallel, INT,
+             "Sequence parallelism: 1 on, 0 off; TG_AUTO: the setting of the tg_parallel."),
+    TG_FIELD(tg_norm_mlp_opts, fused_wgrad, BOOL, "Refuses a weight that needs a gradient and is not a leaf."),
+    TG_FIELD(tg_norm_mlp_opts, deferred_wgrads, INT,
+             "Number of weight gradients that each layer may defer; TG_NONE: no limit."),
+    TG_FIELD(tg_norm_mlp_opts, dtype, DTYPE, "Dtype of the parameters; TG_DTYPE_DEFAULT: the context's."),
+};
+const tg_struct tg_norm_mlp_opts_struct =
+    TG_STRUCT(tg_norm_mlp_opts, NORM_MLP, norm_mlp_fields, "Options of tg_nn_norm_mlp.");
 
 static const tg_field vocab_embedding_fields[] = {
     TG_FIELD(tg_vocab_embedding_opts, reduce_scatter, INT,

@@ -1,4 +1,4 @@
-/* The parts that column and row layers share: options, parameters and their placements, and one call with overrides
+/* What the linear layers over shards share: options, parameters and their placements, and one call with overrides
  * (tg_parallel_linear_apply). */
 #include "base/host_memory.h"
 #include "base/options.h"
@@ -51,20 +51,34 @@ static tg_status check_weight_options(tg_parallel_linear *s, const char *who) {
                               &s->bias_init);
 }
 
-/* Fails for an option of the other kind of layer. shard: 0 for a column layer, 1 for a row layer. */
-static tg_status check_kind(const tg_parallel_linear *s, const char *who, int shard) {
-    const tg_parallel_linear_opts *o = &s->o;
-    if (shard ? o->gather_output : o->input_is_whole)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the %s layer only", who,
-                       shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
-    if (shard && o->no_dgrad_reduce)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
-                       "%s: no_dgrad_reduce is set, but it is an option of the column layer only", who);
+/* Fails if an option is set that only another kind of layer has, which the message names. */
+static tg_status check_kind(const tg_parallel_linear *s, const char *who) {
+    const tg_parallel_linear_opts usual = {TG_PARALLEL_LINEAR_DEFAULTS}, *o = &s->o;
+    const tg_linear_mode mode = s->kind->mode;
+    const bool whole = mode == TG_LINEAR_DUPLICATED, norm = s->kind->norm;
+    const struct {
+        const char *name, *kind;
+        bool set;
+    } foreign[] = {
+        {"gather_output", "column layer", o->gather_output && mode != TG_LINEAR_COLUMN},
+        {"no_dgrad_reduce", "column layer", o->no_dgrad_reduce && mode != TG_LINEAR_COLUMN},
+        {"input_is_whole", "row layer", o->input_is_whole && mode != TG_LINEAR_ROW},
+        {"strides", "column and the row layer", o->strides != usual.strides && whole},
+        {"axis", "column and the row layer", o->axis != usual.axis && whole},
+        {"expert", "column and the row layer", o->expert && (whole || norm)},
+        {"rms_norm", "layer with a norm", o->rms_norm && !norm},
+        {"zero_centered", "layer with a norm", o->zero_centered && !norm},
+        {"norm_eps", "layer with a norm", o->norm_eps != usual.norm_eps && !norm},
+    };
+    for (int i = 0; i < TG_LEN(foreign); i++)
+        if (foreign[i].set)
+            return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the %s only", who,
+                           foreign[i].name, foreign[i].kind);
     return TG_OK;
 }
 
 /* Fails for options that exclude each other or sequence parallelism. */
-static tg_status check_conflicts(const tg_parallel_linear *s, const char *who, int shard) {
+static tg_status check_conflicts(const tg_parallel_linear *s, const char *who) {
     const tg_parallel_linear_opts *o = &s->o;
     if (o->no_dgrad_reduce && asks_for_sp(s))
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
@@ -86,7 +100,7 @@ static tg_status check_conflicts(const tg_parallel_linear *s, const char *who, i
                        "%s: input_is_whole is set, but under sequence parallelism x is not the same on every rank; "
                        "expected x sharded on its last dim, and input_is_whole false",
                        who);
-    if (shard && s->expert_comm && !o->skip_bias_add && !o->no_bias)
+    if (s->kind->mode == TG_LINEAR_ROW && s->expert_comm && !o->skip_bias_add && !o->no_bias)
         return tg_fail(s->ctx, TG_ERR_STATE,
                        "%s: the output of an expert is reduced outside of the layer, so the layer cannot add a bias; "
                        "set skip_bias_add or no_bias",
@@ -95,9 +109,10 @@ static tg_status check_conflicts(const tg_parallel_linear *s, const char *who, i
 }
 
 /* Fails for numbers that are out of range. */
-static tg_status check_numbers(const tg_parallel_linear *s, const char *who, int shard) {
+static tg_status check_numbers(const tg_parallel_linear *s, const char *who) {
     const tg_parallel_linear_opts *o = &s->o;
-    int64_t local = shard ? s->local_in : s->local_out; /* size of the sharded dim of this rank's weight */
+    /* This rank's size of the sharded dim. */
+    int64_t local = s->kind->mode == TG_LINEAR_ROW ? s->local_in : s->local_out;
     if (o->deferred_wgrads < TG_NONE)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: deferred_wgrads is %d, expected 0 or more, or TG_NONE for no limit", who,
@@ -110,14 +125,16 @@ static tg_status check_numbers(const tg_parallel_linear *s, const char *who, int
     if (o->sequence_parallel < TG_AUTO || o->sequence_parallel > 1)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: sequence_parallel is %d, expected 0, 1 or TG_AUTO", who,
                        o->sequence_parallel);
+    if (!(o->norm_eps >= 0 && isfinite(o->norm_eps)))
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a finite number, 0 or more", who,
+                       o->norm_eps);
     return TG_OK;
 }
 
-static tg_status check_options(tg_parallel_linear *s, const char *who, int shard) {
+static tg_status check_options(tg_parallel_linear *s, const char *who) {
     TG_TRY(check_weight_options(s, who));
-    TG_TRY(check_kind(s, who, shard));
-    TG_TRY(check_conflicts(s, who, shard));
-    return check_numbers(s, who, shard);
+    TG_TRY(check_conflicts(s, who));
+    return check_numbers(s, who);
 }
 
 /* Logs a warning if sequence parallelism is asked for but has no effect. */
@@ -129,9 +146,24 @@ static void note_no_sp(const tg_parallel_linear *s, const char *who) {
     s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
 }
 
+/* Sets the sizes of this rank's weight. */
+static tg_status divide(tg_parallel_linear *s, const char *who) {
+    int n = tg_parallel_size(s->p, s->axis);
+    bool out = s->kind->mode == TG_LINEAR_COLUMN, in = s->kind->mode == TG_LINEAR_ROW;
+    if (out) TG_TRY(tg_layer_divide(s->p, who, "out", s->out, s->axis));
+    if (in) TG_TRY(tg_layer_divide(s->p, who, "in", s->in, s->axis));
+    if (s->in <= 0 || s->out <= 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected a positive number", who,
+                       s->in <= 0 ? "in" : "out", (long long)(s->in <= 0 ? s->in : s->out));
+    s->local_in = in ? s->in / n : s->in;
+    s->local_out = out ? s->out / n : s->out;
+    return TG_OK;
+}
+
 /* Fills *s from the options and checks them. */
-static tg_status complete(tg_parallel_linear *s, const char *who, int shard, const tg_parallel_linear_opts *given) {
+static tg_status complete(tg_parallel_linear *s, const char *who, const tg_parallel_linear_opts *given) {
     TG_TRY(tg_options(s->ctx, &s->o, &tg_parallel_linear_opts_struct, given, who));
+    TG_TRY(check_kind(s, who));
     s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
     if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, takes_numbers(s)));
     if (s->o.expert && s->axis != TG_ETP)
@@ -139,15 +171,10 @@ static tg_status complete(tg_parallel_linear *s, const char *who, int shard, con
                        (int)s->axis, tg_axis_name(s->axis));
     s->comm = tg_parallel_comm(s->p, s->axis);
     int n = tg_parallel_size(s->p, s->axis);
-    TG_TRY(tg_layer_divide(s->p, who, shard ? "in" : "out", shard ? s->in : s->out, s->axis));
-    if ((shard ? s->out : s->in) <= 0)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected a positive number", who, shard ? "out" : "in",
-                       (long long)(shard ? s->out : s->in));
-    s->local_in = shard ? s->in / n : s->in;
-    s->local_out = shard ? s->out : s->out / n;
+    TG_TRY(divide(s, who));
     s->expert_comm = s->o.expert && (n > 1 || tg_parallel_size(s->p, TG_EP) > 1);
     s->sp = asks_for_sp(s) && n > 1;
-    TG_TRY(check_options(s, who, shard));
+    TG_TRY(check_options(s, who));
     note_no_sp(s, who);
     if (s->o.deferred_wgrads) s->deferred = tg_wgrads_new(s->ctx, s->o.deferred_wgrads);
     return s->ctx->run.status;
@@ -182,24 +209,49 @@ static tg_status check_weight(const tg_parallel_linear *s, const char *who, cons
                    s->local_in < s->in ? by : "", (long long)s->in, (long long)s->out);
 }
 
-/* Returns the name of the function that creates such a layer, for messages. */
-static const char *maker_of(const tg_module_ops *ops) {
-    return ops == &tg_column_linear_ops ? "tg_nn_column_linear" : "tg_nn_row_linear";
+/* Returns the placements on the layer's axis: of its bias, and of its weight, whose `dim` the axis shards. */
+static tg_placement place_of_shard(const tg_parallel_linear *s, int dim) {
+    return s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)dim, s->o.strides) : TG_SHARD((int8_t)dim);
+}
+static tg_placement place_of_weight(const tg_parallel_linear *s) {
+    if (s->kind->mode == TG_LINEAR_DUPLICATED) return s->sp ? TG_R : TG_I;
+    return place_of_shard(s, s->kind->mode == TG_LINEAR_ROW);
+}
+static tg_placement place_of_bias(const tg_parallel_linear *s) {
+    if (s->kind->mode == TG_LINEAR_COLUMN) return place_of_shard(s, 0);
+    return s->sp ? TG_R : TG_I;
 }
 
 /* Adds the weight and the bias, if the layer has them. */
-static void add_params(tg_module *m, int shard, const char *who) {
+static void add_params(tg_module *m, const char *who) {
     tg_parallel_linear *s = m->state;
     const tg_init *init = s->o.init ? &s->init : NULL, *bias_init = s->o.bias_init ? &s->bias_init : NULL;
-    tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
     if (s->o.weight) {
         if (check_weight(s, who, s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
     } else if (!s->o.no_weight) {
-        tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, s->o.std, init, at, who));
+        const tg_shape shape = {2, {s->out, s->in}};
+        tg_layer_add(m, "weight", param(s, "weight", shape, s->o.std, init, place_of_weight(s), who));
     }
     if (s->o.no_bias || !tg_ok(s->ctx)) return;
-    tg_placement whole = s->sp ? TG_R : TG_I;
-    tg_layer_add(m, "bias", param(s, "bias", (tg_shape){1, {s->out}}, 0, bias_init, shard ? whole : at, who));
+    tg_layer_add(m, "bias", param(s, "bias", (tg_shape){1, {s->out}}, 0, bias_init, place_of_bias(s), who));
+}
+
+/* Each rank norms its own rows under sequence parallelism, and gets only its share of the gradient of the norm's result
+ * with no_dgrad_reduce. */
+tg_placement tg_linear_norm_place(const tg_parallel_linear *s) {
+    return s->sp || s->o.no_dgrad_reduce ? TG_R : TG_I;
+}
+
+/* Adds the weight and the bias of the norm. */
+static void add_norm(tg_module *m) {
+    tg_parallel_linear *s = m->state;
+    tg_placement at = tg_linear_norm_place(s);
+    for (int i = 0; i < (s->o.rms_norm ? 1 : 2) && tg_ok(s->ctx); i++) {
+        const char *name = i ? "layer_norm_bias" : "layer_norm_weight";
+        tg_tensor *x = tg_layer_param(s->p, name, s->o.dtype, (tg_shape){1, {s->in}}, 0, s->axis, at);
+        if (i == 0 && !s->o.zero_centered && tg_ok(s->ctx)) s->ctx->run.ops->fill(s->ctx, tg_array_of(x), 1);
+        tg_layer_add(m, name, x);
+    }
 }
 
 void tg_parallel_linear_free(void *state) {
@@ -208,34 +260,46 @@ void tg_parallel_linear_free(void *state) {
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
-                                  const tg_parallel_linear_opts *opts) {
+tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_linear_kind *kind, int64_t in, int64_t out,
+                                  const tg_parallel_linear_opts *opts, const char *who) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     tg_parallel_linear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return tg_layer_checked(NULL);
-    *s = (tg_parallel_linear){.ctx = ctx, .p = p, .in = in, .out = out};
-    if (complete(s, maker_of(ops), shard, opts) != TG_OK) {
+    *s = (tg_parallel_linear){.ctx = ctx, .p = p, .kind = kind, .in = in, .out = out};
+    if (complete(s, who, opts) != TG_OK) {
         tg_parallel_linear_free(s);
         return tg_layer_checked(NULL);
     }
-    tg_module *m = tg_module_new(ctx, ops, s);
-    if (tg_module_ok(m)) add_params(m, shard, maker_of(ops));
+    tg_module *m = tg_module_new(ctx, &kind->ops, s);
+    if (tg_module_ok(m) && kind->norm) add_norm(m);
+    if (tg_module_ok(m)) add_params(m, who);
     return tg_layer_checked(m);
+}
+
+tg_module *tg_nn_parallel_linear(const tg_parallel *p, tg_linear_mode mode, int64_t in, int64_t out,
+                                 const tg_parallel_linear_opts *opts) {
+    static const tg_linear_kind *const kinds[] = {&tg_column_linear, &tg_row_linear, &tg_duplicated_linear};
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if ((unsigned)mode < TG_LEN(kinds))
+        return tg_parallel_linear_new(p, kinds[mode], in, out, opts, "tg_nn_parallel_linear");
+    if (tg_ok(ctx))
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_nn_parallel_linear: mode is %d, expected TG_LINEAR_COLUMN, _ROW or _DUPLICATED", (int)mode);
+    return tg_layer_checked(NULL);
 }
 
 size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n) {
     const tg_parallel_linear *s = m->state;
     size_t at = 0;
-    tg_text(buf, n, &at, "in %lld, out %lld%s, over %s", (long long)s->in, (long long)s->out,
-            s->o.no_bias ? "" : ", bias", tg_axis_name(s->axis));
+    tg_text(buf, n, &at, "in %lld, out %lld%s%s%s", (long long)s->in, (long long)s->out, s->o.no_bias ? "" : ", bias",
+            s->kind->mode == TG_LINEAR_DUPLICATED ? ", whole on each rank of " : ", over ", tg_axis_name(s->axis));
     return at;
 }
 
 /* ---- One call ---- */
 
-bool tg_is_parallel_linear(const tg_module *m) {
-    return m && (m->ops == &tg_column_linear_ops || m->ops == &tg_row_linear_ops);
-}
+/* Only layers of these kinds have a state that this function frees. */
+bool tg_is_parallel_linear(const tg_module *m) { return m && m->ops && m->ops->free == tg_parallel_linear_free; }
 
 tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given) {
     const tg_parallel_linear *s = m->state;
@@ -256,12 +320,13 @@ tg_tensor *tg_parallel_linear_bias(const tg_module *m) {
 static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     if (!tg_is_parallel_linear(m))
         return tg_fail(m->ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_linear_apply: the module is a \"%s\", expected a column or row linear layer",
+                       "tg_parallel_linear_apply: the module is a \"%s\", expected a layer of tg_nn_parallel_linear or "
+                       "tg_nn_norm_linear",
                        tg_module_kind(m));
     if (!t || t->ctx != m->ctx)
         return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_parallel_linear_apply: %s",
                        t ? "tape and module are of different contexts" : "the tape is NULL");
-    if (gather > 0 && m->ops == &tg_row_linear_ops)
+    if (gather > 0 && tg_parallel_linear_of(m)->kind->mode != TG_LINEAR_COLUMN)
         return tg_fail(
             m->ctx, TG_ERR_ARGUMENT,
             "tg_parallel_linear_apply: gather_output is above 0, but only a column layer can gather its output");
@@ -270,11 +335,15 @@ static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
 
 /* Runs the layer, with its hooks, in the scope that is open. */
 static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
-    bool training, column = m->ops == &tg_column_linear_ops;
+    bool training;
     tg_tensor *y = NULL;
     if (tg_module_enter(m, t, &x, 1, &training) == TG_OK)
-        y = column ? tg_column_run(m, t, x, weight, gather_output) : tg_row_run(m, t, x, weight);
+        y = tg_parallel_linear_of(m)->kind->run(m, t, x, weight, gather_output);
     return tg_module_leave(m, t, &y, 1, training) == TG_OK ? y : tg_inert(m->ctx);
+}
+
+tg_tensor *tg_parallel_linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    return tg_parallel_linear_of(m)->kind->run(m, t, x, NULL, -1);
 }
 
 static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output,

@@ -7,10 +7,11 @@
 #include "parallel/tp/layers.h"
 
 /* Adds the bias after the reduction, so that the sum over ranks contains it once. */
-tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) {
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
     tg_tensor *w = tg_parallel_linear_weight(m, given), *b = tg_parallel_linear_bias(m);
     bool alone = tg_comm_size(s->comm) == 1;
+    (void)gather;
     if (!w) return tg_inert(m->ctx);
     if (s->o.input_is_whole) x = tg_scatter_to_tp(t, x, s->comm);
     tg_linear_grad_opts o = {.size = sizeof o, .fused_wgrad = s->o.fused_wgrad, .deferred = s->deferred};
@@ -20,12 +21,8 @@ tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) 
     return b ? tg_add(t, y, b) : y;
 }
 
-static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_row_run(m, t, x, NULL); }
-
-const tg_module_ops tg_row_linear_ops = {
-    .size = sizeof(tg_module_ops), .kind = "row_linear", .forward = forward, .free = tg_parallel_linear_free,
-    .describe = tg_parallel_linear_describe};
+const tg_linear_kind tg_row_linear = {.ops = TG_LINEAR_OPS("row_linear"), .mode = TG_LINEAR_ROW, .run = run};
 
 tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts) {
-    return tg_parallel_linear_new(p, &tg_row_linear_ops, in, out, 1, opts);
+    return tg_parallel_linear_new(p, &tg_row_linear, in, out, opts, "tg_nn_row_linear");
 }

@@ -1,0 +1,147 @@
+/* What the ops of linear layers that communicate during their products have in common; see linear_call.h. */
+#include "parallel/tp/linear_call.h"
+
+#include <tapegrad/megatron.h>
+
+tg_linear_params tg_linear_params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
+    bool communicates = !comm || tg_comm_size(comm) > 1;
+    return (tg_linear_params){
+        .comm = (tg_comm *)comm,
+        .sequence_parallel = o->sequence_parallel && communicates,
+        .allreduce_dgrad = o->allreduce_dgrad && communicates,
+        .fused = o->fused_wgrad,
+    };
+}
+
+/* ---- infer ---- */
+
+static tg_status check_params(tg_call *c, const tg_linear_params *p) {
+    const tg_tensor *w = c->input[TG_LINEAR_W];
+    if (p->sequence_parallel && p->allreduce_dgrad)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "sequence_parallel and allreduce_dgrad are both set; the first reduce-scatters the "
+                            "gradient of x, the second all-reduces it: set one of them");
+    if (!p->comm && tg_linear_reduces(p))
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "the communicator is NULL, but sequence_parallel and allreduce_dgrad need one");
+    if (p->fused && w->node && tg_needs(c, TG_LINEAR_W))
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "fused_wgrad is set, but w is the result of an op and has no main_grad; expected a leaf, "
+                            "or fused_wgrad false");
+    return TG_OK;
+}
+
+/* Returns the placement of the rows of w on the communicator's axis. */
+static tg_placement place_w(const tg_call *c, const tg_linear_params *p) {
+    tg_placement w = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS};
+    tg_axis axis = tg_comm_axis(p->comm);
+    if ((unsigned)axis >= TG_MAX_AXES) return w;
+    tg_placement is = tg_place_on(c->input[TG_LINEAR_W], axis);
+    return is.kind == TG_VARYING && is.layout != TG_OPAQUE && is.dim == 0 ? is : w;
+}
+
+tg_placement tg_linear_place_y(const tg_call *c, const tg_linear_params *p) {
+    tg_placement y = place_w(c, p);
+    y.dim = (int8_t)(c->input[TG_LINEAR_X]->ndim - 1);
+    return y;
+}
+
+static tg_status convert_placements(tg_call *c, const tg_linear_params *p) {
+    if (!tg_linear_reduces(p)) return TG_OK;
+    tg_placement w = place_w(c, p), y = tg_linear_place_y(c, p), x = p->sequence_parallel ? TG_SHARD(0) : TG_I;
+    TG_TRY(tg_call_convert(c, TG_LINEAR_X, x, 0, y, p->comm,
+                           p->sequence_parallel
+                               ? "scatter the rows of x (tg_scatter_to_sp), or do not set sequence_parallel"
+                               : "gather x (tg_gather_from), or do not set allreduce_dgrad"));
+    TG_TRY(tg_call_convert(c, TG_LINEAR_W, w, 0, y, p->comm, "place w as a shard of its rows, dim 0 (tg_place)"));
+    if (!c->input[TG_LINEAR_B]) return TG_OK;
+    return tg_call_convert(c, TG_LINEAR_B, w, 0, y, p->comm, "place b like the rows of w, dim 0 (tg_place)");
+}
+
+tg_status tg_linear_call_infer(tg_call *c, const tg_linear_params *p) {
+    const tg_tensor *x = c->input[TG_LINEAR_X];
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_need_float(c, TG_LINEAR_X));
+    TG_TRY(tg_need_same_dtype(c, TG_LINEAR_X, TG_LINEAR_W));
+    if (c->input[TG_LINEAR_B]) TG_TRY(tg_need_same_dtype(c, TG_LINEAR_X, TG_LINEAR_B));
+    TG_TRY(check_params(c, p));
+    TG_TRY(tg_linear_shapes(c, p->sequence_parallel ? 2 : 1));
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[x->ndim - 1] = c->input[TG_LINEAR_W]->shape[0];
+    if (tg_linear_ranks(p) > 1) shape[0] *= tg_linear_ranks(p);
+    TG_TRY(convert_placements(c, p));
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+}
+
+/* ---- Rows of all ranks ---- */
+
+tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site) {
+    tg_shape shape = {.ndim = x->ndim};
+    memcpy(shape.dim, x->shape, x->ndim * sizeof *shape.dim);
+    shape.dim[0] *= tg_comm_size(comm);
+    tg_tensor *all = tg_lease(t, buffer, (tg_dtype)x->dtype, shape);
+    if (!tg_ok(t->ctx)) return all;
+    tg_comm_start(comm, &(tg_collective_args){.kind = TG_ALL_GATHER, .dst = all, .src = x, .site = site});
+    return tg_ok(t->ctx) ? all : tg_inert(t->ctx);
+}
+
+tg_status tg_linear_all_rows(tg_call *c, const tg_linear_params *p, tg_tensor **x) {
+    if (tg_linear_ranks(p) == 1) return TG_OK;
+    TG_TRY(tg_op_dense(c, x));
+    *x = tg_gather_rows(c->tape, "mpu", *x, p->comm, tg_call_site(c));
+    return c->ctx->run.status;
+}
+
+void tg_linear_drop_rows(const tg_call *c, const tg_linear_params *p, const tg_tensor *x) {
+    if (tg_linear_ranks(p) > 1) tg_storage_discard(x->storage, c->op->name, tg_call_site(c));
+}
+
+/* ---- Gradients ---- */
+
+tg_tensor *tg_linear_part(tg_call *c) {
+    const tg_tensor *gy = c->gout[0], *w = c->input[TG_LINEAR_W];
+    int64_t shape[TG_MAX_DIMS];
+    memcpy(shape, gy->shape, gy->ndim * sizeof *shape);
+    shape[gy->ndim - 1] = w->shape[1];
+    tg_tensor *part = tg_call_temp(c, (tg_dtype)c->input[TG_LINEAR_X]->dtype, gy->ndim, shape);
+    return tg_ok(c->ctx) && tg_linear_dgrad(gy, w, part, false) == TG_OK ? part : tg_inert(c->ctx);
+}
+
+tg_status tg_linear_reduce(tg_call *c, const tg_linear_params *p, tg_tensor *part, tg_tensor **sum) {
+    const tg_tensor *x = c->input[TG_LINEAR_X];
+    *sum = part;
+    if (p->sequence_parallel) *sum = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    tg_comm_start(p->comm, &(tg_collective_args){.kind = p->sequence_parallel ? TG_REDUCE_SCATTER : TG_ALL_REDUCE,
+                                                 .dst = *sum,
+                                                 .src = part,
+                                                 .op = TG_REDUCE_SUM,
+                                                 .site = tg_call_site(c)});
+    return c->ctx->run.status;
+}
+
+bool tg_linear_wgrad_is_due(tg_call *c, const tg_linear_params *p, tg_tensor *x) {
+    tg_wgrads *list = c->tape->deferral.list ? c->tape->deferral.list : c->state;
+    if (!c->gin_mode[TG_LINEAR_W]) return false;
+    return !(list && tg_wgrads_take(list, c, TG_LINEAR_W, x, c->gout[0], p->sequence_parallel ? p->comm : NULL));
+}
+
+tg_status tg_linear_add_wgrad(tg_call *c, const tg_linear_params *p, const tg_tensor *x) {
+    const tg_tensor *gw = tg_call_gin(c, TG_LINEAR_W);
+    TG_TRY(c->ctx->run.status);
+    TG_TRY(tg_linear_wgrad(c->gout[0], x, gw, tg_adds(c, TG_LINEAR_W)));
+    tg_linear_drop_rows(c, p, x);
+    return TG_OK;
+}
+
+/* ---- Derived from other ops ---- */
+
+tg_tensor *tg_linear_compose(tg_tape *t, const tg_linear_params *p, tg_tensor *x, tg_tensor *w, tg_tensor *b) {
+    if (p->sequence_parallel) x = tg_gather_from_sp(t, x, p->comm, NULL);
+    if (p->allreduce_dgrad) x = tg_copy_to_tp(t, x, p->comm);
+    return tg_linear(t, x, w, b);
+}
+
+int64_t tg_linear_call_flops(const tg_node *n) {
+    return tg_flops(2 * tg_numel(tg_node_output(n, 0)), tg_dim(tg_node_input(n, TG_LINEAR_X), -1));
+}

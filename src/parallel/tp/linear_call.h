@@ -1,0 +1,60 @@
+/* What the ops of linear layers that communicate during their products have in common: their params, the checks and
+ * placements of their inputs, and the communication of rows and of their gradients.
+ *
+ * Their first three inputs are x [.., in], w [out, in] and b [out], which may be absent. Their output is
+ * y [.., out] = x w^T + b. Under sequence parallelism x has this rank's rows of dim 0, and y has the rows of all
+ * ranks. */
+#ifndef TG_LINEAR_CALL_H
+#define TG_LINEAR_CALL_H
+
+#include <tapegrad/tensor_parallel.h>
+
+#include "comm/comm.h"
+#include "ops/common/nn_op.h"
+#include "ops/linear.h"
+#include "parallel/tp/wgrads.h"
+
+enum { TG_LINEAR_X, TG_LINEAR_W, TG_LINEAR_B };
+
+typedef struct tg_linear_params {
+    tg_comm *comm; /* NULL: no communication */
+    bool sequence_parallel, allreduce_dgrad, fused;
+} tg_linear_params;
+
+/* Returns the params of a call with these options. On a group of one rank there is no communication. */
+tg_linear_params tg_linear_params_of(const tg_comm *comm, const tg_linear_grad_opts *o);
+/* Returns over how many ranks the rows of x are divided. */
+static inline int64_t tg_linear_ranks(const tg_linear_params *p) {
+    return p->sequence_parallel ? tg_comm_size(p->comm) : 1;
+}
+/* Returns whether the gradient of x is a sum over ranks. */
+static inline bool tg_linear_reduces(const tg_linear_params *p) { return p->sequence_parallel || p->allreduce_dgrad; }
+
+/* Checks x, w, b and the params, states placements, and declares y. x is placed on the communicator's axis as for two
+ * separate ops: a gather of x to R (with sequence_parallel) or tg_copy_to_tp (with allreduce_dgrad), and then
+ * tg_linear. */
+tg_status tg_linear_call_infer(tg_call *c, const tg_linear_params *p);
+/* Returns the placement of y, and that of w, on the communicator's axis. */
+tg_placement tg_linear_place_y(const tg_call *c, const tg_linear_params *p);
+
+/* Under sequence parallelism, starts a gather of the rows of all ranks, and sets *x to the result, which is in flight.
+ * It lies in the buffer "mpu", which tg_linear_drop_rows releases. Otherwise leaves *x as it is. */
+tg_status tg_linear_all_rows(tg_call *c, const tg_linear_params *p, tg_tensor **x);
+void tg_linear_drop_rows(const tg_call *c, const tg_linear_params *p, const tg_tensor *x);
+
+/* In backward. Returns a temporary with gy w: the gradient of the rows of all ranks, or this rank's addend of it. */
+tg_tensor *tg_linear_part(tg_call *c);
+/* Starts the reduction of `part` over the ranks. Sets *sum to the result, the gradient of x, which is in flight. */
+tg_status tg_linear_reduce(tg_call *c, const tg_linear_params *p, tg_tensor *part, tg_tensor **sum);
+/* In backward. Offers the product gy^T x, the gradient of w, to the list of the tape or, if it has none, to that of the
+ * call. x has this rank's rows. Returns whether backward must compute it now: w needs a gradient, and no list takes
+ * it. */
+bool tg_linear_wgrad_is_due(tg_call *c, const tg_linear_params *p, tg_tensor *x);
+/* In backward. Computes the gradient of w from x, which has the rows of all ranks, and releases those rows. */
+tg_status tg_linear_add_wgrad(tg_call *c, const tg_linear_params *p, const tg_tensor *x);
+
+/* Records tg_linear after the gather of x or tg_copy_to_tp that the params ask for. */
+tg_tensor *tg_linear_compose(tg_tape *t, const tg_linear_params *p, tg_tensor *x, tg_tensor *w, tg_tensor *b);
+int64_t tg_linear_call_flops(const tg_node *n);
+
+#endif
