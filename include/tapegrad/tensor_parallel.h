@@ -114,8 +114,17 @@ typedef struct tg_linear_grad_opts {
     bool fused_wgrad;
     /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. */
     tg_wgrads *deferred;
+    /* Number of messages, 1 to 16, that carry a rank's rows under sequence parallelism; 1 by default. Above 1, a ring
+     * takes the place of the gather in forward and of the reduce-scatter in backward: each rank sends its chunks of
+     * rows, and then those that it receives, to the next rank, and multiplies each chunk when it is there. These are
+     * chunks * (n - 1) messages from each rank. Sums are added in the order of the ring, in float32 (float64 for
+     * float64), in which they also travel. The gather for the gradient of w is as with 1.
+     *
+     * Must divide the rows of a rank (TG_ERR_SHAPE), and be 1 without sequence_parallel (TG_ERR_ARGUMENT). No effect if
+     * c has one rank. The method is that of Wang et al., ASPLOS 2023 (doi 10.1145/3567955.3567959). */
+    int chunks;
 } tg_linear_grad_opts;
-#define TG_LINEAR_GRAD_DEFAULTS .size = sizeof(tg_linear_grad_opts)
+#define TG_LINEAR_GRAD_DEFAULTS .size = sizeof(tg_linear_grad_opts), .chunks = 1
 #define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){TG_LINEAR_GRAD_DEFAULTS, __VA_ARGS__})
 
 /* Computes x @ w^T + b. x is [.., in]. w [out, in] and b [out] (or NULL) are this rank's rows of the weight and the
@@ -131,6 +140,15 @@ TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_
  * opts->deferred and opts->fused_wgrad fail with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                const tg_linear_grad_opts *opts);
+/* Computes the reduce-scatter of x @ w^T: the product of a row layer, and tg_reduce_scatter_to_sp. x [s, .., in/n] is
+ * sharded on its last dim, and w [out, in/n] is V1. The result [s/n, .., out] is V0. Backward gathers the gradient of
+ * the result.
+ *
+ * opts->chunks above 1 makes a ring of the reduce-scatter, which runs during the product, and of the gather in backward,
+ * during the product for x. It must divide the rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel and
+ * allreduce_dgrad fail with TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
+TG_API tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
+                                           const tg_linear_grad_opts *opts);
 
 typedef struct tg_norm_linear_opts {
     size_t size;
@@ -141,8 +159,9 @@ typedef struct tg_norm_linear_opts {
     bool zero_centered;
     bool sequence_parallel, allreduce_dgrad, fused_wgrad; /* as in tg_linear_grad_opts */
     tg_wgrads *deferred;                                  /* as in tg_linear_grad_opts */
+    int chunks;                                           /* as in tg_linear_grad_opts; 1 by default */
 } tg_norm_linear_opts;
-#define TG_NORM_LINEAR_DEFAULTS .size = sizeof(tg_norm_linear_opts), .eps = 1e-5
+#define TG_NORM_LINEAR_DEFAULTS .size = sizeof(tg_norm_linear_opts), .eps = 1e-5, .chunks = 1
 #define TG_NORM_LINEAR(...) (&(tg_norm_linear_opts){TG_NORM_LINEAR_DEFAULTS, __VA_ARGS__})
 
 /* Computes norm(x) @ w^T + b in one op: a norm over the last dim, and tg_linear_with_grad_accumulation of its result,
@@ -213,11 +232,14 @@ typedef struct tg_parallel_linear_opts {
      * 1e-5 by default. rms_norm and zero_centered are rms and zero_centered of tg_norm_linear_opts. */
     bool rms_norm, zero_centered;
     double norm_eps;
+    /* Column and row layer only, under sequence parallelism (TG_ERR_ARGUMENT): number of messages that carry a rank's
+     * rows, as in tg_linear_grad_opts; a row layer uses tg_linear_reduce_scatter. 1 by default. */
+    int chunks;
 } tg_parallel_linear_opts;
 
 #define TG_PARALLEL_LINEAR_DEFAULTS                                                                   \
     .size = sizeof(tg_parallel_linear_opts), .std = 0.02, .strides = 1, .sequence_parallel = TG_AUTO, \
-    .norm_eps = 1e-5
+    .norm_eps = 1e-5, .chunks = 1
 #define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){TG_PARALLEL_LINEAR_DEFAULTS, __VA_ARGS__})
 
 /* Creates a linear layer that computes x @ weight^T + bias. weight is [out, in] and bias is [out] over all ranks;
@@ -276,10 +298,11 @@ typedef struct tg_norm_mlp_opts {
     bool fused_wgrad;             /* as in tg_parallel_linear_opts */
     int deferred_wgrads;          /* as in tg_parallel_linear_opts, for each of the two linear layers */
     tg_dtype dtype;               /* of all parameters; 0 means the context's default dtype */
+    int chunks;                   /* as in tg_parallel_linear_opts; 1 by default */
 } tg_norm_mlp_opts;
-#define TG_NORM_MLP_DEFAULTS                                                                    \
-    .size = sizeof(tg_norm_mlp_opts), .norm_eps = 1e-5, .std = 0.02, .out_std = 0.02,           \
-    .sequence_parallel = TG_AUTO
+#define TG_NORM_MLP_DEFAULTS                                                          \
+    .size = sizeof(tg_norm_mlp_opts), .norm_eps = 1e-5, .std = 0.02, .out_std = 0.02, \
+    .sequence_parallel = TG_AUTO, .chunks = 1
 #define TG_NORM_MLP(...) (&(tg_norm_mlp_opts){TG_NORM_MLP_DEFAULTS, __VA_ARGS__})
 
 /* Creates a norm and an MLP in one (Transformer Engine's LayerNormMLP): fc2(activation(fc1(norm(x)))). Its children are

@@ -17,7 +17,7 @@ static tg_activation activation(const tg_call *c) {
 }
 
 tg_status tg_linear_shapes(tg_call *c, int least) {
-    const tg_tensor *x = c->input[0], *w = c->input[1], *b = c->input[2];
+    const tg_tensor *x = c->input[0], *w = c->input[1], *b = c->n_in > 2 ? c->input[2] : NULL;
     if (x->ndim < least || w->ndim != 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x [.., in] must have %d or more dims and w [out, in] two, but they have "
                             "%d and %d", least, x->ndim, w->ndim);

@@ -7,7 +7,7 @@
 
 #include <tapegrad/op.h>
 
-/* Checks the shapes of the inputs x, w and b. x must have `least` or more dims; b may be absent. */
+/* Checks the shapes of the inputs x, w and b. x must have `least` or more dims. b may be absent, or be no input. */
 tg_status tg_linear_shapes(tg_call *c, int least);
 /* y = act(x w^T + b). b [out] is contiguous, or NULL. pre, if not NULL, receives the value before the activation. */
 tg_status tg_linear_rows(const tg_tensor *x, const tg_tensor *w, const tg_tensor *b, tg_activation act,

@@ -35,6 +35,7 @@ TG_OP(assume_placement)
 /* Ops over shards */
 TG_OP(LinearWithGradAccumulationAndAsyncCommunication)
 TG_OP(norm_linear)
+TG_OP(linear_reduce_scatter)
 TG_OP(vocab_parallel_embedding)
 TG_OP(vocab_parallel_cross_entropy)
 TG_OP(vocab_parallel_linear_cross_entropy)

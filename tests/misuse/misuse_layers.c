@@ -32,6 +32,17 @@ static void linear(misuse_world *b) {
           tg_linear_with_grad_accumulation(b->t, b->x, b->r, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
     INERT(tg_linear_with_frozen_weight, ARGUMENT, "fused_wgrad is set, but a frozen weight has no gradient",
           tg_linear_with_frozen_weight(b->t, b->x, w, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
+    OP(tg_linear_reduce_scatter, tg_linear_reduce_scatter(t, x, w, c, NULL));
+    OP(tg_linear_reduce_scatter, tg_linear_reduce_scatter(t, b->x, x, c, NULL));
+    INERT(tg_linear_reduce_scatter, ARGUMENT, "the communicator is NULL",
+          tg_linear_reduce_scatter(b->t, b->x, w, NULL, NULL));
+    INERT(tg_linear_reduce_scatter, SHAPE, "they must be equal",
+          tg_linear_reduce_scatter(b->t, b->cube, w, c, NULL));
+    INERT(tg_linear_reduce_scatter, ARGUMENT, "sequence_parallel is set",
+          tg_linear_reduce_scatter(b->t, b->x, w, c, TG_LINEAR_GRAD(.sequence_parallel = true)));
+    INERT(tg_linear_reduce_scatter, ARGUMENT, "chunks is -1, expected 1 to 16",
+          tg_linear_reduce_scatter(b->t, b->x, w, c, TG_LINEAR_GRAD(.chunks = -1)));
+    INERT(tg_linear_reduce_scatter, ARGUMENT, "size is 0", tg_linear_reduce_scatter(b->t, b->x, w, c, &zero));
 #define NORM_LINEAR(x_, w_, b_, nw, nb, o_) tg_norm_linear(t, x_, w_, b_, nw, nb, c, o_)
     tg_norm_linear_opts none = {0}, newer = {.size = sizeof newer + 8};
     OP(tg_norm_linear, NORM_LINEAR(x, w, NULL, NULL, NULL, NULL));

@@ -44,7 +44,7 @@ static tg_status column(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *w = grad_leaf(part(ctx, W, TG_SHAPE(OUT, IN), 0, r, n));
     tg_tensor *b = p->bias ? grad_leaf(part(ctx, BIAS, TG_SHAPE(OUT), 0, r, n)) : NULL;
     tg_linear_grad_opts o = {
-        .size = sizeof o, .sequence_parallel = p->sp, .allreduce_dgrad = p->reduce, .fused_wgrad = p->fused};
+        TG_LINEAR_GRAD_DEFAULTS, .sequence_parallel = p->sp, .allreduce_dgrad = p->reduce, .fused_wgrad = p->fused};
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *y = p->frozen ? tg_linear_with_frozen_weight(t, x, w, b, world, &o)
                              : tg_linear_with_grad_accumulation(t, x, w, b, world, &o);
@@ -214,8 +214,11 @@ static tg_status noted_gemm(tg_ctx *ctx, const tg_gemm *g) {
 
 static tg_status call_start(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
     (void)ctx, (void)state;
-    static const char *const names[][2] = {
-        {"all_reduce", "end all_reduce"}, {"all_gather", "end all_gather"}, {"reduce_scatter", "end reduce_scatter"}};
+    static const char *const names[][2] = {{"all_reduce", "end all_reduce"},
+                                           {"all_gather", "end all_gather"},
+                                           {"reduce_scatter", "end reduce_scatter"},
+                                           {"broadcast", "end broadcast"},
+                                           {"message", "end message"}};
     note(names[call->kind][0]);
     *request = (void *)&names[call->kind][1];
     return TG_OK;
@@ -283,6 +286,19 @@ START_TEST(communication_runs_in_parallel_with_products) {
         6);
     tg_tape_reset(t);
 
+    /* Chunks: this rank's own rows are sent while they are multiplied, and those of the other rank when they are there.
+     * In backward the addends for the other rank are sent first. */
+    y = tg_linear_with_grad_accumulation(t, tg_square(t, x), w, b, c,
+                                         TG_LINEAR_GRAD(.sequence_parallel = true, .chunks = 2));
+    check_events((const char *[]){"message", "product", "message", "product", "end message", "product", "end message",
+                                  "product"},
+                 8);
+    ck_assert(tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &gy)) == TG_OK);
+    check_events((const char *[]){"all_gather", "product", "message", "product", "message", "product", "end message",
+                                  "product", "end message", "end all_gather", "product"},
+                 11);
+    tg_tape_reset(t);
+
     /* Deferred weight gradients: the next rows are sent while a product runs. */
     tg_wgrads *d = tg_wgrads_new(ctx, TG_NONE);
     for (int i = 0; i < 3; i++) {
@@ -324,7 +340,7 @@ static tg_status micro_batches(tg_ctx *ctx, tg_comm *world, tg_tensor *w, tg_ten
         tg_tape *t = tg_tape_new(ctx);
         tg_shape shape = TG_SHAPE(4 + 4 * i, B, IN);
         tg_tensor *x = grad_leaf(made(ctx, X + i, shape));
-        tg_linear_grad_opts o = {.size = sizeof o,
+        tg_linear_grad_opts o = {TG_LINEAR_GRAD_DEFAULTS,
                                  .sequence_parallel = p->sp,
                                  .allreduce_dgrad = !p->sp,
                                  .fused_wgrad = p->fused,

@@ -124,7 +124,8 @@ static tg_norm_mlp_opts mlp_opts(const mlp_plan *d) {
                               .out_std = 0.2,
                               .sequence_parallel = option(d->run, 5) ? option(d->run, 0) : TG_AUTO,
                               .fused_wgrad = option(d->run, 6),
-                              .deferred_wgrads = option(d->run, 7) ? TG_NONE : 0};
+                              .deferred_wgrads = option(d->run, 7) ? TG_NONE : 0,
+                              .chunks = option(d->run, 0) && option(d->run, 8) ? 2 : 1};
 }
 
 static tg_tensor *activate(tg_tape *t, tg_tensor *h, tg_mlp_activation activation) {
@@ -157,10 +158,11 @@ static tg_tensor *plain_mlp(tg_tape *t, tg_tensor *x, tg_module *m, const tg_nor
 static tg_status norm_mlp(void *arg, tg_ctx *ctx, tg_comm *world) {
     const mlp_plan *d = arg;
     const bool sp = option(d->run, 0), per_layer = option(d->run, 5);
-    tg_norm_mlp_opts o = mlp_opts(d);
+    tg_norm_mlp_opts o = mlp_opts(d), o1 = o;
+    o1.chunks = 1;
     alone a = alone_open();
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = d->n, .sequence_parallel = sp != per_layer));
-    tg_module *m = tg_nn_norm_mlp(p, H, F, &o), *one = tg_nn_norm_mlp(a.p, H, F, &o);
+    tg_module *m = tg_nn_norm_mlp(p, H, F, &o), *one = tg_nn_norm_mlp(a.p, H, F, &o1);
     fill_all(p, m);
     fill_all(a.p, one);
     tg_tensor *params[8], *ones[8];

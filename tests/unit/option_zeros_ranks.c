@@ -83,6 +83,12 @@ static bool norm_is_exact(const void *o) {
     tg_drop(w);
     return good;
 }
+static bool linear_of_chunks(const void *o) {
+    tg_tensor *x = of(TG_SHAPE(1, 1), (const double[]){1});
+    tg_linear_with_grad_accumulation(t, x, x, NULL, NULL, o);
+    tg_drop(x);
+    return false;
+}
 static bool row_draws_zeros(const void *o) { return on_two_ranks(o, row, weight_is_zero); }
 static bool row_is_not_sequence_parallel(const void *o) { return on_two_ranks(o, row, bias_is_invariant); }
 static bool inference_draws_zeros(const void *o) { return on_two_ranks(o, inference, weight_is_zero); }
@@ -209,6 +215,10 @@ const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_parallel_linear_opts", "strides", row_draws_zeros, "strides is 0, expected 1 or more"},
     {"tg_parallel_linear_opts", "sequence_parallel", row_is_not_sequence_parallel, NULL},
     {"tg_parallel_linear_opts", "norm_eps", column_norm_is_exact, NULL},
+    {"tg_parallel_linear_opts", "chunks", row_draws_zeros, "chunks is 0, expected 1 to 16"},
+    {"tg_linear_grad_opts", "chunks", linear_of_chunks, "chunks is 0, expected 1 to 16"},
+    {"tg_norm_linear_opts", "chunks", norm_is_exact, "chunks is 0, expected 1 to 16"},
+    {"tg_norm_mlp_opts", "chunks", mlp_draws_zeros_last, "chunks is 0, expected 1 to 16"},
     {"tg_norm_linear_opts", "eps", norm_is_exact, NULL},
     {"tg_norm_mlp_opts", "norm_eps", mlp_norm_is_exact, NULL},
     {"tg_norm_mlp_opts", "std", mlp_draws_zeros_first, NULL},

@@ -16,6 +16,7 @@ static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, 
         .allreduce_dgrad = !s->sp && !s->expert_comm && !s->o.no_dgrad_reduce,
         .fused_wgrad = s->o.fused_wgrad,
         .deferred = s->deferred,
+        .chunks = s->sp ? s->o.chunks : 1,
     };
     tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, tg_parallel_linear_bias(m), s->comm, &o);
     return (gather < 0 ? s->o.gather_output : gather > 0) ? tg_gather_from_tp(t, y, s->comm) : y;

@@ -23,7 +23,7 @@ static const inference *state_of(const tg_module *m) { return m->state; }
 
 /* Gathers the rows of the normed x [s / tp, b, in] and multiplies them with the weight. Returns [s, b, out / tp]. */
 static tg_tensor *multiply_normed(tg_module *m, tg_tape *t, tg_tensor *normed) {
-    tg_linear_grad_opts o = {.size = sizeof o, .sequence_parallel = state_of(m)->sp};
+    tg_linear_grad_opts o = {TG_LINEAR_GRAD_DEFAULTS, .sequence_parallel = state_of(m)->sp};
     return tg_linear_with_grad_accumulation(t, normed, tg_module_own(m, "weight"), NULL, state_of(m)->comm, &o);
 }
 

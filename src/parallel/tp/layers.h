@@ -7,6 +7,8 @@
 
 #include "nn/layer.h"
 
+enum { TG_MOST_CHUNKS = 16 }; /* the largest number of messages that carry a rank's rows */
+
 /* A kind of linear layer over shards. Modules have the address of `ops`. */
 typedef struct tg_linear_kind {
     tg_module_ops ops;

@@ -1,5 +1,5 @@
 /* What the ops of linear layers that communicate during their products have in common; see linear_call.h. */
-#include "parallel/tp/linear_call.h"
+#include "parallel/tp/linear_ring.h"
 
 #include <tapegrad/megatron.h>
 
@@ -10,13 +10,21 @@ tg_linear_params tg_linear_params_of(const tg_comm *comm, const tg_linear_grad_o
         .sequence_parallel = o->sequence_parallel && communicates,
         .allreduce_dgrad = o->allreduce_dgrad && communicates,
         .fused = o->fused_wgrad,
+        .chunks = communicates || o->chunks < 1 ? o->chunks : 1,
     };
 }
 
 /* ---- infer ---- */
 
+tg_status tg_linear_check_fused(tg_call *c, const tg_linear_params *p) {
+    if (p->fused && c->input[TG_LINEAR_W]->node && tg_needs(c, TG_LINEAR_W))
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "fused_wgrad is set, but w is the result of an op and has no main_grad; expected a leaf, "
+                            "or fused_wgrad false");
+    return TG_OK;
+}
+
 static tg_status check_params(tg_call *c, const tg_linear_params *p) {
-    const tg_tensor *w = c->input[TG_LINEAR_W];
     if (p->sequence_parallel && p->allreduce_dgrad)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "sequence_parallel and allreduce_dgrad are both set; the first reduce-scatters the "
@@ -24,10 +32,29 @@ static tg_status check_params(tg_call *c, const tg_linear_params *p) {
     if (!p->comm && tg_linear_reduces(p))
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "the communicator is NULL, but sequence_parallel and allreduce_dgrad need one");
-    if (p->fused && w->node && tg_needs(c, TG_LINEAR_W))
-        return tg_call_fail(c, TG_ERR_STATE,
-                            "fused_wgrad is set, but w is the result of an op and has no main_grad; expected a leaf, "
-                            "or fused_wgrad false");
+    if (p->chunks > 1 && !p->sequence_parallel)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "chunks is %d, but without sequence_parallel no rows are gathered; set sequence_parallel, "
+                            "or leave chunks at 1",
+                            p->chunks);
+    return tg_linear_check_fused(c, p);
+}
+
+tg_status tg_linear_open_ring(tg_call *c, tg_linear_params *p, int ndim, const int64_t *shape) {
+    int64_t elements = 1;
+    if (p->chunks < 1 || p->chunks > TG_MOST_CHUNKS)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "chunks is %d, expected 1 to %d", p->chunks, TG_MOST_CHUNKS);
+    if (p->chunks == 1) return TG_OK;
+    int n = tg_comm_size(p->comm), me = tg_comm_rank(p->comm);
+    if (shape[0] % p->chunks)
+        return tg_call_fail(c, TG_ERR_SHAPE, "this rank has %s, expected a multiple of chunks, which is %d",
+                            tg_count(shape[0], "row").text, p->chunks);
+    for (int d = 0; d < ndim; d++) elements *= shape[d];
+    p->ring_send = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *p->ring_send);
+    if (!p->ring_send) return c->ctx->run.status;
+    p->ring_recv = p->ring_send + n;
+    memset(p->ring_send, 0, 2 * (size_t)n * sizeof *p->ring_send);
+    p->ring_send[(me + 1) % n] = p->ring_recv[(me - 1 + n) % n] = elements / p->chunks;
     return TG_OK;
 }
 
@@ -58,7 +85,7 @@ static tg_status convert_placements(tg_call *c, const tg_linear_params *p) {
     return tg_call_convert(c, TG_LINEAR_B, w, 0, y, p->comm, "place b like the rows of w, dim 0 (tg_place)");
 }
 
-tg_status tg_linear_call_infer(tg_call *c, const tg_linear_params *p) {
+tg_status tg_linear_call_infer(tg_call *c, tg_linear_params *p) {
     const tg_tensor *x = c->input[TG_LINEAR_X];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_float(c, TG_LINEAR_X));
@@ -66,6 +93,7 @@ tg_status tg_linear_call_infer(tg_call *c, const tg_linear_params *p) {
     if (c->input[TG_LINEAR_B]) TG_TRY(tg_need_same_dtype(c, TG_LINEAR_X, TG_LINEAR_B));
     TG_TRY(check_params(c, p));
     TG_TRY(tg_linear_shapes(c, p->sequence_parallel ? 2 : 1));
+    TG_TRY(tg_linear_open_ring(c, p, x->ndim, x->shape));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[x->ndim - 1] = c->input[TG_LINEAR_W]->shape[0];
     if (tg_linear_ranks(p) > 1) shape[0] *= tg_linear_ranks(p);
@@ -96,7 +124,42 @@ void tg_linear_drop_rows(const tg_call *c, const tg_linear_params *p, const tg_t
     if (tg_linear_ranks(p) > 1) tg_storage_discard(x->storage, c->op->name, tg_call_site(c));
 }
 
+/* ---- The product ---- */
+
+static tg_status product_of_chunk(const tg_ring_work *w, tg_tensor *rows, int64_t first) {
+    tg_tensor *y = tg_ring_rows(w, w->out, first, rows->shape[0]);
+    TG_TRY(w->c->ctx->run.status);
+    return tg_linear_rows(rows, w->c->input[TG_LINEAR_W], w->bias, TG_ACT_NONE, y, NULL);
+}
+
+tg_status tg_linear_product(tg_call *c, const tg_linear_params *p, tg_tensor *x) {
+    tg_ring_work w = {.c = c, .p = p, .out = c->out[0], .bias = c->input[TG_LINEAR_B]};
+    if (w.bias) TG_TRY(tg_op_dense(c, &w.bias));
+    if (tg_linear_rings(p)) {
+        TG_TRY(tg_op_dense(c, &x));
+        return tg_ring_gather(&w, x, product_of_chunk);
+    }
+    TG_TRY(tg_linear_all_rows(c, p, &x));
+    TG_TRY(tg_storage_need(x->storage, x));
+    TG_TRY(tg_linear_rows(x, c->input[TG_LINEAR_W], w.bias, TG_ACT_NONE, c->out[0], NULL));
+    tg_linear_drop_rows(c, p, x);
+    return TG_OK;
+}
+
 /* ---- Gradients ---- */
+
+/* Computes this rank's addend of a chunk of the gradient of x. */
+static tg_status addend_of_gx(const tg_ring_work *w, tg_tensor *rows, int64_t first) {
+    tg_tensor *gy = tg_ring_rows(w, w->in, first, rows->shape[0]);
+    TG_TRY(w->c->ctx->run.status);
+    return tg_linear_dgrad(gy, w->c->input[TG_LINEAR_W], rows, false);
+}
+
+tg_status tg_linear_ring_dgrad(tg_call *c, const tg_linear_params *p, tg_tensor *gx, bool add) {
+    tg_ring_work w = {.c = c, .p = p, .in = c->gout[0], .out = gx, .add = add};
+    TG_TRY(c->ctx->run.status);
+    return tg_ring_scatter(&w, c->input[TG_LINEAR_X], addend_of_gx, tg_ring_put);
+}
 
 tg_tensor *tg_linear_part(tg_call *c) {
     const tg_tensor *gy = c->gout[0], *w = c->input[TG_LINEAR_W];
@@ -120,18 +183,16 @@ tg_status tg_linear_reduce(tg_call *c, const tg_linear_params *p, tg_tensor *par
     return c->ctx->run.status;
 }
 
-bool tg_linear_wgrad_is_due(tg_call *c, const tg_linear_params *p, tg_tensor *x) {
+bool tg_linear_wgrad_is_due(tg_call *c, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
     tg_wgrads *list = c->tape->deferral.list ? c->tape->deferral.list : c->state;
     if (!c->gin_mode[TG_LINEAR_W]) return false;
-    return !(list && tg_wgrads_take(list, c, TG_LINEAR_W, x, c->gout[0], p->sequence_parallel ? p->comm : NULL));
+    return !(list && tg_wgrads_take(list, c, TG_LINEAR_W, x, gy, comm));
 }
 
-tg_status tg_linear_add_wgrad(tg_call *c, const tg_linear_params *p, const tg_tensor *x) {
+tg_status tg_linear_add_wgrad(tg_call *c, const tg_tensor *x, const tg_tensor *gy) {
     const tg_tensor *gw = tg_call_gin(c, TG_LINEAR_W);
     TG_TRY(c->ctx->run.status);
-    TG_TRY(tg_linear_wgrad(c->gout[0], x, gw, tg_adds(c, TG_LINEAR_W)));
-    tg_linear_drop_rows(c, p, x);
-    return TG_OK;
+    return tg_linear_wgrad(gy, x, gw, tg_adds(c, TG_LINEAR_W));
 }
 
 /* ---- Derived from other ops ---- */

@@ -11,27 +11,19 @@ static tg_status linear_infer(tg_call *c) {
     return tg_linear_call_infer(c, c->params);
 }
 
-static tg_status linear_forward(tg_call *c) {
-    tg_tensor *x = c->input[TG_LINEAR_X], *b = c->input[TG_LINEAR_B];
-    if (b) TG_TRY(tg_op_dense(c, &b));
-    TG_TRY(tg_linear_all_rows(c, c->params, &x));
-    TG_TRY(tg_storage_need(x->storage, x));
-    TG_TRY(tg_linear_rows(x, c->input[TG_LINEAR_W], b, TG_ACT_NONE, c->out[0], NULL));
-    tg_linear_drop_rows(c, c->params, x);
-    return TG_OK;
-}
+static tg_status linear_forward(tg_call *c) { return tg_linear_product(c, c->params, c->input[TG_LINEAR_X]); }
 
-/* Computes gx = gy w. If a reduction over ranks must follow, sets *part to gx, this rank's contribution. Otherwise
- * writes or adds gx straight to the gradient of x, and sets *part to NULL. */
+/* Computes gx = gy w. If one reduction over ranks must follow, sets *part to gx, this rank's contribution. Otherwise
+ * writes or adds the gradient of x, and sets *part to NULL. */
 static tg_status dgrad(tg_call *c, tg_tensor **part) {
-    *part = NULL;
-    if (!tg_linear_reduces(c->params)) {
-        const tg_tensor *gx = tg_call_gin(c, TG_LINEAR_X);
-        if (!tg_ok(c->ctx)) return c->ctx->run.status;
-        return tg_linear_dgrad(c->gout[0], c->input[TG_LINEAR_W], gx, tg_adds(c, TG_LINEAR_X));
-    }
-    *part = tg_linear_part(c);
-    return c->ctx->run.status;
+    const tg_linear_params *p = c->params;
+    bool one = tg_linear_reduces(p) && !tg_linear_rings(p);
+    tg_tensor *gx = one ? NULL : tg_call_gin(c, TG_LINEAR_X);
+    *part = one ? tg_linear_part(c) : NULL;
+    TG_TRY(c->ctx->run.status);
+    if (one) return TG_OK;
+    if (tg_linear_rings(p)) return tg_linear_ring_dgrad(c, p, gx, tg_adds(c, TG_LINEAR_X));
+    return tg_linear_dgrad(c->gout[0], c->input[TG_LINEAR_W], gx, tg_adds(c, TG_LINEAR_X));
 }
 
 /* Starts the reduction of `part` over the ranks, and makes its result the gradient of x without waiting for it. */
@@ -45,14 +37,18 @@ static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
  * reduction of the input gradient during the product of the weight gradient. The product of the weight gradient adds
  * straight into the accumulated gradient if the weight is a leaf. now: this call computes that product. */
 static tg_status linear_backward(tg_call *c) {
+    const tg_linear_params *p = c->params;
     tg_tensor *x = c->input[TG_LINEAR_X], *part = NULL;
-    bool now = tg_linear_wgrad_is_due(c, c->params, x);
+    bool now = tg_linear_wgrad_is_due(c, x, c->gout[0], p->sequence_parallel ? p->comm : NULL);
     TG_TRY(c->ctx->run.status);
-    if (now) TG_TRY(tg_linear_all_rows(c, c->params, &x));
+    if (now) TG_TRY(tg_linear_all_rows(c, p, &x));
     if (c->gin_mode[TG_LINEAR_X]) TG_TRY(dgrad(c, &part));
     if (now) TG_TRY(tg_storage_need(x->storage, x));
     if (part) TG_TRY(reduce_dgrad(c, part));
-    if (now) TG_TRY(tg_linear_add_wgrad(c, c->params, x));
+    if (now) {
+        TG_TRY(tg_linear_add_wgrad(c, x, c->gout[0]));
+        tg_linear_drop_rows(c, p, x);
+    }
     return c->input[TG_LINEAR_B] ? tg_op_sum_to(c, TG_LINEAR_B, c->gout[0], 1) : TG_OK;
 }
 
@@ -65,9 +61,9 @@ static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 
 TG_COMPOSED(linear)
 
-static const tg_linear_params plain = {0}, fused = {.fused = true},
-                           both = {.sequence_parallel = true, .allreduce_dgrad = true},
-                           alone = {.allreduce_dgrad = true};
+static const tg_linear_params plain = {.chunks = 1}, fused = {.fused = true, .chunks = 1},
+                           both = {.sequence_parallel = true, .allreduce_dgrad = true, .chunks = 1},
+                           alone = {.allreduce_dgrad = true, .chunks = 1}, divided = {.chunks = 2}, none = {0};
 
 #define SAMPLE(p_, note_, ...)                                                                                         \
     { .note = note_, .params = &(p_), .n_in = 3, __VA_ARGS__ }
@@ -93,6 +89,8 @@ static const tg_sample samples[] = {
     SAMPLE(plain, "integer w", .input = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
     SAMPLE(both, "reduced in two ways", .input = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
     SAMPLE(alone, "reduced over no ranks", .input = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
+    SAMPLE(divided, "chunks of no gather", .input = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
+    SAMPLE(none, "no chunks", .input = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
     SAMPLE(fused, "512 x 768 to 3072", .input = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true),
 };
 
@@ -101,6 +99,7 @@ static const tg_field linear_fields[] = {
     TG_ARG(tg_linear_params, sequence_parallel, BOOL, "x has only this rank's rows of dim 0."),
     TG_ARG(tg_linear_params, allreduce_dgrad, BOOL, "Backward sums the gradient of x over the ranks."),
     TG_ARG_AS(tg_linear_params, fused, "fused_wgrad", BOOL, "w must be a leaf if it needs a gradient."),
+    TG_ARG(tg_linear_params, chunks, INT, "Number of messages that carry a rank's rows; 1: one collective."),
 };
 
 const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
@@ -125,6 +124,7 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     .jvp = linear_jvp,
     .flops = tg_linear_call_flops,
     TG_FIELDS(linear_fields),
+    .preset = &plain,
     TG_SAMPLES(samples),
 };
 

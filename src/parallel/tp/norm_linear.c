@@ -22,6 +22,7 @@ static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, 
         .allreduce_dgrad = !s->sp && !s->o.no_dgrad_reduce,
         .fused_wgrad = s->o.fused_wgrad,
         .deferred = s->deferred,
+        .chunks = s->sp ? s->o.chunks : 1,
     };
     tg_tensor *y = tg_norm_linear(t, x, w, tg_parallel_linear_bias(m), tg_module_own(m, "layer_norm_weight"),
                                   tg_module_own(m, "layer_norm_bias"), s->comm, &o);

@@ -74,7 +74,7 @@ static void choose_saved(tg_call *c) {
 }
 
 static tg_status norm_linear_infer(tg_call *c) {
-    const norm_linear_params *p = c->params;
+    norm_linear_params *p = c->params;
     const tg_tensor *x = c->input[TG_LINEAR_X];
     tg_dtype stats = tg_accumulate_dtype((tg_dtype)x->dtype);
     int64_t rows = 1;
@@ -147,31 +147,38 @@ static tg_status norm_grads(tg_call *c, tg_tensor *g) {
 
 static tg_status norm_linear_forward(tg_call *c) {
     const norm_linear_params *p = c->params;
-    tg_tensor *x, *b = c->input[TG_LINEAR_B];
+    tg_tensor *x;
     TG_TRY(norm(c, c->saved[MEAN], c->saved[RSTD], &x));
-    if (b) TG_TRY(tg_op_dense(c, &b));
-    TG_TRY(tg_linear_all_rows(c, &p->linear, &x));
-    TG_TRY(tg_storage_need(x->storage, x));
-    TG_TRY(tg_linear_rows(x, c->input[TG_LINEAR_W], b, TG_ACT_NONE, c->out[0], NULL));
-    tg_linear_drop_rows(c, &p->linear, x);
-    return TG_OK;
+    return tg_linear_product(c, &p->linear, x);
+}
+
+/* Computes the gradient of the norm's result. If one reduction over ranks must follow, *g is this rank's addend. */
+static tg_status dgrad(tg_call *c, tg_tensor **g) {
+    const norm_linear_params *p = c->params;
+    const tg_tensor *x = c->input[TG_LINEAR_X];
+    bool rings = tg_linear_rings(&p->linear);
+    *g = rings ? tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape) : tg_linear_part(c);
+    TG_TRY(c->ctx->run.status);
+    return rings ? tg_linear_ring_dgrad(c, &p->linear, *g, false) : TG_OK;
 }
 
 /* Communication overlaps with products as in linear_grad.c. The norm's gradients need the reduced gradient of its
  * result, so they come last. now: this call computes the gradient of w, from the rows x of the norm. */
 static tg_status norm_linear_backward(tg_call *c) {
-    const norm_linear_params *p = c->params;
+    const tg_linear_params *p = c->params;
     bool front = c->gin_mode[TG_LINEAR_X] || c->gin_mode[NORM_W] || c->gin_mode[NORM_B];
     tg_tensor *x = NULL, *g = NULL;
     if (c->gin_mode[TG_LINEAR_W]) TG_TRY(norm_again(c, &x));
-    bool now = tg_linear_wgrad_is_due(c, &p->linear, x);
+    bool now = tg_linear_wgrad_is_due(c, x, c->gout[0], p->sequence_parallel ? p->comm : NULL);
     TG_TRY(c->ctx->run.status);
-    if (now) TG_TRY(tg_linear_all_rows(c, &p->linear, &x));
-    if (front) g = tg_linear_part(c);
-    TG_TRY(c->ctx->run.status);
+    if (now) TG_TRY(tg_linear_all_rows(c, p, &x));
+    if (front) TG_TRY(dgrad(c, &g));
     if (now) TG_TRY(tg_storage_need(x->storage, x));
-    if (front && tg_linear_reduces(&p->linear)) TG_TRY(tg_linear_reduce(c, &p->linear, g, &g));
-    if (now) TG_TRY(tg_linear_add_wgrad(c, &p->linear, x));
+    if (front && tg_linear_reduces(p) && !tg_linear_rings(p)) TG_TRY(tg_linear_reduce(c, p, g, &g));
+    if (now) {
+        TG_TRY(tg_linear_add_wgrad(c, x, c->gout[0]));
+        tg_linear_drop_rows(c, p, x);
+    }
     if (c->input[TG_LINEAR_B]) TG_TRY(tg_op_sum_to(c, TG_LINEAR_B, c->gout[0], 1));
     return front ? norm_grads(c, g) : TG_OK;
 }
@@ -195,10 +202,13 @@ static int64_t norm_linear_flops(const tg_node *n) {
 
 /* ---- The op ---- */
 
-static const norm_linear_params layer = {.eps = 1e-5}, rms = {.eps = 1e-5, .rms = true},
-                                centered = {.eps = 1e-5, .zero_centered = true},
-                                rms_centered = {.eps = 1e-5, .rms = true, .zero_centered = true},
-                                negative = {.eps = -1}, alone = {.linear = {.allreduce_dgrad = true}, .eps = 1e-5};
+#define PARAMS(...)                                                                                                    \
+    { .linear = {.chunks = 1}, .eps = 1e-5, __VA_ARGS__ }
+static const norm_linear_params layer = PARAMS(.rms = false), rms = PARAMS(.rms = true),
+                                centered = PARAMS(.zero_centered = true),
+                                rms_centered = PARAMS(.rms = true, .zero_centered = true),
+                                negative = {.linear = {.chunks = 1}, .eps = -1},
+                                alone = {.linear = {.allreduce_dgrad = true, .chunks = 1}, .eps = 1e-5};
 
 #define SAMPLE(p_, note_, ...)                                                                                         \
     { .note = note_, .params = &(p_), .n_in = INPUTS, __VA_ARGS__ }
@@ -244,6 +254,8 @@ static const tg_field norm_linear_fields[] = {
     TG_ARG_AS(norm_linear_params, linear.allreduce_dgrad, "allreduce_dgrad", BOOL,
               "Backward sums the gradient of the norm's result over the ranks."),
     TG_ARG_AS(norm_linear_params, linear.fused, "fused_wgrad", BOOL, "w must be a leaf if it needs a gradient."),
+    TG_ARG_AS(norm_linear_params, linear.chunks, "chunks", INT,
+              "Number of messages that carry a rank's rows; 1: one collective."),
 };
 
 const tg_op tg_op_norm_linear = {
@@ -276,7 +288,8 @@ const tg_op tg_op_norm_linear = {
 static norm_linear_params params_of(const tg_comm *comm, const tg_norm_linear_opts *o) {
     const tg_linear_grad_opts linear = {.sequence_parallel = o->sequence_parallel,
                                         .allreduce_dgrad = o->allreduce_dgrad,
-                                        .fused_wgrad = o->fused_wgrad};
+                                        .fused_wgrad = o->fused_wgrad,
+                                        .chunks = o->chunks};
     return (norm_linear_params){
         .linear = tg_linear_params_of(comm, &linear), .eps = o->eps, .rms = o->rms, .zero_centered = o->zero_centered};
 }

@@ -75,7 +75,8 @@ static void add_layers(tg_module *m, const tg_parallel *p, int64_t hidden, int64
                                       .sequence_parallel = o->sequence_parallel,
                                       .fused_wgrad = o->fused_wgrad,
                                       .deferred_wgrads = o->deferred_wgrads,
-                                      .dtype = o->dtype};
+                                      .dtype = o->dtype,
+                                      .chunks = o->chunks};
     tg_parallel_linear_opts first = linear;
     first.std = o->std;
     first.strides = halves;

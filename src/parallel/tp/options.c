@@ -27,6 +27,7 @@ static const tg_field linear_grad_fields[] = {
     TG_FIELD(tg_linear_grad_opts, fused_wgrad, BOOL, "Refuses a weight that needs a gradient and is not a leaf."),
     TG_FIELD_OF(tg_linear_grad_opts, deferred, POINTER, "tg_wgrads",
                 "The list that takes the gradient of the weight; NULL: backward computes it."),
+    TG_FIELD(tg_linear_grad_opts, chunks, INT, "Number of messages that carry a rank's rows, 1 to 16."),
 };
 const tg_struct tg_linear_grad_opts_struct =
     TG_STRUCT(tg_linear_grad_opts, LINEAR_GRAD, linear_grad_fields, "Options of linear ops that communicate.");
@@ -41,6 +42,7 @@ static const tg_field norm_linear_fields[] = {
     TG_FIELD(tg_norm_linear_opts, fused_wgrad, BOOL, "Refuses a weight that needs a gradient and is not a leaf."),
     TG_FIELD_OF(tg_norm_linear_opts, deferred, POINTER, "tg_wgrads",
                 "The list that takes the gradient of the weight; NULL: backward computes it."),
+    TG_FIELD(tg_norm_linear_opts, chunks, INT, "Number of messages that carry a rank's rows, 1 to 16."),
 };
 const tg_struct tg_norm_linear_opts_struct =
     TG_STRUCT(tg_norm_linear_opts, NORM_LINEAR, norm_linear_fields, "Options of tg_norm_linear.");
@@ -71,6 +73,8 @@ static const tg_field parallel_linear_fields[] = {
     TG_FIELD(tg_parallel_linear_opts, rms_norm, BOOL, "Layer with a norm: it is an RMS norm."),
     TG_FIELD(tg_parallel_linear_opts, zero_centered, BOOL, "Layer with a norm: it multiplies by 1 + its weight."),
     TG_FIELD(tg_parallel_linear_opts, norm_eps, DOUBLE, "Layer with a norm: its eps, finite, and 0 or more."),
+    TG_FIELD(tg_parallel_linear_opts, chunks, INT,
+             "Column and row layer: number of messages that carry a rank's rows, 1 to 16."),
 };
 const tg_struct tg_parallel_linear_opts_struct = TG_STRUCT(tg_parallel_linear_opts, PARALLEL_LINEAR,
                                                            parallel_linear_fields,
@@ -95,6 +99,7 @@ static const tg_field norm_mlp_fields[] = {
     TG_FIELD(tg_norm_mlp_opts, deferred_wgrads, INT,
              "Number of weight gradients that each layer may defer; TG_NONE: no limit."),
     TG_FIELD(tg_norm_mlp_opts, dtype, DTYPE, "Dtype of the parameters; TG_DTYPE_DEFAULT: the context's."),
+    TG_FIELD(tg_norm_mlp_opts, chunks, INT, "Number of messages that carry a rank's rows, 1 to 16."),
 };
 const tg_struct tg_norm_mlp_opts_struct =
     TG_STRUCT(tg_norm_mlp_opts, NORM_MLP, norm_mlp_fields, "Options of tg_nn_norm_mlp.");

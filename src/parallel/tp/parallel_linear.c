@@ -64,6 +64,7 @@ static tg_status check_kind(const tg_parallel_linear *s, const char *who) {
         {"no_dgrad_reduce", "column layer", o->no_dgrad_reduce && mode != TG_LINEAR_COLUMN},
         {"input_is_whole", "row layer", o->input_is_whole && mode != TG_LINEAR_ROW},
         {"strides", "column and the row layer", o->strides != usual.strides && whole},
+        {"chunks", "column and the row layer", o->chunks != usual.chunks && whole},
         {"axis", "column and the row layer", o->axis != usual.axis && whole},
         {"expert", "column and the row layer", o->expert && (whole || norm)},
         {"rms_norm", "layer with a norm", o->rms_norm && !norm},
@@ -85,6 +86,11 @@ static tg_status check_conflicts(const tg_parallel_linear *s, const char *who) {
                        "%s: no_dgrad_reduce is set, but under sequence parallelism the gradient of x is always reduced "
                        "and scattered; leave it false, or set sequence_parallel to 0",
                        who);
+    if (o->chunks > 1 && !asks_for_sp(s))
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: chunks is %d, but without sequence parallelism no rows are gathered or scattered; set "
+                       "sequence_parallel, or leave chunks at 1",
+                       who, o->chunks);
     if (o->skip_bias_add && o->no_bias)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: skip_bias_add and no_bias are set, but without a bias there is none to skip; set one of "
@@ -125,6 +131,8 @@ static tg_status check_numbers(const tg_parallel_linear *s, const char *who) {
     if (o->sequence_parallel < TG_AUTO || o->sequence_parallel > 1)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: sequence_parallel is %d, expected 0, 1 or TG_AUTO", who,
                        o->sequence_parallel);
+    if (o->chunks < 1 || o->chunks > TG_MOST_CHUNKS)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: chunks is %d, expected 1 to %d", who, o->chunks, TG_MOST_CHUNKS);
     if (!(o->norm_eps >= 0 && isfinite(o->norm_eps)))
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a finite number, 0 or more", who,
                        o->norm_eps);

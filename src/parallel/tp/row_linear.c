@@ -6,6 +6,18 @@
 
 #include "parallel/tp/layers.h"
 
+/* Computes the output without a bias: the sum over the ranks, or this rank's addend of it in an expert. */
+static tg_tensor *product(const tg_parallel_linear *s, tg_tape *t, tg_tensor *x, tg_tensor *w,
+                          tg_linear_grad_opts *o) {
+    if (s->sp && s->o.chunks > 1) {
+        o->chunks = s->o.chunks;
+        return tg_linear_reduce_scatter(t, x, w, s->comm, o);
+    }
+    tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, NULL, s->comm, o);
+    if (s->expert_comm) return y;
+    return s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
+}
+
 /* Adds the bias after the reduction, so that the sum over ranks contains it once. */
 static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
@@ -14,11 +26,10 @@ static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, 
     (void)gather;
     if (!w) return tg_inert(m->ctx);
     if (s->o.input_is_whole) x = tg_scatter_to_tp(t, x, s->comm);
-    tg_linear_grad_opts o = {.size = sizeof o, .fused_wgrad = s->o.fused_wgrad, .deferred = s->deferred};
-    tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, alone ? b : NULL, s->comm, &o);
-    if (alone || s->expert_comm) return y;
-    y = s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
-    return b ? tg_add(t, y, b) : y;
+    tg_linear_grad_opts o = {TG_LINEAR_GRAD_DEFAULTS, .fused_wgrad = s->o.fused_wgrad, .deferred = s->deferred};
+    if (alone) return tg_linear_with_grad_accumulation(t, x, w, b, s->comm, &o);
+    tg_tensor *y = product(s, t, x, w, &o);
+    return b && !s->expert_comm ? tg_add(t, y, b) : y;
 }
 
 const tg_linear_kind tg_row_linear = {.ops = TG_LINEAR_OPS("row_linear"), .mode = TG_LINEAR_ROW, .run = run};
