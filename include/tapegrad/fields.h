@@ -123,7 +123,10 @@ typedef struct tg_struct {
     X(tg_sp_opts, SP)                           \
     X(tg_inference_opts, INFERENCE)             \
     X(tg_vocab_opts, VOCAB)                     \
-    X(tg_linear_grad_opts, LINEAR_GRAD) X(tg_norm_linear_opts, NORM_LINEAR) X(tg_norm_mlp_opts, NORM_MLP) \
+    X(tg_linear_grad_opts, LINEAR_GRAD)         \
+    X(tg_linear_all_reduce_opts, LINEAR_ALL_REDUCE) \
+    X(tg_norm_linear_opts, NORM_LINEAR)         \
+    X(tg_norm_mlp_opts, NORM_MLP)               \
     X(tg_parallel_linear_opts, PARALLEL_LINEAR) \
     X(tg_vocab_embedding_opts, VOCAB_EMBEDDING) \
     X(tg_finalize_opts, FINALIZE)               \

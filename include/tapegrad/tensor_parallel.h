@@ -144,11 +144,38 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
  * sharded on its last dim, and w [out, in/n] is V1. The result [s/n, .., out] is V0. Backward gathers the gradient of
  * the result.
  *
- * opts->chunks above 1 makes a ring of the reduce-scatter, which runs during the product, and of the gather in backward,
- * during the product for x. It must divide the rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel and
- * allreduce_dgrad fail with TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
+ * opts->chunks above 1 makes a ring of the reduce-scatter, which runs during the product, and of the gather in
+ * backward, during the product for x. It must divide the rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel
+ * and allreduce_dgrad fail with TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
                                            const tg_linear_grad_opts *opts);
+
+/* How the addends of the ranks are summed in symmetric memory (tg_symmetric), which all ranks can read. */
+typedef enum tg_symmetric_ar {
+    TG_AR_NONE,     /* by an ordinary all-reduce, without symmetric memory */
+    TG_AR_TWO_SHOT, /* each rank sums 1/n of the elements, and then gathers the others */
+    TG_AR_ONE_SHOT, /* up to 256 KiB each rank reads and sums all addends; larger ones as with TG_AR_TWO_SHOT */
+    TG_AR_MULTIMEM, /* by an all-reduce in the symmetric memory, for which NCCL uses the switch if that can sum */
+} tg_symmetric_ar;
+
+typedef struct tg_linear_all_reduce_opts {
+    size_t size;
+    tg_symmetric_ar kind; /* TG_AR_NONE by default */
+    tg_symmetric *buffer; /* symmetric memory of c. NULL means none; kind has then no effect */
+} tg_linear_all_reduce_opts;
+#define TG_LINEAR_ALL_REDUCE_DEFAULTS .size = sizeof(tg_linear_all_reduce_opts)
+#define TG_LINEAR_ALL_REDUCE(...) (&(tg_linear_all_reduce_opts){TG_LINEAR_ALL_REDUCE_DEFAULTS, __VA_ARGS__})
+
+/* Computes x @ w^T, summed over the ranks of c: the product of a row layer that only runs forward. x [.., in/n] is
+ * sharded on its last dim, and w [out, in/n] is V1. The result [.., out] is I. If gradients are recorded and x or w
+ * needs one, fails with TG_ERR_STATE.
+ *
+ * The result has the bits of tg_reduce_from_tp(tg_linear(x, w)) for every kind, on transports that sum in the order of
+ * ranks. If the buffer has no memory (tg_symmetric_new), or too little, or is in use, the sum is an ordinary
+ * all-reduce. If n does not divide the number of elements, TG_AR_TWO_SHOT is as TG_AR_MULTIMEM. The methods are those
+ * of TensorRT-LLM and of PyTorch's symmetric memory. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
+TG_API tg_tensor *tg_linear_all_reduce(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
+                                       const tg_linear_all_reduce_opts *opts);
 
 typedef struct tg_norm_linear_opts {
     size_t size;
@@ -347,6 +374,15 @@ TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *
  * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. On error
  * returns an inert tensor, and *bias is NULL. */
 TG_API tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor **bias);
+/* Makes the row layers in m sum over ranks by tg_linear_all_reduce while no gradients are recorded, as in generation.
+ * That holds for layers without sequence parallelism and without `expert`, on an axis of several ranks; all others stay
+ * as they are. TG_AR_NONE, as at first, ends the mode. Results keep their bits (tg_linear_all_reduce).
+ *
+ * The row layers of m that have one communicator share one block of symmetric memory. Its size is that of the largest
+ * output so far: the ranks make it together (tg_symmetric_new) in the first forward, and again in one with a larger
+ * output. So run a forward before you capture a step. All ranks of tp must call this function alike. Fails with
+ * TG_ERR_ARGUMENT if kind is none of the enum. */
+TG_API tg_status tg_module_set_symmetric(tg_module *m, tg_symmetric_ar kind);
 /* Runs tg_wgrads_run for each linear layer's list in m and its children, including the layers of a GPT whose
  * config has TG_WGRAD_DEFERRED. Does nothing for layers without a list. */
 TG_API tg_status tg_wgrads_drain(tg_module *m);

@@ -28,6 +28,7 @@ TG_OPTIONS_LIST(TG_X)
     X(tg_rng_mode)       \
     X(tg_axis)           \
     X(tg_mlp_activation) \
+    X(tg_symmetric_ar)   \
     X(tg_cp_kind)        \
     X(tg_pipe_kind)      \
     X(tg_gpt_arch)       \

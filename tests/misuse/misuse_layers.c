@@ -43,6 +43,18 @@ static void linear(misuse_world *b) {
     INERT(tg_linear_reduce_scatter, ARGUMENT, "chunks is -1, expected 1 to 16",
           tg_linear_reduce_scatter(b->t, b->x, w, c, TG_LINEAR_GRAD(.chunks = -1)));
     INERT(tg_linear_reduce_scatter, ARGUMENT, "size is 0", tg_linear_reduce_scatter(b->t, b->x, w, c, &zero));
+    OP(tg_linear_all_reduce, tg_linear_all_reduce(t, x, w, c, NULL));
+    OP(tg_linear_all_reduce, tg_linear_all_reduce(t, b->x, x, c, NULL));
+    tg_linear_all_reduce_opts unset = {0}, next = {.size = sizeof next + 8};
+    INERT(tg_linear_all_reduce, ARGUMENT, "the communicator is NULL",
+          tg_linear_all_reduce(b->t, b->x, w, NULL, NULL));
+    INERT(tg_linear_all_reduce, SHAPE, "they must be equal", tg_linear_all_reduce(b->t, b->cube, w, c, NULL));
+    INERT(tg_linear_all_reduce, ARGUMENT, "kind is 4, expected TG_AR_NONE to TG_AR_MULTIMEM",
+          tg_linear_all_reduce(b->t, b->x, w, c, TG_LINEAR_ALL_REDUCE(.kind = (tg_symmetric_ar)4)));
+    INERT(tg_linear_all_reduce, STATE, "x or w needs a gradient",
+          tg_linear_all_reduce(b->t, b->x, b->r, c, NULL));
+    INERT(tg_linear_all_reduce, ARGUMENT, "size is 0", tg_linear_all_reduce(b->t, b->x, w, c, &unset));
+    INERT(tg_linear_all_reduce, ARGUMENT, "this library knows", tg_linear_all_reduce(b->t, b->x, w, c, &next));
 #define NORM_LINEAR(x_, w_, b_, nw, nb, o_) tg_norm_linear(t, x_, w_, b_, nw, nb, c, o_)
     tg_norm_linear_opts none = {0}, newer = {.size = sizeof newer + 8};
     OP(tg_norm_linear, NORM_LINEAR(x, w, NULL, NULL, NULL, NULL));
@@ -132,6 +144,9 @@ static void norm_layers(misuse_world *b, const tg_parallel *p) {
     FAILS(tg_norm_linear_split, ARGUMENT, "linear is NULL", tg_norm_linear_split(m, &n, NULL));
     FAILS(tg_norm_linear_split, ARGUMENT, "norm is NULL", tg_norm_linear_split(m, NULL, &l));
     FAILS(tg_norm_linear_split, ARGUMENT, "the module is a \"linear\"", tg_norm_linear_split(box, &n, &l));
+    QUIET(tg_module_set_symmetric, tg_module_set_symmetric(NULL, TG_AR_NONE) == TG_ERR_ARGUMENT);
+    FAILS(tg_module_set_symmetric, ARGUMENT, "kind is 4, expected TG_AR_NONE",
+          tg_module_set_symmetric(m, (tg_symmetric_ar)4));
     tg_module_free(box);
     tg_module_free(m);
 }

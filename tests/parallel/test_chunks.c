@@ -3,7 +3,9 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/megatron.h>
 
+#include "catalog/samples.h"
 #include "on_ranks.h"
+#include "parallel/tp/linear_call.h"
 
 enum { S = 16, B = 2, IN = 8, OUT = 12, X = 1, W, BIAS, NORM_W, GY, INPUTS = 4 };
 
@@ -148,6 +150,60 @@ START_TEST(one_collective_of_a_row_layer_has_the_bits_of_two_ops) {
 }
 END_TEST
 
+/* ---- Samples of the op ---- */
+
+/* Records the op, or the two ops of which it is one, on the inputs of a sample, and runs backward. */
+static tg_status run_sample(tg_tape *t, const tg_case *own, tg_comm *c, bool op, tg_tensor **y) {
+    tg_linear_params params = *(const tg_linear_params *)own->sample->params;
+    tg_tensor *const *in = own->input;
+    params.comm = c;
+    if (op)
+        tg_apply(t, own->op, &params, in, 2, y, 1, NULL, NULL, TG_SITE);
+    else
+        *y = tg_reduce_scatter_to_sp(t, tg_linear(t, in[0], in[1], NULL), c, NULL);
+    tg_tensor *loss = tg_sum(t, tg_mul(t, *y, tg_tanh(t, *y)), TG_ALL_DIMS, false);
+    return tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = true));
+}
+
+static tg_status sample_is_two_ops(tg_ctx *ctx, tg_tape *t, const tg_case own[2], tg_comm *c) {
+    tg_tensor *y[2];
+    for (int k = 0; k < 2; k++) RUN(run_sample(t, &own[k], c, k, &y[k]));
+    EXPECT(ctx, agree(y[1], y[0], TG_F64));
+    for (int j = 0; j < 2; j++) {
+        tg_tensor *a = own[0].input[j], *b = own[1].input[j];
+        EXPECT(ctx, tg_has_grad(a) == tg_has_grad(b));
+        if (tg_has_grad(a)) EXPECT(ctx, agree(tg_grad_of(b), tg_grad_of(a), TG_F64));
+    }
+    return TG_OK;
+}
+
+static tg_status sample(void *arg, tg_ctx *ctx, tg_comm *c) {
+    const tg_op *op = tg_op_find("linear_reduce_scatter");
+    const tg_sample *s = tg_sample_at(op, *(const int *)arg);
+    tg_case own[2];
+    tg_tensor *y;
+    tg_tape *t = tg_tape_new(ctx);
+    for (int k = 0; k < 2; k++) {
+        tg_case_opts o = {.dtype = TG_F64, .seed = 3 + 50 * (uint64_t)tg_comm_rank(c)};
+        RUN(tg_case_open(&own[k], ctx, op, *(const int *)arg, &o));
+    }
+    if (s->refused) {
+        REFUSED(ctx, s->refused, "expected a multiple of", run_sample(t, &own[0], c, true, &y));
+    } else {
+        RUN(sample_is_two_ops(ctx, t, own, c));
+    }
+    for (int k = 0; k < 2; k++) tg_case_close(&own[k]);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(samples_are_two_ops) {
+    const tg_op *op = tg_op_find("linear_reduce_scatter");
+    for (int i = 0; i < op->n_samples; i++)
+        if (op->samples[i].ranks > 1) on_ranks(op->samples[i].ranks, sample, &i);
+}
+END_TEST
+
 /* ---- Messages ---- */
 
 /* Checks how many calls of each kind there were since `before`, and sets it to now. */
@@ -254,7 +310,10 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {chunks_agree_with_one_collective,
-                                  one_collective_of_a_row_layer_has_the_bits_of_two_ops, messages_are_those_of_the_rule,
-                                  a_steady_step_allocates_nothing, wrong_chunks_say_what_was_expected};
+                                  one_collective_of_a_row_layer_has_the_bits_of_two_ops,
+                                  samples_are_two_ops,
+                                  messages_are_those_of_the_rule,
+                                  a_steady_step_allocates_nothing,
+                                  wrong_chunks_say_what_was_expected};
     return tg_check_main("chunks", tests, sizeof tests / sizeof *tests);
 }

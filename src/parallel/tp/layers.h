@@ -9,6 +9,13 @@
 
 enum { TG_MOST_CHUNKS = 16 }; /* the largest number of messages that carry a rank's rows */
 
+/* Symmetric memory that the row layers of a module share (symmetric_layers.c). */
+typedef struct tg_symmetric_pool tg_symmetric_pool;
+/* Returns the memory, of this many bytes or more; NULL after recording the error. Collective if it must grow. It has 0
+ * bytes if the transport has no symmetric memory. */
+tg_symmetric *tg_symmetric_of_size(tg_symmetric_pool *s, size_t bytes);
+void tg_symmetric_drop(tg_symmetric_pool *s); /* called for each layer that ends its use; s may be NULL */
+
 /* A kind of linear layer over shards. Modules have the address of `ops`. */
 typedef struct tg_linear_kind {
     tg_module_ops ops;
@@ -40,6 +47,9 @@ typedef struct tg_parallel_linear {
      * gathers x and reduces y over these ranks. */
     bool expert_comm;
     tg_wgrads *deferred; /* list of the layer's deferred weight gradients; NULL: they are not deferred */
+    /* How a row layer sums over ranks while no gradients are recorded, and its symmetric memory; NULL: as otherwise. */
+    tg_symmetric_ar symmetric_kind;
+    tg_symmetric_pool *symmetric;
 } tg_parallel_linear;
 
 /* Creates a layer of this kind, and places its parameters. Error messages begin with `who`, the public constructor.

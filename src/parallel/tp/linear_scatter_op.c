@@ -149,14 +149,26 @@ static int64_t scatter_flops(const tg_node *n) {
 
 /* ---- The op ---- */
 
-static const tg_linear_params plain = {.chunks = 1};
+static const tg_linear_params plain = {.chunks = 1}, two = {.chunks = 2}, four = {.chunks = 4};
 
+#define FROZEN(...)                                                                                                    \
+    { .shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true }
+/* A sample on that many ranks; the inputs are those of a rank. */
+#define SAMPLE(ranks_, p_, note_, ...)                                                                                 \
+    { .note = note_, .ranks = ranks_, .params = &(p_), .n_in = 2, __VA_ARGS__ }
 static const tg_sample samples[] = {
-    {.note = "no communicator",
-     .params = &plain,
-     .n_in = 2,
-     .input = {TG_S(4, 3), TG_S(5, 3)},
-     .refused = TG_ERR_ARGUMENT},
+    SAMPLE(2, plain, "rows", .input = {TG_S(4, 3), TG_S(5, 3)}),
+    SAMPLE(3, plain, "leading dims", .input = {TG_S(3, 2, 4), TG_S(5, 4)}),
+    SAMPLE(2, plain, "transposed", .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 2, 3), TG_S(5, 3)}),
+    SAMPLE(2, two, "two chunks", .input = {TG_S(8, 3), TG_S(5, 3)}),
+    SAMPLE(4, two, "two chunks on four ranks", .input = {TG_S(8, 2, 3), TG_S(2, 3)}),
+    SAMPLE(2, four, "transposed chunks", .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 8, 2, 3), TG_S(5, 3)}),
+    SAMPLE(2, two, "frozen weight", .input = {TG_S(4, 3), FROZEN(5, 3)}),
+    SAMPLE(2, two, "frozen input", .input = {FROZEN(4, 3), TG_S(5, 3)}),
+    SAMPLE(2, plain, "rows that ranks do not divide", .input = {TG_S(5, 3), TG_S(5, 3)}, .refused = TG_ERR_SHAPE),
+    SAMPLE(2, four, "rows that chunks do not divide", .input = {TG_S(4, 3), TG_S(5, 3)}, .refused = TG_ERR_SHAPE),
+    SAMPLE(1, plain, "columns differ", .input = {TG_S(4, 3), TG_S(3, 4)}, .refused = TG_ERR_SHAPE),
+    SAMPLE(1, plain, "no communicator", .input = {TG_S(4, 3), TG_S(5, 3)}, .refused = TG_ERR_ARGUMENT),
 };
 
 static const tg_field scatter_fields[] = {

@@ -47,6 +47,18 @@ static const tg_field norm_linear_fields[] = {
 const tg_struct tg_norm_linear_opts_struct =
     TG_STRUCT(tg_norm_linear_opts, NORM_LINEAR, norm_linear_fields, "Options of tg_norm_linear.");
 
+static const tg_enum_value symmetric_values[] = {TG_ENUM_VALUE(TG_AR_NONE), TG_ENUM_VALUE(TG_AR_TWO_SHOT),
+                                                 TG_ENUM_VALUE(TG_AR_ONE_SHOT), TG_ENUM_VALUE(TG_AR_MULTIMEM)};
+const tg_enum tg_symmetric_ar_enum = TG_ENUM(tg_symmetric_ar, "TG_AR_", symmetric_values);
+
+static const tg_field linear_all_reduce_fields[] = {
+    TG_FIELD_OF(tg_linear_all_reduce_opts, kind, ENUM, "tg_symmetric_ar", "How the addends of the ranks are summed."),
+    TG_FIELD_OF(tg_linear_all_reduce_opts, buffer, POINTER, "tg_symmetric",
+                "Symmetric memory for this rank's addend; NULL: none."),
+};
+const tg_struct tg_linear_all_reduce_opts_struct = TG_STRUCT(
+    tg_linear_all_reduce_opts, LINEAR_ALL_REDUCE, linear_all_reduce_fields, "Options of tg_linear_all_reduce.");
+
 static const tg_field parallel_linear_fields[] = {
     TG_FIELD(tg_parallel_linear_opts, no_bias, BOOL, "The layer has no bias."),
     TG_FIELD(tg_parallel_linear_opts, std, DOUBLE, "Standard deviation of the weight that the layer draws, 0 or more."),
@@ -68,17 +80,15 @@ static const tg_field parallel_linear_fields[] = {
     TG_FIELD_OF(tg_parallel_linear_opts, init, POINTER, "tg_init",
                 "Initial values of the weight; NULL: normal with std."),
     TG_FIELD_OF(tg_parallel_linear_opts, bias_init, POINTER, "tg_init", "Initial values of the bias; NULL: 0."),
-    TG_FIELD(tg_parallel_linear_opts, dtype, DTYPE,
-             "Dtype of the parameters; TG_DTYPE_DEFAULT: the context's."),
+    TG_FIELD(tg_parallel_linear_opts, dtype, DTYPE, "Dtype of the parameters; TG_DTYPE_DEFAULT: the context's."),
     TG_FIELD(tg_parallel_linear_opts, rms_norm, BOOL, "Layer with a norm: it is an RMS norm."),
     TG_FIELD(tg_parallel_linear_opts, zero_centered, BOOL, "Layer with a norm: it multiplies by 1 + its weight."),
     TG_FIELD(tg_parallel_linear_opts, norm_eps, DOUBLE, "Layer with a norm: its eps, finite, and 0 or more."),
     TG_FIELD(tg_parallel_linear_opts, chunks, INT,
              "Column and row layer: number of messages that carry a rank's rows, 1 to 16."),
 };
-const tg_struct tg_parallel_linear_opts_struct = TG_STRUCT(tg_parallel_linear_opts, PARALLEL_LINEAR,
-                                                           parallel_linear_fields,
-                                                           "Options of linear layers over shards.");
+const tg_struct tg_parallel_linear_opts_struct = TG_STRUCT(
+    tg_parallel_linear_opts, PARALLEL_LINEAR, parallel_linear_fields, "Options of linear layers over shards.");
 
 static const tg_enum_value mlp_activation_values[] = {TG_ENUM_VALUE(TG_MLP_GELU), TG_ENUM_VALUE(TG_MLP_GELU_TANH),
                                                       TG_ENUM_VALUE(TG_MLP_RELU), TG_ENUM_VALUE(TG_MLP_SILU),

@@ -265,6 +265,7 @@ static void add_norm(tg_module *m) {
 void tg_parallel_linear_free(void *state) {
     tg_parallel_linear *s = state;
     tg_wgrads_free(s->deferred);
+    tg_symmetric_drop(s->symmetric);
     tg_host_free(s->ctx, s, sizeof *s);
 }
 

@@ -6,13 +6,26 @@
 
 #include "parallel/tp/layers.h"
 
+/* Returns whether the sum over ranks takes place in symmetric memory: no gradient is recorded. */
+static bool sums_in_symmetric(const tg_parallel_linear *s, const tg_tape *t, const tg_tensor *x, const tg_tensor *w) {
+    return s->symmetric && !(t->grad && (tg_requires_grad(x) || tg_requires_grad(w)));
+}
+
+static tg_tensor *symmetric_product(const tg_parallel_linear *s, tg_tape *t, tg_tensor *x, tg_tensor *w) {
+    size_t rows = (size_t)(tg_numel(x) / s->local_in); /* of x, whose shape the op checks */
+    size_t bytes = rows * (size_t)s->out * tg_dtype_size(tg_dtype_of(x));
+    tg_symmetric *buffer = tg_symmetric_of_size(s->symmetric, bytes);
+    if (!buffer) return tg_inert(t->ctx);
+    return tg_linear_all_reduce(t, x, w, s->comm, TG_LINEAR_ALL_REDUCE(.kind = s->symmetric_kind, .buffer = buffer));
+}
+
 /* Computes the output without a bias: the sum over the ranks, or this rank's addend of it in an expert. */
-static tg_tensor *product(const tg_parallel_linear *s, tg_tape *t, tg_tensor *x, tg_tensor *w,
-                          tg_linear_grad_opts *o) {
+static tg_tensor *product(const tg_parallel_linear *s, tg_tape *t, tg_tensor *x, tg_tensor *w, tg_linear_grad_opts *o) {
     if (s->sp && s->o.chunks > 1) {
         o->chunks = s->o.chunks;
         return tg_linear_reduce_scatter(t, x, w, s->comm, o);
     }
+    if (sums_in_symmetric(s, t, x, w)) return symmetric_product(s, t, x, w);
     tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, NULL, s->comm, o);
     if (s->expert_comm) return y;
     return s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
