@@ -1,7 +1,9 @@
 /* Linear ops whose communication is divided into chunks: values and gradients of one collective within rounding, the
  * numbers of messages, and what is refused. */
 #include <tapegrad/extend.h>
+#include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
 
 #include "catalog/samples.h"
 #include "on_ranks.h"
@@ -14,16 +16,17 @@ typedef enum kind { COLUMN, NORM, ROW, KINDS } kind;
 typedef struct plan {
     kind kind;
     int chunks;
-    bool frozen_w, frozen_x, deferred, again;
+    bool frozen_w, frozen_x, deferred, again, meta;
     tg_dtype dtype;
 } plan;
 
-/* Returns a leaf with the values of part r of n of tensor k along dim d. */
-static tg_tensor *leaf(tg_ctx *ctx, tg_dtype dtype, int k, tg_shape shape, int d, int r, int n, bool frozen) {
+/* Returns a leaf with the values of part r of n of tensor k along dim d, or with zeros on device meta. */
+static tg_tensor *leaf(tg_ctx *ctx, const plan *p, int k, tg_shape shape, int d, int r, int n, bool frozen) {
     double v[4096];
-    tg_tensor *from = part(ctx, k, shape, d, r, n), *x = tg_zeros(ctx, dtype, tg_shape_of(from));
-    tg_read_f64(from, v, tg_numel(x));
-    tg_write_f64(x, v, tg_numel(x));
+    tg_tensor *from = p->meta ? NULL : part(ctx, k, shape, d, r, n);
+    shape.dim[d] /= n;
+    tg_tensor *x = tg_zeros(ctx, p->dtype, shape);
+    if (from && tg_read_f64(from, v, tg_numel(x)) == TG_OK) tg_write_f64(x, v, tg_numel(x));
     tg_set_requires_grad(x, !frozen);
     return x;
 }
@@ -31,10 +34,10 @@ static tg_tensor *leaf(tg_ctx *ctx, tg_dtype dtype, int k, tg_shape shape, int d
 /* The inputs of a rank: x, w, b, norm_weight. A row layer has columns of x and w, the others rows. */
 static void leaves(tg_ctx *ctx, const plan *p, int r, int n, tg_tensor *in[INPUTS]) {
     bool row = p->kind == ROW;
-    in[0] = leaf(ctx, p->dtype, X, TG_SHAPE(S, B, IN), row ? 2 : 0, r, n, p->frozen_x);
-    in[1] = leaf(ctx, p->dtype, W, TG_SHAPE(OUT, IN), row ? 1 : 0, r, n, p->frozen_w);
-    in[2] = row ? NULL : leaf(ctx, p->dtype, BIAS, TG_SHAPE(OUT), 0, r, n, false);
-    in[3] = p->kind == NORM ? leaf(ctx, p->dtype, NORM_W, TG_SHAPE(IN), 0, 0, 1, false) : NULL;
+    in[0] = leaf(ctx, p, X, TG_SHAPE(S, B, IN), row ? 2 : 0, r, n, p->frozen_x);
+    in[1] = leaf(ctx, p, W, TG_SHAPE(OUT, IN), row ? 1 : 0, r, n, p->frozen_w);
+    in[2] = row ? NULL : leaf(ctx, p, BIAS, TG_SHAPE(OUT), 0, r, n, false);
+    in[3] = p->kind == NORM ? leaf(ctx, p, NORM_W, TG_SHAPE(IN), 0, 0, 1, false) : NULL;
 }
 
 static tg_tensor *layer(tg_tape *t, tg_comm *c, const plan *p, tg_tensor *const *in, tg_tensor *x, int chunks,
@@ -245,6 +248,19 @@ START_TEST(messages_are_those_of_the_rule) {
 }
 END_TEST
 
+/* A plan counts the same without other ranks, also on device meta. */
+START_TEST(a_plan_counts_the_same) {
+    for (int k = 0; k < KINDS * 2; k++) {
+        plan p = {.kind = (kind)(k % KINDS), .chunks = 2, .dtype = TG_F32, .meta = k >= KINDS};
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .device = p.meta ? "meta" : "cpu"));
+        tg_comm *c = tg_comm_plan_new(ctx, 1, 4);
+        ck_assert_msg(counted(&p, ctx, c) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_comm_free(c);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 /* From the third step on no memory of the host is taken. */
 static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *world) {
     const plan *p = arg;
@@ -269,7 +285,80 @@ START_TEST(a_steady_step_allocates_nothing) {
 }
 END_TEST
 
+/* ---- Recomputed and recorded gradients ---- */
+
+typedef struct again {
+    const plan *p;
+    tg_comm *c;
+    tg_tensor *const *in;
+} again;
+
+static tg_status layer_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    const again *s = state;
+    (void)n_in, (void)n_out;
+    out[0] = layer(t, s->c, s->p, s->in, in[0], s->p->chunks, NULL);
+    return tg_ctx_status(tg_tape_ctx(t));
+}
+
+/* Gradients of a recomputation have the bits of backward; those that are recorded are other ops. */
+static tg_status other_gradients(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const plan *p = arg;
+    tg_tensor *in[INPUTS], *x, *y, *by[INPUTS], *plain[INPUTS], *other[INPUTS];
+    tg_tape *t = tg_tape_new(ctx);
+    int n = 0;
+    leaves(ctx, p, tg_comm_rank(world), tg_comm_size(world), in);
+    for (int i = 0; i < INPUTS; i++)
+        if (in[i]) by[n++] = in[i];
+    for (int again_ = 0; again_ < 2; again_++) {
+        again s = {p, world, in};
+        x = tg_scale(t, in[0], 2);
+        if (again_)
+            RUN(tg_recompute(t, layer_again, &s, &x, 1, &y, 1, NULL));
+        else
+            y = layer(t, world, p, in, x, p->chunks, NULL);
+        tg_tensor *loss = tg_sum(t, tg_mul(t, y, tg_tanh(t, y)), TG_ALL_DIMS, false);
+        RUN(tg_grad(t, &loss, 1, by, n, again_ ? other : plain, TG_GRAD(.retain = true)));
+        if (again_) break;
+        RUN(tg_grad(t, &loss, 1, by, n, other, TG_GRAD(.create_graph = true)));
+        for (int i = 0; i < n; i++) EXPECT(ctx, agree(other[i], plain[i], TG_F64));
+    }
+    for (int i = 0; i < n; i++) EXPECT(ctx, off(other[i], plain[i], -1, 0, 1) == 0);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(recomputed_and_recorded_gradients_agree) {
+    for (int k = 0; k < KINDS * 2; k++) {
+        plan p = {.kind = (kind)(k % KINDS), .chunks = k < KINDS ? 1 : 2, .dtype = TG_F64};
+        on_ranks(2, other_gradients, &p);
+    }
+}
+END_TEST
+
 /* ---- Refused calls ---- */
+
+/* A rank that fails tells the others why, wherever in the ring they are. */
+static tg_status one_fails(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const plan *p = arg;
+    tg_tensor *in[INPUTS];
+    tg_tape *t = tg_tape_new(ctx);
+    leaves(ctx, p, tg_comm_rank(world), tg_comm_size(world), in);
+    bool guilty = tg_comm_rank(world) == 1;
+    if (guilty) in[1] = tg_zeros(ctx, TG_F64, TG_SHAPE(OUT, 3));
+    layer(t, world, p, in, in[0], p->chunks, NULL);
+    bool told = tg_ctx_status(ctx) == (guilty ? TG_ERR_SHAPE : TG_ERR_REMOTE) &&
+                strstr(tg_ctx_message(ctx), "they must be equal");
+    char message[512];
+    snprintf(message, sizeof message, "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_tape_free(t);
+    return told ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "unexpected: %s", message);
+}
+
+START_TEST(a_rank_that_fails_is_reported) {
+    for (int k = 0; k < KINDS; k++) on_ranks(4, one_fails, &(plan){.kind = (kind)k, .chunks = 2, .dtype = TG_F64});
+}
+END_TEST
 
 static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
@@ -313,7 +402,10 @@ int main(void) {
                                   one_collective_of_a_row_layer_has_the_bits_of_two_ops,
                                   samples_are_two_ops,
                                   messages_are_those_of_the_rule,
+                                  a_plan_counts_the_same,
                                   a_steady_step_allocates_nothing,
+                                  recomputed_and_recorded_gradients_agree,
+                                  a_rank_that_fails_is_reported,
                                   wrong_chunks_say_what_was_expected};
     return tg_check_main("chunks", tests, sizeof tests / sizeof *tests);
 }

@@ -57,6 +57,8 @@ typedef struct tg_parallel_linear {
 tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_linear_kind *kind, int64_t in, int64_t out,
                                   const tg_parallel_linear_opts *opts, const char *who);
 tg_tensor *tg_parallel_linear_forward(tg_module *m, tg_tape *t, tg_tensor *x);
+/* Reads the options, checks them, and sets what follows from them: the axis, its communicator and the sizes. */
+tg_status tg_parallel_linear_read(tg_parallel_linear *s, const char *who, const tg_parallel_linear_opts *given);
 void tg_parallel_linear_free(void *state);
 size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n);
 static inline const tg_parallel_linear *tg_parallel_linear_of(const tg_module *m) { return m->state; }

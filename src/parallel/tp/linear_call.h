@@ -46,7 +46,7 @@ tg_status tg_linear_check_fused(tg_call *c, const tg_linear_params *p);
  * separate ops: a gather of x to R (with sequence_parallel) or tg_copy_to_tp (with allreduce_dgrad), and then
  * tg_linear. */
 tg_status tg_linear_call_infer(tg_call *c, tg_linear_params *p);
-/* Returns the placement of y, and that of w, on the communicator's axis. */
+/* Returns the placement of y on the communicator's axis. */
 tg_placement tg_linear_place_y(const tg_call *c, const tg_linear_params *p);
 
 /* In forward: computes y from the rows x of this rank, which it gathers under sequence parallelism. */
