@@ -21,7 +21,8 @@ typedef struct tg_self_attention_opts {
     /* Queries come from x, keys and values from a second input, the memory. Not with rope_base (TG_ERR_ARGUMENT),
      * because the memory has positions of its own. */
     bool cross;
-    /* As in tg_attention (ops.h); 0, TG_AUTO and TG_NONE mean the same, and the defaults are the same. */
+    /* As in tg_attention (ops.h); 0, TG_AUTO and TG_NONE mean the same, and the defaults are the same. With cross,
+     * causal and left need whole sequences: they fail with TG_ERR_UNSUPPORTED if cp has several ranks. */
     bool causal;
     int64_t left;
     double scale, dropout, softcap;

@@ -113,6 +113,11 @@ static tg_status check_exchange(const tg_self_attention *a) {
     if ((unsigned)o->cp_kind > TG_CP_HIERARCHY)
         return tg_fail(a->ctx, TG_ERR_ARGUMENT, "%s: cp_kind is %d, expected TG_CP_RING to TG_CP_HIERARCHY", who,
                        (int)o->cp_kind);
+    if (cp > 1 && o->cross && (o->causal || o->left != TG_NONE))
+        return tg_fail(a->ctx, TG_ERR_UNSUPPORTED,
+                       "%s: %s is set with cross, but the %d ranks of cp divide the queries, so their places among the "
+                       "rows of the memory are not known to attention; leave it out",
+                       who, o->causal ? "causal" : "left", cp);
     if (o->cp_inner == TG_AUTO) return TG_OK;
     if (o->cp_kind == TG_CP_HIERARCHY && o->cp_inner > 0 && cp % o->cp_inner == 0) return TG_OK;
     return tg_fail(a->ctx, TG_ERR_ARGUMENT,

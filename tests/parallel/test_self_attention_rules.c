@@ -104,9 +104,12 @@ static tg_status refused_heads(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(heads_that_ranks_cannot_divide_are_refused) { on_ranks(3, refused_heads, NULL); }
 END_TEST
 
-static tg_status refused_packing(void *arg, tg_ctx *ctx, tg_comm *world) {
+static tg_status refused_sequences(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = 2));
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "causal is set with cross, but the 2 ranks of cp divide the queries",
+            MADE(.cross = true, .causal = true));
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "left is set with cross, but", MADE(.cross = true, .left = 0));
     const attention_case c = {.kv = HEADS, .rope = 1, .packed = 1};
     attention_rows rows = attention_rows_of(p, &c);
     tg_module *m = attention_new(p, &c, TG_CP_RING);
@@ -121,7 +124,7 @@ static tg_status refused_packing(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(positions_of_packed_and_divided_sequences_are_refused) { on_ranks(2, refused_packing, NULL); }
+START_TEST(positions_that_divided_sequences_hide_are_refused) { on_ranks(2, refused_sequences, NULL); }
 END_TEST
 
 /* ---- What is sent ---- */
@@ -209,7 +212,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {wrong_options_and_calls_are_refused, heads_that_ranks_cannot_divide_are_refused,
-                                  positions_of_packed_and_divided_sequences_are_refused,
+                                  positions_that_divided_sequences_hide_are_refused,
                                   ranks_send_what_parallel_md_says,
                                   parameters_have_the_same_names_and_shapes_for_any_ranks};
     return tg_check_main("self_attention_rules", tests, sizeof tests / sizeof *tests);
