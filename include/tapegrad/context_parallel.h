@@ -49,6 +49,7 @@ typedef struct tg_context_attention_opts {
     /* Probability of dropout of the attention weights, in [0, 1), in training mode; 0 by default. Any number of ranks
      * drops the same weights as one rank. */
     double dropout;
+    double softcap;  /* as in tg_attention: smooth bound of the scores; TG_NONE, the default: none */
     int64_t left;    /* query i attends only to keys j >= i - left; 0 or more. TG_NONE, the default: no such bound */
     tg_tensor *sink; /* as in tg_attention: [h]. If it needs a gradient, it must be R on the axis of c. NULL: none */
     /* Packed sequences, with b = 1: int64 [m + 1], the same on every rank. Sequence i has the rows starts[i] to
@@ -58,7 +59,7 @@ typedef struct tg_context_attention_opts {
 } tg_context_attention_opts;
 
 #define TG_CONTEXT_ATTENTION_DEFAULTS                                                                                  \
-    .size = sizeof(tg_context_attention_opts), .inner = TG_AUTO, .scale = TG_AUTO, .left = TG_NONE
+    .size = sizeof(tg_context_attention_opts), .inner = TG_AUTO, .scale = TG_AUTO, .softcap = TG_NONE, .left = TG_NONE
 #define TG_CONTEXT_ATTENTION(...) (&(tg_context_attention_opts){TG_CONTEXT_ATTENTION_DEFAULTS, __VA_ARGS__})
 
 /* tg_attention over a sequence that the ranks of c divide: q [b, h, s / n, dk], k [b, g, s / n, dk] and

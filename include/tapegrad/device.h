@@ -132,6 +132,7 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
+    double softcap; /* if not 0, softcap * tanh(score / softcap) takes the place of a score, before the mask is added */
     bool causal, left_bound, right_bound;
     int64_t left, right;       /* 0 or more */
     int64_t shift;             /* 0 or more */

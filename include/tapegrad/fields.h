@@ -132,6 +132,7 @@ typedef struct tg_struct {
     X(tg_finalize_opts, FINALIZE)               \
     X(tg_flat_opts, FLAT)                       \
     X(tg_context_attention_opts, CONTEXT_ATTENTION) \
+    X(tg_self_attention_opts, SELF_ATTENTION)   \
     X(tg_pipe_plan_opts, PIPE_PLAN)             \
     X(tg_pipe_opts, PIPE)                       \
     X(tg_load_opts, LOAD)                       \

@@ -463,6 +463,9 @@ typedef struct tg_attention_opts {
     bool causal;    /* query i attends only to keys j <= p */
     double scale;   /* factor of the scores, 0 or more; TG_AUTO means 1 / sqrt(dk) */
     double dropout; /* probability of dropout of the attention weights, in [0, 1), in training mode */
+    /* Bounds the scores smoothly, before masks: softcap * tanh(score / softcap) takes the place of a score (Gemma 2,
+     * arXiv 2408.00118). Greater than 0, or TG_NONE for no bound. */
+    double softcap;
     /* Window: query i attends only to keys with p - left <= j <= p + right. Both are 0 or more, or TG_NONE for no bound
      * on that side. */
     int64_t left, right;
@@ -477,7 +480,8 @@ typedef struct tg_attention_opts {
     tg_tensor *starts_k; /* int64 [m + 1]: the same along sk; required with starts_q */
 } tg_attention_opts;
 
-#define TG_ATTENTION_DEFAULTS .size = sizeof(tg_attention_opts), .scale = TG_AUTO, .left = TG_NONE, .right = TG_NONE
+#define TG_ATTENTION_DEFAULTS                                                                                          \
+    .size = sizeof(tg_attention_opts), .scale = TG_AUTO, .softcap = TG_NONE, .left = TG_NONE, .right = TG_NONE
 #define TG_ATTENTION(...) (&(tg_attention_opts){TG_ATTENTION_DEFAULTS, __VA_ARGS__})
 
 /* softmax(scale * q @ k^T) @ v, where scale * q @ k^T are the scores: q [b, h, sq, dk], k [b, g, sk, dk] and v

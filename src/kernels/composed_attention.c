@@ -11,6 +11,7 @@
 typedef struct head {
     view q, k, v, o, gq, gk, gv, product; /* product: out times its gradient */
     view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where hidden, draws */
+    view tanh;                            /* [sq, sk]: scores / softcap, if they are bounded */
     view row, other, scale, key;          /* temporaries: [sq, 1], but key is [1, sk] */
     view sum, total;                      /* [sq, sk] and [1, 1]: gradients of the mask and the sink */
     tg_mask_rules rules;
@@ -32,7 +33,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
         {&h->v, sk, dv, d},   {&h->gv, sk, dv, d},    {&h->o, sq, dv, d},     {&h->product, sq, dv, d},
         {&h->p, sq, sk, d},   {&h->gp, sq, sk, d},    {&h->hidden, sq, sk, d}, {&h->u, sq, sk, TG_F32},
         {&h->row, sq, 1, d},  {&h->other, sq, 1, d},  {&h->scale, sq, 1, d},  {&h->key, 1, sk, d},
-        {&h->sum, a->gmask.data ? sq : 0, sk, d}, {&h->total, 1, 1, d},
+        {&h->sum, a->gmask.data ? sq : 0, sk, d}, {&h->total, 1, 1, d}, {&h->tanh, a->softcap > 0 ? sq : 0, sk, d},
     };
     size_t bytes = 0;
     arena w;
@@ -127,10 +128,19 @@ static tg_array number(view *v, const tg_array *x, int64_t h) {
     return v->a;
 }
 
+/* Computes scale q k^T, and bounds it by softcap. */
+static tg_status products(tg_ctx *ctx, const tg_attention_args *a, const head *h) {
+    if (a->softcap <= 0) return multiply(ctx, &h->q, false, &h->k, true, &h->p, a->scale, 0);
+    TG_TRY(multiply(ctx, &h->q, false, &h->k, true, &h->tanh, a->scale / a->softcap, 0));
+    MAP(tanh, h->tanh.a, h->tanh.a);
+    MAP_P(affine, h->p.a, a->softcap, 0, false, h->tanh.a);
+    return TG_OK;
+}
+
 /* Computes the scores of head (b, i) from h->q and h->k into h->p, -inf where they are hidden. Overwrites h->gp. */
 static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view mask;
-    TG_TRY(multiply(ctx, &h->q, false, &h->k, true, &h->p, a->scale, 0));
+    TG_TRY(products(ctx, a, h));
     if (a->mask.data && a->mask.dtype == TG_BOOL) {
         TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gp.a, -INFINITY));
         MAP(where, h->p.a, slice(&mask, &a->mask, b, i), h->p.a, h->gp.a);
@@ -215,7 +225,7 @@ static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *
     return TG_OK;
 }
 
-/* Computes h->p, the probabilities with dropout, and h->gp, the gradient of the scaled scores, for head (b, i). Loads
+/* Computes h->p, the probabilities with dropout, and h->gp, the gradient of the bounded scores, for head (b, i). Loads
  * h->q and h->o; h->k and h->v must hold the head's keys and values. */
 static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     TG_TRY(load(ctx, &h->q, &a->q, b, i));
@@ -239,6 +249,7 @@ static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gv.a, 0));
     for (int64_t i = g * heads; i < (g + 1) * heads; i++) {
         TG_TRY(score_grad(ctx, a, h, b, i));
+        if (a->softcap > 0) MAP(tanh_d, h->gp.a, h->gp.a, h->tanh.a);
         TG_TRY(multiply(ctx, &h->gp, false, &h->k, false, &h->gq, a->scale, 0));
         TG_TRY(multiply(ctx, &h->gp, true, &h->q, false, &h->gk, a->scale, 1));
         TG_TRY(multiply(ctx, &h->p, true, &h->o, false, &h->gv, 1, 1));

@@ -4,29 +4,11 @@
 #include <tapegrad/megatron.h>
 
 #include "kernels/scalar.h"
+#include "models/heads.h"
 #include "models/lm.h"
 #include "tape/tape.h"
 
 /* ---- Projections ---- */
-
-/* Returns a view [b, heads, s, d] of x [s, b, heads * d]. If x is sharded along its last dim, the view is sharded along
- * heads. */
-static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
-    tg_shape s = {4, {tg_dim(x, 0), tg_dim(x, 1), tg_dim(x, 2) / d, d}};
-    tg_tensor *v = tg_reshape_shard(t, x, s, 2);
-    return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
-}
-
-/* Returns this rank's key-value head if there are fewer such heads than ranks: x [s, b, heads * d] -> [s, b, d]. x has
- * all heads and is the same on every rank. Repeats each head so that there are as many as ranks; rank r takes number
- * r. */
-static tg_tensor *own_head(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
-    int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_lm_tp(c) / c->kv_heads;
-    x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
-    x = tg_expand(t, x, (tg_shape){5, {s, b, c->kv_heads, times, d}});
-    x = tg_reshape(t, x, (tg_shape){3, {s, b, c->kv_heads * times * d}});
-    return tg_shard(t, x, 2, tg_lm_tp_comm(c));
-}
 
 /* Computes keys and values if there are fewer key-value heads than ranks. Every rank computes all of these heads and
  * keeps one. */
@@ -35,7 +17,10 @@ static void project_replicated(const tg_module *m, tg_tape *t, tg_tensor *x, tg_
     const tg_lm_name_table *names = tg_lm_names_of(c);
     tg_comm *tp = tg_lm_tp_comm(c);
     x = tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
-    for (int i = 0; i < 2; i++) kv[i] = own_head(c, t, tg_module_run(m, names->projection[1 + i], t, x));
+    for (int i = 0; i < 2; i++) {
+        tg_tensor *all = tg_module_run(m, names->projection[1 + i], t, x);
+        kv[i] = tg_heads_own(t, all, c->kv_heads, tp);
+    }
 }
 
 /* Computes the queries, keys and values of this rank's heads, each [b, heads, s, d]. */
@@ -52,7 +37,7 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
         else
             for (int i = 1; i < 3; i++) qkv[i] = tg_module_run(m, names->projection[i], t, x);
     }
-    for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], d);
+    for (int i = 0; i < 3; i++) qkv[i] = tg_heads_split(t, qkv[i], d);
 }
 
 /* ---- Attention ---- */
@@ -85,12 +70,9 @@ static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const q
  * [b, heads, n, d]. */
 static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
     if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv);
-    if (tg_lm_cp(c) > 1)
-        return tg_context_attention(t, qkv[0], qkv[1], qkv[2], tg_lm_cp_comm(c),
-                                    TG_CONTEXT_ATTENTION(.kind = c->cp_kind, .inner = c->cp_inner, .causal = true,
-                                                         .scale = tg_attention_scale(c), .dropout = c->dropout));
-    return tg_attention(t, qkv[0], qkv[1], qkv[2],
-                        TG_ATTENTION(.causal = true, .scale = tg_attention_scale(c), .dropout = c->dropout));
+    return tg_heads_attend(t, qkv, c->parallel,
+                           TG_CONTEXT_ATTENTION(.kind = c->cp_kind, .inner = c->cp_inner, .causal = true,
+                                                .scale = tg_attention_scale(c), .dropout = c->dropout));
 }
 
 /* ---- Forward ---- */
@@ -109,32 +91,17 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
 
-/* Rotates queries and keys [b, heads, n, d] by their positions, which begin at `offset`. Under context parallelism this
- * rank's positions are those of its chunks. */
-static void rotate(const tg_lm_config *c, tg_tape *t, tg_tensor *qk[2], int64_t offset) {
-    const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};
-    tg_tensor *at = NULL;
-    if (tg_lm_cp(c) > 1) {
-        at = tg_arange(t, TG_I64, 0, (double)(tg_dim(qk[0], 2) * tg_lm_cp(c)), 1);
-        at = tg_shard_as(t, at, chunks, tg_lm_cp_comm(c));
-    }
-    for (int i = 0; i < 2; i++)
-        qk[i] = at ? tg_rope_at(t, qk[i], at, c->rope_base) : tg_rope(t, qk[i], c->rope_base, offset);
-}
-
 static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
     int64_t offset = past ? past->length : 0;
-    if (c->position_kind == TG_LM_ROTARY) rotate(c, t, qkv, offset);
+    if (c->position_kind == TG_LM_ROTARY) tg_heads_rotate(t, qkv, c->rope_base, offset, c->parallel);
     if (past) {
         qkv[1] = append(t, past->k, offset, qkv[1]);
         qkv[2] = append(t, past->v, offset, qkv[2]);
     }
-    tg_tensor *o = weigh(c, t, qkv);
-    o = tg_permute(t, o, (tg_dims){4, {2, 0, 1, 3}});
-    o = tg_reshape(t, o, (tg_shape){3, {tg_dim(o, 0), tg_dim(o, 1), tg_dim(o, 2) * c->head_dim}});
+    tg_tensor *o = tg_heads_join(t, weigh(c, t, qkv));
     return tg_module_run(m, tg_lm_names_of(c)->out, t, o);
 }
 

@@ -1,4 +1,5 @@
-/* The structs of options of language models. */
+/* The structs of options of language models and of their layers. */
+#include <tapegrad/attention.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lm.h>
 
@@ -109,3 +110,33 @@ static const tg_field lm_save_fields[] = {
     TG_FIELD(tg_lm_save_opts, file_bytes, INT64, "Limit on the bytes of the tensors in one file, 1 or more."),
 };
 const tg_struct tg_lm_save_opts_struct = TG_STRUCT(tg_lm_save_opts, LM_SAVE, lm_save_fields, "Options of tg_lm_save.");
+
+static const tg_field self_attention_fields[] = {
+    TG_FIELD(tg_self_attention_opts, heads, INT64, "Heads of queries, 1 or more."),
+    TG_FIELD(tg_self_attention_opts, kv_heads, INT64, "Heads of keys and values, 1 or more; TG_AUTO: heads."),
+    TG_FIELD(tg_self_attention_opts, head_dim, INT64,
+             "Size of a head of queries and keys, 1 or more; TG_AUTO: hidden / heads."),
+    TG_FIELD(tg_self_attention_opts, v_dim, INT64, "Size of a head of values, 1 or more; TG_AUTO: head_dim."),
+    TG_FIELD(tg_self_attention_opts, cross, BOOL, "Keys and values come from a second input."),
+    TG_FIELD(tg_self_attention_opts, causal, BOOL, "Query i attends only to keys up to its own position."),
+    TG_FIELD(tg_self_attention_opts, left, INT64,
+             "Keys before its own position to which a query attends, 0 or more; TG_NONE: all."),
+    TG_FIELD(tg_self_attention_opts, scale, DOUBLE, "Factor of the scores, 0 or more; TG_AUTO: 1 / sqrt(head_dim)."),
+    TG_FIELD(tg_self_attention_opts, dropout, DOUBLE, "Probability of dropout of the attention weights, in [0, 1)."),
+    TG_FIELD(tg_self_attention_opts, softcap, DOUBLE, "Smooth bound of the scores, greater than 0; TG_NONE: none."),
+    TG_FIELD(tg_self_attention_opts, rope_base, DOUBLE, "Base of rotary positions, above 0; TG_NONE: no positions."),
+    TG_FIELD(tg_self_attention_opts, qk_norm, BOOL, "Heads of queries and keys have RMS norms."),
+    TG_FIELD(tg_self_attention_opts, norm_eps, DOUBLE, "Eps of these norms, 0 or more."),
+    TG_FIELD(tg_self_attention_opts, bias, BOOL, "The projections of queries, keys and values have a bias."),
+    TG_FIELD(tg_self_attention_opts, out_bias, BOOL, "The projection back has a bias."),
+    TG_FIELD(tg_self_attention_opts, sink, BOOL, "Each head has a trained logit in the denominator of its softmax."),
+    TG_FIELD_OF(tg_self_attention_opts, cp_kind, ENUM, "tg_cp_kind", "How ranks of cp exchange keys and values."),
+    TG_FIELD(tg_self_attention_opts, cp_inner, INT,
+             "TG_CP_HIERARCHY: number of ranks that exchange heads; TG_AUTO: all."),
+    TG_FIELD_OF(tg_self_attention_opts, linear, POINTER, "tg_parallel_linear_opts",
+                "Options of the projections of queries, keys and values; NULL: the defaults."),
+    TG_FIELD_OF(tg_self_attention_opts, out_linear, POINTER, "tg_parallel_linear_opts",
+                "Options of the projection back; NULL: the defaults."),
+};
+const tg_struct tg_self_attention_opts_struct =
+    TG_STRUCT(tg_self_attention_opts, SELF_ATTENTION, self_attention_fields, "Options of tg_nn_self_attention.");

@@ -145,21 +145,26 @@ static tg_status resolve_window(tg_call *c) {
     return TG_OK;
 }
 
-tg_status tg_attention_numbers(tg_call *c, double *scale, double dropout) {
+tg_status tg_attention_numbers(tg_call *c, double *scale, double dropout, double *softcap) {
     const tg_tensor *q = c->input[Q];
     if (*scale == TG_AUTO) *scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
     if (!(*scale >= 0 && isfinite(*scale)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g; it must be finite, 0 or more, or TG_AUTO; negate q for a "
                             "negative factor", *scale);
-    if (dropout >= 0 && dropout < 1) return TG_OK;
-    return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g; it must be at least 0 and less than 1", dropout);
+    if (!(dropout >= 0 && dropout < 1))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g; it must be at least 0 and less than 1", dropout);
+    if (*softcap == TG_NONE) *softcap = 0;
+    else if (!(*softcap > 0 && isfinite(*softcap)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "softcap is %g; it must be finite and greater than 0, or TG_NONE for "
+                            "scores without a bound", *softcap);
+    return TG_OK;
 }
 
 static tg_status attention_options(tg_call *c) {
     attention_params *p = c->params;
     tg_attention_opts *o = &p->opts;
     TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
-    TG_TRY(tg_attention_numbers(c, &o->scale, o->dropout));
+    TG_TRY(tg_attention_numbers(c, &o->scale, o->dropout, &o->softcap));
     TG_TRY(resolve_window(c));
     if (!tg_is_training(c->tape)) o->dropout = 0;
     return o->dropout > 0 ? take_draws(c) : TG_OK;
@@ -229,6 +234,7 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
         .mass = tg_array_of(c->saved[MASS]),
         .scale = p->opts.scale,
         .dropout = p->opts.dropout,
+        .softcap = p->opts.softcap,
         .causal = p->opts.causal,
         .left_bound = p->left_bound,
         .right_bound = p->right_bound,
@@ -392,6 +398,15 @@ static const tg_sample attention_samples[] = {
      .input = {TG_S(1, 2, 4, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
     {.note = "a window past tiles", .params = OPTS(.left = 3, .right = 2), .n_in = INPUTS,
      .input = {TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), PLAIN}, .slow = true},
+    /* A bound of the scores. */
+    {.note = "a soft cap", .params = OPTS(.softcap = 0.8), .n_in = INPUTS,
+     .input = {TG_S(2, 4, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), PLAIN}},
+    {.note = "a soft cap, causal, a mask and a sink", .params = OPTS(.causal = true, .softcap = 1.5), .n_in = INPUTS,
+     .input = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(2, 4, 4), TG_S(2), NO, NO, NO}},
+    {.note = "a soft cap, past tiles, dropout", .params = OPTS(.left = 30, .softcap = 0.5, .dropout = 0.2),
+     .n_in = INPUTS, .input = {TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), PLAIN}, .slow = true},
+    {.note = "a soft cap of 0", .params = OPTS(.softcap = 0), .n_in = INPUTS,
+     .input = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN}, .refused = TG_ERR_ARGUMENT},
     /* Padding and packing. */
     {.note = "padded keys", .params = OPTS(.causal = false), .n_in = INPUTS,
      .input = {TG_S(3, 2, 3, 2), TG_S(3, 2, 5, 2), TG_S(3, 2, 5, 2), PADDED(TG_S_INDEX(6, 3))}},
@@ -463,6 +478,7 @@ static const tg_field attention_fields[] = {
     TG_ARG_AS(attention_params, opts.causal, "causal", BOOL, "Query i attends only to keys j <= i + sk - sq."),
     TG_ARG_AS(attention_params, opts.scale, "scale", DOUBLE, "Factor of the scores, 0 or more; -1: 1 / sqrt(dk)."),
     TG_ARG_AS(attention_params, opts.dropout, "dropout", DOUBLE, "Probability of dropout of the attention weights."),
+    TG_ARG_AS(attention_params, opts.softcap, "softcap", DOUBLE, "Smooth bound of the scores, more than 0; -1: none."),
     TG_ARG_AS(attention_params, opts.left, "left", INT64, "Number of earlier keys that a query sees; -1: all."),
     TG_ARG_AS(attention_params, opts.right, "right", INT64, "Number of later keys that a query sees; -1: all."),
 };

@@ -6,8 +6,8 @@
 #include "ops/common/op.h"
 
 typedef struct attention_params {
-    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, window bounds are 0 or
-     * more. The tensors among them are inputs of the op, and NULL here. */
+    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, softcap is 0 if there
+     * is none, window bounds are 0 or more. The tensors among them are inputs of the op, and NULL here. */
     tg_attention_opts opts;
     bool left_bound, right_bound; /* whether the window is bounded on this side */
     tg_draws draws;               /* of dropout */
@@ -20,8 +20,9 @@ enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
 tg_status tg_attention_shapes(tg_call *c);
 tg_status tg_attention_sink_fits(tg_call *c, int i);
 tg_status tg_attention_index_vector(tg_call *c, int i, const char *what);
-/* Checks the factor of the scores, which it sets if it is TG_AUTO, and the probability of dropout. */
-tg_status tg_attention_numbers(tg_call *c, double *scale, double dropout);
+/* Checks the factor of the scores, which it sets if it is TG_AUTO; the probability of dropout; and the bound of the
+ * scores, which it sets to 0 if it is TG_NONE. */
+tg_status tg_attention_numbers(tg_call *c, double *scale, double dropout, double *softcap);
 
 /* The slots vjp and jvp of the op (attention_compose.c). */
 tg_status tg_attention_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);

@@ -101,6 +101,7 @@ static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     q = tg_reshape(t, tg_scale(t, q, p->opts.scale), TG_SHAPE(b, g, r, sq, q->shape[3]));
     s.s = tg_matmul(t, q, tg_transpose(t, tg_unsqueeze(t, k, 2), -1, -2));
     s.s = tg_reshape(t, s.s, TG_SHAPE(b, h, sq, sk));
+    if (p->opts.softcap > 0) s.s = tg_scale(t, tg_tanh(t, tg_scale(t, s.s, 1 / p->opts.softcap)), p->opts.softcap);
     apply_mask(t, &s);
     hide_by_rules(t, &s, sq, sk);
     for (int i = 0; i < s.count; i++) s.s = tg_masked_fill(t, s.s, s.hidden[i], -1e30);

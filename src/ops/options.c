@@ -23,6 +23,7 @@ static const tg_field attention_fields[] = {
     TG_FIELD(tg_attention_opts, causal, BOOL, "Query i attends only to keys up to its own position."),
     TG_FIELD(tg_attention_opts, scale, DOUBLE, "Factor of the scores, 0 or more; TG_AUTO: 1 / sqrt(dk)."),
     TG_FIELD(tg_attention_opts, dropout, DOUBLE, "Probability of dropout of the attention weights, in [0, 1)."),
+    TG_FIELD(tg_attention_opts, softcap, DOUBLE, "Smooth bound of the scores, greater than 0; TG_NONE: none."),
     TG_FIELD(tg_attention_opts, left, INT64,
              "Keys before its own position to which a query attends, 0 or more; TG_NONE: all."),
     TG_FIELD(tg_attention_opts, right, INT64,

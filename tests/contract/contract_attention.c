@@ -13,6 +13,7 @@ typedef struct attention_case {
     mirror m[ARRAYS], top, mass;
     bool has[ARRAYS];
     double *v[ARRAYS], *p, *keep; /* values; probabilities and dropout factors of one head, [sq, sk] */
+    double *slope;                /* derivatives of its bounded scores */
     int64_t full[4], repeated[2][4]; /* shape of the mask after broadcasting; strides of the mask and its gradient */
     int64_t batch, heads, groups, sq, sk, dk, dv;
     tg_attention_args a;
@@ -124,6 +125,7 @@ static void make_extras(contract *c, attention_case *k, tg_dtype t) {
     k->a.left = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
     k->a.right = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
     if (contract_roll(c, 3) == 0) k->a.shift = contract_roll(c, 3);
+    if (contract_roll(c, 3) == 0) k->a.softcap = 0.25 * (double)(1 + contract_roll(c, 8));
 }
 
 /* Makes scores of about 2^17, which float32 holds without rounding in any order of summation. */
@@ -163,6 +165,7 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, tg_dtype 
     contract_push(c, &k->top);
     contract_push(c, &k->mass);
     k->p = calloc((size_t)(k->sq * k->sk), sizeof *k->p), k->keep = calloc((size_t)(k->sq * k->sk), sizeof *k->keep);
+    k->slope = calloc((size_t)(k->sq * k->sk), sizeof *k->slope);
     k->a.q = k->m[Q].on, k->a.k = k->m[K].on, k->a.v = k->m[V].on, k->a.out = k->m[OUT].on;
     k->a.top = k->top.on, k->a.mass = k->mass.on;
     k->a.scale = 1 / sqrt((double)k->dk), k->a.causal = contract_roll(c, 2);
@@ -183,6 +186,7 @@ static void attention_drop(contract *c, attention_case *k) {
     contract_drop(c, &k->mass);
     free(k->p);
     free(k->keep);
+    free(k->slope);
 }
 
 /* Returns the position in the mask or its gradient for a score; dims that are broadcast have one position. */
@@ -225,6 +229,13 @@ static const double *row(const attention_case *k, int which, int64_t head, int64
     return k->v[which] + (head * n + i) * d;
 }
 
+/* Returns the score of a product, before its mask; *slope receives its derivative. */
+static double bounded(const attention_case *k, double product, double *slope) {
+    double cap = k->a.softcap, y = cap > 0 ? tanh(k->a.scale * product / cap) : 0;
+    *slope = 1 - y * y;
+    return cap > 0 ? cap * y : k->a.scale * product;
+}
+
 /* What the slots pass on for each row. */
 typedef struct terms {
     double *top, *mass;
@@ -249,8 +260,9 @@ static void probabilities(attention_case *k, int64_t head, int64_t group, terms 
         double *p = k->p + i * k->sk, max = sink, sum = 0;
         for (int64_t j = 0; j < k->sk; j++) {
             const double *key = row(k, K, group, j, k->sk, k->dk);
-            p[j] = bias(k, head, i, j);
-            for (int64_t d = 0; d < k->dk; d++) p[j] += q[d] * key[d] * k->a.scale;
+            double product = 0;
+            for (int64_t d = 0; d < k->dk; d++) product += q[d] * key[d];
+            p[j] = bias(k, head, i, j) + bounded(k, product, &k->slope[i * k->sk + j]);
             if (p[j] > max) max = p[j];
             k->keep[i * k->sk + j] = k->a.dropout > 0 ? factor(k, (head * k->sq + i) * k->sk + j) : 1;
         }
@@ -287,11 +299,11 @@ static void check_heads(contract *c, const attention_case *k, mirror *m, const d
         double got = contract_get(m, i), w = want[i];
         contract_check(c, got == w || fabs(got - w) <= slack * (1 + fabs(w)),
                        "attention's %s, %s, batch %lld, heads %lld/%lld, %lld x %lld, sizes %lld and %lld, causal %d, "
-                       "dropout %g, window %lld %lld, shift %lld, %s%s%s%s, element %lld: %.9g, expected %.9g",
+                       "dropout %g, softcap %g, window %lld %lld, shift %lld, %s%s%s%s, element %lld: %.9g, "
+                       "expected %.9g",
                        what, tg_dtype_name((tg_dtype)m->on.dtype), (long long)k->batch, (long long)k->heads,
                        (long long)k->groups, (long long)k->sq, (long long)k->sk, (long long)k->dk, (long long)k->dv,
-                       k->a.causal,
-                       k->a.dropout, (long long)(k->a.left_bound ? k->a.left : -1),
+                       k->a.causal, k->a.dropout, k->a.softcap, (long long)(k->a.left_bound ? k->a.left : -1),
                        (long long)(k->a.right_bound ? k->a.right : -1), (long long)k->a.shift,
                        k->has[MASK] ? "mask " : "",
                        k->has[SINK] ? "sink " : "", k->has[LENGTHS] ? "lengths " : "", k->has[STARTS_Q] ? "starts" : "",
@@ -346,7 +358,7 @@ static void backward_reference(attention_case *k, int64_t head, int64_t group, t
                 gp += gout[d] * row(k, V, group, j, k->sk, k->dv)[d];
                 k->v[GV][(group * k->sk + j) * k->dv + d] += p * keep * gout[d];
             }
-            double gs = p * (gp * keep - delta) * k->a.scale;
+            double gs = p * (gp * keep - delta) * k->a.scale * k->slope[i * k->sk + j];
             if (k->has[GMASK]) k->v[GMASK][place_in_mask(k, head, i, j)] += p * (gp * keep - delta);
             for (int64_t d = 0; d < k->dk; d++) {
                 k->v[GQ][(head * k->sq + i) * k->dk + d] += gs * row(k, K, group, j, k->sk, k->dk)[d];

@@ -1,4 +1,5 @@
 /* Linear layers of tensor parallelism, on one rank. */
+#include <tapegrad/attention.h>
 #include <tapegrad/io.h>
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
@@ -202,6 +203,15 @@ static void layers(misuse_world *b, const tg_parallel *p) {
          tg_nn_vocab_embedding(p, 2, 2, 1, TG_VOCAB_EMBEDDING(.reduce_scatter = 2)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "size is 0",
          tg_nn_vocab_embedding(p, 2, 2, 1, &(tg_vocab_embedding_opts){0}));
+    QUIET(tg_nn_self_attention, no_module(tg_nn_self_attention(NULL, 2, NULL)));
+    NONE(tg_nn_self_attention, ARGUMENT, "heads is 0, expected 1 or more", tg_nn_self_attention(p, 2, NULL));
+    NONE(tg_nn_self_attention, ARGUMENT, "hidden is -1", tg_nn_self_attention(p, -1, TG_SELF_ATTENTION(.heads = 1)));
+    NONE(tg_nn_self_attention, SHAPE, "overflows", tg_nn_self_attention(p, INT64_MAX, TG_SELF_ATTENTION(.heads = 1)));
+    NONE(tg_nn_self_attention, ARGUMENT, "size is 0", tg_nn_self_attention(p, 2, &(tg_self_attention_opts){0}));
+    NONE(tg_nn_self_attention, ARGUMENT, "size is 0",
+         tg_nn_self_attention(p, 2, TG_SELF_ATTENTION(.heads = 1, .linear = &zero)));
+    NONE(tg_nn_self_attention, ARGUMENT, "this library knows",
+         tg_nn_self_attention(p, 2, TG_SELF_ATTENTION(.heads = 1, .out_linear = &later)));
     QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
     QUIET(tg_parallel_linear_apply, misuse_inert(tg_parallel_linear_apply(NULL, b->t, b->x, NULL, -1)));
@@ -213,7 +223,9 @@ static void layers(misuse_world *b, const tg_parallel *p) {
 static void calls(misuse_world *b, const tg_parallel *p) {
     tg_module *m = tg_nn_column_linear(p, 3, 2, NULL), *r = tg_nn_row_linear(p, 3, 2, NULL),
               *bare = tg_nn_row_linear(p, 3, 2, TG_PARALLEL_LINEAR(.no_weight = true)),
-              *e = tg_nn_vocab_embedding(p, 4, 2, 1, NULL);
+              *e = tg_nn_vocab_embedding(p, 4, 2, 1, NULL),
+              *a = tg_nn_self_attention(p, 4, TG_SELF_ATTENTION(.heads = 2)),
+              *cross = tg_nn_self_attention(p, 4, TG_SELF_ATTENTION(.heads = 2, .cross = true));
     INERT(tg_parallel_linear_apply, ARGUMENT, "the tape is NULL", tg_parallel_linear_apply(m, NULL, b->x, NULL, -1));
     INERT(tg_parallel_linear_apply, HANDLE, "different contexts",
           tg_parallel_linear_apply(m, b->far_t, b->foreign, NULL, -1));
@@ -240,10 +252,14 @@ static void calls(misuse_world *b, const tg_parallel *p) {
           tg_module_forward(e, b->t, scalar));
     tg_drop(scalar);
     DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
+    INERT(tg_nn_self_attention, SHAPE, "called with 1 inputs and 1 outputs", tg_module_forward(cross, b->t, b->cube));
+    DEAD_TENSOR(tg_nn_self_attention, tg_module_forward(a, b->t, x));
     tg_module_free(m);
     tg_module_free(r);
     tg_module_free(bare);
     tg_module_free(e);
+    tg_module_free(a);
+    tg_module_free(cross);
 }
 
 static void forward_only(misuse_world *b, const tg_parallel *p) {

@@ -338,6 +338,13 @@ def masks(o):
     row("attention", lambda q, k, v, s: tg.attention(q, k, v, tg.opts("attention", sink=s)), with_sink, [*heads, N(2)])
     row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", causal=True, left=2)), in_window, heads)
 
+    def capped(q, k, v):
+        scores = 1.5 * torch.tanh(2 * (q @ k.mT) / 1.5) + torch.full((5, 5), -torch.inf).triu(1)
+        return scores.softmax(-1) @ v
+
+    row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", causal=True, scale=2, softcap=1.5)),
+        capped, heads)
+
     # Fewer queries than keys, and values of another size.
     uneven = [N(2, 2, 3, 8), N(2, 2, 7, 8), N(2, 2, 7, 6)]
     row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", scale=0.7)),

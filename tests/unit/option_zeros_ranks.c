@@ -1,6 +1,8 @@
 /* A zero in the options of ranks and of models over ranks. */
+#include <math.h>
 #include <string.h>
 
+#include <tapegrad/attention.h>
 #include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lm.h>
@@ -93,6 +95,29 @@ static bool row_draws_zeros(const void *o) { return on_two_ranks(o, row, weight_
 static bool row_is_not_sequence_parallel(const void *o) { return on_two_ranks(o, row, bias_is_invariant); }
 static bool inference_draws_zeros(const void *o) { return on_two_ranks(o, inference, weight_is_zero); }
 static bool embedding_is_whole(const void *o) { return on_two_ranks(o, embedding, result_is_invariant); }
+
+/* A layer of one head that passes on the values x = 1, 2, 3 of the keys that a query sees, weighed by softmax. Whether
+ * the last query's result is `want`; false if the layer is refused. */
+static bool last_query_gets(const void *o, double want) {
+    const double ones[] = {1, 1, 1}, values[] = {1, 2, 3};
+    tg_self_attention_opts opts = *(const tg_self_attention_opts *)o;
+    opts.heads = 1;
+    tg_comm *c = tg_comm_self_new(ctx);
+    tg_parallel *p = tg_parallel_new(c, NULL);
+    tg_module *m = tg_nn_self_attention(p, 1, &opts);
+    double got[3] = {0};
+    for (int i = 0; i < tg_module_param_count(m); i++) {
+        tg_tensor *x = tg_module_param(m, i, NULL);
+        tg_write_f64(x, ones, tg_numel(x));
+    }
+    tg_status s = tg_read_f64(tg_module_forward(m, t, of(TG_SHAPE(3, 1, 1), values)), got, 3);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    tg_comm_free(c);
+    return s == TG_OK && fabs(got[2] - want) < 1e-12;
+}
+static bool layer_sees_all_alike(const void *o) { return last_query_gets(o, 2); }
+static bool layer_sees_no_keys_before(const void *o) { return last_query_gets(o, 3); }
 
 static bool plan(const void *o) {
     tg_pipe_plan_opts p = *(const tg_pipe_plan_opts *)o;
@@ -225,6 +250,15 @@ const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_norm_mlp_opts", "out_std", mlp_draws_zeros_last, NULL},
     {"tg_norm_mlp_opts", "sequence_parallel", mlp_is_not_sequence_parallel, NULL},
     {"tg_vocab_embedding_opts", "reduce_scatter", embedding_is_whole, NULL},
+    {"tg_self_attention_opts", "kv_heads", layer_sees_all_alike, "kv_heads is 0, expected 1 or more"},
+    {"tg_self_attention_opts", "head_dim", layer_sees_all_alike, "head_dim is 0, expected 1 or more"},
+    {"tg_self_attention_opts", "v_dim", layer_sees_all_alike, "v_dim is 0, expected 1 or more"},
+    {"tg_self_attention_opts", "left", layer_sees_no_keys_before, NULL},
+    {"tg_self_attention_opts", "scale", layer_sees_all_alike, NULL},
+    {"tg_self_attention_opts", "softcap", layer_sees_all_alike, "softcap is 0, expected a finite number above 0"},
+    {"tg_self_attention_opts", "rope_base", layer_sees_all_alike, "rope_base is 0, expected a finite number above 0"},
+    {"tg_self_attention_opts", "norm_eps", layer_sees_all_alike, "norm_eps is 0, but qk_norm is false"},
+    {"tg_self_attention_opts", "cp_inner", layer_sees_all_alike, "cp_inner is 0 and cp is 1"},
     {"tg_pipe_plan_opts", "chunks", plan, "chunks is 0, expected 1 to 256"},
     {"tg_pipe_plan_opts", "group", plan, "group is 0, expected 2 or more"},
     {"tg_flat_opts", "bucket", flat, "bucket is 0, expected 1 or more elements"},

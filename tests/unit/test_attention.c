@@ -9,6 +9,7 @@ typedef struct shape {
     bool causal, add;
     double dropout;
     bool placed;
+    double cap; /* of the scores; 0: none */
 } shape;
 
 /* Draw positions of a shard: 2 of 4 heads, and their queries in two chunks of 8. */
@@ -55,16 +56,24 @@ typedef struct problem {
     double *out, *top, *mass, *gq, *gk, *gv; /* expected */
 } problem;
 
+/* Returns the score of the query whose elements begin at qi with the key whose elements begin at kj. *slope receives
+ * the derivative of its bound. */
+static double score(const problem *m, int64_t qi, int64_t kj, double *slope) {
+    double s = m->scale * dot(m->q, qi, m->k, kj, m->c->dk), y = m->c->cap > 0 ? tanh(s / m->c->cap) : 0;
+    *slope = 1 - y * y;
+    return m->c->cap > 0 ? m->c->cap * y : s;
+}
+
 /* Computes for row (b, h, i) the probabilities p[j], the dropout factors keep[j], the maximum score and the sum of
  * exponentials. */
 static void probabilities(const problem *m, int64_t b, int64_t h, int64_t i, double *p, double *keep) {
     const shape *c = m->c;
     int64_t g = h / (c->h / c->g), row = ((b * c->h + h) * c->sq + i) * c->sk;
-    double max = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0, slope;
     tg_draws draws = draws_of(c);
     for (int64_t j = 0; j < c->sk; j++) {
         bool seen = !c->causal || j <= i + c->sk - c->sq;
-        p[j] = seen ? m->scale * dot(m->q, at(m->q, b, h, i, 0), m->k, at(m->k, b, g, j, 0), c->dk) : -INFINITY;
+        p[j] = seen ? score(m, at(m->q, b, h, i, 0), at(m->k, b, g, j, 0), &slope) : -INFINITY;
         max = fmax(max, p[j]);
         bool kept =
             tg_philox_uniform(&draws.rng, tg_draw_number(&draws, row + j) - draws.rng.counter) >= (float)c->dropout;
@@ -92,13 +101,16 @@ static void reference_row(problem *m, int64_t b, int64_t h, int64_t i, double *p
             m->gv[vj + d] += p[j] * keep[j] * get(m->gout, gi + d);
         }
     }
-    for (int64_t j = 0; j < c->sk; j++)
+    for (int64_t j = 0; j < c->sk; j++) {
+        double slope, gs = p[j] * (gp[j] - sum) * m->scale;
+        score(m, at(m->q, b, h, i, 0), at(m->k, b, g, j, 0), &slope);
+        gs *= slope;
         for (int64_t d = 0; d < c->dk; d++) {
-            double gs = p[j] * (gp[j] - sum) * m->scale;
             int64_t qi = at(m->q, b, h, i, d), kj = at(m->k, b, g, j, d);
             m->gq[qi] += gs * get(m->k, kj);
             m->gk[kj] += gs * get(m->q, qi);
         }
+    }
 }
 
 static void reference(problem *m) {
@@ -149,6 +161,7 @@ static void run_shape(bench *t, const shape *c) {
                            .mass = mass->a,
                            .scale = m.scale,
                            .dropout = c->dropout,
+                           .softcap = c->cap,
                            .causal = c->causal,
                            .draws = draws_of(c),
                            .gout = m.gout->a,
@@ -184,6 +197,8 @@ static void run_shapes(bench *t) {
         {.b = 1, .h = 2, .g = 2, .sq = 40, .sk = 9, .dk = 4, .dv = 4, .causal = true},
         {.b = 1, .h = 1, .g = 1, .sq = 66, .sk = 66, .dk = 8, .dv = 16, .causal = true, .dropout = 0.25},
         {.b = 2, .h = 2, .g = 1, .sq = 70, .sk = 66, .dk = 8, .dv = 8, .dropout = 0.5, .placed = true},
+        {.b = 1, .h = 2, .g = 1, .sq = 70, .sk = 66, .dk = 8, .dv = 16, .causal = true, .cap = 0.3},
+        {.b = 2, .h = 1, .g = 1, .sq = 9, .sk = 66, .dk = 8, .dv = 8, .add = true, .dropout = 0.5, .cap = 1},
         {.b = 1, .h = 2, .g = 2, .sq = 3, .sk = 0, .dk = 4, .dv = 4},
         {.b = 1, .h = 2, .g = 2, .sq = 0, .sk = 3, .dk = 4, .dv = 4, .causal = true},
         {.b = 0, .h = 2, .g = 2, .sq = 2, .sk = 3, .dk = 4, .dv = 4},

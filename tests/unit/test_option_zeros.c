@@ -42,6 +42,10 @@ static tg_tensor *attention(const void *o) {
     return tg_attention(t, x, x, of(TG_SHAPE(1, 1, 3, 1), v), o);
 }
 static bool scores_are_zero(const void *o) { return reads(attention(o), 3, (const double[]){6, 6, 6}); }
+static bool scores_have_no_room(const void *o) {
+    attention(o);
+    return false;
+}
 static bool no_keys_before(const void *o) {
     double got[3];
     return tg_read_f64(attention(o), got, 3) == TG_OK && fabs(got[2] - 9) < 1e-12;
@@ -62,6 +66,10 @@ static tg_tensor *context(const void *o, int ranks) {
 }
 static bool scores_of_ranks_are_zero(const void *o) {
     return reads(context(o, 1), 4, (const double[]){7.5, 7.5, 7.5, 7.5});
+}
+static bool scores_of_ranks_have_no_room(const void *o) {
+    context(o, 2);
+    return false;
 }
 static bool no_keys_of_ranks_before(const void *o) {
     double got[4];
@@ -164,10 +172,12 @@ static const tg_zero_probe probes[] = {
     {"tg_print_opts", "edge", print, "edge 0"},
     {"tg_print_opts", "width", print, "width 0"},
     {"tg_attention_opts", "scale", scores_are_zero, NULL},
+    {"tg_attention_opts", "softcap", scores_have_no_room, "softcap is 0; it must be finite and greater than 0"},
     {"tg_attention_opts", "left", no_keys_before, NULL},
     {"tg_attention_opts", "right", no_keys_after, NULL},
     {"tg_context_attention_opts", "inner", groups_of_no_ranks, "inner is 0; it must divide the 2 ranks"},
     {"tg_context_attention_opts", "scale", scores_of_ranks_are_zero, NULL},
+    {"tg_context_attention_opts", "softcap", scores_of_ranks_have_no_room, "softcap is 0; it must be finite and"},
     {"tg_context_attention_opts", "left", no_keys_of_ranks_before, NULL},
     {"tg_conv_opts", "stride", conv, "stride 0"},
     {"tg_conv_opts", "dilation", conv, "dilation 0"},

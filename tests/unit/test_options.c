@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <tapegrad/attention.h>
 #include <tapegrad/checkpoint.h>
 #include <tapegrad/data.h>
 #include <tapegrad/flat.h>

@@ -10,7 +10,7 @@ from .dtypes import integers
 from .registry import op
 
 
-@op('Attention', softcap=(None, 0.0), n_out=(1, 2, 3))
+@op('Attention', n_out=(1, 2, 3))
 def attention(n, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
     """A query of which all keys are hidden has the result 0, and passes no gradient on."""
     flat = q.ndim == 3
@@ -20,8 +20,9 @@ def attention(n, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
     if past_k is not None:
         k, v = ops.concat([past_k, k], dim=2), ops.concat([past_v, v], dim=2)
     hidden = _hidden(n, q.shape[2], k.shape[2], past, None if lengths is None else np.array(integers(lengths)))
-    scale = {} if n.scale is None else {'scale': n.scale}
-    y = ops.attention(q, k, ops.cast(v, q.dtype), mask=_joined(mask, hidden, k.shape[2], q.dtype), **scale)
+    options = {} if n.scale is None else {'scale': n.scale}
+    options |= {'softcap': n.softcap} if n.softcap else {}
+    y = ops.attention(q, k, ops.cast(v, q.dtype), mask=_joined(mask, hidden, k.shape[2], q.dtype), **options)
     y = ops.transpose(y, 1, 2).reshape([y.shape[0], y.shape[2], -1]) if flat else y
     return (y, k, v)[: n.n_out]
 

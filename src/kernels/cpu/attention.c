@@ -134,7 +134,7 @@ tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     /* The memory that carve_tiles takes from scratch. */
     job.slice = TG_QUERIES * (job.dk + job.dv) + 3 * TG_KEYS * TG_QUERIES + TG_QUERIES * (2 * job.pad_k + job.pad_v) +
                 TG_KEYS * (job.pad_k + job.pad_v);
-    if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
+    job.slice += ((a->mask.data != NULL) + (a->softcap > 0)) * TG_KEYS * TG_QUERIES;
     if (job.batch && job.groups) TG_TRY(main_grad(ctx, &job));
     if (a->gmask.data) job.slice += TG_KEYS * TG_QUERIES; /* the sums of mask_unit */
     TG_TRY(mask_grad(ctx, &job));

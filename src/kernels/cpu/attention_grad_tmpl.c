@@ -1,8 +1,9 @@
 /* The gradient of attention. P is the probabilities, which are computed again from each query's greatest score and sum.
  * K is the dropout factors, D is sum(gout out) of each query, and ' is a transposition. P, K and gout v' are multiplied
  * element by element:
- *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
- * The mask's gradient is gs without the scale. The sink's gradient is the sum of -P D over all queries, with the sink's
+ *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale slope,  gq = gs k,  gk = gs' q.
+ * slope is 1, or the derivative 1 - (score / softcap)^2 of a bounded score. The mask's gradient is gs without scale and
+ * slope. The sink's gradient is the sum of -P D over all queries, with the sink's
  * own P. Each of these two gradients has a pass of its own, so that one thread computes each sum over batches and
  * heads, in a fixed order. The pass for the mask computes the scores again. */
 #include "kernels/cpu/scores.h"
@@ -12,7 +13,7 @@ typedef struct unit {
     matrix q, k, v, out, gout;
     real *gk, *gv; /* [sk, ldk], [sk, ldv] */
     int64_t ldk, ldv;
-    real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq, *mask;
+    real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq, *mask, *slope;
     block qr, gr; /* the queries of a block and their gout */
     real dot[TG_QUERIES], top[TG_QUERIES], inverse[TG_QUERIES]; /* what row_terms computes for each query */
 } unit;
@@ -30,6 +31,7 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->gbuf = carve(&scratch, TG_QUERIES * job->pad_v);
     w->gq = carve(&scratch, TG_QUERIES * job->pad_k);
     w->mask = job->a->mask.data ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
+    w->slope = job->a->softcap > 0 ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
 }
 
 /* Computes for each query dot, which is D; top, its greatest score; and inverse, 1 / the sum of exp(score - greatest).
@@ -72,6 +74,18 @@ static void score_grad_dropped(int64_t keys, int64_t lanes, real scale, const re
         }
 }
 
+/* Writes the derivatives of n bounded scores to slope. */
+static void cap_slopes(int64_t n, real cap, const real *restrict s, real *restrict slope) {
+    for (int64_t i = 0; i < n; i++)
+        slope[i] = 1 - (s[i] / cap) * (s[i] / cap);
+}
+
+/* Multiplies the gradients of n bounded scores by their derivatives. */
+static void apply_slopes(int64_t n, const real *restrict slope, real *restrict gs) {
+    for (int64_t i = 0; i < n; i++)
+        gs[i] *= slope[i];
+}
+
 /* Loads the queries q, their gout and their terms into w. */
 static void take_queries(const tg_attention_job *job, const queries *q, unit *w) {
     const tg_attention_args *a = job->a;
@@ -85,9 +99,9 @@ static void take_queries(const tg_attention_job *job, const queries *q, unit *w)
     row_terms(job, q, w);
 }
 
-/* Computes P K in w->s and the gradient of the scores times `scale` in w->gs, for n keys from `key` on. *k receives the
- * rows of k. If the mask hides all these scores, w->s and w->gs would be 0. In that case computes nothing and returns
- * false. */
+/* Computes P K in w->s and the gradient of the scores times `scale` in w->gs, for n keys from `key` on. Scores that
+ * are bounded leave their derivatives in w->slope. *k receives the rows of k. If the mask hides all these scores, w->s
+ * and w->gs would be 0. In that case computes nothing and returns false. */
 static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, int64_t n, real scale,
                       block *k) {
     int64_t lanes = q->lanes;
@@ -97,6 +111,10 @@ static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, in
     block v = block_rows(&w->v, key, n, w->vbuf);
     mm(n, lanes, job->dk, (operand){k->at, k->ld, 1}, w->qt, lanes, w->s, lanes, false);
     mm(n, lanes, job->dv, (operand){v.at, v.ld, 1}, w->gt, lanes, w->gs, lanes, false);
+    if (w->slope) {
+        cap_scores(n * lanes, (real)job->a->softcap, w->s);
+        cap_slopes(n * lanes, (real)job->a->softcap, w->s, w->slope);
+    }
     if (w->mask)
         mask_add(n * lanes, w->mask, w->s);
     hide_tile(job, q, key, n, w->s);
@@ -120,6 +138,8 @@ static void backward_block(const tg_attention_job *job, const queries *q, unit *
         block k;
         if (!take_tile(job, q, w, key, n, (real)a->scale, &k))
             continue;
+        if (w->slope)
+            apply_slopes(n * lanes, w->slope, w->gs);
         if (w->gv)
             mm(n, job->pad_v, q->n, (operand){w->s, lanes, 1}, w->gr.at, w->gr.ld, w->gv + key * w->ldv, w->ldv,
                true);

@@ -82,6 +82,8 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
             continue;
         block k = block_rows(&mk, key, n, kbuf), v = block_rows(&mv, key, n, vbuf);
         mm(n, lanes, job->dk, (operand){k.at, k.ld, 1}, qt, lanes, s, lanes, false);
+        if (job->a->softcap > 0)
+            cap_scores(n * lanes, (real)job->a->softcap, s);
         if (m)
             mask_add(n * lanes, m, s);
         hide_tile(job, q, key, n, s);

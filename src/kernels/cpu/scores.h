@@ -109,6 +109,12 @@ static inline void mask_add(int64_t n, const real *restrict m, real *restrict s)
         s[i] += m[i];
 }
 
+/* Bounds n scores by cap (tg_attention_args). */
+static inline void cap_scores(int64_t n, real cap, real *restrict s) {
+    for (int64_t i = 0; i < n; i++)
+        s[i] = cap * real_tanh(s[i] / cap);
+}
+
 /* Returns sink[h] (tg_attention_args). */
 static inline real sink_of(const tg_attention_job *job, int64_t h) {
     const tg_array *x = &job->a->sink;

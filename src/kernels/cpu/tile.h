@@ -28,6 +28,7 @@
 #define real_to_f16 TILE_CAT(TILE_F16_, TG_T)
 #define real_sqrt TILE_CAT(TILE_SQRT_, TG_T)
 #define real_exp TILE_CAT(tg_exp_below_, TG_T) /* for differences from a row's maximum or log-sum-exp */
+#define real_tanh TILE_CAT(tg_tanh_, TG_T)
 
 typedef TILE_CAT(TILE_REAL_, TG_T) real;
 

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) 
         clear<NS>(c);
         tile_product<false, NS>(c, own, ld, k, ld, ROWS, a.wide_k);
         if (FULL)
-            scale_and_hide<NS>(a, rows, key, mask ? mask + warp * 16 * tile_pitch<T>(ROWS) : NULL, c);
+            scale_and_hide<NS>(a, rows, key, mask ? mask + warp * 16 * tile_pitch<T>(ROWS) : NULL, (E *)NULL, c);
         else
             scale_and_mask<NS>(a, mine, key, c);
         pass_tile<E, NS>(s, c);

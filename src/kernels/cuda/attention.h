@@ -53,7 +53,7 @@ struct Attention {
     int64_t batch, heads, groups, sq, sk; /* groups: heads of k and v */
     int64_t tiles;                        /* number of tiles of the queries of a head, or of its keys */
     int dk, dv, wide_k, wide_v;           /* wide_k, wide_v: dk and dv rounded up to a multiple of 16 */
-    double scale, dropout;
+    double scale, dropout, softcap;
     bool causal, add_q, add_k, add_v, add_mask, add_sink;
     tg_mask_rules rules;
     tg_draws draws;
@@ -79,7 +79,7 @@ inline Attention attention_of(const tg_attention_args *a) {
     t.sq = a->q.shape[2], t.sk = a->k.shape[2];
     t.dk = (int)a->q.shape[3], t.dv = (int)a->v.shape[3];
     t.wide_k = (t.dk + 15) / 16 * 16, t.wide_v = (t.dv + 15) / 16 * 16;
-    t.scale = a->scale, t.dropout = a->dropout, t.causal = a->causal, t.draws = a->draws;
+    t.scale = a->scale, t.dropout = a->dropout, t.softcap = a->softcap, t.causal = a->causal, t.draws = a->draws;
     t.add_q = a->add_q, t.add_k = a->add_k, t.add_v = a->add_v;
     t.mask = heads_of(a->mask), t.gmask = heads_of(a->gmask), t.add_mask = a->add_mask;
     t.sink = head_vector_of(a->sink), t.gsink = head_vector_of(a->gsink), t.add_sink = a->add_sink;
@@ -166,10 +166,10 @@ __device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
 /* Limits a position relative to the beginning of a tile to [0, rows]. */
 __device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > rows ? rows : (int)at; }
 
-/* ---- Masks, and rules beyond the causal one ---- */
+/* ---- Masks, bounds of scores, and rules beyond the causal one ---- */
 
 /* Returns whether the kernels compiled with FULL are needed. The others know only the causal rule, and are faster. */
-inline bool is_full(const Attention &a) { return a.mask.data || a.rules.more; }
+inline bool is_full(const Attention &a) { return a.mask.data || a.softcap > 0 || a.rules.more; }
 
 /* The keys [first, end) that are visible to the two queries of which a lane holds scores, in rows g and g + 8. */
 struct RowsSeen {
@@ -215,10 +215,33 @@ template <class T, int ROWS> constexpr size_t mask_bytes() {
     return sizeof(T) * (size_t)(ROWS * (ROWS + 16 / (int)sizeof(T)));
 }
 
-/* Turns the products of the warp's 16 queries with the keys of a tile into scores: scales them, adds the mask, and sets
- * hidden ones to -inf. m is the mask's tile from the warp's first row on; NULL if there is no mask. */
-template <int NF, class T>
-__device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m,
+/* Returns where tile_set puts c[n / 4][n % 4] of this lane in a tile [16, 8 NF] of the warp. */
+template <int NF, class E> __device__ inline int own_place(int n) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    return (g + n % 4 / 2 * 8) * tile_pitch<E>(8 * NF) + n / 4 * 8 + 2 * t + n % 2;
+}
+
+/* Scales the products c of the warp, and bounds them by softcap. If there is a bound and `slopes`, a tile of the warp,
+ * is not NULL, writes the derivatives of the bounded scores there. */
+template <int NF, class E, class T>
+__device__ inline void scale_and_cap(const Attention &a, E *slopes, T (&c)[NF][4]) {
+    TG_UNROLL
+    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] = multiplied(c[n / 4][n % 4], (T)a.scale);
+    if (a.softcap <= 0) return;
+    const T cap = (T)a.softcap;
+    TG_UNROLL
+    for (int n = 0; n < 4 * NF; n++) {
+        T y = tg_m_tanh(c[n / 4][n % 4] / cap);
+        c[n / 4][n % 4] = cap * y;
+        if (slopes) slopes[own_place<NF, E>(n)] = TileElement<E>::of(1 - y * y);
+    }
+}
+
+/* Turns the products of the warp's 16 queries with the keys of a tile into scores: scales and bounds them, adds the
+ * mask, and sets hidden ones to -inf. `slopes` is that of scale_and_cap. m is the mask's tile from the warp's first row
+ * on; NULL if there is no mask. */
+template <int NF, class E, class T>
+__device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m, E *slopes,
                                       T (&c)[NF][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int from[2], to[2];
@@ -226,8 +249,7 @@ __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, 
         from[r] = within(seen.first[r] - key, NF * 8);
         to[r] = within(seen.end[r] - key, NF * 8);
     }
-    TG_UNROLL
-    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] = multiplied(c[n / 4][n % 4], (T)a.scale);
+    scale_and_cap<NF>(a, slopes, c);
     if (m) {
         TG_UNROLL
         for (int n = 0; n < 4 * NF; n++)

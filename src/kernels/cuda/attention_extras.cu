@@ -1,7 +1,7 @@
 /* What only some calls of attention need: checks of lengths and starts, and the gradients of mask and sink. The mask's
- * gradient is that of the scaled scores. The sink's gradient is the sum of -P D over all queries, with the sink's own
- * probability P; attention_grad.cu defines D. The mask's gradient may be summed over batches and heads. The kernel of
- * the mask's gradient computes the scores once more, so that one block adds each sum, in a fixed order. */
+ * gradient is that of the scaled and bounded scores. The sink's gradient is the sum of -P D over all queries, with the
+ * sink's own probability P; attention_grad.cu defines D. The mask's gradient may be summed over batches and heads. The
+ * kernel of the mask's gradient computes the scores once more, so that one block adds each sum, in a fixed order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 
@@ -76,7 +76,7 @@ template <class E, int D, int WARPS> struct MaskTile {
         tile_product<false, NS>(s, q + warp * 16 * ld, ld, k, ld, ROWS, a.wide_k);
         tile_product<false, NS>(gs, o + warp * 16 * ld, ld, v, ld, ROWS, a.wide_v);
         uint32_t bits = a.dropout > 0 ? kept<NS, false>(a, b, h, first + warp * 16, key) : 0;
-        scale_and_hide<NS>(a, rows, key, mask + warp * 16 * tile_pitch<T>(ROWS), s);
+        scale_and_hide<NS>(a, rows, key, mask + warp * 16 * tile_pitch<T>(ROWS), (E *)NULL, s);
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int f = n / 4, e = n % 4;

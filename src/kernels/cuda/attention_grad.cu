@@ -1,7 +1,8 @@
 /* The CUDA device's attention_grad slot. P are the probabilities, computed again from the scores and each query's saved
  * maximum and sum. K are the dropout factors, D is the sum of gout * out over each query's row, and ' is a
  * transposition. P, K and gout v' are multiplied element by element:
- *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
+ *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale slope,  gq = gs k,  gk = gs' q.
+ * slope is 1, or the derivative of a bounded score (tg_attention_args), which the tile p holds until gs is there.
  * For gq, a block has a tile of queries and goes through the keys. For gk and gv, a block of the kernel in
  * attention_grad_kv.cu has a tile of keys and goes through the queries of all heads of the group. So one block adds
  * each sum, in a fixed order. */
@@ -70,13 +71,14 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
         uint32_t bits = a.dropout > 0 ? kept<NS, false>(a, b, h, mine, key) : 0;
         int end[2];
         for (int r = 0; r < 2; r++) end[r] = FULL ? ROWS : within(keys_seen(a, mine + g + r * 8) - key, ROWS);
-        if (FULL) scale_and_hide<NS>(a, rows, key, mask ? mask + warp * 16 * tile_pitch<T>(ROWS) : NULL, s);
+        if (FULL) scale_and_hide<NS>(a, rows, key, mask ? mask + warp * 16 * tile_pitch<T>(ROWS) : NULL, p, s);
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int f = n / 4, e = n % 4;
             bool none = FULL ? s[f][e] == -(T)INFINITY : f * 8 + 2 * t + e % 2 >= end[e / 2];
-            T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, FULL, T>(a, none, keep, terms[e / 2], (T)a.scale, &s[f][e], &gs[f][e]);
+            T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1, slope = (T)a.scale;
+            if (FULL && a.softcap > 0) slope *= TileElement<E>::get(p[own_place<NS, E>(n)]);
+            score_grad<E, FULL, T>(a, none, keep, terms[e / 2], slope, &s[f][e], &gs[f][e]);
         }
         tile_set<NS>(p, ldp, gs);
         __syncwarp();

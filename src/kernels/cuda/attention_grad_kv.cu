@@ -32,13 +32,15 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         }
     }
 
-    /* Turns products into scores, as scale_and_hide does. */
+    /* Turns products into scores, as scale_and_hide does. Until scores are there, p holds the derivatives of bounded
+     * ones. */
     __device__ void hide(const Attention &a, T (&s)[NS][4]) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, own = threadIdx.x / 32 * 16;
+        scale_and_cap<NS>(a, p, s);
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int i = n / 4 * 8 + 2 * t + n % 2, j = own + g + n % 4 / 2 * 8;
-            T x = multiplied(s[n / 4][n % 4], (T)a.scale);
+            T x = s[n / 4][n % 4];
             if (mask) x += mask[i * tile_pitch<T>(ROWS) + j];
             s[n / 4][n % 4] = j >= from[i] && j < to[i] ? x : -(T)INFINITY;
         }
@@ -64,8 +66,9 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         for (int n = 0; n < 4 * NS; n++) {
             int f = n / 4, e = n % 4, i = f * 8 + 2 * t + e % 2;
             bool none = FULL ? s[f][e] == -(T)INFINITY : i < start[e / 2] || i >= end;
-            T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, FULL, T>(a, none, keep, terms[i], (T)a.scale, &s[f][e], &gs[f][e]);
+            T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1, slope = (T)a.scale;
+            if (FULL && a.softcap > 0) slope *= TileElement<E>::get(p[own_place<NS, E>(n)]);
+            score_grad<E, FULL, T>(a, none, keep, terms[i], slope, &s[f][e], &gs[f][e]);
         }
         tile_set<NS>(p, ldp, s);
         __syncwarp();

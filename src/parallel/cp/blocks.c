@@ -54,6 +54,7 @@ static tg_attention_args pair_args(const tg_cp_pass *w, const tg_cp_keys *keys, 
         .v = block_of(w, keys->v, j, &m->v),
         .scale = p->opts.scale,
         .dropout = p->opts.dropout,
+        .softcap = p->opts.softcap,
     };
     set_rules(w, query, key, &a);
     if (query == key) a.sink = w->sink;

@@ -18,6 +18,7 @@ static tg_status context_compose(tg_tape *t, const tg_node *n, tg_tensor **out) 
         x[i] = TG_MAP(t, tg_op_all_gather, tg_node_input(n, i), .comm = p->comm, .dim = 2, .shard = shard);
     tg_tensor *y = tg_attention(t, x[CP_Q], x[CP_K], x[CP_V],
                                 TG_ATTENTION(.causal = o->causal, .scale = o->scale, .sink = tg_node_input(n, CP_SINK),
+                                             .softcap = o->softcap > 0 ? o->softcap : TG_NONE,
                                              .left = p->left_bound ? o->left : TG_NONE));
     out[0] = tg_shard_as(t, y, shard, p->comm);
     return t->ctx->run.status;

@@ -149,6 +149,7 @@ static const tg_field context_fields[] = {
     TG_ARG_AS(tg_cp_params, opts.causal, "causal", BOOL, "Query i attends only to keys j <= i."),
     TG_ARG_AS(tg_cp_params, opts.scale, "scale", DOUBLE, "Factor of the scores, 0 or more; -1: 1 / sqrt(dk)."),
     TG_ARG_AS(tg_cp_params, opts.dropout, "dropout", DOUBLE, "Probability of dropout of the attention weights."),
+    TG_ARG_AS(tg_cp_params, opts.softcap, "softcap", DOUBLE, "Smooth bound of the scores, more than 0; -1: none."),
     TG_ARG_AS(tg_cp_params, opts.left, "left", INT64, "Number of earlier keys that a query sees; -1: all."),
     TG_ARG_AS(tg_cp_params, comm, "c", POINTER, "The ranks that call the op together.", .of = "tg_comm",
               .required = true),
@@ -172,6 +173,8 @@ static const tg_sample context_samples[] = {
            NO),
     SAMPLE(4, "hierarchy", OPTS(.kind = TG_CP_HIERARCHY, .inner = 2, .causal = true, .left = 6), 1, 2, 2, 4, 3, 2, NO,
            NO),
+    SAMPLE(3, "ring, a soft cap, a sink", OPTS(.causal = true, .softcap = 0.7), 1, 2, 1, 4, 3, 2, TG_S(2), NO),
+    SAMPLE(2, "Ulysses, a soft cap", OPTS(.kind = TG_CP_ULYSSES, .softcap = 0.9), 1, 2, 2, 4, 3, 2, NO, NO),
     SAMPLE(2, "packed", OPTS(.causal = true), 1, 2, 1, 4, 3, 2, NO,
            {.shape = TG_S_SHAPE(2), .kind = TG_SAMPLE_STARTS, .hi = 8}),
     {.note = "no communicator",
@@ -210,10 +213,10 @@ const tg_op tg_op_context_attention = {
 static tg_tensor *attention_alone(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v,
                                   const tg_context_attention_opts *o, const void *site) {
     tg_scope *s = t ? tg_site_open(t, site) : NULL;
-    tg_tensor *y =
-        tg_attention(t, q, k, v,
-                     TG_ATTENTION(.causal = o->causal, .scale = o->scale, .dropout = o->dropout, .left = o->left,
-                                  .sink = o->sink, .starts_q = o->starts, .starts_k = o->starts));
+    tg_tensor *y = tg_attention(t, q, k, v,
+                                TG_ATTENTION(.causal = o->causal, .scale = o->scale, .dropout = o->dropout,
+                                             .softcap = o->softcap, .left = o->left, .sink = o->sink,
+                                             .starts_q = o->starts, .starts_k = o->starts));
     if (t) tg_site_close(t, s);
     return y;
 }

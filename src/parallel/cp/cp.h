@@ -45,8 +45,8 @@ typedef struct tg_cp_draws {
 
 typedef struct tg_cp_params {
     tg_comm *comm; /* first member, as in the params of every op that communicates */
-    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, left is 0 or more,
-     * inner is 1 or more. The tensors among them are inputs of the op, and NULL here. */
+    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, softcap is 0 if there
+     * is none, left is 0 or more, inner is 1 or more. The tensors among them are inputs of the op, and NULL here. */
     tg_context_attention_opts opts;
     bool left_bound, packed;
     int outer;             /* number of holders: n / inner */

@@ -67,7 +67,7 @@ static tg_status rows_fit(tg_call *c) {
 static tg_status options_fit(tg_call *c) {
     tg_cp_params *p = c->params;
     tg_context_attention_opts *o = &p->opts;
-    TG_TRY(tg_attention_numbers(c, &o->scale, o->dropout));
+    TG_TRY(tg_attention_numbers(c, &o->scale, o->dropout, &o->softcap));
     if (o->left < TG_NONE)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "left is %lld; it must be the extent of a window, 0 or more, or TG_NONE for no bound",

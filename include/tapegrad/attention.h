@@ -1,0 +1,88 @@
+/* Attention as a layer over ranks: the projections of queries, keys and values, attention itself, and the projection
+ * back. Tensor-parallel ranks divide the heads, and context-parallel ranks the sequence. Include it to build
+ * transformer layers from parts; gpt.h has those of GPTs ready-made. docs/parallel.md has the tables of what is
+ * sent. */
+#ifndef TAPEGRAD_ATTENTION_H
+#define TAPEGRAD_ATTENTION_H
+
+#include <tapegrad/context_parallel.h>
+#include <tapegrad/tensor_parallel.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tg_self_attention_opts {
+    size_t size;
+    int64_t heads;    /* heads of queries, 1 or more; must be given. A multiple of the tp ranks (TG_ERR_SHAPE) */
+    int64_t kv_heads; /* heads of keys and values, 1 or more; divides heads. TG_AUTO, the default: heads */
+    int64_t head_dim; /* size of a head of queries and keys, 1 or more; TG_AUTO, the default: hidden / heads */
+    int64_t v_dim;    /* size of a head of values, 1 or more; TG_AUTO, the default: head_dim */
+    /* Queries come from x, keys and values from a second input, the memory. Not with rope_base (TG_ERR_ARGUMENT),
+     * because the memory has positions of its own. */
+    bool cross;
+    /* As in tg_attention (ops.h); 0, TG_AUTO and TG_NONE mean the same, and the defaults are the same. With cross,
+     * causal and left need whole sequences: they fail with TG_ERR_UNSUPPORTED if cp has several ranks. */
+    bool causal;
+    int64_t left;
+    double scale, dropout, softcap;
+    /* Queries and keys are rotated by their positions, with this base (tg_rope); above 0. TG_NONE, the default: they
+     * are not. The size of their heads must be even. */
+    double rope_base;
+    /* An RMS norm of each head of queries and of keys, before they are rotated (Qwen3, arXiv 2505.09388). Its weights
+     * are [head_dim], one for all heads of queries and one for all heads of keys. */
+    bool qk_norm;
+    double norm_eps; /* of these norms, finite and 0 or more; 1e-6 by default, and so without qk_norm */
+    bool bias;       /* the projections of queries, keys and values have a bias */
+    bool out_bias;   /* the projection back has a bias */
+    /* A trained logit of each head in the denominator of its softmax (tg_attention), which starts as 0. */
+    bool sink;
+    /* How the ranks of cp exchange keys and values, as in tg_context_attention. Both must keep their defaults with
+     * cross (TG_ERR_ARGUMENT), because every rank of cp then has the whole memory. */
+    tg_cp_kind cp_kind;
+    int cp_inner;
+    /* Options of the projections of queries, keys and values, and of the one back; NULL: the defaults. The layer sets
+     * some itself, which must keep their defaults: no_bias, strides, gather_output, input_is_whole, skip_bias_add,
+     * axis, sequence_parallel, weight, no_weight, no_dgrad_reduce and expert (TG_ERR_ARGUMENT). Read during the call
+     * only. */
+    const tg_parallel_linear_opts *linear, *out_linear;
+} tg_self_attention_opts;
+
+#define TG_SELF_ATTENTION_DEFAULTS                                                                             \
+    .size = sizeof(tg_self_attention_opts), .kv_heads = TG_AUTO, .head_dim = TG_AUTO, .v_dim = TG_AUTO,        \
+    .left = TG_NONE, .scale = TG_AUTO, .softcap = TG_NONE, .rope_base = TG_NONE, .norm_eps = 1e-6,             \
+    .cp_inner = TG_AUTO
+#define TG_SELF_ATTENTION(...) (&(tg_self_attention_opts){TG_SELF_ATTENTION_DEFAULTS, __VA_ARGS__})
+
+/* Creates the layer, for activations of `hidden` elements. p must outlive it. A call takes
+ * - x [s, b, hidden]: I on tp, or V0 under sequence parallelism; V0:z on cp if cp has several ranks;
+ * - memory [m, b, hidden], with cross only: placed like x on tp, and R on cp;
+ * - starts [n + 1], int64, without cross, and may be left out or NULL: n sequences are packed into one, with b = 1
+ *   (starts_q and starts_k of tg_attention, or starts of tg_context_attention). Not with rope_base if cp has several
+ *   ranks (TG_ERR_UNSUPPORTED);
+ * and gives y [s, b, hidden], placed like x. tg_module_forward maps x to y without packing.
+ *
+ * A call is collective over tp and cp, also in backward. Other numbers of inputs, and x or memory of other shapes, fail
+ * with TG_ERR_SHAPE.
+ *
+ * Parameters, with g = kv_heads, r = heads / g, dk = head_dim and dv = v_dim. Their values do not depend on the ranks.
+ * On dp and cp all are R.
+ * - qkv.weight [g (r dk + dk + dv), hidden] V0, a block of rows for each head of keys and values: the rows of the r
+ *   heads of queries that it serves, those of the key, and those of the value (Megatron-Core's linear_qkv). So the
+ *   blocks of a rank are neighbors. With cross instead q.weight [heads dk, hidden] V0, and kv.weight
+ *   [g (dk + dv), hidden] V0;
+ * - q_norm.weight and k_norm.weight [dk], with qk_norm: R on tp, because every rank norms its own heads;
+ * - sink [heads], with sink: V0;
+ * - out.weight [hidden, heads dv] V1.
+ * With bias there are qkv.bias, or q.bias and kv.bias, V0; with out_bias out.bias, as in tg_nn_row_linear.
+ *
+ * If there are fewer heads of keys than tp ranks, kv_heads must divide the number of tp ranks, and the rows of qkv (of
+ * kv) be a multiple of it (TG_ERR_SHAPE). The ranks then gather queries, keys and values before they take their heads
+ * of them, and backward reduce-scatters the gradients. On an error the function returns an inert module. */
+TG_API tg_module *tg_nn_self_attention(const tg_parallel *p, int64_t hidden, const tg_self_attention_opts *opts);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

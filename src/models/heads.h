@@ -1,0 +1,24 @@
+/* What attention layers share: heads as a dim of their own, fewer heads of keys than ranks, rotary positions, and
+ * attention of sequences that are whole or divided over ranks. Activations are [s, b, h]. */
+#ifndef TG_HEADS_H
+#define TG_HEADS_H
+
+#include <tapegrad/context_parallel.h>
+
+/* Returns a view [b, heads, s, d] of x [s, b, heads * d]. If x is sharded along its last dim, the view is sharded along
+ * heads. */
+tg_tensor *tg_heads_split(tg_tape *t, tg_tensor *x, int64_t d);
+/* Returns x [b, heads, s, d] as [s, b, heads * d]. */
+tg_tensor *tg_heads_join(tg_tape *t, tg_tensor *x);
+/* Returns this rank's head if there are fewer heads than ranks of c: x [s, b, heads * d] -> [s, b, d]. x has all heads
+ * and is the same on every rank. Repeats each head so that there are as many as ranks; rank r takes number r. */
+tg_tensor *tg_heads_own(tg_tape *t, tg_tensor *x, int64_t heads, tg_comm *c);
+/* Rotates queries and keys [b, heads, n, d] by their positions (tg_rope), which begin at `offset`. Under context
+ * parallelism this rank's positions are those of its chunks, and offset is 0. p may be NULL. */
+void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, const tg_parallel *p);
+/* Returns the attention of queries, keys and values, each [b, heads, n, d]: tg_context_attention if cp has several
+ * ranks; otherwise tg_attention, without what only concerns ranks. p may be NULL. */
+tg_tensor *tg_heads_attend(tg_tape *t, tg_tensor *const qkv[3], const tg_parallel *p,
+                           const tg_context_attention_opts *o);
+
+#endif
