@@ -325,7 +325,8 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_shards_add_tensor, tg_shards_add_tensor(NULL, "k", b->w) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_add_tensor, ARGUMENT, "the key is NULL", tg_shards_add_tensor(s, NULL, b->w));
     FAILS(tg_shards_add_tensor, ARGUMENT, "the key is empty", tg_shards_add_tensor(s, "", b->w));
-    FAILS(tg_shards_add_tensor, ARGUMENT, "the key is not UTF-8 from its byte 1", tg_shards_add_tensor(s, "a\xff", b->w));
+    FAILS(tg_shards_add_tensor, ARGUMENT, "the key is not UTF-8 from its byte 1",
+          tg_shards_add_tensor(s, "a\xff", b->w));
     FAILS(tg_shards_add_tensor, ARGUMENT, "too long", tg_shards_add_tensor(s, longest, b->w));
     FAILS(tg_shards_add_tensor, STATE, "'w' exists already", tg_shards_add_tensor(s, "w", b->x));
     FAILS(tg_shards_add_tensor, STATE, "owned by a tape", tg_shards_add_tensor(s, "r", b->r));
