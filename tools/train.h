@@ -49,7 +49,7 @@ typedef struct trainer {
     tg_ctx *ctx;
     tg_comm *world;
     tg_parallel *parallel;
-    tg_flat *flat;          /* the gradients of data-parallel ranks, and divided parameters; NULL: one replica */
+    tg_flat *flat;          /* gradients that dp and cp sum, and divided parameters; NULL: there is nothing to sum */
     bool rounds;            /* gradients are summed over the replicas in each micro-batch (tg_grads_reduce) */
     stage stage;            /* what this rank holds of the model */
     tg_optim *optim;

@@ -4,6 +4,7 @@
 #include <tapegrad/extend.h>
 
 #include "parallel/context_cases.h"
+#include "parallel/noting.h"
 #include "unit/counted_allocator.h"
 
 enum { ROWS = 256 };
@@ -130,7 +131,7 @@ END_TEST
 
 /* ---- The order of messages and products ---- */
 
-/* A device that records calls of attention, and a transport that records its calls and does nothing. */
+/* The calls of the transport, and those of attention of a device. */
 static struct {
     int n;
     const char *what[64];
@@ -150,36 +151,10 @@ static tg_status noted_grad(tg_ctx *ctx, const tg_attention_args *a) {
 }
 
 /* The dtype tells keys and values, which are 16-bit, from their gradients. */
-static tg_status call_start(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
-    (void)ctx, (void)state;
+static const char *const *names_of(const tg_transfer *call) {
     static const char *const names[][2] = {{"keys start", "keys end"}, {"gradients start", "gradients end"}};
-    note(names[call->dtype == TG_F32][0]);
-    *request = (void *)&names[call->dtype == TG_F32][1];
-    return TG_OK;
+    return names[call->dtype == TG_F32];
 }
-static bool call_test(tg_ctx *ctx, void *state, void *request) { return (void)ctx, (void)state, (void)request, false; }
-static tg_status call_wait(tg_ctx *ctx, void *state, void *request) {
-    (void)ctx, (void)state;
-    note(*(const char *const *)request);
-    return TG_OK;
-}
-static void call_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
-static tg_status call_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
-                            void **group) {
-    (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)all, (void)group;
-    return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "no groups");
-}
-static void call_close(tg_ctx *ctx, void *state) { (void)ctx, (void)state; }
-
-static const tg_comm_ops noting = {.size = sizeof(tg_comm_ops),
-                                   .name = "noting",
-                                   .host = true,
-                                   .start = call_start,
-                                   .test = call_test,
-                                   .wait = call_wait,
-                                   .drop = call_drop,
-                                   .split = call_split,
-                                   .close = call_close};
 
 static void check_events(const char *const *expected, int n) {
     for (int i = 0; i < n || i < events.n; i++)

@@ -8,6 +8,7 @@
 #include <tapegrad/optim.h>
 
 #include "on_ranks.h"
+#include "parallel/noting.h"
 
 /* A rank of a plan: no rank waits for another. */
 typedef struct world {
@@ -359,16 +360,13 @@ END_TEST
 
 /* ---- The order of calls ---- */
 
-/* A device that records its products, and a transport that records its calls and does nothing. */
-static struct {
-    int n;
-    char text[1024];
-} events;
+/* The calls of the transport, and the products of a device. */
+static char events[1024];
 static tg_status (*true_gemm)(tg_ctx *ctx, const tg_gemm *g);
 
 static void note(const char *what) {
-    size_t at = strlen(events.text);
-    snprintf(events.text + at, sizeof events.text - at, "%s%s", at ? ", " : "", what);
+    size_t at = strlen(events);
+    snprintf(events + at, sizeof events - at, "%s%s", at ? ", " : "", what);
 }
 
 static tg_status noted_gemm(tg_ctx *ctx, const tg_gemm *g) {
@@ -376,55 +374,21 @@ static tg_status noted_gemm(tg_ctx *ctx, const tg_gemm *g) {
     return true_gemm(ctx, g);
 }
 
-static const char *name_of(const tg_transfer *call) {
-    static char text[4][32];
-    char *s = text[events.n++ % 4];
-    snprintf(s, 32, "%s %lld", tg_collective_name(call->kind), (long long)call->count);
-    return s;
-}
-
-typedef struct noted_call {
-    char end[40];
-} noted_call;
-
-static tg_status call_start(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
-    static noted_call calls[64];
+static const char *const *names_of(const tg_transfer *call) {
+    enum { CALLS = 64 };
+    static char end[CALLS][48];
+    static const char *names[CALLS][2];
     static int n;
-    (void)ctx, (void)state;
-    noted_call *c = &calls[n++ % 64];
-    snprintf(c->end, sizeof c->end, "end %s", name_of(call));
-    note(c->end + 4);
-    *request = c;
-    return TG_OK;
+    int i = n++ % CALLS;
+    snprintf(end[i], sizeof end[i], "end %s %lld", tg_collective_name(call->kind), (long long)call->count);
+    names[i][0] = end[i] + strlen("end ");
+    names[i][1] = end[i];
+    return names[i];
 }
-static bool call_test(tg_ctx *ctx, void *state, void *request) { return (void)ctx, (void)state, (void)request, false; }
-static tg_status call_wait(tg_ctx *ctx, void *state, void *request) {
-    (void)ctx, (void)state;
-    note(((noted_call *)request)->end);
-    return TG_OK;
-}
-static void call_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
-static tg_status call_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
-                            void **group) {
-    (void)ctx, (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)all;
-    *group = NULL;
-    return TG_OK;
-}
-static void call_close(tg_ctx *ctx, void *state) { (void)ctx, (void)state; }
-
-static const tg_comm_ops noting = {.size = sizeof(tg_comm_ops),
-                                   .name = "noting",
-                                   .host = true,
-                                   .start = call_start,
-                                   .test = call_test,
-                                   .wait = call_wait,
-                                   .drop = call_drop,
-                                   .split = call_split,
-                                   .close = call_close};
 
 static void expect(const char *events_of, const char *when) {
-    ck_assert_msg(!strcmp(events.text, events_of), "%s: %s\nexpected %s", when, events.text, events_of);
-    events.text[0] = 0;
+    ck_assert_msg(!strcmp(events, events_of), "%s: %s\nexpected %s", when, events, events_of);
+    events[0] = 0;
 }
 
 enum { LAYERS = 3 };
@@ -450,7 +414,7 @@ START_TEST(sums_and_gathers_run_in_parallel_with_products) {
     tg_flat *f = tg_flat_new(v.p, w, LAYERS, TG_FLAT(.bucket = 1, .zero = 1));
     tg_flat_leaves(f, &leaf);
     tg_optim *o = tg_sgd_new(ctx, leaf, LAYERS, TG_SGD(.lr = 1));
-    events.text[0] = 0;
+    events[0] = 0;
     tg_tensor *h = x;
     for (int step = 0; step < 2; step++, h = x) {
         for (int i = 0; i < LAYERS; i++) h = tg_linear(t, h, w[i], NULL);
@@ -471,7 +435,7 @@ START_TEST(sums_and_gathers_run_in_parallel_with_products) {
         tg_flat_gather(f);
         tg_optim_zero_grad(o);
     }
-    events.text[0] = 0;
+    events[0] = 0;
     tg_optim_free(o);
     tg_flat_free(f);
     tg_tape_free(t);

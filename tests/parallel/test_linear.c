@@ -5,6 +5,7 @@
 #include <tapegrad/tensor_parallel.h>
 
 #include "on_ranks.h"
+#include "parallel/noting.h"
 
 enum { S = 8, B = 2, IN = 6, OUT = 12, X = 1, W, BIAS, GY, GY2 };
 
@@ -198,7 +199,7 @@ END_TEST
 
 /* ---- The order of events ---- */
 
-/* A device that records its products, and a transport that records its calls and does nothing. */
+/* The calls of the transport, and the products of a device. */
 static struct {
     int n;
     const char *what[32];
@@ -212,40 +213,14 @@ static tg_status noted_gemm(tg_ctx *ctx, const tg_gemm *g) {
     return true_gemm(ctx, g);
 }
 
-static tg_status call_start(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
-    (void)ctx, (void)state;
+static const char *const *names_of(const tg_transfer *call) {
     static const char *const names[][2] = {{"all_reduce", "end all_reduce"},
                                            {"all_gather", "end all_gather"},
                                            {"reduce_scatter", "end reduce_scatter"},
                                            {"broadcast", "end broadcast"},
                                            {"message", "end message"}};
-    note(names[call->kind][0]);
-    *request = (void *)&names[call->kind][1];
-    return TG_OK;
+    return names[call->kind];
 }
-static bool call_test(tg_ctx *ctx, void *state, void *request) { return (void)ctx, (void)state, (void)request, false; }
-static tg_status call_wait(tg_ctx *ctx, void *state, void *request) {
-    (void)ctx, (void)state;
-    note(*(const char *const *)request);
-    return TG_OK;
-}
-static void call_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
-static tg_status call_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
-                            void **group) {
-    (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)all, (void)group;
-    return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "no groups");
-}
-static void call_close(tg_ctx *ctx, void *state) { (void)ctx, (void)state; }
-
-static const tg_comm_ops noting = {.size = sizeof(tg_comm_ops),
-                                   .name = "noting",
-                                   .host = true,
-                                   .start = call_start,
-                                   .test = call_test,
-                                   .wait = call_wait,
-                                   .drop = call_drop,
-                                   .split = call_split,
-                                   .close = call_close};
 
 static void check_events(const char *const *expected, int n) {
     for (int i = 0; i < n || i < events.n; i++)

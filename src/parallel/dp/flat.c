@@ -19,8 +19,8 @@ static tg_status check_placement(const tg_flat *f, const tg_tensor *x) {
     tg_describe(x, what, sizeof what);
     tg_place_text(f->ctx, x->place, place, sizeof place);
     return tg_fail(f->ctx, TG_ERR_PLACEMENT,
-                   "tg_flat_new: %s is placed as \"%s\"; it must be R on %s, so that its gradient is summed over "
-                   "data-parallel ranks: declare that with tg_place or tg_module_replicate",
+                   "tg_flat_new: %s is placed as \"%s\"; it must be R on %s, so that its gradient is summed there: "
+                   "declare that with tg_place or tg_module_replicate",
                    what, place, group == TG_FLAT_EXPERTS ? "edp" : "dp (and cp)");
 }
 

@@ -5,7 +5,7 @@
 #include "parallel/parallel.h"
 #include "placement/rule.h"
 
-/* The axes over which the gradients of data-parallel ranks are summed. */
+/* The axes whose ranks have the same dense parameters and other data, so that their gradients are summed. */
 enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
 
 /* Starts those sums of tg_flat buckets that backward has not started, waits for all sums, and finds out which gradients
