@@ -135,7 +135,7 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * exported then (TG_ERR_STATE). To write one fails with TG_ERR_STATE, except while they are whole (tg_flat_set_whole);
  * tg_shards_load loads their ranges, and tg_shards_add_module lists these. A step in which parameters are gathered
  * cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters without values (TG_ERR_DISCARDED), unless
- * they are whole. */
+ * they are whole. If ranks were lost, make the model anew too. */
 
 /* Adds modules, such as the layers of a model, whose parameters are used together. Before each run of one of them, the
  * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
@@ -145,8 +145,8 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
 TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
 /* on: gathers all parameters, and keeps them. Then each rank may read parameters by itself, for example to save them,
  * and all ranks may write the same values to them; leaves must not be written (TG_ERR_STATE to a step). Off, as at
- * first: keeps this rank's ranges of what they are then, and discards the rest. With zero 0 to 2 does nothing.
- * Collective. */
+ * first and after a recovery: keeps this rank's ranges of what they are then, and discards the rest. With zero 0 to 2
+ * does nothing. Collective. */
 TG_API tg_status tg_flat_set_whole(tg_flat *f, bool on);
 
 /* Writes a table of the buckets, and of the ranges of each parameter that the ranks have: text, or JSON. Works like

@@ -117,6 +117,8 @@ tg_status tg_module_run_call(tg_module *m, tg_tape *t, tg_tensor **in, int n_in,
 /* ---- module_hooks.c ---- */
 
 tg_status tg_call_hooks_run(tg_module *m, tg_module_when when, tg_tape *t, tg_tensor **x, int n);
+/* Removes a hook, also after an error of the context. Returns false if m has no hook of this number. */
+bool tg_call_hook_drop(tg_module *m, uint64_t id);
 void tg_call_hooks_sweep(tg_module *m); /* frees the hooks that were removed, unless m is running */
 void tg_call_hooks_free(tg_module *m);
 

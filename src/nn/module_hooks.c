@@ -29,14 +29,19 @@ uint64_t tg_module_hook(tg_module *m, tg_module_when when, tg_module_fn fn, void
     return h->id;
 }
 
-tg_status tg_module_unhook(tg_module *m, uint64_t id) {
-    if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
+bool tg_call_hook_drop(tg_module *m, uint64_t id) {
     for (tg_call_hook *h = m->hooks; h; h = h->next) {
         if (h->id != id || !h->fn) continue;
         h->fn = NULL;
         tg_call_hooks_sweep(m);
-        return TG_OK;
+        return true;
     }
+    return false;
+}
+
+tg_status tg_module_unhook(tg_module *m, uint64_t id) {
+    if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
+    if (tg_call_hook_drop(m, id)) return TG_OK;
     return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_module_unhook: the \"%s\" has no hook %llu", m->ops->kind,
                    (unsigned long long)id);
 }

@@ -274,7 +274,7 @@ static tg_status refuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *other = tg_nn_linear(ctx, 2, 2, true, 0.1);
     model m;
     (void)arg;
-    RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_F32}));
+    RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_F32, .watched = true}));
     REFUSED(ctx, TG_ERR_ARGUMENT, "a module has no parameter of the tg_flat", tg_flat_watch(m.flat, &other, 1));
     tg_module_free(other);
     RUN(read_all(&m, (double[ALL]){0}));
@@ -282,11 +282,11 @@ static tg_status refuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_STATE, "is pinned or exported, so that its bucket cannot be discarded", tg_flat_gather(m.flat));
     tg_unpin(pinned);
     RUN(tg_flat_gather(m.flat));
-    tg_tensor *x = m.x[0];
+    tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
     tg_optim_free(m.o);
-    tg_flat_free(m.flat);
-    REFUSED(ctx, TG_ERR_DISCARDED, "were discarded by tg_flat_free",
-            tg_read_f64(x, (double[WIDE * WIDE]){0}, WIDE * WIDE));
+    tg_flat_free(m.flat); /* removes its hooks after an error too */
+    tg_ctx_clear(ctx);
+    REFUSED(ctx, TG_ERR_DISCARDED, "were discarded by tg_flat_free", tg_is_alive(forward(&m, 0)));
     m.flat = NULL, m.o = NULL;
     model_close(&m);
     return tg_ctx_status(ctx);

@@ -121,8 +121,8 @@ void tg_flat_join_rounds(tg_flat *f);
 tg_status tg_flat_divide_params(tg_flat *f);
 /* With zero 3: discards all buckets of parameters. */
 tg_status tg_flat_release(tg_flat *f);
-/* With zero 3: discards them, and gathers in flight that failed. */
-void tg_flat_lose_params(const tg_flat *f);
+/* With zero 3: discards them after gathers have failed. They are not whole any more. */
+void tg_flat_lose_params(tg_flat *f);
 /* Called when the last gradient of a parameter has arrived. */
 tg_status tg_flat_passed(tg_flat_item *it);
 /* Frees the list of modules that are watched. The parameters have no values from now on, unless they are whole. */

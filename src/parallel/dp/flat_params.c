@@ -5,12 +5,11 @@
  * All ranks of a group must gather the same buckets in the same order. So buckets are discarded only at points that the
  * program of all ranks has in common: before a module that tg_flat_watch names, in backward when the last gradient of a
  * bucket has arrived, and in tg_grads_finalize. No op is running then that has the address of a parameter. */
-#include <tapegrad/nn.h>
-
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
 #include "core/rehome.h"
 #include "core/work.h"
+#include "nn/module.h"
 #include "parallel/dp/flat.h"
 
 /* For tg_recording_refuse: the host notes which buckets are present, and a replay runs nothing on the host. */
@@ -88,22 +87,35 @@ tg_status tg_flat_release(tg_flat *f) {
     return TG_OK;
 }
 
+/* Lets the program write whole parameters or, if they are not whole, the ranges. */
+static void set_writable(const tg_flat_bucket *k, bool whole) {
+    k->params->storage->extra->read_only = !whole;
+    k->own_params->storage->extra->read_only = whole;
+}
+
+/* First does what may fail, so that the parameters keep their values if it does. */
 tg_status tg_flat_divide_params(tg_flat *f) {
-    for (tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets && tg_flat_divides_params(f); k++) {
-        tg_storage_extra *e = tg_storage_extra_of(k->params->storage);
-        if (!e) return f->ctx->run.status;
+    if (!tg_flat_divides_params(f)) return TG_OK;
+    for (const tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets; k++) {
         TG_TRY(keep_part(f, k));
-        k->version = k->params->storage->version;
-        e->restore = gather_again;
-        e->user = k;
-        e->read_only = true;
+        if (!tg_storage_extra_of(k->own_params->storage)) return f->ctx->run.status;
+    }
+    for (tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets; k++) {
+        tg_storage *s = k->params->storage;
+        s->extra->restore = gather_again;
+        s->extra->user = k;
+        k->version = s->version;
+        set_writable(k, false);
     }
     return tg_flat_release(f);
 }
 
-void tg_flat_lose_params(const tg_flat *f) {
-    for (int k = 0; k < f->n_buckets && tg_flat_divides_params(f); k++)
+void tg_flat_lose_params(tg_flat *f) {
+    for (int k = 0; k < f->n_buckets && tg_flat_divides_params(f); k++) {
         tg_storage_discard(f->bucket[k].params->storage, "tg_flat", NULL);
+        set_writable(&f->bucket[k], false);
+    }
+    f->whole = false;
 }
 
 /* ---- The order of use ---- */
@@ -178,7 +190,7 @@ tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n) {
 void tg_flat_close_params(tg_flat *f) {
     for (tg_flat_unit *u = f->units, *next; u; u = next) {
         next = u->next;
-        if (u->hook) tg_module_unhook(u->module, u->hook);
+        if (u->hook) tg_call_hook_drop(u->module, u->hook);
         tg_host_free(f->ctx, u, sizeof *u);
     }
     for (int k = 0; k < f->n_buckets && tg_flat_divides_params(f); k++) {
@@ -200,12 +212,8 @@ static tg_status set_whole(tg_flat *f, bool on) {
     if (!tg_flat_divides_params(f) || f->whole == on) return TG_OK;
     f->whole = f->gathering = on;
     for (int k = 0; k < f->n_buckets; k++) {
-        tg_flat_bucket *b = &f->bucket[k];
-        if (on) TG_TRY(fetch(f, b));
-        b->params->storage->extra->read_only = !on;
-        tg_storage_extra *own = tg_storage_extra_of(b->own_params->storage);
-        if (!own) return f->ctx->run.status;
-        own->read_only = on;
+        if (on) TG_TRY(fetch(f, &f->bucket[k]));
+        set_writable(&f->bucket[k], on);
     }
     return on ? tg_flat_gathered(f) : tg_flat_release(f);
 }
