@@ -36,7 +36,8 @@ static tg_tensor *chunk_like(const tg_ring_work *w, tg_dtype dtype, const tg_ten
     return tg_call_temp(w->c, dtype, x->ndim, shape);
 }
 
-/* Runs one chunk of all ranks around the ring: chunk j of the rows of each rank. buffer: two temporaries. */
+/* Step k for chunk j, which is, or will be, in `here`: passes it on, unless all ranks have had it, and calls fn. `next`
+ * receives the chunk of the next step. */
 static tg_status gather_step(tg_ring_work *w, int k, tg_tensor *here, tg_tensor *next, int j, int64_t own_rows,
                              tg_ring_chunk_fn fn) {
     int n = tg_comm_size(w->p->comm), holder = (tg_comm_rank(w->p->comm) - k + n) % n;
@@ -49,8 +50,7 @@ static tg_status gather_step(tg_ring_work *w, int k, tg_tensor *here, tg_tensor 
 }
 
 tg_status tg_ring_gather(tg_ring_work *w, tg_tensor *own, tg_ring_chunk_fn fn) {
-    enum { MOST = TG_MOST_CHUNKS };
-    tg_tensor *b[2][MOST];
+    tg_tensor *b[2][TG_MOST_CHUNKS];
     int n = tg_comm_size(w->p->comm), chunks = w->p->chunks;
     int64_t rows = own->shape[0];
     for (int i = 0; i < 2; i++)
