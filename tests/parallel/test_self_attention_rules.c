@@ -112,7 +112,7 @@ static tg_status refused_sequences(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_UNSUPPORTED, "left is set with cross, but", MADE(.cross = true, .left = 0));
     const attention_case c = {.kv = HEADS, .rope = 1, .packed = 1};
     attention_rows rows = attention_rows_of(p, &c);
-    tg_module *m = attention_new(p, &c, TG_CP_RING);
+    tg_module *m = attention_new(p, &c, &(attention_grid){0});
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = attention_place(p, attention_input(ctx, 1, 1, rows.row, rows.n), true), *y;
     tg_tensor *in[] = {x, tg_from_host(ctx, TG_I64, TG_SHAPE(3), attention_starts)};
@@ -142,7 +142,7 @@ static tg_status count_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const count_row *r = arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 4, .sequence_parallel = r->sp));
     attention_rows rows = attention_rows_of(p, &r->c);
-    tg_module *m = attention_new(p, &r->c, TG_CP_RING);
+    tg_module *m = attention_new(p, &r->c, &(attention_grid){0});
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(attention_place(p, attention_input(ctx, 1, B, rows.row, rows.n), true));
     tg_tensor *seed = attention_place(p, attention_input(ctx, 2, B, rows.row, rows.n), true);
@@ -191,7 +191,7 @@ static tg_status names_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     for (int k = 0; k < 2; k++) {
         char text[512] = "";
         size_t n = 0;
-        tg_module *m = attention_new(p, &c[k], TG_CP_RING);
+        tg_module *m = attention_new(p, &c[k], &(attention_grid){0});
         for (int i = 0; i < tg_module_param_count(m); i++) {
             const char *path;
             tg_shape s = tg_global_shape(tg_module_param(m, i, &path));
