@@ -144,7 +144,7 @@ static tg_status case_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 static void run(attention_case c, attention_grid g) {
     char message[1024];
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
-    if (g.cp > 1 && c.packed) c.rope = c.dropout = 0; /* refused */
+    if (g.cp > 1 && c.packed) c.dropout = 0; /* refused */
     if (g.cp > 1 && c.cross) c.causal = c.window = 0; /* a rank does not have all queries */
     if (c.cross) g.kind = TG_CP_RING;
     job j = {c, g};
