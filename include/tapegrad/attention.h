@@ -58,8 +58,7 @@ typedef struct tg_self_attention_opts {
  * - x [s, b, hidden]: I on tp, or V0 under sequence parallelism; V0:z on cp if cp has several ranks;
  * - memory [m, b, hidden], with cross only: placed like x on tp, and R on cp;
  * - starts [n + 1], int64, without cross, and may be left out or NULL: n sequences are packed into one, with b = 1
- *   (starts_q and starts_k of tg_attention, or starts of tg_context_attention). Not with rope_base if cp has several
- *   ranks (TG_ERR_UNSUPPORTED);
+ *   (starts_q and starts_k of tg_attention, or starts of tg_context_attention);
  * and gives y [s, b, hidden], placed like x. tg_module_forward maps x to y without packing.
  *
  * A call is collective over tp and cp, also in backward. Other numbers of inputs, and x or memory of other shapes, fail

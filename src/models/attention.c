@@ -96,7 +96,7 @@ static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
     int64_t offset = past ? past->length : 0;
-    if (c->position_kind == TG_LM_ROTARY) tg_heads_rotate(t, qkv, c->rope_base, offset, c->parallel);
+    if (c->position_kind == TG_LM_ROTARY) tg_heads_rotate(t, qkv, c->rope_base, offset, NULL, c->parallel);
     if (past) {
         qkv[1] = append(t, past->k, offset, qkv[1]);
         qkv[2] = append(t, past->v, offset, qkv[2]);

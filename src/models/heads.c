@@ -23,12 +23,30 @@ tg_tensor *tg_heads_own(tg_tape *t, tg_tensor *x, int64_t heads, tg_comm *c) {
     return tg_shard(t, x, 2, c);
 }
 
-void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, const tg_parallel *p) {
+/* Returns the positions within their sequences of all rows of a packed sequence that is cut into chunks of n rows,
+ * chunk by chunk: int64 [chunks * n]. A chunk has the same part of every sequence. */
+static tg_tensor *packed_positions(tg_tape *t, tg_tensor *starts, int64_t chunks, int64_t n) {
+    int64_t m = tg_dim(starts, 0) - 1;
+    tg_tensor *in_chunk = tg_div(t, tg_cast(t, starts, TG_F64), tg_full(t, TG_F64, TG_SHAPE(), (double)chunks));
+    tg_tensor *first = tg_slice(t, in_chunk, 0, 0, m, 1);
+    tg_tensor *length = tg_sub(t, tg_slice(t, in_chunk, 0, 1, m + 1, 1), first);
+    tg_tensor *row = tg_arange(t, TG_F64, 0, (double)n, 1);
+    tg_tensor *begun = tg_cast(t, tg_ge(t, tg_unsqueeze(t, row, 1), first), TG_F64);
+    tg_tensor *sequence = tg_cast(t, tg_add_scalar(t, tg_sum(t, begun, TG_DIMS(1), false), -1), TG_I64);
+    tg_tensor *chunk = tg_unsqueeze(t, tg_arange(t, TG_F64, 0, (double)chunks, 1), 1);
+    tg_tensor *before = tg_mul(t, chunk, tg_index_select(t, length, 0, sequence));
+    tg_tensor *at = tg_add(t, before, tg_sub(t, row, tg_index_select(t, first, 0, sequence)));
+    return tg_cast(t, tg_reshape(t, at, TG_SHAPE(chunks * n)), TG_I64);
+}
+
+void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, tg_tensor *starts,
+                     const tg_parallel *p) {
     const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};
     int cp = tg_parallel_size(p, TG_CP);
+    int64_t rows = tg_dim(qk[0], 2);
     tg_tensor *at = NULL;
     if (cp > 1) {
-        at = tg_arange(t, TG_I64, 0, (double)(tg_dim(qk[0], 2) * cp), 1);
+        at = starts ? packed_positions(t, starts, 2 * cp, rows / 2) : tg_arange(t, TG_I64, 0, (double)(rows * cp), 1);
         at = tg_shard_as(t, at, chunks, tg_parallel_comm(p, TG_CP));
     }
     for (int i = 0; i < 2; i++) qk[i] = at ? tg_rope_at(t, qk[i], at, base) : tg_rope(t, qk[i], base, offset);

@@ -14,8 +14,11 @@ tg_tensor *tg_heads_join(tg_tape *t, tg_tensor *x);
  * and is the same on every rank. Repeats each head so that there are as many as ranks; rank r takes number r. */
 tg_tensor *tg_heads_own(tg_tape *t, tg_tensor *x, int64_t heads, tg_comm *c);
 /* Rotates queries and keys [b, heads, n, d] by their positions (tg_rope), which begin at `offset`. Under context
- * parallelism this rank's positions are those of its chunks, and offset is 0. p may be NULL. */
-void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, const tg_parallel *p);
+ * parallelism this rank's positions are those of its chunks, and offset is 0. `starts` are those of packed sequences
+ * (tg_context_attention_opts), whose positions are counted in each of them where cp has several ranks; NULL: one
+ * sequence. p may be NULL. */
+void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, tg_tensor *starts,
+                     const tg_parallel *p);
 /* Returns the attention of queries, keys and values, each [b, heads, n, d]: tg_context_attention if cp has several
  * ranks; otherwise tg_attention, without what only concerns ranks. p may be NULL. */
 tg_tensor *tg_heads_attend(tg_tape *t, tg_tensor *const qkv[3], const tg_parallel *p,

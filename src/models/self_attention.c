@@ -90,13 +90,7 @@ static tg_status check_call(const tg_self_attention *a, tg_tensor *const *in, in
         return tg_fail(a->ctx, TG_ERR_SHAPE, "self_attention: called with %d inputs and %d outputs, expected %s", n_in,
                        n_out, a->o.cross ? "x and memory, and 1 output" : "x or x and starts, and 1 output");
     TG_TRY(check_input(a, in[0], "x"));
-    if (a->o.cross) return check_input(a, in[1], "memory");
-    if (n_in == 2 && in[1] && a->o.rope_base != TG_NONE && tg_parallel_size(a->p, TG_CP) > 1)
-        return tg_fail(a->ctx, TG_ERR_UNSUPPORTED,
-                       "self_attention: starts and rope_base are given, but the positions of packed sequences that "
-                       "the %d ranks of cp divide are not known to the layer; leave one of them out",
-                       tg_parallel_size(a->p, TG_CP));
-    return TG_OK;
+    return a->o.cross ? check_input(a, in[1], "memory") : TG_OK;
 }
 
 static tg_tensor *run(const tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in) {
@@ -104,7 +98,7 @@ static tg_tensor *run(const tg_module *m, tg_tape *t, tg_tensor *const *in, int 
     tg_tensor *qkv[3], *second = n_in > 1 ? in[1] : NULL;
     project(m, t, in[0], second, qkv);
     for (int i = 0; a->o.qk_norm && i < 2; i++) qkv[i] = tg_module_run(m, i ? "k_norm" : "q_norm", t, qkv[i]);
-    if (a->o.rope_base != TG_NONE) tg_heads_rotate(t, qkv, a->o.rope_base, 0, a->p);
+    if (a->o.rope_base != TG_NONE) tg_heads_rotate(t, qkv, a->o.rope_base, 0, second, a->p);
     return tg_module_run(m, "out", t, tg_heads_join(t, attend(m, t, qkv, a->o.cross ? NULL : second)));
 }
 

@@ -17,15 +17,18 @@ typedef struct attention_case {
     int wide, causal, window, norm, rope, bias, out_bias, sink, cap, dropout, scale, packed, cross;
 } attention_case;
 
-/* Who computes it. */
+/* Who computes it, and how. */
 typedef struct attention_grid {
     int tp, cp;
     bool sp;
     tg_cp_kind kind;
+    bool chunks, deferred; /* rows travel in two messages; weight gradients wait for tg_wgrads_drain */
 } attention_grid;
 
-static inline tg_module *attention_new(const tg_parallel *p, const attention_case *c, tg_cp_kind kind) {
-    const tg_parallel_linear_opts *linear = TG_PARALLEL_LINEAR(.std = 0.5);
+static inline tg_module *attention_new(const tg_parallel *p, const attention_case *c, const attention_grid *g) {
+    bool sp = tg_is_sequence_parallel(p) && tg_parallel_size(p, TG_TP) > 1;
+    const tg_parallel_linear_opts *linear = TG_PARALLEL_LINEAR(.std = 0.5, .chunks = sp && g->chunks ? 2 : 1,
+                                                               .deferred_wgrads = g->deferred ? TG_NONE : 0);
     tg_self_attention_opts o = {TG_SELF_ATTENTION_DEFAULTS,
                                 .heads = HEADS,
                                 .kv_heads = c->kv,
@@ -36,7 +39,7 @@ static inline tg_module *attention_new(const tg_parallel *p, const attention_cas
                                 .out_bias = c->out_bias,
                                 .sink = c->sink,
                                 .dropout = c->dropout ? DROPOUT : 0,
-                                .cp_kind = kind,
+                                .cp_kind = g->kind,
                                 .linear = linear,
                                 .out_linear = linear};
     if (c->wide) o.v_dim = WIDE;

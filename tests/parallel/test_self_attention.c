@@ -50,7 +50,7 @@ static layer open_layer(tg_ctx *ctx, const tg_parallel *p, const job *j) {
     const attention_case *c = &j->c;
     int64_t b = c->packed ? 1 : B;
     int parts = tg_is_sequence_parallel(p) ? j->g.tp : 1;
-    layer l = {.ctx = ctx, .p = p, .m = attention_new(p, c, j->g.kind), .t = tg_tape_new(ctx)};
+    layer l = {.ctx = ctx, .p = p, .m = attention_new(p, c, &j->g), .t = tg_tape_new(ctx)};
     l.rows = attention_rows_of(p, c);
     l.of_memory.n = MEMORY / parts;
     for (int i = 0; i < l.of_memory.n; i++)
@@ -77,6 +77,7 @@ static tg_status step(layer *l, const attention_case *c, bool plain) {
     if (plain) l->y = plain_attention(c, l->t, l->m, l->x, l->memory);
     else tg_module_call(l->m, l->t, in, c->cross || c->packed ? 2 : 1, &l->y, 1);
     tg_backward_with(l->t, &l->y, 1, TG_BACKWARD(.seeds = &l->seed, .retain = true));
+    tg_wgrads_drain(l->m);
     return tg_grads_finalize(l->p, l->params, l->n, NULL);
 }
 
@@ -143,7 +144,7 @@ static tg_status case_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 static void run(attention_case c, attention_grid g) {
     char message[1024];
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
-    if (g.cp > 1 && c.packed) c.rope = c.dropout = 0; /* refused */
+    if (g.cp > 1 && c.packed) c.dropout = 0; /* refused */
     if (g.cp > 1 && c.cross) c.causal = c.window = 0; /* a rank does not have all queries */
     if (c.cross) g.kind = TG_CP_RING;
     job j = {c, g};
@@ -166,6 +167,12 @@ START_TEST(heads_are_divided_over_ranks) {
 }
 END_TEST
 
+START_TEST(projections_have_their_own_options) {
+    run_cases((attention_grid){.tp = 2, .cp = 1, .sp = true, .chunks = true});
+    run_cases((attention_grid){.tp = 4, .cp = 1, .deferred = true});
+}
+END_TEST
+
 START_TEST(sequences_are_divided_over_ranks) {
     const tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER};
     for (int k = 0; k < 2; k++) run_cases((attention_grid){.tp = 1, .cp = 2, .kind = kinds[k]});
@@ -176,6 +183,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {every_pair_of_options_has_a_case, one_rank_computes_the_plain_ops,
-                                  heads_are_divided_over_ranks, sequences_are_divided_over_ranks};
+                                  heads_are_divided_over_ranks, projections_have_their_own_options,
+                                  sequences_are_divided_over_ranks};
     return tg_check_main("self_attention", tests, sizeof tests / sizeof *tests);
 }

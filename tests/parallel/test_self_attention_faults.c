@@ -18,7 +18,7 @@ static tg_status failing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     bool fails = tg_comm_rank(world) == 1;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = f->tp, .cp = f->cp));
     attention_rows rows = attention_rows_of(p, &all);
-    tg_module *m = attention_new(p, &all, TG_CP_RING);
+    tg_module *m = attention_new(p, &all, &(attention_grid){0});
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(attention_place(p, attention_input(ctx, 1, B, rows.row, rows.n), true));
     tg_tensor *seed = attention_place(p, attention_input(ctx, 2, B, rows.row, rows.n), true);
@@ -60,7 +60,7 @@ static alone_step open_step(counted *memory, const attention_case *c, tg_cp_kind
                                                 .allocator = {counted_alloc, counted_free, memory}))};
     s.world = tg_comm_plan_new(s.ctx, 1, 8);
     s.p = tg_parallel_new(s.world, TG_PARALLEL(.tp = 4, .cp = 2));
-    s.m = attention_new(s.p, c, kind);
+    s.m = attention_new(s.p, c, &(attention_grid){.kind = kind});
     s.t = tg_tape_new(s.ctx);
     attention_rows rows = {.n = S / 2};
     s.x = grad_leaf(attention_place(s.p, attention_input(s.ctx, 1, B, rows.row, rows.n), true));

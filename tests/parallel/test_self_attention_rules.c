@@ -1,5 +1,6 @@
-/* The rules of tg_nn_self_attention: which options and calls are refused, what the ranks send, the names of the
- * parameters, and that initial values do not depend on the ranks. */
+/* The rules of tg_nn_self_attention: which options and calls are refused, positions of packed sequences, what the ranks
+ * send, and the names of the parameters. */
+#include "models/heads.h"
 #include "parallel/self_attention_cases.h"
 
 #define MADE(...) tg_module_free(tg_nn_self_attention(p, HIDDEN, TG_SELF_ATTENTION(.heads = HEADS, __VA_ARGS__)))
@@ -110,21 +111,49 @@ static tg_status refused_sequences(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_UNSUPPORTED, "causal is set with cross, but the 2 ranks of cp divide the queries",
             MADE(.cross = true, .causal = true));
     REFUSED(ctx, TG_ERR_UNSUPPORTED, "left is set with cross, but", MADE(.cross = true, .left = 0));
-    const attention_case c = {.kv = HEADS, .rope = 1, .packed = 1};
-    attention_rows rows = attention_rows_of(p, &c);
-    tg_module *m = attention_new(p, &c, TG_CP_RING);
-    tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = attention_place(p, attention_input(ctx, 1, 1, rows.row, rows.n), true), *y;
-    tg_tensor *in[] = {x, tg_from_host(ctx, TG_I64, TG_SHAPE(3), attention_starts)};
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "positions of packed sequences that the 2 ranks of cp divide",
-            tg_module_call(m, t, in, 2, &y, 1));
-    tg_tape_free(t);
-    tg_module_free(m);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
 }
 
 START_TEST(positions_that_divided_sequences_hide_are_refused) { on_ranks(2, refused_sequences, NULL); }
+END_TEST
+
+/* ---- Positions ---- */
+
+/* Rotates a rank's rows of sequences of 4, 12, 0 and 8 rows, and compares them with rows rotated by hand. */
+static tg_status positions_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { M = 4, ROWS = 24 };
+    const int64_t starts[M + 1] = {0, 4, 16, 16, ROWS};
+    int64_t rows[ROWS], n = ROWS / tg_comm_size(world);
+    double ones[ROWS * 2], a[ROWS * 2], b[ROWS * 2];
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = tg_comm_size(world)));
+    tg_tape *t = tg_tape_new(ctx);
+    RUN(tg_context_cut(starts, M, tg_comm_size(world), tg_comm_rank(world), rows));
+    for (int64_t i = 0; i < n; i++) {
+        int s = 0;
+        while (rows[i] >= starts[s + 1]) s++;
+        rows[i] -= starts[s];
+        ones[2 * i] = ones[2 * i + 1] = 1;
+    }
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1, 1, n, 2), ones), *qk[] = {x, x};
+    tg_tensor *at = tg_from_host(ctx, TG_I64, TG_SHAPE(n), rows);
+    tg_tensor *s = tg_from_host(ctx, TG_I64, TG_SHAPE(M + 1), starts);
+    tg_place(p, x, TG_CP, TG_SHARD_ZIGZAG(2));
+    tg_place(p, at, TG_CP, TG_SHARD_ZIGZAG(0));
+    tg_place(p, s, TG_CP, TG_I);
+    tg_heads_rotate(t, qk, BASE, 0, s, p);
+    RUN(tg_read_f64(tg_rope_at(t, x, at, BASE), a, 2 * n));
+    for (int i = 0; i < 2; i++) {
+        RUN(tg_read_f64(qk[i], b, 2 * n));
+        EXPECT(ctx, !memcmp(a, b, (size_t)(2 * n) * sizeof *a));
+    }
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rows_of_packed_sequences_have_their_own_positions) { on_ranks(2, positions_rank, NULL); }
 END_TEST
 
 /* ---- What is sent ---- */
@@ -142,14 +171,16 @@ static tg_status count_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const count_row *r = arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 4, .sequence_parallel = r->sp));
     attention_rows rows = attention_rows_of(p, &r->c);
-    tg_module *m = attention_new(p, &r->c, TG_CP_RING);
+    tg_module *m = attention_new(p, &r->c, &(attention_grid){0});
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(attention_place(p, attention_input(ctx, 1, B, rows.row, rows.n), true));
-    tg_tensor *seed = attention_place(p, attention_input(ctx, 2, B, rows.row, rows.n), true);
+    tg_tensor *seed = attention_place(p, attention_input(ctx, 2, B, rows.row, rows.n), true), *y;
+    tg_tensor *memory = attention_place(p, attention_input(ctx, 3, B, rows.row, MEMORY / (r->sp ? 4 : 1)), false);
+    tg_tensor *in[] = {x, grad_leaf(memory)};
     tg_comm_info before = TG_COMM_INFO(), forward = TG_COMM_INFO(), all = TG_COMM_INFO();
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
     RUN(tg_comm_query(tp, &before));
-    tg_tensor *y = tg_module_forward(m, t, x);
+    RUN(tg_module_call(m, t, in, r->c.cross ? 2 : 1, &y, 1));
     RUN(tg_comm_query(tp, &forward));
     tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed));
     RUN(tg_comm_query(tp, &all));
@@ -167,13 +198,17 @@ static tg_status count_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 START_TEST(ranks_send_what_parallel_md_says) {
     enum { X = S * B * HIDDEN, FEW = S * B * (HEADS * DK + 2 * 2 * DK) };
+    enum { M = MEMORY * B * HIDDEN, FEW_OF_MEMORY = MEMORY * B * 2 * 2 * DK };
     static const count_row rows[] = {
         {.c = {.kv = 4}, .calls = {1, 0, 0}, .bytes = {X, 0, 0}, .all_calls = {2, 0, 0}},
         {.c = {.kv = 4}, .sp = true, .calls = {0, 1, 1}, .bytes = {0, X, X}, .all_calls = {0, 3, 2}},
         {.c = {.kv = 2}, .calls = {1, 1, 0}, .bytes = {X, FEW, 0}, .all_calls = {2, 1, 1}},
         {.c = {.kv = 2}, .sp = true, .calls = {0, 2, 1}, .bytes = {0, X + FEW, X}, .all_calls = {0, 4, 3}},
+        {.c = {.kv = 4, .cross = 1}, .calls = {1, 0, 0}, .bytes = {X, 0, 0}, .all_calls = {3, 0, 0}},
+        {.c = {.kv = 4, .cross = 1}, .sp = true, .calls = {0, 2, 1}, .bytes = {0, X + M, X}, .all_calls = {0, 5, 3}},
+        {.c = {.kv = 2, .cross = 1}, .calls = {1, 1, 0}, .bytes = {X, FEW_OF_MEMORY, 0}, .all_calls = {3, 1, 1}},
     };
-    for (int i = 0; i < 4; i++) on_ranks(4, count_rank, (void *)&rows[i]);
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) on_ranks(4, count_rank, (void *)&rows[i]);
 }
 END_TEST
 
@@ -191,7 +226,7 @@ static tg_status names_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     for (int k = 0; k < 2; k++) {
         char text[512] = "";
         size_t n = 0;
-        tg_module *m = attention_new(p, &c[k], TG_CP_RING);
+        tg_module *m = attention_new(p, &c[k], &(attention_grid){0});
         for (int i = 0; i < tg_module_param_count(m); i++) {
             const char *path;
             tg_shape s = tg_global_shape(tg_module_param(m, i, &path));
@@ -213,6 +248,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {wrong_options_and_calls_are_refused, heads_that_ranks_cannot_divide_are_refused,
                                   positions_that_divided_sequences_hide_are_refused,
+                                  rows_of_packed_sequences_have_their_own_positions,
                                   ranks_send_what_parallel_md_says,
                                   parameters_have_the_same_names_and_shapes_for_any_ranks};
     return tg_check_main("self_attention_rules", tests, sizeof tests / sizeof *tests);

@@ -19,7 +19,7 @@ from bindings import ALL_DIMS, dims, handles, shape
 
 DTYPES = {"f64": (torch.float64, 2), "f32": (torch.float32, 1), "bf16": (torch.bfloat16, 3), "f16": (torch.float16, 4)}
 ROUNDING = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
-I64, BOOL = 5, 8
+I64, BOOL = 5, 13
 LAYOUTS = ("rows", "transposed", "strided")
 # An op that needs ranks and has no row. main() leaves out the mappings between ranks, which need them too.
 WITHOUT = {"LinearWithGradAccumulationAndAsyncCommunication": "of ranks"}
