@@ -1,7 +1,8 @@
 /* The state of a training program over 12 compositions of ranks: a model in pipeline chunks with tensor-parallel layers
- * and a shared table of words, layers of experts, an optimizer whose state is divided over the ranks or not, and random
- * streams. What one composition saves another loads, and then saves the same bytes as if the state had always been its
- * own. Runs every pair of them if TG_LONG is in the environment, otherwise pairs that cover every change. */
+ * and a shared table of words, layers of experts, an optimizer whose state, gradients and parameters are divided over
+ * the ranks or not, and random streams. What one composition saves another loads, and then saves the same bytes as if
+ * the state had always been its own. Runs every pair of them if TG_LONG is in the environment, otherwise pairs that
+ * cover every change. */
 #define _GNU_SOURCE
 #include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
@@ -18,9 +19,9 @@ typedef struct composition {
 
 static const composition all[] = {
     {1, 1, 1, 1, 1, 1, 1, 0, false}, {2, 1, 1, 1, 1, 1, 1, 1, false}, {2, 2, 1, 1, 1, 1, 2, 0, true},
-    {4, 2, 1, 1, 1, 1, 2, 1, true},  {2, 1, 1, 2, 1, 1, 1, 0, false}, {4, 1, 1, 2, 2, 1, 1, 1, false},
-    {4, 2, 1, 2, 2, 1, 2, 0, true},  {4, 1, 2, 1, 1, 1, 1, 1, false}, {2, 1, 2, 1, 1, 2, 1, 0, false},
-    {4, 2, 2, 1, 1, 2, 1, 1, false}, {4, 1, 1, 1, 1, 4, 1, 1, false}, {8, 2, 2, 2, 1, 2, 1, 1, true},
+    {4, 2, 1, 1, 1, 1, 2, 2, true},  {2, 1, 1, 2, 1, 1, 1, 0, false}, {4, 1, 1, 2, 2, 1, 1, 3, false},
+    {4, 2, 1, 2, 2, 1, 2, 0, true},  {4, 1, 2, 1, 1, 1, 1, 3, false}, {2, 1, 2, 1, 1, 2, 1, 0, false},
+    {4, 2, 2, 1, 1, 2, 1, 1, false}, {4, 1, 1, 1, 1, 4, 1, 2, false}, {8, 2, 2, 2, 1, 2, 1, 3, true},
 };
 enum { N = sizeof all / sizeof *all };
 
@@ -40,24 +41,35 @@ typedef struct program {
     tg_shards *s;
 } program;
 
-static void add_gpt(program *g, int chunk) {
+static void make_gpt(program *g, int chunk) {
     g->gpt[chunk] =
         tg_gpt_new(g->ctx, TG_GPT(.arch = TG_LLAMA, .vocab = VOCAB, .layers = LAYERS, .heads = 4, .hidden = WIDTH,
                                   .ffn = 24, .positions = 8, .tied = true, .parallel = g->p, .chunk = chunk, .key = 1));
     g->n += tg_module_params(g->gpt[chunk], g->param + g->n, PARAMS - g->n);
-    tg_shards_add_module(g->s, "model", g->gpt[chunk]);
 }
 
-/* Adds the experts of a layer, which are stacked in the state. */
-static void add_experts(program *g, int layer) {
+/* Makes the experts of a layer, if this stage has it. */
+static void make_experts(program *g, int layer) {
     const tg_place_at places[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, TG_SHARD(1)}, {TG_EDP, TG_R}};
+    if (layer * g->c->pp / LAYERS != tg_parallel_rank(g->p, TG_PP)) return;
     tg_tensor *x = filled(g->p, "experts", layer, TG_F64, TG_SHAPE(EXPERTS, 2 * WIDTH), places, 3, 0);
     g->param[g->n++] = x;
     g->experts[layer] = tg_module_new(g->ctx, &box, NULL);
     tg_module_add_param(g->experts[layer], "weight", x);
-    tg_shards_push(g->s, "experts", LAYERS, layer);
-    tg_shards_add_module(g->s, NULL, g->experts[layer]);
-    tg_shards_pop(g->s);
+}
+
+/* Lists the state. The experts of all layers are stacked. */
+static void list(program *g) {
+    g->s = tg_shards_new(g->p);
+    for (int i = 0; i < g->c->vp; i++) tg_shards_add_module(g->s, "model", g->gpt[i]);
+    for (int i = 0; i < LAYERS; i++) {
+        if (!g->experts[i]) continue;
+        tg_shards_push(g->s, "experts", LAYERS, i);
+        tg_shards_add_module(g->s, NULL, g->experts[i]);
+        tg_shards_pop(g->s);
+    }
+    tg_shards_add_optim(g->s, "optim", g->optim);
+    tg_shards_add_rng(g->s);
 }
 
 /* Leaves out the rows that pad the vocabulary, whose number depends on tp. */
@@ -73,16 +85,13 @@ static program program_open(const composition *c, tg_ctx *ctx, tg_comm *world) {
     program g = {.ctx = ctx, .c = c};
     g.p = tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .cp = c->cp, .pp = c->pp, .vp = c->vp, .ep = c->ep,
                                              .etp = c->etp, .sequence_parallel = c->sp));
-    g.s = tg_shards_new(g.p);
-    for (int i = 0; i < c->vp; i++) add_gpt(&g, i);
-    int stage = tg_parallel_rank(g.p, TG_PP), per = LAYERS / c->pp;
-    for (int i = stage * per; i < (stage + 1) * per; i++) add_experts(&g, i);
+    for (int i = 0; i < c->vp; i++) make_gpt(&g, i);
+    for (int i = 0; i < LAYERS; i++) make_experts(&g, i);
     tg_tensor *const *leaves;
     g.flat = tg_flat_new(g.p, g.param, g.n, TG_FLAT(.bucket = 500, .zero = c->zero));
     int n = tg_flat_leaves(g.flat, &leaves);
     g.optim = tg_adamw_new(ctx, leaves, n, NULL);
-    tg_shards_add_optim(g.s, "optim", g.optim);
-    tg_shards_add_rng(g.s);
+    list(&g);
     leave_out_padding(&g);
     return g;
 }
@@ -128,15 +137,15 @@ static tg_status move(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* ---- Pairs that cover every change ---- */
 
-enum { LEVELS = 18 };
+enum { AXES = 8, ZEROS = 4, LEVELS = 2 * AXES + ZEROS };
 
-/* Returns a set of two numbers for each axis or setting, of which the composition has one: 1 there, or more. */
+/* Returns a set with two levels for each axis or switch, of which the composition has one: 1 there, or more; and with
+ * each way to divide the optimizer's state, of which it has one too. */
 static unsigned levels(const composition *c) {
-    const bool more[] = {c->tp > 1,  c->cp > 1,   c->ranks > c->tp * c->cp * c->pp,
-                         c->pp > 1,  c->vp > 1,   c->ep > 1,
-                         c->etp > 1, c->zero > 0, c->sp};
-    unsigned set = 0;
-    for (int i = 0; i < LEVELS / 2; i++) set |= 1u << (2 * i + more[i]);
+    const bool more[AXES] = {c->tp > 1,  c->cp > 1, c->ranks > c->tp * c->cp * c->pp, c->pp > 1, c->vp > 1, c->ep > 1,
+                             c->etp > 1, c->sp};
+    unsigned set = 1u << (2 * AXES + c->zero);
+    for (int i = 0; i < AXES; i++) set |= 1u << (2 * i + more[i]);
     return set;
 }
 
