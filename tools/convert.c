@@ -13,7 +13,7 @@ enum { KIND_AUTO, KIND_MODEL, KIND_STATE };
 
 typedef struct convert_options {
     const char *from, *to, *prefix, *config;
-    bool no_prefix;
+    bool bare;
     int kind;
 } convert_options;
 
@@ -25,7 +25,7 @@ static const option rows[] = {
     {"kind", OPTION_CHOICE, AT(kind), "auto|model|state",
      "what --from is; needed if it has both a model and saved state", .fixed = false},
     {"prefix", OPTION_TEXT, AT(prefix), "NAME", "what the keys of the state begin with, before a dot", .fixed = false},
-    {"no-prefix", OPTION_FLAG, AT(no_prefix), "", "the keys of the state have no prefix", .fixed = false},
+    {"bare", OPTION_FLAG, AT(bare), "", "the keys of the state have no prefix", .fixed = false},
     {"config", OPTION_TEXT, AT(config), "FILE",
      "from a state: the config.json of the model; without it, that in --from", .fixed = false},
 };
@@ -105,7 +105,7 @@ static char *config_of(const convert_options *o) {
 /* Converts, and returns the exit status. */
 static int convert(const convert_options *o, int kind) {
     static const tg_file_ops files = {TG_FILE_OPS_DEFAULTS, .pread = read_bytes, .pwrite = write_bytes};
-    const char *prefix = o->no_prefix ? NULL : o->prefix;
+    const char *prefix = o->bare ? NULL : o->prefix;
     char *config = kind == KIND_STATE ? config_of(o) : NULL;
     if (kind == KIND_STATE && !config) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .files = &files));
@@ -126,8 +126,8 @@ int run_convert(int argc, char **argv) {
     if (!options_parse(&convert_command, &o, &p, argc, argv)) return p.status;
     if (!o.from) return usage_error(&convert_command, "--from DIR is missing");
     if (!o.to) return usage_error(&convert_command, "--to DIR is missing");
-    if (o.no_prefix && option_given(&convert_command, &p, "prefix"))
-        return usage_error(&convert_command, "--prefix and --no-prefix exclude each other");
+    if (o.bare && option_given(&convert_command, &p, "prefix"))
+        return usage_error(&convert_command, "--prefix and --bare exclude each other");
     int kind = kind_of(&o);
     if (kind < 0) return 1;
     if (kind == KIND_MODEL && o.config)

@@ -21,8 +21,8 @@ runs eval --model whole --data "$text"
 grep -v warning: printed >right # of the edited config
 holds "and gives the same loss" cmp left right
 runs convert --from state --config whole/config.json --to back
-runs convert --from whole --to bare --no-prefix
-runs convert --from bare --no-prefix --to back
+runs convert --from whole --to bare --bare
+runs convert --from bare --bare --to back
 
 # Both are in a checkpoint, of which the state does not have the model.
 last=whole/checkpoints/step-0000000002
@@ -45,7 +45,7 @@ refuses 1 "'left' is not a directory" convert --from whole --to left
 holds "nothing was begun" test ! -e x
 refuses 2 "--from DIR is missing" convert --to x
 refuses 2 "--to DIR is missing" convert --from whole
-refuses 2 "--prefix and --no-prefix exclude each other" convert --from whole --to x --prefix a --no-prefix
+refuses 2 "--prefix and --bare exclude each other" convert --from whole --to x --prefix a --bare
 
 # ---- A conversion that ends early leaves the old model, the new one or none, and no half of a file ----
 
