@@ -47,8 +47,12 @@ static inline tg_module *attention_new(const tg_parallel *p, const attention_cas
     if (c->rope) o.rope_base = BASE;
     if (c->cap) o.softcap = CAP;
     if (c->scale) o.scale = FACTOR;
-    tg_module *m = tg_nn_self_attention(p, HIDDEN, &o);
-    for (int i = 0; i < tg_module_param_count(m); i++) { /* vectors begin as 0 or 1, which would hide their effect */
+    return tg_nn_self_attention(p, HIDDEN, &o);
+}
+
+/* Sets the vectors among the parameters, which begin as 0 or 1: that would hide their effect. */
+static inline void attention_fill(const tg_parallel *p, tg_module *m) {
+    for (int i = 0; i < tg_module_param_count(m); i++) {
         double v[64];
         tg_tensor *x = tg_module_param(m, i, NULL);
         if (tg_ndim(x) != 1) continue;
@@ -56,7 +60,6 @@ static inline tg_module *attention_new(const tg_parallel *p, const attention_cas
         for (int64_t k = 0; k < n; k++) v[k] = at(40 + i, first + k);
         tg_write_f64(x, v, n);
     }
-    return m;
 }
 
 /* ---- One rank, in plain ops ---- */

@@ -51,6 +51,7 @@ static layer open_layer(tg_ctx *ctx, const tg_parallel *p, const job *j) {
     int64_t b = c->packed ? 1 : B;
     int parts = tg_is_sequence_parallel(p) ? j->g.tp : 1;
     layer l = {.ctx = ctx, .p = p, .m = attention_new(p, c, &j->g), .t = tg_tape_new(ctx)};
+    attention_fill(p, l.m);
     l.rows = attention_rows_of(p, c);
     l.of_memory.n = MEMORY / parts;
     for (int i = 0; i < l.of_memory.n; i++)

@@ -44,7 +44,7 @@ START_TEST(each_rank_gets_the_error_of_one_that_fails) {
 }
 END_TEST
 
-/* ---- Memory, for rank 1 of 4 without peers ---- */
+/* ---- Memory ---- */
 
 typedef struct alone_step {
     tg_ctx *ctx;
@@ -55,14 +55,17 @@ typedef struct alone_step {
     tg_tensor *x, *seed;
 } alone_step;
 
-static alone_step open_step(counted *memory, const attention_case *c, tg_cp_kind kind) {
+/* Prepares a step of one rank, or of rank 1 of 8 on device meta, without peers. */
+static alone_step open_step(counted *memory, int ranks, tg_cp_kind kind) {
+    int cp = ranks > 1 ? 2 : 1;
     alone_step s = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7,
+                                                .device = ranks > 1 ? "meta" : "cpu",
                                                 .allocator = {counted_alloc, counted_free, memory}))};
-    s.world = tg_comm_plan_new(s.ctx, 1, 8);
-    s.p = tg_parallel_new(s.world, TG_PARALLEL(.tp = 4, .cp = 2));
-    s.m = attention_new(s.p, c, &(attention_grid){.kind = kind});
+    s.world = tg_comm_plan_new(s.ctx, ranks > 1, ranks);
+    s.p = tg_parallel_new(s.world, TG_PARALLEL(.tp = ranks / cp, .cp = cp));
+    s.m = attention_new(s.p, &all, &(attention_grid){.kind = kind});
     s.t = tg_tape_new(s.ctx);
-    attention_rows rows = {.n = S / 2};
+    attention_rows rows = {.n = S / cp};
     s.x = grad_leaf(attention_place(s.p, attention_input(s.ctx, 1, B, rows.row, rows.n), true));
     s.seed = attention_place(s.p, attention_input(s.ctx, 2, B, rows.row, rows.n), true);
     return s;
@@ -83,12 +86,12 @@ static void close_step(alone_step *s) {
 }
 
 /* Runs a step in memory in which the n-th allocation fails. Returns whether it has failed. */
-static bool run_without_memory(int n) {
+static bool run_without_memory(int ranks, int n) {
     counted memory = {.fail_at = n};
-    alone_step s = open_step(&memory, &all, TG_CP_RING);
+    alone_step s = open_step(&memory, ranks, TG_CP_RING);
     run_step(&s);
     bool failed = memory.calls >= n;
-    ck_assert_msg(tg_ctx_status(s.ctx) == (failed ? TG_ERR_MEMORY : TG_OK), "allocation %d: %s", n,
+    ck_assert_msg(tg_ctx_status(s.ctx) == (failed ? TG_ERR_MEMORY : TG_OK), "%d ranks, allocation %d: %s", ranks, n,
                   tg_ctx_message(s.ctx));
     close_step(&s);
     ck_assert_int_eq(memory.held, 0);
@@ -96,17 +99,19 @@ static bool run_without_memory(int n) {
 }
 
 START_TEST(any_allocation_may_fail) {
-    int n = 1;
-    while (run_without_memory(n)) n++;
-    ck_assert_int_gt(n, 20);
+    for (int ranks = 1; ranks <= 8; ranks += 7) {
+        int n = 1;
+        while (run_without_memory(ranks, n)) n++;
+        ck_assert_int_gt(n, 20);
+    }
 }
 END_TEST
 
 START_TEST(a_steady_step_allocates_nothing) {
-    const tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER};
-    for (int k = 0; k < 2; k++) {
+    const tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_RING, TG_CP_GATHER};
+    for (int k = 0; k < 3; k++) {
         counted memory = {0};
-        alone_step s = open_step(&memory, &all, kinds[k]);
+        alone_step s = open_step(&memory, k ? 8 : 1, kinds[k]);
         for (int i = 0; i < 3; i++) run_step(&s);
         int64_t calls = memory.calls;
         for (int i = 0; i < 3; i++) run_step(&s);

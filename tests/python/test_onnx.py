@@ -140,12 +140,14 @@ def test_a_transformer_block_is_causal():
     assert np.abs(model.parameters['wqkv'].grad.numpy()).max() > 0
 
 
+@pytest.mark.parametrize('softcap', [0.0, 0.5])
 @pytest.mark.parametrize('kind', ['bool', 'float32'])
-def test_a_query_without_keys_has_zeros_as_result_and_gradient(kind):
+def test_a_query_without_keys_has_zeros_as_result_and_gradient(kind, softcap):
     hidden = np.zeros((3, 4), bool)
     hidden[1] = hidden[0, 2] = True
     mask = ~hidden if kind == 'bool' else np.where(hidden, -np.inf, 0).astype('float32')
-    proto = model_of([node('Attention', 'q k v m', 'y')], [info(n) for n in 'qkv'], [info('y')], {'m': mask}, opset=24)
+    attention = node('Attention', 'q k v m', 'y', softcap=softcap)
+    proto = model_of([attention], [info(n) for n in 'qkv'], [info('y')], {'m': mask}, opset=24)
     inputs = [tg.tensor(f32(1, 2, length, 4)) for length in (3, 4, 4)]
     for x in inputs:
         x.requires_grad = True
