@@ -139,7 +139,8 @@ bool read_model_config(const char *path, tg_gpt_config *out);
 
 /* Returns the sum of the losses of n sequences of seq_len tokens that begin at the offsets, computed in evaluation
  * mode, at most `batch` sequences at once. Each data-parallel rank passes its own sequences, and a rank of cp computes
- * the losses of its own rows; the sums of the ranks are not added up. Returns NaN after an error, which is recorded in the context. */
+ * the losses of its own rows; the sums of the ranks are not added up. Returns NaN after an error, which is recorded in
+ * the context. */
 double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                      int64_t batch);
 
