@@ -2,6 +2,7 @@
  * and where it is not used. */
 #include <tapegrad/extend.h>
 
+#include "catalog/samples.h"
 #include "one_rank.h"
 
 enum { IN = 4, LARGE = 256, OUT = 192 }; /* LARGE rows of OUT float64 are more than 256 KiB */
@@ -184,8 +185,41 @@ START_TEST(row_layers_sum_in_one_block) {
 }
 END_TEST
 
+/* ---- Samples of the op ---- */
+
+static tg_status sample(void *arg, tg_ctx *ctx, tg_comm *c) {
+    const tg_op *op = tg_op_find("linear_all_reduce");
+    const tg_sample *s = tg_sample_at(op, *(const int *)arg);
+    union {
+        tg_comm *comm; /* the first field of the params */
+        char bytes[64];
+    } params;
+    tg_case own;
+    tg_tensor *y;
+    tg_tape *t = tg_tape_new(ctx);
+    EXPECT(ctx, op->params_size <= sizeof params);
+    memcpy(&params, s->params, op->params_size);
+    params.comm = c;
+    RUN(tg_case_open(&own, ctx, op, *(const int *)arg, &(tg_case_opts){.dtype = TG_F64, .seed = 3}));
+    bool expected = tg_apply(t, op, &params, own.input, 2, &y, 1, NULL, NULL, TG_SITE) == s->refused;
+    if (s->refused) tg_ctx_clear(ctx);
+    EXPECT(ctx, expected);
+    if (!s->refused)
+        EXPECT(ctx, same(y, tg_reduce_from_tp(t, tg_linear(t, own.input[0], own.input[1], NULL), c)));
+    tg_case_close(&own);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(samples_are_two_ops) {
+    const tg_op *op = tg_op_find("linear_all_reduce");
+    for (int i = 0; i < op->n_samples; i++)
+        if (op->samples[i].ranks > 1) on_ranks(op->samples[i].ranks, sample, &i);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {every_way_has_the_bits_of_an_all_reduce, without_symmetric_memory_it_is_an_all_reduce,
-                                  row_layers_sum_in_one_block};
+                                  row_layers_sum_in_one_block, samples_are_two_ops};
     return tg_check_main("symmetric_layers", tests, sizeof tests / sizeof *tests);
 }

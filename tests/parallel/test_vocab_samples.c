@@ -262,12 +262,22 @@ START_TEST(samples) {
 }
 END_TEST
 
+/* Ops whose samples another program of this directory runs. */
+static const struct {
+    const char *name, *program;
+} elsewhere[] = {
+    {"ContextAttention", "test_context"},
+    {"linear_reduce_scatter", "test_chunks"},
+    {"linear_all_reduce", "test_symmetric_layers"},
+};
+
 /* A program of this directory runs every op of the table that has samples for several ranks. */
 START_TEST(every_op_of_several_ranks_is_run) {
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);
         bool here = op->family == TG_FAMILY_CUSTOM && op->params_size == sizeof(tg_mapping_params) && op->n_in == 1;
         for (int k = 0; k < TG_LEN(pairs); k++) here |= !strcmp(op->name, pairs[k].name);
+        for (int k = 0; k < TG_LEN(elsewhere); k++) here |= !strcmp(op->name, elsewhere[k].name);
         for (int s = 0; s < op->n_samples && !here; s++)
             ck_assert_msg(tg_sample_at(op, s)->ranks <= 1, "no test runs %s on ranks", op->name);
     }
