@@ -40,8 +40,8 @@ holds "stages whose ranks divide sequences give one rank's numbers" follows many
 
 # Sequences that are not divided have any length.
 for ranks in "--ranks 1" "--ranks 2 --pp 2"; do
-    rm -rf many
-    runs train --out many --data "$text" $tiny --layers 2 --seq-len 15 --steps 1 $ranks
+    rm -rf odd
+    runs train --out odd --data "$text" $tiny --layers 2 --seq-len 15 --steps 1 $ranks
 done
 
 # Any composition of ranks resumes the checkpoint of another.
