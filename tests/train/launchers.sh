@@ -1,7 +1,8 @@
 #!/bin/sh
 # launchers.sh PROGRAM TEXT CLUSTER.md LAUNCHER...: the job scripts of docs/cluster.md, each run as it stands there, with the
 # options of a small run after its own. Ranks that several launchers have started give the bits of threads. LAUNCHER is run,
-# mpirun, torchrun or slurm-cpu. Without the last two's programs they are skipped.
+# mpirun, torchrun or slurm-cpu; the last two also with -cuda, for ranks that have a GPU each. Without the last two's
+# programs they are skipped.
 document=$(realpath "$3") here=$(realpath "$(dirname "$0")")
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$here/check.sh"
@@ -20,7 +21,7 @@ script() {
     holds "the document has $1" test -s "$1"
 }
 
-# trains LAUNCHER RANKS COMMAND...: the command trains, with the bits of so many threads.
+# trains LAUNCHER RANKS COMMAND...: the command trains, with the bits of so many threads on the same device.
 trains() {
     launcher=$1 ranks=$2
     shift 2
@@ -28,14 +29,22 @@ trains() {
     "$@" >printed 2>&1 </dev/null
     holds "$launcher trains" test $? = 0
     holds "$launcher says by what" grep -q "^rank 0 of $ranks, .*started by " printed
-    holds "$launcher gives the bits of threads" same_run "threads-$ranks" run
+    holds "$launcher gives the bits of threads" same_run "$device-$ranks" run
 }
 
-for ranks in 2 4; do
-    runs train --data book.txt --out threads-$ranks $run --tp 2 --ranks $ranks
-done
 for launcher in "$@"; do
-    script "$launcher.sh"
+    device=cpu
+    case $launcher in *-cuda) device=cuda run="$run --device cuda" ;; esac
+    for ranks in 2 4; do
+        [ -e $device-$ranks ] || [ $device-$ranks = cuda-4 ] ||
+            runs train --data book.txt --out $device-$ranks $run --tp 2 --ranks $ranks
+    done
+    name=$launcher
+    case $launcher in
+    torchrun-cuda) name=torchrun ;;
+    slurm-cuda) name=slurm-cpu ;;
+    esac
+    script "$name.sh"
     case $launcher in
     run) trains run 4 ./run.sh $run ;;
     mpirun)
@@ -44,17 +53,21 @@ for launcher in "$@"; do
         . "$here/../comm/mpi_environment.sh"
         trains mpirun 4 ./mpirun.sh $run
         ;;
-    torchrun)
+    torchrun | torchrun-cuda)
         command -v torchrun >/dev/null || {
             echo "there is no torchrun here: skipped"
             exit 77
         }
         trains torchrun 2 ./torchrun.sh $run
+        if [ $device = cuda ]; then
+            holds "ranks with a GPU each use NCCL" grep -q "^2 ranks (nccl)" printed
+            continue
+        fi
         holds "ranks of one node share memory" grep -q "^2 ranks (shm)" printed
         TG_MPI_NODES=2 trains "torchrun on two nodes" 2 ./torchrun.sh $run
         holds "ranks of two nodes use TCP" grep -q "^2 ranks (tcp)" printed
         ;;
-    slurm-cpu)
+    slurm-cpu | slurm-cuda)
         # sbatch: the job's output is in a file of its own.
         cat >submit.sh <<'EOF'
 #!/bin/sh
@@ -68,6 +81,10 @@ EOF
         "$here/../comm/slurm.sh" true >printed 2>&1
         [ $? != 77 ] || continue
         trains Slurm 2 "$here/../comm/slurm.sh" ./submit.sh $run
+        if [ $device = cuda ]; then
+            holds "tasks with a GPU each use NCCL" grep -q "^2 ranks (nccl)" printed
+            continue
+        fi
         TG_MPI_NODES=2 trains "Slurm with two nodes" 2 "$here/../comm/slurm.sh" ./submit.sh $run
         holds "ranks of two nodes use TCP" grep -q "^2 ranks (tcp)" printed
         ;;
