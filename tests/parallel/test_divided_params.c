@@ -302,7 +302,7 @@ static tg_status read_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_F32, .watched = true}));
     if (tg_comm_rank(world) == 0) tg_read_f64(m.x[PARAMS - 2], (double[WIDE * WIDE]){0}, WIDE * WIDE);
     run_step(&m, 0, NULL);
-    for (int i = 0; i < 3 && tg_ctx_status(ctx) == TG_OK; i++) tg_comm_barrier(world); /* over NCCL a host sees it late */
+    for (int i = 0; i < 3 && tg_ctx_status(ctx) == TG_OK; i++) tg_comm_barrier(world); /* NCCL reports late */
     if (tg_ctx_status(ctx) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the lone reader was not reported");
     tg_ctx_clear(ctx);
     tg_tape_reset(m.t);
