@@ -180,8 +180,8 @@ START_TEST(inspect_predicts_a_step_on_ranks) {
 END_TEST
 
 /* Checks the peak of a stage. A message keeps its bytes until its receiver has taken them. That depends on time and is
- * not counted on paper: at most the messages that the stage sends in a step. With them the peak may come at another time
- * than on paper, so the difference need not be a number of whole messages. */
+ * not counted on paper: at most the messages that the stage sends in a step. With them the peak may come at another
+ * time than on paper, so the difference need not be a number of whole messages. */
 static void compare_peak(const char *options, const json_t *row, int64_t peak) {
     int64_t said = value_of(row, "peak_bytes"), sent = value_of(row, "sent_bytes");
     ck_assert_msg(peak >= said && peak <= said + sent,
