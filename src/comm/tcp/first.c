@@ -59,12 +59,7 @@ static void listen_on_any_port(tg_tcp_meeting *m) {
 /* ---- Ranks that come ---- */
 
 static void on_early_end(tg_tcp_connection *c, int error) {
-    tg_tcp_meeting *m = c->layer->meeting;
-    char text[128];
-    size_t at = 0;
-    c->layer->connection[c->rank] = NULL;
-    tg_text(text, sizeof text, &at, "rank %d has ended before all ranks had come (%s)", c->rank, uv_strerror(error));
-    tg_tcp_meeting_fail(m, TG_ERR_REMOTE, text);
+    tg_tcp_meeting_lost(c, error, "before all ranks had come");
 }
 
 /* A rank sends nothing before it has the list. */

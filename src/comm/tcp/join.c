@@ -9,14 +9,7 @@
 /* ---- The list ---- */
 
 /* A connection that is in order ends. */
-static void on_lost(tg_tcp_connection *c, int error) {
-    tg_tcp_meeting *m = c->layer->meeting;
-    char text[160];
-    size_t at = 0;
-    c->layer->connection[c->rank] = NULL;
-    tg_text(text, sizeof text, &at, "rank %d has ended while the ranks connected (%s)", c->rank, uv_strerror(error));
-    tg_tcp_meeting_fail(m, TG_ERR_REMOTE, text);
-}
+static void on_lost(tg_tcp_connection *c, int error) { tg_tcp_meeting_lost(c, error, "while the ranks connected"); }
 
 static void on_list(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;

@@ -22,6 +22,14 @@ bool tg_tcp_meeting_fail(tg_tcp_meeting *m, tg_status status, const char *text) 
     return false;
 }
 
+void tg_tcp_meeting_lost(tg_tcp_connection *c, int error, const char *when) {
+    char text[160];
+    size_t at = 0;
+    c->layer->connection[c->rank] = NULL;
+    tg_text(text, sizeof text, &at, "rank %d has ended %s (%s)", c->rank, when, uv_strerror(error));
+    tg_tcp_meeting_fail(c->layer->meeting, TG_ERR_REMOTE, text);
+}
+
 /* ---- Greetings ---- */
 
 static tg_tcp_greeting own_greeting(const tg_tcp_meeting *m) {

@@ -45,6 +45,8 @@ struct tg_tcp_meeting {
 
 /* Records the error, unless the meeting has failed before. Returns false. */
 bool tg_tcp_meeting_fail(tg_tcp_meeting *m, tg_status status, const char *text);
+/* Takes c, which has ended with a libuv error, from the layer's connections, and fails: its rank has ended `when`. */
+void tg_tcp_meeting_lost(tg_tcp_connection *c, int error, const char *when);
 /* Sends this rank's greeting. */
 void tg_tcp_greet(tg_tcp_meeting *m, tg_tcp_connection *c);
 /* Returns whether the greeting is one of this run. */
