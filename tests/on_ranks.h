@@ -96,6 +96,26 @@ static inline double off(tg_tensor *x, tg_tensor *whole, int d, int r, int n) {
     return most;
 }
 
+/* Returns the largest absolute value of x, which has at most 4,096 elements. */
+static inline double largest(tg_tensor *x) {
+    double v[4096], most = 0;
+    tg_read_f64(x, v, tg_numel(x));
+    for (int64_t i = 0; i < tg_numel(x); i++) most = fmax(most, fabs(v[i]));
+    return most;
+}
+
+/* Resets the tape after a step, and notes in *allocations how often memory of the host was taken so far. Fails if a
+ * step after the third one has taken some. */
+static inline tg_status end_steady_step(tg_tape *t, int step, int64_t *allocations) {
+    tg_ctx *ctx = tg_tape_ctx(t);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_tape_reset(t);
+    tg_memory_query(ctx, &m);
+    EXPECT(ctx, step < 3 || m.host_allocations == *allocations);
+    *allocations = m.host_allocations;
+    return TG_OK;
+}
+
 static inline tg_tensor *grad_leaf(tg_tensor *x) {
     tg_set_requires_grad(x, true);
     return x;

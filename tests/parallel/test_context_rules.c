@@ -446,10 +446,10 @@ static tg_status failing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *y = tg_context_attention(t, l.x[0], l.x[1], l.x[2], tg_parallel_comm(p, TG_CP), &c.o);
     if (fails && *stage == 1) tg_ctx_fail(ctx, TG_ERR_CALLBACK, "this rank has had enough");
     tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &l.seed));
-    bool told = strstr(tg_ctx_message(ctx), "this rank has had enough") != NULL;
+    bool reported = strstr(tg_ctx_message(ctx), "this rank has had enough") != NULL;
     tg_tape_free(t);
     tg_parallel_free(p);
-    return told ? TG_ERR_CALLBACK : TG_ERR_INTERNAL;
+    return reported ? TG_ERR_CALLBACK : TG_ERR_INTERNAL;
 }
 
 START_TEST(each_rank_gets_the_error_of_one_that_fails) {

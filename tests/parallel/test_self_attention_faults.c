@@ -25,11 +25,11 @@ static tg_status failing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *y = tg_module_forward(m, t, fails && f->early ? tg_zeros(ctx, TG_F64, TG_SHAPE(2, 2)) : x);
     if (fails && !f->early) tg_ctx_fail(ctx, TG_ERR_SHAPE, "x is f64[2, 2]");
     tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed));
-    bool told = strstr(tg_ctx_message(ctx), "x is f64[2, 2]") != NULL;
+    bool reported = strstr(tg_ctx_message(ctx), "x is f64[2, 2]") != NULL;
     tg_tape_free(t);
     tg_module_free(m);
     tg_parallel_free(p);
-    return told ? TG_ERR_SHAPE : TG_ERR_INTERNAL;
+    return reported ? TG_ERR_SHAPE : TG_ERR_INTERNAL;
 }
 
 START_TEST(each_rank_gets_the_error_of_one_that_fails) {
