@@ -15,7 +15,7 @@
 #include <tapegrad/ranks.h>
 #include <tapegrad/world.h>
 
-/* Returns how this process was started, or prints why that cannot be told and returns false. */
+/* Returns how this process was started, or prints why that is unknown and returns false. */
 static bool query_world(tg_world_info *w) {
     char message[512];
     *w = TG_WORLD_INFO();

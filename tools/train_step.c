@@ -135,7 +135,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
            pipeline_open(r, o);
 }
 
-/* Starts to gather what the ranks have stepped: behind a step or, with --capture, at the start of the next one, so that
+/* Starts to gather what the ranks have stepped: after a step or, with --capture, at the start of the next one, so that
  * the first layers of the graph run meanwhile. */
 static void gather_params(trainer *r) {
     if (r->flat) tg_flat_gather(r->flat);

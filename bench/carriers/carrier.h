@@ -1,5 +1,5 @@
 /* What the measurement of message carriers (pingpong.c) needs of each library: one connection between two processes of
- * this machine. Each file beside this one implements it with one library. */
+ * this machine. The other C files of this folder implement it, each with one library. */
 #ifndef CARRIER_H
 #define CARRIER_H
 

@@ -33,7 +33,7 @@ START_TEST(ranks_meet_in_any_order_and_by_any_name_of_this_node) {
 }
 END_TEST
 
-/* Nobody listens any more, on any port of the run. */
+/* No rank listens any more, on any port of the run. */
 static void port_is_closed(rank *r, tg_ctx *ctx, tg_comm *c) {
     tg_comm_barrier(c);
     int fd = connect_to_port(r->opts.port);
@@ -41,7 +41,7 @@ static void port_is_closed(rank *r, tg_ctx *ctx, tg_comm *c) {
     r->result = r->opts.ranks;
 }
 
-START_TEST(nobody_listens_once_all_have_met) {
+START_TEST(no_rank_listens_once_all_have_met) {
     rank ranks[RANKS];
     plan(ranks, RANKS, free_port(), 60);
     for (int i = 0; i < RANKS; i++) ranks[i].fn = port_is_closed;
@@ -282,7 +282,7 @@ int main(void) {
     const TTest *const tests[] = {
         a_killed_rank_is_named_and_the_others_recover, /* before there are threads */
         ranks_meet_in_any_order_and_by_any_name_of_this_node,
-        nobody_listens_once_all_have_met,
+        no_rank_listens_once_all_have_met,
         all_name_the_ranks_that_have_not_come,
         all_report_that_rank_0_has_not_come,
         a_host_without_an_address_is_refused,
