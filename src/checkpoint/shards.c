@@ -100,9 +100,8 @@ static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const cha
                    tg_count(i->like->ndim, "dim").text, i->front.n, TG_MAX_DIMS);
 }
 
-/* Adds item i, whose key, x and like are set, and whose range if it has one. */
+/* Adds item i, whose key, x and like are set, and whose range if it has one. The caller has checked x and like. */
 static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
-    TG_TRY(tg_check(s->ctx, i.x, who));
     TG_TRY(tg_shards_check_key(s, i.key, who));
     if (i.x->tape)
         return tg_fail(s->ctx, TG_ERR_STATE, "%s: '%.128s' is owned by a tape, expected a tensor of the context", who,
