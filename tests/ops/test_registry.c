@@ -388,8 +388,10 @@ int main(int argc, char **argv) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .threads = 1, .check = true));
     tg_ctx *plain = tg_ctx_new(TG_CONFIG(.device = device, .threads = 1));
     tg_ctx *paper = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    for (int i = 0; i < tg_op_count(); i++)
-        if (chosen(tg_op_at(i), argc, argv)) check_op(&y, ctx, plain, paper, tg_op_at(i));
+    for (int i = 0; i < tg_op_count(); i++) {
+        if (!in_share("registry", (uint64_t)i) || !chosen(tg_op_at(i), argc, argv)) continue;
+        check_op(&y, ctx, plain, paper, tg_op_at(i));
+    }
     tg_ctx_free(ctx);
     tg_ctx_free(plain);
     tg_ctx_free(paper);
