@@ -233,9 +233,11 @@ def fill(o):
     losses(o)
 
 
-def rope(x):
+def rope(x, positions=None):
     s, d = x.shape[-2:]
-    at = torch.outer(torch.arange(2, 2 + s, dtype=torch.float64), 100.0 ** (-torch.arange(0, d, 2) / d).double())
+    if positions is None:
+        positions = torch.arange(2, 2 + s)
+    at = torch.outer(positions.double(), 100.0 ** (-torch.arange(0, d, 2) / d).double())
     cos, sin, (u, v) = at.cos().to(x.dtype), at.sin().to(x.dtype), x.chunk(2, -1)
     return torch.cat((u * cos - v * sin, v * cos + u * sin), -1)
 
@@ -279,6 +281,7 @@ def networks(o):
 
     row("dropout_rows", keyed_dropout, lambda x, rows: F.dropout(x, 0.0), [N(3, 5), I(9, 3)], [N(64, 33), I(64, 64)])
     row("rope", lambda x: tg.rope(x, 100, 2), rope, [N(2, 3, 4)], [N(2, 2, 5, 8)])
+    row("rope_at", lambda x, at: tg.rope_at(x, at, 100), rope, [N(2, 3, 4), I(50, 3)], [N(2, 2, 5, 8), I(50, 5)])
     row("swiglu", tg.swiglu, lambda a, b: F.silu(a) * b, [N(3, 5), N(3, 5)])
     row("glu", lambda x: tg.glu(x, -1), lambda x: F.glu(x, -1), [N(3, 6)], [N(2, 3, 4)], [N(64, 34)])
     for causal in (False, True):
