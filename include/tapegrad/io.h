@@ -176,11 +176,18 @@ typedef struct tg_token_run {
 TG_API tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *out);
 /* Sets *run to the run after it, which is faster than a search. Fails with TG_ERR_ARGUMENT after the last run. */
 TG_API tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run);
-/* Like tg_tokens_read, but writes -100, which losses ignore, in place of tokens of context. If `apart` is true, also in
- * place of the first token of each document, which the tokens before it do not predict. */
-TG_API tg_status tg_tokens_read_targets(tg_tokens *t, int64_t first, int64_t n, bool apart, int64_t *out);
-/* Returns how many of the n tokens from `first` on tg_tokens_read_targets does not replace; 0 on an error. */
-TG_API int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n, bool apart);
+/* Returns whether the stream has context. */
+TG_API bool tg_tokens_has_context(const tg_tokens *t);
+/* Keeps documents apart in tg_tokens_read_window, or lets windows go on from one document to the next, which is the
+ * default. */
+TG_API tg_status tg_tokens_set_apart(tg_tokens *t, bool on);
+/* Reads a window for training: n >= 1 tokens from `first` on to ids[n], and the tokens after each of them to
+ * targets[n], of which those of context are replaced by -100, which losses ignore. Either may be NULL. If documents are
+ * kept apart, a window ends with the document of its first token: the places after it have id 0 and target -100. The
+ * stream must have n + 1 tokens from `first` on, or, if documents are kept apart, the token `first`. */
+TG_API tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets);
+/* Returns how many targets of that window are not -100; 0 on an error. */
+TG_API int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n);
 
 /* ---- Writing a Megatron dataset ---- */
 

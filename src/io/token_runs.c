@@ -61,52 +61,95 @@ tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
     return next(t, run);
 }
 
-/* ---- Targets ---- */
+/* ---- Windows ---- */
 
-/* Sets *out to the document of the token before a token, whose run is given; -1: it is the first one. */
-static tg_status document_before(tg_tokens *t, int64_t token, const tg_token_run *run, int64_t *out) {
-    tg_token_run before = *run;
-    if (run->first == token && token) TG_TRY(find(t, token - 1, &before));
-    *out = token ? before.document : -1;
+enum { IGNORED = -100 };
+
+bool tg_tokens_has_context(const tg_tokens *t) {
+    return t && t->has_modes;
+}
+
+tg_status tg_tokens_set_apart(tg_tokens *t, bool on) {
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    t->apart = on;
     return TG_OK;
 }
 
-/* Counts the tokens of a range that are predicted and, unless out is NULL, replaces the others by -100 in it. */
-static tg_status mask(tg_tokens *t, int64_t first, int64_t n, bool apart, int64_t *out, int64_t *count) {
-    enum { IGNORED = -100 };
+/* Fails unless the window is in the stream. */
+static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, const char *who) {
+    int64_t most = t->apart && first < t->count ? INT64_MAX : t->count - first - 1;
+    if (first >= 0 && n >= 1 && n <= most) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                   "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of the "
+                   "stream's %lld",
+                   who, (long long)n, (long long)first, (long long)t->count);
+}
+
+/* Sets *end to the end of the document of token `first`, or to `most` if it ends there or later. */
+static tg_status find_end(tg_tokens *t, int64_t first, int64_t most, int64_t *end) {
     tg_token_run run;
-    int64_t end = first + n, document;
-    *count = 0;
-    if (!n) return TG_OK;
     TG_TRY(find(t, first, &run));
-    TG_TRY(document_before(t, first, &run, &document));
+    int64_t document = run.document;
+    for (*end = run.end; *end < most && run.document == document;) {
+        TG_TRY(next(t, &run));
+        if (run.document == document) *end = run.end;
+    }
+    if (*end > most) *end = most;
+    return TG_OK;
+}
+
+/* Limits a window to its document if documents are kept apart: sets *n to the number of its tokens that have a token
+ * after them. */
+static tg_status limit(tg_tokens *t, int64_t first, int64_t *n) {
+    int64_t most = t->count - first > *n ? first + *n + 1 : t->count, end;
+    if (!t->apart) return TG_OK;
+    TG_TRY(find_end(t, first, most, &end));
+    *n = end - first - 1;
+    return TG_OK;
+}
+
+/* Counts the tokens of a range that are no context and, unless out is NULL, replaces the others in it. */
+static tg_status mask(tg_tokens *t, int64_t first, int64_t n, int64_t *out, int64_t *count) {
+    tg_token_run run;
+    int64_t end = first + n;
+    *count = n;
+    if (!n || !t->has_modes) return TG_OK;
+    TG_TRY(find(t, first, &run));
     for (int64_t from = first, to; from < end; from = to) {
         to = run.end < end ? run.end : end;
-        int64_t begins = apart && run.document != document;
-        for (int64_t i = from; out && i < (run.context ? to : from + begins); i++) out[i - first] = IGNORED;
-        if (!run.context) *count += to - from - begins;
-        document = run.document;
+        for (int64_t i = from; out && run.context && i < to; i++) out[i - first] = IGNORED;
+        if (run.context) *count -= to - from;
         if (to < end) TG_TRY(next(t, &run));
     }
     return TG_OK;
 }
 
-/* Returns whether all tokens are predicted. */
-static bool is_plain(const tg_tokens *t, bool apart) { return !t->has_modes && !(apart && t->documents > 1); }
-
-tg_status tg_tokens_read_targets(tg_tokens *t, int64_t first, int64_t n, bool apart, int64_t *out) {
-    int64_t count;
-    if (!t) return TG_ERR_ARGUMENT;
-    TG_TRY(tg_io_enter(t->ctx));
-    TG_TRY(tg_tokens_check_range(t, first, n, out, "tg_tokens_read_targets"));
-    TG_TRY(tg_tokens_read(t, first, n, out));
-    return is_plain(t, apart) ? TG_OK : mask(t, first, n, apart, out, &count);
+static void fill(int64_t *out, int64_t from, int64_t to, int64_t value) {
+    for (int64_t i = from; i < to; i++) out[i] = value;
 }
 
-int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n, bool apart) {
-    int64_t count = n;
+tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets) {
+    int64_t count, here = n;
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    TG_TRY(check_window(t, first, n, "tg_tokens_read_window"));
+    TG_TRY(limit(t, first, &here));
+    int64_t with_last = here < n ? here + 1 : n; /* the last token of a document has no target */
+    if (ids) {
+        TG_TRY(tg_tokens_read(t, first, with_last, ids));
+        fill(ids, with_last, n, 0);
+    }
+    if (!targets) return TG_OK;
+    TG_TRY(tg_tokens_read(t, first + 1, here, targets));
+    fill(targets, here, n, IGNORED);
+    return mask(t, first + 1, here, targets, &count);
+}
+
+int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n) {
+    int64_t count = 0;
     if (!t || tg_io_enter(t->ctx) != TG_OK) return 0;
-    if (tg_tokens_check_range(t, first, n, &count, "tg_tokens_count_targets") != TG_OK) return 0;
-    if (!is_plain(t, apart) && mask(t, first, n, apart, NULL, &count) != TG_OK) return 0;
+    if (check_window(t, first, n, "tg_tokens_count_targets") != TG_OK) return 0;
+    if (limit(t, first, &n) != TG_OK || mask(t, first + 1, n, NULL, &count) != TG_OK) return 0;
     return count;
 }

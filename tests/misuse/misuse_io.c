@@ -208,12 +208,15 @@ static void documents(misuse_world *b) {
     FAILS(tg_tokens_next_run, ARGUMENT, "expected a run", tg_tokens_next_run(t, &run));
     run.end = 3;
     FAILS(tg_tokens_next_run, ARGUMENT, "ends with token 2", tg_tokens_next_run(t, &run));
-    QUIET(tg_tokens_read_targets, tg_tokens_read_targets(NULL, 0, 1, false, out) == TG_ERR_ARGUMENT);
-    FAILS(tg_tokens_read_targets, ARGUMENT, "has 3", tg_tokens_read_targets(t, 0, 4, false, out));
-    FAILS(tg_tokens_read_targets, ARGUMENT, "out is NULL", tg_tokens_read_targets(t, 0, 1, true, NULL));
-    QUIET(tg_tokens_count_targets, tg_tokens_count_targets(NULL, 0, 1, false) == 0);
-    GIVES(tg_tokens_count_targets, ARGUMENT, "has 3", tg_tokens_count_targets(t, 2, 2, false) == 0);
-    QUIET(tg_tokens_read_targets, out[0] == 7 && out[3] == 7);
+    QUIET(tg_tokens_has_context, !tg_tokens_has_context(NULL) && !tg_tokens_has_context(t));
+    QUIET(tg_tokens_set_apart, tg_tokens_set_apart(NULL, true) == TG_ERR_ARGUMENT);
+    QUIET(tg_tokens_read_window, tg_tokens_read_window(NULL, 0, 1, out, out) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_read_window, ARGUMENT, "a window of 3 from token 0 on", tg_tokens_read_window(t, 0, 3, out, out));
+    FAILS(tg_tokens_read_window, ARGUMENT, "a window of 0", tg_tokens_read_window(t, 0, 0, out, out));
+    FAILS(tg_tokens_read_window, ARGUMENT, "from token -1 on", tg_tokens_read_window(t, -1, 1, out, out));
+    QUIET(tg_tokens_count_targets, tg_tokens_count_targets(NULL, 0, 1) == 0);
+    GIVES(tg_tokens_count_targets, ARGUMENT, "from token 2 on", tg_tokens_count_targets(t, 2, 2) == 0);
+    QUIET(tg_tokens_read_window, out[0] == 7 && out[3] == 7);
     tg_tokens_close(t);
 }
 

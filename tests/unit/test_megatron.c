@@ -105,17 +105,21 @@ static void write_documents(workplace *w, const char *name, const char *text, in
     ck_assert_msg(tg_token_writer_commit(to) == TG_OK, "%s", tg_ctx_message(w->ctx));
 }
 
-/* Returns the targets of n tokens as text, in which '_' is a token that is not predicted. */
-static const char *targets(tg_tokens *t, int64_t first, int64_t n, bool apart) {
+/* Returns the ids and the targets of a window of n tokens as text, "ids targets", in which '_' is a target that does
+ * not count and '0' is padding. */
+static const char *window(tg_tokens *t, int64_t first, int64_t n, bool apart) {
     static char text[128];
-    int64_t ids[128], count = 0;
-    ck_assert_int_eq(tg_tokens_read_targets(t, first, n, apart, ids), TG_OK);
+    int64_t ids[64], targets[64], count = 0;
+    tg_tokens_set_apart(t, apart);
+    ck_assert_int_eq(tg_tokens_read_window(t, first, n, ids, targets), TG_OK);
     for (int64_t i = 0; i < n; i++) {
-        text[i] = ids[i] == -100 ? '_' : (char)ids[i];
-        count += ids[i] != -100;
+        text[i] = ids[i] ? (char)ids[i] : '0';
+        text[n + 1 + i] = targets[i] == -100 ? '_' : (char)targets[i];
+        count += targets[i] != -100;
     }
-    text[n] = 0;
-    ck_assert_int_eq(tg_tokens_count_targets(t, first, n, apart), count);
+    text[n] = ' ';
+    text[2 * n + 1] = 0;
+    ck_assert_int_eq(tg_tokens_count_targets(t, first, n), count);
     return text;
 }
 
@@ -126,12 +130,16 @@ START_TEST(written_documents_are_read_again) {
         write_documents(&w, "d.bin", "ab.[cd]e.f.", vocabs[i]);
         tg_tokens *t = tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
         ck_assert_int_eq(tg_tokens_documents(t), 3);
-        ck_assert_str_eq(targets(t, 0, 9, false), "ab.__e.f.");
-        ck_assert_str_eq(targets(t, 0, 9, true), "_b.__e._.");
-        ck_assert_str_eq(targets(t, 2, 2, true), "._");
-        ck_assert_str_eq(targets(t, 5, 3, true), "e._");
-        ck_assert_str_eq(targets(t, 7, 1, true), "_");
-        ck_assert_str_eq(targets(t, 8, 1, true), ".");
+        ck_assert(tg_tokens_has_context(t));
+        ck_assert_str_eq(window(t, 0, 8, false), "ab.cde.f b.__e.f.");
+        ck_assert_str_eq(window(t, 1, 3, false), "b.c .__");
+        ck_assert_str_eq(window(t, 4, 4, false), "de.f e.f.");
+        ck_assert_str_eq(window(t, 0, 8, true), "ab.00000 b.______");
+        ck_assert_str_eq(window(t, 0, 2, true), "ab b.");
+        ck_assert_str_eq(window(t, 2, 3, true), ".00 ___");
+        ck_assert_str_eq(window(t, 3, 4, true), "cde. _e._");
+        ck_assert_str_eq(window(t, 3, 5, true), "cde.0 _e.__");
+        ck_assert_str_eq(window(t, 8, 2, true), ".0 __");
         tg_token_run run;
         static const int64_t ends[] = {3, 5, 7, 9}, documents[] = {0, 1, 1, 2};
         tg_tokens_find_run(t, 0, &run);
@@ -164,13 +172,19 @@ START_TEST(joined_streams_are_one) {
     tg_tokens *t = tg_tokens_join(w.ctx, part, 3);
     ck_assert_int_eq(tg_tokens_documents(t), 5);
     ck_assert_int_eq(tg_tokens_count(t), 15);
-    ck_assert_str_eq(targets(t, 0, 15, false), "ab._d.xyz__g.h.");
-    ck_assert_str_eq(targets(t, 0, 15, true), "_b._d._yz__g._.");
+    static const char all[] = "ab.cd.xyzefg.h.", predicted[] = "ab._d.xyz__g.h.";
+    static const int64_t ends[] = {3, 3, 3, 6, 6, 6, 9, 9, 9, 13, 13, 13, 13, 15, 15};
     for (int64_t first = 0; first < 15; first++)
-        for (int64_t n = 0; n <= 15 - first; n++) {
-            char expected[16] = "_b._d._yz__g._.";
-            expected[first + n] = 0;
-            ck_assert_str_eq(targets(t, first, n, true), expected + first);
+        for (int64_t n = 1; n <= 14; n++) {
+            char packed[64], apart[64];
+            snprintf(packed, sizeof packed, "%.*s %.*s", (int)n, all + first, (int)n, predicted + first + 1);
+            if (first + n < 15) ck_assert_str_eq(window(t, first, n, false), packed);
+            for (int64_t i = 0; i < n; i++) {
+                apart[i] = first + i < ends[first] ? all[first + i] : '0';
+                apart[n + 1 + i] = first + i + 1 < ends[first] ? predicted[first + 1 + i] : '_';
+            }
+            apart[n] = ' ', apart[2 * n + 1] = 0;
+            ck_assert_str_eq(window(t, first, n, true), apart);
         }
     int64_t out[2];
     tg_tokens_read(t, 14, 2, out);
