@@ -12,7 +12,8 @@ printf 'ab\001\377' >ids
 head -c 1001 "$text" >odd
 head -c 1000 "$text" >even
 refuses 1 "cannot open 'none': No such file" train --data none $run
-refuses 1 "is a directory" train --data . $run
+mkdir nothing
+refuses 1 "the directory 'nothing' has no files" train --data nothing $run
 refuses 1 "is a device, pipe or socket" train --data /dev/zero $run
 refuses 1 "'empty' is empty" train --data empty $run
 refuses 1 "'/proc/cpuinfo' says that it has 0 bytes but gives more" train --data /proc/cpuinfo $run
