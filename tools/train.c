@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tapegrad/world.h>
 
@@ -15,6 +16,7 @@
 #include "start.h"
 #include "text.h"
 #include "train.h"
+#include "train_choose.h"
 
 /* What is decided before the ranks begin. All ranks of this process share it. */
 typedef struct plan {
@@ -29,6 +31,7 @@ typedef struct plan {
     bool begun;              /* metrics.jsonl has a line */
     json_t *corpus;          /* the plan of the data (corpus.h); made by the process of rank 0 */
     char cache[4096];        /* the directory of token files */
+    char out[32];            /* the directory of the run, if it was not given */
     int ended_by;            /* the signal that ended the run before its last step; 0: none */
 } plan;
 
@@ -473,8 +476,9 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* Completes and checks the options. Called after those of a checkpoint, if any, are known. */
 static int settle_options(plan *r) {
+    int status = r->o.time ? choose_check(&r->o, &r->p) : 0;
     train_options_complete(&r->o, &r->p, r->state != NULL);
-    return train_options_check(&r->o, &r->p);
+    return status ? status : train_options_check(&r->o, &r->p);
 }
 
 /* Returns the vocabulary of the run's model; 0: it is not known yet. -1 after printing what is wrong. */
@@ -499,7 +503,7 @@ static bool plan_data(plan *r) {
     tg_ctx *ctx = r->corpus ? NULL : tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     if (!r->corpus && check(ctx)) r->corpus = corpus_plan(ctx, &from);
     tg_ctx_free(ctx);
-    return r->corpus != NULL;
+    return r->corpus && (!r->o.time || choose_options(&r->o, &r->p, &from, r->corpus));
 }
 
 static int train(plan *r) {
@@ -516,12 +520,24 @@ static int train(plan *r) {
     return run_on_ranks(&r->o.on, train_config(&r->o), train_rank, r);
 }
 
+/* Names the directory of a run whose --out was not given: run, run-2 and so on, the first that does not exist. Processes
+ * of a job might choose different ones, so they are given it. */
+static void name_directory(plan *r) {
+    tg_world_info w = TG_WORLD_INFO();
+    if (tg_world_query(&w, NULL, 0) != TG_OK || w.ranks > 1) return;
+    for (int i = 1; i < 10000 && !r->o.out; i++) {
+        snprintf(r->out, sizeof r->out, i > 1 ? "run-%d" : "run", i);
+        if (access(r->out, F_OK) != 0) r->o.out = r->out;
+    }
+}
+
 int run_train(int argc, char **argv) {
     plan *r = calloc(1, sizeof *r);
     if (!r) return fail("no memory");
     r->o = train_defaults();
     int status;
     bool parsed = options_parse(&train_command, &r->o, &r->p, argc, argv);
+    if (parsed && !r->o.out && r->o.data && !r->o.resume) name_directory(r);
     if (parsed && r->o.out) snprintf(r->cache, sizeof r->cache, "%s/data", r->o.out);
     if (!parsed)
         status = r->p.status;

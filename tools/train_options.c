@@ -15,7 +15,10 @@ static const option rows[] = {
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "documents are packed, and a token attends to those before it in its sequence [yes]; no: each document begins a "
      "sequence, and short ones are padded", .fixed = true},
-    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; required", .fixed = false},
+    {"time", OPTION_TEXT, AT(time), "TIME",
+     "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, --lr "
+     "and what else is not given", .fixed = false},
+    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
      .fixed = true},
     {"resume", OPTION_FLAG, AT(resume), "", "continue from the newest checkpoint in --out, with its options",
@@ -102,8 +105,8 @@ static const option rows[] = {
 
 const command train_command = {
     .name = "train",
-    .usage = "--data FILE --out DIR [OPTION...]",
-    .summary = "Trains a GPT language model on a file. Writes the model (config.json and\n"
+    .usage = "--data FILE... [--time 30m] [--out DIR] [OPTION...]",
+    .summary = "Trains a GPT language model on text or tokens. Writes the model (config.json and\n"
                "model.safetensors), metrics.jsonl, loss.svg and checkpoints to the directory\n"
                "DIR. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step, with a\n"
                "checkpoint; --resume --out DIR continues it as if it had never stopped.",

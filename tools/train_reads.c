@@ -50,7 +50,7 @@ static void say_reading(const train_data *d, const train_options *o, int64_t par
     double epochs = read / (double)d->train_count;
     say("the run reads %.0f tokens: %.*f epochs of them, %.3g for each parameter", read, epochs < 0.1 ? 4 : 2, epochs,
         read / (double)(parameters > 0 ? parameters : 1));
-    if (epochs < 0.5)
+    if (epochs < 0.5 && !o->time)
         say("; it sees %.2g %% of the data: give more --steps, or --time 30m to let the program choose\n", 100 * epochs);
     else
         say("\n");

@@ -107,7 +107,7 @@ for how in cut longer 0 2 4 6; do
     refuses 1 "'hurt/model.safetensors'" train --data "$text" --init hurt --out x --steps 3
 done
 damaged $last/state.json 0
-sed 's/"data-format": "text"/"data-format": "a"/' before/$last/state.json >hurt/$last/state.json
+sed 's/"data-format": "auto"/"data-format": "a"/' before/$last/state.json >hurt/$last/state.json
 "$SEAL" hurt/$last
 refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
 sed 's/"format": 5/"format": 4/' before/$last/state.json >hurt/$last/state.json

@@ -57,7 +57,7 @@ refuses 2 "--beta1 is '1'" train $run --beta1 1
 refuses 2 "--dropout is '1'" train $run --dropout 1
 refuses 2 "--arch is 'gpt3', expected one of gpt2|llama" train $run --arch gpt3
 refuses 2 "--data FILE, the data to train on, is missing" train --out x
-refuses 2 "--out DIR is missing" train --data "$text"
+refuses 2 "--out DIR is missing" train --resume
 refuses 1 "there is no checkpoint in 'x': give the --out of a run that has one" train --resume --out x
 refuses 2 "--batch 4 cannot be cut into --accumulate 3" train $run --accumulate 3
 refuses 2 "--hidden 16 is not a multiple of --heads 3" train $run --heads 3
