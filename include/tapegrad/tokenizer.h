@@ -123,9 +123,12 @@ typedef struct tg_bpe tg_bpe;
 TG_API tg_bpe *tg_bpe_new(tg_ctx *ctx, const tg_bpe_opts *opts);
 /* Counts the words of a text. Text that is not UTF-8 fails with TG_ERR_DATA. */
 TG_API tg_status tg_bpe_add(tg_bpe *b, const char *text, size_t n);
+/* Gets the number of ids so far, of `vocab`. */
+typedef void (*tg_bpe_progress_fn)(void *user, int64_t ids, int64_t vocab);
 /* Merges the most frequent pairs, and writes tokenizer.json and tokenizer_config.json to a directory that exists. Calls
- * progress, unless it is NULL, with the number of ids so far. More text may be added afterwards. */
-TG_API tg_status tg_bpe_save(tg_bpe *b, const char *directory, void (*progress)(void *user, int64_t ids), void *user);
+ * progress after each merge, unless it is NULL. The text stays: more may be added, and saved again. */
+TG_API tg_status tg_bpe_save(tg_bpe *b, const char *directory, tg_bpe_progress_fn progress, void *user);
+TG_API int64_t tg_bpe_words(const tg_bpe *b); /* Returns the number of different words so far; 0 if b is NULL. */
 TG_API void tg_bpe_free(tg_bpe *b);
 
 #ifdef __cplusplus

@@ -26,10 +26,11 @@ void tg_encoder_free(tg_encoder *e) {
     free(e);
 }
 
-static tg_encoder *make_encoder(const tg_tokenizer *k) {
+tg_encoder *tg_encoder_new(const tg_tokenizer *k) {
     tg_encoder *e = calloc(1, sizeof *e);
     if (!e) return NULL;
     e->k = k;
+    e->word = tg_word_encode;
     e->words = tg_word_memory_new();
     if (k->functions) e->matcher = k->functions->matcher_new();
     if (e->words && (e->matcher || !k->functions)) return e;
@@ -43,7 +44,7 @@ static tg_encoder *take_encoder(tg_tokenizer *k) {
     tg_encoder *e = k->idle;
     if (e) k->idle = e->next;
     pthread_mutex_unlock(&k->lock);
-    return e ? e : make_encoder(k);
+    return e ? e : tg_encoder_new(k);
 }
 
 static void give_back(tg_tokenizer *k, tg_encoder *e) {

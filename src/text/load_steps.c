@@ -94,23 +94,30 @@ static tg_status read_metaspace(tg_tokenizer *k, const tg_json *j, tg_split_step
     return tg_load_bool(j, "split", &s->splits);
 }
 
-/* ByteLevel: a step that adds a space, and one that splits. */
+tg_status tg_tokenizer_split_bytes(tg_tokenizer *k, const char *pattern) {
+    tg_split_step *s = k->split + k->n_split++;
+    const char *text = pattern ? pattern : GPT2;
+    k->model.byte_level = true;
+    s->behavior = TG_CUT_ISOLATED;
+    return tg_tokenizer_pattern(k, text, strlen(text), false, &s->pattern);
+}
+
+/* ByteLevel: a step that adds a space, and one that splits. The caller has taken s. */
 static tg_status read_byte_level(tg_tokenizer *k, const tg_json *j, tg_split_step *s) {
     bool adds = true, splits = true;
     TG_TRY(tg_load_bool(j, "add_prefix_space", &adds));
     TG_TRY(tg_load_bool(j, "use_regex", &splits));
     k->model.byte_level = true;
-    k->n_split += adds + splits - 1; /* the caller has counted one */
-    TG_TRY(check_room(k, "the pre-tokenizer", k->n_split - 1));
-    if (adds) s++->kind = TG_SPLIT_SPACE;
-    if (!splits) return TG_OK;
-    s->behavior = TG_CUT_ISOLATED;
-    return tg_tokenizer_pattern(k, GPT2, sizeof GPT2 - 1, false, &s->pattern);
+    if (adds)
+        s->kind = TG_SPLIT_SPACE;
+    else
+        k->n_split--;
+    return splits ? tg_tokenizer_split_bytes(k, NULL) : TG_OK;
 }
 
 tg_status tg_load_split_step(tg_tokenizer *k, const tg_json *j) {
     const char *type = tg_load_type(j);
-    TG_TRY(check_room(k, "the pre-tokenizer", k->n_split + 1));
+    TG_TRY(check_room(k, "the pre-tokenizer", k->n_split + 1)); /* ByteLevel may be two steps */
     if (k->model.byte_level) return tg_load_refuse(k, "the pre-tokenizer after ByteLevel", type);
     tg_split_step *s = k->split + k->n_split++;
     if (!strcmp(type, "Split")) return read_split(k, j, s);

@@ -123,7 +123,7 @@ static bool split_before_marks(tg_encoder *e, int step, const tg_split_step *s, 
 }
 
 bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first) {
-    if (step == e->k->n_split) return tg_word_encode(e, text);
+    if (step == e->k->n_split) return e->word(e, text);
     const tg_split_step *s = e->k->split + step;
     switch (s->kind) {
     case TG_SPLIT_PATTERN: return split_by_pattern(e, step, s, text, first);

@@ -170,6 +170,9 @@ struct tg_tokenizer {
 tg_tokenizer *tg_tokenizer_make(tg_ctx *ctx, const char *path);
 /* Compiles a pattern that the tokenizer keeps. is_ours: the text is in PCRE2's syntax already. */
 tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool is_ours, tg_pattern **out);
+/* Appends the steps of the pre-tokenizer ByteLevel without a space before the text: a split by an expression of
+ * Oniguruma; NULL: by that of GPT-2. */
+tg_status tg_tokenizer_split_bytes(tg_tokenizer *k, const char *pattern);
 /* Loads the plugin. */
 tg_status tg_tokenizer_needs_functions(tg_tokenizer *k);
 /* Completes a tokenizer whose model, steps and added tokens are there: the tables by id. */
@@ -188,6 +191,8 @@ typedef struct tg_encoder {
     tg_growing buffers[2];           /* of the normalizer */
     tg_growing texts[TG_MAX_STEPS];  /* of each step of the pre-tokenizer that changes text */
     struct tg_word_memory *words;
+    bool (*word)(struct tg_encoder *e, tg_span word); /* gets each word */
+    void *user;                                       /* for `word` */
     tg_ids *out;
     bool literal;        /* special tokens in the text are ordinary characters */
     const char *problem; /* what went wrong; NULL: no memory */
@@ -203,6 +208,7 @@ bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first);
 bool tg_word_encode(tg_encoder *e, tg_span word);
 struct tg_word_memory *tg_word_memory_new(void);
 void tg_word_memory_free(struct tg_word_memory *w);
+tg_encoder *tg_encoder_new(const tg_tokenizer *k); /* NULL: no memory */
 void tg_encoder_free(tg_encoder *e);
 bool tg_ids_add(tg_ids *out, int64_t id);
 

@@ -23,7 +23,7 @@ class BpeOptions(ctypes.Structure):
 
 def load_library():
     library = ctypes.CDLL(str(BUILD / 'src/libtapegrad.so'))
-    pointers = 'tg_ctx_new tg_tokenizer_load tg_tokenizer_new_bytes tg_decoder_new tg_decoder_push tg_decoder_finish'
+    pointers = 'tg_ctx_new tg_tokenizer_load tg_tokenizer_new_bytes tg_decoder_new tg_decoder_push tg_decoder_finish tg_bpe_new'
     for name in pointers.split():
         getattr(library, name).restype = ctypes.c_void_p
     for name in 'tg_tokenizer_size tg_tokenizer_id tg_tokenizer_bos'.split():
@@ -69,3 +69,20 @@ class Tokenizer:
             pieces.append(ctypes.string_at(at, n.value).decode())
         library.tg_decoder_free(decoder)
         return pieces
+
+
+def train(texts, directory, pattern=None, **options):
+    """Trains a byte-level BPE, and returns the path of its tokenizer.json."""
+    pattern = pattern and pattern.encode()
+    given = BpeOptions(ctypes.sizeof(BpeOptions), pattern=pattern, **options)
+    training = ctypes.c_void_p(library.tg_bpe_new(context, ctypes.byref(given)))
+    if not training:
+        raise ValueError(message())
+    for text in texts:
+        data = text.encode()
+        library.tg_bpe_add(training, data, ctypes.c_size_t(len(data)))
+    library.tg_bpe_save(training, os.fsencode(directory), None, None)
+    library.tg_bpe_free(training)
+    if error := message():
+        raise ValueError(error)
+    return pathlib.Path(directory, 'tokenizer.json')
