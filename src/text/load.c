@@ -142,8 +142,7 @@ static tg_status read_parts(tg_tokenizer *k, const tg_json *file) {
     TG_TRY(tg_load_parts(k, file, "decoder", "decoders", tg_load_decode_step));
     TG_TRY(tg_load_added(k, file));
     TG_TRY(tg_load_parts(k, file, "post_processor", "processors", tg_load_post_step));
-    TG_TRY(tg_load_complete(k, file));
-    return tg_tokenizer_finish(k);
+    return tg_load_complete(k, file);
 }
 
 static tg_status read_file(tg_tokenizer *k) {

@@ -26,7 +26,7 @@ tg_status tg_load_parts(tg_tokenizer *k, const tg_json *file, const char *name, 
 tg_status tg_load_model(tg_tokenizer *k, const tg_json *file);
 tg_status tg_load_added(tg_tokenizer *k, const tg_json *file);
 tg_read_part_fn tg_load_normal_step, tg_load_split_step, tg_load_decode_step, tg_load_post_step;
-/* Adds steps that the model makes possible, when it has been read, and checks the whole. */
+/* Completes a tokenizer whose parts have been read, and checks the whole. */
 tg_status tg_load_complete(tg_tokenizer *k, const tg_json *file);
 /* Reads the other files of a directory. */
 tg_status tg_load_directory(tg_tokenizer *k, const char *directory);

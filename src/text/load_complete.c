@@ -54,21 +54,19 @@ static tg_status cut_before_marks(tg_tokenizer *k) {
     return TG_OK;
 }
 
-/* Fails if the file has ids that the tokenizer lacks. */
+/* Fails if the template has ids that no token has. */
 static tg_status check_ids(const tg_tokenizer *k, const int64_t *ids, int n) {
-    int64_t size = k->model.vocab.size;
-    for (int32_t i = 0; i < k->added.count; i++)
-        if (k->added.tokens[i].id >= size) size = (int64_t)k->added.tokens[i].id + 1;
     for (int i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= size)
+        if (!tg_tokenizer_token(k, ids[i]))
             return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': the template has the id %lld, which no token has", k->path,
                            (long long)ids[i]);
     return TG_OK;
 }
 
 tg_status tg_load_complete(tg_tokenizer *k, const tg_json *file) {
-    TG_TRY(check_ids(k, k->before, k->n_before));
-    TG_TRY(check_ids(k, k->after, k->n_after));
     if (!tg_json_has(file, "decoder")) k->decode[k->n_decode++] = (tg_decode_step){.kind = TG_DECODE_SPACES};
-    return k->model.byte_level ? find_bytes(k) : cut_before_marks(k);
+    TG_TRY(k->model.byte_level ? find_bytes(k) : cut_before_marks(k));
+    TG_TRY(tg_tokenizer_finish(k));
+    TG_TRY(check_ids(k, k->before, k->n_before));
+    return check_ids(k, k->after, k->n_after);
 }

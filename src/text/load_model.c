@@ -5,7 +5,7 @@
 
 /* Adds the tokens of "vocab", an object that maps a token to its id. */
 static tg_status read_vocab(tg_tokenizer *k, const tg_json *vocab) {
-    enum { MOST = 1 << 28 };
+    enum { MOST = 1 << 24 };
     const char *token;
     json_t *value;
     int64_t size = 0;

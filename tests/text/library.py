@@ -60,6 +60,15 @@ class Tokenizer:
         library.tg_ids_free(ctypes.byref(ids))
         return found
 
+    def count(self, texts):
+        """The number of ids of all texts, which are bytes."""
+        ids = Ids()
+        for data in texts:
+            library.tg_tokenizer_encode(self.handle, data, ctypes.c_size_t(len(data)), None, ctypes.byref(ids))
+        found = ids.count
+        library.tg_ids_free(ctypes.byref(ids))
+        return found
+
     def decode(self, ids, skip_special=True):
         """The pieces of text, each of which is valid UTF-8."""
         decoder, n, pieces = ctypes.c_void_p(library.tg_decoder_new(self.handle, skip_special)), ctypes.c_size_t(), []
