@@ -19,6 +19,8 @@ have() {
     libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
     libuv1-dev) pkg-config --exists libuv ;;
+    libpcre2-dev) pkg-config --exists libpcre2-8 ;;
+    libutf8proc-dev) pkg-config --exists libutf8proc ;;
     munge) PATH=$PATH:/usr/sbin command -v munged ;;
     slurmctld | slurmd) PATH=$PATH:/usr/sbin command -v "$1" ;;
     slurm-client) command -v srun ;;
@@ -63,7 +65,7 @@ need() {
 build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest
-    libuv1-dev munge slurmctld slurmd slurm-client)
+    libuv1-dev libpcre2-dev libutf8proc-dev munge slurmctld slurmd slurm-client)
 
 # Device cuda is built only if there is a GPU, and only for that GPU, because nvcc takes a minute or two.
 # shellcheck disable=SC2034

@@ -16,8 +16,6 @@ typedef struct signature {
 /* The first bytes of known formats. Each signature has three bytes or more, because any two bytes may be a token id
  * of format u16. */
 static const signature signatures[] = {
-    {"\x1f\x8b\x08", 3, "compressed by gzip", "decompress it first (gunzip)"},
-    {"\x28\xb5\x2f\xfd", 4, "compressed by zstd", "decompress it first (unzstd)"},
     {"\xfd\x37zXZ\0", 6, "compressed by xz", "decompress it first (unxz)"},
     {"BZh", 3, "compressed by bzip2", "decompress it first (bunzip2)"},
     {"PK\3\4", 4, "a zip archive", "unpack it first (unzip)"},
@@ -68,6 +66,8 @@ uint64_t tokens_sum(tg_tokens *t) {
         int64_t first = (int64_t)((double)(count - n) * (double)i / (PARTS - 1));
         if (tg_tokens_read(t, first, n, ids) != TG_OK) return 0;
         for (int64_t j = 0; j < n; j++) h = (h ^ (uint64_t)ids[j]) * 0x100000001b3u;
+        if (tg_tokens_has_context(t) && n > 1)
+            h = (h ^ (uint64_t)tg_tokens_count_targets(t, first, n - 1)) * 0x100000001b3u;
     }
     return h;
 }

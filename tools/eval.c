@@ -1,10 +1,14 @@
 /* tapegrad eval: computes the loss of a model on a file of tokens. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "corpus.h"
 #include "data_kind.h"
 #include "model_files.h"
+#include "sequences.h"
 #include "stage.h"
 #include "start.h"
 
@@ -13,16 +17,19 @@ typedef struct eval_options {
     int data_format, precision;
     int64_t seq_len, batch, threads;
     rank_options on;
-    bool json;
+    bool json, attend_across;
 } eval_options;
 
 #define AT(field) offsetof(eval_options, field)
 
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
-    {"data", OPTION_TEXT, AT(data), "FILE", "the tokens to predict; required", .fixed = false},
-    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
-     .fixed = false},
+    {"data", OPTION_LIST, AT(data), "FILE...",
+     "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required", .fixed = false},
+    {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = false},
+    {"attend-across", OPTION_FLAG, AT(attend_across), "",
+     "documents are packed, and a token attends to those before it in its window [yes]; no: each document begins a "
+     "window", .fixed = false},
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens in a window; 0: the model's positions", 0, MANY, false},
     {"batch", OPTION_INT, AT(batch), "N", "windows to compute at once", 1, MANY, false},
     RANK_ROWS(eval_options),
@@ -50,6 +57,8 @@ static const command eval_command = {
 typedef struct evaluation {
     eval_options o;
     model_files model;
+    json_t *plan;     /* of the data (corpus.h) */
+    char cache[4096]; /* the directory of token files */
 } evaluation;
 
 /* Returns the sum of the losses of n windows. All tp ranks of this replica's last stage return the same sum, and other
@@ -61,26 +70,36 @@ static double sum_over_windows(const eval_options *o, const stage *s, tg_tape *t
 }
 
 /* Returns the sum of this rank's losses. Each data-parallel rank has a part of the windows; the last one also has the
- * rest of the file, which is shorter than a window. In each replica only the first tp rank returns the sum; the others
- * return 0. */
-static double sum_over_file(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens) {
+ * rest of packed documents, which is shorter than a window. In each replica only the first tp rank returns the sum; the
+ * others return 0. */
+static double sum_over_data(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens,
+                            const sequence_pool *all) {
     const tg_parallel *p = s->parallel;
-    int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(s->chunk[0])->positions;
-    int64_t seq_len = o->seq_len ? o->seq_len : positions, windows = n / seq_len, rest = n % seq_len;
+    int64_t n = tg_tokens_count(tokens) - 1, seq_len = all->seq_len, windows = all->windows;
+    int64_t rest = o->attend_across ? n % seq_len : 0;
     int64_t rank = tg_parallel_rank(p, TG_DP), size = tg_parallel_size(p, TG_DP);
     int64_t first = windows * rank / size, mine = windows * (rank + 1) / size - first;
     int64_t *offsets = malloc((size_t)(windows + 1) * sizeof *offsets);
     if (!offsets) return fail("no memory for %lld windows", (long long)windows), NAN;
-    for (int64_t i = 0; i <= windows; i++) offsets[i] = i * seq_len;
+    for (int64_t i = 0; i < windows; i++) offsets[i] = pool_at(all, i);
+    offsets[windows] = windows * seq_len;
     double sum = mine ? sum_over_windows(o, s, t, tokens, offsets + first, mine, seq_len) : 0;
     if (rest && rank == size - 1) sum += sum_over_windows(o, s, t, tokens, offsets + windows, 1, rest);
     free(offsets);
     return tg_parallel_rank(p, TG_TP) ? 0 : sum;
 }
 
-static int report(const eval_options *o, int64_t tokens, double sum) {
+/* Returns the number of tokens that are predicted. */
+static int64_t count_predicted(const eval_options *o, tg_tokens *tokens, const sequence_pool *all) {
+    int64_t n = 0, count = tg_tokens_count(tokens);
+    if (o->attend_across) return count > 1 ? tg_tokens_count_targets(tokens, 0, count - 1) : 0;
+    for (int64_t i = 0; i < all->windows; i++) n += tg_tokens_count_targets(tokens, pool_at(all, i), all->seq_len);
+    return n;
+}
+
+static int report(const eval_options *o, bool bytes, int64_t tokens, double sum) {
     double loss = sum / (double)tokens, bits = loss / log(2);
-    const char *unit = o->data_format == TG_TOKENS_TEXT ? "byte" : "token";
+    const char *unit = bytes ? "byte" : "token";
     if (!isfinite(loss))
         return fail("the loss is %g, expected a finite number: the weights are not finite, or --precision is too "
                     "narrow for them",
@@ -88,7 +107,7 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     if (o->json)
         return print_json(json_pack("{s:I, s:f, s:o, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
                                     isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), /* JSON has no inf */
-                                    o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token", bits));
+                                    bytes ? "bits_per_byte" : "bits_per_token", bits));
     printf("tokens      %lld\nloss        %.6f\nperplexity  %.4f\nbits/%-6s %.6f\n", (long long)tokens, loss, exp(loss),
            unit, bits);
     return 0;
@@ -101,20 +120,40 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
     return facts_agree(&f, ctx, world);
 }
 
-static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, const stage *s, tg_tape *t) {
+static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
-    if (!check(ctx)) return 1;
-    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->model.config.vocab);
-    int64_t predicted = tg_tokens_count(tokens) - 1;
-    bool good = check(ctx) && same_tokens(ctx, world, tokens);
-    double sum = good && predicted > 0 ? sum_over_file(o, s, t, tokens) : NAN;
-    tg_tokens_close(tokens);
+    return (corpus_options){.data = o->data, .format = (data_format)o->data_format, .cache = e->cache,
+                            .vocab = e->model.config.vocab};
+}
+
+/* Computes the losses of the data, and prints their mean. */
+static int evaluate_on(const evaluation *e, tg_ctx *ctx, tg_comm *world, const stage *s, tg_tape *t, const corpus *c) {
+    const eval_options *o = &e->o;
+    sequence_pool all = {0};
+    int64_t positions = tg_gpt_config_of(s->chunk[0])->positions;
+    tg_tokens_set_apart(c->tokens, !o->attend_across);
+    bool good = same_tokens(ctx, world, c->tokens) &&
+                pool_open(&all, c->tokens, 0, tg_tokens_count(c->tokens), o->seq_len ? o->seq_len : positions,
+                          !o->attend_across);
+    int64_t predicted = good ? count_predicted(o, c->tokens, &all) : 0;
+    double sum = predicted > 0 ? sum_over_data(o, s, t, c->tokens, &all) : NAN;
+    pool_close(&all);
     if (!good || !check(ctx)) return 1;
-    if (predicted < 1)
+    if (tg_tokens_count(c->tokens) < 2)
         return fail("--data '%s' has one token, expected two or more: the first is not predicted", o->data);
+    if (predicted < 1) return fail("--data '%s': no token is predicted, because all are context", o->data);
     sum_over_ranks(ctx, world, &sum, 1);
     if (!check(ctx)) return 1;
-    return is_chief(world) ? report(o, predicted, sum) : 0;
+    return is_chief(world) ? report(o, c->is_bytes, predicted, sum) : 0;
+}
+
+static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, const stage *s, tg_tape *t) {
+    if (!check(ctx)) return 1;
+    corpus_options from = data_of(e);
+    corpus c = {0};
+    int status = corpus_open(&c, ctx, &from, e->plan) ? evaluate_on(e, ctx, world, s, t, &c) : 1;
+    corpus_close(&c);
+    return status;
 }
 
 static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -133,19 +172,36 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return status;
 }
 
+/* Makes a directory for token files, which each process of a job has for itself. */
+static bool make_cache(evaluation *e) {
+    const char *base = getenv("TMPDIR"), *dir = base && *base ? base : "/tmp";
+    snprintf(e->cache, sizeof e->cache, "%s/tapegrad-eval-XXXXXX", dir);
+    if (mkdtemp(e->cache)) return true;
+    *e->cache = 0;
+    return fail("cannot make a directory in '%s': %s; name another one in TMPDIR", dir, strerror(errno)), false;
+}
+
+static bool plan_data(evaluation *e) {
+    corpus_options from = data_of(e);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    e->plan = check(ctx) ? corpus_plan(ctx, &from) : NULL;
+    tg_ctx_free(ctx);
+    return e->plan && (!corpus_is_bytes(e->plan) || model_takes_data(&e->model, DATA_TEXT));
+}
+
 static int eval_on_ranks(evaluation *e) {
     const eval_options *o = &e->o;
-    if (!model_find(&e->model, o->model, true) || !check_seq_len(o->seq_len, &e->model.config) ||
-        !model_takes_data(&e->model, o->data_format))
-        return 1;
-    warn_of_data(o->data, o->data_format);
+    if (!model_find(&e->model, o->model, true) || !check_seq_len(o->seq_len, &e->model.config)) return 1;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
-    return run_on_ranks(&o->on, config, eval_rank, e);
+    int status = make_cache(e) && plan_data(e) ? run_on_ranks(&o->on, config, eval_rank, e) : 1;
+    if (*e->cache) corpus_remove_cache(e->cache);
+    json_decref(e->plan);
+    return status;
 }
 
 int run_eval(int argc, char **argv) {
-    evaluation e = {.o = {.batch = 8, .on = RANK_DEFAULTS}};
+    evaluation e = {.o = {.data_format = DATA_AUTO, .attend_across = true, .batch = 8, .on = RANK_DEFAULTS}};
     eval_options *o = &e.o;
     parsed p;
     bool chief;

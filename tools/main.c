@@ -22,6 +22,8 @@ static const entry entries[] = {
     {"eval", run_eval, "compute the loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "print the parameters, FLOPs and memory of a training step"},
     {"schedule", run_schedule, "print the schedule of a pipeline and what it costs"},
+    {"tokenizer", run_tokenizer, "train a tokenizer, or show what one does"},
+    {"tokenize", run_tokenize, "encode documents as token ids"},
     {"convert", run_convert, "convert a model to saved state of ranks, or back"},
     {"check", run_check, "read all of a checkpoint or model, and name what is damaged"},
     {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},

@@ -86,6 +86,7 @@ const char *option_set(const option *o, void *into, const char *text) {
     case OPTION_REAL:
         return set_real(o, text, field) ? NULL : "a number";
     case OPTION_TEXT:
+    case OPTION_LIST:
         *(const char **)field = text;
         return *text ? NULL : "a value that is not empty";
     case OPTION_CHOICE:
@@ -115,6 +116,7 @@ void option_text(const option *o, const void *from, char *buf, size_t n) {
         if (strtod(buf, NULL) != *(const double *)field) snprintf(buf, n, "%.17g", *(const double *)field);
         break;
     case OPTION_TEXT:
+    case OPTION_LIST:
     case OPTION_DEVICE:
         if (*(const char *const *)field) snprintf(buf, n, "%s", *(const char *const *)field);
         break;
@@ -240,13 +242,40 @@ static int refuse_value(const command *c, const option *o, const char *text, con
     char lo[32], hi[32];
     if (o->kind == OPTION_CHOICE || o->kind == OPTION_DEVICE)
         return usage_error(c, "--%s is '%s', expected one of %s", o->name, text, o->values);
-    if (o->kind == OPTION_TEXT) return usage_error(c, "--%s is empty, expected %s", o->name, expected);
+    if (o->kind == OPTION_TEXT || o->kind == OPTION_LIST) return usage_error(c, "--%s is empty, expected %s", o->name, expected);
     return usage_error(c, "--%s is '%s', expected %s from %s to %s", o->name, text, expected,
                        number_text(o, o->lo, lo, sizeof lo), number_text(o, o->hi, hi, sizeof hi));
 }
 
 static bool is_flag(const command *c, int i) {
     return i >= 0 && c->options[i].kind == OPTION_FLAG;
+}
+
+/* Returns whether argv[i] is one more word of a list: anything but an option. "-" is standard input. */
+static bool is_word(int argc, char **argv, int i) { return i < argc && (argv[i][0] != '-' || !argv[i][1]); }
+
+/* Returns the words from argv[*i] on as one text, and sets *i to the index of the last one. If there are several, the
+ * text is kept until the program ends. NULL after printing what is wrong. */
+static const char *parse_list(const command *c, const option *o, int argc, char **argv, int *i) {
+    static char *kept[4]; /* of the last lists that were parsed */
+    static int turn;
+    size_t n = 1;
+    int end = *i + 1;
+    while (is_word(argc, argv, end)) end++;
+    for (int k = *i; k < end; k++) {
+        n += strlen(argv[k]) + 1;
+        if (strchr(argv[k], '\n')) return usage_error(c, "--%s: a name has a line break; rename the file", o->name), NULL;
+    }
+    if (end == *i + 1) return argv[*i];
+    char **text = &kept[turn++ % 4];
+    free(*text);
+    if (!(*text = calloc(1, n))) return usage_error(c, "no memory for the words of --%s", o->name), NULL;
+    for (int k = *i; k < end; k++) {
+        if (k > *i) strcat(*text, "\n");
+        strcat(*text, argv[k]);
+    }
+    *i = end - 1;
+    return *text;
 }
 
 /* Parses one "--name value", "--name=value", "--flag" or "--no-flag" that begins at argv[*i]. Sets *i to the index of
@@ -269,6 +298,7 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
         value = argv[++*i];
         if (strncmp(value, "--", 2) == 0 && option_find(c, value + 2) >= 0)
             return usage_error(c, "--%s needs a value: %s; but '%s' follows", name, o->values, value);
+        if (o->kind == OPTION_LIST && !(value = parse_list(c, o, argc, argv, i))) return 2;
     }
     char before[64] = "", now[64] = "";
     const option *other = other_name(c, p, k);

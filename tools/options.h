@@ -16,6 +16,7 @@ typedef enum option_kind {
     OPTION_REAL,   /* double */
     OPTION_TEXT,   /* const char *, NULL by default */
     OPTION_CHOICE, /* int: the index of one of the words */
+    OPTION_LIST,   /* const char *, NULL by default: all words up to the next option, separated by line breaks */
     OPTION_DEVICE, /* const char *: "cpu", "cuda" or "cuda:N"; NULL by default */
 } option_kind;
 
@@ -48,7 +49,7 @@ typedef struct parsed {
 /* Parses the command line into the struct `into`, which holds the defaults. Returns false after printing help or an
  * error; the program must then end with p->status. */
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv);
-/* Sets one option in the struct `into` from text. Returns NULL, or, if the value is invalid, the words that say what it
+/* Sets one option in the struct `into` from text, which must live as long as the struct. Returns NULL, or, if the value is invalid, the words that say what it
  * must be ("a whole number"). */
 const char *option_set(const option *o, void *into, const char *text);
 /* Writes the option's value as text that option_set takes; "" for a string that is NULL. */

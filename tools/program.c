@@ -263,8 +263,8 @@ static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     int64_t length = tokens_of_rank(p, seq_len), *ids = buffer, *target = buffer + n * length;
     for (int64_t i = 0; i < n; i++) {
-        read_tokens_of_rank(p, tokens, offsets[i], seq_len, ids + i * length);
-        read_tokens_of_rank(p, tokens, offsets[i] + 1, seq_len, target + i * length);
+        read_tokens_of_rank(p, tokens, offsets[i], seq_len, false, ids + i * length);
+        read_tokens_of_rank(p, tokens, offsets[i], seq_len, true, target + i * length);
     }
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), ids);
     tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), target);

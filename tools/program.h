@@ -24,6 +24,8 @@ int run_generate(int argc, char **argv);
 int run_eval(int argc, char **argv);
 int run_inspect(int argc, char **argv);
 int run_schedule(int argc, char **argv);
+int run_tokenizer(int argc, char **argv);
+int run_tokenize(int argc, char **argv);
 int run_convert(int argc, char **argv);
 int run_check(int argc, char **argv);
 int run_gradcheck(int argc, char **argv);

@@ -311,13 +311,25 @@ void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
 
 int64_t tokens_of_rank(const tg_parallel *p, int64_t seq_len) { return seq_len / tg_parallel_size(p, TG_CP); }
 
+static void read_window(tg_tokens *tokens, int64_t offset, int64_t n, bool targets, int64_t *out) {
+    tg_tokens_read_window(tokens, offset, n, targets ? NULL : out, targets ? out : NULL);
+}
+
 /* A rank of cp has two runs of tokens, its chunks (context_parallel.h). */
-void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, int64_t *out) {
+void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, bool targets,
+                         int64_t *out) {
     int64_t n = tg_parallel_size(p, TG_CP), rank = tg_parallel_rank(p, TG_CP), length = seq_len / (2 * n);
     if (n == 1) {
-        tg_tokens_read(tokens, offset, seq_len, out);
+        read_window(tokens, offset, seq_len, targets, out);
         return;
     }
-    tg_tokens_read(tokens, offset + rank * length, length, out);
-    tg_tokens_read(tokens, offset + (2 * n - 1 - rank) * length, length, out + length);
+    int64_t *whole = malloc((size_t)seq_len * sizeof *whole);
+    if (!whole) {
+        tg_ctx_fail(tg_parallel_ctx(p), TG_ERR_MEMORY, "no memory for a sequence of %lld tokens", (long long)seq_len);
+        return;
+    }
+    read_window(tokens, offset, seq_len, targets, whole);
+    memcpy(out, whole + rank * length, (size_t)length * sizeof *out);
+    memcpy(out + length, whole + (2 * n - 1 - rank) * length, (size_t)length * sizeof *out);
+    free(whole);
 }

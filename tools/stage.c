@@ -123,12 +123,11 @@ static int64_t windows_of(const windows *w, int micro) {
     return left < w->batch ? left : w->batch;
 }
 
-/* Returns the tokens of a micro-batch. Each sequence begins `shift` tokens after its offset: 0 for ids, 1 for
- * targets. */
-static tg_tensor *read_windows(windows *w, int micro, int64_t shift) {
+/* Returns the ids or the targets of a micro-batch. */
+static tg_tensor *read_windows(windows *w, int micro, bool targets) {
     int64_t n = windows_of(w, micro), length = tokens_of_rank(w->s->parallel, w->seq_len);
     for (int64_t i = 0; i < n; i++)
-        read_tokens_of_rank(w->s->parallel, w->tokens, w->offsets[micro * w->batch + i] + shift, w->seq_len,
+        read_tokens_of_rank(w->s->parallel, w->tokens, w->offsets[micro * w->batch + i], w->seq_len, targets,
                             w->buffer + i * length);
     tg_drop(w->x);
     w->x = tg_from_host(w->ctx, TG_I64, TG_SHAPE(n, length), w->buffer);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tapegrad/world.h>
 
@@ -15,6 +16,7 @@
 #include "start.h"
 #include "text.h"
 #include "train.h"
+#include "train_choose.h"
 
 /* What is decided before the ranks begin. All ranks of this process share it. */
 typedef struct plan {
@@ -27,6 +29,9 @@ typedef struct plan {
     char held[4096];         /* the error that says why it cannot be used, until refuse_checkpoint prints it */
     int64_t done;            /* number of steps that the checkpoint has done; 0: a new run */
     bool begun;              /* metrics.jsonl has a line */
+    json_t *corpus;          /* the plan of the data (corpus.h); made by the process of rank 0 */
+    char cache[4096];        /* the directory of token files */
+    char out[32];            /* the directory of the run, if it was not given */
     int ended_by;            /* the signal that ended the run before its last step; 0: none */
 } plan;
 
@@ -158,7 +163,6 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     if (!model_find(&r->model, *weights, !r->plan->state)) return false;
     *weights = r->model.dir;
     *config = r->model.config;
-    if (!r->plan->state && !model_takes_data(&r->model, r->o.data_format)) return false;
     if (!r->plan->state) take_config(r, config);
     if (!check_seq_len(r->o.model.seq_len, config)) return false;
     config->dropout = r->o.model.dropout;
@@ -210,8 +214,7 @@ static bool print_run(const run *r) {
         " parameters (%s)\n",
         c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
         c->vocab, parameters, precision);
-    say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
-        r->data.count - r->data.train_count);
+    data_say(&r->data, &r->o, parameters);
     int threads = tg_ctx_threads(r->ctx);
     say("%" PRId64 " step%s of %" PRId64 " x %" PRId64 " tokens, %d thread%s, %s kernels\n", r->o.steps,
         plural(r->o.steps), r->o.batch, r->o.model.seq_len, threads, plural(threads), tg_ctx_isa(r->ctx));
@@ -253,11 +256,25 @@ static bool open_trainer(run *r, const tg_gpt_config *config, const char *weight
     return good || refuse_checkpoint(p);
 }
 
+/* Opens the data by the plan. A process that has no rank 0 finds the plan that rank 0 has saved, or, if all files are
+ * read in place, makes its own. */
+static bool open_data(run *r, const tg_gpt_config *config) {
+    plan *p = r->plan;
+    corpus_options from = train_corpus(&r->o, p->cache, config->vocab);
+    bool mine = !p->corpus;
+    if (mine) p->corpus = corpus_saved_plan(&from);
+    if (!p->corpus && mine) p->corpus = corpus_plan(r->ctx, &from);
+    bool bytes = p->corpus && corpus_is_bytes(p->corpus);
+    if (bytes && r->o.init && !p->state && !model_takes_data(&r->model, DATA_TEXT)) return false;
+    return p->corpus && data_open(&r->data, r->ctx, &r->o, &from, p->corpus);
+}
+
 static bool open_run(run *r) {
     tg_gpt_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
-    if (!data_open(&r->data, r->ctx, &r->o, &config) || !same_data(r)) return false; /* before a model is allocated */
+    if (!open_data(r, &config) || !same_data(r)) return false; /* before a model is allocated */
+    r->o.masked = r->data.masked;
     if (!open_trainer(r, &config, weights)) return false;
     const plan *p = r->plan;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
@@ -287,7 +304,7 @@ static double validate(run *r, int64_t step) {
     trainer_set_whole(t, false);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, &sum, 1);
-    return tg_ctx_status(r->ctx) == TG_OK ? sum / (double)(d->n_validation * d->seq_len) : NAN;
+    return tg_ctx_status(r->ctx) == TG_OK ? sum / (double)d->val_targets : NAN;
 }
 
 /* Returns whether the step is an overflow that dynamic loss scaling handles: the loss is finite, and the scale can
@@ -459,8 +476,34 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* Completes and checks the options. Called after those of a checkpoint, if any, are known. */
 static int settle_options(plan *r) {
+    int status = r->o.time ? choose_check(&r->o, &r->p) : 0;
     train_options_complete(&r->o, &r->p, r->state != NULL);
-    return train_options_check(&r->o, &r->p);
+    return status ? status : train_options_check(&r->o, &r->p);
+}
+
+/* Returns the vocabulary of the run's model; 0: it is not known yet. -1 after printing what is wrong. */
+static int64_t find_vocab(const plan *r) {
+    const char *weights = r->state ? r->from : r->o.init;
+    model_files *m = weights ? calloc(1, sizeof *m) : NULL;
+    if (!weights) return r->o.model.vocab;
+    bool found = m && model_find(m, weights, false);
+    int64_t vocab = found ? m->config.vocab : -1;
+    if (!m) fail("no memory");
+    free(m);
+    return vocab;
+}
+
+/* Finds the data, and makes token files where that is necessary, before the ranks begin and wait for each other. A run
+ * that goes on uses the token files that it has made. */
+static bool plan_data(plan *r) {
+    int64_t vocab = find_vocab(r);
+    if (vocab < 0) return false;
+    corpus_options from = train_corpus(&r->o, r->cache, vocab);
+    r->corpus = r->o.resume ? corpus_saved_plan(&from) : NULL;
+    tg_ctx *ctx = r->corpus ? NULL : tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    if (!r->corpus && check(ctx)) r->corpus = corpus_plan(ctx, &from);
+    tg_ctx_free(ctx);
+    return r->corpus && (!r->o.time || choose_options(&r->o, &r->p, &from, r->corpus));
 }
 
 static int train(plan *r) {
@@ -472,8 +515,20 @@ static int train(plan *r) {
     if (r->done > r->o.steps)
         return fail("the run in '%s' has done %" PRId64 " steps, more than --steps %" PRId64, r->o.out, r->done,
                     r->o.steps);
+    if (r->chief && !plan_data(r)) return 1;
     catch_interrupts();
     return run_on_ranks(&r->o.on, train_config(&r->o), train_rank, r);
+}
+
+/* Names the directory of a run whose --out was not given: run, run-2 and so on, the first that does not exist. Processes
+ * of a job might choose different ones, so they are given it. */
+static void name_directory(plan *r) {
+    tg_world_info w = TG_WORLD_INFO();
+    if (tg_world_query(&w, NULL, 0) != TG_OK || w.ranks > 1) return;
+    for (int i = 1; i < 10000 && !r->o.out; i++) {
+        snprintf(r->out, sizeof r->out, i > 1 ? "run-%d" : "run", i);
+        if (access(r->out, F_OK) != 0) r->o.out = r->out;
+    }
 }
 
 int run_train(int argc, char **argv) {
@@ -481,16 +536,23 @@ int run_train(int argc, char **argv) {
     if (!r) return fail("no memory");
     r->o = train_defaults();
     int status;
-    if (!options_parse(&train_command, &r->o, &r->p, argc, argv))
+    bool parsed = options_parse(&train_command, &r->o, &r->p, argc, argv);
+    if (parsed && !r->o.out && r->o.data && !r->o.resume) name_directory(r);
+    if (parsed && r->o.out) snprintf(r->cache, sizeof r->cache, "%s/data", r->o.out);
+    if (!parsed)
         status = r->p.status;
     else
         status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
     if (r->chief) {
-        if (status != 0 && !r->begun) directory_remove_created(&r->directory); /* failed before the first step */
+        if (status != 0 && !r->begun) { /* failed before the first step */
+            if (r->directory.made) corpus_remove_cache(r->cache);
+            directory_remove_created(&r->directory);
+        }
         directory_close(&r->directory);
     }
     if (status == 0 && r->ended_by) status = 128 + r->ended_by;
     json_decref(r->state);
+    json_decref(r->corpus);
     free(r);
     return status;
 }

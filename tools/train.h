@@ -11,6 +11,8 @@
 #include <tapegrad/work.h>
 #include <tapegrad/checkpoint.h>
 
+#include "corpus.h"
+#include "sequences.h"
 #include "stage.h"
 
 /* ---- Options (train_options.c) ---- */
@@ -18,7 +20,8 @@
 typedef struct train_options {
     model_options model;
     rank_options on;
-    const char *data, *out, *init, *order, *device;
+    const char *time; /* NULL: nothing is chosen */
+    const char *data, *val_data, *out, *init, *order, *device;
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
@@ -26,6 +29,8 @@ typedef struct train_options {
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     int64_t resume_step;
     bool resume, capture, find_nan, async_save;
+    bool attend_across;
+    bool masked; /* not an option: some tokens are not predicted, so the tokens of a step are counted */
     const char *record; /* a file; NULL: no step is recorded */
     int64_t record_step, record_values;
 } train_options;
@@ -72,6 +77,8 @@ typedef struct trainer {
     int64_t seq_len;
     int dp, dp_rank, cp;
     bool scaled; /* the loss is scaled, as --precision fp16 needs */
+    bool masked; /* some tokens are not predicted: `predicted` is the number of those of the step */
+    int64_t predicted;
     int n_micro;
     /* With --capture and in a pipeline, all inputs of a step are on the device before the step begins. They are this
      * array: n_micro tensors each of this step's ids, this step's targets, the next step's ids and the next step's
@@ -147,17 +154,27 @@ tg_status pipeline_part(void *state, tg_pipe_call *c);
 /* ---- Data (train_data.c) ---- */
 
 typedef struct train_data {
-    tg_tokens *tokens;
-    int64_t count, train_count; /* numbers of tokens; those from train_count on are for validation */
+    tg_ctx *ctx;
+    corpus corpus;
+    tg_tokens *tokens;          /* the corpus' */
+    int64_t count, train_count; /* numbers of tokens, and of those for training */
     int64_t batch, seq_len;
-    int64_t windows; /* number of sequences for training, which do not overlap */
+    bool apart, masked; /* documents are kept apart; some tokens are not predicted */
     uint64_t seed, hash;
     int64_t *order;                    /* offsets of the sequences of all steps (--order); NULL: they are shuffled */
-    int64_t *shuffled, epoch;          /* the numbers of the windows, in the order that they have in `epoch` */
+    sequence_pool *pool, *tail;        /* the sequences for training, and for validation, of each source */
+    int n_pools, n_tails;
+    int64_t at;                        /* the number of the next sequence of a blend */
     int64_t *validation, n_validation; /* offsets of the sequences for validation */
+    int64_t val_targets;               /* tokens that they predict */
 } train_data;
 
-bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_config *config);
+/* Returns what the options say about the data. cache: the directory for token files. */
+corpus_options train_corpus(const train_options *o, const char *cache, int64_t vocab);
+/* Opens the data of a plan, which must outlive them. */
+bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const corpus_options *from, const json_t *plan);
+/* Prints what the data are, and how much of them the run reads. parameters: of the model. */
+void data_say(const train_data *d, const train_options *o, int64_t parameters);
 void data_close(train_data *d);
 /* Writes the offsets of the `batch` sequences of a step to out. The first step is number 1. */
 void data_offsets(train_data *d, int64_t step, int64_t *out);

@@ -22,11 +22,18 @@ enum { FORMAT = 5 }; /* in files of formats up to 4, "schedule" was the schedule
 
 /* Returns whether the option applies to one call of the program only, so that checkpoints do not keep it. */
 static bool is_per_call(const char *name) {
-    static const char *const names[] = {"resume", "resume-step", "comm",        "device",
+    static const char *const names[] = {"time",   "resume", "resume-step", "comm",        "device",
                                         "record", "record-step", "record-values", "find-nan"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(name, names[i])) return true;
     return false;
+}
+
+/* Returns the option's value as text that option_set takes: the option's own text, or a number in buf. */
+static const char *value_text(const option *row, const train_options *o, char *buf, size_t n) {
+    const char *text = row->kind == OPTION_LIST ? *(const char *const *)((const char *)o + row->at) : NULL;
+    option_text(row, o, buf, n);
+    return text ? text : buf;
 }
 
 /* Returns the options as JSON; NULL if a value is not UTF-8. A value of --out that is not UTF-8 is left out, because
@@ -36,8 +43,8 @@ static json_t *options_json(const train_options *o) {
     bool good = object != NULL;
     for (int i = 0; good && i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
-        char text[4096];
-        option_text(row, o, text, sizeof text);
+        char number[4096];
+        const char *text = value_text(row, o, number, sizeof number);
         if (is_per_call(row->name) || !*text) continue;
         good = json_object_set_new(object, row->name, json_string(text)) == 0 || !strcmp(row->name, "out");
     }
@@ -253,8 +260,8 @@ static bool load_state(const char *dir, json_t **state) {
 /* If an option was not given, sets it to the saved value. If it was given and is fixed, it must equal the saved value.
  * If it was given and is not fixed, it may differ, and a difference is printed. */
 static bool merge_option(const option *row, bool given, const char *saved, train_options *o) {
-    char now[4096];
-    option_text(row, o, now, sizeof now);
+    char number[4096];
+    const char *now = value_text(row, o, number, sizeof number);
     if (!given) {
         const char *expected = *saved ? option_set(row, o, saved) : NULL;
         return !expected || (fail("the checkpoint's --%s is '%s', expected %s%s%s", row->name, saved, expected,
@@ -266,7 +273,7 @@ static bool merge_option(const option *row, bool given, const char *saved, train
         return fail("--%s is %s, but the run in --out was begun with %s; leave --%s out, or begin another run",
                     row->name, now, *saved ? saved : "none", row->name),
                false;
-    if (strcmp(row->name, "data") != 0) say("--%s is %s from now on; it was %s\n", row->name, now, saved);
+    if (row->kind != OPTION_LIST) say("--%s is %s from now on; it was %s\n", row->name, now, saved);
     return true;
 }
 
@@ -318,6 +325,15 @@ static bool resolve_path(const char *name, json_t *state, const char **path) {
     return found || is_readable(*path) || refuse_path(name, *path, origin);
 }
 
+/* Resolves the path of --data or --val-data, if it is the checkpoint's. Several words, and what has become a token file
+ * of the run, are left as they are. */
+static bool resolve_data(const char *name, const parsed *p, json_t *state, const train_options *o, const char **path) {
+    char plan[4096];
+    snprintf(plan, sizeof plan, "%s/data/data.json", o->out);
+    if (option_given(&train_command, p, name) || !*path || strchr(*path, '\n') || access(plan, F_OK) == 0) return true;
+    return resolve_path(name, state, path);
+}
+
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state) {
     if (!load_state(dir, state)) return false;
     const json_t *options = json_object_get(*state, "options");
@@ -329,8 +345,9 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
         if (given && !p->given[i]) continue; /* given by its other name */
         if (!merge_option(row, given, saved ? saved : "", o)) return false;
     }
-    bool data = option_given(&train_command, p, "data"), order = option_given(&train_command, p, "order");
-    return (data || resolve_path("data", *state, &o->data)) && (order || resolve_path("order", *state, &o->order));
+    bool order = option_given(&train_command, p, "order");
+    return resolve_data("data", p, *state, o, &o->data) && resolve_data("val-data", p, *state, o, &o->val_data) &&
+           (order || resolve_path("order", *state, &o->order));
 }
 
 /* ---- Whether a checkpoint is whole ---- */

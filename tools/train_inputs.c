@@ -54,21 +54,21 @@ tg_tensor *const *trainer_targets(const trainer *r, int micro) { return input_of
 
 /* ---- Copies ---- */
 
-/* Starts to copy n sequences to out: of the seq_len tokens that begin at each of the n offsets + shift, those that this
- * rank has. Does nothing if out is NULL, because this stage does not need them. */
-static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
+/* Starts to copy n sequences to out: of the ids or the targets of the sequences that begin at the n offsets, those that
+ * this rank has. Does nothing if out is NULL, because this stage does not need them. */
+static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, bool targets) {
     if (!out) return;
     int64_t length = tokens_of_rank(r->parallel, r->seq_len);
     for (int64_t i = 0; i < n; i++)
-        read_tokens_of_rank(r->parallel, tokens, offsets[i] + shift, r->seq_len, r->buffer + i * length);
+        read_tokens_of_rank(r->parallel, tokens, offsets[i], r->seq_len, targets, r->buffer + i * length);
     tg_upload(out, r->buffer, (size_t)(n * length) * sizeof *r->buffer);
 }
 
 /* Starts to copy this rank's part of a micro-batch to the device. */
 static void send_inputs(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
     int64_t n = r->micro / r->dp;
-    upload(r, ids, tokens, offsets + r->dp_rank * n, n, 0);
-    upload(r, target, tokens, offsets + r->dp_rank * n, n, 1);
+    upload(r, ids, tokens, offsets + r->dp_rank * n, n, false);
+    upload(r, target, tokens, offsets + r->dp_rank * n, n, true);
 }
 
 /* ---- One micro-batch at a time ---- */

@@ -6,11 +6,19 @@
 #define AT(field) offsetof(train_options, field)
 
 static const option rows[] = {
-    {"data", OPTION_TEXT, AT(data), "FILE",
-     "the data to train on; required, unless --resume finds a checkpoint", .fixed = false},
-    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
-     .fixed = true},
-    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; required", .fixed = false},
+    {"data", OPTION_LIST, AT(data), "FILE...",
+     "the data to train on: files, directories, patterns, - for standard input, .gz and .zst; or weights and files, as "
+     "in 0.7 a.txt 0.3 b.txt; required, unless --resume finds a checkpoint", .fixed = false},
+    {"val-data", OPTION_LIST, AT(val_data), "FILE...", "data to validate on, in place of --val-fraction of --data",
+     .fixed = false},
+    {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = true},
+    {"attend-across", OPTION_FLAG, AT(attend_across), "",
+     "documents are packed, and a token attends to those before it in its sequence [yes]; no: each document begins a "
+     "sequence, and short ones are padded", .fixed = true},
+    {"time", OPTION_TEXT, AT(time), "TIME",
+     "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, --lr "
+     "and what else is not given", .fixed = false},
+    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
      .fixed = true},
     {"resume", OPTION_FLAG, AT(resume), "", "continue from the newest checkpoint in --out, with its options",
@@ -97,8 +105,8 @@ static const option rows[] = {
 
 const command train_command = {
     .name = "train",
-    .usage = "--data FILE --out DIR [OPTION...]",
-    .summary = "Trains a GPT language model on a file. Writes the model (config.json and\n"
+    .usage = "--data FILE... [--time 30m] [--out DIR] [OPTION...]",
+    .summary = "Trains a GPT language model on text or tokens. Writes the model (config.json and\n"
                "model.safetensors), metrics.jsonl, loss.svg and checkpoints to the directory\n"
                "DIR. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step, with a\n"
                "checkpoint; --resume --out DIR continues it as if it had never stopped.",
@@ -112,6 +120,8 @@ train_options train_defaults(void) {
     return (train_options){
         .model = MODEL_DEFAULTS,
         .on = RANK_DEFAULTS,
+        .data_format = DATA_AUTO,
+        .attend_across = true,
         .batch = 16,
         .accumulate = 1,
         .steps = 1000,
@@ -205,7 +215,7 @@ static bool is_utf8(const char *text) {
 
 /* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
-    const struct { const char *name, *path; } all[] = {{"data", o->data}, {"init", o->init}, {"order", o->order}};
+    const struct { const char *name, *path; } all[] = {{"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,
@@ -235,7 +245,8 @@ int train_options_check(const train_options *o, const parsed *p) {
                            (long long)o->steps);
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed)
         return usage_error(c, "--rng megatron needs a --seed of 1 or more, but --seed is 0; give --seed N");
-    if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
+    bool ids = o->data_format == DATA_U16 || o->data_format == DATA_U32 || o->data_format == DATA_MEGATRON;
+    if (ids && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: a file of token ids does not say how many ids there are");
     if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
     int status = check_paths(o);

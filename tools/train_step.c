@@ -74,10 +74,12 @@ static bool open_gradients(trainer *r, const train_options *o) {
 }
 
 /* Makes r->tokens, the number of this rank's tokens in a step. A single replica without a pipeline does not need it,
- * because its losses are multiplied by token_weight. Stages without a loss do not need it either. */
-static void count_tokens(trainer *r) {
+ * because its losses are multiplied by token_weight, unless each step predicts another number of tokens. Stages without
+ * a loss do not need it either. */
+static void count_tokens(trainer *r, const train_options *o) {
     bool pipeline = stage_of_pipeline(&r->stage);
-    if ((r->dp * r->cp == 1 && !pipeline) || !stage_is_last(&r->stage)) return;
+    r->masked = o->masked;
+    if ((r->dp * r->cp == 1 && !pipeline && !r->masked) || !stage_is_last(&r->stage)) return;
     double tokens = (double)(r->batch / r->dp * tokens_of_rank(r->parallel, r->seq_len));
     r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
     if (strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
@@ -96,7 +98,7 @@ static bool open_batch(trainer *r, const train_options *o) {
         return fail("--seq-len %lld is not divisible by --tp %d%s, over which --sp splits it", (long long)r->seq_len,
                     tp, r->cp > 1 ? " after --cp has divided it" : ""),
                false;
-    count_tokens(r);
+    count_tokens(r, o);
     r->n_micro = (int)(r->batch / r->micro);
     r->losses = calloc((size_t)r->n_micro, sizeof *r->losses);
     r->downloads = calloc((size_t)r->n_micro, sizeof *r->downloads);
@@ -174,15 +176,30 @@ void trainer_close(trainer *r) {
 }
 
 /* Returns the weight of one token's loss in the mean over the whole batch. */
-static double token_weight(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
+static double token_weight(const trainer *r) {
+    return 1.0 / (double)(r->masked ? r->predicted : r->batch * r->seq_len);
+}
 
-/* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences and there
- * is one replica, divides the sum by the number of tokens in the step's batch; otherwise tg_grads_finalize divides the
+/* Returns whether the losses are multiplied by token_weight before backward. */
+static bool is_weighted(const trainer *r) { return r->dp * r->cp == 1 && !r->pipe && !r->masked; }
+
+/* Counts the tokens that the step predicts, in all sequences of the batch. Each rank gives tg_grads_finalize an equal
+ * part of the number, because the sum over the ranks counts. A step without such tokens counts as having one. */
+static void count_predicted(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
+    r->predicted = 0;
+    for (int64_t i = 0; i < r->batch; i++) r->predicted += tg_tokens_count_targets(tokens, offsets[i], r->seq_len);
+    if (r->predicted < 1) r->predicted = 1;
+    double part = (double)r->predicted / (double)(r->dp * r->cp);
+    if (r->tokens) tg_write_f64(r->tokens, &part, 1);
+}
+
+/* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences, there is
+ * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise tg_grads_finalize divides the
  * gradients by that number. */
 static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
     tg_tape_key(r->tape, (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->stage.chunk[0], r->tape, ids, target, TG_LOSS_SUM);
-    if (r->dp * r->cp == 1) loss = tg_scale(r->tape, loss, token_weight(r));
+    if (is_weighted(r)) loss = tg_scale(r->tape, loss, token_weight(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
     return loss;
 }
@@ -199,7 +216,7 @@ static void fetch_losses(trainer *r) {
 
 /* Waits for the losses of the micro-batches. Returns this rank's part of the step's mean loss. */
 static double wait_for_losses(trainer *r) {
-    double sum = 0, weight = r->dp * r->cp == 1 && !r->pipe ? 1 : token_weight(r);
+    double sum = 0, weight = is_weighted(r) ? 1 : token_weight(r);
     for (int i = 0; i < (r->pipe ? 1 : r->n_micro); i++)
         if (tg_work_wait(r->downloads[i]) != TG_OK) return NAN;
     for (int i = 0; i < r->n_micro; i++) sum += r->losses[i] * weight;
@@ -300,6 +317,7 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     tg_memory_reset_peak(r->ctx);
     tg_optim_set_lr(r->optim, result.lr);
     tg_draws_step(r->ctx, (uint64_t)step); /* from 1, because the initial weights were drawn in step 0 */
+    if (r->masked && tokens) count_predicted(r, tokens, offsets);
     if (r->inputs)
         run_whole(r, tokens, offsets, next);
     else

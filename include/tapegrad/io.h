@@ -147,6 +147,70 @@ TG_API int64_t tg_tokens_count(const tg_tokens *t);
  * last token fails with TG_ERR_ARGUMENT. The call allocates nothing. */
 TG_API tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out);
 
+/* Joins n >= 1 streams into one, which has the tokens and the documents of part[0], then those of part[1], and so on.
+ * The result owns the parts: close the result alone. On an error the parts are closed and the result is NULL. No part
+ * may be joined itself. */
+TG_API tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n);
+
+/* ---- Documents, and tokens that are not predicted ----
+ *
+ * A stream consists of documents. A file of text or of raw ids is one document. A Megatron dataset has a table of its
+ * documents, each of which has one sequence or more. A dataset may also have a mode for each sequence (Megatron-LM
+ * writes them for multimodal data). Here mode 1 marks context: tokens that a model reads but is not trained to
+ * predict, such as a question before its answer. */
+
+/* Returns the number of documents; 0 if t is NULL. */
+TG_API int64_t tg_tokens_documents(const tg_tokens *t);
+
+/* The tokens `first` to `end` - 1, which are a sequence of a document. */
+typedef struct tg_token_run {
+    int64_t first, end;
+    int64_t document; /* number of the document, from 0 */
+    bool context;     /* these tokens are not predicted */
+    int64_t sequence; /* of the functions below */
+    int part;         /* of the functions below */
+} tg_token_run;
+
+/* Sets *out to the run that has the token. A token outside the stream fails with TG_ERR_ARGUMENT. Searches the index
+ * of a Megatron dataset by reading it, without memory for it. */
+TG_API tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *out);
+/* Sets *run to the run after it, which is faster than a search. Fails with TG_ERR_ARGUMENT after the last run. */
+TG_API tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run);
+/* Returns whether the stream has context. */
+TG_API bool tg_tokens_has_context(const tg_tokens *t);
+/* Keeps documents apart in tg_tokens_read_window, or lets windows go on from one document to the next, which is the
+ * default. */
+TG_API tg_status tg_tokens_set_apart(tg_tokens *t, bool on);
+/* Reads a window for training: n >= 1 tokens from `first` on to ids[n], and the tokens after each of them to
+ * targets[n], of which those of context are replaced by -100, which losses ignore. Either may be NULL. If documents are
+ * kept apart, a window ends with the document of its first token: the places after it have id 0 and target -100. The
+ * stream must have n + 1 tokens from `first` on, or, if documents are kept apart, the token `first`. */
+TG_API tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets);
+/* Returns how many targets of that window are not -100; 0 on an error. */
+TG_API int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n);
+
+/* ---- Writing a Megatron dataset ---- */
+
+typedef struct tg_token_writer tg_token_writer;
+
+/* Begins to write the files PATH.bin and PATH.idx of a Megatron dataset; path may have one of the endings. vocab says
+ * how many ids there are, from 1 to 2^31: up to 256 a token takes one byte, up to 65,536 two, else four. The files get
+ * their names in tg_token_writer_commit. The writer takes 5 to 10 bytes of memory for each sequence. Returns NULL on
+ * error. */
+TG_API tg_token_writer *tg_token_writer_open(tg_ctx *ctx, const char *path, int64_t vocab);
+/* Appends n tokens to the document. They extend its last sequence, unless that one differs in `context`. An id outside
+ * [0, vocab) fails with TG_ERR_DATA. */
+TG_API tg_status tg_token_writer_add(tg_token_writer *w, const int64_t *ids, int64_t n, bool context);
+/* Ends the document. A document without tokens is left out. */
+TG_API tg_status tg_token_writer_end_document(tg_token_writer *w);
+/* Returns the number of tokens that were added. */
+TG_API int64_t tg_token_writer_count(const tg_token_writer *w);
+/* Ends the last document, writes the index, gives both files their names, PATH.idx last, and frees the writer. If a
+ * document has context, the index has modes. Without tokens fails with TG_ERR_DATA. */
+TG_API tg_status tg_token_writer_commit(tg_token_writer *w);
+/* Frees the writer, and removes what it has written. Does nothing if w is NULL. */
+TG_API void tg_token_writer_abandon(tg_token_writer *w);
+
 #ifdef __cplusplus
 }
 #endif

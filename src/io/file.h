@@ -57,13 +57,13 @@ typedef struct tg_writer {
     int64_t offset; /* where the next tg_writer_put writes */
 } tg_writer;
 
-tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path);
-tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes);
+TG_PRIVATE_API tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path);
+TG_PRIVATE_API tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes);
 /* Writes at another offset, without changing where the next tg_writer_put writes. */
 tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_t bytes);
 /* Syncs the file to the disk and renames it to its final name. If that fails, abandons it. */
-tg_status tg_writer_commit(tg_writer *w);
-void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
+TG_PRIVATE_API tg_status tg_writer_commit(tg_writer *w);
+TG_PRIVATE_API void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
 
 /* Sync the entries of a directory to the disk: tg_sync_directory those of directory `path`, tg_sync_directory_of those
  * of the directory that contains path. */

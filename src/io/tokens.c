@@ -23,7 +23,7 @@ static inline int64_t unpack(const tg_tokens *t, const char *packed, int64_t i) 
 
 /* Fails because the id of token `index` is not in the vocabulary. */
 static tg_status refuse_id(const tg_tokens *t, int64_t id, int64_t index) {
-    return tg_fail(t->file.ctx, TG_ERR_DATA,
+    return tg_fail(t->ctx, TG_ERR_DATA,
                    "'%s': token %lld at offset %lld is %lld, expected %sless than %lld (the vocabulary)", t->file.path,
                    (long long)index, (long long)(index * t->width), (long long)id, id < 0 ? "at least 0 and " : "",
                    (long long)t->vocab);
@@ -41,8 +41,8 @@ static tg_status validate_chunk(const tg_tokens *t, const char *packed, int64_t 
 static tg_status validate_ids(tg_tokens *t) {
     if (!t->is_signed && t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width))
         return TG_OK; /* no id of this width is too large */
-    char *chunk = tg_host_alloc(t->file.ctx, TG_IO_CHUNK);
-    if (!chunk) return tg_io_enter(t->file.ctx);
+    char *chunk = tg_host_alloc(t->ctx, TG_IO_CHUNK);
+    if (!chunk) return tg_io_enter(t->ctx);
     tg_status s = TG_OK;
     int64_t most = TG_IO_CHUNK / t->width;
     for (int64_t first = 0; first < t->count && s == TG_OK; first += most) {
@@ -50,7 +50,7 @@ static tg_status validate_ids(tg_tokens *t) {
         s = tg_file_read(&t->file, first * t->width, chunk, (size_t)(n * t->width));
         if (s == TG_OK) s = validate_chunk(t, chunk, first, n);
     }
-    tg_host_free(t->file.ctx, chunk, TG_IO_CHUNK);
+    tg_host_free(t->ctx, chunk, TG_IO_CHUNK);
     return s;
 }
 
@@ -59,11 +59,11 @@ static tg_status validate_ids(tg_tokens *t) {
 static tg_status refuse_empty(const tg_tokens *t, tg_token_format format) {
     char byte;
     if (t->file.ops.pread(t->file.ops.user, t->file.fd, &byte, 1, 0) > 0)
-        return tg_fail(t->file.ctx, TG_ERR_DATA,
+        return tg_fail(t->ctx, TG_ERR_DATA,
                        "'%s' says that it has 0 bytes but gives more when it is read, as files of /proc do; copy it to "
                        "a regular file first",
                        t->file.path);
-    return tg_fail(t->file.ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", t->file.path, format_names[format]);
+    return tg_fail(t->ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", t->file.path, format_names[format]);
 }
 
 /* Opens the file, checks its size, and checks every token. */
@@ -83,6 +83,7 @@ static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_tok
                        t->width);
     if (t->file.size == 0) return refuse_empty(t, format);
     t->count = t->file.size / t->width;
+    if (format != TG_TOKENS_MEGATRON) t->documents = 1;
     if (t->file.size % t->width != 0)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has %s, expected a multiple of %d (%s): %s left over at offset %lld",
                        path, tg_count(t->file.size, "byte").text, t->width, format_names[format],
@@ -101,7 +102,7 @@ tg_tokens *tg_tokens_open(tg_ctx *ctx, const char *path, tg_token_format format,
     }
     tg_tokens *t = tg_host_alloc(ctx, sizeof *t);
     if (!t) return NULL;
-    t->file.ctx = ctx;
+    t->ctx = ctx;
     if (open_stream(t, ctx, path, format, vocab) == TG_OK) return t;
     tg_tokens_close(t);
     return NULL;
@@ -109,25 +110,18 @@ tg_tokens *tg_tokens_open(tg_ctx *ctx, const char *path, tg_token_format format,
 
 void tg_tokens_close(tg_tokens *t) {
     if (!t) return;
-    tg_ctx *ctx = t->file.ctx;
+    tg_tokens_close_parts(t);
     tg_file_close(&t->file);
-    tg_host_free(ctx, t, sizeof *t);
+    tg_file_close(&t->index);
+    tg_host_free(t->ctx, t, sizeof *t);
 }
 
 int64_t tg_tokens_count(const tg_tokens *t) {
     return t ? t->count : 0;
 }
 
-tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
-    if (!t) return TG_ERR_ARGUMENT;
-    TG_TRY(tg_io_enter(t->file.ctx));
-    if (first < 0 || n < 0 || first > t->count || n > t->count - first)
-        return tg_fail(t->file.ctx, TG_ERR_ARGUMENT,
-                       "tg_tokens_read: asked for %s from token %lld on, but '%s' has %lld", tg_count(n, "token").text,
-                       (long long)first, t->file.path, (long long)t->count);
-    if (!out && n > 0)
-        return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: out is NULL, expected an array of %lld tokens",
-                       (long long)n);
+/* Reads from one file. */
+static tg_status read_file(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     /* The packed tokens are read into the end of out and widened from the start. A token has at most the 8 bytes of an
      * element of out, so packed token i + 1 begins at out[i + 1] or later, and writing out[i] does not change it. */
     size_t bytes = (size_t)(n * t->width);
@@ -139,4 +133,32 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
         memcpy(out + i, &id, sizeof id); /* memcpy, because the bytes there are packed tokens, of another type */
     }
     return TG_OK;
+}
+
+/* Reads from joined files, of which each has a part of the range. */
+static tg_status read_parts(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
+    for (int p = n ? tg_tokens_part_of(t, first) : 0; n > 0; p++) {
+        int64_t from = first - t->first_token[p], left = t->part[p]->count - from, here = n < left ? n : left;
+        TG_TRY(read_file(t->part[p], from, here, out));
+        first += here, n -= here, out += here;
+    }
+    return TG_OK;
+}
+
+tg_status tg_tokens_check_range(const tg_tokens *t, int64_t first, int64_t n, const void *out, const char *who) {
+    if (first < 0 || n < 0 || first > t->count || n > t->count - first)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: asked for %s from token %lld on, but %s%s%s %lld", who,
+                       tg_count(n, "token").text, (long long)first, t->n_parts ? "" : "'",
+                       t->n_parts ? "the joined files have" : t->file.path, t->n_parts ? "" : "' has",
+                       (long long)t->count);
+    if (!out && n > 0)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: out is NULL, expected an array of %lld tokens", who, (long long)n);
+    return TG_OK;
+}
+
+tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    TG_TRY(tg_tokens_check_range(t, first, n, out, "tg_tokens_read"));
+    return t->n_parts ? read_parts(t, first, n, out) : read_file(t, first, n, out);
 }

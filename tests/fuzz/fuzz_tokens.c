@@ -80,6 +80,26 @@ static void read_window(tg_ctx *ctx, tg_tokens *t, int64_t first, int64_t n, con
     free(out);
 }
 
+/* Walks over all runs: they follow each other, and so do their documents. */
+static void walk(tg_ctx *ctx, tg_tokens *t, int64_t n) {
+    tg_token_run run = {0}, found;
+    tg_tokens_find_run(t, 0, &run);
+    fuzz_must(run.first == 0, "the first run begins at %lld", (long long)run.first);
+    for (int64_t document = 0; tg_ctx_status(ctx) == TG_OK; document = run.document) {
+        tg_tokens_find_run(t, run.end - 1, &found);
+        fuzz_must(!memcmp(&found, &run, sizeof run), "the run at %lld", (long long)run.first);
+        fuzz_must(run.end > run.first && run.end <= n && run.document >= document &&
+                      run.document < tg_tokens_documents(t),
+                  "run %lld to %lld of document %lld", (long long)run.first, (long long)run.end,
+                  (long long)run.document);
+        if (run.end == n) break;
+        int64_t end = run.end;
+        tg_tokens_next_run(t, &run);
+        fuzz_must(run.first == end, "the run after %lld begins at %lld", (long long)end, (long long)run.first);
+    }
+    fuzz_must(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+}
+
 static void use(tg_ctx *ctx, tg_tokens *t, int64_t vocab, const uint8_t *bytes, size_t size, int width) {
     static const tg_status outside[] = {TG_ERR_ARGUMENT};
     int64_t n = tg_tokens_count(t), one;
@@ -90,6 +110,7 @@ static void use(tg_ctx *ctx, tg_tokens *t, int64_t vocab, const uint8_t *bytes, 
                   (long long)id, (long long)vocab);
     }
     read_window(ctx, t, 0, n, bytes, width);
+    walk(ctx, t, n);
     for (int64_t first = 0; first <= n; first += 1 + n / 5) read_window(ctx, t, first, (n - first) / 2, bytes, width);
     const int64_t past[][2] = {{n, 1}, {-1, 1}, {0, n + 1}, {1, INT64_MAX}, {INT64_MAX, 1}, {0, -1}, {INT64_MIN, 1}};
     for (size_t i = 0; i < COUNT(past); i++) {

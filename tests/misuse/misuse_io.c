@@ -179,6 +179,72 @@ static void tokens(misuse_world *b) {
     tg_tokens_close(t);
 }
 
+/* Joins the text with itself, which is joined first if `twice` is true. */
+static tg_tokens *join_text(misuse_world *b, bool twice) {
+    tg_tokens *t = tg_tokens_open(b->ctx, at(b, "text"), TG_TOKENS_TEXT, 0);
+    if (twice) t = tg_tokens_join(b->ctx, &t, 1);
+    tg_tokens *part[] = {t, NULL};
+    return tg_tokens_join(b->ctx, part, 2);
+}
+
+static void documents(misuse_world *b) {
+    int64_t out[4] = {7, 7, 7, 7};
+    tg_token_run run = {0};
+    tg_file_save(b->ctx, at(b, "text"), "abc", 3);
+    tg_tokens *text = tg_tokens_open(b->ctx, at(b, "text"), TG_TOKENS_TEXT, 0), *none = NULL;
+    QUIET(tg_tokens_join, !tg_tokens_join(NULL, &none, 1));
+    GIVES(tg_tokens_join, ARGUMENT, "part is", !tg_tokens_join(b->ctx, NULL, 1));
+    GIVES(tg_tokens_join, ARGUMENT, "n 0", !tg_tokens_join(b->ctx, &text, 0));
+    GIVES(tg_tokens_join, ARGUMENT, "part 1 is NULL", !join_text(b, false));
+    GIVES(tg_tokens_join, ARGUMENT, "part 0 is joined itself", !join_text(b, true));
+    tg_tokens *t = text;
+    QUIET(tg_tokens_documents, tg_tokens_documents(NULL) == 0 && tg_tokens_documents(t) == 1);
+    QUIET(tg_tokens_find_run, tg_tokens_find_run(NULL, 0, &run) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_find_run, ARGUMENT, "token is 3", tg_tokens_find_run(t, 3, &run));
+    FAILS(tg_tokens_find_run, ARGUMENT, "token is -1", tg_tokens_find_run(t, -1, &run));
+    FAILS(tg_tokens_find_run, ARGUMENT, "out", tg_tokens_find_run(t, 0, NULL));
+    QUIET(tg_tokens_next_run, tg_tokens_next_run(NULL, &run) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_next_run, ARGUMENT, "expected a run", tg_tokens_next_run(t, NULL));
+    FAILS(tg_tokens_next_run, ARGUMENT, "expected a run", tg_tokens_next_run(t, &run));
+    run.end = 3;
+    FAILS(tg_tokens_next_run, ARGUMENT, "ends with token 2", tg_tokens_next_run(t, &run));
+    QUIET(tg_tokens_has_context, !tg_tokens_has_context(NULL) && !tg_tokens_has_context(t));
+    QUIET(tg_tokens_set_apart, tg_tokens_set_apart(NULL, true) == TG_ERR_ARGUMENT);
+    QUIET(tg_tokens_read_window, tg_tokens_read_window(NULL, 0, 1, out, out) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_read_window, ARGUMENT, "a window of 3 from token 0 on", tg_tokens_read_window(t, 0, 3, out, out));
+    FAILS(tg_tokens_read_window, ARGUMENT, "a window of 0", tg_tokens_read_window(t, 0, 0, out, out));
+    FAILS(tg_tokens_read_window, ARGUMENT, "from token -1 on", tg_tokens_read_window(t, -1, 1, out, out));
+    QUIET(tg_tokens_count_targets, tg_tokens_count_targets(NULL, 0, 1) == 0);
+    GIVES(tg_tokens_count_targets, ARGUMENT, "from token 2 on", tg_tokens_count_targets(t, 2, 2) == 0);
+    QUIET(tg_tokens_read_window, out[0] == 7 && out[3] == 7);
+    tg_tokens_close(t);
+}
+
+static tg_status write_nothing(misuse_world *b) {
+    return tg_token_writer_commit(tg_token_writer_open(b->ctx, at(b, "w"), 9));
+}
+
+static void written_tokens(misuse_world *b) {
+    const int64_t ids[] = {1, 9, -1};
+    QUIET(tg_token_writer_open, !tg_token_writer_open(NULL, "x", 9));
+    GIVES(tg_token_writer_open, ARGUMENT, "path NULL", !tg_token_writer_open(b->ctx, NULL, 9));
+    GIVES(tg_token_writer_open, ARGUMENT, "vocab 0", !tg_token_writer_open(b->ctx, at(b, "w"), 0));
+    GIVES(tg_token_writer_open, ARGUMENT, "vocab 2147483649",
+          !tg_token_writer_open(b->ctx, at(b, "w"), (INT64_C(1) << 31) + 1));
+    GIVES(tg_token_writer_open, IO, "no/such", !tg_token_writer_open(b->ctx, at(b, "no/such"), 9));
+    tg_token_writer *w = tg_token_writer_open(b->ctx, at(b, "w"), 9);
+    QUIET(tg_token_writer_add, tg_token_writer_add(NULL, ids, 1, false) == TG_ERR_ARGUMENT);
+    FAILS(tg_token_writer_add, ARGUMENT, "n -1", tg_token_writer_add(w, ids, -1, false));
+    FAILS(tg_token_writer_add, ARGUMENT, "n 1", tg_token_writer_add(w, NULL, 1, false));
+    FAILS(tg_token_writer_add, DATA, "id 9, expected 0 to 8", tg_token_writer_add(w, ids, 2, false));
+    FAILS(tg_token_writer_add, DATA, "id -1, expected 0 to 8", tg_token_writer_add(w, ids + 2, 1, false));
+    QUIET(tg_token_writer_count, tg_token_writer_count(NULL) == 0);
+    QUIET(tg_token_writer_end_document, tg_token_writer_end_document(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_token_writer_commit, tg_token_writer_commit(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_token_writer_abandon, (tg_token_writer_abandon(w), tg_token_writer_abandon(NULL), true));
+    GIVES(tg_token_writer_commit, DATA, "would have no tokens", write_nothing(b) != TG_OK);
+}
+
 /* ---- Checkpoints ---- */
 
 static void checkpoints(misuse_world *b) {
@@ -218,5 +284,7 @@ void misuse_io(misuse_world *b) {
     reads(b);
     writes(b);
     tokens(b);
+    documents(b);
+    written_tokens(b);
     checkpoints(b);
 }

@@ -17,7 +17,7 @@ if nm -D --defined-only "$library" | grep -w tg_fail | grep -vq '@@TAPEGRAD_PRIV
     echo "tg_fail is exported without the version"
     bad=1
 fi
-if [ $# = 4 ]; then # cuda, nccl, tcp and mpi
+if [ $# = 5 ]; then # cuda, nccl, tcp, text and mpi
     comm -23 "$dir/exported" "$dir/used" >"$dir/idle"
     sed 's/$/ is marked with TG_PRIVATE_API, but neither the program nor a plugin uses it/' "$dir/idle"
     [ ! -s "$dir/idle" ] || bad=1

@@ -11,6 +11,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/nccl.h>
 #include <tapegrad/tapegrad.h>
+#include <tapegrad/tokenizer.h>
 #include <tapegrad/world.h>
 
 #include "check_main.h"
@@ -135,8 +136,9 @@ START_TEST(a_context_of_the_cpu_loads_nothing) {
     tg_tape *t = tg_tape_new(ctx);
     tg_sum(t, tg_full(t, TG_F32, TG_SHAPE(3), 1), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
-    for (int i = 0; i < 4; i++) {
-        static const char *const never[] = {"libtapegrad-cuda.so", "libcudart.so.13", "libnccl.so.2", "libdw.so.1"};
+    for (int i = 0; i < 5; i++) {
+        static const char *const never[] = {"libtapegrad-cuda.so", "libcudart.so.13", "libnccl.so.2", "libdw.so.1",
+                                            "libtapegrad-text.so"};
         ck_assert_msg(!dlopen(never[i], RTLD_LAZY | RTLD_NOLOAD), "%s is loaded", never[i]);
     }
     tg_tape_free(t);
@@ -166,6 +168,20 @@ START_TEST(ranks_whose_transport_is_missing_say_how_to_get_it) {
 }
 END_TEST
 
+START_TEST(tokenizers_say_which_plugin_they_need) {
+    folder f = folder_of("text", NULL);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    ck_assert_ptr_null(tg_bpe_new(ctx, NULL));
+    TAKES(ctx, TG_ERR_UNSUPPORTED, "tg_bpe_new: plugin libtapegrad-text.so is not in ");
+    tg_ctx_clear(ctx);
+    tg_tokenizer *k = tg_tokenizer_new_bytes(ctx); /* which needs none */
+    ck_assert_int_eq(tg_tokenizer_size(k), 256);
+    tg_tokenizer_free(k);
+    tg_ctx_free(ctx);
+    folder_end(&f);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_context_of_the_cpu_loads_nothing,
@@ -176,6 +192,7 @@ int main(void) {
         a_plugin_of_another_copy_of_the_library_is_refused,
         nccl_is_sought_when_ranks_meet,
         ranks_whose_transport_is_missing_say_how_to_get_it,
+        tokenizers_say_which_plugin_they_need,
         plugins_are_sought_next_to_the_library,
     };
     return tg_check_main("plugins", tests, sizeof tests / sizeof *tests);

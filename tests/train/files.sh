@@ -12,7 +12,8 @@ printf 'ab\001\377' >ids
 head -c 1001 "$text" >odd
 head -c 1000 "$text" >even
 refuses 1 "cannot open 'none': No such file" train --data none $run
-refuses 1 "is a directory" train --data . $run
+mkdir nothing
+refuses 1 "the directory 'nothing' has no files" train --data nothing $run
 refuses 1 "is a device, pipe or socket" train --data /dev/zero $run
 refuses 1 "'empty' is empty" train --data empty $run
 refuses 1 "'/proc/cpuinfo' says that it has 0 bytes but gives more" train --data /proc/cpuinfo $run
@@ -106,7 +107,7 @@ for how in cut longer 0 2 4 6; do
     refuses 1 "'hurt/model.safetensors'" train --data "$text" --init hurt --out x --steps 3
 done
 damaged $last/state.json 0
-sed 's/"data-format": "text"/"data-format": "a"/' before/$last/state.json >hurt/$last/state.json
+sed 's/"data-format": "auto"/"data-format": "a"/' before/$last/state.json >hurt/$last/state.json
 "$SEAL" hurt/$last
 refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
 sed 's/"format": 5/"format": 4/' before/$last/state.json >hurt/$last/state.json

@@ -13,7 +13,7 @@ holds "a missing command is refused" no_command
 holds "an unknown command is refused" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
-for command in train generate eval inspect schedule convert check gradcheck diff ops; do
+for command in train generate eval inspect schedule tokenizer tokenize convert check gradcheck diff ops; do
     runs $command --help
     holds "help of $command fits 80 columns" test "$(awk 'length > 80' printed | wc -l)" = 0
     holds "--help prints the help of $command" grep -q "^usage: tapegrad $command" printed
@@ -57,7 +57,7 @@ refuses 2 "--beta1 is '1'" train $run --beta1 1
 refuses 2 "--dropout is '1'" train $run --dropout 1
 refuses 2 "--arch is 'gpt3', expected one of gpt2|llama" train $run --arch gpt3
 refuses 2 "--data FILE, the data to train on, is missing" train --out x
-refuses 2 "--out DIR is missing" train --data "$text"
+refuses 2 "--out DIR is missing" train --resume
 refuses 1 "there is no checkpoint in 'x': give the --out of a run that has one" train --resume --out x
 refuses 2 "--batch 4 cannot be cut into --accumulate 3" train $run --accumulate 3
 refuses 2 "--hidden 16 is not a multiple of --heads 3" train $run --heads 3

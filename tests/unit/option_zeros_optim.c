@@ -1,9 +1,10 @@
-/* A zero in the options of optimizers and data loaders. */
+/* A zero in the options of optimizers, data loaders and tokenizers. */
 #include <math.h>
 
 #include <tapegrad/data.h>
 #include <tapegrad/lbfgs.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/tokenizer.h>
 
 #include "optim/optim.h"
 #include "option_zeros.h"
@@ -73,6 +74,14 @@ static bool lbfgs(const void *o) {
     tg_lbfgs_free(l);
     tg_drop(w);
     return tg_ctx_status(ctx) == TG_OK;
+}
+
+/* Without plugin "text" nothing is trained, but the options are checked. */
+static bool training(const void *o) {
+    tg_bpe *b = tg_bpe_new(ctx, o);
+    bool good = b || tg_ctx_status(ctx) == TG_ERR_UNSUPPORTED;
+    tg_bpe_free(b);
+    return good;
 }
 
 static bool loader(const void *o) {
@@ -147,6 +156,9 @@ const tg_zero_probe tg_zeros_optim[] = {
     {"tg_lbfgs_opts", "history", lbfgs, "history 0"},
     {"tg_lbfgs_opts", "gradient_tolerance", lbfgs, NULL},
     {"tg_lbfgs_opts", "change_tolerance", lbfgs, NULL},
+    {"tg_bpe_opts", "vocab", training, "vocab is 0, expected 257"},
+    {"tg_bpe_opts", "min_frequency", training, NULL},
+    {"tg_bpe_opts", "max_length", training, "max_length is 0, expected 2 or more, or TG_NONE"},
     {"tg_loader_opts", "prefetch", loader, NULL},
     {"tg_loader_opts", "ranks", loader, "ranks 0"},
     {"tg_group_opts", "lr_scale", group_has_no_lr_scale, NULL},

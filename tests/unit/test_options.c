@@ -16,6 +16,7 @@
 #include <tapegrad/ranks.h>
 #include <tapegrad/tcp.h>
 #include <tapegrad/tensor_parallel.h>
+#include <tapegrad/tokenizer.h>
 
 #include "base/options.h"
 #include "check_main.h"

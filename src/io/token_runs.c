@@ -1,0 +1,155 @@
+/* The documents of a token stream, and which of its tokens are predicted. */
+#include "io/tokens.h"
+
+int64_t tg_tokens_documents(const tg_tokens *t) {
+    return t ? t->documents : 0;
+}
+
+/* ---- Runs ---- */
+
+/* Moves a run of part p by the place of the part in the joined stream, or back if sign is -1. */
+static void shift(const tg_tokens *t, tg_token_run *run, int p, int sign) {
+    run->first += sign * t->first_token[p];
+    run->end += sign * t->first_token[p];
+    run->document += sign * t->first_document[p];
+    run->part = p;
+}
+
+/* Finds the run of a token in a stream that is one file. */
+static tg_status find_in_file(tg_tokens *t, int64_t token, tg_token_run *out) {
+    if (t->index.path) return tg_megatron_find(t, token, out);
+    *out = (tg_token_run){.end = t->count};
+    return TG_OK;
+}
+
+static tg_status find(tg_tokens *t, int64_t token, tg_token_run *out) {
+    if (!t->n_parts) return find_in_file(t, token, out);
+    int p = tg_tokens_part_of(t, token);
+    TG_TRY(find_in_file(t->part[p], token - t->first_token[p], out));
+    shift(t, out, p, 1);
+    return TG_OK;
+}
+
+static tg_status next(tg_tokens *t, tg_token_run *run) {
+    if (!t->n_parts) return tg_megatron_next(t, run);
+    int p = run->part;
+    if (run->end == t->first_token[p] + t->part[p]->count) return find(t, run->end, run);
+    shift(t, run, p, -1);
+    TG_TRY(tg_megatron_next(t->part[p], run));
+    shift(t, run, p, 1);
+    return TG_OK;
+}
+
+tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *out) {
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    if (!out || token < 0 || token >= t->count)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_tokens_find_run: token is %lld and out %p, expected a token from 0 to %lld, and a run",
+                       (long long)token, (const void *)out, (long long)(t->count - 1));
+    return find(t, token, out);
+}
+
+tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    if (!run || run->first < 0 || run->end <= run->first || run->end >= t->count)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that ends "
+                       "before token %lld",
+                       (const void *)run, run ? (long long)run->end - 1 : -1, (long long)(t->count - 1));
+    return next(t, run);
+}
+
+/* ---- Windows ---- */
+
+enum { IGNORED = -100 };
+
+bool tg_tokens_has_context(const tg_tokens *t) {
+    return t && t->has_modes;
+}
+
+tg_status tg_tokens_set_apart(tg_tokens *t, bool on) {
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    t->apart = on;
+    return TG_OK;
+}
+
+/* Fails unless the window is in the stream. */
+static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, const char *who) {
+    int64_t most = t->apart && first < t->count ? INT64_MAX : t->count - first - 1;
+    if (first >= 0 && n >= 1 && n <= most) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                   "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of the "
+                   "stream's %lld",
+                   who, (long long)n, (long long)first, (long long)t->count);
+}
+
+/* Sets *end to the end of the document of token `first`, or to `most` if it ends there or later. */
+static tg_status find_end(tg_tokens *t, int64_t first, int64_t most, int64_t *end) {
+    tg_token_run run;
+    TG_TRY(find(t, first, &run));
+    int64_t document = run.document;
+    for (*end = run.end; *end < most && run.document == document;) {
+        TG_TRY(next(t, &run));
+        if (run.document == document) *end = run.end;
+    }
+    if (*end > most) *end = most;
+    return TG_OK;
+}
+
+/* Limits a window to its document if documents are kept apart: sets *n to the number of its tokens that have a token
+ * after them. */
+static tg_status limit(tg_tokens *t, int64_t first, int64_t *n) {
+    int64_t most = t->count - first > *n ? first + *n + 1 : t->count, end;
+    if (!t->apart) return TG_OK;
+    TG_TRY(find_end(t, first, most, &end));
+    *n = end - first - 1;
+    return TG_OK;
+}
+
+/* Counts the tokens of a range that are no context and, unless out is NULL, replaces the others in it. */
+static tg_status mask(tg_tokens *t, int64_t first, int64_t n, int64_t *out, int64_t *count) {
+    tg_token_run run;
+    int64_t end = first + n;
+    *count = n;
+    if (!n || !t->has_modes) return TG_OK;
+    TG_TRY(find(t, first, &run));
+    for (int64_t from = first, to; from < end; from = to) {
+        to = run.end < end ? run.end : end;
+        for (int64_t i = from; out && run.context && i < to; i++) out[i - first] = IGNORED;
+        if (run.context) *count -= to - from;
+        if (to < end) TG_TRY(next(t, &run));
+    }
+    return TG_OK;
+}
+
+static void fill(int64_t *out, int64_t from, int64_t to, int64_t value) {
+    for (int64_t i = from; i < to; i++) out[i] = value;
+}
+
+tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets) {
+    int64_t count, here = n;
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    TG_TRY(check_window(t, first, n, "tg_tokens_read_window"));
+    TG_TRY(limit(t, first, &here));
+    int64_t with_last = here < n ? here + 1 : n; /* the last token of a document has no target */
+    if (ids) {
+        TG_TRY(tg_tokens_read(t, first, with_last, ids));
+        fill(ids, with_last, n, 0);
+    }
+    if (!targets) return TG_OK;
+    TG_TRY(tg_tokens_read(t, first + 1, here, targets));
+    fill(targets, here, n, IGNORED);
+    return mask(t, first + 1, here, targets, &count);
+}
+
+int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n) {
+    int64_t count = 0;
+    if (!t || tg_io_enter(t->ctx) != TG_OK) return 0;
+    if (check_window(t, first, n, "tg_tokens_count_targets") != TG_OK) return 0;
+    if (limit(t, first, &n) != TG_OK || mask(t, first + 1, n, NULL, &count) != TG_OK) return 0;
+    return count;
+}

@@ -1,0 +1,129 @@
+#!/bin/sh
+# data.sh PROGRAM TEXT: what train and eval read. The same text gives the same model from a file, a directory, a pattern,
+# standard input and compressed files; examples have masks; blends, validation files and documents are as documented;
+# a resumed run goes on from its token files; what is damaged is refused.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+run="$tiny --steps 6 --val-every 3 --checkpoint-every 3"
+same() { cmp -s "$1/model.safetensors" "$2/model.safetensors"; }
+says() { grep -qF -e "$1" printed; }
+
+# ---- One text, in many ways ----
+head -c 6000 "$text" >a.txt
+tail -c 4000 "$text" >b.txt
+cat a.txt b.txt >both.txt
+mkdir -p folder/deeper .folder
+cp a.txt folder/1.txt
+cp b.txt folder/deeper/2.txt
+echo hidden >folder/.hidden
+runs train --data both.txt --out whole $run
+for words in "a.txt b.txt" "folder" "[ab].txt"; do
+    rm -rf several
+    runs train --data $words --out several $run
+    holds "the tokens of '$words' are those of both.txt" same whole several
+    holds "it says how many files" says "data: 2 files, 10.0 kB, 2 documents, 10000 tokens, of which 500 validate"
+done
+holds "it says what the run reads" says "the run reads 384 tokens: 0.04"
+"$tapegrad" train --data - --out piped $run <both.txt >printed 2>&1
+holds "standard input is read" same whole piped
+holds "standard input becomes a token file" test -s piped/data/data-000.bin
+mkdir many
+for i in $(seq 1 70); do cp a.txt "many/$i.txt"; done
+runs train --data many --out of_many $run
+holds "many small files become one token file" test "$(wc -c <of_many/data/data-000.bin)" = 420000
+
+# ---- Compressed ----
+for tool in gzip zstd; do
+    if ! command -v $tool >/dev/null || "$tapegrad" train --data none.gz --out none 2>&1 | grep -q "without"; then continue; fi
+    $tool -c a.txt >packed
+    $tool -c b.txt >>packed # two members
+    if ! "$tapegrad" eval --model whole --data packed >printed 2>&1 && grep -q "was built without" printed; then continue; fi
+    rm -rf unpacked
+    runs train --data packed --out unpacked $run
+    holds "a file compressed by $tool is its text" same whole unpacked
+    head -c 2500 packed >cut
+    refuses 1 "'cut' is damaged" train --data cut --out x $run
+    (head -c 1000 packed; printf '\377\377\377\377\377'; tail -c +1006 packed) >turned
+    refuses 1 "'turned' is damaged" train --data turned --out x $run
+done
+
+# ---- Examples ----
+for i in $(seq 1 60); do echo "{\"prompt\": \"question $i? \", \"completion\": \"answer $i.\"}"; done >pairs.jsonl
+for i in $(seq 1 60); do echo "{\"text\": \"question $i? answer $i.\", \"more\": [$i]}"; done >texts.jsonl
+for i in $(seq 1 60); do echo "question $i? answer $i."; done >lines.txt
+runs train --data lines.txt --out lines $run
+runs train --data texts.jsonl --out texts $run
+holds "{\"text\"} is text with a line break" same lines texts
+holds "each line is a document" says "texts.jsonl, 60 documents"
+runs eval --model lines --data pairs.jsonl
+answers=$(cat printed)
+holds "only the completions are predicted" grep -q "^tokens  *651$" printed
+runs eval --model lines --data lines.txt
+holds "in text everything is predicted" grep -q "^tokens  *1421$" printed
+runs train --data pairs.jsonl --out pairs $run
+holds "masks change what is learned" test "$(tail -n 1 pairs/metrics.jsonl)" != "$(tail -n 1 texts/metrics.jsonl)"
+for options in "--ranks 2" "--accumulate 2"; do
+    rm -rf other
+    runs train --data pairs.jsonl --out other $run $options
+    holds "the mean over the tokens that are predicted is the same with $options" \
+        test "$(number loss pairs/metrics.jsonl | cut -c 1-6)" = "$(number loss other/metrics.jsonl | cut -c 1-6)"
+done
+bad() { # LINE SAYS
+    (head -n 2 texts.jsonl; echo "$1") >bad.jsonl
+    refuses 1 "'bad.jsonl' line 3: $2" train --data bad.jsonl --out x $run
+}
+bad '{"text": 1}' '"text" is something else, expected a string'
+bad '{"prompt": "a"}' '"completion" is missing, expected a string'
+bad '{"title": "a"}' 'the object has neither "text", nor "prompt" and "completion"'
+bad '["a"]' 'expected an object'
+bad '{"text": "a"' 'not JSON'
+bad '{"messages": []}' 'chat "messages" are not read yet'
+
+# ---- Documents ----
+runs train --data pairs.jsonl --no-attend-across --out apart $run
+holds "padding is said" says "% of the places in sequences are padding"
+"$tapegrad" eval --model lines --data pairs.jsonl --no-attend-across >printed
+holds "apart, as many tokens are predicted" grep -q "^tokens  *651$" printed
+holds "apart, no document sees the one before it" test "$(cat printed)" != "$answers"
+head -n 1 pairs.jsonl >one.jsonl
+"$tapegrad" eval --model lines --data one.jsonl >one
+"$tapegrad" eval --model lines --data one.jsonl one.jsonl one.jsonl --no-attend-across >printed
+holds "a document that is read three times has one loss" \
+    test "$(sed -n 's/^loss *//p' one)" = "$(sed -n 's/^loss *//p' printed)"
+
+# ---- Blends and validation ----
+runs train --data 0.75 a.txt 0.25 b.txt --out blend $run
+holds "a blend says its shares" says "75 % of the sequences from a.txt: 5700 tokens"
+runs train --data 3 a.txt 1 b.txt --out blend2 $run
+holds "weights are relative" same blend blend2
+runs train --data a.txt --val-data b.txt --out checked $run
+holds "a validation file is not trained on" says "10000 tokens, of which 4000 validate"
+refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
+refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run
+refuses 1 "'-' is given twice" train --data - - --out x $run
+printf abc >few
+refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --out x $run
+
+# ---- Resume ----
+"$tapegrad" train --data - --out ended $tiny --steps 3 --val-every 3 --checkpoint-every 3 --lr-schedule constant <both.txt >printed 2>&1
+"$tapegrad" train --data - --out uncut $run --lr-schedule constant <both.txt >printed 2>&1
+runs train --resume --out ended --steps 6
+holds "a run on standard input goes on from its token file" same ended uncut
+runs train --data 3 a.txt 1 pairs.jsonl --out mixed $tiny --steps 3 --val-every 3 --lr-schedule constant
+runs train --data 3 a.txt 1 pairs.jsonl --out unmixed $run --lr-schedule constant
+runs train --resume --out mixed --steps 6
+holds "a blend goes on in its order" same mixed unmixed
+refuses 1 "--data is not what the run began with" train --resume --out mixed --steps 9 --data 2 a.txt 1 pairs.jsonl
+
+# ---- A time instead of options ----
+runs train --data both.txt --time 4s --threads 1 --out timed
+holds "the choice is said" says "chosen: --arch llama --layers"
+holds "the reason is said" says "tokens for each of its parameters"
+rm -rf timed
+runs train --data both.txt --time 3s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 32 --out timed
+holds "what is given is kept" says "hidden 16"
+refuses 2 "--time is 'soon'" train --data a.txt --time soon --out x
+refuses 2 "--time chooses the number of steps, and --steps gives it" train --data a.txt --time 3s --steps 3 --out x
+refuses 2 "leave it out with --resume" train --resume --time 3s --out timed
+
+finish
