@@ -22,10 +22,10 @@ typedef struct corpus_options {
 
 /* A part of the stream: what one word of --data names, or all words together if they have no weights. */
 typedef struct corpus_source {
-    const char *name;        /* belongs to the plan */
-    double weight;           /* share of the sequences, above 0; the weights of training add up to 1 */
-    bool validation;         /* of --val-data */
-    int64_t first, count;    /* tokens */
+    const char *name;     /* belongs to the plan */
+    double weight;        /* share of the sequences, above 0; the weights of training add up to 1 */
+    bool validation;      /* of --val-data */
+    int64_t first, count; /* tokens */
     int64_t files, bytes, documents;
 } corpus_source;
 

@@ -27,7 +27,7 @@ typedef struct planner {
     tg_ctx *ctx;
     const corpus_options *o;
     json_t *plan, *inputs;
-    int datasets; /* number of token files made so far */
+    int datasets;        /* number of token files made so far */
     bool standard_input; /* it has been read */
     /* The source that is being added. */
     const word_source *source;
@@ -58,8 +58,10 @@ static data_format format_of(const planner *p, const char *path) {
     size_t n = strlen(path);
     if (p->o->format != DATA_AUTO) return p->o->format;
     if (is_dataset(path)) return DATA_MEGATRON;
-    if (ends_with(path, n, ".gz")) n -= 3;
-    else if (ends_with(path, n, ".zst")) n -= 4;
+    if (ends_with(path, n, ".gz"))
+        n -= 3;
+    else if (ends_with(path, n, ".zst"))
+        n -= 4;
     return ends_with(path, n, ".jsonl") || ends_with(path, n, ".ndjson") ? DATA_JSONL : DATA_TEXT;
 }
 
@@ -78,8 +80,8 @@ static bool no_memory(void) { return fail("no memory for the list of data files"
 
 static bool add_part(planner *p, const char *path, data_format format, bool cached) {
     char *whole = cached || access(path, F_OK) ? NULL : realpath(path, NULL);
-    json_t *part = json_pack("{s:s, s:i, s:b, s:s*}", "path", path, "format", (int)format, "cached", (int)cached,
-                             "whole", whole);
+    json_t *part =
+        json_pack("{s:s, s:i, s:b, s:s*}", "path", path, "format", (int)format, "cached", (int)cached, "whole", whole);
     free(whole);
     if (!part) return fail("'%s' is not a name in UTF-8, which the list of data files needs", path), false;
     return json_array_append_new(p->parts, part) == 0 || no_memory();
@@ -145,7 +147,8 @@ static bool add_file(planner *p, const char *path) {
     if (!check_ids(p, path, format) || !note_input(p, path)) return false;
     if (format == DATA_MEGATRON && (packed || standard))
         return fail("'%s' is %s, but a Megatron dataset is read in place: give the two files themselves", path,
-                    standard ? "standard input" : "compressed"), false;
+                    standard ? "standard input" : "compressed"),
+               false;
     bool in_place = !standard && !packed && format != DATA_JSONL;
     if (in_place && (format == DATA_MEGATRON || p->source->files.n <= MOST_IN_PLACE))
         return read_in_place(p, path, format);
@@ -208,8 +211,8 @@ static bool save_plan(const planner *p) {
 /* ---- Plans ---- */
 
 static json_t *begin_plan(const corpus_options *o) {
-    return json_pack("{s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data",
-                     o->val_data ? o->val_data : "", "format", (int)o->format, "bytes", 1, "sources", "inputs");
+    return json_pack("{s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data", o->val_data ? o->val_data : "",
+                     "format", (int)o->format, "bytes", 1, "sources", "inputs");
 }
 
 json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
@@ -241,8 +244,7 @@ static bool is_for(const json_t *plan, const corpus_options *o) {
     const char *val_data = json_string_value(json_object_get(plan, "val-data"));
     size_t i;
     json_t *input;
-    json_array_foreach(json_object_get(plan, "inputs"), i, input)
-        if (!is_unchanged(input)) return false;
+    json_array_foreach(json_object_get(plan, "inputs"), i, input) if (!is_unchanged(input)) return false;
     return data && val_data && !strcmp(data, o->data) && !strcmp(val_data, o->val_data ? o->val_data : "") &&
            json_integer_value(json_object_get(plan, "format")) == (json_int_t)o->format;
 }

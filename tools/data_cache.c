@@ -19,8 +19,10 @@ bool cache_open(token_cache *c, tg_ctx *ctx, const char *dir, const char *name, 
 }
 
 bool cache_close(token_cache *c, bool good) {
-    if (good && c->writer) good = tg_token_writer_commit(c->writer) == TG_OK || check(c->ctx);
-    else tg_token_writer_abandon(c->writer);
+    if (good && c->writer)
+        good = tg_token_writer_commit(c->writer) == TG_OK || check(c->ctx);
+    else
+        tg_token_writer_abandon(c->writer);
     encoder_free(c->encoder);
     *c = (token_cache){0};
     return good;
@@ -56,14 +58,16 @@ static bool add_ids(token_cache *c, data_stream *s, const char *path, char *chun
     while ((n = stream_read(s, chunk, width * (sizeof ids / sizeof *ids))) > 0) {
         if (n % (int64_t)width)
             return fail("'%s' has %lld bytes after its last token of %zu bytes", path, (long long)(n % (int64_t)width),
-                        width), false;
+                        width),
+                   false;
         for (int64_t i = 0; i < n / (int64_t)width; i++) {
             uint32_t v = 0;
             memcpy(&v, chunk + (size_t)i * width, width);
             ids[i] = v;
             if (c->vocab && v >= c->vocab)
                 return fail("'%s' has token %lld, expected less than %lld (the vocabulary)", path, (long long)v,
-                            (long long)c->vocab), false;
+                            (long long)c->vocab),
+                       false;
         }
         tg_token_writer_add(c->writer, ids, n / (int64_t)width, false);
         if (!check(c->ctx)) return false;
@@ -137,9 +141,12 @@ bool cache_add(token_cache *c, const char *path, data_format format, int64_t *by
     data_stream *s = stream_open(path);
     char *chunk = s ? malloc(CHUNK) : NULL;
     bool good = chunk || (s && (fail("no memory to read '%s'", name), false));
-    if (good && format == DATA_TEXT) good = add_text(c, s, name, chunk);
-    else if (good && format == DATA_JSONL) good = add_jsonl(c, s, name, chunk);
-    else if (good) good = add_ids(c, s, name, chunk, format == DATA_U16 ? 2 : 4);
+    if (good && format == DATA_TEXT)
+        good = add_text(c, s, name, chunk);
+    else if (good && format == DATA_JSONL)
+        good = add_jsonl(c, s, name, chunk);
+    else if (good)
+        good = add_ids(c, s, name, chunk, format == DATA_U16 ? 2 : 4);
     if (s) *bytes += stream_bytes(s);
     free(chunk);
     stream_close(s);

@@ -27,8 +27,8 @@ typedef struct token_cache {
 
 /* Begins the dataset dir/name. vocab: of the model, at least that of the encoder's ids. */
 bool cache_open(token_cache *c, tg_ctx *ctx, const char *dir, const char *name, int64_t vocab);
-/* Appends a file, or standard input if path is "-". format: DATA_TEXT, which makes one document, DATA_JSONL, DATA_U16 or
- * DATA_U32. Adds the bytes read to *bytes. */
+/* Appends a file, or standard input if path is "-". format: DATA_TEXT, which makes one document, DATA_JSONL, DATA_U16
+ * or DATA_U32. Adds the bytes read to *bytes. */
 bool cache_add(token_cache *c, const char *path, data_format format, int64_t *bytes);
 /* Completes the dataset, or removes it if `good` is false. */
 bool cache_close(token_cache *c, bool good);

@@ -25,7 +25,8 @@ typedef struct eval_options {
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
     {"data", OPTION_LIST, AT(data), "FILE...",
-     "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required", .fixed = false},
+     "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required",
+     .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = false},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "documents are packed, and a token attends to those before it in its window [yes]; no: each document begins a "

@@ -49,8 +49,8 @@ typedef struct parsed {
 /* Parses the command line into the struct `into`, which holds the defaults. Returns false after printing help or an
  * error; the program must then end with p->status. */
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv);
-/* Sets one option in the struct `into` from text, which must live as long as the struct. Returns NULL, or, if the value is invalid, the words that say what it
- * must be ("a whole number"). */
+/* Sets one option in the struct `into` from text, which must live as long as the struct. Returns NULL, or, if the value
+ * is invalid, the words that say what it must be ("a whole number"). */
 const char *option_set(const option *o, void *into, const char *text);
 /* Writes the option's value as text that option_set takes; "" for a string that is NULL. */
 void option_text(const option *o, const void *from, char *buf, size_t n);

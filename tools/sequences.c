@@ -24,8 +24,10 @@ static bool add_windows(sequence_pool *p, int64_t *capacity, int64_t first, int6
 static bool next_document(tg_tokens *t, tg_token_run *run) {
     int64_t document = run->document, all = tg_tokens_count(t);
     while (run->end < all)
-        if (tg_tokens_next_run(t, run) != TG_OK) return false;
-        else if (run->document != document) return true;
+        if (tg_tokens_next_run(t, run) != TG_OK)
+            return false;
+        else if (run->document != document)
+            return true;
     return false;
 }
 

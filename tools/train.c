@@ -520,8 +520,8 @@ static int train(plan *r) {
     return run_on_ranks(&r->o.on, train_config(&r->o), train_rank, r);
 }
 
-/* Names the directory of a run whose --out was not given: run, run-2 and so on, the first that does not exist. Processes
- * of a job might choose different ones, so they are given it. */
+/* Names the directory of a run whose --out was not given: run, run-2 and so on, the first that does not exist.
+ * Processes of a job might choose different ones, so they need --out. */
 static void name_directory(plan *r) {
     tg_world_info w = TG_WORLD_INFO();
     if (tg_world_query(&w, NULL, 0) != TG_OK || w.ranks > 1) return;

@@ -15,8 +15,8 @@ bool choose_options(train_options *o, const parsed *p, const corpus_options *fro
 
 /* ---- The prediction (train_predict.c) ---- */
 
-/* Returns the loss that a model is expected to reach, in nats for each token of web text: only differences count. tokens:
- * how many it reads in all; unique: how many there are. */
+/* Returns the loss that a model is expected to reach, in nats for each token of web text. Only differences count.
+ * tokens: how many the model reads in all; unique: how many different ones there are. */
 double predict_loss(double parameters, double tokens, double unique);
 
 #endif

@@ -16,9 +16,10 @@ static const option rows[] = {
      "documents are packed, and a token attends to those before it in its sequence [yes]; no: each document begins a "
      "sequence, and short ones are padded", .fixed = true},
     {"time", OPTION_TEXT, AT(time), "TIME",
-     "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, --lr "
-     "and what else is not given", .fixed = false},
-    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
+     "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, "
+     "--lr and what else is not given", .fixed = false},
+    {"out", OPTION_TEXT, AT(out), "DIR",
+     "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
      .fixed = true},
     {"resume", OPTION_FLAG, AT(resume), "", "continue from the newest checkpoint in --out, with its options",
@@ -215,7 +216,8 @@ static bool is_utf8(const char *text) {
 
 /* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
-    const struct { const char *name, *path; } all[] = {{"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"order", o->order}};
+    const struct { const char *name, *path; } all[] = {
+        {"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,

@@ -194,8 +194,8 @@ static void count_predicted(trainer *r, tg_tokens *tokens, const int64_t *offset
 }
 
 /* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences, there is
- * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise tg_grads_finalize divides the
- * gradients by that number. */
+ * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise
+ * tg_grads_finalize divides the gradients by that number. */
 static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
     tg_tape_key(r->tape, (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->stage.chunk[0], r->tape, ids, target, TG_LOSS_SUM);

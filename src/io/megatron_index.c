@@ -1,6 +1,6 @@
 /* The index of Megatron-LM's indexed datasets. NAME.bin contains the tokens of all documents, one after another.
- * NAME.idx says how wide a token is, and where each sequence and each document begins. The tokens are read as one stream
- * in the order of NAME.bin. Opening checks the whole index, in pieces, so it takes no memory of its size. */
+ * NAME.idx says how wide a token is, and where each sequence and each document begins. The tokens are read as one
+ * stream in the order of NAME.bin. Opening checks the whole index, in pieces, so it takes no memory of its size. */
 #include <stdio.h>
 
 #include "base/host_memory.h"

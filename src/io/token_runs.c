@@ -1,9 +1,7 @@
 /* The documents of a token stream, and which of its tokens are predicted. */
 #include "io/tokens.h"
 
-int64_t tg_tokens_documents(const tg_tokens *t) {
-    return t ? t->documents : 0;
-}
+int64_t tg_tokens_documents(const tg_tokens *t) { return t ? t->documents : 0; }
 
 /* ---- Runs ---- */
 
@@ -55,8 +53,8 @@ tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
     TG_TRY(tg_io_enter(t->ctx));
     if (!run || run->first < 0 || run->end <= run->first || run->end >= t->count)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that ends "
-                       "before token %lld",
+                       "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that "
+                       "ends before token %lld",
                        (const void *)run, run ? (long long)run->end - 1 : -1, (long long)(t->count - 1));
     return next(t, run);
 }
@@ -65,9 +63,7 @@ tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
 
 enum { IGNORED = -100 };
 
-bool tg_tokens_has_context(const tg_tokens *t) {
-    return t && t->has_modes;
-}
+bool tg_tokens_has_context(const tg_tokens *t) { return t && t->has_modes; }
 
 tg_status tg_tokens_set_apart(tg_tokens *t, bool on) {
     if (!t) return TG_ERR_ARGUMENT;
@@ -81,8 +77,8 @@ static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, cons
     int64_t most = t->apart && first < t->count ? INT64_MAX : t->count - first - 1;
     if (first >= 0 && n >= 1 && n <= most) return TG_OK;
     return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                   "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of the "
-                   "stream's %lld",
+                   "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of "
+                   "the stream's %lld",
                    who, (long long)n, (long long)first, (long long)t->count);
 }
 
