@@ -162,9 +162,9 @@ TG_API tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n);
 /* Returns the number of documents; 0 if t is NULL. */
 TG_API int64_t tg_tokens_documents(const tg_tokens *t);
 
-/* The tokens `first` to `end` - 1, which are a sequence of a document. */
+/* The tokens `first` to `stop` - 1, which are a sequence of a document. */
 typedef struct tg_token_run {
-    int64_t first, end;
+    int64_t first, stop;
     int64_t document; /* number of the document, from 0 */
     bool context;     /* these tokens are not predicted */
     int64_t sequence; /* of the functions below */

@@ -8,7 +8,7 @@ int64_t tg_tokens_documents(const tg_tokens *t) { return t ? t->documents : 0; }
 /* Moves a run of part p by the place of the part in the joined stream, or back if sign is -1. */
 static void shift(const tg_tokens *t, tg_token_run *run, int p, int sign) {
     run->first += sign * t->first_token[p];
-    run->end += sign * t->first_token[p];
+    run->stop += sign * t->first_token[p];
     run->document += sign * t->first_document[p];
     run->part = p;
 }
@@ -16,7 +16,7 @@ static void shift(const tg_tokens *t, tg_token_run *run, int p, int sign) {
 /* Finds the run of a token in a stream that is one file. */
 static tg_status find_in_file(tg_tokens *t, int64_t token, tg_token_run *out) {
     if (t->index.path) return tg_megatron_find(t, token, out);
-    *out = (tg_token_run){.end = t->count};
+    *out = (tg_token_run){.stop = t->count};
     return TG_OK;
 }
 
@@ -31,7 +31,7 @@ static tg_status find(tg_tokens *t, int64_t token, tg_token_run *out) {
 static tg_status next(tg_tokens *t, tg_token_run *run) {
     if (!t->n_parts) return tg_megatron_next(t, run);
     int p = run->part;
-    if (run->end == t->first_token[p] + t->part[p]->count) return find(t, run->end, run);
+    if (run->stop == t->first_token[p] + t->part[p]->count) return find(t, run->stop, run);
     shift(t, run, p, -1);
     TG_TRY(tg_megatron_next(t->part[p], run));
     shift(t, run, p, 1);
@@ -51,11 +51,11 @@ tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *out) {
 tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
     if (!t) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(t->ctx));
-    if (!run || run->first < 0 || run->end <= run->first || run->end >= t->count)
+    if (!run || run->first < 0 || run->stop <= run->first || run->stop >= t->count)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that "
                        "ends before token %lld",
-                       (const void *)run, run ? (long long)run->end - 1 : -1, (long long)(t->count - 1));
+                       (const void *)run, run ? (long long)run->stop - 1 : -1, (long long)(t->count - 1));
     return next(t, run);
 }
 
@@ -87,9 +87,9 @@ static tg_status find_end(tg_tokens *t, int64_t first, int64_t most, int64_t *en
     tg_token_run run;
     TG_TRY(find(t, first, &run));
     int64_t document = run.document;
-    for (*end = run.end; *end < most && run.document == document;) {
+    for (*end = run.stop; *end < most && run.document == document;) {
         TG_TRY(next(t, &run));
-        if (run.document == document) *end = run.end;
+        if (run.document == document) *end = run.stop;
     }
     if (*end > most) *end = most;
     return TG_OK;
@@ -113,7 +113,7 @@ static tg_status mask(tg_tokens *t, int64_t first, int64_t n, int64_t *out, int6
     if (!n || !t->has_modes) return TG_OK;
     TG_TRY(find(t, first, &run));
     for (int64_t from = first, to; from < end; from = to) {
-        to = run.end < end ? run.end : end;
+        to = run.stop < end ? run.stop : end;
         for (int64_t i = from; out && run.context && i < to; i++) out[i - first] = IGNORED;
         if (run.context) *count -= to - from;
         if (to < end) TG_TRY(next(t, &run));
