@@ -1,5 +1,5 @@
 /* Finds the files of --data, decides how each is read, and makes token files. A plan is JSON:
- * {"data", "val-data", "format": the options; "inputs": size and time of each file; "bytes": whether bytes are tokens;
+ * {"data", "val-data", "format", "tokenizer": the options; "inputs": size and time of each file; "bytes": whether bytes are tokens;
  *  "sources": [{"name", "weight", "validation", "files", "bytes",
  *               "parts": [{"path", "format", "cached": the path is a name in the cache directory, "whole": the path
  *                          from the root}]}]} */
@@ -33,6 +33,7 @@ typedef struct planner {
     const word_source *source;
     json_t *parts;
     const char *stem; /* names of its token files begin with this */
+    encoder *encoder; /* made when the first text is read */
     token_cache cache;
     char name[32]; /* of the token file that is open in cache.writer */
     int64_t bytes;
@@ -93,12 +94,26 @@ static bool end_dataset(planner *p, bool good) {
     return cache_close(&p->cache, good) && good && add_part(p, p->name, DATA_MEGATRON, true);
 }
 
+/* Makes the encoder, whose ids must be in the model's vocabulary. */
+static bool open_encoder(planner *p) {
+    const corpus_options *o = p->o;
+    if (p->encoder) return true;
+    if (!(p->encoder = encoder_new(p->ctx, o->tokenizer))) return false;
+    int64_t ids = encoder_vocab(p->encoder);
+    if (!o->tokenizer || !o->vocab || ids <= o->vocab) return true;
+    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own tokenizer "
+                "by --tokenizer",
+                o->tokenizer, (long long)ids, (long long)o->vocab),
+           false;
+}
+
 static bool begin_dataset(planner *p) {
     if (p->cache.writer) return true;
+    if (!open_encoder(p)) return false;
     snprintf(p->name, sizeof p->name, "%s-%03d", p->stem, p->datasets++);
     if (mkdir(p->o->cache, 0777) != 0 && errno != EEXIST)
         return fail("cannot make the directory '%s': %s", p->o->cache, strerror(errno)), false;
-    return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->o->vocab);
+    return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->encoder, p->o->vocab);
 }
 
 /* Notes the size and the time of a file, so that a change is noticed. */
@@ -137,7 +152,7 @@ static bool check_ids(const planner *p, const char *path, data_format format) {
     bool ids = format != DATA_TEXT && format != DATA_JSONL;
     if (ids && !p->o->vocab)
         return fail("--vocab N is missing: '%s' holds token ids, and does not say how many there are", path), false;
-    if (ids) json_object_set_new(p->plan, "bytes", json_false());
+    if (ids || p->o->tokenizer) json_object_set_new(p->plan, "bytes", json_false());
     return true;
 }
 
@@ -149,7 +164,7 @@ static bool add_file(planner *p, const char *path) {
         return fail("'%s' is %s, but a Megatron dataset is read in place: give the two files themselves", path,
                     standard ? "standard input" : "compressed"),
                false;
-    bool in_place = !standard && !packed && format != DATA_JSONL;
+    bool in_place = !standard && !packed && format != DATA_JSONL && !(format == DATA_TEXT && p->o->tokenizer);
     if (in_place && (format == DATA_MEGATRON || p->source->files.n <= MOST_IN_PLACE))
         return read_in_place(p, path, format);
     return read_to_cache(p, path, format);
@@ -211,8 +226,8 @@ static bool save_plan(const planner *p) {
 /* ---- Plans ---- */
 
 static json_t *begin_plan(const corpus_options *o) {
-    return json_pack("{s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data", o->val_data ? o->val_data : "",
-                     "format", (int)o->format, "bytes", 1, "sources", "inputs");
+    return json_pack("{s:s, s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data",
+                     o->val_data ? o->val_data : "", "tokenizer", o->tokenizer ? o->tokenizer : "", "format", (int)o->format, "bytes", 1, "sources", "inputs");
 }
 
 json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
@@ -222,11 +237,14 @@ json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
     if (o->cache) corpus_remove_cache(o->cache); /* of a run that was killed, or of other data */
     bool good = add_words(&p, "data", o->data, false) && add_words(&p, "val-data", o->val_data, true);
     if (good && p.datasets) good = save_plan(&p);
+    encoder_free(p.encoder);
     if (good) return p.plan;
     if (o->cache) corpus_remove_cache(o->cache);
     json_decref(p.plan);
     return NULL;
 }
+
+const char *corpus_tokenizer_of(const char *dir) { return is_there(dir, "tokenizer.json") ? dir : NULL; }
 
 bool corpus_is_bytes(const json_t *plan) { return json_is_true(json_object_get(plan, "bytes")); }
 
@@ -245,7 +263,8 @@ static bool is_for(const json_t *plan, const corpus_options *o) {
     size_t i;
     json_t *input;
     json_array_foreach(json_object_get(plan, "inputs"), i, input) if (!is_unchanged(input)) return false;
-    return data && val_data && !strcmp(data, o->data) && !strcmp(val_data, o->val_data ? o->val_data : "") &&
+    const char *tokenizer = json_string_value(json_object_get(plan, "tokenizer"));
+    return data && val_data && tokenizer && !strcmp(tokenizer, o->tokenizer ? o->tokenizer : "") && !strcmp(data, o->data) && !strcmp(val_data, o->val_data ? o->val_data : "") &&
            json_integer_value(json_object_get(plan, "format")) == (json_int_t)o->format;
 }
 

@@ -13,7 +13,7 @@
 #include "start.h"
 
 typedef struct eval_options {
-    const char *model, *data, *device;
+    const char *model, *data, *tokenizer, *device;
     int data_format, precision;
     int64_t seq_len, batch, threads;
     rank_options on;
@@ -28,6 +28,9 @@ static const option rows[] = {
      "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required",
      .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = false},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH",
+     "a tokenizer.json, or a directory that has one, for text; without it that of --model, else each byte is a token",
+     .fixed = false},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "documents are packed, and a token attends to those before it in its window [yes]; no: each document begins a "
      "window", .fixed = false},
@@ -123,7 +126,7 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
 
 static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
-    return (corpus_options){.data = o->data, .format = (data_format)o->data_format, .cache = e->cache,
+    return (corpus_options){.tokenizer = o->tokenizer ? o->tokenizer : corpus_tokenizer_of(o->model), .data = o->data, .format = (data_format)o->data_format, .cache = e->cache,
                             .vocab = e->model.config.vocab};
 }
 

@@ -192,9 +192,38 @@ bool model_find(model_files *m, const char *given, bool weights) {
 bool model_takes_data(const model_files *m, int data_format) {
     const long long vocab = (long long)m->config.vocab;
     if (data_format != TG_TOKENS_TEXT || vocab == 256) return true;
-    const char *tokenizer = is_there(m->dir, "tokenizer.json") ? " (its tokenizer.json)" : "";
-    return fail("the model in '%s' has a vocabulary of %lld token ids, but --data-format text gives the 256 values of "
-                "bytes; encode the data with the model's own tokenizer%s and give the ids with --data-format %s",
-                m->dir, vocab, tokenizer, vocab <= 65536 ? "u16" : "u32"),
+    return fail("the model in '%s' has a vocabulary of %lld token ids, but text without a tokenizer gives the 256 values "
+                "of bytes; give the model's tokenizer by --tokenizer, or the ids with --data-format %s",
+                m->dir, vocab, vocab <= 65536 ? "u16" : "u32"),
            false;
+}
+
+/* ---- Tokenizers ---- */
+
+/* Copies a file of at most 256 MiB, if there is one. */
+static bool copy_file(tg_ctx *ctx, const char *dir, const char *name, const char *to) {
+    enum { MOST = 256 << 20 };
+    char *from = path_in(dir, name), *target = path_in(to, name);
+    FILE *f = from && target && is_there(dir, name) ? open_regular(from) : NULL;
+    char *bytes = f ? malloc(MOST) : NULL;
+    size_t n = bytes ? fread(bytes, 1, MOST, f) : 0;
+    if (f && (!bytes || ferror(f) || n == MOST)) tg_ctx_fail(ctx, TG_ERR_IO, "cannot copy '%s' to '%s'", from, to);
+    if (bytes && tg_ctx_status(ctx) == TG_OK) tg_file_save(ctx, target, bytes, n);
+    if (f) fclose(f);
+    free(bytes);
+    free(from);
+    free(target);
+    return check(ctx);
+}
+
+bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                        "chat_template.jinja"};
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", from);
+    char *slash = not_regular(from) ? NULL : strrchr(dir, '/');
+    if (!not_regular(from)) snprintf(slash ? slash : dir, 2, slash ? "" : ".");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!copy_file(ctx, dir, names[i], to)) return false;
+    return true;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tapegrad/tokenizer.h>
 #include <tapegrad/world.h>
 
 #include "model_files.h"
@@ -49,6 +50,7 @@ typedef struct run {
     recorder *recorder; /* of --record; NULL: not given */
     int64_t *offsets;   /* of the step's sequences, followed by those of the next step's */
     int64_t saved;      /* the step of the newest checkpoint */
+    bool kept;          /* the tokenizer's files have been copied */
     int bad_steps;      /* consecutive steps whose loss or gradient was not finite */
 } run;
 
@@ -338,12 +340,18 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     return fail("%d such steps in a row; try %s", PATIENCE, remedy(r)), false;
 }
 
+/* Copies the files of --tokenizer to the run's directory, so that the model can be used alone. */
+static bool keep_tokenizer(run *r) {
+    if (!r->o.tokenizer || r->kept) return true;
+    return r->kept = tokenizer_copy(r->ctx, r->o.tokenizer, r->o.out);
+}
+
 /* Saves the checkpoint of a step, unless it was saved before. */
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
     if (r->chief) metrics_end_line(&r->metrics); /* a message may follow */
-    if (r->chief && !metrics_sync(&r->metrics)) return false;
+    if (r->chief && (!metrics_sync(&r->metrics) || !keep_tokenizer(r))) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
 }
@@ -423,6 +431,7 @@ static bool finish(run *r, int64_t step) {
     if (!finish_checkpoint(r)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
+    if (r->chief && !keep_tokenizer(r)) return false;
     trainer_save(&r->trainer, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
@@ -481,9 +490,20 @@ static int settle_options(plan *r) {
     return status ? status : train_options_check(&r->o, &r->p);
 }
 
+/* Returns the number of a tokenizer's ids; -1 after printing what is wrong. */
+static int64_t size_of_tokenizer(const char *path) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_tokenizer *k = tg_tokenizer_load(ctx, path);
+    int64_t size = check(ctx) ? tg_tokenizer_size(k) : -1;
+    tg_tokenizer_free(k);
+    tg_ctx_free(ctx);
+    return size;
+}
+
 /* Returns the vocabulary of the run's model; 0: it is not known yet. -1 after printing what is wrong. */
 static int64_t find_vocab(const plan *r) {
     const char *weights = r->state ? r->from : r->o.init;
+    if (!weights && !r->o.model.vocab && r->o.tokenizer) return size_of_tokenizer(r->o.tokenizer);
     model_files *m = weights ? calloc(1, sizeof *m) : NULL;
     if (!weights) return r->o.model.vocab;
     bool found = m && model_find(m, weights, false);
@@ -498,6 +518,7 @@ static int64_t find_vocab(const plan *r) {
 static bool plan_data(plan *r) {
     int64_t vocab = find_vocab(r);
     if (vocab < 0) return false;
+    if (r->o.tokenizer && !r->o.model.vocab) r->o.model.vocab = vocab;
     corpus_options from = train_corpus(&r->o, r->cache, vocab);
     r->corpus = r->o.resume ? corpus_saved_plan(&from) : NULL;
     tg_ctx *ctx = r->corpus ? NULL : tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));

@@ -21,7 +21,7 @@ typedef struct train_options {
     model_options model;
     rank_options on;
     const char *time; /* NULL: nothing is chosen */
-    const char *data, *val_data, *out, *init, *order, *device;
+    const char *data, *val_data, *tokenizer, *out, *init, *order, *device;
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;

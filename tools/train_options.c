@@ -12,6 +12,9 @@ static const option rows[] = {
     {"val-data", OPTION_LIST, AT(val_data), "FILE...", "data to validate on, in place of --val-fraction of --data",
      .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = true},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH",
+     "a tokenizer.json, or a directory that has one, for text; without it that of --init, else each byte is a token",
+     .fixed = true},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "documents are packed, and a token attends to those before it in its sequence [yes]; no: each document begins a "
      "sequence, and short ones are padded", .fixed = true},
@@ -217,7 +220,7 @@ static bool is_utf8(const char *text) {
 /* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {
-        {"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"order", o->order}};
+        {"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"tokenizer", o->tokenizer}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,

@@ -9,6 +9,7 @@ corpus_options train_corpus(const train_options *o, const char *cache, int64_t v
                             .val_data = o->val_data,
                             .format = (data_format)o->data_format,
                             .cache = cache,
+                            .tokenizer = o->tokenizer ? o->tokenizer : o->init ? corpus_tokenizer_of(o->init) : NULL,
                             .vocab = vocab};
 }
 

@@ -91,6 +91,32 @@ head -n 1 pairs.jsonl >one.jsonl
 holds "a document that is read three times has one loss" \
     test "$(sed -n 's/^loss *//p' one)" = "$(sed -n 's/^loss *//p' printed)"
 
+# ---- Tokenizers ----
+if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2>&1; then
+    runs train --data both.txt --tokenizer words --out worded $run
+    holds "the vocabulary is the tokenizer's" says "vocabulary 300"
+    holds "the tokenizer is kept with the model" cmp words/tokenizer.json worded/tokenizer.json
+    runs tokenize --tokenizer words --data both.txt --to ids.bin --ends
+    holds "the tokens are those of tapegrad tokenize" cmp ids.bin worded/data/data-000.bin
+    runs eval --model worded --data both.txt
+    expected=$(cat printed)
+    runs eval --model worded --data ids.bin
+    holds "eval takes the model's tokenizer" test "$(cat printed)" = "$expected"
+    runs train --data pairs.jsonl --init worded --out tuned --steps 2 --batch 4 --val-every 0
+    holds "examples are encoded, masked and ended" says "60 documents"
+    printf 'a\377b' >broken
+    refuses 1 "'broken': " train --data broken --tokenizer words --out x $run
+    refuses 1 "the tokenizer 'words' has 300 ids, but the model has a vocabulary of 299" \
+        train --data both.txt --tokenizer words --vocab 299 --out x $run
+    "$tapegrad" train --data - --tokenizer words --out resumed $tiny --steps 3 --val-every 3 --lr-schedule constant \
+        <both.txt >printed 2>&1
+    runs train --data both.txt --tokenizer words --out at_once $run --lr-schedule constant
+    runs train --resume --out resumed --steps 6
+    holds "a run with a tokenizer goes on from its token file" same resumed at_once
+else
+    holds "a tokenizer is trained, or its plugin is missing" says "libtapegrad-text"
+fi
+
 # ---- Blends and validation ----
 runs train --data 0.75 a.txt 0.25 b.txt --out blend $run
 holds "a blend says its shares" says "75 % of the sequences from a.txt: 5700 tokens"
