@@ -62,7 +62,7 @@ runs eval --model lines --data lines.txt
 holds "in text everything is predicted" grep -q "^tokens  *1421$" printed
 runs train --data pairs.jsonl --out pairs $run
 holds "masks change what is learned" test "$(tail -n 1 pairs/metrics.jsonl)" != "$(tail -n 1 texts/metrics.jsonl)"
-for options in "--ranks 2" "--accumulate 2"; do
+for options in "--ranks 2" "--accumulate 2" "--ranks 2 --cp 2" "--ranks 2 --tp 2" "--ranks 2 --zero 2"; do
     rm -rf other
     runs train --data pairs.jsonl --out other $run $options
     holds "the mean over the tokens that are predicted is the same with $options" \
@@ -79,9 +79,17 @@ bad '["a"]' 'expected an object'
 bad '{"text": "a"' 'not JSON'
 bad '{"messages": []}' 'chat "messages" are not read yet'
 
+runs train --data pairs.jsonl --out stages $tiny --layers 2 --steps 6 --val-every 3
+runs train --data pairs.jsonl --out staged $tiny --layers 2 --steps 6 --val-every 3 --ranks 2 --pp 2 --accumulate 2
+holds "so it is in a pipeline" \
+    test "$(number loss stages/metrics.jsonl | cut -c 1-6)" = "$(number loss staged/metrics.jsonl | cut -c 1-6)"
+
 # ---- Documents ----
 runs train --data pairs.jsonl --no-attend-across --out apart $run
 holds "padding is said" says "% of the places in sequences are padding"
+runs train --data pairs.jsonl --no-attend-across --out divided $run --ranks 2 --cp 2
+holds "documents are kept apart by ranks that divide sequences" \
+    test "$(number loss apart/metrics.jsonl | cut -c 1-6)" = "$(number loss divided/metrics.jsonl | cut -c 1-6)"
 "$tapegrad" eval --model lines --data pairs.jsonl --no-attend-across >printed
 holds "apart, as many tokens are predicted" grep -q "^tokens  *651$" printed
 holds "apart, no document sees the one before it" test "$(cat printed)" != "$answers"
@@ -145,6 +153,9 @@ refuses 1 "--data is not what the run began with" train --resume --out mixed --s
 runs train --data both.txt --time 4s --threads 1 --out timed
 holds "the choice is said" says "chosen: --arch llama --layers"
 holds "the reason is said" says "tokens for each of its parameters"
+rm -rf timed
+runs train --data both.txt --time 4s --threads 1 --ranks 2 --seq-len 64 --out timed
+holds "ranks are measured together" says "2 ranks (threads)"
 rm -rf timed
 runs train --data both.txt --time 3s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 32 --out timed
 holds "what is given is kept" says "hidden 16"
