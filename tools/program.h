@@ -27,6 +27,8 @@ int run_schedule(int argc, char **argv);
 int run_convert(int argc, char **argv);
 int run_check(int argc, char **argv);
 int run_gradcheck(int argc, char **argv);
+int run_compare(int argc, char **argv);
+int run_tape(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
