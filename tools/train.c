@@ -42,6 +42,7 @@ typedef struct run {
     train_data data;
     metrics metrics;
     samples samples;
+    look look;
     recorder *recorder; /* of --record; NULL: not given */
     int64_t *offsets;   /* of the step's sequences, followed by those of the next step's */
     int64_t saved;      /* the step of the newest checkpoint */
@@ -266,6 +267,7 @@ static bool open_run(run *r) {
     if (!open_recorder(r)) return false;
     if (r->chief && !directory_set_aside(&p->directory, p->done)) return false;
     if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, &r->o, p->done)) return false;
+    if (!look_open(&r->look, &r->o, r->ctx, r->world, p->done)) return false;
     if (!samples_open(&r->samples, &r->o, &r->data, config.vocab)) return false;
     if (r->chief && !samples_begin_file(&r->samples, r->o.out, p->done)) return false;
     return print_run(r);
@@ -349,7 +351,7 @@ static bool save_checkpoint(run *r, int64_t step) {
     if (r->chief) metrics_end_line(&r->metrics); /* a message may follow */
     if (r->chief && !metrics_sync(&r->metrics)) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
-    bool good = !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
+    bool good = !r->chief || (plot_losses(r->ctx, r->o.out, &r->metrics) && look_save_page(&r->look));
     progress_add(&r->metrics.progress.save, seconds_now() - began);
     return good;
 }
@@ -362,6 +364,7 @@ static bool finish_checkpoint(run *r) {
 static bool write_step(run *r, int64_t step, const step_result *s, double val_loss) {
     progress_add_step(&r->metrics.progress, s->seconds);
     if (!metrics_write(&r->metrics, step, s, val_loss)) return false;
+    if (!look_at_metrics(&r->look, &r->metrics, step, s, val_loss)) return false;
     r->plan->begun = true;
     metrics_show(&r->metrics, s, val_loss, r->o.log_every);
     return true;
@@ -375,8 +378,10 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (next) data_offsets(&r->data, step + 1, next);
     bool recorded = r->recorder && step == r->o.record_step;
     if (recorded) recorder_begin(r->recorder, r->trainer.tape, step);
+    look_before_step(&r->look, r->trainer.tape, step);
     step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
+    if (!look_after_step(&r->look, r->trainer.tape, step)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
@@ -462,7 +467,9 @@ static bool finish(run *r, int64_t step) {
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
+    if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
+    if (r->o.html) say("the page of the run is %s/run.html\n", r->o.out);
     if (whole) say_what_next(r);
     return true;
 }
@@ -502,6 +509,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     bool good = same_start(r) && open_run(r) && run_steps(r);
     metrics_close(&r->metrics);
     samples_close(&r->samples);
+    look_close(&r->look);
     recorder_free(r->recorder);
     data_close(&r->data);
     trainer_close(&r->trainer);

@@ -11,6 +11,7 @@
 #include <tapegrad/work.h>
 #include <tapegrad/checkpoint.h>
 
+#include "profile.h"
 #include "stage.h"
 
 /* ---- Options (train_options.c) ---- */
@@ -30,6 +31,8 @@ typedef struct train_options {
     int64_t samples, sample_tokens; /* samples 0: none are printed */
     const char *record; /* a file; NULL: no step is recorded */
     int64_t record_step, record_values;
+    bool html, live;
+    const char *trace, *tensorboard; /* a file, and a directory; NULL: none */
 } train_options;
 
 extern const command train_command;
@@ -262,6 +265,40 @@ void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log
 void metrics_end_line(metrics *m);
 /* Writes loss.svg. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
+
+/* ---- Event files of TensorBoard (tensorboard.c) ---- */
+
+typedef struct event_file event_file;
+
+/* Begins an event file in dir, which is made if it is missing. done: number of steps done before. NULL after printing
+ * what is wrong. */
+event_file *event_file_open(const char *dir, int64_t done);
+/* Appends the values of a step. val_loss NaN: it was not measured. Returns false after printing what is wrong. */
+bool event_file_add(event_file *f, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
+void event_file_close(event_file *f); /* NULL is ignored */
+
+/* ---- What a run shows in addition to its progress (train_look.c) ---- */
+
+typedef struct look {
+    const train_options *o;
+    tg_ctx *ctx;
+    bool chief;
+    profile *profile;     /* of a step; NULL: none is wanted */
+    int64_t timed, noted; /* the steps in which times and memory are noted; 0: none */
+    json_t *step;         /* what the profile found, on the chief; NULL: nothing yet */
+    event_file *events;   /* NULL: none are written */
+} look;
+
+/* done: number of steps done before. Returns false after printing what is wrong. */
+bool look_open(look *l, const train_options *o, tg_ctx *ctx, tg_comm *world, int64_t done);
+void look_close(look *l);
+/* Around each step. look_after_step is collective. Errors are recorded in the context, or printed by the chief. */
+void look_before_step(look *l, tg_tape *t, int64_t step);
+bool look_after_step(look *l, tg_tape *t, int64_t step);
+/* On the chief: adds a step's values to the event file. */
+bool look_at_metrics(look *l, const metrics *m, int64_t step, const step_result *r, double val_loss);
+/* On the chief: writes run.html, if it is wanted. The lines of the steps done must be in metrics.jsonl. */
+bool look_save_page(look *l);
 
 /* ---- The directory (train_directory.c) ---- */
 

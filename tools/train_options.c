@@ -75,6 +75,15 @@ static const option rows[] = {
      "the step to record; 0: the first one of this call", 0, MANY, false},
     {"record-values", OPTION_INT, AT(record_values), "N", "elements to record of each tensor; 0: all", 0, MANY,
      false},
+    {"html", OPTION_FLAG, AT(html), "",
+     "write the page run.html in --out, at each checkpoint and at the end: curves, samples, and where the time and "
+     "the memory of a step go", .fixed = false},
+    {"live", OPTION_FLAG, AT(live), "",
+     "on a terminal: show the progress as a picture of several lines", .fixed = false},
+    {"tensorboard", OPTION_TEXT, AT(tensorboard), "DIR", "write an event file for TensorBoard to DIR",
+     .fixed = false},
+    {"trace", OPTION_TEXT, AT(trace), "FILE",
+     "write a step, the second one of this call, as a trace for Perfetto to FILE", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N",
      "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
@@ -180,7 +189,7 @@ static int check_scale(const train_options *o, const parsed *p) {
     return 0;
 }
 
-/* Checks the options that observe each op as it runs, --record and --find-nan. */
+/* Checks the options that observe each op as it runs, --record, --trace and --find-nan. */
 static int check_observers(const train_options *o, const parsed *p) {
     const command *c = &train_command;
     if (o->record && o->capture)
@@ -199,6 +208,9 @@ static int check_observers(const train_options *o, const parsed *p) {
         return usage_error(c,
                            "--find-nan observes ops as they run, and --capture replays a step without them; leave one "
                            "out");
+    if (o->trace && (o->capture || o->on.pp > 1))
+        return usage_error(c, "--trace observes the ops of a step in one order, as they run: leave out --trace, or %s",
+                           o->capture ? "--capture" : "--pp");
     if (o->find_nan && train_scales(o) && o->loss_scale == 0)
         return usage_error(c, "--find-nan: dynamic loss scaling overflows on purpose; give a fixed --loss-scale X");
     return 0;

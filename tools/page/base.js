@@ -43,6 +43,14 @@ function digits(v, n = 4) {
   return v.toFixed(Math.min(after, 8)).replace("-", "\u2212");
 }
 
+/* Writes a tick with as many digits as tell it from its neighbors. */
+function tickText(v, all) {
+  const step = all.length > 1 ? Math.abs(all[1] - all[0]) : Math.abs(v) || 1;
+  if (v === 0) return "0";
+  if ((step < 1e-6 || Math.abs(v) >= 1e6)) return digits(v, 3);
+  return v.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9))).replace("-", "\u2212");
+}
+
 /* Writes a count, such as 950, 12.3k or 4.1M. */
 function count(v) {
   if (!known(v)) return "\u2013";

@@ -1,11 +1,11 @@
 /* A chart of lines over a number. It draws itself again when its width changes, and shows the values under the pointer. */
 
-const MARGIN = {left: 56, top: 10, bottom: 34};
+const MARGIN = {left: 56, top: 14, bottom: 34};
 
-/* Returns ticks from lo to hi, about n of them, at 1, 2 or 5 times a power of ten. */
-function ticks(lo, hi, n) {
-  const rough = (hi - lo) / Math.max(1, n), power = 10 ** Math.floor(Math.log10(rough)), d = rough / power;
-  const step = power * (d < 1.5 ? 1 : d < 3.5 ? 2 : d < 7.5 ? 5 : 10), all = [];
+/* Returns ticks from lo to hi, about n of them, at 1, 2 or 5 times a power of ten, or at powers of two if `binary`. */
+function ticks(lo, hi, n, binary = false) {
+  const rough = (hi - lo) / Math.max(1, n), power = 10 ** Math.floor(Math.log10(rough)), d = rough / power, all = [];
+  const step = binary ? 2 ** Math.round(Math.log2(rough)) : power * (d < 1.5 ? 1 : d < 3.5 ? 2 : d < 7.5 ? 5 : 10);
   for (let i = Math.ceil(lo / step - 1e-9); i * step <= hi + step * 1e-9; i++) all.push(i * step);
   return all;
 }
@@ -65,8 +65,9 @@ function spread(labels, lo, hi, height) {
 
 /* Makes a chart. options:
  * - series(): the lines now, each {label, color, points: [[x, y]..], dash, faint, dots, band: [[x, low, high]..], quiet}.
- *   quiet: the line has no label and no value under the pointer.
- * - height; x, y: functions that write a number as text; xTitle(); log(): whether y is logarithmic; zero: y begins at 0;
+ *   quiet: the line has no label and no value under the pointer; unlabeled: it has no label.
+ * - height; x, y: functions that write a number as text; tick(v, all): the same for the ticks of y; binary: ticks are
+ *   powers of two; marks(): vertical lines, at most two, each {x, text}; xTitle(); log(): whether y is logarithmic; zero: y begins at 0;
  * - range(series): optional, the lowest and the highest y to show.
  * - labels: whether lines have labels at their right ends.
  * Returns an element with a function redraw. */
@@ -93,7 +94,7 @@ function chart(options) {
   function draw() {
     if (!width) return;
     const series = options.series().filter(s => s.points.length), height = options.height || 300, e = extent(series);
-    const named = options.labels ? series.filter(s => !s.quiet) : [];
+    const named = options.labels ? series.filter(s => !s.quiet && !s.unlabeled) : [];
     const widest = Math.max(0, ...named.map(s => s.label.length));
     const right = named.length ? Math.min(widest * 7 + 14, width * 0.3) : 12, left = MARGIN.left;
     const bottom = height - MARGIN.bottom, inner = width - left - right;
@@ -103,10 +104,10 @@ function chart(options) {
     const root = svg("svg", {height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.title || "chart"});
     const id = "clip" + Math.random().toString(36).slice(2);
     root.append(svg("clipPath", {id}, svg("rect", {x: left, y: 0, width: inner + 1, height: bottom + 1})));
-    const yTicks = (e.log ? logTicks : ticks)(e.y0, e.y1, Math.max(2, Math.floor((bottom - MARGIN.top) / 46)));
+    const yTicks = (e.log ? logTicks : ticks)(e.y0, e.y1, Math.max(2, Math.floor((bottom - MARGIN.top) / 46)), options.binary);
     for (const v of yTicks) {
       root.append(svg("line", {class: "grid", x1: left, x2: left + inner, y1: y(v), y2: y(v)}));
-      root.append(svg("text", {x: left - 8, y: y(v) + 4, "text-anchor": "end"}, options.y(v, yTicks)));
+      root.append(svg("text", {x: left - 8, y: y(v) + 4, "text-anchor": "end"}, (options.tick || options.y)(v, yTicks)));
     }
     const xTicks = ticks(e.x0, e.x1, Math.max(2, Math.floor(inner / 90)));
     for (const v of xTicks) root.append(svg("text", {x: x(v), y: bottom + 17, "text-anchor": "middle"}, options.x(v)));
@@ -126,10 +127,12 @@ function chart(options) {
       const most = Math.max(3, Math.floor((right - 12) / 7)), text = l.s.label.length > most ? l.s.label.slice(0, most - 1) + "\u2026" : l.s.label;
       root.append(svg("text", {class: "label", x: left + inner + 8, y: l.y + 4, style: `fill:${l.s.color}`}, text));
     }
-    if (options.marks) for (const m of options.marks()) {
-      root.append(svg("line", {class: "cursor", x1: x(m.x), x2: x(m.x), y1: MARGIN.top, y2: bottom}));
-      root.append(svg("text", {x: x(m.x) + (m.end ? -6 : 6), y: MARGIN.top + 10, "text-anchor": m.end ? "end" : "start"}, m.text));
-    }
+    const marks = options.marks ? options.marks().sort((a, b) => a.x - b.x) : [];
+    marks.forEach((m, i) => { /* texts lie to the left of the first mark, and to the right of the second */
+      const left = i === 0 && x(m.x) > MARGIN.left + 80;
+      root.append(svg("line", {class: "cursor", x1: x(m.x), x2: x(m.x), y1: 0, y2: bottom}));
+      root.append(svg("text", {x: x(m.x) + (left ? -6 : 6), y: 9, "text-anchor": left ? "end" : "start"}, m.text));
+    });
     const cursor = svg("line", {class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden"}), points = svg("g");
     root.append(cursor, points);
     root.addEventListener("pointermove", event => point(event, series, {x, y, e, left, inner, cursor, points}));

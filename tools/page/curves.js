@@ -23,17 +23,22 @@ function validationPoints(run, by) {
   return run.curves.val.map(v => [v[column], v[3]]).filter(p => known(p[0]) && known(p[1]));
 }
 
-/* The exponential moving average over about the share of all points, with the usual correction for its beginning. */
-function smooth(points, share) {
-  const n = share * points.length;
-  if (n <= 1) return points;
-  const keep = 1 - 1 / n;
+/* The exponential moving average of values, with the usual correction for its beginning. */
+function average(values, keep) {
   let s = 0, weight = 0;
-  return points.map(p => {
-    s = keep * s + (1 - keep) * p[1];
+  return values.map(v => {
+    s = keep * s + (1 - keep) * v;
     weight = keep * weight + (1 - keep);
-    return [p[0], s / weight];
+    return s / weight;
   });
+}
+
+/* Smooths over about the share of all points. The average runs forward and then backward, so that it does not lag. */
+function smooth(points, share) {
+  const n = share * points.length / 2;
+  if (n <= 1) return points;
+  const values = average(average(points.map(p => p[1]), 1 - 1 / n).reverse(), 1 - 1 / n).reverse();
+  return points.map((p, i) => [p[0], values[i]]);
 }
 
 function xText(by) {
@@ -66,9 +71,9 @@ function lossRange(series) {
 function lossCard(runs, state, redraw) {
   const big = chart({
     title: "loss", height: 380, labels: true,
-    series: () => lossSeries(runs, state).map(s => s.unlabeled ? {...s, nolabel: true} : s),
+    series: () => lossSeries(runs, state),
     range: lossRange, log: () => state.log,
-    x: v => xText(state.by)(v), y: v => digits(v, 3), value: v => digits(v, 5),
+    x: v => xText(state.by)(v), y: v => digits(v, 5), tick: (v, all) => state.log ? digits(v, 3) : tickText(v, all),
     xTitle: () => X_NAMES[state.by], tipTitle: v => `${X_NAMES[state.by]} ${state.by === "seconds" ? duration(v) : Math.round(v).toLocaleString("en")}`,
   });
   redraw.push(() => big.redraw());
@@ -102,33 +107,48 @@ function smallCard(runs, state, redraw, title, note, key, options) {
       return lines;
     }),
     range: options.range, zero: options.zero,
-    x: v => xText(state.by)(v), y: options.y, value: options.value, xTitle: () => X_NAMES[state.by],
+    x: v => xText(state.by)(v), y: options.y, tick: options.tick, binary: options.binary, xTitle: () => X_NAMES[state.by],
     tipTitle: v => `${X_NAMES[state.by]} ${state.by === "seconds" ? duration(v) : Math.round(v).toLocaleString("en")}`,
   });
   redraw.push(() => c.redraw());
   return card(title, note, null, c);
 }
 
+function factText(key, v) {
+  return key === "seconds" ? duration(+v) : key === "model" ? v : v.replace(/(?<![\d.])\d{4,}(?![\d.])/g, n => (+n).toLocaleString("en"));
+}
+
+function factName(key) {
+  return key === "seconds" ? "time" : key;
+}
+
 function runHeader(run, i, several) {
-  const facts = run.facts.map(([k, v]) => {
-    const value = k === "seconds" ? duration(+v) : /^\d{5,}$/.test(v) ? (+v).toLocaleString("en") : v;
-    return el("div", {}, el("dt", {}, k === "seconds" ? "time" : k), el("dd", {}, value));
-  });
+  const facts = run.facts.map(([k, v]) => el("div", {}, el("dt", {}, factName(k)), el("dd", {}, factText(k, v))));
   const name = several ? el("div", {class: "name"}, el("i", {class: "key", style: `border-color:${color(i)}`}), run.name) : null;
   return el("div", {class: several ? "run" : ""}, name, el("dl", {class: "facts"}, ...facts));
+}
+
+/* The facts of several runs: a table where there is room, else a list for each run. */
+function runsCard(runs) {
+  const keys = [...new Set(runs.flatMap(r => r.facts.map(f => f[0])))], numbers = k => k !== "model";
+  const of = (run, key) => (run.facts.find(f => f[0] === key) || ["", "\u2013"])[1];
+  const table = el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "run"), ...keys.map(k => el("th", {class: numbers(k) ? "number" : ""}, factName(k))))),
+    el("tbody", {}, ...runs.map((r, i) => el("tr", {}, el("td", {}, el("span", {class: "name"}, el("i", {class: "key", style: `border-color:${color(i)}`}), r.name)),
+      ...keys.map(k => el("td", {class: numbers(k) ? "number" : ""}, factText(k, of(r, k))))))));
+  return card("Runs", null, null, el("div", {class: "scroll wide"}, table), el("div", {class: "narrow"}, ...runs.map((r, i) => runHeader(r, i, true))));
 }
 
 function runSections(runs) {
   const state = {by: "step", share: 0.02, log: false}, redraw = [], several = runs.length > 1;
   const out = [lossCard(runs, state, redraw)];
   const small = [
-    smallCard(runs, state, redraw, "Gradient norm", "Before clipping.", "grad_norm", {smooth: true, y: v => digits(v, 3), zero: true, range: lossRange}),
-    smallCard(runs, state, redraw, "Learning rate", null, "lr", {y: v => digits(v, 2), value: v => digits(v, 4), zero: true}),
+    smallCard(runs, state, redraw, "Gradient norm", "Before clipping.", "grad_norm", {smooth: true, y: v => digits(v, 4), tick: tickText, zero: true, range: lossRange}),
+    smallCard(runs, state, redraw, "Learning rate", null, "lr", {y: v => digits(v, 4), tick: tickText, zero: true}),
     smallCard(runs, state, redraw, "Tokens per second", "Of the steps, without validations.", "tokens_per_s", {smooth: true, y: count, zero: true, range: lossRange}),
-    smallCard(runs, state, redraw, "Memory", "The peak of each step, on rank 0.", "peak_bytes", {y: bytes, zero: true}),
+    smallCard(runs, state, redraw, "Memory", "The peak of each step, on rank 0.", "peak_bytes", {y: bytes, zero: true, binary: true}),
     smallCard(runs, state, redraw, "Loss scale", null, "loss_scale", {y: count}),
   ].filter(Boolean);
   out.push(el("div", {class: "columns"}, ...small));
-  if (several) out.unshift(card("Runs", null, null, ...runs.map((r, i) => runHeader(r, i, true))));
+  if (several) out.unshift(runsCard(runs));
   return out;
 }

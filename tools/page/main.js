@@ -3,7 +3,7 @@
 function main() {
   const data = JSON.parse(document.getElementById("data").textContent), page = document.getElementById("page");
   const runs = data.runs || [], one = runs.length === 1;
-  page.append(el("header", {}, el("h1", {}, data.title), one ? runHeader(runs[0], 0, false) : null,
+  page.append(el("header", {}, el("h1", {}, one && data.kind === "compare" ? runs[0].name : data.title), one ? runHeader(runs[0], 0, false) : null,
     data.step && !one ? stepFacts(data.step) : null));
   if (runs.length) page.append(...runSections(runs));
   for (const run of runs) page.append(samplesCard(run, !one) || "");

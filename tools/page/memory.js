@@ -8,9 +8,9 @@ function memoryCard(step) {
   const c = chart({
     title: "memory", height: 240, labels: false, zero: true,
     series: () => [{label: "in use", color: color(0), points, thin: true, area: true}],
-    x: duration, y: bytes, xTitle: () => "time in the step",
+    x: duration, y: bytes, binary: true, xTitle: () => "time in the step",
     tipTitle: v => `after ${duration(v)}`,
-    marks: () => [turn ? {x: turn.t / 1e6, text: "backward"} : null, {x: (peak.t + peak.d) / 1e6, text: "peak", end: true}].filter(Boolean),
+    marks: () => [turn ? {x: turn.t / 1e6, text: "backward begins"} : null, {x: (peak.t + peak.d) / 1e6, text: "peak"}].filter(Boolean),
     more: v => {
       const op = rank.ops[nearestIndex(points, v)], at = place(rank.sites[op.s]);
       return [el("div", {class: "row"}, el("span", {}, ""), el("span", {}, `${op.b ? "backward of " : ""}${op.n}`)), at.scope ? el("div", {class: "row"}, el("span", {}, ""), el("span", {}, at.scope)) : ""];
@@ -31,7 +31,7 @@ function peakCard(step) {
   const whole = el("div", {class: "bars"}, el("div", {style: "grid-column:1/-1"}, el("div", {class: "bar"},
     ...kinds.map(([k, v], i) => el("i", {title: `${k}: ${bytes(v)}`, style: `width:${(100 * v / memory.peak).toFixed(2)}%;background:${color(i)}`})))));
   const legend = el("div", {class: "legend", style: "margin-top:8px"}, ...kinds.map(([k, v], i) => el("span", {}, el("i", {style: `background:${color(i)}`}), `${k} ${bytes(v)}`)));
-  const few = 12, rows = memory.blocks.map(b => {
+  const few = 9, rows = memory.blocks.map(b => {
     const made = b.op ? `${b.op}${b.scope ? ` in ${b.scope}` : ""}` : "";
     return el("tr", {}, el("td", {class: "number"}, bytes(b.bytes)),
       el("td", {}, el("i", {style: `display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:7px;background:${color(index.get(b.category) || 0)}`}), b.category),

@@ -44,7 +44,8 @@ function drawLanes(rows, spans, from, to, width) {
   const lines = svg("g"), dots = svg("g");
   for (const row of spans(from, to)) {
     const x = laneX(row.lane), c = color(row.lane);
-    if (row.last > row.index) lines.append(svg("path", {class: "lane", style: `stroke:${c}`, d: `M${x} ${y(Math.max(row.index, from - 1))}V${y(Math.min(row.last, to))}`, opacity: 0.85}));
+    const bends = row.last > row.index && rows[row.last].lane !== row.lane; /* the lane ends in a curve to another one */
+    if (row.last > row.index) lines.append(svg("path", {class: "lane", style: `stroke:${c}`, d: `M${x} ${y(Math.max(row.index, from - 1))}V${Math.min(y(row.last) - (bends ? ROW * 0.7 : 0), y(to))}`}));
     for (const r of row.readers) {
       if (r < from - 1 || r > to || rows[r].lane === row.lane) continue;
       lines.append(svg("path", {class: "lane", style: `stroke:${c}`, d: `M${x} ${y(r) - ROW * 0.7}C${x} ${y(r) - 4} ${laneX(rows[r].lane)} ${y(r) - ROW * 0.6} ${laneX(rows[r].lane)} ${y(r)}`}));
@@ -110,7 +111,7 @@ function tapeCard(step) {
 
   function layout() {
     const wide = width > 760, middle = width > 520;
-    columns = `${graph}px minmax(90px,${wide ? "150px" : "1fr"}) ${wide ? "minmax(110px,1.1fr) " : ""}${middle ? "minmax(90px,1fr) " : ""}64px 64px`;
+    columns = `${graph}px minmax(90px,${wide ? "1fr" : "1.2fr"}) ${wide ? "minmax(110px,1.1fr) " : ""}${middle ? "minmax(90px,1fr) " : ""}64px 64px`;
     titles.style.gridTemplateColumns = columns;
     const names = ["", "op", ...(wide ? ["in"] : []), ...(middle ? ["result"] : []), "forward", "backward"];
     titles.replaceChildren(...names.map(n => el("div", {class: n === "forward" || n === "backward" ? "number" : ""}, n)));
@@ -119,7 +120,7 @@ function tapeCard(step) {
   }
 
   function rowElement(row) {
-    const heat = v => v === null ? "" : duration(v / 1e6), share = (row.forward + (row.backward || 0)) / longest;
+    const heat = v => v ? duration(v / 1e6) : "", share = (row.forward + (row.backward || 0)) / longest;
     const cells = [el("div", {}), el("div", {style: share > 0.3 ? "font-weight:650" : ""}, row.name)];
     if (width > 760) cells.push(el("div", {class: "dim"}, row.site.scope));
     if (width > 520) cells.push(el("div", {class: "dim"}, row.out));

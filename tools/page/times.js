@@ -23,12 +23,12 @@ function timesCard(step) {
     const title = `${r.name}: ${r.calls} calls; forward ${duration(r.forward / 1e6)}, backward ${duration(r.backward / 1e6)}${rate}`;
     bars.append(el("div", {class: "what", title}, r.name),
       el("div", {class: "bar", title}, el("i", {style: `width:${part(r.forward)};background:${color(0)}`}), el("i", {style: `width:${part(r.backward)};background:${color(1)}`})),
-      el("div", {class: "value"}, `${duration(total / 1e6)}  ${(100 * total / all).toFixed(total / all < 0.0995 ? 1 : 0)} %`));
+      el("div", {class: "value"}, duration(total / 1e6)), el("div", {class: "value"}, `${(100 * total / all).toFixed(total / all < 0.0995 ? 1 : 0)} %`));
   }
   const legend = el("div", {class: "legend"},
     el("span", {}, el("i", {style: `background:${color(0)}`}), `forward ${duration(forward / 1e6)}`),
     el("span", {}, el("i", {style: `background:${color(1)}`}), `backward ${duration((all - forward) / 1e6)}`),
-    other > 0 ? el("span", {}, `recording, optimizer and waiting ${duration(other / 1e6)}`) : null);
+    other > 0 ? el("span", {}, `outside of ops ${duration(other / 1e6)}`) : null);
   const note = `Step ${step.number.toLocaleString("en")} took ${duration(rank.seconds)}${step.ranks.length > 1 ? " on rank 0" : ""}. Shares are of the time within ops.`;
   return card("Time by op", note, null, legend, bars);
 }
