@@ -4,7 +4,7 @@
 
 #include "profile.h"
 
-enum { FORWARD = 1, BACKWARD, COLLECTIVES }; /* the threads of a rank */
+enum { FORWARD = 1, BACKWARD, COLLECTIVES, COLLECTIVE_THREADS = 16 }; /* the threads of a rank */
 
 static json_int_t rank_of(const json_t *rank) { return json_integer_value(json_object_get(rank, "rank")); }
 
@@ -20,7 +20,6 @@ static void add_names(json_t *events, json_int_t rank) {
     add_name(events, rank, 0, "process_name", name);
     add_name(events, rank, FORWARD, "thread_name", "forward");
     add_name(events, rank, BACKWARD, "thread_name", "backward");
-    add_name(events, rank, COLLECTIVES, "thread_name", "collectives");
 }
 
 /* Adds an event that has a beginning and a duration. shift: of this rank's times, in microseconds. Takes args over. */
@@ -28,7 +27,7 @@ static void add_span(json_t *events, json_int_t rank, int thread, const json_t *
                      json_t *args) {
     json_array_append_new(
         events, json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:o}", "ph", "X", "name", name, "cat",
-                          thread == COLLECTIVES ? "collective"
+                          thread >= COLLECTIVES ? "collective"
                           : thread == BACKWARD  ? "backward"
                                                 : "forward",
                           "pid", rank, "tid", thread, "ts", shift + json_number_value(json_object_get(row, "t")), "dur",
@@ -50,12 +49,30 @@ static void add_op(json_t *events, const json_t *rank, const json_t *row, double
                                             json_object_get(row, "m")));
 }
 
-static void add_call(json_t *events, const json_t *rank, const json_t *call, double shift) {
+static void add_call(json_t *events, const json_t *rank, const json_t *call, int thread, double shift) {
     static const char *const of[] = {"group", "dtype", "count", "site"};
     json_t *args = json_object();
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         if (json_object_get(call, of[i])) json_object_set(args, of[i], json_object_get(call, of[i]));
-    add_span(events, rank_of(rank), COLLECTIVES, call, json_string_value(json_object_get(call, "kind")), shift, args);
+    add_span(events, rank_of(rank), thread, call, json_string_value(json_object_get(call, "kind")), shift, args);
+}
+
+/* Adds the collectives of a rank. Spans of one thread must not overlap, so a collective that begins before an earlier one
+ * has ended is on a thread of its own. */
+static void add_calls(json_t *events, const json_t *rank, double shift) {
+    double until[COLLECTIVE_THREADS];
+    int used = 0;
+    const json_t *call;
+    size_t i;
+    json_array_foreach(json_object_get(rank, "collectives"), i, call) {
+        double t = json_number_value(json_object_get(call, "t"));
+        int k = 0;
+        while (k < used && until[k] > t) k++;
+        if (k == COLLECTIVE_THREADS) continue;
+        if (k == used) add_name(events, rank_of(rank), COLLECTIVES + used++, "thread_name", "collectives");
+        until[k] = t + json_number_value(json_object_get(call, "d"));
+        add_call(events, rank, call, COLLECTIVES + k, shift);
+    }
 }
 
 /* Adds the events of a rank. start: when the first rank began. Clocks of ranks on other machines differ: their steps are
@@ -67,7 +84,7 @@ static void add_rank(json_t *events, const json_t *rank, double start) {
     if (shift > 60e6) shift = 0;
     add_names(events, rank_of(rank));
     json_array_foreach(json_object_get(rank, "ops"), i, row) add_op(events, rank, row, shift);
-    json_array_foreach(json_object_get(rank, "collectives"), i, row) add_call(events, rank, row, shift);
+    add_calls(events, rank, shift);
 }
 
 bool trace_save(tg_ctx *ctx, const char *path, const json_t *profile) {

@@ -213,6 +213,8 @@ typedef struct progress {
     double drawn;            /* time when the line of progress was last drawn */
     bool terminal, escapes;  /* terminal: one line of progress is overwritten; escapes: escape sequences clear it */
     int drawn_length;        /* length of that line */
+    bool live;               /* the live view takes the place of that line */
+    int drawn_lines, drawn_columns, drawn_rows; /* of the live view: its lines, and the size of the terminal */
 } progress;
 
 void progress_open(progress *p, const train_options *o);
@@ -263,6 +265,8 @@ bool metrics_sync(metrics *m);
 void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log_every);
 /* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
+/* Draws the live view (train_live.c), over the last one. */
+void live_draw(metrics *m, const step_result *r);
 /* Writes loss.svg. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
 

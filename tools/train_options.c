@@ -79,7 +79,7 @@ static const option rows[] = {
      "write the page run.html in --out, at each checkpoint and at the end: curves, samples, and where the time and "
      "the memory of a step go", .fixed = false},
     {"live", OPTION_FLAG, AT(live), "",
-     "on a terminal: show the progress as a picture of several lines", .fixed = false},
+     "on a terminal: show the curve of the loss while the run goes on", .fixed = false},
     {"tensorboard", OPTION_TEXT, AT(tensorboard), "DIR", "write an event file for TensorBoard to DIR",
      .fixed = false},
     {"trace", OPTION_TEXT, AT(trace), "FILE",

@@ -18,6 +18,7 @@ void progress_open(progress *p, const train_options *o) {
      * does. */
     p->terminal = isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
     p->escapes = !(plain && *plain);
+    p->live = o->live && p->terminal && p->escapes;
     p->step.window = 50;
     p->val.window = p->sampling.window = p->save.window = 5;
 }
@@ -118,8 +119,12 @@ void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log
         double now = seconds_now(), since = now - p->drawn;
         if (since >= 0 && since < 0.1 && p->drawn > 0 && !last) return; /* at most ten updates a second */
         p->drawn = now;
-        progress_text(m, r, text);
-        draw_line(p, text);
+        if (p->live) {
+            live_draw(m, r);
+        } else {
+            progress_text(m, r, text);
+            draw_line(p, text);
+        }
     } else if (m->step % log_every == 0 || !isnan(val_loss) || last || m->step == m->first_step + 1) {
         progress_text(m, r, text);
         printf("%s\n", text);
@@ -129,7 +134,7 @@ void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log
 
 void metrics_end_line(metrics *m) {
     progress *p = &m->progress;
-    if (p->terminal && p->drawn > 0) printf("\n");
+    if (p->terminal && !p->live && p->drawn > 0) printf("\n");
     p->drawn = 0;
-    p->drawn_length = 0;
+    p->drawn_length = p->drawn_lines = 0;
 }

@@ -131,7 +131,8 @@ function chart(options) {
     marks.forEach((m, i) => { /* texts lie to the left of the first mark, and to the right of the second */
       const left = i === 0 && x(m.x) > MARGIN.left + 80;
       root.append(svg("line", {class: "cursor", x1: x(m.x), x2: x(m.x), y1: 0, y2: bottom}));
-      root.append(svg("text", {x: x(m.x) + (left ? -6 : 6), y: 9, "text-anchor": left ? "end" : "start"}, m.text));
+      const close = i > 0 && x(m.x) - x(marks[0].x) < 110 && x(marks[0].x) <= MARGIN.left + 80;
+      root.append(svg("text", {x: x(m.x) + (left ? -6 : 6), y: close ? 24 : 9, "text-anchor": left ? "end" : "start"}, m.text));
     });
     const cursor = svg("line", {class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden"}), points = svg("g");
     root.append(cursor, points);
