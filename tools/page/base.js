@@ -38,7 +38,8 @@ function digits(v, n = 4) {
   if (!known(v)) return "\u2013";
   if (v === 0) return "0";
   const size = Math.abs(v);
-  if (size >= 1e6 || size < 1e-4) return v.toExponential(Math.max(0, n - 2)).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "\u2212");
+  if (size >= 1e6 || size < 1e-4) return v.toExponential(Math.max(0, n - 2)).replace(/\.?0+e/, "e").replace("e+", "e")
+    .replace("-", "\u2212");
   const after = Math.max(0, n - 1 - Math.floor(Math.log10(size)));
   return v.toFixed(Math.min(after, 8)).replace("-", "\u2212");
 }
@@ -85,17 +86,22 @@ function duration(s) {
 /* ---- Parts of the page ---- */
 
 function card(title, note, controls, ...children) {
-  const heading = el("div", {}, el("h2", {}, title), note ? el("p", {class: "note"}, note) : null);
-  return el("section", {class: "card"}, el("div", {class: "head"}, heading, controls), ...children);
+  const heading = el("div", {}, el("h2", {}, title), note ? el("p", { class: "note" }, note) : null);
+  return el("section", { class: "card" }, el("div", { class: "head" }, heading, controls), ...children);
 }
 
 /* A row of buttons, of which one is pressed. choices: pairs of value and text. */
 function choice(label, choices, value, chosen) {
-  const buttons = choices.map(([v, text]) => el("button", {type: "button", "aria-pressed": String(v === value), onclick: () => {
-    for (const b of buttons) b.setAttribute("aria-pressed", String(b === buttons[choices.findIndex(c => c[0] === v)]));
-    chosen(v);
-  }}, text));
-  return el("span", {class: "switch", role: "group", "aria-label": label}, ...buttons);
+  const buttons = choices.map(([v, text]) => el("button", {
+    type: "button",
+    "aria-pressed": String(v === value),
+    onclick: () => {
+      for (const b of buttons) b.setAttribute("aria-pressed", String(b === buttons[choices.findIndex(c => c[
+        0] === v)]));
+      chosen(v);
+    }
+  }, text));
+  return el("span", { class: "switch", role: "group", "aria-label": label }, ...buttons);
 }
 
 /* Calls draw(width) now and whenever the width of the element changes. */
@@ -116,5 +122,6 @@ function sum(list, of = x => x) {
 /* The places of a site's text: its scope, and the line of the source. */
 function place(site) {
   const at = (site || "").lastIndexOf("called from ");
-  return at < 0 ? {scope: site || "", source: ""} : {scope: site.slice(0, at).replace(/, $/, ""), source: site.slice(at + 12)};
+  return at < 0 ? { scope: site || "", source: "" } : { scope: site.slice(0, at).replace(/, $/, ""), source: site
+      .slice(at + 12) };
 }
