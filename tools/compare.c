@@ -102,8 +102,9 @@ static json_t *read_runs(const parsed *p) {
 
 static bool save_page(const char *path, json_t *runs) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    bool good = page_save(ctx, path, json_pack("{s:s, s:s, s:s, s:O}", "kind", "compare", "title", "Runs compared",
-                                               "version", tg_version(), "runs", runs));
+    bool good = page_save(ctx, path,
+                          json_pack("{s:s, s:s, s:s, s:O}", "kind", "compare", "title", "Runs compared", "version",
+                                    tg_version(), "runs", runs));
     tg_ctx_free(ctx);
     return good;
 }

@@ -1,5 +1,5 @@
-/* Pages: a file of HTML that shows runs, a step, or both, and needs nothing from a network. The data are JSON in the page,
- * and its script (tools/page/) draws them.
+/* Pages: a file of HTML that shows runs, a step, or both, and needs nothing from a network. The data are JSON in the
+ * page, and its script (tools/page/) draws them.
  *
  * The JSON is an object with "kind" ("run", "compare" or "tape"), "title", and one or both of:
  * - "runs": an array of what run_json returns.

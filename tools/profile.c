@@ -37,10 +37,10 @@ struct profile {
     int n, capacity;
     char **site;
     int n_sites;
-    maker *maker; /* a hash table by address; x NULL: free */
+    maker *maker;                 /* a hash table by address; x NULL: free */
     int n_makers, maker_capacity; /* a power of two */
-    char *memory; /* JSON; NULL: it was not noted */
-    bool failed;  /* there was no memory for the profile */
+    char *memory;                 /* JSON; NULL: it was not noted */
+    bool failed;                  /* there was no memory for the profile */
 };
 
 profile *profile_new(tg_ctx *ctx, tg_comm *world) {
@@ -213,9 +213,9 @@ void profile_end_memory(profile *p) {
 static double micro(double seconds) { return 1e6 * seconds; }
 
 static json_t *event_json(const profile *p, const event *e) {
-    json_t *row = json_pack("{s:s, s:i, s:f, s:f, s:I, s:i, s:I}", "n", e->op, "b", e->backward, "t",
-                            micro(e->began - p->began), "d", micro(e->ended - e->began), "m", (json_int_t)e->live, "s",
-                            e->site, "i", (json_int_t)e->number);
+    json_t *row =
+        json_pack("{s:s, s:i, s:f, s:f, s:I, s:i, s:I}", "n", e->op, "b", e->backward, "t", micro(e->began - p->began),
+                  "d", micro(e->ended - e->began), "m", (json_int_t)e->live, "s", e->site, "i", (json_int_t)e->number);
     if (e->inputs) {
         json_object_set(row, "in", e->inputs);
         json_object_set_new(row, "o", json_string(e->out));
@@ -235,11 +235,11 @@ static void add_calls(const profile *p, json_t *to, const json_t *rank) {
         double began = 1e-9 * (double)json_integer_value(json_object_get(call, "began_ns"));
         double ended = 1e-9 * (double)json_integer_value(json_object_get(call, "ended_ns"));
         if (began < p->began || ended > p->ended || ended < began) continue;
-        json_array_append_new(
-            to, json_pack("{s:O?, s:O?, s:O?, s:O?, s:O?, s:f, s:f}", "kind", json_object_get(call, "kind"), "group",
-                          json_object_get(call, "group"), "dtype", json_object_get(call, "dtype"), "count",
-                          json_object_get(call, "count"), "site", json_object_get(call, "site"), "t",
-                          micro(began - p->began), "d", micro(ended - began)));
+        json_array_append_new(to, json_pack("{s:O?, s:O?, s:O?, s:O?, s:O?, s:f, s:f}", "kind",
+                                            json_object_get(call, "kind"), "group", json_object_get(call, "group"),
+                                            "dtype", json_object_get(call, "dtype"), "count",
+                                            json_object_get(call, "count"), "site", json_object_get(call, "site"), "t",
+                                            micro(began - p->began), "d", micro(ended - began)));
     }
 }
 
@@ -250,8 +250,9 @@ static json_t *collectives_json(const profile *p) {
     char *text = malloc(n);
     if (text) tg_comm_record(p->world, TG_JSON, text, n);
     record = text ? json_loads(text, 0, NULL) : NULL;
-    json_array_foreach(json_object_get(record, "ranks"), i, rank)
-        if (json_integer_value(json_object_get(rank, "rank")) == tg_comm_rank(p->world)) add_calls(p, all, rank);
+    json_array_foreach(json_object_get(record, "ranks"), i,
+                       rank) if (json_integer_value(json_object_get(rank, "rank")) == tg_comm_rank(p->world))
+        add_calls(p, all, rank);
     json_decref(record);
     free(text);
     return all;

@@ -55,7 +55,8 @@ static void halve(curves *c) {
 
 /* Adds the line of a step to the last bucket, or to a new one if that has enough steps. */
 static void add_line(curves *c, const json_t *line) {
-    bucket one = {.steps = 1, .step = json_number_value(json_object_get(line, "step")),
+    bucket one = {.steps = 1,
+                  .step = json_number_value(json_object_get(line, "step")),
                   .seconds = json_number_value(json_object_get(line, "seconds")),
                   .tokens = json_number_value(json_object_get(line, "tokens"))};
     for (int k = 0; k < KEYS; k++) {
@@ -157,7 +158,8 @@ static json_t *curves_json(const curves *c) {
 static json_t *samples_json(const char *dir) {
     json_t *all = json_array();
     size_t n = 0;
-    char *path = path_in(dir, "samples.jsonl"), *text = path && is_there(dir, "samples.jsonl") ? read_whole(path, &n) : NULL;
+    char *path = path_in(dir, "samples.jsonl"),
+         *text = path && is_there(dir, "samples.jsonl") ? read_whole(path, &n) : NULL;
     for (char *line = text, *end; line && (end = memchr(line, '\n', (size_t)(text + n - line))); line = end + 1) {
         json_t *sample = json_loadb(line, (size_t)(end - line), 0, NULL);
         if (json_is_string(json_object_get(sample, "text"))) json_array_append(all, sample);

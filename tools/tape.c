@@ -1,5 +1,5 @@
-/* tapegrad tape: runs a training step of a model, and shows its tape: ops with their times, the memory over the step, and
- * the collectives, as a table or a page. */
+/* tapegrad tape: runs a training step of a model, and shows its tape: ops with their times, the memory over the step,
+ * and the collectives, as a table or a page. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,8 @@ static const option rows[] = {
     SP_ROW(tape_options),
     COMM_ROWS(tape_options),
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
-    {"threads", OPTION_INT, AT(threads), "N",
-     "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
+    {"threads", OPTION_INT, AT(threads), "N", "threads of each rank; 0: the cores, divided among the ranks", 0, 1024,
+     false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "dtype of parameters and arithmetic", .fixed = false},
 };
 
@@ -81,7 +81,8 @@ static void run_step(stepper *s) {
 /* Returns random tokens [n, seq_len], the same in each run. */
 static tg_tensor *random_tokens(stepper *s, int64_t n, int64_t seq_len, uint64_t key) {
     int64_t vocab = tg_gpt_config_of(s->gpt)->vocab, *ids = malloc((size_t)(n * seq_len) * sizeof *ids);
-    if (!ids) return tg_ctx_fail(s->ctx, TG_ERR_MEMORY, "no memory for a batch of %" PRId64 " tokens", n * seq_len), NULL;
+    if (!ids)
+        return tg_ctx_fail(s->ctx, TG_ERR_MEMORY, "no memory for a batch of %" PRId64 " tokens", n * seq_len), NULL;
     for (int64_t i = 0; i < n * seq_len; i++) ids[i] = (int64_t)(random_at(key, (uint64_t)i) % (uint64_t)vocab);
     tg_tensor *x = tg_from_host(s->ctx, TG_I64, TG_SHAPE(n, seq_len), ids);
     place_batch(s->parallel, x, true);
@@ -95,7 +96,8 @@ static bool open_step(stepper *s, const shown *of, tg_ctx *ctx, tg_comm *world) 
     int dp = tg_parallel_size(s->parallel, TG_DP);
     if (!check(ctx)) return false;
     if (o->batch % dp)
-        return fail("--batch %" PRId64 " cannot be cut into equal parts for %d data-parallel ranks", o->batch, dp), false;
+        return fail("--batch %" PRId64 " cannot be cut into equal parts for %d data-parallel ranks", o->batch, dp),
+               false;
     s->gpt = load_on_ranks(ctx, s->parallel, &of->model.config, of->model.dir);
     s->tape = tg_tape_new(ctx);
     if (!check(ctx)) return false;
@@ -199,9 +201,11 @@ static void print_table(const json_t *rank) {
 }
 
 static void print_text(const json_t *profile) {
-    const json_t *rank = json_array_get(json_object_get(profile, "ranks"), 0), *memory = json_object_get(rank, "memory");
+    const json_t *rank = json_array_get(json_object_get(profile, "ranks"), 0),
+                 *memory = json_object_get(rank, "memory");
     print_table(rank);
-    printf("\nmemory at the peak: %" JSON_INTEGER_FORMAT " bytes\n", json_integer_value(json_object_get(memory, "peak")));
+    printf("\nmemory at the peak: %" JSON_INTEGER_FORMAT " bytes\n",
+           json_integer_value(json_object_get(memory, "peak")));
     const char *name;
     json_t *bytes;
     json_object_foreach(json_object_get(memory, "peak_by"), name, bytes)

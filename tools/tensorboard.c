@@ -27,8 +27,8 @@ static void fill_table(uint32_t table[256]) {
     }
 }
 
-/* Returns the CRC-32C of n bytes, masked as in TFRecord files, so that the checksum of data with checksums is no special
- * one. */
+/* Returns the CRC-32C of n bytes, masked as in TFRecord files, so that the checksum of data with checksums is no
+ * special one. */
 static uint32_t masked_sum(const event_file *f, const unsigned char *p, size_t n) {
     uint32_t c = 0xFFFFFFFFu;
     for (size_t i = 0; i < n; i++) c = f->table[(c ^ p[i]) & 255] ^ c >> 8;
@@ -109,8 +109,8 @@ static bool write_event(event_file *f, const message *m) {
     put_little(head, m->n, 8);
     put_little(head + 8, masked_sum(f, head, 8), 4);
     put_little(tail, masked_sum(f, m->bytes, m->n), 4);
-    bool good = fwrite(head, 1, 12, f->f) == 12 && fwrite(m->bytes, 1, m->n, f->f) == m->n && fwrite(tail, 1, 4, f->f) == 4 &&
-                fflush(f->f) == 0;
+    bool good = fwrite(head, 1, 12, f->f) == 12 && fwrite(m->bytes, 1, m->n, f->f) == m->n &&
+                fwrite(tail, 1, 4, f->f) == 4 && fflush(f->f) == 0;
     return good || write_failed(f);
 }
 
@@ -131,8 +131,8 @@ event_file *event_file_open(const char *dir, int64_t done) {
     if (!f) return fail("no memory for the event file of --tensorboard"), NULL;
     fill_table(f->table);
     gethostname(host, sizeof host - 1);
-    int n = snprintf(f->path, sizeof f->path, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir, (long long)time(NULL), host,
-                     (long)getpid());
+    int n = snprintf(f->path, sizeof f->path, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir, (long long)time(NULL),
+                     host, (long)getpid());
     bool good = mkdir(dir, 0777) == 0 || errno == EEXIST;
     if (!good)
         fail("cannot make the directory '%s' of --tensorboard: %s", dir, strerror(errno));

@@ -10,8 +10,8 @@ static json_int_t rank_of(const json_t *rank) { return json_integer_value(json_o
 
 /* Names a process, which is a rank, or one of its threads. */
 static void add_name(json_t *events, json_int_t rank, int thread, const char *what, const char *name) {
-    json_array_append_new(events, json_pack("{s:s, s:s, s:I, s:i, s:{s:s}}", "ph", "M", "name", what, "pid", rank, "tid",
-                                            thread, "args", "name", name));
+    json_array_append_new(events, json_pack("{s:s, s:s, s:I, s:i, s:{s:s}}", "ph", "M", "name", what, "pid", rank,
+                                            "tid", thread, "args", "name", name));
 }
 
 static void add_names(json_t *events, json_int_t rank) {
@@ -25,28 +25,29 @@ static void add_names(json_t *events, json_int_t rank) {
 /* Adds an event that has a beginning and a duration. shift: of this rank's times, in microseconds. Takes args over. */
 static void add_span(json_t *events, json_int_t rank, int thread, const json_t *row, const char *name, double shift,
                      json_t *args) {
-    json_array_append_new(
-        events, json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:o}", "ph", "X", "name", name, "cat",
-                          thread >= COLLECTIVES ? "collective"
-                          : thread == BACKWARD  ? "backward"
-                                                : "forward",
-                          "pid", rank, "tid", thread, "ts", shift + json_number_value(json_object_get(row, "t")), "dur",
-                          json_number_value(json_object_get(row, "d")), "args", args));
+    json_array_append_new(events, json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:o}", "ph", "X", "name", name, "cat",
+                                            thread >= COLLECTIVES ? "collective"
+                                            : thread == BACKWARD  ? "backward"
+                                                                  : "forward",
+                                            "pid", rank, "tid", thread, "ts",
+                                            shift + json_number_value(json_object_get(row, "t")), "dur",
+                                            json_number_value(json_object_get(row, "d")), "args", args));
 }
 
 static void add_op(json_t *events, const json_t *rank, const json_t *row, double shift) {
     bool backward = json_integer_value(json_object_get(row, "b")) != 0;
-    json_t *site = json_array_get(json_object_get(rank, "sites"), (size_t)json_integer_value(json_object_get(row, "s")));
+    json_t *site =
+        json_array_get(json_object_get(rank, "sites"), (size_t)json_integer_value(json_object_get(row, "s")));
     json_t *args = json_pack("{s:O?, s:O?}", "site", site, "number", json_object_get(row, "i"));
     static const char *const more[][2] = {{"o", "result"}, {"p", "placement"}, {"f", "flops"}, {"sv", "saved_bytes"}};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         if (json_object_get(row, more[i][0])) json_object_set(args, more[i][1], json_object_get(row, more[i][0]));
-    add_span(events, rank_of(rank), backward ? BACKWARD : FORWARD, row, json_string_value(json_object_get(row, "n")), shift,
-             args);
+    add_span(events, rank_of(rank), backward ? BACKWARD : FORWARD, row, json_string_value(json_object_get(row, "n")),
+             shift, args);
     double ended = json_number_value(json_object_get(row, "t")) + json_number_value(json_object_get(row, "d"));
-    json_array_append_new(events, json_pack("{s:s, s:s, s:I, s:f, s:{s:O?}}", "ph", "C", "name", "memory", "pid",
-                                            rank_of(rank), "ts", shift + ended, "args", "bytes",
-                                            json_object_get(row, "m")));
+    json_array_append_new(events,
+                          json_pack("{s:s, s:s, s:I, s:f, s:{s:O?}}", "ph", "C", "name", "memory", "pid", rank_of(rank),
+                                    "ts", shift + ended, "args", "bytes", json_object_get(row, "m")));
 }
 
 static void add_call(json_t *events, const json_t *rank, const json_t *call, int thread, double shift) {
@@ -57,8 +58,8 @@ static void add_call(json_t *events, const json_t *rank, const json_t *call, int
     add_span(events, rank_of(rank), thread, call, json_string_value(json_object_get(call, "kind")), shift, args);
 }
 
-/* Adds the collectives of a rank. Spans of one thread must not overlap, so a collective that begins before an earlier one
- * has ended is on a thread of its own. */
+/* Adds the collectives of a rank. Spans of one thread must not overlap, so a collective that begins before an earlier
+ * one has ended is on a thread of its own. */
 static void add_calls(json_t *events, const json_t *rank, double shift) {
     double until[COLLECTIVE_THREADS];
     int used = 0;
@@ -75,8 +76,8 @@ static void add_calls(json_t *events, const json_t *rank, double shift) {
     }
 }
 
-/* Adds the events of a rank. start: when the first rank began. Clocks of ranks on other machines differ: their steps are
- * shown as if all had begun together. */
+/* Adds the events of a rank. start: when the first rank began. Clocks of ranks on other machines differ: their steps
+ * are shown as if all had begun together. */
 static void add_rank(json_t *events, const json_t *rank, double start) {
     const json_t *row;
     double shift = 1e6 * (json_number_value(json_object_get(rank, "began")) - start);

@@ -220,8 +220,8 @@ typedef struct progress {
 void progress_open(progress *p, const train_options *o);
 void progress_add(mean_time *t, double seconds);
 void progress_add_step(progress *p, double seconds);
-/* Returns the seconds that the run will still take after this step: its steps, validations and checkpoints at their mean
- * times. So the estimate does not jump when a validation ends. NaN: unknown. */
+/* Returns the seconds that the run will still take after this step: its steps, validations and checkpoints at their
+ * mean times. So the estimate does not jump when a validation ends. NaN: unknown. */
 double progress_left(const progress *p, int64_t step, int64_t steps);
 /* Returns the mean time of the newest steps; NaN: unknown. */
 double progress_step_seconds(const progress *p);

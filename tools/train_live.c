@@ -1,5 +1,5 @@
-/* The live view of a training run (--live): a block of lines on the terminal with the curve of the loss, which each draw
- * overwrites. The view fits itself to the terminal's size at each draw. */
+/* The live view of a training run (--live): a block of lines on the terminal with the curve of the loss, which each
+ * draw overwrites. The view fits itself to the terminal's size at each draw. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -56,7 +56,8 @@ static void column_means(const metrics *m, double *value, int columns) {
 
 /* Prints one row of the curve: the part of each column's bar that lies in it, in eighths of a character. */
 static void put_row(const screen *s, const double *height, int columns, int row) {
-    static const char *const block[] = {" ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
+    static const char *const block[] = {" ",      "\u2581", "\u2582", "\u2583", "\u2584",
+                                        "\u2585", "\u2586", "\u2587", "\u2588"};
     for (int i = 0; i < columns; i++) {
         double part = height[i] - row;
         int eighths = isnan(part) || part <= 0 ? 0 : part >= 1 ? 8 : (int)(8 * part + 0.5);
@@ -103,8 +104,8 @@ static void put_facts(const metrics *m, const screen *s, const step_result *r) {
     text_duration(past, sizeof past, metrics_seconds(m));
     text_bytes(memory, sizeof memory, (double)r->peak_bytes);
     if (!isnan(m->last_val)) snprintf(val, sizeof val, "val %.4f  ", m->last_val);
-    snprintf(text, sizeof text, "step %" PRId64 "/%" PRId64 "  loss %.4f  %snorm %.3g  lr %.3g", m->step, m->steps, r->loss, val,
-             r->grad_norm, r->lr);
+    snprintf(text, sizeof text, "step %" PRId64 "/%" PRId64 "  loss %.4f  %snorm %.3g  lr %.3g", m->step, m->steps,
+             r->loss, val, r->grad_norm, r->lr);
     put_line(s, text);
     double rate = (double)m->step_tokens / progress_step_seconds(&m->progress);
     snprintf(text, sizeof text, "%.0f tokens/s  %.4g M tokens  %s  %s done, %s left", rate,

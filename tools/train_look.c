@@ -1,4 +1,5 @@
-/* What a run shows in addition to its progress: the page run.html, the trace of a step, and TensorBoard's event file. */
+/* What a run shows in addition to its progress: the page run.html, the trace of a step, and TensorBoard's event file.
+ */
 #include <string.h>
 
 #include "page.h"
@@ -27,7 +28,8 @@ bool look_open(look *l, const train_options *o, tg_ctx *ctx, tg_comm *world, int
 }
 
 void look_close(look *l) {
-    if (l->chief && l->o && l->o->trace && !l->step) warn("--trace '%s' was not written: the run ended before", l->o->trace);
+    if (l->chief && l->o && l->o->trace && !l->step)
+        warn("--trace '%s' was not written: the run ended before", l->o->trace);
     profile_free(l->profile);
     json_decref(l->step);
     event_file_close(l->events);

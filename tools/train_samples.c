@@ -41,11 +41,12 @@ static void continue_ids(trainer *r, int64_t *ids, int64_t n, int64_t end, doubl
 
 void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int64_t n, sample_fn show, void *user) {
     const tg_gpt_config *c = tg_gpt_config_of(r->stage.chunk[0]);
+    int64_t most = (c->positions + 1) / 2; /* of the prompt, so that there is room to continue it */
+    if (n > most) prompt += n - most, n = most;
     int64_t end = n + o->sample_tokens < c->positions ? n + o->sample_tokens : c->positions;
-    if (n > end) prompt += n - end, n = end;
     int64_t *ids = calloc((size_t)end, sizeof *ids);
     double *logits = calloc((size_t)c->vocab, sizeof *logits);
-    if (!ids || !logits) tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for samples of %" PRId64 " tokens", end);
+    if (!ids || !logits) tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for a sample");
     trainer_set_whole(r, true);
     for (int64_t i = 0; i < o->samples && tg_ctx_status(r->ctx) == TG_OK; i++) {
         memcpy(ids, prompt, (size_t)n * sizeof *ids);
@@ -65,8 +66,8 @@ bool samples_open(samples *s, const train_options *o, const train_data *d, int64
     *s = (samples){.text = vocab == 256};
     if (!o->samples) return true;
     if (o->sample_prompt && vocab != 256)
-        return fail("--sample-prompt is text, but the model's vocabulary of %" PRId64 " ids is not the 256 bytes; leave "
-                    "it out, and samples begin with tokens of the validation data",
+        return fail("--sample-prompt is text, but the model's vocabulary of %" PRId64 " ids is not the 256 bytes; "
+                    "leave it out, and samples begin with tokens of the validation data",
                     vocab),
                false;
     if (!o->sample_prompt && !d->n_validation)
@@ -85,7 +86,7 @@ bool samples_open(samples *s, const train_options *o, const train_data *d, int64
 
 /* Keeps the lines of steps up to `done`. */
 static void keep_lines(samples *s, char *text, size_t n, int64_t done) {
-    for (char *line = text, *end; line < text + n && (end = memchr(line, '\n', (size_t)(text + n - line))); line = end + 1) {
+    for (char *line = text, *end; (end = memchr(line, '\n', (size_t)(text + n - line))); line = end + 1) {
         json_t *of = json_loadb(line, (size_t)(end - line), 0, NULL);
         bool keep = of && json_integer_value(json_object_get(of, "step")) <= done;
         json_decref(of);
@@ -124,8 +125,8 @@ void samples_show(void *user, int64_t number, const int64_t *ids, int64_t n) {
     samples *s = user;
     char *text = s->file ? text_of(s, ids, n) : NULL;
     if (!text) return;
-    json_t *line = json_pack("{s:I, s:I, s:I, s:s}", "step", (json_int_t)s->step, "number", (json_int_t)number, "prompt_tokens",
-                             (json_int_t)s->n, "text", text);
+    json_t *line = json_pack("{s:I, s:I, s:I, s:s}", "step", (json_int_t)s->step, "number", (json_int_t)number,
+                             "prompt_tokens", (json_int_t)s->n, "text", text);
     json_dumpf(line, s->file, JSON_COMPACT);
     putc('\n', s->file);
     json_decref(line);

@@ -74,8 +74,8 @@ typedef struct tg_op_event {
      * is no gradient, or that an asynchronous operation still fills it. */
     tg_tensor *const *gout, *const *gin;
     const void *call; /* for tg_op_event_site and tg_op_event_node */
-    /* When the forward or backward began and ended, in seconds of the system's monotonic clock. A device that queues work
-     * may run it later. Both are 0 for the forward of a view, which does no work. */
+    /* When the forward or backward began and ended, in seconds of the system's monotonic clock. A device that queues
+     * work may run it later. Both are 0 for the forward of a view, which does no work. */
     double began, ended;
 } tg_op_event;
 

@@ -13,8 +13,7 @@ static void json_categories(const int64_t *bytes, char *buf, size_t n, size_t *a
 static void json_block(tg_ctx *ctx, const tg_trace_row *r, char *buf, size_t n, size_t *at) {
     char site[160] = "";
     if (r->op) tg_describe_site(ctx, r->site, site, sizeof site);
-    tg_text(buf, n, at, "{\"bytes\": %zu, \"category\": \"%s\", \"name\": ", r->bytes,
-            tg_category_name(r->category));
+    tg_text(buf, n, at, "{\"bytes\": %zu, \"category\": \"%s\", \"name\": ", r->bytes, tg_category_name(r->category));
     tg_text_json(buf, n, at, r->name);
     tg_text(buf, n, at, ", \"op\": ");
     tg_text_json(buf, n, at, r->op ? r->op : "");
@@ -32,8 +31,7 @@ size_t tg_memory_json(tg_ctx *ctx, char *buf, size_t n) {
     if (n) buf[0] = 0;
     if (tg_memory_query(ctx, &m) != TG_OK) return 0;
     const struct tg_trace *trace = tg_trace_sorted(ctx);
-    tg_text(buf, n, &at,
-            "{\"device\": \"%s\", \"live\": %lld, \"peak\": %lld, \"reserved\": %lld, \"workspace\": %lld",
+    tg_text(buf, n, &at, "{\"device\": \"%s\", \"live\": %lld, \"peak\": %lld, \"reserved\": %lld, \"workspace\": %lld",
             ctx->run.ops->name, (long long)m.live, (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
     tg_text(buf, n, &at, ", \"live_by\": ");
     json_categories(m.by_category, buf, n, &at);

@@ -104,12 +104,13 @@ function choice(label, choices, value, chosen) {
   return el("span", { class: "switch", role: "group", "aria-label": label }, ...buttons);
 }
 
-/* Calls draw(width) now and whenever the width of the element changes. */
+/* Calls draw(width) now and whenever the width of the element changes. What is drawn may change sizes again, so it waits
+ * for the next frame. */
 function onWidth(node, draw) {
   let last = 0;
   new ResizeObserver(entries => {
     const width = Math.round(entries[0].contentRect.width);
-    if (width && width !== last) draw(last = width);
+    if (width && width !== last) requestAnimationFrame(() => draw(last = width));
   }).observe(node);
 }
 
