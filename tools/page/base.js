@@ -83,46 +83,71 @@ function duration(s) {
   return s >= 1e-3 ? `${short(s * 1e3)} ms` : `${short(s * 1e6)} \u00b5s`;
 }
 
+/* Writes a duration of microseconds. */
+function micro(v) {
+  return duration(v / 1e6);
+}
+
 /* ---- Parts of the page ---- */
 
 function card(title, note, controls, ...children) {
-  const heading = el("div", {}, el("h2", {}, title), note ? el("p", { class: "note" }, note) : null);
-  return el("section", { class: "card" }, el("div", { class: "head" }, heading, controls), ...children);
+  const heading = el("div", {}, el("h2", {}, title), note ? el("p", {class: "note"}, note) : null);
+  return el("section", {class: "card"}, el("div", {class: "head"}, heading, controls), ...children);
 }
 
 /* A row of buttons, of which one is pressed. choices: pairs of value and text. */
 function choice(label, choices, value, chosen) {
-  const buttons = choices.map(([v, text]) => el("button", {
-    type: "button",
-    "aria-pressed": String(v === value),
-    onclick: () => {
-      for (const b of buttons) b.setAttribute("aria-pressed", String(b === buttons[choices.findIndex(c => c[
-        0] === v)]));
-      chosen(v);
-    }
-  }, text));
-  return el("span", { class: "switch", role: "group", "aria-label": label }, ...buttons);
+  const buttons = choices.map(([v, text]) => el("button", {type: "button", "aria-pressed": String(v === value)}, text));
+  buttons.forEach((button, i) => button.addEventListener("click", () => {
+    for (const b of buttons) b.setAttribute("aria-pressed", String(b === button));
+    chosen(choices[i][0]);
+  }));
+  return el("span", {class: "switch", role: "group", "aria-label": label}, ...buttons);
 }
 
-/* Calls draw(width) now and whenever the width of the element changes. What is drawn may change sizes again, so it waits
- * for the next frame. */
+/* A key of colors: text i belongs to color i. */
+function legend(texts) {
+  const key = (text, i) => el("span", {}, el("i", {style: `background:${color(i)}`}), text);
+  return el("div", {class: "legend"}, ...texts.map(key));
+}
+
+/* A button that shows the rest of a list of which `few` are shown, and then goes away; null if there is no rest. */
+function showAll(n, few, what, show) {
+  if (n <= few) return null;
+  const button = el("button", {type: "button", class: "field more"}, `Show all ${n.toLocaleString("en")} ${what}`);
+  button.addEventListener("click", () => {
+    show();
+    button.remove();
+  });
+  return button;
+}
+
+/* Calls draw(width) now and whenever the width of the element changes. What is drawn may change sizes again, so it
+ * waits for the next frame. */
 function onWidth(node, draw) {
   let last = 0;
   new ResizeObserver(entries => {
     const width = Math.round(entries[0].contentRect.width);
-    if (width && width !== last) requestAnimationFrame(() => draw(last = width));
+    if (!width || width === last) return;
+    last = width;
+    requestAnimationFrame(() => draw(width));
   }).observe(node);
 }
 
-function sum(list, of = x => x) {
-  let s = 0;
-  for (const x of list) s += of(x) || 0;
-  return s;
+/* ---- Steps ---- */
+
+function sum(list, of) {
+  return list.reduce((s, x) => s + (of(x) || 0), 0);
 }
 
-/* The places of a site's text: its scope, and the line of the source. */
+/* Says that numbers are those of rank 0, if there are others. */
+function ofRank0(step, word) {
+  return step.ranks.length > 1 ? `${word} rank 0` : "";
+}
+
+/* Divides the text of a site: its scope, and the line of the source. */
 function place(site) {
-  const at = (site || "").lastIndexOf("called from ");
-  return at < 0 ? { scope: site || "", source: "" } : { scope: site.slice(0, at).replace(/, $/, ""), source: site
-      .slice(at + 12) };
+  const at = site.lastIndexOf("called from ");
+  if (at < 0) return {scope: site, source: ""};
+  return {scope: site.slice(0, at).replace(/, $/, ""), source: site.slice(at + "called from ".length)};
 }

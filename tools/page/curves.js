@@ -1,38 +1,30 @@
 /* The curves of runs: the losses in a large chart, and norms, rates and memory in small ones. */
 
-const X_NAMES = { step: "step", tokens: "tokens", seconds: "time" };
+const X_NAMES = {step: "step", tokens: "tokens", seconds: "time"};
+const SHARES = [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16]; /* of all points, over which the curves are smoothed */
 
-/* Returns the points of a run's curve; steps whose number is unknown are left out. */
+/* ---- Points ---- */
+
+/* Returns the points of a run's curve; those whose value is unknown are left out. */
 function curvePoints(run, key, by) {
-  const curve = run.curves[key],
-    x = run.curves[by],
-    out = [];
-  if (!curve) return out;
-  for (let i = 0; i < x.length; i++)
-    if (known(curve.mean[i]) && known(x[i])) out.push([x[i], curve.mean[i]]);
-  return out;
+  const curve = run.curves[key], x = run.curves[by];
+  return curve ? x.map((v, i) => [v, curve.mean[i]]).filter(p => known(p[0]) && known(p[1])) : [];
 }
 
-/* The range of each point that stands for several steps. */
+/* Returns the range of each point if points stand for several steps; null if each is one step. */
 function curveBand(run, key, by) {
-  const curve = run.curves[key],
-    x = run.curves[by],
-    out = [];
-  if (!curve || !curve.lo) return null;
-  for (let i = 0; i < x.length; i++)
-    if (known(curve.lo[i]) && known(curve.hi[i])) out.push([x[i], curve.lo[i], curve.hi[i]]);
-  return out;
+  const curve = run.curves[key], x = run.curves[by];
+  return curve && curve.lo ? x.map((v, i) => [v, curve.lo[i], curve.hi[i]]).filter(p => p.every(known)) : null;
 }
 
 function validationPoints(run, by) {
-  const column = { step: 0, seconds: 1, tokens: 2 } [by];
+  const column = {step: 0, seconds: 1, tokens: 2}[by];
   return run.curves.val.map(v => [v[column], v[3]]).filter(p => known(p[0]) && known(p[1]));
 }
 
 /* The exponential moving average of values, with the usual correction for its beginning. */
 function average(values, keep) {
-  let s = 0,
-    weight = 0;
+  let s = 0, weight = 0;
   return values.map(v => {
     s = keep * s + (1 - keep) * v;
     weight = keep * weight + (1 - keep);
@@ -48,160 +40,129 @@ function smooth(points, share) {
   return points.map((p, i) => [p[0], values[i]]);
 }
 
-function xText(by) {
-  return by === "seconds" ? duration : count;
+/* The range of the smoothed lines. The first hundredth of a long line is left out: there, losses are high. */
+function smoothRange(series) {
+  const values = series.filter(s => !s.faint).flatMap(s => {
+    const from = s.points.length > 40 ? Math.floor(s.points.length / 100) : 0;
+    return s.points.slice(from).map(p => p[1]);
+  });
+  return values.reduce(([lo, hi], v) => [Math.min(lo, v), Math.max(hi, v)], [Infinity, -Infinity]);
 }
 
-/* The lines of the losses. With one run, training and validation have a color each; with several, each run has one. */
-function lossSeries(runs, state) {
-  const out = [],
-    one = runs.length === 1;
-  runs.forEach((run, i) => {
-    const raw = curvePoints(run, "loss", state.by),
-      line = smooth(raw, state.share),
-      val = validationPoints(run, state.by);
-    const name = one ? "training" : run.name,
-      c = color(i),
-      v = one ? color(1) : c;
-    if (state.share > 0) out.push({ label: "", color: c, points: raw, faint: true, quiet: true, band: one ?
-        curveBand(run, "loss", state.by) : null });
-    out.push({ label: name, color: c, points: line, key: "loss" });
-    if (val.length) out.push({ label: one ? "validation" : `${run.name}, validation`, color: v, points: val,
-      dash: one ? null : "5 4", dots: true, thin: true, unlabeled: !one });
-  });
+/* ---- Charts ---- */
+
+/* The options that all charts of runs have in common: the horizontal axis. */
+function byX(state) {
+  const text = v => (state.by === "seconds" ? duration(v) : count(v));
+  const exact = v => (state.by === "seconds" ? duration(v) : Math.round(v).toLocaleString("en"));
+  return {x: text, xTitle: () => X_NAMES[state.by], tipTitle: v => `${X_NAMES[state.by]} ${exact(v)}`};
+}
+
+/* The lines of the losses of a run. If it is the only one, training and validation have a color each. */
+function lossSeries(run, i, one, state) {
+  const raw = curvePoints(run, "loss", state.by), val = validationPoints(run, state.by), out = [];
+  const band = one ? curveBand(run, "loss", state.by) : null;
+  if (state.share > 0) out.push({label: "", color: color(i), points: raw, band, faint: true, quiet: true});
+  out.push({label: one ? "training" : run.name, color: color(i), points: smooth(raw, state.share)});
+  const how = one ? {label: "validation", color: color(1)}
+    : {label: `${run.name}, validation`, color: color(i), dash: "5 4", unlabeled: true};
+  out.push({...how, points: val, dots: true, thin: true});
   return out;
-}
-
-/* The losses of the first steps are high: the chart shows what the smoothed lines cover after the first few points. */
-function lossRange(series) {
-  let lo = Infinity,
-    hi = -Infinity;
-  for (const s of series)
-    if (!s.faint) {
-      const from = s.points.length > 40 ? Math.floor(s.points.length * 0.01) : 0;
-      for (const p of s.points.slice(from)) lo = Math.min(lo, p[1]), hi = Math.max(hi, p[1]);
-    }
-  return [lo, hi];
-}
-
-function lossCard(runs, state, redraw) {
-  const big = chart({
-    title: "loss",
-    height: 380,
-    labels: true,
-    series: () => lossSeries(runs, state),
-    range: lossRange,
-    log: () => state.log,
-    x: v => xText(state.by)(v),
-    y: v => digits(v, 5),
-    tick: (v, all) => state.log ? digits(v, 3) : tickText(v, all),
-    xTitle: () => X_NAMES[state.by],
-    tipTitle: v =>
-      `${X_NAMES[state.by]} ${state.by === "seconds" ? duration(v) : Math.round(v).toLocaleString("en")}`,
-  });
-  redraw.push(() => big.redraw());
-  const again = () => redraw.forEach(f => f());
-  const by = choice("horizontal axis", Object.entries(X_NAMES).filter(([k]) => runs.every(r => hasX(r, k))), state.by,
-    v => (state.by = v, again()));
-  const log = choice("vertical axis", [[false, "linear"], [true, "log"]], state.log, v => (state.log = v, again()));
-  const slider = el("input", {
-    type: "range",
-    min: 0,
-    max: 6,
-    step: 1,
-    value: 3,
-    "aria-label": "smoothing",
-    oninput: e => {
-      state.share = [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16][e.target.value];
-      again();
-    }
-  });
-  const controls = el("div", { class: "controls" }, by, log, el("label", {}, "smoothing ", slider));
-  const several = runs[0].curves.width > 1 ? " Each point stands for several steps; the band is their range." : "";
-  return card("Loss", `Nats per token.${runs.length > 1 ? " Dashed: validation." : ""}${several}`, controls, big);
 }
 
 /* Runs of earlier versions did not write times and tokens. */
 function hasX(run, key) {
   const x = run.curves[key];
-  return x.length < 2 || x[x.length - 1] > x[0];
+  return key === "step" || x[x.length - 1] > 0;
 }
 
-function smallCard(runs, state, redraw, title, note, key, options) {
-  if (!runs.some(r => r.curves[key])) return null;
-  const c = chart({
-    title,
-    height: 190,
-    labels: false,
-    series: () => runs.flatMap((run, i) => {
-      const raw = curvePoints(run, key, state.by);
-      const line = options.smooth ? smooth(raw, state.share) : raw;
-      const lines = [{ label: runs.length > 1 ? run.name : title.toLowerCase(), color: color(i), points: line,
-        thin: true }];
-      if (options.smooth && runs.length === 1 && state.share > 0) lines.unshift({ label: "", color: color(i),
-        points: raw, faint: true, quiet: true });
-      return lines;
-    }),
-    range: options.range,
-    zero: options.zero,
-    x: v => xText(state.by)(v),
-    y: options.y,
-    tick: options.tick,
-    binary: options.binary,
-    xTitle: () => X_NAMES[state.by],
-    tipTitle: v =>
-      `${X_NAMES[state.by]} ${state.by === "seconds" ? duration(v) : Math.round(v).toLocaleString("en")}`,
+function lossControls(runs, state, again) {
+  const set = (key, v) => {
+    state[key] = v;
+    again();
+  };
+  const axes = Object.entries(X_NAMES).filter(([key]) => runs.every(r => hasX(r, key)));
+  const slider = el("input", {
+    type: "range", min: 0, max: SHARES.length - 1, step: 1, value: SHARES.indexOf(state.share),
+    "aria-label": "smoothing", oninput: e => set("share", SHARES[e.target.value]),
   });
-  redraw.push(() => c.redraw());
-  return card(title, note, null, c);
+  return el("div", {class: "controls"},
+    choice("horizontal axis", axes, state.by, v => set("by", v)),
+    choice("vertical axis", [[false, "linear"], [true, "log"]], state.log, v => set("log", v)),
+    el("label", {}, "smoothing ", slider));
 }
+
+function lossCard(runs, state, charts) {
+  const one = runs.length === 1;
+  const big = chart({
+    ...byX(state), title: "loss", height: 380, labels: true, range: smoothRange, log: () => state.log,
+    series: () => runs.flatMap((run, i) => lossSeries(run, i, one, state)),
+    y: v => digits(v, 5), tick: (v, all) => (state.log ? digits(v, 3) : tickText(v, all)),
+  });
+  charts.push(big);
+  const band = one && runs[0].curves.width > 1 ? " Each point stands for several steps; the band is their range." : "";
+  const note = `Nats per token.${one ? "" : " Dashed: validation."}${band}`;
+  return card("Loss", note, lossControls(runs, state, () => charts.forEach(c => c.redraw())), big);
+}
+
+/* A small chart of one number of all runs; null if no run has it. */
+function numberCard(runs, state, charts, title, note, key, options) {
+  if (!runs.some(r => r.curves[key])) return null;
+  const one = runs.length === 1, scatters = options.range && state.share > 0;
+  const lines = (run, i) => {
+    const raw = curvePoints(run, key, state.by), c = color(i);
+    const line = {label: one ? title.toLowerCase() : run.name, color: c, thin: true};
+    const behind = {label: "", color: c, points: raw, faint: true, quiet: true};
+    return [...(one && scatters ? [behind] : []), {...line, points: options.range ? smooth(raw, state.share) : raw}];
+  };
+  const small = chart({...byX(state), title, height: 190, series: () => runs.flatMap(lines), ...options});
+  charts.push(small);
+  return card(title, note, null, small);
+}
+
+/* ---- Facts ---- */
 
 function factText(key, v) {
-  return key === "seconds" ? duration(+v) : key === "model" ? v : v.replace(/(?<![\d.])\d{4,}(?![\d.])/g, n => (+n)
-    .toLocaleString("en"));
+  if (key === "seconds") return duration(+v);
+  return key === "model" ? v : v.replace(/(?<![\d.])\d{4,}(?![\d.])/g, n => (+n).toLocaleString("en"));
 }
 
 function factName(key) {
   return key === "seconds" ? "time" : key;
 }
 
-function runHeader(run, i, several) {
-  const facts = run.facts.map(([k, v]) => el("div", {}, el("dt", {}, factName(k)), el("dd", {}, factText(k, v))));
-  const name = several ? el("div", { class: "name" }, el("i", { class: "key", style: `border-color:${color(i)}` }),
-    run.name) : null;
-  return el("div", { class: several ? "run" : "" }, name, el("dl", { class: "facts" }, ...facts));
+function factList(facts) {
+  const pair = ([k, v]) => el("div", {}, el("dt", {}, factName(k)), el("dd", {}, factText(k, v)));
+  return el("dl", {class: "facts"}, ...facts.map(pair));
+}
+
+function runName(run, i) {
+  return el("span", {class: "name"}, el("i", {class: "key", style: `border-color:${color(i)}`}), run.name);
 }
 
 /* The facts of several runs: a table where there is room, else a list for each run. */
 function runsCard(runs) {
-  const keys = [...new Set(runs.flatMap(r => r.facts.map(f => f[0])))],
-    numbers = k => k !== "model";
-  const of = (run, key) => (run.facts.find(f => f[0] === key) || ["", "\u2013"])[1];
-  const table = el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "run"), ...keys.map(k => el(
-    "th", { class: numbers(k) ? "number" : "" }, factName(k))))),
-    el("tbody", {}, ...runs.map((r, i) => el("tr", {}, el("td", {}, el("span", { class: "name" }, el(
-      "i", { class: "key", style: `border-color:${color(i)}` }), r.name)),
-      ...keys.map(k => el("td", { class: numbers(k) ? "number" : "" }, factText(k, of(r, k))))))));
-  return card("Runs", null, null, el("div", { class: "scroll wide" }, table), el("div", { class: "narrow" }, ...runs
-    .map((r, i) => runHeader(r, i, true))));
+  const names = new Set(runs.flatMap(r => r.facts.map(f => f[0])));
+  const keys = [...names].sort((a, b) => (b === "model") - (a === "model"));
+  const value = (run, key) => factText(key, (run.facts.find(f => f[0] === key) || [key, "\u2013"])[1]);
+  const rows = runs.map((r, i) => [runName(r, i), ...keys.map(k => value(r, k))]);
+  const table = plainTable(["run", ...keys.map(factName)], rows, keys[0] === "model" ? 2 : 1);
+  const lists = runs.map((r, i) => el("div", {class: "run"}, runName(r, i), factList(r.facts)));
+  return card("Runs", null, null, el("div", {class: "wide"}, table), el("div", {class: "narrow"}, ...lists));
 }
 
 function runSections(runs) {
-  const state = { by: "step", share: 0.02, log: false },
-    redraw = [],
-    several = runs.length > 1;
-  const out = [lossCard(runs, state, redraw)];
-  const small = [
-    smallCard(runs, state, redraw, "Gradient norm", "Before clipping.", "grad_norm", { smooth: true, y: v => digits(v,
-        4), tick: tickText, zero: true, range: lossRange }),
-    smallCard(runs, state, redraw, "Learning rate", null, "lr", { y: v => digits(v, 4), tick: tickText, zero: true }),
-    smallCard(runs, state, redraw, "Tokens per second", "Of the steps, without validations.",
-    "tokens_per_s", { smooth: true, y: count, zero: true, range: lossRange }),
-    smallCard(runs, state, redraw, "Memory", "The peak of each step, on rank 0.", "peak_bytes", { y: bytes, zero: true,
-      binary: true }),
-    smallCard(runs, state, redraw, "Loss scale", null, "loss_scale", { y: count }),
-  ].filter(Boolean);
-  out.push(el("div", { class: "columns" }, ...small));
-  if (several) out.unshift(runsCard(runs));
-  return out;
+  const state = {by: "step", share: 0.02, log: false}, charts = [];
+  const small = (title, note, key, options) => numberCard(runs, state, charts, title, note, key, options);
+  const numbers = [
+    small("Gradient norm", "Before clipping.", "grad_norm",
+      {y: v => digits(v, 4), tick: tickText, zero: true, range: smoothRange}),
+    small("Learning rate", null, "lr", {y: v => digits(v, 4), tick: tickText, zero: true}),
+    small("Tokens per second", "Of the steps, without validations.", "tokens_per_s",
+      {y: count, zero: true, range: smoothRange}),
+    small("Memory", "The peak of each step, on rank 0.", "peak_bytes", {y: bytes, zero: true, binary: true}),
+    small("Loss scale", null, "loss_scale", {y: count, zero: true}),
+  ];
+  const several = runs.length > 1 ? [runsCard(runs)] : [];
+  return [...several, lossCard(runs, state, charts), el("div", {class: "columns"}, ...numbers.filter(Boolean))];
 }

@@ -1,218 +1,211 @@
-/* The tape as a list of ops in the order in which they ran, with the graph on its left: a line leads from each op to those
- * that read its result. Only the rows that can be seen are in the page, so a tape may have any length. */
+/* The tape as a list of ops in the order in which they ran, with the graph on its left: a line leads from each op to
+ * those that read its result. Only the rows that can be seen are in the page, so a tape may have any length. */
 
-const ROW = 26,
-  LANE = 11,
-  MOST_LANES = 14;
+const ROW = 26, LANE = 11, MOST_LANES = 14;
 
-/* Joins the forward and the backward of each op to one row. */
+/* ---- Rows ---- */
+
+function tapeRow(op, sites) {
+  return {
+    name: op.n, number: op.i, inputs: op.in, out: op.o, placement: op.p || "", ...place(sites[op.s]),
+    forward: op.d, backward: null, flops: 0, saved: 0, readers: [],
+  };
+}
+
+/* Joins the forward and the backward of each op to one row, and finds the rows that read its result. */
 function tapeRows(rank) {
-  const rows = [],
-    byNumber = new Map();
-  for (const op of rank.ops) {
-    if (!op.b) {
-      const row = { name: op.n, number: op.i, inputs: op.in || [], out: op.o || "", placement: op.p || "",
-        site: place(rank.sites[op.s]), forward: op.d, backward: null, flops: 0, saved: 0, readers: [] };
-      byNumber.set(op.i, row);
-      rows.push(row);
-    } else {
-      const row = byNumber.get(op.i);
-      if (row) row.backward = (row.backward || 0) + op.d, row.flops = op.f || 0, row.saved = op.sv || 0;
-    }
+  const rows = [], byNumber = new Map();
+  for (const op of rank.ops.filter(o => !o.b)) {
+    const row = {...tapeRow(op, rank.sites), index: rows.length};
+    byNumber.set(op.i, row);
+    rows.push(row);
+    for (const from of new Set(op.in.filter(known))) byNumber.get(from).readers.push(row.index);
   }
-  rows.forEach((row, i) => (row.index = i));
-  for (const row of rows)
-    for (const from of new Set(row.inputs.filter(known)))
-      if (byNumber.has(from)) byNumber.get(from).readers.push(row.index);
+  for (const op of rank.ops.filter(o => o.b && byNumber.has(o.i))) {
+    const row = byNumber.get(op.i);
+    Object.assign(row, {backward: (row.backward || 0) + op.d, flops: op.f, saved: op.sv});
+  }
   return rows;
 }
 
-/* Gives each op a lane that is free from it to its last reader. Sets row.lane and row.last; returns the number of lanes. */
+/* ---- The graph ---- */
+
+/* Gives each row a lane that is free from it to its last reader. Returns the number of lanes. */
 function layLanes(rows) {
   const until = [];
   for (const row of rows) {
     row.last = row.readers.length ? row.readers[row.readers.length - 1] : row.index;
-    let lane = until.findIndex(end => end <= row.index);
-    if (lane < 0) lane = until.length;
-    until[lane] = row.last;
-    row.lane = lane;
+    const free = until.findIndex(end => end <= row.index);
+    row.lane = free < 0 ? until.length : free;
+    until[row.lane] = row.last;
   }
   return until.length;
+}
+
+/* Returns a function that finds the rows whose lanes cross a range. They are kept by blocks, so that a long tape
+ * scrolls smoothly. */
+function crossingFinder(rows) {
+  const BLOCK = 64, blocks = [], block = i => Math.max(0, Math.floor(i / BLOCK));
+  for (const row of rows) {
+    for (let b = block(row.index); b <= block(row.last); b++) (blocks[b] = blocks[b] || []).push(row);
+  }
+  return (from, to) => {
+    const near = new Set(blocks.slice(block(from), block(to) + 1).flat());
+    return [...near].filter(row => row.last >= from - 1 && row.index <= to);
+  };
 }
 
 function laneX(lane) {
   return 12 + Math.min(lane, MOST_LANES - 1) * LANE;
 }
 
-/* Draws the part of the graph in rows from..to. */
-function drawLanes(rows, spans, from, to, width) {
-  const g = svg("svg", { width, height: (to - from) * ROW, style: `top:${from * ROW}px` }),
-    y = i => (i - from + 0.5) * ROW;
-  const lines = svg("g"),
-    dots = svg("g");
-  for (const row of spans(from, to)) {
-    const x = laneX(row.lane),
-      c = color(row.lane);
-    const bends = row.last > row.index && rows[row.last].lane !== row
-    .lane; /* the lane ends in a curve to another one */
-    if (row.last > row.index) lines.append(svg("path", { class: "lane", style: `stroke:${c}`,
-      d: `M${x} ${y(Math.max(row.index, from - 1))}V${Math.min(y(row.last) - (bends ? ROW * 0.7 : 0), y(to))}` }));
-    for (const r of row.readers) {
-      if (r < from - 1 || r > to || rows[r].lane === row.lane) continue;
-      lines.append(svg("path", { class: "lane", style: `stroke:${c}`,
-        d: `M${x} ${y(r) - ROW * 0.7}C${x} ${y(r) - 4} ${laneX(rows[r].lane)} ${y(r) - ROW * 0.6} ${laneX(rows[r].lane)} ${y(r)}` }));
-    }
+/* Draws the lane of a row: down to its last reader, and a curve to each reader in another lane. */
+function drawLane(group, rows, row, from, to, y) {
+  const x = laneX(row.lane), style = `stroke:${color(row.lane)}`, BEND = ROW * 0.7;
+  const line = d => group.append(svg("path", {class: "lane", style, d}));
+  const bends = rows[row.last].lane !== row.lane;
+  const end = Math.min(y(row.last) - (bends ? BEND : 0), y(to));
+  if (row.last > row.index) line(`M${x} ${y(Math.max(row.index, from - 1))}V${end}`);
+  for (const reader of row.readers) {
+    const other = laneX(rows[reader].lane), at = y(reader);
+    if (reader < from - 1 || reader > to || other === x) continue;
+    line(`M${x} ${at - BEND}C${x} ${at - 4} ${other} ${at - ROW * 0.6} ${other} ${at}`);
   }
-  for (let i = from; i < to; i++) dots.append(svg("circle", { cx: laneX(rows[i].lane), cy: y(i), r: rows[i]
-      .backward === null ? 3 : 4,
-    style: `fill:${rows[i].backward === null ? "var(--card)" : color(rows[i].lane)};stroke:${color(rows[i].lane)};stroke-width:1.6` }));
-  g.append(lines, dots);
-  return g;
 }
 
-/* Returns a function that finds the rows whose lanes cross a range. Rows are kept by blocks, so that long tapes scroll
- * smoothly. */
-function spanFinder(rows) {
-  const BLOCK = 64,
-    blocks = [];
-  for (const row of rows)
-    for (let b = Math.floor(row.index / BLOCK); b <= Math.floor(row.last / BLOCK); b++)(blocks[b] = blocks[b] || [])
-      .push(row);
-  return (from, to) => {
-    const found = new Set();
-    for (let b = Math.max(0, Math.floor(from / BLOCK)); b <= Math.floor(to / BLOCK); b++)
-      for (const row of blocks[b] || [])
-        if (row.last >= from - 1 && row.index <= to) found.add(row);
-    return found;
-  };
+/* Draws the part of the graph from row `from` to before row `to`. An op without a backward has an empty dot. */
+function drawGraph(rows, crossing, from, to, width) {
+  const y = i => (i - from + 0.5) * ROW, lines = svg("g"), dots = svg("g");
+  for (const row of crossing(from, to)) drawLane(lines, rows, row, from, to, y);
+  for (const row of rows.slice(from, to)) {
+    const c = color(row.lane), full = row.backward !== null;
+    const style = `fill:${full ? c : "var(--card)"};stroke:${c};stroke-width:1.6`;
+    dots.append(svg("circle", {cx: laneX(row.lane), cy: y(row.index), r: full ? 4 : 3, style}));
+  }
+  return svg("svg", {width, height: (to - from) * ROW, style: `top:${from * ROW}px`}, lines, dots);
 }
+
+/* ---- The description of a row ---- */
 
 function describeInput(rows, input) {
-  if (input === null) return "absent";
-  if (!known(input)) return input;
-  const row = rows.find(r => r.number === input);
-  return row ? `${row.name} (op ${input})` : `op ${input}`;
+  if (!known(input)) return input === null ? "absent" : input;
+  return `${rows.find(r => r.number === input).name} (op ${input})`;
 }
 
-function tapeDetail(box, rows, row) {
+function describeTimes(row) {
+  const backward = row.backward === null ? "" : `, backward ${micro(row.backward)}`;
+  return `forward ${micro(row.forward)}${backward}${row.flops ? `; ${count(row.flops)} FLOPs` : ""}`;
+}
+
+function describe(box, rows, row) {
   const facts = [
     ["op", `${row.name}, number ${row.number}`],
     ["inputs", row.inputs.map(i => describeInput(rows, i)).join(", ")],
-    ["result", row.out],
-    row.placement ? ["placement", row.placement] : null,
-    ["time",
-      `forward ${duration(row.forward / 1e6)}${row.backward === null ? "" : `, backward ${duration(row.backward / 1e6)}`}${row.flops ? `; ${count(row.flops)} FLOPs` : ""}`
-      ],
-    row.saved ? ["saved", bytes(row.saved)] : null,
-    row.site.scope ? ["in", row.site.scope] : null,
-    row.site.source ? ["source", row.site.source] : null,
-  ].filter(Boolean);
-  box.replaceChildren(...facts.flatMap(([k, v]) => [el("dt", {}, k), el("dd", { class: k === "source" ? "mono" : "" },
-    v)]));
+    ["result", row.out], ["placement", row.placement], ["time", describeTimes(row)],
+    ["saved", row.saved ? bytes(row.saved) : ""], ["in", row.scope], ["source", row.source],
+  ];
+  box.replaceChildren(...facts.filter(f => f[1]).flatMap(([name, text]) =>
+    [el("dt", {}, name), el("dd", {class: name === "source" ? "mono" : null}, text)]));
 }
 
-function tapeCard(step) {
-  const rank = step.ranks[0],
-    all = tapeRows(rank);
-  if (!all.length) return null;
-  let rows = all,
-    spans = null,
-    lanes = 0,
-    graph = 0,
-    shown = "",
-    selected = all.reduce((a, b) => b.forward + (b.backward || 0) > a.forward + (a.backward || 0) ? b : a);
-  const detail = el("dl", { class: "detail" }),
-    box = el("div", { class: "tape", tabindex: "0", "aria-label": "ops of the tape" });
-  const inner = el("div", { class: "all" }),
-    list = el("div", { class: "rows" }),
-    titles = el("div", { class: "titles" });
-  const longest = Math.max(...all.map(r => r.forward + (r.backward || 0)));
-  let width = 0,
-    columns = "";
-  inner.append(list);
-  box.append(inner);
+/* ---- The list ---- */
 
-  function prepare() {
-    lanes = rows === all ? layLanes(rows) : 0;
-    spans = rows === all ? spanFinder(rows) : null;
-    graph = rows === all ? laneX(Math.max(0, lanes - 1)) + 12 : 8;
+/* Which columns a list of this width has, and their sizes. `graph` is the width of the graph. */
+function tapeColumns(width, graph) {
+  const wide = width > 760, middle = width > 520;
+  return [
+    {title: "", size: `${graph}px`, text: () => ""},
+    {title: "op", size: `minmax(90px,${wide ? "1fr" : "1.2fr"})`, text: r => r.name},
+    wide ? {title: "in", size: "minmax(110px,1.1fr)", text: r => r.scope, dim: true} : null,
+    middle ? {title: "result", size: "minmax(90px,1fr)", text: r => r.out, dim: true} : null,
+    {title: "forward", size: "64px", text: r => (r.forward ? micro(r.forward) : ""), number: true},
+    {title: "backward", size: "64px", text: r => (r.backward ? micro(r.backward) : ""), number: true},
+  ].filter(Boolean);
+}
+
+/* Makes the list. chosen(row) is called when a row is pointed at or selected. Returns its elements, and a function that
+ * shows only the rows that fit a text. */
+function tapeList(all, chosen) {
+  const box = el("div", {class: "tape", tabindex: "0", "aria-label": "ops of the tape"});
+  const list = el("div", {class: "rows"});
+  const inner = el("div", {class: "all"}, list), titles = el("div", {class: "titles"});
+  const total = r => r.forward + (r.backward || 0), longest = Math.max(...all.map(total));
+  const graph = laneX(layLanes(all) - 1) + 12, crossing = crossingFinder(all);
+  let rows = all, selected = all.find(r => total(r) === longest), width = 0, drawn = "";
+
+  function rowElement(row, columns, sizes) {
+    const heavy = total(row) > 0.3 * longest, name = c => (c.number ? "number" : c.dim ? "dim" : null);
+    const weight = c => (c.title === "op" && heavy ? "font-weight:650" : null);
+    const cell = c => el("div", {class: name(c), style: weight(c)}, c.text(row));
+    return el("div", {
+      class: "op", "aria-selected": String(row === selected), style: `grid-template-columns:${sizes}`,
+      onpointerenter: () => chosen(row), onclick: () => select(row),
+    }, ...columns.map(cell));
+  }
+
+  /* Draws the rows that can be seen, and some above and below them. */
+  function draw(again) {
+    const from = Math.max(0, Math.floor(box.scrollTop / ROW) - 8);
+    const to = Math.min(rows.length, from + Math.ceil(box.clientHeight / ROW) + 16), key = `${from} ${to}`;
+    if (!width || (key === drawn && !again)) return;
+    drawn = key;
+    const columns = tapeColumns(width, rows === all ? graph : 8), sizes = columns.map(c => c.size).join(" ");
+    titles.style.gridTemplateColumns = sizes;
+    titles.replaceChildren(...columns.map(c => el("div", {class: c.number ? "number" : null}, c.title)));
+    list.style.top = `${from * ROW}px`;
+    list.replaceChildren(...rows.slice(from, to).map(row => rowElement(row, columns, sizes)));
     inner.style.height = `${rows.length * ROW}px`;
-    shown = "";
-    layout();
-  }
-
-  function layout() {
-    const wide = width > 760,
-      middle = width > 520;
-    columns =
-      `${graph}px minmax(90px,${wide ? "1fr" : "1.2fr"}) ${wide ? "minmax(110px,1.1fr) " : ""}${middle ? "minmax(90px,1fr) " : ""}64px 64px`;
-    titles.style.gridTemplateColumns = columns;
-    const names = ["", "op", ...(wide ? ["in"] : []), ...(middle ? ["result"] : []), "forward", "backward"];
-    titles.replaceChildren(...names.map(n => el("div", { class: n === "forward" || n === "backward" ? "number" : "" },
-      n)));
-    shown = "";
-    draw();
-  }
-
-  function rowElement(row) {
-    const heat = v => v ? duration(v / 1e6) : "",
-      share = (row.forward + (row.backward || 0)) / longest;
-    const cells = [el("div", {}), el("div", { style: share > 0.3 ? "font-weight:650" : "" }, row.name)];
-    if (width > 760) cells.push(el("div", { class: "dim" }, row.site.scope));
-    if (width > 520) cells.push(el("div", { class: "dim" }, row.out));
-    cells.push(el("div", { class: "number" }, heat(row.forward)), el("div", { class: "number" }, heat(row.backward)));
-    const node = el("div", { class: "op", role: "row", "aria-selected": String(row === selected),
-      style: `grid-template-columns:${columns}`, onpointerenter: () => tapeDetail(detail, all, row),
-    onclick: () => select(row) }, ...cells);
-    return node;
+    inner.replaceChildren(list, ...(rows === all ? [drawGraph(rows, crossing, from, to, graph)] : []));
   }
 
   function select(row) {
     selected = row;
-    shown = "";
-    draw();
-    tapeDetail(detail, all, row);
+    draw(true);
+    chosen(row);
   }
 
-  function draw() {
-    if (!width) return;
-    const from = Math.max(0, Math.floor(box.scrollTop / ROW) - 8),
-      to = Math.min(rows.length, from + Math.ceil(box.clientHeight / ROW) + 16);
-    const key = `${from} ${to} ${width} ${rows.length}`;
-    if (key === shown) return;
-    shown = key;
-    list.style.top = `${from * ROW}px`;
-    list.replaceChildren(...rows.slice(from, to).map(rowElement));
-    inner.querySelectorAll("svg").forEach(s => s.remove());
-    if (spans) inner.append(drawLanes(rows, spans, from, to, graph));
+  function move(by) {
+    const row = rows[rows.indexOf(selected) + by];
+    if (!row) return;
+    const top = rows.indexOf(row) * ROW;
+    box.scrollTop = Math.max(top + ROW - box.clientHeight, Math.min(top, box.scrollTop));
+    select(row);
   }
 
   function filter(text) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = r => words.every(w => `${r.name} ${r.site.scope} ${r.site.source} ${r.out} ${r.placement}`
-      .toLowerCase().includes(w));
-    rows = words.length ? all.filter(fits) : all;
+    const texts = r => `${r.name} ${r.scope} ${r.source} ${r.out} ${r.placement}`.toLowerCase();
+    rows = words.length ? all.filter(r => words.every(w => texts(r).includes(w))) : all;
     box.scrollTop = 0;
-    prepare();
+    draw(true);
   }
 
-  box.addEventListener("scroll", draw, { passive: true });
-  box.addEventListener("keydown", e => {
-    const by = { ArrowDown: 1, ArrowUp: -1 } [e.key],
-      at = rows.indexOf(selected) + (by || 0);
-    if (!by || !rows[at]) return;
-    e.preventDefault();
-    if (at * ROW < box.scrollTop) box.scrollTop = at * ROW;
-    if ((at + 1) * ROW > box.scrollTop + box.clientHeight) box.scrollTop = (at + 1) * ROW - box.clientHeight;
-    select(rows[at]);
+  box.append(inner);
+  box.style.height = `min(70vh, ${Math.min(640, all.length * ROW + 2)}px)`;
+  box.addEventListener("scroll", () => draw(false), {passive: true});
+  box.addEventListener("keydown", event => {
+    const by = {ArrowDown: 1, ArrowUp: -1}[event.key];
+    if (!by) return;
+    event.preventDefault();
+    move(by);
   });
-  onWidth(box, w => (width = w, layout()));
-  prepare();
-  tapeDetail(detail, all, selected);
-  if (all.length * ROW < 640) box.style.height = `${all.length * ROW + 2}px`;
-  const search = el("input", { type: "search", class: "field",
-  placeholder: "Filter: matmul, layers.0", "aria-label": "filter ops", oninput: e => filter(e.target.value) });
-  const note =
-    `${all.length.toLocaleString("en")} ops${step.ranks.length > 1 ? " of rank 0" : ""}, in the order in which they ran. A line leads from an op to those that read its result; an op without a backward has an empty dot.`;
-  return card("Tape", note, el("div", { class: "controls" }, search), titles, box, detail);
+  onWidth(box, w => {
+    width = w;
+    draw(true);
+  });
+  chosen(selected);
+  return {elements: [titles, box], filter};
+}
+
+function tapeCard(step) {
+  const rows = tapeRows(step.ranks[0]), detail = el("dl", {class: "detail"});
+  if (!rows.length) return null;
+  const list = tapeList(rows, row => describe(detail, rows, row));
+  const search = el("input", {
+    type: "search", class: "field", placeholder: "Filter: linear, attn", "aria-label": "filter ops",
+    oninput: event => list.filter(event.target.value),
+  });
+  const note = `${rows.length.toLocaleString("en")} ops${ofRank0(step, " of")}, in the order in which they ran. ` +
+    "A line leads from an op to those that read its result; an op without a backward has an empty dot.";
+  return card("Tape", note, el("div", {class: "controls"}, search), ...list.elements, detail);
 }
