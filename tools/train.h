@@ -215,6 +215,7 @@ typedef struct progress {
     int drawn_length;        /* length of that line */
     bool live;               /* the live view takes the place of that line */
     int drawn_lines, drawn_columns, drawn_rows; /* of the live view: its lines, and the size of the terminal */
+    int64_t messages; /* message_count at the last draw: lines that were printed later lie below the live view */
 } progress;
 
 void progress_open(progress *p, const train_options *o);

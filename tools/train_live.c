@@ -113,10 +113,12 @@ static void put_facts(const metrics *m, const screen *s, const step_result *r) {
     put_line(s, text);
 }
 
-/* Goes back to the first line of the block. A terminal whose size has changed may have wrapped its lines elsewhere, so
- * all of it is cleared. */
+/* Goes back to the first line of the block, unless messages were printed below it. A terminal whose size has changed
+ * may have wrapped its lines elsewhere, so all of it is cleared. */
 static void go_back(progress *p, const screen *s) {
     bool same = p->drawn_columns == s->columns && p->drawn_rows == s->rows;
+    if (p->messages != message_count()) p->drawn_lines = 0;
+    p->messages = message_count();
     if (p->drawn_lines && same) printf("\033[%dA\r", p->drawn_lines);
     if (p->drawn_lines && !same) printf("\033[2J\033[H");
     p->drawn_columns = s->columns;

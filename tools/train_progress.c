@@ -136,5 +136,5 @@ void metrics_end_line(metrics *m) {
     progress *p = &m->progress;
     if (p->terminal && !p->live && p->drawn > 0) printf("\n");
     p->drawn = 0;
-    p->drawn_length = p->drawn_lines = 0;
+    p->drawn_length = 0;
 }

@@ -122,16 +122,17 @@ function showAll(n, few, what, show) {
   return button;
 }
 
-/* Calls draw(width) now and whenever the width of the element changes. What is drawn may change sizes again, so it
- * waits for the next frame. */
+/* Calls draw(width) when the element is in the page, and whenever its width changes. What is drawn may change sizes
+ * again, so an observer waits for the next frame. */
 function onWidth(node, draw) {
   let last = 0;
-  new ResizeObserver(entries => {
-    const width = Math.round(entries[0].contentRect.width);
-    if (!width || width === last) return;
-    last = width;
-    requestAnimationFrame(() => draw(width));
-  }).observe(node);
+  const update = () => {
+    if (!node.clientWidth || node.clientWidth === last) return;
+    last = node.clientWidth;
+    draw(last);
+  };
+  setTimeout(update);
+  new ResizeObserver(() => requestAnimationFrame(update)).observe(node);
 }
 
 /* ---- Steps ---- */
