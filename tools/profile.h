@@ -26,8 +26,8 @@ void profile_end_memory(profile *p);
  *
  * A rank has "rank", "ranks", "began" (seconds of the monotonic clock), "seconds", "device", "threads", "sites" (an
  * array of texts), "memory" (tg_memory_json) and "collectives" (an array of calls with "kind", "group", "dtype",
- * "count" and "site", and "t" and "d", microseconds since `began` and of the call). It has "ops", an array with a row for each forward and
- * backward in the order in which they ran:
+ * "count" and "site", and "t" and "d", microseconds since `began` and of the call). It has "ops", an array with a row
+ * for each forward and backward in the order in which they ran:
  * - "n": the name of the op; "b": 1 for backward; "t", "d": when it began, and how long it took, in microseconds;
  * - "m": bytes in use after it; "s": the index of its site; "i": its number, which its forward and backward share;
  * - of a forward, "in": for each input the number of the op that made it, or the description of a tensor that none

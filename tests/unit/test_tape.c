@@ -368,7 +368,7 @@ START_TEST(the_report_names_the_peak) {
 }
 END_TEST
 
-/* The same as JSON, which any reader can parse: braces and quotation marks are even in number, and the texts are there. */
+/* The same as JSON: brackets and quotation marks are even in number, and the texts are there. */
 START_TEST(the_report_as_json_names_the_peak) {
     begin();
     char text[65536];
