@@ -118,9 +118,17 @@ function tapeColumns(width, graph) {
     {title: "op", size: `minmax(90px,${wide ? "1fr" : "1.2fr"})`, text: r => r.name},
     wide ? {title: "in", size: "minmax(110px,1.1fr)", text: r => r.scope, dim: true} : null,
     middle ? {title: "result", size: "minmax(90px,1fr)", text: r => r.out, dim: true} : null,
-    {title: "forward", size: "64px", text: r => (r.forward ? micro(r.forward) : ""), number: true},
-    {title: "backward", size: "64px", text: r => (r.backward ? micro(r.backward) : ""), number: true},
+    {title: "forward", size: "70px", time: r => r.forward, series: 0},
+    {title: "backward", size: "70px", time: r => r.backward, series: 1},
   ].filter(Boolean);
+}
+
+/* A cell with a time, and behind it a bar of that length; `longest` fills the cell. */
+function timeCell(time, longest, series) {
+  const end = `${(100 * (time || 0) / longest).toFixed(1)}%`;
+  const tint = `color-mix(in srgb, ${color(series)} 24%, transparent)`;
+  const style = `background:linear-gradient(to left,${tint} ${end},transparent ${end})`;
+  return el("div", {class: "number", style}, time ? micro(time) : "");
 }
 
 /* Makes the list. chosen(row) is called when a row is pointed at or selected. Returns its elements, and a function that
@@ -129,14 +137,13 @@ function tapeList(all, chosen) {
   const box = el("div", {class: "tape", tabindex: "0", "aria-label": "ops of the tape"});
   const list = el("div", {class: "rows"});
   const inner = el("div", {class: "all"}, list), titles = el("div", {class: "titles"});
-  const total = r => r.forward + (r.backward || 0), longest = Math.max(...all.map(total));
+  const longest = Math.max(...all.map(r => Math.max(r.forward, r.backward)));
   const graph = laneX(layLanes(all) - 1) + 12, crossing = crossingFinder(all);
-  let rows = all, selected = all.find(r => total(r) === longest), width = 0, drawn = "";
+  let rows = all, selected = all.find(r => Math.max(r.forward, r.backward) === longest), width = 0, drawn = "";
 
   function rowElement(row, columns, sizes) {
-    const heavy = total(row) > 0.3 * longest, name = c => (c.number ? "number" : c.dim ? "dim" : null);
-    const weight = c => (c.title === "op" && heavy ? "font-weight:650" : null);
-    const cell = c => el("div", {class: name(c), style: weight(c)}, c.text(row));
+    const cell = c => (c.time ? timeCell(c.time(row), longest, c.series)
+      : el("div", {class: c.dim ? "dim" : null}, c.text(row)));
     return el("div", {
       class: "op", "aria-selected": String(row === selected), style: `grid-template-columns:${sizes}`,
       onpointerenter: () => chosen(row), onclick: () => select(row),
@@ -151,7 +158,7 @@ function tapeList(all, chosen) {
     drawn = key;
     const columns = tapeColumns(width, rows === all ? graph : 8), sizes = columns.map(c => c.size).join(" ");
     titles.style.gridTemplateColumns = sizes;
-    titles.replaceChildren(...columns.map(c => el("div", {class: c.number ? "number" : null}, c.title)));
+    titles.replaceChildren(...columns.map(c => el("div", {class: c.time ? "number" : null}, c.title)));
     list.style.top = `${from * ROW}px`;
     list.replaceChildren(...rows.slice(from, to).map(row => rowElement(row, columns, sizes)));
     inner.style.height = `${rows.length * ROW}px`;
