@@ -34,15 +34,15 @@ typedef struct command {
     const char *name, *usage, *summary;
     const option *options;
     int n_options;
-    int operands; /* how many words other than options the command takes, 0 to 2 */
+    int operands; /* how many words other than options the command takes, 0 to MAX_OPERANDS */
 } command;
 
-enum { MAX_OPTIONS = 80 };
+enum { MAX_OPTIONS = 100, MAX_OPERANDS = 16 };
 
 /* What options_parse has found, besides the values of options, which it writes into the subcommand's struct. */
 typedef struct parsed {
     bool given[MAX_OPTIONS];
-    const char *operand[2]; /* the words other than options; NULL: not given */
+    const char *operand[MAX_OPERANDS]; /* the words other than options; NULL: not given */
     int status;             /* the exit status, if options_parse returned false */
 } parsed;
 

@@ -23,6 +23,9 @@ void name_command(const char *name) {
 static _Thread_local bool silent;
 static bool line_open; /* the last line on standard output is incomplete; only rank 0 prints such lines */
 static int process_rank; /* 0 if ranks are threads */
+static _Atomic int64_t messages; /* number of messages printed so far */
+
+int64_t message_count(void) { return messages; }
 
 void mute(bool on) {
     silent = on;
@@ -35,6 +38,7 @@ void name_rank(int rank) {
 void say(const char *format, ...) {
     va_list args;
     if (silent || process_rank) return;
+    messages++;
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
@@ -80,6 +84,7 @@ void print_error(const char *name, const char *format, va_list args) {
              text_escape(text, sizeof text, message));
     if (line_open) putchar('\n');
     line_open = false;
+    messages++;
     fflush(stdout);
     fputs(line, stderr);
 }

@@ -29,6 +29,8 @@ int run_tokenize(int argc, char **argv);
 int run_convert(int argc, char **argv);
 int run_check(int argc, char **argv);
 int run_gradcheck(int argc, char **argv);
+int run_compare(int argc, char **argv);
+int run_tape(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
@@ -41,6 +43,8 @@ void mute(bool on);
 void name_rank(int rank);
 /* Prints like printf, unless this thread is silenced or this process is not rank 0. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
+/* Returns how many messages say, fail and warn have printed in this process. */
+int64_t message_count(void);
 /* Writes out what say and printf have printed. If that fails, for example because a pipe was closed, warns once and
  * discards all later output, so that a long run does not end because of its messages. */
 void flush_or_go_on(void);

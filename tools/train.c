@@ -47,6 +47,8 @@ typedef struct run {
     trainer trainer;
     train_data data;
     metrics metrics;
+    samples samples;
+    look look;
     recorder *recorder; /* of --record; NULL: not given */
     int64_t *offsets;   /* of the step's sequences, followed by those of the next step's */
     int64_t saved;      /* the step of the newest checkpoint */
@@ -283,19 +285,27 @@ static bool open_run(run *r) {
     if (!r->offsets) return fail("no memory for a batch of %" PRId64 " sequences", r->o.batch), false;
     if (!open_recorder(r)) return false;
     if (r->chief && !directory_set_aside(&p->directory, p->done)) return false;
-    if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, r->o.steps, p->done)) return false;
+    if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, &r->o, p->done)) return false;
+    if (!look_open(&r->look, &r->o, r->ctx, r->world, p->done)) return false;
+    if (!samples_open(&r->samples, &r->o, &r->data, config.vocab)) return false;
+    if (r->chief && !samples_begin_file(&r->samples, r->o.out, p->done)) return false;
     return print_run(r);
 }
 
 /* ---- Steps ---- */
 
+/* Returns whether something is due after this step that is due after every `every` steps and after the last one. */
+static bool is_due(const run *r, int64_t every, int64_t step) {
+    return every && (step % every == 0 || step == r->o.steps);
+}
+
 /* Returns the validation loss; NaN after an error, and if no validation is due after this step. Each data-parallel rank
  * computes the losses of a part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
-    bool due = r->o.val_every && (step % r->o.val_every == 0 || step == r->o.steps);
-    if (!due || !d->n_validation) return NAN;
+    if (!is_due(r, r->o.val_every, step) || !d->n_validation) return NAN;
     trainer *t = &r->trainer;
+    double began = seconds_now();
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
     int64_t n = end - first, micro = t->micro / t->dp;
@@ -306,7 +316,19 @@ static double validate(run *r, int64_t step) {
     trainer_set_whole(t, false);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, &sum, 1);
+    progress_add(&r->metrics.progress.val, seconds_now() - began);
     return tg_ctx_status(r->ctx) == TG_OK ? sum / (double)d->val_targets : NAN;
+}
+
+/* Makes the samples of a validation, and writes them if this rank has the file. */
+static void make_samples(run *r, int64_t step) {
+    samples *s = &r->samples;
+    double began = seconds_now();
+    s->step = step;
+    if (r->chief) metrics_end_line(&r->metrics);
+    samples_make(&r->trainer, &r->o, s->prompt, s->n, samples_show, s);
+    if (tg_ctx_status(r->ctx) == TG_OK) samples_save(s, r->ctx);
+    progress_add(&r->metrics.progress.sampling, seconds_now() - began);
 }
 
 /* Returns whether the step is an overflow that dynamic loss scaling handles: the loss is finite, and the scale can
@@ -350,14 +372,27 @@ static bool keep_tokenizer(run *r) {
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
+    double began = seconds_now();
     if (r->chief) metrics_end_line(&r->metrics); /* a message may follow */
     if (r->chief && (!metrics_sync(&r->metrics) || !keep_tokenizer(r))) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
-    return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
+    bool good = !r->chief || (plot_losses(r->ctx, r->o.out, &r->metrics) && look_save_page(&r->look));
+    progress_add(&r->metrics.progress.save, seconds_now() - began);
+    return good;
 }
 
 static bool finish_checkpoint(run *r) {
     return checkpoint_finish(r->chief ? &r->plan->directory : NULL, &r->o, &r->trainer, &r->data);
+}
+
+/* Writes the metrics of a step, and shows the progress. */
+static bool write_step(run *r, int64_t step, const step_result *s, double val_loss) {
+    progress_add_step(&r->metrics.progress, s->seconds);
+    if (!metrics_write(&r->metrics, step, s, val_loss)) return false;
+    if (!look_at_metrics(&r->look, &r->metrics, step, s, val_loss)) return false;
+    r->plan->begun = true;
+    metrics_show(&r->metrics, s, val_loss, r->o.log_every);
+    return true;
 }
 
 /* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. Sets *stop to whether the run was
@@ -368,24 +403,21 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (next) data_offsets(&r->data, step + 1, next);
     bool recorded = r->recorder && step == r->o.record_step;
     if (recorded) recorder_begin(r->recorder, r->trainer.tape, step);
+    look_before_step(&r->look, r->trainer.tape, step);
     step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
+    if (!look_after_step(&r->look, r->trainer.tape, step)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
-    double tokens = (double)(r->o.batch * r->o.model.seq_len);
-    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* the clock may not have advanced */
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
     if (!check(r->ctx)) return false;
     *stop = s.interrupted;
-    if (r->chief) {
-        if (!metrics_write(&r->metrics, step, &s, tokens_per_s, val_loss)) return false;
-        r->plan->begun = true;
-        metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
-    }
+    if (r->chief && !write_step(r, step, &s, val_loss)) return false;
     if (!note_bad_step(r, step, &s)) return false;
+    if (r->samples.prompt && is_due(r, r->o.val_every, step)) make_samples(r, step);
+    if (!check(r->ctx)) return false;
     if (s.written && !finish_checkpoint(r)) return false;
-    bool due = r->o.checkpoint_every && (step % r->o.checkpoint_every == 0 || step == r->o.steps);
-    return !due || save_checkpoint(r, step);
+    return !is_due(r, r->o.checkpoint_every, step) || save_checkpoint(r, step);
 }
 
 /* Prints text as one word of a shell command, quoted if necessary. */
@@ -423,6 +455,31 @@ static void say_how_to_go_on(const run *r, int64_t step) {
     say("\n");
 }
 
+/* Prints the beginning of a command that uses the model: what it does, and the command up to the name of the model. */
+static void say_command(const run *r, const char *what, const char *words) {
+    say("%s: %s ", what, words);
+    say_word(r->o.out);
+}
+
+/* Prints the commands that use the model and, if there is a checkpoint, the one that trains on. */
+static void say_what_next(const run *r) {
+    char launcher[64], words[128];
+    bool text = r->samples.text && r->o.data_format == TG_TOKENS_TEXT;
+    say_command(r, "generate", "tapegrad generate --model");
+    say(text ? " --prompt " : " --prompt-ids ");
+    say_word(!text ? "1,2,3" : r->o.sample_prompt ? r->o.sample_prompt : "The ");
+    say_command(r, "\nevaluate", "tapegrad eval --model");
+    say(" --data ");
+    say_word(r->o.data);
+    if (r->o.data_format != TG_TOKENS_TEXT) say_option(r, "data-format");
+    say("\n");
+    if (r->saved != r->o.steps) return;
+    snprintf(words, sizeof words, "%stapegrad train --resume --out",
+             launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
+    say_command(r, "train on", words);
+    say(" --steps %" PRId64 "\n", 2 * r->o.steps);
+}
+
 /* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted, a checkpoint. */
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
@@ -436,7 +493,10 @@ static bool finish(run *r, int64_t step) {
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
+    if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
+    if (r->o.html) say("the page of the run is %s/run.html\n", r->o.out);
+    if (whole) say_what_next(r);
     return true;
 }
 
@@ -474,6 +534,8 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     *r = (run){.plan = p, .o = p->o, .ctx = ctx, .world = world, .chief = is_chief(world), .saved = p->done};
     bool good = same_start(r) && open_run(r) && run_steps(r);
     metrics_close(&r->metrics);
+    samples_close(&r->samples);
+    look_close(&r->look);
     recorder_free(r->recorder);
     data_close(&r->data);
     trainer_close(&r->trainer);

@@ -22,8 +22,8 @@ enum { FORMAT = 5 }; /* in files of formats up to 4, "schedule" was the schedule
 
 /* Returns whether the option applies to one call of the program only, so that checkpoints do not keep it. */
 static bool is_per_call(const char *name) {
-    static const char *const names[] = {"time",   "resume", "resume-step", "comm",        "device",
-                                        "record", "record-step", "record-values", "find-nan"};
+    static const char *const names[] = {"time",        "resume",        "resume-step", "comm",  "device",      "record",
+                                        "record-step", "record-values", "find-nan",    "trace", "tensorboard", "live"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(name, names[i])) return true;
     return false;

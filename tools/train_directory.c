@@ -16,7 +16,7 @@
 /* Returns whether the name is that of a temporary file, which a run writes before it renames it. */
 static bool is_temporary(const char *name) {
     static const char *const written[] = {"config.json", "model*.safetensors", "model.safetensors.index.json",
-                                          "loss.svg", "metrics.jsonl"};
+                                          "loss.svg", "metrics.jsonl", "run.html", "samples.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, "%s.tmp-*", written[i]);
