@@ -17,7 +17,7 @@ typedef struct stage {
 /* Creates the chunks of this rank, with the layout of the options. weights: the model directory to load weights from;
  * NULL: random weights. Collective over the pipeline. Returns false after printing what is wrong; stage_close may be
  * called in any case. */
-bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_gpt_config *config,
+bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_lm_config *config,
                 const char *weights);
 void stage_close(stage *s);
 
