@@ -4,13 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "companions.h"
 #include "stage.h"
 
 /* ---- The chunks ---- */
 
 bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_lm_config *config,
                 const char *weights) {
-    *s = (stage){.parallel = p, .chunk = calloc((size_t)o->vp, sizeof(tg_module *))};
+    *s = (stage){.parallel = p, .chunk = calloc((size_t)o->vp, sizeof(tg_module *)), .from = weights};
     if (!s->chunk) return fail("no memory"), false;
     for (; s->n < o->vp; s->n++) {
         tg_lm_config c = *config;
@@ -90,6 +91,8 @@ int64_t stage_copies(const stage *s) {
 }
 
 void stage_save(const stage *s, const char *dir) {
+    bool first = tg_comm_rank(tg_parallel_world(s->parallel)) == 0;
+    if (s->from && first && !copy_companions(tg_parallel_ctx(s->parallel), s->from, dir)) return;
     tg_lm_save(s->chunk, s->n, dir, TG_LM_SAVE(.file_bytes = INT64_MAX));
 }
 

@@ -104,3 +104,58 @@ def test_saved_models_load_in_transformers(family, seed, tmp_path):
     now = json.loads((tmp_path / "out/config.json").read_text())
     for name in ("bos_token_id", "eos_token_id", "transformers_version"):
         assert now.get(name) == was.get(name)
+
+
+# ---- The program ----
+
+PROGRAM = os.environ["TAPEGRAD"]
+
+
+def tapegrad(*arguments):
+    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def load(path):
+    return transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_commands_take_the_family(family, tmp_path):
+    config = families.config_of(family, 9)
+    model, ids = families.model_of(config, 9), ids_of(config, 9)
+    save(model, tmp_path / "model", ids)
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    data = tmp_path / "data.bin"
+    data.write_bytes(ids.flatten().to(torch.int16).numpy().tobytes())
+    given = ["--data", data, "--data-format", "u16", "--seq-len", LENGTH]
+
+    result = json.loads(tapegrad("eval", "--model", tmp_path / "model", *given, "--json"))
+    flat = ids.flatten()
+    windows = [flat[i:i + LENGTH + 1] for i in range(0, len(flat) - 1, LENGTH)]
+    with torch.no_grad():
+        losses = torch.cat([torch.nn.functional.cross_entropy(model(w[None, :-1]).logits[0], w[1:], reduction="none")
+                            for w in windows])
+    assert result["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+
+    shown = tapegrad("generate", "--model", tmp_path / "model", "--prompt-ids", "3,1,4", "--temperature", 0,
+                     "--tokens", TOKENS)
+    prompt = torch.tensor([[3, 1, 4]])
+    tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=TOKENS,
+                            min_new_tokens=TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert [int(t) for t in shown.strip().split(",")] == tokens[0].tolist()
+
+    assert json.loads(tapegrad("inspect", "--model", tmp_path / "model", "--json"))["model"]["arch"] == family
+    tapegrad("convert", "--from", tmp_path / "model", "--to", tmp_path / "state")
+    tapegrad("convert", "--from", tmp_path / "state", "--to", tmp_path / "back")
+    with torch.no_grad():
+        assert torch.equal(load(tmp_path / "back")(ids).logits, model(ids).logits)
+
+    tapegrad("train", "--init", tmp_path / "model", *given, "--steps", 2, "--batch", 1, "--val-fraction", 0, "--lr",
+             1e-3, "--out", tmp_path / "run")
+    for name in ("state", "back", "run"):
+        assert (tmp_path / name / "tokenizer.json").read_text() == "{}"
+    with torch.no_grad():
+        tuned, was = load(tmp_path / "run")(ids).logits, model(ids).logits
+    assert tuned.shape == was.shape and not torch.equal(tuned, was)
