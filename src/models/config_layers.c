@@ -66,7 +66,8 @@ int tg_window_write(json_t *root, const tg_lm_config *c) { return write_window(r
 
 /* ---- Windows of the last layers ---- */
 
-const char *const tg_qwen_members[] = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types", NULL};
+const char *const tg_qwen_members[] = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types",
+                                       NULL};
 
 tg_status tg_qwen_read(const tg_json *j, tg_lm_config *c, char *kinds) {
     bool windows = false;

@@ -22,8 +22,8 @@ typedef struct tg_member {
     const char *name;
     tg_member_kind kind;
     size_t offset;          /* of the field in tg_lm_config */
-    double usual;           /* what a missing member means; null means TG_AUTO or TG_NONE. A required one must be there */
-    bool required;
+    double usual;           /* what a missing member means; null means TG_AUTO or TG_NONE */
+    bool required;          /* a missing member is an error */
     int64_t most;           /* largest SIZE; 0 means 2^40 */
     const char *text, *also[2]; /* TEXT: what is written, and what means the same */
 } tg_member;

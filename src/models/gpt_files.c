@@ -1,5 +1,5 @@
-/* Model directories: config.json and the weights, with the names, layouts and members of published checkpoints. So other
- * programs can load models that this library saved, and this library can load models that other
+/* Model directories: config.json and the weights, with the names, layouts and members of published checkpoints. So
+ * other programs can load models that this library saved, and this library can load models that other
  * programs saved. */
 #include <stdio.h>
 

@@ -168,7 +168,8 @@ static tg_status check_extra(tg_ctx *ctx, const tg_lm_config *c, const char *who
     json_t *root = c->extra ? json_loads(c->extra, 0, NULL) : NULL;
     bool good = !c->extra || json_is_object(root);
     json_decref(root);
-    return good ? TG_OK : tg_fail(ctx, TG_ERR_ARGUMENT, "%s: extra is \"%.64s\", expected a JSON object", who, c->extra);
+    if (good) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: extra is \"%.64s\", expected a JSON object", who, c->extra);
 }
 
 /* Fails for combinations of blocks that no layer has, or that ranks of tp cannot divide. */

@@ -65,8 +65,8 @@ static tg_status rope_with_infer(tg_call *c) {
     int64_t d = x->shape[x->ndim - 1];
     if (o->dims == TG_AUTO) o->dims = d;
     if (o->dims < 0 || o->dims > d || o->dims % 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "dims is %lld; it must be an even number from 0 to %lld, the last dim of x",
-                            (long long)o->dims, (long long)d);
+        return tg_call_fail(c, TG_ERR_SHAPE, "dims is %lld; it must be an even number from 0 to %lld, the last dim of "
+                            "x", (long long)o->dims, (long long)d);
     TG_TRY(check_base(c, o));
     TG_TRY(check_kind(c, o));
     for (int i = 0; i < x->ndim - 2; i++) TG_TRY(tg_call_role(c, X, i, i));

@@ -1,6 +1,7 @@
 /* probe MODEL OUT DTYPE TOKENS: loads the model in the directory MODEL as DTYPE (f32, f64 or bf16), and computes for
- * the ids and targets [b, s] of MODEL/probe.safetensors the logits, the loss, its gradients, and TOKENS tokens after the
- * first half of each sequence, each the likeliest. Writes them to OUT/results.safetensors, and the model to OUT. */
+ * the ids and targets [b, s] of MODEL/probe.safetensors the logits, the loss, its gradients, and TOKENS tokens after
+ * the first half of each sequence, each the likeliest. Writes them to OUT/results.safetensors, and the model to
+ * OUT. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

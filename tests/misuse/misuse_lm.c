@@ -183,7 +183,8 @@ static void write_config(const char *path, const char *members) {
     if (!f) return;
     fprintf(f,
             "{\"vocab_size\": 5, \"hidden_size\": 4, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
-            "\"num_key_value_heads\": 2, \"head_dim\": 2, \"intermediate_size\": 8, \"max_position_embeddings\": 8, %s}",
+            "\"num_key_value_heads\": 2, \"head_dim\": 2, \"intermediate_size\": 8, "
+            "\"max_position_embeddings\": 8, %s}",
             members);
     fclose(f);
 }
@@ -208,6 +209,7 @@ static void members(misuse_world *b) {
     };
     char path[512];
     snprintf(path, sizeof path, "%s/config.json", b->dir);
+    remove(path); /* that of other rows */
     QUIET(tg_lm_from_config, no_module(tg_lm_from_config(NULL, path, NULL)));
     GIVES(tg_lm_from_config, ARGUMENT, "the path is NULL", no_module(tg_lm_from_config(b->ctx, NULL, NULL)));
     GIVES(tg_lm_from_config, IO, "config.json", no_module(tg_lm_from_config(b->ctx, path, NULL)));

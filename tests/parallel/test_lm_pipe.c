@@ -1,6 +1,6 @@
 /* Language models in pipelines: over pp, vp, tp, sp, cp and dp, by every schedule, tied or not, with dropout,
- * recomputation, multi-token prediction and the blocks of several families, the losses of some steps, the gradients and the parameters are one
- * rank's. */
+ * recomputation, multi-token prediction and the blocks of several families, the losses of some steps, the gradients
+ * and the parameters are one rank's. */
 #include <stdlib.h>
 
 #include <tapegrad/pipe.h>
