@@ -143,8 +143,11 @@ static bool describes(tg_ctx *ctx, json_t *root, const tg_lm_config *c) {
 
 json_t *tg_lm_config_json(const tg_module *lm) {
     const tg_lm_config *c = tg_lm_config_of(lm);
-    json_t *root = c->extra ? json_loads(c->extra, 0, NULL) : json_object();
-    if (!root || write_members(root, tg_lm_family_of(c), c, (tg_dtype)tg_module_param(lm, 0, NULL)->dtype)) {
+    json_t *root = json_object(), *others = c->extra ? json_loads(c->extra, 0, NULL) : json_object();
+    bool good = others && !write_members(root, tg_lm_family_of(c), c, (tg_dtype)tg_module_param(lm, 0, NULL)->dtype) &&
+                !json_object_update_missing(root, others);
+    json_decref(others);
+    if (!good) {
         json_decref(root);
         no_memory(lm->ctx);
         return NULL;

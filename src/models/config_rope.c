@@ -87,11 +87,23 @@ static tg_status read_local(const tg_json *rope, rope_members *m) {
     rope_members local = {.f = m->f, .c = &own, .rotated = m->rotated};
     if (m->f->fixed.rope_local_base != TG_AUTO) own.rope_base = m->f->fixed.rope_local_base;
     TG_TRY(read_options(rope, &local));
-    if (own.rope_kind != TG_ROPE_PLAIN || local.rotated != m->rotated)
+    bool own_base = m->f->fixed.rope_local_base != TG_AUTO, same = own.rope_base == m->c->rope_base && m->c->rope_kind == TG_ROPE_PLAIN;
+    if (own.rope_kind != TG_ROPE_PLAIN || local.rotated != m->rotated || (!own_base && !same))
         return tg_fail(rope->ctx, TG_ERR_UNSUPPORTED,
-                       "'%s': the rotary positions of layers with windows are scaled, which is not supported",
+                       "'%s': the rotary positions of layers with windows are of a kind that is not supported",
                        rope->path);
-    m->c->rope_local_base = own.rope_base;
+    if (own_base) m->c->rope_local_base = own.rope_base;
+    return TG_OK;
+}
+
+/* Fails if an object of options of kinds of layers has another kind. */
+static tg_status check_kinds(const tg_json *rope) {
+    const char *name;
+    json_t *value;
+    json_object_foreach(rope->object, name, value)
+        if (strcmp(name, "full_attention") != 0 && strcmp(name, "sliding_attention") != 0)
+            return tg_fail(rope->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" of the rotary positions is not supported",
+                           rope->path, name);
     return TG_OK;
 }
 
@@ -102,6 +114,7 @@ static tg_status read_object(const tg_json *j, const char *name, rope_members *m
     TG_TRY(tg_json_object(j, name, &rope));
     bool nested = tg_json_has(&rope, "full_attention") || tg_json_has(&rope, "sliding_attention");
     if (!nested) return read_options(&rope, m);
+    TG_TRY(check_kinds(&rope));
     if (tg_json_has(&rope, "full_attention")) {
         TG_TRY(tg_json_object(&rope, "full_attention", &of));
         TG_TRY(read_options(&of, m));
