@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "companions.h"
 #include "spawn.h"
 
 enum { KIND_AUTO, KIND_MODEL, KIND_STATE };
@@ -34,8 +34,9 @@ static const command convert_command = {
     .name = "convert",
     .usage = "--from DIR --to DIR [OPTION...]",
     .summary = "Converts a model: from a directory with config.json and weights, as published for\n"
-               "GPT-2 and Llama, to saved state (index.json) that any ranks can load, or from such\n"
-               "state back. One tensor at a time is in memory. Values and dtypes are unchanged.",
+               "many families, to saved state (index.json) that any ranks can load, or from such\n"
+               "state back. One tensor at a time is in memory. Values and dtypes are unchanged.\n"
+               "The files of the tokenizer are copied.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
@@ -114,6 +115,7 @@ static int convert(const convert_options *o, int kind) {
         tg_gpt_from_state(ctx, o->from, prefix, config, o->to);
     else
         tg_gpt_to_state(ctx, o->from, o->to, prefix);
+    if (tg_ok(ctx)) copy_companions(ctx, o->from, o->to);
     bool good = interrupted && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
     tg_ctx_free(ctx);
     free(config);

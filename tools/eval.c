@@ -134,7 +134,7 @@ static corpus_options data_of(const evaluation *e) {
 static int evaluate_on(const evaluation *e, tg_ctx *ctx, tg_comm *world, const stage *s, tg_tape *t, const corpus *c) {
     const eval_options *o = &e->o;
     sequence_pool all = {0};
-    int64_t positions = tg_gpt_config_of(s->chunk[0])->positions;
+    int64_t positions = tg_lm_config_of(s->chunk[0])->positions;
     tg_tokens_set_apart(c->tokens, !o->attend_across);
     bool good = same_tokens(ctx, world, c->tokens) &&
                 pool_open(&all, c->tokens, 0, tg_tokens_count(c->tokens), o->seq_len ? o->seq_len : positions,
@@ -216,5 +216,7 @@ int run_eval(int argc, char **argv) {
     if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
     if (status) return status;
     ranks_begin(&chief);
-    return eval_on_ranks(&e);
+    status = eval_on_ranks(&e);
+    free_model_config(&e.model.config);
+    return status;
 }

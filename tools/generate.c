@@ -298,5 +298,6 @@ int run_generate(int argc, char **argv) {
     ranks_begin(&chief);
     status = generate_on_ranks(&of);
     free(of.ids);
+    free_model_config(&of.model.config);
     return status;
 }

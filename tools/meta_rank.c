@@ -1,7 +1,7 @@
 /* Steps of the trainer on device meta. */
 #include "meta_rank.h"
 
-bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config, int rank) {
+bool meta_rank_open(meta_rank *w, const train_options *o, const tg_lm_config *config, int rank) {
     tg_config c = train_config(o);
     c.device = "meta";
     *w = (meta_rank){.ctx = tg_ctx_new(&c)};

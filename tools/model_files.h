@@ -9,7 +9,7 @@
 
 typedef struct model_files {
     char dir[4096]; /* the directory with config.json and the weights */
-    tg_gpt_config config;
+    tg_lm_config config; /* free_model_config frees its texts */
 } model_files;
 
 /* Finds the model in the directory `given` and reads its config. In the directory of a training run that has not ended,

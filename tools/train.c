@@ -141,10 +141,10 @@ static bool find_checkpoint(plan *r) {
 /* ---- Model ---- */
 
 /* Sets the options of the model to those of the config of --init. */
-static void take_config(run *r, const tg_gpt_config *c) {
+static void take_config(run *r, const tg_lm_config *c) {
     const parsed *p = &r->plan->p;
     model_options *m = &r->o.model;
-    m->arch = c->arch == TG_LLAMA;
+    m->arch = strcmp(c->family, "gpt2") != 0;
     m->layers = c->layers;
     m->heads = c->heads;
     m->kv_heads = c->kv_heads;
@@ -157,7 +157,7 @@ static void take_config(run *r, const tg_gpt_config *c) {
 
 /* Chooses the config, and the directory that the weights come from: the checkpoint's, that of --init, or none
  * (NULL). */
-static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
+static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
     *weights = r->plan->state ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
@@ -169,7 +169,10 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     *config = r->model.config;
     if (!r->plan->state) take_config(r, config);
     if (!check_seq_len(r->o.model.seq_len, config)) return false;
-    config->dropout = r->o.model.dropout;
+    if (config->dropout != r->o.model.dropout) {
+        config->dropout = r->o.model.dropout;
+        config->embed_dropout = config->attention_dropout = TG_AUTO;
+    }
     config->recompute = (tg_gpt_recompute)r->o.model.recompute;
     return true;
 }
@@ -209,14 +212,14 @@ static void print_launcher(void) {
 }
 
 static bool print_run(const run *r) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->trainer.stage.chunk[0]);
+    const tg_lm_config *c = tg_lm_config_of(r->trainer.stage.chunk[0]);
     int64_t parameters = r->chief ? count_parameters(c) : 0;
     if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
     say("model: %s, %" PRId64 " layer%s, %" PRId64 " head%s, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
         " parameters (%s)\n",
-        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
+        c->family, c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
         c->vocab, parameters, precision);
     data_say(&r->data, &r->o, parameters);
     int threads = tg_ctx_threads(r->ctx);
@@ -250,7 +253,7 @@ static bool same_data(run *r) {
 }
 
 /* Makes the model and the optimizer, and restores a checkpoint's state if there is one to continue from. */
-static bool open_trainer(run *r, const tg_gpt_config *config, const char *weights) {
+static bool open_trainer(run *r, const tg_lm_config *config, const char *weights) {
     plan *p = r->plan;
     if (p->state && r->chief) hold_errors(p->held, sizeof p->held);
     bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights) &&
@@ -262,7 +265,7 @@ static bool open_trainer(run *r, const tg_gpt_config *config, const char *weight
 
 /* Opens the data by the plan. A process that has no rank 0 finds the plan that rank 0 has saved, or, if all files are
  * read in place, makes its own. */
-static bool open_data(run *r, const tg_gpt_config *config) {
+static bool open_data(run *r, const tg_lm_config *config) {
     plan *p = r->plan;
     corpus_options from = train_corpus(&r->o, p->cache, config->vocab);
     bool mine = !p->corpus;
@@ -274,7 +277,7 @@ static bool open_data(run *r, const tg_gpt_config *config) {
 }
 
 static bool open_run(run *r) {
-    tg_gpt_config config;
+    tg_lm_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
     if (!open_data(r, &config) || !same_data(r)) return false; /* before a model is allocated */
@@ -538,6 +541,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     look_close(&r->look);
     recorder_free(r->recorder);
     data_close(&r->data);
+    free_model_config(&r->model.config);
     trainer_close(&r->trainer);
     if (r->chief) flush_or_go_on();
     free(r->offsets);

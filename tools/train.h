@@ -113,7 +113,7 @@ typedef struct step_result {
 
 /* Makes the groups of ranks, the model, the optimizer and the tape. weights: the model directory to load weights from;
  * NULL: random weights. */
-bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
+bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_lm_config *config,
                   const char *weights);
 /* Makes all parameters present on each rank, or lets them be divided again (--zero 3). Collective. */
 void trainer_set_whole(trainer *r, bool on);

@@ -399,7 +399,7 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before) {
 
 /* Excludes the rows that pad the vocabulary, so that any number of ranks can load the file. */
 static void exclude_padding(tg_shards *s, const trainer *r) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->stage.chunk[0]);
+    const tg_lm_config *c = tg_lm_config_of(r->stage.chunk[0]);
     for (int i = 0; i < tg_shards_count(s); i++) {
         tg_shard_info info = TG_SHARD_INFO();
         tg_shards_at(s, i, &info);

@@ -13,7 +13,7 @@
 /* What is expected of a model in the given time. */
 typedef struct candidate {
     train_options o;
-    tg_gpt_config config;
+    tg_lm_config config;
     int64_t parameters;
     double seconds;              /* of a step */
     double tokens, epochs, loss; /* of the whole run */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "companions.h"
 #include "io/file.h"
 #include "model_files.h"
 #include "train.h"
@@ -21,6 +22,10 @@ static bool is_temporary(const char *name) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, "%s.tmp-*", written[i]);
         if (fnmatch(pattern, name, 0) == 0) return true;
+    }
+    for (size_t i = 0; companion(i); i++) {
+        size_t n = strlen(companion(i));
+        if (strncmp(name, companion(i), n) == 0 && strncmp(name + n, ".tmp-", 5) == 0) return true;
     }
     return false;
 }

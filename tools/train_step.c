@@ -120,7 +120,7 @@ static void seed_streams(trainer *r, uint64_t seed) {
     tg_rng_seed_parallel(r->parallel, seed + 100 * (uint64_t)tg_parallel_rank(r->parallel, TG_PP));
 }
 
-bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *given,
+bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_lm_config *given,
                   const char *weights) {
     *r = (trainer){.ctx = ctx, .world = world, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);

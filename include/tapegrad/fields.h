@@ -97,6 +97,7 @@ typedef struct tg_struct {
     X(tg_recompute_opts, RECOMPUTE)             \
     X(tg_solve_opts, SOLVE)                     \
     X(tg_attention_opts, ATTENTION)             \
+    X(tg_rope_opts, ROPE)                       \
     X(tg_conv_opts, CONV)                       \
     X(tg_pool_opts, POOL)                       \
     X(tg_upsample_opts, UPSAMPLE)               \

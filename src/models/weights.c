@@ -4,7 +4,7 @@
 /* Returns whether the parameter is a projection of GPT-2's layers, which files store transposed. */
 static bool is_transposed(const tg_module *lm, const char *path) {
     static const char *const projections[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".c_gate.weight"};
-    if (tg_lm_of(lm)->c.names != TG_LM_NAMES_GPT2) return false;
+    if (!tg_lm_is_transposed(&tg_lm_of(lm)->c)) return false;
     for (size_t i = 0; i < TG_LEN(projections); i++)
         if (tg_ends_with(path, projections[i])) return true;
     return false;
