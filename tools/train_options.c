@@ -220,7 +220,8 @@ static bool is_utf8(const char *text) {
 /* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {
-        {"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"tokenizer", o->tokenizer}, {"order", o->order}};
+        {"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"tokenizer", o->tokenizer},
+        {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,
