@@ -1,5 +1,7 @@
 /* Finds the files of --data, decides how each is read, and makes token files. A plan is JSON:
- * {"data", "val-data", "format", "tokenizer": the options; "inputs": size and time of each file; "bytes": whether bytes are tokens;
+ * {"data", "val-data", "format", "tokenizer": the options;
+ *  "inputs": size and time of each file;
+ *  "bytes": whether bytes are tokens;
  *  "sources": [{"name", "weight", "validation", "files", "bytes",
  *               "parts": [{"path", "format", "cached": the path is a name in the cache directory, "whole": the path
  *                          from the root}]}]} */
@@ -101,8 +103,8 @@ static bool open_encoder(planner *p) {
     if (!(p->encoder = encoder_new(p->ctx, o->tokenizer))) return false;
     int64_t ids = encoder_vocab(p->encoder);
     if (!o->tokenizer || !o->vocab || ids <= o->vocab) return true;
-    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own tokenizer "
-                "by --tokenizer",
+    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own "
+                "tokenizer by --tokenizer",
                 o->tokenizer, (long long)ids, (long long)o->vocab),
            false;
 }
@@ -125,6 +127,14 @@ static bool note_input(planner *p, const char *path) {
                               (json_int_t)st.st_mtime);
     free(whole);
     return (input && json_array_append_new(p->inputs, input) == 0) || no_memory();
+}
+
+static bool note_tokenizer(planner *p) {
+    const char *path = p->o->tokenizer;
+    char *file = path && is_there(path, "tokenizer.json") ? path_in(path, "tokenizer.json") : NULL;
+    bool good = !path || note_input(p, file ? file : path);
+    free(file);
+    return good;
 }
 
 static int64_t size_of(const char *path) {
@@ -227,7 +237,8 @@ static bool save_plan(const planner *p) {
 
 static json_t *begin_plan(const corpus_options *o) {
     return json_pack("{s:s, s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data",
-                     o->val_data ? o->val_data : "", "tokenizer", o->tokenizer ? o->tokenizer : "", "format", (int)o->format, "bytes", 1, "sources", "inputs");
+                     o->val_data ? o->val_data : "", "tokenizer", o->tokenizer ? o->tokenizer : "", "format",
+                     (int)o->format, "bytes", 1, "sources", "inputs");
 }
 
 json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
@@ -235,7 +246,8 @@ json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
     if (!p.plan) return fail("--data '%s' is not in UTF-8, which the list of data files needs", o->data), NULL;
     p.inputs = json_object_get(p.plan, "inputs");
     if (o->cache) corpus_remove_cache(o->cache); /* of a run that was killed, or of other data */
-    bool good = add_words(&p, "data", o->data, false) && add_words(&p, "val-data", o->val_data, true);
+    bool good =
+        note_tokenizer(&p) && add_words(&p, "data", o->data, false) && add_words(&p, "val-data", o->val_data, true);
     if (good && p.datasets) good = save_plan(&p);
     encoder_free(p.encoder);
     if (good) return p.plan;
@@ -257,14 +269,18 @@ static bool is_unchanged(const json_t *input) {
            st.st_mtime == json_integer_value(json_object_get(input, "time"));
 }
 
+/* Returns whether the text of a key is that of an option, which may be NULL. */
+static bool has_option(const json_t *plan, const char *key, const char *option) {
+    const char *text = json_string_value(json_object_get(plan, key));
+    return text && !strcmp(text, option ? option : "");
+}
+
 static bool is_for(const json_t *plan, const corpus_options *o) {
-    const char *data = json_string_value(json_object_get(plan, "data"));
-    const char *val_data = json_string_value(json_object_get(plan, "val-data"));
     size_t i;
     json_t *input;
     json_array_foreach(json_object_get(plan, "inputs"), i, input) if (!is_unchanged(input)) return false;
-    const char *tokenizer = json_string_value(json_object_get(plan, "tokenizer"));
-    return data && val_data && tokenizer && !strcmp(tokenizer, o->tokenizer ? o->tokenizer : "") && !strcmp(data, o->data) && !strcmp(val_data, o->val_data ? o->val_data : "") &&
+    return has_option(plan, "data", o->data) && has_option(plan, "val-data", o->val_data) &&
+           has_option(plan, "tokenizer", o->tokenizer) &&
            json_integer_value(json_object_get(plan, "format")) == (json_int_t)o->format;
 }
 

@@ -10,7 +10,7 @@ typedef struct encoder encoder;
  * after printing what is wrong. */
 encoder *encoder_new(tg_ctx *ctx, const char *tokenizer);
 void encoder_free(encoder *e);
-int64_t encoder_vocab(const encoder *e);   /* ids are 0 to vocab - 1 */
+int64_t encoder_vocab(const encoder *e); /* ids are 0 to vocab - 1 */
 bool encoder_is_bytes(const encoder *e);
 /* Says where the next text comes from, for messages. line: from 1; 0: the text is a whole file. path must live until
  * the next encoder_flush. */

@@ -126,7 +126,10 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
 
 static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
-    return (corpus_options){.tokenizer = o->tokenizer ? o->tokenizer : corpus_tokenizer_of(o->model), .data = o->data, .format = (data_format)o->data_format, .cache = e->cache,
+    return (corpus_options){.data = o->data,
+                            .format = (data_format)o->data_format,
+                            .tokenizer = o->tokenizer ? o->tokenizer : corpus_tokenizer_of(o->model),
+                            .cache = e->cache,
                             .vocab = e->model.config.vocab};
 }
 

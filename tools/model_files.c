@@ -192,8 +192,8 @@ bool model_find(model_files *m, const char *given, bool weights) {
 bool model_takes_data(const model_files *m, int data_format) {
     const long long vocab = (long long)m->config.vocab;
     if (data_format != TG_TOKENS_TEXT || vocab == 256) return true;
-    return fail("the model in '%s' has a vocabulary of %lld token ids, but text without a tokenizer gives the 256 values "
-                "of bytes; give the model's tokenizer by --tokenizer, or the ids with --data-format %s",
+    return fail("the model in '%s' has a vocabulary of %lld token ids, but text without a tokenizer gives the 256 "
+                "values of bytes; give the model's tokenizer by --tokenizer, or the ids with --data-format %s",
                 m->dir, vocab, vocab <= 65536 ? "u16" : "u32"),
            false;
 }
