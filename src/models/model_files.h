@@ -61,6 +61,8 @@ tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows,
 /* Returns whether parameter `path` of this part is the last part's copy of the embedding. The files contain the
  * embedding once, from the first part. */
 bool tg_weight_is_copy(const tg_module *lm, const char *path);
+/* Returns whether parameter `path` is in no file of weights, because it is a matrix of an adapter (lora.h). */
+bool tg_weight_is_adapter(const char *path);
 
 /* ---- weights_load.c, weights_save.c ---- */
 

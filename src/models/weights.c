@@ -1,4 +1,5 @@
 /* The form of a model's parameters in its files: shapes, the order of dims, and padding. */
+#include "models/lora.h"
 #include "models/model_files.h"
 
 /* Returns whether the parameter is a projection of GPT-2's layers, which files store transposed. */
@@ -38,6 +39,8 @@ bool tg_weight_is_copy(const tg_module *lm, const char *path) {
     return !tg_lm_of(lm)->stage.embedding &&
            (tg_ends_with(path, ".wte.weight") || tg_ends_with(path, ".embed_tokens.weight"));
 }
+
+bool tg_weight_is_adapter(const char *path) { return tg_lora_is_matrix(path); }
 
 tg_status tg_chunks_check(tg_module *const *lm, int n, const char *dir, const char *who, tg_lm_chunks *m) {
     tg_ctx *ctx = lm && n > 0 && lm[0] ? lm[0]->ctx : NULL;

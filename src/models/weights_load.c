@@ -72,6 +72,7 @@ static tg_status check_part(const source *s, tg_module *lm) {
     for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(lm, i, &name);
+        if (tg_weight_is_adapter(name)) continue;
         const char *stored = tg_weight_stored_name(s->f, name);
         if (!tg_safetensors_find(s->f, stored))
             return tg_fail(lm->ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", s->path,
@@ -118,7 +119,7 @@ static tg_status load_part(const source *s, tg_module *lm) {
     for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(lm, i, &name);
-        TG_TRY(load_one(s, lm, p, name));
+        if (!tg_weight_is_adapter(name)) TG_TRY(load_one(s, lm, p, name));
     }
     return TG_OK;
 }
