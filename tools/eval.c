@@ -169,7 +169,7 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
     tg_tape *t = tg_tape_new(ctx);
     stage s = {0};
-    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir);
+    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir, false);
     if (good) model_adapt(&e->model, s.chunk[0]);
     good = good && check(ctx);
     int status = good ? evaluate(e, ctx, world, &s, t) : 1;

@@ -274,6 +274,7 @@ tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
 tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir) {
     tg_gpt_config c = *config;
     c.parallel = p;
+    c.unfilled = true;
     tg_module *gpt = tg_gpt_new(ctx, &c);
     tg_gpt_load_weights(gpt, dir);
     return gpt;

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <tapegrad/flat.h>
 
+#include "mapped.h"
 #include "train_tune.h"
 
 double seconds_now(void) {
@@ -138,7 +139,8 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     r->cp = tg_parallel_size(r->parallel, TG_CP);
     if (!check(ctx)) return false;
     if (o->find_nan) r->find_nan = TG_FIND_NAN | TG_FIND_INF;
-    if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights)) return false;
+    if (tune_freezes(o)) mapped_watch(ctx);
+    if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights, tune_freezes(o))) return false;
     r->base = weights;
     if (!tune_model(r, o, adapter)) return false;
     r->tape = tg_tape_new(ctx);
@@ -186,6 +188,7 @@ void trainer_close(trainer *r) {
     for (int i = 0; r->grads && i < r->n_params; i++) tg_drop(r->grads[i]);
     free(r->grads);
     tg_parallel_free(r->parallel);
+    mapped_unwatch(r->ctx);
 }
 
 /* Returns the weight of one token's loss in the mean over the whole batch. */

@@ -34,20 +34,21 @@ tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     return tg_lm_load(&gpt, 1, dir);
 }
 
-tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) {
+static tg_status load(tg_module *const *lm, int n, const char *dir, const char *who, bool map) {
     tg_lm_chunks m;
-    TG_TRY(tg_chunks_check(lm, n, dir, "tg_lm_load", &m));
-    return leave(&m, tg_weights_load(&m, dir));
+    TG_TRY(tg_chunks_check(lm, n, dir, who, &m));
+    return leave(&m, tg_weights_load(&m, dir, map));
 }
 
-/* Creates a GPT whose weights will be overwritten. Its random initial weights do not count as draws: the same keys
- * (tg_key_open) may draw again. */
+tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) { return load(lm, n, dir, "tg_lm_load", false); }
+tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir) { return load(lm, n, dir, "tg_lm_map", true); }
+
+/* Creates a GPT that will be loaded. It draws nothing. */
 static tg_module *to_fill(tg_ctx *ctx, const char *config) {
     if (!tg_ok(ctx)) return tg_gpt_from_config(ctx, config);
-    bool repeats = ctx->keys.repeats;
-    ctx->keys.repeats = true;
+    ctx->unfilled = true;
     tg_module *gpt = tg_gpt_from_config(ctx, config);
-    ctx->keys.repeats = repeats;
+    ctx->unfilled = false;
     return gpt;
 }
 

@@ -57,6 +57,7 @@ static const tg_field gpt_config_fields[] = {
     TG_FIELD(tg_gpt_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
     TG_FIELD(tg_gpt_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
     TG_FIELD(tg_gpt_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+    TG_FIELD(tg_gpt_config, unfilled, BOOL, "Matrices have no memory until they are loaded."),
 };
 const tg_struct tg_gpt_config_struct = TG_STRUCT(tg_gpt_config, GPT, gpt_config_fields, "The configuration of a GPT.");
 
@@ -92,6 +93,7 @@ static const tg_field lm_config_fields[] = {
     TG_FIELD(tg_lm_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
     TG_FIELD(tg_lm_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
     TG_FIELD(tg_lm_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+    TG_FIELD(tg_lm_config, unfilled, BOOL, "Matrices have no memory until they are loaded."),
 };
 const tg_struct tg_lm_config_struct =
     TG_STRUCT(tg_lm_config, LM, lm_config_fields, "The configuration of a language model.");
