@@ -21,11 +21,13 @@ typedef struct convert_options {
 #define AT(field) offsetof(convert_options, field)
 
 static const option rows[] = {
-    {"from", OPTION_TEXT, AT(from), "DIR", "a model directory, or saved state; required without --adapter", .fixed = false},
+    {"from", OPTION_TEXT, AT(from), "DIR", "a model directory, or saved state; required without --adapter",
+     .fixed = false},
     {"to", OPTION_TEXT, AT(to), "DIR", "the directory to write; required", .fixed = false},
     {"adapter", OPTION_TEXT, AT(adapter), "DIR",
      "low-rank adapters (train --lora, PEFT) to add to the weights of --from, or of the model that they name; --to is "
-     "then a model", .fixed = false},
+     "then a model",
+     .fixed = false},
     {"kind", OPTION_CHOICE, AT(kind), "auto|model|state",
      "what --from is; needed if it has both a model and saved state", .fixed = false},
     {"prefix", OPTION_TEXT, AT(prefix), "NAME", "what the keys of the state begin with, before a dot", .fixed = false},
@@ -132,7 +134,8 @@ int run_convert(int argc, char **argv) {
     if (!o.from && !o.adapter) return usage_error(&convert_command, "--from DIR is missing");
     if (!o.to) return usage_error(&convert_command, "--to DIR is missing");
     if (o.adapter && (o.config || o.bare || o.kind || option_given(&convert_command, &p, "prefix")))
-        return usage_error(&convert_command, "--kind, --prefix, --bare and --config are for saved state; leave them out "
+        return usage_error(&convert_command,
+                           "--kind, --prefix, --bare and --config are for saved state; leave them out "
                            "with --adapter");
     if (o.adapter && is_same(o.from ? o.from : o.adapter, o.to))
         return fail("--to is the directory '%s' itself; give another one", o.to);

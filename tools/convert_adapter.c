@@ -9,11 +9,12 @@
 #include "convert_adapter.h"
 #include "model_files.h"
 
-/* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what is
- * wrong. */
+/* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what
+ * is wrong. */
 static tg_dtype dtype_of_model(const char *dir) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    char *path = path_in(dir, is_there(dir, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json");
+    char *path =
+        path_in(dir, is_there(dir, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json");
     tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
     tg_dtype dtype = TG_DTYPE_DEFAULT;
     if (f && tg_safetensors_count(f) > 0) dtype = tg_safetensors_at(f, 0)->dtype;
@@ -27,8 +28,7 @@ static tg_dtype dtype_of_model(const char *dir) {
 static int merge(const model_files *m, const char *to) {
     tg_dtype dtype = dtype_of_model(m->dir);
     if (!dtype) return 1;
-    if (mkdir(to, 0777) != 0 && errno != EEXIST)
-        return fail("cannot make the directory '%s': %s", to, strerror(errno));
+    if (mkdir(to, 0777) != 0 && errno != EEXIST) return fail("cannot make the directory '%s': %s", to, strerror(errno));
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = dtype));
     tg_module *gpt = tg_gpt_load(ctx, m->dir);
     model_adapt(m, gpt);

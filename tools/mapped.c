@@ -8,8 +8,8 @@ enum { MOST = 1024 }; /* contexts: the most ranks of one process */
 
 static _Atomic(tg_ctx *) watched[MOST];
 
-/* Lets the context that has mapped the address go on. A signal with another cause ends the program, when the interrupted
- * instruction runs again. */
+/* Lets the context that has mapped the address go on. A signal with another cause ends the program, when the
+ * interrupted instruction runs again. */
 static void on_fault(int number, siginfo_t *info, void *context) {
     (void)context;
     for (int i = 0; i < MOST; i++)

@@ -35,7 +35,8 @@ int64_t newest_checkpoint_before(const char *run, int64_t before) {
 static bool find_directory(char dir[4096], const char *given) {
     bool there = is_there(given, "config.json") || is_there(given, ADAPTER);
     int64_t step = there ? 0 : newest_checkpoint(given);
-    int n = step ? snprintf(dir, 4096, "%s/checkpoints/step-%010" PRId64, given, step) : snprintf(dir, 4096, "%s", given);
+    int n =
+        step ? snprintf(dir, 4096, "%s/checkpoints/step-%010" PRId64, given, step) : snprintf(dir, 4096, "%s", given);
     if (n >= 4096) return fail("the path '%s' is too long", given), false;
     if (step)
         warn("the run in '%s' has not ended and has no model of its own yet; its newest checkpoint is taken, '%s'",

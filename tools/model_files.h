@@ -18,8 +18,8 @@ typedef struct model_files {
  * and so has no model yet, takes the run's newest checkpoint, and warns. weights: whether the weights are needed too;
  * then also warns if config.json was changed since the weights were saved, or belongs to another model. */
 bool model_find(model_files *m, const char *given, bool weights);
-/* Takes the adapters in the directory `given`, or in that of a training run, for the model (--adapter). given NULL: does
- * nothing. */
+/* Takes the adapters in the directory `given`, or in that of a training run, for the model (--adapter). given NULL:
+ * does nothing. */
 bool model_find_adapter(model_files *m, const char *given);
 /* Adds the adapters to the model, if there are any. Errors are recorded in the context of gpt. */
 void model_adapt(const model_files *m, tg_module *gpt);

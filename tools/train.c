@@ -257,8 +257,7 @@ static bool same_data(run *r) {
 static bool open_trainer(run *r, const tg_gpt_config *config, const char *weights) {
     plan *p = r->plan;
     if (p->state && r->chief) hold_errors(p->held, sizeof p->held);
-    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights,
-                             p->state ? p->from : NULL) &&
+    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights, p->state ? p->from : NULL) &&
                 (!p->state || checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data));
     if (!p->state || !r->chief) return good;
     hold_errors(NULL, 0);

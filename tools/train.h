@@ -76,8 +76,8 @@ typedef struct trainer {
     tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: not needed (count_tokens) */
     tg_tensor **params, **grads; /* of the parameters that are trained */
     int n_params;
-    bool lora;        /* low-rank adapters are trained, and saved in place of the model */
-    const char *base; /* with `lora`: the directory of the model that they adapt */
+    bool lora;            /* low-rank adapters are trained, and saved in place of the model */
+    const char *base;     /* with `lora`: the directory of the model that they adapt */
     int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
     int64_t seq_len;
     int dp, dp_rank, cp;

@@ -1,5 +1,5 @@
-/* The best model of a run by its validation loss: --keep-best keeps it, and --patience ends a run that no longer finds a
- * better one. */
+/* The best model of a run by its validation loss: --keep-best keeps it, and --patience ends a run that no longer finds
+ * a better one. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

@@ -108,7 +108,8 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
  * the indexes of the weights and of the state. */
 static int has_sum(const struct dirent *e) {
     return !fnmatch("model*.safetensors", e->d_name, 0) || !fnmatch("rank-*.safetensors", e->d_name, 0) ||
-           !strcmp(e->d_name, "adapter_model.safetensors") || !strcmp(e->d_name, "model.safetensors.index.json") || !strcmp(e->d_name, "index.json");
+           !strcmp(e->d_name, "adapter_model.safetensors") || !strcmp(e->d_name, "model.safetensors.index.json") ||
+           !strcmp(e->d_name, "index.json");
 }
 
 /* Returns the checksums of the files for which has_sum is true, by name; NULL after printing what is wrong. */
@@ -172,8 +173,7 @@ static bool check_config(const char *dir, const json_t *state) {
     const char *expected = json_string_value(json_object_get(state, "config_xxh64"));
     return sum_config(dir, sum) &&
            (!strcmp(sum, expected ? expected : "") ||
-            (fail("'%s/%s' is damaged: its checksum is %s, expected %s", dir, config_name(dir), sum, expected),
-             false));
+            (fail("'%s/%s' is damaged: its checksum is %s, expected %s", dir, config_name(dir), sum, expected), false));
 }
 
 /* ---- The file ---- */

@@ -15,9 +15,10 @@
 
 /* Returns whether the name is that of a temporary file, which a run writes before it renames it. */
 static bool is_temporary(const char *name) {
-    static const char *const written[] = {"config.json", "model*.safetensors", "model.safetensors.index.json",
-                                          "adapter_config.json", "adapter_model.safetensors", "loss.svg",
-                                          "metrics.jsonl"};
+    static const char *const written[] = {
+        "config.json",         "model*.safetensors",        "model.safetensors.index.json",
+        "adapter_config.json", "adapter_model.safetensors", "loss.svg",
+        "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, "%s.tmp-*", written[i]);
@@ -109,9 +110,9 @@ static const char *last_file(const run_directory *d) {
 static bool is_done(const run_directory *d) { return d->newest < 0 && last_file(d); }
 
 bool directory_unused(const run_directory *d) {
-    const char *left = d->newest >= 0                    ? "checkpoints"
+    const char *left = d->newest >= 0                       ? "checkpoints"
                        : is_there(d->path, "metrics.jsonl") ? "metrics.jsonl"
-                                                         : last_file(d);
+                                                            : last_file(d);
     if (!left) return true;
     fail("--out '%s' holds a run already (%s): %schoose another --out", d->path, left,
          is_done(d) ? "" : "add --resume to continue it, or ");

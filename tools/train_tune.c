@@ -94,8 +94,10 @@ static int check_rates(const train_options *o) {
     double rate;
     for (const char *rest = o->lr_of; take_rate(&rest, pattern, &rate);)
         if (isnan(rate))
-            return usage_error(&train_command, "--lr-of '%s': expected PATTERN=RATE, such as lm_head=1e-5, separated by "
-                               "commas", o->lr_of);
+            return usage_error(&train_command,
+                               "--lr-of '%s': expected PATTERN=RATE, such as lm_head=1e-5, separated by "
+                               "commas",
+                               o->lr_of);
     if (o->lr > 0) return 0;
     return usage_error(&train_command, "--lr-of scales the schedule of --lr, but --lr is 0; give a rate above 0");
 }
@@ -106,7 +108,8 @@ int tune_options_check(const train_options *o, const parsed *p) {
     if (!status && o->lr_of) status = check_rates(o);
     if (status) return status;
     if (given && o->on.pp > 1)
-        return usage_error(&train_command, "%s needs --pp 1: the stages of a pipeline have different parameters", given);
+        return usage_error(&train_command, "%s needs --pp 1: the stages of a pipeline have different parameters",
+                           given);
     if ((o->patience || o->keep_best) && (!o->val_every || o->val_fraction == 0))
         return usage_error(&train_command, "%s compares validation losses, but %s is 0",
                            o->patience ? "--patience" : "--keep-best", o->val_every ? "--val-fraction" : "--val-every");
@@ -142,8 +145,7 @@ bool tune_model(trainer *r, const train_options *o, const char *adapter) {
     if (o->lora) add_adapters(m, o, adapter);
     if (o->freeze) tg_module_train(m, o->freeze, false);
     if (!check(r->ctx)) return false;
-    if (o->freeze && !count_trained(m))
-        return fail("--freeze '%s' leaves no parameter to train", o->freeze), false;
+    if (o->freeze && !count_trained(m)) return fail("--freeze '%s' leaves no parameter to train", o->freeze), false;
     r->lora = o->lora != NULL;
     return true;
 }

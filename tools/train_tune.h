@@ -28,7 +28,8 @@ void tune_print(const trainer *r, const train_options *o);
 bool best_open(best_model *b, trainer *r, const metrics *m);
 /* Takes the validation loss of a step, NaN if there was no validation. With --keep-best saves the model if none was
  * better. Sets *stop if --patience ends the run. Collective. */
-bool best_note(best_model *b, trainer *r, const train_options *o, bool chief, int64_t step, double val_loss, bool *stop);
+bool best_note(best_model *b, trainer *r, const train_options *o, bool chief, int64_t step, double val_loss,
+               bool *stop);
 /* Prints where the best model is. */
 void best_print(const best_model *b, const train_options *o);
 

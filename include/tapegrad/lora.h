@@ -34,16 +34,16 @@ typedef struct tg_lora_opts {
     const char *targets;
 } tg_lora_opts;
 #define TG_LORA_DEFAULTS .size = sizeof(tg_lora_opts), .rank = 8, .alpha = TG_AUTO
-#define TG_LORA(...) (&(tg_lora_opts){TG_LORA_DEFAULTS, __VA_ARGS__})
+#define TG_LORA(...)     (&(tg_lora_opts){TG_LORA_DEFAULTS, __VA_ARGS__})
 
 /* Adapts layers of m, and freezes all other parameters of m: they get no gradient. To train some of them too, such as
  * norms, call tg_module_train afterwards. The matrices A are drawn from the uniform distribution between
  * -1 / sqrt(in) and 1 / sqrt(in), from the current random stream.
  *
  * Call it before you create what holds the parameters: an optimizer, buckets, a captured step. Pass only parameters
- * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_STATE if m has adapters
- * already, if a layer runs its forward, or if it is in a captured module. On an error no layer is adapted. opts may be
- * NULL. */
+ * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_STATE if m has
+ * adapters already, if a layer runs its forward, or if it is in a captured module. On an error no layer is adapted.
+ * opts may be NULL. */
 TG_API tg_status tg_lora_apply(tg_module *m, const tg_lora_opts *opts);
 /* Returns the number of adapted layers in m; 0 if m is NULL. */
 TG_API int tg_lora_count(const tg_module *m);
@@ -67,12 +67,14 @@ TG_API tg_status tg_lora_remove(tg_module *m);
 
 /* Saves the adapters of m into dir, which must exist. The matrices are written first, each file whole or not at all.
  * base is recorded as the model to which they belong; it is a path or a name for PEFT, and may be NULL. Collective over
- * the ranks of the model; m must be whole, not a part of a pipeline (TG_ERR_UNSUPPORTED). Fails as tg_lora_merge does. */
+ * the ranks of the model; m must be whole, not a part of a pipeline (TG_ERR_UNSUPPORTED). Fails as tg_lora_merge does.
+ */
 TG_API tg_status tg_lora_save(tg_module *m, const char *dir, const char *base);
-/* Adapts the layers of m that the adapters in dir adapt, and fills the matrices. Their rank, alpha and dropout are those
- * of the files. Freezes all other parameters, as tg_lora_apply does, and fails as it does. A variant of LoRA that the
- * library does not compute, such as DoRA, fails with TG_ERR_UNSUPPORTED and the name of its key in adapter_config.json.
- * A matrix that fits no linear layer of m fails with TG_ERR_FORMAT or TG_ERR_SHAPE. On an error no layer is adapted. */
+/* Adapts the layers of m that the adapters in dir adapt, and fills the matrices. Their rank, alpha and dropout are
+ * those of the files. Freezes all other parameters, as tg_lora_apply does, and fails as it does. A variant of LoRA that
+ * the library does not compute, such as DoRA, fails with TG_ERR_UNSUPPORTED and the name of its key in
+ * adapter_config.json. A matrix that fits no linear layer of m fails with TG_ERR_FORMAT or TG_ERR_SHAPE. On an error no
+ * layer is adapted. */
 TG_API tg_status tg_lora_load(tg_module *m, const char *dir);
 
 #ifdef __cplusplus

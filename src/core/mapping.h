@@ -1,9 +1,9 @@
-/* Files that are mapped into memory: each mapping is private, so what is written to it never reaches the file. Pages are
- * read when they are used for the first time.
+/* Files that are mapped into memory: each mapping is private, so what is written to it never reaches the file. Pages
+ * are read when they are used for the first time.
  *
- * A page of a file that was truncated after it was mapped cannot be read: the system then sends SIGBUS. The library has no
- * signal handlers. A program that has one passes the address to tg_mapping_fault (io.h), which puts a page of zeros there
- * and notes it here; the next call that hands values to the program, or steps parameters, reports the error. */
+ * A page of a file that was truncated after it was mapped cannot be read: the system then sends SIGBUS. The library has
+ * no signal handlers. A program that has one passes the address to tg_mapping_fault (io.h), which puts a page of zeros
+ * there and notes it here; the next call that hands values to the program, or steps parameters, reports the error. */
 #ifndef TG_MAPPING_H
 #define TG_MAPPING_H
 

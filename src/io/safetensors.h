@@ -66,8 +66,8 @@ tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
 
 /* ---- safetensors_map.c ---- */
 
-/* Makes the bytes of the named tensor in the file, which is mapped, the bytes of x, which is a parameter. Returns false,
- * and changes nothing, if x needs a copy, or after recording an error. */
+/* Makes the bytes of the named tensor in the file, which is mapped, the bytes of x, which is a parameter. Returns
+ * false, and changes nothing, if x needs a copy, or after recording an error. */
 bool tg_safetensors_map(tg_safetensors *f, const char *name, tg_tensor *x);
 
 /* ---- safetensors_index.c ---- */

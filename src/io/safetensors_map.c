@@ -6,8 +6,8 @@
 #include "core/mapping.h"
 #include "io/safetensors.h"
 
-/* Returns whether x can have the file's own bytes: the same dtype, all elements in order, in memory that the host and the
- * device share. A program that has its own file functions may have no file that the system could map. */
+/* Returns whether x can have the file's own bytes: the same dtype, all elements in order, in memory that the host and
+ * the device share. A program that has its own file functions may have no file that the system could map. */
 static bool can_map(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *x) {
     const tg_ctx *ctx = x->ctx;
     bool own_files = ctx->files && (ctx->files->open || ctx->files->pread);

@@ -152,7 +152,8 @@ static void share_embedding(tg_module *lm) {
     const tg_parallel *p = s->c.parallel;
     if (!has_words(s) || (!s->c.tied && !s->c.mtp) || tg_parallel_size(p, TG_PP) == 1 || !tg_module_ok(lm)) return;
     tg_tensor *words = tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
-    if (tg_parallel_rng(p) == TG_RNG_MEGATRON && !lm->ctx->unfilled) tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
+    if (tg_parallel_rng(p) == TG_RNG_MEGATRON && !lm->ctx->unfilled)
+        tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
     tg_share(p, words, tg_parallel_embedding(p));
 }
 

@@ -59,9 +59,7 @@ tg_tensor *tg_lora_matrix(const tg_module *adapter, int i) {
     return tg_module_own(tg_module_child(adapter, names[i]), "weight");
 }
 
-bool tg_lora_is_matrix(const char *path) {
-    return strstr(path, ".lora_A.weight") || strstr(path, ".lora_B.weight");
-}
+bool tg_lora_is_matrix(const char *path) { return strstr(path, ".lora_A.weight") || strstr(path, ".lora_B.weight"); }
 
 static tg_lora_kind kind_of(const tg_module *layer) {
     if (layer->ops == &tg_column_linear.ops) return TG_LORA_COLUMN;
@@ -79,9 +77,9 @@ bool tg_can_lora(const tg_module *m) {
 
 /* ---- The matrices ---- */
 
-/* Returns the placement on an axis of matrix i of a layer with weight w. A rank that has rows of the weight has the same
- * rows of B, and one that has columns has the same columns of A. The other matrix is whole on every rank; its gradient
- * is a sum over the ranks unless each rank computes all of it. */
+/* Returns the placement on an axis of matrix i of a layer with weight w. A rank that has rows of the weight has the
+ * same rows of B, and one that has columns has the same columns of A. The other matrix is whole on every rank; its
+ * gradient is a sum over the ranks unless each rank computes all of it. */
 static tg_placement place_of(const tg_lora *s, const tg_tensor *w, int i, tg_axis axis) {
     tg_placement at = tg_placement_of(w, axis);
     if (at.kind != TG_VARYING) return at;

@@ -60,8 +60,8 @@ void tg_lora_list_free(tg_lora_list *l);
 void tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n);
 /* Fails unless m has no adapters and its layers can be replaced. `who` is the public function. */
 tg_status tg_lora_check_new(tg_module *m, const char *who);
-/* Adapts the layers of the list, layer i with numbers[i], replaces the elements of the list by the adapters, and freezes
- * all other parameters of m. On an error no layer is adapted. */
+/* Adapts the layers of the list, layer i with numbers[i], replaces the elements of the list by the adapters, and
+ * freezes all other parameters of m. On an error no layer is adapted. */
 tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers);
 /* Lists the adapters of m; fails if it has none. */
 tg_status tg_lora_need(tg_module *m, tg_lora_list *l, const char *who);

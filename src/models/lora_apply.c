@@ -170,8 +170,8 @@ tg_status tg_lora_need(tg_module *m, tg_lora_list *l, const char *who) {
     TG_TRY(tg_lora_list_adapters(m, l));
     if (l->n) return TG_OK;
     tg_lora_list_free(l);
-    return tg_fail(m->ctx, TG_ERR_STATE, "%s: the \"%s\" has no adapters; call tg_lora_apply or tg_lora_load first", who,
-                   m->ops->kind);
+    return tg_fail(m->ctx, TG_ERR_STATE, "%s: the \"%s\" has no adapters; call tg_lora_apply or tg_lora_load first",
+                   who, m->ops->kind);
 }
 
 tg_status tg_lora_remove(tg_module *m) {

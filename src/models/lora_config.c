@@ -37,8 +37,7 @@ static bool names_suffice(tg_module *m, const tg_lora_list *adapters) {
 static void add_once(json_t *array, const char *text) {
     size_t i;
     json_t *v;
-    json_array_foreach(array, i, v)
-        if (strcmp(json_string_value(v), text) == 0) return;
+    json_array_foreach(array, i, v) if (strcmp(json_string_value(v), text) == 0) return;
     json_array_append_new(array, json_string(text));
 }
 
@@ -68,24 +67,21 @@ static json_t *pattern_json(tg_module *m, const tg_lora_list *l, bool alpha) {
 }
 
 /* Returns the number as an integer if it is one, as PEFT writes alpha. */
-static json_t *number(double v) {
-    return v == (double)(json_int_t)v ? json_integer((json_int_t)v) : json_real(v);
-}
+static json_t *number(double v) { return v == (double)(json_int_t)v ? json_integer((json_int_t)v) : json_real(v); }
 
 /* The projections of GPT-2's layers are [in, out] in its files, which PEFT has to know to merge. */
 static bool is_transposed(const tg_module *m) { return tg_is_lm(m) && tg_lm_of(m)->c.names == TG_LM_NAMES_GPT2; }
 
 tg_status tg_lora_config_save(tg_module *m, const tg_lora_list *l, const char *path, const char *base) {
     const tg_lora_numbers *n = &tg_lora_of(l->list[0])->n;
-    json_t *root = json_pack(
-        "{s:s, s:o, s:s?, s:I, s:o, s:f, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:b, s:n}", "peft_type", "LORA", "task_type",
-        tg_is_lm(m) ? json_string("CAUSAL_LM") : json_null(), "base_model_name_or_path", base, "r", (json_int_t)n->rank,
-        "lora_alpha", number(n->alpha), "lora_dropout", n->dropout, "target_modules", targets_json(m, l),
-        "rank_pattern", pattern_json(m, l, false), "alpha_pattern", pattern_json(m, l, true), "bias", "none",
-        "fan_in_fan_out", is_transposed(m), "use_rslora", n->rslora, "use_dora", false, "inference_mode", true,
-        "modules_to_save");
-    if (!root)
-        return tg_fail(m->ctx, TG_ERR_MEMORY, "tg_lora_save: no memory for '%s', or base is not UTF-8", path);
+    json_t *root =
+        json_pack("{s:s, s:o, s:s?, s:I, s:o, s:f, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:b, s:n}", "peft_type", "LORA",
+                  "task_type", tg_is_lm(m) ? json_string("CAUSAL_LM") : json_null(), "base_model_name_or_path", base,
+                  "r", (json_int_t)n->rank, "lora_alpha", number(n->alpha), "lora_dropout", n->dropout,
+                  "target_modules", targets_json(m, l), "rank_pattern", pattern_json(m, l, false), "alpha_pattern",
+                  pattern_json(m, l, true), "bias", "none", "fan_in_fan_out", is_transposed(m), "use_rslora", n->rslora,
+                  "use_dora", false, "inference_mode", true, "modules_to_save");
+    if (!root) return tg_fail(m->ctx, TG_ERR_MEMORY, "tg_lora_save: no memory for '%s', or base is not UTF-8", path);
     tg_status s = tg_json_save(m->ctx, path, root);
     json_decref(root);
     return s;
@@ -102,10 +98,17 @@ static bool is_off(const json_t *v) {
 
 /* Fails if the config asks for something that changes numbers and that the library does not compute. */
 static tg_status check_variant(const tg_lora_config *c) {
-    static const char *const unknown[] = {"use_dora",       "lora_bias",        "use_qalora",
-                                          "bias",           "modules_to_save",  "layer_replication",
-                                          "trainable_token_indices", "target_parameters", "alora_invocation_tokens",
-                                          "use_bdlora",     "arrow_config"};
+    static const char *const unknown[] = {"use_dora",
+                                          "lora_bias",
+                                          "use_qalora",
+                                          "bias",
+                                          "modules_to_save",
+                                          "layer_replication",
+                                          "trainable_token_indices",
+                                          "target_parameters",
+                                          "alora_invocation_tokens",
+                                          "use_bdlora",
+                                          "arrow_config"};
     for (int i = 0; i < TG_LEN(unknown); i++) {
         if (is_off(json_object_get(c->json.object, unknown[i]))) continue;
         char *text = json_dumps(json_object_get(c->json.object, unknown[i]), JSON_ENCODE_ANY | JSON_COMPACT);
@@ -136,11 +139,13 @@ static tg_status read_numbers(tg_lora_config *c) {
 static tg_status check_patterns(const tg_lora_config *c) {
     const char *key;
     json_t *value;
-    json_object_foreach(json_object_get(c->json.object, "alpha_pattern"), key, value)
-        if (strpbrk(key, "\\*+?()[]{}|^$") || !json_is_number(value))
-            return tg_fail(c->json.ctx, TG_ERR_UNSUPPORTED,
-                           "'%s': \"alpha_pattern\" has \"%.100s\", expected names of layers, each with a number",
-                           c->json.path, key);
+    json_object_foreach(
+        json_object_get(c->json.object, "alpha_pattern"), key,
+        value) if (strpbrk(key, "\\*+?()[]{}|^$") ||
+                   !json_is_number(value)) return tg_fail(c->json.ctx, TG_ERR_UNSUPPORTED,
+                                                          "'%s': \"alpha_pattern\" has \"%.100s\", expected names of "
+                                                          "layers, each with a number",
+                                                          c->json.path, key);
     return TG_OK;
 }
 
@@ -162,7 +167,7 @@ static bool is_named(const char *path, const char *name) {
 double tg_lora_config_alpha(const tg_lora_config *c, const char *path) {
     const char *key;
     json_t *value;
-    json_object_foreach(json_object_get(c->json.object, "alpha_pattern"), key, value)
-        if (is_named(path, key)) return json_number_value(value);
+    json_object_foreach(json_object_get(c->json.object, "alpha_pattern"), key,
+                        value) if (is_named(path, key)) return json_number_value(value);
     return c->n.alpha;
 }

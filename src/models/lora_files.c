@@ -43,8 +43,7 @@ static void describe(matrices *s, int i) {
     tg_lora_path(s->m, s->l->list[i / 2], path, sizeof path);
     name_of(path, i % 2, s->names[i], sizeof s->names[i]);
     s->dims[i][0] = whole.dim[0], s->dims[i][1] = whole.dim[1];
-    s->like[i] = (tg_tensor){
-        .dtype = x->dtype, .ndim = 2, .shape = s->dims[i], .numel = whole.dim[0] * whole.dim[1]};
+    s->like[i] = (tg_tensor){.dtype = x->dtype, .ndim = 2, .shape = s->dims[i], .numel = whole.dim[0] * whole.dim[1]};
     s->named[i] = (tg_named_tensor){s->names[i], &s->like[i]};
 }
 
@@ -74,7 +73,8 @@ static tg_status write_all(const matrices *s, const char *path) {
 }
 
 static tg_status save_matrices(tg_module *m, const tg_lora_list *l, const char *path, bool writes) {
-    size_t n = 2 * (size_t)l->n, each = sizeof(tg_named_tensor) + sizeof(tg_tensor) + 2 * sizeof(int64_t) + TG_LORA_NAME;
+    size_t n = 2 * (size_t)l->n,
+           each = sizeof(tg_named_tensor) + sizeof(tg_tensor) + 2 * sizeof(int64_t) + TG_LORA_NAME;
     char *memory = tg_host_alloc(m->ctx, n * each);
     if (!memory) return m->ctx->run.status;
     matrices s = {.m = m, .l = l, .p = tg_grid_of(m->ctx)->owner, .writes = writes};
@@ -92,7 +92,8 @@ static tg_status save(tg_module *m, const tg_lora_list *l, const char *dir, cons
     tg_ctx *ctx = m->ctx;
     const tg_parallel *p = tg_grid_of(ctx)->owner;
     bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
-    char *weights = tg_format_path(ctx, "%s/" TG_LORA_WEIGHTS, dir), *config = tg_format_path(ctx, "%s/" TG_LORA_CONFIG, dir);
+    char *weights = tg_format_path(ctx, "%s/" TG_LORA_WEIGHTS, dir),
+         *config = tg_format_path(ctx, "%s/" TG_LORA_CONFIG, dir);
     if (weights && config && save_matrices(m, l, weights, writes) == TG_OK && writes)
         tg_lora_config_save(m, l, config, base);
     tg_host_strfree(ctx, config);
@@ -105,7 +106,8 @@ tg_status tg_lora_save(tg_module *m, const char *dir, const char *base) {
     TG_TRY(check_dir(m, dir, "tg_lora_save"));
     TG_TRY(tg_lora_need(m, &l, "tg_lora_save"));
     if (tg_is_lm(m) && tg_lm_of(m)->stage.parts > 1)
-        tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "tg_lora_save: the module is part %d of a model of %d parts, expected a whole model",
+        tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
+                "tg_lora_save: the module is part %d of a model of %d parts, expected a whole model",
                 tg_lm_of(m)->stage.part, tg_lm_of(m)->stage.parts);
     else
         save(m, &l, dir, base);
@@ -234,8 +236,7 @@ static tg_status adapt(const source *s, tg_lora_list *l, tg_lora_numbers *number
     tg_lora_list kept = *l;
     TG_TRY(choose(s, l, numbers));
     for (kept.n = 0; kept.n < l->n && l->list[kept.n]; kept.n++) {}
-    if (!kept.n)
-        return tg_fail(s->m->ctx, TG_ERR_FORMAT, "'%s' has no matrices", s->path);
+    if (!kept.n) return tg_fail(s->m->ctx, TG_ERR_FORMAT, "'%s' has no matrices", s->path);
     TG_TRY(tg_lora_adapt(s->m, &kept, numbers));
     if (fill_all(s, &kept) == TG_OK) return TG_OK;
     for (int i = 0; i < kept.n; i++) tg_lora_free(kept.list[i]);
@@ -258,7 +259,8 @@ tg_status tg_lora_load(tg_module *m, const char *dir) {
     TG_TRY(check_dir(m, dir, "tg_lora_load"));
     TG_TRY(tg_lora_check_new(m, "tg_lora_load"));
     tg_ctx *ctx = m->ctx;
-    char *weights = tg_format_path(ctx, "%s/" TG_LORA_WEIGHTS, dir), *config = tg_format_path(ctx, "%s/" TG_LORA_CONFIG, dir);
+    char *weights = tg_format_path(ctx, "%s/" TG_LORA_WEIGHTS, dir),
+         *config = tg_format_path(ctx, "%s/" TG_LORA_CONFIG, dir);
     source s = {.m = m, .path = weights};
     if (weights && config && tg_lora_config_load(ctx, config, &s.c) == TG_OK) {
         s.f = tg_safetensors_open(ctx, weights);

@@ -11,8 +11,8 @@ static tg_status check(const tg_optim *o, int group, const char *patterns) {
     if (group < 0 || group >= o->n_groups)
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: group is %d, expected 0 to %d", who, group, o->n_groups - 1);
     if (patterns && *patterns) return TG_OK;
-    return tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: patterns is \"%s\", expected patterns that are separated by commas", who,
-                   patterns ? patterns : "(NULL)");
+    return tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: patterns is \"%s\", expected patterns that are separated by commas",
+                   who, patterns ? patterns : "(NULL)");
 }
 
 /* Fails for a pattern that matches no name, which is probably misspelled. */
@@ -20,8 +20,8 @@ static tg_status check_used(const tg_optim *o, const char *pattern) {
     for (int i = 0; i < o->n; i++)
         if (tg_pattern_matches(pattern, name_of(o, i))) return TG_OK;
     return tg_fail(o->ctx, TG_ERR_ARGUMENT,
-                   "%s: the pattern \"%s\" matches no parameter of the optimizer; the first one has the name \"%s\"", who,
-                   pattern, name_of(o, 0));
+                   "%s: the pattern \"%s\" matches no parameter of the optimizer; the first one has the name \"%s\"",
+                   who, pattern, name_of(o, 0));
 }
 
 int tg_optim_assign_named(tg_optim *o, int group, const char *patterns) {

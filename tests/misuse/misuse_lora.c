@@ -19,8 +19,10 @@ static void applying(misuse_world *b) {
     FAILS(tg_lora_apply, ARGUMENT, "alpha is 0, expected a number above 0", tg_lora_apply(m, TG_LORA(.alpha = 0)));
     FAILS(tg_lora_apply, ARGUMENT, "alpha is nan", tg_lora_apply(m, TG_LORA(.alpha = NAN)));
     FAILS(tg_lora_apply, ARGUMENT, "dropout is 1, expected 0 or more", tg_lora_apply(m, TG_LORA(.dropout = 1)));
-    FAILS(tg_lora_apply, ARGUMENT, "the target \"1\" matches no linear layer of the \"sequential\"; its first linear "
-          "layer is \"0\"", tg_lora_apply(m, TG_LORA(.targets = "0,1")));
+    FAILS(tg_lora_apply, ARGUMENT,
+          "the target \"1\" matches no linear layer of the \"sequential\"; its first linear "
+          "layer is \"0\"",
+          tg_lora_apply(m, TG_LORA(.targets = "0,1")));
     FAILS(tg_lora_merge, STATE, "the \"sequential\" has no adapters; call tg_lora_apply", tg_lora_merge(m));
     FAILS(tg_lora_unmerge, STATE, "has no adapters", tg_lora_unmerge(m));
     FAILS(tg_lora_remove, STATE, "has no adapters", tg_lora_remove(m));
@@ -34,8 +36,9 @@ static void applying(misuse_world *b) {
 }
 
 static void files(misuse_world *b) {
-    tg_module *m = tg_nn_sequential(b->ctx), *lm = tg_lm_new(b->ctx, TG_LM(.vocab = 5, .layers = 2, .heads = 2,
-                                                                          .hidden = 4, .positions = 8, .key = 91));
+    tg_module *m = tg_nn_sequential(b->ctx),
+              *lm =
+                  tg_lm_new(b->ctx, TG_LM(.vocab = 5, .layers = 2, .heads = 2, .hidden = 4, .positions = 8, .key = 91));
     char nowhere[512];
     snprintf(nowhere, sizeof nowhere, "%s/no/such", b->dir);
     tg_sequential_add(m, tg_nn_linear(b->ctx, 3, 2, true, 1));
@@ -51,7 +54,8 @@ static void files(misuse_world *b) {
     FAILS(tg_lm_map, ARGUMENT, "tg_lm_map: module 0 is not a language model", tg_lm_map(&m, 1, b->dir));
     FAILS(tg_lm_map, ARGUMENT, "tg_lm_map: dir is NULL", tg_lm_map(&lm, 1, NULL));
     FAILS(tg_lm_map, IO, "no/such/model.safetensors", tg_lm_map(&lm, 1, nowhere));
-    QUIET(tg_mapping_fault, !tg_mapping_fault(NULL, b) && !tg_mapping_fault(b->ctx, b) && !tg_mapping_fault(b->ctx, NULL));
+    QUIET(tg_mapping_fault,
+          !tg_mapping_fault(NULL, b) && !tg_mapping_fault(b->ctx, b) && !tg_mapping_fault(b->ctx, NULL));
     tg_module_free(m);
     tg_module_free(lm);
 }
@@ -64,14 +68,18 @@ static void patterns(misuse_world *b) {
     QUIET(tg_module_train, tg_module_train(NULL, "weight", true) < 0);
     GIVES(tg_module_train, ARGUMENT, "patterns is \"(NULL)\"", tg_module_train(m, NULL, true) < 0);
     GIVES(tg_module_train, ARGUMENT, "patterns is \"\"", tg_module_train(m, "", true) < 0);
-    GIVES(tg_module_train, ARGUMENT, "the pattern \"wight\" matches no parameter of the \"linear\"; parameters have names "
-          "such as \"weight\"", tg_module_train(m, "bias,wight", false) < 0);
+    GIVES(tg_module_train, ARGUMENT,
+          "the pattern \"wight\" matches no parameter of the \"linear\"; parameters have names "
+          "such as \"weight\"",
+          tg_module_train(m, "bias,wight", false) < 0);
     QUIET(tg_module_train, tg_requires_grad(p[1]));
     QUIET(tg_optim_assign_named, tg_optim_assign_named(NULL, 0, "weight") < 0);
     GIVES(tg_optim_assign_named, ARGUMENT, "group is 1, expected 0 to 0", tg_optim_assign_named(o, 1, "weight") < 0);
     GIVES(tg_optim_assign_named, ARGUMENT, "patterns is \"(NULL)\"", tg_optim_assign_named(o, 0, NULL) < 0);
-    GIVES(tg_optim_assign_named, ARGUMENT, "the pattern \"wight\" matches no parameter of the optimizer; the first one has "
-          "the name \"weight\"", tg_optim_assign_named(o, 0, "wight") < 0);
+    GIVES(tg_optim_assign_named, ARGUMENT,
+          "the pattern \"wight\" matches no parameter of the optimizer; the first one has "
+          "the name \"weight\"",
+          tg_optim_assign_named(o, 0, "wight") < 0);
     tg_optim_free(o);
     tg_module_free(m);
 }

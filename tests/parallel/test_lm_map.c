@@ -1,5 +1,5 @@
-/* Models that are loaded without initial weights, and models on mapped files: the same values as a copy, in memory once,
- * and an error if a file becomes shorter. */
+/* Models that are loaded without initial weights, and models on mapped files: the same values as a copy, in memory
+ * once, and an error if a file becomes shorter. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Low-rank adapters: what they compute, on one rank and on grids of ranks, what is trained, merging, and their files. */
+/* Low-rank adapters: what they compute, on one rank and on grids of ranks, what is trained, merging, and their files.
+ */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ typedef struct composition {
 typedef struct job {
     composition c;
     char dir[64];
-    double loss[3]; /* of each step */
+    double loss[3];   /* of each step */
     const char *load; /* directory of adapters; NULL: new ones */
 } job;
 
