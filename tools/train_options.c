@@ -269,7 +269,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
     if (!status) status = check_observers(o, p);
-    if (!status) status = tune_options_check(o, p);
+    if (!status) status = tune_options_check(o);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (!status) status = cp_options_check(c, p, &o->on, o->model.seq_len);

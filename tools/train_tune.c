@@ -102,7 +102,7 @@ static int check_rates(const train_options *o) {
     return usage_error(&train_command, "--lr-of scales the schedule of --lr, but --lr is 0; give a rate above 0");
 }
 
-int tune_options_check(const train_options *o, const parsed *p) {
+int tune_options_check(const train_options *o) {
     const char *given = o->lora ? "--lora" : o->freeze ? "--freeze" : o->lr_of ? "--lr-of" : NULL;
     int status = o->lora ? check_lora(o) : 0;
     if (!status && o->lr_of) status = check_rates(o);
@@ -113,7 +113,6 @@ int tune_options_check(const train_options *o, const parsed *p) {
     if ((o->patience || o->keep_best) && (!o->val_every || o->val_fraction == 0))
         return usage_error(&train_command, "%s compares validation losses, but %s is 0",
                            o->patience ? "--patience" : "--keep-best", o->val_every ? "--val-fraction" : "--val-every");
-    (void)p;
     return 0;
 }
 

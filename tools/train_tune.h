@@ -8,7 +8,7 @@
 /* ---- train_tune.c ---- */
 
 /* Checks --lora, --freeze and --lr-of. Returns 0, or the exit status after printing what is wrong. */
-int tune_options_check(const train_options *o, const parsed *p);
+int tune_options_check(const train_options *o);
 /* Returns whether parameters of the model's files stay as they are, so that they need not be copied from the files. */
 static inline bool tune_freezes(const train_options *o) { return o->lora || o->freeze; }
 /* Adds the adapters of --lora, with the matrices in the directory `adapter` or, if that is NULL, new ones. Freezes the

@@ -20,12 +20,12 @@ mixed $french 20000 >french.txt
 loss() { "$tapegrad" eval "$@" --json | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
 
 # The base model.
-"$tapegrad" train --data english.txt --out base --layers 2 --hidden 64 --seq-len 64 --steps 250 --lr 5e-3
+"$tapegrad" train --data english.txt --out base --layers 2 --hidden 64 --seq-len 64 --steps 150 --lr 5e-3
 head -c 20000 french.txt >test.txt
 before=$(loss --model base --data test.txt)
 
 # Adapters for French. The base model stays as it is.
-"$tapegrad" train --init base --data french.txt --out french --lora r=8,alpha=16 --steps 250 --lr 1e-2 \
+"$tapegrad" train --init base --data french.txt --out french --lora r=8,alpha=16 --steps 150 --lr 1e-2 \
     --val-every 25 --keep-best --patience 4
 adapted=$(loss --model french/best --data test.txt)
 
