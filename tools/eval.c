@@ -13,7 +13,7 @@
 #include "start.h"
 
 typedef struct eval_options {
-    const char *model, *data, *tokenizer, *device;
+    const char *model, *adapter, *data, *tokenizer, *device;
     int data_format, precision;
     int64_t seq_len, batch, threads;
     rank_options on;
@@ -24,6 +24,7 @@ typedef struct eval_options {
 
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
+    {"adapter", OPTION_TEXT, AT(adapter), "DIR", ADAPTER_HELP, .fixed = false},
     {"data", OPTION_LIST, AT(data), "FILE...",
      "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required",
      .fixed = false},
@@ -171,7 +172,9 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
     tg_tape *t = tg_tape_new(ctx);
     stage s = {0};
-    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir);
+    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir, false);
+    if (good) model_adapt(&e->model, s.chunk[0]);
+    good = good && check(ctx);
     int status = good ? evaluate(e, ctx, world, &s, t) : 1;
     tg_tape_free(t);
     stage_close(&s);
@@ -198,7 +201,9 @@ static bool plan_data(evaluation *e) {
 
 static int eval_on_ranks(evaluation *e) {
     const eval_options *o = &e->o;
-    if (!model_find(&e->model, o->model, true) || !check_seq_len(o->seq_len, &e->model.config)) return 1;
+    if (!model_find(&e->model, o->model, true) || !model_find_adapter(&e->model, o->adapter) ||
+        !check_seq_len(o->seq_len, &e->model.config))
+        return 1;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
     int status = make_cache(e) && plan_data(e) ? run_on_ranks(&o->on, config, eval_rank, e) : 1;

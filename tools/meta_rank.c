@@ -6,7 +6,7 @@ bool meta_rank_open(meta_rank *w, const train_options *o, const tg_lm_config *co
     c.device = "meta";
     *w = (meta_rank){.ctx = tg_ctx_new(&c)};
     w->world = tg_comm_plan_new(w->ctx, rank, (int)o->on.ranks);
-    return trainer_open(&w->r, o, w->ctx, w->world, config, NULL);
+    return trainer_open(&w->r, o, w->ctx, w->world, config, NULL, NULL);
 }
 
 void meta_rank_close(meta_rank *w) {

@@ -274,6 +274,7 @@ tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
 tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *config, const char *dir) {
     tg_lm_config c = *config;
     c.parallel = p;
+    c.unfilled = true;
     tg_module *gpt = tg_lm_new(ctx, &c);
     tg_lm_load(&gpt, 1, dir);
     return gpt;

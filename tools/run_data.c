@@ -189,11 +189,12 @@ static void add_model(json_t *facts, const char *dir) {
         snprintf(path, sizeof path, "%s/config.json", dir);
     else
         snprintf(path, sizeof path, "%s/checkpoints/step-%010" PRId64 "/config.json", dir, step);
-    tg_gpt_config c;
+    tg_lm_config c;
     if (not_regular(path) || (!is_there(dir, "config.json") && !step) || !read_model_config(path, &c)) return;
-    add_fact(facts, "model", "%s, %" PRId64 " layer%s, hidden %" PRId64, c.arch == TG_GPT2 ? "gpt2" : "llama", c.layers,
-             plural(c.layers), c.hidden);
+    add_fact(facts, "model", "%s, %" PRId64 " layer%s, hidden %" PRId64, c.family, c.layers, plural(c.layers),
+             c.hidden);
     add_fact(facts, "parameters", "%" PRId64, count_parameters(&c));
+    free_model_config(&c);
 }
 
 static json_t *facts_json(const curves *c, const char *dir) {

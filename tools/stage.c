@@ -10,7 +10,7 @@
 /* ---- The chunks ---- */
 
 bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_lm_config *config,
-                const char *weights) {
+                const char *weights, bool map) {
     *s = (stage){.parallel = p, .chunk = calloc((size_t)o->vp, sizeof(tg_module *)), .from = weights};
     if (!s->chunk) return fail("no memory"), false;
     for (; s->n < o->vp; s->n++) {
@@ -18,11 +18,12 @@ bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options 
         c.parallel = p;
         c.layout = o->layout;
         c.chunk = s->n;
+        c.unfilled = weights != NULL;
         c.cp_kind = (tg_cp_kind)o->cp_kind;
         c.cp_inner = o->cp_inner ? (int)o->cp_inner : TG_AUTO;
         s->chunk[s->n] = tg_lm_new(ctx, &c);
     }
-    if (weights) tg_lm_load(s->chunk, s->n, weights);
+    if (weights) (map ? tg_lm_map : tg_lm_load)(s->chunk, s->n, weights);
     return check(ctx);
 }
 

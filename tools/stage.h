@@ -16,10 +16,10 @@ typedef struct stage {
 } stage;
 
 /* Creates the chunks of this rank, with the layout of the options. weights: the model directory to load weights from,
- * which must outlive the stage; NULL: random weights. Collective over the pipeline. Returns false after printing what
- * is wrong; stage_close may be called in any case. */
+ * which must outlive the stage; NULL: random weights. map: maps its files (tg_lm_map). Collective over the pipeline.
+ * Returns false after printing what is wrong; stage_close may be called in any case. */
 bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_lm_config *config,
-                const char *weights);
+                const char *weights, bool map);
 void stage_close(stage *s);
 
 /* Return whether the model is divided over a pipeline, and whether this stage holds its first or its last part. */

@@ -80,7 +80,7 @@ static void run_step(stepper *s) {
 
 /* Returns random tokens [n, seq_len], the same in each run. */
 static tg_tensor *random_tokens(stepper *s, int64_t n, int64_t seq_len, uint64_t key) {
-    int64_t vocab = tg_gpt_config_of(s->gpt)->vocab, *ids = malloc((size_t)(n * seq_len) * sizeof *ids);
+    int64_t vocab = tg_lm_config_of(s->gpt)->vocab, *ids = malloc((size_t)(n * seq_len) * sizeof *ids);
     if (!ids)
         return tg_ctx_fail(s->ctx, TG_ERR_MEMORY, "no memory for a batch of %" PRId64 " tokens", n * seq_len), NULL;
     for (int64_t i = 0; i < n * seq_len; i++) ids[i] = (int64_t)(random_at(key, (uint64_t)i) % (uint64_t)vocab);

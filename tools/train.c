@@ -16,8 +16,8 @@
 #include "spawn.h"
 #include "start.h"
 #include "text.h"
-#include "train.h"
 #include "train_choose.h"
+#include "train_tune.h"
 
 /* What is decided before the ranks begin. All ranks of this process share it. */
 typedef struct plan {
@@ -51,6 +51,7 @@ typedef struct run {
     look look;
     recorder *recorder; /* of --record; NULL: not given */
     int64_t *offsets;   /* of the step's sequences, followed by those of the next step's */
+    best_model best;
     int64_t saved;      /* the step of the newest checkpoint */
     bool kept;          /* the tokenizer's files have been copied */
     int bad_steps;      /* consecutive steps whose loss or gradient was not finite */
@@ -155,16 +156,20 @@ static void take_config(run *r, const tg_lm_config *c) {
     if (!option_given(&train_command, p, "dropout")) m->dropout = c->dropout;
 }
 
-/* Chooses the config, and the directory that the weights come from: the checkpoint's, that of --init, or none
- * (NULL). */
+/* Chooses the config, and the directory that the weights come from: the checkpoint's, that of --init, or none (NULL).
+ * The weights of a model with adapters are always those of --init. */
 static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
-    *weights = r->plan->state ? r->plan->from : r->o.init;
+    *weights = r->plan->state && !r->o.lora ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
         *config = model_config(&r->o.model);
         return true;
     }
-    if (!model_find(&r->model, *weights, !r->plan->state)) return false;
+    if (!model_find(&r->model, *weights, !r->plan->state || r->o.lora)) return false;
+    if (*r->model.adapter)
+        return fail("--init '%s' has adapters, not a model; merge them first: tapegrad convert --adapter %s --to DIR",
+                    *weights, *weights),
+               false;
     *weights = r->model.dir;
     *config = r->model.config;
     if (!r->plan->state) take_config(r, config);
@@ -225,6 +230,7 @@ static bool print_run(const run *r) {
     int threads = tg_ctx_threads(r->ctx);
     say("%" PRId64 " step%s of %" PRId64 " x %" PRId64 " tokens, %d thread%s, %s kernels\n", r->o.steps,
         plural(r->o.steps), r->o.batch, r->o.model.seq_len, threads, plural(threads), tg_ctx_isa(r->ctx));
+    tune_print(&r->trainer, &r->o);
     if (tg_comm_size(r->world) > 1) print_ranks(r);
     print_launcher();
     if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
@@ -256,7 +262,7 @@ static bool same_data(run *r) {
 static bool open_trainer(run *r, const tg_lm_config *config, const char *weights) {
     plan *p = r->plan;
     if (p->state && r->chief) hold_errors(p->held, sizeof p->held);
-    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights) &&
+    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights, p->state ? p->from : NULL) &&
                 (!p->state || checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data));
     if (!p->state || !r->chief) return good;
     hold_errors(NULL, 0);
@@ -289,6 +295,7 @@ static bool open_run(run *r) {
     if (!open_recorder(r)) return false;
     if (r->chief && !directory_set_aside(&p->directory, p->done)) return false;
     if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, &r->o, p->done)) return false;
+    if (!best_open(&r->best, &r->trainer, r->chief ? &r->metrics : NULL)) return false;
     if (!look_open(&r->look, &r->o, r->ctx, r->world, p->done)) return false;
     if (!samples_open(&r->samples, &r->o, &r->data, config.vocab)) return false;
     if (r->chief && !samples_begin_file(&r->samples, r->o.out, p->done)) return false;
@@ -417,10 +424,12 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     *stop = s.interrupted;
     if (r->chief && !write_step(r, step, &s, val_loss)) return false;
     if (!note_bad_step(r, step, &s)) return false;
+    if (!best_note(&r->best, &r->trainer, &r->o, r->chief, step, val_loss, stop)) return false;
     if (r->samples.prompt && is_due(r, r->o.val_every, step)) make_samples(r, step);
     if (!check(r->ctx)) return false;
     if (s.written && !finish_checkpoint(r)) return false;
-    return !is_due(r, r->o.checkpoint_every, step) || save_checkpoint(r, step);
+    bool due = is_due(r, r->o.checkpoint_every, step) || (r->o.checkpoint_every && r->best.ended);
+    return !due || save_checkpoint(r, step);
 }
 
 /* Prints text as one word of a shell command, quoted if necessary. */
@@ -485,7 +494,7 @@ static void say_what_next(const run *r) {
 
 /* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted, a checkpoint. */
 static bool finish(run *r, int64_t step) {
-    bool whole = step == r->o.steps;
+    bool whole = step == r->o.steps || r->best.ended;
     if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
     if (!finish_checkpoint(r)) return false;
@@ -497,7 +506,9 @@ static bool finish(run *r, int64_t step) {
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
     if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
-    say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
+    best_print(&r->best, &r->o);
+    say("the %s in %s, %s loss curve in %s/loss.svg\n", r->o.lora ? "adapters are" : "model is", r->o.out,
+        r->o.lora ? "their" : "its", r->o.out);
     if (r->o.html) say("the page of the run is %s/run.html\n", r->o.out);
     if (whole) say_what_next(r);
     return true;

@@ -26,6 +26,9 @@ typedef struct train_options {
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
+    const char *lora, *freeze, *lr_of; /* fine-tuning (train_tune.h); NULL: not given */
+    int64_t patience;
+    bool keep_best;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: dynamic loss scaling */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     int64_t resume_step;
@@ -76,8 +79,10 @@ typedef struct trainer {
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
     tg_work **downloads;     /* the works that copy the losses to the host */
     tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: not needed (count_tokens) */
-    tg_tensor **params, **grads;
+    tg_tensor **params, **grads; /* of the parameters that are trained */
     int n_params;
+    bool lora;            /* low-rank adapters are trained, and saved in place of the model */
+    const char *base;     /* with `lora`: the directory of the model that they adapt */
     int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
     int64_t seq_len;
     int dp, dp_rank, cp;
@@ -112,12 +117,12 @@ typedef struct step_result {
 } step_result;
 
 /* Makes the groups of ranks, the model, the optimizer and the tape. weights: the model directory to load weights from;
- * NULL: random weights. */
+ * NULL: random weights. adapter: with --lora, the directory to load adapters from; NULL: new ones. */
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_lm_config *config,
-                  const char *weights);
+                  const char *weights, const char *adapter);
 /* Makes all parameters present on each rank, or lets them be divided again (--zero 3). Collective. */
 void trainer_set_whole(trainer *r, bool on);
-/* Saves the whole model to dir. Collective. Errors are recorded in the context. */
+/* Saves the whole model to dir, or the adapters of --lora. Collective. Errors are recorded in the context. */
 void trainer_save(trainer *r, const char *dir);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
@@ -321,6 +326,13 @@ bool look_after_step(look *l, tg_tape *t, int64_t step);
 bool look_at_metrics(look *l, const metrics *m, int64_t step, const step_result *r, double val_loss);
 /* On the chief: writes run.html, if it is wanted. The lines of the steps done must be in metrics.jsonl. */
 bool look_save_page(look *l);
+/* ---- The best model (train_best.c) ---- */
+
+typedef struct best_model {
+    double loss;          /* the lowest validation loss; NaN: there was no validation */
+    int64_t step, waited; /* its step, and how many validations have followed */
+    bool ended;           /* --patience ends the run */
+} best_model;
 
 /* ---- The directory (train_directory.c) ---- */
 

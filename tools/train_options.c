@@ -1,7 +1,7 @@
 /* The options of `tapegrad train`: their table and defaults, and the checks that need only the command line. */
 #include <stdio.h>
 
-#include "train.h"
+#include "train_tune.h"
 
 #define AT(field) offsetof(train_options, field)
 
@@ -25,6 +25,11 @@ static const option rows[] = {
      "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
      .fixed = true},
+    {"lora", OPTION_TEXT, AT(lora), "r=N,alpha=X,..",
+     "train low-rank adapters of the linear layers of --init, and save them in place of the model. Keys: r (8), alpha "
+     "(2 r), dropout (0), rslora=yes, targets=NAME,NAME.. (all but the output matrix)", .fixed = true},
+    {"freeze", OPTION_TEXT, AT(freeze), "NAME,NAME..",
+     "parameters that are not trained, such as embed_tokens,layers.0 or *norm*", .fixed = true},
     {"resume", OPTION_FLAG, AT(resume), "", "continue from the newest checkpoint in --out, with its options",
      .fixed = false},
     {"resume-step", OPTION_INT, AT(resume_step), "N",
@@ -35,6 +40,8 @@ static const option rows[] = {
     MICRO_BATCH_ROWS(train_options, true),
     {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run, those before a resume included", 1, MANY, false},
     {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
+    {"lr-of", OPTION_TEXT, AT(lr_of), "NAME=X,..",
+     "other learning rates of some parameters, such as lm_head=1e-5; they follow the schedule of --lr", .fixed = false},
     {"min-lr", OPTION_REAL, AT(min_lr), "X", "learning rate at the end of the schedule", 0, 1e6, false},
     {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; at most a tenth of --steps if not given", 0,
      MANY, false},
@@ -112,6 +119,10 @@ static const option rows[] = {
     {"sample-prompt", OPTION_TEXT, AT(sample_prompt), "TEXT",
      "what samples continue; if not given, the first 16 tokens of the validation data", .fixed = false},
     {"sample-tokens", OPTION_INT, AT(sample_tokens), "N", "tokens that a sample adds", 1, MANY, false},
+    {"keep-best", OPTION_FLAG, AT(keep_best), "",
+     "keep the model with the lowest validation loss in the folder best of --out", .fixed = false},
+    {"patience", OPTION_INT, AT(patience), "N",
+     "end the run after N validations in a row without a lower loss; 0: never", 0, MANY, false},
     {"log-every", OPTION_INT, AT(log_every), "N",
      "steps between lines of progress when the output is not a terminal", 1, MANY,
      false},
@@ -245,15 +256,16 @@ static bool is_utf8(const char *text) {
     return string != NULL;
 }
 
-/* Checks that paths and the prompt are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
+/* Checks that texts are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {
-        {"data", o->data},           {"val-data", o->val_data}, {"init", o->init},
-        {"tokenizer", o->tokenizer}, {"order", o->order},       {"sample-prompt", o->sample_prompt}};
+        {"data", o->data},   {"val-data", o->val_data},           {"init", o->init}, {"tokenizer", o->tokenizer},
+        {"order", o->order}, {"sample-prompt", o->sample_prompt}, {"lora", o->lora}, {"freeze", o->freeze},
+        {"lr-of", o->lr_of}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,
-                               "--%s is '%s', expected UTF-8: checkpoints record it for --resume, as JSON",
+                               "--%s is '%s', expected text in UTF-8: checkpoints record it for --resume, as JSON",
                                all[i].name, all[i].path);
     return 0;
 }
@@ -288,6 +300,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (!status) status = check_scale(o, p);
     if (!status) status = check_observers(o, p);
     if (!status) status = check_samples(o);
+    if (!status) status = tune_options_check(o);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (!status) status = cp_options_check(c, p, &o->on, o->model.seq_len);

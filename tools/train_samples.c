@@ -25,7 +25,7 @@ static int64_t draw(double *logits, int64_t vocab, double u) {
 /* Appends ids to the n of the prompt until there are `end`. logits: memory for a row. */
 static void continue_ids(trainer *r, int64_t *ids, int64_t n, int64_t end, double *logits, uint64_t key) {
     tg_module *gpt = r->stage.chunk[0];
-    int64_t vocab = tg_gpt_config_of(gpt)->vocab;
+    int64_t vocab = tg_lm_config_of(gpt)->vocab;
     tg_gpt_cache *cache = tg_gpt_cache_new(gpt, 1, end);
     for (int64_t fed = 0; n < end && tg_ctx_status(r->ctx) == TG_OK; fed = n - 1) {
         tg_tensor *x = tg_from_host(r->ctx, TG_I64, TG_SHAPE(1, n - fed), ids + fed);
@@ -40,7 +40,7 @@ static void continue_ids(trainer *r, int64_t *ids, int64_t n, int64_t end, doubl
 }
 
 void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int64_t n, sample_fn show, void *user) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->stage.chunk[0]);
+    const tg_lm_config *c = tg_lm_config_of(r->stage.chunk[0]);
     int64_t most = (c->positions + 1) / 2; /* of the prompt, so that there is room to continue it */
     if (n > most) prompt += n - most, n = most;
     int64_t end = n + o->sample_tokens < c->positions ? n + o->sample_tokens : c->positions;

@@ -14,8 +14,8 @@
  * it to the disk, renames it, and syncs the directory. If a step up to the rename fails, an old file of that name is
  * unchanged, and the temporary file is removed.
  *
- * Files are read with pread and never mapped, so a file that another process truncates causes an error, not a
- * signal. */
+ * Files are read with pread, so a file that another process truncates causes an error, not a signal. Only tg_lm_map
+ * (lm.h) maps files. */
 #ifndef TAPEGRAD_IO_H
 #define TAPEGRAD_IO_H
 
@@ -27,6 +27,13 @@ extern "C" {
 
 /* Writes a file of `bytes` bytes, and replaces an old file at that path. data may be NULL if bytes is 0. */
 TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, size_t bytes);
+
+/* For the SIGBUS handler of a program that calls tg_lm_map: address is siginfo_t.si_addr. If it lies in a file that ctx
+ * has mapped, puts a page of zeros there, so that the interrupted code goes on, and returns true. The context's next
+ * read of values (tg_read, tg_item, ..), forward of a language model, or step of an optimizer then fails with TG_ERR_IO
+ * and the name of the file. Returns false otherwise: the signal has another cause. May be called from any thread, and
+ * in a signal handler, while ctx is not being freed. */
+TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
 
 /* ---- safetensors (github.com/huggingface/safetensors, README, "Format") ----
  *

@@ -178,6 +178,10 @@ typedef struct tg_lm_config {
     uint64_t key;
     /* Other members of config.json: a JSON object, as text. tg_lm_save writes them back. NULL means none. Copied. */
     const char *extra;
+    /* Draws no initial weights: matrices have no memory until tg_lm_load or tg_lm_map fills them, so that a model which
+     * is loaded is in memory once. Every other use of them before fails with TG_ERR_STATE. Norms and biases have their
+     * usual values. Has no effect on device "meta". */
+    bool unfilled;
 } tg_lm_config;
 
 #define TG_LM_DEFAULTS                                                                                            \
@@ -297,6 +301,17 @@ TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_confi
  * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
  * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
+/* Does what tg_lm_load does, but maps the files: a parameter whose bytes in memory are those of its file has them
+ * there, and a page of them is read when it is used for the first time. So a model is there at once, processes share
+ * its pages, and the system can drop and read them again; a page that is written becomes the process's own. Parameters
+ * are copied if their dtype or their order of dims is another one than the file's (the projections of GPT-2), if this
+ * rank has a part of them, on other devices than the CPU, and if the program has file functions of its own
+ * (tg_file_ops). Meant for frozen parameters, as with lora.h, and for evaluation.
+ *
+ * The files must stay as they are while the model lives. To change one, write a new file and rename it, as tg_lm_save
+ * does. If a file becomes shorter, the system sends SIGBUS when a missing page is used, which ends the program unless a
+ * handler calls tg_mapping_fault (io.h). */
+TG_API tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir);
 
 /* Returns whether tg_lm_save writes config.json for the model, because that of its family can describe it. False if the
  * module is not a language model. */

@@ -59,6 +59,7 @@ static tg_lm_config to_lm(const tg_gpt_config *c) {
         .key = c->key,
         .layout = c->layout,
         .chunk = c->chunk,
+        .unfilled = c->unfilled,
     };
 }
 

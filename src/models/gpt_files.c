@@ -78,23 +78,18 @@ tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     return tg_lm_load(&gpt, 1, dir);
 }
 
-tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) {
+static tg_status load(tg_module *const *lm, int n, const char *dir, const char *who, bool map) {
     tg_lm_chunks m;
-    TG_TRY(tg_chunks_check(lm, n, dir, "tg_lm_load", &m));
-    return leave(&m, tg_weights_load(&m, dir));
+    TG_TRY(tg_chunks_check(lm, n, dir, who, &m));
+    return leave(&m, tg_weights_load(&m, dir, map));
 }
 
-/* Begins and ends the creation of a model whose weights will be overwritten. Its random initial weights do not count
- * as draws: the same keys (tg_key_open) may draw again. */
-static bool begin_to_fill(tg_ctx *ctx) {
-    if (!tg_ok(ctx)) return false;
-    bool repeats = ctx->keys.repeats;
-    ctx->keys.repeats = true;
-    return repeats;
-}
+tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) { return load(lm, n, dir, "tg_lm_load", false); }
+tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir) { return load(lm, n, dir, "tg_lm_map", true); }
 
-static void end_to_fill(tg_ctx *ctx, bool repeats) {
-    if (ctx) ctx->keys.repeats = repeats;
+/* While `on` is set, models are created without initial weights, and draw nothing. */
+static void set_unfilled(tg_ctx *ctx, bool on) {
+    if (tg_ok(ctx) || (ctx && !on)) ctx->unfilled = on;
 }
 
 /* Returns the model, or an inert module after an error. */
@@ -107,9 +102,9 @@ static tg_module *loaded(tg_ctx *ctx, tg_module *lm) {
 tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
-    bool repeats = begin_to_fill(ctx);
+    set_unfilled(ctx, true);
     tg_module *gpt = tg_gpt_from_config(ctx, config);
-    end_to_fill(ctx, repeats);
+    set_unfilled(ctx, false);
     tg_gpt_load_weights(gpt, dir);
     if (ctx) tg_host_strfree(ctx, config);
     return loaded(ctx, gpt);
@@ -118,9 +113,9 @@ tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
 tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_config *with) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_load_dir: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
-    bool repeats = begin_to_fill(ctx);
+    set_unfilled(ctx, true);
     tg_module *lm = from_config(ctx, config, with, "tg_lm_load_dir");
-    end_to_fill(ctx, repeats);
+    set_unfilled(ctx, false);
     if (tg_ok(ctx)) tg_lm_load(&lm, 1, dir);
     if (ctx) tg_host_strfree(ctx, config);
     return loaded(ctx, lm);

@@ -159,7 +159,8 @@ static void share_embedding(tg_module *lm) {
     const tg_parallel *p = s->c.parallel;
     if (!has_words(s) || (!s->c.tied && !s->c.mtp) || tg_parallel_size(p, TG_PP) == 1 || !tg_module_ok(lm)) return;
     tg_tensor *words = tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
-    if (tg_parallel_rng(p) == TG_RNG_MEGATRON) tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
+    if (tg_parallel_rng(p) == TG_RNG_MEGATRON && !lm->ctx->unfilled)
+        tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
     tg_share(p, words, tg_parallel_embedding(p));
 }
 
@@ -169,11 +170,14 @@ tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *g
     tg_module *m = good ? empty(ctx, c, gpt, &stage, site) : NULL;
     if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, NULL, NULL);
     tg_module *body = tg_module_new(ctx, &tg_lm_list_ops, NULL);
+    bool unfilled = ctx->unfilled; /* tg_gpt_load has set it */
+    ctx->unfilled |= c->unfilled;
     fill_body(m, body);
     tg_module_add_child(m, tg_lm_names_of(c)->body, body);
     if (stage.head) add_head(m);
     if (tg_module_ok(m) && c->parallel) tg_module_replicate(m, c->parallel);
     share_embedding(m);
+    ctx->unfilled = unfilled;
     if (tg_module_ok(m)) return m;
     tg_module_free(m);
     return tg_module_new(NULL, NULL, NULL);

@@ -4,6 +4,7 @@
 #include <tapegrad/recompute.h>
 
 #include "comm/comm.h"
+#include "core/mapping.h"
 #include "models/lm.h"
 #include "tape/tape.h"
 
@@ -162,6 +163,7 @@ tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *w
 }
 
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y) {
+    if (tg_is_lm(lm)) tg_mappings_check(lm->ctx);
     if (tg_is_lm(lm)) tg_comm_note_missed(tg_lm_tp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
     if (tg_is_lm(lm)) tg_comm_note_missed(tg_lm_cp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
     return y;

@@ -66,6 +66,8 @@ tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, tg
 
 /* p is the parameter `path` of lm, or this rank's shard of it. */
 
+/* Returns whether the parameter is a projection of GPT-2's layers, which files store transposed. */
+bool tg_weight_is_transposed(const tg_module *lm, const char *path);
 /* Returns the number of rows of the whole parameter, without the padding of a vocabulary. */
 int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path);
 /* Returns the shape of the whole parameter in the file. */
@@ -75,6 +77,8 @@ tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows,
 /* Returns whether parameter `path` of this part is the last part's copy of the embedding. The files contain the
  * embedding once, from the first part. */
 bool tg_weight_is_copy(const tg_module *lm, const char *path);
+/* Returns whether parameter `path` is in no file of weights, because it is a matrix of an adapter (lora.h). */
+bool tg_weight_is_adapter(const char *path);
 
 /* ---- weights_load.c, weights_save.c ---- */
 
@@ -86,8 +90,8 @@ bool tg_weight_is_known(const tg_module *lm, const char *name);
  * tg_host_strfree. */
 char *tg_weights_find(tg_ctx *ctx, const char *dir);
 
-/* Fills the parameters from the files in dir. Collective over pp if that has several stages. */
-tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir);
+/* Fills the parameters from the files in dir, or maps the files. Collective over pp if that has several stages. */
+tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir, bool map);
 /* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)
  * is added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
  * rank sum receives a checksum: of the header of the only file, or of the index of several. Collective over the ranks

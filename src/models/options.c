@@ -2,6 +2,7 @@
 #include <tapegrad/attention.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lm.h>
+#include <tapegrad/lora.h>
 
 #include "base/options.h"
 
@@ -65,6 +66,7 @@ static const tg_field gpt_config_fields[] = {
     TG_FIELD(tg_gpt_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
     TG_FIELD(tg_gpt_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
     TG_FIELD(tg_gpt_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+    TG_FIELD(tg_gpt_config, unfilled, BOOL, "Matrices have no memory until they are loaded."),
 };
 const tg_struct tg_gpt_config_struct = TG_STRUCT(tg_gpt_config, GPT, gpt_config_fields, "The configuration of a GPT.");
 
@@ -126,6 +128,7 @@ static const tg_field lm_config_fields[] = {
     TG_FIELD(tg_lm_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
     TG_FIELD(tg_lm_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
     TG_FIELD(tg_lm_config, extra, TEXT, "Other members of config.json, as a JSON object; NULL: none."),
+    TG_FIELD(tg_lm_config, unfilled, BOOL, "Matrices have no memory until they are loaded."),
 };
 const tg_struct tg_lm_config_struct =
     TG_STRUCT(tg_lm_config, LM, lm_config_fields, "The configuration of a language model.");
@@ -145,6 +148,15 @@ static const tg_field lm_save_fields[] = {
     TG_FIELD(tg_lm_save_opts, file_bytes, INT64, "Limit on the bytes of the tensors in one file, 1 or more."),
 };
 const tg_struct tg_lm_save_opts_struct = TG_STRUCT(tg_lm_save_opts, LM_SAVE, lm_save_fields, "Options of tg_lm_save.");
+
+static const tg_field lora_fields[] = {
+    TG_FIELD(tg_lora_opts, rank, INT64, "Rows of A and columns of B, 1 or more."),
+    TG_FIELD(tg_lora_opts, alpha, DOUBLE, "Above 0; TG_AUTO: 2 * rank."),
+    TG_FIELD(tg_lora_opts, dropout, DOUBLE, "Probability of dropout of the input of A, in [0, 1)."),
+    TG_FIELD(tg_lora_opts, rslora, BOOL, "The product is multiplied by alpha / sqrt(rank)."),
+    TG_FIELD(tg_lora_opts, targets, TEXT, "Patterns of the layers to adapt; NULL: all linear layers."),
+};
+const tg_struct tg_lora_opts_struct = TG_STRUCT(tg_lora_opts, LORA, lora_fields, "Options of tg_lora_apply.");
 
 static const tg_field self_attention_fields[] = {
     TG_FIELD(tg_self_attention_opts, heads, INT64, "Heads of queries, 1 or more."),

@@ -6,6 +6,7 @@
 #include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lm.h>
+#include <tapegrad/lora.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/pipe.h>
 #include <tapegrad/tcp.h>
@@ -247,6 +248,13 @@ static bool save(const void *o) {
     return false;
 }
 
+static bool adapt(const void *o) {
+    tg_module *m = lm_of(ctx, TG_LM());
+    tg_lora_apply(m, o);
+    tg_module_free(m);
+    return false;
+}
+
 const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_tcp_opts", "ports", tcp, "ports is 0, expected at least one port"},
     {"tg_parallel_opts", "tp", parallel, "tp is 0, expected 1 to 2"},
@@ -320,5 +328,7 @@ const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_lm_rates", "embed_min_lr", embeddings_fall_to_0, NULL},
     {"tg_lm_rates", "weight_decay", matrices_do_not_decay, NULL},
     {"tg_lm_save_opts", "file_bytes", save, "file_bytes is 0, expected 1 or more"},
+    {"tg_lora_opts", "rank", adapt, "rank is 0, expected 1 or more"},
+    {"tg_lora_opts", "alpha", adapt, "alpha is 0, expected a number above 0"},
     {NULL},
 };
