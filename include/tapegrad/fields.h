@@ -142,6 +142,8 @@ typedef struct tg_struct {
     X(tg_lm_config, LM)                         \
     X(tg_lm_rates, LM_RATES)                    \
     X(tg_lm_save_opts, LM_SAVE)                 \
+    X(tg_encode_opts, ENCODE)                   \
+    X(tg_bpe_opts, BPE)                         \
     X(tg_gradcheck_opts, GRADCHECK)
 
 TG_API int tg_struct_count(void); /* Returns the number of structs of options. */

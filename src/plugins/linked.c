@@ -11,6 +11,9 @@
 #ifdef TG_HAVE_TCP
 #include "comm/tcp/world.h"
 #endif
+#ifdef TG_HAVE_TEXT
+#include "text/patterns.h"
+#endif
 
 #pragma weak tg_mpi_plugin /* it is in libtapegrad-mpi.a, which a program may link or not */
 
@@ -24,6 +27,9 @@ static const tg_plugin *linked(const char *name) {
 #endif
 #ifdef TG_HAVE_TCP
     if (strcmp(name, "tcp") == 0) return &tg_tcp_plugin;
+#endif
+#ifdef TG_HAVE_TEXT
+    if (strcmp(name, "text") == 0) return &tg_text_plugin;
 #endif
     return (void)name, NULL;
 }
