@@ -15,6 +15,8 @@ have() {
     libc6-dev) [ -e /usr/include/stdio.h ] ;;
     ninja-build) command -v ninja ;;
     libjansson-dev) pkg-config --exists jansson ;;
+    zlib1g-dev) pkg-config --exists zlib ;;
+    libzstd-dev) pkg-config --exists libzstd ;;
     libdw-dev) pkg-config --exists libdw ;;
     libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
@@ -62,7 +64,7 @@ need() {
 }
 
 # shellcheck disable=SC2034 # used by scripts that include this
-build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev)
+build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev zlib1g-dev libzstd-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest
     libuv1-dev libpcre2-dev libutf8proc-dev munge slurmctld slurmd slurm-client)

@@ -6,13 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "companions.h"
+#include "convert_adapter.h"
 #include "spawn.h"
 
 enum { KIND_AUTO, KIND_MODEL, KIND_STATE };
 
 typedef struct convert_options {
-    const char *from, *to, *prefix, *config;
+    const char *from, *to, *prefix, *config, *adapter;
     bool bare;
     int kind;
 } convert_options;
@@ -20,8 +21,13 @@ typedef struct convert_options {
 #define AT(field) offsetof(convert_options, field)
 
 static const option rows[] = {
-    {"from", OPTION_TEXT, AT(from), "DIR", "a model directory, or saved state; required", .fixed = false},
+    {"from", OPTION_TEXT, AT(from), "DIR", "a model directory, or saved state; required without --adapter",
+     .fixed = false},
     {"to", OPTION_TEXT, AT(to), "DIR", "the directory to write; required", .fixed = false},
+    {"adapter", OPTION_TEXT, AT(adapter), "DIR",
+     "low-rank adapters (train --lora, PEFT) to add to the weights of --from, or of the model that they name; --to is "
+     "then a model",
+     .fixed = false},
     {"kind", OPTION_CHOICE, AT(kind), "auto|model|state",
      "what --from is; needed if it has both a model and saved state", .fixed = false},
     {"prefix", OPTION_TEXT, AT(prefix), "NAME", "what the keys of the state begin with, before a dot", .fixed = false},
@@ -34,8 +40,10 @@ static const command convert_command = {
     .name = "convert",
     .usage = "--from DIR --to DIR [OPTION...]",
     .summary = "Converts a model: from a directory with config.json and weights, as published for\n"
-               "GPT-2 and Llama, to saved state (index.json) that any ranks can load, or from such\n"
-               "state back. One tensor at a time is in memory. Values and dtypes are unchanged.",
+               "many families, to saved state (index.json) that any ranks can load, or from such\n"
+               "state back. One tensor at a time is in memory. Values and dtypes are unchanged.\n"
+               "The files of the tokenizer are copied. With --adapter it adds low-rank adapters to\n"
+               "the weights of their model.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
@@ -114,6 +122,7 @@ static int convert(const convert_options *o, int kind) {
         tg_gpt_from_state(ctx, o->from, prefix, config, o->to);
     else
         tg_gpt_to_state(ctx, o->from, o->to, prefix);
+    if (tg_ok(ctx)) copy_companions(ctx, o->from, o->to);
     bool good = interrupted && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
     tg_ctx_free(ctx);
     free(config);
@@ -124,8 +133,15 @@ int run_convert(int argc, char **argv) {
     convert_options o = {.prefix = "model"};
     parsed p;
     if (!options_parse(&convert_command, &o, &p, argc, argv)) return p.status;
-    if (!o.from) return usage_error(&convert_command, "--from DIR is missing");
+    if (!o.from && !o.adapter) return usage_error(&convert_command, "--from DIR is missing");
     if (!o.to) return usage_error(&convert_command, "--to DIR is missing");
+    if (o.adapter && (o.config || o.bare || o.kind || option_given(&convert_command, &p, "prefix")))
+        return usage_error(&convert_command,
+                           "--kind, --prefix, --bare and --config are for saved state; leave them out "
+                           "with --adapter");
+    if (o.adapter && is_same(o.from ? o.from : o.adapter, o.to))
+        return fail("--to is the directory '%s' itself; give another one", o.to);
+    if (o.adapter) return convert_adapter(o.from, o.adapter, o.to);
     if (o.bare && option_given(&convert_command, &p, "prefix"))
         return usage_error(&convert_command, "--prefix and --bare exclude each other");
     int kind = kind_of(&o);

@@ -1,5 +1,7 @@
 /* Finds the files of --data, decides how each is read, and makes token files. A plan is JSON:
- * {"data", "val-data", "format": the options; "inputs": size and time of each file; "bytes": whether bytes are tokens;
+ * {"data", "val-data", "format", "tokenizer": the options;
+ *  "inputs": size and time of each file;
+ *  "bytes": whether bytes are tokens;
  *  "sources": [{"name", "weight", "validation", "files", "bytes",
  *               "parts": [{"path", "format", "cached": the path is a name in the cache directory, "whole": the path
  *                          from the root}]}]} */
@@ -27,12 +29,13 @@ typedef struct planner {
     tg_ctx *ctx;
     const corpus_options *o;
     json_t *plan, *inputs;
-    int datasets; /* number of token files made so far */
+    int datasets;        /* number of token files made so far */
     bool standard_input; /* it has been read */
     /* The source that is being added. */
     const word_source *source;
     json_t *parts;
     const char *stem; /* names of its token files begin with this */
+    encoder *encoder; /* made when the first text is read */
     token_cache cache;
     char name[32]; /* of the token file that is open in cache.writer */
     int64_t bytes;
@@ -58,8 +61,10 @@ static data_format format_of(const planner *p, const char *path) {
     size_t n = strlen(path);
     if (p->o->format != DATA_AUTO) return p->o->format;
     if (is_dataset(path)) return DATA_MEGATRON;
-    if (ends_with(path, n, ".gz")) n -= 3;
-    else if (ends_with(path, n, ".zst")) n -= 4;
+    if (ends_with(path, n, ".gz"))
+        n -= 3;
+    else if (ends_with(path, n, ".zst"))
+        n -= 4;
     return ends_with(path, n, ".jsonl") || ends_with(path, n, ".ndjson") ? DATA_JSONL : DATA_TEXT;
 }
 
@@ -78,8 +83,8 @@ static bool no_memory(void) { return fail("no memory for the list of data files"
 
 static bool add_part(planner *p, const char *path, data_format format, bool cached) {
     char *whole = cached || access(path, F_OK) ? NULL : realpath(path, NULL);
-    json_t *part = json_pack("{s:s, s:i, s:b, s:s*}", "path", path, "format", (int)format, "cached", (int)cached,
-                             "whole", whole);
+    json_t *part =
+        json_pack("{s:s, s:i, s:b, s:s*}", "path", path, "format", (int)format, "cached", (int)cached, "whole", whole);
     free(whole);
     if (!part) return fail("'%s' is not a name in UTF-8, which the list of data files needs", path), false;
     return json_array_append_new(p->parts, part) == 0 || no_memory();
@@ -91,12 +96,26 @@ static bool end_dataset(planner *p, bool good) {
     return cache_close(&p->cache, good) && good && add_part(p, p->name, DATA_MEGATRON, true);
 }
 
+/* Makes the encoder, whose ids must be in the model's vocabulary. */
+static bool open_encoder(planner *p) {
+    const corpus_options *o = p->o;
+    if (p->encoder) return true;
+    if (!(p->encoder = encoder_new(p->ctx, o->tokenizer))) return false;
+    int64_t ids = encoder_vocab(p->encoder);
+    if (!o->tokenizer || !o->vocab || ids <= o->vocab) return true;
+    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own "
+                "tokenizer by --tokenizer",
+                o->tokenizer, (long long)ids, (long long)o->vocab),
+           false;
+}
+
 static bool begin_dataset(planner *p) {
     if (p->cache.writer) return true;
+    if (!open_encoder(p)) return false;
     snprintf(p->name, sizeof p->name, "%s-%03d", p->stem, p->datasets++);
     if (mkdir(p->o->cache, 0777) != 0 && errno != EEXIST)
         return fail("cannot make the directory '%s': %s", p->o->cache, strerror(errno)), false;
-    return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->o->vocab);
+    return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->encoder, p->o->vocab);
 }
 
 /* Notes the size and the time of a file, so that a change is noticed. */
@@ -108,6 +127,14 @@ static bool note_input(planner *p, const char *path) {
                               (json_int_t)st.st_mtime);
     free(whole);
     return (input && json_array_append_new(p->inputs, input) == 0) || no_memory();
+}
+
+static bool note_tokenizer(planner *p) {
+    const char *path = p->o->tokenizer;
+    char *file = path && is_there(path, "tokenizer.json") ? path_in(path, "tokenizer.json") : NULL;
+    bool good = !path || note_input(p, file ? file : path);
+    free(file);
+    return good;
 }
 
 static int64_t size_of(const char *path) {
@@ -135,7 +162,7 @@ static bool check_ids(const planner *p, const char *path, data_format format) {
     bool ids = format != DATA_TEXT && format != DATA_JSONL;
     if (ids && !p->o->vocab)
         return fail("--vocab N is missing: '%s' holds token ids, and does not say how many there are", path), false;
-    if (ids) json_object_set_new(p->plan, "bytes", json_false());
+    if (ids || p->o->tokenizer) json_object_set_new(p->plan, "bytes", json_false());
     return true;
 }
 
@@ -145,8 +172,9 @@ static bool add_file(planner *p, const char *path) {
     if (!check_ids(p, path, format) || !note_input(p, path)) return false;
     if (format == DATA_MEGATRON && (packed || standard))
         return fail("'%s' is %s, but a Megatron dataset is read in place: give the two files themselves", path,
-                    standard ? "standard input" : "compressed"), false;
-    bool in_place = !standard && !packed && format != DATA_JSONL;
+                    standard ? "standard input" : "compressed"),
+               false;
+    bool in_place = !standard && !packed && format != DATA_JSONL && !(format == DATA_TEXT && p->o->tokenizer);
     if (in_place && (format == DATA_MEGATRON || p->source->files.n <= MOST_IN_PLACE))
         return read_in_place(p, path, format);
     return read_to_cache(p, path, format);
@@ -208,8 +236,9 @@ static bool save_plan(const planner *p) {
 /* ---- Plans ---- */
 
 static json_t *begin_plan(const corpus_options *o) {
-    return json_pack("{s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data",
-                     o->val_data ? o->val_data : "", "format", (int)o->format, "bytes", 1, "sources", "inputs");
+    return json_pack("{s:s, s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data",
+                     o->val_data ? o->val_data : "", "tokenizer", o->tokenizer ? o->tokenizer : "", "format",
+                     (int)o->format, "bytes", 1, "sources", "inputs");
 }
 
 json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
@@ -217,13 +246,17 @@ json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
     if (!p.plan) return fail("--data '%s' is not in UTF-8, which the list of data files needs", o->data), NULL;
     p.inputs = json_object_get(p.plan, "inputs");
     if (o->cache) corpus_remove_cache(o->cache); /* of a run that was killed, or of other data */
-    bool good = add_words(&p, "data", o->data, false) && add_words(&p, "val-data", o->val_data, true);
+    bool good =
+        note_tokenizer(&p) && add_words(&p, "data", o->data, false) && add_words(&p, "val-data", o->val_data, true);
     if (good && p.datasets) good = save_plan(&p);
+    encoder_free(p.encoder);
     if (good) return p.plan;
     if (o->cache) corpus_remove_cache(o->cache);
     json_decref(p.plan);
     return NULL;
 }
+
+const char *corpus_tokenizer_of(const char *dir) { return is_there(dir, "tokenizer.json") ? dir : NULL; }
 
 bool corpus_is_bytes(const json_t *plan) { return json_is_true(json_object_get(plan, "bytes")); }
 
@@ -236,14 +269,18 @@ static bool is_unchanged(const json_t *input) {
            st.st_mtime == json_integer_value(json_object_get(input, "time"));
 }
 
+/* Returns whether the text of a key is that of an option, which may be NULL. */
+static bool has_option(const json_t *plan, const char *key, const char *option) {
+    const char *text = json_string_value(json_object_get(plan, key));
+    return text && !strcmp(text, option ? option : "");
+}
+
 static bool is_for(const json_t *plan, const corpus_options *o) {
-    const char *data = json_string_value(json_object_get(plan, "data"));
-    const char *val_data = json_string_value(json_object_get(plan, "val-data"));
     size_t i;
     json_t *input;
-    json_array_foreach(json_object_get(plan, "inputs"), i, input)
-        if (!is_unchanged(input)) return false;
-    return data && val_data && !strcmp(data, o->data) && !strcmp(val_data, o->val_data ? o->val_data : "") &&
+    json_array_foreach(json_object_get(plan, "inputs"), i, input) if (!is_unchanged(input)) return false;
+    return has_option(plan, "data", o->data) && has_option(plan, "val-data", o->val_data) &&
+           has_option(plan, "tokenizer", o->tokenizer) &&
            json_integer_value(json_object_get(plan, "format")) == (json_int_t)o->format;
 }
 

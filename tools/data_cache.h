@@ -19,16 +19,16 @@ typedef enum data_format {
 /* A dataset that is being written. All zeros: none. */
 typedef struct token_cache {
     tg_ctx *ctx;
-    encoder *encoder;
+    encoder *encoder; /* borrowed */
     tg_token_writer *writer;
     int64_t vocab; /* of the dataset */
     double said;   /* when progress was last printed */
 } token_cache;
 
-/* Begins the dataset dir/name. vocab: of the model, at least that of the encoder's ids. */
-bool cache_open(token_cache *c, tg_ctx *ctx, const char *dir, const char *name, int64_t vocab);
-/* Appends a file, or standard input if path is "-". format: DATA_TEXT, which makes one document, DATA_JSONL, DATA_U16 or
- * DATA_U32. Adds the bytes read to *bytes. */
+/* Begins the dataset dir/name, of texts that the encoder encodes. vocab: of the model; 0: that of the encoder. */
+bool cache_open(token_cache *c, tg_ctx *ctx, const char *dir, const char *name, encoder *e, int64_t vocab);
+/* Appends a file, or standard input if path is "-". format: DATA_TEXT, which makes one document, DATA_JSONL, DATA_U16
+ * or DATA_U32. Adds the bytes read to *bytes. */
 bool cache_add(token_cache *c, const char *path, data_format format, int64_t *bytes);
 /* Completes the dataset, or removes it if `good` is false. */
 bool cache_close(token_cache *c, bool good);

@@ -1,23 +1,28 @@
-/* Text as tokens: the ids of a text, and what ends a document. */
+/* Text as tokens: the ids of a text by a tokenizer, or its bytes, and what ends a document. */
 #ifndef TAPEGRAD_DATA_ENCODE_H
 #define TAPEGRAD_DATA_ENCODE_H
 
 #include <tapegrad/io.h>
 
-/* How text becomes tokens: each byte is one. */
-typedef struct encoder {
-    int64_t vocab; /* ids are 0 to vocab - 1 */
-    int64_t buffer[1 << 13];
-} encoder;
+typedef struct encoder encoder;
 
-/* Makes an encoder; NULL after printing that there is no memory. encoder_free frees it. */
-encoder *encoder_new(void);
+/* Makes an encoder. tokenizer: a tokenizer.json, or a directory that has one; NULL: each byte is a token. Returns NULL
+ * after printing what is wrong. */
+encoder *encoder_new(tg_ctx *ctx, const char *tokenizer);
 void encoder_free(encoder *e);
-/* Appends the tokens of a text to the document. context: they are not predicted. Errors are recorded in the writer's
- * context. */
-void encoder_put(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context);
-/* Ends the document with a line break, unless its text, whose last byte is `last`, ends with one: bytes have no id that
- * ends a text. */
-void encoder_end(encoder *e, tg_token_writer *to, char last);
+int64_t encoder_vocab(const encoder *e); /* ids are 0 to vocab - 1 */
+bool encoder_is_bytes(const encoder *e);
+/* Says where the next text comes from, for messages. line: from 1; 0: the text is a whole file. path must live until
+ * the next encoder_flush. */
+void encoder_at(encoder *e, const char *path, int64_t line);
+/* Append a text, and then the end of the document: the token that ends a text or, if the tokenizer has none, a line
+ * break, unless the last byte of the text, `last`, is one. context: the tokens are not predicted. A tokenizer's texts
+ * wait until there are many, and are then encoded by several threads. Return false after printing what is wrong. */
+bool encoder_put(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context);
+bool encoder_end(encoder *e, tg_token_writer *to, char last);
+/* Ends the document without a token for it if there is none: for files of text. */
+bool encoder_end_file(encoder *e, tg_token_writer *to);
+/* Encodes the texts that wait. */
+bool encoder_flush(encoder *e, tg_token_writer *to);
 
 #endif

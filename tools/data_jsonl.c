@@ -19,31 +19,26 @@ static const json_t *string_of(const json_t *object, const char *key, jsonl_plac
     return refuse(at, what), NULL;
 }
 
-static void put(encoder *e, tg_token_writer *to, const json_t *text, bool context) {
-    encoder_put(e, to, json_string_value(text), json_string_length(text), context);
+static bool put(encoder *e, tg_token_writer *to, const json_t *text, bool context) {
+    return encoder_put(e, to, json_string_value(text), json_string_length(text), context);
 }
 
-static void end(encoder *e, tg_token_writer *to, const json_t *text) {
+static bool end(encoder *e, tg_token_writer *to, const json_t *text) {
     size_t n = json_string_length(text);
-    encoder_end(e, to, n ? json_string_value(text)[n - 1] : 0);
+    return encoder_end(e, to, n ? json_string_value(text)[n - 1] : 0);
 }
 
 static bool add_text(encoder *e, tg_token_writer *to, const json_t *object, jsonl_place at) {
     const json_t *text = string_of(object, "text", at);
     if (!text) return false;
-    put(e, to, text, false);
-    if (json_string_length(text)) end(e, to, text);
-    return true;
+    return !json_string_length(text) || (put(e, to, text, false) && end(e, to, text));
 }
 
 static bool add_pair(encoder *e, tg_token_writer *to, const json_t *object, jsonl_place at) {
     const json_t *prompt = string_of(object, "prompt", at);
     const json_t *completion = prompt ? string_of(object, "completion", at) : NULL;
     if (!completion) return false;
-    put(e, to, prompt, true);
-    put(e, to, completion, false);
-    end(e, to, completion);
-    return true;
+    return put(e, to, prompt, true) && put(e, to, completion, false) && end(e, to, completion);
 }
 
 /* Refuses a chat: its template is needed to write the messages as one text. */
@@ -63,6 +58,7 @@ static bool add_object(encoder *e, tg_token_writer *to, const json_t *object, js
 bool jsonl_add(encoder *e, tg_token_writer *to, const char *line, size_t n, jsonl_place at) {
     json_error_t error;
     if (n == strspn(line, " \t\r")) return true;
+    encoder_at(e, at.path, at.line);
     json_t *object = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     char what[256];
     if (!object) {

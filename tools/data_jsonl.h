@@ -13,8 +13,7 @@ typedef struct jsonl_place {
 /* Appends the document of one line to the dataset:
  * - {"text": ...} is predicted as a whole;
  * - {"prompt": ..., "completion": ...}: the prompt is context, the completion is predicted.
- * Other keys are ignored; an empty line is left out. Returns false after printing what is wrong. Errors of the writer
- * are recorded in its context. */
+ * Other keys are ignored; an empty line is left out. Returns false after printing what is wrong. */
 bool jsonl_add(encoder *e, tg_token_writer *to, const char *line, size_t n, jsonl_place at);
 
 #endif

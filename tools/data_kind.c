@@ -57,10 +57,12 @@ void warn_of_data(const char *path, int data_format) {
              path, at, bytes[at]);
 }
 
-uint64_t tokens_sum(tg_tokens *t) {
+uint64_t tokens_sum(tg_tokens *t) { return tokens_sum_of(t, tg_tokens_count(t)); }
+
+uint64_t tokens_sum_of(tg_tokens *t, int64_t count) {
     enum { PARTS = 64, PART = 4096 };
     int64_t ids[PART];
-    int64_t count = tg_tokens_count(t), n = count < PART ? count : PART;
+    int64_t n = count < PART ? count : PART;
     uint64_t h = 0xcbf29ce484222325u;
     for (int64_t i = 0; i < PARTS; i++) {
         int64_t first = (int64_t)((double)(count - n) * (double)i / (PARTS - 1));

@@ -11,5 +11,7 @@ void warn_of_data(const char *path, int data_format);
 /* Returns the FNV-1a hash of 64 parts of the tokens, evenly spread over the file, which is enough to notice other data.
  * Returns 0 after an error. */
 uint64_t tokens_sum(tg_tokens *t);
+/* The same of the first `count` tokens. */
+uint64_t tokens_sum_of(tg_tokens *t, int64_t count);
 
 #endif

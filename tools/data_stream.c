@@ -76,7 +76,8 @@ static int64_t read_plain(data_stream *s, char *out, size_t n) {
 
 static bool damaged(const data_stream *s, const char *why) {
     return fail("'%s' is damaged: %s, near byte %lld", s->path, why,
-                (long long)(s->bytes - (int64_t)(s->filled - s->at))), false;
+                (long long)(s->bytes - (int64_t)(s->filled - s->at))),
+           false;
 }
 
 #ifdef TG_HAVE_ZLIB
@@ -146,7 +147,8 @@ int64_t stream_read(data_stream *s, char *out, size_t n) {
 static bool refuse_packing(const data_stream *s) {
     const char *how = s->packing == GZIP ? "gzip" : "zstd", *library = s->packing == GZIP ? "zlib" : "libzstd";
     return fail("'%s' is compressed by %s, and this program was built without %s: decompress it first (%s)", s->path,
-                how, library, s->packing == GZIP ? "gunzip" : "unzstd"), false;
+                how, library, s->packing == GZIP ? "gunzip" : "unzstd"),
+           false;
 }
 
 static bool open_packing(data_stream *s) {

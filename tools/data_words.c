@@ -33,9 +33,7 @@ void names_free(names *list) {
     *list = (names){0};
 }
 
-static int compare(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
+static int compare(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* Sorts the paths from number `first` on. */
 static void sort(names *list, int first) {
@@ -56,7 +54,8 @@ static bool add_entry(names *list, const char *path, int depth) {
 
 static bool add_directory(names *list, const char *dir, int depth) {
     enum { DEEPEST = 64 }; /* a link to a directory above would have no end */
-    if (depth > DEEPEST) return fail("'%s' is more than %d directories deep; does a link lead back?", dir, DEEPEST), false;
+    if (depth > DEEPEST)
+        return fail("'%s' is more than %d directories deep; does a link lead back?", dir, DEEPEST), false;
     DIR *entries = opendir(dir);
     if (!entries) return fail("cannot list the directory '%s': %s", dir, strerror(errno)), false;
     bool good = true;
@@ -124,7 +123,9 @@ static bool no_numbers(const names *words, const char *option) {
     for (int i = 0; i < words->n; i++)
         if (words->n > 1 && number_of(words->at[i]) && access(words->at[i], F_OK) != 0)
             return fail("--%s: '%s' is no file, and not every word has a weight; give weights as in --%s 0.7 a.txt 0.3 "
-                        "b.txt", option, words->at[i], option), false;
+                        "b.txt",
+                        option, words->at[i], option),
+                   false;
     return true;
 }
 

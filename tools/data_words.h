@@ -16,7 +16,7 @@ void names_free(names *list);
 
 /* What one word names, or, if the words have no weights, what all of them name together. */
 typedef struct word_source {
-    char *name; /* the word, or the words separated by spaces */
+    char *name;    /* the word, or the words separated by spaces */
     double weight; /* above 0; 0: there are no weights */
     names files;
 } word_source;

@@ -13,7 +13,7 @@
 #include "start.h"
 
 typedef struct eval_options {
-    const char *model, *data, *device;
+    const char *model, *adapter, *data, *tokenizer, *device;
     int data_format, precision;
     int64_t seq_len, batch, threads;
     rank_options on;
@@ -24,9 +24,14 @@ typedef struct eval_options {
 
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
+    {"adapter", OPTION_TEXT, AT(adapter), "DIR", ADAPTER_HELP, .fixed = false},
     {"data", OPTION_LIST, AT(data), "FILE...",
-     "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required", .fixed = false},
+     "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required",
+     .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = false},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH",
+     "a tokenizer.json, or a directory that has one, for text; without it that of --model, else each byte is a token",
+     .fixed = false},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "documents are packed, and a token attends to those before it in its window [yes]; no: each document begins a "
      "window", .fixed = false},
@@ -122,7 +127,10 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
 
 static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
-    return (corpus_options){.data = o->data, .format = (data_format)o->data_format, .cache = e->cache,
+    return (corpus_options){.data = o->data,
+                            .format = (data_format)o->data_format,
+                            .tokenizer = o->tokenizer ? o->tokenizer : corpus_tokenizer_of(o->model),
+                            .cache = e->cache,
                             .vocab = e->model.config.vocab};
 }
 
@@ -130,7 +138,7 @@ static corpus_options data_of(const evaluation *e) {
 static int evaluate_on(const evaluation *e, tg_ctx *ctx, tg_comm *world, const stage *s, tg_tape *t, const corpus *c) {
     const eval_options *o = &e->o;
     sequence_pool all = {0};
-    int64_t positions = tg_gpt_config_of(s->chunk[0])->positions;
+    int64_t positions = tg_lm_config_of(s->chunk[0])->positions;
     tg_tokens_set_apart(c->tokens, !o->attend_across);
     bool good = same_tokens(ctx, world, c->tokens) &&
                 pool_open(&all, c->tokens, 0, tg_tokens_count(c->tokens), o->seq_len ? o->seq_len : positions,
@@ -164,7 +172,9 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
     tg_tape *t = tg_tape_new(ctx);
     stage s = {0};
-    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir);
+    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir, false);
+    if (good) model_adapt(&e->model, s.chunk[0]);
+    good = good && check(ctx);
     int status = good ? evaluate(e, ctx, world, &s, t) : 1;
     tg_tape_free(t);
     stage_close(&s);
@@ -191,7 +201,9 @@ static bool plan_data(evaluation *e) {
 
 static int eval_on_ranks(evaluation *e) {
     const eval_options *o = &e->o;
-    if (!model_find(&e->model, o->model, true) || !check_seq_len(o->seq_len, &e->model.config)) return 1;
+    if (!model_find(&e->model, o->model, true) || !model_find_adapter(&e->model, o->adapter) ||
+        !check_seq_len(o->seq_len, &e->model.config))
+        return 1;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
     int status = make_cache(e) && plan_data(e) ? run_on_ranks(&o->on, config, eval_rank, e) : 1;
@@ -212,5 +224,7 @@ int run_eval(int argc, char **argv) {
     if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
     if (status) return status;
     ranks_begin(&chief);
-    return eval_on_ranks(&e);
+    status = eval_on_ranks(&e);
+    free_model_config(&e.model.config);
+    return status;
 }

@@ -9,7 +9,7 @@
 #include "start.h"
 
 typedef struct generate_options {
-    const char *model, *prompt, *prompt_ids, *device;
+    const char *model, *adapter, *prompt, *prompt_ids, *device;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
     int precision;
@@ -20,6 +20,7 @@ typedef struct generate_options {
 
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
+    {"adapter", OPTION_TEXT, AT(adapter), "DIR", ADAPTER_HELP, .fixed = false},
     {"prompt", OPTION_TEXT, AT(prompt), "TEXT",
      "text to continue, by a model whose vocabulary is the 256 bytes", .fixed = false},
     {"prompt-ids", OPTION_TEXT, AT(prompt_ids), "1,2,3", "token ids to continue, by any model", .fixed = false},
@@ -223,6 +224,7 @@ static bool continue_prompt(generator *g) {
 static bool open_generator(generator *g, const prompt *p) {
     const generate_options *o = &p->o;
     g->gpt = load_on_ranks(g->ctx, g->parallel, &p->model.config, p->model.dir);
+    model_adapt(&p->model, g->gpt);
     g->tape = tg_tape_new(g->ctx);
     g->vocab = p->model.config.vocab;
     g->positions = p->model.config.positions;
@@ -261,7 +263,7 @@ static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static int generate_on_ranks(prompt *p) {
     const generate_options *o = &p->o;
-    if (!model_find(&p->model, o->model, true)) return 1;
+    if (!model_find(&p->model, o->model, true) || !model_find_adapter(&p->model, o->adapter)) return 1;
     int status = read_prompt(p);
     if (status) return status;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
@@ -298,5 +300,6 @@ int run_generate(int argc, char **argv) {
     ranks_begin(&chief);
     status = generate_on_ranks(&of);
     free(of.ids);
+    free_model_config(&of.model.config);
     return status;
 }

@@ -56,7 +56,7 @@ typedef struct op_row {
 enum { MAX_OPS = 256 };
 
 typedef struct findings {
-    tg_gpt_config config;
+    tg_lm_config config;
     int64_t whole;                              /* number of parameters of the whole model */
     int64_t layers;                             /* of rank 0 */
     int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes: of the forward of one micro-batch */
@@ -105,7 +105,7 @@ static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
 
 /* Records the forward pass of a micro-batch through the layers of rank 0, without recomputation, and counts its nodes
  * and FLOPs. The whole model has `layers` layers. */
-static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
+static bool record_forward(const train_options *o, tg_lm_config config, int64_t layers, findings *f, int64_t *flops) {
     meta_rank w;
     config.recompute = TG_GPT_KEEP;
     config.layers = layers;
@@ -155,6 +155,15 @@ static json_t *flat_json(const tg_flat *f) {
     return json;
 }
 
+/* Takes over the numbers of a model's config. The texts stay, because those of the model end with it. */
+static void take_config(tg_lm_config *to, const tg_lm_config *from) {
+    const tg_lm_config was = *to;
+    *to = *from;
+    to->layout = was.layout;
+    to->attention_kinds = was.attention_kinds;
+    to->extra = was.extra;
+}
+
 /* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
 static bool measure_step(const train_options *o, findings *f) {
     meta_rank w;
@@ -166,7 +175,7 @@ static bool measure_step(const train_options *o, findings *f) {
         f->parameters = stage_numel(&r->stage);
         f->layers = stage_layers(&r->stage);
         f->flat = flat_json(r->flat);
-        f->config = *tg_gpt_config_of(r->stage.chunk[0]);
+        take_config(&f->config, tg_lm_config_of(r->stage.chunk[0]));
         good = meta_rank_step(&w, &f->memory, &f->sent);
     }
     meta_rank_close(&w);
@@ -179,7 +188,7 @@ static bool count_layer(const train_options *o, const findings *f, tg_comm_info 
     train_options flat = without_pipeline(o);
     for (int i = 0; i < 2; i++) {
         meta_rank w;
-        tg_gpt_config config = f->config;
+        tg_lm_config config = f->config;
         config.layers = i + 1;
         bool good = meta_rank_open(&w, &flat, &config, 0) && meta_rank_step(&w, NULL, &of[i]);
         meta_rank_close(&w);
@@ -255,11 +264,11 @@ static void print_flat(const json_t *flat) {
 }
 
 static json_t *findings_json(const findings *f) {
-    const tg_gpt_config *c = &f->config;
+    const tg_lm_config *c = &f->config;
     json_t *all = json_pack(
         "{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, "
         "s:o}",
-        "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
+        "model", "arch", c->family, "layers", (json_int_t)c->layers, "heads",
         (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
         (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions, "parameters",
         (json_int_t)f->whole, "parameters", (json_int_t)f->parameters, "parameter_bytes",
@@ -273,10 +282,10 @@ static json_t *findings_json(const findings *f) {
 }
 
 static void print_text(const findings *f, const train_options *o) {
-    const tg_gpt_config *c = &f->config;
+    const tg_lm_config *c = &f->config;
     printf("model       %s, %" PRId64 " layer%s, %" PRId64 " head%s (%" PRId64 " key-value), hidden %" PRId64
            ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " position%s\n",
-           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->kv_heads,
+           c->family, c->layers, plural(c->layers), c->heads, plural(c->heads), c->kv_heads,
            c->hidden, c->ffn, c->vocab, c->positions, plural(c->positions));
     printf("parameters  %" PRId64, f->whole);
     if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
@@ -363,6 +372,7 @@ int run_inspect(int argc, char **argv) {
     if (status) return status;
     findings *f = calloc(1, sizeof *f);
     status = f ? inspect(&o, &p, f) : fail("no memory");
+    if (f) free_model_config(&f->config);
     if (f) stage_table_free(&f->stages);
     if (f) json_decref(f->flat);
     free(f);

@@ -7,7 +7,7 @@
 #include "text.h"
 
 /* Pipeline stages are the outermost division of the ranks (tg_parallel_opts.order). */
-static bool measure(stage_row *row, const train_options *o, const tg_gpt_config *config, int stage) {
+static bool measure(stage_row *row, const train_options *o, const tg_lm_config *config, int stage) {
     meta_rank w;
     bool good = meta_rank_open(&w, o, config, (int)(stage * o->on.ranks / o->on.pp));
     if (good) {
@@ -23,7 +23,7 @@ static bool measure(stage_row *row, const train_options *o, const tg_gpt_config 
 }
 
 /* Takes the costs of the whole plan. */
-static bool measure_plan(stage_table *t, const train_options *o, const tg_gpt_config *config) {
+static bool measure_plan(stage_table *t, const train_options *o, const tg_lm_config *config) {
     meta_rank w;
     bool good = meta_rank_open(&w, o, config, 0);
     t->plan = TG_PIPE_REPORT();
@@ -32,7 +32,7 @@ static bool measure_plan(stage_table *t, const train_options *o, const tg_gpt_co
     return good;
 }
 
-bool stage_table_measure(stage_table *t, const train_options *o, const tg_gpt_config *config) {
+bool stage_table_measure(stage_table *t, const train_options *o, const tg_lm_config *config) {
     if (!(t->row = calloc((size_t)o->on.pp, sizeof *t->row))) return fail("no memory"), false;
     for (; t->n < o->on.pp; t->n++)
         if (!measure(&t->row[t->n], o, config, t->n)) return false;

@@ -22,7 +22,7 @@ typedef struct stage_table {
 
 /* Measures a step of each stage. Returns false after printing what is wrong; stage_table_free may be called in any
  * case. */
-bool stage_table_measure(stage_table *t, const train_options *o, const tg_gpt_config *config);
+bool stage_table_measure(stage_table *t, const train_options *o, const tg_lm_config *config);
 void stage_table_free(stage_table *t);
 json_t *stage_table_json(const stage_table *t);
 void stage_table_print(const stage_table *t, const train_options *o);

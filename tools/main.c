@@ -27,6 +27,8 @@ static const entry entries[] = {
     {"convert", run_convert, "convert a model to saved state of ranks, or back"},
     {"check", run_check, "read all of a checkpoint or model, and name what is damaged"},
     {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},
+    {"compare", run_compare, "compare training runs, also as a page of curves"},
+    {"tape", run_tape, "show the tape of a model's step: ops, times and memory"},
     {"diff", run_diff, "compare two recorded steps op by op"},
     {"ops", run_ops, "print the table of ops"},
 };

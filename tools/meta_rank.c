@@ -1,12 +1,12 @@
 /* Steps of the trainer on device meta. */
 #include "meta_rank.h"
 
-bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config, int rank) {
+bool meta_rank_open(meta_rank *w, const train_options *o, const tg_lm_config *config, int rank) {
     tg_config c = train_config(o);
     c.device = "meta";
     *w = (meta_rank){.ctx = tg_ctx_new(&c)};
     w->world = tg_comm_plan_new(w->ctx, rank, (int)o->on.ranks);
-    return trainer_open(&w->r, o, w->ctx, w->world, config, NULL);
+    return trainer_open(&w->r, o, w->ctx, w->world, config, NULL, NULL);
 }
 
 void meta_rank_close(meta_rank *w) {

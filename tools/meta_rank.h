@@ -13,7 +13,7 @@ typedef struct meta_rank {
 
 /* Makes the trainer of a rank. Returns false after printing what is wrong; meta_rank_close may be called in any case.
  */
-bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config, int rank);
+bool meta_rank_open(meta_rank *w, const train_options *o, const tg_lm_config *config, int rank);
 void meta_rank_close(meta_rank *w);
 /* Runs a step. Sets *memory to the memory that it takes, and *sent to the calls and bytes of its collectives. memory
  * and sent may be NULL. */

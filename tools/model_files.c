@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tapegrad/lora.h>
+
 #include "io/file.h"
 #include "model_files.h"
 
@@ -26,17 +28,51 @@ int64_t newest_checkpoint_before(const char *run, int64_t before) {
     return newest;
 }
 
-/* Sets m->dir to the directory that holds the model. A training run writes config.json to its directory when it ends;
- * if it is not there, the model is that of the newest checkpoint. */
-static bool find_directory(model_files *m, const char *given) {
-    int64_t step = is_there(given, "config.json") ? 0 : newest_checkpoint(given);
-    int n = step ? snprintf(m->dir, sizeof m->dir, "%s/checkpoints/step-%010" PRId64, given, step)
-                 : snprintf(m->dir, sizeof m->dir, "%s", given);
-    if (n >= (int)sizeof m->dir) return fail("the path '%s' is too long", given), false;
+#define ADAPTER "adapter_config.json"
+
+/* Writes to dir the directory that holds a model or adapters. A training run writes them to its directory when it ends;
+ * if they are not there, they are those of the newest checkpoint. */
+static bool find_directory(char dir[4096], const char *given) {
+    bool there = is_there(given, "config.json") || is_there(given, ADAPTER);
+    int64_t step = there ? 0 : newest_checkpoint(given);
+    int n =
+        step ? snprintf(dir, 4096, "%s/checkpoints/step-%010" PRId64, given, step) : snprintf(dir, 4096, "%s", given);
+    if (n >= 4096) return fail("the path '%s' is too long", given), false;
     if (step)
         warn("the run in '%s' has not ended and has no model of its own yet; its newest checkpoint is taken, '%s'",
-             given, m->dir);
+             given, dir);
     return true;
+}
+
+/* If m->dir has adapters, makes m->dir the directory of the model that they adapt. */
+static bool find_base(model_files *m) {
+    if (is_there(m->dir, "config.json") || !is_there(m->dir, ADAPTER)) return true;
+    memcpy(m->adapter, m->dir, sizeof m->adapter);
+    char *path = path_in(m->adapter, ADAPTER);
+    json_t *root = path ? json_load_file(path, 0, NULL) : NULL;
+    const char *base = json_string_value(json_object_get(root, "base_model_name_or_path"));
+    bool good = base && strlen(base) < sizeof m->dir && is_there(base, "config.json");
+    if (good)
+        snprintf(m->dir, sizeof m->dir, "%s", base);
+    else if (path)
+        fail("'%s' has adapters of the model '%s', which is not a directory with a model here; give the model with "
+             "--model DIR, and the adapters with --adapter '%s'",
+             m->adapter, base ? base : "", m->adapter);
+    json_decref(root);
+    free(path);
+    return good;
+}
+
+bool model_find_adapter(model_files *m, const char *given) {
+    if (!given) return true;
+    if (*m->adapter) return fail("--model '%s' has adapters already; leave --adapter out", m->adapter), false;
+    if (!find_directory(m->adapter, given)) return false;
+    if (is_there(m->adapter, ADAPTER)) return true;
+    return fail("--adapter '%s' has no " ADAPTER, m->adapter), false;
+}
+
+void model_adapt(const model_files *m, tg_module *gpt) {
+    if (*m->adapter) tg_lora_load(gpt, m->adapter);
 }
 
 /* ---- Whether config.json and the weights belong together ---- */
@@ -181,7 +217,8 @@ static void compare_weights(const char *dir, const char *config) {
 }
 
 bool model_find(model_files *m, const char *given, bool weights) {
-    if (!find_directory(m, given)) return false;
+    m->adapter[0] = 0;
+    if (!find_directory(m->dir, given) || !find_base(m)) return false;
     char *config = path_in(m->dir, "config.json");
     bool good = config && read_model_config(config, &m->config);
     if (good && weights) compare_weights(m->dir, config);
@@ -192,9 +229,38 @@ bool model_find(model_files *m, const char *given, bool weights) {
 bool model_takes_data(const model_files *m, int data_format) {
     const long long vocab = (long long)m->config.vocab;
     if (data_format != TG_TOKENS_TEXT || vocab == 256) return true;
-    const char *tokenizer = is_there(m->dir, "tokenizer.json") ? " (its tokenizer.json)" : "";
-    return fail("the model in '%s' has a vocabulary of %lld token ids, but --data-format text gives the 256 values of "
-                "bytes; encode the data with the model's own tokenizer%s and give the ids with --data-format %s",
-                m->dir, vocab, tokenizer, vocab <= 65536 ? "u16" : "u32"),
+    return fail("the model in '%s' has a vocabulary of %lld token ids, but text without a tokenizer gives the 256 "
+                "values of bytes; give the model's tokenizer by --tokenizer, or the ids with --data-format %s",
+                m->dir, vocab, vocab <= 65536 ? "u16" : "u32"),
            false;
+}
+
+/* ---- Tokenizers ---- */
+
+/* Copies a file of at most 256 MiB, if there is one. */
+static bool copy_file(tg_ctx *ctx, const char *dir, const char *name, const char *to) {
+    enum { MOST = 256 << 20 };
+    char *from = path_in(dir, name), *target = path_in(to, name);
+    FILE *f = from && target && is_there(dir, name) ? open_regular(from) : NULL;
+    char *bytes = f ? malloc(MOST) : NULL;
+    size_t n = bytes ? fread(bytes, 1, MOST, f) : 0;
+    if (f && (!bytes || ferror(f) || n == MOST)) tg_ctx_fail(ctx, TG_ERR_IO, "cannot copy '%s' to '%s'", from, to);
+    if (bytes && tg_ctx_status(ctx) == TG_OK) tg_file_save(ctx, target, bytes, n);
+    if (f) fclose(f);
+    free(bytes);
+    free(from);
+    free(target);
+    return check(ctx);
+}
+
+bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                        "chat_template.jinja"};
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", from);
+    char *slash = not_regular(from) ? NULL : strrchr(dir, '/');
+    if (!not_regular(from)) snprintf(slash ? slash : dir, 2, slash ? "" : ".");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!copy_file(ctx, dir, names[i], to)) return false;
+    return true;
 }

@@ -242,7 +242,8 @@ static int refuse_value(const command *c, const option *o, const char *text, con
     char lo[32], hi[32];
     if (o->kind == OPTION_CHOICE || o->kind == OPTION_DEVICE)
         return usage_error(c, "--%s is '%s', expected one of %s", o->name, text, o->values);
-    if (o->kind == OPTION_TEXT || o->kind == OPTION_LIST) return usage_error(c, "--%s is empty, expected %s", o->name, expected);
+    if (o->kind == OPTION_TEXT || o->kind == OPTION_LIST)
+        return usage_error(c, "--%s is empty, expected %s", o->name, expected);
     return usage_error(c, "--%s is '%s', expected %s from %s to %s", o->name, text, expected,
                        number_text(o, o->lo, lo, sizeof lo), number_text(o, o->hi, hi, sizeof hi));
 }
@@ -264,7 +265,8 @@ static const char *parse_list(const command *c, const option *o, int argc, char 
     while (is_word(argc, argv, end)) end++;
     for (int k = *i; k < end; k++) {
         n += strlen(argv[k]) + 1;
-        if (strchr(argv[k], '\n')) return usage_error(c, "--%s: a name has a line break; rename the file", o->name), NULL;
+        if (strchr(argv[k], '\n'))
+            return usage_error(c, "--%s: a name has a line break; rename the file", o->name), NULL;
     }
     if (end == *i + 1) return argv[*i];
     char **text = &kept[turn++ % 4];

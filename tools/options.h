@@ -34,23 +34,23 @@ typedef struct command {
     const char *name, *usage, *summary;
     const option *options;
     int n_options;
-    int operands; /* how many words other than options the command takes, 0 to 2 */
+    int operands; /* how many words other than options the command takes, 0 to MAX_OPERANDS */
 } command;
 
-enum { MAX_OPTIONS = 80 };
+enum { MAX_OPTIONS = 100, MAX_OPERANDS = 16 };
 
 /* What options_parse has found, besides the values of options, which it writes into the subcommand's struct. */
 typedef struct parsed {
     bool given[MAX_OPTIONS];
-    const char *operand[2]; /* the words other than options; NULL: not given */
+    const char *operand[MAX_OPERANDS]; /* the words other than options; NULL: not given */
     int status;             /* the exit status, if options_parse returned false */
 } parsed;
 
 /* Parses the command line into the struct `into`, which holds the defaults. Returns false after printing help or an
  * error; the program must then end with p->status. */
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv);
-/* Sets one option in the struct `into` from text, which must live as long as the struct. Returns NULL, or, if the value is invalid, the words that say what it
- * must be ("a whole number"). */
+/* Sets one option in the struct `into` from text, which must live as long as the struct. Returns NULL, or, if the value
+ * is invalid, the words that say what it must be ("a whole number"). */
 const char *option_set(const option *o, void *into, const char *text);
 /* Writes the option's value as text that option_set takes; "" for a string that is NULL. */
 void option_text(const option *o, const void *from, char *buf, size_t n);

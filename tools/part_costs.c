@@ -33,17 +33,16 @@ static void add_node(part_costs *c, int i, const tg_node *n, bool recompute) {
 }
 
 /* Records part i and adds up its nodes. The context frees the tensors. */
-static void add_part(part_costs *c, int i, tg_ctx *ctx, const tg_gpt_config *config, int64_t seq_len) {
+static void add_part(part_costs *c, int i, tg_ctx *ctx, const tg_lm_config *config, int64_t seq_len) {
     bool recompute = config->recompute == TG_GPT_FULL || config->recompute == TG_GPT_DISTRIBUTED;
-    tg_gpt_config part = *config;
+    tg_lm_config part = *config;
     part.parallel = NULL;
     part.cp_inner = TG_AUTO;
     part.recompute = TG_GPT_KEEP;
-    part.dropout = 0;
+    part.dropout = part.embed_dropout = part.attention_dropout = 0;
     part.tied = false; /* one rank would have the matrix twice */
-    part.untied = part.arch == TG_GPT2;
     part.chunk = i;
-    tg_module *lm = tg_gpt_new(ctx, &part);
+    tg_module *lm = tg_lm_new(ctx, &part);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(1, seq_len)), *out = NULL;
     tg_tensor *in = tg_zeros(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(seq_len, 1, config->hidden));
@@ -55,8 +54,8 @@ static void add_part(part_costs *c, int i, tg_ctx *ctx, const tg_gpt_config *con
     tg_module_free(lm);
 }
 
-bool part_costs_open(part_costs *c, const tg_gpt_config *config, const char *layout, int n, int64_t seq_len) {
-    tg_gpt_config whole = *config;
+bool part_costs_open(part_costs *c, const tg_lm_config *config, const char *layout, int n, int64_t seq_len) {
+    tg_lm_config whole = *config;
     char *equal = layout ? NULL : equal_layout(config->layers, n);
     *c = (part_costs){.n = n, .f = calloc(3 * (size_t)n, sizeof *c->f)};
     if (!c->f || (!layout && !equal)) return free(equal), fail("no memory"), false;

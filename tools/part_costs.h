@@ -13,9 +13,9 @@ typedef struct part_costs {
     double *f, *b, *w;
 } part_costs;
 
-/* Counts the costs of a model of n parts. layout: as in tg_gpt_config; NULL: the parts have equally many layers.
+/* Counts the costs of a model of n parts. layout: as in tg_lm_config; NULL: the parts have equally many layers.
  * Returns false after printing what is wrong; part_costs_close may be called in any case. */
-bool part_costs_open(part_costs *c, const tg_gpt_config *config, const char *layout, int n, int64_t seq_len);
+bool part_costs_open(part_costs *c, const tg_lm_config *config, const char *layout, int n, int64_t seq_len);
 void part_costs_close(part_costs *c);
 
 #endif

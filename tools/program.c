@@ -23,6 +23,9 @@ void name_command(const char *name) {
 static _Thread_local bool silent;
 static bool line_open; /* the last line on standard output is incomplete; only rank 0 prints such lines */
 static int process_rank; /* 0 if ranks are threads */
+static _Atomic int64_t messages; /* number of messages printed so far */
+
+int64_t message_count(void) { return messages; }
 
 void mute(bool on) {
     silent = on;
@@ -35,6 +38,7 @@ void name_rank(int rank) {
 void say(const char *format, ...) {
     va_list args;
     if (silent || process_rank) return;
+    messages++;
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
@@ -80,6 +84,7 @@ void print_error(const char *name, const char *format, va_list args) {
              text_escape(text, sizeof text, message));
     if (line_open) putchar('\n');
     line_open = false;
+    messages++;
     fflush(stdout);
     fputs(line, stderr);
 }
@@ -216,38 +221,56 @@ int model_options_check(const command *c, const model_options *o, int64_t tp) {
     return check_tp(c, o, kv_heads, tp);
 }
 
-tg_gpt_config model_config(const model_options *o) {
-    return *TG_GPT(.arch = o->arch == 0 ? TG_GPT2 : TG_LLAMA, .vocab = o->vocab, .layers = o->layers, .heads = o->heads,
-                   .hidden = o->hidden, .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn),
-                   .positions = o->seq_len,
-                   .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
+tg_lm_config model_config(const model_options *o) {
+    tg_lm_config c = *TG_LM(.vocab = o->vocab, .layers = o->layers, .heads = o->heads, .hidden = o->hidden,
+                            .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn), .positions = o->seq_len,
+                            .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
+    if (o->arch != 0) return c;
+    c.family = "gpt2";
+    c.norm = TG_LM_LAYER_NORM;
+    c.activation = TG_LM_GELU_TANH;
+    c.position_kind = TG_LM_LEARNED;
+    c.bias = c.tied = true;
+    return c;
 }
 
-bool read_model_config(const char *path, tg_gpt_config *out) {
+static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
+
+bool read_model_config(const char *path, tg_lm_config *out) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    tg_module *gpt = tg_gpt_from_config(ctx, path);
+    tg_module *lm = tg_lm_from_config(ctx, path, NULL);
     bool good = check(ctx);
-    if (good) *out = *tg_gpt_config_of(gpt);
-    tg_module_free(gpt);
+    if (good) {
+        *out = *tg_lm_config_of(lm);
+        out->attention_kinds = copy_text(out->attention_kinds);
+        out->extra = copy_text(out->extra);
+    }
+    tg_module_free(lm);
     tg_ctx_free(ctx);
     return good;
 }
 
-int64_t count_parameters(const tg_gpt_config *config) {
+void free_model_config(tg_lm_config *c) {
+    free((char *)c->attention_kinds);
+    free((char *)c->extra);
+    c->attention_kinds = c->extra = NULL;
+}
+
+int64_t count_parameters(const tg_lm_config *config) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    tg_gpt_config whole = *config;
+    tg_lm_config whole = *config;
     whole.parallel = NULL;
     whole.layout = NULL;
     whole.chunk = 0;
     whole.cp_inner = TG_AUTO;
-    tg_module *gpt = tg_gpt_new(ctx, &whole);
+    tg_module *gpt = tg_lm_new(ctx, &whole);
     int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
     tg_module_free(gpt);
     tg_ctx_free(ctx);
     return n;
 }
 
-bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
+bool check_seq_len(int64_t seq_len, const tg_lm_config *config) {
     if (seq_len <= config->positions) return true;
     fail("--seq-len %lld is more than the model's %lld positions; give at most that many", (long long)seq_len,
          (long long)config->positions);
@@ -260,7 +283,7 @@ bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
 static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
                             int64_t seq_len, int64_t *buffer) {
     tg_ctx *ctx = tg_tape_ctx(t);
-    const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
+    const tg_parallel *p = tg_lm_config_of(gpt)->parallel;
     int64_t length = tokens_of_rank(p, seq_len), *ids = buffer, *target = buffer + n * length;
     for (int64_t i = 0; i < n; i++) {
         read_tokens_of_rank(p, tokens, offsets[i], seq_len, false, ids + i * length);

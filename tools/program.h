@@ -29,6 +29,8 @@ int run_tokenize(int argc, char **argv);
 int run_convert(int argc, char **argv);
 int run_check(int argc, char **argv);
 int run_gradcheck(int argc, char **argv);
+int run_compare(int argc, char **argv);
+int run_tape(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
@@ -41,6 +43,8 @@ void mute(bool on);
 void name_rank(int rank);
 /* Prints like printf, unless this thread is silenced or this process is not rank 0. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
+/* Returns how many messages say, fail and warn have printed in this process. */
+int64_t message_count(void);
 /* Writes out what say and printf have printed. If that fails, for example because a pipe was closed, warns once and
  * discards all later output, so that a long run does not end because of its messages. */
 void flush_or_go_on(void);
@@ -128,14 +132,15 @@ tg_dtype dtype_of_precision(int precision);
  * printing what is wrong. */
 int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Returns the config that the options describe. */
-tg_gpt_config model_config(const model_options *o);
+tg_lm_config model_config(const model_options *o);
 /* Returns the number of parameters of the whole model, without the padding of the vocabulary for ranks; -1 after
  * printing what is wrong. */
-int64_t count_parameters(const tg_gpt_config *config);
+int64_t count_parameters(const tg_lm_config *config);
 /* Returns whether the model takes sequences of seq_len tokens; prints why if it does not. */
-bool check_seq_len(int64_t seq_len, const tg_gpt_config *config);
-/* Reads a config.json. False after printing what is wrong. */
-bool read_model_config(const char *path, tg_gpt_config *out);
+bool check_seq_len(int64_t seq_len, const tg_lm_config *config);
+/* Reads a config.json of any family, whose texts free_model_config frees. False after printing what is wrong. */
+bool read_model_config(const char *path, tg_lm_config *out);
+void free_model_config(tg_lm_config *c);
 
 /* ---- Losses ---- */
 

@@ -113,7 +113,7 @@ const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf
 /* Divides the ranks of world into groups by the options. Errors are recorded in the context. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
 /* Loads this rank's shards of the model in a directory. Never returns NULL. Errors are recorded in the context. */
-tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir);
+tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *config, const char *dir);
 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
 /* Sets v[0] to v[n - 1] to rank 0's numbers on all ranks. Collective. False after printing an error. */

@@ -23,9 +23,11 @@ static bool add_windows(sequence_pool *p, int64_t *capacity, int64_t first, int6
 /* Sets *run to the first run of the next document. Returns false at the end of the tokens, and after an error. */
 static bool next_document(tg_tokens *t, tg_token_run *run) {
     int64_t document = run->document, all = tg_tokens_count(t);
-    while (run->end < all)
-        if (tg_tokens_next_run(t, run) != TG_OK) return false;
-        else if (run->document != document) return true;
+    while (run->stop < all)
+        if (tg_tokens_next_run(t, run) != TG_OK)
+            return false;
+        else if (run->document != document)
+            return true;
     return false;
 }
 
@@ -38,7 +40,7 @@ static bool find_documents(sequence_pool *p, tg_tokens *t) {
     while (there && run.first < end) {
         int64_t first = run.first;
         there = next_document(t, &run);
-        if (!add_windows(p, &capacity, first, there ? run.first : run.end)) return false;
+        if (!add_windows(p, &capacity, first, there ? run.first : run.stop)) return false;
     }
     return true;
 }

@@ -7,14 +7,14 @@
 /* The windows of a part of the tokens, seq_len each, in an order that depends on the seed and the epoch alone. They do
  * not overlap. If documents are kept apart, each document begins a window, and a long one has several. */
 typedef struct sequence_pool {
-    double weight; /* share of all sequences; the weights of a run add up to 1 */
-    int64_t first, tokens;     /* the part: its first token, and how many there are */
+    double weight;         /* share of all sequences; the weights of a run add up to 1 */
+    int64_t first, tokens; /* the part: its first token, and how many there are */
     int64_t seq_len, windows;
-    int64_t read;              /* tokens in all windows together, without padding */
+    int64_t read; /* tokens in all windows together, without padding */
     uint64_t seed;
-    int64_t *start;            /* the first token of each window; NULL: they follow each other from `first` on */
-    int64_t *shuffled, epoch;  /* the numbers of the windows, in the order that they have in `epoch` */
-    int64_t taken;             /* sequences that pools_next has taken */
+    int64_t *start;           /* the first token of each window; NULL: they follow each other from `first` on */
+    int64_t *shuffled, epoch; /* the numbers of the windows, in the order that they have in `epoch` */
+    int64_t taken;            /* sequences that pools_next has taken */
 } sequence_pool;
 
 /* Finds the windows of `tokens` tokens from `first` on. Windows of packed documents need one token more than their

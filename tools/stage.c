@@ -4,24 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "companions.h"
 #include "stage.h"
 
 /* ---- The chunks ---- */
 
-bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_gpt_config *config,
-                const char *weights) {
-    *s = (stage){.parallel = p, .chunk = calloc((size_t)o->vp, sizeof(tg_module *))};
+bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_lm_config *config,
+                const char *weights, bool map) {
+    *s = (stage){.parallel = p, .chunk = calloc((size_t)o->vp, sizeof(tg_module *)), .from = weights};
     if (!s->chunk) return fail("no memory"), false;
     for (; s->n < o->vp; s->n++) {
-        tg_gpt_config c = *config;
+        tg_lm_config c = *config;
         c.parallel = p;
         c.layout = o->layout;
         c.chunk = s->n;
+        c.unfilled = weights != NULL;
         c.cp_kind = (tg_cp_kind)o->cp_kind;
         c.cp_inner = o->cp_inner ? (int)o->cp_inner : TG_AUTO;
-        s->chunk[s->n] = tg_gpt_new(ctx, &c);
+        s->chunk[s->n] = tg_lm_new(ctx, &c);
     }
-    if (weights) tg_lm_load(s->chunk, s->n, weights);
+    if (weights) (map ? tg_lm_map : tg_lm_load)(s->chunk, s->n, weights);
     return check(ctx);
 }
 
@@ -90,6 +92,8 @@ int64_t stage_copies(const stage *s) {
 }
 
 void stage_save(const stage *s, const char *dir) {
+    bool first = tg_comm_rank(tg_parallel_world(s->parallel)) == 0;
+    if (s->from && first && !copy_companions(tg_parallel_ctx(s->parallel), s->from, dir)) return;
     tg_lm_save(s->chunk, s->n, dir, TG_LM_SAVE(.file_bytes = INT64_MAX));
 }
 
@@ -101,7 +105,7 @@ void stage_edge_open(stage_edge *e, const stage *s, int64_t n, int64_t seq_len, 
     e->at[0] = (tg_place_at){TG_CP, tg_parallel_size(s->parallel, TG_CP) > 1 ? TG_SHARD_ZIGZAG(0) : TG_I};
     e->at[1] = (tg_place_at){TG_TP, sp ? TG_SHARD(0) : TG_I};
     e->at[2] = (tg_place_at){TG_DP, shard ? TG_SHARD(1) : TG_V};
-    e->edge = (tg_pipe_edge){.shape = TG_SHAPE(rows, n, tg_gpt_config_of(s->chunk[0])->hidden), .at = e->at, .n_at = 3};
+    e->edge = (tg_pipe_edge){.shape = TG_SHAPE(rows, n, tg_lm_config_of(s->chunk[0])->hidden), .at = e->at, .n_at = 3};
 }
 
 /* ---- Evaluation ---- */

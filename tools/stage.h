@@ -12,13 +12,14 @@ typedef struct stage {
     const tg_parallel *parallel;
     tg_module **chunk; /* the chunks in their order; one without a pipeline */
     int n;
+    const char *from; /* the model directory that the weights came from; NULL: none */
 } stage;
 
-/* Creates the chunks of this rank, with the layout of the options. weights: the model directory to load weights from;
- * NULL: random weights. Collective over the pipeline. Returns false after printing what is wrong; stage_close may be
- * called in any case. */
-bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_gpt_config *config,
-                const char *weights);
+/* Creates the chunks of this rank, with the layout of the options. weights: the model directory to load weights from,
+ * which must outlive the stage; NULL: random weights. map: maps its files (tg_lm_map). Collective over the pipeline.
+ * Returns false after printing what is wrong; stage_close may be called in any case. */
+bool stage_open(stage *s, tg_ctx *ctx, const tg_parallel *p, const rank_options *o, const tg_lm_config *config,
+                const char *weights, bool map);
 void stage_close(stage *s);
 
 /* Return whether the model is divided over a pipeline, and whether this stage holds its first or its last part. */
@@ -34,7 +35,8 @@ int64_t stage_copies(const stage *s);
 int64_t stage_layers(const stage *s);
 /* Sets out[] to the transformer layers of this stage. Returns their number, at most that of the parameters. */
 int stage_list_layers(const stage *s, tg_module **out);
-/* Saves the whole model to dir. Collective. Errors are recorded in the context. */
+/* Saves the whole model to dir, with the files that belong to it (companions.h) if it came from a directory.
+ * Collective. Errors are recorded in the context. */
 void stage_save(const stage *s, const char *dir);
 
 /* The edge of a pipe (pipe.h), which describes the tensor that goes from part to part: the hidden states of this rank's

@@ -1,4 +1,5 @@
 /* Escaping of text from files, and removal of addresses from messages. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +39,25 @@ char *text_escape(char *out, size_t n, const char *text) {
     }
     out[at] = 0;
     return out;
+}
+
+/* Returns the bytes of the UTF-8 character at s, of which n bytes are left; 0 if it is none. */
+static size_t utf8_length(const unsigned char *s, size_t n) {
+    if (s[0] < 0x80) return s[0] != 0;
+    size_t k = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    if (!k || k > n) return 0;
+    for (size_t i = 1; i < k; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    bool low = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90); /* longer than necessary */
+    bool high = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90); /* surrogates; above U+10FFFF */
+    return low || high ? 0 : k;
+}
+
+void text_make_utf8(char *text, size_t n) {
+    for (size_t i = 0, k; i < n; i += k ? k : 1) {
+        k = utf8_length((const unsigned char *)text + i, n - i);
+        if (!k) text[i] = '?';
+    }
 }
 
 /* Returns the length of "NAME+0xHEX" at s, where NAME is this program's; 0 if there is something else. */

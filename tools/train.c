@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tapegrad/tokenizer.h>
 #include <tapegrad/world.h>
 
 #include "model_files.h"
@@ -15,8 +16,8 @@
 #include "spawn.h"
 #include "start.h"
 #include "text.h"
-#include "train.h"
 #include "train_choose.h"
+#include "train_tune.h"
 
 /* What is decided before the ranks begin. All ranks of this process share it. */
 typedef struct plan {
@@ -46,9 +47,13 @@ typedef struct run {
     trainer trainer;
     train_data data;
     metrics metrics;
+    samples samples;
+    look look;
     recorder *recorder; /* of --record; NULL: not given */
     int64_t *offsets;   /* of the step's sequences, followed by those of the next step's */
+    best_model best;
     int64_t saved;      /* the step of the newest checkpoint */
+    bool kept;          /* the tokenizer's files have been copied */
     int bad_steps;      /* consecutive steps whose loss or gradient was not finite */
 } run;
 
@@ -137,10 +142,10 @@ static bool find_checkpoint(plan *r) {
 /* ---- Model ---- */
 
 /* Sets the options of the model to those of the config of --init. */
-static void take_config(run *r, const tg_gpt_config *c) {
+static void take_config(run *r, const tg_lm_config *c) {
     const parsed *p = &r->plan->p;
     model_options *m = &r->o.model;
-    m->arch = c->arch == TG_LLAMA;
+    m->arch = strcmp(c->family, "gpt2") != 0;
     m->layers = c->layers;
     m->heads = c->heads;
     m->kv_heads = c->kv_heads;
@@ -151,21 +156,28 @@ static void take_config(run *r, const tg_gpt_config *c) {
     if (!option_given(&train_command, p, "dropout")) m->dropout = c->dropout;
 }
 
-/* Chooses the config, and the directory that the weights come from: the checkpoint's, that of --init, or none
- * (NULL). */
-static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
-    *weights = r->plan->state ? r->plan->from : r->o.init;
+/* Chooses the config, and the directory that the weights come from: the checkpoint's, that of --init, or none (NULL).
+ * The weights of a model with adapters are always those of --init. */
+static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
+    *weights = r->plan->state && !r->o.lora ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
         *config = model_config(&r->o.model);
         return true;
     }
-    if (!model_find(&r->model, *weights, !r->plan->state)) return false;
+    if (!model_find(&r->model, *weights, !r->plan->state || r->o.lora)) return false;
+    if (*r->model.adapter)
+        return fail("--init '%s' has adapters, not a model; merge them first: tapegrad convert --adapter %s --to DIR",
+                    *weights, *weights),
+               false;
     *weights = r->model.dir;
     *config = r->model.config;
     if (!r->plan->state) take_config(r, config);
     if (!check_seq_len(r->o.model.seq_len, config)) return false;
-    config->dropout = r->o.model.dropout;
+    if (config->dropout != r->o.model.dropout) {
+        config->dropout = r->o.model.dropout;
+        config->embed_dropout = config->attention_dropout = TG_AUTO;
+    }
     config->recompute = (tg_gpt_recompute)r->o.model.recompute;
     return true;
 }
@@ -205,19 +217,20 @@ static void print_launcher(void) {
 }
 
 static bool print_run(const run *r) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->trainer.stage.chunk[0]);
+    const tg_lm_config *c = tg_lm_config_of(r->trainer.stage.chunk[0]);
     int64_t parameters = r->chief ? count_parameters(c) : 0;
     if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
     say("model: %s, %" PRId64 " layer%s, %" PRId64 " head%s, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
         " parameters (%s)\n",
-        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
+        c->family, c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
         c->vocab, parameters, precision);
     data_say(&r->data, &r->o, parameters);
     int threads = tg_ctx_threads(r->ctx);
     say("%" PRId64 " step%s of %" PRId64 " x %" PRId64 " tokens, %d thread%s, %s kernels\n", r->o.steps,
         plural(r->o.steps), r->o.batch, r->o.model.seq_len, threads, plural(threads), tg_ctx_isa(r->ctx));
+    tune_print(&r->trainer, &r->o);
     if (tg_comm_size(r->world) > 1) print_ranks(r);
     print_launcher();
     if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
@@ -246,10 +259,10 @@ static bool same_data(run *r) {
 }
 
 /* Makes the model and the optimizer, and restores a checkpoint's state if there is one to continue from. */
-static bool open_trainer(run *r, const tg_gpt_config *config, const char *weights) {
+static bool open_trainer(run *r, const tg_lm_config *config, const char *weights) {
     plan *p = r->plan;
     if (p->state && r->chief) hold_errors(p->held, sizeof p->held);
-    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights) &&
+    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights, p->state ? p->from : NULL) &&
                 (!p->state || checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data));
     if (!p->state || !r->chief) return good;
     hold_errors(NULL, 0);
@@ -258,7 +271,7 @@ static bool open_trainer(run *r, const tg_gpt_config *config, const char *weight
 
 /* Opens the data by the plan. A process that has no rank 0 finds the plan that rank 0 has saved, or, if all files are
  * read in place, makes its own. */
-static bool open_data(run *r, const tg_gpt_config *config) {
+static bool open_data(run *r, const tg_lm_config *config) {
     plan *p = r->plan;
     corpus_options from = train_corpus(&r->o, p->cache, config->vocab);
     bool mine = !p->corpus;
@@ -270,7 +283,7 @@ static bool open_data(run *r, const tg_gpt_config *config) {
 }
 
 static bool open_run(run *r) {
-    tg_gpt_config config;
+    tg_lm_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
     if (!open_data(r, &config) || !same_data(r)) return false; /* before a model is allocated */
@@ -281,19 +294,28 @@ static bool open_run(run *r) {
     if (!r->offsets) return fail("no memory for a batch of %" PRId64 " sequences", r->o.batch), false;
     if (!open_recorder(r)) return false;
     if (r->chief && !directory_set_aside(&p->directory, p->done)) return false;
-    if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, r->o.steps, p->done)) return false;
+    if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, &r->o, p->done)) return false;
+    if (!best_open(&r->best, &r->trainer, r->chief ? &r->metrics : NULL)) return false;
+    if (!look_open(&r->look, &r->o, r->ctx, r->world, p->done)) return false;
+    if (!samples_open(&r->samples, &r->o, &r->data, config.vocab)) return false;
+    if (r->chief && !samples_begin_file(&r->samples, r->o.out, p->done)) return false;
     return print_run(r);
 }
 
 /* ---- Steps ---- */
 
+/* Returns whether something is due after this step that is due after every `every` steps and after the last one. */
+static bool is_due(const run *r, int64_t every, int64_t step) {
+    return every && (step % every == 0 || step == r->o.steps);
+}
+
 /* Returns the validation loss; NaN after an error, and if no validation is due after this step. Each data-parallel rank
  * computes the losses of a part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
-    bool due = r->o.val_every && (step % r->o.val_every == 0 || step == r->o.steps);
-    if (!due || !d->n_validation) return NAN;
+    if (!is_due(r, r->o.val_every, step) || !d->n_validation) return NAN;
     trainer *t = &r->trainer;
+    double began = seconds_now();
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
     int64_t n = end - first, micro = t->micro / t->dp;
@@ -304,7 +326,19 @@ static double validate(run *r, int64_t step) {
     trainer_set_whole(t, false);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (tg_ctx_status(r->ctx) == TG_OK) sum_over_ranks(r->ctx, r->world, &sum, 1);
+    progress_add(&r->metrics.progress.val, seconds_now() - began);
     return tg_ctx_status(r->ctx) == TG_OK ? sum / (double)d->val_targets : NAN;
+}
+
+/* Makes the samples of a validation, and writes them if this rank has the file. */
+static void make_samples(run *r, int64_t step) {
+    samples *s = &r->samples;
+    double began = seconds_now();
+    s->step = step;
+    if (r->chief) metrics_end_line(&r->metrics);
+    samples_make(&r->trainer, &r->o, s->prompt, s->n, samples_show, s);
+    if (tg_ctx_status(r->ctx) == TG_OK) samples_save(s, r->ctx);
+    progress_add(&r->metrics.progress.sampling, seconds_now() - began);
 }
 
 /* Returns whether the step is an overflow that dynamic loss scaling handles: the loss is finite, and the scale can
@@ -338,18 +372,37 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     return fail("%d such steps in a row; try %s", PATIENCE, remedy(r)), false;
 }
 
+/* Copies the files of --tokenizer to the run's directory, so that the model can be used alone. */
+static bool keep_tokenizer(run *r) {
+    if (!r->o.tokenizer || r->kept) return true;
+    return r->kept = tokenizer_copy(r->ctx, r->o.tokenizer, r->o.out);
+}
+
 /* Saves the checkpoint of a step, unless it was saved before. */
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
+    double began = seconds_now();
     if (r->chief) metrics_end_line(&r->metrics); /* a message may follow */
-    if (r->chief && !metrics_sync(&r->metrics)) return false;
+    if (r->chief && (!metrics_sync(&r->metrics) || !keep_tokenizer(r))) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
-    return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
+    bool good = !r->chief || (plot_losses(r->ctx, r->o.out, &r->metrics) && look_save_page(&r->look));
+    progress_add(&r->metrics.progress.save, seconds_now() - began);
+    return good;
 }
 
 static bool finish_checkpoint(run *r) {
     return checkpoint_finish(r->chief ? &r->plan->directory : NULL, &r->o, &r->trainer, &r->data);
+}
+
+/* Writes the metrics of a step, and shows the progress. */
+static bool write_step(run *r, int64_t step, const step_result *s, double val_loss) {
+    progress_add_step(&r->metrics.progress, s->seconds);
+    if (!metrics_write(&r->metrics, step, s, val_loss)) return false;
+    if (!look_at_metrics(&r->look, &r->metrics, step, s, val_loss)) return false;
+    r->plan->begun = true;
+    metrics_show(&r->metrics, s, val_loss, r->o.log_every);
+    return true;
 }
 
 /* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. Sets *stop to whether the run was
@@ -360,23 +413,22 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (next) data_offsets(&r->data, step + 1, next);
     bool recorded = r->recorder && step == r->o.record_step;
     if (recorded) recorder_begin(r->recorder, r->trainer.tape, step);
+    look_before_step(&r->look, r->trainer.tape, step);
     step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
+    if (!look_after_step(&r->look, r->trainer.tape, step)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
-    double tokens = (double)(r->o.batch * r->o.model.seq_len);
-    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* the clock may not have advanced */
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
     if (!check(r->ctx)) return false;
     *stop = s.interrupted;
-    if (r->chief) {
-        if (!metrics_write(&r->metrics, step, &s, tokens_per_s, val_loss)) return false;
-        r->plan->begun = true;
-        metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
-    }
+    if (r->chief && !write_step(r, step, &s, val_loss)) return false;
     if (!note_bad_step(r, step, &s)) return false;
+    if (!best_note(&r->best, &r->trainer, &r->o, r->chief, step, val_loss, stop)) return false;
+    if (r->samples.prompt && is_due(r, r->o.val_every, step)) make_samples(r, step);
+    if (!check(r->ctx)) return false;
     if (s.written && !finish_checkpoint(r)) return false;
-    bool due = r->o.checkpoint_every && (step % r->o.checkpoint_every == 0 || step == r->o.steps);
+    bool due = is_due(r, r->o.checkpoint_every, step) || (r->o.checkpoint_every && r->best.ended);
     return !due || save_checkpoint(r, step);
 }
 
@@ -415,19 +467,50 @@ static void say_how_to_go_on(const run *r, int64_t step) {
     say("\n");
 }
 
+/* Prints the beginning of a command that uses the model: what it does, and the command up to the name of the model. */
+static void say_command(const run *r, const char *what, const char *words) {
+    say("%s: %s ", what, words);
+    say_word(r->o.out);
+}
+
+/* Prints the commands that use the model and, if there is a checkpoint, the one that trains on. */
+static void say_what_next(const run *r) {
+    char launcher[64], words[128];
+    bool text = r->samples.text && r->o.data_format == TG_TOKENS_TEXT;
+    say_command(r, "generate", "tapegrad generate --model");
+    say(text ? " --prompt " : " --prompt-ids ");
+    say_word(!text ? "1,2,3" : r->o.sample_prompt ? r->o.sample_prompt : "The ");
+    say_command(r, "\nevaluate", "tapegrad eval --model");
+    say(" --data ");
+    say_word(r->o.data);
+    if (r->o.data_format != TG_TOKENS_TEXT) say_option(r, "data-format");
+    say("\n");
+    if (r->saved != r->o.steps) return;
+    snprintf(words, sizeof words, "%stapegrad train --resume --out",
+             launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
+    say_command(r, "train on", words);
+    say(" --steps %" PRId64 "\n", 2 * r->o.steps);
+}
+
 /* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted, a checkpoint. */
 static bool finish(run *r, int64_t step) {
-    bool whole = step == r->o.steps;
+    bool whole = step == r->o.steps || r->best.ended;
     if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
     if (!finish_checkpoint(r)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
+    if (r->chief && !keep_tokenizer(r)) return false;
     trainer_save(&r->trainer, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
-    say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
+    if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
+    best_print(&r->best, &r->o);
+    say("the %s in %s, %s loss curve in %s/loss.svg\n", r->o.lora ? "adapters are" : "model is", r->o.out,
+        r->o.lora ? "their" : "its", r->o.out);
+    if (r->o.html) say("the page of the run is %s/run.html\n", r->o.out);
+    if (whole) say_what_next(r);
     return true;
 }
 
@@ -465,8 +548,11 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     *r = (run){.plan = p, .o = p->o, .ctx = ctx, .world = world, .chief = is_chief(world), .saved = p->done};
     bool good = same_start(r) && open_run(r) && run_steps(r);
     metrics_close(&r->metrics);
+    samples_close(&r->samples);
+    look_close(&r->look);
     recorder_free(r->recorder);
     data_close(&r->data);
+    free_model_config(&r->model.config);
     trainer_close(&r->trainer);
     if (r->chief) flush_or_go_on();
     free(r->offsets);
@@ -481,9 +567,20 @@ static int settle_options(plan *r) {
     return status ? status : train_options_check(&r->o, &r->p);
 }
 
+/* Returns the number of a tokenizer's ids; -1 after printing what is wrong. */
+static int64_t size_of_tokenizer(const char *path) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_tokenizer *k = tg_tokenizer_load(ctx, path);
+    int64_t size = check(ctx) ? tg_tokenizer_size(k) : -1;
+    tg_tokenizer_free(k);
+    tg_ctx_free(ctx);
+    return size;
+}
+
 /* Returns the vocabulary of the run's model; 0: it is not known yet. -1 after printing what is wrong. */
 static int64_t find_vocab(const plan *r) {
     const char *weights = r->state ? r->from : r->o.init;
+    if (!weights && !r->o.model.vocab && r->o.tokenizer) return size_of_tokenizer(r->o.tokenizer);
     model_files *m = weights ? calloc(1, sizeof *m) : NULL;
     if (!weights) return r->o.model.vocab;
     bool found = m && model_find(m, weights, false);
@@ -498,6 +595,7 @@ static int64_t find_vocab(const plan *r) {
 static bool plan_data(plan *r) {
     int64_t vocab = find_vocab(r);
     if (vocab < 0) return false;
+    if (r->o.tokenizer && !r->o.model.vocab) r->o.model.vocab = vocab;
     corpus_options from = train_corpus(&r->o, r->cache, vocab);
     r->corpus = r->o.resume ? corpus_saved_plan(&from) : NULL;
     tg_ctx *ctx = r->corpus ? NULL : tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
@@ -520,8 +618,8 @@ static int train(plan *r) {
     return run_on_ranks(&r->o.on, train_config(&r->o), train_rank, r);
 }
 
-/* Names the directory of a run whose --out was not given: run, run-2 and so on, the first that does not exist. Processes
- * of a job might choose different ones, so they are given it. */
+/* Names the directory of a run whose --out was not given: run, run-2 and so on, the first that does not exist.
+ * Processes of a job might choose different ones, so they need --out. */
 static void name_directory(plan *r) {
     tg_world_info w = TG_WORLD_INFO();
     if (tg_world_query(&w, NULL, 0) != TG_OK || w.ranks > 1) return;

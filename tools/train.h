@@ -13,6 +13,7 @@
 
 #include "corpus.h"
 #include "sequences.h"
+#include "profile.h"
 #include "stage.h"
 
 /* ---- Options (train_options.c) ---- */
@@ -21,18 +22,25 @@ typedef struct train_options {
     model_options model;
     rank_options on;
     const char *time; /* NULL: nothing is chosen */
-    const char *data, *val_data, *out, *init, *order, *device;
+    const char *data, *val_data, *tokenizer, *out, *init, *order, *device;
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
+    const char *lora, *freeze, *lr_of; /* fine-tuning (train_tune.h); NULL: not given */
+    int64_t patience;
+    bool keep_best;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: dynamic loss scaling */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     int64_t resume_step;
     bool resume, capture, find_nan, async_save;
     bool attend_across;
     bool masked; /* not an option: some tokens are not predicted, so the tokens of a step are counted */
+    const char *sample_prompt; /* NULL: tokens of the validation data */
+    int64_t samples, sample_tokens; /* samples 0: none are printed */
     const char *record; /* a file; NULL: no step is recorded */
     int64_t record_step, record_values;
+    bool html, live;
+    const char *trace, *tensorboard; /* a file, and a directory; NULL: none */
 } train_options;
 
 extern const command train_command;
@@ -71,8 +79,10 @@ typedef struct trainer {
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
     tg_work **downloads;     /* the works that copy the losses to the host */
     tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: not needed (count_tokens) */
-    tg_tensor **params, **grads;
+    tg_tensor **params, **grads; /* of the parameters that are trained */
     int n_params;
+    bool lora;            /* low-rank adapters are trained, and saved in place of the model */
+    const char *base;     /* with `lora`: the directory of the model that they adapt */
     int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
     int64_t seq_len;
     int dp, dp_rank, cp;
@@ -107,12 +117,12 @@ typedef struct step_result {
 } step_result;
 
 /* Makes the groups of ranks, the model, the optimizer and the tape. weights: the model directory to load weights from;
- * NULL: random weights. */
-bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
-                  const char *weights);
+ * NULL: random weights. adapter: with --lora, the directory to load adapters from; NULL: new ones. */
+bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_lm_config *config,
+                  const char *weights, const char *adapter);
 /* Makes all parameters present on each rank, or lets them be divided again (--zero 3). Collective. */
 void trainer_set_whole(trainer *r, bool on);
-/* Saves the whole model to dir. Collective. Errors are recorded in the context. */
+/* Saves the whole model to dir, or the adapters of --lora. Collective. Errors are recorded in the context. */
 void trainer_save(trainer *r, const char *dir);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
@@ -181,7 +191,69 @@ void data_offsets(train_data *d, int64_t step, int64_t *out);
 /* Returns the checksum of the offsets of --order for the steps 1 to `steps`. */
 uint64_t data_order_sum(const train_data *d, int64_t steps);
 
-/* ---- Metrics, progress and the loss curve (train_metrics.c, train_plot.c) ---- */
+/* ---- Samples (train_samples.c) ---- */
+
+typedef struct samples {
+    int64_t *prompt, n; /* the ids that samples begin with; prompt NULL: no samples are made */
+    bool text;          /* ids are bytes */
+    int64_t step;       /* of the samples that are made now */
+    char *path;         /* of samples.jsonl */
+    FILE *file;         /* writes to `lines`; NULL: this rank writes no file */
+    char *lines;
+    size_t length;
+} samples;
+
+/* Sets the prompt. Returns false after printing why samples cannot be made. */
+bool samples_open(samples *s, const train_options *o, const train_data *d, int64_t vocab);
+/* Lets this rank write samples.jsonl in dir. Keeps the samples of steps up to `done`. */
+bool samples_begin_file(samples *s, const char *dir, int64_t done);
+void samples_close(samples *s);
+/* Receives a sample: the ids of its prompt and those that follow, n in all. */
+typedef void (*sample_fn)(void *user, int64_t number, const int64_t *ids, int64_t n);
+/* Continues the n ids of a prompt by the model as it is, --samples times. Collective: all ranks compute all samples.
+ * Errors are recorded in the context. */
+void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int64_t n, sample_fn show, void *user);
+/* A sample_fn whose state is the samples: prints the sample on one line, and adds it to the file. */
+void samples_show(void *user, int64_t number, const int64_t *ids, int64_t n);
+/* Writes the file. Errors are recorded in the context. */
+void samples_save(samples *s, tg_ctx *ctx);
+
+/* ---- Progress (train_progress.c) ---- */
+
+/* The mean time that something takes, with weights that fall exponentially, so that it follows the present rate. */
+typedef struct mean_time {
+    double window; /* about how many of the newest times count */
+    double sum, weight;
+    int64_t count;
+    bool unknown; /* the clock went backward */
+} mean_time;
+
+typedef struct progress {
+    mean_time step, val, sampling, save; /* times of a step, a validation, its samples, and a checkpoint */
+    int64_t val_every, save_every;
+    bool warm;               /* the time of the first step was discarded */
+    double drawn;            /* time when the line of progress was last drawn */
+    bool terminal, escapes;  /* terminal: one line of progress is overwritten; escapes: escape sequences clear it */
+    int drawn_length;        /* length of that line */
+    bool live;               /* the live view takes the place of that line */
+    int drawn_lines, drawn_columns, drawn_rows; /* of the live view: its lines, and the size of the terminal */
+    int64_t messages; /* message_count at the last draw: lines that were printed later lie below the live view */
+} progress;
+
+void progress_open(progress *p, const train_options *o);
+void progress_add(mean_time *t, double seconds);
+void progress_add_step(progress *p, double seconds);
+/* Returns the seconds that the run will still take after this step: its steps, validations and checkpoints at their
+ * mean times. So the estimate does not jump when a validation ends. NaN: unknown. */
+double progress_left(const progress *p, int64_t step, int64_t steps);
+/* Returns the mean time of the newest steps; NaN: unknown. */
+double progress_step_seconds(const progress *p);
+/* Write a duration, such as "1h05" or "2:30" (minutes and seconds; "?" if it is NaN or negative), and a size, such as
+ * "1.2 GiB". */
+void text_duration(char *buf, size_t n, double seconds);
+void text_bytes(char *buf, size_t n, double bytes);
+
+/* ---- Metrics and the loss curve (train_metrics.c, train_plot.c) ---- */
 
 typedef struct metrics {
     int fd;
@@ -189,30 +261,78 @@ typedef struct metrics {
     int64_t end; /* number of bytes in complete lines */
     int64_t step, steps;     /* the newest step, and the number of steps of the whole run */
     int64_t first_step;      /* number of steps done before this call of the program */
+    int64_t step_tokens;     /* tokens of a step, over all ranks */
     int64_t capacity;        /* elements of the two arrays that follow */
     double *loss, *val_loss; /* of each step; NaN: unknown */
-    double started, drawn;   /* times when the file was opened, and when the line of progress was last drawn */
+    double started;          /* time when the file was opened */
+    double earlier_seconds;  /* seconds that the steps before this call of the program took */
     double last_val;         /* the newest validation loss; NaN: none */
-    bool terminal, escapes;  /* terminal: one line of progress is overwritten; escapes: escape sequences clear it */
-    int drawn_length;        /* length of that line */
+    progress progress;
 } metrics;
 
 /* Opens metrics.jsonl in dir. With done 0 the file begins empty. Otherwise it keeps the lines of steps 1 to `done`, and
- * a warning is printed if some are missing or damaged. steps: number of steps of the whole run. */
-bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done);
+ * a warning is printed if some are missing or damaged. */
+bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, const train_options *o, int64_t done);
 void metrics_close(metrics *m);
+/* Returns the tokens per second of a step; NaN: unknown. */
+double metrics_rate(const metrics *m, const step_result *r);
+/* Returns the seconds since the run began, without the time between two calls of the program. */
+double metrics_seconds(const metrics *m);
 /* Appends the line of a step to the file. val_loss NaN: it was not measured. */
-bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
+bool metrics_write(metrics *m, int64_t step, const step_result *r, double val_loss);
 /* Syncs the file to the disk. Call it before a checkpoint is saved: a resumed run expects the lines of all steps that
  * the checkpoint has done. */
 bool metrics_sync(metrics *m);
 /* Prints the progress. On a terminal this is one line, which the next call overwrites. Elsewhere prints a line for the
  * first and the last step, every log_every steps, and for each validation. */
-void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every);
+void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log_every);
 /* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
+/* Draws the live view (train_live.c), over the last one. */
+void live_draw(metrics *m, const step_result *r);
 /* Writes loss.svg. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
+
+/* ---- Event files of TensorBoard (tensorboard.c) ---- */
+
+typedef struct event_file event_file;
+
+/* Begins an event file in dir, which is made if it is missing. done: number of steps done before. NULL after printing
+ * what is wrong. */
+event_file *event_file_open(const char *dir, int64_t done);
+/* Appends the values of a step. val_loss NaN: it was not measured. Returns false after printing what is wrong. */
+bool event_file_add(event_file *f, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
+void event_file_close(event_file *f); /* NULL is ignored */
+
+/* ---- What a run shows in addition to its progress (train_look.c) ---- */
+
+typedef struct look {
+    const train_options *o;
+    tg_ctx *ctx;
+    bool chief;
+    profile *profile;     /* of a step; NULL: none is wanted */
+    int64_t timed, noted; /* the steps in which times and memory are noted; 0: none */
+    json_t *step;         /* what the profile found, on the chief; NULL: nothing yet */
+    event_file *events;   /* NULL: none are written */
+} look;
+
+/* done: number of steps done before. Returns false after printing what is wrong. */
+bool look_open(look *l, const train_options *o, tg_ctx *ctx, tg_comm *world, int64_t done);
+void look_close(look *l);
+/* Around each step. look_after_step is collective. Errors are recorded in the context, or printed by the chief. */
+void look_before_step(look *l, tg_tape *t, int64_t step);
+bool look_after_step(look *l, tg_tape *t, int64_t step);
+/* On the chief: adds a step's values to the event file. */
+bool look_at_metrics(look *l, const metrics *m, int64_t step, const step_result *r, double val_loss);
+/* On the chief: writes run.html, if it is wanted. The lines of the steps done must be in metrics.jsonl. */
+bool look_save_page(look *l);
+/* ---- The best model (train_best.c) ---- */
+
+typedef struct best_model {
+    double loss;          /* the lowest validation loss; NaN: there was no validation */
+    int64_t step, waited; /* its step, and how many validations have followed */
+    bool ended;           /* --patience ends the run */
+} best_model;
 
 /* ---- The directory (train_directory.c) ---- */
 

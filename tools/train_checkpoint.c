@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data_kind.h"
 #include "model_files.h"
 #include "train.h"
 
@@ -22,8 +23,8 @@ enum { FORMAT = 5 }; /* in files of formats up to 4, "schedule" was the schedule
 
 /* Returns whether the option applies to one call of the program only, so that checkpoints do not keep it. */
 static bool is_per_call(const char *name) {
-    static const char *const names[] = {"time",   "resume", "resume-step", "comm",        "device",
-                                        "record", "record-step", "record-values", "find-nan"};
+    static const char *const names[] = {"time",        "resume",        "resume-step", "comm",  "device",      "record",
+                                        "record-step", "record-values", "find-nan",    "trace", "tensorboard", "live"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(name, names[i])) return true;
     return false;
@@ -72,10 +73,15 @@ enum { DIGITS = 16 };
 
 static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS + 1, "%016" PRIx64, sum); }
 
-/* Writes the checksum of config.json as text. */
+/* Returns the name of the checkpoint's config: that of the model, or with --lora that of the adapters. */
+static const char *config_name(const char *dir) {
+    return is_there(dir, "adapter_config.json") ? "adapter_config.json" : "config.json";
+}
+
+/* Writes the checksum of the config as text. */
 static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     size_t n = 0;
-    char *path = path_in(dir, "config.json"), *text = path ? read_whole(path, &n) : NULL;
+    char *path = path_in(dir, config_name(dir)), *text = path ? read_whole(path, &n) : NULL;
     if (text) put_sum(out, tg_checksum(text, n));
     free(path);
     free(text);
@@ -102,7 +108,8 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
  * the indexes of the weights and of the state. */
 static int has_sum(const struct dirent *e) {
     return !fnmatch("model*.safetensors", e->d_name, 0) || !fnmatch("rank-*.safetensors", e->d_name, 0) ||
-           !strcmp(e->d_name, "model.safetensors.index.json") || !strcmp(e->d_name, "index.json");
+           !strcmp(e->d_name, "adapter_model.safetensors") || !strcmp(e->d_name, "model.safetensors.index.json") ||
+           !strcmp(e->d_name, "index.json");
 }
 
 /* Returns the checksums of the files for which has_sum is true, by name; NULL after printing what is wrong. */
@@ -166,7 +173,7 @@ static bool check_config(const char *dir, const json_t *state) {
     const char *expected = json_string_value(json_object_get(state, "config_xxh64"));
     return sum_config(dir, sum) &&
            (!strcmp(sum, expected ? expected : "") ||
-            (fail("'%s/config.json' is damaged: its checksum is %s, expected %s", dir, sum, expected), false));
+            (fail("'%s/%s' is damaged: its checksum is %s, expected %s", dir, config_name(dir), sum, expected), false));
 }
 
 /* ---- The file ---- */
@@ -347,6 +354,7 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
     }
     bool order = option_given(&train_command, p, "order");
     return resolve_data("data", p, *state, o, &o->data) && resolve_data("val-data", p, *state, o, &o->val_data) &&
+           (!o->lora || resolve_path("init", *state, &o->init)) &&
            (order || resolve_path("order", *state, &o->order));
 }
 
@@ -399,7 +407,7 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before) {
 
 /* Excludes the rows that pad the vocabulary, so that any number of ranks can load the file. */
 static void exclude_padding(tg_shards *s, const trainer *r) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->stage.chunk[0]);
+    const tg_lm_config *c = tg_lm_config_of(r->stage.chunk[0]);
     for (int i = 0; i < tg_shards_count(s); i++) {
         tg_shard_info info = TG_SHARD_INFO();
         tg_shards_at(s, i, &info);
@@ -438,10 +446,18 @@ static bool check_order(const json_t *state, const json_t *data, const train_dat
            false;
 }
 
+/* Returns whether the data are one source whose first n tokens have this hash. The hash of several covers their sizes. */
+static bool begins_with(const train_data *d, int64_t n, uint64_t hash) {
+    return d->corpus.n == 1 && tokens_sum_of(d->tokens, n) == hash;
+}
+
 bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r, const train_data *d) {
     const json_t *data = json_object_get(state, "data");
     int64_t tokens = json_integer_value(json_object_get(data, "tokens"));
-    if (tokens != d->count || word_of(data, "hash") != d->hash)
+    if (d->count > tokens && begins_with(d, tokens, word_of(data, "hash")))
+        say("--data has %" PRId64 " tokens from now on: the %" PRId64 " that the run began with, and more after them\n",
+            d->count, tokens);
+    else if (tokens != d->count || word_of(data, "hash") != d->hash)
         return fail("--data is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64, d->count,
                     tokens == d->count ? " with other contents" : "", tokens),
                false;

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tapegrad/world.h>
-
 #include "model_files.h"
 #include "text.h"
 #include "train_choose.h"
@@ -15,9 +13,9 @@
 /* What is expected of a model in the given time. */
 typedef struct candidate {
     train_options o;
-    tg_gpt_config config;
+    tg_lm_config config;
     int64_t parameters;
-    double seconds; /* of a step */
+    double seconds;              /* of a step */
     double tokens, epochs, loss; /* of the whole run */
 } candidate;
 
@@ -32,48 +30,13 @@ typedef struct chooser {
 
 static bool given(const chooser *c, const char *name) { return option_given(&train_command, c->p, name); }
 
-/* ---- Time ---- */
-
-double choose_seconds(const char *text) {
-    static const struct { char unit; double seconds; } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-    char *end;
-    double v = strtod(text, &end);
-    if (end == text || !isfinite(v) || v <= 0) return 0;
-    if (!*end) return 60 * v;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (*end == units[i].unit && !end[1]) return v * units[i].seconds;
-    return 0;
-}
-
-static const char *time_text(double seconds, char *buf, size_t n) {
-    if (seconds < 120) snprintf(buf, n, "%.0f s", seconds);
-    else if (seconds < 7200) snprintf(buf, n, "%.0f min", seconds / 60);
-    else snprintf(buf, n, "%.1f h", seconds / 3600);
-    return buf;
-}
-
-int choose_check(const train_options *o, const parsed *p) {
-    const command *c = &train_command;
-    if (!choose_seconds(o->time))
-        return usage_error(c, "--time is '%s', expected a time such as 90s, 30m, 1.5h or 2d", o->time);
-    if (option_given(c, p, "steps"))
-        return usage_error(c, "--time chooses the number of steps, and --steps gives it; leave one of them out");
-    if (o->resume)
-        return usage_error(c, "--time chooses the options of a new run; leave it out with --resume, or give --steps");
-    tg_world_info w = TG_WORLD_INFO();
-    tg_world_query(&w, NULL, 0);
-    if (w.ranks > 1)
-        return usage_error(c, "--time measures steps of one process, but a launcher has started %d; give --steps, or "
-                              "let one process have the ranks (--ranks)", w.ranks);
-    if (o->order) return usage_error(c, "--time chooses the number of steps, but --order has those of a number of steps");
-    return 0;
-}
-
 /* ---- Models ---- */
 
-static const struct size { int64_t layers, hidden, heads, seq_len; } sizes[] = {
-    {2, 64, 2, 128},   {3, 128, 4, 128},   {4, 192, 6, 256},    {6, 256, 8, 256},    {6, 384, 6, 256},
-    {8, 512, 8, 512},  {12, 768, 12, 512}, {16, 1024, 16, 1024}, {24, 1536, 24, 1024}, {24, 2048, 32, 1024},
+static const struct size {
+    int64_t layers, hidden, heads, seq_len;
+} sizes[] = {
+    {2, 64, 2, 128},  {3, 128, 4, 128},   {4, 192, 6, 256},     {6, 256, 8, 256},     {6, 384, 6, 256},
+    {8, 512, 8, 512}, {12, 768, 12, 512}, {16, 1024, 16, 1024}, {24, 1536, 24, 1024}, {24, 2048, 32, 1024},
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -88,12 +51,13 @@ static bool is_size_open(const chooser *c, const train_options *o) {
 /* Returns the power of two that is nearest to v. */
 static double near_power(double v) { return exp2(round(log2(v))); }
 
-/* Returns the sequences of a step, of which a run of so many tokens should have some thousand steps. Small batches learn
- * more from each token; large ones use a machine better. */
+/* Returns the sequences of a step, of which a run of so many tokens should have some thousand steps. Small batches
+ * learn more from each token; large ones use a machine better. */
 static int64_t choose_batch(const chooser *c, const train_options *o, double tokens) {
     enum { STEPS = 4000, LEAST = 1024, MOST = 1 << 19 };
     double batch = near_power(fmin(fmax(tokens / STEPS, LEAST), MOST)) / (double)o->model.seq_len;
-    int64_t unit = o->accumulate * (o->on.ranks / (o->on.tp * o->on.cp * o->on.pp)), most = c->tokens / o->model.seq_len;
+    int64_t unit = o->accumulate * (o->on.ranks / (o->on.tp * o->on.cp * o->on.pp));
+    int64_t most = c->tokens / o->model.seq_len;
     int64_t n = (int64_t)fmin(fmax(batch, 1), (double)(most > 0 ? most : 1));
     return n < unit ? unit : n / unit * unit;
 }
@@ -162,8 +126,8 @@ static int probe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     if (!r) return fail("no memory");
     bool good = corpus_open(&data, ctx, p->c->from, p->c->plan);
     if (good) tg_tokens_set_apart(data.tokens, !p->k->o.attend_across);
-    good = good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL) &&
-           measure_steps(p->c, p->k, r, data.tokens);
+    good =
+        good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL) && measure_steps(p->c, p->k, r, data.tokens);
     trainer_close(r);
     corpus_close(&data);
     free(r);
@@ -257,13 +221,14 @@ static void say_choice(const chooser *c, const candidate *k) {
     say(" --seq-len %" PRId64 " --batch %" PRId64 " --steps %" PRId64 " --lr %.4g --min-lr %.4g --warmup %" PRId64
         " --beta2 %g\n",
         o->model.seq_len, o->batch, o->steps, o->lr, o->min_lr, o->warmup, o->beta2);
-    say("why: the lower the score, the lower the loss that a scaling law expects in the time (Muennighoff et al., 2023)."
-        " This model reads %.3g tokens for each of its parameters, where about 20 are best, and each token of the data "
-        "%.2g times.\n",
+    say("why: the lower the score, the lower the loss that a scaling law expects (Muennighoff et al., 2023). This "
+        "model "
+        "reads %.3g tokens for each of its parameters, where about 20 are best, and each token of the data %.2g "
+        "times.\n",
         left, k->epochs);
     if (by_data)
         say("The run takes only about %s, because reading the data more than 16 times helps little.\n",
-            time_text(k->seconds * (double)o->steps, time, sizeof time));
+            choose_time_text(k->seconds * (double)o->steps, time, sizeof time));
 }
 
 static int64_t tokens_for_training(const chooser *c, const train_options *o) {
@@ -288,7 +253,7 @@ bool choose_options(train_options *o, const parsed *p, const corpus_options *fro
     c.tokens = tokens_for_training(&c, o);
     if (c.tokens < 1) return false;
     say("--time %s: measures models on %" PRId64 " tokens of data, for %s\n", o->time, c.tokens,
-        time_text(c.seconds, time, sizeof time));
+        choose_time_text(c.seconds, time, sizeof time));
     say("  layers x hidden  parameters    tokens/s   tokens read    epochs per param.    score\n");
     bool good = is_size_open(&c, o) ? choose_size(&c, o, &best) : take_size(&c, &best, NULL) && measure(&c, &best);
     if (!good) return false;

@@ -74,8 +74,7 @@ static int64_t tail_of(const train_data *d, const corpus_source *s, const train_
 }
 
 static bool refuse_short(const train_data *d, const corpus_source *s, const sequence_pool *p) {
-    if (d->apart)
-        return fail("'%s' has no document of two tokens or more to train on", s->name), false;
+    if (d->apart) return fail("'%s' has no document of two tokens or more to train on", s->name), false;
     return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld; give more data or a "
                 "shorter --seq-len",
                 s->name, (long long)p->tokens, (long long)(d->seq_len + 1)),
@@ -157,7 +156,10 @@ static uint64_t sum_of(const train_data *d) {
     uint64_t h = tokens_sum(d->tokens);
     for (int i = 0; d->corpus.n > 1 && i < d->corpus.n; i++) {
         const corpus_source *s = &d->corpus.source[i];
-        const struct { int64_t count; double weight; } mixed = {s->count, s->weight};
+        const struct {
+            int64_t count;
+            double weight;
+        } mixed = {s->count, s->weight};
         h = (h ^ tg_checksum(&mixed, sizeof mixed)) * 0x100000001b3u;
     }
     return h;

@@ -9,28 +9,37 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "companions.h"
 #include "io/file.h"
 #include "model_files.h"
 #include "train.h"
 
 /* Returns whether the name is that of a temporary file, which a run writes before it renames it. */
 static bool is_temporary(const char *name) {
-    static const char *const written[] = {"config.json", "model*.safetensors", "model.safetensors.index.json",
-                                          "loss.svg", "metrics.jsonl"};
+    static const char *const written[] = {
+        "config.json",         "model*.safetensors",        "model.safetensors.index.json",
+        "adapter_config.json", "adapter_model.safetensors", "loss.svg",
+        "metrics.jsonl",       "run.html",                  "samples.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, "%s.tmp-*", written[i]);
         if (fnmatch(pattern, name, 0) == 0) return true;
     }
+    for (size_t i = 0; companion(i); i++) {
+        size_t n = strlen(companion(i));
+        if (strncmp(name, companion(i), n) == 0 && strncmp(name + n, ".tmp-", 5) == 0) return true;
+    }
     return false;
 }
 
-static bool remove_temporaries(const run_directory *d) {
-    DIR *names = opendir(d->path);
-    if (!names) return fail("cannot list the directory '%s': %s", d->path, strerror(errno)), false;
+/* Removes temporary files from a directory. It need not exist if `optional`. */
+static bool remove_temporaries(const char *dir, bool optional) {
+    DIR *names = opendir(dir);
+    if (!names && optional && errno == ENOENT) return true;
+    if (!names) return fail("cannot list the directory '%s': %s", dir, strerror(errno)), false;
     bool good = true;
     for (struct dirent *e; good && (e = readdir(names));) {
-        char *path = is_temporary(e->d_name) ? path_in(d->path, e->d_name) : NULL;
+        char *path = is_temporary(e->d_name) ? path_in(dir, e->d_name) : NULL;
         if (path && unlink(path) != 0) good = (fail("cannot remove '%s': %s", path, strerror(errno)), false);
         free(path);
     }
@@ -50,7 +59,10 @@ bool directory_open(run_directory *d, const char *path) {
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
     d->held = check(d->files);
-    if (!d->held || !remove_temporaries(d)) return false;
+    char *best = path_in(path, "best");
+    d->held = d->held && best && remove_temporaries(path, false) && remove_temporaries(best, true);
+    free(best);
+    if (!d->held) return false;
     d->newest = tg_checkpoints_newest(d->checkpoints);
     return check(d->files);
 }
@@ -92,14 +104,20 @@ void directory_remove_created(const run_directory *d) {
     free(checkpoints);
 }
 
-/* Returns whether the run has ended and has no checkpoint. A run writes config.json last. */
-static bool is_done(const run_directory *d) { return d->newest < 0 && is_there(d->path, "config.json"); }
+/* Returns the name of the file that a run writes last, if the directory has it: that of the config of a model or of
+ * adapters. NULL: the run has not ended. */
+static const char *last_file(const run_directory *d) {
+    if (is_there(d->path, "config.json")) return "config.json";
+    return is_there(d->path, "adapter_config.json") ? "adapter_config.json" : NULL;
+}
+
+/* Returns whether the run has ended and has no checkpoint. */
+static bool is_done(const run_directory *d) { return d->newest < 0 && last_file(d); }
 
 bool directory_unused(const run_directory *d) {
-    const char *left = d->newest >= 0                    ? "checkpoints"
+    const char *left = d->newest >= 0                       ? "checkpoints"
                        : is_there(d->path, "metrics.jsonl") ? "metrics.jsonl"
-                       : is_there(d->path, "config.json")   ? "config.json"
-                                                         : NULL;
+                                                            : last_file(d);
     if (!left) return true;
     fail("--out '%s' holds a run already (%s): %schoose another --out", d->path, left,
          is_done(d) ? "" : "add --resume to continue it, or ");

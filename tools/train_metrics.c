@@ -1,11 +1,10 @@
-/* Writes and reads metrics.jsonl, which has a line for each step, and prints the lines of progress. */
+/* Writes and reads metrics.jsonl, which has a line for each step. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -39,9 +38,9 @@ static bool remember(metrics *m, int64_t step, double loss, double val_loss) {
 
 /* ---- Lines that earlier calls of the program have written in this run ---- */
 
-static double number_or_nan(const json_t *line, const char *key) {
+static double number_or(const json_t *line, const char *key, double missing) {
     const json_t *v = json_object_get(line, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
+    return json_is_number(v) ? json_number_value(v) : missing;
 }
 
 /* LINE_LATER: the line is of a step after those that the checkpoint has done. */
@@ -84,7 +83,8 @@ static line_kind read_line(metrics *m, FILE *from, const char *line, size_t n, i
         kind = LINE_DAMAGED;
     else if (step > done)
         kind = LINE_LATER;
-    if (kind == LINE_KEPT && !remember(m, step, number_or_nan(object, "loss"), number_or_nan(object, "val_loss")))
+    if (kind == LINE_KEPT) m->earlier_seconds = number_or(object, "seconds", m->earlier_seconds);
+    if (kind == LINE_KEPT && !remember(m, step, number_or(object, "loss", NAN), number_or(object, "val_loss", NAN)))
         kind = LINE_DAMAGED;
     json_decref(object);
     return kind;
@@ -156,22 +156,15 @@ static bool read_back(metrics *m, int64_t done) {
     return good;
 }
 
-/* Returns whether lines can be overwritten. A terminal of type "dumb" may not be able to return to the beginning of
- * a line, so it gets plain lines, as a file does. */
-static bool can_overwrite(void) {
-    const char *term = getenv("TERM");
-    return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
-}
-
-bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done) {
+bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, const train_options *o, int64_t done) {
     *m = (metrics){.fd = -1,
-                   .steps = steps,
+                   .steps = o->steps,
                    .first_step = done,
+                   .step_tokens = o->batch * o->model.seq_len,
                    .last_val = NAN,
                    .started = seconds_now(),
-                   .terminal = can_overwrite(),
-                   .escapes = !(getenv("NO_COLOR") && *getenv("NO_COLOR")),
                    .path = path_in(dir, "metrics.jsonl")};
+    progress_open(&m->progress, o);
     const char *is = m->path ? not_regular(m->path) : NULL;
     if (is) return fail("'%s' is %s, expected a regular file", m->path, is), false;
     if (!m->path || !reserve(m, done)) return false;
@@ -200,13 +193,15 @@ static int number_text(char *out, size_t n, const char *key, double v) {
     return isfinite(v) ? snprintf(out, n, ", \"%s\": %.17g", key, v) : snprintf(out, n, ", \"%s\": null", key);
 }
 
-static size_t line_text(char out[LINE], int64_t step, const step_result *r, double tokens_per_s, double val_loss) {
+static size_t line_text(const metrics *m, char out[LINE], int64_t step, const step_result *r, double val_loss) {
     int n = snprintf(out, LINE, "{\"step\": %" PRId64, step);
     n += number_text(out + n, LINE - (size_t)n, "loss", r->loss);
     n += number_text(out + n, LINE - (size_t)n, "grad_norm", r->grad_norm);
     n += number_text(out + n, LINE - (size_t)n, "lr", r->lr);
     if (!isnan(r->loss_scale)) n += number_text(out + n, LINE - (size_t)n, "loss_scale", r->loss_scale);
-    n += number_text(out + n, LINE - (size_t)n, "tokens_per_s", tokens_per_s);
+    n += number_text(out + n, LINE - (size_t)n, "tokens_per_s", metrics_rate(m, r));
+    n += number_text(out + n, LINE - (size_t)n, "seconds", metrics_seconds(m));
+    n += snprintf(out + n, LINE - (size_t)n, ", \"tokens\": %" PRId64, step * m->step_tokens);
     n += snprintf(out + n, LINE - (size_t)n, ", \"peak_bytes\": %" PRId64, r->peak_bytes);
     if (!isnan(val_loss)) n += number_text(out + n, LINE - (size_t)n, "val_loss", val_loss);
     n += snprintf(out + n, LINE - (size_t)n, "}\n");
@@ -227,79 +222,17 @@ static bool append(metrics *m, const char *line, size_t n) {
     return true;
 }
 
-bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss) {
+double metrics_rate(const metrics *m, const step_result *r) {
+    return r->seconds > 0 ? (double)m->step_tokens / r->seconds : NAN; /* the clock may not have advanced */
+}
+
+double metrics_seconds(const metrics *m) { return m->earlier_seconds + (seconds_now() - m->started); }
+
+bool metrics_write(metrics *m, int64_t step, const step_result *r, double val_loss) {
     char line[LINE];
-    return remember(m, step, r->loss, val_loss) && append(m, line, line_text(line, step, r, tokens_per_s, val_loss));
+    return remember(m, step, r->loss, val_loss) && append(m, line, line_text(m, line, step, r, val_loss));
 }
 
 bool metrics_sync(metrics *m) {
     return fsync(m->fd) == 0 || (fail("cannot write '%s': %s", m->path, strerror(errno)), false);
-}
-
-/* ---- Progress ---- */
-
-enum { TEXT = 256 };
-
-/* Writes the estimated remaining time, such as "1h05" or "2:30" (minutes and seconds); "?" if it is unknown. */
-static void remaining_text(const metrics *m, char *buf, size_t n) {
-    double each = (seconds_now() - m->started) / (double)(m->step - m->first_step);
-    double left = each * (double)(m->steps - m->step) + 0.5;
-    int64_t s = left >= 0 && left < 1e15 ? (int64_t)left : -1;
-    if (s < 0)
-        snprintf(buf, n, "?");
-    else if (s >= 3600)
-        snprintf(buf, n, "%" PRId64 "h%02d", s / 3600, (int)(s / 60 % 60));
-    else
-        snprintf(buf, n, "%d:%02d", (int)(s / 60), (int)(s % 60));
-}
-
-static void progress_text(const metrics *m, const step_result *r, double tokens_per_s, char out[TEXT]) {
-    char eta[32], rate[32] = "?";
-    remaining_text(m, eta, sizeof eta);
-    if (isfinite(tokens_per_s)) snprintf(rate, sizeof rate, "%.0f", tokens_per_s);
-    int n = snprintf(out, TEXT, "step %" PRId64 "/%" PRId64 "  loss %.4f", m->step, m->steps, r->loss);
-    if (!isnan(m->last_val)) n += snprintf(out + n, TEXT - (size_t)n, "  val %.4f", m->last_val);
-    snprintf(out + n, TEXT - (size_t)n, "  %s tokens/s  ETA %s", rate, eta);
-}
-
-/* Returns the columns of the terminal; 80 if they are unknown. */
-static int columns(void) {
-    struct winsize size;
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return known ? size.ws_col : 80;
-}
-
-/* Overwrites the line of progress. Truncates the new text to the terminal's width, because only one line can be
- * overwritten. */
-static void draw_line(metrics *m, char *text) {
-    int most = columns() - 1, n = (int)strlen(text);
-    if (n > most) n = most > 0 ? most : 0;
-    printf("\r%.*s", n, text);
-    if (m->escapes)
-        printf("\033[K"); /* clears the rest of a longer last line */
-    else
-        printf("%*s", m->drawn_length > n ? m->drawn_length - n : 0, "");
-    m->drawn_length = n;
-}
-
-void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every) {
-    char text[TEXT];
-    bool last = m->step == m->steps;
-    if (m->terminal) {
-        double now = seconds_now(), since = now - m->drawn;
-        if (since >= 0 && since < 0.1 && m->drawn > 0 && !last) return; /* at most ten updates a second */
-        m->drawn = now;
-        progress_text(m, r, tokens_per_s, text);
-        draw_line(m, text);
-    } else if (m->step % log_every == 0 || !isnan(val_loss) || last || m->step == m->first_step + 1) {
-        progress_text(m, r, tokens_per_s, text);
-        printf("%s\n", text);
-    }
-    flush_or_go_on();
-}
-
-void metrics_end_line(metrics *m) {
-    if (m->terminal && m->drawn > 0) printf("\n");
-    m->drawn = 0;
-    m->drawn_length = 0;
 }

@@ -1,7 +1,7 @@
 /* The options of `tapegrad train`: their table and defaults, and the checks that need only the command line. */
 #include <stdio.h>
 
-#include "train.h"
+#include "train_tune.h"
 
 #define AT(field) offsetof(train_options, field)
 
@@ -12,15 +12,24 @@ static const option rows[] = {
     {"val-data", OPTION_LIST, AT(val_data), "FILE...", "data to validate on, in place of --val-fraction of --data",
      .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = true},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH",
+     "a tokenizer.json, or a directory that has one, for text; without it that of --init, else each byte is a token",
+     .fixed = true},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "documents are packed, and a token attends to those before it in its sequence [yes]; no: each document begins a "
      "sequence, and short ones are padded", .fixed = true},
     {"time", OPTION_TEXT, AT(time), "TIME",
-     "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, --lr "
-     "and what else is not given", .fixed = false},
-    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
+     "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, "
+     "--lr and what else is not given", .fixed = false},
+    {"out", OPTION_TEXT, AT(out), "DIR",
+     "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
      .fixed = true},
+    {"lora", OPTION_TEXT, AT(lora), "r=N,alpha=X,..",
+     "train low-rank adapters of the linear layers of --init, and save them in place of the model. Keys: r (8), alpha "
+     "(2 r), dropout (0), rslora=yes, targets=NAME,NAME.. (all but the output matrix)", .fixed = true},
+    {"freeze", OPTION_TEXT, AT(freeze), "NAME,NAME..",
+     "parameters that are not trained, such as embed_tokens,layers.0 or *norm*", .fixed = true},
     {"resume", OPTION_FLAG, AT(resume), "", "continue from the newest checkpoint in --out, with its options",
      .fixed = false},
     {"resume-step", OPTION_INT, AT(resume_step), "N",
@@ -31,6 +40,8 @@ static const option rows[] = {
     MICRO_BATCH_ROWS(train_options, true),
     {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run, those before a resume included", 1, MANY, false},
     {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
+    {"lr-of", OPTION_TEXT, AT(lr_of), "NAME=X,..",
+     "other learning rates of some parameters, such as lm_head=1e-5; they follow the schedule of --lr", .fixed = false},
     {"min-lr", OPTION_REAL, AT(min_lr), "X", "learning rate at the end of the schedule", 0, 1e6, false},
     {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; at most a tenth of --steps if not given", 0,
      MANY, false},
@@ -83,6 +94,15 @@ static const option rows[] = {
      "the step to record; 0: the first one of this call", 0, MANY, false},
     {"record-values", OPTION_INT, AT(record_values), "N", "elements to record of each tensor; 0: all", 0, MANY,
      false},
+    {"html", OPTION_FLAG, AT(html), "",
+     "write the page run.html in --out, at each checkpoint and at the end: curves, samples, and where the time and "
+     "the memory of a step go", .fixed = false},
+    {"live", OPTION_FLAG, AT(live), "",
+     "on a terminal: show the curve of the loss while the run goes on", .fixed = false},
+    {"tensorboard", OPTION_TEXT, AT(tensorboard), "DIR", "write an event file for TensorBoard to DIR",
+     .fixed = false},
+    {"trace", OPTION_TEXT, AT(trace), "FILE",
+     "write a step, the second one of this call, as a trace for Perfetto to FILE", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N",
      "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
@@ -93,6 +113,16 @@ static const option rows[] = {
     {"val-every", OPTION_INT, AT(val_every), "N", "steps between validations; 0: never", 0, MANY, false},
     {"val-batches", OPTION_INT, AT(val_batches), "N",
      "batches in a validation, evenly spread over its tokens; 0: all", 0, MANY, false},
+    {"samples", OPTION_INT, AT(samples), "N",
+     "continuations of --sample-prompt to print at each validation, and to keep in samples.jsonl; 1 if only the "
+     "prompt is given", 0, 1000, false},
+    {"sample-prompt", OPTION_TEXT, AT(sample_prompt), "TEXT",
+     "what samples continue; if not given, the first 16 tokens of the validation data", .fixed = false},
+    {"sample-tokens", OPTION_INT, AT(sample_tokens), "N", "tokens that a sample adds", 1, MANY, false},
+    {"keep-best", OPTION_FLAG, AT(keep_best), "",
+     "keep the model with the lowest validation loss in the folder best of --out", .fixed = false},
+    {"patience", OPTION_INT, AT(patience), "N",
+     "end the run after N validations in a row without a lower loss; 0: never", 0, MANY, false},
     {"log-every", OPTION_INT, AT(log_every), "N",
      "steps between lines of progress when the output is not a terminal", 1, MANY,
      false},
@@ -142,6 +172,7 @@ train_options train_defaults(void) {
         .val_fraction = 0.05,
         .val_every = 100,
         .val_batches = 20,
+        .sample_tokens = 100,
         .log_every = 10,
         .checkpoint_every = 200,
         .keep = 2,
@@ -183,7 +214,7 @@ static int check_scale(const train_options *o, const parsed *p) {
     return 0;
 }
 
-/* Checks the options that observe each op as it runs, --record and --find-nan. */
+/* Checks the options that observe each op as it runs, --record, --trace and --find-nan. */
 static int check_observers(const train_options *o, const parsed *p) {
     const command *c = &train_command;
     if (o->record && o->capture)
@@ -202,9 +233,21 @@ static int check_observers(const train_options *o, const parsed *p) {
         return usage_error(c,
                            "--find-nan observes ops as they run, and --capture replays a step without them; leave one "
                            "out");
+    if (o->trace && (o->capture || o->on.pp > 1))
+        return usage_error(c, "--trace observes the ops of a step in one order, as they run: leave out --trace, or %s",
+                           o->capture ? "--capture" : "--pp");
     if (o->find_nan && train_scales(o) && o->loss_scale == 0)
         return usage_error(c, "--find-nan: dynamic loss scaling overflows on purpose; give a fixed --loss-scale X");
     return 0;
+}
+
+/* Checks that samples can be made: each rank must generate with all layers and whole sequences. */
+static int check_samples(const train_options *o) {
+    const rank_options *on = &o->on;
+    if (!o->samples || (on->pp == 1 && on->cp == 1 && !on->sp)) return 0;
+    return usage_error(&train_command,
+                       "--samples: text cannot be generated by ranks of --pp, --cp or --sp; leave out --samples and "
+                       "--sample-prompt, and use tapegrad generate after the run");
 }
 
 static bool is_utf8(const char *text) {
@@ -213,19 +256,23 @@ static bool is_utf8(const char *text) {
     return string != NULL;
 }
 
-/* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
+/* Checks that texts are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
-    const struct { const char *name, *path; } all[] = {{"data", o->data}, {"val-data", o->val_data}, {"init", o->init}, {"order", o->order}};
+    const struct { const char *name, *path; } all[] = {
+        {"data", o->data},   {"val-data", o->val_data},           {"init", o->init}, {"tokenizer", o->tokenizer},
+        {"order", o->order}, {"sample-prompt", o->sample_prompt}, {"lora", o->lora}, {"freeze", o->freeze},
+        {"lr-of", o->lr_of}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,
-                               "--%s is '%s', expected a path in UTF-8: checkpoints record it for --resume, as JSON",
+                               "--%s is '%s', expected text in UTF-8: checkpoints record it for --resume, as JSON",
                                all[i].name, all[i].path);
     return 0;
 }
 
 void train_options_complete(train_options *o, const parsed *p, bool resumed) {
     pipeline_options_complete(&train_command, p, &o->on);
+    if (o->sample_prompt && !option_given(&train_command, p, "samples") && !o->samples) o->samples = 1;
     if (resumed) return;
     if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
@@ -252,6 +299,8 @@ int train_options_check(const train_options *o, const parsed *p) {
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
     if (!status) status = check_observers(o, p);
+    if (!status) status = check_samples(o);
+    if (!status) status = tune_options_check(o);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (!status) status = cp_options_check(c, p, &o->on, o->model.seq_len);

@@ -6,7 +6,7 @@
 static bool open_plan(trainer *r, const train_options *o) {
     part_costs c;
     int stages = (int)o->on.pp, chunks = (int)o->on.vp;
-    bool good = part_costs_open(&c, tg_gpt_config_of(r->stage.chunk[0]), o->on.layout, stages * chunks, r->seq_len);
+    bool good = part_costs_open(&c, tg_lm_config_of(r->stage.chunk[0]), o->on.layout, stages * chunks, r->seq_len);
     if (good)
         r->plan = tg_pipe_plan_new(r->ctx,
                                    TG_PIPE_PLAN(.kind = (tg_pipe_kind)o->on.schedule, .stages = stages,

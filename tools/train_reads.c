@@ -5,8 +5,12 @@
 #include "train.h"
 
 corpus_options train_corpus(const train_options *o, const char *cache, int64_t vocab) {
-    return (corpus_options){.data = o->data, .val_data = o->val_data, .format = (data_format)o->data_format,
-                            .cache = cache, .vocab = vocab};
+    return (corpus_options){.data = o->data,
+                            .val_data = o->val_data,
+                            .format = (data_format)o->data_format,
+                            .cache = cache,
+                            .tokenizer = o->tokenizer ? o->tokenizer : o->init ? corpus_tokenizer_of(o->init) : NULL,
+                            .vocab = vocab};
 }
 
 /* Writes a number of bytes with its unit. */
@@ -51,7 +55,8 @@ static void say_reading(const train_data *d, const train_options *o, int64_t par
     say("the run reads %.0f tokens: %.*f epochs of them, %.3g for each parameter", read, epochs < 0.1 ? 4 : 2, epochs,
         read / (double)(parameters > 0 ? parameters : 1));
     if (epochs < 0.5 && !o->time)
-        say("; it sees %.2g %% of the data: give more --steps, or --time 30m to let the program choose\n", 100 * epochs);
+        say("; it sees %.2g %% of the data: give more --steps, or --time 30m to let the program choose\n",
+            100 * epochs);
     else
         say("\n");
 }

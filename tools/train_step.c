@@ -5,7 +5,8 @@
 #include <time.h>
 #include <tapegrad/flat.h>
 
-#include "train.h"
+#include "mapped.h"
+#include "train_tune.h"
 
 double seconds_now(void) {
     struct timespec t;
@@ -13,16 +14,23 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Lists the parameters of this stage, and names them, because the optimizer's state uses their names. */
-static bool list_params(trainer *r) {
+/* Returns the number of parameters of this stage, whether they are trained or not. */
+static int count_params(const trainer *r) {
     int n = 0;
     for (int k = 0; k < r->stage.n; k++) n += tg_module_param_count(r->stage.chunk[k]);
-    r->params = calloc((size_t)n, sizeof(tg_tensor *));
+    return n;
+}
+
+/* Lists the parameters of this stage that are trained, and names them, because the optimizer's state uses their
+ * names. */
+static bool list_params(trainer *r) {
+    r->params = calloc((size_t)count_params(r), sizeof(tg_tensor *));
     if (!r->params) return fail("no memory"), false;
     for (int k = 0; k < r->stage.n; k++)
         for (int i = 0, last = tg_module_param_count(r->stage.chunk[k]); i < last; i++) {
             const char *path;
-            tg_tensor *x = r->params[r->n_params++] = tg_module_param(r->stage.chunk[k], i, &path);
+            tg_tensor *x = tg_module_param(r->stage.chunk[k], i, &path);
+            if (tg_requires_grad(x)) r->params[r->n_params++] = x;
             tg_set_name(x, path);
         }
     return true;
@@ -34,6 +42,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     r->optim = tg_adamw_new(r->ctx, leaves, r->n_params,
                             TG_ADAMW(.lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
                                      .weight_decay = o->weight_decay));
+    if (!tune_groups(r, o)) return false;
     tg_optim_no_decay_1d(r->optim);
     tg_optim_set_clip(r->optim, o->clip > 0 ? o->clip : INFINITY); /* the norm is computed in any case */
     r->scaled = train_scales(o);
@@ -47,7 +56,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
 
 /* Lets parameters that are divided be gathered for one layer after the other. */
 static bool watch_layers(trainer *r) {
-    tg_module **layer = calloc((size_t)r->n_params, sizeof *layer);
+    tg_module **layer = calloc((size_t)count_params(r), sizeof *layer);
     if (!layer) return fail("no memory"), false;
     tg_flat_watch(r->flat, layer, stage_list_layers(&r->stage, layer));
     free(layer);
@@ -120,8 +129,8 @@ static void seed_streams(trainer *r, uint64_t seed) {
     tg_rng_seed_parallel(r->parallel, seed + 100 * (uint64_t)tg_parallel_rank(r->parallel, TG_PP));
 }
 
-bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *given,
-                  const char *weights) {
+bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_lm_config *given,
+                  const char *weights, const char *adapter) {
     *r = (trainer){.ctx = ctx, .world = world, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);
     if (o->on.rng == TG_RNG_MEGATRON) seed_streams(r, (uint64_t)o->seed);
@@ -130,7 +139,10 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     r->cp = tg_parallel_size(r->parallel, TG_CP);
     if (!check(ctx)) return false;
     if (o->find_nan) r->find_nan = TG_FIND_NAN | TG_FIND_INF;
-    if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights)) return false;
+    if (tune_freezes(o)) mapped_watch(ctx);
+    if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights, tune_freezes(o))) return false;
+    r->base = weights;
+    if (!tune_model(r, o, adapter)) return false;
     r->tape = tg_tape_new(ctx);
     if (r->find_nan) tg_tape_find_nan(r->tape, r->find_nan);
     return check(ctx) && list_params(r) && open_gradients(r, o) && open_optimizer(r, o) && open_batch(r, o) &&
@@ -150,7 +162,10 @@ void trainer_set_whole(trainer *r, bool on) {
 
 void trainer_save(trainer *r, const char *dir) {
     trainer_set_whole(r, true); /* the first rank of a stage reads the parameters */
-    stage_save(&r->stage, dir);
+    if (r->lora)
+        tune_save(r, dir);
+    else
+        stage_save(&r->stage, dir);
     trainer_set_whole(r, false);
 }
 
@@ -173,6 +188,7 @@ void trainer_close(trainer *r) {
     for (int i = 0; r->grads && i < r->n_params; i++) tg_drop(r->grads[i]);
     free(r->grads);
     tg_parallel_free(r->parallel);
+    mapped_unwatch(r->ctx);
 }
 
 /* Returns the weight of one token's loss in the mean over the whole batch. */
@@ -194,8 +210,8 @@ static void count_predicted(trainer *r, tg_tokens *tokens, const int64_t *offset
 }
 
 /* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences, there is
- * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise tg_grads_finalize divides the
- * gradients by that number. */
+ * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise
+ * tg_grads_finalize divides the gradients by that number. */
 static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
     tg_tape_key(r->tape, (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->stage.chunk[0], r->tape, ids, target, TG_LOSS_SUM);

@@ -33,6 +33,15 @@ TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *b
  * length of the whole text. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 
+/* ---- Memory ---- */
+
+/* Writes the memory in use as an object of JSON: "device", "live", "peak", "reserved", "workspace", "live_by" and
+ * "peak_by" (objects with the bytes of each category) and "blocks". That is an array of the blocks that were alive near
+ * the peak, largest first, if tg_memory_set_trace is on; otherwise it is empty. A block has its "bytes" and "category"
+ * and, "" if unknown, the "name" of its tensor, and the "op", "scope" and "site" that made it. Writes at most n bytes,
+ * including the terminating 0, and returns the length of the whole text; 0 on an error. */
+TG_API size_t tg_memory_json(tg_ctx *ctx, char *buf, size_t n);
+
 /* ---- NaN and infinities ---- */
 
 enum { TG_FIND_NAN = 1, TG_FIND_INF = 2 };
@@ -64,7 +73,10 @@ typedef struct tg_op_event {
     /* In backward: the gradient of each output, and the sum so far of the gradient of each input. NULL means that there
      * is no gradient, or that an asynchronous operation still fills it. */
     tg_tensor *const *gout, *const *gin;
-    const void *call; /* for tg_op_event_site */
+    const void *call; /* for tg_op_event_site and tg_op_event_node */
+    /* When the forward or backward began and ended, in seconds of the system's monotonic clock. A device that queues
+     * work may run it later. Both are 0 for the forward of a view, which does no work. */
+    double began, ended;
 } tg_op_event;
 
 /* An observer. t is the observed tape, or the tape of a recomputation in it. The observer may read the tensors of the
@@ -76,6 +88,10 @@ TG_API tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user);
 /* Writes where the op was recorded: the path of scopes and the call site, such as "layers.2, called from model.c:31".
  * Writes at most n bytes, including the terminating 0, and returns the length of the whole text. */
 TG_API size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n);
+
+/* Returns the node whose backward the event shows, for tg_node_flops and the like (op.h). Returns NULL for a forward,
+ * whose node is recorded afterward, and if event is NULL. */
+TG_API const tg_node *tg_op_event_node(const tg_op_event *event);
 
 #ifdef __cplusplus
 }

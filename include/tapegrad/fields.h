@@ -97,6 +97,7 @@ typedef struct tg_struct {
     X(tg_recompute_opts, RECOMPUTE)             \
     X(tg_solve_opts, SOLVE)                     \
     X(tg_attention_opts, ATTENTION)             \
+    X(tg_rope_opts, ROPE)                       \
     X(tg_conv_opts, CONV)                       \
     X(tg_pool_opts, POOL)                       \
     X(tg_upsample_opts, UPSAMPLE)               \
@@ -144,6 +145,7 @@ typedef struct tg_struct {
     X(tg_lm_save_opts, LM_SAVE)                 \
     X(tg_encode_opts, ENCODE)                   \
     X(tg_bpe_opts, BPE)                         \
+    X(tg_lora_opts, LORA)                       \
     X(tg_gradcheck_opts, GRADCHECK)
 
 TG_API int tg_struct_count(void); /* Returns the number of structs of options. */

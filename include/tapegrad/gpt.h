@@ -58,6 +58,7 @@ typedef struct tg_gpt_config {
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
     uint64_t key;       /* the model opens this key around its own, as in tg_lm_config; TG_NONE, the default: none */
+    bool unfilled;      /* weights get their memory when they are loaded, as in tg_lm_config */
 } tg_gpt_config;
 
 #define TG_GPT_DEFAULTS                                                                                           \

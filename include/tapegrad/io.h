@@ -14,8 +14,8 @@
  * it to the disk, renames it, and syncs the directory. If a step up to the rename fails, an old file of that name is
  * unchanged, and the temporary file is removed.
  *
- * Files are read with pread and never mapped, so a file that another process truncates causes an error, not a
- * signal. */
+ * Files are read with pread, so a file that another process truncates causes an error, not a signal. Only tg_lm_map
+ * (lm.h) maps files. */
 #ifndef TAPEGRAD_IO_H
 #define TAPEGRAD_IO_H
 
@@ -27,6 +27,13 @@ extern "C" {
 
 /* Writes a file of `bytes` bytes, and replaces an old file at that path. data may be NULL if bytes is 0. */
 TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, size_t bytes);
+
+/* For the SIGBUS handler of a program that calls tg_lm_map: address is siginfo_t.si_addr. If it lies in a file that ctx
+ * has mapped, puts a page of zeros there, so that the interrupted code goes on, and returns true. The context's next
+ * read of values (tg_read, tg_item, ..), forward of a language model, or step of an optimizer then fails with TG_ERR_IO
+ * and the name of the file. Returns false otherwise: the signal has another cause. May be called from any thread, and
+ * in a signal handler, while ctx is not being freed. */
+TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
 
 /* ---- safetensors (github.com/huggingface/safetensors, README, "Format") ----
  *
@@ -162,9 +169,9 @@ TG_API tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n);
 /* Returns the number of documents; 0 if t is NULL. */
 TG_API int64_t tg_tokens_documents(const tg_tokens *t);
 
-/* The tokens `first` to `end` - 1, which are a sequence of a document. */
+/* The tokens `first` to `stop` - 1, which are a sequence of a document. */
 typedef struct tg_token_run {
-    int64_t first, end;
+    int64_t first, stop;
     int64_t document; /* number of the document, from 0 */
     bool context;     /* these tokens are not predicted */
     int64_t sequence; /* of the functions below */

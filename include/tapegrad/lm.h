@@ -41,19 +41,38 @@ typedef enum tg_gpt_wgrad {
     TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called on the model (tensor_parallel.h), also at tp 1 */
 } tg_gpt_wgrad;
 
-/* The published checkpoints (Hugging Face transformers) whose names the parameters have. */
-typedef enum tg_lm_names {
-    TG_LM_NAMES_LLAMA, /* model.layers.0.self_attn.q_proj.weight; q, k and v are projections of their own */
-    /* transformer.h.0.attn.c_attn.weight; one projection has q, k and v, so kv_heads must be heads and head_dim must be
-     * hidden / heads */
-    TG_LM_NAMES_GPT2,
-} tg_lm_names;
+typedef enum tg_lm_norm {
+    TG_LM_RMS_NORM,
+    TG_LM_LAYER_NORM,
+    TG_LM_PLAIN_LAYER_NORM, /* a layer norm without parameters (OLMo, arXiv 2402.00838) */
+} tg_lm_norm;
 
-typedef enum tg_lm_norm { TG_LM_RMS_NORM, TG_LM_LAYER_NORM } tg_lm_norm;
-typedef enum tg_lm_activation { TG_LM_SWIGLU, TG_LM_GELU_TANH } tg_lm_activation;
+/* Where a layer has norms. x is the residual, and f attention or the MLP. */
+typedef enum tg_lm_norm_place {
+    TG_LM_NORM_BEFORE, /* x + f(norm(x)) */
+    TG_LM_NORM_AFTER,  /* x + norm(f(x)) (OLMo 2, arXiv 2501.00656) */
+    TG_LM_NORM_AROUND, /* x + norm(f(norm(x))) (Gemma 2, arXiv 2408.00118) */
+} tg_lm_norm_place;
+
+/* RMS norms of queries and keys, before they are rotated. */
+typedef enum tg_lm_qk_norm {
+    TG_LM_NO_QK_NORM,
+    TG_LM_QK_NORM_OF_HEADS, /* of each head, with one weight [head_dim] for all heads (Qwen3, arXiv 2505.09388) */
+    /* of all heads of a token at once, with weights [heads head_dim] and [kv_heads head_dim] (OLMo 2). tp must be 1
+     * (TG_ERR_UNSUPPORTED). */
+    TG_LM_QK_NORM_OF_PROJECTIONS,
+} tg_lm_qk_norm;
+
+typedef enum tg_lm_activation {
+    TG_LM_SWIGLU,    /* silu(gate) * up */
+    TG_LM_GELU_TANH, /* gelu_tanh(up): no gate */
+    TG_LM_GEGLU_TANH /* gelu_tanh(gate) * up */
+} tg_lm_activation;
+
 typedef enum tg_lm_positions {
-    TG_LM_ROTARY, /* tg_rope of queries and keys */
-    TG_LM_LEARNED /* a table of `positions` rows, added to the embedding of the ids */
+    TG_LM_ROTARY,      /* tg_rope_with of queries and keys */
+    TG_LM_LEARNED,     /* a table of `positions` rows, added to the embedding of the ids */
+    TG_LM_NO_POSITIONS /* none; the causal mask alone tells positions apart */
 } tg_lm_positions;
 
 /* How attention is computed. Both ways give the same result within rounding, and drop the same weights. */
@@ -71,15 +90,46 @@ typedef struct tg_lm_config {
     /* Hidden size of the MLP. TG_AUTO means 4 * hidden with TG_LM_GELU_TANH, and 8/3 * hidden rounded up to a multiple
      * of 64 with TG_LM_SWIGLU. */
     int64_t ffn;
-    tg_lm_names names;
+    /* The published checkpoints (Hugging Face transformers) whose names the parameters have: their model_type, one of
+     * those that tg_lm_family lists. NULL means "llama". Other fields are not changed by it; tg_lm_from_config sets
+     * those of a published model. "gpt2" has q, k and v in one projection, so kv_heads must be heads and head_dim must
+     * be hidden / heads. */
+    const char *family;
     tg_lm_norm norm;
+    tg_lm_norm_place norm_place;
+    bool unit_norm; /* the factor of an RMS norm is 1 + weight (Gemma) */
+    tg_lm_qk_norm qk_norm;
     tg_lm_activation activation;
+    /* x + attention(norm(x)) + mlp(norm(x)), with one norm a layer (Phi). Needs TG_LM_NORM_BEFORE. */
+    bool parallel_residual;
+    bool bias;                         /* all linear layers of the layers have biases */
+    bool qkv_bias, out_bias, mlp_bias; /* those of queries, keys and values; of attention's output; of the MLP */
+    bool head_bias;                    /* the output matrix; needs tied false, and tp 1 (TG_ERR_UNSUPPORTED) */
+    bool tied;                         /* the output matrix is the embedding matrix */
+    double norm_eps; /* above 0; TG_AUTO means 1e-6 with TG_LM_RMS_NORM and 1e-5 with the other norms */
+    /* Probability in [0, 1) of dropout of the residual, of the embedding, and of attention. TG_AUTO means dropout. */
+    double dropout, embed_dropout, attention_dropout;
+    double embed_scale;       /* factor of the rows of the embedding, finite and not 0; 1 by default */
+    double attention_scale;   /* factor of the scores, above 0; TG_AUTO means 1 / sqrt(head_dim) */
+    double attention_softcap; /* smooth bound of the scores (tg_attention), above 0; TG_NONE means none */
+    double logit_softcap;     /* logits become softcap * tanh(logits / softcap); above 0; TG_NONE means none */
+    double clip_qkv;          /* queries, keys and values are cut off at -clip_qkv and clip_qkv; TG_NONE means not */
+    /* Number of tokens to which a query of windowed attention attends, with itself; 1 or more. TG_NONE means that no
+     * layer has a window. */
+    int64_t window;
+    /* A letter for each layer, repeated if there are fewer: f attends to all tokens before it, w within the window; F
+     * and W do the same without positions. "wf" alternates. NULL means w if there is a window, and f otherwise.
+     * Copied. */
+    const char *attention_kinds;
     tg_lm_positions position_kind;
-    bool bias;        /* linear layers have biases */
-    bool tied;        /* the output matrix is the embedding matrix */
-    double norm_eps;  /* above 0; TG_AUTO means 1e-6 with TG_LM_RMS_NORM and 1e-5 with TG_LM_LAYER_NORM */
-    double rope_base; /* above 0; 10000 by default, which must stay with TG_LM_LEARNED */
-    double dropout;   /* probability in [0, 1), of embedding, attention and residual */
+    double rope_base;   /* above 0; 10000 by default. It and the other options of rope need TG_LM_ROTARY */
+    int64_t rope_dims;  /* elements of a head that are rotated, an even number; TG_AUTO means head_dim */
+    /* How frequencies are changed for longer sequences, as in tg_rope_opts. Plain by default. */
+    tg_rope_kind rope_kind;
+    double rope_factor, rope_low, rope_high;
+    int64_t rope_original;
+    double rope_gain;       /* of TG_ROPE_YARN: above 0; TG_AUTO means 0.1 ln(rope_factor) + 1 */
+    double rope_local_base; /* layers with a window have plain rope of this base; TG_AUTO means rope as the others */
     /* Standard deviation of the initial weights, above 0; 0.02 by default. Projections whose output is added to the
      * residual have init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
     double init_std;
@@ -126,12 +176,21 @@ typedef struct tg_lm_config {
      * A program that trains with dropout calls tg_draws_step before each step. If a step has several micro-batches, the
      * program also calls tg_tape_key before it records each of them, except with tg_lm_part, which makes this call. */
     uint64_t key;
+    /* Other members of config.json: a JSON object, as text. tg_lm_save writes them back. NULL means none. Copied. */
+    const char *extra;
+    /* Draws no initial weights: matrices have no memory until tg_lm_load or tg_lm_map fills them, so that a model which
+     * is loaded is in memory once. Every other use of them before fails with TG_ERR_STATE. Norms and biases have their
+     * usual values. Has no effect on device "meta". */
+    bool unfilled;
 } tg_lm_config;
 
-#define TG_LM_DEFAULTS                                                                                           \
-    .size = sizeof(tg_lm_config), .kv_heads = TG_AUTO, .head_dim = TG_AUTO, .ffn = TG_AUTO, .norm_eps = TG_AUTO, \
-    .rope_base = 10000, .init_std = 0.02, .mtp_weight = 0.1, .mup_base = TG_NONE, .cp_inner = TG_AUTO,           \
-    .key = (uint64_t)TG_NONE
+#define TG_LM_DEFAULTS                                                                                            \
+    .size = sizeof(tg_lm_config), .kv_heads = TG_AUTO, .head_dim = TG_AUTO, .ffn = TG_AUTO, .norm_eps = TG_AUTO,  \
+    .embed_dropout = TG_AUTO, .attention_dropout = TG_AUTO, .embed_scale = 1, .attention_scale = TG_AUTO,         \
+    .attention_softcap = TG_NONE, .logit_softcap = TG_NONE, .clip_qkv = TG_NONE, .window = TG_NONE,               \
+    .rope_base = 10000, .rope_dims = TG_AUTO, .rope_factor = 1, .rope_low = 1, .rope_high = 4,                    \
+    .rope_gain = TG_AUTO, .rope_local_base = TG_AUTO, .init_std = 0.02, .mtp_weight = 0.1, .mup_base = TG_NONE,   \
+    .cp_inner = TG_AUTO, .key = (uint64_t)TG_NONE
 #define TG_LM(...) (&(tg_lm_config){TG_LM_DEFAULTS, __VA_ARGS__})
 
 /* Creates a language model with random weights, or the part of one that a chunk of this rank's stage has. Copies the
@@ -146,6 +205,9 @@ typedef struct tg_lm_config {
 TG_API tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *config);
 /* Returns the config with its defaults filled in; NULL if the module is not a language model. A GPT (gpt.h) is one. */
 TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
+/* Returns the i-th published family (model_type) whose names and config.json the library knows, from 0; NULL if there
+ * is none. */
+TG_API const char *tg_lm_family(int i);
 
 /* Returns the matrix that a tied model has twice (Megatron-Core's shared_embedding_or_output_weight): the embedding
  * matrix on a part that has the embedding, the output matrix on the last part, and NULL on the parts between and if the
@@ -223,6 +285,15 @@ TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg
  * has of one model, lm[n]: the whole model, or all chunks of its stage. They are collective over the ranks of the model
  * if it has several stages. */
 
+/* Creates the model that the config.json at path describes, with random weights. `with` (may be NULL) gives what a file
+ * does not say: recompute, wgrad, backend, cp_kind, cp_inner, parallel, layout, chunk and key; its other fields are
+ * ignored. Returns an inert module on an error.
+ *
+ * The families are those of tg_lm_family. Fails with TG_ERR_UNSUPPORTED for another model_type, and for a member that
+ * changes numbers in a way that the library does not compute; the message names it. Other members are kept (extra). */
+TG_API tg_module *tg_lm_from_config(tg_ctx *ctx, const char *path, const tg_lm_config *with);
+/* Creates the model that config.json in dir describes, as tg_lm_from_config does, and fills it as tg_lm_load does. */
+TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_config *with);
 /* Fills the modules from the weights in dir. Each rank reads the tensors of its own layers, and keeps its part of them.
  * If dir has both model.safetensors and an index, reads model.safetensors.
  *
@@ -230,6 +301,21 @@ TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg
  * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
  * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
+/* Does what tg_lm_load does, but maps the files: a parameter whose bytes in memory are those of its file has them
+ * there, and a page of them is read when it is used for the first time. So a model is there at once, processes share
+ * its pages, and the system can drop and read them again; a page that is written becomes the process's own. Parameters
+ * are copied if their dtype or their order of dims is another one than the file's (the projections of GPT-2), if this
+ * rank has a part of them, on other devices than the CPU, and if the program has file functions of its own
+ * (tg_file_ops). Meant for frozen parameters, as with lora.h, and for evaluation.
+ *
+ * The files must stay as they are while the model lives. To change one, write a new file and rename it, as tg_lm_save
+ * does. If a file becomes shorter, the system sends SIGBUS when a missing page is used, which ends the program unless a
+ * handler calls tg_mapping_fault (io.h). */
+TG_API tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir);
+
+/* Returns whether tg_lm_save writes config.json for the model, because that of its family can describe it. False if the
+ * module is not a language model. */
+TG_API bool tg_lm_has_config(const tg_module *lm);
 
 typedef struct tg_lm_save_opts {
     size_t size;
@@ -240,9 +326,10 @@ typedef struct tg_lm_save_opts {
 #define TG_LM_SAVE_DEFAULTS .size = sizeof(tg_lm_save_opts), .file_bytes = 5000000000
 #define TG_LM_SAVE(...) (&(tg_lm_save_opts){TG_LM_SAVE_DEFAULTS, __VA_ARGS__})
 
-/* Saves the weights into dir, which must exist, and config.json if the model is a GPT. Whole tensors are written,
- * without padding, so any other composition of ranks and stages can load them. One stage whose tensors fit into one
- * file writes model.safetensors. Otherwise the first rank of each stage writes the files of the stage.
+/* Saves the weights into dir, which must exist, and config.json if that of the family can describe the model, as it can
+ * any model of tg_lm_from_config. Whole tensors are written, without padding, so any other composition of ranks and
+ * stages can load them. One stage whose tensors fit into one file writes model.safetensors. Otherwise the first rank of
+ * each stage writes the files of the stage.
  *
  * The files get their names when all files of all stages are complete. An old config.json is removed before that, and
  * an old index if the new files are several; other files of an old model are removed after that. config.json is written

@@ -205,6 +205,15 @@ TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
 /* Returns the parameter or buffer of that path; NULL if m has none. */
 TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);
 TG_API int64_t tg_module_numel(const tg_module *m);                     /* number of elements of all parameters */
+/* Makes the parameters of m that a pattern matches require a gradient (`on`), or freezes them. A frozen parameter gets
+ * no gradient; leave it out of the optimizer, so that it has no state there either. Returns the number of parameters
+ * that match, or a negative number on an error.
+ *
+ * `patterns` are separated by commas. A pattern matches a path if it matches consecutive components of the path:
+ * "attn" matches "h.0.attn.c_attn.weight", and "h.0" every parameter in module h.0. *, ? and [..] mean what they mean
+ * for file names: "*norm*", "h.[01]". A pattern that matches no parameter fails with TG_ERR_ARGUMENT, before any
+ * parameter is changed. Call it before you create what holds the parameters: an optimizer, buckets, a captured step. */
+TG_API int tg_module_train(tg_module *m, const char *patterns, bool on);
 /* Places the parameters of m on the axes of p, for data-parallel and sequence-parallel training. A parameter becomes R
  * on dp and cp, so that its gradient is summed over them. On tp it becomes R if p is sequence parallel, and stays I
  * otherwise. On an axis on which a parameter was already placed (tg_place), it keeps that placement. A parameter that

@@ -453,6 +453,42 @@ TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset)
 /* The same, but row r has position positions[r]: int64 [s]. For rows in another order, such as those that a rank has of
  * a divided sequence: dim s of x may be sharded if positions is sharded alike. */
 TG_API tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base);
+
+/* How the frequencies of rotary positions are changed, so that a model that was trained with `original` positions can
+ * use more of them. The plain frequency of pair i of n is base^(-i / n). */
+typedef enum tg_rope_kind {
+    TG_ROPE_PLAIN,  /* not at all */
+    TG_ROPE_LINEAR, /* all are divided by `factor` (Chen et al., arXiv 2306.15595) */
+    /* Those that make fewer than `low` turns over the original positions are divided by `factor`, those that make more
+     * than `high` turns are kept, and those between are interpolated (Llama 3.1, arXiv 2407.21783). */
+    TG_ROPE_LLAMA3,
+    /* The same by the numbers of the pairs: those up to the pair that makes `high` turns are kept, those from the pair
+     * on that makes `low` turns are divided (YaRN, Peng et al., arXiv 2309.00071). Both numbers are rounded outward. */
+    TG_ROPE_YARN,
+} tg_rope_kind;
+
+typedef struct tg_rope_opts {
+    size_t size;
+    double base;          /* finite and greater than 0; 10000 by default */
+    int64_t offset;       /* position of row 0; must be 0 if positions are given */
+    tg_tensor *positions; /* int64 [s], the position of each row; NULL: offset, offset + 1 and so on */
+    int64_t dims;         /* the first `dims` elements of each row are rotated, an even number; TG_AUTO: all */
+    tg_rope_kind kind;
+    double factor;        /* greater than 0; 1 by default, as it must be with TG_ROPE_PLAIN */
+    /* Greater than 0, and low less than high; 1 and 4 by default. Used by TG_ROPE_LLAMA3 and TG_ROPE_YARN only, as is
+     * `original`, which must be given there: 1 or more. */
+    double low, high;
+    int64_t original;
+    double gain; /* factor of the rotated elements, finite; 1 by default. YaRN has 0.1 ln(factor) + 1 */
+} tg_rope_opts;
+
+#define TG_ROPE_DEFAULTS                                                                                \
+    .size = sizeof(tg_rope_opts), .base = 10000, .dims = TG_AUTO, .factor = 1, .low = 1, .high = 4, .gain = 1
+#define TG_ROPE(...) (&(tg_rope_opts){TG_ROPE_DEFAULTS, __VA_ARGS__})
+
+/* tg_rope with options: x [.., s, d]. Of each row the elements i and i + dims / 2, for i < dims / 2, are rotated as a
+ * pair. Dim s may be sharded if positions is sharded alike. opts may be NULL. */
+TG_API tg_tensor *tg_rope_with(tg_tape *t, tg_tensor *x, const tg_rope_opts *opts);
 TG_API tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up); /* silu(gate) * up; both have the same shape */
 TG_API tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim); /* a * sigmoid(b); a and b are the halves of x along dim */
 

@@ -151,6 +151,10 @@ typedef struct tg_group_opts {
 TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
 /* Moves n parameters of the optimizer into a group. On error moves none. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
+/* Moves the parameters whose names (tg_set_name) a pattern matches into a group. Patterns are those of tg_module_train
+ * (nn.h): name parameters by their paths first. Returns the number of parameters that match, or a negative number on an
+ * error; then none is moved. A pattern that matches no name fails with TG_ERR_ARGUMENT. */
+TG_API int tg_optim_assign_named(tg_optim *o, int group, const char *patterns);
 /* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a decay and
  * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);

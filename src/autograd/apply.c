@@ -136,7 +136,7 @@ static void fill_node(tg_call *c, tg_node *n, const void *site) {
     for (int i = 0; i < c->n_saved; i++) saved[i] = c->saved[i];
 }
 
-static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *), double seconds) {
+static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)) {
     bool extra = c->state || c->tape->timed || c->tape->observer.ops;
     tg_node *n = tg_tape_alloc(c->tape, node_bytes(c, extra));
     if (!n) return c->ctx->run.status;
@@ -151,7 +151,7 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
         n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->observer.ops ? TG_N_OBSERVED : 0);
         *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
                                                .destroy = c->state ? destroy : NULL,
-                                               .forward_s = seconds,
+                                               .forward_s = impl(c)->ended - impl(c)->began,
                                                .number = c->tape->observer.count - 1};
     }
     tg_tape_append(c->tape, n);
@@ -247,9 +247,9 @@ static void supersede(tg_call *c) {
 }
 
 /* Runs forward in no-grad mode. The ops that forward calls record no nodes, because c->op has a backward of its own. */
-static inline __attribute__((always_inline)) tg_status forward(tg_call *c, double *seconds) {
+static inline __attribute__((always_inline)) tg_status forward(tg_call *c) {
     if (!c->op->forward) return TG_OK;
-    double start = c->tape->timed ? tg_system_now() : 0;
+    if (TG_UNLIKELY(tg_tape_is_timed(c->tape))) impl(c)->began = tg_system_now();
     bool grad = c->tape->grad, grad_off = c->tape->grad_off;
     c->tape->grad = false;
     c->tape->grad_off = true;
@@ -262,7 +262,7 @@ static inline __attribute__((always_inline)) tg_status forward(tg_call *c, doubl
     c->tape->grad_off = grad_off;
     c->ctx->run.running = outer;
     c->ctx->run.running_site = outer_site;
-    if (c->tape->timed) *seconds = tg_system_now() - start;
+    if (TG_UNLIKELY(tg_tape_is_timed(c->tape))) impl(c)->ended = tg_system_now();
     if (TG_LIKELY(s == TG_OK)) return c->ctx->run.status;
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
 }
@@ -271,19 +271,18 @@ static inline __attribute__((always_inline)) tg_status forward(tg_call *c, doubl
  * two callers passes a constant, so that a call without a grid does not test it. Sets *kept if a node was recorded. */
 static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void (*destroy)(void *), bool *kept,
                                                                 bool compares) {
-    double seconds = 0;
     const void *site = impl(c)->site;
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
     /* Like tg_call_begin_writes, this comes before forward, which may fail halfway, and before the node notes the
      * versions of what it saves. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->input[0]->storage, c->op->name, site);
-    TG_TRY(forward(c, &seconds));
+    TG_TRY(forward(c));
     TG_TRY(check_outputs(c, "forward"));
     if (compares) TG_TRY(tg_placement_compare_results(c));
     if (TG_UNLIKELY(c->tape->observer.ops)) TG_TRY(c->tape->observer.ops->forward(c));
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
-        TG_TRY(keep_node(c, site, destroy, seconds));
+        TG_TRY(keep_node(c, site, destroy));
         *kept = true;
     }
     if (TG_UNLIKELY(c->op->inplace)) supersede(c);

@@ -126,7 +126,6 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                  .saved = tg_node_kept(n), .saves_in = n->saves_in, .saves_out = n->saves_out, .gout = gout,
                  .gin = gin, .gin_mode = mode, .internal = &im};
     if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
-    double start = n->flags & TG_N_TIMED ? tg_system_now() : 0;
     const tg_call *outer = p->t->at_work;
     p->t->at_work = &c;
     const char *outer_running = ctx->run.running;
@@ -135,15 +134,17 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     ctx->run.running_site = n->site;
     tg_status s = tg_sinks_open(p, &c);
     if (TG_UNLIKELY(p->t->observer.ops) && s == TG_OK) s = p->t->observer.ops->before_backward(&c);
+    if (TG_UNLIKELY(n->flags & TG_N_TIMED || p->t->observer.ops)) im.began = tg_system_now();
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_sinks_close(p, &c);
+    if (TG_UNLIKELY(im.began > 0)) im.ended = tg_system_now();
     if (TG_UNLIKELY(p->t->observer.ops) && s == TG_OK) s = p->t->observer.ops->after_backward(&c);
     ctx->run.running = outer_running;
     ctx->run.running_site = outer_site;
-    if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
+    if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = im.ended - im.began;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];
     tg_describe_site(ctx, tg_scope_site(n->scope, n->site), site, sizeof site);

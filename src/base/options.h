@@ -17,6 +17,7 @@ TG_OPTIONS_LIST(TG_X)
 #define TG_ENUM_LIST(X)  \
     X(tg_loss_reduction) \
     X(tg_smoothing)      \
+    X(tg_rope_kind)      \
     X(tg_grid_mode)      \
     X(tg_grid_padding)   \
     X(tg_bag_mode)       \
@@ -34,8 +35,9 @@ TG_OPTIONS_LIST(TG_X)
     X(tg_gpt_arch)       \
     X(tg_gpt_recompute)  \
     X(tg_gpt_wgrad)      \
-    X(tg_lm_names)       \
     X(tg_lm_norm)        \
+    X(tg_lm_norm_place)  \
+    X(tg_lm_qk_norm)     \
     X(tg_lm_activation)  \
     X(tg_lm_positions)   \
     X(tg_lm_backend)

@@ -7,6 +7,7 @@
 #include "base/host_memory.h"
 #include "base/options.h"
 #include "base/plugin.h"
+#include "core/mapping.h"
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
@@ -269,6 +270,7 @@ static void free_memory(tg_ctx *ctx) {
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
+    tg_mappings_free(ctx);
     release_parts(ctx);
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);

@@ -77,6 +77,8 @@ struct tg_ctx {
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
     tg_storage_extra *pinned; /* the pinned storages */
+    _Atomic(struct tg_mapping *) mappings; /* the mapped files (mapping.h) */
+    bool unfilled;                         /* parameters with 2 dims or more are made without bytes (tg_param_fill) */
     atomic_int users; /* who uses the memory: the program, until tg_ctx_free, and each export (dlpack.h) */
 };
 

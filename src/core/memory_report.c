@@ -6,22 +6,6 @@
 #include "core/scratch.h"
 #include "core/memory_report.h"
 
-enum { TRACE_ROWS = 4096, NAME = 64, PATH = 96 };
-
-typedef struct trace_row {
-    size_t bytes;
-    tg_category category;
-    char name[NAME], path[PATH];
-    const char *op;
-    const void *site;
-} trace_row;
-
-struct tg_trace {
-    int n;
-    int64_t others; /* bytes of the blocks for which no row was left */
-    trace_row row[TRACE_ROWS];
-};
-
 tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!out || out->size < sizeof(size_t))
@@ -52,22 +36,22 @@ static void trace_block(void *user, const tg_block *b) {
     struct tg_trace *trace = user;
     const tg_storage *s = tg_block_owner(b);
     if (!s) return;
-    if (trace->n == TRACE_ROWS) {
+    if (trace->n == TG_TRACE_ROWS) {
         trace->others += (int64_t)tg_block_bytes(b);
         return;
     }
-    trace_row *r = &trace->row[trace->n++];
-    *r = (trace_row){.bytes = tg_block_bytes(b), .category = tg_block_category(b)};
+    tg_trace_row *r = &trace->row[trace->n++];
+    *r = (tg_trace_row){.bytes = tg_block_bytes(b), .category = tg_block_category(b)};
     const tg_tensor *x = tg_storage_maker(s);
     if (!x) return;
-    copy_text(r->name, NAME, x->ext && x->ext->name ? x->ext->name : "");
+    copy_text(r->name, TG_TRACE_NAME, x->ext && x->ext->name ? x->ext->name : "");
     const tg_ctx *ctx = s->ctx;
     tg_maker maker;
     for (int i = 0; i < TG_PARTS; i++) {
         if (!ctx->part[i].ops || !ctx->part[i].ops->maker || !ctx->part[i].ops->maker(x, &maker)) continue;
         r->op = maker.op;
         r->site = maker.site;
-        copy_text(r->path, PATH, maker.scope);
+        copy_text(r->path, TG_TRACE_PATH, maker.scope);
         return;
     }
 }
@@ -94,17 +78,24 @@ static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters",     
                                                               "captured steps",    "kernels"};
 
 static int by_bytes(const void *a, const void *b) {
-    size_t x = ((const trace_row *)a)->bytes, y = ((const trace_row *)b)->bytes;
+    size_t x = ((const tg_trace_row *)a)->bytes, y = ((const tg_trace_row *)b)->bytes;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
+const struct tg_trace *tg_trace_sorted(tg_ctx *ctx) {
     struct tg_trace *trace = ctx->trace;
-    qsort(trace->row, (size_t)trace->n, sizeof *trace->row, by_bytes);
+    if (trace) qsort(trace->row, (size_t)trace->n, sizeof *trace->row, by_bytes);
+    return trace;
+}
+
+const char *tg_category_name(int category) { return category_names[category]; }
+
+static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
+    const struct tg_trace *trace = tg_trace_sorted(ctx);
     tg_text(buf, n, at, "alive near the peak, largest first:\n");
     int64_t rest = trace->others;
     for (int i = 0; i < trace->n; i++) {
-        const trace_row *r = &trace->row[i];
+        const tg_trace_row *r = &trace->row[i];
         char site[160];
         if (i >= 40) {
             rest += (int64_t)r->bytes;

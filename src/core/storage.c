@@ -234,6 +234,17 @@ tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
     return s->data ? ctx->run.ops->copy(ctx, s->data, from->data, s->bytes, TG_COPY_DEVICE) : TG_OK;
 }
 
+tg_status tg_storage_map(tg_storage *s, void *data, void (*release)(void *), void *user) {
+    if (!tg_storage_extra_of(s)) return s->ctx->run.status;
+    release_bytes(s);
+    s->data = data;
+    s->state = TG_PRESENT;
+    s->extra->restore = NULL;
+    s->extra->release = release;
+    s->extra->user = user;
+    return TG_OK;
+}
+
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     if (s->state == TG_PRESENT) return TG_OK;
     if (tg_storage_awaits(s)) return refuse_awaiting(s, x);

@@ -88,6 +88,9 @@ tg_status tg_storage_bytes_again(tg_storage *s);
  * allocated while either storage needs them. Copies them instead if they belong to the caller or to a named scratch
  * buffer. */
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
+/* Makes memory that the caller provides the bytes of s, and returns its own bytes to the heap. data has as many bytes.
+ * release(user) is called when s ends. s must not have a release function yet. */
+tg_status tg_storage_map(tg_storage *s, void *data, void (*release)(void *), void *user);
 void tg_storage_categorize(tg_storage *s, tg_category c);
 
 /* Returns how often the bytes are pinned. While they are, they stay where they are. */

@@ -413,10 +413,39 @@ tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, do
     return finish(ctx, x, x ? draw(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }
 
+/* Reports a use of a parameter that has no values yet. */
+static tg_status refuse_unfilled(void *user, tg_storage *s) {
+    (void)user;
+    return tg_fail(s->ctx, TG_ERR_STATE,
+                   "a parameter has no values yet, because its model was created with .unfilled; call tg_lm_load or "
+                   "tg_lm_map before");
+}
+
+/* Takes the bytes of a new parameter away, until tg_param_fill. */
+static tg_status leave_unfilled(tg_tensor *x) {
+    tg_storage_extra *e = tg_storage_extra_of(x->storage);
+    if (!e) return x->ctx->run.status;
+    e->restore = refuse_unfilled;
+    tg_storage_discard(x->storage, "its creation", NULL);
+    return TG_OK;
+}
+
+bool tg_param_is_unfilled(const tg_tensor *x) {
+    const tg_storage *s = x->storage;
+    return s->state == TG_DISCARDED && s->extra && s->extra->restore == refuse_unfilled;
+}
+
+tg_status tg_param_fill(tg_tensor *x) {
+    if (!tg_param_is_unfilled(x)) return TG_OK;
+    x->storage->extra->restore = NULL;
+    return tg_storage_renew(x->storage);
+}
+
 static tg_status begin_param(tg_tensor *x, const char *name, double std) {
     tg_ctx *ctx = x->ctx;
     x->flags |= TG_F_PARAM | TG_F_REQUIRES_GRAD;
     TG_TRY(tg_set_name(x, name));
+    if (ctx->unfilled && x->ndim > 1 && !ctx->meta) return leave_unfilled(x);
     if (std == 0) return ctx->run.ops->fill(ctx, tg_array_of(x), 0);
     return tg_fill_random(x, TG_RANDOM_NORMAL, 0, std);
 }

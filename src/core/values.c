@@ -4,6 +4,7 @@
 
 #include "core/capture.h"
 #include "core/copies.h"
+#include "core/mapping.h"
 #include "core/work.h"
 #include "kernels/scalar.h"
 
@@ -15,6 +16,7 @@ static tg_status begin_access(tg_tensor *x, const char *who, bool read, const vo
     TG_TRY(tg_check(ctx, x, who));
     TG_TRY(tg_recording_refuse(ctx, who, read ? TG_RECORDING_READ : TG_RECORDING_WRITE, site));
     if (ctx->meta) return tg_fail(ctx, TG_ERR_DEVICE, "%s: a tensor of device \"meta\" has no values", who);
+    if (read) TG_TRY(tg_mappings_check(ctx));
     return tg_storage_need(x->storage, x);
 }
 

@@ -205,6 +205,8 @@ static tg_status show(tg_call *c, tg_op_event *event) {
     event->input = c->input;
     event->out = c->out;
     event->call = c;
+    event->began = ((const tg_call_impl *)c->internal)->began;
+    event->ended = ((const tg_call_impl *)c->internal)->ended;
     bool grad = t->grad;
     t->observer.ops = NULL;
     t->grad = false;
@@ -292,6 +294,10 @@ tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user) {
     t->observer.user = user;
     update(t);
     return TG_OK;
+}
+
+const tg_node *tg_op_event_node(const tg_op_event *event) {
+    return event && event->call ? node_at_work(event->call) : NULL;
 }
 
 size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n) {

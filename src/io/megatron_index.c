@@ -1,6 +1,6 @@
 /* The index of Megatron-LM's indexed datasets. NAME.bin contains the tokens of all documents, one after another.
- * NAME.idx says how wide a token is, and where each sequence and each document begins. The tokens are read as one stream
- * in the order of NAME.bin. Opening checks the whole index, in pieces, so it takes no memory of its size. */
+ * NAME.idx says how wide a token is, and where each sequence and each document begins. The tokens are read as one
+ * stream in the order of NAME.bin. Opening checks the whole index, in pieces, so it takes no memory of its size. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -177,7 +177,7 @@ static tg_status complete_run(tg_tokens *t, tg_token_run *run) {
     int64_t length, mode = 0;
     TG_TRY(read_entry(t, HEADER, run->sequence, 4, &length));
     if (t->has_modes) TG_TRY(read_entry(t, modes_at(t), run->sequence, 1, &mode));
-    run->end = run->first + length;
+    run->stop = run->first + length;
     run->context = mode == 1;
     return TG_OK;
 }
@@ -195,10 +195,10 @@ tg_status tg_megatron_find(tg_tokens *t, int64_t token, tg_token_run *out) {
 tg_status tg_megatron_next(tg_tokens *t, tg_token_run *run) {
     int64_t next = 0;
     do {
-        run->first = run->end;
+        run->first = run->stop;
         run->sequence++;
         TG_TRY(complete_run(t, run));
-    } while (run->end == run->first);
+    } while (run->stop == run->first);
     for (; next <= run->sequence; run->document += next <= run->sequence)
         TG_TRY(read_entry(t, documents_at(t), run->document + 1, 8, &next));
     return TG_OK;

@@ -1,6 +1,7 @@
 /* Opens safetensors files, lists their tensors, and reads them. */
 #include "io/safetensors.h"
 #include "base/host_memory.h"
+#include "core/mapping.h"
 #include "kernels/scalar.h"
 
 /* ---- Open ---- */
@@ -57,6 +58,7 @@ void tg_safetensors_close(tg_safetensors *f) {
     tg_host_free(ctx, f->by_name, (size_t)f->count * sizeof *f->by_name + 1);
     tg_host_free(ctx, f->by_key, (size_t)f->n_metadata * sizeof *f->by_key + 1);
     tg_host_free(ctx, f->text, f->text_bytes);
+    if (f->mapping) tg_mapping_unref(f->mapping);
     tg_file_close(&f->file);
     tg_host_free(ctx, f, sizeof *f);
 }

@@ -28,6 +28,7 @@ struct tg_safetensors {
      * copies of the files' entries. */
     tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL if this is a file, not an index */
     int n_files, *file_of;  /* file_of[i] is the number of the file that has entry i */
+    struct tg_mapping *mapping; /* of the file; NULL if tg_safetensors_map has not been called */
 };
 
 /* Metadata keys of the library. SUMS: the concatenated checksums of the tensors. SUM: the checksum of all bytes before
@@ -62,6 +63,12 @@ tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *ds
 /* Reads tensors first, first + stride, ... only to compare their checksums. Does nothing if the file has no checksums.
  * Callers verify before they change anything, so that damage is not found halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
+
+/* ---- safetensors_map.c ---- */
+
+/* Makes the bytes of the named tensor in the file, which is mapped, the bytes of x, which is a parameter. Returns
+ * false, and changes nothing, if x needs a copy, or after recording an error. */
+bool tg_safetensors_map(tg_safetensors *f, const char *name, tg_tensor *x);
 
 /* ---- safetensors_index.c ---- */
 

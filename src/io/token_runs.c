@@ -1,16 +1,14 @@
 /* The documents of a token stream, and which of its tokens are predicted. */
 #include "io/tokens.h"
 
-int64_t tg_tokens_documents(const tg_tokens *t) {
-    return t ? t->documents : 0;
-}
+int64_t tg_tokens_documents(const tg_tokens *t) { return t ? t->documents : 0; }
 
 /* ---- Runs ---- */
 
 /* Moves a run of part p by the place of the part in the joined stream, or back if sign is -1. */
 static void shift(const tg_tokens *t, tg_token_run *run, int p, int sign) {
     run->first += sign * t->first_token[p];
-    run->end += sign * t->first_token[p];
+    run->stop += sign * t->first_token[p];
     run->document += sign * t->first_document[p];
     run->part = p;
 }
@@ -18,7 +16,7 @@ static void shift(const tg_tokens *t, tg_token_run *run, int p, int sign) {
 /* Finds the run of a token in a stream that is one file. */
 static tg_status find_in_file(tg_tokens *t, int64_t token, tg_token_run *out) {
     if (t->index.path) return tg_megatron_find(t, token, out);
-    *out = (tg_token_run){.end = t->count};
+    *out = (tg_token_run){.stop = t->count};
     return TG_OK;
 }
 
@@ -33,7 +31,7 @@ static tg_status find(tg_tokens *t, int64_t token, tg_token_run *out) {
 static tg_status next(tg_tokens *t, tg_token_run *run) {
     if (!t->n_parts) return tg_megatron_next(t, run);
     int p = run->part;
-    if (run->end == t->first_token[p] + t->part[p]->count) return find(t, run->end, run);
+    if (run->stop == t->first_token[p] + t->part[p]->count) return find(t, run->stop, run);
     shift(t, run, p, -1);
     TG_TRY(tg_megatron_next(t->part[p], run));
     shift(t, run, p, 1);
@@ -53,11 +51,11 @@ tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *out) {
 tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
     if (!t) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(t->ctx));
-    if (!run || run->first < 0 || run->end <= run->first || run->end >= t->count)
+    if (!run || run->first < 0 || run->stop <= run->first || run->stop >= t->count)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that ends "
-                       "before token %lld",
-                       (const void *)run, run ? (long long)run->end - 1 : -1, (long long)(t->count - 1));
+                       "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that "
+                       "ends before token %lld",
+                       (const void *)run, run ? (long long)run->stop - 1 : -1, (long long)(t->count - 1));
     return next(t, run);
 }
 
@@ -65,9 +63,7 @@ tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
 
 enum { IGNORED = -100 };
 
-bool tg_tokens_has_context(const tg_tokens *t) {
-    return t && t->has_modes;
-}
+bool tg_tokens_has_context(const tg_tokens *t) { return t && t->has_modes; }
 
 tg_status tg_tokens_set_apart(tg_tokens *t, bool on) {
     if (!t) return TG_ERR_ARGUMENT;
@@ -81,8 +77,8 @@ static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, cons
     int64_t most = t->apart && first < t->count ? INT64_MAX : t->count - first - 1;
     if (first >= 0 && n >= 1 && n <= most) return TG_OK;
     return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                   "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of the "
-                   "stream's %lld",
+                   "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of "
+                   "the stream's %lld",
                    who, (long long)n, (long long)first, (long long)t->count);
 }
 
@@ -91,9 +87,9 @@ static tg_status find_end(tg_tokens *t, int64_t first, int64_t most, int64_t *en
     tg_token_run run;
     TG_TRY(find(t, first, &run));
     int64_t document = run.document;
-    for (*end = run.end; *end < most && run.document == document;) {
+    for (*end = run.stop; *end < most && run.document == document;) {
         TG_TRY(next(t, &run));
-        if (run.document == document) *end = run.end;
+        if (run.document == document) *end = run.stop;
     }
     if (*end > most) *end = most;
     return TG_OK;
@@ -117,7 +113,7 @@ static tg_status mask(tg_tokens *t, int64_t first, int64_t n, int64_t *out, int6
     if (!n || !t->has_modes) return TG_OK;
     TG_TRY(find(t, first, &run));
     for (int64_t from = first, to; from < end; from = to) {
-        to = run.end < end ? run.end : end;
+        to = run.stop < end ? run.stop : end;
         for (int64_t i = from; out && run.context && i < to; i++) out[i - first] = IGNORED;
         if (run.context) *count -= to - from;
         if (to < end) TG_TRY(next(t, &run));

@@ -31,8 +31,10 @@ static int width_of(int64_t vocab) { return vocab <= 256 ? 1 : vocab <= 65536 ? 
 tg_token_writer *tg_token_writer_open(tg_ctx *ctx, const char *path, int64_t vocab) {
     if (tg_io_enter(ctx) != TG_OK) return NULL;
     if (!path || vocab < 1 || vocab > INT64_C(1) << 31) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_token_writer_open: path %s, vocab %lld; expected a path and a vocab from 1 "
-                "to 2^31", path ? path : "NULL", (long long)vocab);
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_token_writer_open: path %s, vocab %lld; expected a path and a vocab from 1 "
+                "to 2^31",
+                path ? path : "NULL", (long long)vocab);
         return NULL;
     }
     tg_token_writer *w = tg_host_alloc(ctx, sizeof *w);
@@ -69,8 +71,9 @@ static sequence *sequence_for(tg_token_writer *w, bool context) {
     sequence *last = w->n ? &w->sequences[w->n - 1] : NULL;
     if (last && !(last->flags & LAST) && !(last->flags & CONTEXT) == !context && last->length < INT32_MAX) return last;
     if (w->n == INT32_MAX) {
-        tg_fail(w->ctx, TG_ERR_UNSUPPORTED, "tg_token_writer_add: there are 2^31 - 1 sequences, the most that a dataset "
-                                            "may have; write several datasets");
+        tg_fail(w->ctx, TG_ERR_UNSUPPORTED,
+                "tg_token_writer_add: there are 2^31 - 1 sequences, the most that a dataset may have; write several "
+                "datasets");
         return NULL;
     }
     if (!tg_host_grow(w->ctx, (void **)&w->sequences, w->n, &w->capacity, sizeof(sequence))) return NULL;
@@ -103,9 +106,7 @@ tg_status tg_token_writer_end_document(tg_token_writer *w) {
     return TG_OK;
 }
 
-int64_t tg_token_writer_count(const tg_token_writer *w) {
-    return w ? w->count : 0;
-}
+int64_t tg_token_writer_count(const tg_token_writer *w) { return w ? w->count : 0; }
 
 /* ---- The index ---- */
 

@@ -23,45 +23,62 @@ static void project_replicated(const tg_module *m, tg_tape *t, tg_tensor *x, tg_
     }
 }
 
-/* Computes the queries, keys and values of this rank's heads, each [b, heads, s, d]. */
-static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
+/* Normalizes, if the config says so, queries (i = 0) or keys (i = 1). */
+static tg_tensor *normed(tg_module *m, tg_tape *t, tg_tensor *x, int i, tg_lm_qk_norm kind) {
+    const tg_lm_config *c = tg_layer_config(m);
+    return i < 2 && c->qk_norm == kind ? tg_module_run(m, tg_lm_names_of(c)->qk_norm[i], t, x) : x;
+}
+
+/* Computes the outputs of the projections for this rank's heads, each [s, b, heads * d]. */
+static void project_rows(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     const tg_lm_config *c = tg_layer_config(m);
     const tg_lm_name_table *names = tg_lm_names_of(c);
     int64_t d = c->head_dim, tp = tg_lm_tp(c), q = c->heads / tp * d, kv = c->kv_heads / tp * d;
     if (names->qkv) {
         tg_split(t, tg_module_run(m, names->qkv, t, x), 2, (const int64_t[]){q, kv, kv}, 3, qkv);
-    } else {
-        qkv[0] = tg_module_run(m, names->projection[0], t, x);
-        if (c->kv_heads < tp)
-            project_replicated(m, t, x, qkv + 1);
-        else
-            for (int i = 1; i < 3; i++) qkv[i] = tg_module_run(m, names->projection[i], t, x);
+        return;
     }
-    for (int i = 0; i < 3; i++) qkv[i] = tg_heads_split(t, qkv[i], d);
+    qkv[0] = tg_module_run(m, names->projection[0], t, x);
+    if (c->kv_heads < tp)
+        project_replicated(m, t, x, qkv + 1);
+    else
+        for (int i = 1; i < 3; i++) qkv[i] = tg_module_run(m, names->projection[i], t, x);
+}
+
+/* Computes the queries, keys and values of this rank's heads, each [b, heads, s, d]. */
+static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
+    const tg_lm_config *c = tg_layer_config(m);
+    project_rows(m, t, x, qkv);
+    for (int i = 0; i < 3; i++) {
+        qkv[i] = normed(m, t, qkv[i], i, TG_LM_QK_NORM_OF_PROJECTIONS);
+        if (c->clip_qkv != TG_NONE) qkv[i] = tg_clamp(t, qkv[i], -c->clip_qkv, c->clip_qkv);
+        qkv[i] = normed(m, t, tg_heads_split(t, qkv[i], c->head_dim), i, TG_LM_QK_NORM_OF_HEADS);
+    }
 }
 
 /* ---- Attention ---- */
 
-/* Returns a mask bool [n, k] of n queries and k keys, true where the key's position is after the query's. The last
- * query is at the position of the last key. */
-static tg_tensor *ahead(tg_tape *t, int64_t n, int64_t k) {
-    tg_tensor *query = tg_arange(t, TG_I64, (double)(k - n), (double)k, 1);
-    tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1);
-    return tg_gt(t, key, tg_unsqueeze(t, query, 1));
+/* Returns a mask bool [n, k] of n queries and k keys, true where the key's position is after the query's or, if there
+ * is a window, before it. The last query is at the position of the last key. */
+static tg_tensor *hidden(const tg_lm_config *c, tg_tape *t, int64_t n, int64_t k) {
+    tg_tensor *query = tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(k - n), (double)k, 1), 1);
+    tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1), *ahead = tg_gt(t, key, query);
+    if (c->window == TG_NONE) return ahead;
+    return tg_logical_or(t, ahead, tg_le(t, key, tg_add_scalar(t, query, -(double)c->window)));
 }
 
 /* Computes attention by separate ops (TG_LM_COMPOSED). h is the number of query heads here, and g that of key-value
  * heads. The h / g query heads that share a key-value head get a dim of their own: queries are [b, g, h / g, n, d],
  * keys and values [b, g, 1, k, d]. */
-static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
+static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3], double scale) {
     int64_t b = tg_dim(qkv[0], 0), h = tg_dim(qkv[0], 1), n = tg_dim(qkv[0], 2), d = c->head_dim;
     int64_t g = tg_dim(qkv[1], 1), k = tg_dim(qkv[1], 2);
     if (!tg_ok(t->ctx)) return tg_inert(t->ctx);
     tg_tensor *q = tg_reshape_shard(t, qkv[0], (tg_shape){5, {b, g, h / g, n, d}}, 1);
     tg_tensor *keys = tg_transpose(t, tg_unsqueeze(t, qkv[1], 2), 3, 4);
-    tg_tensor *s = tg_scale(t, tg_matmul(t, q, keys), tg_attention_scale(c));
-    tg_tensor *weights = tg_softmax(t, tg_masked_fill(t, s, ahead(t, n, k), -INFINITY), 4);
-    if (c->dropout > 0) weights = tg_dropout(t, weights, c->dropout);
+    tg_tensor *s = tg_softcap(t, tg_scale(t, tg_matmul(t, q, keys), scale), c->attention_softcap);
+    tg_tensor *weights = tg_softmax(t, tg_masked_fill(t, s, hidden(c, t, n, k), -INFINITY), 4);
+    if (c->attention_dropout > 0) weights = tg_dropout(t, weights, c->attention_dropout);
     tg_tensor *y = tg_matmul(t, weights, tg_unsqueeze(t, qkv[2], 2));
     return tg_reshape_shard(t, y, (tg_shape){4, {b, h, n, d}}, 1);
 }
@@ -69,10 +86,13 @@ static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const q
 /* Returns softmax(scale q k^T) v with the causal mask: queries [b, heads, n, d], keys and values [b, kv heads, k, d] ->
  * [b, heads, n, d]. */
 static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
-    if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv);
+    double scale = tg_attention_scale(c);
+    if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv, scale);
     return tg_heads_attend(t, qkv, c->parallel,
                            TG_CONTEXT_ATTENTION(.kind = c->cp_kind, .inner = c->cp_inner, .causal = true,
-                                                .scale = tg_attention_scale(c), .dropout = c->dropout));
+                                                .scale = scale, .dropout = c->attention_dropout,
+                                                .softcap = c->attention_softcap,
+                                                .left = c->window == TG_NONE ? TG_NONE : c->window - 1));
 }
 
 /* ---- Forward ---- */
@@ -96,7 +116,11 @@ static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
     int64_t offset = past ? past->length : 0;
-    if (c->position_kind == TG_LM_ROTARY) tg_heads_rotate(t, qkv, c->rope_base, offset, NULL, c->parallel);
+    if (c->position_kind == TG_LM_ROTARY) {
+        tg_rope_opts rope = tg_lm_rope_of(c);
+        rope.offset = offset;
+        tg_heads_rotate(t, qkv, &rope, NULL, c->parallel);
+    }
     if (past) {
         qkv[1] = append(t, past->k, offset, qkv[1]);
         qkv[2] = append(t, past->v, offset, qkv[2]);
@@ -121,9 +145,21 @@ static void add_projections(tg_module *m, const tg_lm_config *c, int64_t q, int6
     const char *const *names = tg_lm_names_of(c)->projection;
     tg_projection_kind of_kv = c->kv_heads < tg_lm_tp(c) ? TG_PROJECT_WHOLE : TG_PROJECT_COLUMN;
     for (int i = 0; i < 3; i++)
-        tg_module_add_child(
-            m, names[i],
-            tg_projection(m->ctx, c, i ? of_kv : TG_PROJECT_COLUMN, c->hidden, i ? kv : q, 1, tg_hidden_std(c)));
+        tg_module_add_child(m, names[i],
+                            tg_projection(m->ctx, c, i ? of_kv : TG_PROJECT_COLUMN, c->hidden, i ? kv : q, 1,
+                                          c->qkv_bias, tg_hidden_std(c)));
+}
+
+/* Adds the norms of queries and keys. Every rank of tp norms heads of its own with the same weights, whose gradients
+ * are summed. */
+static void add_qk_norms(tg_module *m, const tg_lm_config *c, int64_t q, int64_t kv) {
+    const char *const *names = tg_lm_names_of(c)->qk_norm;
+    bool heads = c->qk_norm == TG_LM_QK_NORM_OF_HEADS;
+    for (int i = 0; i < 2 && c->qk_norm != TG_LM_NO_QK_NORM; i++) {
+        tg_module *norm = tg_lm_rms_norm_new(m->ctx, c, heads ? c->head_dim : i ? kv : q);
+        tg_module_add_child(m, names[i], norm);
+        if (tg_lm_tp(c) > 1 && tg_module_ok(norm)) tg_place(c->parallel, tg_module_own(norm, "weight"), TG_TP, TG_R);
+    }
 }
 
 /* If every rank has the whole weights of keys and values, places these weights R on tp (placement.h), so that their
@@ -134,7 +170,7 @@ static void place_whole(tg_module *m, const tg_lm_config *c) {
     for (int i = 1; i < 3; i++) {
         const tg_module *p = tg_module_part(m, names->projection[i]);
         tg_place(c->parallel, tg_module_own(p, "weight"), TG_TP, TG_R);
-        if (c->bias) tg_place(c->parallel, tg_module_own(p, "bias"), TG_TP, TG_R);
+        if (c->qkv_bias) tg_place(c->parallel, tg_module_own(p, "bias"), TG_TP, TG_R);
     }
 }
 
@@ -144,11 +180,14 @@ tg_module *tg_lm_attention_new(tg_ctx *ctx, const tg_lm_config *c) {
     tg_module *m = tg_layer_begin(ctx, &attention_ops, c);
     if (!m) return tg_layer_finish(m);
     if (names->qkv)
-        tg_module_add_child(m, names->qkv,
-                            tg_projection(ctx, c, TG_PROJECT_COLUMN, h, q + 2 * kv, 3, tg_hidden_std(c)));
+        tg_module_add_child(
+            m, names->qkv,
+            tg_projection(ctx, c, TG_PROJECT_COLUMN, h, q + 2 * kv, 3, c->qkv_bias, tg_hidden_std(c)));
     else
         add_projections(m, c, q, kv);
-    tg_module_add_child(m, names->out, tg_projection(ctx, c, TG_PROJECT_ROW, q, h, 1, tg_residual_std(c)));
+    add_qk_norms(m, c, q, kv);
+    tg_module_add_child(m, names->out,
+                        tg_projection(ctx, c, TG_PROJECT_ROW, q, h, 1, c->out_bias, tg_residual_std(c)));
     place_whole(m, c);
     return tg_layer_finish(m);
 }

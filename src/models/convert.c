@@ -26,7 +26,7 @@ void tg_conversion_close(tg_conversion *c) {
     }
     tg_outlines_free(c->ctx, &c->state);
     tg_outlines_free(c->ctx, &c->file);
-    tg_module_free(c->gpt);
+    tg_module_free(c->lm);
     tg_ctx_free(c->plan);
     json_decref(c->config);
 }
@@ -34,10 +34,10 @@ void tg_conversion_close(tg_conversion *c) {
 /* Sets the keys, names and shapes, without padding rows, of parameter i. */
 static tg_status add_param(tg_conversion *c, int i) {
     const char *path;
-    const tg_tensor *p = tg_module_param(c->gpt, i, &path);
-    const tg_shape stored = tg_weight_shape(c->gpt, p, path);
+    const tg_tensor *p = tg_module_param(c->lm, i, &path);
+    const tg_shape stored = tg_weight_shape(c->lm, p, path);
     tg_shape own = tg_shape_make(p->ndim, p->shape);
-    own.dim[0] = tg_weight_rows(c->gpt, p, path);
+    own.dim[0] = tg_weight_rows(c->lm, p, path);
     char *key = tg_format_path(c->ctx, "%s%s%s", c->prefix, *c->prefix ? "." : "", path);
     tg_outlines_set(&c->state, i, key, (tg_dtype)p->dtype, &own);
     tg_outlines_set(&c->file, i, tg_host_strdup(c->ctx, path), (tg_dtype)p->dtype, &stored);
@@ -48,9 +48,9 @@ tg_status tg_conversion_plan(tg_conversion *c, const char *config, tg_dtype dtyp
     tg_ctx *ctx = c->ctx;
     c->plan = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1, .dtype = dtype, .allocator = ctx->run.allocator,
                                    .files = ctx->files));
-    c->gpt = tg_gpt_from_config(c->plan, config);
+    c->lm = tg_lm_from_config(c->plan, config, NULL);
     if (!tg_ok(c->plan)) return tg_fail(ctx, tg_ctx_status(c->plan), "%s", tg_ctx_message(c->plan));
-    c->n = tg_module_param_count(c->gpt);
+    c->n = tg_module_param_count(c->lm);
     TG_TRY(tg_outlines_new(ctx, &c->state, c->n));
     TG_TRY(tg_outlines_new(ctx, &c->file, c->n));
     for (int i = 0; i < c->n; i++) TG_TRY(add_param(c, i));
@@ -64,17 +64,19 @@ void tg_conversion_set_dtype(tg_conversion *c, int i, tg_dtype dtype) {
 tg_tensor *tg_conversion_tensor(const tg_conversion *c, int i, tg_tensor **view) {
     const tg_tensor *like = &c->state.like[i];
     tg_tensor *x = tg_temp_empty(c->ctx, (tg_dtype)like->dtype, like->ndim, like->shape, TG_MEM_TEMPORARY);
-    *view = x ? tg_weight_view(c->gpt, x, like->shape[0], c->file.named[i].name) : NULL;
+    *view = x ? tg_weight_view(c->lm, x, like->shape[0], c->file.named[i].name) : NULL;
     if (*view) return x;
     tg_temp_free(x);
     return NULL;
 }
 
 json_t *tg_conversion_config(const tg_conversion *c) {
-    json_t *own = tg_gpt_config_json(c->gpt), *all = json_copy(c->config);
+    json_t *own = tg_lm_config_json(c->lm), *all = json_copy(c->config), *value;
+    const char *name;
+    void *next;
     if (!own) tg_fail(c->ctx, tg_ctx_status(c->plan), "%s", tg_ctx_message(c->plan));
-    json_object_del(all, TG_CONFIG_SUM);
-    json_object_del(all, "dtype"); /* another name of torch_dtype */
+    json_object_foreach_safe(all, next, name, value) /* keeps the order of the source */
+        if (!json_object_get(own, name)) json_object_del(all, name);
     bool good = own && all && json_object_update(all, own) == 0;
     json_decref(own);
     if (good) return all;

@@ -12,7 +12,7 @@ typedef struct tg_conversion {
     const char *prefix; /* of the keys in the state; "": none */
     json_t *config;     /* what config.json of the source says */
     tg_ctx *plan;       /* on device meta */
-    tg_module *gpt;
+    tg_module *lm;
     int n;                   /* number of parameters */
     tg_outlines state, file; /* the parameters as the state has them, and as the files of a model do */
 } tg_conversion;

@@ -31,7 +31,7 @@ static tg_status check_keys(const tg_conversion *c, const tg_state *d) {
     for (int i = 0; i < d->n_keys; i++) {
         const char *path = path_in(c, d->key[i].key);
         n += path != NULL;
-        if (path && !tg_module_find(c->gpt, path))
+        if (path && !tg_module_find(c->lm, path))
             return tg_fail(c->ctx, TG_ERR_FORMAT,
                            "'%s': tensor '%.128s' does not belong to the model that the config describes", d->dir,
                            d->key[i].key);
@@ -121,10 +121,10 @@ static tg_status write_files(const tg_conversion *c, tg_state *d, const char *di
 /* Writes the weights and then config.json, so that a directory with config.json has a whole model. */
 static tg_status write_model(const tg_conversion *c, tg_state *d, const char *dir, json_t *root) {
     char sum[TG_CHECKSUM_DIGITS + 1];
-    char *line = tg_gpt_config_line(c->ctx, root), *path = tg_format_path(c->ctx, "%s/config.json", dir);
+    char *line = tg_config_line(c->ctx, root), *path = tg_format_path(c->ctx, "%s/config.json", dir);
     tg_status s = line && path ? tg_state_make_directory(c->ctx, dir) : c->ctx->run.status;
     if (s == TG_OK) s = write_files(c, d, dir, line, sum);
-    if (s == TG_OK) s = tg_gpt_save_config(c->ctx, path, root, sum);
+    if (s == TG_OK) s = tg_config_save(c->ctx, path, root, sum);
     tg_host_strfree(c->ctx, line);
     tg_host_strfree(c->ctx, path);
     return s;

@@ -7,7 +7,7 @@
 /* Fails if the files have a tensor that the model lacks. */
 static tg_status check_names(const tg_conversion *c, const tg_safetensors *f) {
     for (int i = 0; i < tg_safetensors_count(f); i++)
-        if (!tg_weight_is_known(c->gpt, tg_safetensors_at(f, i)->name))
+        if (!tg_weight_is_known(c->lm, tg_safetensors_at(f, i)->name))
             return tg_fail(c->ctx, TG_ERR_FORMAT,
                            "'%s': tensor \"%s\" does not belong to the model that config.json describes", f->file.path,
                            tg_safetensors_at(f, i)->name);

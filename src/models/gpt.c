@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/options.h"
-#include "models/lm.h"
+#include "models/model_files.h"
 #include "tape/tape.h"
 
 /* ---- Configs ---- */
@@ -41,7 +41,7 @@ static tg_lm_config to_lm(const tg_gpt_config *c) {
         .kv_heads = c->kv_heads,
         .head_dim = c->head_dim,
         .ffn = c->ffn,
-        .names = gpt2 ? TG_LM_NAMES_GPT2 : TG_LM_NAMES_LLAMA,
+        .family = gpt2 ? "gpt2" : "llama",
         .norm = gpt2 ? TG_LM_LAYER_NORM : TG_LM_RMS_NORM,
         .activation = gpt2 ? TG_LM_GELU_TANH : TG_LM_SWIGLU,
         .position_kind = gpt2 ? TG_LM_LEARNED : TG_LM_ROTARY,
@@ -59,6 +59,7 @@ static tg_lm_config to_lm(const tg_gpt_config *c) {
         .key = c->key,
         .layout = c->layout,
         .chunk = c->chunk,
+        .unfilled = c->unfilled,
     };
 }
 
@@ -74,6 +75,35 @@ static tg_status complete(tg_ctx *ctx, tg_gpt_config *c, const char *who, tg_lm_
     c->ffn = lm->ffn;
     c->norm_eps = lm->norm_eps;
     return TG_OK;
+}
+
+/* Sets *out to the config of a GPT that is nearest to that of a language model. */
+static void from_lm(const tg_lm_config *lm, tg_gpt_config *out) {
+    bool gpt2 = strcmp(lm->family, "gpt2") == 0;
+    *out = *TG_GPT(.arch = gpt2 ? TG_GPT2 : TG_LLAMA, .vocab = lm->vocab, .layers = lm->layers, .heads = lm->heads,
+                   .hidden = lm->hidden, .kv_heads = lm->kv_heads, .ffn = lm->ffn, .positions = lm->positions,
+                   .head_dim = lm->head_dim, .dropout = lm->dropout, .norm_eps = lm->norm_eps,
+                   .rope_base = lm->rope_base, .init_std = lm->init_std, .untied = gpt2 && !lm->tied,
+                   .tied = !gpt2 && lm->tied);
+}
+
+tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, tg_gpt_config *out) {
+    bool gpt2 = strcmp(lm->family, "gpt2") == 0;
+    if (!gpt2 && strcmp(lm->family, "llama") != 0)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "'%s': model_type is \"%s\", but a GPT is a \"gpt2\" or a \"llama\"; call tg_lm_load_dir or "
+                       "tg_lm_from_config",
+                       path, lm->family);
+    tg_lm_config given = *lm;
+    TG_TRY(tg_lm_complete(ctx, &given, "tg_gpt_load"));
+    from_lm(&given, out);
+    tg_lm_config back = to_lm(out);
+    TG_TRY(tg_lm_complete(ctx, &back, "tg_gpt_load"));
+    if (tg_lm_same(&given, &back)) return TG_OK;
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                   "'%s' has options that a GPT does not have, such as scaled rotary positions, biases or several "
+                   "dropouts; call tg_lm_load_dir or tg_lm_from_config",
+                   path);
 }
 
 const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) {

@@ -39,8 +39,15 @@ static tg_tensor *packed_positions(tg_tape *t, tg_tensor *starts, int64_t chunks
     return tg_cast(t, tg_reshape(t, at, TG_SHAPE(chunks * n)), TG_I64);
 }
 
-void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, tg_tensor *starts,
-                     const tg_parallel *p) {
+/* Rotates x by the positions `at`, or those from the offset of o on if `at` is NULL. */
+static tg_tensor *rotate(tg_tape *t, tg_tensor *x, const tg_rope_opts *o, tg_tensor *at) {
+    tg_rope_opts own = *o;
+    own.positions = at;
+    if (o->kind != TG_ROPE_PLAIN || o->dims != TG_AUTO) return tg_rope_with(t, x, &own);
+    return at ? tg_rope_at(t, x, at, o->base) : tg_rope(t, x, o->base, o->offset);
+}
+
+void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], const tg_rope_opts *o, tg_tensor *starts, const tg_parallel *p) {
     const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};
     int cp = tg_parallel_size(p, TG_CP);
     int64_t rows = tg_dim(qk[0], 2);
@@ -49,7 +56,11 @@ void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], double base, int64_t offset, 
         at = starts ? packed_positions(t, starts, 2 * cp, rows / 2) : tg_arange(t, TG_I64, 0, (double)(rows * cp), 1);
         at = tg_shard_as(t, at, chunks, tg_parallel_comm(p, TG_CP));
     }
-    for (int i = 0; i < 2; i++) qk[i] = at ? tg_rope_at(t, qk[i], at, base) : tg_rope(t, qk[i], base, offset);
+    for (int i = 0; i < 2; i++) qk[i] = rotate(t, qk[i], o, at);
+}
+
+tg_tensor *tg_softcap(tg_tape *t, tg_tensor *x, double softcap) {
+    return softcap == TG_NONE ? x : tg_scale(t, tg_tanh(t, tg_scale(t, x, 1 / softcap)), softcap);
 }
 
 tg_tensor *tg_heads_attend(tg_tape *t, tg_tensor *const qkv[3], const tg_parallel *p,

@@ -1,5 +1,5 @@
-/* The transformer layer. It has two sublayers, attention and MLP. A norm precedes each of them, and a residual
- * connection goes around the norm and the sublayer. Activations are [s, b, h]. */
+/* The transformer layer. It has two sublayers, attention and MLP, with norms before or after them, or both. A residual
+ * connection goes around the norms and the sublayer. Activations are [s, b, h]. */
 #include <tapegrad/recompute.h>
 
 #include "models/lm.h"
@@ -28,29 +28,49 @@ static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
-/* Runs sublayer i (0 is attention, 1 the MLP): x + body(norm(x)). With selective recomputation the norm's result is
- * discarded after the body's forward, and computed again when the body's backward reads it. */
-static tg_tensor *sublayer(tg_module *m, int i, tg_tape *t, tg_tensor *x, const tg_past *past) {
-    const tg_lm_name_table *names = tg_lm_names_of(tg_layer_config(m));
-    const char *norm = names->norm[i], *body = i ? names->mlp : names->attention;
+/* Runs the norm before sublayer i (0 is attention, 1 the MLP), if there is one. With selective recomputation the norm's
+ * result is discarded when the caller closes *r, and computed again when the sublayer's backward reads it. */
+static tg_tensor *norm_before(tg_module *m, int i, tg_tape *t, tg_tensor *x, tg_replay **r) {
+    const char *norm = tg_lm_norm_before(tg_layer_config(m), i);
     tg_norm_ref *again = &((tg_layer_state *)m->state)->norm[i];
     tg_tensor *n = NULL;
+    if (!norm) return x;
+    if (tg_layer_config(m)->recompute != TG_GPT_SELECTIVE || !t->grad) return in_scope(m, norm, t, x, NULL);
+    *r = tg_replay_open(t);
+    *again = (tg_norm_ref){m, norm};
+    tg_replay_run(*r, norm_again, again, &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
+    return n;
+}
+
+/* Runs what a norm or the input leads to: the body, and the norm after it, if there is one. */
+static tg_tensor *body(tg_module *m, int i, tg_tape *t, tg_tensor *n, const tg_past *past) {
+    const tg_lm_name_table *names = tg_lm_names_of(tg_layer_config(m));
+    const char *norm = tg_lm_norm_after(tg_layer_config(m), i);
+    tg_tensor *y = in_scope(m, i ? names->mlp : names->attention, t, n, i ? NULL : past);
+    return norm ? in_scope(m, norm, t, y, NULL) : y;
+}
+
+/* Runs sublayer i with its norms and its residual connection. */
+static tg_tensor *sublayer(tg_module *m, int i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     tg_replay *r = NULL;
-    if (tg_layer_config(m)->recompute == TG_GPT_SELECTIVE && t->grad) {
-        r = tg_replay_open(t);
-        *again = (tg_norm_ref){m, norm};
-        tg_replay_run(r, norm_again, again, &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
-    } else {
-        n = in_scope(m, norm, t, x, NULL);
-    }
-    tg_tensor *y = in_scope(m, body, t, n, past);
+    tg_tensor *y = body(m, i, t, norm_before(m, i, t, x, &r), past);
     if (r) tg_replay_close(r, NULL);
     return residual(m, t, x, y);
 }
 
+/* Runs both sublayers on the output of one norm. */
+static tg_tensor *parallel(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    tg_replay *r = NULL;
+    tg_tensor *n = norm_before(m, 0, t, x, &r), *y[2];
+    for (int i = 0; i < 2; i++) y[i] = body(m, i, t, n, past);
+    if (r) tg_replay_close(r, NULL);
+    return residual(m, t, residual(m, t, x, y[0]), y[1]);
+}
+
 static tg_tensor *layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (tg_layer_config(m)->parallel_residual) return parallel(m, t, x, past);
     x = sublayer(m, 0, t, x, past);
-    return sublayer(m, 1, t, x, NULL);
+    return sublayer(m, 1, t, x, past);
 }
 
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
@@ -66,9 +86,12 @@ tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c) {
     const tg_lm_name_table *names = tg_lm_names_of(c);
     tg_module *m = tg_layer_begin(ctx, &layer_ops, c);
     if (!m) return tg_layer_finish(m);
-    tg_module_add_child(m, names->norm[0], tg_lm_norm_new(ctx, c));
-    tg_module_add_child(m, names->attention, tg_lm_attention_new(ctx, c));
-    tg_module_add_child(m, names->norm[1], tg_lm_norm_new(ctx, c));
-    tg_module_add_child(m, names->mlp, tg_lm_mlp_new(ctx, c));
+    for (int i = 0; i < 2; i++) {
+        const char *before = tg_lm_norm_before(c, i), *after = tg_lm_norm_after(c, i);
+        if (before) tg_module_add_child(m, before, tg_lm_norm_new(ctx, c, c->hidden));
+        tg_module_add_child(m, i ? names->mlp : names->attention,
+                            i ? tg_lm_mlp_new(ctx, c) : tg_lm_attention_new(ctx, c));
+        if (after) tg_module_add_child(m, after, tg_lm_norm_new(ctx, c, c->hidden));
+    }
     return tg_layer_finish(m);
 }

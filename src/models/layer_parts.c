@@ -12,7 +12,7 @@ tg_module *tg_layer_begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_lm_con
     tg_layer_state *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return NULL;
     *s = (tg_layer_state){.ctx = ctx, .c = *c};
-    s->c.layout = NULL; /* the text may be freed before this layer */
+    s->c.layout = s->c.attention_kinds = s->c.extra = NULL; /* these texts may be freed before the layer */
     tg_module *m = tg_module_new(ctx, ops, s);
     return tg_module_ok(m) ? m : NULL;
 }
@@ -24,20 +24,15 @@ tg_module *tg_layer_finish(tg_module *m) {
 }
 
 tg_module *tg_projection(tg_ctx *ctx, const tg_lm_config *c, tg_projection_kind kind, int64_t in, int64_t out,
-                         int parts, double std) {
+                         int parts, bool bias, double std) {
     if (tg_lm_tp(c) == 1 || kind == TG_PROJECT_WHOLE)
-        return c->wgrad == TG_WGRAD_DEFERRED ? tg_deferred_linear_new(ctx, in, out, c->bias, std)
-                                             : tg_nn_linear(ctx, in, out, c->bias, std);
+        return c->wgrad == TG_WGRAD_DEFERRED ? tg_deferred_linear_new(ctx, in, out, bias, std)
+                                             : tg_nn_linear(ctx, in, out, bias, std);
     const tg_parallel_linear_opts *o =
-        TG_PARALLEL_LINEAR(.no_bias = !c->bias, .std = std, .strides = parts, .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
+        TG_PARALLEL_LINEAR(.no_bias = !bias, .std = std, .strides = parts, .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
                            .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
     return kind == TG_PROJECT_COLUMN ? tg_nn_column_linear(c->parallel, in, out, o)
                                      : tg_nn_row_linear(c->parallel, in, out, o);
-}
-
-tg_module *tg_lm_norm_new(tg_ctx *ctx, const tg_lm_config *c) {
-    return c->norm == TG_LM_LAYER_NORM ? tg_nn_layer_norm(ctx, c->hidden, c->norm_eps)
-                                       : tg_nn_rms_norm(ctx, c->hidden, c->norm_eps);
 }
 
 /* Runs what tg_run_cached runs between the hooks. */

@@ -12,6 +12,8 @@ static void lm_free(void *state) {
     tg_lm *s = state;
     for (int64_t i = 0; i < s->n_layers; i++) tg_drop(s->layer[i].weight);
     tg_host_strfree(s->ctx, (char *)s->c.layout);
+    tg_host_strfree(s->ctx, (char *)s->c.attention_kinds);
+    tg_host_strfree(s->ctx, (char *)s->c.extra);
     tg_host_free(s->ctx, s, s->bytes);
 }
 
@@ -44,6 +46,8 @@ void tg_lm_key_close(const tg_lm *s) {
 
 /* ---- Children ---- */
 
+static char *copy(tg_ctx *ctx, const char *text) { return text ? tg_host_strdup(ctx, text) : NULL; }
+
 /* Creates the module of a model, still without children. Returns NULL on an error. */
 static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage,
                         const void *site) {
@@ -53,7 +57,9 @@ static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config 
     if (!s) return NULL;
     *s = (tg_lm){.ctx = ctx, .c = *c, .stage = *stage, .site = site, .bytes = bytes, .n_layers = n};
     if (gpt) s->gpt = *gpt;
-    s->c.layout = c->layout ? tg_host_strdup(ctx, c->layout) : NULL;
+    s->c.layout = copy(ctx, c->layout);
+    s->c.attention_kinds = copy(ctx, c->attention_kinds);
+    s->c.extra = copy(ctx, c->extra);
     s->gpt.layout = s->c.layout;
     return tg_module_new(ctx, gpt ? &tg_lm_gpt_ops : &tg_lm_ops, s);
 }
@@ -66,7 +72,8 @@ static tg_module *layer_list(tg_module *lm) {
         s->layer[i].lm = lm;
         snprintf(s->layer[i].name, sizeof s->layer[i].name, "%lld", (long long)(s->stage.first + i));
         tg_lm_key_open(s, (uint64_t)(s->stage.first + i), s->site);
-        tg_module_add_child(list, s->layer[i].name, tg_lm_layer_new(s->ctx, &s->c));
+        const tg_lm_config own = tg_lm_config_of_layer(&s->c, s->stage.first + i);
+        tg_module_add_child(list, s->layer[i].name, tg_lm_layer_new(s->ctx, &own));
         tg_lm_key_close(s);
     }
     return list;
@@ -81,7 +88,7 @@ static tg_module *word_table(tg_ctx *ctx, const tg_lm_config *c) {
 
 /* Creates the output matrix of an untied model. With tensor parallelism it is stored like an embedding. */
 static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
-    if (tg_lm_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
+    if (tg_lm_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, c->head_bias, c->init_std);
     tg_module *m = tg_layer_begin(ctx, &tg_lm_output_ops, c);
     if (m) tg_module_wrap(m, word_table(ctx, c));
     return tg_layer_finish(m);
@@ -116,7 +123,7 @@ static void fill_body(tg_module *lm, tg_module *body) {
     bool words = has_words(s), last = draws_words_last(s);
     if (words && !last) add_embedding(lm, body);
     tg_module_add_child(body, names->layers, layer_list(lm));
-    if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, &s->c));
+    if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, &s->c, s->c.hidden));
     if (words && last) add_embedding(lm, body);
 }
 
@@ -152,7 +159,8 @@ static void share_embedding(tg_module *lm) {
     const tg_parallel *p = s->c.parallel;
     if (!has_words(s) || (!s->c.tied && !s->c.mtp) || tg_parallel_size(p, TG_PP) == 1 || !tg_module_ok(lm)) return;
     tg_tensor *words = tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
-    if (tg_parallel_rng(p) == TG_RNG_MEGATRON) tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
+    if (tg_parallel_rng(p) == TG_RNG_MEGATRON && !lm->ctx->unfilled)
+        tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
     tg_share(p, words, tg_parallel_embedding(p));
 }
 
@@ -162,11 +170,14 @@ tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *g
     tg_module *m = good ? empty(ctx, c, gpt, &stage, site) : NULL;
     if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, NULL, NULL);
     tg_module *body = tg_module_new(ctx, &tg_lm_list_ops, NULL);
+    bool unfilled = ctx->unfilled; /* tg_gpt_load has set it */
+    ctx->unfilled |= c->unfilled;
     fill_body(m, body);
     tg_module_add_child(m, tg_lm_names_of(c)->body, body);
     if (stage.head) add_head(m);
     if (tg_module_ok(m) && c->parallel) tg_module_replicate(m, c->parallel);
     share_embedding(m);
+    ctx->unfilled = unfilled;
     if (tg_module_ok(m)) return m;
     tg_module_free(m);
     return tg_module_new(NULL, NULL, NULL);

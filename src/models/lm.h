@@ -8,22 +8,41 @@
 #include "nn/module.h"
 #include "parallel/tp/layers.h"
 
-/* ---- lm_names.c: names of the published checkpoints ---- */
+/* ---- families.c: what published checkpoints have in common ---- */
 
+/* The names of a model's children. */
 typedef struct tg_lm_name_table {
     const char *body; /* the child that has the embedding, the layers and the last norm */
     const char *embedding, *positions, *layers, *last_norm;
-    const char *norm[2], *attention, *mlp; /* of a layer; norm[0] is before attention, norm[1] before the MLP */
+    /* Norms of a layer, of attention and of the MLP: before[] if no norms follow, around[] before and after[] after if
+     * some do. */
+    const char *before[2], *around[2], *after[2];
+    const char *attention, *mlp;
     const char *qkv, *projection[3], *out; /* of attention; qkv is NULL if q, k and v are projections of their own */
-    const char *gate, *up, *down;          /* of an MLP; only TG_LM_SWIGLU has a gate */
+    const char *qk_norm[2];
+    /* Of an MLP. gate_up is NULL if both are projections of their own; only a gated activation has a gate. */
+    const char *gate_up, *gate, *up, *down;
 } tg_lm_name_table;
 
+typedef struct tg_lm_family_row tg_lm_family_row; /* families.h */
+/* Returns the family of this name (model_type); NULL if there is none. */
+const tg_lm_family_row *tg_lm_family_find(const char *type);
+
 const tg_lm_name_table *tg_lm_names_of(const tg_lm_config *c);
+/* Returns the name of the norm before (or after, which must be one that the layer has) attention, i = 0, or the MLP,
+ * i = 1. tg_lm_norm_before returns NULL if there is none. */
+const char *tg_lm_norm_before(const tg_lm_config *c, int i);
+const char *tg_lm_norm_after(const tg_lm_config *c, int i);
+/* Returns whether files store projections as [in, out]. Their q, k and v are in one projection of three equal parts. */
+bool tg_lm_is_transposed(const tg_lm_config *c);
+static inline bool tg_lm_is_gated(const tg_lm_config *c) { return c->activation != TG_LM_GELU_TANH; }
 
 /* ---- lm_config.c ---- */
 
 /* Checks the config and fills in its defaults. Error messages begin with `who`, the name of the public function. */
 tg_status tg_lm_complete(tg_ctx *ctx, tg_lm_config *c, const char *who);
+/* Chooses the fields that are TG_AUTO. */
+void tg_lm_choose(tg_lm_config *c);
 /* Checks the five sizes that have no default: vocab, layers, heads, hidden and positions. */
 tg_status tg_lm_check_sizes(tg_ctx *ctx, const tg_lm_config *c, const char *who);
 /* Returns the number of tensor-parallel ranks. 1 means that plain layers are used. */
@@ -34,6 +53,18 @@ static inline int tg_lm_cp(const tg_lm_config *c) { return tg_parallel_size(c->p
 static inline tg_comm *tg_lm_cp_comm(const tg_lm_config *c) { return tg_parallel_comm(c->parallel, TG_CP); }
 /* Returns the number of rows of the embedding, and of the output matrix: the vocabulary with its padding. */
 int64_t tg_lm_rows(const tg_lm_config *c);
+
+/* ---- lm_layers.c: what layers do not share ---- */
+
+/* Returns whether attention of a layer, counted from 0 over the whole model, has a window, and has positions. */
+bool tg_lm_layer_has_window(const tg_lm_config *c, int64_t layer);
+bool tg_lm_layer_has_positions(const tg_lm_config *c, int64_t layer);
+/* Returns the config of one layer: window, position_kind and the options of rope are those of this layer. */
+tg_lm_config tg_lm_config_of_layer(const tg_lm_config *c, int64_t layer);
+/* Returns the rotation of queries and keys. */
+tg_rope_opts tg_lm_rope_of(const tg_lm_config *c);
+tg_status tg_lm_check_layers(tg_ctx *ctx, const tg_lm_config *c, const char *who);
+tg_status tg_lm_check_rope(tg_ctx *ctx, const tg_lm_config *c, const char *who);
 
 /* ---- mup.c: what depends on the width ---- */
 
@@ -127,17 +158,20 @@ tg_module *tg_layer_finish(tg_module *m);
 
 /* How tensor parallelism divides a projection: by output rows, by input columns, or not at all. */
 typedef enum tg_projection_kind { TG_PROJECT_COLUMN, TG_PROJECT_ROW, TG_PROJECT_WHOLE } tg_projection_kind;
-/* Creates a linear layer, with a bias if the config says so. The output rows are `parts` blocks of equal size, such as
+/* Creates a linear layer. The output rows are `parts` blocks of equal size, such as
  * q, k and v. TG_PROJECT_COLUMN shards each block over the tp ranks. */
 tg_module *tg_projection(tg_ctx *ctx, const tg_lm_config *c, tg_projection_kind kind, int64_t in, int64_t out,
-                         int parts, double std);
-tg_module *tg_lm_norm_new(tg_ctx *ctx, const tg_lm_config *c);
+                         int parts, bool bias, double std);
+/* Creates a norm of the config's kind, over rows of `size` elements. */
+tg_module *tg_lm_norm_new(tg_ctx *ctx, const tg_lm_config *c, int64_t size);
+/* Creates an RMS norm of `size` elements, whose factor is 1 + weight if the config says so. */
+tg_module *tg_lm_rms_norm_new(tg_ctx *ctx, const tg_lm_config *c, int64_t size);
 
 /* ---- attention.c, mlp.c, layer.c. All take a completed config. ---- */
 
 tg_module *tg_lm_attention_new(tg_ctx *ctx, const tg_lm_config *c);
 tg_module *tg_lm_mlp_new(tg_ctx *ctx, const tg_lm_config *c);
-tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c);
+tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c); /* c: of one layer (tg_lm_config_of_layer) */
 
 /* The cache of one attention layer. In training there is no cache, and functions get NULL in place of a tg_past. */
 typedef struct tg_past {

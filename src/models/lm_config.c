@@ -1,7 +1,7 @@
 /* Checks the config of a language model and chooses what it leaves to the library. */
 #include <math.h>
 
-#include "models/lm.h"
+#include "models/families.h"
 
 /* Fails unless v is 1 to 2^40 - 1. */
 static tg_status positive(tg_ctx *ctx, const char *who, const char *name, int64_t v) {
@@ -19,36 +19,45 @@ tg_status tg_lm_check_sizes(tg_ctx *ctx, const tg_lm_config *c, const char *who)
     return positive(ctx, who, "positions", c->positions);
 }
 
-/* Fails unless `value`, of an enum that has only the values 0 and 1, is one of them. `both` is the names of the two. */
-static tg_status one_of_two(tg_ctx *ctx, const char *who, const char *name, int value, const char *both) {
-    if (value == 0 || value == 1) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected %s", who, name, value, both);
+/* Fails unless `value`, of an enum, is 0 to `last`. `all` is the names of its values. */
+static tg_status in_enum(tg_ctx *ctx, const char *who, const char *name, int value, int last, const char *all) {
+    if (value >= 0 && value <= last) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected %s", who, name, value, all);
 }
 
 static tg_status check_enums(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
-    TG_TRY(one_of_two(ctx, who, "names", (int)c->names, "TG_LM_NAMES_LLAMA or _GPT2"));
-    TG_TRY(one_of_two(ctx, who, "norm", (int)c->norm, "TG_LM_RMS_NORM or TG_LM_LAYER_NORM"));
-    TG_TRY(one_of_two(ctx, who, "activation", (int)c->activation, "TG_LM_SWIGLU or TG_LM_GELU_TANH"));
-    TG_TRY(one_of_two(ctx, who, "position_kind", (int)c->position_kind, "TG_LM_ROTARY or TG_LM_LEARNED"));
-    TG_TRY(one_of_two(ctx, who, "backend", (int)c->backend, "TG_LM_FUSED or TG_LM_COMPOSED"));
-    if ((unsigned)c->recompute > TG_GPT_DISTRIBUTED)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED", who,
-                       (int)c->recompute);
-    if ((unsigned)c->wgrad > TG_WGRAD_DEFERRED)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED", who,
-                       (int)c->wgrad);
+    const struct { const char *name; int value, last; const char *all; } rows[] = {
+        {"norm", (int)c->norm, TG_LM_PLAIN_LAYER_NORM, "TG_LM_RMS_NORM to TG_LM_PLAIN_LAYER_NORM"},
+        {"norm_place", (int)c->norm_place, TG_LM_NORM_AROUND, "TG_LM_NORM_BEFORE, _AFTER or _AROUND"},
+        {"qk_norm", (int)c->qk_norm, TG_LM_QK_NORM_OF_PROJECTIONS,
+         "TG_LM_NO_QK_NORM to TG_LM_QK_NORM_OF_PROJECTIONS"},
+        {"activation", (int)c->activation, TG_LM_GEGLU_TANH, "TG_LM_SWIGLU to TG_LM_GEGLU_TANH"},
+        {"position_kind", (int)c->position_kind, TG_LM_NO_POSITIONS, "TG_LM_ROTARY to TG_LM_NO_POSITIONS"},
+        {"rope_kind", (int)c->rope_kind, TG_ROPE_YARN, "TG_ROPE_PLAIN to TG_ROPE_YARN"},
+        {"backend", (int)c->backend, TG_LM_COMPOSED, "TG_LM_FUSED or TG_LM_COMPOSED"},
+        {"recompute", (int)c->recompute, TG_GPT_DISTRIBUTED, "TG_GPT_KEEP to TG_GPT_DISTRIBUTED"},
+        {"wgrad", (int)c->wgrad, TG_WGRAD_DEFERRED, "TG_WGRAD_FUSED, _PLAIN or _DEFERRED"},
+    };
+    for (size_t i = 0; i < TG_LEN(rows); i++)
+        TG_TRY(in_enum(ctx, who, rows[i].name, rows[i].value, rows[i].last, rows[i].all));
+    return TG_OK;
+}
+
+/* Replaces the family's name by that of its table, which lives as long as the program. */
+static tg_status find_family(tg_ctx *ctx, tg_lm_config *c, const char *who) {
+    const tg_lm_family_row *row = tg_lm_family_find(c->family ? c->family : "llama");
+    if (!row)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: family is \"%.64s\", expected one of those that tg_lm_family lists",
+                       who, c->family);
+    c->family = row->type;
     return TG_OK;
 }
 
 /* Makes the checks that must come before sizes are chosen. */
-static tg_status check_given(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
-    const tg_lm_config usual = {TG_LM_DEFAULTS};
+static tg_status check_given(tg_ctx *ctx, tg_lm_config *c, const char *who) {
     TG_TRY(tg_lm_check_sizes(ctx, c, who));
     TG_TRY(check_enums(ctx, c, who));
-    if (c->position_kind == TG_LM_LEARNED && c->rope_base != usual.rope_base)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: rope_base is %g, but the positions are learned; leave rope_base at its default", who,
-                       c->rope_base);
+    TG_TRY(find_family(ctx, c, who));
     if (c->head_dim == TG_AUTO && c->hidden % c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "%s: hidden is %lld, which is not a multiple of heads = %lld; set head_dim", who,
@@ -56,13 +65,16 @@ static tg_status check_given(tg_ctx *ctx, const tg_lm_config *c, const char *who
     return TG_OK;
 }
 
-/* Chooses the fields that are TG_AUTO. */
-static void choose(tg_lm_config *c) {
+void tg_lm_choose(tg_lm_config *c) {
     int64_t ffn = c->activation == TG_LM_GELU_TANH ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
     if (c->head_dim == TG_AUTO) c->head_dim = c->hidden / c->heads;
     if (c->kv_heads == TG_AUTO) c->kv_heads = c->heads;
     if (c->ffn == TG_AUTO) c->ffn = ffn;
-    if (c->norm_eps == TG_AUTO) c->norm_eps = c->norm == TG_LM_LAYER_NORM ? 1e-5 : 1e-6;
+    if (c->norm_eps == TG_AUTO) c->norm_eps = c->norm == TG_LM_RMS_NORM ? 1e-6 : 1e-5;
+    if (c->embed_dropout == TG_AUTO) c->embed_dropout = c->dropout;
+    if (c->attention_dropout == TG_AUTO) c->attention_dropout = c->dropout;
+    if (c->bias) c->qkv_bias = c->out_bias = c->mlp_bias = true;
+    if (c->rope_dims == TG_AUTO) c->rope_dims = c->head_dim;
 }
 
 static tg_status check_heads(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
@@ -72,7 +84,7 @@ static tg_status check_heads(tg_ctx *ctx, const tg_lm_config *c, const char *who
     if (c->kv_heads < 1 || c->heads % c->kv_heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: kv_heads is %lld, expected a divisor of heads = %lld", who,
                        (long long)c->kv_heads, (long long)c->heads);
-    if (c->names == TG_LM_NAMES_GPT2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
+    if (tg_lm_is_transposed(c) && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
             "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs kv_heads = heads = %lld and head_dim = hidden / "
@@ -118,14 +130,24 @@ static tg_status check_context(tg_ctx *ctx, const tg_lm_config *c, const char *w
                    who, c->cp_inner, cp);
 }
 
+static bool positive_or(double v, double none) { return v == none || (v > 0 && isfinite(v)); }
+static bool is_probability(double v) { return v >= 0 && v < 1; }
+
 static tg_status check_numbers(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
-    if (c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && c->init_std > 0 && c->rope_base > 0 &&
-        isfinite(c->norm_eps + c->init_std + c->rope_base))
-        return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT,
-                   "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others "
-                   "positive and finite",
-                   who, c->dropout, c->norm_eps, c->init_std, c->rope_base);
+    if (!is_probability(c->dropout) || !is_probability(c->embed_dropout) || !is_probability(c->attention_dropout) ||
+        !(c->norm_eps > 0 && c->init_std > 0 && isfinite(c->norm_eps + c->init_std)))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: dropout %g, embed_dropout %g, attention_dropout %g, norm_eps %g, init_std %g; expected "
+                       "dropouts in [0, 1), the others positive and finite",
+                       who, c->dropout, c->embed_dropout, c->attention_dropout, c->norm_eps, c->init_std);
+    if (!positive_or(c->attention_scale, TG_AUTO) || !positive_or(c->attention_softcap, TG_NONE) ||
+        !positive_or(c->logit_softcap, TG_NONE) || !positive_or(c->clip_qkv, TG_NONE) || c->embed_scale == 0 ||
+        !isfinite(c->embed_scale))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: attention_scale %g, attention_softcap %g, logit_softcap %g, clip_qkv %g, embed_scale %g; "
+                       "expected positive and finite numbers, TG_AUTO or TG_NONE, and a scale that is not 0",
+                       who, c->attention_scale, c->attention_softcap, c->logit_softcap, c->clip_qkv, c->embed_scale);
+    return TG_OK;
 }
 
 /* Checks the options of multi-token prediction and of the maximal update parametrization. */
@@ -141,20 +163,48 @@ static tg_status check_extras(tg_ctx *ctx, const tg_lm_config *c, const char *wh
                    who, c->mup_base);
 }
 
+/* Fails unless `extra` is a JSON object. */
+static tg_status check_extra(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
+    json_t *root = c->extra ? json_loads(c->extra, 0, NULL) : NULL;
+    bool good = !c->extra || json_is_object(root);
+    json_decref(root);
+    if (good) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: extra is \"%.64s\", expected a JSON object", who, c->extra);
+}
+
+/* Fails for combinations of blocks that no layer has, or that ranks of tp cannot divide. */
+static tg_status check_blocks(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
+    const bool fused = tg_lm_names_of(c)->qkv && c->kv_heads != c->heads;
+    int tp = tg_lm_tp(c);
+    if (c->parallel_residual && c->norm_place != TG_LM_NORM_BEFORE)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: parallel_residual is set, which needs norm_place TG_LM_NORM_BEFORE",
+                       who);
+    if (c->head_bias && c->tied)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: head_bias and tied are set, but an embedding has no bias", who);
+    if (c->unit_norm && c->norm != TG_LM_RMS_NORM)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: unit_norm is set, which needs norm TG_LM_RMS_NORM", who);
+    if (tp > 1 && (c->qk_norm == TG_LM_QK_NORM_OF_PROJECTIONS || c->head_bias || fused))
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: tp is %d, but %s; use tp 1", who, tp,
+                       c->head_bias ? "the bias of the output matrix (head_bias) cannot be divided"
+                       : fused      ? "the family has queries, keys and values in one matrix, and fewer heads of keys"
+                                    : "qk_norm norms all heads of a token at once");
+    return TG_OK;
+}
+
 tg_status tg_lm_complete(tg_ctx *ctx, tg_lm_config *c, const char *who) {
     TG_TRY(check_given(ctx, c, who));
-    choose(c);
+    tg_lm_choose(c);
     TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, who, "ffn", c->ffn));
     TG_TRY(check_heads(ctx, c, who));
     TG_TRY(check_parallel(ctx, c, who));
     TG_TRY(check_context(ctx, c, who));
     TG_TRY(check_extras(ctx, c, who));
-    if (c->position_kind == TG_LM_ROTARY && c->head_dim % 2)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: head_dim is %lld, expected an even number, because rotary positions use pairs", who,
-                       (long long)c->head_dim);
-    return check_numbers(ctx, c, who);
+    TG_TRY(check_numbers(ctx, c, who));
+    TG_TRY(tg_lm_check_rope(ctx, c, who));
+    TG_TRY(tg_lm_check_layers(ctx, c, who));
+    TG_TRY(check_extra(ctx, c, who));
+    return check_blocks(ctx, c, who);
 }
 
 int64_t tg_lm_rows(const tg_lm_config *c) {

@@ -4,6 +4,7 @@
 #include <tapegrad/recompute.h>
 
 #include "comm/comm.h"
+#include "core/mapping.h"
 #include "models/lm.h"
 #include "tape/tape.h"
 
@@ -34,7 +35,8 @@ static tg_tensor *position_part(tg_module *lm, tg_tape *t, tg_tensor *at, int64_
 tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     tg_tensor *x = tg_lm_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
-    return tg_module_run(tg_lm_body(lm), tg_lm_names_of(c)->embedding, t, x);
+    x = tg_module_run(tg_lm_body(lm), tg_lm_names_of(c)->embedding, t, x);
+    return c->embed_scale == 1 ? x : tg_scale(t, x, c->embed_scale);
 }
 
 /* Does what tg_lm_embed does. The caller has opened the key of the embedding. */
@@ -42,7 +44,7 @@ static tg_tensor *embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *po
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     tg_tensor *x = tg_lm_word_rows(lm, t, ids);
     if (c->position_kind == TG_LM_LEARNED) x = tg_add(t, x, position_part(lm, t, positions, offset, tg_dim(ids, 1)));
-    return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
+    return c->embed_dropout > 0 ? tg_dropout(t, x, c->embed_dropout) : x;
 }
 
 tg_tensor *tg_lm_embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset) {
@@ -161,6 +163,7 @@ tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *w
 }
 
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y) {
+    if (tg_is_lm(lm)) tg_mappings_check(lm->ctx);
     if (tg_is_lm(lm)) tg_comm_note_missed(tg_lm_tp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
     if (tg_is_lm(lm)) tg_comm_note_missed(tg_lm_cp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
     return y;

@@ -1,6 +1,7 @@
 /* Computes the end of a model: the product with the output matrix, and the loss. */
 #include <tapegrad/megatron.h>
 
+#include "models/heads.h"
 #include "models/lm.h"
 #include "tape/tape.h"
 
@@ -59,8 +60,10 @@ static tg_tensor *run_head(tg_module *lm, tg_tape *t, tg_tensor *x) {
 tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     x = narrow(c, t, x);
-    if (tg_lm_head_is_called(lm)) return run_head(lm, t, x);
-    return tg_linear(t, head_input(c, t, x), tg_lm_output_weight(lm), NULL);
+    tg_tensor *bias = c->head_bias ? tg_module_own_at(lm, "lm_head", "bias") : NULL;
+    x = tg_lm_head_is_called(lm) ? run_head(lm, t, x)
+                                 : tg_linear(t, head_input(c, t, x), tg_lm_output_weight(lm), bias);
+    return tg_softcap(t, x, c->logit_softcap);
 }
 
 tg_tensor *tg_lm_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
@@ -96,9 +99,9 @@ static tg_tensor *loss_of_logits(const tg_lm_config *c, tg_tape *t, tg_tensor *y
 /* Computes the loss of the trunk's output x for targets [s, b]. */
 static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *to, tg_loss_reduction reduction) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
-    x = narrow(c, t, x);
-    if (tg_lm_head_is_called(lm)) return loss_of_logits(c, t, run_head(lm, t, x), to, reduction);
-    x = head_input(c, t, x);
+    if (tg_lm_head_is_called(lm) || c->head_bias || c->logit_softcap != TG_NONE)
+        return loss_of_logits(c, t, tg_lm_shard_logits(lm, t, x), to, reduction);
+    x = head_input(c, t, narrow(c, t, x));
     if (tg_lm_tp(c) == 1)
         return tg_linear_cross_entropy(t, x, tg_lm_output_weight(lm), to, TG_CROSS_ENTROPY(.reduction = reduction));
     return tg_vocab_parallel_linear_cross_entropy(t, x, tg_lm_output_weight(lm), to, tg_lm_tp_comm(c),

@@ -26,23 +26,37 @@ static inline bool tg_ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-/* ---- config_read.c ---- */
+/* ---- config_file.c ---- */
 
-/* Reads the config.json at path into *c, whose fields are 0 before, except size. A field whose key is optional and
- * absent stays 0, which means its default. */
-tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
+#define TG_CONFIG_SUM "tapegrad_weights_xxh64" /* member with the checksum of the weights */
 
-/* ---- config_write.c ---- */
+/* A config that was read from a file, and the texts that it refers to. */
+typedef struct tg_config_file {
+    tg_lm_config c;
+    char *kinds, *extra;
+} tg_config_file;
 
-#define TG_CONFIG_SUM "tapegrad_weights_xxh64" /* key of the checksum of the weights */
+/* Read the config of any family from the config.json at path, or from an object. The config is not completed. The
+ * caller calls tg_config_free, after an error too. */
+tg_status tg_config_read(tg_ctx *ctx, const char *path, tg_config_file *out);
+tg_status tg_config_parse(const tg_json *j, tg_config_file *out);
+void tg_config_free(tg_ctx *ctx, tg_config_file *f);
+/* Returns whether two completed configs are of models that compute the same. */
+bool tg_lm_same(const tg_lm_config *a, const tg_lm_config *b);
 
-/* Returns the content of config.json, except the checksum of the weights, which is not known yet. Returns NULL after
- * recording an error. */
-json_t *tg_gpt_config_json(tg_module *gpt);
+/* Returns the content of config.json, except the checksum of the weights, which is not known yet. Returns NULL if the
+ * family's config.json cannot describe the model, and after recording an error. */
+json_t *tg_lm_config_json(const tg_module *lm);
 /* Returns the config as one line of JSON, for the weights' metadata "tapegrad.config". Free it with tg_host_strfree. */
-char *tg_gpt_config_line(tg_ctx *ctx, const json_t *root);
+char *tg_config_line(tg_ctx *ctx, const json_t *root);
 /* Writes config.json. weights_sum is the checksum of the weights, which is added to the config. */
-tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum);
+tg_status tg_config_save(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum);
+
+/* ---- gpt_config.c ---- */
+
+/* Converts the config of a language model, which is not completed, to that of a GPT. Fails with TG_ERR_UNSUPPORTED if
+ * it is of another family, or has options that no GPT has. path names the file in messages. */
+tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, tg_gpt_config *out);
 
 /* ---- weights.c ---- */
 
@@ -52,6 +66,8 @@ tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const 
 
 /* p is the parameter `path` of lm, or this rank's shard of it. */
 
+/* Returns whether the parameter is a projection of GPT-2's layers, which files store transposed. */
+bool tg_weight_is_transposed(const tg_module *lm, const char *path);
 /* Returns the number of rows of the whole parameter, without the padding of a vocabulary. */
 int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path);
 /* Returns the shape of the whole parameter in the file. */
@@ -61,6 +77,8 @@ tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows,
 /* Returns whether parameter `path` of this part is the last part's copy of the embedding. The files contain the
  * embedding once, from the first part. */
 bool tg_weight_is_copy(const tg_module *lm, const char *path);
+/* Returns whether parameter `path` is in no file of weights, because it is a matrix of an adapter (lora.h). */
+bool tg_weight_is_adapter(const char *path);
 
 /* ---- weights_load.c, weights_save.c ---- */
 
@@ -72,8 +90,8 @@ bool tg_weight_is_known(const tg_module *lm, const char *name);
  * tg_host_strfree. */
 char *tg_weights_find(tg_ctx *ctx, const char *dir);
 
-/* Fills the parameters from the files in dir. Collective over pp if that has several stages. */
-tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir);
+/* Fills the parameters from the files in dir, or maps the files. Collective over pp if that has several stages. */
+tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir, bool map);
 /* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)
  * is added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
  * rank sum receives a checksum: of the header of the only file, or of the index of several. Collective over the ranks

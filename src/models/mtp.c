@@ -96,15 +96,13 @@ tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens) {
 
 static tg_module *depth_new(tg_ctx *ctx, const tg_lm_config *c) {
     tg_module *m = tg_layer_begin(ctx, &depth_ops, c);
-    tg_lm_config projection = *c;
-    projection.bias = false; /* eh_proj has no bias */
     if (!m) return tg_layer_finish(m);
-    tg_module_add_child(m, "enorm", tg_lm_norm_new(ctx, c));
-    tg_module_add_child(m, "hnorm", tg_lm_norm_new(ctx, c));
-    tg_module_add_child(m, "eh_proj", tg_projection(ctx, &projection, TG_PROJECT_COLUMN, 2 * c->hidden, c->hidden, 1,
+    tg_module_add_child(m, "enorm", tg_lm_norm_new(ctx, c, c->hidden));
+    tg_module_add_child(m, "hnorm", tg_lm_norm_new(ctx, c, c->hidden));
+    tg_module_add_child(m, "eh_proj", tg_projection(ctx, c, TG_PROJECT_COLUMN, 2 * c->hidden, c->hidden, 1, false,
                                                     tg_hidden_std(c)));
     tg_module_add_child(m, "transformer_layer", tg_lm_layer_new(ctx, c));
-    tg_module_add_child(m, "final_layernorm", tg_lm_norm_new(ctx, c));
+    tg_module_add_child(m, "final_layernorm", tg_lm_norm_new(ctx, c, c->hidden));
     return tg_layer_finish(m);
 }
 
@@ -118,7 +116,8 @@ tg_module *tg_mtp_new(tg_module *lm) {
         if (tg_ok(s->ctx)) set_weight(s, d + 1, s->c.mtp_weight / s->c.mtp);
         snprintf(f->name, sizeof f->name, "%d", d);
         tg_lm_key_open(s, TG_LM_KEY_DEPTH + 1 + (uint64_t)d, s->site);
-        tg_module_add_child(list, f->name, depth_new(s->ctx, &s->c));
+        const tg_lm_config own = tg_lm_config_of_layer(&s->c, s->c.layers + d);
+        tg_module_add_child(list, f->name, depth_new(s->ctx, &own));
         tg_lm_key_close(s);
     }
     return list;

@@ -11,5 +11,6 @@ double tg_hidden_std(const tg_lm_config *c) { return c->init_std / sqrt(tg_mup_w
 double tg_residual_std(const tg_lm_config *c) { return tg_hidden_std(c) / sqrt(2.0 * (double)c->layers); }
 
 double tg_attention_scale(const tg_lm_config *c) {
+    if (c->attention_scale != TG_AUTO) return c->attention_scale;
     return c->mup_base > 0 ? 1 / (double)c->head_dim : 1 / sqrt((double)c->head_dim);
 }

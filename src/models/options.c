@@ -2,6 +2,7 @@
 #include <tapegrad/attention.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lm.h>
+#include <tapegrad/lora.h>
 
 #include "base/options.h"
 
@@ -17,16 +18,25 @@ static const tg_enum_value gpt_wgrad_values[] = {TG_ENUM_VALUE(TG_WGRAD_FUSED), 
                                                  TG_ENUM_VALUE(TG_WGRAD_DEFERRED)};
 const tg_enum tg_gpt_wgrad_enum = TG_ENUM(tg_gpt_wgrad, "TG_WGRAD_", gpt_wgrad_values);
 
-static const tg_enum_value lm_names_values[] = {TG_ENUM_VALUE(TG_LM_NAMES_LLAMA), TG_ENUM_VALUE(TG_LM_NAMES_GPT2)};
-const tg_enum tg_lm_names_enum = TG_ENUM(tg_lm_names, "TG_LM_NAMES_", lm_names_values);
-
-static const tg_enum_value lm_norm_values[] = {TG_ENUM_VALUE(TG_LM_RMS_NORM), TG_ENUM_VALUE(TG_LM_LAYER_NORM)};
+static const tg_enum_value lm_norm_values[] = {TG_ENUM_VALUE(TG_LM_RMS_NORM), TG_ENUM_VALUE(TG_LM_LAYER_NORM),
+                                               TG_ENUM_VALUE(TG_LM_PLAIN_LAYER_NORM)};
 const tg_enum tg_lm_norm_enum = TG_ENUM(tg_lm_norm, "TG_LM_", lm_norm_values);
 
-static const tg_enum_value lm_activation_values[] = {TG_ENUM_VALUE(TG_LM_SWIGLU), TG_ENUM_VALUE(TG_LM_GELU_TANH)};
+static const tg_enum_value lm_norm_place_values[] = {
+    TG_ENUM_VALUE(TG_LM_NORM_BEFORE), TG_ENUM_VALUE(TG_LM_NORM_AFTER), TG_ENUM_VALUE(TG_LM_NORM_AROUND)};
+const tg_enum tg_lm_norm_place_enum = TG_ENUM(tg_lm_norm_place, "TG_LM_NORM_", lm_norm_place_values);
+
+static const tg_enum_value lm_qk_norm_values[] = {TG_ENUM_VALUE(TG_LM_NO_QK_NORM),
+                                                  TG_ENUM_VALUE(TG_LM_QK_NORM_OF_HEADS),
+                                                  TG_ENUM_VALUE(TG_LM_QK_NORM_OF_PROJECTIONS)};
+const tg_enum tg_lm_qk_norm_enum = TG_ENUM(tg_lm_qk_norm, "TG_LM_", lm_qk_norm_values);
+
+static const tg_enum_value lm_activation_values[] = {TG_ENUM_VALUE(TG_LM_SWIGLU), TG_ENUM_VALUE(TG_LM_GELU_TANH),
+                                                     TG_ENUM_VALUE(TG_LM_GEGLU_TANH)};
 const tg_enum tg_lm_activation_enum = TG_ENUM(tg_lm_activation, "TG_LM_", lm_activation_values);
 
-static const tg_enum_value lm_positions_values[] = {TG_ENUM_VALUE(TG_LM_ROTARY), TG_ENUM_VALUE(TG_LM_LEARNED)};
+static const tg_enum_value lm_positions_values[] = {TG_ENUM_VALUE(TG_LM_ROTARY), TG_ENUM_VALUE(TG_LM_LEARNED),
+                                                    TG_ENUM_VALUE(TG_LM_NO_POSITIONS)};
 const tg_enum tg_lm_positions_enum = TG_ENUM(tg_lm_positions, "TG_LM_", lm_positions_values);
 
 static const tg_enum_value lm_backend_values[] = {TG_ENUM_VALUE(TG_LM_FUSED), TG_ENUM_VALUE(TG_LM_COMPOSED)};
@@ -56,6 +66,7 @@ static const tg_field gpt_config_fields[] = {
     TG_FIELD(tg_gpt_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
     TG_FIELD(tg_gpt_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
     TG_FIELD(tg_gpt_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+    TG_FIELD(tg_gpt_config, unfilled, BOOL, "Matrices have no memory until they are loaded."),
 };
 const tg_struct tg_gpt_config_struct = TG_STRUCT(tg_gpt_config, GPT, gpt_config_fields, "The configuration of a GPT.");
 
@@ -68,15 +79,40 @@ static const tg_field lm_config_fields[] = {
     TG_FIELD(tg_lm_config, kv_heads, INT64, "Heads of keys and values; TG_AUTO: heads."),
     TG_FIELD(tg_lm_config, head_dim, INT64, "Size of a head; TG_AUTO: hidden / heads."),
     TG_FIELD(tg_lm_config, ffn, INT64, "Hidden size of the MLP; TG_AUTO: by the activation."),
-    TG_FIELD_OF(tg_lm_config, names, ENUM, "tg_lm_names", "How parameters are named."),
+    TG_FIELD(tg_lm_config, family, TEXT, "Published checkpoints whose names parameters have; NULL: llama."),
     TG_FIELD_OF(tg_lm_config, norm, ENUM, "tg_lm_norm", "The norm."),
+    TG_FIELD_OF(tg_lm_config, norm_place, ENUM, "tg_lm_norm_place", "Where layers have norms."),
+    TG_FIELD(tg_lm_config, unit_norm, BOOL, "The factor of an RMS norm is 1 + weight."),
+    TG_FIELD_OF(tg_lm_config, qk_norm, ENUM, "tg_lm_qk_norm", "Norms of queries and keys."),
     TG_FIELD_OF(tg_lm_config, activation, ENUM, "tg_lm_activation", "The activation of the MLP."),
-    TG_FIELD_OF(tg_lm_config, position_kind, ENUM, "tg_lm_positions", "Rotary or learned positions."),
+    TG_FIELD(tg_lm_config, parallel_residual, BOOL, "Attention and the MLP have the same input."),
     TG_FIELD(tg_lm_config, bias, BOOL, "Linear layers have biases."),
+    TG_FIELD(tg_lm_config, qkv_bias, BOOL, "Queries, keys and values have biases."),
+    TG_FIELD(tg_lm_config, out_bias, BOOL, "The output of attention has a bias."),
+    TG_FIELD(tg_lm_config, mlp_bias, BOOL, "The MLP has biases."),
+    TG_FIELD(tg_lm_config, head_bias, BOOL, "The output matrix has a bias."),
     TG_FIELD(tg_lm_config, tied, BOOL, "The output matrix is the embedding matrix."),
     TG_FIELD(tg_lm_config, norm_eps, DOUBLE, "Eps of norms, above 0; TG_AUTO: by the norm."),
+    TG_FIELD(tg_lm_config, dropout, DOUBLE, "Probability of dropout of the residual, in [0, 1)."),
+    TG_FIELD(tg_lm_config, embed_dropout, DOUBLE, "The same of the embedding; TG_AUTO: dropout."),
+    TG_FIELD(tg_lm_config, attention_dropout, DOUBLE, "The same of attention; TG_AUTO: dropout."),
+    TG_FIELD(tg_lm_config, embed_scale, DOUBLE, "Factor of the embedding, not 0."),
+    TG_FIELD(tg_lm_config, attention_scale, DOUBLE, "Factor of the scores, above 0; TG_AUTO: 1 / sqrt(head_dim)."),
+    TG_FIELD(tg_lm_config, attention_softcap, DOUBLE, "Smooth bound of the scores, above 0; TG_NONE: none."),
+    TG_FIELD(tg_lm_config, logit_softcap, DOUBLE, "Smooth bound of the logits, above 0; TG_NONE: none."),
+    TG_FIELD(tg_lm_config, clip_qkv, DOUBLE, "Bound of queries, keys and values, above 0; TG_NONE: none."),
+    TG_FIELD(tg_lm_config, window, INT64, "Tokens to which windowed attention attends, 1 or more; TG_NONE: no window."),
+    TG_FIELD(tg_lm_config, attention_kinds, TEXT, "A letter for each layer: f, w, F or W; NULL: all are alike."),
+    TG_FIELD_OF(tg_lm_config, position_kind, ENUM, "tg_lm_positions", "Rotary, learned or no positions."),
     TG_FIELD(tg_lm_config, rope_base, DOUBLE, "Base of rotary positions, above 0."),
-    TG_FIELD(tg_lm_config, dropout, DOUBLE, "Probability of dropout, in [0, 1)."),
+    TG_FIELD(tg_lm_config, rope_dims, INT64, "Rotated elements of a head, even; TG_AUTO: head_dim."),
+    TG_FIELD_OF(tg_lm_config, rope_kind, ENUM, "tg_rope_kind", "How frequencies are changed for longer sequences."),
+    TG_FIELD(tg_lm_config, rope_factor, DOUBLE, "Divisor of the changed frequencies, above 0."),
+    TG_FIELD(tg_lm_config, rope_low, DOUBLE, "Turns up to which frequencies are divided, above 0."),
+    TG_FIELD(tg_lm_config, rope_high, DOUBLE, "Turns from which on frequencies are kept, above rope_low."),
+    TG_FIELD(tg_lm_config, rope_original, INT64, "Positions with which the model was trained first, 1 or more."),
+    TG_FIELD(tg_lm_config, rope_gain, DOUBLE, "Factor of rotated elements of YaRN; TG_AUTO: by rope_factor."),
+    TG_FIELD(tg_lm_config, rope_local_base, DOUBLE, "Base of rope of layers with windows; TG_AUTO: as the others."),
     TG_FIELD(tg_lm_config, init_std, DOUBLE, "Standard deviation of the initial weights, above 0."),
     TG_FIELD(tg_lm_config, mtp, INT, "Number of depths of multi-token prediction."),
     TG_FIELD(tg_lm_config, mtp_weight, DOUBLE, "Weight of their losses, above 0."),
@@ -91,6 +127,8 @@ static const tg_field lm_config_fields[] = {
     TG_FIELD(tg_lm_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
     TG_FIELD(tg_lm_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
     TG_FIELD(tg_lm_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+    TG_FIELD(tg_lm_config, extra, TEXT, "Other members of config.json, as a JSON object; NULL: none."),
+    TG_FIELD(tg_lm_config, unfilled, BOOL, "Matrices have no memory until they are loaded."),
 };
 const tg_struct tg_lm_config_struct =
     TG_STRUCT(tg_lm_config, LM, lm_config_fields, "The configuration of a language model.");
@@ -110,6 +148,15 @@ static const tg_field lm_save_fields[] = {
     TG_FIELD(tg_lm_save_opts, file_bytes, INT64, "Limit on the bytes of the tensors in one file, 1 or more."),
 };
 const tg_struct tg_lm_save_opts_struct = TG_STRUCT(tg_lm_save_opts, LM_SAVE, lm_save_fields, "Options of tg_lm_save.");
+
+static const tg_field lora_fields[] = {
+    TG_FIELD(tg_lora_opts, rank, INT64, "Rows of A and columns of B, 1 or more."),
+    TG_FIELD(tg_lora_opts, alpha, DOUBLE, "Above 0; TG_AUTO: 2 * rank."),
+    TG_FIELD(tg_lora_opts, dropout, DOUBLE, "Probability of dropout of the input of A, in [0, 1)."),
+    TG_FIELD(tg_lora_opts, rslora, BOOL, "The product is multiplied by alpha / sqrt(rank)."),
+    TG_FIELD(tg_lora_opts, targets, TEXT, "Patterns of the layers to adapt; NULL: all linear layers."),
+};
+const tg_struct tg_lora_opts_struct = TG_STRUCT(tg_lora_opts, LORA, lora_fields, "Options of tg_lora_apply.");
 
 static const tg_field self_attention_fields[] = {
     TG_FIELD(tg_self_attention_opts, heads, INT64, "Heads of queries, 1 or more."),

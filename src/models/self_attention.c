@@ -98,7 +98,7 @@ static tg_tensor *run(const tg_module *m, tg_tape *t, tg_tensor *const *in, int 
     tg_tensor *qkv[3], *second = n_in > 1 ? in[1] : NULL;
     project(m, t, in[0], second, qkv);
     for (int i = 0; a->o.qk_norm && i < 2; i++) qkv[i] = tg_module_run(m, i ? "k_norm" : "q_norm", t, qkv[i]);
-    if (a->o.rope_base != TG_NONE) tg_heads_rotate(t, qkv, a->o.rope_base, 0, second, a->p);
+    if (a->o.rope_base != TG_NONE) tg_heads_rotate(t, qkv, TG_ROPE(.base = a->o.rope_base), second, a->p);
     return tg_module_run(m, "out", t, tg_heads_join(t, attend(m, t, qkv, a->o.cross ? NULL : second)));
 }
 

@@ -1,10 +1,10 @@
 /* The form of a model's parameters in its files: shapes, the order of dims, and padding. */
+#include "models/lora.h"
 #include "models/model_files.h"
 
-/* Returns whether the parameter is a projection of GPT-2's layers, which files store transposed. */
-static bool is_transposed(const tg_module *lm, const char *path) {
+bool tg_weight_is_transposed(const tg_module *lm, const char *path) {
     static const char *const projections[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".c_gate.weight"};
-    if (tg_lm_of(lm)->c.names != TG_LM_NAMES_GPT2) return false;
+    if (!tg_lm_is_transposed(&tg_lm_of(lm)->c)) return false;
     for (size_t i = 0; i < TG_LEN(projections); i++)
         if (tg_ends_with(path, projections[i])) return true;
     return false;
@@ -19,12 +19,12 @@ int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path
 tg_shape tg_weight_shape(const tg_module *lm, const tg_tensor *p, const char *path) {
     tg_shape g = tg_global_shape(p), stored = g;
     stored.dim[0] = g.dim[0] = tg_weight_rows(lm, p, path);
-    for (int d = 0; is_transposed(lm, path) && d < 2; d++) stored.dim[d] = g.dim[1 - d];
+    for (int d = 0; tg_weight_is_transposed(lm, path) && d < 2; d++) stored.dim[d] = g.dim[1 - d];
     return stored;
 }
 
 tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows, const char *path) {
-    bool swap = is_transposed(lm, path);
+    bool swap = tg_weight_is_transposed(lm, path);
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
     for (int i = 0; i < p->ndim; i++) {
         int d = swap ? 1 - i : i;
@@ -38,6 +38,8 @@ bool tg_weight_is_copy(const tg_module *lm, const char *path) {
     return !tg_lm_of(lm)->stage.embedding &&
            (tg_ends_with(path, ".wte.weight") || tg_ends_with(path, ".embed_tokens.weight"));
 }
+
+bool tg_weight_is_adapter(const char *path) { return tg_lora_is_matrix(path); }
 
 tg_status tg_chunks_check(tg_module *const *lm, int n, const char *dir, const char *who, tg_lm_chunks *m) {
     tg_ctx *ctx = lm && n > 0 && lm[0] ? lm[0]->ctx : NULL;

@@ -14,6 +14,7 @@ typedef struct source {
     const tg_lm_chunks *m;
     const char *path;
     tg_safetensors *f;
+    bool map;
     uint8_t *known; /* for each tensor of f: 1 if it is a parameter of some stage or may be ignored */
 } source;
 
@@ -72,6 +73,7 @@ static tg_status check_part(const source *s, tg_module *lm) {
     for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(lm, i, &name);
+        if (tg_weight_is_adapter(name)) continue;
         const char *stored = tg_weight_stored_name(s->f, name);
         if (!tg_safetensors_find(s->f, stored))
             return tg_fail(lm->ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", s->path,
@@ -99,6 +101,13 @@ static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p,
     tg_ctx *ctx = lm->ctx;
     tg_shape g = tg_global_shape(p);
     bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
+    bool as_it_is = !part && !tg_weight_is_transposed(lm, path);
+    if (from->map && as_it_is && tg_safetensors_map(from->f, tg_weight_stored_name(from->f, path), p)) {
+        tg_storage_wrote(p->storage, "tg_lm_map", NULL);
+        return TG_OK;
+    }
+    TG_TRY(ctx->run.status);
+    TG_TRY(tg_param_fill(p));
     tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
     if (!whole) return ctx->run.status;
     tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* the file has no padding rows */
@@ -118,7 +127,7 @@ static tg_status load_part(const source *s, tg_module *lm) {
     for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(lm, i, &name);
-        TG_TRY(load_one(s, lm, p, name));
+        if (!tg_weight_is_adapter(name)) TG_TRY(load_one(s, lm, p, name));
     }
     return TG_OK;
 }
@@ -137,10 +146,10 @@ char *tg_weights_find(tg_ctx *ctx, const char *dir) {
     return several ? index : file;
 }
 
-tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir) {
+tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir, bool map) {
     tg_ctx *ctx = m->ctx;
     char *path = tg_weights_find(ctx, dir);
-    source s = {.m = m, .path = path, .f = path ? tg_safetensors_open(ctx, path) : NULL};
+    source s = {.m = m, .map = map, .path = path, .f = path ? tg_safetensors_open(ctx, path) : NULL};
     size_t n = s.f ? (size_t)tg_safetensors_count(s.f) + 1 : 0;
     if (n && (s.known = tg_host_alloc(ctx, n))) load(&s);
     tg_host_free(ctx, s.known, n);

@@ -45,7 +45,7 @@ static tg_status add_entry(plan *s, tg_module *lm, tg_tensor *p, const char *pat
     return TG_OK;
 }
 
-/* Lists the tensors of this stage's chunks, except copies of those of another stage. */
+/* Lists the tensors of this stage's chunks, except copies of those of another stage, and matrices of adapters. */
 static tg_status list_entries(plan *s) {
     for (int k = 0; k < s->m->n; k++) s->capacity += tg_module_param_count(s->m->lm[k]);
     s->entries = tg_host_alloc(s->m->ctx, (size_t)s->capacity * sizeof *s->entries + 1);
@@ -54,7 +54,8 @@ static tg_status list_entries(plan *s) {
         for (int i = 0, n = tg_module_param_count(s->m->lm[k]); i < n; i++) {
             const char *path;
             tg_tensor *p = tg_module_param(s->m->lm[k], i, &path);
-            if (!tg_weight_is_copy(s->m->lm[k], path)) TG_TRY(add_entry(s, s->m->lm[k], p, path));
+            bool skip = tg_weight_is_copy(s->m->lm[k], path) || tg_weight_is_adapter(path);
+            if (!skip) TG_TRY(add_entry(s, s->m->lm[k], p, path));
         }
     return TG_OK;
 }

@@ -19,7 +19,8 @@ size_t tg_linear_describe(const tg_module *m, char *buf, size_t n) {
 static const tg_module_ops linear_ops = {
     .size = sizeof(tg_module_ops), .kind = "linear", .forward = linear_forward, .describe = tg_linear_describe};
 
-bool tg_is_own_linear(const tg_module *m) { return m && m->ops == &linear_ops && !m->hooks; }
+bool tg_is_linear(const tg_module *m) { return m && m->ops == &linear_ops; }
+bool tg_is_own_linear(const tg_module *m) { return tg_is_linear(m) && !m->hooks; }
 
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std) {

@@ -61,6 +61,7 @@ tg_module_entry *tg_module_add_entry(tg_module *m, const char *name);
  * m's parameters in an op of its own instead of calling m. Any other module must be called. */
 bool tg_is_own_linear(const tg_module *m);
 bool tg_is_own_embedding(const tg_module *m);
+bool tg_is_linear(const tg_module *m); /* whether m was made by tg_nn_linear; it may have hooks */
 /* Creates a module with these ops and the parameters of tg_nn_linear. ops->free releases state. On error
  * returns an inert module. */
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
@@ -79,6 +80,13 @@ tg_status tg_module_wrap(tg_module *wrapper, tg_module *m);
 /* Does the same for an m that may be the child of a module: the wrapper takes its place there. On an error m is where
  * it was. */
 tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m);
+/* Undoes tg_module_wrap_in_place: the module that the wrapper holds takes the wrapper's place again. The caller then
+ * owns the wrapper. Works after an error of the context too. */
+void tg_module_unwrap(tg_module *wrapper);
+/* Writes to out[] the modules in m, in the order of the state dict, for which is(user, module) returns true. Returns
+ * their number. out may be NULL. */
+int tg_module_collect(const tg_module *m, bool (*is)(const void *user, const tg_module *m), const void *user,
+                      tg_module **out);
 /* Returns the module that a wrapper holds; NULL if m is no wrapper. */
 tg_module *tg_module_wrapped(const tg_module *m);
 

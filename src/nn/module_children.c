@@ -42,6 +42,25 @@ tg_module *tg_module_child(const tg_module *m, const char *name) {
     return e ? e->child : NULL;
 }
 
+/* Does what tg_module_collect does. out has n modules already; returns how many it has in the end. */
+static int collect(const tg_module *m, bool (*is)(const void *, const tg_module *), const void *user, tg_module **out,
+                   int n) {
+    for (const tg_module_entry *e = m->first; e; e = e->next) {
+        if (!e->child) continue;
+        if (is(user, e->child)) {
+            if (out) out[n] = e->child;
+            n++;
+        }
+        n = collect(e->child, is, user, out, n);
+    }
+    return n;
+}
+
+int tg_module_collect(const tg_module *m, bool (*is)(const void *, const tg_module *), const void *user,
+                      tg_module **out) {
+    return collect(m, is, user, out, 0);
+}
+
 /* ---- Adding ---- */
 
 /* Returns whether child is in a module already, or is m or contains m. */
@@ -106,6 +125,15 @@ tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m) {
     if (parent) put(place, parent, wrapper);
     put(own, wrapper, m);
     return TG_OK;
+}
+
+void tg_module_unwrap(tg_module *wrapper) {
+    tg_module *m = tg_module_wrapped(wrapper), *parent = wrapper->parent;
+    tg_module_entry *place = wrapper->entry;
+    tg_module_leave_parent(m);
+    if (parent) put(place, parent, m);
+    wrapper->parent = NULL;
+    wrapper->entry = NULL;
 }
 
 /* ---- Replacing ---- */

@@ -37,6 +37,24 @@ static const tg_field attention_fields[] = {
 const tg_struct tg_attention_opts_struct =
     TG_STRUCT(tg_attention_opts, ATTENTION, attention_fields, "Options of tg_attention.");
 
+static const tg_enum_value rope_kind_values[] = {TG_ENUM_VALUE(TG_ROPE_PLAIN), TG_ENUM_VALUE(TG_ROPE_LINEAR),
+                                                 TG_ENUM_VALUE(TG_ROPE_LLAMA3), TG_ENUM_VALUE(TG_ROPE_YARN)};
+const tg_enum tg_rope_kind_enum = TG_ENUM(tg_rope_kind, "TG_ROPE_", rope_kind_values);
+
+static const tg_field rope_fields[] = {
+    TG_FIELD(tg_rope_opts, base, DOUBLE, "Base of the angles, greater than 0."),
+    TG_FIELD(tg_rope_opts, offset, INT64, "Position of row 0."),
+    TG_FIELD(tg_rope_opts, positions, TENSOR, "Position of each row; NULL: they count from offset."),
+    TG_FIELD(tg_rope_opts, dims, INT64, "Number of rotated elements of a row, even; TG_AUTO: all."),
+    TG_FIELD_OF(tg_rope_opts, kind, ENUM, "tg_rope_kind", "How the frequencies are changed."),
+    TG_FIELD(tg_rope_opts, factor, DOUBLE, "Divisor of the changed frequencies, greater than 0."),
+    TG_FIELD(tg_rope_opts, low, DOUBLE, "Turns up to which frequencies are divided, greater than 0."),
+    TG_FIELD(tg_rope_opts, high, DOUBLE, "Turns from which on frequencies are kept, greater than low."),
+    TG_FIELD(tg_rope_opts, original, INT64, "Positions with which the model was trained first, 1 or more."),
+    TG_FIELD(tg_rope_opts, gain, DOUBLE, "Factor of the rotated elements."),
+};
+const tg_struct tg_rope_opts_struct = TG_STRUCT(tg_rope_opts, ROPE, rope_fields, "Options of tg_rope_with.");
+
 static const tg_field conv_fields[] = {
     TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "Distances between the starts of windows, 1 or more."),
     TG_FIELD_ARRAY(tg_conv_opts, padding, INT64, "Numbers of zeros that are added at each end."),

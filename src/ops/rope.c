@@ -3,6 +3,7 @@
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
+#include "ops/common/rotation.h"
 #include "autograd/apply.h"
 
 /* Rotary position embedding (Su et al., arXiv 2104.09864): in x [.., s, d] each pair (i, i + d/2) is rotated by the
@@ -29,58 +30,13 @@ static tg_status rope_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* Cosines and sines of all angles, [s, d/2] each. Angles are float64 up to the last step, so that distant positions
- * keep their digits. */
-typedef struct rotation {
-    tg_tensor *cos, *sin;
-} rotation;
-
-/* Fills position, float64 [s, 1]: with the positions of the op rope_at, or with offset, offset + 1 and so on. */
-static tg_status fill_positions(tg_call *c, const tg_tensor *position) {
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const rope_params *p = c->params;
-    if (c->n_in == 1) return ops->iota(c->ctx, tg_array_of(position), (double)p->offset, 1);
-    const int64_t stride[] = {c->input[1]->stride[0], 0};
-    return tg_op_copy(c, tg_array_of(position), tg_array_at(tg_array_of(c->input[1]), 0, 2, position->shape, stride),
-                      false);
-}
-
-static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r) {
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const rope_params *p = c->params;
-    const int64_t shape[] = {s, half}, column[] = {s, 1}, row[] = {1, half};
-    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype);
-    tg_tensor *position = tg_call_temp(c, TG_F64, 2, column), *frequency = tg_call_temp(c, TG_F64, 2, row);
-    tg_tensor *angle = tg_call_temp(c, TG_F64, 2, shape);
-    r->cos = tg_call_temp(c, dtype, 2, shape);
-    r->sin = tg_call_temp(c, dtype, 2, shape);
-    if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(fill_positions(c, position));
-    TG_TRY(ops->iota(c->ctx, tg_array_of(frequency), 0, half ? -log(p->base) / (double)half : 0));
-    TG_TRY(tg_op_map(c, TG_FN_exp, frequency, TG_T1(frequency), 1, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_mul, angle, TG_T2(position, frequency), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_cos, r->cos, TG_T1(angle), 1, 0, 0, false));
-    return tg_op_map(c, TG_FN_sin, r->sin, TG_T1(angle), 1, 0, 0, false);
-}
-
-/* y (+)= x rotated. Each pair (u, v) becomes (u cos - v sin, v cos + u sin) or, if back is true,
- * (u cos + v sin, v cos - u sin). */
+/* y (+)= x rotated, by the positions of the op rope_at if there are some. */
 static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool back, bool add) {
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    int last = x->ndim - 1;
-    int64_t half = x->shape[last] / 2, stride[2][TG_MAX_DIMS];
-    rotation r;
-    tg_extent e[4];
-    TG_TRY(make_rotation(c, x->shape[last - 1], half, &r));
-    tg_array ax = tg_array_of(x), ay = tg_array_of(y);
-    tg_array u = tg_array_slice(ax, last, 0, half, 1, &e[0]), v = tg_array_slice(ax, last, half, half, 1, &e[1]);
-    tg_array yu = tg_array_slice(ay, last, 0, half, 1, &e[2]), yv = tg_array_slice(ay, last, half, half, 1, &e[3]);
-    tg_array cosine = tg_array_expand(tg_array_of(r.cos), x->ndim, u.shape, stride[0]);
-    tg_array sine = tg_array_expand(tg_array_of(r.sin), x->ndim, u.shape, stride[1]);
-    TG_TRY(ops->apply(c->ctx, back ? TG_FN_mul_mul_add : TG_FN_mul_mul_sub, yu, (tg_array[]){u, cosine, v, sine}, 4,
-                    (double[2]){0}, add));
-    return ops->apply(c->ctx, back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
-                    (double[2]){0}, add);
+    const rope_params *p = c->params;
+    tg_rotation r = {.opts = *TG_ROPE(.base = p->base, .offset = p->offset, .dims = x->shape[x->ndim - 1]),
+                     .positions = c->n_in > 1 ? c->input[1] : NULL,
+                     .back = back};
+    return tg_rotate(c, &r, y, x, add);
 }
 
 static tg_status rope_forward(tg_call *c) {

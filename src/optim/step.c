@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "autograd/gradients.h"
+#include "core/mapping.h"
 #include "core/rehome.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
@@ -133,7 +134,8 @@ static tg_status step(tg_optim *o) {
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
     bool collective = o->ctx->run.has_peers && (measures(o) || shares_faults(o));
-    tg_status s = step(o);
+    tg_status s = tg_mappings_check(o->ctx);
+    if (s == TG_OK) s = step(o);
     if (s != TG_OK && collective) tg_ctx_skip(o->ctx);
     return s;
 }

@@ -3,6 +3,7 @@
 
 #include <tapegrad/parallel.h>
 
+#include "core/tensor.h"
 #include "placement/draws.h"
 #include "placement/placing.h"
 
@@ -54,7 +55,7 @@ static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at,
         expert |= at[i].axis == TG_ETP || at[i].axis == TG_EP || at[i].axis == TG_EDP;
         TG_TRY(tg_place(p, x, at[i].axis, at[i].placement));
     }
-    return std > 0 ? tg_fill_random_placed(x, TG_RANDOM_NORMAL, 0, std, expert) : TG_OK;
+    return std > 0 && !tg_param_is_unfilled(x) ? tg_fill_random_placed(x, TG_RANDOM_NORMAL, 0, std, expert) : TG_OK;
 }
 
 tg_tensor *tg_param_new_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,

@@ -13,9 +13,12 @@ typedef struct tg_call_impl {
     tg_node *node;          /* in a backward: the node whose op runs */
     struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h); NULL in a forward */
     struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL if nothing */
+    double began, ended;    /* when forward or backward ran, on tg_system_now; set if tg_tape_is_timed */
     bool placed;            /* infer has set the placements of the outputs */
 } tg_call_impl;
 
+/* Returns whether the times of ops are measured, for the tape's dump or for its observer. */
+static inline bool tg_tape_is_timed(const tg_tape *t) { return t->timed || t->observer.ops; }
 /* Frees the temporaries of the call. */
 void tg_call_temps_free(tg_call *c);
 /* Appends the name of the op, its inputs, its scope and its call site to the context's error. */

@@ -86,14 +86,14 @@ static void walk(tg_ctx *ctx, tg_tokens *t, int64_t n) {
     tg_tokens_find_run(t, 0, &run);
     fuzz_must(run.first == 0, "the first run begins at %lld", (long long)run.first);
     for (int64_t document = 0; tg_ctx_status(ctx) == TG_OK; document = run.document) {
-        tg_tokens_find_run(t, run.end - 1, &found);
+        tg_tokens_find_run(t, run.stop - 1, &found);
         fuzz_must(!memcmp(&found, &run, sizeof run), "the run at %lld", (long long)run.first);
-        fuzz_must(run.end > run.first && run.end <= n && run.document >= document &&
+        fuzz_must(run.stop > run.first && run.stop <= n && run.document >= document &&
                       run.document < tg_tokens_documents(t),
-                  "run %lld to %lld of document %lld", (long long)run.first, (long long)run.end,
+                  "run %lld to %lld of document %lld", (long long)run.first, (long long)run.stop,
                   (long long)run.document);
-        if (run.end == n) break;
-        int64_t end = run.end;
+        if (run.stop == n) break;
+        int64_t end = run.stop;
         tg_tokens_next_run(t, &run);
         fuzz_must(run.first == end, "the run after %lld begins at %lld", (long long)end, (long long)run.first);
     }

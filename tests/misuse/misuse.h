@@ -142,6 +142,7 @@ void misuse_gradcheck(misuse_world *b);
 void misuse_nn(misuse_world *b);
 void misuse_modules(misuse_world *b);
 void misuse_lm(misuse_world *b);
+void misuse_lora(misuse_world *b);
 void misuse_optim(misuse_world *b);
 void misuse_averages(misuse_world *b);
 void misuse_data(misuse_world *b);

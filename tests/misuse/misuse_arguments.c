@@ -342,6 +342,26 @@ static void lists(misuse_world *b) {
 
 /* ---- Options ---- */
 
+static void rope(misuse_world *b) {
+    tg_rope_opts zero = {0}, later = {.size = sizeof later + 8};
+    INERT(tg_rope_with, ARGUMENT, "size is 0", tg_rope_with(b->t, b->cube, &zero));
+    INERT(tg_rope_with, ARGUMENT, "this library knows", tg_rope_with(b->t, b->cube, &later));
+    INERT(tg_rope_with, ARGUMENT, "base is -1", tg_rope_with(b->t, b->cube, TG_ROPE(.base = -1)));
+    INERT(tg_rope_with, ARGUMENT, "gain is nan", tg_rope_with(b->t, b->cube, TG_ROPE(.gain = NAN)));
+    INERT(tg_rope_with, ARGUMENT, "kind is 4", tg_rope_with(b->t, b->cube, TG_ROPE(.kind = (tg_rope_kind)4)));
+    INERT(tg_rope_with, ARGUMENT, "original is 0; this kind needs 1 or more",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_LLAMA3)));
+    INERT(tg_rope_with, ARGUMENT, "low is 5 and high 4",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_YARN, .low = 5, .original = 8)));
+    INERT(tg_rope_with, ARGUMENT, "base is 1, with which all pairs make the same turns",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_YARN, .base = 1, .original = 8)));
+    INERT(tg_rope_with, SHAPE, "dims is 3; it must be an even number from 0 to 4",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.dims = 3)));
+    INERT(tg_rope_with, SHAPE, "positions must be a vector of 3 elements",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.positions = b->ids)));
+    DEAD_TENSOR(tg_rope_with, tg_rope_with(b->t, b->cube, TG_ROPE(.positions = x)));
+}
+
 static void attention(misuse_world *b) {
     tg_tensor *q = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3, 2, 4)), *k = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 2, 4));
     tg_tensor *other = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3, 2, 6)),
@@ -490,6 +510,7 @@ void misuse_arguments(misuse_world *b) {
     dims(b);
     layouts(b);
     lists(b);
+    rope(b);
     attention(b);
     losses(b);
     data(b);

@@ -123,6 +123,9 @@ static void watchers(misuse_world *b) {
     FAILS(tg_tape_observe, HANDLE, "freed", tg_tape_observe(b->freed, seen, NULL));
     QUIET(tg_op_event_site, tg_op_event_site(NULL, buf, sizeof buf) == 0 && !*buf);
     QUIET(tg_op_event_site, tg_op_event_site(&(tg_op_event){0}, NULL, 8) == 0);
+    QUIET(tg_op_event_node, !tg_op_event_node(NULL) && !tg_op_event_node(&(tg_op_event){0}));
+    QUIET(tg_memory_json, tg_memory_json(NULL, buf, sizeof buf) == 0 && !*buf);
+    QUIET(tg_memory_json, tg_memory_json(b->ctx, buf, 2) > 2 && !buf[1]);
 }
 
 void misuse_derivatives(misuse_world *b) {

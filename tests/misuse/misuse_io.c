@@ -206,7 +206,7 @@ static void documents(misuse_world *b) {
     QUIET(tg_tokens_next_run, tg_tokens_next_run(NULL, &run) == TG_ERR_ARGUMENT);
     FAILS(tg_tokens_next_run, ARGUMENT, "expected a run", tg_tokens_next_run(t, NULL));
     FAILS(tg_tokens_next_run, ARGUMENT, "expected a run", tg_tokens_next_run(t, &run));
-    run.end = 3;
+    run.stop = 3;
     FAILS(tg_tokens_next_run, ARGUMENT, "ends with token 2", tg_tokens_next_run(t, &run));
     QUIET(tg_tokens_has_context, !tg_tokens_has_context(NULL) && !tg_tokens_has_context(t));
     QUIET(tg_tokens_set_apart, tg_tokens_set_apart(NULL, true) == TG_ERR_ARGUMENT);

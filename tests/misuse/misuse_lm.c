@@ -1,5 +1,5 @@
 /* Language models: configs, losses, rates and files. */
-#include <tapegrad/lm.h>
+#include <tapegrad/gpt.h>
 
 #include "misuse/misuse.h"
 
@@ -20,14 +20,15 @@ static void configs(misuse_world *b) {
     GIVES(tg_lm_new, ARGUMENT, "size is 0", no_module(tg_lm_new(b->ctx, &zero)));
     GIVES(tg_lm_new, ARGUMENT, "this library knows", no_module(tg_lm_new(b->ctx, &later)));
     NONE(ARGUMENT, "tg_lm_new: vocab is 0", .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
-    NONE(ARGUMENT, "names is 2, expected TG_LM_NAMES_LLAMA or _GPT2", SMALL, .names = (tg_lm_names)2);
+    NONE(ARGUMENT, "family is \"bert\", expected one of those that tg_lm_family lists", SMALL, .family = "bert");
+    QUIET(tg_lm_family, !strcmp(tg_lm_family(0), "llama") && !tg_lm_family(-1) && !tg_lm_family(1000));
     NONE(ARGUMENT, "norm is 5", SMALL, .norm = (tg_lm_norm)5);
     NONE(ARGUMENT, "activation is -1", SMALL, .activation = (tg_lm_activation)-1);
-    NONE(ARGUMENT, "position_kind is 2", SMALL, .position_kind = (tg_lm_positions)2);
+    NONE(ARGUMENT, "position_kind is 3", SMALL, .position_kind = (tg_lm_positions)3);
     NONE(ARGUMENT, "backend is 2, expected TG_LM_FUSED or TG_LM_COMPOSED", SMALL, .backend = (tg_lm_backend)2);
     NONE(ARGUMENT, "rope_base is 10, but the positions are learned", SMALL, .position_kind = TG_LM_LEARNED,
          .rope_base = 10);
-    NONE(ARGUMENT, "GPT-2 needs kv_heads = heads", SMALL, .names = TG_LM_NAMES_GPT2, .kv_heads = 1);
+    NONE(ARGUMENT, "GPT-2 needs kv_heads = heads", SMALL, .family = "gpt2", .kv_heads = 1);
     NONE(ARGUMENT, "mtp is -1", SMALL, .mtp = -1);
     NONE(ARGUMENT, "mtp_weight is -0.5", SMALL, .mtp = 1, .mtp_weight = -0.5);
     NONE(ARGUMENT, "mtp_weight is 0", SMALL, .mtp = 1, .mtp_weight = 0);
@@ -37,6 +38,36 @@ static void configs(misuse_world *b) {
     NONE(ARGUMENT, "chunk is 1, expected 0 to 0", SMALL, .chunk = 1);
     NONE(ARGUMENT, "chunk is -1, expected 0 to 1", SMALL, .layout = "E t|t L", .chunk = -1);
     NONE(UNSUPPORTED, "two copies of the embedding", SMALL, .layout = "E t|t L", .tied = true);
+}
+
+/* Blocks that families choose. */
+static void blocks(misuse_world *b) {
+    NONE(ARGUMENT, "norm_place is 3, expected TG_LM_NORM_BEFORE", SMALL, .norm_place = (tg_lm_norm_place)3);
+    NONE(ARGUMENT, "qk_norm is 3", SMALL, .qk_norm = (tg_lm_qk_norm)3);
+    NONE(ARGUMENT, "rope_kind is 4", SMALL, .rope_kind = (tg_rope_kind)4);
+    NONE(ARGUMENT, "parallel_residual is set, which needs norm_place TG_LM_NORM_BEFORE", SMALL,
+         .parallel_residual = true, .norm_place = TG_LM_NORM_AFTER);
+    NONE(ARGUMENT, "head_bias and tied are set", SMALL, .head_bias = true, .tied = true);
+    NONE(ARGUMENT, "unit_norm is set, which needs norm TG_LM_RMS_NORM", SMALL, .unit_norm = true,
+         .norm = TG_LM_LAYER_NORM);
+    NONE(ARGUMENT, "attention_dropout 1", SMALL, .attention_dropout = 1);
+    NONE(ARGUMENT, "embed_dropout nan", SMALL, .embed_dropout = NAN);
+    NONE(ARGUMENT, "embed_scale 0", SMALL, .embed_scale = 0);
+    NONE(ARGUMENT, "attention_scale -2", SMALL, .attention_scale = -2);
+    NONE(ARGUMENT, "logit_softcap inf", SMALL, .logit_softcap = INFINITY);
+    NONE(ARGUMENT, "window is 0, expected 1 or more", SMALL, .window = 0);
+    NONE(ARGUMENT, "attention_kinds is \"fx\", expected letters f, w, F and W", SMALL, .attention_kinds = "fx");
+    NONE(ARGUMENT, "with windows, but window is TG_NONE", SMALL, .attention_kinds = "fw");
+    NONE(ARGUMENT, "only rotary positions belong to layers", SMALL, .attention_kinds = "fF",
+         .position_kind = TG_LM_LEARNED);
+    NONE(ARGUMENT, "rope_kind, rope_local_base or rope_dims is set", SMALL, .position_kind = TG_LM_NO_POSITIONS,
+         .rope_kind = TG_ROPE_LINEAR);
+    NONE(ARGUMENT, "rope_dims is 3, expected an even number from 2 to head_dim = 2", SMALL, .rope_dims = 3);
+    NONE(ARGUMENT, "rope_factor is 2, expected a positive, finite number, and 1 with TG_ROPE_PLAIN", SMALL,
+         .rope_factor = 2);
+    NONE(ARGUMENT, "rope_original 0; expected 0 < rope_low < rope_high", SMALL, .rope_kind = TG_ROPE_LLAMA3);
+    NONE(ARGUMENT, "rope_local_base 0", SMALL, .rope_local_base = 0);
+    NONE(ARGUMENT, "extra is \"[1]\", expected a JSON object", SMALL, .extra = "[1]");
 }
 
 static void losses(misuse_world *b) {
@@ -141,14 +172,75 @@ static void files(misuse_world *b) {
     FAILS(tg_lm_save, ARGUMENT, "file_bytes is -1", tg_lm_save(&m, 1, b->dir, TG_LM_SAVE(.file_bytes = -1)));
     FAILS(tg_lm_save, ARGUMENT, "file_bytes is 0", tg_lm_save(&m, 1, b->dir, TG_LM_SAVE(.file_bytes = 0)));
     FAILS(tg_lm_save, IO, "no/such", tg_lm_save(&m, 1, nowhere, NULL));
+    QUIET(tg_lm_has_config, tg_lm_has_config(m) && !tg_lm_has_config(NULL) && !tg_lm_has_config(linear));
     tg_module_free(m);
     tg_module_free(linear);
 }
 
+/* Writes a config.json with the sizes of a small model and these members. */
+static void write_config(const char *path, const char *members) {
+    FILE *f = fopen(path, "w");
+    if (!f) return;
+    fprintf(f,
+            "{\"vocab_size\": 5, \"hidden_size\": 4, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
+            "\"num_key_value_heads\": 2, \"head_dim\": 2, \"intermediate_size\": 8, "
+            "\"max_position_embeddings\": 8, %s}",
+            members);
+    fclose(f);
+}
+
+/* Members of config.json that mean what the library does not compute are refused by name. */
+static void members(misuse_world *b) {
+    static const struct { const char *members, *message; } rows[] = {
+        {"\"model_type\": \"bert\"", "model_type is \"bert\", but only these are supported: llama, gpt2, mistral"},
+        {"\"model_type\": \"llama\", \"hidden_act\": \"relu\"", "\"hidden_act\" is \"relu\""},
+        {"\"model_type\": \"llama\", \"quantization_config\": {\"bits\": 4}",
+         "\"quantization_config\" is {\"bits\":4}"},
+        {"\"model_type\": \"llama\", \"sliding_window\": 7", "\"sliding_window\" is 7"},
+        {"\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"longrope\"}", "\"rope_type\" is \"longrope\""},
+        {"\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"mscale\": 1}",
+         "\"mscale\" of the rotary positions is not supported"},
+        {"\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", \"chunked\"]",
+         "\"layer_types\" has \"chunked\""},
+        {"\"model_type\": \"phi\", \"qk_layernorm\": true", "\"qk_layernorm\" is true"},
+        {"\"model_type\": \"gemma2\", \"use_bidirectional_attention\": true",
+         "\"use_bidirectional_attention\" is true"},
+        {"\"model_type\": \"olmo\", \"clip_qkv\": 0", "\"clip_qkv\" is 0, expected a number above 0"},
+    };
+    char path[512];
+    snprintf(path, sizeof path, "%s/config.json", b->dir);
+    remove(path); /* that of other rows */
+    QUIET(tg_lm_from_config, no_module(tg_lm_from_config(NULL, path, NULL)));
+    GIVES(tg_lm_from_config, ARGUMENT, "the path is NULL", no_module(tg_lm_from_config(b->ctx, NULL, NULL)));
+    GIVES(tg_lm_from_config, IO, "config.json", no_module(tg_lm_from_config(b->ctx, path, NULL)));
+    QUIET(tg_lm_load_dir, no_module(tg_lm_load_dir(NULL, b->dir, NULL)));
+    GIVES(tg_lm_load_dir, ARGUMENT, "the directory is NULL", no_module(tg_lm_load_dir(b->ctx, NULL, NULL)));
+    GIVES(tg_lm_load_dir, IO, "config.json", no_module(tg_lm_load_dir(b->ctx, b->dir, NULL)));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_config(path, rows[i].members);
+        GIVES(tg_lm_from_config, UNSUPPORTED, rows[i].message, no_module(tg_lm_from_config(b->ctx, path, NULL)));
+    }
+    write_config(path, "\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\"]");
+    GIVES(tg_lm_from_config, FORMAT, "\"layer_types\" has 1 elements, expected one for each of 2 layers",
+          no_module(tg_lm_from_config(b->ctx, path, NULL)));
+    GIVES(tg_gpt_from_config, FORMAT, "\"layer_types\" has 1 elements", no_module(tg_gpt_from_config(b->ctx, path)));
+    write_config(path, "\"model_type\": \"qwen3\"");
+    GIVES(tg_lm_from_config, ARGUMENT, "size is 0",
+          no_module(tg_lm_from_config(b->ctx, path, &(tg_lm_config){.vocab = 1})));
+    GIVES(tg_gpt_from_config, UNSUPPORTED, "but a GPT is a \"gpt2\" or a \"llama\"; call tg_lm_load_dir",
+          no_module(tg_gpt_from_config(b->ctx, path)));
+    write_config(path, "\"model_type\": \"llama\", \"mlp_bias\": true");
+    GIVES(tg_gpt_from_config, UNSUPPORTED, "has options that a GPT does not have",
+          no_module(tg_gpt_from_config(b->ctx, path)));
+    remove(path);
+}
+
 void misuse_lm(misuse_world *b) {
     configs(b);
+    blocks(b);
     losses(b);
     parts(b);
     rates(b);
     files(b);
+    members(b);
 }

@@ -412,8 +412,8 @@ static void write_file(const misuse_world *b, const char *name, const char *text
     if (f && fputs(text, f) >= 0) fclose(f);
 }
 
-/* 0 in a tg_gpt_config means a default, but in a file it does not. Scaled rotary positions are refused under either
- * key. */
+/* 0 in a tg_gpt_config means a default, but in a file it does not. Scaled rotary positions, which no GPT has, are
+ * refused under either key. */
 static void numbers_of_files(misuse_world *b, const char *config) {
     static const char gpt2[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, "
                                "\"n_head\": 1, \"n_positions\": 3";
@@ -428,10 +428,10 @@ static void numbers_of_files(misuse_world *b, const char *config) {
         {llama, "\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, expected"},
         {llama, "\"rope_theta\": 0}", "\"rope_theta\" is 0, expected"},
         {llama, "\"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, expected"},
-        {llama, "\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"rope_type\": \"linear\"}}",
-         "\"rope_type\" is \"linear\", but only \"default\" is supported"},
-        {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}, \"rope_scaling\": {\"type\": \"default\"}}",
-         "\"rope_type\" is \"yarn\", but only \"default\" is supported"},
+        {llama, "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}", "has options that a GPT does not"},
+        {llama, "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2}}", "has options that a GPT does not"},
+        {llama, "\"rope_parameters\": {\"rope_type\": \"dynamic\"}, \"rope_scaling\": {\"type\": \"default\"}}",
+         "\"rope_type\" is \"dynamic\", but only \"default\""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[512];

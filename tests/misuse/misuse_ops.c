@@ -280,6 +280,7 @@ static void networks(misuse_world *b) {
     OP(tg_gumbel_softmax, tg_gumbel_softmax(t, x, 1, true, 0));
     OP(tg_rope, tg_rope(t, x, 10000, 0));
     OP(tg_rope_at, tg_rope_at(t, x, b->ids, 10000));
+    OP(tg_rope_with, tg_rope_with(t, x, NULL));
     OP(tg_attention, tg_attention(t, x, q, q, NULL));
     OP(tg_attention, tg_attention(t, q, x, q, NULL));
     OP(tg_attention, tg_attention(t, q, q, x, NULL));

@@ -157,7 +157,8 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
         if (any_second(&r, t, in, n + r.n_roots))
             got = tg_gradcheck(
                 t, gradients, &r, in, n + r.n_roots, r.n_in, &result,
-                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .no_extras = true, .name = op->name));
+                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .projections = directions(s), .no_extras = true,
+                             .name = op->name));
         verdict(y, got == TG_OK, op, s, "second derivative: %s", tg_ctx_message(ctx));
         drop_all(in + n, r.n_roots);
     }

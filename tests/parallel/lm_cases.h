@@ -15,7 +15,7 @@ enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 
     .vocab = (v), .layers = (n), .heads = 4, .hidden = LM_HIDDEN, .ffn = 24, .positions = LM_LENGTH, .init_std = 0.2
 #define LM_SMALL LM_SIZES(LM_VOCAB, LM_LAYERS)
 #define LM_GPT2                                                                                                        \
-    LM_SMALL, .names = TG_LM_NAMES_GPT2, .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH,                      \
+    LM_SMALL, .family = "gpt2", .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH,                               \
               .position_kind = TG_LM_LEARNED, .bias = true
 
 /* This rank's part of a batch, whose sequences are divided over dp, and their tokens over cp: ids[d] are the tokens d

@@ -322,6 +322,7 @@ static tg_status backends_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(compare_backends(ctx, p, *TG_LM(LM_SMALL, .kv_heads = 1)));
     RUN(compare_backends(ctx, p, *TG_LM(LM_SMALL, .kv_heads = 2, .dropout = 0.2)));
     RUN(compare_backends(ctx, p, *TG_LM(LM_SMALL, .recompute = TG_GPT_FULL, .dropout = 0.2)));
+    RUN(compare_backends(ctx, p, *TG_LM(LM_SMALL, .window = 3, .attention_kinds = "wf", .attention_softcap = 2)));
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
 }

@@ -1,11 +1,14 @@
 /* Language models in pipelines: over pp, vp, tp, sp, cp and dp, by every schedule, tied or not, with dropout,
- * recomputation and multi-token prediction, the losses of some steps, the gradients and the parameters are one
- * rank's. */
+ * recomputation, multi-token prediction and the blocks of several families, the losses of some steps, the gradients
+ * and the parameters are one rank's. */
 #include <stdlib.h>
 
 #include <tapegrad/pipe.h>
 
 #include "lm_cases.h"
+
+/* Blocks that published families have. */
+typedef enum blocks { LLAMA, GEMMA, QWEN, PHI, OLMO, OLMO_2 } blocks;
 
 enum { MICROS = 5, CHUNKS = 3, PARAMS = 256, STEPS = 10 };
 
@@ -14,6 +17,7 @@ typedef struct composition {
     tg_cp_kind cp_kind;
     int cp_inner; /* 0 means all */
     bool sp, gpt2, tied;
+    blocks of;
     tg_pipe_kind kind;
     double dropout;
     int mtp;
@@ -24,8 +28,29 @@ typedef struct composition {
 
 static int steps(void) { return getenv("TG_LONG") ? STEPS : 2; }
 
+static tg_lm_config blocks_of(const composition *c) {
+    switch (c->of) {
+    case GEMMA:
+        return *TG_LM(LM_SMALL, .kv_heads = 2, .family = "gemma3_text", .norm_place = TG_LM_NORM_AROUND,
+                      .unit_norm = true, .qk_norm = TG_LM_QK_NORM_OF_HEADS, .activation = TG_LM_GEGLU_TANH,
+                      .embed_scale = 4, .attention_softcap = 5, .logit_softcap = 3, .window = 3,
+                      .attention_kinds = "wf", .rope_local_base = 300);
+    case QWEN:
+        return *TG_LM(LM_SMALL, .kv_heads = 1, .family = "qwen3", .qk_norm = TG_LM_QK_NORM_OF_HEADS,
+                      .qkv_bias = true, .rope_kind = TG_ROPE_YARN, .rope_factor = 4, .rope_original = 4);
+    case PHI:
+        return *TG_LM(LM_SMALL, .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH, .parallel_residual = true,
+                      .bias = true, .rope_dims = 2);
+    case OLMO:
+        return *TG_LM(LM_SMALL, .norm = TG_LM_PLAIN_LAYER_NORM, .clip_qkv = 0.3, .attention_kinds = "fF");
+    case OLMO_2:
+        return *TG_LM(LM_SMALL, .norm_place = TG_LM_NORM_AFTER, .qk_norm = TG_LM_QK_NORM_OF_PROJECTIONS);
+    default: return c->gpt2 ? *TG_LM(LM_GPT2) : *TG_LM(LM_SMALL, .kv_heads = 2);
+    }
+}
+
 static tg_lm_config config_of(const composition *c) {
-    tg_lm_config out = c->gpt2 ? *TG_LM(LM_GPT2) : *TG_LM(LM_SMALL, .kv_heads = 2);
+    tg_lm_config out = blocks_of(c);
     out.tied = c->tied;
     out.dropout = c->dropout;
     out.mtp = c->mtp;
@@ -230,6 +255,21 @@ START_TEST(a_pipeline_computes_what_one_rank_does) {
 }
 END_TEST
 
+START_TEST(blocks_of_other_families_are_divided_alike) {
+    static const composition rows[] = {
+        {.pp = 2, .tp = 2, .of = GEMMA, .tied = true, .dropout = 0.1},
+        {.pp = 1, .tp = 2, .sp = true, .cp = 2, .of = GEMMA, .recompute = TG_GPT_SELECTIVE},
+        {.pp = 1, .tp = 2, .of = QWEN, .recompute = TG_GPT_FULL},
+        {.pp = 2, .tp = 2, .sp = true, .of = QWEN, .kind = TG_PIPE_1F1B, .tied = true},
+        {.pp = 1, .tp = 2, .sp = true, .of = PHI, .dropout = 0.1, .recompute = TG_GPT_SELECTIVE},
+        {.pp = 1, .tp = 2, .cp = 2, .of = PHI},
+        {.pp = 2, .tp = 2, .sp = true, .of = OLMO, .kind = TG_PIPE_1F1B},
+        {.pp = 2, .dp = 2, .of = OLMO_2, .kind = TG_PIPE_1F1B, .mtp = 1},
+    };
+    run_all(rows, sizeof rows / sizeof *rows);
+}
+END_TEST
+
 START_TEST(the_last_stage_predicts_further_tokens) {
     static const composition rows[] = {
         {.pp = 2, .kind = TG_PIPE_1F1B, .mtp = 2, .dropout = 0.1},
@@ -309,7 +349,9 @@ START_TEST(a_steady_run_allocates_nothing) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_pipeline_computes_what_one_rank_does, the_last_stage_predicts_further_tokens,
-                            ranks_divide_sequences_too, a_steady_run_allocates_nothing};
+    const TTest *tests[] = {
+        a_pipeline_computes_what_one_rank_does, blocks_of_other_families_are_divided_alike,
+        the_last_stage_predicts_further_tokens, ranks_divide_sequences_too, a_steady_run_allocates_nothing,
+    };
     return tg_check_main("lm_pipe", tests, sizeof tests / sizeof *tests);
 }

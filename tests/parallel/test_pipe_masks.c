@@ -21,7 +21,7 @@ typedef struct job {
 } job;
 
 static tg_lm_config config_of(const composition *c, const tg_parallel *p) {
-    return *TG_LM(LM_SIZES(LM_VOCAB, MASK_LAYERS), .names = TG_LM_NAMES_GPT2, .norm = TG_LM_LAYER_NORM,
+    return *TG_LM(LM_SIZES(LM_VOCAB, MASK_LAYERS), .family = "gpt2", .norm = TG_LM_LAYER_NORM,
                   .activation = TG_LM_GELU_TANH, .position_kind = TG_LM_LEARNED, .bias = true, .tied = true,
                   .dropout = 0.3, .recompute = c->recompute, .backend = c->backend, .parallel = p);
 }

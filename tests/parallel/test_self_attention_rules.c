@@ -142,7 +142,7 @@ static tg_status positions_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_place(p, x, TG_CP, TG_SHARD_ZIGZAG(2));
     tg_place(p, at, TG_CP, TG_SHARD_ZIGZAG(0));
     tg_place(p, s, TG_CP, TG_I);
-    tg_heads_rotate(t, qk, BASE, 0, s, p);
+    tg_heads_rotate(t, qk, TG_ROPE(.base = BASE), s, p);
     RUN(tg_read_f64(tg_rope_at(t, x, at, BASE), a, 2 * n));
     for (int i = 0; i < 2; i++) {
         RUN(tg_read_f64(qk[i], b, 2 * n));

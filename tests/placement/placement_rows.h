@@ -223,6 +223,9 @@ static const row families[] = {
     {"rope", "V2[2, 3, 4, 2]", "!whole of the dim"},
     {"rope", "V3[2, 3, 4, 2]", "!whole of the dim"},
     {"rope", "P[2, 3, 4, 2]", "P"},
+    {"rope_with", "V1[2, 3, 4, 6]", "V1"},
+    {"rope_with", "V2[2, 3, 4, 6]", "!whole of the dim"},
+    {"rope_with", "P[2, 3, 4, 6]", "P"},
     /* Reading at indices. */
     {"embedding", "V0[4, 3] I[2]i", "!tg_vocab_parallel_embedding"},
     {"embedding", "V1[4, 3] I[2]i", "V1"},

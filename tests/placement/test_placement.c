@@ -131,6 +131,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(cholesky, tg_cholesky(t, x[0]))                                                                                  \
     X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                                     \
     X(rope, tg_rope(t, x[0], 10000, 0))                                                                                \
+    X(rope_with, tg_rope_with(t, x[0], TG_ROPE(.dims = 4)))                                                            \
     X(transpose, tg_transpose(t, x[0], 0, 1))                                                                          \
     X(rotate, tg_permute(t, x[0], TG_DIMS(2, 0, 1)))                                                                   \
     X(grow_0, tg_expand(t, x[0], TG_SHAPE(4, -1)))                                                                     \

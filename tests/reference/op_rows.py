@@ -242,6 +242,19 @@ def rope(x, positions=None):
     return torch.cat((u * cos - v * sin, v * cos + u * sin), -1)
 
 
+def scaled_rope(x):
+    """rope_with of 4 elements of each row, with the frequencies of Llama 3."""
+    s, d = x.shape[-2], 4
+    base, factor, low, high, original = 100.0, 8.0, 1.0, 4.0, 64.0
+    f = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    turns = original * f / (2 * torch.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0, 1)
+    f = (1 - smooth) * f / factor + smooth * f
+    at = torch.outer(torch.arange(2, 2 + s, dtype=torch.float64), f)
+    cos, sin, (u, v) = at.cos().to(x.dtype), at.sin().to(x.dtype), x[..., :d].chunk(2, -1)
+    return torch.cat((u * cos - v * sin, v * cos + u * sin, x[..., d:]), -1)
+
+
 def rms_norm(x, w):
     return F.rms_norm(x, (x.shape[-1],), w, 1e-5)
 
@@ -282,6 +295,8 @@ def networks(o):
     row("dropout_rows", keyed_dropout, lambda x, rows: F.dropout(x, 0.0), [N(3, 5), I(9, 3)], [N(64, 33), I(64, 64)])
     row("rope", lambda x: tg.rope(x, 100, 2), rope, [N(2, 3, 4)], [N(2, 2, 5, 8)])
     row("rope_at", lambda x, at: tg.rope_at(x, at, 100), rope, [N(2, 3, 4), I(50, 3)], [N(2, 2, 5, 8), I(50, 5)])
+    llama3 = {"base": 100, "offset": 2, "dims": 4, "kind": 2, "factor": 8, "original": 64}
+    row("rope_with", lambda x: tg.rope_with(x, tg.opts("rope", **llama3)), scaled_rope, [N(2, 3, 5)], [N(2, 2, 5, 8)])
     row("swiglu", tg.swiglu, lambda a, b: F.silu(a) * b, [N(3, 5), N(3, 5)])
     row("glu", lambda x: tg.glu(x, -1), lambda x: F.glu(x, -1), [N(3, 6)], [N(2, 3, 4)], [N(64, 34)])
     for causal in (False, True):

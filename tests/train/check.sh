@@ -68,7 +68,7 @@ refuses() {
 }
 
 # metrics DIR: prints the lines of metrics.jsonl without values that depend on the clock.
-metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
+metrics() { sed 's/"tokens_per_s": [^,]*, "seconds": [^,]*, //' "$1/metrics.jsonl"; }
 
 # number KEY FILE: prints the numbers of that key, one a line.
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }

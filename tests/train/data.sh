@@ -62,7 +62,7 @@ runs eval --model lines --data lines.txt
 holds "in text everything is predicted" grep -q "^tokens  *1421$" printed
 runs train --data pairs.jsonl --out pairs $run
 holds "masks change what is learned" test "$(tail -n 1 pairs/metrics.jsonl)" != "$(tail -n 1 texts/metrics.jsonl)"
-for options in "--ranks 2" "--accumulate 2"; do
+for options in "--ranks 2" "--accumulate 2" "--ranks 2 --cp 2" "--ranks 2 --tp 2" "--ranks 2 --zero 2"; do
     rm -rf other
     runs train --data pairs.jsonl --out other $run $options
     holds "the mean over the tokens that are predicted is the same with $options" \
@@ -79,9 +79,17 @@ bad '["a"]' 'expected an object'
 bad '{"text": "a"' 'not JSON'
 bad '{"messages": []}' 'chat "messages" are not read yet'
 
+runs train --data pairs.jsonl --out stages $tiny --layers 2 --steps 6 --val-every 3
+runs train --data pairs.jsonl --out staged $tiny --layers 2 --steps 6 --val-every 3 --ranks 2 --pp 2 --accumulate 2
+holds "so it is in a pipeline" \
+    test "$(number loss stages/metrics.jsonl | cut -c 1-6)" = "$(number loss staged/metrics.jsonl | cut -c 1-6)"
+
 # ---- Documents ----
 runs train --data pairs.jsonl --no-attend-across --out apart $run
 holds "padding is said" says "% of the places in sequences are padding"
+runs train --data pairs.jsonl --no-attend-across --out divided $run --ranks 2 --cp 2
+holds "documents are kept apart by ranks that divide sequences" \
+    test "$(number loss apart/metrics.jsonl | cut -c 1-6)" = "$(number loss divided/metrics.jsonl | cut -c 1-6)"
 "$tapegrad" eval --model lines --data pairs.jsonl --no-attend-across >printed
 holds "apart, as many tokens are predicted" grep -q "^tokens  *651$" printed
 holds "apart, no document sees the one before it" test "$(cat printed)" != "$answers"
@@ -90,6 +98,32 @@ head -n 1 pairs.jsonl >one.jsonl
 "$tapegrad" eval --model lines --data one.jsonl one.jsonl one.jsonl --no-attend-across >printed
 holds "a document that is read three times has one loss" \
     test "$(sed -n 's/^loss *//p' one)" = "$(sed -n 's/^loss *//p' printed)"
+
+# ---- Tokenizers ----
+if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2>&1; then
+    runs train --data both.txt --tokenizer words --out worded $run
+    holds "the vocabulary is the tokenizer's" says "vocabulary 300"
+    holds "the tokenizer is kept with the model" cmp words/tokenizer.json worded/tokenizer.json
+    runs tokenize --tokenizer words --data both.txt --to ids.bin --ends
+    holds "the tokens are those of tapegrad tokenize" cmp ids.bin worded/data/data-000.bin
+    runs eval --model worded --data both.txt
+    expected=$(cat printed)
+    runs eval --model worded --data ids.bin
+    holds "eval takes the model's tokenizer" test "$(cat printed)" = "$expected"
+    runs train --data pairs.jsonl --init worded --out tuned --steps 2 --batch 4 --val-every 0
+    holds "examples are encoded, masked and ended" says "60 documents"
+    printf 'a\377b' >broken
+    refuses 1 "'broken': " train --data broken --tokenizer words --out x $run
+    refuses 1 "the tokenizer 'words' has 300 ids, but the model has a vocabulary of 299" \
+        train --data both.txt --tokenizer words --vocab 299 --out x $run
+    "$tapegrad" train --data - --tokenizer words --out resumed $tiny --steps 3 --val-every 3 --lr-schedule constant \
+        <both.txt >printed 2>&1
+    runs train --data both.txt --tokenizer words --out at_once $run --lr-schedule constant
+    runs train --resume --out resumed --steps 6
+    holds "a run with a tokenizer goes on from its token file" same resumed at_once
+else
+    holds "a tokenizer is trained, or its plugin is missing" says "libtapegrad-text"
+fi
 
 # ---- Blends and validation ----
 runs train --data 0.75 a.txt 0.25 b.txt --out blend $run
@@ -119,6 +153,9 @@ refuses 1 "--data is not what the run began with" train --resume --out mixed --s
 runs train --data both.txt --time 4s --threads 1 --out timed
 holds "the choice is said" says "chosen: --arch llama --layers"
 holds "the reason is said" says "tokens for each of its parameters"
+rm -rf timed
+runs train --data both.txt --time 4s --threads 1 --ranks 2 --seq-len 64 --out timed
+holds "ranks are measured together" says "2 ranks (threads)"
 rm -rf timed
 runs train --data both.txt --time 3s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 32 --out timed
 holds "what is given is kept" says "hidden 16"

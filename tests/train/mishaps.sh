@@ -25,10 +25,9 @@ silent() {
 
 # Models of another vocabulary than the data's.
 runs train $run --out wide --vocab 300 --steps 2
-echo '{}' >wide/tokenizer.json
-refuses 1 "'wide' has a vocabulary of 300 token ids, but --data-format text gives the 256 values of bytes" \
+refuses 1 "'wide' has a vocabulary of 300 token ids, but text without a tokenizer gives the 256 values of bytes" \
     train --data book --init wide --out x --steps 2
-refuses 1 "own tokenizer (its tokenizer.json) and give the ids with --data-format u16" eval --model wide --data book
+refuses 1 "give the model's tokenizer by --tokenizer, or the ids with --data-format u16" eval --model wide --data book
 tr '\n' ' ' <book | sed 's/./&\x00/g' >book.u16
 silent eval --model wide --data book.u16 --data-format u16
 

@@ -86,9 +86,9 @@ static void steps(real *out, trainer *r, tg_tokens *tokens) {
 static tg_status train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     real *out = arg;
     trainer r;
-    tg_gpt_config config = model_config(&out->o.model);
+    tg_lm_config config = model_config(&out->o.model);
     tg_tokens *tokens = tg_tokens_open(ctx, "LICENSE", TG_TOKENS_TEXT, config.vocab);
-    if (trainer_open(&r, &out->o, ctx, world, &config, NULL)) steps(out, &r, tokens);
+    if (trainer_open(&r, &out->o, ctx, world, &config, NULL, NULL)) steps(out, &r, tokens);
     trainer_close(&r);
     tg_tokens_close(tokens);
     return tg_ctx_status(ctx);

@@ -21,13 +21,13 @@ last_loss() { number loss "$1/metrics.jsonl" | tail -n 1; }
 # Output and files.
 trains a --checkpoint-every 10 --log-every 5
 holds "it prints five lines of progress" test "$(grep -c '^step ' printed)" = 5 # the first, and four
-holds "a line of progress has all values" grep -Eq '^step 10/20  loss [0-9.]+  val [0-9.]+  [0-9]+ tokens/s  ETA 0:0[0-9]$' printed
+holds "a line of progress has all values" grep -Eq '^step 10/20  loss [0-9.]+  val [0-9.]+  norm [0-9.]+  [0-9.]+ [KM]iB  [0-9]+ tokens/s  ETA 0:0[0-9]$' printed
 holds "no line has a carriage return" sh -c '! grep -q "$(printf "\r")" printed'
 holds "the directory has these files" test "$(cd a && echo *)" = "checkpoints config.json loss.svg metrics.jsonl model.safetensors"
 holds "the directory has these checkpoints" test "$(cd a/checkpoints && echo *)" = "step-0000000010 step-0000000020"
 real='-?[0-9.]+(e-?[0-9]+)?'
 line="^{\"step\": [0-9]+, \"loss\": $real, \"grad_norm\": $real, \"lr\": $real"
-line="$line, \"tokens_per_s\": $real, \"peak_bytes\": [0-9]+"
+line="$line, \"tokens_per_s\": $real, \"seconds\": $real, \"tokens\": [0-9]+, \"peak_bytes\": [0-9]+"
 holds "the metrics have 20 lines" test "$(grep -Ec "$line(, \"val_loss\": $real)?}\$" a/metrics.jsonl)" = 20
 holds "the metrics have 2 validations" test "$(number val_loss a/metrics.jsonl | grep -c .)" = 2
 digits=$(number grad_norm a/metrics.jsonl | tr -d . | awk 'length($1) > n { n = length($1) } END { print n }')

@@ -13,7 +13,7 @@ holds "a missing command is refused" no_command
 holds "an unknown command is refused" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
-for command in train generate eval inspect schedule tokenizer tokenize convert check gradcheck diff ops; do
+for command in train generate eval inspect schedule tokenizer tokenize convert check gradcheck compare tape diff ops; do
     runs $command --help
     holds "help of $command fits 80 columns" test "$(awk 'length > 80' printed | wc -l)" = 0
     holds "--help prints the help of $command" grep -q "^usage: tapegrad $command" printed
@@ -83,7 +83,7 @@ refuses 2 "dynamic loss scaling overflows on purpose" train $run --precision fp1
 refuses 2 "--vocab N is missing" train $run --data-format u16
 refuses 2 "--hidden is set by the config in --init" train --data "$text" --out x --init y --hidden 8
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295
-refuses 2 "expected a path in UTF-8" train $run --order "$(printf 'order\377')"
+refuses 2 "expected UTF-8" train $run --order "$(printf 'order\377')"
 refuses 2 "--data is '" train --data "$(printf 'data\377')" --out x
 refuses 2 "--init is '" train --data "$text" --out x --init "$(printf 'init\377')"
 

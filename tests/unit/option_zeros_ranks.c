@@ -6,6 +6,7 @@
 #include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/lm.h>
+#include <tapegrad/lora.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/pipe.h>
 #include <tapegrad/tcp.h>
@@ -186,6 +187,27 @@ static bool draws_otherwise(tg_module *with, tg_module *without) {
     tg_module_free(without);
     return differ;
 }
+/* A model whose frequencies change by the numbers of turns. */
+static bool lm_of_turns(const void *o) {
+    tg_lm_config c = *(const tg_lm_config *)o;
+    SIZES(c);
+    c.rope_kind = TG_ROPE_LLAMA3;
+    c.rope_original = 4;
+    tg_module_free(tg_lm_new(ctx, &c));
+    return false;
+}
+
+/* A model with dropout of the residual alone. */
+static bool lm_drops_less(const void *o) {
+    tg_lm_config c = *(const tg_lm_config *)o;
+    SIZES(c);
+    c.dropout = 0.5;
+    tg_module *lm = tg_lm_new(ctx, &c);
+    const tg_lm_config *is = tg_lm_config_of(lm);
+    bool good = is && is->embed_dropout + is->attention_dropout == 0.5;
+    tg_module_free(lm);
+    return good;
+}
 static bool lm_opens_key_0(const void *o) { return draws_otherwise(lm_of(ctx, o), lm_of(ctx, TG_LM())); }
 static bool gpt_opens_key_0(const void *o) {
     tg_gpt_config with = *(const tg_gpt_config *)o, without = *TG_GPT();
@@ -222,6 +244,13 @@ static bool matrices_do_not_decay(const void *o) { return rates(o, matrix).weigh
 static bool save(const void *o) {
     tg_module *m = lm_of(ctx, TG_LM());
     tg_lm_save(&m, 1, "/nowhere", o);
+    tg_module_free(m);
+    return false;
+}
+
+static bool adapt(const void *o) {
+    tg_module *m = lm_of(ctx, TG_LM());
+    tg_lora_apply(m, o);
     tg_module_free(m);
     return false;
 }
@@ -275,7 +304,21 @@ const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_lm_config", "head_dim", lm, "head_dim is 0, expected 1 to"},
     {"tg_lm_config", "ffn", lm, "ffn is 0, expected 1 to"},
     {"tg_lm_config", "norm_eps", lm, "norm_eps 0"},
+    {"tg_lm_config", "embed_dropout", lm_drops_less, NULL},
+    {"tg_lm_config", "attention_dropout", lm_drops_less, NULL},
+    {"tg_lm_config", "embed_scale", lm, "embed_scale 0"},
+    {"tg_lm_config", "attention_scale", lm, "attention_scale 0"},
+    {"tg_lm_config", "attention_softcap", lm, "attention_softcap 0"},
+    {"tg_lm_config", "logit_softcap", lm, "logit_softcap 0"},
+    {"tg_lm_config", "clip_qkv", lm, "clip_qkv 0"},
+    {"tg_lm_config", "window", lm, "window is 0, expected 1 or more"},
     {"tg_lm_config", "rope_base", lm, "rope_base 0"},
+    {"tg_lm_config", "rope_dims", lm, "rope_dims is 0, expected an even number from 2"},
+    {"tg_lm_config", "rope_factor", lm, "rope_factor is 0"},
+    {"tg_lm_config", "rope_low", lm_of_turns, "rope_low 0"},
+    {"tg_lm_config", "rope_high", lm_of_turns, "rope_high 0"},
+    {"tg_lm_config", "rope_gain", lm, "rope_gain is 0"},
+    {"tg_lm_config", "rope_local_base", lm, "rope_local_base 0"},
     {"tg_lm_config", "init_std", lm, "init_std 0"},
     {"tg_lm_config", "mtp_weight", lm, "mtp_weight is 0"},
     {"tg_lm_config", "mup_base", lm, "mup_base is 0"},
@@ -285,5 +328,7 @@ const tg_zero_probe tg_zeros_ranks[] = {
     {"tg_lm_rates", "embed_min_lr", embeddings_fall_to_0, NULL},
     {"tg_lm_rates", "weight_decay", matrices_do_not_decay, NULL},
     {"tg_lm_save_opts", "file_bytes", save, "file_bytes is 0, expected 1 or more"},
+    {"tg_lora_opts", "rank", adapt, "rank is 0, expected 1 or more"},
+    {"tg_lora_opts", "alpha", adapt, "alpha is 0, expected a number above 0"},
     {NULL},
 };

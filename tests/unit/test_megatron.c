@@ -145,10 +145,10 @@ START_TEST(written_documents_are_read_again) {
         tg_tokens_find_run(t, 0, &run);
         for (int k = 0; k < 4; k++) {
             tg_token_run same;
-            ck_assert_int_eq(run.end, ends[k]);
+            ck_assert_int_eq(run.stop, ends[k]);
             ck_assert_int_eq(run.document, documents[k]);
             ck_assert_int_eq(run.context, k == 1);
-            ck_assert_int_eq(tg_tokens_find_run(t, run.end - 1, &same), TG_OK);
+            ck_assert_int_eq(tg_tokens_find_run(t, run.stop - 1, &same), TG_OK);
             ck_assert_mem_eq(&same, &run, sizeof run);
             if (k < 3) ck_assert_int_eq(tg_tokens_next_run(t, &run), TG_OK);
         }

@@ -363,6 +363,46 @@ START_TEST(sites) {
 }
 END_TEST
 
+/* What an observer has seen of the times and the nodes of ops. */
+typedef struct timeline {
+    double end, busy; /* when the last op ended; seconds within ops */
+    int forward, backward, views;
+    int64_t flops, saved;
+} timeline;
+
+static tg_status take_times(void *user, tg_tape *tape, const tg_op_event *s) {
+    timeline *w = user;
+    const tg_node *node = tg_op_event_node(s);
+    (void)tape;
+    ck_assert(!node == !s->backward);
+    ck_assert(!node || !strcmp(tg_node_op(node)->name, s->op));
+    ck_assert(s->ended >= s->began);
+    w->views += s->began == 0;
+    if (s->began == 0) return TG_OK;
+    ck_assert_msg(s->began >= w->end, "%s began at %.9f, before %.9f", s->op, s->began, w->end);
+    w->end = s->ended;
+    w->busy += s->ended - s->began;
+    *(s->backward ? &w->backward : &w->forward) += 1;
+    if (node) w->flops += tg_node_flops(node), w->saved += tg_node_saved_bytes(node);
+    return TG_OK;
+}
+
+START_TEST(times_and_nodes_of_ops) {
+    begin();
+    timeline w = {0};
+    tg_tape_observe(t, take_times, &w);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_F64, TG_SHAPE(64, 64), 1);
+    tg_tensor *y = tg_matmul(t, tg_transpose(t, x, 0, 1), x);
+    tg_backward(t, tg_sum(t, tg_exp(t, y), TG_ALL_DIMS, false));
+    ck_assert_int_eq(w.forward, 3);
+    ck_assert_int_eq(w.views, 1);
+    ck_assert_int_eq(w.backward, 4);
+    ck_assert_msg(w.flops >= 2 * 64 * 64 * 64, "%lld", (long long)w.flops);
+    ck_assert_msg(w.saved > 0 && w.busy > 0, "%lld, %g s", (long long)w.saved, w.busy);
+    end();
+}
+END_TEST
+
 static void never(void *state) { ck_assert_msg(state != NULL, "a node without state has none to end"); }
 
 START_TEST(nodes_without_state) {
@@ -388,6 +428,7 @@ int main(void) {
                             watchers,
                             a_backward_after_one_that_failed,
                             nodes_without_state,
-                            sites};
+                            sites,
+                            times_and_nodes_of_ops};
     return tg_check_main("watch", tests, sizeof tests / sizeof *tests);
 }

@@ -55,7 +55,19 @@ static bool no_keys_after(const void *o) {
     return tg_read_f64(attention(o), got, 3) == TG_OK && fabs(got[0] - 3) < 1e-12;
 }
 
-/* The same over the ranks of a group: of one rank, or of two without peers. */
+static tg_tensor *rope(const void *o, tg_rope_kind kind) {
+    tg_rope_opts own = *(const tg_rope_opts *)o;
+    own.kind = kind;
+    own.original = kind == TG_ROPE_PLAIN ? 0 : 4;
+    own.offset = 1;
+    return tg_rope_with(t, of(TG_SHAPE(1, 2), (const double[]){1, 2}), &own);
+}
+static bool rope_of_turns(const void *o) { return rope(o, TG_ROPE_LLAMA3), false; }
+static bool rope_of_one_kind(const void *o) { return rope(o, TG_ROPE_PLAIN), false; }
+static bool rope_of_no_dims(const void *o) { return reads(rope(o, TG_ROPE_PLAIN), 2, (const double[]){1, 2}); }
+static bool rope_of_no_gain(const void *o) { return reads(rope(o, TG_ROPE_PLAIN), 2, (const double[]){0, 0}); }
+
+/* Attention over the ranks of a group: of one rank, or of two without peers. */
 static tg_tensor *context(const void *o, int ranks) {
     const double q[] = {1, 2, 3, 4}, v[] = {3, 6, 9, 12};
     tg_comm *c = ranks == 1 ? tg_comm_self_new(ctx) : tg_comm_plan_new(ctx, 0, ranks);
@@ -175,6 +187,12 @@ static const tg_zero_probe probes[] = {
     {"tg_attention_opts", "softcap", scores_have_no_room, "softcap is 0; it must be finite and greater than 0"},
     {"tg_attention_opts", "left", no_keys_before, NULL},
     {"tg_attention_opts", "right", no_keys_after, NULL},
+    {"tg_rope_opts", "base", rope_of_one_kind, "base is 0; it must be finite and greater than 0"},
+    {"tg_rope_opts", "dims", rope_of_no_dims, NULL},
+    {"tg_rope_opts", "factor", rope_of_one_kind, "factor is 0; it must be finite and greater than 0"},
+    {"tg_rope_opts", "low", rope_of_turns, "low is 0 and high 4"},
+    {"tg_rope_opts", "high", rope_of_turns, "low is 1 and high 0"},
+    {"tg_rope_opts", "gain", rope_of_no_gain, NULL},
     {"tg_context_attention_opts", "inner", groups_of_no_ranks, "inner is 0; it must divide the 2 ranks"},
     {"tg_context_attention_opts", "scale", scores_of_ranks_are_zero, NULL},
     {"tg_context_attention_opts", "softcap", scores_of_ranks_have_no_room, "softcap is 0; it must be finite and"},

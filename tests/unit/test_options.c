@@ -11,6 +11,7 @@
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/lbfgs.h>
 #include <tapegrad/lm.h>
+#include <tapegrad/lora.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/pipe.h>
 #include <tapegrad/ranks.h>

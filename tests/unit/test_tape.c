@@ -368,6 +368,32 @@ START_TEST(the_report_names_the_peak) {
 }
 END_TEST
 
+/* The same as JSON: brackets and quotation marks are even in number, and the texts are there. */
+START_TEST(the_report_as_json_names_the_peak) {
+    begin();
+    char text[65536];
+    ck_assert(tg_memory_json(ctx, text, sizeof text) < sizeof text);
+    ck_assert_msg(strstr(text, "\"blocks\": []}"), "%s", text);
+    tg_memory_set_trace(ctx, true);
+    tg_tensor *w = tg_param_new(ctx, "big \"weight\"", TG_DTYPE_DEFAULT, TG_SHAPE(100000), 0.1);
+    tg_scope_open(t, "layer");
+    tg_tensor *y = tg_exp(t, w);
+    tg_scope_close(t, &y, 1);
+    tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
+    size_t n = tg_memory_json(ctx, text, sizeof text);
+    ck_assert(n == strlen(text) && n == tg_memory_json(ctx, NULL, 0));
+    ck_assert_msg(strstr(text, "\"category\": \"parameters\", \"name\": \"big \\\"weight\\\"\""), "%s", text);
+    ck_assert_msg(strstr(text, "\"op\": \"exp\", \"scope\": \"layer\", \"site\": \""), "%s", text);
+    int depth = 0, quotes = 0;
+    for (const char *c = text; *c; c++) {
+        quotes += *c == '"' && c[-1] != '\\';
+        depth += quotes % 2 ? 0 : *c == '{' || *c == '[' ? 1 : *c == '}' || *c == ']' ? -1 : 0;
+    }
+    ck_assert_msg(depth == 0 && quotes % 2 == 0, "%s", text);
+    end();
+}
+END_TEST
+
 /* Sums the first number of each row after the heading; one row stands for everything smaller than the 40 largest. */
 static int64_t sum_of_rows(const char *text, int *rows) {
     int64_t sum = 0;
@@ -431,6 +457,7 @@ int main(void) {
                             a_dump_names_ops_shapes_and_sites,
                             json_lists_the_edges_of_the_graph_in_utf8,
                             the_report_names_the_peak,
+                            the_report_as_json_names_the_peak,
                             the_report_adds_up};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);
 }

@@ -511,6 +511,9 @@ inline tensor rope(const tensor &x, double base, int64_t offset, const site &at 
 inline tensor rope_at(const tensor &x, const tensor &positions, double base, const site &at = site::here()) {
     return detail::call(at, tg_rope_at, x, positions, base);
 }
+inline tensor rope_with(const tensor &x, const options<tg_rope_opts> &opts = {}, const site &at = site::here()) {
+    return detail::call(at, tg_rope_with, x, opts);
+}
 inline tensor swiglu(const tensor &gate, const tensor &up, const site &at = site::here()) {
     return detail::call(at, tg_swiglu, gate, up);
 }

@@ -104,7 +104,8 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     tg_tensor *w = tg_layer_param(p, "weight", o.dtype, (tg_shape){2, {rows, hidden}}, std, o.axis, TG_SHARD(0));
     tg_layer_add(m, "weight", tg_layer_init(w, o.init, "tg_nn_vocab_embedding"));
     bool draws = o.init ? tg_init_draws(&init) : std > 0;
-    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), o.axis, vocab, rows, draws);
+    if (rows > vocab && tg_module_ok(m) && !tg_param_is_unfilled(w))
+        clear_padding(tg_module_own(m, "weight"), o.axis, vocab, rows, draws);
     return tg_layer_checked(m);
 }
 

@@ -1,0 +1,106 @@
+/* Computes rotations (rotation.h) by the device's slots. Angles are float64 up to the last step, so that distant
+ * positions keep their digits. */
+#include "ops/common/rotation.h"
+
+#include <math.h>
+
+/* ---- Frequencies ---- */
+
+/* Returns the pair, as a real number, whose angle makes `turns` turns over the original positions. */
+static double pair_of_turns(const tg_rope_opts *o, double turns) {
+    const double pi = 3.14159265358979323846;
+    return (double)o->dims * log((double)o->original / (turns * 2 * pi)) / (2 * log(o->base));
+}
+
+/* Fills keep, in [0, 1], with the part of each plain frequency that is not divided by the factor. */
+static tg_status fill_kept(tg_call *c, const tg_rope_opts *o, const tg_tensor *frequency, const tg_tensor *keep) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const double turn = 2 * 3.14159265358979323846;
+    if (o->kind == TG_ROPE_LLAMA3) {
+        double span = o->high - o->low;
+        TG_TRY(tg_op_map(c, TG_FN_affine, keep, TG_T1(frequency), 1, (double)o->original / (turn * span),
+                         -o->low / span, false));
+    } else {
+        double first = fmax(floor(pair_of_turns(o, o->high)), 0);
+        double last = fmin(ceil(pair_of_turns(o, o->low)), (double)(o->dims - 1));
+        double span = last == first ? 0.001 : last - first;
+        TG_TRY(ops->iota(c->ctx, tg_array_of(keep), 1 + first / span, -1 / span));
+    }
+    return tg_op_map(c, TG_FN_clamp, keep, TG_T1(keep), 1, 0, 1, false);
+}
+
+/* Changes the plain frequencies as the kind says. */
+static tg_status change(tg_call *c, const tg_rope_opts *o, const tg_tensor *frequency) {
+    const double rest = 1 / o->factor;
+    if (o->kind == TG_ROPE_PLAIN) return TG_OK;
+    if (o->kind == TG_ROPE_LINEAR)
+        return tg_op_map(c, TG_FN_affine, frequency, TG_T1(frequency), 1, rest, 0, false);
+    tg_tensor *keep = tg_call_temp(c, TG_F64, 2, frequency->shape);
+    if (!keep) return c->ctx->run.status;
+    TG_TRY(fill_kept(c, o, frequency, keep));
+    TG_TRY(tg_op_map(c, TG_FN_affine, keep, TG_T1(keep), 1, 1 - rest, rest, false));
+    return tg_op_map(c, TG_FN_mul, frequency, TG_T2(frequency, keep), 2, 0, 0, false);
+}
+
+/* ---- Angles ---- */
+
+/* Fills position, float64 [s, 1]. */
+static tg_status fill_positions(tg_call *c, const tg_rotation *r, const tg_tensor *position) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    if (!r->positions) return ops->iota(c->ctx, tg_array_of(position), (double)r->opts.offset, 1);
+    const int64_t stride[] = {r->positions->stride[0], 0};
+    return tg_op_copy(c, tg_array_of(position), tg_array_at(tg_array_of(r->positions), 0, 2, position->shape, stride),
+                      false);
+}
+
+/* Makes the cosines and sines of all angles, [s, half] each. */
+static tg_status make_angles(tg_call *c, const tg_rotation *r, int64_t s, int64_t half, tg_tensor *of[2]) {
+    static const int functions[2] = {TG_FN_cos, TG_FN_sin};
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const tg_rope_opts *o = &r->opts;
+    const int64_t shape[] = {s, half}, column[] = {s, 1}, row[] = {1, half};
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype);
+    tg_tensor *position = tg_call_temp(c, TG_F64, 2, column), *frequency = tg_call_temp(c, TG_F64, 2, row);
+    tg_tensor *angle = tg_call_temp(c, TG_F64, 2, shape);
+    for (int i = 0; i < 2; i++) of[i] = tg_call_temp(c, dtype, 2, shape);
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    TG_TRY(fill_positions(c, r, position));
+    TG_TRY(ops->iota(c->ctx, tg_array_of(frequency), 0, half ? -log(o->base) / (double)half : 0));
+    TG_TRY(tg_op_map(c, TG_FN_exp, frequency, TG_T1(frequency), 1, 0, 0, false));
+    TG_TRY(change(c, o, frequency));
+    TG_TRY(tg_op_map(c, TG_FN_mul, angle, TG_T2(position, frequency), 2, 0, 0, false));
+    for (int i = 0; i < 2; i++) {
+        TG_TRY(tg_op_map(c, functions[i], of[i], TG_T1(angle), 1, 0, 0, false));
+        if (o->gain != 1) TG_TRY(tg_op_map(c, TG_FN_affine, of[i], TG_T1(of[i]), 1, o->gain, 0, false));
+    }
+    return TG_OK;
+}
+
+/* ---- Rotation ---- */
+
+/* y (+)= x for the elements of each row from `first` on. */
+static tg_status copy_rest(tg_call *c, tg_array y, tg_array x, int last, int64_t first, int64_t n, bool add) {
+    tg_extent e[2];
+    if (!n) return TG_OK;
+    tg_array from = tg_array_slice(x, last, first, n, 1, &e[0]), to = tg_array_slice(y, last, first, n, 1, &e[1]);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_id, to, &from, 1, (double[2]){0}, add);
+}
+
+tg_status tg_rotate(tg_call *c, const tg_rotation *r, const tg_tensor *y, const tg_tensor *x, bool add) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    int last = x->ndim - 1;
+    int64_t half = r->opts.dims / 2, stride[2][TG_MAX_DIMS];
+    tg_tensor *of[2];
+    tg_extent e[4];
+    TG_TRY(make_angles(c, r, x->shape[last - 1], half, of));
+    tg_array ax = tg_array_of(x), ay = tg_array_of(y);
+    tg_array u = tg_array_slice(ax, last, 0, half, 1, &e[0]), v = tg_array_slice(ax, last, half, half, 1, &e[1]);
+    tg_array yu = tg_array_slice(ay, last, 0, half, 1, &e[2]), yv = tg_array_slice(ay, last, half, half, 1, &e[3]);
+    tg_array cosine = tg_array_expand(tg_array_of(of[0]), x->ndim, u.shape, stride[0]);
+    tg_array sine = tg_array_expand(tg_array_of(of[1]), x->ndim, u.shape, stride[1]);
+    TG_TRY(ops->apply(c->ctx, r->back ? TG_FN_mul_mul_add : TG_FN_mul_mul_sub, yu, (tg_array[]){u, cosine, v, sine}, 4,
+                      (double[2]){0}, add));
+    TG_TRY(ops->apply(c->ctx, r->back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
+                      (double[2]){0}, add));
+    return copy_rest(c, ay, ax, last, 2 * half, x->shape[last] - 2 * half, add);
+}

@@ -1,0 +1,188 @@
+/* Models that are loaded without initial weights, and models on mapped files: the same values as a copy, in memory
+ * once, and an error if a file becomes shorter. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <tapegrad/gpt.h>
+#include <tapegrad/io.h>
+#include <tapegrad/lora.h>
+
+#include "on_ranks.h"
+
+enum { VOCAB = 3000, LENGTH = 8, HIDDEN = 64 };
+
+static tg_ctx *ctx;
+static tg_tape *t;
+static char dir[64], path[96];
+
+static tg_module *model(tg_gpt_arch arch, bool unfilled) {
+    return tg_gpt_new(ctx, TG_GPT(.arch = arch, .vocab = VOCAB, .layers = 2, .heads = 4, .hidden = HIDDEN, .ffn = 96,
+                                  .positions = LENGTH, .init_std = 0.2, .unfilled = unfilled));
+}
+
+static void open_context(const tg_file_ops *files) {
+    ctx = tg_ctx_new(TG_CONFIG(.threads = 2, .seed = 7, .check = true, .files = files));
+    t = tg_tape_new(ctx);
+}
+
+static void close_context(void) {
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+static float logits[3][LENGTH * VOCAB];
+
+static tg_status compute(tg_module *m, float *out) {
+    int64_t ids[LENGTH];
+    for (int i = 0; i < LENGTH; i++) ids[i] = (i * 977 + 13) % VOCAB;
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(1, LENGTH), ids);
+    tg_read(tg_gpt_logits(m, t, x), out, sizeof *logits);
+    tg_tape_reset(t);
+    tg_drop(x);
+    return tg_ctx_status(ctx);
+}
+
+/* Saves a model, and sets logits[0] to what it computes. */
+static void save(tg_gpt_arch arch) {
+    snprintf(dir, sizeof dir, "/tmp/tg-map-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    open_context(NULL);
+    tg_module *m = model(arch, false);
+    ck_assert_int_eq(compute(m, logits[0]), TG_OK);
+    ck_assert_int_eq(tg_gpt_save(m, dir), TG_OK);
+    tg_module_free(m);
+    close_context();
+}
+
+static void remove_directory(void) {
+    char command[96];
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static int64_t bytes_of_parameters(void) {
+    tg_memory_info i = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &i);
+    return i.live;
+}
+
+START_TEST(a_model_without_initial_weights_is_filled_by_loading) {
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, true);
+    ck_assert_int_lt(bytes_of_parameters(), 64 << 10);
+    ck_assert_int_eq(compute(m, logits[1]), TG_ERR_STATE);
+    ck_assert(strstr(tg_ctx_message(ctx), "a parameter has no values yet"));
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_gpt_load_weights(m, dir), TG_OK);
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
+static void compare_mapped(tg_gpt_arch arch) {
+    save(arch);
+    open_context(NULL);
+    tg_module *m = model(arch, true);
+    ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+    if (arch == TG_LLAMA) ck_assert_int_lt(bytes_of_parameters(), 64 << 10); /* GPT-2's projections are copied */
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_lora_apply(m, NULL);
+    ck_assert_int_eq(compute(m, logits[2]), TG_OK);
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+
+START_TEST(a_mapped_model_computes_the_same) {
+    compare_mapped(TG_LLAMA);
+    compare_mapped(TG_GPT2);
+}
+END_TEST
+
+START_TEST(what_is_written_to_a_mapped_parameter_stays_in_memory) {
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, true), *again = model(TG_LLAMA, true);
+    tg_lm_map(&m, 1, dir);
+    tg_param_init(tg_module_find(m, "model.embed_tokens.weight"), TG_INIT(.kind = TG_INIT_CONSTANT, .a = 2));
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    tg_lm_map(&again, 1, dir);
+    ck_assert_int_eq(compute(again, logits[2]), TG_OK);
+    ck_assert(memcmp(logits[0], logits[1], sizeof *logits) && !memcmp(logits[0], logits[2], sizeof *logits));
+    ck_assert_int_eq(tg_gpt_save(m, dir), TG_OK); /* to the directory that is mapped */
+    ck_assert_int_eq(compute(again, logits[2]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[2], sizeof *logits));
+    tg_module_free(m);
+    tg_module_free(again);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
+/* ---- Files that become shorter ---- */
+
+static void on_fault(int number, siginfo_t *info, void *context) {
+    (void)context;
+    if (!tg_mapping_fault(ctx, info->si_addr)) signal(number, SIG_DFL);
+}
+
+START_TEST(a_file_that_becomes_shorter_is_an_error) {
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
+    save(TG_LLAMA);
+    open_context(NULL);
+    ck_assert(!tg_mapping_fault(ctx, &a));
+    tg_module *m = model(TG_LLAMA, true);
+    tg_lm_map(&m, 1, dir);
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    sigaction(SIGBUS, &a, &before);
+    ck_assert_int_eq(truncate(path, 8192), 0);
+    ck_assert_int_eq(compute(m, logits[1]), TG_ERR_IO);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), path) && strstr(tg_ctx_message(ctx), "has become shorter"), "%s",
+                  tg_ctx_message(ctx));
+    sigaction(SIGBUS, &before, NULL);
+    tg_ctx_clear(ctx);
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
+static int64_t read_bytes(void *user, int fd, void *to, size_t n, int64_t offset) {
+    ++*(int *)user;
+    return pread(fd, to, n, offset);
+}
+
+START_TEST(a_program_with_file_functions_of_its_own_gets_copies) {
+    int reads = 0;
+    const tg_file_ops files = {TG_FILE_OPS_DEFAULTS, .pread = read_bytes, .user = &reads};
+    save(TG_LLAMA);
+    open_context(&files);
+    tg_module *m = model(TG_LLAMA, true);
+    ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+    ck_assert_int_gt(bytes_of_parameters(), VOCAB * HIDDEN * 4);
+    ck_assert(reads > 20);
+    ck_assert_int_eq(truncate(path, 0), 0);
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {a_model_without_initial_weights_is_filled_by_loading, a_mapped_model_computes_the_same,
+                            what_is_written_to_a_mapped_parameter_stays_in_memory,
+                            a_file_that_becomes_shorter_is_an_error,
+                            a_program_with_file_functions_of_its_own_gets_copies};
+    return tg_check_main("lm_map", tests, sizeof tests / sizeof *tests);
+}
