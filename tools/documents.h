@@ -6,7 +6,7 @@
 
 #define DOCUMENT_KINDS "auto|file|line|jsonl" /* the first of document_kind, in its order */
 #define DOCUMENT_KINDS_HELP                                                                                            \
-    "what is a document: each file; each line that is not empty; the text of each object of JSONL; auto: jsonl for "    \
+    "what is a document: each file; each line that is not empty; the text of each object of JSONL; auto: jsonl for "   \
     "FILE.jsonl, also compressed, else file"
 
 typedef enum document_kind {

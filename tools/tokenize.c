@@ -103,8 +103,7 @@ static void encode_all(batch *b, int threads) {
     int started = 0;
     atomic_store(&b->next, 0);
     atomic_store(&b->wrong, b->n);
-    while (started + 1 < threads && started + 1 < b->n &&
-           pthread_create(&thread[started], NULL, encode_some, b) == 0)
+    while (started + 1 < threads && started + 1 < b->n && pthread_create(&thread[started], NULL, encode_some, b) == 0)
         started++;
     encode_some(b);
     while (started > 0) pthread_join(thread[--started], NULL);
@@ -214,11 +213,15 @@ static bool tokenize_files(const tokenize_options *o, tg_ctx *ctx, batch *b, con
 static int64_t end_id(const tokenize_options *o, const tg_tokenizer *k) {
     int64_t id = -1;
     if (!o->ends) return -1;
-    if (o->end) id = tg_tokenizer_id(k, o->end);
-    else tg_tokenizer_ends(k, &id, 1);
+    if (o->end)
+        id = tg_tokenizer_id(k, o->end);
+    else
+        tg_tokenizer_ends(k, &id, 1);
     if (id >= 0) return id;
-    if (o->end) fail("the tokenizer '%s' has no token '%s'", o->tokenizer, o->end);
-    else fail("no file of '%s' says which token ends a text: give --end TOKEN, or --no-ends", o->tokenizer);
+    if (o->end)
+        fail("the tokenizer '%s' has no token '%s'", o->tokenizer, o->end);
+    else
+        fail("no file of '%s' says which token ends a text: give --end TOKEN, or --no-ends", o->tokenizer);
     return -2;
 }
 
@@ -232,7 +235,8 @@ static int tokenize(const tokenize_options *o, const names *files) {
     if (good && (!b.documents || !b.ids)) good = (fail("no memory for documents"), false);
     if (good && o->format == OUTPUT_U16 && tg_tokenizer_size(k) > 65536)
         good = (fail("the tokenizer has %lld ids, more than u16 can hold: give --format megatron or u32",
-                     (long long)tg_tokenizer_size(k)), false);
+                     (long long)tg_tokenizer_size(k)),
+                false);
     good = good && tokenize_files(o, ctx, &b, files);
     for (int i = 0; b.ids && i < MOST_DOCUMENTS; i++) tg_ids_free(&b.ids[i]);
     free(b.ids);

@@ -27,18 +27,20 @@ static const option rows[] = {
      2147483647.0, false},
     {"min-frequency", OPTION_INT, AT(min_frequency), "N", "train: how often a pair must be there to become a token", 0,
      LARGEST, false},
-    {"max-length", OPTION_INT, AT(max_length), "N", "train: tokens have fewer bytes than N; 0: no limit", 0, MANY, false},
+    {"max-length", OPTION_INT, AT(max_length), "N", "train: tokens have fewer bytes than N; 0: no limit", 0, MANY,
+     false},
     {"pattern", OPTION_TEXT, AT(pattern), "REGEX",
      "train: matches a word, within which tokens lie: gpt2, llama3 or qwen for theirs, or a regular expression",
      .fixed = false},
-    {"special", OPTION_LIST, AT(special), "TOKEN..", "train: special tokens; the first one ends a text", .fixed = false},
+    {"special", OPTION_LIST, AT(special), "TOKEN..", "train: special tokens; the first one ends a text",
+     .fixed = false},
     {"field", OPTION_TEXT, AT(field), "KEY", "train: the key of the text in JSONL", .fixed = false},
     {"text", OPTION_TEXT, AT(text), "TEXT", "show: a text, whose tokens are printed", .fixed = false},
 };
 
 static const command tokenizer_command = {
     .name = "tokenizer",
-    .usage = "train --data FILE.. --to DIR [OPTION...] | show DIR [--text TEXT]",
+    .usage = "train|show [DIR] [OPTION...]",
     .summary = "train: makes a byte-level BPE from text. The result is that of BpeTrainer of the library\n"
                "tokenizers. show: prints the special tokens of a tokenizer.json or of the directory of a\n"
                "model, or the tokens of a text.",

@@ -42,15 +42,16 @@ TG_API void tg_tokenizer_free(tg_tokenizer *k);
 TG_API int64_t tg_tokenizer_size(const tg_tokenizer *k);
 /* Returns the id of a token, written as in the file; -1 if there is none. */
 TG_API int64_t tg_tokenizer_id(const tg_tokenizer *k, const char *token);
-/* Returns the token of an id, as the file has it; NULL if there is none. It belongs to the tokenizer. Files write bytes as
- * characters, so it is not always the text of the token, which tg_decoder_push gives. */
+/* Returns the token of an id, as the file has it; NULL if there is none. It belongs to the tokenizer. Files write bytes
+ * as characters, so it is not always the text of the token, which tg_decoder_push gives. */
 TG_API const char *tg_tokenizer_token(const tg_tokenizer *k, int64_t id);
 /* Returns whether the id is that of a special token: one that stands for no text, such as the end of a text. */
 TG_API bool tg_tokenizer_is_special(const tg_tokenizer *k, int64_t id);
 /* Returns the id of the token that begins a text; -1 if the files name none. */
 TG_API int64_t tg_tokenizer_bos(const tg_tokenizer *k);
-/* Writes the ids of the tokens that end a text, or an answer of a chat, to ids[n]: at most n of them. ids may be NULL if
- * n is 0. Returns their number, also where it is larger than n. The first one is the tokenizer's eos_token, if it has one. */
+/* Writes the ids of the tokens that end a text, or an answer of a chat, to ids[n]: at most n of them. ids may be NULL
+ * if n is 0. Returns their number, also where it is larger than n. The first one is the tokenizer's eos_token, if it
+ * has one. */
 TG_API int tg_tokenizer_ends(const tg_tokenizer *k, int64_t *ids, int n);
 /* Returns the Jinja template of a chat, which belongs to the tokenizer; NULL if the files have none. */
 TG_API const char *tg_tokenizer_chat_template(const tg_tokenizer *k);
@@ -74,7 +75,7 @@ typedef struct tg_encode_opts {
 } tg_encode_opts;
 
 #define TG_ENCODE_DEFAULTS .size = sizeof(tg_encode_opts)
-#define TG_ENCODE(...) (&(tg_encode_opts){TG_ENCODE_DEFAULTS, __VA_ARGS__})
+#define TG_ENCODE(...)     (&(tg_encode_opts){TG_ENCODE_DEFAULTS, __VA_ARGS__})
 
 /* Appends the ids of n bytes of text to out. text may be NULL if n is 0. Text that is not UTF-8 fails with TG_ERR_DATA,
  * and the message has the offset of the first wrong byte. On an error out is as before. */
@@ -88,9 +89,9 @@ typedef struct tg_decoder tg_decoder;
 /* Begins a stream. skip_special: special tokens give no text. The decoder uses k, and must be freed before it. Returns
  * NULL if there is no memory, which is recorded in the tokenizer's context, or if k is NULL. */
 TG_API tg_decoder *tg_decoder_new(const tg_tokenizer *k, bool skip_special);
-/* Returns the text that is certain after this id, and sets *n to its length in bytes, which may be 0. The text belongs to
- * the decoder, ends with a zero byte, and is valid until the next call. An id that the tokenizer does not have gives no
- * text. Returns NULL if d is NULL or there is no memory, and *n is then 0. n may be NULL. */
+/* Returns the text that is certain after this id, and sets *n to its length in bytes, which may be 0. The text belongs
+ * to the decoder, ends with a zero byte, and is valid until the next call. An id that the tokenizer does not have gives
+ * no text. Returns NULL if d is NULL or there is no memory, and *n is then 0. n may be NULL. */
 TG_API const char *tg_decoder_push(tg_decoder *d, int64_t id, size_t *n);
 /* Returns the rest of the text, as tg_decoder_push does. After that the decoder begins a new text. */
 TG_API const char *tg_decoder_finish(tg_decoder *d, size_t *n);
@@ -101,7 +102,7 @@ TG_API void tg_decoder_free(tg_decoder *d);
 /* Options of the training of a byte-level BPE. */
 typedef struct tg_bpe_opts {
     size_t size;
-    int64_t vocab; /* number of ids, with the 256 bytes and the special tokens; 32000 by default */
+    int64_t vocab;         /* number of ids, with the 256 bytes and the special tokens; 32000 by default */
     int64_t min_frequency; /* a pair that is rarer is not merged; 2 by default */
     /* A token has fewer bytes than that. TG_NONE, the default: no limit. */
     int64_t max_length;
@@ -115,8 +116,8 @@ typedef struct tg_bpe_opts {
     .size = sizeof(tg_bpe_opts), .vocab = 32000, .min_frequency = 2, .max_length = TG_NONE, .special = "<|endoftext|>"
 #define TG_BPE(...) (&(tg_bpe_opts){TG_BPE_DEFAULTS, __VA_ARGS__})
 
-/* The training of a byte-level BPE: byte pair encoding (Sennrich, Haddow and Birch, ACL 2016) over bytes (Radford et al.,
- * 2019). The result is that of BpeTrainer of the library `tokenizers`, also where pairs are equally frequent. */
+/* The training of a byte-level BPE: byte pair encoding (Sennrich, Haddow and Birch, ACL 2016) over bytes (Radford et
+ * al., 2019). The result is that of BpeTrainer of the library `tokenizers`, also where pairs are equally frequent. */
 typedef struct tg_bpe tg_bpe;
 
 /* Begins a training. Needs plugin libtapegrad-text.so. Returns NULL on error. */

@@ -22,9 +22,7 @@ static void trie_add(tg_trie *t, tg_span text, int32_t token) {
     t->first[(unsigned char)text.at[0]] = child_of(t, 0, (unsigned char)text.at[0]);
 }
 
-static tg_span sought(const tg_added_token *token) {
-    return token->normalized ? token->shown : token->content;
-}
+static tg_span sought(const tg_added_token *token) { return token->normalized ? token->shown : token->content; }
 
 static tg_status trie_open(tg_tokenizer *k, tg_trie *t, bool normalized) {
     size_t nodes = 1;
@@ -56,7 +54,8 @@ static int32_t longest(const tg_trie *t, tg_span text, size_t at, size_t *end) {
 
 /* The characters that Unicode calls Alphabetic, marks, decimal digits, connectors and joiners. */
 #define WORD                                                                                                           \
-    "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"  \
+    "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{"      \
+    "1f169}"                                                                                                           \
     "\\x{1f170}-\\x{1f189}]"
 
 /* Sets the ids, as the library tokenizers does: in the order of the file, after those of the model. */

@@ -7,12 +7,12 @@ enum { REPLACEMENT = 0xfffd };
 
 /* What a step remembers between tokens. */
 typedef struct decode_state {
-    tg_growing text;  /* FALLBACK: bytes that may form characters; others: the token that the step makes */
-    char cut[4];      /* BYTES: the begin of a character */
+    tg_growing text; /* FALLBACK: bytes that may form characters; others: the token that the step makes */
+    char cut[4];     /* BYTES: the begin of a character */
     size_t n_cut;
-    int64_t left;     /* STRIP of the joined text: characters that may still be removed at its begin */
-    int64_t held;     /* STRIP of the joined text: characters at its end that may be removed */
-    bool begun;       /* there was a token */
+    int64_t left; /* STRIP of the joined text: characters that may still be removed at its begin */
+    int64_t held; /* STRIP of the joined text: characters at its end that may be removed */
+    bool begun;   /* there was a token */
 } decode_state;
 
 struct tg_decoder {
@@ -59,7 +59,9 @@ static bool end_bytes(tg_decoder *d, int step) {
     return true;
 }
 
-static int hex(char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1; }
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
 
 /* Returns the byte of a token <0x0A>; -1 if it is another token. */
 static int byte_of(tg_span t) {
@@ -177,13 +179,20 @@ static bool pass(tg_decoder *d, int step, tg_span token) {
     if (step == d->k->n_decode) return tg_growing_add(&d->out, token.at, token.n);
     const tg_decode_step *s = d->k->decode + step;
     switch (s->kind) {
-    case TG_DECODE_REPLACE: return replace(d, step, s, token);
-    case TG_DECODE_FALLBACK: return fall_back(d, step, token);
-    case TG_DECODE_META: return unmark(d, step, s, token);
-    case TG_DECODE_STRIP: return s->joined ? strip_piece(d, step, s, token) : strip_token(d, step, s, token);
-    case TG_DECODE_BYTES: return unmap(d, step, token);
-    case TG_DECODE_FUSE: return pass(d, step + 1, token);
-    case TG_DECODE_SPACES: return join_by_spaces(d, step, token);
+    case TG_DECODE_REPLACE:
+        return replace(d, step, s, token);
+    case TG_DECODE_FALLBACK:
+        return fall_back(d, step, token);
+    case TG_DECODE_META:
+        return unmark(d, step, s, token);
+    case TG_DECODE_STRIP:
+        return s->joined ? strip_piece(d, step, s, token) : strip_token(d, step, s, token);
+    case TG_DECODE_BYTES:
+        return unmap(d, step, token);
+    case TG_DECODE_FUSE:
+        return pass(d, step + 1, token);
+    case TG_DECODE_SPACES:
+        return join_by_spaces(d, step, token);
     }
     return false;
 }

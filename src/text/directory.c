@@ -12,7 +12,8 @@ typedef struct reading {
 
 enum { TEMPLATE_LIMIT = 4 << 20 };
 
-/* Returns the path of a file, which the caller frees with tg_host_strfree; NULL if it is not there, or after an error. */
+/* Returns the path of a file, which the caller frees with tg_host_strfree; NULL if it is not there, or after an error.
+ */
 static char *path_of(const reading *r, const char *name) {
     char *path = tg_format_path(r->k->ctx, "%s/%s", r->directory, name);
     if (path && access(path, F_OK) == 0) return path;

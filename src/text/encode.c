@@ -91,9 +91,10 @@ static tg_status check_text(const tg_tokenizer *k, tg_ctx *errors, const char *t
     if (k->model.any_bytes) return TG_OK;
     size_t wrong = tg_utf8_check(text, n);
     if (wrong == n) return TG_OK;
-    return tg_fail(errors, TG_ERR_DATA,
-                   "tg_tokenizer_encode: the text is not UTF-8: byte 0x%02x at offset %zu does not belong to a character",
-                   (unsigned char)text[wrong], wrong);
+    return tg_fail(
+        errors, TG_ERR_DATA,
+        "tg_tokenizer_encode: the text is not UTF-8: byte 0x%02x at offset %zu does not belong to a character",
+        (unsigned char)text[wrong], wrong);
 }
 
 static tg_status encode(const tg_tokenizer *k, tg_ctx *errors, tg_span text, const tg_encode_opts *o, tg_ids *out) {
@@ -105,7 +106,8 @@ static tg_status encode(const tg_tokenizer *k, tg_ctx *errors, tg_span text, con
     if (e) give_back(shared, e);
     if (good) return TG_OK;
     out->count = count;
-    if (problem) return tg_fail(errors, TG_ERR_UNSUPPORTED, "tg_tokenizer_encode: the text of '%s': %s", k->path, problem);
+    if (problem)
+        return tg_fail(errors, TG_ERR_UNSUPPORTED, "tg_tokenizer_encode: the text of '%s': %s", k->path, problem);
     return tg_fail(errors, TG_ERR_MEMORY, "tg_tokenizer_encode: no memory for the ids of %s",
                    tg_count((int64_t)text.n, "byte").text);
 }

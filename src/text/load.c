@@ -9,8 +9,8 @@ enum { FILE_LIMIT = 256 << 20 };
 /* ---- What the parts share ---- */
 
 tg_status tg_load_refuse(const tg_tokenizer *k, const char *what, const char *name) {
-    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': %s is '%s', which this library does not know (docs/tokenizers.md)",
-                   k->path, what, name);
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED,
+                   "'%s': %s is '%s', which this library does not know (docs/tokenizers.md)", k->path, what, name);
 }
 
 tg_status tg_load_text(tg_tokenizer *k, const json_t *string, tg_span *out) {

@@ -21,7 +21,8 @@ tg_status tg_load_pattern(tg_tokenizer *k, const tg_json *j, const char *what, t
 /* Calls `read` for the part j, or, if its type is "Sequence", for each part of the list under the key. j->object may be
  * NULL or null: then there is no part. */
 typedef tg_status tg_read_part_fn(tg_tokenizer *k, const tg_json *j);
-tg_status tg_load_parts(tg_tokenizer *k, const tg_json *file, const char *name, const char *list, tg_read_part_fn *read);
+tg_status tg_load_parts(tg_tokenizer *k, const tg_json *file, const char *name, const char *list,
+                        tg_read_part_fn *read);
 
 tg_status tg_load_model(tg_tokenizer *k, const tg_json *file);
 tg_status tg_load_added(tg_tokenizer *k, const tg_json *file);

@@ -4,8 +4,7 @@
 static tg_status read_token(tg_tokenizer *k, const tg_json *j, tg_added_token *token) {
     token->normalized = true;
     TG_TRY(tg_load_string(k, j, "content", &token->content));
-    if (!token->content.n)
-        return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': an added token has no content", k->path);
+    if (!token->content.n) return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': an added token has no content", k->path);
     TG_TRY(tg_load_bool(j, "special", &token->special));
     TG_TRY(tg_load_bool(j, "normalized", &token->normalized));
     TG_TRY(tg_load_bool(j, "single_word", &token->single_word));

@@ -1,4 +1,5 @@
-/* What follows from a tokenizer.json as a whole: the tokens of bytes, and where text may be cut without changing its ids. */
+/* What follows from a tokenizer.json as a whole: the tokens of bytes, and where text may be cut without changing its
+ * ids. */
 #include "text/load.h"
 #include "text/unicode.h"
 
@@ -28,8 +29,8 @@ static bool is_stand_in(const tg_model *m, uint32_t id) {
     return found;
 }
 
-/* Sets joins[b] if a merge joins a token that ends with byte b, not with a mark, to one that begins with a mark. Returns
- * false if such a token may stand for other text than its own. */
+/* Sets joins[b] if a merge joins a token that ends with byte b, not with a mark, to one that begins with a mark.
+ * Returns false if such a token may stand for other text than its own. */
 static bool find_joins(const tg_model *m, bool joins[256]) {
     for (uint64_t i = 0; i <= m->merge_mask; i++) {
         const tg_merge *merge = m->merges + i;

@@ -79,8 +79,10 @@ static tg_status read_prepend(tg_tokenizer *k, const tg_json *j, tg_prepend *out
     bool adds = true;
     const char *name = "always";
     TG_TRY(tg_load_bool(j, "add_prefix_space", &adds));
-    if (tg_json_has(j, "prepend_scheme")) TG_TRY(tg_json_string(j, "prepend_scheme", &name));
-    else if (!adds) name = "never";
+    if (tg_json_has(j, "prepend_scheme"))
+        TG_TRY(tg_json_string(j, "prepend_scheme", &name));
+    else if (!adds)
+        name = "never";
     for (int i = 0; i < TG_LEN(names); i++)
         if (!strcmp(name, names[i])) return *out = (tg_prepend)i, TG_OK;
     return tg_load_refuse(k, "the prepend_scheme of Metaspace", name);
@@ -171,7 +173,6 @@ tg_status tg_load_decode_step(tg_tokenizer *k, const tg_json *j) {
     TG_TRY(check_room(k, "the decoder", k->n_decode));
     tg_decode_step *s = k->decode + k->n_decode++;
     const tg_decode_step *before = k->n_decode > 1 ? s - 1 : NULL;
-    s->joined =
-        before && (before->joined || before->kind == TG_DECODE_FUSE || before->kind == TG_DECODE_BYTES);
+    s->joined = before && (before->joined || before->kind == TG_DECODE_FUSE || before->kind == TG_DECODE_BYTES);
     return read_decode_step(k, j, tg_load_type(j), s);
 }

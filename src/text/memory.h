@@ -1,6 +1,6 @@
 /* Memory of tokenizers. What a tokenizer reads when it is loaded comes from its context, in pieces that are freed
- * together (tg_pieces). What grows while it works is malloc's (tg_buffer_text, tg_grown), because several threads may use
- * one tokenizer and a context has one thread. */
+ * together (tg_pieces). What grows while it works is malloc's (tg_buffer_text, tg_grown), because several threads may
+ * use one tokenizer and a context has one thread. */
 #ifndef TG_TEXT_MEMORY_H
 #define TG_TEXT_MEMORY_H
 
@@ -28,8 +28,8 @@ void *tg_pieces_alloc(tg_pieces *p, size_t bytes);
 tg_span tg_pieces_copy(tg_pieces *p, const char *at, size_t n);
 void tg_pieces_free(tg_pieces *p);
 
-/* Ensures that an array of malloc has `count` elements of `size` bytes. Returns false if there is no memory; then it is as
- * before. */
+/* Ensures that an array of malloc has `count` elements of `size` bytes. Returns false if there is no memory; then it is
+ * as before. */
 bool tg_grown(void **items, int64_t *capacity, int64_t count, size_t size);
 
 /* Text that grows. Begin with {0}, and end with free(at). */

@@ -18,7 +18,8 @@ static size_t ascii_length(tg_span text, size_t from) {
     return at - from;
 }
 
-/* Appends the normal form. ASCII is its own normal form, and a normal form may be made in parts that begin with ASCII. */
+/* Appends the normal form. ASCII is its own normal form, and a normal form may be made in parts that begin with ASCII.
+ */
 static bool add_normal_form(tg_encoder *e, tg_normal_form form, tg_span text, tg_growing *out) {
     for (size_t at = 0; at < text.n;) {
         size_t plain = ascii_length(text, at), end = at + plain;
@@ -80,11 +81,14 @@ static bool changes_nothing(const tg_normal_step *s, tg_span text) {
 
 static bool add_step(tg_encoder *e, const tg_normal_step *s, tg_span text, tg_growing *out) {
     switch (s->kind) {
-    case TG_NORMAL_FORM: return add_normal_form(e, s->form, text, out);
-    case TG_NORMAL_REPLACE: return add_replaced(e, s, text, out);
+    case TG_NORMAL_FORM:
+        return add_normal_form(e, s->form, text, out);
+    case TG_NORMAL_REPLACE:
+        return add_replaced(e, s, text, out);
     case TG_NORMAL_PREPEND:
         return tg_growing_add(out, s->content.at, s->content.n) && tg_growing_add(out, text.at, text.n);
-    default: return false;
+    default:
+        return false;
     }
 }
 

@@ -1,5 +1,5 @@
-/* What needs tables of Unicode: regular expressions and normal forms. They are in plugin libtapegrad-text.so, which links
- * PCRE2 and utf8proc; these functions load it when a tokenizer needs them. */
+/* What needs tables of Unicode: regular expressions and normal forms. They are in plugin libtapegrad-text.so, which
+ * links PCRE2 and utf8proc; these functions load it when a tokenizer needs them. */
 #ifndef TG_TEXT_PATTERNS_H
 #define TG_TEXT_PATTERNS_H
 
@@ -13,15 +13,16 @@ typedef enum tg_normal_form { TG_NFC, TG_NFD, TG_NFKC, TG_NFKD } tg_normal_form;
 
 /* What plugin "text" offers. */
 typedef struct tg_text_plugin_table {
-    /* Compiles an expression in PCRE2's syntax. Returns NULL if it is malformed or there is no memory: `why` then has the
-     * reason, and *offset where it is. */
+    /* Compiles an expression in PCRE2's syntax. Returns NULL if it is malformed or there is no memory: `why` then has
+     * the reason, and *offset where it is. */
     tg_pattern *(*pattern_new)(const char *text, size_t n, char why[256], size_t *offset);
     void (*pattern_free)(tg_pattern *p);
     tg_matcher *(*matcher_new)(void); /* NULL: no memory */
     void (*matcher_free)(tg_matcher *m);
-    /* Finds the first match in the n bytes of valid UTF-8 at `text` that begins at `from` or later. Returns 1, or 0 if there
-     * is none, or -1 if it is too difficult. */
-    int (*find)(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, size_t from, size_t *begin, size_t *end);
+    /* Finds the first match in the n bytes of valid UTF-8 at `text` that begins at `from` or later. Returns 1, or 0 if
+     * there is none, or -1 if it is too difficult. */
+    int (*find)(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, size_t from, size_t *begin,
+                size_t *end);
     /* Returns the normal form of text in memory of malloc, and its length; NULL: no memory. */
     char *(*normalize)(tg_normal_form form, const char *text, size_t n, size_t *length);
 } tg_text_plugin_table;

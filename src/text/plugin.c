@@ -72,7 +72,8 @@ static tg_matcher *matcher_new(void) {
     return NULL;
 }
 
-static int find(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, size_t from, size_t *begin, size_t *end) {
+static int find(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, size_t from, size_t *begin,
+                size_t *end) {
     int found = p->fast ? pcre2_jit_match(p->code, (PCRE2_SPTR)text, n, from, 0, m->data, m->context)
                         : pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (found < 0) return found == PCRE2_ERROR_NOMATCH ? 0 : -1;

@@ -1,9 +1,7 @@
 /* What is known of a tokenizer's ids. */
 #include "text/tokenizer.h"
 
-int64_t tg_tokenizer_size(const tg_tokenizer *k) {
-    return k ? k->size : 0;
-}
+int64_t tg_tokenizer_size(const tg_tokenizer *k) { return k ? k->size : 0; }
 
 /* Returns the added token with this id; NULL if there is none. The last one of several counts. */
 static const tg_added_token *added_by_id(const tg_tokenizer *k, int64_t id) {
@@ -32,9 +30,7 @@ bool tg_tokenizer_is_special(const tg_tokenizer *k, int64_t id) {
     return k && id >= 0 && id < k->size && k->special[id];
 }
 
-int64_t tg_tokenizer_bos(const tg_tokenizer *k) {
-    return k ? k->bos : TG_NO_ID;
-}
+int64_t tg_tokenizer_bos(const tg_tokenizer *k) { return k ? k->bos : TG_NO_ID; }
 
 int tg_tokenizer_ends(const tg_tokenizer *k, int64_t *ids, int n) {
     if (!k) return 0;
@@ -42,6 +38,4 @@ int tg_tokenizer_ends(const tg_tokenizer *k, int64_t *ids, int n) {
     return k->n_ends;
 }
 
-const char *tg_tokenizer_chat_template(const tg_tokenizer *k) {
-    return k ? k->chat_template : NULL;
-}
+const char *tg_tokenizer_chat_template(const tg_tokenizer *k) { return k ? k->chat_template : NULL; }

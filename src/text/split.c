@@ -39,11 +39,19 @@ static bool take(cutter *c, size_t begin, size_t end, bool match) {
     bool before = c->previous, joins = false;
     c->previous = match;
     switch (c->behavior) {
-    case TG_CUT_REMOVED: return match || give(c, begin, end);
-    case TG_CUT_ISOLATED: return give(c, begin, end);
-    case TG_CUT_WITH_PREVIOUS: joins = match && !before; break;
-    case TG_CUT_WITH_NEXT: joins = !match && before; break;
-    case TG_CUT_CONTIGUOUS: joins = match == before; break;
+    case TG_CUT_REMOVED:
+        return match || give(c, begin, end);
+    case TG_CUT_ISOLATED:
+        return give(c, begin, end);
+    case TG_CUT_WITH_PREVIOUS:
+        joins = match && !before;
+        break;
+    case TG_CUT_WITH_NEXT:
+        joins = !match && before;
+        break;
+    case TG_CUT_CONTIGUOUS:
+        joins = match == before;
+        break;
     }
     if (!joins || !c->pending) return wait(c, begin, end);
     c->end = end;
@@ -126,10 +134,14 @@ bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first) {
     if (step == e->k->n_split) return e->word(e, text);
     const tg_split_step *s = e->k->split + step;
     switch (s->kind) {
-    case TG_SPLIT_PATTERN: return split_by_pattern(e, step, s, text, first);
-    case TG_SPLIT_SPACE: return add_space(e, step, text, first);
-    case TG_SPLIT_META: return split_by_marks(e, step, s, text, first);
-    case TG_SPLIT_MARKS: return split_before_marks(e, step, s, text, first);
+    case TG_SPLIT_PATTERN:
+        return split_by_pattern(e, step, s, text, first);
+    case TG_SPLIT_SPACE:
+        return add_space(e, step, text, first);
+    case TG_SPLIT_META:
+        return split_by_marks(e, step, s, text, first);
+    case TG_SPLIT_MARKS:
+        return split_before_marks(e, step, s, text, first);
     }
     return false;
 }

@@ -16,9 +16,9 @@ enum { TG_NO_ID = -1, TG_MAX_STEPS = 16, TG_MAX_ENDS = 16 };
 
 /* The tokens by id, and a hash table of their ids. */
 typedef struct tg_vocab {
-    tg_span *token;  /* [size], by id; at is NULL where there is none */
+    tg_span *token; /* [size], by id; at is NULL where there is none */
     int64_t size, capacity;
-    int32_t *slots;  /* ids, or TG_NO_ID; [mask + 1] */
+    int32_t *slots; /* ids, or TG_NO_ID; [mask + 1] */
     uint64_t mask;
 } tg_vocab;
 
@@ -28,7 +28,7 @@ typedef struct tg_merge {
 } tg_merge;
 
 typedef struct tg_model {
-    tg_vocab vocab; /* the model's own tokens; added ones are in tg_added */
+    tg_vocab vocab;   /* the model's own tokens; added ones are in tg_added */
     tg_merge *merges; /* a hash table of [merge_mask + 1] slots */
     uint64_t merge_mask;
     int32_t byte_ids[256];     /* byte-level: the token of each byte, or TG_NO_ID */
@@ -161,8 +161,8 @@ struct tg_tokenizer {
     const tg_text_plugin_table *functions; /* NULL if nothing needs them */
     tg_pattern *patterns[2 * TG_MAX_STEPS + 1];
     int n_patterns;
-    pthread_mutex_t lock;     /* of the list below */
-    struct tg_encoder *idle;  /* encoders that no thread uses */
+    pthread_mutex_t lock;    /* of the list below */
+    struct tg_encoder *idle; /* encoders that no thread uses */
 };
 
 /* ---- Loading ---- */
@@ -188,8 +188,8 @@ typedef struct tg_encoder {
     struct tg_encoder *next;
     const tg_tokenizer *k;
     tg_matcher *matcher;
-    tg_growing buffers[2];           /* of the normalizer */
-    tg_growing texts[TG_MAX_STEPS];  /* of each step of the pre-tokenizer that changes text */
+    tg_growing buffers[2];          /* of the normalizer */
+    tg_growing texts[TG_MAX_STEPS]; /* of each step of the pre-tokenizer that changes text */
     struct tg_word_memory *words;
     bool (*word)(struct tg_encoder *e, tg_span word); /* gets each word */
     void *user;                                       /* for `word` */
@@ -202,7 +202,8 @@ typedef struct tg_encoder {
 
 /* Normalizes text. The result is in the encoder's buffers or is the text itself, and is valid until the next call. */
 bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out);
-/* Cuts normalized text into words, from step `step` on, and encodes them. first: the text begins at the very beginning. */
+/* Cuts normalized text into words, from step `step` on, and encodes them. first: the text begins at the very beginning.
+ */
 bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first);
 /* Appends the ids of a word. */
 bool tg_word_encode(tg_encoder *e, tg_span word);

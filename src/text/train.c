@@ -69,8 +69,7 @@ static tg_status check_options(tg_ctx *ctx, const tg_bpe_opts *o) {
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_bpe_new: max_length is %lld, expected 2 or more, or TG_NONE",
                        (long long)o->max_length);
     size_t n = o->special ? strlen(o->special) : 0, wrong = n ? tg_utf8_check(o->special, n) : 0;
-    if (wrong < n)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_bpe_new: special is not UTF-8 at offset %zu", wrong);
+    if (wrong < n) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_bpe_new: special is not UTF-8 at offset %zu", wrong);
     return TG_OK;
 }
 
@@ -120,8 +119,8 @@ tg_status tg_bpe_add(tg_bpe *b, const char *text, size_t n) {
     b->encoder->problem = NULL;
     if (!n || tg_cut_words(b->encoder, 0, (tg_span){text, n}, true)) return TG_OK;
     const char *problem = b->encoder->problem;
-    return tg_fail(b->ctx, problem ? TG_ERR_UNSUPPORTED : TG_ERR_MEMORY, "tg_bpe_add: the text cannot be cut into words: %s",
-                   problem ? problem : "there is no memory");
+    return tg_fail(b->ctx, problem ? TG_ERR_UNSUPPORTED : TG_ERR_MEMORY,
+                   "tg_bpe_add: the text cannot be cut into words: %s", problem ? problem : "there is no memory");
 }
 
 int64_t tg_bpe_words(const tg_bpe *b) { return b ? b->n_words : 0; }

@@ -13,7 +13,7 @@ typedef struct tg_counted_word {
 
 struct tg_bpe {
     tg_ctx *ctx;
-    tg_bpe_opts opts; /* its texts are in splitter->memory */
+    tg_bpe_opts opts;       /* its texts are in splitter->memory */
     tg_tokenizer *splitter; /* cuts text into words */
     tg_encoder *encoder;
     tg_growing texts;

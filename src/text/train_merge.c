@@ -12,12 +12,12 @@ typedef struct merger {
     tg_bpe *b;
     tg_trained *t;
     merged_word *words;
-    uint32_t *ids;     /* of all words */
-    int64_t *lengths;  /* by id: bytes of the token */
-    int64_t longest;   /* tokens are shorter than that */
+    uint32_t *ids;    /* of all words */
+    int64_t *lengths; /* by id: bytes of the token */
+    int64_t longest;  /* tokens are shorter than that */
     tg_pairs pairs;
     tg_candidates queue;
-    int64_t *touched;  /* pairs that have got words in this round */
+    int64_t *touched; /* pairs that have got words in this round */
     int64_t n_touched, touched_capacity;
     tg_growing joined;
 } merger;
@@ -126,8 +126,8 @@ static bool count_pairs(merger *m) {
 
 /* ---- Merges ---- */
 
-/* Counts the neighbors of a merge at place i of a word, which has just been done. `old` is the part of the pair that was
- * next to the neighbor. Pairs that would be too long are not counted. */
+/* Counts the neighbors of a merge at place i of a word, which has just been done. `old` is the part of the pair that
+ * was next to the neighbor. Pairs that would be too long are not counted. */
 static bool change_neighbor(merger *m, int64_t word, uint32_t left, uint32_t right, uint32_t old, bool before,
                             uint32_t made) {
     uint32_t neighbor = before ? left : right;

@@ -5,8 +5,8 @@
 /* ---- Parts of the file ---- */
 
 static json_t *byte_level(bool trims, bool splits) {
-    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", trims, "use_regex",
-                     splits);
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", trims,
+                     "use_regex", splits);
 }
 
 /* The pre-tokenizer: ByteLevel splits by GPT-2's expression; another one is a step of its own. */
@@ -20,10 +20,10 @@ static json_t *added_tokens(const tg_bpe *b, const tg_trained *t) {
     json_t *list = json_array();
     const char *at = b->opts.special;
     for (tg_span token; tg_next_special(&at, &token);)
-        json_array_append_new(
-            list, json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", tg_vocab_find(&t->vocab, token.at, token.n),
-                            "content", token.at, token.n, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0,
-                            "special", 1));
+        json_array_append_new(list,
+                              json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id",
+                                        tg_vocab_find(&t->vocab, token.at, token.n), "content", token.at, token.n,
+                                        "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
     return list;
 }
 
@@ -43,16 +43,15 @@ static json_t *merges(const tg_trained *t, const tg_model *last) {
     for (int64_t i = 0; i < t->n_merges; i++) {
         const tg_merge *m = t->merges + i;
         if (!comes_again(last, m))
-            json_array_append_new(
-                list, json_pack("[s, s]", t->vocab.token[m->left].at, t->vocab.token[m->right].at));
+            json_array_append_new(list, json_pack("[s, s]", t->vocab.token[m->left].at, t->vocab.token[m->right].at));
     }
     return list;
 }
 
 static json_t *model(const tg_trained *t, const tg_model *last) {
     return json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
-                     "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges",
-                     0, "vocab", vocab(t), "merges", merges(t, last));
+                     "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
+                     "ignore_merges", 0, "vocab", vocab(t), "merges", merges(t, last));
 }
 
 /* ---- Files ---- */
@@ -71,7 +70,8 @@ static tg_status save(const tg_bpe *b, const char *directory, const char *name, 
 static json_t *config(const tg_bpe *b) {
     const char *at = b->opts.special;
     tg_span end;
-    json_t *root = json_pack("{s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0);
+    json_t *root =
+        json_pack("{s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0);
     if (tg_next_special(&at, &end)) json_object_set_new(root, "eos_token", json_stringn(end.at, end.n));
     return root;
 }
@@ -82,10 +82,10 @@ tg_status tg_trained_save(const tg_bpe *b, const tg_trained *t, const char *dire
     tg_status s = tg_merges_open(&last, &memory, t->n_merges);
     for (int64_t i = 0; i < t->n_merges && s == TG_OK; i++) tg_merges_add(&last, t->merges[i]);
     if (s == TG_OK) {
-        json_t *root = json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
-                                 "added_tokens", added_tokens(b, t), "normalizer", "pre_tokenizer", pre_tokenizer(b),
-                                 "post_processor", byte_level(false, true), "decoder", byte_level(true, true), "model",
-                                 model(t, &last));
+        json_t *root = json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation",
+                                 "padding", "added_tokens", added_tokens(b, t), "normalizer", "pre_tokenizer",
+                                 pre_tokenizer(b), "post_processor", byte_level(false, true), "decoder",
+                                 byte_level(true, true), "model", model(t, &last));
         s = save(b, directory, "tokenizer.json", root);
     }
     tg_pieces_free(&memory);

@@ -1,5 +1,5 @@
-/* Regular expressions of tokenizer files. They are written for Oniguruma, in Ruby's syntax. Most of it means the same in
- * PCRE2; what does not is translated here, or refused. */
+/* Regular expressions of tokenizer files. They are written for Oniguruma, in Ruby's syntax. Most of it means the same
+ * in PCRE2; what does not is translated here, or refused. */
 #include "text/patterns.h"
 
 typedef struct translation {
@@ -14,8 +14,8 @@ typedef struct translation {
 
 static tg_status refuse(const translation *t, const char *what) {
     return tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
-                   "%s: the regular expression '%.*s' has %s at offset %zu, which this library does not support", t->who,
-                   t->n > 400 ? 400 : (int)t->n, t->text, what, t->at);
+                   "%s: the regular expression '%.*s' has %s at offset %zu, which this library does not support",
+                   t->who, t->n > 400 ? 400 : (int)t->n, t->text, what, t->at);
 }
 
 static tg_status put(translation *t, const char *text, size_t n) {
@@ -60,18 +60,26 @@ static tg_status translate_code(translation *t) {
 static tg_status translate_escape(translation *t, bool in_class) {
     char c = t->n - t->at > 1 ? t->text[t->at + 1] : 0;
     switch (c) {
-    case 's': return replace(t, in_class ? SPACES : "[" SPACES "]");
-    case 'S': return in_class ? refuse(t, "\\S in a class") : replace(t, "[^" SPACES "]");
-    case 'd': return replace(t, "\\p{Nd}");
-    case 'D': return replace(t, "\\P{Nd}");
+    case 's':
+        return replace(t, in_class ? SPACES : "[" SPACES "]");
+    case 'S':
+        return in_class ? refuse(t, "\\S in a class") : replace(t, "[^" SPACES "]");
+    case 'd':
+        return replace(t, "\\p{Nd}");
+    case 'D':
+        return replace(t, "\\P{Nd}");
     case 'p':
-    case 'P': return copy_property(t);
-    case 'u': return translate_code(t);
+    case 'P':
+        return copy_property(t);
+    case 'u':
+        return translate_code(t);
     case 'n':
     case 'r':
     case 't':
-    case 'f': return copy(t, 2);
-    default: break;
+    case 'f':
+        return copy(t, 2);
+    default:
+        break;
     }
     bool letter = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
     return !c || letter || (c & 0x80) ? refuse(t, "an escape") : copy(t, 2);
@@ -108,13 +116,24 @@ tg_status tg_pattern_translate(tg_ctx *ctx, const char *who, const char *text, s
     translation t = {.ctx = ctx, .who = who, .text = text, .n = n, .out = out};
     while (t.at < n) {
         switch (text[t.at]) {
-        case '\\': TG_TRY(translate_escape(&t, false)); break;
-        case '[': TG_TRY(translate_class(&t)); break;
-        case '(': TG_TRY(translate_group(&t)); break;
-        case '{': TG_TRY(copy_counts(&t)); break;
+        case '\\':
+            TG_TRY(translate_escape(&t, false));
+            break;
+        case '[':
+            TG_TRY(translate_class(&t));
+            break;
+        case '(':
+            TG_TRY(translate_group(&t));
+            break;
+        case '{':
+            TG_TRY(copy_counts(&t));
+            break;
         case '^':
-        case '$': return refuse(&t, "an anchor");
-        default: TG_TRY(copy(&t, 1)); break;
+        case '$':
+            return refuse(&t, "an anchor");
+        default:
+            TG_TRY(copy(&t, 1));
+            break;
         }
     }
     return TG_OK;

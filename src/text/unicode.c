@@ -5,10 +5,14 @@ uint32_t tg_char_at(const char *s, size_t *n) {
     const unsigned char *u = (const unsigned char *)s;
     *n = tg_char_length(*s);
     switch (*n) {
-    case 1: return u[0];
-    case 2: return (u[0] & 0x1fu) << 6 | (u[1] & 0x3fu);
-    case 3: return (u[0] & 0x0fu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu);
-    default: return (u[0] & 0x07u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu);
+    case 1:
+        return u[0];
+    case 2:
+        return (u[0] & 0x1fu) << 6 | (u[1] & 0x3fu);
+    case 3:
+        return (u[0] & 0x0fu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu);
+    default:
+        return (u[0] & 0x07u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu);
     }
 }
 

@@ -1,4 +1,5 @@
-/* The tables of a model: its tokens, and the pairs that are merged. Both are open-addressing hash tables of fixed size. */
+/* The tables of a model: its tokens, and the pairs that are merged. Both are open-addressing hash tables of fixed size.
+ */
 #include "text/tokenizer.h"
 
 /* Returns the number of slots of a table for n entries, at most half of them used, minus 1. */

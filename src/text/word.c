@@ -1,10 +1,12 @@
-/* One word to ids: byte pair encoding (Sennrich, Haddow and Birch, ACL 2016). Of all neighbors that can be merged, those
- * with the earliest merge are merged first, and of equal ones the leftmost. The ids of words are kept, because most words of
- * a text have been seen before. */
+/* One word to ids: byte pair encoding (Sennrich, Haddow and Birch, ACL 2016). Of all neighbors that can be merged,
+ * those with the earliest merge are merged first, and of equal ones the leftmost. The ids of words are kept, because
+ * most words of a text have been seen before. */
 #include "text/unicode.h"
 #include "text/word.h"
 
-struct tg_word_memory *tg_word_memory_new(void) { return calloc(1, sizeof(struct tg_word_memory)); }
+struct tg_word_memory *tg_word_memory_new(void) {
+    return calloc(1, sizeof(struct tg_word_memory));
+}
 
 void tg_word_memory_free(struct tg_word_memory *w) {
     if (!w) return;
@@ -138,7 +140,8 @@ static bool find_whole(struct tg_word_memory *w, const tg_model *m, tg_span word
 /* Leaves the ids of a word in w->symbols, w->count of them. */
 static bool encode(struct tg_word_memory *w, const tg_model *m, tg_span word) {
     int32_t whole;
-    /* A merge queues two pairs, and there is a merge less than symbols. A character has at most as many symbols as bytes. */
+    /* A merge queues two pairs, and there is a merge less than symbols. A character has at most as many symbols as
+     * bytes. */
     if (!tg_grown((void **)&w->symbols, &w->capacity, (int64_t)word.n, sizeof *w->symbols) ||
         !tg_grown((void **)&w->queue, &w->queue_capacity, 3 * (int64_t)word.n, sizeof *w->queue) ||
         !find_whole(w, m, word, &whole))

@@ -1,5 +1,5 @@
-/* Takes any text as a tokenizer.json. It is refused with a reason, or it encodes texts to ids that it has, and decodes ids to
- * UTF-8. */
+/* Takes any text as a tokenizer.json. It is refused with a reason, or it encodes texts to ids that it has, and decodes
+ * ids to UTF-8. */
 #define _GNU_SOURCE
 #include <tapegrad/tokenizer.h>
 
@@ -7,14 +7,57 @@
 #include "files.h"
 #include "unit/tokenizer_files.h"
 
-const char *const fuzz_words[] = {
-    "\"type\":", "\"BPE\"", "\"vocab\":", "\"merges\":", "\"added_tokens\":", "\"normalizer\":", "\"pre_tokenizer\":",
-    "\"decoder\":", "\"post_processor\":", "\"Sequence\"", "\"Split\"", "\"Metaspace\"", "\"ByteLevel\"", "\"Digits\"",
-    "\"Replace\"", "\"Prepend\"", "\"Strip\"", "\"NFC\"", "\"NFKD\"", "\"ByteFallback\"", "\"Fuse\"", "\"pattern\":",
-    "{\"String\":\"a\"}", "{\"Regex\":\"[a-c]+|\\\\s\"}", "\"behavior\":", "\"Isolated\"", "\"MergedWithNext\"",
-    "\"content\":", "\"special\":true", "\"lstrip\":true", "\"rstrip\":true", "\"single_word\":true",
-    "\"normalized\":true", "\"ignore_merges\":true", "\"use_regex\":false", "\"prepend_scheme\":\"first\"", "null",
-    "true", "{", "}", "[", "]", ",", ":", "\"", "0", "1", "-1", "268435456", MARK, NULL};
+const char *const fuzz_words[] = {"\"type\":",
+                                  "\"BPE\"",
+                                  "\"vocab\":",
+                                  "\"merges\":",
+                                  "\"added_tokens\":",
+                                  "\"normalizer\":",
+                                  "\"pre_tokenizer\":",
+                                  "\"decoder\":",
+                                  "\"post_processor\":",
+                                  "\"Sequence\"",
+                                  "\"Split\"",
+                                  "\"Metaspace\"",
+                                  "\"ByteLevel\"",
+                                  "\"Digits\"",
+                                  "\"Replace\"",
+                                  "\"Prepend\"",
+                                  "\"Strip\"",
+                                  "\"NFC\"",
+                                  "\"NFKD\"",
+                                  "\"ByteFallback\"",
+                                  "\"Fuse\"",
+                                  "\"pattern\":",
+                                  "{\"String\":\"a\"}",
+                                  "{\"Regex\":\"[a-c]+|\\\\s\"}",
+                                  "\"behavior\":",
+                                  "\"Isolated\"",
+                                  "\"MergedWithNext\"",
+                                  "\"content\":",
+                                  "\"special\":true",
+                                  "\"lstrip\":true",
+                                  "\"rstrip\":true",
+                                  "\"single_word\":true",
+                                  "\"normalized\":true",
+                                  "\"ignore_merges\":true",
+                                  "\"use_regex\":false",
+                                  "\"prepend_scheme\":\"first\"",
+                                  "null",
+                                  "true",
+                                  "{",
+                                  "}",
+                                  "[",
+                                  "]",
+                                  ",",
+                                  ":",
+                                  "\"",
+                                  "0",
+                                  "1",
+                                  "-1",
+                                  "268435456",
+                                  MARK,
+                                  NULL};
 
 size_t fuzz_seed(int i, uint8_t *out, size_t max) {
     static const char *const seeds[] = {
@@ -22,8 +65,8 @@ size_t fuzz_seed(int i, uint8_t *out, size_t max) {
         FILE_OF(MODEL, ADDED, "{\"type\":\"NFC\"}", "{\"type\":\"Metaspace\",\"prepend_scheme\":\"first\"}", "null",
                 "{\"type\":\"Metaspace\"}"),
         FILE_OF("{\"vocab\":{\"a\":0,\"\\u0120\":1,\"\\u0120a\":2},\"merges\":[\"\\u0120 a\"],\"ignore_merges\":true}",
-                "[{\"content\":\" b\",\"single_word\":true,\"rstrip\":true}]", "null", "{\"type\":\"ByteLevel\"}", "null",
-                "{\"type\":\"ByteLevel\"}"),
+                "[{\"content\":\" b\",\"single_word\":true,\"rstrip\":true}]", "null", "{\"type\":\"ByteLevel\"}",
+                "null", "{\"type\":\"ByteLevel\"}"),
         FILE_OF(MODEL, "[]", "null",
                 "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^a]|\\\\p{L}+\"},\"behavior\":\"Contiguous\"}", "null",
                 "null"),

@@ -13,6 +13,8 @@ MARK = '▁'
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 LLAMA3, QWEN = CL100K % '{1,3}', CL100K % ''
+PHI4 = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+        r"|\s+(?!\S)|\s+")
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?"
           r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -90,6 +92,13 @@ def phi():
     tokenizer = byte_level()
     tokenizer.add_tokens([AddedToken(' ' * n, normalized=True) for n in range(31, 1, -1)])
     tokenizer.add_tokens([AddedToken('\t' * n, normalized=True) for n in range(9, 1, -1)])
+    return tokenizer
+
+
+def phi4():
+    tokenizer = byte_level(PHI4, ('<|endoftext|>',))
+    tokenizer.add_special_tokens([AddedToken('<|im_start|>', lstrip=True, rstrip=True, normalized=False),
+                                  AddedToken('<|im_end|>', lstrip=True, rstrip=True, normalized=False)])
     return tokenizer
 
 
@@ -210,8 +219,8 @@ def awkward():
     return tokenizer
 
 
-FAMILIES = {f.__name__: f for f in (gpt2, roberta, llama3, qwen, phi, olmo, smollm, tekken, llama2, phi3, mistral, gemma,
-                                    t5_like, joined_words, no_bytes, fused_unknown, awkward)}
+FAMILIES = {f.__name__: f for f in (gpt2, roberta, llama3, qwen, phi, phi4, olmo, smollm, tekken, llama2, phi3, mistral,
+                                    gemma, t5_like, joined_words, no_bytes, fused_unknown, awkward)}
 
 # ---- Strings ----
 

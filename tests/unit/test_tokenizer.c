@@ -97,8 +97,14 @@ START_TEST(pieces_are_whole_characters) {
     workplace w = workplace_new(NULL);
     tg_tokenizer *k = load(&w, SENTENCE_PIECE);
     DECODES(k, true, "ab| ab|c|", 15, 15, 12);
-    DECODES(k, true, "||||\xf0\x9f\x91\x8d" "a|", 5, 6, 7, 8, 10);
-    DECODES(k, true, "|||\xef\xbf\xbd\xef\xbf\xbd" "a|", 1, 5, 6, 10);
+    DECODES(k, true,
+            "||||\xf0\x9f\x91\x8d"
+            "a|",
+            5, 6, 7, 8, 10);
+    DECODES(k, true,
+            "|||\xef\xbf\xbd\xef\xbf\xbd"
+            "a|",
+            1, 5, 6, 10);
     DECODES(k, false, "<s>||\xef\xbf\xbd", 1, 5);
     DECODES(k, false, "a||b|", 10, 99, 11);
     tg_tokenizer_free(k);
@@ -111,7 +117,10 @@ START_TEST(bytes_are_any_bytes) {
     tg_tokenizer *k = tg_tokenizer_new_bytes(w.ctx);
     ENCODES(k, "a\0\xff\n", "97 0 255 10");
     DECODES(k, true, "a||\xc3\xa9|", 97, 0xc3, 0xa9);
-    DECODES(k, true, "||\xef\xbf\xbd" "a||\xef\xbf\xbd|", 0xe2, 0x96, 97, 0x100, 0xff);
+    DECODES(k, true,
+            "||\xef\xbf\xbd"
+            "a||\xef\xbf\xbd|",
+            0xe2, 0x96, 97, 0x100, 0xff);
     DECODES(k, true, "|\xef\xbf\xbd", 0xf0);
     tg_tokenizer_free(k);
     workplace_free(&w);
@@ -164,8 +173,8 @@ END_TEST
 
 /* ---- Training ---- */
 
-/* "aaab" and " aaab": the pair aa is there 4 times. After that aa+a and a+b are there twice; the pair with the least ids,
- * a+b, is merged first. */
+/* "aaab" and " aaab": the pair aa is there 4 times. After that aa+a and a+b are there twice; the pair with the least
+ * ids, a+b, is merged first. */
 START_TEST(the_most_frequent_pair_is_merged_first) {
     if (!tg_plugin_is_here("text")) return;
     workplace w = workplace_new(NULL);
@@ -206,14 +215,10 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        merges_have_an_order,
-        unknown_characters_are_bytes_or_one_token,
-        added_tokens_are_found_first,
-        pieces_are_whole_characters,
-        bytes_are_any_bytes,
-        broken_text_is_refused_with_its_place,
-        threads_share_a_tokenizer,
-        the_most_frequent_pair_is_merged_first,
+        merges_have_an_order,         unknown_characters_are_bytes_or_one_token,
+        added_tokens_are_found_first, pieces_are_whole_characters,
+        bytes_are_any_bytes,          broken_text_is_refused_with_its_place,
+        threads_share_a_tokenizer,    the_most_frequent_pair_is_merged_first,
         words_are_cut_by_the_pattern,
     };
     return tg_check_main("tokenizer", tests, sizeof tests / sizeof *tests);

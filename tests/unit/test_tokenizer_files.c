@@ -1,4 +1,5 @@
-/* Files of tokenizers: what is refused, and how it is named; the other files of a directory; files and memory that fail. */
+/* Files of tokenizers: what is refused, and how it is named; the other files of a directory; files and memory that
+ * fail. */
 #define _GNU_SOURCE
 #include <tapegrad/tapegrad.h>
 #include <tapegrad/tokenizer.h>
@@ -17,12 +18,12 @@ typedef struct wrong_file {
     const char *says;
 } wrong_file;
 
-#define STEP(type, rest) "{\"type\": \"" type "\"" rest "}"
-#define WITH_MODEL(model) FILE_OF(model, ADDED, "null", "null", "null", "null")
-#define WITH_NORMALIZER(step) FILE_OF(MODEL, ADDED, step, "null", "null", "null")
-#define WITH_SPLIT(step) FILE_OF(MODEL, ADDED, "null", step, "null", "null")
-#define WITH_POST(step) FILE_OF(MODEL, ADDED, "null", "null", step, "null")
-#define WITH_DECODER(step) FILE_OF(MODEL, ADDED, "null", "null", "null", step)
+#define STEP(type, rest)         "{\"type\": \"" type "\"" rest "}"
+#define WITH_MODEL(model)        FILE_OF(model, ADDED, "null", "null", "null", "null")
+#define WITH_NORMALIZER(step)    FILE_OF(MODEL, ADDED, step, "null", "null", "null")
+#define WITH_SPLIT(step)         FILE_OF(MODEL, ADDED, "null", step, "null", "null")
+#define WITH_POST(step)          FILE_OF(MODEL, ADDED, "null", "null", step, "null")
+#define WITH_DECODER(step)       FILE_OF(MODEL, ADDED, "null", "null", "null", step)
 #define BPE(vocab, merges, rest) "{\"type\": \"BPE\", \"vocab\": " vocab ", \"merges\": " merges rest "}"
 
 static const wrong_file files[] = {
@@ -43,7 +44,8 @@ static const wrong_file files[] = {
     {WITH_MODEL(BPE("{\"a\": 0}", "[[\"a\", 1]]", "")), TG_ERR_FORMAT, "merge 0 is not a pair"},
     {WITH_MODEL(BPE("{\"a\": 0}", "3", "")), TG_ERR_FORMAT, "key \"merges\": expected an array"},
     {WITH_MODEL(BPE("{\"a\": 0}", "[]", ", \"unk_token\": \"u\"")), TG_ERR_FORMAT, "lacks the unknown token 'u'"},
-    {WITH_MODEL(BPE("{\"a\": 0}", "[]", ", \"fuse_unk\": 1")), TG_ERR_FORMAT, "key \"fuse_unk\": expected true or false"},
+    {WITH_MODEL(BPE("{\"a\": 0}", "[]", ", \"fuse_unk\": 1")), TG_ERR_FORMAT,
+     "key \"fuse_unk\": expected true or false"},
     {FILE_OF(MODEL, "[3]", "null", "null", "null", "null"), TG_ERR_FORMAT, "added token 0 is not an object"},
     {FILE_OF(MODEL, "[{\"id\": 3}]", "null", "null", "null", "null"), TG_ERR_FORMAT, "has no content"},
     {WITH_NORMALIZER(STEP("Precompiled", "")), TG_ERR_UNSUPPORTED, "the normalizer is 'Precompiled'"},
@@ -54,7 +56,8 @@ static const wrong_file files[] = {
     {WITH_NORMALIZER("7"), TG_ERR_FORMAT, "key \"normalizer\": expected an object"},
     {WITH_SPLIT(STEP("BertPreTokenizer", "")), TG_ERR_UNSUPPORTED, "the pre-tokenizer is 'BertPreTokenizer'"},
     {WITH_SPLIT(STEP("Sequence", ", \"pretokenizers\": [3]")), TG_ERR_UNSUPPORTED, "a sequence of something else"},
-    {WITH_SPLIT(STEP("Split", ", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Odd\"")), TG_ERR_UNSUPPORTED, "'Odd'"},
+    {WITH_SPLIT(STEP("Split", ", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Odd\"")), TG_ERR_UNSUPPORTED,
+     "'Odd'"},
     {WITH_SPLIT(STEP("Metaspace", ", \"prepend_scheme\": \"last\"")), TG_ERR_UNSUPPORTED, "'last'"},
     {WITH_SPLIT(STEP("Metaspace", ", \"replacement\": \"ab\"")), TG_ERR_UNSUPPORTED, "not one character"},
     {WITH_POST(STEP("BertProcessing", "")), TG_ERR_UNSUPPORTED, "the post-processor is 'BertProcessing'"},
@@ -64,7 +67,8 @@ static const wrong_file files[] = {
     {WITH_DECODER(STEP("WordPiece", "")), TG_ERR_UNSUPPORTED, "the decoder is 'WordPiece'"},
     {WITH_DECODER(STEP("Sequence", ", \"decoders\": [" STEP("Fuse", "") ", " STEP("ByteFallback", "") "]")),
      TG_ERR_UNSUPPORTED, "the decoder after the one that joins tokens is 'ByteFallback'"},
-    {WITH_DECODER(STEP("Strip", ", \"content\": \"ab\", \"start\": 1, \"stop\": 0")), TG_ERR_UNSUPPORTED, "one character"},
+    {WITH_DECODER(STEP("Strip", ", \"content\": \"ab\", \"start\": 1, \"stop\": 0")), TG_ERR_UNSUPPORTED,
+     "one character"},
 };
 
 START_TEST(what_is_not_known_is_named) {
@@ -120,7 +124,8 @@ START_TEST(a_directory_says_what_ends_a_text) {
     save(&w, "tokenizer.json", SENTENCE_PIECE);
     save(&w, "tokenizer_config.json",
          "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", "
-         "\"chat_template\": [{\"name\": \"tool\", \"template\": \"t\"}, {\"name\": \"default\", \"template\": \"d\"}]}");
+         "\"chat_template\": [{\"name\": \"tool\", \"template\": \"t\"}, {\"name\": \"default\", \"template\": "
+         "\"d\"}]}");
     save(&w, "generation_config.json", "{\"eos_token_id\": [17, 2, 99], \"bos_token_id\": 17}");
     tg_tokenizer *k = tg_tokenizer_load(w.ctx, w.dir);
     ck_assert_int_eq(tg_tokenizer_bos(k), 1);
@@ -198,12 +203,9 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        what_is_not_known_is_named,
-        expressions_that_mean_something_else_are_refused,
-        a_directory_says_what_ends_a_text,
-        a_model_s_config_says_it_if_no_other_file_does,
-        every_call_on_files_may_fail,
-        every_allocation_may_fail,
+        what_is_not_known_is_named,        expressions_that_mean_something_else_are_refused,
+        a_directory_says_what_ends_a_text, a_model_s_config_says_it_if_no_other_file_does,
+        every_call_on_files_may_fail,      every_allocation_may_fail,
     };
     return tg_check_main("tokenizer_files", tests, sizeof tests / sizeof *tests);
 }
