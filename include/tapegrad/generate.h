@@ -127,7 +127,7 @@ typedef struct tg_token {
     const int64_t *top_id; /* the likeliest tokens by the model alone, likeliest first */
     const double *top_logprob;
     /* The text that became certain with this token: whole characters of UTF-8, without what may be the beginning of a
-     * stop string. The rest comes with a later token, or with the last one. n_text is 0 without opts.piece. */
+     * stop string. The rest comes with a later token, or with the last one. n_text is 0 without opts.tokenizer. */
     const char *text;
     size_t n_text;
     tg_finish finish; /* of the last token of a sample: why it ended; otherwise TG_FINISH_NONE */
@@ -140,6 +140,8 @@ typedef enum tg_generate_next {
     TG_GENERATE_END,        /* ends all samples */
 } tg_generate_next;
 
+typedef struct tg_tokenizer tg_tokenizer;
+
 /* Options of one call. */
 typedef struct tg_generate_opts {
     size_t size;
@@ -148,14 +150,12 @@ typedef struct tg_generate_opts {
     const tg_sampling_opts *sampling; /* NULL, the default: the defaults of the struct */
     const int64_t *stop_ids;          /* ids that end a sample, such as that of the end of a text; NULL: none */
     int64_t n_stop_ids;
-    /* Strings that end a sample, in UTF-8, not empty. The sample's text ends before the string. They need `piece`. NULL,
-     * the default: none. */
+    /* Strings that end a sample, in UTF-8, not empty. The sample's text ends before the string. They need `tokenizer`.
+     * NULL, the default: none. */
     const char *const *stop;
     int64_t n_stop;
-    /* Returns the bytes of a token, and their number in *n; they must be valid until the next call. NULL, the default,
-     * means that samples have no text. Characters that the bytes end within are held back. */
-    const char *(*piece)(void *state, int64_t id, size_t *n);
-    void *piece_state;
+    /* Makes the samples' text (tokenizer.h), without special tokens. NULL, the default: samples have no text. */
+    const tg_tokenizer *tokenizer;
     bool logprobs;        /* compute the log-probability of each token; false by default */
     int64_t top_logprobs; /* and of the likeliest tokens, 0 to 1000 of them; 0 by default. Above 0 needs logprobs */
     /* When the positions are used up, the newest half of the tokens is computed again as a new sequence, and the sample
@@ -183,7 +183,7 @@ typedef struct tg_generated {
     int64_t n_top;
     const int64_t *top_id; /* [count][n_top] */
     const double *top_logprob;
-    const char *text; /* n_text bytes and a 0, without the stop string; NULL without `piece` */
+    const char *text; /* n_text bytes and a 0, without the stop string; NULL without `tokenizer` */
     size_t n_text;
     tg_finish finish;
 } tg_generated;
