@@ -125,24 +125,28 @@ static void show(tg_generator *g, tg_sample *s) {
     if (next == TG_GENERATE_END) g->ended = true;
 }
 
+/* Fills in the result of a sample. */
+static void give(const tg_generator *g, tg_sample *s) {
+    s->result = (tg_generated){.count = s->count - s->given, .ids = s->ids ? s->ids + s->given : NULL,
+                               .logprob = s->logprob, .n_top = g->call.top_logprobs, .top_id = s->top_id,
+                               .top_logprob = s->top_logprob, .text = s->text.bytes, .n_text = s->text.n,
+                               .finish = s->finish};
+}
+
 void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id) {
     s->ids[s->count++] = id;
     g->stats.tokens++;
     s->finish = finish_of(g, s);
     if (g->call.logprobs) note(g, s, s->count - s->given - 1);
     if (s->decoder) add_text(g, s);
+    if (s->finish != TG_FINISH_NONE) give(g, s);
     if (g->call.on_token) show(g, s);
 }
-
-/* ---- Results ---- */
 
 void tg_samples_finish(tg_generator *g) {
     for (int64_t i = 0; i < g->n_samples; i++) {
         tg_sample *s = &g->sample[i];
         if (s->finish == TG_FINISH_NONE && g->ended) s->finish = TG_FINISH_CALLER;
-        s->result = (tg_generated){.count = s->count - s->given, .ids = s->ids ? s->ids + s->given : NULL,
-                                   .logprob = s->logprob, .n_top = g->call.top_logprobs, .top_id = s->top_id,
-                                   .top_logprob = s->top_logprob, .text = s->text.bytes, .n_text = s->text.n,
-                                   .finish = s->finish};
+        give(g, s);
     }
 }
