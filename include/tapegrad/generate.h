@@ -73,12 +73,12 @@ typedef struct tg_generator tg_generator;
 
 typedef struct tg_generator_opts {
     size_t size;
-    /* Number of samples that are computed at the same time, 1 or more; 1 by default. The others wait. */
+    /* Number of samples that are computed at the same time, 1 to 2^20; 1 by default. The others wait. */
     int64_t rows;
     /* Most tokens of a sequence, with its prompt: 2 to the model's positions. TG_AUTO, the default, means the model's
      * positions. The caches take rows * positions times the bytes of one position. */
     int64_t positions;
-    /* Most tokens of prompts in one forward, 1 or more; 512 by default. */
+    /* Most tokens of prompts in one forward, 1 to 2^20; 512 by default. */
     int64_t chunk;
     /* A smaller model that proposes tokens, of which the large one computes several at the same time (Leviathan et al.,
      * arXiv 2211.17192). The probabilities of what is generated are those of the large model alone; with temperature 0
@@ -146,7 +146,8 @@ typedef struct tg_tokenizer tg_tokenizer;
 typedef struct tg_generate_opts {
     size_t size;
     int64_t tokens;  /* most tokens that are added to a prompt, 1 or more; 256 by default */
-    int64_t samples; /* number of continuations of each prompt, 1 or more; 1 by default. The prompt is computed once */
+    /* Number of continuations of each prompt, 1 to 1000000; 1 by default. The prompt is computed once. */
+    int64_t samples;
     const tg_sampling_opts *sampling; /* NULL, the default: the defaults of the struct */
     const int64_t *stop_ids;          /* ids that end a sample, such as that of the end of a text; NULL: none */
     int64_t n_stop_ids;

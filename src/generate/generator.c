@@ -18,11 +18,13 @@ static tg_status check_draft(const tg_generator *g, const tg_module *draft) {
                    (long long)vocab, (long long)g->vocab);
 }
 
+enum { MOST = 1 << 20 }; /* limit of rows and of tokens in a chunk, so that sizes do not overflow */
+
 static tg_status check_new(const tg_generator *g, int64_t positions) {
     const tg_generator_opts *o = &g->o;
-    if (o->rows < 1 || o->chunk < 1)
-        return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_generator_new: rows is %lld and chunk %lld, expected 1 or more",
-                       (long long)o->rows, (long long)o->chunk);
+    if (o->rows < 1 || o->rows > MOST || o->chunk < 1 || o->chunk > MOST)
+        return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_generator_new: rows is %lld and chunk %lld, expected 1 to %d",
+                       (long long)o->rows, (long long)o->chunk, MOST);
     if (o->positions < 2 || o->positions > positions)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT,
                        "tg_generator_new: positions is %lld, expected 2 to %lld, the positions of the model, or TG_AUTO",

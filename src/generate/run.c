@@ -24,8 +24,9 @@ static tg_status check_stops(const tg_generator *g, const tg_generate_opts *o) {
 }
 
 static tg_status check_call(const tg_generator *g, const tg_generate_opts *o) {
-    if (o->tokens < 1 || o->samples < 1)
-        return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: tokens is %lld and samples %lld, expected 1 or more", who,
+    if (o->tokens < 1 || o->samples < 1 || o->samples > 1000000)
+        return tg_fail(g->ctx, TG_ERR_ARGUMENT,
+                       "%s: tokens is %lld and samples %lld, expected 1 or more tokens, and 1 to 1000000 samples", who,
                        (long long)o->tokens, (long long)o->samples);
     if (o->top_logprobs < 0 || o->top_logprobs > 1000 || (o->top_logprobs && !o->logprobs))
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: top_logprobs is %lld%s, expected 0 to 1000, and 0 without logprobs",
@@ -138,7 +139,10 @@ const tg_generated *tg_generator_result(const tg_generator *g, int64_t prompt, i
 }
 
 tg_status tg_generator_stats(const tg_generator *g, tg_generate_stats *s) {
-    if (!g || !s || s->size < sizeof s->size || s->size > sizeof *s) return TG_ERR_ARGUMENT;
+    if (!g) return TG_ERR_ARGUMENT;
+    TG_TRY(g->ctx->run.status);
+    if (!s) return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_generator_stats: s is NULL");
+    TG_TRY(tg_size_check(g->ctx, s->size, sizeof *s, "tg_generator_stats"));
     tg_options_give(s, &g->stats);
     return TG_OK;
 }
