@@ -141,6 +141,7 @@ void misuse_by_name(misuse_world *b);
 void misuse_gradcheck(misuse_world *b);
 void misuse_nn(misuse_world *b);
 void misuse_modules(misuse_world *b);
+void misuse_generate(misuse_world *b);
 void misuse_lm(misuse_world *b);
 void misuse_lora(misuse_world *b);
 void misuse_optim(misuse_world *b);
