@@ -148,6 +148,7 @@ void misuse_optim(misuse_world *b);
 void misuse_averages(misuse_world *b);
 void misuse_data(misuse_world *b);
 void misuse_io(misuse_world *b);
+void misuse_templates(misuse_world *b);
 void misuse_tokenizer(misuse_world *b);
 void misuse_comm(misuse_world *b);
 void misuse_parallel(misuse_world *b);
