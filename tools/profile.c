@@ -22,11 +22,12 @@ typedef struct event {
     char out[96], placement[48];
 } event;
 
-/* The op that has made a tensor. */
-typedef struct maker {
-    const tg_tensor *x;
+/* What is known of a tensor, or of a number that a tape has given to an op: the number of the op in the profile. Tapes
+ * use addresses and numbers again after a reset, so the epoch of the tape belongs to the key. */
+typedef struct known {
+    uint64_t epoch, key; /* key: an address, which is even, or 2 n + 1 for the number n; 0: free */
     int64_t number;
-} maker;
+} known;
 
 struct profile {
     tg_ctx *ctx;
@@ -37,10 +38,12 @@ struct profile {
     int n, capacity;
     char **site;
     int n_sites;
-    maker *maker;                 /* a hash table by address; x NULL: free */
-    int n_makers, maker_capacity; /* a power of two */
-    char *memory;                 /* JSON; NULL: it was not noted */
-    bool failed;                  /* there was no memory for the profile */
+    known *known;                /* a hash table */
+    int n_known, capacity_known; /* capacity_known: a power of two */
+    int64_t forwards;            /* number of forwards so far */
+    bool timing;                 /* the timed step is running */
+    char *memory;                /* JSON; NULL: it was not noted */
+    bool failed;                 /* there was no memory for the profile */
 };
 
 profile *profile_new(tg_ctx *ctx, tg_comm *world) {
@@ -55,7 +58,8 @@ profile *profile_new(tg_ctx *ctx, tg_comm *world) {
 static void clear(profile *p) {
     for (int i = 0; i < p->n; i++) json_decref(p->event[i].inputs);
     for (int i = 0; i < p->n_sites; i++) free(p->site[i]);
-    p->n = p->n_sites = p->n_makers = 0;
+    p->n = p->n_sites = p->n_known = 0;
+    p->forwards = 0;
 }
 
 void profile_free(profile *p) {
@@ -63,41 +67,51 @@ void profile_free(profile *p) {
     clear(p);
     free(p->event);
     free(p->site);
-    free(p->maker);
+    free(p->known);
     free(p->memory);
     free(p);
 }
 
 /* ---- Tables ---- */
 
-static maker *slot_of(maker *table, int capacity, const tg_tensor *x) {
-    size_t h = (size_t)((uintptr_t)x >> 4) * 0x9E3779B97F4A7C15u >> 20;
-    while (table[h & (size_t)(capacity - 1)].x && table[h & (size_t)(capacity - 1)].x != x) h++;
-    return &table[h & (size_t)(capacity - 1)];
+static uint64_t key_of_tensor(const tg_tensor *x) { return (uint64_t)(uintptr_t)x; }
+static uint64_t key_of_number(int64_t n) { return 2 * (uint64_t)n + 1; }
+
+/* Returns the entry of a key, or the free one that it would get. */
+static known *entry_of(known *table, int capacity, uint64_t epoch, uint64_t key) {
+    uint64_t h = (key + 0x9E3779B97F4A7C15u * epoch) * 0x9E3779B97F4A7C15u >> 20, mask = (uint64_t)capacity - 1;
+    while (table[h & mask].key && (table[h & mask].key != key || table[h & mask].epoch != epoch)) h++;
+    return &table[h & mask];
 }
 
-/* Doubles the table of makers when it is half full. */
-static bool grow_makers(profile *p) {
-    if (2 * p->n_makers < p->maker_capacity) return true;
-    int capacity = p->maker_capacity ? 2 * p->maker_capacity : 1024;
-    maker *table = calloc((size_t)capacity, sizeof *table);
+/* Doubles the table when it is half full. */
+static bool grow_table(profile *p) {
+    if (2 * p->n_known < p->capacity_known) return true;
+    int capacity = p->capacity_known ? 2 * p->capacity_known : 1024;
+    known *table = calloc((size_t)capacity, sizeof *table);
     if (!table) return false;
-    for (int i = 0; i < p->maker_capacity; i++)
-        if (p->maker[i].x) *slot_of(table, capacity, p->maker[i].x) = p->maker[i];
-    free(p->maker);
-    p->maker = table;
-    p->maker_capacity = capacity;
+    for (int i = 0; i < p->capacity_known; i++)
+        if (p->known[i].key) *entry_of(table, capacity, p->known[i].epoch, p->known[i].key) = p->known[i];
+    free(p->known);
+    p->known = table;
+    p->capacity_known = capacity;
     return true;
 }
 
-static void note_maker(profile *p, const tg_tensor *x, int64_t number) {
-    if (!grow_makers(p)) {
+static void note_number(profile *p, uint64_t epoch, uint64_t key, int64_t number) {
+    if (!grow_table(p)) {
         p->failed = true;
         return;
     }
-    maker *m = slot_of(p->maker, p->maker_capacity, x);
-    p->n_makers += !m->x;
-    *m = (maker){x, number};
+    known *k = entry_of(p->known, p->capacity_known, epoch, key);
+    p->n_known += !k->key;
+    *k = (known){epoch, key, number};
+}
+
+/* Returns the number that was noted for a key; -1: none. */
+static int64_t number_of(const profile *p, uint64_t epoch, uint64_t key) {
+    const known *k = p->known ? entry_of(p->known, p->capacity_known, epoch, key) : NULL;
+    return k && k->key ? k->number : -1;
 }
 
 /* Returns the index of a site's text, which is mostly one of the last. */
@@ -131,30 +145,33 @@ static event *next_event(profile *p) {
 /* ---- Observing ---- */
 
 /* Describes the inputs: the number of the op that made each, or what the tensor is. */
-static json_t *inputs_of(profile *p, const tg_op_event *e) {
+static json_t *inputs_of(const profile *p, uint64_t epoch, const tg_op_event *e) {
     json_t *all = json_array();
     for (int i = 0; i < e->n_in; i++) {
-        const maker *m = p->maker && e->input[i] ? slot_of(p->maker, p->maker_capacity, e->input[i]) : NULL;
+        int64_t number = e->input[i] ? number_of(p, epoch, key_of_tensor(e->input[i])) : -1;
         char text[160];
         if (!e->input[i])
             json_array_append_new(all, json_null());
-        else if (m && m->x)
-            json_array_append_new(all, json_integer(m->number));
+        else if (number >= 0)
+            json_array_append_new(all, json_integer(number));
         else
             tg_describe(e->input[i], text, sizeof text), json_array_append_new(all, json_string(text));
     }
     return all;
 }
 
-static void note_forward(profile *p, event *to, const tg_op_event *e) {
-    to->inputs = inputs_of(p, e);
+static void note_forward(profile *p, event *to, uint64_t epoch, const tg_op_event *e) {
+    to->number = p->forwards++;
+    to->inputs = inputs_of(p, epoch, e);
     if (e->n_out) tg_describe(e->out[0], to->out, sizeof to->out);
     if (e->n_out && tg_comm_size(p->world) > 1) tg_placement_text(e->out[0], to->placement, sizeof to->placement);
-    for (int i = 0; i < e->n_out; i++) note_maker(p, e->out[i], e->number);
+    note_number(p, epoch, key_of_number(e->number), to->number);
+    for (int i = 0; i < e->n_out; i++) note_number(p, epoch, key_of_tensor(e->out[i]), to->number);
 }
 
-static void note_backward(event *to, const tg_op_event *e) {
+static void note_backward(const profile *p, event *to, uint64_t epoch, const tg_op_event *e) {
     const tg_node *node = tg_op_event_node(e);
+    if (e->number >= 0) to->number = number_of(p, epoch, key_of_number(e->number));
     if (!node) return;
     to->flops = tg_node_flops(node);
     to->saved = tg_node_saved_bytes(node);
@@ -164,35 +181,42 @@ static tg_status note_op(void *user, tg_tape *t, const tg_op_event *e) {
     profile *p = user;
     char site[512];
     tg_memory_info memory = TG_MEMORY_INFO();
-    event *to = next_event(p);
-    (void)t;
+    event *to = p->timing ? next_event(p) : NULL;
     if (!to || tg_memory_query(p->ctx, &memory) != TG_OK) return tg_ctx_status(p->ctx);
     tg_op_event_site(e, site, sizeof site);
     to->op = e->op;
     to->backward = e->backward;
     to->began = e->began > 0 ? e->began : seconds_now();
     to->ended = e->began > 0 ? e->ended : to->began;
-    to->number = e->number;
     to->live = memory.live;
     to->site = site_of(p, site);
     if (e->backward)
-        note_backward(to, e);
+        note_backward(p, to, tg_tape_epoch(t), e);
     else
-        note_forward(p, to, e);
+        note_forward(p, to, tg_tape_epoch(t), e);
     return TG_OK;
+}
+
+void profile_watch(profile *p, tg_tape *t) {
+    if (p->timing)
+        tg_tape_observe(t, note_op, p);
+    else
+        tg_tape_observe(t, NULL, NULL);
 }
 
 void profile_begin_times(profile *p, tg_tape *t, int64_t step) {
     clear(p);
-    if (p->maker) memset(p->maker, 0, (size_t)p->maker_capacity * sizeof *p->maker);
+    if (p->known) memset(p->known, 0, (size_t)p->capacity_known * sizeof *p->known);
     p->step = step;
+    p->timing = true;
+    profile_watch(p, t);
     p->began = seconds_now();
-    tg_tape_observe(t, note_op, p);
 }
 
 void profile_end_times(profile *p, tg_tape *t) {
-    tg_tape_observe(t, NULL, NULL);
     p->ended = seconds_now();
+    p->timing = false;
+    profile_watch(p, t);
 }
 
 void profile_begin_memory(profile *p) {
@@ -212,10 +236,26 @@ void profile_end_memory(profile *p) {
 
 static double micro(double seconds) { return 1e6 * seconds; }
 
-static json_t *event_json(const profile *p, const event *e) {
+/* Returns the seconds of the ops that ran within event i, such as recomputed ones. They ended before it did, so they
+ * come right before it. */
+static double inner_seconds(const profile *p, int i) {
+    double sum = 0, from = p->event[i].ended;
+    for (int k = i - 1; k >= 0 && p->event[k].began >= p->event[i].began; k--) {
+        const event *e = &p->event[k];
+        if (e->ended > from) continue; /* it ran within one that was counted */
+        sum += e->ended - e->began;
+        from = e->began;
+    }
+    return sum;
+}
+
+static json_t *event_json(const profile *p, int i) {
+    const event *e = &p->event[i];
+    double inner = inner_seconds(p, i);
     json_t *row =
         json_pack("{s:s, s:i, s:f, s:f, s:I, s:i, s:I}", "n", e->op, "b", e->backward, "t", micro(e->began - p->began),
                   "d", micro(e->ended - e->began), "m", (json_int_t)e->live, "s", e->site, "i", (json_int_t)e->number);
+    if (inner > 0) json_object_set_new(row, "e", json_real(micro(e->ended - e->began - inner)));
     if (e->inputs) {
         json_object_set(row, "in", e->inputs);
         json_object_set_new(row, "o", json_string(e->out));
@@ -260,7 +300,7 @@ static json_t *collectives_json(const profile *p) {
 
 static json_t *rank_json(const profile *p) {
     json_t *ops = json_array(), *sites = json_array(), *memory = p->memory ? json_loads(p->memory, 0, NULL) : NULL;
-    for (int i = 0; i < p->n; i++) json_array_append_new(ops, event_json(p, &p->event[i]));
+    for (int i = 0; i < p->n; i++) json_array_append_new(ops, event_json(p, i));
     for (int i = 0; i < p->n_sites; i++) json_array_append_new(sites, json_string(p->site[i]));
     return json_pack("{s:i, s:i, s:f, s:f, s:s, s:i, s:o, s:o, s:o, s:o}", "rank", tg_comm_rank(p->world), "ranks",
                      tg_comm_size(p->world), "began", p->began, "seconds", p->ended - p->began, "device",

@@ -169,7 +169,8 @@ static int by_time(const void *a, const void *b) {
 }
 
 static void add_row(op_times *to, const json_t *row) {
-    double d = json_number_value(json_object_get(row, "d"));
+    const json_t *own = json_object_get(row, "e"); /* without ops that ran within it */
+    double d = json_number_value(own ? own : json_object_get(row, "d"));
     bool backward = json_integer_value(json_object_get(row, "b")) != 0;
     to->count += !backward;
     *(backward ? &to->backward : &to->forward) += d;

@@ -413,10 +413,10 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (next) data_offsets(&r->data, step + 1, next);
     bool recorded = r->recorder && step == r->o.record_step;
     if (recorded) recorder_begin(r->recorder, r->trainer.tape, step);
-    look_before_step(&r->look, r->trainer.tape, step);
+    look_before_step(&r->look, &r->trainer, step);
     step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
-    if (!look_after_step(&r->look, r->trainer.tape, step)) return false;
+    if (!look_after_step(&r->look, &r->trainer, step)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);

@@ -70,6 +70,7 @@ typedef struct trainer {
     tg_pipe_plan *plan; /* of a pipeline; NULL: the model is not divided over stages */
     tg_pipe *pipe;
     int find_nan; /* what --find-nan searches for (tg_tape_find_nan) */
+    profile *profile; /* watches the tapes of the pipeline; the caller owns it; NULL: none */
     /* The inputs of a micro-batch, [micro / dp, seq_len / cp] each. While the model reads one pair, the next
      * micro-batch is copied to the other. */
     struct { tg_tensor *ids, *target; } input[2];
@@ -310,7 +311,7 @@ typedef struct look {
     const train_options *o;
     tg_ctx *ctx;
     bool chief;
-    profile *profile;     /* of a step; NULL: none is wanted */
+    profile *profile;     /* of a step, until the run ends; NULL: none is wanted */
     int64_t timed, noted; /* the steps in which times and memory are noted; 0: none */
     json_t *step;         /* what the profile found, on the chief; NULL: nothing yet */
     event_file *events;   /* NULL: none are written */
@@ -319,9 +320,10 @@ typedef struct look {
 /* done: number of steps done before. Returns false after printing what is wrong. */
 bool look_open(look *l, const train_options *o, tg_ctx *ctx, tg_comm *world, int64_t done);
 void look_close(look *l);
-/* Around each step. look_after_step is collective. Errors are recorded in the context, or printed by the chief. */
-void look_before_step(look *l, tg_tape *t, int64_t step);
-bool look_after_step(look *l, tg_tape *t, int64_t step);
+/* Around each step of the trainer. look_after_step is collective. Errors are recorded in the context, or printed by the
+ * chief. */
+void look_before_step(look *l, trainer *r, int64_t step);
+bool look_after_step(look *l, trainer *r, int64_t step);
 /* On the chief: adds a step's values to the event file. */
 bool look_at_metrics(look *l, const metrics *m, int64_t step, const step_result *r, double val_loss);
 /* On the chief: writes run.html, if it is wanted. The lines of the steps done must be in metrics.jsonl. */

@@ -19,7 +19,7 @@ static void choose_steps(look *l, int64_t done) {
 
 bool look_open(look *l, const train_options *o, tg_ctx *ctx, tg_comm *world, int64_t done) {
     *l = (look){.o = o, .ctx = ctx, .chief = is_chief(world)};
-    if ((o->html || o->trace) && !o->capture && o->on.pp == 1) {
+    if ((o->html || o->trace) && !o->capture) {
         choose_steps(l, done);
         if (l->timed && !(l->profile = profile_new(ctx, world))) return false;
     }
@@ -35,19 +35,19 @@ void look_close(look *l) {
     event_file_close(l->events);
 }
 
-void look_before_step(look *l, tg_tape *t, int64_t step) {
-    if (l->profile && step == l->timed) profile_begin_times(l->profile, t, step);
-    if (l->profile && step == l->noted) profile_begin_memory(l->profile);
+void look_before_step(look *l, trainer *r, int64_t step) {
+    if (!l->profile) return;
+    r->profile = l->profile;
+    if (step == l->timed) profile_begin_times(l->profile, r->tape, step);
+    if (step == l->noted) profile_begin_memory(l->profile);
 }
 
-bool look_after_step(look *l, tg_tape *t, int64_t step) {
+bool look_after_step(look *l, trainer *r, int64_t step) {
     if (!l->profile || tg_ctx_status(l->ctx) != TG_OK) return true;
-    if (step == l->timed) profile_end_times(l->profile, t);
+    if (step == l->timed) profile_end_times(l->profile, r->tape);
     if (step == l->noted) profile_end_memory(l->profile);
     if (step != (l->noted ? l->noted : l->timed)) return true;
     l->step = profile_gather(l->profile);
-    profile_free(l->profile);
-    l->profile = NULL;
     return !l->step || !l->o->trace || trace_save(l->ctx, l->o->trace, l->step);
 }
 

@@ -233,9 +233,10 @@ static int check_observers(const train_options *o, const parsed *p) {
         return usage_error(c,
                            "--find-nan observes ops as they run, and --capture replays a step without them; leave one "
                            "out");
-    if (o->trace && (o->capture || o->on.pp > 1))
-        return usage_error(c, "--trace observes the ops of a step in one order, as they run: leave out --trace, or %s",
-                           o->capture ? "--capture" : "--pp");
+    if (o->trace && o->capture)
+        return usage_error(c,
+                           "--trace observes ops as they run, and --capture replays a step without them; leave one "
+                           "out");
     if (o->find_nan && train_scales(o) && o->loss_scale == 0)
         return usage_error(c, "--find-nan: dynamic loss scaling overflows on purpose; give a fixed --loss-scale X");
     return 0;

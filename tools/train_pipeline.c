@@ -32,6 +32,7 @@ void pipeline_close(trainer *r) {
 tg_status pipeline_part(void *state, tg_pipe_call *c) {
     trainer *r = state;
     if (r->find_nan) tg_tape_find_nan(c->tape, r->find_nan);
+    if (r->profile) profile_watch(r->profile, c->tape);
     return tg_lm_part(r->stage.chunk[c->chunk], c, trainer_ids(r, c->micro), trainer_targets(r, c->micro), NULL);
 }
 

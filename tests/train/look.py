@@ -60,19 +60,32 @@ def page(path, kind, steps, ranks):
         ops(rank, len(step["ranks"]))
 
 
+def nested(spans):
+    """Spans are one after the other, or one in the other, as recomputed ops are in the backward that recomputes them."""
+    open_until = []
+    for begin, end in sorted(spans, key=lambda s: (s[0], -s[1])):
+        while open_until and open_until[-1] <= begin + 1e-3:
+            open_until.pop()
+        check(not open_until or end <= open_until[-1] + 1e-3, f"{begin}..{end} is partly in {open_until}")
+        open_until.append(end)
+
+
 def ops(rank, ranks):
     """The ops of a rank: each backward has a forward, each input an earlier op, and times do not overlap."""
-    numbers, end = set(), 0
+    nested([(op["t"], op["t"] + op["d"]) for op in rank["ops"]])
+    numbers, done = set(), set()
     for op in rank["ops"]:
         check(0 <= op["t"] <= rank["seconds"] * 1e6 and op["d"] >= 0, op)
-        check(op["t"] >= end - 1e-3, f"{op} begins before {end}")
-        end = op["t"] + op["d"]
+        check(0 <= op.get("e", 0) <= op["d"], op)
         check(op["m"] > 0 and 0 <= op["s"] < len(rank["sites"]), op)
         if op["b"]:
-            check(op["i"] in numbers, op)
+            check(op["i"] in numbers and op["i"] not in done, op)
+            done.add(op["i"])
         else:
             check(all(i in numbers for i in op["in"] if isinstance(i, int)), op)
+            check(op["i"] == len(numbers), op)
             numbers.add(op["i"])
+    check(len(done) > len(numbers) / 3, f"{len(done)} backwards of {len(numbers)} forwards")
     names = {op["n"] for op in rank["ops"]}
     check(any("attention" in n for n in names) and any("linear" in n.lower() for n in names), names)
     memory = rank["memory"]
@@ -94,10 +107,7 @@ def trace(path, ranks):
         check(any("called from" in e["args"]["site"] for e in of), "sites")
         check(any(e["args"].get("flops", 0) > 0 for e in of if e["cat"] == "backward"), "flops")
         for thread in {e["tid"] for e in of}:
-            end = 0
-            for e in sorted((e for e in of if e["tid"] == thread), key=lambda e: e["ts"]):
-                check(e["ts"] >= end - 1e-3 and e["dur"] >= 0, e)
-                end = e["ts"] + e["dur"]
+            nested([(e["ts"], e["ts"] + e["dur"]) for e in of if e["tid"] == thread])
         check(any(e["ph"] == "C" and e["pid"] == rank and e["args"]["bytes"] > 0 for e in events), "memory")
 
 

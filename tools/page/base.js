@@ -141,6 +141,11 @@ function sum(list, of) {
   return list.reduce((s, x) => s + (of(x) || 0), 0);
 }
 
+/* The microseconds of an op without those of ops that ran within it. */
+function ownTime(op) {
+  return op.e === undefined ? op.d : op.e;
+}
+
 /* Says that numbers are those of rank 0, if there are others. */
 function ofRank0(step, word) {
   return step.ranks.length > 1 ? `${word} rank 0` : "";

@@ -78,16 +78,18 @@ function collectivesTable(ranks) {
     micro(r.time / n), micro(r.longest)]), 3);
 }
 
-/* How often each placement occurs among the results of a rank. */
-function placementsTable(rank) {
+/* How often each placement occurs among the results of rank 0; nothing if ranks divide no tensors. */
+function placements(rank) {
   const all = new Map();
   for (const op of rank.ops.filter(o => o.p)) {
     if (!all.has(op.p)) all.set(op.p, {n: 0, ops: new Set()});
     all.get(op.p).n++;
     all.get(op.p).ops.add(op.n);
   }
+  if (!all.size) return [];
   const sorted = [...all].sort((a, b) => b[1].n - a[1].n), heads = ["placement", "results", "of ops"];
-  return plainTable(heads, sorted.map(([p, r]) => [p, String(r.n), [...r.ops].join(", ")]), heads.length);
+  const rows = sorted.map(([p, r]) => [p, String(r.n), [...r.ops].join(", ")]);
+  return [el("h3", {}, "Placements of results on rank 0"), plainTable(heads, rows, heads.length)];
 }
 
 function ranksCard(step) {
@@ -95,5 +97,5 @@ function ranksCard(step) {
   const note = "What each rank did over the step. A collective's time includes the wait for others.";
   if (ranks.length < 2) return null;
   return card("Ranks", note, null, legend(["forward", "backward", "collectives"]), ranksChart(ranks),
-    collectivesTable(ranks), el("h3", {}, "Placements of results on rank 0"), placementsTable(ranks[0]));
+    collectivesTable(ranks), ...placements(ranks[0]));
 }

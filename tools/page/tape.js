@@ -8,7 +8,7 @@ const ROW = 26, LANE = 11, MOST_LANES = 14;
 function tapeRow(op, sites) {
   return {
     name: op.n, number: op.i, inputs: op.in, out: op.o, placement: op.p || "", ...place(sites[op.s]),
-    forward: op.d, backward: null, flops: 0, saved: 0, readers: [],
+    forward: ownTime(op), backward: null, flops: 0, saved: 0, readers: [],
   };
 }
 
@@ -23,7 +23,7 @@ function tapeRows(rank) {
   }
   for (const op of rank.ops.filter(o => o.b && byNumber.has(o.i))) {
     const row = byNumber.get(op.i);
-    Object.assign(row, {backward: (row.backward || 0) + op.d, flops: op.f, saved: op.sv});
+    Object.assign(row, {backward: (row.backward || 0) + ownTime(op), flops: op.f, saved: op.sv});
   }
   return rows;
 }

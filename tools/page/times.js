@@ -6,7 +6,7 @@ function timesByOp(rank) {
   for (const op of rank.ops) {
     if (!all.has(op.n)) all.set(op.n, {name: op.n, calls: 0, forward: 0, backward: 0, flops: 0});
     const row = all.get(op.n);
-    row[op.b ? "backward" : "forward"] += op.d;
+    row[op.b ? "backward" : "forward"] += ownTime(op);
     row.calls += op.b ? 0 : 1;
     row.flops += op.f || 0;
   }
