@@ -15,7 +15,7 @@
 static const bench_row *const rows[] = {
     &chain_row, &tape_row, &mlp_row,      &gpt2_row, &floor_row,     &adamw_row,     &copy_row,           &gelu_row,
     &softmax_row, &norm_row, &norm_grad_row, &loss_row, &loss_grad_row, &attention_row, &attention_grad_row, &gemm_row,
-    &linear_row, &read_row};
+    &linear_row, &read_row, &decode_row, &prompt_row, &forward_row};
 enum { ROWS = sizeof rows / sizeof rows[0], WARM_UP = 3 };
 
 static int usage(void) {

@@ -41,6 +41,7 @@ extern const bench_row chain_row, tape_row, mlp_row, gpt2_row, floor_row, adamw_
 extern const bench_row copy_row, gelu_row, softmax_row, norm_row, norm_grad_row, loss_row, loss_grad_row,
     attention_row, attention_grad_row;
 extern const bench_row gemm_row, linear_row, read_row;
+extern const bench_row decode_row, prompt_row, forward_row; /* decode.c */
 
 /* The sizes of GPT-2 124M, which are the defaults of the options. */
 enum { GPT2_VOCAB = 50257, GPT2_HEADS = 12, GPT2_HIDDEN = 768 };

@@ -203,6 +203,33 @@ def adamw(options):
     return per_call(optimizer.step, options)
 
 
+# ---- Generation: milliseconds a token ----
+
+
+def decode(options):
+    """transformers' generate with its key-value cache, on GPT-2 of random weights."""
+    import transformers
+
+    prompt, tokens = 16, options.calls
+    config = transformers.GPT2Config(n_layer=options.layers, n_head=options.heads, n_embd=options.hidden,
+                                     vocab_size=options.vocab)
+    model = transformers.GPT2LMHeadModel(config).to(DTYPES[options.dtype]).eval()
+    ids = torch.randint(options.vocab, (options.batch, prompt))
+
+    def generate(n):
+        begun = time.perf_counter()
+        with torch.inference_mode():
+            model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n,
+                           min_new_tokens=n, pad_token_id=0)
+        return time.perf_counter() - begun
+
+    def measure():
+        first = generate(1)
+        return 1e3 * (generate(1 + tokens) - first) / tokens
+
+    return measure, None
+
+
 # ---- Kernels: milliseconds a call ----
 
 
@@ -350,7 +377,7 @@ def attention(options):
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs
 
 
-ROWS = {"chain": chain, "mlp": mlp, "gpt2": gpt2, "adamw": adamw, "copy": copy, "gemm": gemm, "linear": linear,
+ROWS = {"decode": decode, "chain": chain, "mlp": mlp, "gpt2": gpt2, "adamw": adamw, "copy": copy, "gemm": gemm, "linear": linear,
         "gelu": forward_of(gelu), "softmax": forward_of(softmax),
         "norm": forward_of(norm), "norm-grad": backward_of(norm),
         "loss": forward_of(loss), "loss-grad": backward_of(loss),

@@ -196,6 +196,34 @@ def generation(bench):
                options | {"rows": 8}, ("openblas", "onednn"), 1.4, 21)
 
 
+# Models for generation: layers, heads, hidden size.
+DECODED = {"124M": (12, 12, 768), "350M": (24, 16, 1024)}
+
+
+def decoding(bench):
+    """A token of one, two and four samples, with weights of random numbers. `read` reads as many bytes as a token needs:
+    all weights but the table of positions, of which it takes one row."""
+    for name, (layers, heads, hidden) in DECODED.items():
+        for dtype, bf16 in (("f32", False), ("bf16", True)):
+            size = {"layers": layers, "heads": heads, "hidden": hidden, "dtype": dtype, "threads": bench.threads}
+            rows = VOCAB + layers * (12 * hidden + 13) + 2
+            read = command("read", rows=rows, columns=hidden, dtype=dtype, threads=bench.threads)
+            for batch in (1, 2, 4):
+                ours = command("decode", batch=batch, calls=8, **size)
+                peer = command("decode", "as installed", batch=batch, calls=8, **size)
+                m = bench.measure([ours, peer, read], 7)
+                title = f"GPT-2 {name} {dtype}, a token of {batch} samples, ms"
+                rate = rows * hidden * (2 if bf16 else 4) / m.median(ours) / 1e6
+                yield Row(f"{title}: its rate ({rate:.1f} GB/s) / reading's", m.median(ours), m.median(read),
+                          m.ratio(read, ours), 0.8, bf16=bf16)
+                yield Row(f"{title}: transformers / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), 1,
+                          bf16=bf16)
+    ours, forward = (command(p, seq_len=512, threads=bench.threads) for p in ("prompt", "forward"))
+    m = bench.measure([ours, forward], 7)
+    yield Row("GPT-2 124M f32, a prompt of 512 tokens, ms: the forward of training / ours", m.median(ours),
+              m.median(forward), m.ratio(forward, ours), 1)
+
+
 def attention(bench):
     for dtype, target in (("f32", 1.8), ("bf16", 1.5)):
         for length in (256, 512, 1024, 2048, 4096):
@@ -273,5 +301,5 @@ def layers(bench):
               "", max(slopes) / min(slopes), 1.05, most=True)
 
 
-ROWS = {f.__name__: f for f in (steps, threads, small, neighbors, start, kernels, products, generation, attention, memory,
+ROWS = {f.__name__: f for f in (steps, threads, small, neighbors, start, kernels, products, generation, decoding, attention, memory,
                                 tape, layers)}

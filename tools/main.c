@@ -19,6 +19,7 @@ static const entry entries[] = {
     {"run", run_run, "start a program as N processes that share memory"},
     {"world", run_world, "say how this process was started, and let the ranks meet"},
     {"generate", run_generate, "continue a prompt"},
+    {"chat", run_chat, "talk with a model"},
     {"eval", run_eval, "compute the loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "print the parameters, FLOPs and memory of a training step"},
     {"schedule", run_schedule, "print the schedule of a pipeline and what it costs"},

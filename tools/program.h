@@ -21,6 +21,7 @@ int run_train(int argc, char **argv);
 int run_run(int argc, char **argv);
 int run_world(int argc, char **argv);
 int run_generate(int argc, char **argv);
+int run_chat(int argc, char **argv);
 int run_eval(int argc, char **argv);
 int run_inspect(int argc, char **argv);
 int run_schedule(int argc, char **argv);

@@ -126,8 +126,8 @@ static int probe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     if (!r) return fail("no memory");
     bool good = corpus_open(&data, ctx, p->c->from, p->c->plan);
     if (good) tg_tokens_set_apart(data.tokens, !p->k->o.attend_across);
-    good =
-        good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL) && measure_steps(p->c, p->k, r, data.tokens);
+    good = good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL, NULL) &&
+           measure_steps(p->c, p->k, r, data.tokens);
     trainer_close(r);
     corpus_close(&data);
     free(r);

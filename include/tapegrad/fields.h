@@ -146,6 +146,11 @@ typedef struct tg_struct {
     X(tg_encode_opts, ENCODE)                   \
     X(tg_bpe_opts, BPE)                         \
     X(tg_lora_opts, LORA)                       \
+    X(tg_sampling_opts, SAMPLING)               \
+    X(tg_generator_opts, GENERATOR)             \
+    X(tg_generate_opts, GENERATE)               \
+    X(tg_render_opts, RENDER)                   \
+    X(tg_chat_opts, CHAT)                       \
     X(tg_gradcheck_opts, GRADCHECK)
 
 TG_API int tg_struct_count(void); /* Returns the number of structs of options. */

@@ -85,7 +85,8 @@ static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const q
 
 /* Returns softmax(scale q k^T) v with the causal mask: queries [b, heads, n, d], keys and values [b, kv heads, k, d] ->
  * [b, heads, n, d]. */
-static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
+static tg_tensor *weigh(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]) {
+    const tg_lm_config *c = tg_layer_config(m);
     double scale = tg_attention_scale(c);
     if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv, scale);
     return tg_heads_attend(t, qkv, c->parallel,
@@ -111,22 +112,25 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
 
+/* Rotates queries and keys by their positions. */
+static void rotate(const tg_lm_config *c, tg_tape *t, tg_tensor *qk[2], const tg_past *past) {
+    tg_rope_opts rope = tg_lm_rope_of(c);
+    if (past && past->runs) rope.positions = past->runs->positions;
+    else rope.offset = past ? past->length : 0;
+    tg_heads_rotate(t, qk, &rope, NULL, c->parallel);
+}
+
 static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
-    int64_t offset = past ? past->length : 0;
-    if (c->position_kind == TG_LM_ROTARY) {
-        tg_rope_opts rope = tg_lm_rope_of(c);
-        rope.offset = offset;
-        tg_heads_rotate(t, qkv, &rope, NULL, c->parallel);
+    if (c->position_kind == TG_LM_ROTARY) rotate(c, t, qkv, past);
+    if (past && !past->runs) {
+        qkv[1] = append(t, past->k, past->length, qkv[1]);
+        qkv[2] = append(t, past->v, past->length, qkv[2]);
     }
-    if (past) {
-        qkv[1] = append(t, past->k, offset, qkv[1]);
-        qkv[2] = append(t, past->v, offset, qkv[2]);
-    }
-    tg_tensor *o = tg_heads_join(t, weigh(c, t, qkv));
-    return tg_module_run(m, tg_lm_names_of(c)->out, t, o);
+    tg_tensor *o = past && past->runs ? tg_attend_runs(m, t, qkv, past, weigh) : weigh(m, t, qkv);
+    return tg_module_run(m, tg_lm_names_of(c)->out, t, tg_heads_join(t, o));
 }
 
 static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return attend(m, t, x, NULL); }

@@ -177,6 +177,7 @@ tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c); /* c: of one lay
 typedef struct tg_past {
     tg_tensor *k, *v; /* keys and values */
     int64_t length;   /* number of positions that are filled; new keys and values go after them */
+    const struct tg_runs *runs; /* runs.c; NULL: every sequence of the batch has `length` positions */
 } tg_past;
 
 typedef tg_tensor *(*tg_cached_fn)(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
@@ -196,6 +197,7 @@ struct tg_gpt_cache {
     tg_ctx *ctx;
     tg_module *gpt;
     int64_t batch, positions, length, layers; /* length: number of positions that are filled */
+    const struct tg_runs *runs;               /* during tg_lm_runs; otherwise NULL */
     size_t bytes;                             /* size of this struct with kv[] */
     tg_tensor *kv[]; /* kv[2 * l] is the keys of layer l, kv[2 * l + 1] its values: [b, heads, positions, head_dim] */
 };
@@ -220,6 +222,35 @@ tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *c
 /* Runs the trunk, which is everything before the output matrix: ids [b, n] -> the output of the last norm, [n, b, h].
  * The positions begin at the cache's length, or at 0 if cache is NULL. */
 tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *cache);
+
+/* ---- runs.c: sequences of different lengths in one forward ---- */
+
+/* Successive tokens of one sequence. Runs are adjacent in the tokens of a forward, in their order. */
+typedef struct tg_run {
+    int64_t slot;  /* which sequence of the cache; -1: keys and values are not kept */
+    int64_t begin; /* position of the first token; the slot has the keys and values of those before it. 0 without one */
+    int64_t count; /* number of tokens, 1 or more */
+} tg_run;
+
+typedef struct tg_runs {
+    const tg_run *run;
+    int64_t n;
+    tg_tensor *positions; /* of all tokens, int64 [tokens] */
+} tg_runs;
+
+/* Computes the tokens ids [tokens] of n runs, and keeps their keys and values in the cache. Each run has another slot
+ * of it, unless it has none. Returns the logits [n_rows, vocab] of the tokens with these indices. Both arrays are of
+ * the host. The caller has checked slots, positions and ids. Runs without gradients and without dropout. */
+tg_tensor *tg_lm_runs(tg_module *lm, tg_tape *t, tg_gpt_cache *cache, const int64_t *ids, const tg_run *run, int64_t n,
+                      const int64_t *rows, int64_t n_rows);
+/* Copies the keys and values of positions 0 to count - 1 from one slot of the cache to another one. */
+tg_status tg_lm_copy_slot(tg_gpt_cache *cache, int64_t from, int64_t to, int64_t count);
+
+typedef tg_tensor *(*tg_weigh_fn)(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]);
+/* Keeps the keys and values of the runs, and computes the attention of each: qkv [1, heads, tokens, d]. `weigh` computes
+ * that of queries [1, heads, n, d] to keys and values [1, kv heads, k, d]; the last query is at the last key. */
+tg_tensor *tg_attend_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], const tg_past *past,
+                          tg_weigh_fn weigh);
 
 /* ---- lm_head.c ---- */
 

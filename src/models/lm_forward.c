@@ -99,7 +99,7 @@ tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *c
     tg_lm *s = tg_lm_of(lm);
     for (int64_t i = 0; i < s->stage.layers && tg_ok(s->ctx); i++) {
         tg_past past = {0};
-        if (cache) past = (tg_past){cache->kv[2 * i], cache->kv[2 * i + 1], cache->length};
+        if (cache) past = (tg_past){cache->kv[2 * i], cache->kv[2 * i + 1], cache->length, cache->runs};
         x = run_layer(s, i, t, x, cache ? &past : NULL);
     }
     return s->stage.head ? tg_module_run(tg_lm_body(lm), tg_lm_names_of(&s->c)->last_norm, t, x) : x;

@@ -279,8 +279,8 @@ int main(int argc, char **argv) {
     void (*const part[])(misuse_world *) = {
         misuse_context, misuse_tensor, misuse_handles, misuse_tape, misuse_backward, misuse_derivatives, misuse_ops,
         misuse_table, misuse_windows, misuse_arguments, misuse_extend, misuse_by_name, misuse_gradcheck, misuse_nn,
-        misuse_modules, misuse_lm, misuse_lora, misuse_optim, misuse_averages, misuse_data, misuse_io,
-        misuse_tokenizer, misuse_comm,
+        misuse_modules, misuse_lm, misuse_lora, misuse_generate, misuse_optim, misuse_averages, misuse_data,
+        misuse_io, misuse_tokenizer, misuse_templates, misuse_comm,
         misuse_placement, misuse_mappings, misuse_p2p, misuse_world_of_ranks, misuse_mpi, misuse_layers,
         misuse_parallel, misuse_pipe, misuse_capture,
     };

@@ -7,6 +7,7 @@
 #include <tapegrad/checkpoint.h>
 #include <tapegrad/data.h>
 #include <tapegrad/flat.h>
+#include <tapegrad/generate.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/lbfgs.h>

@@ -7,6 +7,7 @@ typedef struct rows {
     const tg_gemm_kernels *kn;
     const tg_gemm *g;
     bool bias_by_row, along_k; /* along_k: B is contiguous along k */
+    bool pairs;                /* dot_pairs computes the product */
     int64_t step, steps;       /* number of columns per step, and of steps per product */
     char *x;                   /* A in the compute type, product by product; NULL: A is used in place */
     int64_t x_bytes;
@@ -33,7 +34,8 @@ static void compute_columns(void *arg, int64_t begin, int64_t end) {
         const void *x = w->x ? w->x + i * w->x_bytes : t.a.data;
         int64_t ldx = w->x ? t.k : t.a.rs;
         t.out.bias_by_row = w->bias_by_row;
-        if (w->along_k) w->kn->dot(&t, x, ldx, j, cols);
+        if (w->pairs) w->kn->dot_pairs(&t, j, cols);
+        else if (w->along_k) w->kn->dot(&t, x, ldx, j, cols);
         else w->kn->axpy(&t, x, ldx, j, cols);
     }
 }
@@ -44,7 +46,8 @@ tg_status tg_gemm_few_rows(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm
     w.step = w.along_k ? kn->dot_cols : clamp((g->n / 4 + 63) / 64 * 64, 64, TG_GEMM_STRIP);
     w.steps = (g->n + w.step - 1) / w.step;
     bool small = (double)n * (double)g->m * (double)g->n * (double)g->k < 1 << 15;
-    bool in_place = g->a.cs == 1 && tg_dtype_bits(g->a.dtype) == 8 * kn->sum_size;
+    w.pairs = w.along_k && kn->dot_pairs && g->a.cs == 1 && g->a.dtype == TG_BF16 && g->b.dtype == TG_BF16;
+    bool in_place = w.pairs || (g->a.cs == 1 && tg_dtype_bits(g->a.dtype) == 8 * kn->sum_size);
     if (!in_place) {
         w.x_bytes = g->m * g->k * kn->sum_size;
         w.x = tg_workspace(ctx, 0, (size_t)(n * w.x_bytes) + 64);

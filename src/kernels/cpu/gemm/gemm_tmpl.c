@@ -2,6 +2,7 @@
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemm_finish.h"
 #include "kernels/cpu/gemm/gemm_pack.h"
+#include "kernels/cpu/gemm/gemm_pairs.h"
 #include "kernels/cpu/gemm/gemm_rows.h"
 #include "kernels/cpu/gemm/gemm_vec.h"
 
@@ -79,5 +80,8 @@ const tg_gemm_kernels TG_K(gemm_kernels) = {
     .dot_cols = DOT_COLS,
     .dot = dot,
     .axpy = axpy,
+#ifdef TG_PAIRS
+    .dot_pairs = dot_pairs,
+#endif
     .gather = gather,
 };

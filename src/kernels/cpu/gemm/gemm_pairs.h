@@ -1,0 +1,81 @@
+/* Products with few rows of bf16 numbers, for the GEMM's template of AVX512-BF16: one instruction multiplies 32 of them,
+ * and adds up two at a time in float32. A and B are read in place, and need no conversion. */
+#ifndef TG_GEMM_PAIRS_H
+#define TG_GEMM_PAIRS_H
+
+#ifdef TG_PAIRS
+#include <immintrin.h>
+
+#include "kernels/cpu/gemm/gemm_rows.h"
+
+enum { PAIR_STEP = 2 * LANES, PAIR_ROWS = 4 }; /* numbers of a vector; rows that are computed together */
+
+TG_INLINE __m512bh pairs_at(const uint16_t *p) { return (__m512bh)_mm512_loadu_si512(p); }
+TG_INLINE __m512bh some_pairs(const uint16_t *p, int64_t n) {
+    return (__m512bh)_mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), p);
+}
+
+/* Stores the sums of the lanes of four vectors. Adds lanes in the order of sum_lanes, but all vectors at once. */
+TG_INLINE void sum_lanes_of_4(const vec s[4], real *sum) {
+    vec a = __builtin_shufflevector(s[0], s[1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+            __builtin_shufflevector(s[0], s[1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    vec b = __builtin_shufflevector(s[2], s[3], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+            __builtin_shufflevector(s[2], s[3], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    vec c = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+            __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    c += __builtin_shufflevector(c, c, TG_LIST(TG_FLIP, 2));
+    c += __builtin_shufflevector(c, c, TG_LIST(TG_FLIP, 1));
+    for (int j = 0; j < 4; j++) sum[j] = c[4 * j];
+}
+
+/* Computes sum[i][j] = row i of x times column j of B for mr rows and nc columns, four or one. */
+TG_INLINE void pair_block(const uint16_t *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t k, real *sum, int mr,
+                          int nc) {
+    const int64_t ahead = DOT_AHEAD / (int64_t)sizeof *b;
+    vec s[PAIR_ROWS][PAIR_ROWS];
+    for (int i = 0; i < mr; i++)
+        for (int j = 0; j < nc; j++) s[i][j] = (vec){0};
+    int64_t q = 0;
+    for (; q + PAIR_STEP <= k; q += PAIR_STEP) {
+        int64_t next = q + ahead < k ? q + ahead : q + ahead - k + nc * cs;
+        __m512bh w[PAIR_ROWS];
+        for (int j = 0; j < nc; j++) {
+            w[j] = pairs_at(b + j * cs + q);
+            __builtin_prefetch(b + j * cs + next);
+        }
+        for (int i = 0; i < mr; i++) {
+            __m512bh v = pairs_at(x + i * ldx + q);
+            for (int j = 0; j < nc; j++) s[i][j] = (vec)_mm512_dpbf16_ps((__m512)s[i][j], v, w[j]);
+        }
+    }
+    for (int i = 0; i < mr && q < k; i++)
+        for (int j = 0; j < nc; j++)
+            s[i][j] = (vec)_mm512_dpbf16_ps((__m512)s[i][j], some_pairs(x + i * ldx + q, k - q),
+                                            some_pairs(b + j * cs + q, k - q));
+    for (int i = 0; i < mr; i++) {
+        if (nc == 4) sum_lanes_of_4(s[i], sum + i * DOT_COLS);
+        else sum[i * DOT_COLS] = sum_lanes(s[i][0]);
+    }
+}
+
+/* Computes nc columns for all m rows. The first rows bring the columns of B into the caches. */
+TG_INLINE void pair_columns(const uint16_t *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t cs, int64_t k,
+                            real *sum, int nc) {
+    int64_t i = 0;
+    for (; i + 4 <= m; i += 4) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc);
+    for (; i + 2 <= m; i += 2) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 2, nc);
+    if (i < m) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc);
+}
+
+static void dot_pairs(const tg_gemm_item *t, int64_t j, int64_t cols) {
+    real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
+    const uint16_t *x = t->a.data, *b = (const uint16_t *)t->b.data + j * t->b.cs;
+    int64_t c = 0;
+    for (; c + PAIR_ROWS <= cols; c += PAIR_ROWS)
+        pair_columns(x, t->a.rs, t->m, b + c * t->b.cs, t->b.cs, t->k, sum + c, PAIR_ROWS);
+    for (; c < cols; c++) pair_columns(x, t->a.rs, t->m, b + c * t->b.cs, t->b.cs, t->k, sum + c, 1);
+    finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
+}
+#endif
+
+#endif

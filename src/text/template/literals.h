@@ -1,0 +1,15 @@
+/* Numbers and strings as templates write them, and numbers in text. */
+#ifndef TG_TEXT_TEMPLATE_LITERALS_H
+#define TG_TEXT_TEMPLATE_LITERALS_H
+
+#include "text/template/value.h"
+
+/* Reads a number that begins with a digit. Returns its bytes. After a dot it is an integer. */
+size_t tg_tpl_number(tpl_run *r, const char *s, size_t n, bool after_dot, tpl_value *out);
+/* Returns the string with the escapes of Python replaced. */
+tpl_value tg_tpl_unescape(tpl_run *r, const char *s, size_t n);
+/* Python's int(text, base) and float(text). False: the text is no such number. Integers beyond 64 bits fail. */
+bool tg_tpl_parse_int(tpl_run *r, const tpl_text *t, int base, int64_t *out);
+bool tg_tpl_parse_real(tpl_run *r, const tpl_text *t, double *out);
+
+#endif

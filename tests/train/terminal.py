@@ -1,0 +1,59 @@
+"""terminal.py PROGRAM ARGUMENT...: runs tapegrad chat on a terminal of its own, types, and checks what is printed.
+An answer must take longer than Ctrl-C."""
+import os
+import pty
+import select
+import sys
+import time
+
+
+class Terminal:
+    def __init__(self, arguments):
+        self.found = b''
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execv(arguments[0], arguments)
+
+    def read(self, until, seconds=60):
+        """Reads until the text appears. What follows it stays for the next call."""
+        end = time.time() + seconds
+        while until not in self.found:
+            left = end - time.time()
+            if left < 0 or not select.select([self.fd], [], [], left)[0]:
+                sys.exit(f'expected {until!r}, found {self.found[-400:]!r}')
+            self.found += os.read(self.fd, 4096)
+        self.found = self.found.split(until, 1)[1]
+
+    def drain(self):
+        """Reads to the end of the output. A terminal whose output nobody reads keeps the program from ending."""
+        try:
+            while os.read(self.fd, 4096):
+                pass
+        except OSError:
+            pass  # how Linux reports that the program has closed its terminal
+
+    def type(self, text):
+        os.write(self.fd, text)
+
+
+def main(arguments):
+    t = Terminal(arguments)
+    t.read(b'/help lists commands')
+    t.read(b'> ')
+    t.type(b'half a line\x03')
+    t.read(b'(/exit or Ctrl-D ends the program)')
+    t.read(b'> ')
+    t.type(b'hello\n')
+    t.read(b'hello\r\n')
+    t.found += os.read(t.fd, 1)  # the answer has begun
+    t.type(b'\x03')
+    t.read(b'(stopped)')
+    t.read(b'> ')
+    t.type(b'/system\n')
+    t.read(b'(there is no system prompt)')
+    t.type(b'/exit\n')
+    t.drain()
+    return os.waitstatus_to_exitcode(os.waitpid(t.pid, 0)[1])
+
+
+sys.exit(main(sys.argv[1:]))
