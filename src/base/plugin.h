@@ -28,8 +28,8 @@ static inline const char *tg_plugin_remedy(const char *name) {
                                   : "build it with Meson option cuda=enabled where nvcc and NCCL are installed";
 }
 
-/* Returns the table of plugin `name`, "cuda", "nccl", "tcp", "text" or "mpi". If the plugin is missing or cannot be used,
- * returns NULL after recording the error `missing`, whose message begins with `who`. Defined in plugin.c for
+/* Returns the table of plugin `name`, "cuda", "nccl", "tcp", "text" or "mpi". If the plugin is missing or cannot be
+ * used, returns NULL after recording the error `missing`, whose message begins with `who`. Defined in plugin.c for
  * libtapegrad.so, and in plugins/linked.c for libtapegrad.a. */
 const void *tg_plugin_table(tg_ctx *ctx, const char *name, tg_status missing, const char *who);
 /* Returns whether the plugin is installed, without loading it. */

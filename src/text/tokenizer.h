@@ -73,7 +73,7 @@ typedef struct tg_trie_node {
 
 typedef struct tg_trie {
     tg_trie_node *nodes;
-    int32_t count, capacity;
+    int32_t count;
     int32_t first[256]; /* the node of each first byte; 0: no token begins so */
 } tg_trie;
 

@@ -16,21 +16,32 @@ static json_t *pre_tokenizer(const tg_bpe *b) {
                      "pattern", "Regex", b->opts.pattern, "behavior", "Isolated", "invert", 0, byte_level(true, false));
 }
 
+/* Appends a value to a list. Without memory for one of them, frees the list and sets it to NULL, which json_pack
+ * refuses. */
+static void append(json_t **list, json_t *value) {
+    if (*list && json_array_append_new(*list, value) == 0) return;
+    json_decref(*list);
+    *list = NULL;
+}
+
 static json_t *added_tokens(const tg_bpe *b, const tg_trained *t) {
     json_t *list = json_array();
     const char *at = b->opts.special;
-    for (tg_span token; tg_next_special(&at, &token);)
-        json_array_append_new(list,
-                              json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id",
-                                        tg_vocab_find(&t->vocab, token.at, token.n), "content", token.at, token.n,
-                                        "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+    for (tg_span token; tg_next_special(&at, &token) && list;)
+        append(&list, json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id",
+                                tg_vocab_find(&t->vocab, token.at, token.n), "content", token.at, token.n,
+                                "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
     return list;
 }
 
 static json_t *vocab(const tg_trained *t) {
     json_t *object = json_object();
-    for (int64_t i = 0; i < t->vocab.size; i++) json_object_set_new(object, t->vocab.token[i].at, json_integer(i));
-    return object;
+    bool good = object != NULL;
+    for (int64_t i = 0; i < t->vocab.size && good; i++)
+        good = json_object_set_new(object, t->vocab.token[i].at, json_integer(i)) == 0;
+    if (good) return object;
+    json_decref(object);
+    return NULL;
 }
 
 /* Returns whether the same pair is merged again later, in other words. Then only its last place counts. */
@@ -40,10 +51,10 @@ static bool comes_again(const tg_model *last, const tg_merge *merge) {
 
 static json_t *merges(const tg_trained *t, const tg_model *last) {
     json_t *list = json_array();
-    for (int64_t i = 0; i < t->n_merges; i++) {
+    for (int64_t i = 0; i < t->n_merges && list; i++) {
         const tg_merge *m = t->merges + i;
         if (!comes_again(last, m))
-            json_array_append_new(list, json_pack("[s, s]", t->vocab.token[m->left].at, t->vocab.token[m->right].at));
+            append(&list, json_pack("[s, s]", t->vocab.token[m->left].at, t->vocab.token[m->right].at));
     }
     return list;
 }
