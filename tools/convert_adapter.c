@@ -8,6 +8,7 @@
 
 #include "convert_adapter.h"
 #include "model_files.h"
+#include "ranks.h"
 
 /* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what
  * is wrong. */
@@ -30,12 +31,12 @@ static int merge(const model_files *m, const char *to) {
     if (!dtype) return 1;
     if (mkdir(to, 0777) != 0 && errno != EEXIST) return fail("cannot make the directory '%s': %s", to, strerror(errno));
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = dtype));
-    tg_module *gpt = tg_gpt_load(ctx, m->dir);
-    model_adapt(m, gpt);
-    tg_lora_merge(gpt);
-    tg_gpt_save(gpt, to);
-    bool good = check(ctx);
-    tg_module_free(gpt);
+    tg_module *lm = load_on_ranks(ctx, NULL, &m->config, m->dir);
+    model_adapt(m, lm);
+    tg_lora_merge(lm);
+    tg_lm_save(&lm, 1, to, NULL);
+    bool good = check(ctx) && (!is_there(m->dir, "tokenizer.json") || tokenizer_copy(ctx, m->dir, to));
+    tg_module_free(lm);
     tg_ctx_free(ctx);
     if (good) printf("the model with the adapters of '%s' is in %s\n", m->adapter, to);
     return good ? 0 : 1;

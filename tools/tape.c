@@ -99,6 +99,7 @@ static bool open_step(stepper *s, const shown *of, tg_ctx *ctx, tg_comm *world) 
         return fail("--batch %" PRId64 " cannot be cut into equal parts for %d data-parallel ranks", o->batch, dp),
                false;
     s->gpt = load_on_ranks(ctx, s->parallel, &of->model.config, of->model.dir);
+    model_adapt(&of->model, s->gpt);
     s->tape = tg_tape_new(ctx);
     if (!check(ctx)) return false;
     uint64_t key = random_at((uint64_t)o->seed, (uint64_t)tg_parallel_rank(s->parallel, TG_DP));

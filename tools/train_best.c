@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "model_files.h"
 #include "train_tune.h"
 
 /* Takes a loss. Returns whether it is the lowest one. */
@@ -36,8 +37,9 @@ static bool keep(trainer *r, const train_options *o, bool chief) {
     bool good = !chief || mkdir(dir, 0777) == 0 || errno == EEXIST;
     if (!good) tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot make the directory '%s': %s", dir, strerror(errno));
     trainer_save(r, dir);
+    good = check(r->ctx) && (!chief || !o->tokenizer || o->lora || tokenizer_copy(r->ctx, o->tokenizer, dir));
     free(dir);
-    return check(r->ctx);
+    return good;
 }
 
 bool best_note(best_model *b, trainer *r, const train_options *o, bool chief, int64_t step, double val_loss,
