@@ -18,6 +18,7 @@
 #include <tapegrad/ranks.h>
 #include <tapegrad/tcp.h>
 #include <tapegrad/tensor_parallel.h>
+#include <tapegrad/template.h>
 #include <tapegrad/tokenizer.h>
 
 #include "base/options.h"
