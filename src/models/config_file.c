@@ -89,7 +89,7 @@ void tg_config_free(tg_ctx *ctx, tg_config_file *f) {
 /* The fields that a file does not say, that are texts, or that only multi-token prediction uses. */
 static bool is_of_run(const char *field) {
     static const char *const names[] = {"family", "recompute", "wgrad", "backend", "cp_kind", "cp_inner", "parallel",
-                                        "layout", "chunk", "key", "extra", "attention_kinds", "mtp_weight"};
+                                        "layout", "chunk", "key", "extra", "attention_kinds", "mtp_weight", "unfilled"};
     for (int i = 0; i < TG_LEN(names); i++)
         if (strcmp(names[i], field) == 0) return true;
     return false;

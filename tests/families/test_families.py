@@ -156,7 +156,7 @@ def test_commands_take_the_family(family, tmp_path):
     tapegrad("train", "--init", tmp_path / "model", *given, "--steps", 2, "--batch", 1, "--val-fraction", 0, "--lr",
              1e-3, "--out", tmp_path / "run")
     refused = subprocess.run([PROGRAM, "train", "--init", tmp_path / "model", *map(str, given), "--steps", "1",
-                              "--dropout", "0.1", "--out", tmp_path / "no"], capture_output=True, text=True)
+                              "--batch", "1", "--val-fraction", "0", "--dropout", "0.1", "--out", tmp_path / "no"], capture_output=True, text=True)
     assert (refused.returncode == 0) == (family in ("gpt2", "phi", "phi3")), refused.stderr
     assert refused.returncode == 0 or "leave --dropout out" in refused.stderr
     for name in ("state", "back", "run"):
