@@ -6,9 +6,9 @@
 
 #include <tapegrad/lora.h>
 
+#include "companions.h"
 #include "convert_adapter.h"
 #include "model_files.h"
-#include "ranks.h"
 
 /* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what
  * is wrong. */
@@ -31,12 +31,12 @@ static int merge(const model_files *m, const char *to) {
     if (!dtype) return 1;
     if (mkdir(to, 0777) != 0 && errno != EEXIST) return fail("cannot make the directory '%s': %s", to, strerror(errno));
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = dtype));
-    tg_module *lm = load_on_ranks(ctx, NULL, &m->config, m->dir);
-    model_adapt(m, lm);
-    tg_lora_merge(lm);
-    tg_lm_save(&lm, 1, to, NULL);
-    bool good = check(ctx) && (!is_there(m->dir, "tokenizer.json") || tokenizer_copy(ctx, m->dir, to));
-    tg_module_free(lm);
+    tg_module *gpt = tg_lm_load_dir(ctx, m->dir, NULL);
+    model_adapt(m, gpt);
+    tg_lora_merge(gpt);
+    if (tg_ctx_status(ctx) == TG_OK && copy_companions(ctx, m->dir, to)) tg_lm_save(&gpt, 1, to, NULL);
+    bool good = check(ctx);
+    tg_module_free(gpt);
     tg_ctx_free(ctx);
     if (good) printf("the model with the adapters of '%s' is in %s\n", m->adapter, to);
     return good ? 0 : 1;
@@ -45,6 +45,7 @@ static int merge(const model_files *m, const char *to) {
 int convert_adapter(const char *from, const char *adapter, const char *to) {
     model_files m;
     if (!model_find(&m, from ? from : adapter, true) || (from && !model_find_adapter(&m, adapter))) return 1;
-    if (!*m.adapter) return fail("--adapter '%s' has no adapter_config.json", adapter);
-    return merge(&m, to);
+    int status = *m.adapter ? merge(&m, to) : fail("--adapter '%s' has no adapter_config.json", adapter);
+    free_model_config(&m.config);
+    return status;
 }

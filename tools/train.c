@@ -269,6 +269,14 @@ static bool open_trainer(run *r, const tg_lm_config *config, const char *weights
     return good || refuse_checkpoint(p);
 }
 
+/* Checks that what is trained can be saved: only some families know dropout. */
+static bool can_be_saved(const run *r, const tg_lm_config *config) {
+    if (tg_lm_has_config(r->trainer.stage.chunk[0])) return true;
+    return fail("--dropout %g: the config.json of a %s cannot say that; leave --dropout out", config->dropout,
+                config->family),
+           false;
+}
+
 /* Opens the data by the plan. A process that has no rank 0 finds the plan that rank 0 has saved, or, if all files are
  * read in place, makes its own. */
 static bool open_data(run *r, const tg_lm_config *config) {
@@ -288,7 +296,7 @@ static bool open_run(run *r) {
     if (!choose_model(r, &config, &weights)) return false;
     if (!open_data(r, &config) || !same_data(r)) return false; /* before a model is allocated */
     r->o.masked = r->data.masked;
-    if (!open_trainer(r, &config, weights)) return false;
+    if (!open_trainer(r, &config, weights) || !can_be_saved(r, &config)) return false;
     const plan *p = r->plan;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch of %" PRId64 " sequences", r->o.batch), false;
@@ -586,6 +594,7 @@ static int64_t find_vocab(const plan *r) {
     bool found = m && model_find(m, weights, false);
     int64_t vocab = found ? m->config.vocab : -1;
     if (!m) fail("no memory");
+    if (m) free_model_config(&m->config);
     free(m);
     return vocab;
 }

@@ -256,10 +256,12 @@ bool choose_options(train_options *o, const parsed *p, const corpus_options *fro
         choose_time_text(c.seconds, time, sizeof time));
     say("  layers x hidden  parameters    tokens/s   tokens read    epochs per param.    score\n");
     bool good = is_size_open(&c, o) ? choose_size(&c, o, &best) : take_size(&c, &best, NULL) && measure(&c, &best);
-    if (!good) return false;
-    complete(&c, &best);
-    say_choice(&c, &best);
-    *o = best.o;
-    if (!from->vocab && !o->init) o->model.vocab = best.config.vocab;
-    return true;
+    if (good) {
+        complete(&c, &best);
+        say_choice(&c, &best);
+        *o = best.o;
+        if (!from->vocab && !o->init) o->model.vocab = best.config.vocab;
+    }
+    free_model_config(&best.config);
+    return good;
 }

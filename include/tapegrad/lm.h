@@ -286,8 +286,8 @@ TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg
  * if it has several stages. */
 
 /* Creates the model that the config.json at path describes, with random weights. `with` (may be NULL) gives what a file
- * does not say: recompute, wgrad, backend, cp_kind, cp_inner, parallel, layout, chunk and key; its other fields are
- * ignored. Returns an inert module on an error.
+ * does not say: recompute, wgrad, backend, cp_kind, cp_inner, parallel, layout, chunk, key and unfilled; its other
+ * fields are ignored. Returns an inert module on an error.
  *
  * The families are those of tg_lm_family. Fails with TG_ERR_UNSUPPORTED for another model_type, and for a member that
  * changes numbers in a way that the library does not compute; the message names it. Other members are kept (extra). */

@@ -37,6 +37,7 @@ static void take_run(tg_lm_config *c, const tg_lm_config *with) {
     c->layout = with->layout;
     c->chunk = with->chunk;
     c->key = with->key;
+    c->unfilled = with->unfilled;
 }
 
 static tg_module *lm_of(tg_ctx *ctx, const tg_config_file *f, const tg_lm_config *given, const char *who) {

@@ -1,4 +1,5 @@
 /* Computes what precedes a model's output matrix: the embedding, the layers and the last norm. */
+#include <math.h>
 #include <stdio.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/recompute.h>
@@ -32,11 +33,20 @@ static tg_tensor *position_part(tg_module *lm, tg_tape *t, tg_tensor *at, int64_
     return tg_unsqueeze(t, p, 1);
 }
 
+/* Returns v rounded to the digits of a 16-bit float; v itself for wider ones. Published models multiply their embedding
+ * by a factor of the embedding's own dtype. */
+static double rounded(double v, tg_dtype dtype) {
+    int exponent, digits = dtype == TG_BF16 ? 8 : dtype == TG_F16 ? 11 : 0;
+    if (!digits) return v;
+    frexp(v, &exponent);
+    return ldexp(nearbyint(ldexp(v, digits - exponent)), exponent - digits);
+}
+
 tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     tg_tensor *x = tg_lm_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
     x = tg_module_run(tg_lm_body(lm), tg_lm_names_of(c)->embedding, t, x);
-    return c->embed_scale == 1 ? x : tg_scale(t, x, c->embed_scale);
+    return c->embed_scale == 1 ? x : tg_scale(t, x, rounded(c->embed_scale, tg_dtype_of(x)));
 }
 
 /* Does what tg_lm_embed does. The caller has opened the key of the embedding. */

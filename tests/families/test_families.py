@@ -92,14 +92,15 @@ def test_saved_models_load_in_transformers(family, seed, tmp_path):
     model, ids = families.model_of(config, seed), ids_of(config, seed)
     model = model.to(torch.bfloat16) if seed % 2 else model
     save(model, tmp_path / "model", ids)
-    probe(tmp_path / "model", tmp_path / "out", "bf16" if seed % 2 else "f32")
+    results = probe(tmp_path / "model", tmp_path / "out", "bf16" if seed % 2 else "f32")
     both = [transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto",
                                                               attn_implementation="eager").eval()
             for name in ("model", "out")]
     assert both[1].dtype == model.dtype and both[1].config.model_type == family
     with torch.no_grad():
-        was, now = (m(ids).logits for m in both)
+        was, now = (m(ids[:, :-1]).logits for m in both)
     assert torch.equal(was, now)
+    assert error(results["logits"], was) <= (0.1 if seed % 2 else 1e-5)
     was = json.loads((tmp_path / "model/config.json").read_text())
     now = json.loads((tmp_path / "out/config.json").read_text())
     for name in ("bos_token_id", "eos_token_id", "transformers_version"):
@@ -154,6 +155,10 @@ def test_commands_take_the_family(family, tmp_path):
 
     tapegrad("train", "--init", tmp_path / "model", *given, "--steps", 2, "--batch", 1, "--val-fraction", 0, "--lr",
              1e-3, "--out", tmp_path / "run")
+    refused = subprocess.run([PROGRAM, "train", "--init", tmp_path / "model", *map(str, given), "--steps", "1",
+                              "--batch", "1", "--val-fraction", "0", "--dropout", "0.1", "--out", tmp_path / "no"], capture_output=True, text=True)
+    assert (refused.returncode == 0) == (family in ("gpt2", "phi", "phi3")), refused.stderr
+    assert refused.returncode == 0 or "leave --dropout out" in refused.stderr
     for name in ("state", "back", "run"):
         assert (tmp_path / name / "tokenizer.json").read_text() == "{}"
     with torch.no_grad():
