@@ -261,5 +261,6 @@ bool choose_options(train_options *o, const parsed *p, const corpus_options *fro
     say_choice(&c, &best);
     *o = best.o;
     if (!from->vocab && !o->init) o->model.vocab = best.config.vocab;
+    if (o->init) free_model_config(&best.config);
     return true;
 }
