@@ -9,6 +9,7 @@
 #include <tapegrad/lora.h>
 
 #include "io/file.h"
+#include "companions.h"
 #include "model_files.h"
 
 /* ---- Where the model is ---- */
@@ -237,30 +238,11 @@ bool model_takes_data(const model_files *m, int data_format) {
 
 /* ---- Tokenizers ---- */
 
-/* Copies a file of at most 256 MiB, if there is one. */
-static bool copy_file(tg_ctx *ctx, const char *dir, const char *name, const char *to) {
-    enum { MOST = 256 << 20 };
-    char *from = path_in(dir, name), *target = path_in(to, name);
-    FILE *f = from && target && is_there(dir, name) ? open_regular(from) : NULL;
-    char *bytes = f ? malloc(MOST) : NULL;
-    size_t n = bytes ? fread(bytes, 1, MOST, f) : 0;
-    if (f && (!bytes || ferror(f) || n == MOST)) tg_ctx_fail(ctx, TG_ERR_IO, "cannot copy '%s' to '%s'", from, to);
-    if (bytes && tg_ctx_status(ctx) == TG_OK) tg_file_save(ctx, target, bytes, n);
-    if (f) fclose(f);
-    free(bytes);
-    free(from);
-    free(target);
-    return check(ctx);
-}
-
 bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "chat_template.jinja"};
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", from);
     char *slash = not_regular(from) ? NULL : strrchr(dir, '/');
     if (!not_regular(from)) snprintf(slash ? slash : dir, 2, slash ? "" : ".");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!copy_file(ctx, dir, names[i], to)) return false;
-    return true;
+    bool good = copy_companions(ctx, dir, to);
+    return check(ctx) && good;
 }

@@ -594,7 +594,7 @@ static int64_t find_vocab(const plan *r) {
     bool found = m && model_find(m, weights, false);
     int64_t vocab = found ? m->config.vocab : -1;
     if (!m) fail("no memory");
-    if (m) free_model_config(&m->config);
+    if (found) free_model_config(&m->config);
     free(m);
     return vocab;
 }

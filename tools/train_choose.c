@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tapegrad/world.h>
+
 #include "model_files.h"
 #include "text.h"
 #include "train_choose.h"
@@ -29,6 +31,26 @@ typedef struct chooser {
 } chooser;
 
 static bool given(const chooser *c, const char *name) { return option_given(&train_command, c->p, name); }
+
+int choose_check(const train_options *o, const parsed *p) {
+    const command *c = &train_command;
+    if (!choose_seconds(o->time))
+        return usage_error(c, "--time is '%s', expected a time such as 90s, 30m, 1.5h or 2d", o->time);
+    if (option_given(c, p, "steps"))
+        return usage_error(c, "--time chooses the number of steps, and --steps gives it; leave one of them out");
+    if (o->resume)
+        return usage_error(c, "--time chooses the options of a new run; leave it out with --resume, or give --steps");
+    tg_world_info w = TG_WORLD_INFO();
+    tg_world_query(&w, NULL, 0);
+    if (w.ranks > 1)
+        return usage_error(c,
+                           "--time measures steps of one process, but a launcher has started %d; give --steps, or "
+                           "let one process have the ranks (--ranks)",
+                           w.ranks);
+    if (o->order)
+        return usage_error(c, "--time chooses the number of steps, but --order has the sequences of a given number");
+    return 0;
+}
 
 /* ---- Models ---- */
 

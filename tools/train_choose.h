@@ -10,11 +10,12 @@
 double choose_seconds(const char *text);
 /* Writes a time in a unit that suits it. Returns buf. */
 const char *choose_time_text(double seconds, char *buf, size_t n);
+
+/* ---- The choice ---- */
+
 /* Checks that the options that are given leave something to choose. Returns 0, or the exit status after printing what
  * is wrong. */
 int choose_check(const train_options *o, const parsed *p);
-/* ---- The choice ---- */
-
 /* Measures steps of models on the ranks, chooses, prints why, and sets the options that were not given.
  * Returns false after printing what is wrong. */
 bool choose_options(train_options *o, const parsed *p, const corpus_options *from, const json_t *plan);

@@ -1,8 +1,6 @@
-/* The time of --time, and which options go with it. */
+/* The time of --time. */
 #include <math.h>
 #include <stdlib.h>
-
-#include <tapegrad/world.h>
 
 #include "train_choose.h"
 
@@ -28,24 +26,4 @@ const char *choose_time_text(double seconds, char *buf, size_t n) {
     else
         snprintf(buf, n, "%.1f h", seconds / 3600);
     return buf;
-}
-
-int choose_check(const train_options *o, const parsed *p) {
-    const command *c = &train_command;
-    if (!choose_seconds(o->time))
-        return usage_error(c, "--time is '%s', expected a time such as 90s, 30m, 1.5h or 2d", o->time);
-    if (option_given(c, p, "steps"))
-        return usage_error(c, "--time chooses the number of steps, and --steps gives it; leave one of them out");
-    if (o->resume)
-        return usage_error(c, "--time chooses the options of a new run; leave it out with --resume, or give --steps");
-    tg_world_info w = TG_WORLD_INFO();
-    tg_world_query(&w, NULL, 0);
-    if (w.ranks > 1)
-        return usage_error(c,
-                           "--time measures steps of one process, but a launcher has started %d; give --steps, or "
-                           "let one process have the ranks (--ranks)",
-                           w.ranks);
-    if (o->order)
-        return usage_error(c, "--time chooses the number of steps, but --order has the sequences of a given number");
-    return 0;
 }

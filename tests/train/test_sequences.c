@@ -46,7 +46,7 @@ START_TEST(windows_of_documents_do_not_overlap) {
     ck_assert(pool_open(&p, t, 0, 18, 4, true)); /* a document of one token has no window, nor has a last token */
     ck_assert_int_eq(p.read, 3 + 4 + 4 + 4);
     check_starts(&p, (const int64_t[]){0, 4, 8, 13}, 4);
-    ck_assert(pool_open(&p, t, 0, 5, 4, true)); /* the third document begins in the part, and belongs to it as a whole */
+    ck_assert(pool_open(&p, t, 0, 5, 4, true)); /* the whole third document, which begins in it */
     check_starts(&p, (const int64_t[]){0, 4, 8}, 3);
     ck_assert(pool_open(&p, t, 5, 13, 4, true));
     check_starts(&p, (const int64_t[]){13}, 1);
