@@ -69,7 +69,7 @@ static bool take_model(candidate *k, bool seq_len_given) {
     if (good) {
         k->config = m->config;
         k->config.recompute = (tg_gpt_recompute)k->o.model.recompute;
-        k->o.model.arch = m->config.arch == TG_LLAMA;
+        k->o.model.arch = m->config.family && strcmp(m->config.family, "gpt2");
         if (!seq_len_given && k->o.model.seq_len > m->config.positions) k->o.model.seq_len = m->config.positions;
     }
     free(m);

@@ -70,7 +70,7 @@ static json_t *pattern_json(tg_module *m, const tg_lora_list *l, bool alpha) {
 static json_t *number(double v) { return v == (double)(json_int_t)v ? json_integer((json_int_t)v) : json_real(v); }
 
 /* The projections of GPT-2's layers are [in, out] in its files, which PEFT has to know to merge. */
-static bool is_transposed(const tg_module *m) { return tg_is_lm(m) && tg_lm_of(m)->c.names == TG_LM_NAMES_GPT2; }
+static bool is_transposed(const tg_module *m) { return tg_is_lm(m) && tg_lm_is_transposed(&tg_lm_of(m)->c); }
 
 tg_status tg_lora_config_save(tg_module *m, const tg_lora_list *l, const char *path, const char *base) {
     const tg_lora_numbers *n = &tg_lora_of(l->list[0])->n;
