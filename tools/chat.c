@@ -165,7 +165,7 @@ static int chat_on(chat *c, tg_ctx *ctx) {
     if (good && c->o.load && c->o.system) good = history_set_system(&c->history, c->o.system);
     if (good) {
         greet(c);
-        chat_catch_interrupts();
+        chat_begin_lines();
         good = converse(c);
     }
     history_end(&c->history);

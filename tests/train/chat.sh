@@ -77,6 +77,7 @@ holds "it goes on after Ctrl-C" grep -q 'there is no system prompt' printed
 if command -v python3 >/dev/null; then
     python3 "$(dirname "$0")/terminal.py" "$tapegrad" chat --model far --tokens 100000 >printed 2>&1
     holds "on a terminal" test $? = 0
+    holds "what was typed is what is saved" grep -qF '"content": "héllo 世"' typed.json
 fi
 
 # A model with a tokenizer and a template.
