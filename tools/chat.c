@@ -10,6 +10,7 @@
 
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
+    {"adapter", OPTION_TEXT, AT(adapter), "DIR", ADAPTER_HELP, .fixed = false},
     {"system", OPTION_TEXT, AT(system), "TEXT", "the system prompt, which comes before the conversation",
      .fixed = false},
     {"load", OPTION_TEXT, AT(load), "FILE", "go on with the conversation that /save wrote", .fixed = false},
@@ -164,7 +165,7 @@ static int chat_on(chat *c, tg_ctx *ctx) {
     if (good && c->o.load && c->o.system) good = history_set_system(&c->history, c->o.system);
     if (good) {
         greet(c);
-        chat_catch_interrupts();
+        chat_begin_lines();
         good = converse(c);
     }
     history_end(&c->history);
@@ -178,10 +179,11 @@ int run_chat(int argc, char **argv) {
     c.model.o = &c.o;
     if (!options_parse(&chat_command, &c.o, &p, argc, argv)) return p.status;
     if (!c.o.model) return usage_error(&chat_command, "--model DIR, the model, is missing");
-    if (!model_find(&c.model.files, c.o.model, true)) return 1;
+    if (!model_find(&c.model.files, c.o.model, true) || !model_find_adapter(&c.model.files, c.o.adapter)) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = c.o.device, .threads = (int)auto_if_zero(c.o.threads),
                                        .dtype = dtype_of_precision(c.o.precision)));
     int status = chat_on(&c, ctx);
     tg_ctx_free(ctx);
+    free_model_config(&c.model.files.config);
     return status;
 }

@@ -9,7 +9,7 @@
 #include "model_files.h"
 
 typedef struct chat_options {
-    const char *model, *system, *load, *template, *variables, *tools, *device;
+    const char *model, *adapter, *system, *load, *template, *variables, *tools, *device;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p, min_p, repetition_penalty;
     int precision;
@@ -28,8 +28,8 @@ typedef enum line_end {
 /* Returns whether a person types and reads: standard input and output are terminals. Otherwise each line is a message,
  * and only answers are printed. */
 bool chat_is_interactive(void);
-void chat_catch_interrupts(void); /* from now on Ctrl-C does not end the program */
-bool chat_was_interrupted(void);  /* returns whether Ctrl-C was pressed since the last call */
+void chat_begin_lines(void);     /* call it before the first line; from then on Ctrl-C does not end the program */
+bool chat_was_interrupted(void); /* returns whether Ctrl-C was pressed since the last call */
 /* Reads a line without its end into *line, which the caller frees; NULL unless LINE_GIVEN is returned. */
 line_end chat_read_line(const char *prompt, char **line);
 

@@ -2,6 +2,8 @@
  * answer. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +25,15 @@ static void on_interrupt(int signal) {
 
 bool chat_is_interactive(void) { return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO); }
 
+/* libedit reads characters of the locale. Ours are UTF-8, also where the user's locale is another one. */
+static void choose_characters(void) {
+    const char *now = setlocale(LC_CTYPE, "");
+    if (!now || strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 /* Without SA_RESTART, so that reading a line ends as well. */
-void chat_catch_interrupts(void) {
+void chat_begin_lines(void) {
+    choose_characters();
     struct sigaction catch = {.sa_handler = on_interrupt};
     sigemptyset(&catch.sa_mask);
     sigaction(SIGINT, &catch, NULL);

@@ -1,5 +1,6 @@
 /* Takes any text as a chat template. It is refused with a reason, or it renders a conversation: to text that is UTF-8,
  * the same each time, with spans that lie in it; or it fails with a reason. */
+#define _GNU_SOURCE
 #include <tapegrad/template.h>
 
 #include "base/text.h"

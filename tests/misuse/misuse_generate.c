@@ -1,6 +1,7 @@
 /* Sampling and the generator. */
 #include <tapegrad/generate.h>
 #include <tapegrad/gpt.h>
+#include <tapegrad/tokenizer.h>
 
 #include "misuse/misuse.h"
 

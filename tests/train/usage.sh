@@ -13,7 +13,7 @@ holds "a missing command is refused" no_command
 holds "an unknown command is refused" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
-for command in train generate eval inspect schedule tokenizer tokenize convert check gradcheck compare tape diff ops; do
+for command in train generate chat eval inspect schedule tokenizer tokenize convert check gradcheck compare tape diff ops; do
     runs $command --help
     holds "help of $command fits 80 columns" test "$(awk 'length > 80' printed | wc -l)" = 0
     holds "--help prints the help of $command" grep -q "^usage: tapegrad $command" printed

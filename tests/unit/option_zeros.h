@@ -17,7 +17,8 @@ typedef struct tg_zero_probe {
     const char *refused; /* the error; NULL: 0 is zero */
 } tg_zero_probe;
 
-extern const tg_zero_probe tg_zeros_generate[], tg_zeros_optim[], tg_zeros_ranks[];
+extern const tg_zero_probe tg_zeros_generate[], tg_zeros_optim[], tg_zeros_ranks[],
+    tg_zeros_templates[];
 
 /* Returns whether x has these n values, but for rounding; n is at most 8. */
 bool reads(tg_tensor *x, int n, const double *want);

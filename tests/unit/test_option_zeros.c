@@ -217,7 +217,8 @@ static const tg_zero_probe probes[] = {
     {NULL},
 };
 /* All tables, and probe i of them. */
-static const tg_zero_probe *const tables[] = {probes, tg_zeros_generate, tg_zeros_optim, tg_zeros_ranks};
+static const tg_zero_probe *const tables[] = {probes, tg_zeros_generate, tg_zeros_optim, tg_zeros_ranks,
+                                             tg_zeros_templates};
 enum { TABLES = sizeof tables / sizeof *tables };
 static const tg_zero_probe *probe_at(int i) {
     for (int k = 0; k < TABLES; k++)

@@ -17,6 +17,7 @@
 #include <tapegrad/pipe.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/tcp.h>
+#include <tapegrad/template.h>
 #include <tapegrad/tensor_parallel.h>
 #include <tapegrad/template.h>
 #include <tapegrad/tokenizer.h>
