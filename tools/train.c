@@ -305,7 +305,7 @@ static bool open_run(run *r) {
     if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, &r->o, p->done)) return false;
     if (!best_open(&r->best, &r->trainer, r->chief ? &r->metrics : NULL)) return false;
     if (!look_open(&r->look, &r->o, r->ctx, r->world, p->done)) return false;
-    if (!samples_open(&r->samples, &r->o, &r->data, config.vocab)) return false;
+    if (!samples_open(&r->samples, r->ctx, &r->o, &r->data, config.vocab)) return false;
     if (r->chief && !samples_begin_file(&r->samples, r->o.out, p->done)) return false;
     return print_run(r);
 }
@@ -344,7 +344,7 @@ static void make_samples(run *r, int64_t step) {
     double began = seconds_now();
     s->step = step;
     if (r->chief) metrics_end_line(&r->metrics);
-    samples_make(&r->trainer, &r->o, s->prompt, s->n, samples_show, s);
+    samples_make(&r->trainer, &r->o, s->prompt.ids, s->prompt.count, samples_show, s);
     if (tg_ctx_status(r->ctx) == TG_OK) samples_save(s, r->ctx);
     progress_add(&r->metrics.progress.sampling, seconds_now() - began);
 }
@@ -433,7 +433,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (r->chief && !write_step(r, step, &s, val_loss)) return false;
     if (!note_bad_step(r, step, &s)) return false;
     if (!best_note(&r->best, &r->trainer, &r->o, r->chief, step, val_loss, stop)) return false;
-    if (r->samples.prompt && is_due(r, r->o.val_every, step)) make_samples(r, step);
+    if (r->samples.prompt.count && is_due(r, r->o.val_every, step)) make_samples(r, step);
     if (!check(r->ctx)) return false;
     if (s.written && !finish_checkpoint(r)) return false;
     bool due = is_due(r, r->o.checkpoint_every, step) || (r->o.checkpoint_every && r->best.ended);
@@ -484,10 +484,9 @@ static void say_command(const run *r, const char *what, const char *words) {
 /* Prints the commands that use the model and, if there is a checkpoint, the one that trains on. */
 static void say_what_next(const run *r) {
     char launcher[64], words[128];
-    bool text = r->samples.text && r->o.data_format == TG_TOKENS_TEXT;
     say_command(r, "generate", "tapegrad generate --model");
-    say(text ? " --prompt " : " --prompt-ids ");
-    say_word(!text ? "1,2,3" : r->o.sample_prompt ? r->o.sample_prompt : "The ");
+    say(r->samples.text ? " --prompt " : " --prompt-ids ");
+    say_word(!r->samples.text ? "1,2,3" : r->o.sample_prompt ? r->o.sample_prompt : "The ");
     say_command(r, "\nevaluate", "tapegrad eval --model");
     say(" --data ");
     say_word(r->o.data);

@@ -8,6 +8,7 @@
 #include <tapegrad/capture.h>
 #include <tapegrad/explain.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/tokenizer.h>
 #include <tapegrad/work.h>
 #include <tapegrad/checkpoint.h>
 
@@ -195,17 +196,18 @@ uint64_t data_order_sum(const train_data *d, int64_t steps);
 /* ---- Samples (train_samples.c) ---- */
 
 typedef struct samples {
-    int64_t *prompt, n; /* the ids that samples begin with; prompt NULL: no samples are made */
-    bool text;          /* ids are bytes */
-    int64_t step;       /* of the samples that are made now */
-    char *path;         /* of samples.jsonl */
-    FILE *file;         /* writes to `lines`; NULL: this rank writes no file */
+    tg_ids prompt;           /* the ids that samples begin with; count 0: no samples are made */
+    bool text;               /* the model's ids have a text */
+    tg_tokenizer *tokenizer; /* of samples; NULL: ids are printed as numbers */
+    int64_t step;            /* of the samples that are made now */
+    char *path;              /* of samples.jsonl */
+    FILE *file;              /* writes to `lines`; NULL: this rank writes no file */
     char *lines;
     size_t length;
 } samples;
 
 /* Sets the prompt. Returns false after printing why samples cannot be made. */
-bool samples_open(samples *s, const train_options *o, const train_data *d, int64_t vocab);
+bool samples_open(samples *s, tg_ctx *ctx, const train_options *o, const train_data *d, int64_t vocab);
 /* Lets this rank write samples.jsonl in dir. Keeps the samples of steps up to `done`. */
 bool samples_begin_file(samples *s, const char *dir, int64_t done);
 void samples_close(samples *s);

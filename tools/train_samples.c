@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "corpus.h"
 #include "text.h"
 #include "train.h"
 
@@ -60,26 +61,50 @@ void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int
 
 /* ---- The prompt ---- */
 
-bool samples_open(samples *s, const train_options *o, const train_data *d, int64_t vocab) {
+/* Returns the path of the tokenizer of the run's model; NULL: it has none. */
+static const char *tokenizer_path(const train_options *o) {
+    return o->tokenizer ? o->tokenizer : o->init ? corpus_tokenizer_of(o->init) : NULL;
+}
+
+/* Loads what turns ids into text. Without a tokenizer, 256 ids are bytes, and others are printed as numbers. */
+static bool open_tokenizer(samples *s, tg_ctx *ctx, const train_options *o, int64_t vocab) {
+    const char *path = tokenizer_path(o);
+    if (path)
+        s->tokenizer = tg_tokenizer_load(ctx, path);
+    else if (vocab == 256)
+        s->tokenizer = tg_tokenizer_new_bytes(ctx);
+    if (!check(ctx)) return false;
+    if (s->tokenizer || !o->sample_prompt) return true;
+    return fail("--sample-prompt is text, but the model's vocabulary of %" PRId64
+                " ids is not the 256 bytes, and there is "
+                "no --tokenizer; leave it out, and samples begin with tokens of the validation data",
+                vocab),
+           false;
+}
+
+/* Takes the first tokens of the validation data as the prompt. */
+static bool take_validation(samples *s, tg_ctx *ctx, const train_options *o, const train_data *d) {
     enum { PROMPT = 16 };
-    int64_t n = o->sample_prompt ? (int64_t)strlen(o->sample_prompt) : d->seq_len < PROMPT ? d->seq_len : PROMPT;
-    *s = (samples){.text = vocab == 256};
-    if (!o->samples) return true;
-    if (o->sample_prompt && vocab != 256)
-        return fail("--sample-prompt is text, but the model's vocabulary of %" PRId64 " ids is not the 256 bytes; "
-                    "leave it out, and samples begin with tokens of the validation data",
-                    vocab),
-               false;
-    if (!o->sample_prompt && !d->n_validation)
+    if (!d->n_validation)
         return fail("--samples %" PRId64 " are made at validations, and this run has none; give a --val-fraction and "
                     "--val-every above 0, or leave --samples out",
                     o->samples),
                false;
-    s->prompt = calloc((size_t)n + 1, sizeof *s->prompt);
-    if (!s->prompt) return fail("no memory for the prompt of samples"), false;
-    s->n = n;
-    for (int64_t i = 0; o->sample_prompt && i < n; i++) s->prompt[i] = (unsigned char)o->sample_prompt[i];
-    return o->sample_prompt || tg_tokens_read(d->tokens, d->validation[0], n, s->prompt) == TG_OK;
+    s->prompt.count = d->seq_len < PROMPT ? d->seq_len : PROMPT;
+    s->prompt.ids = calloc(PROMPT, sizeof *s->prompt.ids);
+    if (!s->prompt.ids) return fail("no memory for the prompt of samples"), false;
+    return tg_tokens_read(d->tokens, d->validation[0], s->prompt.count, s->prompt.ids) == TG_OK || check(ctx);
+}
+
+bool samples_open(samples *s, tg_ctx *ctx, const train_options *o, const train_data *d, int64_t vocab) {
+    *s = (samples){.text = tokenizer_path(o) || vocab == 256};
+    if (!o->samples) return true;
+    if (!open_tokenizer(s, ctx, o, vocab)) return false;
+    if (!o->sample_prompt) return take_validation(s, ctx, o, d);
+    tg_tokenizer_encode(s->tokenizer, o->sample_prompt, strlen(o->sample_prompt), NULL, &s->prompt);
+    if (!check(ctx)) return false;
+    if (s->prompt.count) return true;
+    return fail("--sample-prompt '%s' has no token; give some text", o->sample_prompt), false;
 }
 
 /* ---- The file ---- */
@@ -96,7 +121,7 @@ static void keep_lines(samples *s, char *text, size_t n, int64_t done) {
 
 bool samples_begin_file(samples *s, const char *dir, int64_t done) {
     size_t n = 0;
-    if (!s->prompt) return true;
+    if (!s->prompt.count) return true;
     s->path = path_in(dir, "samples.jsonl");
     s->file = open_memstream(&s->lines, &s->length);
     if (!s->path || !s->file) return fail("no memory for samples"), false;
@@ -106,18 +131,29 @@ bool samples_begin_file(samples *s, const char *dir, int64_t done) {
     return true;
 }
 
-/* Returns the ids as text, in UTF-8, which the caller frees: bytes, or numbers separated by commas. */
+/* Writes the ids as text to f. */
+static void put_text(const samples *s, const int64_t *ids, int64_t n, FILE *f) {
+    tg_decoder *d = tg_decoder_new(s->tokenizer, false);
+    size_t size;
+    const char *text;
+    for (int64_t i = 0; i < n; i++) {
+        text = tg_decoder_push(d, ids[i], &size);
+        if (text) fwrite(text, 1, size, f);
+    }
+    text = tg_decoder_finish(d, &size);
+    if (text) fwrite(text, 1, size, f);
+    tg_decoder_free(d);
+}
+
+/* Returns the ids as text in UTF-8, or as numbers separated by commas; the caller frees it. */
 static char *text_of(const samples *s, const int64_t *ids, int64_t n) {
     char *text = NULL;
-    size_t length;
+    size_t length = 0;
     FILE *f = open_memstream(&text, &length);
-    for (int64_t i = 0; f && i < n; i++)
-        if (s->text)
-            putc((int)ids[i], f);
-        else
-            fprintf(f, "%s%" PRId64, i ? "," : "", ids[i]);
+    if (f && s->tokenizer) put_text(s, ids, n, f);
+    for (int64_t i = 0; f && !s->tokenizer && i < n; i++) fprintf(f, "%s%" PRId64, i ? "," : "", ids[i]);
     if (f) fclose(f);
-    if (text && s->text) text_make_utf8(text, (size_t)n);
+    if (text) text_make_utf8(text, length);
     return text;
 }
 
@@ -126,7 +162,7 @@ void samples_show(void *user, int64_t number, const int64_t *ids, int64_t n) {
     char *text = s->file ? text_of(s, ids, n) : NULL;
     if (!text) return;
     json_t *line = json_pack("{s:I, s:I, s:I, s:s}", "step", (json_int_t)s->step, "number", (json_int_t)number,
-                             "prompt_tokens", (json_int_t)s->n, "text", text);
+                             "prompt_tokens", (json_int_t)s->prompt.count, "text", text);
     json_dumpf(line, s->file, JSON_COMPACT);
     putc('\n', s->file);
     json_decref(line);
@@ -145,5 +181,6 @@ void samples_close(samples *s) {
     if (s->file) fclose(s->file);
     free(s->lines);
     free(s->path);
-    free(s->prompt);
+    tg_ids_free(&s->prompt);
+    tg_tokenizer_free(s->tokenizer);
 }
