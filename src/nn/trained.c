@@ -14,11 +14,12 @@ static tg_status check(const tg_module *m, const char *patterns) {
 /* Fails for a pattern that matches no parameter, which is probably misspelled. */
 static tg_status check_used(const tg_module *m, const char *pattern) {
     const char *path, *example = "";
-    for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
+    int n = tg_module_param_count(m);
+    for (int i = 0; i < n; i++) {
         tg_module_param(m, i, &path);
         if (tg_pattern_matches(pattern, path)) return TG_OK;
-        if (i == 0) example = path;
     }
+    if (n) tg_module_param(m, 0, &example);
     return tg_fail(m->ctx, TG_ERR_ARGUMENT,
                    "tg_module_train: the pattern \"%s\" matches no parameter of the \"%s\"; parameters have names such "
                    "as \"%s\"",
