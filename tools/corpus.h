@@ -10,8 +10,8 @@
 #define CORPUS_FORMATS "text|u16|u32|megatron|jsonl|auto" /* in the order of data_format */
 #define CORPUS_FORMATS_HELP                                                                                            \
     "text: tokens of the tokenizer, or bytes; u16, u32: raw little-endian token ids; megatron: FILE.bin and FILE.idx " \
-    "of Megatron-LM; jsonl: an object on each line, {\"text\"} or {\"prompt\", \"completion\"}; auto: megatron for "   \
-    "FILE.bin with FILE.idx, jsonl for FILE.jsonl, else text"
+    "of Megatron-LM; jsonl: an object on each line, {\"text\"}, {\"prompt\", \"completion\"} or {\"messages\"}; auto: "\
+    "megatron for FILE.bin with FILE.idx, jsonl for FILE.jsonl, else text"
 
 typedef struct corpus_options {
     const char *data, *val_data; /* words separated by line breaks; val_data may be NULL */

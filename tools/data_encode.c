@@ -18,6 +18,7 @@ typedef struct piece {
     const char *path;
     int64_t line;
     bool context, begins, ends; /* begins: it is the first of its document */
+    bool markup;                /* of a template, which has written the special tokens */
     tg_ids ids;
 } piece;
 
@@ -25,7 +26,8 @@ struct encoder {
     tg_ctx *ctx;
     tg_tokenizer *tokenizer;   /* NULL: bytes */
     int64_t vocab, begin, end; /* begin, end: the ids that begin and end a document; -1: none */
-    bool open;                 /* the document has a piece */
+    bool open, markup;         /* the document has a piece; its text is a template's */
+    tg_template *template;     /* the tokenizer's; NULL: not made yet */
     const char *path;
     int64_t line;
     char *text;
@@ -67,6 +69,7 @@ void encoder_free(encoder *e) {
     for (int i = 0; i < e->capacity; i++) tg_ids_free(&e->pieces[i].ids);
     free(e->pieces);
     free(e->text);
+    tg_template_free(e->template);
     tg_tokenizer_free(e->tokenizer);
     free(e);
 }
@@ -120,7 +123,7 @@ static bool wait_for(encoder *e, const char *text, size_t n, bool context) {
     piece *p = &e->pieces[e->n++];
     tg_ids ids = p->ids; /* its memory is used again */
     ids.count = 0;
-    *p = (piece){e->used, n, e->path, e->line, context, !e->open, false, ids};
+    *p = (piece){e->used, n, e->path, e->line, context, !e->open && !e->markup, false, e->markup, ids};
     if (n) memcpy(e->text + e->used, text, n);
     e->used += n;
     e->open = true;
@@ -146,6 +149,40 @@ bool encoder_end(encoder *e, tg_token_writer *to, char last) {
     return (e->end >= 0 || last == '\n' || encoder_put(e, to, "\n", 1, false)) && encoder_end_file(e, to);
 }
 
+/* ---- Conversations ---- */
+
+/* Makes the template. Returns NULL, or what is wrong. */
+static const char *open_template(encoder *e) {
+    const char *source = e->tokenizer ? tg_tokenizer_chat_template(e->tokenizer) : NULL;
+    if (e->template) return NULL;
+    if (!source) return "chat \"messages\" need a tokenizer with a chat template (--tokenizer, or --init)";
+    e->template = tg_template_new(e->ctx, source, "the tokenizer's chat template");
+    return e->template ? NULL : tg_ctx_message(e->ctx);
+}
+
+const char *encoder_render(encoder *e, const char *messages, const char *tools, bool prompt, tg_rendered *out) {
+    const char *wrong = open_template(e);
+    if (wrong) return wrong;
+    const tg_chat_opts *o = TG_CHAT(.generation_prompt = prompt, .tools = tools,
+                                    .bos = tg_tokenizer_token(e->tokenizer, tg_tokenizer_bos(e->tokenizer)),
+                                    .eos = tg_tokenizer_token(e->tokenizer, e->end));
+    return tg_chat_render(e->template, messages, o, out) == TG_OK ? NULL : tg_ctx_message(e->ctx);
+}
+
+bool encoder_put_markup(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context) {
+    e->markup = true;
+    bool good = encoder_put(e, to, text, n, context);
+    e->markup = false;
+    return good;
+}
+
+bool encoder_end_markup(encoder *e, tg_token_writer *to) {
+    e->markup = true;
+    bool good = encoder_end_file(e, to);
+    e->markup = false;
+    return good;
+}
+
 /* ---- Encoding ---- */
 
 static void note_wrong(encoder *e, int i) {
@@ -159,7 +196,7 @@ static void *encode_some(void *of) {
     tg_ctx *errors = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     for (int i; (i = atomic_fetch_add(&e->next, 1)) < e->n;) {
         piece *p = &e->pieces[i];
-        const tg_encode_opts *o = TG_ENCODE(.literal = true, .errors = errors);
+        const tg_encode_opts *o = TG_ENCODE(.literal = !p->markup, .errors = errors);
         if (tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, o, &p->ids) == TG_OK) continue;
         note_wrong(e, i);
         break;
@@ -193,7 +230,7 @@ static bool explain(encoder *e, const piece *p) {
 static void write_piece(const encoder *e, tg_token_writer *to, const piece *p) {
     if (p->begins && e->begin >= 0) tg_token_writer_add(to, &e->begin, 1, p->context);
     tg_token_writer_add(to, p->ids.ids, p->ids.count, p->context);
-    if (p->ends && e->end >= 0) tg_token_writer_add(to, &e->end, 1, false);
+    if (p->ends && !p->markup && e->end >= 0) tg_token_writer_add(to, &e->end, 1, false);
     if (p->ends) tg_token_writer_end_document(to);
 }
 

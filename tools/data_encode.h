@@ -3,6 +3,7 @@
 #define TAPEGRAD_DATA_ENCODE_H
 
 #include <tapegrad/io.h>
+#include <tapegrad/template.h>
 
 typedef struct encoder encoder;
 
@@ -22,6 +23,13 @@ bool encoder_put(encoder *e, tg_token_writer *to, const char *text, size_t n, bo
 bool encoder_end(encoder *e, tg_token_writer *to, char last);
 /* Ends the document without a token for it if there is none: for files of text. */
 bool encoder_end_file(encoder *e, tg_token_writer *to);
+/* Renders a conversation by the tokenizer's chat template (tg_chat_render). messages and tools are JSON; tools may be
+ * NULL. The caller frees *out. Returns NULL, or what is wrong, which is valid until the next call. */
+const char *encoder_render(encoder *e, const char *messages, const char *tools, bool prompt, tg_rendered *out);
+/* Appends text that a template has made: special tokens in it count, and no token is added where a document begins. */
+bool encoder_put_markup(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context);
+/* Ends the document of such text. */
+bool encoder_end_markup(encoder *e, tg_token_writer *to);
 /* Encodes the texts that wait. */
 bool encoder_flush(encoder *e, tg_token_writer *to);
 

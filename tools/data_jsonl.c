@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+#include "data_chat.h"
 #include "data_jsonl.h"
 #include "program.h"
 
@@ -41,15 +42,9 @@ static bool add_pair(encoder *e, tg_token_writer *to, const json_t *object, json
     return put(e, to, prompt, true) && put(e, to, completion, false) && end(e, to, completion);
 }
 
-/* Refuses a chat: its template is needed to write the messages as one text. */
-static bool add_chat(jsonl_place at) {
-    return refuse(at, "chat \"messages\" are not read yet; give the text of each example as \"prompt\" and "
-                      "\"completion\", or as \"text\"");
-}
-
 static bool add_object(encoder *e, tg_token_writer *to, const json_t *object, jsonl_place at) {
     if (!json_is_object(object)) return refuse(at, "expected an object, such as {\"text\": \"...\"}");
-    if (json_object_get(object, "messages")) return add_chat(at);
+    if (json_object_get(object, "messages")) return chat_add(e, to, object, at);
     if (json_object_get(object, "text")) return add_text(e, to, object, at);
     if (json_object_get(object, "prompt") || json_object_get(object, "completion")) return add_pair(e, to, object, at);
     return refuse(at, "the object has neither \"text\", nor \"prompt\" and \"completion\"");

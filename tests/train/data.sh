@@ -77,7 +77,7 @@ bad '{"prompt": "a"}' '"completion" is missing, expected a string'
 bad '{"title": "a"}' 'the object has neither "text", nor "prompt" and "completion"'
 bad '["a"]' 'expected an object'
 bad '{"text": "a"' 'not JSON'
-bad '{"messages": []}' 'chat "messages" are not read yet'
+bad '{"messages": []}' 'chat "messages" need a tokenizer with a chat template'
 
 runs train --data pairs.jsonl --out stages $tiny --layers 2 --steps 6 --val-every 3
 runs train --data pairs.jsonl --out staged $tiny --layers 2 --steps 6 --val-every 3 --ranks 2 --pp 2 --accumulate 2
@@ -100,6 +100,10 @@ holds "a document that is read three times has one loss" \
     test "$(sed -n 's/^loss *//p' one)" = "$(sed -n 's/^loss *//p' printed)"
 
 # ---- Tokenizers ----
+for i in $(seq 1 30); do
+    echo "{\"messages\": [{\"role\": \"user\", \"content\": \"q$i\"}, {\"role\": \"assistant\", \"content\": \"a$i\"}," \
+        "{\"role\": \"user\", \"content\": \"more?\"}, {\"role\": \"assistant\", \"content\": \"no.\"}]}"
+done >talks.jsonl
 if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2>&1; then
     runs train --data both.txt --tokenizer words --out worded $run
     holds "the vocabulary is the tokenizer's" says "vocabulary 300"
@@ -116,6 +120,28 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     refuses 1 "'broken': " train --data broken --tokenizer words --out x $run
     refuses 1 "the tokenizer 'words' has 300 ids, but the model has a vocabulary of 299" \
         train --data both.txt --tokenizer words --vocab 299 --out x $run
+
+    # Conversations: with a template that marks the answers, and with one that does not, the same tokens are predicted.
+    for marks in '' '{% generation %}'; do
+        name=chat$([ -z "$marks" ] || echo marked)
+        mkdir $name
+        cp words/tokenizer.json $name
+        part="{{ m.content }}<|endoftext|>{{ '\\\\n' }}"
+        [ -z "$marks" ] || part="{% if m.role == 'assistant' %}$marks$part{% endgeneration %}{% else %}$part{% endif %}"
+        echo "{\"eos_token\": \"<|endoftext|>\", \"chat_template\": \"{% for m in messages %}<{{ m.role }}>$part{% endfor %}{%" \
+            "if add_generation_prompt %}<assistant>{% endif %}\"}" >$name/tokenizer_config.json
+        runs train --data talks.jsonl --tokenizer $name --out of_$name $run
+        holds "each conversation is a document" says "30 documents"
+    done
+    holds "templates with and without {% generation %} give the same" same of_chat of_chatmarked
+    holds "and the same masks" cmp of_chat/data/data-000.idx of_chatmarked/data/data-000.idx
+    holds "the questions are context" test "$(wc -c <of_chat/data/data-000.idx)" = $((34 + 13 * 120 + 8 * 31))
+    sed 's/{% for m in messages %}/{{ messages | length }}&/' chat/tokenizer_config.json >other_config.json
+    cp -r chat counted
+    cp other_config.json counted/tokenizer_config.json
+    refuses 1 "'talks.jsonl' line 1: the chat template has no {% generation %}" \
+        train --data talks.jsonl --tokenizer counted --out x $run
+
     "$tapegrad" train --data - --tokenizer words --out resumed $tiny --steps 3 --val-every 3 --lr-schedule constant \
         <both.txt >printed 2>&1
     runs train --data both.txt --tokenizer words --out at_once $run --lr-schedule constant
