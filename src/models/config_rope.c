@@ -87,7 +87,8 @@ static tg_status read_local(const tg_json *rope, rope_members *m) {
     rope_members local = {.f = m->f, .c = &own, .rotated = m->rotated};
     if (m->f->fixed.rope_local_base != TG_AUTO) own.rope_base = m->f->fixed.rope_local_base;
     TG_TRY(read_options(rope, &local));
-    bool own_base = m->f->fixed.rope_local_base != TG_AUTO, same = own.rope_base == m->c->rope_base && m->c->rope_kind == TG_ROPE_PLAIN;
+    bool own_base = m->f->fixed.rope_local_base != TG_AUTO;
+    bool same = own.rope_base == m->c->rope_base && m->c->rope_kind == TG_ROPE_PLAIN;
     if (own.rope_kind != TG_ROPE_PLAIN || local.rotated != m->rotated || (!own_base && !same))
         return tg_fail(rope->ctx, TG_ERR_UNSUPPORTED,
                        "'%s': the rotary positions of layers with windows are of a kind that is not supported",
