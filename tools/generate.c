@@ -58,7 +58,7 @@ static const option rows[] = {
 
 const command generate_command = {
     .name = "generate",
-    .usage = "--model DIR --prompt TEXT|--prompt-ids IDS|--prompt-file FILE [OPTION...]",
+    .usage = "--model DIR --prompt TEXT|--prompt-ids IDS [OPTION...]",
     .summary = "Prints prompts and their continuations. When the model's positions are used up, it\n"
                "starts again from the newest half of the tokens. The model of a training run that\n"
                "has not ended is its newest checkpoint.",

@@ -99,8 +99,8 @@ static bool add_json(given_prompts *p, const json_t *line, const char *path, int
         const json_t *id = json_array_get(ids, i);
         good = json_is_integer(id) && json_integer_value(id) >= 0 && add_id(q, json_integer_value(id));
     }
-    return good || !fail("line %lld of '%s' has no prompt, expected a member \"prompt\" that is a string, or \"ids\", an "
-                         "array of ids",
+    return good || !fail("line %lld of '%s' has no prompt, expected a member \"prompt\" that is a string, or \"ids\", "
+                         "an array of ids",
                          (long long)number, path);
 }
 
@@ -212,7 +212,7 @@ char **stops_parse(const char *text, int64_t *n) {
     *n = (int64_t)count;
     if (good) return stops;
     free(stops);
-    usage_error(&generate_command, "--stop is '%s', expected a string, or a JSON array of strings such as [\"a\", \"b\"]",
-                text);
+    usage_error(&generate_command,
+                "--stop is '%s', expected a string, or a JSON array of strings such as [\"a\", \"b\"]", text);
     return NULL;
 }

@@ -189,8 +189,8 @@ typedef struct tg_generated {
     tg_finish finish;
 } tg_generated;
 
-/* Returns sample `sample` of prompt `prompt` of the last call; NULL if there is none. While the call runs, a sample that
- * has not ended may be incomplete. */
+/* Returns sample `sample` of prompt `prompt` of the last call; NULL if there is none. While the call runs, a sample
+ * that has not ended may be incomplete. */
 TG_API const tg_generated *tg_generator_result(const tg_generator *g, int64_t prompt, int64_t sample);
 
 /* What the last call of tg_generator_run did. */

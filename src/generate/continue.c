@@ -1,6 +1,6 @@
-/* Continues samples by one token or, with a draft model, by several: speculative decoding (Leviathan, Kalman and Matias,
- * arXiv 2211.17192). The model computes the proposed tokens at once, and accepts each with the probability that makes
- * the distribution of what is generated the model's own. */
+/* Continues samples by one token or, with a draft model, by several: speculative decoding (Leviathan, Kalman and
+ * Matias, arXiv 2211.17192). The model computes the proposed tokens at once, and accepts each with the probability that
+ * makes the distribution of what is generated the model's own. */
 #include "generate/generator.h"
 
 /* Returns u for the token after those that a sample has. */

@@ -27,7 +27,7 @@ static tg_status check_new(const tg_generator *g, int64_t positions) {
                        (long long)o->rows, (long long)o->chunk, MOST);
     if (o->positions < 2 || o->positions > positions)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT,
-                       "tg_generator_new: positions is %lld, expected 2 to %lld, the positions of the model, or TG_AUTO",
+                       "tg_generator_new: positions is %lld, expected 2 to %lld, the model's positions, or TG_AUTO",
                        (long long)o->positions, (long long)positions);
     if (o->draft_tokens < 1 || o->draft_tokens >= TG_GENERATE_FEW)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_generator_new: draft_tokens is %lld, expected 1 to %d",
@@ -59,7 +59,8 @@ static tg_status open_buffers(tg_generator *g) {
     tg_sampler_open(&g->sampler, g->ctx, g->vocab);
     tg_distribution_open(g->ctx, &g->target, g->vocab);
     if (g->o.draft) g->proposal = array(g, g->group, sizeof *g->proposal);
-    for (int64_t i = 0; i < g->group && g->proposal; i++) TG_TRY(tg_distribution_open(g->ctx, &g->proposal[i], g->vocab));
+    for (int64_t i = 0; i < g->group && g->proposal; i++)
+        TG_TRY(tg_distribution_open(g->ctx, &g->proposal[i], g->vocab));
     return g->ctx->run.status;
 }
 

@@ -69,7 +69,7 @@ struct tg_generator {
     int64_t limit;  /* most tokens of a forward */
     int64_t group;  /* most tokens of a forward that continues samples */
     tg_forward f;
-    double *logits, *raw; /* [vocab]: of one token; raw: before sampling changed them, if log-probabilities are wanted */
+    double *logits, *raw; /* [vocab]: of one token. raw: before sampling changed them, for log-probabilities */
     tg_sampler sampler;
     tg_distribution target;
     tg_distribution *proposal; /* [group]: those from which the draft model's tokens were drawn; NULL without one */

@@ -9,8 +9,8 @@ static const char who[] = "tg_generator_run";
 
 static tg_status check_stops(const tg_generator *g, const tg_generate_opts *o) {
     if (o->n_stop_ids < 0 || (o->n_stop_ids && !o->stop_ids) || o->n_stop < 0 || (o->n_stop && !o->stop))
-        return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: n_stop_ids is %lld and n_stop %lld, expected the lengths of arrays",
-                       who, (long long)o->n_stop_ids, (long long)o->n_stop);
+        return tg_fail(g->ctx, TG_ERR_ARGUMENT,
+                       "%s: n_stop_ids is %lld and n_stop %lld, expected the lengths of arrays", who, (long long)o->n_stop_ids, (long long)o->n_stop);
     if (o->n_stop && !o->tokenizer)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT,
                        "%s: stop strings are given without a tokenizer, but only text can have them; give the "
@@ -29,8 +29,8 @@ static tg_status check_call(const tg_generator *g, const tg_generate_opts *o) {
                        "%s: tokens is %lld and samples %lld, expected 1 or more tokens, and 1 to 1000000 samples", who,
                        (long long)o->tokens, (long long)o->samples);
     if (o->top_logprobs < 0 || o->top_logprobs > 1000 || (o->top_logprobs && !o->logprobs))
-        return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: top_logprobs is %lld%s, expected 0 to 1000, and 0 without logprobs",
-                       who, (long long)o->top_logprobs, o->logprobs ? "" : " without logprobs");
+        return tg_fail(g->ctx, TG_ERR_ARGUMENT,
+                       "%s: top_logprobs is %lld%s, expected 0 to 1000, and 0 without logprobs", who, (long long)o->top_logprobs, o->logprobs ? "" : " without logprobs");
     if (o->top_logprobs > g->vocab)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: top_logprobs is %lld, but the vocabulary has only %lld ids", who,
                        (long long)o->top_logprobs, (long long)g->vocab);
@@ -43,7 +43,8 @@ static tg_status check_prompt(const tg_generator *g, const tg_prompt *p, int64_t
                        p->ids ? (long long)p->count : 0);
     if (p->count > g->o.positions && !slide)
         return tg_fail(g->ctx, TG_ERR_SHAPE,
-                       "%s: prompt %lld has %lld tokens, but the generator has %lld positions; shorten it, or set slide",
+                       "%s: prompt %lld has %lld tokens, but the generator has %lld positions; shorten it, or set "
+                       "slide",
                        who, (long long)i, (long long)p->count, (long long)g->o.positions);
     for (int64_t k = 0; k < p->count; k++)
         if (p->ids[k] < 0 || p->ids[k] >= g->vocab)

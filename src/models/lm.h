@@ -247,8 +247,8 @@ tg_tensor *tg_lm_runs(tg_module *lm, tg_tape *t, tg_gpt_cache *cache, const int6
 tg_status tg_lm_copy_slot(tg_gpt_cache *cache, int64_t from, int64_t to, int64_t count);
 
 typedef tg_tensor *(*tg_weigh_fn)(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]);
-/* Keeps the keys and values of the runs, and computes the attention of each: qkv [1, heads, tokens, d]. `weigh` computes
- * that of queries [1, heads, n, d] to keys and values [1, kv heads, k, d]; the last query is at the last key. */
+/* Keeps the keys and values of the runs, and computes the attention of each: qkv [1, heads, tokens, d]. `weigh`
+ * computes that of queries [1, heads, n, d] to keys and values [1, kv heads, k, d]; the last query is at the last key. */
 tg_tensor *tg_attend_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], const tg_past *past,
                           tg_weigh_fn weigh);
 

@@ -79,7 +79,7 @@ if "$tapegrad" tokenizer train --data "$text" --to bpe --vocab 300 >printed 2>&1
     holds "a model with a tokenizer continues text" grep -q '"text":' words
     "$tapegrad" generate --model wide --prompt 'Licensed' --tokens 50 --temperature 2 >printed 2>&1
     if command -v iconv >/dev/null; then
-        holds "what is printed is UTF-8" iconv -f UTF-8 -t UTF-8 printed
+        holds "what is printed is UTF-8" iconv -f UTF-8 -t UTF-8 -o converted printed
     fi
     rm wide/tokenizer*.json
 fi

@@ -17,14 +17,14 @@ says() {
     "$tapegrad" generate --model $model "$@" 2>&1
 }
 for model in gpt2 llama; do
-    says $model --prompt 'The ' --tokens 100 >once
+    says $model --prompt 'The ' --tokens 100 --top-p 0.9 >once
     holds "$model: the prompt, 100 bytes and a newline" test "$(wc -c <once)" = 105
     holds "$model: the prompt first" test "$(head -c 4 once)" = "The "
-    says $model --prompt 'The ' --tokens 100 >again
+    says $model --prompt 'The ' --tokens 100 --top-p 0.9 >again
     holds "$model: the same draws" cmp once again
-    says $model --prompt 'The ' --tokens 100 --threads 1 >again
+    says $model --prompt 'The ' --tokens 100 --top-p 0.9 --threads 1 >again
     holds "$model: for any threads" cmp once again
-    says $model --prompt 'The ' --tokens 100 --seed 7 >again
+    says $model --prompt 'The ' --tokens 100 --top-p 0.9 --seed 7 >again
     holds "$model: another seed, other draws" sh -c '! cmp -s once again'
     says $model --prompt 'The ' --tokens 60 --temperature 0 >greedy
     for same in "--top-k 1" "--top-p 1e-9" "--temperature 1e-6" "--temperature 0 --seed 9" \
@@ -44,7 +44,7 @@ for model in gpt2 llama; do
         prompt=${prompt%??}
     done
     holds "$model: the cache changes nothing" test "$prompt" = "$(head -c 12 greedy)"
-    says $model --prompt "$(head -c 500 "$text")" --tokens 3 >again
+    says $model --prompt "$(head -c 500 "$text")" --tokens 3 --top-p 0.9 >again
     holds "$model: a prompt longer than the positions" test "$(wc -c <again)" = 504
 done
 refuses 2 "has a vocabulary of 300 ids, and --prompt gives the 256 bytes: give --prompt-ids" generate --model wide --prompt a

@@ -135,7 +135,8 @@ START_TEST(positions_end_a_sample_or_slide) {
         ck_assert_int_eq(r->finish, TG_FINISH_POSITIONS);
         ck_assert_int_eq(r->count, 21 - prompts[i].count);
     }
-    tg_generator_run(g, prompts, 2, TG_GENERATE(.tokens = 50, .sampling = TG_SAMPLING(.temperature = 0), .slide = true));
+    tg_generator_run(g, prompts, 2,
+                     TG_GENERATE(.tokens = 50, .sampling = TG_SAMPLING(.temperature = 0), .slide = true));
     const tg_generated *r = tg_generator_result(g, 1, 0);
     ck_assert_int_eq(r->count, 50);
     int64_t ids[128], n = prompts[1].count; /* at 21 tokens the newest 10 are a new sequence */
@@ -177,7 +178,8 @@ START_TEST(the_callback_sees_each_token_and_ends_samples) {
     make_prompts();
     tg_module *lm = model(TG_LLAMA, 1, 1);
     tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 3));
-    seen all = {.at = 0}, one = {.answer = TG_GENERATE_END_SAMPLE, .at = 1}, none = {.answer = TG_GENERATE_END, .at = 9};
+    seen all = {.at = 0}, one = {.answer = TG_GENERATE_END_SAMPLE, .at = 1};
+    seen none = {.answer = TG_GENERATE_END, .at = 9};
     tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = see, .state = &all));
     for (int i = 0; i < PROMPTS; i++) equals(tg_generator_result(g, i, 0), all.ids[i], TOKENS);
     tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = see, .state = &one));

@@ -95,7 +95,8 @@ START_TEST(draws_follow_probabilities) {
     ck_assert_int_eq(tg_sampling_pick(p, 7, nextafter(0.5, 0)), 1);
     ck_assert_int_eq(tg_sampling_pick(p, 7, nextafter(1, 0)), 5);
     ck_assert_int_eq(tg_sampling_pick(p, 1, 0.5), -1);
-    for (int i = 0; i < DRAWS; i++) count[tg_sampling_pick(p, 7, tg_sampling_uniform(1, i % 10, i / 10 % 10, i / 100))]++;
+    for (int i = 0; i < DRAWS; i++)
+        count[tg_sampling_pick(p, 7, tg_sampling_uniform(1, i % 10, i / 10 % 10, i / 100))]++;
     for (int i = 0; i < 7; i++) ck_assert_double_lt(fabs(count[i] / (double)DRAWS - p[i]), 0.006);
 }
 END_TEST

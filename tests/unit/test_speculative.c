@@ -90,8 +90,8 @@ static void pair_probabilities(tg_module *lm, const tg_sampling_opts *o, double 
     tg_tape_free(t);
 }
 
-/* Returns the chi-squared statistic of counts, with pairs of less than five expected counts joined, and sets *freedom to
- * its degrees of freedom. */
+/* Returns the chi-squared statistic of counts, with pairs of less than five expected counts joined, and sets *freedom
+ * to its degrees of freedom. */
 static double chi_squared(const int *count, const double *p, int64_t samples, int *freedom) {
     double sum = 0, rest = 0;
     int64_t rest_count = 0;

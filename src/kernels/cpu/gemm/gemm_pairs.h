@@ -1,5 +1,5 @@
-/* Products with few rows of bf16 numbers, for the GEMM's template of AVX512-BF16: one instruction multiplies 32 of them,
- * and adds up two at a time in float32. A and B are read in place, and need no conversion. */
+/* Products with few rows of bf16 numbers, for the GEMM's template of AVX512-BF16: one instruction multiplies 32 of
+ * them, and adds up two at a time in float32. A and B are read in place, and need no conversion. */
 #ifndef TG_GEMM_PAIRS_H
 #define TG_GEMM_PAIRS_H
 
