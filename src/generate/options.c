@@ -32,7 +32,7 @@ static const tg_field generate_fields[] = {
     TG_FIELD_OF(tg_generate_opts, sampling, POINTER, "tg_sampling_opts", "How tokens are drawn; NULL: the defaults."),
     TG_FIELD_OF(tg_generate_opts, stop_ids, POINTER, "int64_t", "Ids that end a sample; NULL: none."),
     TG_FIELD(tg_generate_opts, n_stop_ids, INT64, "Number of stop_ids."),
-    TG_FIELD_OF(tg_generate_opts, stop, POINTER, "const char *", "Strings that end a sample; NULL: none."),
+    TG_FIELD_OF(tg_generate_opts, stop, POINTER, "char*", "Strings that end a sample; NULL: none."),
     TG_FIELD(tg_generate_opts, n_stop, INT64, "Number of strings in stop."),
     TG_FIELD_OF(tg_generate_opts, tokenizer, POINTER, "tg_tokenizer", "Makes the samples' text; NULL: no text."),
     TG_FIELD(tg_generate_opts, logprobs, BOOL, "Compute the log-probability of each token."),

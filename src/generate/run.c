@@ -10,7 +10,8 @@ static const char who[] = "tg_generator_run";
 static tg_status check_stops(const tg_generator *g, const tg_generate_opts *o) {
     if (o->n_stop_ids < 0 || (o->n_stop_ids && !o->stop_ids) || o->n_stop < 0 || (o->n_stop && !o->stop))
         return tg_fail(g->ctx, TG_ERR_ARGUMENT,
-                       "%s: n_stop_ids is %lld and n_stop %lld, expected the lengths of arrays", who, (long long)o->n_stop_ids, (long long)o->n_stop);
+                       "%s: n_stop_ids is %lld and n_stop %lld, expected the lengths of arrays", who,
+                       (long long)o->n_stop_ids, (long long)o->n_stop);
     if (o->n_stop && !o->tokenizer)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT,
                        "%s: stop strings are given without a tokenizer, but only text can have them; give the "
@@ -30,7 +31,8 @@ static tg_status check_call(const tg_generator *g, const tg_generate_opts *o) {
                        (long long)o->tokens, (long long)o->samples);
     if (o->top_logprobs < 0 || o->top_logprobs > 1000 || (o->top_logprobs && !o->logprobs))
         return tg_fail(g->ctx, TG_ERR_ARGUMENT,
-                       "%s: top_logprobs is %lld%s, expected 0 to 1000, and 0 without logprobs", who, (long long)o->top_logprobs, o->logprobs ? "" : " without logprobs");
+                       "%s: top_logprobs is %lld%s, expected 0 to 1000, and 0 without logprobs", who,
+                       (long long)o->top_logprobs, o->logprobs ? "" : " without logprobs");
     if (o->top_logprobs > g->vocab)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: top_logprobs is %lld, but the vocabulary has only %lld ids", who,
                        (long long)o->top_logprobs, (long long)g->vocab);

@@ -248,7 +248,8 @@ tg_status tg_lm_copy_slot(tg_gpt_cache *cache, int64_t from, int64_t to, int64_t
 
 typedef tg_tensor *(*tg_weigh_fn)(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]);
 /* Keeps the keys and values of the runs, and computes the attention of each: qkv [1, heads, tokens, d]. `weigh`
- * computes that of queries [1, heads, n, d] to keys and values [1, kv heads, k, d]; the last query is at the last key. */
+ * computes that of queries [1, heads, n, d] to keys and values [1, kv heads, k, d]; the last query is at the last
+ * key. */
 tg_tensor *tg_attend_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], const tg_past *past,
                           tg_weigh_fn weigh);
 
