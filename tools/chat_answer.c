@@ -26,24 +26,30 @@ static bool open_tokenizer(chat_model *m) {
     return check(m->ctx);
 }
 
-static bool open_template(chat_model *m) {
+/* Returns the text of --template, which the caller frees. NULL after printing what is wrong. */
+static char *read_template(const char *path) {
     size_t n;
-    char *text = m->o->template ? read_whole(m->o->template, &n) : NULL;
-    const char *own = tg_tokenizer_chat_template(m->tokenizer);
-    if (m->o->template && !text) return false;
-    if (text && memchr(text, 0, n)) {
-        free(text);
-        return !fail("'%s' is not a template: it has a zero byte", m->o->template);
+    char *bytes = read_whole(path, &n), *text = bytes ? malloc(n + 1) : NULL;
+    if (text) {
+        memcpy(text, bytes, n);
+        text[n] = 0;
     }
-    m->plain = !text && !own;
-    m->template = tg_template_new(m->ctx,
-                                  text  ? text
-                                  : own ? own
-                                        : plain_template,
-                                  text  ? m->o->template
-                                  : own ? "the model's chat template"
-                                        : "plain template");
+    free(bytes);
+    if (bytes && !text) fail("no memory for the template");
+    if (!text || strlen(text) == n) return text;
+    fail("'%s' is not a template: it has a zero byte", path);
     free(text);
+    return NULL;
+}
+
+static bool open_template(chat_model *m) {
+    const char *own = tg_tokenizer_chat_template(m->tokenizer), *name = "the model's chat template";
+    char *given = m->o->template ? read_template(m->o->template) : NULL;
+    if (m->o->template && !given) return false;
+    m->plain = !given && !own;
+    if (given) name = m->o->template;
+    m->template = tg_template_new(m->ctx, given ? given : m->plain ? plain_template : own, name);
+    free(given);
     return check(m->ctx);
 }
 
