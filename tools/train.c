@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tapegrad/tokenizer.h>
 #include <tapegrad/world.h>
 
 #include "model_files.h"
@@ -440,65 +439,6 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     return !due || save_checkpoint(r, step);
 }
 
-/* Prints text as one word of a shell command, quoted if necessary. */
-static void say_word(const char *text) {
-    size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
-    if (!text[plain]) {
-        say("%s", text);
-        return;
-    }
-    say("'");
-    for (; *text; text++)
-        if (*text == '\'')
-            say("'\\''");
-        else
-            say("%c", *text);
-    say("'");
-}
-
-/* Prints an option that checkpoints do not keep, if it was given. */
-static void say_option(const run *r, const char *name) {
-    char text[4096];
-    if (!option_given(&train_command, &r->plan->p, name)) return;
-    option_text(&train_command.options[option_find(&train_command, name)], &r->o, text, sizeof text);
-    say(" --%s ", name);
-    say_word(text);
-}
-
-static void say_how_to_go_on(const run *r, int64_t step) {
-    char launcher[64];
-    say("interrupted after step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
-        launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
-    say_word(r->o.out);
-    say_option(r, "device");
-    say_option(r, "comm");
-    say("\n");
-}
-
-/* Prints the beginning of a command that uses the model: what it does, and the command up to the name of the model. */
-static void say_command(const run *r, const char *what, const char *words) {
-    say("%s: %s ", what, words);
-    say_word(r->o.out);
-}
-
-/* Prints the commands that use the model and, if there is a checkpoint, the one that trains on. */
-static void say_what_next(const run *r) {
-    char launcher[64], words[128];
-    say_command(r, "generate", "tapegrad generate --model");
-    say(r->samples.text ? " --prompt " : " --prompt-ids ");
-    say_word(!r->samples.text ? "1,2,3" : r->o.sample_prompt ? r->o.sample_prompt : "The ");
-    say_command(r, "\nevaluate", "tapegrad eval --model");
-    say(" --data ");
-    say_word(r->o.data);
-    if (r->o.data_format != TG_TOKENS_TEXT) say_option(r, "data-format");
-    say("\n");
-    if (r->saved != r->o.steps) return;
-    snprintf(words, sizeof words, "%stapegrad train --resume --out",
-             launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
-    say_command(r, "train on", words);
-    say(" --steps %" PRId64 "\n", 2 * r->o.steps);
-}
-
 /* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted, a checkpoint. */
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps || r->best.ended;
@@ -511,13 +451,14 @@ static bool finish(run *r, int64_t step) {
     trainer_save(&r->trainer, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
-    if (!whole) say_how_to_go_on(r, step);
+    const ending end = {&r->o, &r->plan->p, r->world, r->saved, r->samples.text};
+    if (!whole) say_how_to_go_on(&end, step);
     if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
     best_print(&r->best, &r->o);
     say("the %s in %s, %s loss curve in %s/loss.svg\n", r->o.lora ? "adapters are" : "model is", r->o.out,
         r->o.lora ? "their" : "its", r->o.out);
     if (r->o.html) say("the page of the run is %s/run.html\n", r->o.out);
-    if (whole) say_what_next(r);
+    if (whole) say_what_next(&end);
     return true;
 }
 
@@ -574,34 +515,10 @@ static int settle_options(plan *r) {
     return status ? status : train_options_check(&r->o, &r->p);
 }
 
-/* Returns the number of a tokenizer's ids; -1 after printing what is wrong. */
-static int64_t size_of_tokenizer(const char *path) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    tg_tokenizer *k = tg_tokenizer_load(ctx, path);
-    int64_t size = check(ctx) ? tg_tokenizer_size(k) : -1;
-    tg_tokenizer_free(k);
-    tg_ctx_free(ctx);
-    return size;
-}
-
-/* Returns the vocabulary of the run's model; 0: it is not known yet. -1 after printing what is wrong. */
-static int64_t find_vocab(const plan *r) {
-    const char *weights = r->state ? r->from : r->o.init;
-    if (!weights && !r->o.model.vocab && r->o.tokenizer) return size_of_tokenizer(r->o.tokenizer);
-    model_files *m = weights ? calloc(1, sizeof *m) : NULL;
-    if (!weights) return r->o.model.vocab;
-    bool found = m && model_find(m, weights, false);
-    int64_t vocab = found ? m->config.vocab : -1;
-    if (!m) fail("no memory");
-    if (found) free_model_config(&m->config);
-    free(m);
-    return vocab;
-}
-
 /* Finds the data, and makes token files where that is necessary, before the ranks begin and wait for each other. A run
  * that goes on uses the token files that it has made. */
 static bool plan_data(plan *r) {
-    int64_t vocab = find_vocab(r);
+    int64_t vocab = train_vocab(&r->o, r->state ? r->from : r->o.init);
     if (vocab < 0) return false;
     if (r->o.tokenizer && !r->o.model.vocab) r->o.model.vocab = vocab;
     corpus_options from = train_corpus(&r->o, r->cache, vocab);

@@ -181,6 +181,9 @@ typedef struct train_data {
     int64_t val_targets;               /* tokens that they predict */
 } train_data;
 
+/* Returns the vocabulary of the run's model; 0: it is not known yet. weights: the model's directory; NULL: a new model. -1
+ * after printing what is wrong. */
+int64_t train_vocab(const train_options *o, const char *weights);
 /* Returns what the options say about the data. cache: the directory for token files. */
 corpus_options train_corpus(const train_options *o, const char *cache, int64_t vocab);
 /* Opens the data of a plan, which must outlive them. */
@@ -337,6 +340,21 @@ typedef struct best_model {
     int64_t step, waited; /* its step, and how many validations have followed */
     bool ended;           /* --patience ends the run */
 } best_model;
+
+/* ---- The end of a run (train_ending.c) ---- */
+
+typedef struct ending {
+    const train_options *o;
+    const parsed *p;
+    tg_comm *world;
+    int64_t saved; /* the step of the newest checkpoint */
+    bool text;     /* prompts are text, not ids */
+} ending;
+
+/* Prints the command that goes on after an interruption. */
+void say_how_to_go_on(const ending *e, int64_t step);
+/* Prints the commands that use the model and, if there is a checkpoint of the last step, the one that trains on. */
+void say_what_next(const ending *e);
 
 /* ---- The directory (train_directory.c) ---- */
 

@@ -1,6 +1,10 @@
-/* What a run reads, in words: the files, their tokens, and how often the run reads them. */
+/* What a run reads: its files and their vocabulary, and in words the tokens, and how often the run reads them. */
 #include <inttypes.h>
+#include <stdlib.h>
 
+#include <tapegrad/tokenizer.h>
+
+#include "model_files.h"
 #include "text.h"
 #include "train.h"
 
@@ -11,6 +15,28 @@ corpus_options train_corpus(const train_options *o, const char *cache, int64_t v
                             .cache = cache,
                             .tokenizer = o->tokenizer ? o->tokenizer : o->init ? corpus_tokenizer_of(o->init) : NULL,
                             .vocab = vocab};
+}
+
+/* Returns the number of a tokenizer's ids; -1 after printing what is wrong. */
+static int64_t size_of_tokenizer(const char *path) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_tokenizer *k = tg_tokenizer_load(ctx, path);
+    int64_t size = check(ctx) ? tg_tokenizer_size(k) : -1;
+    tg_tokenizer_free(k);
+    tg_ctx_free(ctx);
+    return size;
+}
+
+int64_t train_vocab(const train_options *o, const char *weights) {
+    if (!weights && !o->model.vocab && o->tokenizer) return size_of_tokenizer(o->tokenizer);
+    model_files *m = weights ? calloc(1, sizeof *m) : NULL;
+    if (!weights) return o->model.vocab;
+    bool found = m && model_find(m, weights, false);
+    int64_t vocab = found ? m->config.vocab : -1;
+    if (!m) fail("no memory");
+    if (found) free_model_config(&m->config);
+    free(m);
+    return vocab;
 }
 
 /* Writes a number of bytes with its unit. */
