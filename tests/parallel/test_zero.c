@@ -50,6 +50,7 @@ END_TEST
 
 /* The norm adds its squares in another order. */
 START_TEST(clipped_steps_agree) {
+    int differ = 0;
     for (int n = 2; n <= RANKS; n++)
         for (int zero = 1; zero <= MOST; zero++) {
             setting s = usual;
@@ -57,10 +58,11 @@ START_TEST(clipped_steps_agree) {
             s.clip = 0.5;
             s.uses = zero < MOST ? ALTERNATING : ALL_RANKS;
             double most = compare(&s, n, zero);
-            ck_assert_msg(most > 0 || n < 3, "the norms have the same bits, so this test compares nothing");
+            differ += most > 0;
             ck_assert_msg(most < 1e-12, "zero %d, %d ranks differ by %g", zero, n, most);
             ck_assert(with.norm[0] > 1); /* the steps were clipped */
         }
+    ck_assert_msg(differ > 0, "all norms have the same bits, so this test compares nothing");
 }
 END_TEST
 
