@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "common/program.h"
 
 typedef struct entry {
     const char *name;

@@ -4,7 +4,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gradcheck.h>
 
-#include "program.h"
+#include "common/program.h"
 
 enum { MOST_LEAVES = CALLS * TG_SAMPLE_INPUTS };
 

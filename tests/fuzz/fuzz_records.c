@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "record.h"
+#include "common/record.h"
 
 #define HEAD_LINE "{\"tapegrad_record\":1,\"step\":1,\"rank\":0,\"ranks\":1,\"kept\":2}\n"
 #define OP(pass, name, in, out)                                                                                       \

@@ -7,7 +7,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/ranks.h>
 
-#include "train.h" /* before Check's own macro `fail` */
+#include "train/train.h" /* before Check's own macro `fail` */
 
 #include "check_main.h"
 #include "inspected.h"

@@ -5,8 +5,8 @@
 
 #include <tapegrad/io.h>
 
-#include "sequences.h"
-#include "train_choose.h"
+#include "data/sequences.h"
+#include "train/train_choose.h"
 
 #include "check_main.h" /* last, because Check has a macro `fail` */
 

@@ -1,0 +1,156 @@
+/* tapegrad convert: converts a model between a directory with config.json and saved state of any ranks. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/companions.h"
+#include "commands/convert_adapter.h"
+#include "common/spawn.h"
+
+enum { KIND_AUTO, KIND_MODEL, KIND_STATE };
+
+typedef struct convert_options {
+    const char *from, *to, *prefix, *config, *adapter;
+    bool bare;
+    int kind;
+} convert_options;
+
+#define AT(field) offsetof(convert_options, field)
+
+static const option rows[] = {
+    {"from", OPTION_TEXT, AT(from), "DIR", "a model directory, or saved state; required without --adapter",
+     .fixed = false},
+    {"to", OPTION_TEXT, AT(to), "DIR", "the directory to write; required", .fixed = false},
+    {"adapter", OPTION_TEXT, AT(adapter), "DIR",
+     "low-rank adapters (train --lora, PEFT) to add to the weights of --from, or of the model that they name; --to is "
+     "then a model",
+     .fixed = false},
+    {"kind", OPTION_CHOICE, AT(kind), "auto|model|state",
+     "what --from is; needed if it has both a model and saved state", .fixed = false},
+    {"prefix", OPTION_TEXT, AT(prefix), "NAME", "what the keys of the state begin with, before a dot", .fixed = false},
+    {"bare", OPTION_FLAG, AT(bare), "", "the keys of the state have no prefix", .fixed = false},
+    {"config", OPTION_TEXT, AT(config), "FILE",
+     "from a state: the config.json of the model; without it, that in --from", .fixed = false},
+};
+
+static const command convert_command = {
+    .name = "convert",
+    .usage = "--from DIR --to DIR [OPTION...]",
+    .summary = "Converts a model: from a directory with config.json and weights, as published for\n"
+               "many families, to saved state (index.json) that any ranks can load, or from such\n"
+               "state back. One tensor at a time is in memory. Values and dtypes are unchanged.\n"
+               "The files of the tokenizer are copied. With --adapter it adds low-rank adapters to\n"
+               "the weights of their model.",
+    .options = rows,
+    .n_options = sizeof rows / sizeof rows[0],
+};
+
+/* ---- Interrupts ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number) { interrupted = number; }
+
+/* After an interrupt every read and write fails, so that the library removes the file that it has begun. */
+static bool goes_on(void) {
+    errno = ECANCELED;
+    return !interrupted;
+}
+
+static int64_t read_bytes(void *user, int fd, void *to, size_t n, int64_t offset) {
+    (void)user;
+    return goes_on() ? pread(fd, to, n, offset) : -1;
+}
+
+static int64_t write_bytes(void *user, int fd, const void *from, size_t n, int64_t offset) {
+    (void)user;
+    return goes_on() ? pwrite(fd, from, n, offset) : -1;
+}
+
+static void catch_interrupts(void) {
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* the second one ends it */
+    sigemptyset(&a.sa_mask);
+    catch_signal(SIGINT, &a);
+    catch_signal(SIGTERM, &a);
+    catch_signal(SIGHUP, &a);
+}
+
+/* ---- What is converted ---- */
+
+/* Returns the kind of --from, and -1 after printing why it has none. */
+static int kind_of(const convert_options *o) {
+    bool state = is_there(o->from, "index.json") || is_there(o->from, "state-00000.safetensors");
+    bool model = is_there(o->from, "model.safetensors") || is_there(o->from, "model.safetensors.index.json");
+    if (access(o->from, R_OK | X_OK) != 0)
+        fail("cannot read the directory '%s': %s", o->from, strerror(errno));
+    else if (o->kind != KIND_AUTO)
+        return o->kind;
+    else if (state && model)
+        fail("'%s' has both a model and saved state; add --kind model or --kind state", o->from);
+    else if (!state && !model)
+        fail("'%s' has neither a model (model.safetensors) nor saved state (index.json)", o->from);
+    else
+        return state ? KIND_STATE : KIND_MODEL;
+    return -1;
+}
+
+static bool is_same(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Returns the config of a state, which the caller frees; NULL after printing that there is none. */
+static char *config_of(const convert_options *o) {
+    if (o->config) return strdup(o->config);
+    if (is_there(o->from, "config.json")) return path_in(o->from, "config.json");
+    fail("'%s' has no config.json; give that of the model with --config FILE", o->from);
+    return NULL;
+}
+
+/* Converts, and returns the exit status. */
+static int convert(const convert_options *o, int kind) {
+    static const tg_file_ops files = {TG_FILE_OPS_DEFAULTS, .pread = read_bytes, .pwrite = write_bytes};
+    const char *prefix = o->bare ? NULL : o->prefix;
+    char *config = kind == KIND_STATE ? config_of(o) : NULL;
+    if (kind == KIND_STATE && !config) return 1;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .files = &files));
+    catch_interrupts();
+    if (kind == KIND_STATE)
+        tg_gpt_from_state(ctx, o->from, prefix, config, o->to);
+    else
+        tg_gpt_to_state(ctx, o->from, o->to, prefix);
+    if (tg_ok(ctx)) copy_companions(ctx, o->from, o->to);
+    bool good = interrupted && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
+    tg_ctx_free(ctx);
+    free(config);
+    return good ? 0 : 1;
+}
+
+int run_convert(int argc, char **argv) {
+    convert_options o = {.prefix = "model"};
+    parsed p;
+    if (!options_parse(&convert_command, &o, &p, argc, argv)) return p.status;
+    if (!o.from && !o.adapter) return usage_error(&convert_command, "--from DIR is missing");
+    if (!o.to) return usage_error(&convert_command, "--to DIR is missing");
+    if (o.adapter && (o.config || o.bare || o.kind || option_given(&convert_command, &p, "prefix")))
+        return usage_error(&convert_command,
+                           "--kind, --prefix, --bare and --config are for saved state; leave them out "
+                           "with --adapter");
+    if (o.adapter && is_same(o.from ? o.from : o.adapter, o.to))
+        return fail("--to is the directory '%s' itself; give another one", o.to);
+    if (o.adapter) return convert_adapter(o.from, o.adapter, o.to);
+    if (o.bare && option_given(&convert_command, &p, "prefix"))
+        return usage_error(&convert_command, "--prefix and --bare exclude each other");
+    int kind = kind_of(&o);
+    if (kind < 0) return 1;
+    if (kind == KIND_MODEL && o.config)
+        return fail("--config is only for a state; '%s' has its own config.json", o.from);
+    if (is_same(o.from, o.to)) return fail("--to is the directory '%s' itself; give another one", o.from);
+    int status = convert(&o, kind);
+    if (!status) printf("the %s is in %s\n", kind == KIND_STATE ? "model" : "state", o.to);
+    if (status && interrupted) raise(interrupted);
+    return status;
+}

@@ -1,0 +1,51 @@
+/* tapegrad convert --adapter: adds low-rank adapters to the weights of their model, and saves it as a model. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <tapegrad/lora.h>
+
+#include "common/companions.h"
+#include "commands/convert_adapter.h"
+#include "common/model_files.h"
+
+/* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what
+ * is wrong. */
+static tg_dtype dtype_of_model(const char *dir) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    char *path =
+        path_in(dir, is_there(dir, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json");
+    tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
+    tg_dtype dtype = TG_DTYPE_DEFAULT;
+    if (f && tg_safetensors_count(f) > 0) dtype = tg_safetensors_at(f, 0)->dtype;
+    if (check(ctx) && !dtype) fail("'%s' has no tensors", path);
+    tg_safetensors_close(f);
+    tg_ctx_free(ctx);
+    free(path);
+    return dtype;
+}
+
+static int merge(const model_files *m, const char *to) {
+    tg_dtype dtype = dtype_of_model(m->dir);
+    if (!dtype) return 1;
+    if (mkdir(to, 0777) != 0 && errno != EEXIST) return fail("cannot make the directory '%s': %s", to, strerror(errno));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = dtype));
+    tg_module *gpt = tg_lm_load_dir(ctx, m->dir, NULL);
+    model_adapt(m, gpt);
+    tg_lora_merge(gpt);
+    if (tg_ctx_status(ctx) == TG_OK && copy_companions(ctx, m->dir, to)) tg_lm_save(&gpt, 1, to, NULL);
+    bool good = check(ctx);
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    if (good) printf("the model with the adapters of '%s' is in %s\n", m->adapter, to);
+    return good ? 0 : 1;
+}
+
+int convert_adapter(const char *from, const char *adapter, const char *to) {
+    model_files m;
+    if (!model_find(&m, from ? from : adapter, true) || (from && !model_find_adapter(&m, adapter))) return 1;
+    int status = *m.adapter ? merge(&m, to) : fail("--adapter '%s' has no adapter_config.json", adapter);
+    free_model_config(&m.config);
+    return status;
+}

@@ -1,0 +1,320 @@
+/* Functions that the subcommands share: messages, files, the options that describe a model, and losses. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <tapegrad/world.h>
+
+#include "common/ranks.h"
+#include "common/text.h"
+
+static const char *command_name = "";
+
+void name_command(const char *name) {
+    command_name = name;
+}
+
+static _Thread_local bool silent;
+static bool line_open; /* the last line on standard output is incomplete; only rank 0 prints such lines */
+static int process_rank; /* 0 if ranks are threads */
+static _Atomic int64_t messages; /* number of messages printed so far */
+
+int64_t message_count(void) { return messages; }
+
+void mute(bool on) {
+    silent = on;
+}
+
+void name_rank(int rank) {
+    process_rank = rank;
+}
+
+void say(const char *format, ...) {
+    va_list args;
+    if (silent || process_rank) return;
+    messages++;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+}
+
+void flush_or_go_on(void) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return;
+    int error = errno;
+    line_open = false;
+    if (!freopen("/dev/null", "w", stdout)) clearerr(stdout);
+    warn("cannot write to standard output (%s); the run goes on without it", strerror(error));
+}
+
+bool is_first_process(void) {
+    tg_world_info w = TG_WORLD_INFO();
+    tg_world_query(&w, NULL, 0);
+    return w.rank == 0;
+}
+
+void set_line_open(bool open) {
+    line_open = open;
+}
+
+static _Thread_local char *held; /* buffer that receives this thread's first error; NULL: errors are printed */
+static _Thread_local size_t held_size;
+
+void hold_errors(char *buffer, size_t n) {
+    held = buffer;
+    held_size = n;
+    if (held) held[0] = 0;
+}
+
+void print_error(const char *name, const char *format, va_list args) {
+    char message[4096], text[4096], line[4200], rank[32] = "";
+    vsnprintf(message, sizeof message, format, args); /* a longer message is truncated */
+    text_drop_sites(message);
+    if (held) {
+        if (!held[0]) snprintf(held, held_size, "%s", message);
+        return;
+    }
+    if (process_rank) snprintf(rank, sizeof rank, "rank %d: ", process_rank);
+    snprintf(line, sizeof line, "tapegrad%s%s: %s%s\n", *name ? " " : "", name, rank,
+             text_escape(text, sizeof text, message));
+    if (line_open) putchar('\n');
+    line_open = false;
+    messages++;
+    fflush(stdout);
+    fputs(line, stderr);
+}
+
+int fail(const char *format, ...) {
+    va_list args;
+    if (silent) return 1;
+    va_start(args, format);
+    print_error(command_name, format, args);
+    va_end(args);
+    return 1;
+}
+
+void warn(const char *format, ...) {
+    char message[4096];
+    va_list args;
+    if (silent || process_rank || held) return;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    fail("warning: %s", message);
+}
+
+bool check(const tg_ctx *ctx) {
+    if (tg_ctx_status(ctx) == TG_OK) return true;
+    fail("%s", tg_ctx_message(ctx));
+    return false;
+}
+
+int print_json(json_t *json) {
+    char *text = json ? json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(json);
+    if (!text) return fail("no memory for the result as JSON");
+    puts(text);
+    free(text);
+    return 0;
+}
+
+/* Returns the kind of a file that is not regular, such as "a directory"; NULL: it is regular. */
+static const char *kind_of(const struct stat *st) {
+    return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";
+}
+
+const char *not_regular(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? kind_of(&st) : NULL;
+}
+
+FILE *open_regular(const char *path) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FILE *f = fd < 0 || fstat(fd, &st) != 0 ? NULL : fdopen(fd, "rb");
+    if (!f) fail("cannot open '%s': %s", path, strerror(errno));
+    if (!f && fd >= 0) close(fd);
+    if (!f || !kind_of(&st)) return f;
+    fail("'%s' is %s, expected a regular file", path, kind_of(&st));
+    fclose(f);
+    return NULL;
+}
+
+char *read_whole(const char *path, size_t *n) {
+    enum { MOST = 16 << 20 };
+    FILE *f = open_regular(path);
+    if (!f) return NULL;
+    char *text = malloc(MOST);
+    *n = text ? fread(text, 1, MOST, f) : 0;
+    bool good = text && !ferror(f) && *n < MOST;
+    if (text && ferror(f))
+        fail("cannot read '%s': %s", path, strerror(errno));
+    else if (!good)
+        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
+    fclose(f);
+    if (good) return text;
+    free(text);
+    return NULL;
+}
+
+char *path_in(const char *dir, const char *name) {
+    size_t n = strlen(dir) + strlen(name) + 2;
+    char *path = malloc(n);
+    if (path)
+        snprintf(path, n, "%s/%s", dir, name);
+    else
+        fail("no memory");
+    return path;
+}
+
+bool is_there(const char *dir, const char *name) {
+    char *path = path_in(dir, name);
+    bool found = path && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
+/* ---- Models ---- */
+
+tg_dtype dtype_of_precision(int precision) {
+    static const tg_dtype dtypes[] = {TG_F32, TG_BF16, TG_F16, TG_F64};
+    return dtypes[precision];
+}
+
+/* Refuses early, by the options alone, some of the models that tg_gpt_new would refuse on tp ranks. */
+static int check_tp(const command *c, const model_options *o, int64_t kv_heads, int64_t tp) {
+    if (o->heads % tp)
+        return usage_error(c, "--heads %lld is not divisible by --tp %lld; each rank has the same number of heads",
+                           (long long)o->heads, (long long)tp);
+    if (kv_heads < tp ? tp % kv_heads : kv_heads % tp)
+        return usage_error(c, "--kv-heads %lld and --tp %lld: one must be divisible by the other", (long long)kv_heads,
+                           (long long)tp);
+    if (o->ffn % tp)
+        return usage_error(c, "--ffn %lld is not divisible by --tp %lld", (long long)o->ffn, (long long)tp);
+    return 0;
+}
+
+int model_options_check(const command *c, const model_options *o, int64_t tp) {
+    int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
+    bool llama = o->arch == 1;
+    if (o->hidden % o->heads)
+        return usage_error(c, "--hidden %lld is not a multiple of --heads %lld", (long long)o->hidden,
+                           (long long)o->heads);
+    if (o->heads % kv_heads)
+        return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
+                           (long long)kv_heads);
+    if (!llama && kv_heads != o->heads)
+        return usage_error(c, "--kv-heads %lld: --arch gpt2 has as many as --heads %lld; leave --kv-heads out",
+                           (long long)kv_heads, (long long)o->heads);
+    if (llama && o->hidden / o->heads % 2)
+        return usage_error(c,
+                           "--hidden %lld / --heads %lld is odd; --arch llama rotates pairs of elements and needs an "
+                           "even number of them for each head",
+                           (long long)o->hidden, (long long)o->heads);
+    if (llama && o->dropout > 0)
+        return usage_error(c, "--dropout %g: --arch llama has no dropout; leave --dropout out", o->dropout);
+    return check_tp(c, o, kv_heads, tp);
+}
+
+tg_lm_config model_config(const model_options *o) {
+    tg_lm_config c = *TG_LM(.vocab = o->vocab, .layers = o->layers, .heads = o->heads, .hidden = o->hidden,
+                            .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn), .positions = o->seq_len,
+                            .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
+    if (o->arch != 0) return c;
+    c.family = "gpt2";
+    c.norm = TG_LM_LAYER_NORM;
+    c.activation = TG_LM_GELU_TANH;
+    c.position_kind = TG_LM_LEARNED;
+    c.bias = c.tied = true;
+    return c;
+}
+
+static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
+
+bool read_model_config(const char *path, tg_lm_config *out) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_module *lm = tg_lm_from_config(ctx, path, NULL);
+    bool good = check(ctx);
+    if (good) {
+        *out = *tg_lm_config_of(lm);
+        out->attention_kinds = copy_text(out->attention_kinds);
+        out->extra = copy_text(out->extra);
+    }
+    tg_module_free(lm);
+    tg_ctx_free(ctx);
+    return good;
+}
+
+void free_model_config(tg_lm_config *c) {
+    free((char *)c->attention_kinds);
+    free((char *)c->extra);
+    c->attention_kinds = c->extra = NULL;
+}
+
+int64_t count_parameters(const tg_lm_config *config) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_lm_config whole = *config;
+    whole.parallel = NULL;
+    whole.layout = NULL;
+    whole.chunk = 0;
+    whole.cp_inner = TG_AUTO;
+    tg_module *gpt = tg_lm_new(ctx, &whole);
+    int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    return n;
+}
+
+bool check_seq_len(int64_t seq_len, const tg_lm_config *config) {
+    if (seq_len <= config->positions) return true;
+    fail("--seq-len %lld is more than the model's %lld positions; give at most that many", (long long)seq_len,
+         (long long)config->positions);
+    return false;
+}
+
+/* ---- Losses ---- */
+
+/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for 2 n seq_len ids. */
+static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
+                            int64_t seq_len, int64_t *buffer) {
+    tg_ctx *ctx = tg_tape_ctx(t);
+    const tg_parallel *p = tg_lm_config_of(gpt)->parallel;
+    int64_t length = tokens_of_rank(p, seq_len), *ids = buffer, *target = buffer + n * length;
+    for (int64_t i = 0; i < n; i++) {
+        read_tokens_of_rank(p, tokens, offsets[i], seq_len, false, ids + i * length);
+        read_tokens_of_rank(p, tokens, offsets[i], seq_len, true, target + i * length);
+    }
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), ids);
+    tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), target);
+    place_batch(p, x, false);
+    place_batch(p, y, false);
+    double sum = tg_item(tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM));
+    tg_tape_reset(t);
+    tg_drop(x);
+    tg_drop(y);
+    return sum;
+}
+
+double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
+                     int64_t batch) {
+    if (batch > n) batch = n;
+    int64_t *buffer = calloc((size_t)(2 * batch * seq_len), sizeof *buffer);
+    if (!buffer) {
+        tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "no memory for a batch of %lld tokens",
+                    (long long)(batch * seq_len));
+        return NAN;
+    }
+    bool training = tg_tape_set_training(t, false), grad = tg_tape_set_grad_mode(t, false);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += batch)
+        sum += loss_of_batch(gpt, t, tokens, offsets + i, n - i < batch ? n - i : batch, seq_len, buffer);
+    tg_tape_set_training(t, training);
+    tg_tape_set_grad_mode(t, grad);
+    free(buffer);
+    return sum;
+}

@@ -1,0 +1,294 @@
+/* Finds the files of --data, decides how each is read, and makes token files. A plan is JSON:
+ * {"data", "val-data", "format", "tokenizer": the options;
+ *  "inputs": size and time of each file;
+ *  "bytes": whether bytes are tokens;
+ *  "sources": [{"name", "weight", "validation", "files", "bytes",
+ *               "parts": [{"path", "format", "cached": the path is a name in the cache directory, "whole": the path
+ *                          from the root}]}]} */
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/corpus.h"
+#include "data/data_kind.h"
+#include "data/data_stream.h"
+#include "data/data_words.h"
+#include "common/program.h"
+#include "common/text.h"
+
+enum { MOST_IN_PLACE = 64 }; /* files of a source that are read in place, because each is open during the run */
+
+static const char plan_name[] = "data.json";
+
+/* The making of a plan. */
+typedef struct planner {
+    tg_ctx *ctx;
+    const corpus_options *o;
+    json_t *plan, *inputs;
+    int datasets;        /* number of token files made so far */
+    bool standard_input; /* it has been read */
+    /* The source that is being added. */
+    const word_source *source;
+    json_t *parts;
+    const char *stem; /* names of its token files begin with this */
+    encoder *encoder; /* made when the first text is read */
+    token_cache cache;
+    char name[32]; /* of the token file that is open in cache.writer */
+    int64_t bytes;
+} planner;
+
+/* ---- The format of a file ---- */
+
+static bool ends_with(const char *text, size_t n, const char *ending) {
+    size_t m = strlen(ending);
+    return n > m && !memcmp(text + n - m, ending, m);
+}
+
+/* Returns whether the other file of a dataset is there: "X.bin" and "X.idx", or "X" for both. */
+static bool is_dataset(const char *path) {
+    char other[4096];
+    size_t n = strlen(path);
+    bool bin = ends_with(path, n, ".bin"), idx = ends_with(path, n, ".idx");
+    snprintf(other, sizeof other, "%.*s%s", (int)(bin || idx ? n - 4 : n), path, idx ? ".bin" : ".idx");
+    return access(other, F_OK) == 0;
+}
+
+static data_format format_of(const planner *p, const char *path) {
+    size_t n = strlen(path);
+    if (p->o->format != DATA_AUTO) return p->o->format;
+    if (is_dataset(path)) return DATA_MEGATRON;
+    if (ends_with(path, n, ".gz"))
+        n -= 3;
+    else if (ends_with(path, n, ".zst"))
+        n -= 4;
+    return ends_with(path, n, ".jsonl") || ends_with(path, n, ".ndjson") ? DATA_JSONL : DATA_TEXT;
+}
+
+/* Returns whether the file is X.idx, and X.bin is in the list as well. */
+static bool is_second(const names *files, const char *path) {
+    size_t n = strlen(path);
+    for (int i = 0; ends_with(path, n, ".idx") && i < files->n; i++)
+        if (strlen(files->at[i]) == n && !strncmp(files->at[i], path, n - 4) && ends_with(files->at[i], n, ".bin"))
+            return true;
+    return false;
+}
+
+/* ---- Parts ---- */
+
+static bool no_memory(void) { return fail("no memory for the list of data files"), false; }
+
+static bool add_part(planner *p, const char *path, data_format format, bool cached) {
+    char *whole = cached || access(path, F_OK) ? NULL : realpath(path, NULL);
+    json_t *part =
+        json_pack("{s:s, s:i, s:b, s:s*}", "path", path, "format", (int)format, "cached", (int)cached, "whole", whole);
+    free(whole);
+    if (!part) return fail("'%s' is not a name in UTF-8, which the list of data files needs", path), false;
+    return json_array_append_new(p->parts, part) == 0 || no_memory();
+}
+
+/* Completes the token file that is open, if any. */
+static bool end_dataset(planner *p, bool good) {
+    if (!p->cache.writer) return good;
+    return cache_close(&p->cache, good) && good && add_part(p, p->name, DATA_MEGATRON, true);
+}
+
+/* Makes the encoder, whose ids must be in the model's vocabulary. */
+static bool open_encoder(planner *p) {
+    const corpus_options *o = p->o;
+    if (p->encoder) return true;
+    if (!(p->encoder = encoder_new(p->ctx, o->tokenizer))) return false;
+    int64_t ids = encoder_vocab(p->encoder);
+    if (!o->tokenizer || !o->vocab || ids <= o->vocab) return true;
+    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own "
+                "tokenizer by --tokenizer",
+                o->tokenizer, (long long)ids, (long long)o->vocab),
+           false;
+}
+
+static bool begin_dataset(planner *p) {
+    if (p->cache.writer) return true;
+    if (!open_encoder(p)) return false;
+    snprintf(p->name, sizeof p->name, "%s-%03d", p->stem, p->datasets++);
+    if (mkdir(p->o->cache, 0777) != 0 && errno != EEXIST)
+        return fail("cannot make the directory '%s': %s", p->o->cache, strerror(errno)), false;
+    return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->encoder, p->o->vocab);
+}
+
+/* Notes the size and the time of a file, so that a change is noticed. */
+static bool note_input(planner *p, const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0) return true; /* "-", or a dataset without its ending */
+    char *whole = realpath(path, NULL);
+    json_t *input = json_pack("{s:s, s:I, s:I}", "path", whole ? whole : path, "size", (json_int_t)st.st_size, "time",
+                              (json_int_t)st.st_mtime);
+    free(whole);
+    return (input && json_array_append_new(p->inputs, input) == 0) || no_memory();
+}
+
+static bool note_tokenizer(planner *p) {
+    const char *path = p->o->tokenizer;
+    char *file = path && is_there(path, "tokenizer.json") ? path_in(path, "tokenizer.json") : NULL;
+    bool good = !path || note_input(p, file ? file : path);
+    free(file);
+    return good;
+}
+
+static int64_t size_of(const char *path) {
+    struct stat st;
+    char data[4096];
+    snprintf(data, sizeof data, "%s.bin", path);
+    return stat(path, &st) == 0 || stat(data, &st) == 0 ? st.st_size : 0;
+}
+
+static bool read_in_place(planner *p, const char *path, data_format format) {
+    p->bytes += size_of(path);
+    warn_of_data(path, (int)format);
+    return end_dataset(p, true) && add_part(p, path, format, false);
+}
+
+static bool read_to_cache(planner *p, const char *path, data_format format) {
+    bool standard = !strcmp(path, "-");
+    if (standard && p->standard_input) return fail("'-' is given twice; standard input can be read once"), false;
+    if (!standard && !is_compressed(path)) warn_of_data(path, (int)format);
+    p->standard_input |= standard;
+    return begin_dataset(p) && cache_add(&p->cache, path, format, &p->bytes);
+}
+
+static bool check_ids(const planner *p, const char *path, data_format format) {
+    bool ids = format != DATA_TEXT && format != DATA_JSONL;
+    if (ids && !p->o->vocab)
+        return fail("--vocab N is missing: '%s' holds token ids, and does not say how many there are", path), false;
+    if (ids || p->o->tokenizer) json_object_set_new(p->plan, "bytes", json_false());
+    return true;
+}
+
+static bool add_file(planner *p, const char *path) {
+    bool standard = !strcmp(path, "-"), packed = !standard && is_compressed(path);
+    data_format format = format_of(p, path);
+    if (!check_ids(p, path, format) || !note_input(p, path)) return false;
+    if (format == DATA_MEGATRON && (packed || standard))
+        return fail("'%s' is %s, but a Megatron dataset is read in place: give the two files themselves", path,
+                    standard ? "standard input" : "compressed"),
+               false;
+    bool in_place = !standard && !packed && format != DATA_JSONL && !(format == DATA_TEXT && p->o->tokenizer);
+    if (in_place && (format == DATA_MEGATRON || p->source->files.n <= MOST_IN_PLACE))
+        return read_in_place(p, path, format);
+    return read_to_cache(p, path, format);
+}
+
+/* ---- Sources ---- */
+
+static bool add_source(planner *p, const word_source *s, bool validation) {
+    const names *files = &s->files;
+    p->source = s;
+    p->stem = validation ? "val" : "data";
+    p->bytes = 0;
+    p->parts = json_array();
+    json_t *source = json_pack("{s:s, s:f, s:b, s:i, s:o}", "name", s->name, "weight", s->weight, "validation",
+                               (int)validation, "files", files->n, "parts", p->parts);
+    if (!source) return fail("'%s' is not a name in UTF-8, which the list of data files needs", s->name), false;
+    if (json_array_append_new(json_object_get(p->plan, "sources"), source)) return no_memory();
+    bool good = true;
+    for (int i = 0; good && i < files->n; i++)
+        if (!is_second(files, files->at[i])) good = add_file(p, files->at[i]);
+    good = end_dataset(p, good);
+    return good && (json_object_set_new(source, "bytes", json_integer(p->bytes)) == 0 || no_memory());
+}
+
+static bool add_words(planner *p, const char *option, const char *words, bool validation) {
+    word_sources s;
+    bool good = !words || words_expand(&s, option, words);
+    for (int i = 0; words && good && i < s.n; i++) good = add_source(p, &s.at[i], validation);
+    if (words) words_free(&s);
+    return good;
+}
+
+/* ---- The cache directory ---- */
+
+void corpus_remove_cache(const char *cache) {
+    DIR *entries = cache ? opendir(cache) : NULL;
+    for (struct dirent *e; entries && (e = readdir(entries));) {
+        bool ours = !fnmatch("data-[0-9]*.bin*", e->d_name, 0) || !fnmatch("data-[0-9]*.idx*", e->d_name, 0) ||
+                    !fnmatch("val-[0-9]*.bin*", e->d_name, 0) || !fnmatch("val-[0-9]*.idx*", e->d_name, 0) ||
+                    !fnmatch("data.json*", e->d_name, 0);
+        char *path = ours ? path_in(cache, e->d_name) : NULL;
+        if (path) unlink(path);
+        free(path);
+    }
+    if (!entries) return;
+    closedir(entries);
+    rmdir(cache); /* fails if it has other files */
+}
+
+static bool save_plan(const planner *p) {
+    char *text = json_dumps(p->plan, JSON_INDENT(2)), *path = text ? path_in(p->o->cache, plan_name) : NULL;
+    if (path) tg_file_save(p->ctx, path, text, strlen(text));
+    bool good = path && check(p->ctx);
+    free(text);
+    free(path);
+    return good || (text && path) || no_memory();
+}
+
+/* ---- Plans ---- */
+
+static json_t *begin_plan(const corpus_options *o) {
+    return json_pack("{s:s, s:s, s:s, s:i, s:b, s:[], s:[]}", "data", o->data, "val-data",
+                     o->val_data ? o->val_data : "", "tokenizer", o->tokenizer ? o->tokenizer : "", "format",
+                     (int)o->format, "bytes", 1, "sources", "inputs");
+}
+
+json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o) {
+    planner p = {.ctx = ctx, .o = o, .plan = begin_plan(o)};
+    if (!p.plan) return fail("--data '%s' is not in UTF-8, which the list of data files needs", o->data), NULL;
+    p.inputs = json_object_get(p.plan, "inputs");
+    if (o->cache) corpus_remove_cache(o->cache); /* of a run that was killed, or of other data */
+    bool good =
+        note_tokenizer(&p) && add_words(&p, "data", o->data, false) && add_words(&p, "val-data", o->val_data, true);
+    if (good && p.datasets) good = save_plan(&p);
+    encoder_free(p.encoder);
+    if (good) return p.plan;
+    if (o->cache) corpus_remove_cache(o->cache);
+    json_decref(p.plan);
+    return NULL;
+}
+
+const char *corpus_tokenizer_of(const char *dir) { return is_there(dir, "tokenizer.json") ? dir : NULL; }
+
+bool corpus_is_bytes(const json_t *plan) { return json_is_true(json_object_get(plan, "bytes")); }
+
+/* Returns whether the file is as it was, or does not exist any more. */
+static bool is_unchanged(const json_t *input) {
+    struct stat st;
+    const char *path = json_string_value(json_object_get(input, "path"));
+    if (!path || stat(path, &st) != 0) return path != NULL;
+    return st.st_size == json_integer_value(json_object_get(input, "size")) &&
+           st.st_mtime == json_integer_value(json_object_get(input, "time"));
+}
+
+/* Returns whether the text of a key is that of an option, which may be NULL. */
+static bool has_option(const json_t *plan, const char *key, const char *option) {
+    const char *text = json_string_value(json_object_get(plan, key));
+    return text && !strcmp(text, option ? option : "");
+}
+
+static bool is_for(const json_t *plan, const corpus_options *o) {
+    size_t i;
+    json_t *input;
+    json_array_foreach(json_object_get(plan, "inputs"), i, input) if (!is_unchanged(input)) return false;
+    return has_option(plan, "data", o->data) && has_option(plan, "val-data", o->val_data) &&
+           has_option(plan, "tokenizer", o->tokenizer) &&
+           json_integer_value(json_object_get(plan, "format")) == (json_int_t)o->format;
+}
+
+json_t *corpus_saved_plan(const corpus_options *o) {
+    char *path = o->cache ? path_in(o->cache, plan_name) : NULL;
+    json_t *plan = path ? json_load_file(path, 0, NULL) : NULL;
+    free(path);
+    if (!plan || is_for(plan, o)) return plan;
+    json_decref(plan);
+    return NULL;
+}

@@ -1,0 +1,244 @@
+/* Encodes texts, on several threads, and appends their ids to a dataset in the order of the texts. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tapegrad/tokenizer.h>
+
+#include "data/data_encode.h"
+#include "common/program.h"
+
+enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64 }; /* of texts that wait; of threads */
+
+/* A text that waits, or the end of a document after it. */
+typedef struct piece {
+    size_t at, n; /* in encoder.text */
+    const char *path;
+    int64_t line;
+    bool context, begins, ends; /* begins: it is the first of its document */
+    bool markup;                /* of a template, which has written the special tokens */
+    tg_ids ids;
+} piece;
+
+struct encoder {
+    tg_ctx *ctx;
+    tg_tokenizer *tokenizer;   /* NULL: bytes */
+    int64_t vocab, begin, end; /* begin, end: the ids that begin and end a document; -1: none */
+    bool open, markup;         /* the document has a piece; its text is a template's */
+    tg_template *template;     /* the tokenizer's; NULL: not made yet */
+    const char *path;
+    int64_t line;
+    char *text;
+    size_t used, room;
+    piece *pieces;
+    int n, capacity;
+    atomic_int next, wrong; /* the next piece to encode, and the first one that cannot be; n: none */
+    int64_t buffer[1 << 13];
+};
+
+/* ---- Making ---- */
+
+/* Returns the id that the tokenizer puts before each text; -1: none. */
+static int64_t begin_of(const tg_tokenizer *k) {
+    tg_ids ids = {0};
+    tg_tokenizer_encode(k, "", 0, TG_ENCODE(.special = true), &ids);
+    int64_t begin = ids.count && ids.ids[0] == tg_tokenizer_bos(k) ? ids.ids[0] : -1;
+    tg_ids_free(&ids);
+    return begin;
+}
+
+encoder *encoder_new(tg_ctx *ctx, const char *tokenizer) {
+    encoder *e = calloc(1, sizeof *e);
+    if (!e) return fail("no memory to encode text"), NULL;
+    e->ctx = ctx;
+    e->vocab = 256;
+    e->begin = e->end = -1;
+    if (!tokenizer) return e;
+    e->tokenizer = tg_tokenizer_load(ctx, tokenizer);
+    if (!check(ctx)) return encoder_free(e), NULL;
+    e->vocab = tg_tokenizer_size(e->tokenizer);
+    e->begin = begin_of(e->tokenizer);
+    tg_tokenizer_ends(e->tokenizer, &e->end, 1);
+    return e;
+}
+
+void encoder_free(encoder *e) {
+    if (!e) return;
+    for (int i = 0; i < e->capacity; i++) tg_ids_free(&e->pieces[i].ids);
+    free(e->pieces);
+    free(e->text);
+    tg_template_free(e->template);
+    tg_tokenizer_free(e->tokenizer);
+    free(e);
+}
+
+int64_t encoder_vocab(const encoder *e) { return e->vocab; }
+bool encoder_is_bytes(const encoder *e) { return !e->tokenizer; }
+
+void encoder_at(encoder *e, const char *path, int64_t line) {
+    e->path = path;
+    e->line = line;
+}
+
+/* ---- Bytes ---- */
+
+static bool put_bytes(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context) {
+    const size_t most = sizeof e->buffer / sizeof *e->buffer;
+    while (n > 0) {
+        size_t here = n < most ? n : most;
+        for (size_t i = 0; i < here; i++) e->buffer[i] = (unsigned char)text[i];
+        if (tg_token_writer_add(to, e->buffer, (int64_t)here, context) != TG_OK) return check(e->ctx);
+        text += here;
+        n -= here;
+    }
+    return true;
+}
+
+/* ---- Texts that wait ---- */
+
+static bool no_memory(const encoder *e) { return fail("no memory for the text of '%s'", e->path), false; }
+
+static bool make_room(encoder *e, size_t n) {
+    if (e->n == e->capacity) {
+        int capacity = 2 * e->capacity + 256;
+        piece *more = realloc(e->pieces, (size_t)capacity * sizeof *more);
+        if (!more) return no_memory(e);
+        memset(more + e->capacity, 0, (size_t)(capacity - e->capacity) * sizeof *more);
+        e->pieces = more;
+        e->capacity = capacity;
+    }
+    if (e->used + n <= e->room) return true;
+    size_t room = 2 * (e->used + n);
+    char *more = realloc(e->text, room);
+    if (!more) return no_memory(e);
+    e->text = more;
+    e->room = room;
+    return true;
+}
+
+static bool wait_for(encoder *e, const char *text, size_t n, bool context) {
+    if (!make_room(e, n)) return false;
+    piece *p = &e->pieces[e->n++];
+    tg_ids ids = p->ids; /* its memory is used again */
+    ids.count = 0;
+    *p = (piece){e->used, n, e->path, e->line, context, !e->open && !e->markup, false, e->markup, ids};
+    if (n) memcpy(e->text + e->used, text, n);
+    e->used += n;
+    e->open = true;
+    return true;
+}
+
+bool encoder_put(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context) {
+    if (!e->tokenizer) return put_bytes(e, to, text, n, context);
+    if (n && !wait_for(e, text, n, context)) return false;
+    return (e->used < MOST_BYTES && e->n < MOST_PIECES) || encoder_flush(e, to);
+}
+
+bool encoder_end_file(encoder *e, tg_token_writer *to) {
+    if (!e->tokenizer) return tg_token_writer_end_document(to) == TG_OK || check(e->ctx);
+    if (!e->open) return true;
+    if (!wait_for(e, "", 0, false)) return false;
+    e->pieces[e->n - 1].ends = true;
+    e->open = false;
+    return true;
+}
+
+bool encoder_end(encoder *e, tg_token_writer *to, char last) {
+    return (e->end >= 0 || last == '\n' || encoder_put(e, to, "\n", 1, false)) && encoder_end_file(e, to);
+}
+
+/* ---- Conversations ---- */
+
+/* Makes the template. Returns NULL, or what is wrong. */
+static const char *open_template(encoder *e) {
+    const char *source = e->tokenizer ? tg_tokenizer_chat_template(e->tokenizer) : NULL;
+    if (e->template) return NULL;
+    if (!source) return "chat \"messages\" need a tokenizer with a chat template (--tokenizer, or --init)";
+    e->template = tg_template_new(e->ctx, source, "the tokenizer's chat template");
+    return e->template ? NULL : tg_ctx_message(e->ctx);
+}
+
+const char *encoder_render(encoder *e, const char *messages, const char *tools, bool prompt, tg_rendered *out) {
+    const char *wrong = open_template(e);
+    if (wrong) return wrong;
+    const tg_chat_opts *o = TG_CHAT(.generation_prompt = prompt, .tools = tools,
+                                    .bos = tg_tokenizer_token(e->tokenizer, tg_tokenizer_bos(e->tokenizer)),
+                                    .eos = tg_tokenizer_token(e->tokenizer, e->end));
+    return tg_chat_render(e->template, messages, o, out) == TG_OK ? NULL : tg_ctx_message(e->ctx);
+}
+
+bool encoder_put_markup(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context) {
+    e->markup = true;
+    bool good = encoder_put(e, to, text, n, context);
+    e->markup = false;
+    return good;
+}
+
+bool encoder_end_markup(encoder *e, tg_token_writer *to) {
+    e->markup = true;
+    bool good = encoder_end_file(e, to);
+    e->markup = false;
+    return good;
+}
+
+/* ---- Encoding ---- */
+
+static void note_wrong(encoder *e, int i) {
+    int before = atomic_load(&e->wrong);
+    while (i < before && !atomic_compare_exchange_weak(&e->wrong, &before, i)) continue;
+}
+
+/* Encodes pieces until there are none. Each thread has a context of its own for errors. */
+static void *encode_some(void *of) {
+    encoder *e = of;
+    tg_ctx *errors = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    for (int i; (i = atomic_fetch_add(&e->next, 1)) < e->n;) {
+        piece *p = &e->pieces[i];
+        const tg_encode_opts *o = TG_ENCODE(.literal = !p->markup, .errors = errors);
+        if (tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, o, &p->ids) == TG_OK) continue;
+        note_wrong(e, i);
+        break;
+    }
+    tg_ctx_free(errors);
+    return NULL;
+}
+
+/* Encodes all pieces. Without other threads this one does it alone. */
+static void encode_all(encoder *e) {
+    pthread_t thread[MOST_THREADS];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int started = 0, most = cores > MOST_THREADS ? MOST_THREADS : (int)cores;
+    if (e->n < most) most = e->n;
+    atomic_store(&e->next, 0);
+    atomic_store(&e->wrong, e->n);
+    while (started + 1 < most && pthread_create(&thread[started], NULL, encode_some, e) == 0) started++;
+    encode_some(e);
+    while (started > 0) pthread_join(thread[--started], NULL);
+}
+
+/* Encodes a piece again, for its message. */
+static bool explain(encoder *e, const piece *p) {
+    tg_ids ids = {0};
+    tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, TG_ENCODE(.literal = true), &ids);
+    tg_ids_free(&ids);
+    if (p->line) return fail("'%s' line %lld: %s", p->path, (long long)p->line, tg_ctx_message(e->ctx)), false;
+    return fail("'%s': %s", p->path, tg_ctx_message(e->ctx)), false;
+}
+
+static void write_piece(const encoder *e, tg_token_writer *to, const piece *p) {
+    if (p->begins && e->begin >= 0) tg_token_writer_add(to, &e->begin, 1, p->context);
+    tg_token_writer_add(to, p->ids.ids, p->ids.count, p->context);
+    if (p->ends && !p->markup && e->end >= 0) tg_token_writer_add(to, &e->end, 1, false);
+    if (p->ends) tg_token_writer_end_document(to);
+}
+
+bool encoder_flush(encoder *e, tg_token_writer *to) {
+    encode_all(e);
+    if (atomic_load(&e->wrong) < e->n) return explain(e, &e->pieces[atomic_load(&e->wrong)]);
+    for (int i = 0; i < e->n; i++) write_piece(e, to, &e->pieces[i]);
+    e->n = 0;
+    e->used = 0;
+    return check(e->ctx);
+}

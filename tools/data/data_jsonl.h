@@ -1,0 +1,22 @@
+/* Examples in JSONL: an object on each line. */
+#ifndef TAPEGRAD_DATA_JSONL_H
+#define TAPEGRAD_DATA_JSONL_H
+
+#include <jansson.h>
+
+#include "data/data_encode.h"
+
+/* Where an example comes from, for messages. */
+typedef struct jsonl_place {
+    const char *path;
+    int64_t line; /* from 1 */
+} jsonl_place;
+
+/* Appends the document of one line to the dataset:
+ * - {"text": ...} is predicted as a whole;
+ * - {"prompt": ..., "completion": ...}: the prompt is context, the completion is predicted;
+ * - {"messages": [...]}: a conversation (data_chat.h).
+ * Other keys are ignored; an empty line is left out. Returns false after printing what is wrong. */
+bool jsonl_add(encoder *e, tg_token_writer *to, const char *line, size_t n, jsonl_place at);
+
+#endif

@@ -1,0 +1,64 @@
+/* What a run prints at its end: the commands that go on with it, or use the model. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/ranks.h"
+#include "train/train.h"
+
+/* Prints text as one word of a shell command, quoted if necessary. */
+static void say_word(const char *text) {
+    size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
+    if (!text[plain]) {
+        say("%s", text);
+        return;
+    }
+    say("'");
+    for (; *text; text++)
+        if (*text == '\'')
+            say("'\\''");
+        else
+            say("%c", *text);
+    say("'");
+}
+
+/* Prints an option that checkpoints do not keep, if it was given. */
+static void say_option(const ending *e, const char *name) {
+    char text[4096];
+    if (!option_given(&train_command, e->p, name)) return;
+    option_text(&train_command.options[option_find(&train_command, name)], e->o, text, sizeof text);
+    say(" --%s ", name);
+    say_word(text);
+}
+
+void say_how_to_go_on(const ending *e, int64_t step) {
+    char launcher[64];
+    say("interrupted after step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
+        launcher_text(&e->o->on, e->world, launcher, sizeof launcher));
+    say_word(e->o->out);
+    say_option(e, "device");
+    say_option(e, "comm");
+    say("\n");
+}
+
+/* Prints the beginning of a command that uses the model: what it does, and the command up to the name of the model. */
+static void say_command(const ending *e, const char *what, const char *words) {
+    say("%s: %s ", what, words);
+    say_word(e->o->out);
+}
+
+void say_what_next(const ending *e) {
+    char launcher[64], words[128];
+    say_command(e, "generate", "tapegrad generate --model");
+    say(e->text ? " --prompt " : " --prompt-ids ");
+    say_word(!e->text ? "1,2,3" : e->o->sample_prompt ? e->o->sample_prompt : "The ");
+    say_command(e, "\nevaluate", "tapegrad eval --model");
+    say(" --data ");
+    say_word(e->o->data);
+    if (e->o->data_format != TG_TOKENS_TEXT) say_option(e, "data-format");
+    say("\n");
+    if (e->saved != e->o->steps) return;
+    snprintf(words, sizeof words, "%stapegrad train --resume --out",
+             launcher_text(&e->o->on, e->world, launcher, sizeof launcher));
+    say_command(e, "train on", words);
+    say(" --steps %" PRId64 "\n", 2 * e->o->steps);
+}
