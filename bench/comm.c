@@ -11,7 +11,7 @@
 #include <tapegrad/ranks.h>
 
 #include "bench.h"
-#include "../tools/spawn.h"
+#include "../tools/common/spawn.h"
 
 static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes, MAX_CALLS = 400 };

@@ -2,15 +2,15 @@
 """layers.py includes SOURCE | symbols SOURCE BUILD | table SOURCE: holds the code to the table of layers in layers.txt.
 
 `includes` reads every #include under src/, tools/ and bench/: the file that it names must lie in the same layer or in one
-that the table allows. Every quoted #include must name a file that lies next to its user, in include/ or in src/, so that no
-option of the compiler adds a folder, such as one of tests/. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
+that the table allows. Every quoted #include must name a file that lies next to its user, in include/, in src/ or, in tools/,
+in tools/, so that no option of the compiler adds a folder, such as one of tests/. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
 allowed layer. So calls through prototypes in headers that everybody may include are found as well. `table` compares
 the table of docs/design.md, which also says what each folder is for, with layers.txt.
 
 Breaks that are known stand in layers.known, one `FROM TO` a line. A break that is not listed fails, and so does a
 listed one that is gone. The table itself must have no circle, and umbrella headers are for users: src/ includes none.
 Programs (tools/ and bench/) are no layers: they may include every public header, and of src/ only the headers that their
-rows name.
+rows name. A folder of a program may include those folders of rows above it that its row names.
 """
 import json
 import pathlib
@@ -33,6 +33,9 @@ class Layers:
                 continue
             layer, prefix, allowed = (field.strip() for field in line.split('|'))
             if layer == 'program':
+                parts = [name for name in allowed.split() if name.endswith('/')]
+                if not set(parts) <= self.programs.keys():
+                    raise SystemExit(f'layers.txt: {prefix} may include {" ".join(parts)}, of which not all are above it')
                 self.programs[prefix] = set(allowed.split())
                 continue
             self.prefixes[prefix] = layer
@@ -72,15 +75,18 @@ class Layers:
 
 
 def named_file(source, user, name):
-    """Returns the file that an #include names: next to the including file, in include/, or in src/. None: there is none."""
-    for folder in (user.parent, source / 'include', source / 'src'):
+    """Returns the file that an #include names: next to the including file, in include/, in src/ or, for a file of tools/, in
+    tools/. None: there is none."""
+    tools = [source / 'tools'] if source / 'tools' in user.parents else []
+    for folder in (user.parent, source / 'include', source / 'src', *tools):
         if (folder / name).is_file():
             return (folder / name).resolve().relative_to(source).as_posix()
     return None
 
 
-def program_may_include(headers, prefix, used):
-    return used.startswith((prefix, 'include/tapegrad/')) or used.removeprefix('src/') in headers
+def program_may_include(allowed, prefix, used):
+    parts = tuple(name for name in allowed if name.endswith('/'))
+    return used.startswith((prefix, 'include/tapegrad/', *parts)) or used.removeprefix('src/') in allowed
 
 
 def includes(source, user):
@@ -94,7 +100,7 @@ def include_breaks(source, layers):
         if user.suffix not in ('.c', '.h', '.cu', '.in'):
             continue
         path = user.relative_to(source).as_posix()
-        program = next((prefix for prefix in layers.programs if path.startswith(prefix)), None)
+        program = max((prefix for prefix in layers.programs if path.startswith(prefix)), key=len, default=None)
         for name, used, quoted in includes(source, user):
             if not used:
                 if quoted:

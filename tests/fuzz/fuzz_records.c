@@ -1,5 +1,5 @@
 /* Takes any bytes as two recorded steps, with the required end: they are refused with a reason, or compared, and each
- * equals itself. tools/record.c and tools/diff.c are compiled in; their output is captured. */
+ * equals itself. tools/common/record.c and tools/commands/diff.c are compiled in; their output is captured. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <inttypes.h>

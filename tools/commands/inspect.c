@@ -9,7 +9,7 @@
 #include <tapegrad/flat.h>
 
 #include "commands/inspect_stages.h"
-#include "common/meta_rank.h"
+#include "train/meta_rank.h"
 #include "common/model_files.h"
 #include "common/text.h"
 

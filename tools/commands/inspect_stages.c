@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "commands/inspect_stages.h"
-#include "common/meta_rank.h"
+#include "train/meta_rank.h"
 #include "common/text.h"
 
 /* Pipeline stages are the outermost division of the ranks (tg_parallel_opts.order). */

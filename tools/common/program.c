@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <tapegrad/world.h>
@@ -112,6 +113,12 @@ bool check(const tg_ctx *ctx) {
     if (tg_ctx_status(ctx) == TG_OK) return true;
     fail("%s", tg_ctx_message(ctx));
     return false;
+}
+
+double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 int print_json(json_t *json) {

@@ -70,6 +70,8 @@ bool check(const tg_ctx *ctx);
 static inline int64_t auto_if_zero(int64_t v) { return v ? v : TG_AUTO; }
 /* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
+/* Returns the time of the monotonic clock in seconds. */
+double seconds_now(void);
 /* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not
  * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);

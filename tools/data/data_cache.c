@@ -6,7 +6,6 @@
 #include "data/data_jsonl.h"
 #include "data/data_stream.h"
 #include "common/program.h"
-#include "train/train.h"
 
 enum { CHUNK = 1 << 18, LONGEST = 256 << 20 }; /* bytes that are read at once, and of the longest line */
 

@@ -9,7 +9,7 @@
 #include <tapegrad/extend.h>
 
 #include "common/ranks.h"
-#include "train/train.h"
+#include "common/program.h"
 
 /* An op that ran. */
 typedef struct event {

@@ -13,7 +13,6 @@
 #include "common/spawn.h"
 #include "common/text.h"
 #include "tokens/token_output.h"
-#include "train/train.h"
 
 typedef struct tokenize_options {
     const char *tokenizer, *data, *to, *field, *end;

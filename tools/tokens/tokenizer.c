@@ -9,7 +9,6 @@
 #include "common/program.h"
 #include "common/text.h"
 #include "tokens/tokenizer.h"
-#include "train/train.h"
 
 typedef struct tokenizer_options {
     const char *data, *to, *field, *pattern, *special, *text;

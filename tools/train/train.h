@@ -299,7 +299,7 @@ void live_draw(metrics *m, const step_result *r);
 /* Writes loss.svg. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
 
-/* ---- Event files of TensorBoard (tensorboard.c) ---- */
+/* ---- Event files of TensorBoard (train_tensorboard.c) ---- */
 
 typedef struct event_file event_file;
 
@@ -410,7 +410,5 @@ bool checkpoint_finish(const run_directory *directory, const train_options *o, t
  * more. */
 bool checkpoint_prune(const run_directory *directory, const train_options *o);
 
-/* Returns the time of the monotonic clock in seconds. */
-double seconds_now(void);
 
 #endif

@@ -2,17 +2,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <tapegrad/flat.h>
 
 #include "common/mapped.h"
 #include "train/train_tune.h"
-
-double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Returns the number of parameters of this stage, whether they are trained or not. */
 static int count_params(const trainer *r) {

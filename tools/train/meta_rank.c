@@ -1,5 +1,5 @@
 /* Steps of the trainer on device meta. */
-#include "common/meta_rank.h"
+#include "train/meta_rank.h"
 
 bool meta_rank_open(meta_rank *w, const train_options *o, const tg_lm_config *config, int rank) {
     tg_config c = train_config(o);
