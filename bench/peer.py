@@ -208,6 +208,8 @@ def adamw(options):
 
 def decode(options):
     """transformers' generate with its key-value cache, on GPT-2 of random weights."""
+    here = pathlib.Path(__file__).resolve().parent
+    sys.path[:] = [p for p in sys.path if pathlib.Path(p).resolve() != here]  # it has a tokenizers.py of its own
     import transformers
 
     prompt, tokens = 16, options.calls

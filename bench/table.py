@@ -212,7 +212,7 @@ def decoding(bench):
                 ours = command("decode", batch=batch, calls=8, **size)
                 peer = command("decode", "as installed", batch=batch, calls=8, **size)
                 m = bench.measure([ours, peer, read], 7)
-                title = f"GPT-2 {name} {dtype}, a token of {batch} samples, ms"
+                title = f"GPT-2 {name} {dtype}, a token, batch {batch}, ms"
                 rate = rows * hidden * (2 if bf16 else 4) / m.median(ours) / 1e6
                 yield Row(f"{title}: its rate ({rate:.1f} GB/s) / reading's", m.median(ours), m.median(read),
                           m.ratio(read, ours), 0.8, bf16=bf16)
