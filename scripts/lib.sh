@@ -21,6 +21,7 @@ have() {
     libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
     libuv1-dev) pkg-config --exists libuv ;;
+    libedit-dev) pkg-config --exists libedit ;;
     libpcre2-dev) pkg-config --exists libpcre2-8 ;;
     libutf8proc-dev) pkg-config --exists libutf8proc ;;
     munge) PATH=$PATH:/usr/sbin command -v munged ;;
@@ -64,7 +65,7 @@ need() {
 }
 
 # shellcheck disable=SC2034 # used by scripts that include this
-build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev zlib1g-dev libzstd-dev)
+build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev zlib1g-dev libzstd-dev libedit-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest
     libuv1-dev libpcre2-dev libutf8proc-dev munge slurmctld slurmd slurm-client)
