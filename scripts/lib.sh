@@ -65,10 +65,11 @@ need() {
 }
 
 # shellcheck disable=SC2034 # used by scripts that include this
-build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev zlib1g-dev libzstd-dev libedit-dev)
+build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev zlib1g-dev libzstd-dev libpcre2-dev
+    libutf8proc-dev libedit-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench python3-dev python3-cffi python3-numpy python3-pytest
-    libuv1-dev libpcre2-dev libutf8proc-dev munge slurmctld slurmd slurm-client)
+    libuv1-dev munge slurmctld slurmd slurm-client)
 
 # Device cuda is built only if there is a GPU, and only for that GPU, because nvcc takes a minute or two.
 # shellcheck disable=SC2034
