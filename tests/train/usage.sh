@@ -83,7 +83,7 @@ refuses 2 "dynamic loss scaling overflows on purpose" train $run --precision fp1
 refuses 2 "--vocab N is missing" train $run --data-format u16
 refuses 2 "--hidden is set by the config in --init" train --data "$text" --out x --init y --hidden 8
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295
-refuses 2 "expected UTF-8" train $run --order "$(printf 'order\377')"
+refuses 2 "expected text in UTF-8" train $run --order "$(printf 'order\377')"
 refuses 2 "--data is '" train --data "$(printf 'data\377')" --out x
 refuses 2 "--init is '" train --data "$text" --out x --init "$(printf 'init\377')"
 
