@@ -181,8 +181,8 @@ typedef struct train_data {
     int64_t val_targets;               /* tokens that they predict */
 } train_data;
 
-/* Returns the vocabulary of the run's model; 0: it is not known yet. weights: the model's directory; NULL: a new model. -1
- * after printing what is wrong. */
+/* Returns the vocabulary of the run's model; 0: it is not known yet. weights: the model's directory; NULL: a new model.
+ * -1 after printing what is wrong. */
 int64_t train_vocab(const train_options *o, const char *weights);
 /* Returns what the options say about the data. cache: the directory for token files. */
 corpus_options train_corpus(const train_options *o, const char *cache, int64_t vocab);
