@@ -4,9 +4,9 @@
 A block of code on the page must be a run of lines of the example that the page has linked to last; lines are compared
 without their indentation, and each line `...` of the block leaves out lines of the example. A block that begins with
 "$ build/examples/..." or "$ build/tools/..." is a command and what it prints: the commands of a page run one after
-another, in an empty folder that has a copy of LICENSE. Numbers with a fraction may differ by 5 %: other instruction sets and optimizations round
-otherwise, and a training run enlarges the difference. What ends in `...` is the beginning of an output. Everything else
-must be equal.
+another, in an empty folder that has a copy of LICENSE. Numbers with a fraction may differ by 5 %: other instruction sets
+and optimizations round otherwise, and a training run enlarges the difference. What ends in `...` is the beginning of an
+output. Everything else must be equal.
 """
 import pathlib
 import re
@@ -44,9 +44,12 @@ def check_code(example, block, number):
 
 def alike(printed, expected):
     """Whether two texts have the same words, with nearly equal fractions, up to `...`."""
-    if expected.rstrip().endswith('...'):
-        return printed.startswith(expected.rstrip()[:-3])
     printed, expected = printed.split(), expected.split()
+    if expected and expected[-1].endswith('...'):
+        begun = expected.pop()[:-3]  # of a word, or the dots alone
+        if not ' '.join(printed[len(expected):]).startswith(begun):
+            return False
+        printed = printed[:len(expected)]
     return len(printed) == len(expected) and all(map(same_word, printed, expected))
 
 

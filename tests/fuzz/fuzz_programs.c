@@ -4,7 +4,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gradcheck.h>
 
-#include "common/program.h"
+#include "program.h"
 
 enum { MOST_LEAVES = CALLS * TG_SAMPLE_INPUTS };
 

@@ -1,5 +1,5 @@
 /* One call of a program: which inputs the op gets, and how it is called. */
-#include "common/program.h"
+#include "program.h"
 
 /* ---- From one shape and domain to another ---- */
 

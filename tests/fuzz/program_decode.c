@@ -1,5 +1,5 @@
 /* Decoding of bytes into a program: a head of 4 bytes, then 12 for each call. */
-#include "common/program.h"
+#include "program.h"
 
 enum { HEAD = 4, CALL = 12, MOST_CASES = 4096 };
 

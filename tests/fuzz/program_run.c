@@ -1,6 +1,6 @@
 /* Runs a program as its bytes say: in scopes, recomputed, with discarded tensors. */
 #include "core/context.h"
-#include "common/program.h"
+#include "program.h"
 
 /* ---- Leaves ---- */
 
