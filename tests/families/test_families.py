@@ -13,11 +13,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import families
+from turns import in_turn
 
 PROBE = os.environ["PROBE"]
 SEEDS = range(4)
 BATCH, LENGTH, TOKENS = 2, 22, 12
-CASES = [(family, seed) for family in families.FAMILIES for seed in SEEDS]
+FAMILIES = in_turn("families", families.FAMILIES)
+CASES = [(family, seed) for family in FAMILIES for seed in SEEDS]
 
 transformers.logging.set_verbosity_error()
 
@@ -122,7 +124,7 @@ def load(path):
     return transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_commands_take_the_family(family, tmp_path):
     config = families.config_of(family, 9)
     model, ids = families.model_of(config, 9), ids_of(config, 9)

@@ -6,11 +6,12 @@ import sys
 import families
 import library
 import pytest
+from turns import in_turn
 
 STRINGS = 10000
 
 
-@pytest.fixture(scope='module', params=list(families.FAMILIES))
+@pytest.fixture(scope='module', params=in_turn('tokenizers', families.FAMILIES))
 def pair(request, tmp_path_factory):
     theirs = families.FAMILIES[request.param]()
     path = tmp_path_factory.mktemp(request.param) / 'tokenizer.json'
