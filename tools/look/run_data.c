@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/model_files.h"
 #include "look/page.h"
@@ -190,7 +191,8 @@ static void add_model(json_t *facts, const char *dir) {
     else
         snprintf(path, sizeof path, "%s/checkpoints/step-%010" PRId64 "/config.json", dir, step);
     tg_lm_config c;
-    if (not_regular(path) || (!is_there(dir, "config.json") && !step) || !read_model_config(path, &c)) return;
+    if (access(path, R_OK) != 0 || not_regular(path)) return; /* a run of adapters has none */
+    if (!read_model_config(path, &c)) return;
     add_fact(facts, "model", "%s, %" PRId64 " layer%s, hidden %" PRId64, c.family, c.layers, plural(c.layers),
              c.hidden);
     add_fact(facts, "parameters", "%" PRId64, count_parameters(&c));
