@@ -46,11 +46,12 @@ static tpl_value named_argument(formatter *f) {
 
 static int64_t read_number(formatter *f) {
     int64_t v = 0;
-    if (peek(f) == '*') {
+    bool given = peek(f) == '*';
+    if (given) {
         f->at++;
         v = tg_tpl_to_int(f->r, next_argument(f), "the width of a format");
     }
-    for (; peek(f) >= '0' && peek(f) <= '9' && v <= WIDEST; f->at++) v = v * 10 + (peek(f) - '0');
+    for (; !given && peek(f) >= '0' && peek(f) <= '9' && v <= WIDEST; f->at++) v = v * 10 + (peek(f) - '0');
     if (v > WIDEST || v < -WIDEST) tg_tpl_fail(f->r, TG_ERR_DATA, "'%%' of strings: a width is at most %d", WIDEST);
     return v;
 }
@@ -74,8 +75,11 @@ static conversion read_conversion(formatter *f) {
     }
     k.width = read_number(f);
     if (k.width < 0) k.left = true, k.width = -k.width;
-    if (peek(f) == '.') f->at++, k.precision = read_number(f);
-    if (k.precision < -1) k.precision = 0;
+    if (peek(f) == '.') {
+        f->at++;
+        k.precision = read_number(f);
+        if (k.precision < 0) k.precision = 0;
+    }
     while (peek(f) == 'h' || peek(f) == 'l' || peek(f) == 'L') f->at++;
     k.letter = peek(f);
     f->at++;
