@@ -59,8 +59,17 @@ tpl_value tg_tpl_dict_new(tpl_run *r, tpl_kind kind) {
 static void require_hash(tpl_run *r, tpl_value key) {
     if (key.kind == TPL_LIST || key.kind == TPL_DICT)
         tg_tpl_fail(r, TG_ERR_DATA, "a %s cannot be a key", tg_tpl_type_name(key));
-    if (key.kind == TPL_TUPLE)
-        for (int64_t i = 0; i < key.list->n; i++) require_hash(r, key.list->items[i]);
+    if (key.kind != TPL_TUPLE) return;
+    tg_tpl_enter(r); /* tuples may be nested as deep as a loop makes them */
+    for (int64_t i = 0; i < key.list->n; i++) require_hash(r, key.list->items[i]);
+    tg_tpl_return(r);
+}
+
+/* Compares texts, and counts the steps of that. */
+static bool same_key(tpl_run *r, const tpl_text *a, const tpl_text *b) {
+    if (a->n != b->n) return false;
+    tg_tpl_spend(r, (int64_t)(a->n >> 4));
+    return tg_tpl_same_text(a, b);
 }
 
 tpl_pair *tg_tpl_find(tpl_run *r, const tpl_dict *d, tpl_value key) {
@@ -69,7 +78,7 @@ tpl_pair *tg_tpl_find(tpl_run *r, const tpl_dict *d, tpl_value key) {
     for (int64_t i = 0; i < d->n; i++) {
         tpl_value k = d->pairs[i].key;
         bool same =
-            key.kind == TPL_TEXT && k.kind == TPL_TEXT ? tg_tpl_same_text(key.text, k.text) : tg_tpl_equal(r, k, key);
+            key.kind == TPL_TEXT && k.kind == TPL_TEXT ? same_key(r, key.text, k.text) : tg_tpl_equal(r, k, key);
         if (same) return &d->pairs[i];
     }
     return NULL;
