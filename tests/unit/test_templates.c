@@ -155,11 +155,20 @@ START_TEST(templates_without_end_are_refused) {
     check_error("{{ range(1000000)|list }}", NULL, TG_ERR_DATA, "at most 100000 numbers");
     check_error("{% set n = namespace(t=1) %}{% for i in range(9999) %}{% set n.t = (n.t,) %}{% endfor %}{{ {n.t: 1} }}",
                 NULL, TG_ERR_DATA, "nested deeper");
+    check_error("{{ ('a' * 800000).rfind('a' * 400000 ~ 'b') }}", NULL, TG_ERR_DATA, "more than 50000000 steps");
     memset(deep, '(', sizeof deep - 1);
     memcpy(deep, "{{", 2);
     check_error(deep, NULL, TG_ERR_FORMAT, "nested deeper than 200");
     for (size_t i = 2; i + 8 < sizeof deep; i += 4) memcpy(deep + i, "not 1}}", 8);
     check_error(deep, NULL, TG_ERR_FORMAT, "nested deeper than 200");
+}
+END_TEST
+
+/* The steps of a search are those of what it passes over, so that a text of many lines may be long. */
+START_TEST(long_texts_are_no_loops) {
+    ROWS({"{% set x = 'some words\n' * 50000 %}{{ x|replace('\n', '')|length }} {{ x.count('\n') }} "
+          "{{ x.split('\n')|length }} {{ x.rsplit('\n')|length }} {{ x.rfind('some') }}",
+          NULL, "500000 50000 50001 50001 549989"});
 }
 END_TEST
 
@@ -224,6 +233,7 @@ int main(void) {
         filters_and_tests_work_on_messages,
         errors_name_line_and_column,
         templates_without_end_are_refused,
+        long_texts_are_no_loops,
         chats_get_the_variables_of_transformers,
         wrong_chats_are_refused,
     };

@@ -96,8 +96,9 @@ bool tg_tpl_equal(tpl_run *r, tpl_value a, tpl_value b) {
     return same;
 }
 
-static int order_bytes(const tpl_text *a, const tpl_text *b) {
+static int order_bytes(tpl_run *r, const tpl_text *a, const tpl_text *b) {
     size_t n = a->n < b->n ? a->n : b->n;
+    tg_tpl_pass(r, n);
     int order = n ? memcmp(a->bytes, b->bytes, n) : 0;
     return order ? order : (a->n > b->n) - (a->n < b->n);
 }
@@ -116,7 +117,7 @@ int tg_tpl_order(tpl_run *r, tpl_value a, tpl_value b, const char *op) {
         return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
     }
     if (a.kind == TPL_TEXT && b.kind == TPL_TEXT) {
-        int order = order_bytes(a.text, b.text);
+        int order = order_bytes(r, a.text, b.text);
         return (order > 0) - (order < 0);
     }
     if (a.kind != b.kind || (a.kind != TPL_LIST && a.kind != TPL_TUPLE))

@@ -97,6 +97,7 @@ static tpl_value count(tpl_run *r, const args *x) {
 static bool has_end(tpl_run *r, const args *x, size_t from, size_t to, tpl_value end) {
     tpl_text *t = text_of(r, end, x->name);
     if (t->n > to - from) return false;
+    tg_tpl_pass(r, t->n);
     return !t->n || !memcmp(x->on->bytes + (x->name[0] == 's' ? from : to - t->n), t->bytes, t->n);
 }
 

@@ -6,19 +6,30 @@
 
 #include "text/template/characters.h"
 
-int64_t tg_tpl_find_text(tpl_run *r, const tpl_text *t, size_t from, size_t to, const tpl_text *what, bool last) {
+/* Steps are counted for what a search has passed over, not for the whole text: texts are searched again and again, each
+ * time from the last occurrence on. */
+static int64_t find_first(tpl_run *r, const tpl_text *t, size_t from, size_t to, const tpl_text *what) {
+    const char *p = memmem(t->bytes + from, to - from, what->bytes, what->n);
+    tg_tpl_pass(r, p ? (size_t)(p - t->bytes) - from + what->n : to - from);
+    return p ? p - t->bytes : -1;
+}
+
+static int64_t find_last(tpl_run *r, const tpl_text *t, size_t from, size_t to, const tpl_text *what) {
     int64_t found = -1;
-    tg_tpl_pass(r, to > from ? to - from : 0);
+    size_t at = to - what->n + 1;
+    while (at-- > from && found < 0) {
+        if (t->bytes[at] != what->bytes[0]) continue;
+        tg_tpl_pass(r, what->n);
+        if (!memcmp(t->bytes + at, what->bytes, what->n)) found = (int64_t)at;
+    }
+    tg_tpl_pass(r, to - (found < 0 ? from : (size_t)found));
+    return found;
+}
+
+int64_t tg_tpl_find_text(tpl_run *r, const tpl_text *t, size_t from, size_t to, const tpl_text *what, bool last) {
     if (to < from || what->n > to - from) return -1;
     if (!what->n) return (int64_t)(last ? to : from);
-    if (!last) {
-        const char *p = memmem(t->bytes + from, to - from, what->bytes, what->n);
-        return p ? p - t->bytes : -1;
-    }
-    for (size_t at = to - what->n + 1; at-- > from && found < 0;)
-        if (!memcmp(t->bytes + at, what->bytes, what->n)) found = (int64_t)at;
-    tg_tpl_spend(r, (int64_t)(what->n / 16 * (to - from) / 16));
-    return found;
+    return last ? find_last(r, t, from, to, what) : find_first(r, t, from, to, what);
 }
 
 /* ---- Ends ---- */

@@ -110,6 +110,7 @@ TPL_FILTER(wordcount) {
     const tpl_text *t = tg_tpl_to_text(r, on).text;
     int64_t words = 0;
     bool in_word = false;
+    tg_tpl_pass(r, t->n);
     for (size_t at = 0, n; at < t->n; at += n) {
         uint32_t x = tg_tpl_char(t->bytes + at, &n);
         bool word = x == '_' || tg_tpl_is_class(r, x, 'a') || tg_tpl_is_class(r, x, 'd');
