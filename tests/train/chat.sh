@@ -58,6 +58,13 @@ printf '%0300d\nshort\n' 0 >typed
 talks 1 "a message that is too long" --tokens 4
 says 'expected at most 252'
 holds "the next message gets an answer" test "$(wc -l <printed)" -ge 1
+printf 'a\nb\n' >typed
+talks 0 "two short messages" --tokens 4
+tail -n 1 printed >once
+printf 'a\n%0300d\nb\n' 0 >typed
+talks 1 "a message that is too long, between them" --tokens 4
+tail -n 1 printed >again
+holds "it displaces no turn" cmp once again
 
 # Ctrl-C stops an answer, of a model whose answers take seconds.
 cat "$text" "$text" >twice

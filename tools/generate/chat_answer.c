@@ -258,9 +258,11 @@ static bool add_answer(chat_history *h, const answer *a) {
 }
 
 bool chat_answer(chat_model *m, chat_history *h) {
+    size_t first = h->first;
     tg_ids ids = {0};
     answer a = {.interactive = chat_is_interactive(), .skip = true};
     bool good = fit_history(m, h, &ids) && generate(m, &ids, &a) && add_answer(h, &a);
+    if (!good) h->first = first; /* the next message may leave room for the turns that this one displaced */
     free(a.text);
     tg_ids_free(&ids);
     return good;
