@@ -65,6 +65,10 @@ printf 'a\n%0300d\nb\n' 0 >typed
 talks 1 "a message that is too long, between them" --tokens 4
 tail -n 1 printed >again
 holds "it displaces no turn" cmp once again
+printf 'a\377\nb\n' >typed
+talks 1 "a message that is not UTF-8" --tokens 4
+says 'the message is not UTF-8'
+holds "the next one gets an answer" test "$(wc -l <printed)" -ge 1
 
 # Ctrl-C stops an answer, of a model whose answers take seconds.
 cat "$text" "$text" >twice

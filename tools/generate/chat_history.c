@@ -9,6 +9,15 @@ static bool no_memory(void) {
     return false;
 }
 
+/* Says why there is no JSON of a message: it is not UTF-8, or there is no memory. */
+static bool refuse(const char *text, size_t n) {
+    json_t *unchecked = json_stringn_nocheck(text, n);
+    if (!unchecked) return no_memory();
+    json_decref(unchecked);
+    fail("the message is not UTF-8; convert it, for example with iconv -t UTF-8");
+    return false;
+}
+
 static const char *role_of(const json_t *message) {
     const char *role = json_string_value(json_object_get(message, "role"));
     return role ? role : "";
@@ -39,7 +48,7 @@ void history_reset(chat_history *h) {
 }
 
 bool history_add(chat_history *h, const char *role, const char *text, size_t n) {
-    return !json_array_append_new(h->messages, message_new(role, text, n)) || no_memory();
+    return !json_array_append_new(h->messages, message_new(role, text, n)) || refuse(text, n);
 }
 
 void history_drop_last(chat_history *h) { json_array_remove(h->messages, json_array_size(h->messages) - 1); }
@@ -47,7 +56,7 @@ void history_drop_last(chat_history *h) { json_array_remove(h->messages, json_ar
 bool history_set_system(chat_history *h, const char *text) {
     json_t *message = message_new("system", text, strlen(text));
     int failed = head(h) ? json_array_set_new(h->messages, 0, message) : json_array_insert_new(h->messages, 0, message);
-    return !failed || no_memory();
+    return !failed || refuse(text, strlen(text));
 }
 
 const char *history_system(const chat_history *h) {
