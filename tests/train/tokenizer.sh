@@ -69,6 +69,8 @@ refuses 2 "--to FILE is missing" tokenize --tokenizer t --data texts
 refuses 2 "--end and --no-ends exclude each other" tokenize --tokenizer t --data texts --to x --end a --no-ends
 refuses 2 "expected 'train', or 'show' and a path" tokenizer
 refuses 2 "expected 'train', or 'show' and a path" tokenizer show
+refuses 2 "--vocab is an option of 'train'" tokenizer show t --vocab 500
+refuses 2 "--text is an option of 'show'" tokenizer train --data texts --to x --text a
 refuses 2 "--vocab is '256', expected a whole number from 257" tokenizer train --data texts --to x --vocab 256
 (ulimit -f 1 && "$tapegrad" tokenize --tokenizer t --data texts --to full --format u16 >printed 2>&1)
 holds "a full disk is reported" grep -q "cannot write 'full'" printed

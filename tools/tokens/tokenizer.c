@@ -133,13 +133,23 @@ static int run_training(const tokenizer_options *o) {
     return good ? 0 : 1;
 }
 
+/* Returns the name of an option that was given and belongs to the other action; NULL: there is none. */
+static const char *foreign_option(const parsed *p, bool shows) {
+    for (int i = 0; i < tokenizer_command.n_options; i++)
+        if (p->given[i] && (rows[i].at == AT(text)) != shows) return rows[i].name;
+    return NULL;
+}
+
 int run_tokenizer(int argc, char **argv) {
     tokenizer_options o = {
         .field = "text", .pattern = "gpt2", .special = "<|endoftext|>", .vocab = 32000, .min_frequency = 2};
     parsed p;
     if (!options_parse(&tokenizer_command, &o, &p, argc, argv)) return p.status;
     const char *action = p.operand[0] ? p.operand[0] : "", *path = p.operand[1];
-    if (!strcmp(action, "train") && !path) return run_training(&o);
-    if (!strcmp(action, "show") && path) return show_tokenizer(path, o.text);
-    return usage_error(&tokenizer_command, "expected 'train', or 'show' and a path");
+    bool shows = !strcmp(action, "show");
+    const char *foreign = foreign_option(&p, shows);
+    if (shows ? !path : strcmp(action, "train") != 0 || path)
+        return usage_error(&tokenizer_command, "expected 'train', or 'show' and a path");
+    if (foreign) return usage_error(&tokenizer_command, "--%s is an option of '%s'", foreign, shows ? "train" : "show");
+    return shows ? show_tokenizer(path, o.text) : run_training(&o);
 }
