@@ -62,6 +62,8 @@ refuses 1 "'broken' line 1: tg_bpe_add: the text is not UTF-8" tokenizer train -
 : >empty
 refuses 1 "the files have no text" tokenizer train --data empty --to x
 refuses 1 "the files have no text" tokenize --tokenizer t --data empty --to x --format u16
+refuses 1 "cannot make the directory 'no/x'" tokenizer train --data empty --to no/x
+refuses 1 "cannot make the directory 'empty': File exists" tokenizer train --data "$text" --to empty
 refuses 1 "has an anchor at offset 0" tokenizer train --data "$text" --to x --pattern '^a'
 refuses 2 "--tokenizer DIR is missing" tokenize --data texts --to x
 refuses 2 "--data FILE is missing" tokenize --tokenizer t --to x

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "data/documents.h"
 #include "common/program.h"
@@ -96,9 +97,12 @@ static bool count_words(tg_ctx *ctx, tg_bpe *b, documents *from, double *said) {
     return status == 0;
 }
 
-static bool make_directory(const char *path) {
-    if (mkdir(path, 0777) == 0 || errno == EEXIST) return true;
-    return fail("cannot make the directory '%s': %s", path, strerror(errno)), false;
+/* *made: it was not there before. */
+static bool make_directory(const char *path, bool *made) {
+    *made = mkdir(path, 0777) == 0;
+    int why = errno;
+    if (*made || is_there(path, ".")) return true;
+    return fail("cannot make the directory '%s': %s", path, strerror(why)), false;
 }
 
 static bool train(const tokenizer_options *o, tg_ctx *ctx, const names *files) {
@@ -107,9 +111,10 @@ static bool train(const tokenizer_options *o, tg_ctx *ctx, const names *files) {
                                        .max_length = o->max_length ? o->max_length : TG_NONE,
                                        .pattern = pattern_of(o->pattern), .special = o->special));
     documents *from = b ? documents_open(files, DOCUMENTS_BROKEN, o->field) : NULL;
-    bool good = check(ctx) && from && count_words(ctx, b, from, &said);
+    bool made = false, good = check(ctx) && from && make_directory(o->to, &made) && count_words(ctx, b, from, &said);
     if (good && !tg_bpe_words(b)) good = (fail("the files have no text"), false);
-    good = good && make_directory(o->to) && (tg_bpe_save(b, o->to, say_merges, &said) == TG_OK || check(ctx));
+    good = good && (tg_bpe_save(b, o->to, say_merges, &said) == TG_OK || check(ctx));
+    if (!good && made) rmdir(o->to);
     if (good)
         say("%s: a tokenizer from %.1f MB with %lld different words, in %.1f s\n"
             "encode with: tapegrad tokenize --tokenizer %s --data FILE.. --to FILE\n",
