@@ -64,6 +64,8 @@ START_TEST(operators_follow_python) {
          {"{{ 'a' ~ 1 ~ none }} {{ 'ab' * 2 }} {{ [1] + [2] }}", NULL, "a1None abab [1, 2]"},
          {"{{ 'x' if 0 else 'y' }}{{ 'x' if 0 }} {{ 0 or 'o' }} {{ not '' }}", NULL, "y o True"},
          {"{{ 'hello'[1:-1] }} {{ 'hello'[::-1] }} {{ [1,2,3][-1] }} {{ [1,2,3][::2] }}", NULL, "ell olleh 3 [1, 3]"},
+         {"{{ range(0, 5, 2) }} {{ range(5, 0) }} {{ range(10)[2:5:2] }} {{ range(10)[::-1] }}", NULL,
+          "range(0, 5, 2) range(5, 0) range(2, 5, 2) range(9, -1, -1)"},
          {"{{ '%s=%03d %.2f' % ('a', 7, 1.5) }}", NULL, "a=007 1.50"},
          {"{{ '%*d|%-*d|%.*f' % (3, 7, 3, 7, -1, 1.5) }}", NULL, "  7|7  |2"});
 }

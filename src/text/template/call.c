@@ -219,7 +219,7 @@ static tpl_value range(tpl_run *r, const tpl_call *c) {
     for (int64_t v = a[0]; n > 0 && (a[2] > 0 ? v < a[1] : v > a[1]); count++)
         if (__builtin_add_overflow(v, a[2], &v)) break;
     if (count > MOST) tg_tpl_fail(r, TG_ERR_DATA, "'range' has at most %d numbers", MOST);
-    return tg_tpl_range_new(r, a[0], a[2], count);
+    return tg_tpl_range_new(r, a, count);
 }
 
 static tpl_value refused(tpl_run *r, const tpl_call *c) {

@@ -107,12 +107,9 @@ static void put_items(tpl_run *r, tpl_buffer *b, const tpl_list *list, const cha
 
 static void put_range(tpl_run *r, tpl_buffer *b, const tpl_list *list) {
     tg_tpl_put_string(r, b, "range(");
-    put_int(r, b, list->start);
-    tg_tpl_put_string(r, b, ", ");
-    put_int(r, b, list->start + list->n * list->step);
-    if (list->step != 1) {
-        tg_tpl_put_string(r, b, ", ");
-        put_int(r, b, list->step);
+    for (int i = 0; i < (list->range[2] == 1 ? 2 : 3); i++) {
+        if (i) tg_tpl_put_string(r, b, ", ");
+        put_int(r, b, list->range[i]);
     }
     tg_tpl_put_string(r, b, ")");
 }

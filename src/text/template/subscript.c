@@ -118,9 +118,16 @@ static tpl_value slice_of_text(tpl_run *r, tpl_text *t, int64_t start, int64_t s
     return tg_tpl_take(r, &b);
 }
 
+static tpl_value slice_of_range(tpl_run *r, const int64_t of[3], int64_t start, int64_t stop, int64_t step, int64_t n) {
+    int64_t made[3];
+    bool over = __builtin_mul_overflow(start, of[2], &made[0]) || __builtin_add_overflow(of[0], made[0], &made[0]) ||
+                __builtin_mul_overflow(stop, of[2], &made[1]) || __builtin_add_overflow(of[0], made[1], &made[1]) ||
+                __builtin_mul_overflow(step, of[2], &made[2]);
+    if (over) tg_tpl_fail(r, TG_ERR_DATA, "the slice of a range has an integer of more than 64 bits");
+    return tg_tpl_range_new(r, made, n);
+}
+
 static tpl_value slice_of_list(tpl_run *r, tpl_value of, int64_t start, int64_t step, int64_t n) {
-    if (of.kind == TPL_RANGE)
-        return tg_tpl_range_new(r, of.list->start + start * of.list->step, of.list->step * step, n);
     tpl_value v = tg_tpl_list_new(r, (tpl_kind)of.kind);
     for (int64_t i = 0; i < n; i++) tg_tpl_append(r, v.list, of.list->items[start + i * step]);
     return v;
@@ -131,7 +138,7 @@ tpl_value tg_tpl_slice(tpl_run *r, tpl_value of, tpl_value start, tpl_value stop
     if (of.kind != TPL_TEXT && !is_sequence(of))
         tg_tpl_fail(r, TG_ERR_DATA, "a value of type %s cannot be sliced", tg_tpl_type_name(of));
     int64_t by = step.kind == TPL_NONE ? 1 : tg_tpl_to_int(r, step, "the step of the slice");
-    int64_t n = tg_tpl_length(r, of);
+    int64_t n = tg_tpl_length(r, of), given = by;
     if (!by) tg_tpl_fail(r, TG_ERR_DATA, "the step of the slice is 0");
     if (by > n + 1) by = n + 1; /* further steps leave the value as well */
     if (by < -n - 1) by = -n - 1;
@@ -145,5 +152,6 @@ tpl_value tg_tpl_slice(tpl_run *r, tpl_value of, tpl_value start, tpl_value stop
         to = cut(r, stop, n, -1, n - 1, -1);
         if (from > to) count = (from - to - 1) / -by + 1;
     }
+    if (of.kind == TPL_RANGE) return slice_of_range(r, of.list->range, from, to, given, count);
     return of.kind == TPL_TEXT ? slice_of_text(r, of.text, from, by, count) : slice_of_list(r, of, from, by, count);
 }

@@ -40,11 +40,10 @@ tpl_value tg_tpl_pair_new(tpl_run *r, tpl_value a, tpl_value b) {
     return v;
 }
 
-tpl_value tg_tpl_range_new(tpl_run *r, int64_t start, int64_t step, int64_t n) {
+tpl_value tg_tpl_range_new(tpl_run *r, const int64_t arguments[3], int64_t n) {
     tpl_value v = tg_tpl_list_new(r, TPL_RANGE);
-    v.list->start = start;
-    v.list->step = step;
-    for (int64_t i = 0; i < n; i++) tg_tpl_append(r, v.list, tg_tpl_int(start + i * step));
+    memcpy(v.list->range, arguments, sizeof v.list->range);
+    for (int64_t i = 0; i < n; i++) tg_tpl_append(r, v.list, tg_tpl_int(arguments[0] + i * arguments[2]));
     return v;
 }
 

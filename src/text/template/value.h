@@ -67,7 +67,7 @@ struct tpl_list {
     tpl_value *items;
     int64_t n, capacity;
     int64_t at;          /* of an iterator: the first item that was not taken yet */
-    int64_t start, step; /* of a range */
+    int64_t range[3];    /* of a range: start, stop, step */
 };
 
 typedef struct tpl_pair {
@@ -105,7 +105,8 @@ bool tg_tpl_same_text(const tpl_text *a, const tpl_text *b);
 tpl_value tg_tpl_list_new(tpl_run *r, tpl_kind kind);
 void tg_tpl_append(tpl_run *r, tpl_list *list, tpl_value v);
 tpl_value tg_tpl_pair_new(tpl_run *r, tpl_value a, tpl_value b); /* a tuple */
-tpl_value tg_tpl_range_new(tpl_run *r, int64_t start, int64_t step, int64_t n);
+/* Returns the n numbers of a range of Python's with the arguments start, stop and step. */
+tpl_value tg_tpl_range_new(tpl_run *r, const int64_t arguments[3], int64_t n);
 
 tpl_value tg_tpl_dict_new(tpl_run *r, tpl_kind kind);
 /* Returns the pair of a key; NULL: there is none. A key that Python cannot hash, such as a list, fails. */
