@@ -128,7 +128,7 @@ typedef struct tg_lm_config {
     tg_rope_kind rope_kind;
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;
-    double rope_gain;       /* of TG_ROPE_YARN: above 0; TG_AUTO means 0.1 ln(rope_factor) + 1 */
+    double rope_gain;       /* of TG_ROPE_YARN: above 0; TG_AUTO means 0.1 ln(rope_factor) + 1, at least 1 */
     double rope_local_base; /* layers with a window have plain rope of this base; TG_AUTO means rope as the others */
     /* Standard deviation of the initial weights, above 0; 0.02 by default. Projections whose output is added to the
      * residual have init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
