@@ -18,7 +18,7 @@ static const option rows[] = {
     {"prompt-file", OPTION_TEXT, AT(prompt_file), "FILE",
      "a prompt on each line: text, or JSON with \"prompt\" or \"ids\"; -: standard input", .fixed = false},
     {"tokens", OPTION_INT, AT(tokens), "N", "most tokens to add", 0, MANY, false},
-    {"samples", OPTION_INT, AT(samples), "N", "continuations of each prompt", 1, MANY, false},
+    {"samples", OPTION_INT, AT(samples), "N", "continuations of each prompt", 1, 1e6, false},
     {"stop", OPTION_TEXT, AT(stop), "TEXT",
      "text that ends a continuation, which stops before it, or a JSON array of several", .fixed = false},
     {"ignore-end", OPTION_FLAG, AT(ignore_end), NULL, "go on after the tokenizer's end of a text", .fixed = false},
