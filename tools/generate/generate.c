@@ -123,8 +123,11 @@ static bool open_rank(rank_state *r, const work *w, tg_ctx *ctx) {
     const generate_options *o = &w->o;
     r->gpt = load_on_ranks(ctx, r->parallel, &w->model.config, w->model.dir);
     model_adapt(&w->model, r->gpt);
-    if (o->draft) tg_draws_step(ctx, 1); /* both models draw initial weights from the same keys */
-    if (o->draft) r->draft = load_on_ranks(ctx, r->parallel, &w->draft.config, w->draft.dir);
+    if (o->draft) {
+        tg_draws_step(ctx, 1); /* both models draw initial weights from the same keys */
+        r->draft = load_on_ranks(ctx, r->parallel, &w->draft.config, w->draft.dir);
+        model_adapt(&w->draft, r->draft);
+    }
     if (w->has_file) r->tokenizer = tg_tokenizer_load(ctx, w->model.dir);
     else if (w->has_tokenizer) r->tokenizer = tg_tokenizer_new_bytes(ctx);
     if (!check(ctx) || !copy_prompts(&r->prompts, &w->prompts) || !prompts_encode(&r->prompts, ctx, r->tokenizer))
