@@ -156,7 +156,7 @@ static bool continue_prompts(rank_state *r, const work *w, tg_ctx *ctx, bool chi
     int64_t ends[64];
     int n_ends = o->ignore_end ? 0 : tg_tokenizer_ends(r->tokenizer, ends, 64);
     generate_output out = {.o = o, .prompts = &r->prompts, .generator = r->generator, .chief = chief,
-                           .ids = o->prompt_ids != NULL};
+                           .ids = o->prompt_ids || !r->tokenizer};
     output_begin(&out);
     if (o->tokens)
         tg_generator_run(
