@@ -128,7 +128,7 @@ typedef struct tg_lm_config {
     tg_rope_kind rope_kind;
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;
-    double rope_gain;       /* of TG_ROPE_YARN: above 0; TG_AUTO means 0.1 ln(rope_factor) + 1 */
+    double rope_gain;       /* of TG_ROPE_YARN: above 0; TG_AUTO means 0.1 ln(rope_factor) + 1, at least 1 */
     double rope_local_base; /* layers with a window have plain rope of this base; TG_AUTO means rope as the others */
     /* Standard deviation of the initial weights, above 0; 0.02 by default. Projections whose output is added to the
      * residual have init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
@@ -221,8 +221,8 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
  * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does not
  * count, and ids must be valid tokens there too.
  *
- * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which rotary
- *   positions do not take (TG_ERR_UNSUPPORTED).
+ * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which only
+ *   learned positions take (TG_ERR_UNSUPPORTED).
  * - Parts between the first and the last one take hidden states c->input[0] and give c->out[0], [s, b, h]; under
  *   sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither
  *   ids nor targets, which may be NULL.

@@ -10,7 +10,7 @@ static double uniform(const tg_generator *g, const tg_sample *s, int64_t index, 
 
 void tg_generate_settle(tg_generator *g, tg_row *r) {
     if (r->sample->finish != TG_FINISH_NONE) tg_row_release(g, r);
-    else if (r->cached == g->o.positions) tg_row_slide(g, r);
+    else if (r->sample->count - r->sample->first > g->o.positions) tg_row_slide(g, r);
 }
 
 tg_status tg_generate_draw(tg_generator *g, tg_row *r, int64_t i) {

@@ -170,8 +170,14 @@ static json_t *scaling(const tg_lm_config *c) {
     return NULL;
 }
 
+/* Returns the part of a head that is rotated. Readers round its product with head_dim down, so it must not be less. */
+static double rotated_part(const tg_lm_config *c) {
+    double part = (double)c->rope_dims / (double)c->head_dim;
+    return (int64_t)((double)c->head_dim * part) < c->rope_dims ? nextafter(part, 1) : part;
+}
+
 int tg_rope_write(json_t *root, const tg_lm_family_row *f, const tg_lm_config *c) {
-    double rotated = (double)c->rope_dims / (double)c->head_dim;
+    double rotated = rotated_part(c);
     int failed = json_object_set_new(root, "rope_theta", json_real(c->rope_base));
     failed |= json_object_set_new(root, "rope_scaling", scaling(c));
     if (f->fixed.rope_local_base != TG_AUTO)

@@ -32,7 +32,7 @@ tg_lm_config tg_lm_config_of_layer(const tg_lm_config *c, int64_t layer) {
 }
 
 tg_rope_opts tg_lm_rope_of(const tg_lm_config *c) {
-    double gain = c->rope_gain == TG_AUTO ? 0.1 * log(c->rope_factor) + 1 : c->rope_gain;
+    double gain = c->rope_gain == TG_AUTO ? 0.1 * log(fmax(c->rope_factor, 1)) + 1 : c->rope_gain;
     return *TG_ROPE(.base = c->rope_base, .dims = c->rope_dims == c->head_dim ? TG_AUTO : c->rope_dims,
                     .kind = c->rope_kind, .factor = c->rope_factor, .low = c->rope_low, .high = c->rope_high,
                     .original = c->rope_original, .gain = c->rope_kind == TG_ROPE_YARN ? gain : 1);

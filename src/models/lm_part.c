@@ -25,9 +25,10 @@ static tg_status check_ids(const tg_module *lm, tg_tensor *const *ids, const tg_
     TG_TRY(tg_lm_check_ids(lm, ids[0], 0));
     if (!positions) return TG_OK;
     TG_TRY(tg_check(lm->ctx, positions, "tg_lm_part: positions"));
-    if (c->position_kind == TG_LM_ROTARY)
-        return tg_fail(lm->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_lm_part: positions are given, but rotary positions always count from 0; pass NULL");
+    if (c->position_kind != TG_LM_LEARNED)
+        return tg_fail(lm->ctx, TG_ERR_UNSUPPORTED, "tg_lm_part: positions are given, but %s; pass NULL",
+                       c->position_kind == TG_LM_ROTARY ? "rotary positions always count from 0"
+                                                        : "the model has no positions");
     if (positions->dtype == TG_I64 && positions->ndim == 1 && positions->shape[0] == ids[0]->shape[1]) return TG_OK;
     return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_part: positions are not i64[%lld], one for each column of ids",
                    (long long)ids[0]->shape[1]);

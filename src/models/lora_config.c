@@ -1,4 +1,7 @@
 /* adapter_config.json: what PEFT's LoraConfig has, as far as the library computes it. */
+#include <math.h>
+#include <strings.h>
+
 #include "models/lm.h"
 #include "models/lora_files.h"
 
@@ -67,7 +70,9 @@ static json_t *pattern_json(tg_module *m, const tg_lora_list *l, bool alpha) {
 }
 
 /* Returns the number as an integer if it is one, as PEFT writes alpha. */
-static json_t *number(double v) { return v == (double)(json_int_t)v ? json_integer((json_int_t)v) : json_real(v); }
+static json_t *number(double v) {
+    return v == nearbyint(v) && fabs(v) < 1e15 ? json_integer((json_int_t)v) : json_real(v);
+}
 
 /* The projections of GPT-2's layers are [in, out] in its files, which PEFT has to know to merge. */
 static bool is_transposed(const tg_module *m) { return tg_is_lm(m) && tg_lm_is_transposed(&tg_lm_of(m)->c); }
@@ -108,7 +113,9 @@ static tg_status check_variant(const tg_lora_config *c) {
                                           "target_parameters",
                                           "alora_invocation_tokens",
                                           "use_bdlora",
-                                          "arrow_config"};
+                                          "arrow_config",
+                                          "kasa_config",
+                                          "monteclora_config"};
     for (int i = 0; i < TG_LEN(unknown); i++) {
         if (is_off(json_object_get(c->json.object, unknown[i]))) continue;
         char *text = json_dumps(json_object_get(c->json.object, unknown[i]), JSON_ENCODE_ANY | JSON_COMPACT);
@@ -117,6 +124,20 @@ static tg_status check_variant(const tg_lora_config *c) {
         free(text);
     }
     return c->json.ctx->run.status;
+}
+
+/* Fails for initial values that PEFT subtracts from the model's own weights, so that the matrices belong to changed
+ * ones. Other initial values do not matter once the matrices are trained. */
+static tg_status check_start(const tg_lora_config *c) {
+    static const char *const changing[] = {"pissa", "corda", "olora", "loftq", "lora_ga"};
+    const char *text = json_string_value(json_object_get(c->json.object, "init_lora_weights"));
+    for (int i = 0; text && i < TG_LEN(changing); i++)
+        if (strncasecmp(text, changing[i], strlen(changing[i])) == 0)
+            return tg_fail(c->json.ctx, TG_ERR_UNSUPPORTED,
+                           "'%s': \"init_lora_weights\" is \"%.64s\", which changes the model's own weights; convert "
+                           "the adapters to plain ones with PEFT (path_initial_model_for_weight_conversion)",
+                           c->json.path, text);
+    return TG_OK;
 }
 
 static tg_status read_numbers(tg_lora_config *c) {
@@ -132,6 +153,7 @@ static tg_status read_numbers(tg_lora_config *c) {
     if (!(c->n.dropout >= 0 && c->n.dropout < 1))
         return tg_fail(c->json.ctx, TG_ERR_FORMAT, "'%s': \"lora_dropout\" is %g, expected 0 or more and less than 1",
                        c->json.path, c->n.dropout);
+    TG_TRY(check_start(c));
     return check_variant(c);
 }
 

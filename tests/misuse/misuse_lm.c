@@ -107,6 +107,7 @@ static void losses(misuse_world *b) {
 static void parts(misuse_world *b) {
     tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 14)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
     tg_module *last = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 15, .layout = "E t|t L", .chunk = 1));
+    tg_module *nowhere = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 77, .position_kind = TG_LM_NO_POSITIONS));
     tg_tensor *ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 2)), *out = NULL;
     tg_pipe_call call = {.size = sizeof call, .tape = b->t, .out = &out},
                  no_out = {.size = sizeof no_out, .tape = b->t};
@@ -120,11 +121,13 @@ static void parts(misuse_world *b) {
     FAILS(tg_lm_part, ARGUMENT, "ids is NULL, but the first part needs them", tg_lm_part(m, &call, NULL, NULL, NULL));
     FAILS(tg_lm_part, SHAPE, "ids are f32[2, 3], expected i64[", tg_lm_part(m, &call, &b->x, NULL, NULL));
     FAILS(tg_lm_part, UNSUPPORTED, "rotary positions always count from 0", tg_lm_part(m, &call, &ids, NULL, b->ids));
+    FAILS(tg_lm_part, UNSUPPORTED, "the model has no positions", tg_lm_part(nowhere, &call, &ids, NULL, b->ids));
     FAILS(tg_lm_part, ARGUMENT, "part 1 takes hidden states", tg_lm_part(last, &call, &ids, NULL, NULL));
     FAILS(tg_lm_part, SHAPE, "in[0] is f32[2, 3], expected [sequence, batch, 4]",
           tg_lm_part(last, &flat, NULL, NULL, NULL));
     tg_drop(ids);
     tg_module_free(m);
+    tg_module_free(nowhere);
     tg_module_free(last);
     tg_module_free(linear);
 }

@@ -335,12 +335,28 @@ START_TEST(a_failing_allocator_leaves_nothing_behind) {
 }
 END_TEST
 
+/* ---- config.json ---- */
+
+/* A file has the rotated part of a head as a fraction, whose product with the head's size readers round down. */
+START_TEST(a_config_describes_any_number_of_rotated_elements) {
+    for (int64_t dims = 2; dims <= 98; dims += 2) {
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
+        tg_module *lm = tg_lm_new(ctx, TG_LM(.vocab = 8, .layers = 1, .heads = 1, .hidden = 8, .head_dim = 98,
+                                             .positions = 4, .rope_dims = dims));
+        ck_assert_msg(tg_lm_has_config(lm), "%lld: %s", (long long)dims, tg_ctx_message(ctx));
+        tg_module_free(lm);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint,
                             a_checkpoint_of_another_model_is_refused,
                             a_save_that_fails_leaves_a_whole_model_or_none,
                             a_save_leaves_nothing_of_an_older_model,
                             files_of_two_saves_are_refused,
-                            a_failing_allocator_leaves_nothing_behind};
+                            a_failing_allocator_leaves_nothing_behind,
+                            a_config_describes_any_number_of_rotated_elements};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }

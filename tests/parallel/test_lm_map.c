@@ -150,6 +150,12 @@ START_TEST(a_file_that_becomes_shorter_is_an_error) {
                   tg_ctx_message(ctx));
     sigaction(SIGBUS, &before, NULL);
     tg_ctx_clear(ctx);
+    ck_assert_int_eq(compute(m, logits[1]), TG_ERR_IO); /* as long as the model has the bytes */
+    tg_ctx_clear(ctx);
+    tg_module_free(m);
+    tg_draws_step(ctx, 1);
+    m = model(TG_LLAMA, false);
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK); /* nothing has the file's bytes any more */
     tg_module_free(m);
     close_context();
     remove_directory();

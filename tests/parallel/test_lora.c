@@ -350,6 +350,7 @@ static void write_config(const char *dir, const char *text) {
 
 START_TEST(files_that_cannot_be_used_change_nothing) {
     static const char variant[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16,\"use_dora\":true}",
+                      start[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16,\"init_lora_weights\":\"pissa\"}",
                       other[] = "{\"peft_type\":\"IA3\",\"r\":8,\"lora_alpha\":16}",
                       plain[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16}";
     char dir[64];
@@ -361,6 +362,8 @@ START_TEST(files_that_cannot_be_used_change_nothing) {
     tg_lora_remove(gpt);
     write_config(dir, variant);
     refused(tg_lora_load(gpt, dir), TG_ERR_UNSUPPORTED, "\"use_dora\" is true");
+    write_config(dir, start);
+    refused(tg_lora_load(gpt, dir), TG_ERR_UNSUPPORTED, "\"init_lora_weights\" is \"pissa\", which changes");
     write_config(dir, other);
     refused(tg_lora_load(gpt, dir), TG_ERR_UNSUPPORTED, "\"peft_type\" is \"IA3\", expected \"LORA\"");
     write_config(dir, plain);

@@ -84,6 +84,13 @@ if "$tapegrad" tokenizer train --data "$text" --to bpe --vocab 300 >printed 2>&1
     rm wide/tokenizer*.json
 fi
 
+# Without a tokenizer there is no text to print.
+printf '{"ids": [76, 105]}\n' >ids.jsonl
+says from_file --model wide --prompt-file ids.jsonl --tokens 5
+says from_options --model wide --prompt-ids 76,105 --tokens 5
+holds "a model without a tokenizer prints ids" grep -q '^76,105,' from_file
+holds "ids of a file are those of the options" cmp from_options from_file
+
 # ---- Refusals ----
 
 generate="generate --model large"

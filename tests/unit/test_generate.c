@@ -157,6 +157,25 @@ START_TEST(positions_end_a_sample_or_slide) {
 }
 END_TEST
 
+/* A prompt that fills all positions slides with its first token, before further samples have taken over its row. */
+START_TEST(samples_of_a_full_prompt_slide) {
+    begin();
+    make_prompts();
+    tg_module *lm = model(TG_GPT2, 1, 1);
+    int64_t ids[8];
+    for (int rows = 1; rows <= 2; rows++) {
+        tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = rows, .positions = prompts[1].count));
+        tg_generator_run(g, prompts + 1, 1, TG_GENERATE(.tokens = 8, .samples = 2, .sampling = drawn(), .slide = true));
+        const tg_generated *r = tg_generator_result(g, 0, 1);
+        if (rows == 2) equals(r, ids, 8);
+        else memcpy(ids, r->ids, sizeof ids);
+        tg_generator_free(g);
+    }
+    tg_module_free(lm);
+    end();
+}
+END_TEST
+
 /* ---- Callbacks ---- */
 
 typedef struct seen {
@@ -237,6 +256,7 @@ int main(void) {
                             bits_do_not_depend_on_the_batch,
                             a_stop_id_ends_a_sample,
                             positions_end_a_sample_or_slide,
+                            samples_of_a_full_prompt_slide,
                             the_callback_sees_each_token_and_ends_samples,
                             a_prompt_is_computed_once};
     return tg_check_main("generate", tests, sizeof tests / sizeof *tests);

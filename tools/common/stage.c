@@ -44,18 +44,6 @@ int64_t stage_numel(const stage *s) {
     return n;
 }
 
-/* Counts the norms before attention, of which each layer has one. */
-int64_t stage_layers(const stage *s) {
-    int64_t layers = 0;
-    for (int k = 0; k < s->n; k++)
-        for (int i = 0, n = tg_module_param_count(s->chunk[k]); i < n; i++) {
-            const char *path;
-            tg_module_param(s->chunk[k], i, &path);
-            layers += strstr(path, ".ln_1.weight") || strstr(path, ".input_layernorm.weight");
-        }
-    return layers;
-}
-
 /* Returns the layer that a parameter of m is in, such as module "h.3" for "h.3.ln_1.weight"; NULL if it is in none. */
 static tg_module *layer_of(const tg_module *m, const char *path) {
     char name[256];
@@ -69,16 +57,22 @@ static tg_module *layer_of(const tg_module *m, const char *path) {
 }
 
 int stage_list_layers(const stage *s, tg_module **out) {
+    const tg_module *before = NULL;
     int n = 0;
     for (int k = 0; k < s->n; k++)
         for (int i = 0, last = tg_module_param_count(s->chunk[k]); i < last; i++) {
             const char *path;
             tg_module_param(s->chunk[k], i, &path);
             tg_module *layer = layer_of(s->chunk[k], path);
-            if (layer && (!n || out[n - 1] != layer)) out[n++] = layer;
+            if (!layer || layer == before) continue;
+            if (out) out[n] = layer;
+            n++;
+            before = layer;
         }
     return n;
 }
+
+int64_t stage_layers(const stage *s) { return stage_list_layers(s, NULL); }
 
 int64_t stage_copies(const stage *s) {
     int64_t n = 0;

@@ -33,7 +33,8 @@ int64_t stage_numel(const stage *s);
 int64_t stage_copies(const stage *s);
 /* Returns the number of transformer layers of this stage. */
 int64_t stage_layers(const stage *s);
-/* Sets out[] to the transformer layers of this stage. Returns their number, at most that of the parameters. */
+/* Sets out[] to the transformer layers of this stage, unless it is NULL. Returns their number, at most that of the
+ * parameters. */
 int stage_list_layers(const stage *s, tg_module **out);
 /* Saves the whole model to dir, with the files that belong to it (companions.h) if it came from a directory.
  * Collective. Errors are recorded in the context. */

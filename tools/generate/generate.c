@@ -18,7 +18,7 @@ static const option rows[] = {
     {"prompt-file", OPTION_TEXT, AT(prompt_file), "FILE",
      "a prompt on each line: text, or JSON with \"prompt\" or \"ids\"; -: standard input", .fixed = false},
     {"tokens", OPTION_INT, AT(tokens), "N", "most tokens to add", 0, MANY, false},
-    {"samples", OPTION_INT, AT(samples), "N", "continuations of each prompt", 1, MANY, false},
+    {"samples", OPTION_INT, AT(samples), "N", "continuations of each prompt", 1, 1e6, false},
     {"stop", OPTION_TEXT, AT(stop), "TEXT",
      "text that ends a continuation, which stops before it, or a JSON array of several", .fixed = false},
     {"ignore-end", OPTION_FLAG, AT(ignore_end), NULL, "go on after the tokenizer's end of a text", .fixed = false},
@@ -123,8 +123,11 @@ static bool open_rank(rank_state *r, const work *w, tg_ctx *ctx) {
     const generate_options *o = &w->o;
     r->gpt = load_on_ranks(ctx, r->parallel, &w->model.config, w->model.dir);
     model_adapt(&w->model, r->gpt);
-    if (o->draft) tg_draws_step(ctx, 1); /* both models draw initial weights from the same keys */
-    if (o->draft) r->draft = load_on_ranks(ctx, r->parallel, &w->draft.config, w->draft.dir);
+    if (o->draft) {
+        tg_draws_step(ctx, 1); /* both models draw initial weights from the same keys */
+        r->draft = load_on_ranks(ctx, r->parallel, &w->draft.config, w->draft.dir);
+        model_adapt(&w->draft, r->draft);
+    }
     if (w->has_file) r->tokenizer = tg_tokenizer_load(ctx, w->model.dir);
     else if (w->has_tokenizer) r->tokenizer = tg_tokenizer_new_bytes(ctx);
     if (!check(ctx) || !copy_prompts(&r->prompts, &w->prompts) || !prompts_encode(&r->prompts, ctx, r->tokenizer))
@@ -153,7 +156,7 @@ static bool continue_prompts(rank_state *r, const work *w, tg_ctx *ctx, bool chi
     int64_t ends[64];
     int n_ends = o->ignore_end ? 0 : tg_tokenizer_ends(r->tokenizer, ends, 64);
     generate_output out = {.o = o, .prompts = &r->prompts, .generator = r->generator, .chief = chief,
-                           .ids = o->prompt_ids != NULL};
+                           .ids = o->prompt_ids || !r->tokenizer};
     output_begin(&out);
     if (o->tokens)
         tg_generator_run(

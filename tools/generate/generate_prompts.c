@@ -115,19 +115,22 @@ static bool add_line(given_prompts *p, const char *line, size_t n, bool json, co
     return good;
 }
 
-/* Reads all of a stream; the caller frees it. NULL after printing what is wrong. */
-static char *read_stream(FILE *f, size_t *n) {
+/* Reads all of standard input; the caller frees it. NULL after printing what is wrong. */
+static char *read_input(size_t *n) {
     size_t capacity = 1 << 16;
     char *bytes = malloc(capacity);
     for (*n = 0; bytes;) {
-        *n += fread(bytes + *n, 1, capacity - *n, f);
+        *n += fread(bytes + *n, 1, capacity - *n, stdin);
         if (*n < capacity) break;
         char *more = realloc(bytes, capacity *= 2);
         if (!more) free(bytes);
         bytes = more;
     }
-    if (!bytes) fail("no memory for the prompts");
-    return bytes;
+    if (!bytes) return fail("no memory for the prompts"), NULL;
+    if (!ferror(stdin)) return bytes;
+    fail("cannot read standard input: %s", strerror(errno));
+    free(bytes);
+    return NULL;
 }
 
 /* Returns whether the lines are JSON: the file's name says so, or the first byte does. */
@@ -139,7 +142,7 @@ static bool are_json(const char *path, const char *bytes, size_t n) {
 static int read_file(given_prompts *p, const char *path) {
     bool standard = !strcmp(path, "-"), good = true;
     size_t n = 0;
-    char *bytes = standard ? read_stream(stdin, &n) : read_whole(path, &n);
+    char *bytes = standard ? read_input(&n) : read_whole(path, &n);
     if (!bytes) return 1;
     bool json = are_json(path, bytes, n);
     int64_t number = 1;
