@@ -90,9 +90,16 @@ static bool add_part(planner *p, const char *path, data_format format, bool cach
     return json_array_append_new(p->parts, part) == 0 || no_memory();
 }
 
+/* Fails because the files of a token file have no token. */
+static bool refuse_empty(const planner *p) {
+    const char *name = p->source->files.n == 1 ? p->source->files.at[0] : p->source->name;
+    return fail("'%s' has no text, expected tokens", strcmp(name, "-") ? name : "standard input"), false;
+}
+
 /* Completes the token file that is open, if any. */
 static bool end_dataset(planner *p, bool good) {
     if (!p->cache.writer) return good;
+    if (good && !tg_token_writer_count(p->cache.writer)) good = refuse_empty(p);
     return cache_close(&p->cache, good) && good && add_part(p, p->name, DATA_MEGATRON, true);
 }
 
