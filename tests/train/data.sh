@@ -147,12 +147,23 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     runs train --data both.txt --tokenizer words --out at_once $run --lr-schedule constant
     runs train --resume --out resumed --steps 6
     holds "a run with a tokenizer goes on from its token file" same resumed at_once
+    mkdir -p begun other
+    cp at_once/*.json at_once/*.safetensors begun
+    sed 's/ *$//' words/tokenizer.json >other/tokenizer.json
+    head -c 17000000 /dev/zero | tr '\0' ' ' >>other/tokenizer.json
+    runs train --init begun --data a.txt --tokenizer other --out retold --steps 3 --checkpoint-every 3 --batch 4 --seq-len 16
+    holds "a large tokenizer is saved in place of the model's" cmp other/tokenizer.json retold/tokenizer.json
+    runs train --init begun --data a.txt --out orphan --steps 3 --checkpoint-every 3 --batch 4 --seq-len 16
+    mv begun elsewhere
+    runs train --resume --out orphan --steps 6 --samples 1 --sample-prompt The --val-every 3
+    holds "a run goes on when the model that it began with has moved" says "  sample: The"
 else
     holds "a tokenizer is trained, or its plugin is missing" says "libtapegrad-text"
 fi
 
 # ---- Blends and validation ----
 runs train --data 0.75 a.txt 0.25 b.txt --out blend $run
+holds "the command of the evaluation has the words" says "eval --model blend --data 0.75 a.txt 0.25 b.txt"
 holds "a blend says its shares" says "75 % of the sequences from a.txt: 5700 tokens"
 runs train --data 3 a.txt 1 b.txt --out blend2 $run
 holds "weights are relative" same blend blend2
@@ -161,6 +172,8 @@ holds "a validation file is not trained on" says "10000 tokens, of which 4000 va
 refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
 refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run
 refuses 1 "'-' is given twice" train --data - - --out x $run
+printf '' >nothing.jsonl
+refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run
 printf abc >few
 refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --out x $run
 
@@ -169,6 +182,13 @@ refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --ou
 "$tapegrad" train --data - --out uncut $run --lr-schedule constant <both.txt >printed 2>&1
 runs train --resume --out ended --steps 6
 holds "a run on standard input goes on from its token file" same ended uncut
+"$tapegrad" train --resume --out ended --steps 9 --val-data b.txt </dev/null >printed 2>&1
+holds "other data are refused, and the token files stay" test -s ended/data/data-000.bin -a ! -e ended/data.old
+runs train --resume --out ended --steps 9
+mkdir ended/data.old
+mv ended/data/* ended/data.old
+runs train --resume --out ended --steps 12
+holds "token files that a killed run has set aside are taken back" test -s ended/data/data-000.bin -a ! -e ended/data.old
 runs train --data 3 a.txt 1 pairs.jsonl --out mixed $tiny --steps 3 --val-every 3 --lr-schedule constant
 runs train --data 3 a.txt 1 pairs.jsonl --out unmixed $run --lr-schedule constant
 runs train --resume --out mixed --steps 6
@@ -185,6 +205,8 @@ holds "ranks are measured together" says "2 ranks (threads)"
 rm -rf timed
 runs train --data both.txt --time 3s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 32 --out timed
 holds "what is given is kept" says "hidden 16"
+refuses 2 "is more than --steps" train --data both.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --lr-schedule wsd \
+    --wsd-steps 1000 --out x
 refuses 2 "--time is 'soon'" train --data a.txt --time soon --out x
 refuses 2 "--time chooses the number of steps, and --steps gives it" train --data a.txt --time 3s --steps 3 --out x
 refuses 2 "leave it out with --resume" train --resume --time 3s --out timed

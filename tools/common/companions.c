@@ -1,10 +1,11 @@
 /* Copies the tokenizer and its kin from one model directory to another, so that what is trained or converted from a
  * published model is as complete as that. */
+#include <errno.h>
 #include <stdlib.h>
-
-#include <tapegrad/io.h>
+#include <string.h>
 
 #include "common/companions.h"
+#include "io/file.h"
 
 /* The names that Hugging Face transformers and tokenizers, and SentencePiece, give to these files. */
 static const char *const names[] = {
@@ -15,11 +16,25 @@ static const char *const names[] = {
 
 const char *companion(size_t i) { return i < sizeof names / sizeof *names ? names[i] : NULL; }
 
+/* Copies the bytes of a file. A tokenizer.json may have tens of megabytes. */
+static tg_status copy_bytes(tg_ctx *ctx, FILE *f, const char *from, tg_writer *to) {
+    enum { PART = 1 << 16 };
+    char part[PART];
+    size_t n;
+    while ((n = fread(part, 1, PART, f)) > 0)
+        if (tg_writer_put(to, part, n) != TG_OK) return tg_ctx_status(ctx);
+    if (ferror(f)) return tg_ctx_fail(ctx, TG_ERR_IO, "cannot read '%s': %s", from, strerror(errno));
+    return tg_writer_commit(to);
+}
+
 static bool copy_file(tg_ctx *ctx, const char *from, const char *to) {
-    size_t n = 0;
-    char *data = read_whole(from, &n);
-    bool good = data && tg_file_save(ctx, to, data, n) == TG_OK;
-    free(data);
+    tg_writer w = {0};
+    const char *is = not_regular(from);
+    FILE *f = is ? NULL : fopen(from, "re");
+    if (!f) tg_ctx_fail(ctx, TG_ERR_IO, "cannot read '%s': %s", from, is ? is : strerror(errno));
+    bool good = f && tg_writer_open(&w, ctx, to) == TG_OK && copy_bytes(ctx, f, from, &w) == TG_OK;
+    tg_writer_abandon(&w);
+    if (f) fclose(f);
     return good;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/companions.h"
+#include "common/model_files.h"
 #include "common/stage.h"
 
 /* ---- The chunks ---- */
@@ -87,7 +88,9 @@ int64_t stage_copies(const stage *s) {
 
 void stage_save(const stage *s, const char *dir) {
     bool first = tg_comm_rank(tg_parallel_world(s->parallel)) == 0;
-    if (s->from && first && !copy_companions(tg_parallel_ctx(s->parallel), s->from, dir)) return;
+    tg_ctx *ctx = tg_parallel_ctx(s->parallel);
+    if (s->from && first && !copy_companions(ctx, s->from, dir)) return;
+    if (s->tokenizer && first && !tokenizer_copy(ctx, s->tokenizer, dir)) return;
     tg_lm_save(s->chunk, s->n, dir, TG_LM_SAVE(.file_bytes = INT64_MAX));
 }
 

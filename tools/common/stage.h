@@ -12,7 +12,8 @@ typedef struct stage {
     const tg_parallel *parallel;
     tg_module **chunk; /* the chunks in their order; one without a pipeline */
     int n;
-    const char *from; /* the model directory that the weights came from; NULL: none */
+    const char *from;      /* the model directory that the weights came from; NULL: none */
+    const char *tokenizer; /* the tokenizer that is saved with the model, in place of that of `from`; NULL: none */
 } stage;
 
 /* Creates the chunks of this rank, with the layout of the options. weights: the model directory to load weights from,

@@ -90,9 +90,16 @@ static bool add_part(planner *p, const char *path, data_format format, bool cach
     return json_array_append_new(p->parts, part) == 0 || no_memory();
 }
 
+/* Fails because the files of a token file have no token. */
+static bool refuse_empty(const planner *p) {
+    const char *name = p->source->files.n == 1 ? p->source->files.at[0] : p->source->name;
+    return fail("'%s' has no text, expected tokens", strcmp(name, "-") ? name : "standard input"), false;
+}
+
 /* Completes the token file that is open, if any. */
 static bool end_dataset(planner *p, bool good) {
     if (!p->cache.writer) return good;
+    if (good && !tg_token_writer_count(p->cache.writer)) good = refuse_empty(p);
     return cache_close(&p->cache, good) && good && add_part(p, p->name, DATA_MEGATRON, true);
 }
 
@@ -275,12 +282,19 @@ static bool has_option(const json_t *plan, const char *key, const char *option) 
     return text && !strcmp(text, option ? option : "");
 }
 
+/* Returns whether the tokenizer is the plan's. One that no longer exists counts as unchanged: the model that a run
+ * began with may have been moved, and then its directory gives no tokenizer. */
+static bool has_tokenizer(const json_t *plan, const char *option) {
+    const char *text = json_string_value(json_object_get(plan, "tokenizer"));
+    return has_option(plan, "tokenizer", option) || (text && !option && access(text, F_OK) != 0);
+}
+
 static bool is_for(const json_t *plan, const corpus_options *o) {
     size_t i;
     json_t *input;
     json_array_foreach(json_object_get(plan, "inputs"), i, input) if (!is_unchanged(input)) return false;
     return has_option(plan, "data", o->data) && has_option(plan, "val-data", o->val_data) &&
-           has_option(plan, "tokenizer", o->tokenizer) &&
+           has_tokenizer(plan, o->tokenizer) &&
            json_integer_value(json_object_get(plan, "format")) == (json_int_t)o->format;
 }
 

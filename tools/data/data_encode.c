@@ -10,6 +10,7 @@
 #include "data/data_encode.h"
 #include "common/program.h"
 
+enum { MOST_KEPT = 1 << 12 }; /* ids for which a piece keeps its memory: long texts are rare, but come to all pieces */
 enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64 }; /* of texts that wait; of threads */
 
 /* A text that waits, or the end of a document after it. */
@@ -237,7 +238,10 @@ static void write_piece(const encoder *e, tg_token_writer *to, const piece *p) {
 bool encoder_flush(encoder *e, tg_token_writer *to) {
     encode_all(e);
     if (atomic_load(&e->wrong) < e->n) return explain(e, &e->pieces[atomic_load(&e->wrong)]);
-    for (int i = 0; i < e->n; i++) write_piece(e, to, &e->pieces[i]);
+    for (int i = 0; i < e->n; i++) {
+        write_piece(e, to, &e->pieces[i]);
+        if (e->pieces[i].ids.capacity > MOST_KEPT) tg_ids_free(&e->pieces[i].ids);
+    }
     e->n = 0;
     e->used = 0;
     return check(e->ctx);

@@ -2,6 +2,7 @@
 #include "look/profile.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -346,15 +347,29 @@ static char *gather_texts(profile *p, const char *text, size_t n, size_t *most) 
     return free(all), NULL;
 }
 
+/* Makes the times when the ranks began count from that of the first one, because the clock's own are too large for the
+ * few digits of a page. */
+static void begin_at_first(json_t *ranks) {
+    double first = INFINITY;
+    json_t *rank;
+    size_t i;
+    json_array_foreach(ranks, i, rank) first = fmin(first, json_number_value(json_object_get(rank, "began")));
+    json_array_foreach(ranks, i, rank) {
+        double began = json_number_value(json_object_get(rank, "began"));
+        json_object_set_new(rank, "began", json_real(began - first));
+    }
+}
+
 json_t *profile_gather(profile *p) {
     json_t *mine = p->failed ? NULL : rank_json(p), *ranks = json_array();
-    char *text = mine ? json_dumps(mine, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL, *all = NULL;
+    char *text = mine ? json_dumps(mine, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL, *all = NULL;
     size_t most = 0;
     if (!text) tg_ctx_fail(p->ctx, TG_ERR_MEMORY, "no memory for the profile of a step");
     if (text && tg_comm_size(p->world) == 1) json_array_append(ranks, mine);
     if (text && tg_comm_size(p->world) > 1) all = gather_texts(p, text, strlen(text) + 1, &most);
     for (int i = 0; all && i < tg_comm_size(p->world); i++)
         json_array_append_new(ranks, json_loads(all + (size_t)i * most, 0, NULL));
+    begin_at_first(ranks);
     free(all);
     free(text);
     json_decref(mine);

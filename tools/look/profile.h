@@ -28,7 +28,7 @@ void profile_end_memory(profile *p);
 /* Returns the profiles of all ranks as {"number": step, "ranks": [..]}, on rank 0; NULL on other ranks, and after an
  * error, which is recorded in the context. Collective.
  *
- * A rank has "rank", "ranks", "began" (seconds of the monotonic clock), "seconds", "device", "threads", "sites" (an
+ * A rank has "rank", "ranks", "began" (seconds after the first rank), "seconds", "device", "threads", "sites" (an
  * array of texts), "memory" (tg_memory_json) and "collectives" (an array of calls with "kind", "group", "dtype",
  * "count" and "site", and "t" and "d", microseconds since `began` and of the call). It has "ops", an array with a row
  * for each forward and backward in the order in which they ran:

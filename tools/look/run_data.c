@@ -83,9 +83,9 @@ static void add_validation(curves *c, const json_t *line) {
         c->best_val = c->last_val;
         c->best_step = json_number_value(json_object_get(line, "step"));
     }
-    json_array_append_new(c->val, json_pack("[f, f, f, f]", json_number_value(json_object_get(line, "step")),
+    json_array_append_new(c->val, json_pack("[I, f, I, f]", json_integer_value(json_object_get(line, "step")),
                                             json_number_value(json_object_get(line, "seconds")),
-                                            json_number_value(json_object_get(line, "tokens")), c->last_val));
+                                            json_integer_value(json_object_get(line, "tokens")), c->last_val));
 }
 
 /* Reads the lines of metrics.jsonl. A line that is not JSON, such as the last one of a run that was killed, is left

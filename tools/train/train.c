@@ -407,6 +407,7 @@ static bool write_step(run *r, int64_t step, const step_result *s, double val_lo
     progress_add_step(&r->metrics.progress, s->seconds);
     if (!metrics_write(&r->metrics, step, s, val_loss)) return false;
     if (!look_at_metrics(&r->look, &r->metrics, step, s, val_loss)) return false;
+    if (!r->plan->begun) corpus_end_aside(r->plan->cache, true); /* the data have been accepted */
     r->plan->begun = true;
     metrics_show(&r->metrics, s, val_loss, r->o.log_every);
     return true;
@@ -522,7 +523,9 @@ static bool plan_data(plan *r) {
     if (vocab < 0) return false;
     if (r->o.tokenizer && !r->o.model.vocab) r->o.model.vocab = vocab;
     corpus_options from = train_corpus(&r->o, r->cache, vocab);
+    if (r->o.resume) corpus_end_aside(r->cache, false); /* of a call that was killed */
     r->corpus = r->o.resume ? corpus_saved_plan(&from) : NULL;
+    if (!r->corpus && r->o.resume && !corpus_set_aside(r->cache)) return false;
     tg_ctx *ctx = r->corpus ? NULL : tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     if (!r->corpus && check(ctx)) r->corpus = corpus_plan(ctx, &from);
     tg_ctx_free(ctx);
@@ -539,6 +542,7 @@ static int train(plan *r) {
         return fail("the run in '%s' has done %" PRId64 " steps, more than --steps %" PRId64, r->o.out, r->done,
                     r->o.steps);
     if (r->chief && !plan_data(r)) return 1;
+    if (r->o.time && (status = train_options_check(&r->o, &r->p))) return status; /* of what was chosen */
     catch_interrupts();
     return run_on_ranks(&r->o.on, train_config(&r->o), train_rank, r);
 }
@@ -567,6 +571,7 @@ int run_train(int argc, char **argv) {
     else
         status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
     if (r->chief) {
+        if (r->directory.held) corpus_end_aside(r->cache, status == 0 || r->begun);
         if (status != 0 && !r->begun) { /* failed before the first step */
             if (r->directory.made) corpus_remove_cache(r->cache);
             directory_remove_created(&r->directory);

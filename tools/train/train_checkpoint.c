@@ -191,7 +191,8 @@ static bool is_relative(const char *path) { return path && path[0] != '/'; }
 /* Returns the current directory if a path among the options is relative. Otherwise, and if the directory's name is not
  * UTF-8, returns NULL. */
 static json_t *origin_json(const train_options *o) {
-    char *here = is_relative(o->data) || is_relative(o->init) || is_relative(o->order) ? getcwd(NULL, 0) : NULL;
+    bool relative = is_relative(o->data) || is_relative(o->val_data) || is_relative(o->init) || is_relative(o->order);
+    char *here = relative ? getcwd(NULL, 0) : NULL;
     json_t *origin = here ? json_string(here) : NULL;
     free(here);
     return origin;
@@ -332,12 +333,14 @@ static bool resolve_path(const char *name, json_t *state, const char **path) {
     return found || is_readable(*path) || refuse_path(name, *path, origin);
 }
 
-/* Resolves the path of --data or --val-data, if it is the checkpoint's. Several words, and what has become a token file
- * of the run, are left as they are. */
+/* Resolves the path of --data or --val-data, if it is the checkpoint's. Several words, standard input, and what has
+ * become a token file of the run, are left as they are. */
 static bool resolve_data(const char *name, const parsed *p, json_t *state, const train_options *o, const char **path) {
     char plan[4096];
     snprintf(plan, sizeof plan, "%s/data/data.json", o->out);
-    if (option_given(&train_command, p, name) || !*path || strchr(*path, '\n') || access(plan, F_OK) == 0) return true;
+    bool input = *path && !strcmp(*path, "-");
+    if (option_given(&train_command, p, name) || !*path || input || strchr(*path, '\n') || access(plan, F_OK) == 0)
+        return true;
     return resolve_path(name, state, path);
 }
 

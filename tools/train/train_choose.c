@@ -19,6 +19,7 @@ typedef struct candidate {
     int64_t parameters;
     double seconds;              /* of a step */
     double tokens, epochs, loss; /* of the whole run */
+    int64_t validations;         /* about how many the run makes */
 } candidate;
 
 typedef struct chooser {
@@ -159,14 +160,16 @@ static int probe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 /* ---- What a model reaches ---- */
 
 /* Sets the length of the run for the measured time of a step, with its validations, and the expected loss. A run reads
- * the data at most MOST_EPOCHS times: after that the rest of the time is better saved. */
+ * the data at most MOST_EPOCHS times: after that the rest of the time is better saved. Validations take at most a
+ * quarter of the time, unless the only one, after the last step, takes more. */
 static void plan_run(const chooser *c, candidate *k) {
     enum { MOST_EPOCHS = 16, VALIDATIONS = 20 };
     const double used = 0.95; /* of the time: the rest is for checkpoints */
     double step_tokens = (double)(k->o.batch * k->o.model.seq_len);
     /* A validation of val_batches batches takes a third of the time of as many steps. */
-    double checks = k->o.val_every ? VALIDATIONS * (double)k->o.val_batches / 3 : 0;
-    double steps = fmin(used * c->seconds / k->seconds - checks, MOST_EPOCHS * (double)c->tokens / step_tokens);
+    double check = k->o.val_every ? (double)k->o.val_batches / 3 : 0, most = used * c->seconds / k->seconds;
+    k->validations = (int64_t)fmax(1, fmin(VALIDATIONS, most / 4 / fmax(check, 1e-9)));
+    double steps = fmin(most - (double)k->validations * check, MOST_EPOCHS * (double)c->tokens / step_tokens);
     k->o.steps = steps < 1 ? 1 : (int64_t)steps;
     k->tokens = (double)k->o.steps * step_tokens;
     k->epochs = k->tokens / (double)c->tokens;
@@ -225,7 +228,7 @@ static void complete(const chooser *c, candidate *k) {
     if (!given(c, "min-lr")) o->min_lr = o->lr / 10;
     if (!given(c, "warmup")) o->warmup = o->steps / 20;
     if (!given(c, "beta2") && o->batch * o->model.seq_len < 1 << 15) o->beta2 = 0.99;
-    if (!given(c, "val-every") && o->val_every) o->val_every = o->steps / 20 + 1;
+    if (!given(c, "val-every") && o->val_every) o->val_every = o->steps / k->validations + 1;
     if (!given(c, "checkpoint-every")) o->checkpoint_every = o->steps / 10 + 1;
     if (!given(c, "log-every")) o->log_every = o->steps / 40 + 1;
 }

@@ -21,6 +21,17 @@ static void say_word(const char *text) {
     say("'");
 }
 
+/* Prints words that are separated by line breaks, each after a space. */
+static void say_words(const char *words) {
+    char word[4096];
+    for (size_t n; *words; words += n + (words[n] == '\n')) {
+        n = strcspn(words, "\n");
+        snprintf(word, sizeof word, "%.*s", (int)n, words);
+        say(" ");
+        say_word(word);
+    }
+}
+
 /* Prints an option that checkpoints do not keep, if it was given. */
 static void say_option(const ending *e, const char *name) {
     char text[4096];
@@ -52,8 +63,8 @@ void say_what_next(const ending *e) {
     say(e->text ? " --prompt " : " --prompt-ids ");
     say_word(!e->text ? "1,2,3" : e->o->sample_prompt ? e->o->sample_prompt : "The ");
     say_command(e, "\nevaluate", "tapegrad eval --model");
-    say(" --data ");
-    say_word(e->o->data);
+    say(" --data");
+    say_words(e->o->data);
     if (e->o->data_format != TG_TOKENS_TEXT) say_option(e, "data-format");
     say("\n");
     if (e->saved != e->o->steps) return;

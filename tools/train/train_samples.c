@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "data/corpus.h"
 #include "common/text.h"
@@ -61,9 +62,12 @@ void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int
 
 /* ---- The prompt ---- */
 
-/* Returns the path of the tokenizer of the run's model; NULL: it has none. */
+/* Returns the path of the tokenizer of the run's model; NULL: it has none. If it has been moved, a run that goes on has
+ * a copy. */
 static const char *tokenizer_path(const train_options *o) {
-    return o->tokenizer ? o->tokenizer : o->init ? corpus_tokenizer_of(o->init) : NULL;
+    const char *path = o->tokenizer ? o->tokenizer : o->init ? corpus_tokenizer_of(o->init) : NULL;
+    bool moved = path ? access(path, F_OK) != 0 : o->init != NULL;
+    return moved && corpus_tokenizer_of(o->out) ? o->out : path;
 }
 
 /* Loads what turns ids into text. Without a tokenizer, 256 ids are bytes, and others are printed as numbers. */
@@ -90,7 +94,9 @@ static bool take_validation(samples *s, tg_ctx *ctx, const train_options *o, con
                     "--val-every above 0, or leave --samples out",
                     o->samples),
                false;
-    s->prompt.count = d->seq_len < PROMPT ? d->seq_len : PROMPT;
+    int64_t most = d->count - d->validation[0]; /* a document that is kept apart may be short */
+    if (d->seq_len < most) most = d->seq_len;
+    s->prompt.count = most < PROMPT ? most : PROMPT;
     s->prompt.ids = calloc(PROMPT, sizeof *s->prompt.ids);
     if (!s->prompt.ids) return fail("no memory for the prompt of samples"), false;
     return tg_tokens_read(d->tokens, d->validation[0], s->prompt.count, s->prompt.ids) == TG_OK || check(ctx);

@@ -134,6 +134,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     if (o->find_nan) r->find_nan = TG_FIND_NAN | TG_FIND_INF;
     if (tune_freezes(o)) mapped_watch(ctx);
     if (!stage_open(&r->stage, ctx, r->parallel, &o->on, given, weights, tune_freezes(o))) return false;
+    r->stage.tokenizer = o->tokenizer;
     r->base = weights;
     if (!tune_model(r, o, adapter)) return false;
     r->tape = tg_tape_new(ctx);
