@@ -153,9 +153,11 @@ bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, 
         const tg_added_token *token = e->k->added.tokens + found;
         if (counts(e, token, text, at, end, literal)) {
             size_t begin = token->lstrip ? skip_left(text, at, done) : at;
+            size_t stop = token->rstrip ? skip_right(text, end) : end;
             if (done < begin && !rest(e, (tg_span){text.at + done, begin - done}, first && done == 0)) return false;
-            if (!tg_ids_add(e->out, token->id)) return false;
-            done = token->rstrip ? skip_right(text, end) : end;
+            /* The token before may have taken all of it. */
+            if (begin < stop && !tg_ids_add(e->out, token->id)) return false;
+            if (begin < stop) done = stop;
         }
         at = end;
     }

@@ -93,6 +93,20 @@ START_TEST(added_tokens_are_found_first) {
 }
 END_TEST
 
+#define BARE_MODEL                                                                                                     \
+    "{\"type\": \"BPE\", \"vocab\": {\"" MARK "\": 0, \"b\": 1, \"b" MARK "\": 2}, \"merges\": [\"b " MARK "\"]}"
+#define BARE(added) FILE_OF(BARE_MODEL, added, "null", "null", "null", "null")
+
+START_TEST(white_space_around_tokens_is_taken_once) {
+    workplace w = workplace_new(NULL);
+    tg_tokenizer *k = load(&w, BARE("[" TOKEN("3", "  ", ", \"lstrip\": true, \"rstrip\": true") "]"));
+    ENCODES(k, "b  b", "1 3 1");
+    ENCODES(k, "b     b", "1 3 1");
+    tg_tokenizer_free(k);
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(pieces_are_whole_characters) {
     workplace w = workplace_new(NULL);
     tg_tokenizer *k = load(&w, SENTENCE_PIECE);
@@ -219,7 +233,7 @@ int main(void) {
         added_tokens_are_found_first, pieces_are_whole_characters,
         bytes_are_any_bytes,          broken_text_is_refused_with_its_place,
         threads_share_a_tokenizer,    the_most_frequent_pair_is_merged_first,
-        words_are_cut_by_the_pattern,
+        words_are_cut_by_the_pattern, white_space_around_tokens_is_taken_once,
     };
     return tg_check_main("tokenizer", tests, sizeof tests / sizeof *tests);
 }
