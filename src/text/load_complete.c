@@ -43,9 +43,16 @@ static bool find_joins(const tg_model *m, bool joins[256]) {
     return true;
 }
 
+/* Returns whether characters that the vocabulary lacks may give nothing. Then those around them are neighbors. */
+static bool drops_characters(const tg_model *m) {
+    bool whole = m->byte_fallback;
+    for (int b = 0; b < 256 && whole; b++) whole = m->fallback_ids[b] != TG_NO_ID;
+    return m->unknown == TG_NO_ID && !whole;
+}
+
 /* Text without pre-tokenizer is one long word. Cut before marks, its words are found in the cache. */
 static tg_status cut_before_marks(tg_tokenizer *k) {
-    if (k->n_split == TG_MAX_STEPS || k->model.ignore_merges ||
+    if (k->n_split == TG_MAX_STEPS || k->model.ignore_merges || drops_characters(&k->model) ||
         tg_vocab_find(&k->model.vocab, mark.at, mark.n) == TG_NO_ID)
         return TG_OK;
     bool *joins = tg_pieces_alloc(&k->memory, 256);

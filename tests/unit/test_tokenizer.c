@@ -107,6 +107,16 @@ START_TEST(white_space_around_tokens_is_taken_once) {
 }
 END_TEST
 
+START_TEST(characters_around_a_dropped_one_are_merged) {
+    workplace w = workplace_new(NULL);
+    tg_tokenizer *k = load(&w, BARE("[]"));
+    ENCODES(k, "b" MARK MARK, "2 0");
+    ENCODES(k, "b?" MARK, "2");
+    tg_tokenizer_free(k);
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(pieces_are_whole_characters) {
     workplace w = workplace_new(NULL);
     tg_tokenizer *k = load(&w, SENTENCE_PIECE);
@@ -234,6 +244,7 @@ int main(void) {
         bytes_are_any_bytes,          broken_text_is_refused_with_its_place,
         threads_share_a_tokenizer,    the_most_frequent_pair_is_merged_first,
         words_are_cut_by_the_pattern, white_space_around_tokens_is_taken_once,
+        characters_around_a_dropped_one_are_merged,
     };
     return tg_check_main("tokenizer", tests, sizeof tests / sizeof *tests);
 }
