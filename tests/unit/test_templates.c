@@ -155,7 +155,8 @@ START_TEST(templates_without_end_are_refused) {
     check_error("{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}", NULL,
                 TG_ERR_DATA, "MiB");
     check_error("{{ range(1000000)|list }}", NULL, TG_ERR_DATA, "at most 100000 numbers");
-    check_error("{% set n = namespace(t=1) %}{% for i in range(9999) %}{% set n.t = (n.t,) %}{% endfor %}{{ {n.t: 1} }}",
+    check_error("{% set n = namespace(t=1) %}"
+                "{% for i in range(9999) %}{% set n.t = (n.t,) %}{% endfor %}{{ {n.t: 1} }}",
                 NULL, TG_ERR_DATA, "nested deeper");
     check_error("{{ ('a' * 800000).rfind('a' * 400000 ~ 'b') }}", NULL, TG_ERR_DATA, "more than 50000000 steps");
     memset(deep, '(', sizeof deep - 1);

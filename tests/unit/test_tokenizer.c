@@ -239,11 +239,16 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        merges_have_an_order,         unknown_characters_are_bytes_or_one_token,
-        added_tokens_are_found_first, pieces_are_whole_characters,
-        bytes_are_any_bytes,          broken_text_is_refused_with_its_place,
-        threads_share_a_tokenizer,    the_most_frequent_pair_is_merged_first,
-        words_are_cut_by_the_pattern, white_space_around_tokens_is_taken_once,
+        merges_have_an_order,
+        unknown_characters_are_bytes_or_one_token,
+        added_tokens_are_found_first,
+        pieces_are_whole_characters,
+        bytes_are_any_bytes,
+        broken_text_is_refused_with_its_place,
+        threads_share_a_tokenizer,
+        the_most_frequent_pair_is_merged_first,
+        words_are_cut_by_the_pattern,
+        white_space_around_tokens_is_taken_once,
         characters_around_a_dropped_one_are_merged,
     };
     return tg_check_main("tokenizer", tests, sizeof tests / sizeof *tests);
