@@ -16,7 +16,7 @@
 typedef struct corpus_options {
     const char *data, *val_data; /* words separated by line breaks; val_data may be NULL */
     data_format format;
-    const char *cache; /* directory for token files; it need not exist */
+    const char *cache; /* directory for token files; it need not exist; NULL: none may be made */
     int64_t vocab;     /* of the model; 0: not known */
     const char *tokenizer; /* a tokenizer.json, or a directory that has one; NULL: bytes are tokens */
 } corpus_options;
