@@ -110,6 +110,11 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     holds "the tokenizer is kept with the model" cmp words/tokenizer.json worded/tokenizer.json
     runs tokenize --tokenizer words --data both.txt --to ids.bin --ends
     holds "the tokens are those of tapegrad tokenize" cmp ids.bin worded/data/data-000.bin
+    printf '{"text":"one"}\n{"text":"two"}\n' >lines.jsonl
+    printf '{"text":"one"}\r\n\r\n{"text":"two"}\r\n' >breaks.jsonl
+    runs tokenize --tokenizer words --data lines.jsonl --to lines.bin --ends
+    runs tokenize --tokenizer words --data breaks.jsonl --to breaks.bin --ends
+    holds "empty lines of MS-DOS are left out" cmp lines.bin breaks.bin
     runs eval --model worded --data both.txt
     expected=$(cat printed)
     runs eval --model worded --data ids.bin
@@ -169,6 +174,8 @@ runs train --data 3 a.txt 1 b.txt --out blend2 $run
 holds "weights are relative" same blend blend2
 runs train --data a.txt --val-data b.txt --out checked $run
 holds "a validation file is not trained on" says "10000 tokens, of which 4000 validate"
+runs train --data a.txt --val-data b.txt --val-fraction 0 --patience 2 --out patient $run
+holds "a run waits for a lower loss of a validation file" test -s patient/model.safetensors
 refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
 refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run
 refuses 1 "'-' is given twice" train --data - - --out x $run

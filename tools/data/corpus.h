@@ -16,7 +16,7 @@
 typedef struct corpus_options {
     const char *data, *val_data; /* words separated by line breaks; val_data may be NULL */
     data_format format;
-    const char *cache; /* directory for token files; it need not exist */
+    const char *cache; /* directory for token files; it need not exist; NULL: none may be made */
     int64_t vocab;     /* of the model; 0: not known */
     const char *tokenizer; /* a tokenizer.json, or a directory that has one; NULL: bytes are tokens */
 } corpus_options;
@@ -49,8 +49,8 @@ const char *corpus_tokenizer_of(const char *dir);
 void corpus_remove_cache(const char *cache);
 /* Keep the token files of a run while it makes others, for other options or changed files: nobody may have the text any
  * more, as with standard input. corpus_set_aside renames their directory; false after printing what is wrong.
- * corpus_end_aside removes them if the run goes on with the new ones; else takes them back, also those of a run that was
- * killed meanwhile. Without such files they do nothing. */
+ * corpus_end_aside removes them if the run goes on with the new ones; else takes them back, also those of a run that
+ * was killed meanwhile. Without such files they do nothing. */
 bool corpus_set_aside(const char *cache);
 void corpus_end_aside(const char *cache, bool goes_on);
 /* Returns whether bytes are tokens in all files of the plan. */

@@ -28,7 +28,8 @@ void corpus_end_aside(const char *cache, bool goes_on) {
     char *aside = aside_of(cache);
     if (aside && access(aside, F_OK) == 0) {
         corpus_remove_cache(goes_on ? aside : cache);
-        if (!goes_on && rename(aside, cache) != 0) warn("cannot rename '%s' to '%s': %s", aside, cache, strerror(errno));
+        if (!goes_on && rename(aside, cache) != 0)
+            warn("cannot rename '%s' to '%s': %s", aside, cache, strerror(errno));
     }
     free(aside);
 }

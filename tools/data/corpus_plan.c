@@ -118,6 +118,11 @@ static bool open_encoder(planner *p) {
 
 static bool begin_dataset(planner *p) {
     if (p->cache.writer) return true;
+    if (!p->o->cache)
+        return fail("'%s' is read from token files of rank 0, which are not those that this process needs; all ranks must "
+                    "see the same --out and --data",
+                    p->source->name),
+               false;
     if (!open_encoder(p)) return false;
     snprintf(p->name, sizeof p->name, "%s-%03d", p->stem, p->datasets++);
     if (mkdir(p->o->cache, 0777) != 0 && errno != EEXIST)

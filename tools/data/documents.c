@@ -43,7 +43,8 @@ int64_t documents_bytes(const documents *d) { return d->done + (d->stream ? stre
 
 /* Returns whether the name is that of JSONL. */
 static bool is_jsonl(const char *path) {
-    static const char *const endings[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson"};
+    static const char *const endings[] = {".jsonl",  ".jsonl.gz",  ".jsonl.zst",
+                                          ".ndjson", ".ndjson.gz", ".ndjson.zst"};
     size_t n = strlen(path);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t m = strlen(endings[i]);
@@ -134,12 +135,20 @@ static bool take_text(const documents *d, document *out) {
     return good;
 }
 
+/* Returns whether a line has spaces only, such as the end of a line of MS-DOS. */
+static bool is_blank(const document *line) {
+    size_t i = 0;
+    while (i < line->n && line->text[i] && strchr(" \t\r", line->text[i])) i++;
+    return i == line->n;
+}
+
 /* Reads a document of the open file. Returns 1, 0 at the end of the file, or -1. */
 static int read_document(documents *d, document *out) {
     bool ended;
     if (read_piece(d, out, &ended) < 0) return -1;
     if (!out->n && !ended) return 0;
     if (d->lines) out->line = ++d->line;
+    if (d->jsonl && is_blank(out)) out->n = 0;
     if (d->jsonl) return !out->n || take_text(d, out) ? 1 : -1;
     if (ended && d->kind == DOCUMENTS_BROKEN) out->text[out->n++] = '\n'; /* there is room for it */
     return 1;

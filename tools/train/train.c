@@ -283,7 +283,9 @@ static bool open_data(run *r, const tg_lm_config *config) {
     corpus_options from = train_corpus(&r->o, p->cache, config->vocab);
     bool mine = !p->corpus;
     if (mine) p->corpus = corpus_saved_plan(&from);
-    if (!p->corpus && mine) p->corpus = corpus_plan(r->ctx, &from);
+    corpus_options in_place = from;
+    in_place.cache = NULL; /* the token files there are rank 0's */
+    if (!p->corpus && mine) p->corpus = corpus_plan(r->ctx, &in_place);
     bool bytes = p->corpus && corpus_is_bytes(p->corpus);
     if (bytes && r->o.init && !p->state && !model_takes_data(&r->model, DATA_TEXT)) return false;
     return p->corpus && data_open(&r->data, r->ctx, &r->o, &from, p->corpus);

@@ -110,7 +110,7 @@ int tune_options_check(const train_options *o) {
     if (given && o->on.pp > 1)
         return usage_error(&train_command, "%s needs --pp 1: the stages of a pipeline have different parameters",
                            given);
-    if ((o->patience || o->keep_best) && (!o->val_every || o->val_fraction == 0))
+    if ((o->patience || o->keep_best) && (!o->val_every || (o->val_fraction == 0 && !o->val_data)))
         return usage_error(&train_command, "%s compares validation losses, but %s is 0",
                            o->patience ? "--patience" : "--keep-best", o->val_every ? "--val-fraction" : "--val-every");
     return 0;
