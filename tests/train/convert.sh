@@ -60,11 +60,36 @@ holds "and nothing is left" nothing_begun full
 (ulimit -f 20 && "$tapegrad" convert --from state --to back >printed 2>&1)
 holds "a full disk is reported" grep -q "cannot write 'back/model.safetensors' at offset" printed
 holds "and no config is left" nothing_begun back
+
+# ---- GGUF; torch / gguf compares the files with llama.cpp ----
+
+refuses 1 "'whole' has no tokenizer.json; --no-tokenizer writes the model" convert --from whole --to whole.gguf
+holds "and nothing was begun" test -z "$(ls | grep gguf)"
+runs convert --from whole --to whole.gguf --no-tokenizer
+holds "a file of version 3 is there" test "$(head -c 8 whole.gguf | od -An -tx1 | tr -d ' ')" = 4747554603000000
+cp whole.gguf before
+(ulimit -f 20 && "$tapegrad" convert --from whole --to whole.gguf --no-tokenizer >printed 2>&1)
+holds "a full disk is reported" grep -q "cannot write 'whole.gguf' at offset" printed
+holds "and the old file stays" cmp before whole.gguf
+holds "without another" test "$(ls | grep -c gguf)" = 1
+refuses 1 "'state' is saved state; convert it to a model first" convert --from state --to x.gguf --no-tokenizer
+refuses 2 "--no-tokenizer is for --to FILE.gguf" convert --from whole --to x --no-tokenizer
+refuses 2 "do not go with --to FILE.gguf" convert --from whole --to x.gguf --adapter y
+head -c 200 whole/model.safetensors >left
+mkdir damaged && cp whole/config.json damaged && cp left damaged/model.safetensors
+refuses 1 "damaged/model.safetensors" convert --from damaged --to x.gguf --no-tokenizer
+holds "nothing was begun" test ! -e x.gguf
+
+# ---- Interrupts ----
+
 # Interrupts hit any moment of the conversion of a model of 8 MB.
 head -c 1000 "$text" >short
 runs train --out large --data short --data-format u16 $tiny --vocab 60000 --hidden 32 --steps 1
 runs convert --from large --to large-state
 for ms in 01 02 03 04 05 06 08 10 12 15; do
+    rm -f large.gguf
+    timeout --foreground -s INT 0.$ms "$tapegrad" convert --from large --to large.gguf --no-tokenizer >printed 2>&1
+    holds "an interrupt after 0.$ms s of writing GGUF leaves no half" test -z "$(ls | grep gguf.tmp)"
     for from in large large-state; do
         rm -rf cut
         timeout --foreground -s INT 0.$ms "$tapegrad" convert --from $from --to cut >printed 2>&1

@@ -1,4 +1,5 @@
-/* tapegrad convert: converts a model between a directory with config.json and saved state of any ranks. */
+/* tapegrad convert: converts a model between a directory with config.json and saved state of any ranks, and from such a
+ * directory to a GGUF file. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -8,13 +9,14 @@
 
 #include "common/companions.h"
 #include "commands/convert_adapter.h"
+#include "commands/convert_gguf.h"
 #include "common/spawn.h"
 
 enum { KIND_AUTO, KIND_MODEL, KIND_STATE };
 
 typedef struct convert_options {
     const char *from, *to, *prefix, *config, *adapter;
-    bool bare;
+    bool bare, no_tokenizer;
     int kind;
 } convert_options;
 
@@ -23,7 +25,7 @@ typedef struct convert_options {
 static const option rows[] = {
     {"from", OPTION_TEXT, AT(from), "DIR", "a model directory, or saved state; required without --adapter",
      .fixed = false},
-    {"to", OPTION_TEXT, AT(to), "DIR", "the directory to write; required", .fixed = false},
+    {"to", OPTION_TEXT, AT(to), "DIR", "the directory to write, or a file NAME.gguf; required", .fixed = false},
     {"adapter", OPTION_TEXT, AT(adapter), "DIR",
      "low-rank adapters (train --lora, PEFT) to add to the weights of --from, or of the model that they name; --to is "
      "then a model",
@@ -34,16 +36,18 @@ static const option rows[] = {
     {"bare", OPTION_FLAG, AT(bare), "", "the keys of the state have no prefix", .fixed = false},
     {"config", OPTION_TEXT, AT(config), "FILE",
      "from a state: the config.json of the model; without it, that in --from", .fixed = false},
+    {"no-tokenizer", OPTION_FLAG, AT(no_tokenizer), "", "a GGUF file has no tokenizer", .fixed = false},
 };
 
 static const command convert_command = {
     .name = "convert",
-    .usage = "--from DIR --to DIR [OPTION...]",
+    .usage = "--from DIR --to DIR|FILE.gguf [OPTION...]",
     .summary = "Converts a model: from a directory with config.json and weights, as published for\n"
                "many families, to saved state (index.json) that any ranks can load, or from such\n"
                "state back. One tensor at a time is in memory. Values and dtypes are unchanged.\n"
                "The files of the tokenizer are copied. With --adapter it adds low-rank adapters to\n"
-               "the weights of their model.",
+               "the weights of their model. To FILE.gguf it writes a model with its tokenizer for\n"
+               "llama.cpp.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
@@ -118,11 +122,13 @@ static int convert(const convert_options *o, int kind) {
     if (kind == KIND_STATE && !config) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .files = &files));
     catch_interrupts();
-    if (kind == KIND_STATE)
+    if (is_gguf(o->to))
+        convert_gguf(ctx, o->from, o->to, !o->no_tokenizer);
+    else if (kind == KIND_STATE)
         tg_gpt_from_state(ctx, o->from, prefix, config, o->to);
     else
         tg_gpt_to_state(ctx, o->from, o->to, prefix);
-    if (tg_ok(ctx)) copy_companions(ctx, o->from, o->to);
+    if (tg_ok(ctx) && !is_gguf(o->to)) copy_companions(ctx, o->from, o->to);
     bool good = interrupted && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
     tg_ctx_free(ctx);
     free(config);
@@ -139,6 +145,11 @@ int run_convert(int argc, char **argv) {
         return usage_error(&convert_command,
                            "--kind, --prefix, --bare and --config are for saved state; leave them out "
                            "with --adapter");
+    if (o.no_tokenizer && !is_gguf(o.to)) return usage_error(&convert_command, "--no-tokenizer is for --to FILE.gguf");
+    if (is_gguf(o.to) && (o.adapter || o.bare || option_given(&convert_command, &p, "prefix")))
+        return usage_error(&convert_command,
+                           "--adapter, --prefix and --bare do not go with --to FILE.gguf; write a model "
+                           "first, and convert that");
     if (o.adapter && is_same(o.from ? o.from : o.adapter, o.to))
         return fail("--to is the directory '%s' itself; give another one", o.to);
     if (o.adapter) return convert_adapter(o.from, o.adapter, o.to);
@@ -148,9 +159,11 @@ int run_convert(int argc, char **argv) {
     if (kind < 0) return 1;
     if (kind == KIND_MODEL && o.config)
         return fail("--config is only for a state; '%s' has its own config.json", o.from);
+    if (kind == KIND_STATE && is_gguf(o.to))
+        return fail("'%s' is saved state; convert it to a model first, and that to '%s'", o.from, o.to);
     if (is_same(o.from, o.to)) return fail("--to is the directory '%s' itself; give another one", o.from);
     int status = convert(&o, kind);
-    if (!status) printf("the %s is in %s\n", kind == KIND_STATE ? "model" : "state", o.to);
+    if (!status) printf("the %s is in %s\n", kind == KIND_STATE || is_gguf(o.to) ? "model" : "state", o.to);
     if (status && interrupted) raise(interrupted);
     return status;
 }
