@@ -49,3 +49,12 @@ bool copy_companions(tg_ctx *ctx, const char *from, const char *to) {
     }
     return good;
 }
+
+bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", from);
+    char *slash = not_regular(from) ? NULL : strrchr(dir, '/');
+    if (!not_regular(from)) snprintf(slash ? slash : dir, 2, slash ? "" : ".");
+    bool good = copy_companions(ctx, dir, to);
+    return check(ctx) && good;
+}

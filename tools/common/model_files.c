@@ -9,7 +9,6 @@
 #include <tapegrad/lora.h>
 
 #include "io/file.h"
-#include "common/companions.h"
 #include "common/model_files.h"
 
 /* ---- Where the model is ---- */
@@ -234,15 +233,4 @@ bool model_takes_data(const model_files *m, int data_format) {
                 "values of bytes; give the model's tokenizer by --tokenizer, or the ids with --data-format %s",
                 m->dir, vocab, vocab <= 65536 ? "u16" : "u32"),
            false;
-}
-
-/* ---- Tokenizers ---- */
-
-bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", from);
-    char *slash = not_regular(from) ? NULL : strrchr(dir, '/');
-    if (!not_regular(from)) snprintf(slash ? slash : dir, 2, slash ? "" : ".");
-    bool good = copy_companions(ctx, dir, to);
-    return check(ctx) && good;
 }

@@ -30,10 +30,6 @@ void model_adapt(const model_files *m, tg_module *gpt);
  * values, the vocabulary must be 256. */
 bool model_takes_data(const model_files *m, int data_format);
 
-/* Copies tokenizer.json and the files next to it that belong to it from `from`, the file or its directory, to the
- * directory `to`. Returns false after printing what is wrong. */
-bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to);
-
 /* newest_checkpoint returns the step of the newest checkpoint in the run's directory, newest_checkpoint_before that of
  * the newest one of an earlier step than `before`. 0: there is none. */
 int64_t newest_checkpoint(const char *run);

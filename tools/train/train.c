@@ -10,6 +10,7 @@
 
 #include <tapegrad/world.h>
 
+#include "common/companions.h"
 #include "common/model_files.h"
 #include "common/record.h"
 #include "common/spawn.h"

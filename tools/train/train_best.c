@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/companions.h"
 #include "common/model_files.h"
 #include "train/train_tune.h"
 
