@@ -9,11 +9,16 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                               \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"                                                                   \
     "\\s+(?!\\S)|\\s+"
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-#define O200K                                                                                                          \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" CONTRACTIONS           \
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" CONTRACTIONS          \
-    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+/* The same as tiktoken writes it. */
+#define CL100K_TIKTOKEN                                                                                                \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|"   \
+    "\\s+(?!\\S)|\\s+"
+#define CASES(contractions, digits)                                                                                    \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" contractions           \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" contractions          \
+    "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define O200K  CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}")
+#define TEKKEN CASES("", "\\p{N}")
 
 /* Cuts of texts that are byte-level BPE. `whole` means that a word which is a token is not merged from its parts. */
 static const struct {
@@ -27,7 +32,10 @@ static const struct {
     {CL100K("\\p{N}{1,3}"), "llama-bpe", false, true},
     {CL100K("\\p{N}{1,3}"), "smaug-bpe", false, false},
     {CL100K("\\p{N}"), "qwen2", false, false},
+    {CL100K_TIKTOKEN, "llama-bpe", false, true},
+    {CL100K_TIKTOKEN, "smaug-bpe", false, false},
     {O200K, "gpt-4o", false, false},
+    {TEKKEN, "tekken", false, true},
 };
 
 enum { MOST_STEPS = 8 };

@@ -26,6 +26,7 @@ typedef struct vocabulary {
     gguf_splits splits;
     token *token;
     int64_t n;
+    int64_t beyond; /* number of added tokens whose ids the model does not have */
 } vocabulary;
 
 static bool is_llama(const vocabulary *v) { return strcmp(v->splits.model, "llama") == 0; }
@@ -40,11 +41,29 @@ static bool is_byte(const char *text) {
 
 static tg_status set_token(vocabulary *v, int64_t id, const char *text, int32_t kind) {
     if (!text || id < 0 || id >= v->n)
-        return tg_ctx_fail(v->ctx, TG_ERR_DATA, "'%s': the token with id %lld is not among the %lld of the model",
+        return tg_ctx_fail(v->ctx, TG_ERR_DATA,
+                           "'%s': the token with id %lld is not among the %lld of the model; "
+                           "--no-tokenizer writes the model without a tokenizer",
                            v->path, (long long)id, (long long)v->n);
     v->token[id].text = text;
     v->token[id].kind = kind;
     return TG_OK;
+}
+
+/* Sets the added tokens. Some published tokenizers (Gemma 3) have one more than the model, which it cannot take. */
+static tg_status set_added(vocabulary *v, const char *unknown) {
+    tg_status s = TG_OK;
+    size_t i;
+    json_t *added;
+    json_array_foreach(json_object_get(v->root, "added_tokens"), i, added) {
+        const char *content = json_string_value(json_object_get(added, "content"));
+        int64_t id = json_integer_value(json_object_get(added, "id"));
+        int32_t kind = json_is_true(json_object_get(added, "special")) ? CONTROL : USER_DEFINED;
+        if (unknown && content && strcmp(content, unknown) == 0) kind = UNKNOWN;
+        v->beyond += id >= v->n;
+        if (!s && id < v->n) s = set_token(v, id, content, kind);
+    }
+    return s;
 }
 
 static tg_status set_tokens(vocabulary *v) {
@@ -55,15 +74,7 @@ static tg_status set_tokens(vocabulary *v) {
         int32_t kind = is_llama(v) && is_byte(text) ? BYTE : unknown && strcmp(text, unknown) == 0 ? UNKNOWN : NORMAL;
         if (!s) s = set_token(v, json_integer_value(id), text, kind);
     }
-    size_t i;
-    json_t *added;
-    json_array_foreach(json_object_get(v->root, "added_tokens"), i, added) {
-        const char *content = json_string_value(json_object_get(added, "content"));
-        int32_t kind = json_is_true(json_object_get(added, "special")) ? CONTROL : USER_DEFINED;
-        if (unknown && content && strcmp(content, unknown) == 0) kind = UNKNOWN;
-        if (!s) s = set_token(v, json_integer_value(json_object_get(added, "id")), content, kind);
-    }
-    return s;
+    return s ? s : set_added(v, unknown);
 }
 
 /* Appends the text of a token. In a text of SentencePiece's kind llama.cpp finds tokens of the user before it replaces
@@ -211,7 +222,9 @@ tg_status gguf_add_tokenizer(tg_ctx *ctx, gguf_head *h, const char *dir, int64_t
     tg_tokenizer *k = path ? tg_tokenizer_load(ctx, dir) : NULL;
     vocabulary v = {.ctx = ctx, .h = h, .path = path, .n = vocab};
     if (!path) tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for a path");
-    if (k) add_all(&v, k, dir);
+    if (k && add_all(&v, k, dir) == TG_OK && v.beyond)
+        warn("'%s' has %lld added tokens with ids that the model does not have; they are left out", path,
+             (long long)v.beyond);
     tg_tokenizer_free(k);
     json_decref(v.root);
     free(v.token);
