@@ -119,8 +119,8 @@ static bool open_encoder(planner *p) {
 static bool begin_dataset(planner *p) {
     if (p->cache.writer) return true;
     if (!p->o->cache)
-        return fail("'%s' is read from token files of rank 0, which are not those that this process needs; all ranks must "
-                    "see the same --out and --data",
+        return fail("'%s' is read from token files of rank 0, which are not those that this process needs; all ranks "
+                    "must see the same --out and --data",
                     p->source->name),
                false;
     if (!open_encoder(p)) return false;
