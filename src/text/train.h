@@ -76,7 +76,7 @@ typedef struct tg_trained {
 tg_status tg_bpe_merge(tg_bpe *b, tg_trained *t, tg_bpe_progress_fn progress, void *user);
 void tg_trained_free(tg_trained *t);
 tg_status tg_trained_save(const tg_bpe *b, const tg_trained *t, const char *directory);
-/* Sets *token to the special token that begins at *at, and *at behind it. Returns false after the last one. */
+/* Sets *token to the next special token from *at on, and *at to the byte after it. Returns false if there is none. */
 bool tg_next_special(const char **at, tg_span *token);
 
 #endif

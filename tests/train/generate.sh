@@ -54,7 +54,7 @@ if [ -n "$letter" ]; then
     says stopped --model large --prompt 'The ' --tokens 60 --temperature 0 --stop "$letter"
     holds "the text ends before the stop string" test "$(tail -c +5 stopped | grep -cF "$letter")" = 0
     says stopped --model large --prompt 'The ' --tokens 60 --temperature 0 --stop "[\"never\", \"$letter\"]" --json
-    holds "the reason is told" grep -q '"finish":"stop_text"' stopped
+    holds "the line has the reason" grep -q '"finish":"stop_text"' stopped
 fi
 says length --model large --prompt 'The ' --tokens 3 --json --logprobs 2
 holds "so is the number of tokens" grep -q '"finish":"length"' length

@@ -47,8 +47,8 @@ json_t *corpus_saved_plan(const corpus_options *o);
 const char *corpus_tokenizer_of(const char *dir);
 /* Removes the token files and their directory. */
 void corpus_remove_cache(const char *cache);
-/* Keep the token files of a run while it makes others, for other options or changed files: nobody may have the text any
- * more, as with standard input. corpus_set_aside renames their directory; false after printing what is wrong.
+/* Keep the token files of a run while it makes others, for other options or changed files, because their text may be
+ * gone, as that of standard input is. corpus_set_aside renames their directory; false after printing what is wrong.
  * corpus_end_aside removes them if the run goes on with the new ones; else takes them back, also those of a run that
  * was killed meanwhile. Without such files they do nothing. */
 bool corpus_set_aside(const char *cache);
