@@ -378,7 +378,7 @@ def _from_numbers(ctx, shape, numbers, dtype):
         x = lib.tg_from_host(ctx._ctx, values.DTYPES[name], values.shape_value(shape), ffi.from_buffer(data))
     else:
         x = lib.tg_zeros(ctx._ctx, values.dtype_value(name), values.shape_value(shape))
-        lib.tg_write_f64(x, ffi.new('double[]', [float(n) for n in numbers]), len(numbers))
+        values.write(x, values.array.array('d', numbers))
     return made(ctx, x)
 
 
@@ -457,8 +457,7 @@ def ones(shape, *, dtype=None, requires_grad=False, context=None):
 def full(shape, value, *, dtype=None, requires_grad=False, context=None):
     """A new tensor filled with a number."""
     x = zeros(shape, dtype=dtype, context=context)
-    n = x.size
-    lib.tg_write_f64(x._handle(), ffi.new('double[]', [float(value)] * n), n)
+    values.write(x._handle(), values.array.array('d', [value]) * x.size)
     check(x._world)
     if requires_grad:
         x.requires_grad = True
