@@ -303,7 +303,9 @@ static tgpy_box *result(tgpy_world *w, tgpy_tape *t, tg_tensor *y, tgpy_box *con
     if (tg_ctx_status(w->ctx)) return NULL;
     for (int i = 0; i < n; i++)
         if (in[i] && in[i]->ref.tensor == y) return tgpy_box_share(in[i]);
-    return tgpy_box_new(w, t, y, false);
+    tgpy_box *b = tgpy_box_new(w, t, y, false);
+    if (!b) tg_release(y);
+    return b;
 }
 
 tgpy_box *tgpy_unary(tg_tensor *(*op)(tg_tape *, tg_tensor *), tgpy_box *a) {
