@@ -98,7 +98,10 @@ def test_vmap(transform):
 
 
 def test_jacobian_by_rows():
-    same(jax.jacrev(lambda x: attend(x, inputs()[1])[0])(inputs()[0]), jax.jacrev(lambda x: attend_in_jax(x, inputs()[1])[0])(inputs()[0]))
+    same(
+        jax.jacrev(lambda x: attend(x, inputs()[1])[0])(inputs()[0]),
+        jax.jacrev(lambda x: attend_in_jax(x, inputs()[1])[0])(inputs()[0]),
+    )
 
 
 def test_checkpoint_and_scan():

@@ -30,8 +30,8 @@ def function(f):
 
 @jax.tree_util.register_pytree_node_class
 class _Kept:
-    """What backward needs: arrays, and for JAX's eyes constants: which inputs need a gradient, and the run, if there was
-    one that can be continued."""
+    """What backward needs: arrays, and in what JAX takes for constants which inputs need a gradient, and the run, if
+    there was one that can be continued."""
 
     def __init__(self, constants, arrays):
         self.constants, self.arrays = constants, arrays
