@@ -259,12 +259,19 @@ static tg_status run_steps(tgpy_sequence *s, tgpy_box *const *in, tgpy_tape **t)
     return status;
 }
 
-tg_status tgpy_sequence_run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out) {
+static tg_status run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out) {
     tgpy_tape *t = tgpy_ready(s->world, in, s->n_in);
     if (!t) return TG_ERR_HANDLE;
     for (int i = 0; i < s->n_in; i++) s->slots[i].x = tgpy_tensor(in[i]);
     tg_status status = run_steps(s, in, &t);
     if (status == TG_OK) status = give(s, t, in, out);
     for (int i = s->n_in; status != TG_OK && i < s->n_slots; i++) end_slot(&s->slots[i]);
+    return status;
+}
+
+tg_status tgpy_sequence_run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out) {
+    if (!tgpy_enter(s->world)) return TG_ERR_STATE;
+    tg_status status = run(s, in, out);
+    tgpy_leave(s->world);
     return status;
 }

@@ -23,8 +23,8 @@ class Tensor(TensorBase):
     # ---- Properties ----
 
     def _handle(self):
-        """The tg_tensor, which is NULL after the context was closed."""
-        x = lib.tgpy_tensor(self._box)
+        """The tg_tensor. Refused after the context was closed, and while another thread uses it."""
+        x = lib.tgpy_usable(self._box)
         if x == NULL:
             fail(self._world)
         return x
