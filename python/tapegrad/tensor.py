@@ -6,7 +6,7 @@ import os
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
-from .errors import check, fail, text
+from .errors import check, fail, text, using
 from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
@@ -408,7 +408,8 @@ class _Shared:
 
     @property
     def _ctx(self):
-        return lib.tgpy_ctx(self._world)
+        with using(self._world):
+            return lib.tgpy_ctx(self._world)
 
 
 def _context_of(x):

@@ -548,6 +548,7 @@ CALLS = {
     'operator': lambda x: x + x,
     'number': lambda x: x * 2,
     'method': lambda x: x.tanh(),
+    'array': lambda x: x + [[1, 2], [3, 4]],
     'op': lambda x: tg.ops.concat([x, x], dim=0),
     'values': lambda x: x.tolist(),
     'numpy': lambda x: x.numpy(),
