@@ -19,6 +19,8 @@ struct tgpy_world {
     tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
     tgpy_sequence *recording; /* NULL unless a sequence is being recorded */
     bool grad, training;
+    void *_Atomic user; /* the thread that uses the context now: the address of its `site` */
+    int depth;          /* how many of its calls are nested */
     uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
     pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
@@ -47,6 +49,7 @@ struct tgpy_box {
 static _Thread_local struct {
     const char *file;
     int line;
+    bool refused;
 } site;
 
 /* ---- Contexts ---- */
@@ -124,6 +127,27 @@ void tgpy_catch_up(tgpy_world *w) {
     }
 }
 
+bool tgpy_enter(tgpy_world *w) {
+    void *nobody = NULL;
+    if (atomic_load_explicit(&w->user, memory_order_relaxed) != &site &&
+        !atomic_compare_exchange_strong_explicit(&w->user, &nobody, &site, memory_order_acquire, memory_order_relaxed)) {
+        site.refused = true;
+        return false;
+    }
+    w->depth++;
+    return true;
+}
+
+void tgpy_leave(tgpy_world *w) {
+    if (--w->depth == 0) atomic_store_explicit(&w->user, NULL, memory_order_release);
+}
+
+bool tgpy_was_refused(void) {
+    bool refused = site.refused;
+    site.refused = false;
+    return refused;
+}
+
 bool tgpy_set_grad(tgpy_world *w, bool on) {
     bool before = w->grad;
     w->grad = on;
@@ -159,7 +183,8 @@ static tgpy_tape *tape_made(tgpy_world *w, tg_tape *tape, bool lent) {
     return t;
 }
 
-tgpy_tape *tgpy_tape_new(tgpy_world *w) {
+/* Returns a tape that was reset, or a new one. */
+static tgpy_tape *spare_or_new(tgpy_world *w) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
     tgpy_tape *t = w->spare;
@@ -171,6 +196,13 @@ tgpy_tape *tgpy_tape_new(tgpy_world *w) {
         t = tg_ctx_status(w->ctx) ? NULL : tape_made(w, tape, false);
     }
     if (t) tgpy_world_keep(w);
+    return t;
+}
+
+tgpy_tape *tgpy_tape_new(tgpy_world *w) {
+    if (!tgpy_enter(w)) return NULL;
+    tgpy_tape *t = spare_or_new(w);
+    tgpy_leave(w);
     return t;
 }
 
@@ -271,6 +303,13 @@ void tgpy_box_drop(tgpy_box *b) {
 
 void tgpy_box_give(tgpy_box *b) { atomic_store(&b->lent, true); }
 tg_tensor *tgpy_tensor(const tgpy_box *b) { return b && b->world->ctx ? b->ref.tensor : NULL; }
+
+tg_tensor *tgpy_usable(const tgpy_box *b) {
+    if (!tgpy_enter(b->world)) return NULL;
+    tgpy_leave(b->world);
+    return tgpy_tensor(b);
+}
+
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b) { return b->tape; }
 tgpy_world *tgpy_world_of(const tgpy_box *b) { return b->world; }
 
@@ -294,31 +333,47 @@ static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
 }
 
 tgpy_tape *tgpy_ready(tgpy_world *w, tgpy_box *const *in, int n) {
-    for (int i = 0; i < n; i++)
-        if (in[i] && in[i]->tape) return prepared(w, in[i]->tape);
-    return prepared(w, NULL);
+    tgpy_tape *t = NULL;
+    for (int i = 0; i < n && !t; i++)
+        if (in[i]) t = in[i]->tape;
+    if (!tgpy_enter(w)) return NULL;
+    t = prepared(w, t);
+    tgpy_leave(w);
+    return t;
 }
 
 static tgpy_box *result(tgpy_world *w, tgpy_tape *t, tg_tensor *y, tgpy_box *const *in, int n) {
     if (tg_ctx_status(w->ctx)) return NULL;
     for (int i = 0; i < n; i++)
         if (in[i] && in[i]->ref.tensor == y) return tgpy_box_share(in[i]);
-    return tgpy_box_new(w, t, y, false);
+    tgpy_box *b = tgpy_box_new(w, t, y, false);
+    if (!b) tg_release(y);
+    return b;
 }
 
 tgpy_box *tgpy_unary(tg_tensor *(*op)(tg_tape *, tg_tensor *), tgpy_box *a) {
+    if (!tgpy_enter(a->world)) return NULL;
     tgpy_tape *t = prepared(a->world, a->tape);
-    return t ? result(a->world, t, op(t->tape, a->ref.tensor), &a, 1) : NULL;
+    tgpy_box *y = t ? result(a->world, t, op(t->tape, a->ref.tensor), &a, 1) : NULL;
+    tgpy_leave(a->world);
+    return y;
 }
 
 tgpy_box *tgpy_binary(tg_tensor *(*op)(tg_tape *, tg_tensor *, tg_tensor *), tgpy_box *a, tgpy_box *b) {
+    if (!tgpy_enter(a->world)) return NULL;
     tgpy_tape *t = prepared(a->world, a->tape ? a->tape : b->tape);
-    return t ? result(a->world, t, op(t->tape, a->ref.tensor, b->ref.tensor), (tgpy_box *[]){a, b}, 2) : NULL;
+    tgpy_box *y =
+        t ? result(a->world, t, op(t->tape, a->ref.tensor, b->ref.tensor), (tgpy_box *[]){a, b}, 2) : NULL;
+    tgpy_leave(a->world);
+    return y;
 }
 
 tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgpy_box *a, double number) {
+    if (!tgpy_enter(a->world)) return NULL;
     tgpy_tape *t = prepared(a->world, a->tape);
-    return t ? result(a->world, t, op(t->tape, a->ref.tensor, number), &a, 1) : NULL;
+    tgpy_box *y = t ? result(a->world, t, op(t->tape, a->ref.tensor, number), &a, 1) : NULL;
+    tgpy_leave(a->world);
+    return y;
 }
 
 void tgpy_results(tgpy_world *w, tgpy_tape *t, tg_tensor *const *y, int n, tgpy_box *const *in, int n_in,
@@ -338,8 +393,8 @@ static tgpy_tape *unboxed(tg_value *values, int n) {
     return t;
 }
 
-tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
-                    tgpy_box **out, int n_out) {
+static tg_status call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
+                      tgpy_box **out, int n_out) {
     tg_tensor **x = calloc((size_t)n_in + (size_t)n_out + 1, sizeof *x), **y = x ? x + n_in : NULL;
     if (!x || !w->ctx) {
         free(x);
@@ -358,4 +413,12 @@ tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in,
     tgpy_results(w, t, y, n_out, in, n_in, out);
     free(x);
     return tg_ctx_status(w->ctx);
+}
+
+tg_status tgpy_call(tgpy_world *w, const tg_op_binding *op, tgpy_box *const *in, int n_in, tg_value *values,
+                    tgpy_box **out, int n_out) {
+    if (!tgpy_enter(w)) return TG_ERR_STATE;
+    tg_status status = call(w, op, in, n_in, values, out, n_out);
+    tgpy_leave(w);
+    return status;
 }

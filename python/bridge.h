@@ -24,6 +24,12 @@ void tgpy_world_end(tgpy_world *w); /* frees a world that has no owner any more,
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
 void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
+/* A context belongs to one thread at a time. tgpy_enter notes that this thread uses it until tgpy_leave, and may be nested.
+ * It returns false while another thread uses it, of which nothing may then be touched. All functions below that record
+ * or run ops do this themselves; they return NULL or TG_ERR_STATE. */
+bool tgpy_enter(tgpy_world *w);
+void tgpy_leave(tgpy_world *w);
+bool tgpy_was_refused(void); /* whether a call of this thread has found the context in use, since the last question */
 /* Set whether ops record for backward, and whether they run in training mode. Return what was set before. */
 bool tgpy_set_grad(tgpy_world *w, bool on);
 bool tgpy_set_training(tgpy_world *w, bool on);
@@ -59,6 +65,7 @@ void tgpy_box_drop(tgpy_box *b);       /* any thread */
 tgpy_world *tgpy_box_end(tgpy_box *b);
 void tgpy_box_give(tgpy_box *b);       /* from now on the box is lent */
 tg_tensor *tgpy_tensor(const tgpy_box *b); /* NULL if the context is gone, or b is NULL */
+tg_tensor *tgpy_usable(const tgpy_box *b); /* the same, and NULL while another thread uses the context */
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b);
 tgpy_world *tgpy_world_of(const tgpy_box *b);
 

@@ -223,16 +223,24 @@ static void end_slots(tgpy_sequence *s, const step *now) {
     for (int i = 0; i < now->n_ended; i++) end_slot(&s->slots[now->ended[i]]);
 }
 
-/* Boxes the results. Those that are inputs or constants have a box already. */
-static void give(tgpy_sequence *s, tgpy_tape *t, tgpy_box *const *in, tgpy_box **out) {
+/* Boxes the results. Those that are inputs or constants have a box already. If memory is missing, gives none. */
+static tg_status give(tgpy_sequence *s, tgpy_tape *t, tgpy_box *const *in, tgpy_box **out) {
     for (int i = 0; i < s->n_out; i++) {
         slot *result = &s->slots[s->out[i]];
         tgpy_box *known = s->out[i] < s->n_in ? in[s->out[i]] : result->constant;
         for (int k = 0; !known && k < i; k++)
             if (s->out[k] == s->out[i]) known = out[k];
         out[i] = known ? tgpy_box_share(known) : tgpy_box_new(s->world, t, result->x, !result->own);
+        if (!out[i]) {
+            while (i--) {
+                tgpy_box_drop(out[i]);
+                out[i] = NULL;
+            }
+            return TG_ERR_MEMORY;
+        }
         result->own = false;
     }
+    return TG_OK;
 }
 
 /* Runs the steps in the mode, training or evaluation, that each was recorded in. */
@@ -251,14 +259,19 @@ static tg_status run_steps(tgpy_sequence *s, tgpy_box *const *in, tgpy_tape **t)
     return status;
 }
 
-tg_status tgpy_sequence_run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out) {
+static tg_status run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out) {
     tgpy_tape *t = tgpy_ready(s->world, in, s->n_in);
     if (!t) return TG_ERR_HANDLE;
     for (int i = 0; i < s->n_in; i++) s->slots[i].x = tgpy_tensor(in[i]);
     tg_status status = run_steps(s, in, &t);
-    if (status == TG_OK)
-        give(s, t, in, out);
-    else
-        for (int i = s->n_in; i < s->n_slots; i++) end_slot(&s->slots[i]);
+    if (status == TG_OK) status = give(s, t, in, out);
+    for (int i = s->n_in; status != TG_OK && i < s->n_slots; i++) end_slot(&s->slots[i]);
+    return status;
+}
+
+tg_status tgpy_sequence_run(tgpy_sequence *s, tgpy_box *const *in, tgpy_box **out) {
+    if (!tgpy_enter(s->world)) return TG_ERR_STATE;
+    tg_status status = run(s, in, out);
+    tgpy_leave(s->world);
     return status;
 }

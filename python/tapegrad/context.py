@@ -8,7 +8,7 @@ import contextlib
 import threading
 
 from ._capi import ffi, lib
-from .errors import BY_STATUS, check, fail, text
+from .errors import BY_STATUS, check, fail, text, using
 from .structs import options
 
 _thread = threading.local()
@@ -32,16 +32,18 @@ class Context:
 
     @property
     def _ctx(self):
-        ctx = lib.tgpy_ctx(self._world)
-        if ctx == ffi.NULL:
-            fail(self._world)
-        lib.tgpy_catch_up(self._world)
-        return ctx
+        with using(self._world):
+            ctx = lib.tgpy_ctx(self._world)
+            if ctx == ffi.NULL:
+                fail(self._world)
+            lib.tgpy_catch_up(self._world)
+            return ctx
 
     def close(self):
         """Frees the memory of all tensors of the context now. Without close it is freed with the last tensor."""
-        if lib.tgpy_ctx(self._world) != ffi.NULL:
-            lib.tgpy_world_close(self._world)
+        with using(self._world):
+            if lib.tgpy_ctx(self._world) != ffi.NULL:
+                lib.tgpy_world_close(self._world)
 
     def __enter__(self):
         """Makes this the thread's context until the end of the `with`."""

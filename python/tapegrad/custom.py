@@ -18,7 +18,7 @@ from ._capi import ffi, lib
 from .callbacks import Function, forget, found, guarded, on_tape, register
 from .context import context
 from .derivatives import _handles, _list, _results, _tape
-from .errors import fail, text
+from .errors import fail, text, using
 from .objects import note_site
 from .structs import options
 from .tensor import Tensor, _context_of, like, wrap, zeros
@@ -110,18 +110,19 @@ class CustomOp:
         user = register(call)
         n = len(call._results)
         out = ffi.new('tg_tensor *[]', max(1, n))
-        failed = lib.tg_apply(
-            t,
-            self._table,
-            ffi.new('void *[1]', [user]),
-            _handles(inputs),
-            len(inputs),
-            out,
-            n,
-            user,
-            lib.tgpy_on_function_free,
-            NULL,
-        )
+        with using(world):
+            failed = lib.tg_apply(
+                t,
+                self._table,
+                ffi.new('void *[1]', [user]),
+                _handles(inputs),
+                len(inputs),
+                out,
+                n,
+                user,
+                lib.tgpy_on_function_free,
+                NULL,
+            )
         call._results = None
         if failed:
             fail(world)
@@ -296,10 +297,11 @@ def gradcheck(fn, inputs, **fields):
     info.size = ffi.sizeof('tg_gradcheck_info')
     user = register(Function(world, fn))
     try:
-        if lib.tg_gradcheck(
-            lib.tgpy_tape_of(tape), lib.tgpy_on_function, user, _handles(inputs), len(inputs), n_out, info, struct
-        ):
-            fail(world)
+        with using(world):
+            if lib.tg_gradcheck(
+                lib.tgpy_tape_of(tape), lib.tgpy_on_function, user, _handles(inputs), len(inputs), n_out, info, struct
+            ):
+                fail(world)
     finally:
         forget(user)
         lib.tgpy_tape_drop(tape)

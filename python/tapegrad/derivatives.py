@@ -3,7 +3,7 @@
 from ._capi import ffi, lib
 from .callbacks import Function, register
 from .context import context
-from .errors import fail
+from .errors import fail, using
 from .objects import TensorBase
 from .structs import options
 
@@ -55,8 +55,9 @@ def backward(outputs, gradients=None, *, inputs=None, retain=False):
         inputs = _list(inputs)
         keep.append(_handles(inputs))
         struct.inputs, struct.n_inputs = keep[-1], len(inputs)
-    if lib.tg_backward_with(t, _handles(outputs), len(outputs), struct):
-        fail(world)
+    with using(world):
+        if lib.tg_backward_with(t, _handles(outputs), len(outputs), struct):
+            fail(world)
 
 
 def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False, allow_unused=False):
@@ -72,8 +73,9 @@ def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False
         seeds = _handles(_list(grad_outputs))
         struct.seeds = seeds
     out = ffi.new('tg_tensor *[]', len(inputs))
-    if lib.tg_grad(t, _handles(outputs), len(outputs), _handles(inputs), len(inputs), out, struct):
-        fail(world)
+    with using(world):
+        if lib.tg_grad(t, _handles(outputs), len(outputs), _handles(inputs), len(inputs), out, struct):
+            fail(world)
     grads = _results(world, tape, out, len(inputs), ())
     return grads[0] if single else grads
 
@@ -85,8 +87,9 @@ def jvp(outputs, inputs, tangents):
     _same_number(inputs, tangents, 'tangents')
     world, tape, t = _tape(outputs)
     out = ffi.new('tg_tensor *[]', len(outputs))
-    if lib.tg_jvp(t, _handles(outputs), len(outputs), _handles(inputs), len(inputs), _handles(tangents), out):
-        fail(world)
+    with using(world):
+        if lib.tg_jvp(t, _handles(outputs), len(outputs), _handles(inputs), len(inputs), _handles(tangents), out):
+            fail(world)
     results = _results(world, tape, out, len(outputs), ())
     return results[0] if single else results
 
@@ -99,8 +102,9 @@ def hvp(output, inputs, vectors):
     _same_number(inputs, vectors, 'vectors')
     world, tape, t = _tape([output])
     out = ffi.new('tg_tensor *[]', len(inputs))
-    if lib.tg_hvp(t, output._handle(), _handles(inputs), len(inputs), _handles(vectors), out):
-        fail(world)
+    with using(world):
+        if lib.tg_hvp(t, output._handle(), _handles(inputs), len(inputs), _handles(vectors), out):
+            fail(world)
     results = _results(world, tape, out, len(inputs), ())
     return results[0] if single else results
 
@@ -122,9 +126,10 @@ def recompute(fn, *inputs, outputs=1, name=None, keep_rng=False):
     struct.destroy = lib.tgpy_on_function_free
     out = ffi.new('tg_tensor *[]', max(1, outputs))
     state = register(Function(world, fn))
-    if lib.tg_recompute(
-        lib.tgpy_tape_of(tape), lib.tgpy_on_function, state, _handles(inputs), len(inputs), out, outputs, struct
-    ):
-        fail(world)
+    with using(world):
+        if lib.tg_recompute(
+            lib.tgpy_tape_of(tape), lib.tgpy_on_function, state, _handles(inputs), len(inputs), out, outputs, struct
+        ):
+            fail(world)
     results = _results(world, tape, out, outputs, inputs)
     return results[0] if outputs == 1 else tuple(results)

@@ -54,7 +54,12 @@ _raised = _Raised()  # this thread's exceptions of callbacks that the library is
 
 
 def fail(world):
-    """Raises the error of a context, and clears it."""
+    """Raises the error of a context, and clears it; or that another thread is using it."""
+    if lib.tgpy_was_refused():
+        raise BY_STATUS[lib.TG_ERR_STATE](
+            'another thread is using the context in this moment; a context and its tensors belong to one thread at a '
+            'time (make one for each thread by tapegrad.Context(), or take turns by a lock)'
+        )
     ctx = lib.tgpy_ctx(world)
     if ctx == ffi.NULL:
         raise BY_STATUS[lib.TG_ERR_HANDLE]('the context has been closed')
@@ -72,3 +77,19 @@ def check(world):
     """Raises the error of a context, if it has one."""
     if lib.tg_ctx_status(lib.tgpy_ctx(world)):
         fail(world)
+
+
+class using:
+    """For a `with` around calls of the library that are not those of bridge.h: the context is in use by this thread."""
+
+    __slots__ = ('world',)
+
+    def __init__(self, world):
+        self.world = world
+
+    def __enter__(self):
+        if not lib.tgpy_enter(self.world):
+            fail(self.world)
+
+    def __exit__(self, *_):
+        lib.tgpy_leave(self.world)

@@ -2,7 +2,7 @@
 
 from ._capi import ffi, lib
 from .callbacks import forget, found, guarded, register
-from .errors import fail
+from .errors import fail, using
 from .owned import Owned
 from .parameters import Parameters
 from .structs import options
@@ -24,8 +24,9 @@ class LBFGS(Owned):
         it."""
         user, loss = register((self._world, closure)), ffi.new('double *')
         try:
-            if lib.tg_lbfgs_step(self._live, lib.tgpy_on_loss, user, loss):
-                fail(self._world)
+            with using(self._world):
+                if lib.tg_lbfgs_step(self._live, lib.tgpy_on_loss, user, loss):
+                    fail(self._world)
         finally:
             forget(user)
         return loss[0]

@@ -1,7 +1,7 @@
 """Objects of the library that a Python object owns, such as optimizers and modules."""
 
 from ._capi import ffi, lib
-from .errors import check, fail
+from .errors import check, fail, using
 
 _Free = ffi.typeof('void (*)(void *)')
 
@@ -41,13 +41,15 @@ class Owned:
 
     def _do(self, call, *arguments):
         """Calls a function that returns a status."""
-        if call(self._live, *arguments):
-            fail(self._world)
+        with using(self._world):
+            if call(self._live, *arguments):
+                fail(self._world)
 
     def _ask(self, call, *arguments):
         """Calls a function that returns a value."""
-        value = call(self._live, *arguments)
-        check(self._world)
+        with using(self._world):
+            value = call(self._live, *arguments)
+            check(self._world)
         return value
 
     def __reduce__(self):

@@ -6,7 +6,7 @@ import os
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
-from .errors import check, fail, text
+from .errors import check, fail, text, using
 from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
@@ -23,8 +23,8 @@ class Tensor(TensorBase):
     # ---- Properties ----
 
     def _handle(self):
-        """The tg_tensor, which is NULL after the context was closed."""
-        x = lib.tgpy_tensor(self._box)
+        """The tg_tensor. Refused after the context was closed, and while another thread uses it."""
+        x = lib.tgpy_usable(self._box)
         if x == NULL:
             fail(self._world)
         return x
@@ -378,7 +378,7 @@ def _from_numbers(ctx, shape, numbers, dtype):
         x = lib.tg_from_host(ctx._ctx, values.DTYPES[name], values.shape_value(shape), ffi.from_buffer(data))
     else:
         x = lib.tg_zeros(ctx._ctx, values.dtype_value(name), values.shape_value(shape))
-        lib.tg_write_f64(x, ffi.new('double[]', [float(n) for n in numbers]), len(numbers))
+        values.write(x, values.array.array('d', numbers))
     return made(ctx, x)
 
 
@@ -408,7 +408,8 @@ class _Shared:
 
     @property
     def _ctx(self):
-        return lib.tgpy_ctx(self._world)
+        with using(self._world):
+            return lib.tgpy_ctx(self._world)
 
 
 def _context_of(x):
@@ -457,8 +458,7 @@ def ones(shape, *, dtype=None, requires_grad=False, context=None):
 def full(shape, value, *, dtype=None, requires_grad=False, context=None):
     """A new tensor filled with a number."""
     x = zeros(shape, dtype=dtype, context=context)
-    n = x.size
-    lib.tg_write_f64(x._handle(), ffi.new('double[]', [float(value)] * n), n)
+    values.write(x._handle(), values.array.array('d', [value]) * x.size)
     check(x._world)
     if requires_grad:
         x.requires_grad = True

@@ -101,6 +101,58 @@ static tg_status host_memory_moves(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(its_host_is_a_host) { on_ranks(2, host_memory_moves, NULL); }
 END_TEST
 
+/* ---- Dtypes that NCCL lacks ---- */
+
+/* Bytes of integers of 16 bits can be moved, but not added; the communicator can be used after a refusal. */
+static tg_status of_16_bits(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    int me = tg_comm_rank(world);
+    static const struct {
+        tg_dtype dtype;
+        const char *sum, *part;
+    } cases[] = {
+        {TG_I16, "all_reduce: NCCL does not reduce i16; cast to i32 first", "reduce_scatter: NCCL does not reduce i16"},
+        {TG_U16, "all_reduce: NCCL does not reduce u16; cast to i32 first",
+         "reduce_scatter: NCCL does not reduce u16"}};
+    for (int i = 0; i < 2; i++) {
+        tg_tensor *x = tg_zeros(ctx, cases[i].dtype, TG_SHAPE(2)), *part = tg_zeros(ctx, cases[i].dtype, TG_SHAPE(1));
+        tg_tensor *all = tg_zeros(ctx, cases[i].dtype, TG_SHAPE(4));
+        double mine[2] = {1 + me, 3 + me}, v[4];
+        RUN(tg_write_f64(x, mine, 2));
+        REFUSED(ctx, TG_ERR_UNSUPPORTED, cases[i].sum, tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM));
+        REFUSED(ctx, TG_ERR_UNSUPPORTED, cases[i].part, tg_comm_reduce_scatter(world, part, x, TG_REDUCE_MAX));
+        tg_comm_all_gather(world, all, x);
+        RUN(tg_read_f64(all, v, 4));
+        EXPECT(ctx, v[0] == 1 && v[1] == 3 && v[2] == 2 && v[3] == 4);
+    }
+    EXPECT(ctx, sum_of_ranks(ctx, world, me) == 1);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(integers_of_16_bits_are_moved_and_not_reduced) { on_ranks(2, of_16_bits, NULL); }
+END_TEST
+
+/* NCCL has no booleans. A sum is the maximum of their bytes, so that true and true is true. */
+static tg_status of_booleans(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    static const struct {
+        tg_reduce_op op;
+        double expected[4];
+    } cases[] = {{TG_REDUCE_SUM, {0, 1, 1, 1}}, {TG_REDUCE_MAX, {0, 1, 1, 1}}, {TG_REDUCE_MIN, {0, 0, 0, 1}}};
+    double mine[4] = {0, tg_comm_rank(world), !tg_comm_rank(world), 1}, v[4];
+    for (int i = 0; i < 3; i++) {
+        tg_tensor *x = tg_zeros(ctx, TG_BOOL, TG_SHAPE(4));
+        RUN(tg_write_f64(x, mine, 4));
+        tg_comm_all_reduce(world, x, x, cases[i].op);
+        RUN(tg_read_f64(x, v, 4));
+        EXPECT(ctx, !memcmp(v, cases[i].expected, sizeof v));
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(booleans_stay_booleans) { on_ranks(2, of_booleans, NULL); }
+END_TEST
+
 /* ---- Overlap ---- */
 
 enum { EVENTS = 4096 };
@@ -269,6 +321,8 @@ int main(void) {
     const TTest *const tests[] = {ranks_meet_by_the_callers_exchange,
                                   invalid_calls_are_refused,
                                   its_host_is_a_host,
+                                  integers_of_16_bits_are_moved_and_not_reduced,
+                                  booleans_stay_booleans,
                                   a_collective_runs_in_parallel_with_a_product,
                                   symmetric_buffers_are_windows,
                                   without_memory_for_a_window_there_is_none};

@@ -5,6 +5,7 @@ import pytest
 
 onnx = pytest.importorskip('onnx')
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import tapegrad as tg  # noqa: E402
 import tapegrad.onnx  # noqa: E402
@@ -157,6 +158,34 @@ def test_a_query_without_keys_has_zeros_as_result_and_gradient(kind, softcap):
     grads = [x.grad.numpy() for x in inputs]
     assert not values[:, :, 1].any() and not grads[0][:, :, 1].any()
     assert all(np.isfinite(g).all() and g.any() for g in grads)
+
+
+@pytest.mark.parametrize('mode', range(4))
+@pytest.mark.parametrize('kind', ['none', 'bool', 'float32'])
+def test_scores_as_a_result_have_gradients(kind, mode):
+    """Also where all keys of a query are hidden. The heads share two heads of keys."""
+    hidden = np.zeros((4, 1, 3, 5), bool)
+    hidden[1, 0, 1] = hidden[:, 0, 0, 2] = True
+    hidden = hidden.transpose(1, 0, 2, 3)
+    masks = {'bool': ~hidden, 'float32': np.where(hidden, -np.inf, 0.5).astype('float32'), 'none': None}
+    weights = {} if kind == 'none' else {'m': masks[kind]}
+    names = 'q k v' + (' m' if weights else '')
+    softcap = 0.7 if mode else 0.0  # onnx's own evaluator applies it in mode 0 too, other than the op's definition
+    options = {'qk_matmul_output_mode': mode, 'softcap': softcap, 'softmax_precision': 11}
+    attention = node('Attention', names, 'y pk pv s', **options)
+    outputs = [info('y'), info('s')]
+    proto = model_of([attention], [info(n) for n in 'qkv'], outputs, weights, opset=24)
+    arrays = [f32(1, heads, length, 4) for heads, length in ((4, 3), (2, 5), (2, 5))]
+    inputs = [tg.tensor(a, requires_grad=True) for a in arrays]
+    y, s = tg.onnx.load(proto)(*inputs)
+    for found, expected in zip((y, s), ReferenceEvaluator(proto).run(None, dict(zip('qkv', arrays)))):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    finite = s if mode != 2 else s.masked_fill(tg.tensor(np.isinf(s.numpy())), 0)
+    (finite * finite).sum().backward()
+    grads = [x.grad.numpy() if x.grad is not None else np.zeros(1) for x in inputs]
+    assert all(np.isfinite(g).all() for g in grads) and grads[0].any() and grads[1].any() and not grads[2].any()
+    if kind != 'none' and mode > 1:
+        assert not grads[0][:, 1, 1].any()
 
 
 WINDOWS = {

@@ -14,9 +14,7 @@ import pytest
 import tapegrad as tg
 
 
-@pytest.mark.parametrize(
-    'dtype', ['f32', 'f64', 'f16', 'i64', 'i32', 'i16', 'i8', 'u64', 'u32', 'u16', 'u8', 'bool']
-)
+@pytest.mark.parametrize('dtype', ['f32', 'f64', 'f16', 'i64', 'i32', 'i16', 'i8', 'u64', 'u32', 'u16', 'u8', 'bool'])
 def test_values_come_back_with_their_dtype(dtype):
     x = tg.tensor([[1, 0, 1], [0, 1, 1]], dtype)
     assert x.dtype == dtype and x.shape == (2, 3) and x.size == 6
@@ -516,3 +514,82 @@ def test_options_of_contexts():
         assert tg.zeros(1).dtype == 'f64'
         with pytest.raises(MemoryError):
             tg.zeros(1 << 20)
+
+
+# ---- Contexts of several threads ----
+
+
+@pytest.fixture
+def in_use():
+    """A context that another thread uses, and a tensor of it. The thread is in a function that
+    it recomputes."""
+    context, found = tg.Context(threads=1), []
+    x = tg.ones((2, 2), context=context)
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(y):
+        begun.set()
+        assert end.wait(60)
+        return y * 2
+
+    thread = threading.Thread(target=lambda: found.append(tg.recompute(slow, x)))
+    thread.start()
+    assert begun.wait(60)
+    try:
+        yield context, x
+    finally:
+        end.set()
+        thread.join()
+    assert found[0].tolist() == [[2, 2], [2, 2]]
+    assert (x + found[0]).tolist() == [[3, 3], [3, 3]]  # one after the other is allowed
+
+
+CALLS = {
+    'operator': lambda x: x + x,
+    'number': lambda x: x * 2,
+    'method': lambda x: x.tanh(),
+    'array': lambda x: x + [[1, 2], [3, 4]],
+    'op': lambda x: tg.ops.concat([x, x], dim=0),
+    'values': lambda x: x.tolist(),
+    'numpy': lambda x: x.numpy(),
+    'index': lambda x: x[0],
+    'backward': lambda x: tg.backward(x, x),
+    'recompute': lambda x: tg.recompute(lambda y: y, x),
+    'handle': lambda x: x.is_contiguous,
+}
+
+
+@pytest.mark.parametrize('call', CALLS.values(), ids=CALLS)
+def test_a_context_in_use_by_another_thread_is_refused(in_use, call):
+    with pytest.raises(tg.StateError, match='another thread is using the context in this moment'):
+        call(in_use[1])
+
+
+def test_a_context_in_use_by_another_thread_is_not_closed(in_use):
+    context, _ = in_use
+    for call in (context.close, context.memory, context.tape, lambda: tg.ones((2,), context=context)):
+        with pytest.raises(tg.StateError, match='another thread'):
+            call()
+    assert (tg.ones((2,)) * 3).tolist() == [3, 3]  # in another context
+
+
+def test_threads_that_meet_in_a_context_get_errors_and_no_wrong_numbers():
+    context, refused = tg.Context(threads=1), [0]
+    x = tg.ones((300, 300), context=context)
+
+    def work():
+        for _ in range(200):
+            try:
+                y = x @ x
+            except tg.StateError:
+                refused[0] += 1
+            else:
+                wrong.extend([] if y.shape == (300, 300) else [y])
+
+    wrong = []
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and (x @ x)[0, 0].item() == 300

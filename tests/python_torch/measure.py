@@ -27,38 +27,61 @@ class Row:
     eager: float = math.nan  # milliseconds of a step
     ours: float = math.nan
     default: float = math.nan
+    default_lack: str = ''  # why there is no time of the default backend, if it was asked for
     fallbacks: dict = dataclasses.field(default_factory=dict)
     error: str = ''
+
+    @property
+    def timed(self):
+        return not math.isnan(self.ours)
 
     @property
     def good(self):
         return not self.error and max(self.output, self.gradient) <= LIMIT and self.curve <= CURVE_LIMIT
 
 
-def measured(name, steps, with_default=False):
-    """The row of a model, for a training run of so many steps."""
+def measured(name, steps):
+    """The row of a model, for a training run of so many steps, without the default backend."""
     row = Row(name)
     try:
-        _measure(row, steps, with_default)
+        models, functions, inputs = built(name)
+        row.parameters = sum(p.numel() for p in models[0].parameters())
+        compare_first(row, models, functions, inputs)
+        losses, (row.eager, row.ours) = trained(models, functions, inputs, steps)
+        row.curve = max(abs(a - b) / max(abs(a), 1e-300) for a, b in zip(losses[0], losses[1]))
     except Exception as error:  # the row says what does not work
-        row.error = f'{type(error).__name__}: {error}'.splitlines()[0][:200]
+        row.error = _described(error)
     return row
 
 
-def _measure(row, steps, with_default):
+def time_all(row, steps, store):
+    """Sets the times of a row, and calls store(row) whenever some are known: first without the default backend, whose
+    compilation may fail or take too long."""
+    models, functions, inputs = built(row.name)
+    if not row.timed:
+        row.eager, row.ours = trained(models, functions, inputs, steps)[1]
+        store(row)
+    try:
+        models.append(copy.deepcopy(models[0]))
+        functions.append(torch.compile(models[2]))
+        times = trained(models, functions, inputs, steps)[1]
+        row.eager, row.ours, row.default = times
+    except Exception as error:
+        row.default_lack = _described(error)
+    store(row)
+
+
+def built(name):
+    """A model, twice, as it is and compiled for Tapegrad, and its inputs."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-    case = ZOO[row.name]()
-    row.parameters = sum(p.numel() for p in case.model.parameters())
+    case = ZOO[name]()
     models = [case.model.train(), copy.deepcopy(case.model)]
-    functions = [models[0], torch.compile(models[1], backend='tapegrad')]
-    if with_default:
-        models.append(copy.deepcopy(case.model))
-        functions.append(torch.compile(models[2]))
-    compare_first(row, models[:2], functions[:2], case.inputs)
-    losses, times = trained(models, functions, case.inputs, steps)
-    row.curve = max(abs(a - b) / max(abs(a), 1e-300) for a, b in zip(losses[0], losses[1]))
-    row.eager, row.ours, row.default = (*times, math.nan)[:3]
+    return models, [models[0], torch.compile(models[1], backend='tapegrad')], case.inputs
+
+
+def _described(error):
+    return f'{type(error).__name__}: {error}'.splitlines()[0][:200]
 
 
 def compare_first(row, models, functions, inputs):

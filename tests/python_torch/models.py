@@ -1,18 +1,24 @@
-"""Measures the architectures of zoo.py (measure.py), and writes the table of docs/pytorch-models.md.
+"""Measures the architectures of zoo.py (measure.py), and writes the table of docs/pytorch-models.md (page.py).
 
-    models.py [--only NAME ..] [--steps N] [--default] [--timeout S] [--results DIR] [--out FILE]
+    models.py [--only NAME ..] [--steps N] [--timeout S] [--results DIR] [--page FILE]
+    models.py --times [--count N] [--only NAME ..] [--steps N] [--timeout S] [--results DIR] [--page FILE]
 
-Each model has a process of its own. With --results the rows are kept in files of a folder, and a later run measures
-only the models that have no file there yet, or, with --default, no time of PyTorch's default backend."""
+The first command compares all numbers with eager PyTorch's. The second one measures times only, next to PyTorch's
+default backend, of the models with the fewest parameters among those that agree in the results or on the page.
+
+Each model has a process of its own. Its row is kept in a file of the results, and a later run goes on where this one
+was stopped; what the default backend has compiled is kept there too. The page is written anew at the end: rows that
+were not measured stay as they are on it."""
 
 import argparse
 import dataclasses
 import json
 import math
 import multiprocessing
+import os
 import pathlib
 import tempfile
-import textwrap
+import time
 
 import timm  # noqa: F401 # here, so that the processes of the models need not import it again
 import torch
@@ -20,35 +26,43 @@ import transformers  # noqa: F401
 
 import tapegrad.torch  # noqa: F401
 
-from measure import CURVE_LIMIT, FLOOR, LIMIT, Row, measured
+from measure import Row, measured, time_all
+from page import page, rows_of, summary
 from zoo import ZOO
+
+TIMEOUT = {False: 1200, True: 120}  # seconds for a model, without and with --times
 
 
 def main():
     torch.set_num_threads(1)
     options = arguments()
-    prepare()
     with tempfile.TemporaryDirectory() as unnamed:
-        folder = pathlib.Path(options.results or unnamed)
+        folder = pathlib.Path(options.results or unnamed).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        rows = []
-        for name in options.only or ZOO:
-            rows.append(row_of(name, folder / (name.replace(' ', '_') + '.json'), options))
-            print(line(rows[-1]), flush=True)
-    if options.out:
-        pathlib.Path(options.out).write_text(page(rows, options.steps))
+        os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', str(folder / 'inductor'))
+        prepare()
+        file = pathlib.Path(options.page) if options.page else None
+        known = rows_of(file.read_text()) if file and file.exists() else {}
+        known |= {name: row for name in ZOO if (row := stored(path_of(folder, name)))}
+        known |= measure_times(folder, known, options) if options.times else compare(folder, options)
+    rows = [known[name] for name in ZOO if name in known]
+    if file:
+        file.write_text(page(rows))
     print(summary(rows))
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--only', nargs='+', default=[], metavar='NAME', help='models to run; all by default')
+    parser.add_argument('--only', nargs='+', default=[], metavar='NAME', help='models to run')
     parser.add_argument('--steps', type=int, default=20, help='length of the training run')
-    parser.add_argument('--default', action='store_true', help="measure PyTorch's default backend too")
-    parser.add_argument('--timeout', type=float, default=1200, metavar='S', help='seconds that a model may take')
+    parser.add_argument('--times', action='store_true', help='measure times, of models that agree')
+    parser.add_argument('--count', type=int, default=60, metavar='N', help='number of models for --times')
+    parser.add_argument('--timeout', type=float, metavar='S', help='seconds for a model: 1200, with --times 120')
     parser.add_argument('--results', metavar='DIR', help='folder in which rows are kept')
-    parser.add_argument('--out', metavar='FILE', help='file that the page is written to')
-    return parser.parse_args()
+    parser.add_argument('--page', metavar='FILE', help='the page, which is read and written')
+    options = parser.parse_args()
+    options.timeout = options.timeout or TIMEOUT[options.times]
+    return options
 
 
 def prepare():
@@ -60,21 +74,8 @@ def prepare():
 # ---- Rows ----
 
 
-def row_of(name, path, options):
-    """The row of a model: what its file has, or what a new process measures. First without the default backend, whose
-    compilation may fail or take too long."""
-    for default in (False, True) if options.default else (False,):
-        row = stored(path)
-        if row and (row.error or not default or not math.isnan(row.default)):
-            continue
-        process = multiprocessing.get_context('fork').Process(target=measure, args=(name, path, options.steps, default))
-        process.start()
-        process.join(options.timeout)
-        if process.is_alive():
-            process.terminate()
-        if not path.exists():
-            store(path, Row(name, error='the process took too long or ended'))
-    return stored(path)
+def path_of(folder, name):
+    return folder / (name.replace(' ', '_') + '.json')
 
 
 def stored(path):
@@ -85,92 +86,78 @@ def store(path, row):
     path.write_text(json.dumps(dataclasses.asdict(row)))
 
 
-def measure(name, path, steps, default):
-    """What the process of a model does. If only the default backend fails, the row stays as it was."""
-    row = measured(name, steps, default)
-    if not (default and row.error):
-        store(path, row)
+def in_a_process(seconds, function, *arguments):
+    """Runs a function in a process of its own for at most so many seconds. Returns why it has not come to its end, or
+    an empty text."""
+    process = multiprocessing.get_context('fork').Process(target=function, args=arguments)
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        process.terminate()
+        process.join()
+        return f'not done in {seconds:g} s'
+    return f'the process ended with {process.exitcode}' if process.exitcode else ''
 
 
-# ---- The page ----
+# ---- Numbers ----
+
+
+def compare(folder, options):
+    rows = {}
+    for name in options.only or ZOO:
+        path = path_of(folder, name)
+        lack = '' if path.exists() else in_a_process(options.timeout, compare_one, name, path, options.steps)
+        if lack:
+            store(path, Row(name, error=lack))
+        rows[name] = stored(path)
+        print(line(rows[name]), flush=True)
+    return rows
+
+
+def compare_one(name, path, steps):
+    store(path, measured(name, steps))
 
 
 def line(row):
     if row.error:
         return f'{row.name:36} {row.error}'
-    times = f'{row.eager:7.1f} {row.ours:7.1f} {row.default:7.1f} ms'
-    return f'{row.name:36} {row.output:8.1e} {row.gradient:8.1e} {row.curve:8.1e} {times} {row.fallbacks or ""}'
+    differences = f'{row.output:8.1e} {row.gradient:8.1e} {row.curve:8.1e}'
+    return f'{row.name:36} {differences} {row.eager:7.1f} {row.ours:7.1f} ms {row.fallbacks or ""}'
 
 
-def summary(rows):
-    good = [r for r in rows if r.good]
-    full = [r for r in good if not r.fallbacks]
-    return f'{len(rows)} architectures, {len(good)} agree with eager PyTorch, {len(full)} of them without a fallback'
+# ---- Times ----
 
 
-def ratios(rows):
-    """A sentence about the times."""
-    eager = sorted(r.ours / r.eager for r in rows if not r.error)
-    default = sorted(r.ours / r.default for r in rows if not r.error and not math.isnan(r.default))
-    if not eager:
-        return ''
-    text = (
-        f'A step on Tapegrad takes {eager[len(eager) // 2]:.2f} times the time of eager PyTorch (median; '
-        f'{eager[0]:.2f} to {eager[-1]:.2f}; at most 1 for {sum(r <= 1 for r in eager)} of {len(eager)}, at most 2 for '
-        f'{sum(r <= 2 for r in eager)})'
-    )
-    if default:
-        text += (
-            f', and {default[len(default) // 2]:.2f} times that of the default backend (median of {len(default)}; '
-            f'{default[0]:.2f} to {default[-1]:.2f})'
-        )
-    return text + '.'
+def measure_times(folder, known, options):
+    """Measures the rows that have no time of the default backend, nor a reason for that, yet."""
+    good = sorted((r for r in known.values() if r.good and r.name in ZOO), key=lambda r: r.parameters)
+    chosen = [r for r in good if r.name in options.only] if options.only else good[: options.count]
+    rows, begun, spent = {}, time.monotonic(), []
+    for i, row in enumerate(chosen):
+        if math.isnan(row.default) and not row.default_lack:
+            start, path = time.monotonic(), path_of(folder, row.name)
+            lack = in_a_process(options.timeout, time_one, row, path, options.steps)
+            row = stored(path) or row
+            if lack:
+                row.default_lack = lack
+                store(path, row)
+            spent.append(time.monotonic() - start)
+        rows[row.name] = row
+        print(time_line(i + 1, chosen, row, spent), flush=True)
+    print(f'{len(spent)} models in {(time.monotonic() - begun) / 60:.0f} min')
+    return rows
 
 
-PAGE = """# Architectures under PyTorch
-
-{summary}
-
-The models are those of transformers, torchvision and timm, with random weights and small sizes
-(`tests/python_torch/zoo.py`), run by `torch.compile(model, backend="tapegrad")` in float64
-([pytorch-backend.md](pytorch-backend.md)). After `scripts/test --python` this page is written by
-
-```
-PYTHONPATH=build/python build/venv-python/bin/python tests/python_torch/models.py --default --out docs/pytorch-models.md
-```
-
-"Output", "gradient" and "losses" are the greatest differences from eager PyTorch: of an element of an output, and of
-any gradient, relative to the greatest element of its tensor, and of the losses of {steps} steps of SGD, relative to the
-loss. (The divisor of a gradient's difference is at least {floor:g} of the greatest gradient of the model, because some
-gradients are 0 but for rounding.) A model agrees if the first two are at most {limit:g} and the third {curve_limit:g}.
-Batch norms over few elements, as in mobilenet_v2, magnify rounding in each step, so that some losses drift apart.
-
-Times are the CPU time of a training step, on one thread: the medians of {steps} steps, for which eager PyTorch,
-Tapegrad and PyTorch's default backend take turns in one process. Models this small measure what a call costs more than
-what a kernel does. A row without a time of the default backend is one that was not measured, or that it does not
-compile.
-
-| architecture | parameters | output | gradient | losses | eager, ms | Tapegrad, ms | default backend, ms | in PyTorch |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-{table}
-"""
+def time_one(row, path, steps):
+    time_all(row, steps, lambda row: store(path, row))
 
 
-def page(rows, steps):
-    found = textwrap.fill(f'{summary(rows)}. {ratios(rows)}', 120)
-    limits = {'floor': FLOOR, 'limit': LIMIT, 'curve_limit': CURVE_LIMIT}
-    return PAGE.format(summary=found, steps=steps, table='\n'.join(map(cells, rows)), **limits)
-
-
-def cells(row):
-    if row.error:
-        return f'| {row.name} | {row.parameters} | | | | | | | {row.error} |'
-    fallbacks = ', '.join(f'`{name}` {n}' for name, n in row.fallbacks.items())
-    default = '' if math.isnan(row.default) else f'{row.default:.1f}'
-    return (
-        f'| {row.name} | {row.parameters} | {row.output:.0e} | {row.gradient:.0e} | {row.curve:.0e} | '
-        f'{row.eager:.1f} | {row.ours:.1f} | {default} | {fallbacks} |'
-    )
+def time_line(number, chosen, row, spent):
+    """Times of one model, and how long the others may take if they take as long as those so far."""
+    times = ' '.join(f'{t:7.1f}' for t in (row.eager, row.ours, row.default))
+    now = f'{spent[-1]:4.0f} s' if spent else ' kept'
+    rest = sum(spent) / len(spent) * (len(chosen) - number) / 60 if spent else 0
+    return f'{number:3} of {len(chosen)} {row.name:36} {times} ms {now}, about {rest:.0f} min left {row.default_lack}'
 
 
 if __name__ == '__main__':

@@ -252,3 +252,39 @@ def test_other_floats(dtype):
     assert y.dtype == dtype
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(y, model(x), rtol=4 * eps, atol=4 * eps)
+
+
+# ---- float8 ----
+
+
+@pytest.mark.parametrize('dtype', [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_rounding_to_float8_and_its_gradient_are_those_of_pytorch(dtype):
+    def f(x, w):
+        scale = x.abs().amax() / torch.finfo(dtype).max
+        return torch.nn.functional.linear((x / scale).to(dtype).to(x.dtype) * scale, w).tanh()
+
+    results = []
+    for run in (f, compiled(f), compiled(f)):  # the third repeats what the second has recorded
+        torch.manual_seed(1)
+        x, w = (torch.randn(*shape, requires_grad=True) for shape in ((4, 16), (8, 16)))
+        y = run(x, w)
+        y.square().sum().backward()
+        results.append((y.detach(), x.grad, w.grad))
+    for ours in results[1:]:
+        torch.testing.assert_close(ours, results[0])
+    assert tt.report() == {'aten._to_copy.default': 4}
+
+
+def test_float8_is_moved_and_multiplied_as_in_pytorch():
+    one = torch.tensor(1.0)
+
+    def f(x, w):
+        y = x.reshape(4, 16)
+        z = torch._scaled_mm(y, w.t(), scale_a=one, scale_b=one, out_dtype=torch.float32)
+        return y.t(), torch.cat([y, y]), z.relu()
+
+    with torch.no_grad():
+        x, w = (torch.randn(n, 16).to(torch.float8_e4m3fn) for n in (4, 16))
+        for ours, theirs in zip(compiled(f)(x.reshape(-1), w), f(x.reshape(-1), w)):
+            assert ours.dtype == theirs.dtype and torch.equal(ours.float(), theirs.float())
+    assert tt.report()['aten._scaled_mm.default'] == 1

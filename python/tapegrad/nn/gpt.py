@@ -5,7 +5,7 @@ import os
 
 from .._capi import ffi, lib
 from ..context import no_grad
-from ..errors import fail
+from ..errors import fail, using
 from ..owned import Owned
 from ..structs import enum_value, fields_set, options
 from ..tensor import tensor, uniform
@@ -81,7 +81,8 @@ class GPT(LM):
         world, boxes = self._root._world, [ids._box, targets._box]
         tape = lib.tgpy_ready(world, boxes, 2)
         reduction = enum_value(b'tg_loss_reduction', reduction)
-        y = lib.tg_gpt_loss(self._module, lib.tgpy_tape_of(tape), ids._handle(), targets._handle(), reduction)
+        with using(world):
+            y = lib.tg_gpt_loss(self._module, lib.tgpy_tape_of(tape), ids._handle(), targets._handle(), reduction)
         return results(world, tape, ffi.new('tg_tensor *[1]', [y]), 1, boxes)[0]
 
     def generate(self, ids, n, temperature=0.0):

@@ -6,7 +6,7 @@ import weakref
 from .._capi import ffi, lib
 from ..callbacks import found, guarded, on_tape, register
 from ..context import context
-from ..errors import fail, text
+from ..errors import fail, text, using
 from ..owned import Owned
 from ..tensor import Tensor, wrap
 from ..values import dtype_value
@@ -123,8 +123,9 @@ class Native(Copied):
         tape = lib.tgpy_ready(world, boxes, len(boxes))
         handles = ffi.new('tg_tensor *[]', [NULL if x is None else x._handle() for x in inputs])
         y = ffi.new('tg_tensor *[]', n_out)
-        if lib.tg_module_call(self._module, lib.tgpy_tape_of(tape), handles, len(inputs), y, n_out):
-            fail(world)
+        with using(world):
+            if lib.tg_module_call(self._module, lib.tgpy_tape_of(tape), handles, len(inputs), y, n_out):
+                fail(world)
         return results(world, tape, y, n_out, boxes)
 
     def forward(self, x):

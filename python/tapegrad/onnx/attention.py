@@ -6,11 +6,12 @@ import numpy as np
 
 from .. import ops
 from ..tensor import full, tensor
+from .dtypes import dtype as dtype_of
 from .dtypes import integers
 from .registry import op
 
 
-@op('Attention', n_out=(1, 2, 3))
+@op('Attention')
 def attention(n, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
     """A query of which all keys are hidden has the result 0, and passes no gradient on."""
     flat = q.ndim == 3
@@ -22,9 +23,10 @@ def attention(n, q, k, v, mask=None, past_k=None, past_v=None, lengths=None):
     hidden = _hidden(n, q.shape[2], k.shape[2], past, None if lengths is None else np.array(integers(lengths)))
     options = {} if n.scale is None else {'scale': n.scale}
     options |= {'softcap': n.softcap} if n.softcap else {}
-    y = ops.attention(q, k, ops.cast(v, q.dtype), mask=_joined(mask, hidden, k.shape[2], q.dtype), **options)
+    mask = _joined(mask, hidden, k.shape[2], q.dtype)
+    y = ops.attention(q, k, ops.cast(v, q.dtype), mask=mask, **options)
     y = ops.transpose(y, 1, 2).reshape([y.shape[0], y.shape[2], -1]) if flat else y
-    return (y, k, v)[: n.n_out]
+    return (y, k, v, _scores(n, q, k, mask))[: n.n_out] if n.n_out > 3 else (y, k, v)[: n.n_out]
 
 
 def _heads(x, h):
@@ -55,3 +57,35 @@ def _joined(mask, hidden, keys, dtype):
         return mask if hidden is None else ops.logical_and(mask, tensor(~hidden))
     mask = ops.pad(mask, -1, after=missing, value=-np.inf) if missing else mask
     return mask if hidden is None else ops.where(tensor(hidden), full((), -np.inf, dtype=dtype), mask)
+
+
+# ---- The scores as a result ----
+
+
+def _scores(n, q, k, mask):
+    """The scores [b, h, queries, keys] of queries [b, h, queries, d] and keys [b, g, keys, d]. The mode says how far
+    they are computed: 0 the products, 1 with the soft cap, 2 with the mask, 3 after softmax."""
+    mode = n.qk_matmul_output_mode
+    root = (q.shape[-1] ** -0.5 if n.scale is None else n.scale) ** 0.5
+    groups = q.reshape([q.shape[0], k.shape[1], -1, *q.shape[2:]])  # [b, g, h / g, queries, d]
+    scores = (groups * root) @ (ops.transpose(k, -2, -1) * root).unsqueeze(2)
+    scores = scores.reshape([*q.shape[:3], k.shape[2]])
+    if mode > 0 and n.softcap:
+        scores = ops.tanh(scores / n.softcap) * n.softcap
+    if mode < 2 or mask is None:
+        return _weights(n, scores) if mode == 3 else scores
+    nothing = full((), -np.inf, dtype=q.dtype)
+    bias = ops.where(mask, full((), 0, dtype=q.dtype), nothing) if mask.dtype == 'bool' else ops.cast(mask, q.dtype)
+    if mode == 2:
+        return scores + bias
+    # The softmax of a query of which all keys are hidden would be NaN, and so would be the gradients of its inputs,
+    # although its weights are 0.
+    hidden = ops.eq(ops.max(bias.detach(), [-1], keepdim=True), nothing)
+    weights = _weights(n, ops.masked_fill(scores + bias, hidden, 0))
+    return ops.masked_fill(weights, hidden, 0)
+
+
+def _weights(n, scores):
+    """The softmax of each row, computed in the node's precision."""
+    precise = scores if n.softmax_precision is None else ops.cast(scores, dtype_of(n.softmax_precision))
+    return ops.cast(ops.softmax(precise, -1), scores.dtype)
