@@ -179,7 +179,7 @@ static void try_product(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-static const char *const isas[] = {"portable", "avx2", "avx512", NULL};
+static const char *const isas[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
 
 /* Makes two contexts of one instruction set, with one thread and two; false if this machine lacks it. */
@@ -192,7 +192,7 @@ static bool open_pair(const char *isa, tg_ctx *pair[2]) {
 
 /* Runs body with every instruction set of this machine and every dtype. */
 static void for_each_kind(void (*body)(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind)) {
-    for (uint64_t i = 0; i < 4; i++) {
+    for (uint64_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         tg_ctx *pair[2];
         if (!open_pair(isas[i], pair)) continue;
         for (uint64_t d = 0; d < 4; d++) body(pair[0], pair[1], dtypes[d], i * 4 + d);

@@ -4,6 +4,7 @@
 #include "kernels/cpu/gemm/gemm_pack.h"
 #include "kernels/cpu/gemm/gemm_pairs.h"
 #include "kernels/cpu/gemm/gemm_rows.h"
+#include "kernels/cpu/gemm/gemm_tiles.h"
 #include "kernels/cpu/gemm/gemm_vec.h"
 
 #ifdef TG_PAIRS
@@ -80,7 +81,10 @@ const tg_gemm_kernels TG_K(gemm_kernels) = {
     .dot_cols = DOT_COLS,
     .dot = dot,
     .axpy = axpy,
-#ifdef TG_PAIRS
+#ifdef TG_TILES
+    .dot_pairs = dot_tiles,
+    .gather_pairs = gather_pairs,
+#elif defined(TG_PAIRS)
     .dot_pairs = dot_pairs,
 #endif
     .gather = gather,
