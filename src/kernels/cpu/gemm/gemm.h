@@ -65,8 +65,8 @@ typedef struct tg_gemm_kernels {
     void (*dot_pairs)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     /* Copies A to x[m][k], in the compute type. A may have any strides. */
     void (*gather)(const tg_gemm_item *t, void *x);
-    /* Copies A of bf16, with any strides, to what dot_pairs reads: at most m numbers for each one along k, which is
-     * rounded up to a multiple of TG_GEMM_PAIR_STEP. NULL: dot_pairs reads A in place. */
+    /* Copies A of bf16, with any strides, to what dot_pairs reads: at most m numbers of the compute type for each one
+     * along k, which is rounded up to a multiple of TG_GEMM_PAIR_STEP. NULL: dot_pairs reads A in place. */
     void (*gather_pairs)(const tg_gemm_item *t, void *x);
 } tg_gemm_kernels;
 

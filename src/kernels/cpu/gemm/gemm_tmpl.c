@@ -6,6 +6,7 @@
 #include "kernels/cpu/gemm/gemm_rows.h"
 #include "kernels/cpu/gemm/gemm_tiles.h"
 #include "kernels/cpu/gemm/gemm_vec.h"
+#include "kernels/cpu/gemm/gemm_words.h"
 
 #ifdef TG_PAIRS
 #include <immintrin.h>
@@ -86,6 +87,9 @@ const tg_gemm_kernels TG_K(gemm_kernels) = {
     .gather_pairs = gather_pairs,
 #elif defined(TG_PAIRS)
     .dot_pairs = dot_pairs,
+#elif !TG_F64_HERE
+    .dot_pairs = dot_words,
+    .gather_pairs = gather_words,
 #endif
     .gather = gather,
 };
