@@ -10,9 +10,9 @@
 /* A line is a cache line of B. In the copy of A each line has its even numbers first, and then its odd ones. */
 enum { LINE = TG_GEMM_PAIR_STEP, HALF = LINE / 2 };
 
-/* WORD_ROWS is the greatest number of rows computed together, and WORD_COLS the number of columns together with
- * them. */
-enum { WORD_ROWS = 4, WORD_COLS = MR * NV < 24 ? 2 : 4 };
+/* Up to WORD_ROWS rows are computed together, with WORD_COLS columns. So many sums are needed for the multiplier not to
+ * wait, and more would not fit the registers. */
+enum { WORD_ROWS = MR * NV < 24 ? 2 : 4, WORD_COLS = 4 };
 
 /* Reads LANES pairs of numbers. */
 TG_INLINE void split_words(const uint16_t *p, vec *even, vec *odd) {
@@ -23,16 +23,15 @@ TG_INLINE void split_words(const uint16_t *p, vec *even, vec *odd) {
 }
 
 /* Adds the products with a line of mr rows of A and nc columns of B. */
-TG_INLINE void add_line(vec s[WORD_ROWS][4], const real *x, int64_t ldx, const uint16_t *b, int64_t cs, int mr, int nc) {
-    TG_UNROLL for (int h = 0; h < HALF; h += LANES) {
-        vec even[4], odd[4];
-        for (int j = 0; j < nc; j++) split_words(b + j * cs + 2 * h, &even[j], &odd[j]);
-        for (int i = 0; i < mr; i++) {
-            vec v = get(x + i * ldx + h), w = get(x + i * ldx + HALF + h);
-            for (int j = 0; j < nc; j++) s[i][j] += v * even[j];
-            for (int j = 0; j < nc; j++) s[i][j] += w * odd[j];
+TG_INLINE void add_line(vec s[WORD_ROWS][WORD_COLS], const real *x, int64_t ldx, const uint16_t *b, int64_t cs,
+                        int mr, int nc) {
+    TG_UNROLL for (int h = 0; h < HALF; h += LANES)
+        for (int j = 0; j < nc; j++) {
+            vec even, odd;
+            split_words(b + j * cs + 2 * h, &even, &odd);
+            for (int i = 0; i < mr; i++) s[i][j] += get(x + i * ldx + h) * even;
+            for (int i = 0; i < mr; i++) s[i][j] += get(x + i * ldx + HALF + h) * odd;
         }
-    }
 }
 
 /* Computes sum[i][j] = row i of x times column j of B for mr rows (4, 2 or 1) and nc columns. Prefetches B AHEAD
@@ -40,7 +39,7 @@ TG_INLINE void add_line(vec s[WORD_ROWS][4], const real *x, int64_t ldx, const u
 TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t k, real *sum, int mr,
                           int nc) {
     enum { AHEAD = 1024 };
-    vec s[WORD_ROWS][4];
+    vec s[WORD_ROWS][WORD_COLS];
     for (int i = 0; i < mr; i++)
         for (int j = 0; j < nc; j++) s[i][j] = (vec){0};
     int64_t q = 0;
@@ -50,7 +49,7 @@ TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t
         add_line(s, x + q, ldx, b + q, cs, mr, nc);
     }
     if (q < k) {
-        uint16_t end[4][LINE] = {{0}};
+        uint16_t end[WORD_COLS][LINE] = {{0}};
         for (int j = 0; j < nc; j++) memcpy(end[j], b + j * cs + q, (size_t)(k - q) * sizeof **end);
         add_line(s, x + q, ldx, end[0], LINE, mr, nc);
     }
@@ -62,7 +61,8 @@ TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t
 TG_INLINE void word_columns(const real *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t cs, int64_t k, real *sum,
                             int nc) {
     int64_t i = 0;
-    for (; i + 4 <= m; i += 4) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc);
+    if (WORD_ROWS == 4)
+        for (; i + 4 <= m; i += 4) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc);
     for (; i + 2 <= m; i += 2) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 2, nc);
     if (i < m) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc);
 }
@@ -72,8 +72,6 @@ static void words_step(const tg_gemm_item *t, const real *x, int64_t ldx, int64_
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
     int64_t cs = t->b.cs, c = 0;
-    if (t->m == 1)
-        for (; c + 4 <= cols; c += 4) word_block(x, ldx, b + c * cs, cs, t->k, sum + c, 1, 4);
     for (; c + WORD_COLS <= cols; c += WORD_COLS)
         word_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, WORD_COLS);
     for (; c < cols; c++) word_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 1);
