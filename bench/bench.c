@@ -19,18 +19,18 @@ static const bench_row *const rows[] = {
 enum { ROWS = sizeof rows / sizeof rows[0], WARM_UP = 3 };
 
 static int usage(void) {
-    fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--dtype f32|bf16] [--threads N] [--repeats N] [--calls N]\n"
+    fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--isa NAME] [--dtype f32|bf16] [--threads N] [--repeats N] [--calls N]\n"
                     "                 [--batch N] [--seq-len N] [--layers N] [--heads N] [--hidden N] [--vocab N]\n"
                     "                 [--rows N] [--columns N] [--inner N] [--form nn|nt|tn]\n"
                     "                 [--recompute] [--profile] [--capture]\n"
-                    "       bench --about [--device cpu|cuda]\n\n");
+                    "       bench --about [--device cpu|cuda] [--isa NAME]\n\n");
     for (int i = 0; i < ROWS; i++) fprintf(stderr, "  %-16s%s (%s)\n", rows[i]->name, rows[i]->summary, rows[i]->unit);
     return 2;
 }
 
 /* Prints the library's version, the kernels and the compiler, for the head of the results. */
 static int about(const bench_options *o) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device, .isa = o->isa));
     bool ok = tg_ctx_status(ctx) == TG_OK;
     if (ok)
         printf("tapegrad %s, %s kernels, compiled by %s\n", tg_version(),
@@ -98,6 +98,8 @@ static bool parse(int argc, char **argv, bench_options *o) {
         long long n = atoll(argv[i]);
         if (strcmp(name, "--device") == 0)
             o->device = argv[i];
+        else if (strcmp(name, "--isa") == 0)
+            o->isa = argv[i];
         else if (strcmp(name, "--dtype") == 0)
             o->dtype = strcmp(argv[i], "bf16") == 0 ? TG_BF16 : strcmp(argv[i], "f32") == 0 ? TG_F32 : TG_DTYPE_COUNT;
         else if (strcmp(name, "--form") == 0 && !set_form(o, argv[i]))
@@ -148,7 +150,7 @@ static void measure(const bench_row *row, void *state, tg_ctx *ctx, const bench_
 }
 
 static int run(const bench_row *row, const bench_options *o) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device, .seed = 1, .dtype = o->dtype,
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device, .isa = o->isa, .seed = 1, .dtype = o->dtype,
                                         .threads = o->threads ? o->threads : TG_AUTO));
     void *state = tg_ctx_status(ctx) == TG_OK ? row->open(ctx, o) : NULL;
     for (int i = 0; state && i < WARM_UP; i++) row->measure(state);

@@ -9,7 +9,7 @@
 #include <tapegrad/context.h>
 
 typedef struct bench_options {
-    const char *device;
+    const char *device, *isa; /* isa: the CPU kernels (tg_config); NULL: the best */
     tg_dtype dtype;
     int threads, repeats; /* repeats 0: one measurement for each line of standard input */
     int calls;            /* number of calls that one measurement queues on the device; it gives their mean time */

@@ -32,8 +32,9 @@ class Command:
     build: str = ""
 
     def argv(self, binary):
+        """binary: tapegrad-bench and options for all its rows."""
         if not self.peer:
-            return [self.build or binary, self.program, *self.options]
+            return [self.build or binary[0], self.program, *self.options, *binary[1:]]
         tuned = ["--tuned"] if self.peer == "tuned" else []
         return [sys.executable, str(ROOT / "bench/peer.py"), self.program, *self.options, *tuned]
 

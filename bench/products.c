@@ -49,7 +49,8 @@ static void *linear_open(tg_ctx *ctx, const bench_options *o) {
 
 /* ---- Reading memory: [rows, columns] ---- */
 
-enum { LINE = 64, WORDS = LINE / 8 };
+/* Prefetching AHEAD lines ahead reads faster than the prefetcher of the CPU does by itself. */
+enum { LINE = 64, WORDS = LINE / 8, AHEAD = 16 };
 
 typedef struct reading {
     const uint64_t *from;
@@ -59,8 +60,10 @@ typedef struct reading {
 static void read_lines(void *arg, int64_t begin, int64_t end) {
     reading *r = arg;
     uint64_t seen[WORDS] = {0}, all = 0;
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        __builtin_prefetch(r->from + (i + AHEAD) * WORDS);
         for (int j = 0; j < WORDS; j++) seen[j] ^= r->from[i * WORDS + j];
+    }
     for (int j = 0; j < WORDS; j++) all ^= seen[j];
     r->seen ^= all;
 }

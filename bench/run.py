@@ -41,6 +41,7 @@ def parse():
     parser.add_argument("--program", default=str(ROOT / "build/bench/tapegrad-bench"))
     parser.add_argument("--before", metavar="PROGRAM",
                         help="compare with the tapegrad-bench of another build instead, such as one of an older commit")
+    parser.add_argument("--isa", help="our kernels: portable, avx2, avx512, avx512_bf16 or amx; not given: the best")
     parser.add_argument("--rounds", type=int, help="measurements of each program")
     parser.add_argument("--save", action="store_true", help="write the table to bench/results too")
     options = parser.parse_args()
@@ -54,14 +55,19 @@ def parse():
     return options
 
 
+def isa(options):
+    return ["--isa", options.isa] if options.isa else []
+
+
 class Bench:
     """What rows need to measure: the options, and properties of the CPU."""
 
     def __init__(self, options):
         flags = re.search(r"^flags\s*:(.*)$", read("/proc/cpuinfo"), re.M)
         flags = flags[1].split() if flags else []
-        self.binary, self.rounds = options.program, options.rounds
-        self.avx512, self.bf16 = "avx512f" in flags, "avx512_bf16" in flags
+        self.binary, self.rounds = [options.program, *isa(options)], options.rounds
+        self.avx512 = "avx512f" in flags and options.isa not in ("portable", "avx2")
+        self.bf16 = "avx512_bf16" in flags and options.isa in (None, "avx512_bf16", "amx")
         self.threads = min(2, len(os.sched_getaffinity(0)))
 
     def measure(self, commands, rounds=11, ask=()):
@@ -142,7 +148,7 @@ def head(out, options):
     out.print(f"- {datetime.datetime.now().astimezone().isoformat(timespec='minutes')}, commit "
               f"{output_of('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}{changed}")
     out.print(f"- {cpu_name()}, {os.cpu_count()} cores")
-    out.print(f"- ours: {output_of(options.program, '--about')}")
+    out.print(f"- ours: {output_of(options.program, '--about', *isa(options))}")
     if options.before:
         out.print(f"- before: {output_of(options.before, '--about')}")
         out.print()

@@ -196,32 +196,33 @@ def generation(bench):
                options | {"rows": 8}, ("openblas", "onednn"), 1.4, 21)
 
 
-# Models for generation: layers, heads, hidden size.
-DECODED = {"124M": (12, 12, 768), "350M": (24, 16, 1024)}
+# Models for generation: layers, heads, hidden size. Tokens of a measurement.
+DECODED, TOKENS = {"124M": (12, 12, 768), "350M": (24, 16, 1024)}, 8
 
 
 def decoding(bench):
-    """A token of one, two and four samples, with weights of random numbers. `read` reads as many bytes as a token needs:
-    all weights but the table of positions, of which it takes one row."""
+    """A token of one, two and four samples, with weights of random numbers. `read` reads as many bytes as a token needs,
+    as often: all weights but the table of positions, of which a token takes one row."""
     for name, (layers, heads, hidden) in DECODED.items():
         for dtype, bf16 in (("f32", False), ("bf16", True)):
             size = {"layers": layers, "heads": heads, "hidden": hidden, "dtype": dtype, "threads": bench.threads}
             rows = VOCAB + layers * (12 * hidden + 13) + 2
-            read = command("read", rows=rows, columns=hidden, dtype=dtype, threads=bench.threads)
+            read = command("read", rows=rows, columns=hidden, dtype=dtype, threads=bench.threads, calls=TOKENS)
             for batch in (1, 2, 4):
-                ours = command("decode", batch=batch, calls=8, **size)
-                peer = command("decode", "as installed", batch=batch, calls=8, **size)
-                m = bench.measure([ours, peer, read], 7)
-                title = f"GPT-2 {name} {dtype}, a token, batch {batch}, ms"
-                rate = rows * hidden * (2 if bf16 else 4) / m.median(ours) / 1e6
-                yield Row(f"{title}: its rate ({rate:.1f} GB/s) / reading's", m.median(ours), m.median(read),
-                          m.ratio(read, ours), 0.8, bf16=bf16)
-                yield Row(f"{title}: transformers / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), 1,
-                          bf16=bf16)
-    ours, forward = (command(p, seq_len=512, threads=bench.threads) for p in ("prompt", "forward"))
-    m = bench.measure([ours, forward], 7)
-    yield Row("GPT-2 124M f32, a prompt of 512 tokens, ms: the forward of training / ours", m.median(ours),
-              m.median(forward), m.ratio(forward, ours), 1)
+                ours = command("decode", batch=batch, calls=TOKENS, **size)
+                peer = command("decode", "as installed", batch=batch, calls=TOKENS, **size)
+                m = bench.measure([ours, peer, read], 5)
+                title, megabytes = f"GPT-2 {name} {dtype}, batch {batch}", rows * hidden * (2 if bf16 else 4) / 1e6
+                yield Row(f"{title}, GB/s of weights: a token's / reading's", megabytes / m.median(ours),
+                          megabytes / m.median(read), m.ratio(read, ours), 0.8, bf16=bf16)
+                yield Row(f"{title}, tokens a second: ours / transformers'", 1e3 * batch / m.median(ours),
+                          1e3 * batch / m.median(peer), m.ratio(peer, ours), 1, bf16=bf16)
+    for dtype, bf16 in (("f32", False), ("bf16", True)):
+        size = {"seq_len": 512, "dtype": dtype, "threads": bench.threads}
+        ours, forward = (command(p, **size) for p in ("prompt", "forward"))
+        m = bench.measure([ours, forward], 5)
+        yield Row(f"GPT-2 124M {dtype}, a prompt of 512, tokens a second: ours / the forward of training",
+                  512e3 / m.median(ours), 512e3 / m.median(forward), m.ratio(forward, ours), 1, bf16=bf16)
 
 
 def attention(bench):

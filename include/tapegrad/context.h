@@ -40,7 +40,7 @@ typedef struct tg_config {
     uint64_t seed;      /* seed of the default random stream */
     int threads;        /* threads of this context, 1 to 1024; TG_AUTO means one per core that the process may use */
     tg_dtype dtype;     /* default dtype of new tensors, a float: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
-    /* The CPU kernels: "portable", "avx2", "avx512" or "avx512_bf16". NULL means the best that this CPU runs. */
+    /* The CPU kernels: "portable", "avx2", "avx512", "avx512_bf16" or "amx". NULL means the best that this CPU runs. */
     const char *isa;
     /* Turns check mode on. Then a recomputation must give the same bits again, and memory for new gradients is filled
      * with NaN. Over ranks, check mode also compares tensors (placement.h). */

@@ -139,7 +139,8 @@ static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
         return TG_OK;
     }
     return tg_fail(ctx, TG_ERR_ARGUMENT,
-                   "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512 or avx512_bf16", config->isa);
+                   "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512, avx512_bf16 or amx",
+                   config->isa);
 }
 
 static tg_status check_config(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {

@@ -10,7 +10,7 @@ static const tg_field config_fields[] = {
     TG_FIELD(tg_config, dtype, DTYPE, "Default dtype of new tensors, a float; TG_DTYPE_DEFAULT: TG_F32."),
     TG_FIELD(
         tg_config, isa, TEXT,
-        "The CPU kernels: \"portable\", \"avx2\", \"avx512\" or \"avx512_bf16\"; NULL: the best that the CPU runs."),
+        "The CPU kernels: \"portable\", \"avx2\", \"avx512\", \"avx512_bf16\" or \"amx\"; NULL: the best of the CPU."),
     TG_FIELD(tg_config, check, BOOL, "Turns check mode on."),
     TG_FIELD_OF(tg_config, allocator, STRUCT, "tg_allocator", "Provides host memory; all NULL: the system does."),
     TG_FIELD(tg_config, parallel_for, FUNCTION, "Used instead of the context's thread pool; NULL: the pool."),

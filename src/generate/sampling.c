@@ -137,7 +137,9 @@ void tg_sampler_run(tg_sampler *s, double *logits, const int64_t *ids, int64_t c
     penalize_presence(s, logits, ids + (count ? prompt : 0), count - prompt, o);
     int64_t best = likeliest(logits, s->vocab);
     if (o->temperature == 0 || o->top_k == 1) {
-        store(s, d, &(tg_candidate){1, best}, 1, 0);
+        d->n = 0;
+        d->sum = 0;
+        add(d, (tg_candidate){1, best}, 0);
         return;
     }
     tg_candidate *c = s->candidate;

@@ -4,7 +4,7 @@
 set -eu
 module=$1 source=$2
 shift 2
-for python in "${TG_TEST_PYTHON:-}" "$source"/build/venv-python/bin/python "$source"/build/venv-bench/bin/python "$source"/build/venv-parity/bin/python python3; do
+for python in "${TG_TEST_PYTHON:-}" "$source"/build/venv-python/bin/python "$source"/build/venv-parity/bin/python python3; do
     command -v "$python" >/dev/null || continue
     "$python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' "$module" || continue
     exec "$python" -B "$@"

@@ -179,7 +179,7 @@ static void try_product(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-static const char *const isas[] = {"portable", "avx2", "avx512", NULL};
+static const char *const isas[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
 
 /* Makes two contexts of one instruction set, with one thread and two; false if this machine lacks it. */
@@ -192,7 +192,7 @@ static bool open_pair(const char *isa, tg_ctx *pair[2]) {
 
 /* Runs body with every instruction set of this machine and every dtype. */
 static void for_each_kind(void (*body)(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind)) {
-    for (uint64_t i = 0; i < 4; i++) {
+    for (uint64_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         tg_ctx *pair[2];
         if (!open_pair(isas[i], pair)) continue;
         for (uint64_t d = 0; d < 4; d++) body(pair[0], pair[1], dtypes[d], i * 4 + d);
@@ -275,8 +275,42 @@ static void try_batches(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
 START_TEST(batch_is_its_products) { for_each_kind(try_batches); }
 END_TEST
 
+/* m rows at once, and then each by itself. */
+static void try_rows(tg_ctx *ctx, tg_dtype d, int64_t m, int64_t k, int layout) {
+    const int64_t batch[2] = {1, 1}, n = 101;
+    uint64_t seed = 7;
+    size_t size = size_of(d);
+    matrix a = new_matrix(m, k, batch, 0, d, &seed), b = new_matrix(k, n, batch, layout, d, &seed);
+    matrix c = new_matrix(m, n, batch, 0, d, NULL);
+    char *apart = copy_of(&c);
+    tg_gemm g = {.m = m, .n = n, .k = k, .batch = {1, 1}, .alpha = 1.0 / 3, .a = a.v, .b = b.v, .c = c.v};
+    for (size_t i = 0; i < a.numel; i++)
+        write_number(a.v.data, (int64_t)i, d, ((double)(next_random(&seed) % 255) - 127) / 64);
+    ck_assert_int_eq(tg_ctx_ops(ctx)->gemm(ctx, &g), TG_OK);
+    g.m = 1;
+    for (int64_t i = 0; i < m; i++) {
+        g.a.data = (char *)a.v.data + (size_t)(i * a.v.rs) * size;
+        g.c.data = apart + (size_t)(i * c.v.rs) * size;
+        ck_assert_int_eq(tg_ctx_ops(ctx)->gemm(ctx, &g), TG_OK);
+    }
+    ck_assert(!memcmp(apart, c.v.data, c.numel * size));
+    free(a.v.data), free(b.v.data), free(c.v.data), free(apart);
+}
+
+/* Generation relies on this for up to 12 rows. */
+static void try_few_rows(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
+    static const int64_t rows[] = {2, 3, 4, 7, 8, 12}, inner[] = {45, 96, 770};
+    (void)kind;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t q = 0; q < sizeof inner / sizeof *inner; q++)
+            for (int layout = 0; layout < 2; layout++) try_rows(q % 2 ? two : one, d, rows[i], inner[q], layout);
+}
+
+START_TEST(few_rows_have_the_bits_of_single_ones) { for_each_kind(try_few_rows); }
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {small_products_are_right, large_products_are_right, whole_tiles_are_written_directly,
-                                  batch_is_its_products};
+                                  batch_is_its_products, few_rows_have_the_bits_of_single_ones};
     return tg_check_main("gemm", tests, sizeof tests / sizeof tests[0]);
 }

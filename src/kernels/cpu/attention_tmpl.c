@@ -80,6 +80,8 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
         int64_t n = q->end - key < TG_KEYS ? q->end - key : TG_KEYS;
         if (m && !mask_load(job, q, key, n, m))
             continue;
+        fetch_rows(&mk, key, n);
+        fetch_rows(&mv, key, n);
         block k = block_rows(&mk, key, n, kbuf), v = block_rows(&mv, key, n, vbuf);
         mm(n, lanes, job->dk, (operand){k.at, k.ld, 1}, qt, lanes, s, lanes, false);
         if (job->a->softcap > 0)

@@ -16,6 +16,7 @@ typedef enum tg_cpu_level_t {
     TG_CPU_AVX2,
     TG_CPU_AVX512,
     TG_CPU_AVX512_BF16,
+    TG_CPU_AMX, /* AMX for bf16, in addition to AVX512-BF16 */
     TG_CPU_LEVELS
 } tg_cpu_level_t;
 

@@ -54,6 +54,14 @@ static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf)
     return (block){buf, ld};
 }
 
+/* Prefetches rows [i, i + n) of x. */
+static inline void fetch_rows(const matrix *x, int64_t i, int64_t n) {
+    enum { LINE = 64 };
+    for (int64_t r = i; r < i + n && x->cs == 1; r++)
+        for (int64_t at = 0; at < x->cols * x->size; at += LINE)
+            __builtin_prefetch(matrix_row(x, r) + at);
+}
+
 /* Writes t[j, r] = scale * rows[r, j] for the n rows, and zeros for r from n to lanes - 1. */
 static inline void block_transpose(block rows, int64_t n, int64_t cols, int64_t lanes, real scale, real *t) {
     for (int64_t j = 0; j < cols; j++) {

@@ -41,12 +41,19 @@ static inline __attribute__((always_inline)) void mm_block(int rows, int cols, i
             *(vec *)(c + i * ldc + j * MM_VEC) = sum[i][j];
 }
 
-/* Computes `cols` vectors of columns of C for all m rows. */
+/* Computes `cols` vectors of columns of C for all m rows. The last rows are computed together too, because the sums of a
+ * single row would wait for each other. */
 static inline __attribute__((always_inline)) void mm_columns(int cols, int64_t m, int64_t k, operand a, const real *b,
                                                              int64_t ldb, real *c, int64_t ldc, bool add) {
     for (; m >= MM_ROWS; m -= MM_ROWS, a.at += MM_ROWS * a.rs, c += MM_ROWS * ldc)
         mm_block(MM_ROWS, cols, k, a, b, ldb, c, ldc, add);
-    for (; m > 0; m--, a.at += a.rs, c += ldc)
+    if (m >= MM_ROWS / 2) {
+        mm_block(MM_ROWS / 2, cols, k, a, b, ldb, c, ldc, add);
+        m -= MM_ROWS / 2, a.at += MM_ROWS / 2 * a.rs, c += MM_ROWS / 2 * ldc;
+    }
+    for (; m >= 2; m -= 2, a.at += 2 * a.rs, c += 2 * ldc)
+        mm_block(2, cols, k, a, b, ldb, c, ldc, add);
+    if (m > 0)
         mm_block(1, cols, k, a, b, ldb, c, ldc, add);
 }
 

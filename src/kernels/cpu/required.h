@@ -28,13 +28,14 @@ enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4 };
 #define TG_CPU_COPIES(type, name, t)                                                                                   \
     extern const type tg_##name##_##t##_portable, tg_##name##_##t##_avx2, tg_##name##_##t##_avx512;
 #define TG_CPU_TABLE(name, t)                                                                                          \
-    { &tg_##name##_##t##_portable, &tg_##name##_##t##_avx2, &tg_##name##_##t##_avx512, &tg_##name##_##t##_avx512 }
+    { &tg_##name##_##t##_portable, &tg_##name##_##t##_avx2, &tg_##name##_##t##_avx512, &tg_##name##_##t##_avx512,      \
+      &tg_##name##_##t##_avx512 }
 #else
 #define TG_CPU_COPIES(type, name, t) extern const type tg_##name##_##t##_portable;
 #define TG_CPU_TABLE(name, t)                                                                                          \
     {                                                                                                                  \
         &tg_##name##_##t##_portable, &tg_##name##_##t##_portable, &tg_##name##_##t##_portable,                         \
-            &tg_##name##_##t##_portable                                                                                \
+            &tg_##name##_##t##_portable, &tg_##name##_##t##_portable                                                   \
     }
 #endif
 

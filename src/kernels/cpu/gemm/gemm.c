@@ -5,6 +5,7 @@ static const tg_gemm_kernels *kernels_for(const tg_ctx *ctx, const tg_gemm *g) {
     bool f64 = g->a.dtype == TG_F64;
 #ifdef __x86_64__
     tg_cpu_level_t level = tg_cpu_level(ctx);
+    if (level == TG_CPU_AMX && g->a.dtype == TG_BF16) return &tg_gemm_kernels_f32_amx;
     if (level == TG_CPU_AVX512_BF16 && g->a.dtype == TG_BF16) return &tg_gemm_kernels_f32_avx512_bf16;
     if (level >= TG_CPU_AVX512) return f64 ? &tg_gemm_kernels_f64_avx512 : &tg_gemm_kernels_f32_avx512;
     if (level == TG_CPU_AVX2) return f64 ? &tg_gemm_kernels_f64_avx2 : &tg_gemm_kernels_f32_avx2;

@@ -60,21 +60,25 @@ typedef struct tg_gemm_kernels {
      * axpy, B is contiguous along n, and cols <= TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
-    /* Does what dot does, for A and B of bf16 that are contiguous along k, and reads A in place too. May be NULL. */
-    void (*dot_pairs)(const tg_gemm_item *t, int64_t j, int64_t cols);
+    /* Does what dot does, for A and B of bf16 and any number of columns. x is A itself, which is contiguous along k, or, if there is
+     * gather_pairs, what that makes. May be NULL. */
+    void (*dot_pairs)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     /* Copies A to x[m][k], in the compute type. A may have any strides. */
     void (*gather)(const tg_gemm_item *t, void *x);
+    /* Copies A of bf16, with any strides, to what dot_pairs reads: at most m numbers of the compute type for each one
+     * along k, which is rounded up to a multiple of TG_GEMM_PAIR_STEP. NULL: dot_pairs reads A in place. */
+    void (*gather_pairs)(const tg_gemm_item *t, void *x);
 } tg_gemm_kernels;
 
 /* TG_GEMM_ROWS is the number of rows up to which few_rows.c is used; with more, packing B is worth its cost.
  * TG_GEMM_STRIP is the greatest number of columns of one call of axpy. */
-enum { TG_GEMM_ROWS = 12, TG_GEMM_STRIP = 512 };
+enum { TG_GEMM_ROWS = 12, TG_GEMM_STRIP = 512, TG_GEMM_PAIR_STEP = 32 };
 
 extern const tg_gemm_kernels tg_gemm_kernels_f32_portable, tg_gemm_kernels_f64_portable;
 #ifdef __x86_64__
 extern const tg_gemm_kernels tg_gemm_kernels_f32_avx2, tg_gemm_kernels_f64_avx2;
 extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512, tg_gemm_kernels_f64_avx512;
-extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512_bf16;
+extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512_bf16, tg_gemm_kernels_f32_amx;
 #endif
 
 /* Returns product number `batch` of g, of which there are batch[0] * batch[1]. Its bias varies along columns. */

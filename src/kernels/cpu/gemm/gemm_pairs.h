@@ -3,7 +3,7 @@
 #ifndef TG_GEMM_PAIRS_H
 #define TG_GEMM_PAIRS_H
 
-#ifdef TG_PAIRS
+#if defined(TG_PAIRS) && !defined(TG_TILES)
 #include <immintrin.h>
 
 #include "kernels/cpu/gemm/gemm_rows.h"
@@ -80,17 +80,21 @@ TG_INLINE void pair_columns(const uint16_t *x, int64_t ldx, int64_t m, const uin
     if (i < m) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc, ahead);
 }
 
-/* With 3 rows or more two columns at a time, from further ahead, come faster from memory. */
-static void dot_pairs(const tg_gemm_item *t, int64_t j, int64_t cols) {
+/* Does what dot does. With 3 rows or more two columns at a time, from further ahead, come faster from memory. */
+static void pairs_step(const tg_gemm_item *t, const uint16_t *x, int64_t ldx, int64_t j, int64_t cols) {
     enum { NEAR_AHEAD = 512, FAR_AHEAD = 1024 }; /* numbers */
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0};     /* zeros, because finish reads whole vectors */
-    const uint16_t *x = t->a.data, *b = (const uint16_t *)t->b.data + j * t->b.cs;
-    int64_t ldx = t->a.rs, cs = t->b.cs, c = 0;
+    const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
+    int64_t cs = t->b.cs, c = 0;
     if (t->m < 3)
         for (; c + 4 <= cols; c += 4) pair_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 4, NEAR_AHEAD);
     for (; c + 2 <= cols; c += 2) pair_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 2, FAR_AHEAD);
     for (; c < cols; c++) pair_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 1, FAR_AHEAD);
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
+}
+
+static void dot_pairs(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols) {
+    for (int64_t c = 0; c < cols; c += DOT_COLS) pairs_step(t, x, ldx, j + c, min_of(DOT_COLS, cols - c));
 }
 #endif
 

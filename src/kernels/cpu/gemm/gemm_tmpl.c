@@ -4,7 +4,9 @@
 #include "kernels/cpu/gemm/gemm_pack.h"
 #include "kernels/cpu/gemm/gemm_pairs.h"
 #include "kernels/cpu/gemm/gemm_rows.h"
+#include "kernels/cpu/gemm/gemm_tiles.h"
 #include "kernels/cpu/gemm/gemm_vec.h"
+#include "kernels/cpu/gemm/gemm_words.h"
 
 #ifdef TG_PAIRS
 #include <immintrin.h>
@@ -80,8 +82,14 @@ const tg_gemm_kernels TG_K(gemm_kernels) = {
     .dot_cols = DOT_COLS,
     .dot = dot,
     .axpy = axpy,
-#ifdef TG_PAIRS
+#ifdef TG_TILES
+    .dot_pairs = dot_tiles,
+    .gather_pairs = gather_pairs,
+#elif defined(TG_PAIRS)
     .dot_pairs = dot_pairs,
+#elif !TG_F64_HERE
+    .dot_pairs = dot_words,
+    .gather_pairs = gather_words,
 #endif
     .gather = gather,
 };

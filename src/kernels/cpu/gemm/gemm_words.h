@@ -1,0 +1,107 @@
+/* Products with few rows of bf16 numbers, for the GEMM's templates without instructions for them. Neighbors in k are
+ * read as one word of 32 bits. Shifted to the left it is the even number in float32, and without its lower half it is
+ * the odd one, so B needs fewer instructions than by widening each number. */
+#ifndef TG_GEMM_WORDS_H
+#define TG_GEMM_WORDS_H
+
+#if !TG_F64_HERE && !defined(TG_PAIRS)
+#include "kernels/cpu/gemm/gemm_rows.h"
+
+/* A line is a cache line of B. In the copy of A each line has its even numbers first, and then its odd ones. */
+enum { LINE = TG_GEMM_PAIR_STEP, HALF = LINE / 2 };
+
+/* Up to WORD_ROWS rows are computed together, with WORD_COLS columns. So many sums are needed for the multiplier not to
+ * wait, and more would not fit the registers. */
+enum { WORD_ROWS = MR * NV < 24 ? 2 : 4, WORD_COLS = 4 };
+
+/* Reads LANES pairs of numbers. */
+TG_INLINE void split_words(const uint16_t *p, vec *even, vec *odd) {
+    vec_bits w;
+    memcpy(&w, p, sizeof w);
+    *even = (vec)(w << 16);
+    *odd = (vec)(w & 0xffff0000u);
+}
+
+/* Adds the products with a line of mr rows of A and nc columns of B. */
+TG_INLINE void add_line(vec s[WORD_ROWS][WORD_COLS], const real *x, int64_t ldx, const uint16_t *b, int64_t cs,
+                        int mr, int nc) {
+    TG_UNROLL for (int h = 0; h < HALF; h += LANES)
+        for (int j = 0; j < nc; j++) {
+            vec even, odd;
+            split_words(b + j * cs + 2 * h, &even, &odd);
+            for (int i = 0; i < mr; i++) s[i][j] += get(x + i * ldx + h) * even;
+            for (int i = 0; i < mr; i++) s[i][j] += get(x + i * ldx + HALF + h) * odd;
+        }
+}
+
+/* Computes sum[i][j] = row i of x times column j of B for mr rows (4, 2 or 1) and nc columns. Prefetches B AHEAD
+ * numbers ahead. */
+TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t k, real *sum, int mr,
+                          int nc) {
+    enum { AHEAD = 1024 };
+    vec s[WORD_ROWS][WORD_COLS];
+    for (int i = 0; i < mr; i++)
+        for (int j = 0; j < nc; j++) s[i][j] = (vec){0};
+    int64_t q = 0;
+    for (; q + LINE <= k; q += LINE) {
+        const uint16_t *next = b + (q + AHEAD < k ? q + AHEAD : q + AHEAD - k + nc * cs);
+        for (int j = 0; j < nc; j++) __builtin_prefetch(next + j * cs);
+        add_line(s, x + q, ldx, b + q, cs, mr, nc);
+    }
+    if (q < k) {
+        uint16_t end[WORD_COLS][LINE] = {{0}};
+        for (int j = 0; j < nc; j++) memcpy(end[j], b + j * cs + q, (size_t)(k - q) * sizeof **end);
+        add_line(s, x + q, ldx, end[0], LINE, mr, nc);
+    }
+    for (int i = 0; i < mr; i++)
+        for (int j = 0; j < nc; j++) sum[i * DOT_COLS + j] = sum_lanes(s[i][j]);
+}
+
+/* Computes nc columns for all m rows. The first rows bring the columns of B into the caches. */
+TG_INLINE void word_columns(const real *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t cs, int64_t k, real *sum,
+                            int nc) {
+    int64_t i = 0;
+    if (WORD_ROWS == 4)
+        for (; i + 4 <= m; i += 4) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc);
+    for (; i + 2 <= m; i += 2) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 2, nc);
+    if (i < m) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc);
+}
+
+/* Computes up to DOT_COLS columns. */
+static void words_step(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols) {
+    real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
+    const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
+    int64_t cs = t->b.cs, c = 0;
+    for (; c + WORD_COLS <= cols; c += WORD_COLS)
+        word_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, WORD_COLS);
+    for (; c < cols; c++) word_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 1);
+    finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
+}
+
+/* x is what gather_words makes. */
+static void dot_words(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols) {
+    ldx = (t->k + LINE - 1) / LINE * LINE;
+    for (int64_t c = 0; c < cols; c += DOT_COLS) words_step(t, x, ldx, j + c, min_of(DOT_COLS, cols - c));
+}
+
+/* Copies A to float32, line by line. The last line is filled up with zeros. */
+static void gather_words(const tg_gemm_item *t, void *x) {
+    int64_t cs = t->a.cs;
+    real *to = x;
+    for (int64_t i = 0; i < t->m; i++)
+        for (int64_t q = 0; q < t->k; q += LINE, to += LINE) {
+            const uint16_t *a = (const uint16_t *)t->a.data + i * t->a.rs + q * cs;
+            uint16_t line[LINE] = {0};
+            int64_t n = min_of(LINE, t->k - q);
+            for (int64_t e = 0; e < n; e++) line[e] = a[e * cs];
+            for (int h = 0; h < HALF; h += LANES) {
+                vec even, odd;
+                split_words(line + 2 * h, &even, &odd);
+                put(to + h, even);
+                put(to + HALF + h, odd);
+            }
+        }
+}
+#endif
+
+#endif
