@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/cache_guard.h"
 #include "data/corpus.h"
 #include "data/data_kind.h"
 #include "common/model_files.h"
@@ -206,8 +207,10 @@ static int eval_on_ranks(evaluation *e) {
         return 1;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
-    int status = make_cache(e) && plan_data(e) ? run_on_ranks(&o->on, config, eval_rank, e) : 1;
+    bool good = make_cache(e) && guard_begin(e->cache) && plan_data(e);
+    int status = good ? run_on_ranks(&o->on, config, eval_rank, e) : 1;
     if (*e->cache) corpus_remove_cache(e->cache);
+    guard_end();
     json_decref(e->plan);
     return status;
 }
