@@ -118,8 +118,6 @@ END
     printf '{{ x' >bad.jinja
     talks 1 "a malformed template" --template bad.jinja
     says "bad.jinja, line 1, column 1: the end of the tag, }}, is missing"
-    talks 1 "malformed variables" --tokens 5 --variables '{'
-    says "variables: not JSON"
     printf '{}' >tools.json
     talks 1 "malformed tools" --tools tools.json
     says "'tools.json' is not a JSON array of tools"
@@ -128,5 +126,8 @@ else
 fi
 
 refuses 2 "--model DIR, the model, is missing" chat
+refuses 2 "--variables '{' is not a JSON object: string or '}' expected" chat --model no/such --variables '{'
+refuses 2 "--variables '[1]' is not a JSON object: it is another value" chat --model no/such --variables '[1]'
 refuses 1 "no/such" chat --model no/such
+refuses 1 "cannot open 'none.json'" chat --model bytes --load none.json
 finish
