@@ -30,6 +30,19 @@ fi
 cp a.txt.idx plain.idx
 refuses 1 "--seq-len + 1 = 17" train --data plain.idx --out x $tiny --steps 4 --val-fraction 0.1
 
+# ---- A byte order mark before JSONL ----
+printf '{"text": "one and two"}\n{"text": "three and four"}\n' >plain.jsonl
+(printf '\357\273\277'; cat plain.jsonl) >marked.jsonl
+runs eval --model whole --data plain.jsonl
+cp printed expected
+runs eval --model whole --data marked.jsonl
+holds "a byte order mark is no part of the first line" cmp printed expected
+if [ -d words ]; then
+    runs tokenize --tokenizer words --data plain.jsonl --to plain.bin
+    runs tokenize --tokenizer words --data marked.jsonl --to marked.bin
+    holds "nor for tapegrad tokenize" cmp plain.bin marked.bin
+fi
+
 # ---- Directories that cannot be listed ----
 refuses 1 "--data 'none/*.txt': cannot list the directory 'none': No such file or directory" \
     train --data 'none/*.txt' --out x $run

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/text.h"
 #include "generate/generate.h"
 
 /* ---- Lists ---- */
@@ -144,7 +145,7 @@ static int read_file(given_prompts *p, const char *path) {
     size_t n = 0;
     char *bytes = standard ? read_input(&n) : read_whole(path, &n);
     if (!bytes) return 1;
-    size_t mark = n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark is no part of a prompt */
+    size_t mark = text_mark(bytes, n); /* it is no part of a prompt */
     bool json = are_json(path, bytes + mark, n - mark);
     int64_t number = 1;
     for (size_t at = mark; at < n && good; number++) {

@@ -574,7 +574,9 @@ int run_train(int argc, char **argv) {
     if (!parsed)
         status = r->p.status;
     else
-        status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
+        status = r->o.out                     ? train(r)
+                 : r->o.data || r->o.resume ? usage_error(&train_command, "--out DIR is missing")
+                                            : usage_error(&train_command, "--data FILE, what to train on, is missing");
     if (r->chief) {
         if (r->directory.held) corpus_end_aside(r->cache, status == 0 || r->begun);
         if (status != 0 && !r->begun) { /* failed before the first step */
