@@ -194,8 +194,8 @@ typedef struct tg_generated {
  * that has not ended may be incomplete. */
 TG_API const tg_generated *tg_generator_result(const tg_generator *g, int64_t prompt, int64_t sample);
 /* Frees the arrays of a sample that has ended, so that a call with many samples needs memory for few of them. From then
- * on tg_generator_result returns NULL for it; in on_token the arrays of the sample's last tg_token end too. Does nothing
- * for a sample that has not ended, or that does not exist. g may be NULL. */
+ * on tg_generator_result returns NULL for it. In on_token the arrays of the sample's last tg_token are freed too. Does
+ * nothing for a sample that has not ended, or that does not exist. g may be NULL. */
 TG_API void tg_generator_release(tg_generator *g, int64_t prompt, int64_t sample);
 
 /* What the last call of tg_generator_run did. */

@@ -5,8 +5,8 @@
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns how many positions of a row a sample that waits can use: as far as their ids are equal. The model must still see the
- * last id of the prompt, whose logits are wanted. */
+/* Returns how many positions of a row a sample that waits can use: as far as their ids are equal. The model must still
+ * see the last id of the prompt, whose logits are wanted. */
 static int64_t usable(const tg_generator *g, const tg_row *r, const tg_sample *s) {
     const int64_t *ids = g->prompts[s->prompt].ids + s->first;
     int64_t most = min_of(r->call == g->calls ? r->exact : r->cached, s->count - s->first - 1), n = 0;

@@ -321,6 +321,12 @@ START_TEST(files_of_the_model_have_no_matrices) {
 }
 END_TEST
 
+/* Fails unless the call failed with the code and a message that has the text; clears the error. */
+static void refused(tg_status s, tg_status code, const char *text) {
+    ck_assert_msg(s == code && strstr(tg_ctx_message(ctx), text), "%s: %s", tg_status_name(s), tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+}
+
 /* Makes a linear layer whose path has two components of n bytes. */
 static tg_module *linear_far_away(int n) {
     static const tg_module_ops holder = {.size = sizeof holder, .kind = "holder"};
@@ -348,20 +354,12 @@ START_TEST(long_paths_are_written_whole_or_refused) {
     m = linear_far_away(600);
     tg_lora_apply(m, TG_LORA(.targets = "*"));
     tg_status s = tg_lora_save(m, dir, NULL);
-    ck_assert_msg(s == TG_ERR_UNSUPPORTED && strstr(tg_ctx_message(ctx), "1201 bytes, expected at most 1023"), "%d: %s", (int)s,
-                  tg_ctx_message(ctx));
-    tg_ctx_clear(ctx);
+    refused(s, TG_ERR_UNSUPPORTED, "1201 bytes, expected at most 1023");
     tg_module_free(m);
     remove_directory(dir);
     end();
 }
 END_TEST
-
-/* Fails unless the call failed with the code and a message that has the text; clears the error. */
-static void refused(tg_status s, tg_status code, const char *text) {
-    ck_assert_msg(s == code && strstr(tg_ctx_message(ctx), text), "%s: %s", tg_status_name(s), tg_ctx_message(ctx));
-    tg_ctx_clear(ctx);
-}
 
 START_TEST(wrong_calls_are_refused) {
     begin((composition){.arch = TG_LLAMA});

@@ -1,4 +1,5 @@
-/* Text for the terminal: makes names that come from files safe to print, and shortens messages of the library. */
+/* Text from files and for the terminal: finds byte order marks, makes names that come from files safe to print, and
+ * shortens messages of the library. */
 #ifndef TAPEGRAD_TEXT_H
 #define TAPEGRAD_TEXT_H
 

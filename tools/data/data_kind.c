@@ -1,5 +1,5 @@
-/* Tells what files hold by their names and first bytes: Megatron datasets, and what are probably no tokens. Computes the
- * checksum of a file's tokens. */
+/* Tells what files hold by their names and first bytes: Megatron datasets, and what are probably no tokens. Computes
+ * the checksum of a file's tokens. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -9,8 +9,8 @@
  * no error, because any bytes are valid tokens. data_format: a tg_token_format. */
 void warn_of_data(const char *path, int data_format);
 
-/* Returns whether path names a Megatron dataset: X.bin next to X.idx, or X if there is no file of that name. Of X.idx its
- * first bytes may say it as well. */
+/* Returns whether path names a Megatron dataset: X.bin or X.idx if both are there, and X if there is no file or
+ * directory X. The first bytes of X.idx may say it without X.bin. */
 bool is_megatron(const char *path);
 
 /* Returns the FNV-1a hash of 64 parts of the tokens, evenly spread over the file, which is enough to notice other data.

@@ -183,7 +183,8 @@ static int chat_on(chat *c, tg_ctx *ctx) {
  * after the model has been loaded. */
 static int check_variables(const chat_options *o) {
     json_error_t e;
-    json_t *object = o->variables ? json_loads(o->variables, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e) : json_object();
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL; /* as a template reads it */
+    json_t *object = o->variables ? json_loads(o->variables, flags, &e) : json_object();
     bool good = json_is_object(object);
     const char *why = object ? "it is another value" : e.text;
     if (!good) usage_error(&chat_command, "--variables '%s' is not a JSON object: %s", o->variables, why);

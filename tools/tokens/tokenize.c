@@ -251,11 +251,15 @@ static bool keeps_input(const tokenize_options *o, const names *files) {
     size_t n = strlen(o->to);
     bool dataset = o->format == OUTPUT_MEGATRON;
     bool ends = dataset && n > 4 && (!strcmp(o->to + n - 4, ".bin") || !strcmp(o->to + n - 4, ".idx"));
-    for (int k = 0; k < 2; k++)
-        snprintf(path[k], sizeof path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, !dataset ? "" : k ? ".idx" : ".bin");
-    for (int i = 0; i < files->n; i++)
-        if (same_file(path[0], files->at[i]) || same_file(path[1], files->at[i]))
-            return fail("--to '%s' would write over '%s', which is read; give another name", o->to, files->at[i]), false;
+    for (int k = 0; k < 2; k++) {
+        const char *ending = !dataset ? "" : k ? ".idx" : ".bin";
+        snprintf(path[k], sizeof path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, ending);
+    }
+    for (int i = 0; i < files->n; i++) {
+        const char *in = files->at[i];
+        if (same_file(path[0], in) || same_file(path[1], in))
+            return fail("--to '%s' would write over '%s', which is read; give another name", o->to, in), false;
+    }
     return true;
 }
 

@@ -94,7 +94,8 @@ static bool open_folder(best_model *b, const train_options *o, int64_t done) {
     char *dir = path_in(o->out, "best");
     bool there = dir && access(dir, F_OK) == 0;
     if (there) read_note(b, dir);
-    bool noted = !isnan(b->kept), stays = noted ? b->kept_step <= done : !o->keep_best; /* else it would be overwritten */
+    bool noted = !isnan(b->kept);
+    bool stays = noted ? b->kept_step <= done : !o->keep_best; /* a folder of unknown contents would be overwritten */
     bool good = dir && (!there || stays || set_aside(b, o, dir));
     free(dir);
     return good;
@@ -131,5 +132,6 @@ void best_print(const best_model *b, const train_options *o) {
         say("ended after %" PRId64 " validation%s without a lower loss (--patience)\n", b->waited,
             b->waited == 1 ? "" : "s");
     if (!o->keep_best || isnan(b->kept)) return;
-    say("the best model, of step %" PRId64 " with validation loss %.4f, is in %s/best\n", b->kept_step, b->kept, o->out);
+    say("the best model, of step %" PRId64 " with validation loss %.4f, is in %s/best\n", b->kept_step, b->kept,
+        o->out);
 }
