@@ -26,7 +26,7 @@ static void count_free(void *user, void *p, size_t bytes) {
 
 static void begin_counted(counted *c, tg_dtype dtype) {
     *c = (counted){0};
-    ctx = tg_ctx_new(TG_CONFIG(.threads = 2, .dtype = dtype, .seed = 5, .allocator = {count_alloc, count_free, c}));
+    ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = dtype, .seed = 5, .allocator = {count_alloc, count_free, c}));
 }
 
 /* ---- A token allocates nothing ---- */
