@@ -125,6 +125,21 @@ else
     grep -q libtapegrad-text printed || wrong "tokenizer train"
 fi
 
+# The model's file is mapped: if it becomes shorter, the conversation ends with an error.
+runs train --data "$text" --out mapped $tiny --arch llama --seq-len 64 --steps 2
+mkfifo lines
+"$tapegrad" chat --model mapped --threads 1 --tokens 3 <lines >printed 2>said &
+child=$!
+exec 3>lines
+echo one >&3
+while_alive $child test -s printed
+: >mapped/model.safetensors
+echo two >&3
+exec 3>&-
+wait $child
+holds "the conversation ends with status 1" test $? = 1
+says "'mapped/model.safetensors' has become shorter"
+
 refuses 2 "--model DIR, the model, is missing" chat
 refuses 2 "--variables '{' is not a JSON object: string or '}' expected" chat --model no/such --variables '{'
 refuses 2 "--variables '[1]' is not a JSON object: it is another value" chat --model no/such --variables '[1]'
