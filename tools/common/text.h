@@ -14,10 +14,11 @@ static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
  * truncated. Returns out. */
 char *text_escape(char *out, size_t n, const char *text);
 
-/* Returns the length of the byte order mark of UTF-8 with which a text of n bytes begins: 3, or 0 if it has none. */
-size_t text_mark(const char *text, size_t n);
 /* Replaces each byte of the text that is not part of a character of UTF-8, and each byte 0, by '?'. */
 void text_make_utf8(char *text, size_t n);
+
+/* Returns the length of the byte order mark of UTF-8 with which a text of n bytes begins: 3, or 0 if it has none. */
+size_t text_mark(const char *text, size_t n);
 
 /* Removes from a message of the library, in place, the call sites that are addresses of this program ("called from
  * tapegrad+0x40de9"), which do not help its user. */
