@@ -128,11 +128,11 @@ fi
 # The model's file is mapped: if it becomes shorter, the conversation ends with an error.
 runs train --data "$text" --out mapped $tiny --arch llama --seq-len 64 --steps 2
 mkfifo lines
-"$tapegrad" chat --model mapped --threads 1 --tokens 3 <lines >printed 2>said &
+"$tapegrad" chat --model mapped --threads 1 --tokens 3 <lines >answers 2>said &
 child=$!
 exec 3>lines
 echo one >&3
-while_alive $child test -s printed
+while_alive $child test -s answers
 : >mapped/model.safetensors
 echo two >&3
 exec 3>&-

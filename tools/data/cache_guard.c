@@ -2,6 +2,7 @@
  * waiting for standard input (cache_guard.h). */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,15 +10,19 @@
 #include "data/cache_guard.h"
 #include "data/corpus.h"
 
+enum { WAKE = SIGURG }; /* lets the thread look whether it is needed; programs ignore this signal by default */
+
 static const char *guarded; /* NULL: there is no guard */
+static atomic_bool ended;   /* the thread is not needed any more */
 static pthread_t guard;
 static sigset_t awaited, blocked_before;
 
-/* Fills `awaited` with the signals that were not ignored when the program began. */
+/* Fills `awaited` with WAKE and those signals that were not ignored when the program began. */
 static void choose_signals(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction was;
     sigemptyset(&awaited);
+    sigaddset(&awaited, WAKE);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (sigaction(numbers[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaddset(&awaited, numbers[i]);
 }
@@ -37,8 +42,9 @@ static void *wait_for_signal(void *unused) {
     enum { TRIES = 1000 };
     int number;
     (void)unused;
-    if (sigwait(&awaited, &number) != 0) return NULL;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
+    do {
+        if (atomic_load(&ended) || sigwait(&awaited, &number) != 0) return NULL;
+    } while (number == WAKE);
     for (int i = 0; i < TRIES && access(guarded, F_OK) == 0; i++) corpus_remove_cache(guarded);
     end_by(number);
     return NULL;
@@ -49,6 +55,7 @@ bool guard_begin(const char *cache) {
     signal(SIGPIPE, SIG_IGN);
     pthread_sigmask(SIG_BLOCK, &awaited, &blocked_before);
     guarded = cache;
+    atomic_store(&ended, false);
     int error = pthread_create(&guard, NULL, wait_for_signal, NULL);
     if (!error) return true;
     guarded = NULL;
@@ -58,7 +65,8 @@ bool guard_begin(const char *cache) {
 
 void guard_end(void) {
     if (!guarded) return;
-    pthread_cancel(guard);
+    atomic_store(&ended, true);
+    pthread_kill(guard, WAKE);
     pthread_join(guard, NULL);
     guarded = NULL;
     pthread_sigmask(SIG_SETMASK, &blocked_before, NULL);
