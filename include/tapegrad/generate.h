@@ -164,7 +164,8 @@ typedef struct tg_generate_opts {
      * ends with TG_FINISH_POSITIONS, and a prompt that leaves no position for a token fails with TG_ERR_SHAPE. */
     bool slide;
     /* Called for each token, in the order of each sample; tokens of several samples alternate. NULL, the default: none.
-     * Must not use the context or the generator, but may call tg_generator_result for samples that have ended. */
+     * Must not use the context or the generator, but may call tg_generator_result and tg_generator_release for samples
+     * that have ended. */
     tg_generate_next (*on_token)(void *state, const tg_token *token);
     void *state; /* for on_token */
 } tg_generate_opts;
@@ -192,6 +193,10 @@ typedef struct tg_generated {
 /* Returns sample `sample` of prompt `prompt` of the last call; NULL if there is none. While the call runs, a sample
  * that has not ended may be incomplete. */
 TG_API const tg_generated *tg_generator_result(const tg_generator *g, int64_t prompt, int64_t sample);
+/* Frees the arrays of a sample that has ended, so that a call with many samples needs memory for few of them. From then
+ * on tg_generator_result returns NULL for it. In on_token the arrays of the sample's last tg_token are freed too. Does
+ * nothing for a sample that has not ended, or that does not exist. g may be NULL. */
+TG_API void tg_generator_release(tg_generator *g, int64_t prompt, int64_t sample);
 
 /* What the last call of tg_generator_run did. */
 typedef struct tg_generate_stats {

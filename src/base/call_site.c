@@ -47,6 +47,8 @@ size_t tg_describe_symbol(const void *site, char *buf, size_t n) {
 size_t tg_describe_site(tg_ctx *ctx, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (n) buf[0] = 0;
-    if (describe_named(site, buf, n, &at)) return at;
-    return site && tg_debug_line(ctx, site, buf, n, &at) ? at : tg_describe_symbol(site, buf, n);
+    if (!describe_named(site, buf, n, &at) && !(site && tg_debug_line(ctx, site, buf, n, &at)))
+        at = tg_describe_symbol(site, buf, n);
+    if (n && at >= n) tg_utf8_cut(buf);
+    return at;
 }

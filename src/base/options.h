@@ -4,6 +4,7 @@
 #define TG_OPTIONS_H
 
 #include <tapegrad/fields.h>
+#include <tapegrad/options_list.h>
 
 #include "base/runtime.h"
 

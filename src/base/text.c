@@ -67,3 +67,11 @@ size_t tg_utf8_check(const char *s, size_t n) {
     }
     return n;
 }
+
+void tg_utf8_cut(char *s) {
+    size_t n = strlen(s), begin = n;
+    while (begin > 0 && n - begin < 3 && ((unsigned char)s[begin - 1] & 0xC0) == 0x80) begin--;
+    if (!begin) return;
+    const unsigned char *last = (const unsigned char *)s + begin - 1; /* the first byte of the last character */
+    if (*last >= 0xC0 && !sequence_length(last, n - begin + 1)) s[begin - 1] = 0;
+}

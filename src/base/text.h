@@ -18,5 +18,7 @@ const char *tg_base_name(const char *path);
 /* Returns the offset of the first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if
  * there is none. */
 size_t tg_utf8_check(const char *s, size_t n);
+/* Removes the beginning of a character from the end of a text that did not fit into its buffer. */
+void tg_utf8_cut(char *s);
 
 #endif

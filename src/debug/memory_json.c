@@ -11,7 +11,7 @@ static void json_categories(const int64_t *bytes, char *buf, size_t n, size_t *a
 }
 
 static void json_block(tg_ctx *ctx, const tg_trace_row *r, char *buf, size_t n, size_t *at) {
-    char site[160] = "";
+    char site[1024] = ""; /* paths may be long */
     if (r->op) tg_describe_site(ctx, r->site, site, sizeof site);
     tg_text(buf, n, at, "{\"bytes\": %zu, \"category\": \"%s\", \"name\": ", r->bytes, tg_category_name(r->category));
     tg_text_json(buf, n, at, r->name);

@@ -21,7 +21,7 @@ typedef struct tg_sample {
     int64_t count, given;   /* number of ids; of those that are the prompt */
     int64_t first;          /* index of the id that has position 0. Above 0 after a slide */
     int64_t room;           /* tokens that the arrays have room for after the prompt */
-    void *block;            /* the memory of the arrays */
+    void *block;            /* the memory of the arrays; NULL: the sample has not started, or was released */
     int64_t *ids;           /* [given + room]: the prompt and the continuation */
     double *logprob, *top_logprob; /* [room] and [room][top_logprobs]; NULL: not wanted */
     int64_t *top_id;
@@ -29,6 +29,7 @@ typedef struct tg_sample {
     tg_growing_text text;
     size_t shown; /* bytes of the text that on_token has had */
     tg_finish finish;
+    bool released; /* tg_generator_release has freed the arrays */
     tg_generated result; /* filled in at the end of the call */
 } tg_sample;
 
@@ -76,6 +77,7 @@ struct tg_generator {
     /* ---- The call ---- */
     tg_generate_opts call;
     tg_sampling_opts sampling;
+    const tg_prompt *prompts; /* the caller's, during the call */
     int64_t calls, n_samples, waiting; /* waiting: the next sample to start */
     size_t longest_stop;               /* bytes of the longest stop string */
     tg_sample *sample;                 /* [n_samples] */
@@ -89,9 +91,11 @@ enum { TG_GENERATE_FEW = 12 };
 
 /* ---- samples.c ---- */
 
-/* Create the samples of a call, and free those of the last one. */
+/* Create the samples of a call, and free those of the last one. A sample has no memory of its own before it starts. */
 tg_status tg_samples_open(tg_generator *g, const tg_prompt *prompts, int64_t n);
 void tg_samples_close(tg_generator *g);
+/* Allocates the arrays of a sample, and copies its prompt. */
+tg_status tg_sample_start(tg_generator *g, tg_sample *s);
 /* Ensures that a sample has room for n more ids. */
 tg_status tg_sample_reserve(tg_generator *g, tg_sample *s, int64_t n);
 /* Adds a token to a sample, says whether the sample has ended, and calls on_token. The sample has room for it. */

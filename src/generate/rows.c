@@ -5,11 +5,12 @@
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns how many positions of a row a sample can use: as far as their ids are equal. The model must still see the
- * last id of the prompt, whose logits are wanted. */
+/* Returns how many positions of a row a sample that waits can use: as far as their ids are equal. The model must still
+ * see the last id of the prompt, whose logits are wanted. */
 static int64_t usable(const tg_generator *g, const tg_row *r, const tg_sample *s) {
+    const int64_t *ids = g->prompts[s->prompt].ids + s->first;
     int64_t most = min_of(r->call == g->calls ? r->exact : r->cached, s->count - s->first - 1), n = 0;
-    while (n < most && r->ids[n] == s->ids[s->first + n]) n++;
+    while (n < most && r->ids[n] == ids[n]) n++;
     return n;
 }
 
@@ -43,10 +44,12 @@ static tg_row *free_row(tg_generator *g, tg_row *wanted) {
 }
 
 /* Gives a row the next sample. */
-static void start(tg_generator *g, tg_row *r) {
+static tg_status start(tg_generator *g, tg_row *r) {
+    TG_TRY(tg_sample_start(g, &g->sample[g->waiting]));
     r->sample = &g->sample[g->waiting++];
     r->call = g->calls;
     r->guesses = 0;
+    return TG_OK;
 }
 
 /* Returns whether a row computes the prompt that a sample has too. */
@@ -64,7 +67,7 @@ static tg_status assign(tg_generator *g, const tg_sample *s) {
     tg_row *to = free_row(g, n ? from : NULL);
     TG_TRY(copy_row(g, from, to, n));
     if (s->number == 0) g->stats.cached_tokens += n;
-    start(g, to);
+    TG_TRY(start(g, to));
     to->prompting = true;
     return TG_OK;
 }
@@ -78,9 +81,7 @@ tg_status tg_rows_assign(tg_generator *g) {
 tg_row *tg_rows_fork(tg_generator *g, tg_row *from, int64_t prompt) {
     if (g->ended || g->waiting == g->n_samples || g->sample[g->waiting].prompt != prompt) return NULL;
     tg_row *to = free_row(g, from);
-    if (!to || copy_row(g, from, to, from->exact) != TG_OK) return NULL;
-    start(g, to);
-    return to;
+    return to && copy_row(g, from, to, from->exact) == TG_OK && start(g, to) == TG_OK ? to : NULL;
 }
 
 void tg_row_release(tg_generator *g, tg_row *r) {

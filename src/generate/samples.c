@@ -39,13 +39,26 @@ tg_status tg_sample_reserve(tg_generator *g, tg_sample *s, int64_t n) {
     return set_room(g, s, 2 * s->room > needed ? 2 * s->room : needed);
 }
 
-static tg_status open_sample(tg_generator *g, tg_sample *s, const tg_prompt *p) {
+tg_status tg_sample_start(tg_generator *g, tg_sample *s) {
     enum { FIRST_ROOM = 64 };
-    s->given = s->count = p->count;
-    if (s->given > g->o.positions) s->first = s->given - g->o.positions;
-    TG_TRY(set_room(g, s, FIRST_ROOM));
-    memcpy(s->ids, p->ids, (size_t)p->count * sizeof *s->ids);
+    TG_TRY(set_room(g, s, g->call.tokens < FIRST_ROOM ? g->call.tokens : FIRST_ROOM));
+    memcpy(s->ids, g->prompts[s->prompt].ids, (size_t)s->given * sizeof *s->ids);
     return g->call.tokenizer ? tg_sample_text_open(g, s) : TG_OK;
+}
+
+/* Frees the memory of a sample's arrays and of its text. */
+static void close_sample(tg_generator *g, tg_sample *s) {
+    tg_sample_text_close(g, s);
+    if (s->block) tg_host_free(g->ctx, s->block, block_bytes(g, s->given, s->room));
+    s->block = NULL;
+}
+
+void tg_generator_release(tg_generator *g, int64_t prompt, int64_t sample) {
+    if (!tg_generator_result(g, prompt, sample)) return;
+    tg_sample *s = &g->sample[prompt * g->call.samples + sample];
+    if (s->finish == TG_FINISH_NONE) return;
+    close_sample(g, s);
+    s->released = true;
 }
 
 tg_status tg_samples_open(tg_generator *g, const tg_prompt *prompts, int64_t n) {
@@ -53,20 +66,19 @@ tg_status tg_samples_open(tg_generator *g, const tg_prompt *prompts, int64_t n) 
     g->sample = tg_host_alloc(g->ctx, (size_t)all * sizeof *g->sample);
     if (!g->sample) return g->ctx->run.status;
     g->n_samples = all;
+    g->prompts = prompts;
     for (int64_t i = 0; i < all; i++) {
-        g->sample[i].prompt = i / g->call.samples;
-        g->sample[i].number = i % g->call.samples;
-        TG_TRY(open_sample(g, &g->sample[i], &prompts[g->sample[i].prompt]));
+        tg_sample *s = &g->sample[i];
+        s->prompt = i / g->call.samples;
+        s->number = i % g->call.samples;
+        s->given = s->count = prompts[s->prompt].count;
+        if (s->given > g->o.positions) s->first = s->given - g->o.positions;
     }
     return TG_OK;
 }
 
 void tg_samples_close(tg_generator *g) {
-    for (int64_t i = 0; i < g->n_samples; i++) {
-        tg_sample *s = &g->sample[i];
-        tg_sample_text_close(g, s);
-        if (s->block) tg_host_free(g->ctx, s->block, block_bytes(g, s->given, s->room));
-    }
+    for (int64_t i = 0; i < g->n_samples; i++) close_sample(g, &g->sample[i]);
     if (g->sample) tg_host_free(g->ctx, g->sample, (size_t)g->n_samples * sizeof *g->sample);
     g->sample = NULL;
     g->n_samples = 0;
@@ -125,12 +137,19 @@ static void show(tg_generator *g, tg_sample *s) {
     if (next == TG_GENERATE_END) g->ended = true;
 }
 
-/* Fills in the result of a sample. */
+/* Fills in the result of a sample. One that has not started has no arrays. */
 static void give(const tg_generator *g, tg_sample *s) {
+    const char *text = s->text.bytes ? s->text.bytes : g->call.tokenizer ? "" : NULL;
     s->result = (tg_generated){.count = s->count - s->given, .ids = s->ids ? s->ids + s->given : NULL,
                                .logprob = s->logprob, .n_top = g->call.top_logprobs, .top_id = s->top_id,
-                               .top_logprob = s->top_logprob, .text = s->text.bytes, .n_text = s->text.n,
+                               .top_logprob = s->top_logprob, .text = text, .n_text = s->text.n,
                                .finish = s->finish};
+}
+
+static void end_sample(const tg_generator *g, tg_sample *s) {
+    tg_decoder_free(s->decoder);
+    s->decoder = NULL;
+    give(g, s);
 }
 
 void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id) {
@@ -139,7 +158,7 @@ void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id) {
     s->finish = finish_of(g, s);
     if (g->call.logprobs) note(g, s, s->count - s->given - 1);
     if (s->decoder) add_text(g, s);
-    if (s->finish != TG_FINISH_NONE) give(g, s);
+    if (s->finish != TG_FINISH_NONE) end_sample(g, s);
     if (g->call.on_token) show(g, s);
 }
 
@@ -147,6 +166,6 @@ void tg_samples_finish(tg_generator *g) {
     for (int64_t i = 0; i < g->n_samples; i++) {
         tg_sample *s = &g->sample[i];
         if (s->finish == TG_FINISH_NONE && g->ended) s->finish = TG_FINISH_CALLER;
-        give(g, s);
+        if (!s->released) give(g, s);
     }
 }

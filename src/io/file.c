@@ -187,7 +187,7 @@ static tg_status open_temporary(tg_writer *w) {
         if (w->fd >= 0) return TG_OK;
         if (errno != EEXIST) break;
     }
-    tg_status s = tg_file_fail(w->ctx, "create", w->temporary, -1);
+    tg_status s = tg_file_fail(w->ctx, "create", w->path, -1); /* the name that the caller knows */
     tg_host_strfree(w->ctx, w->temporary); /* not created here, so it must not be unlinked */
     w->temporary = NULL;
     return s;

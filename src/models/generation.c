@@ -55,6 +55,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
 void tg_gpt_cache_free(tg_gpt_cache *c) {
     if (!c) return;
     for (int64_t i = 0; i < 2 * c->layers; i++) tg_drop(c->kv[i]);
+    tg_host_free(c->ctx, c->numbers, (size_t)c->room * sizeof *c->numbers);
     tg_host_free(c->ctx, c, c->bytes);
 }
 

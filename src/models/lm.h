@@ -198,6 +198,8 @@ struct tg_gpt_cache {
     tg_module *gpt;
     int64_t batch, positions, length, layers; /* length: number of positions that are filled */
     const struct tg_runs *runs;               /* during tg_lm_runs; otherwise NULL */
+    int64_t *numbers;                         /* [room]: host memory for the positions of the tokens of a forward */
+    int room;
     size_t bytes;                             /* size of this struct with kv[] */
     tg_tensor *kv[]; /* kv[2 * l] is the keys of layer l, kv[2 * l + 1] its values: [b, heads, positions, head_dim] */
 };

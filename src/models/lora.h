@@ -56,8 +56,8 @@ typedef struct tg_lora_list {
 tg_status tg_lora_list_adapters(tg_module *m, tg_lora_list *out);
 tg_status tg_lora_list_layers(tg_module *m, tg_lora_list *out);
 void tg_lora_list_free(tg_lora_list *l);
-/* Writes the path of a module in m. */
-void tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n);
+/* Writes the path of a module in m. Returns the length of the whole path, which may not have fitted. */
+size_t tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n);
 /* Fails unless m has no adapters and its layers can be replaced. `who` is the public function. */
 tg_status tg_lora_check_new(tg_module *m, const char *who);
 /* Adapts the layers of the list, layer i with numbers[i], replaces the elements of the list by the adapters, and

@@ -33,9 +33,9 @@ void tg_lora_list_free(tg_lora_list *l) {
     l->list = NULL;
 }
 
-void tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n) {
+size_t tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n) {
     path[0] = 0;
-    tg_module_path(m, of->parent, of->entry, path, n);
+    return tg_module_path(m, of->parent, of->entry, path, n);
 }
 
 int tg_lora_count(const tg_module *m) { return m && m->ops ? tg_module_collect(m, is_adapter, NULL, NULL) : 0; }

@@ -23,7 +23,7 @@ static bool is_in(const tg_lora_list *l, const tg_module *m) {
  * paths say which layers are adapted, as PEFT's configs usually do. */
 static bool names_suffice(tg_module *m, const tg_lora_list *adapters) {
     tg_lora_list all;
-    char path[TG_LORA_NAME], of[TG_LORA_NAME];
+    char path[TG_LORA_PATH], of[TG_LORA_PATH];
     bool good = tg_lora_list_layers(m, &all) == TG_OK;
     for (int i = 0; good && i < all.n; i++) {
         tg_lora_path(m, all.list[i], path, sizeof path);
@@ -45,7 +45,7 @@ static void add_once(json_t *array, const char *text) {
 }
 
 static json_t *targets_json(tg_module *m, const tg_lora_list *l) {
-    char path[TG_LORA_NAME];
+    char path[TG_LORA_PATH];
     json_t *array = json_array();
     bool names = names_suffice(m, l);
     for (int i = 0; i < l->n; i++) {
@@ -57,7 +57,7 @@ static json_t *targets_json(tg_module *m, const tg_lora_list *l) {
 
 /* Returns {path: rank} (or alpha) of the layers that differ from the first one. */
 static json_t *pattern_json(tg_module *m, const tg_lora_list *l, bool alpha) {
-    char path[TG_LORA_NAME];
+    char path[TG_LORA_PATH];
     json_t *object = json_object();
     const tg_lora_numbers *first = &tg_lora_of(l->list[0])->n;
     for (int i = 1; i < l->n; i++) {

@@ -37,7 +37,7 @@ typedef struct matrices {
 static tg_tensor *matrix_at(const matrices *s, int i) { return tg_lora_matrix(s->l->list[i / 2], i % 2); }
 
 static void describe(matrices *s, int i) {
-    char path[TG_LORA_NAME - 64];
+    char path[TG_LORA_PATH];
     const tg_tensor *x = matrix_at(s, i);
     const tg_shape whole = tg_global_shape(x);
     tg_lora_path(s->m, s->l->list[i / 2], path, sizeof path);
@@ -70,6 +70,19 @@ static tg_status write_all(const matrices *s, const char *path) {
     if (status == TG_OK && s->writes) status = tg_safetensors_commit(&w, NULL);
     if (status != TG_OK && s->writes) tg_safetensors_abandon(&w);
     return status;
+}
+
+static tg_status check_paths(const tg_module *m, const tg_lora_list *l) {
+    char path[TG_LORA_PATH];
+    for (int i = 0; i < l->n; i++) {
+        size_t n = tg_lora_path(m, l->list[i], path, sizeof path);
+        if (n >= sizeof path)
+            return tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
+                           "tg_lora_save: the path of a layer has %zu bytes, expected at most %d; it begins with "
+                           "\"%.64s\"",
+                           n, TG_LORA_PATH - 1, path);
+    }
+    return TG_OK;
 }
 
 static tg_status save_matrices(tg_module *m, const tg_lora_list *l, const char *path, bool writes) {
@@ -109,7 +122,7 @@ tg_status tg_lora_save(tg_module *m, const char *dir, const char *base) {
         tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
                 "tg_lora_save: the module is part %d of a model of %d parts, expected a whole model",
                 tg_lm_of(m)->stage.part, tg_lm_of(m)->stage.parts);
-    else
+    else if (check_paths(m, &l) == TG_OK)
         save(m, &l, dir, base);
     tg_lora_list_free(&l);
     return m->ctx->run.status;
@@ -152,7 +165,7 @@ static tg_module *module_at(const tg_module *m, const char *path) {
 
 /* Checks that a tensor of the file is a matrix of a linear layer of the model, and that its partner is there. */
 static tg_status check_tensor(const source *s, const char *name) {
-    char path[TG_LORA_NAME], other[TG_LORA_NAME + 64];
+    char path[TG_LORA_PATH], other[TG_LORA_NAME];
     int i = parse_name(name, path, sizeof path);
     if (i < 0)
         return tg_fail(s->m->ctx, TG_ERR_UNSUPPORTED,
@@ -170,7 +183,7 @@ static tg_status check_tensor(const source *s, const char *name) {
 
 /* Returns the rank of the layer's matrices in the file, after a check of their shapes; 0 after an error. */
 static int64_t rank_of(const source *s, const tg_module *layer, const char *path) {
-    char name[TG_LORA_NAME + 64];
+    char name[TG_LORA_NAME];
     const tg_shape w = tg_global_shape(tg_module_own(layer, "weight"));
     tg_dtype dtype = tg_dtype_of(tg_module_own(layer, "weight"));
     name_of(path, 0, name, sizeof name);
@@ -189,7 +202,7 @@ static int64_t rank_of(const source *s, const tg_module *layer, const char *path
 
 /* Keeps those layers of the list that the file has, and sets their numbers. */
 static tg_status choose(const source *s, tg_lora_list *l, tg_lora_numbers *numbers) {
-    char path[TG_LORA_NAME], name[TG_LORA_NAME + 64];
+    char path[TG_LORA_PATH], name[TG_LORA_NAME];
     int kept = 0;
     for (int i = 0; i < l->n; i++) {
         tg_lora_path(s->m, l->list[i], path, sizeof path);
@@ -222,7 +235,7 @@ static tg_status fill(const source *s, tg_tensor *x, const char *name) {
 }
 
 static tg_status fill_all(const source *s, const tg_lora_list *adapters) {
-    char path[TG_LORA_NAME], name[TG_LORA_NAME + 64];
+    char path[TG_LORA_PATH], name[TG_LORA_NAME];
     for (int k = 0; k < 2 * adapters->n; k++) {
         tg_lora_path(s->m, adapters->list[k / 2], path, sizeof path);
         name_of(path, k % 2, name, sizeof name);

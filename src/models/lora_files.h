@@ -10,7 +10,7 @@
 #define TG_LORA_WEIGHTS "adapter_model.safetensors"
 #define TG_LORA_PREFIX  "base_model.model." /* of the names of tensors; then follow the layer's path and the matrix */
 
-enum { TG_LORA_NAME = 320 }; /* bytes of paths and names, with the zero */
+enum { TG_LORA_PATH = 1024, TG_LORA_NAME = TG_LORA_PATH + 64 }; /* bytes of paths and of names, with the zero */
 
 /* What adapter_config.json says about every layer, and about some. */
 typedef struct tg_lora_config {

@@ -69,15 +69,17 @@ static tg_tensor *numbers(const tg_lm_config *c, tg_ctx *ctx, tg_shape shape, co
     return y;
 }
 
-/* Returns the positions of all tokens. */
-static tg_tensor *positions_of(const tg_lm_config *c, tg_ctx *ctx, const tg_run *run, int64_t n, int64_t tokens) {
-    int64_t *at = tg_host_alloc(ctx, (size_t)tokens * sizeof *at), *to = at;
-    if (!at) return tg_inert(ctx);
+/* Returns the positions of all tokens. Their memory is the cache's, so that the next forward allocates none. */
+static tg_tensor *positions_of(const tg_lm_config *c, tg_gpt_cache *cache, const tg_run *run, int64_t n,
+                               int64_t tokens) {
+    tg_ctx *ctx = cache->ctx;
+    while (cache->room < tokens)
+        if (!tg_host_grow(ctx, (void **)&cache->numbers, cache->room, &cache->room, sizeof *cache->numbers))
+            return tg_inert(ctx);
+    int64_t *to = cache->numbers;
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k < run[i].count; k++) *to++ = run[i].begin + k;
-    tg_tensor *y = numbers(c, ctx, TG_SHAPE(tokens), at);
-    tg_host_free(ctx, at, (size_t)tokens * sizeof *at);
-    return y;
+    return numbers(c, ctx, TG_SHAPE(tokens), cache->numbers);
 }
 
 /* Computes the logits of the tokens with these indices: ids [1, tokens], rows [n_rows] -> [n_rows, vocab]. */
@@ -100,7 +102,7 @@ tg_tensor *tg_lm_runs(tg_module *lm, tg_tape *t, tg_gpt_cache *cache, const int6
     int64_t tokens = 0;
     for (int64_t i = 0; i < n; i++) tokens += run[i].count;
     tg_tensor *in = numbers(c, ctx, TG_SHAPE(1, tokens), ids), *out = numbers(c, ctx, TG_SHAPE(n_rows), rows);
-    tg_runs runs = {run, n, positions_of(c, ctx, run, n, tokens)};
+    tg_runs runs = {run, n, positions_of(c, cache, run, n, tokens)};
     bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
     cache->runs = &runs;
     tg_tensor *y = in_scope(lm, t, cache, in, out);

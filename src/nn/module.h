@@ -101,7 +101,8 @@ tg_tensor *tg_state_at(const tg_module *m, tg_state_list list, int i, const char
 int tg_state_count(const tg_module *m, tg_state_list list);
 /* Resets the cursors of m and of every module that contains m. Must be called when the entries of m change. */
 void tg_module_reset_cursors(tg_module *m);
-/* Writes the path from root to entry e of m, and returns its length. A path that does not fit is shortened. */
+/* Writes the path from root to entry e of m, and returns its length. Components that do not fit are left out; the
+ * length is that of the whole path. */
 size_t tg_module_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t size);
 
 /* ---- forward.c ---- */

@@ -57,8 +57,11 @@ int tg_state_count(const tg_module *m, tg_state_list list) {
 
 size_t tg_module_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t size) {
     size_t at = m == root ? 0 : tg_module_path(root, m->parent, m->entry, buf, size);
-    int n = snprintf(buf + at, size - at, "%s%s", at && *e->name ? "." : "", e->name);
-    return at + (size_t)n < size ? at + (size_t)n : at;
+    bool fits = at < size;
+    size_t end = at + (size_t)snprintf(fits ? buf + at : NULL, fits ? size - at : 0, "%s%s",
+                                       at && *e->name ? "." : "", e->name);
+    if (fits && end >= size) buf[at] = 0;
+    return end;
 }
 
 tg_tensor *tg_state_at(const tg_module *m, tg_state_list list, int i, const char **path, const char *who) {

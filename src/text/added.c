@@ -77,13 +77,13 @@ static void number(tg_tokenizer *k) {
 /* Sets what the normalizer makes of each token. */
 static tg_status normalize_tokens(tg_tokenizer *k) {
     tg_encoder e = {.k = k};
-    bool good = true;
+    bool good = true, first = false;
     if (k->functions) good = (e.matcher = k->functions->matcher_new()) != NULL;
     for (int32_t i = 0; i < k->added.count && good; i++) {
         tg_added_token *token = k->added.tokens + i;
         token->shown = token->content;
         if (!token->normalized || !k->n_normal) continue;
-        good = tg_normalize_text(&e, token->content, &token->shown);
+        good = tg_normalize_text(&e, token->content, &token->shown, &first);
         if (good) token->shown = tg_pieces_copy(&k->memory, token->shown.at, token->shown.n);
         if (good && !token->shown.at) break;
     }

@@ -60,7 +60,7 @@ static void give_back(tg_tokenizer *k, tg_encoder *e) {
 static bool encode_words(tg_encoder *e, tg_span text, bool first) { return tg_cut_words(e, 0, text, first); }
 
 static bool encode_normalized(tg_encoder *e, tg_span text, bool first) {
-    return tg_normalize_text(e, text, &text) &&
+    return tg_normalize_text(e, text, &text, &first) &&
            tg_added_cut(e, &e->k->added.normalized, text, first, e->literal, encode_words);
 }
 

@@ -49,15 +49,39 @@ static int find_next(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
     return found;
 }
 
-static bool add_replaced(tg_encoder *e, const tg_normal_step *s, tg_span text, tg_growing *out) {
+/* How much of a text comes from the first character of the original one. That decides whether the text still begins
+ * where the original did, which matters to Metaspace. */
+typedef struct tg_head {
+    size_t before, now; /* bytes at the beginning of the text before the step, and of what the step has made so far */
+    bool goes_on;       /* all that the step has made so far comes from it */
+} tg_head;
+
+/* The bytes from `begin` to `end` of the text stay. */
+static void keep_bytes(tg_head *h, size_t begin, size_t end) {
+    if (end > h->before) end = h->before;
+    if (h->goes_on && end > begin) h->now += end - begin;
+}
+
+/* n bytes take the place of those up to `end`, of which the last one says where they come from. */
+static void replace_bytes(tg_head *h, size_t end, size_t n) {
+    h->goes_on = h->goes_on && end <= h->before;
+    if (h->goes_on) h->now += n;
+}
+
+static bool add_replaced(tg_encoder *e, const tg_normal_step *s, tg_span text, size_t *head, tg_growing *out) {
     size_t done = 0, from = 0, begin, end;
     int found = 0;
+    tg_head h = {.before = *head, .goes_on = true};
     while (from <= text.n && (found = find_next(e, s, text, from, &begin, &end)) > 0) {
         if (!tg_growing_add(out, text.at + done, begin - done) || !tg_growing_add(out, s->content.at, s->content.n))
             return false;
+        keep_bytes(&h, done, begin);
+        replace_bytes(&h, end, s->content.n);
         done = end;
         from = end > begin ? end : end < text.n ? end + tg_char_length(text.at[end]) : text.n + 1;
     }
+    keep_bytes(&h, done, text.n);
+    *head = h.now;
     return found >= 0 && tg_growing_add(out, text.at + done, text.n - done);
 }
 
@@ -79,31 +103,56 @@ static bool changes_nothing(const tg_normal_step *s, tg_span text) {
     return s->kind == TG_NORMAL_REPLACE && !s->pattern && tg_find_text(text.at, text.n, 0, s->sought) == text.n;
 }
 
-static bool add_step(tg_encoder *e, const tg_normal_step *s, tg_span text, tg_growing *out) {
+/* Sets *head to what has become of it. Its last character may have been composed with characters after it. */
+static bool form_head(tg_encoder *e, tg_normal_form form, tg_span text, size_t *head, const tg_growing *out) {
+    size_t length, same = 0;
+    if (!*head) return true;
+    char *alone = e->k->functions->normalize(form, text.at, *head, &length);
+    if (!alone) return false;
+    while (same < length && same < (size_t)out->n && alone[same] == out->at[same]) same++;
+    bool composed = same < length && same < (size_t)out->n;
+    while (composed && same && ((unsigned char)out->at[same] & 0xc0) == 0x80) same--;
+    *head = composed ? same + tg_char_length(out->at[same]) : same;
+    free(alone);
+    return true;
+}
+
+static bool add_step(tg_encoder *e, const tg_normal_step *s, tg_span text, size_t *head, tg_growing *out) {
     switch (s->kind) {
     case TG_NORMAL_FORM:
-        return add_normal_form(e, s->form, text, out);
+        return add_normal_form(e, s->form, text, out) && form_head(e, s->form, text, head, out);
     case TG_NORMAL_REPLACE:
-        return add_replaced(e, s, text, out);
+        return add_replaced(e, s, text, head, out);
     case TG_NORMAL_PREPEND:
+        if (*head) *head += s->content.n;
         return tg_growing_add(out, s->content.at, s->content.n) && tg_growing_add(out, text.at, text.n);
     default:
         return false;
     }
 }
 
-bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out) {
+/* Strips white space, and takes what was there before from the head. */
+static tg_span strip_head(const tg_normal_step *s, tg_span text, size_t *head) {
+    tg_span left = strip(s, text);
+    size_t gone = (size_t)(left.at - text.at);
+    *head = *head > gone ? *head - gone : 0;
+    return left;
+}
+
+bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, bool *first) {
     int next = 0; /* the buffer that does not have the text now */
+    size_t head = *first && text.n ? tg_char_length(text.at[0]) : 0;
     for (int i = 0; i < e->k->n_normal && text.n; i++) {
         const tg_normal_step *s = e->k->normal + i;
-        if (s->kind == TG_NORMAL_STRIP) text = strip(s, text);
+        if (s->kind == TG_NORMAL_STRIP) text = strip_head(s, text, &head);
         if (s->kind == TG_NORMAL_STRIP || changes_nothing(s, text)) continue;
         tg_growing *to = e->buffers + next;
         to->n = 0;
-        if (!add_step(e, s, text, to)) return false;
+        if (!add_step(e, s, text, &head, to)) return false;
         text = (tg_span){to->at, (size_t)to->n};
         next = !next;
     }
+    *first = *first && head > 0;
     *out = text;
     return true;
 }

@@ -200,8 +200,10 @@ typedef struct tg_encoder {
 
 /* Whatever returns false has set e->problem, or has run out of memory. */
 
-/* Normalizes text. The result is in the encoder's buffers or is the text itself, and is valid until the next call. */
-bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out);
+/* Normalizes text. The result is in the encoder's buffers or is the text itself, and is valid until the next call.
+ * Sets *first to false if the beginning of the text was removed: the result then does not begin at the very beginning,
+ * as in the library tokenizers. */
+bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, bool *first);
 /* Cuts normalized text into words, from step `step` on, and encodes them. first: the text begins at the very beginning.
  */
 bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first);

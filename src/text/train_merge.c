@@ -15,6 +15,7 @@ typedef struct merger {
     uint32_t *ids;    /* of all words */
     int64_t *lengths; /* by id: bytes of the token */
     int64_t longest;  /* tokens are shorter than that */
+    int64_t most;     /* tokens of the vocabulary */
     tg_pairs pairs;
     tg_candidates queue;
     int64_t *touched; /* pairs that have got words in this round */
@@ -58,10 +59,14 @@ static tg_status begin_vocab(merger *m) {
     return TG_OK;
 }
 
+/* Each merge makes a word shorter by a token or more, so that texts which are short give a vocabulary that is small,
+ * whatever the options ask for. */
 static tg_status open_vocab(merger *m) {
-    int64_t capacity = m->b->opts.vocab + 256;
+    int64_t begin = 256, capacity;
     const char *at = m->b->opts.special;
-    for (tg_span special; tg_next_special(&at, &special);) capacity++;
+    for (tg_span special; tg_next_special(&at, &special);) begin++;
+    m->most = begin + m->b->texts.n < m->b->opts.vocab ? begin + m->b->texts.n : m->b->opts.vocab;
+    capacity = m->most > begin ? m->most : begin;
     TG_TRY(tg_vocab_open(&m->t->vocab, &m->t->memory, capacity));
     m->lengths = tg_pieces_alloc(&m->t->memory, (size_t)capacity * sizeof *m->lengths);
     return m->lengths ? begin_vocab(m) : TG_ERR_MEMORY;
@@ -177,7 +182,7 @@ static tg_status merge_candidate(merger *m, const tg_candidate *c) {
 
 static tg_status merge_all(merger *m, tg_bpe_progress_fn progress, void *user) {
     const tg_bpe_opts *o = &m->b->opts;
-    while (m->t->vocab.size < o->vocab && m->queue.count) {
+    while (m->t->vocab.size < m->most && m->queue.count) {
         tg_candidate top = tg_candidates_pop(&m->queue);
         uint64_t now = (uint64_t)m->pairs.pairs[top.pair].count;
         if (top.count != now) { /* the pair has become rarer since it was queued */

@@ -72,8 +72,8 @@ def main():
             table.setdefault(row[1], []).append((*row[2:5], int(row[5])))
         else:
             values.setdefault(row[1], []).append(row[2])
-    wrong = [f'{s} has a macro, and is not in TG_OPTIONS_LIST (fields.h)' for s in macros - set(table)]
-    wrong += [f'{s} is in TG_OPTIONS_LIST (fields.h), and has no macro' for s in set(table) - macros]
+    wrong = [f'{s} has a macro, and is not in TG_OPTIONS_LIST (options_list.h)' for s in macros - set(table)]
+    wrong += [f'{s} is in TG_OPTIONS_LIST (options_list.h), and has no macro' for s in set(table) - macros]
     for name in sorted(macros & set(table)):
         body = re.search(r'struct %s \{(.*?)\n\}' % name, text, flags=re.S).group(1)
         declared = list(fields_of(body, enums))[1:]  # without size

@@ -96,6 +96,8 @@ static void calls(misuse_world *b, tg_module *m) {
     RUN_FAILS(ARGUMENT, "tg_generator_run: top_p is 2", &good, 1, .sampling = TG_SAMPLING(.top_p = 2));
     QUIET(tg_generator_result, !tg_generator_result(NULL, 0, 0) && !tg_generator_result(g, 0, 0) &&
                                    !tg_generator_result(g, -1, 0) && !tg_generator_result(g, 0, 7));
+    QUIET(tg_generator_release, (tg_generator_release(NULL, 0, 0), tg_generator_release(g, 0, 0),
+                                 tg_generator_release(g, -1, 9), true));
     QUIET(tg_generator_stats, tg_generator_stats(NULL, &stats) == TG_ERR_ARGUMENT);
     FAILS(tg_generator_stats, ARGUMENT, "s is NULL", tg_generator_stats(g, NULL));
     FAILS(tg_generator_stats, ARGUMENT, "size is 0", tg_generator_stats(g, &(tg_generate_stats){0}));

@@ -7,6 +7,7 @@
 #include <tapegrad/flat.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/io.h>
+#include <tapegrad/layers.h>
 #include <tapegrad/lora.h>
 #include <tapegrad/tensor_parallel.h>
 
@@ -326,6 +327,40 @@ static void refused(tg_status s, tg_status code, const char *text) {
     tg_ctx_clear(ctx);
 }
 
+/* Makes a linear layer whose path has two components of n bytes. */
+static tg_module *linear_far_away(int n) {
+    static const tg_module_ops holder = {.size = sizeof holder, .kind = "holder"};
+    char name[1001];
+    tg_module *m[3];
+    snprintf(name, sizeof name, "%0*d", n, 0);
+    for (int i = 0; i < 2; i++) m[i] = tg_module_new(ctx, &holder, NULL);
+    m[2] = tg_nn_linear(ctx, 4, 4, false, 0.1);
+    tg_module_add_child(m[1], name, m[2]);
+    tg_module_add_child(m[0], name, m[1]);
+    return m[0];
+}
+
+START_TEST(long_paths_are_written_whole_or_refused) {
+    char dir[64];
+    make_directory(dir);
+    begin((composition){.arch = TG_LLAMA});
+    tg_module *m = linear_far_away(400);
+    tg_lora_apply(m, NULL);
+    ck_assert_int_eq(tg_lora_save(m, dir, NULL), TG_OK);
+    tg_lora_remove(m);
+    ck_assert_int_eq(tg_lora_load(m, dir), TG_OK);
+    ck_assert_int_eq(tg_lora_count(m), 1);
+    tg_module_free(m);
+    m = linear_far_away(600);
+    tg_lora_apply(m, TG_LORA(.targets = "*"));
+    tg_status s = tg_lora_save(m, dir, NULL);
+    refused(s, TG_ERR_UNSUPPORTED, "1201 bytes, expected at most 1023");
+    tg_module_free(m);
+    remove_directory(dir);
+    end();
+}
+END_TEST
+
 START_TEST(wrong_calls_are_refused) {
     begin((composition){.arch = TG_LLAMA});
     refused(tg_lora_apply(gpt, TG_LORA(.targets = "q_proj,q_prj")), TG_ERR_ARGUMENT,
@@ -387,6 +422,7 @@ int main(void) {
                             generation_uses_the_adapters,
                             the_output_matrix_is_adapted_on_request,
                             files_of_the_model_have_no_matrices,
+                            long_paths_are_written_whole_or_refused,
                             wrong_calls_are_refused,
                             files_that_cannot_be_used_change_nothing};
     return tg_check_main("lora", tests, sizeof tests / sizeof *tests);

@@ -219,8 +219,28 @@ def awkward():
     return tokenizer
 
 
+def beginning(*steps):
+    """Metaspace for the first word alone, after a normalizer that may remove the beginning of the text."""
+    tokenizer = sentence_piece()
+    tokenizer.normalizer = normalizers.Sequence(list(steps))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme='first')
+    tokenizer.decoder = decoders.Metaspace(MARK, prepend_scheme='first')
+    tokenizer.add_tokens([AddedToken('word', normalized=True)])
+    return tokenizer
+
+
+def stripped():
+    return beginning(normalizers.NFKD(), normalizers.Strip(left=True, right=False))
+
+
+def collapsed():
+    return beginning(normalizers.Replace(Regex(' {2,}'), ' '), normalizers.Replace('the', 'THE'), normalizers.NFC(),
+                     normalizers.Replace(Regex(r'\p{L}\p{M}+'), ''), normalizers.Prepend('>'))
+
+
 FAMILIES = {f.__name__: f for f in (gpt2, roberta, llama3, qwen, phi, phi4, olmo, smollm, tekken, llama2, phi3, mistral,
-                                    gemma, t5_like, joined_words, no_bytes, fused_unknown, awkward)}
+                                    gemma, t5_like, joined_words, no_bytes, fused_unknown, awkward, stripped,
+                                    collapsed)}
 
 # ---- Strings ----
 

@@ -12,7 +12,7 @@ STRINGS = ["''", "'a'", "'l'", "'two'", "', '", "'role'", "'user'", "'items'", "
 NAMES = list(VARIABLES) + ['nothing', 'one', 'two']
 FILTERS = ['trim', 'upper', 'lower', 'length', 'list', 'first', 'last', 'join', "join(', ')", 'tojson', 'tojson(indent=2)',
            'tojson(indent=0)', 'string', 'int', 'float', 'default(7)', "default('d', true)", 'sort', 'sort(reverse=true)', 'reverse|list',
-           'unique|list', 'capitalize', 'title', 'abs', 'round', 'round(1)', 'count', 'items|list', 'indent', "indent(2, true)",
+           'unique|list', 'capitalize', 'title', 'abs', 'round', 'round(1)', 'round(-1)', 'count', 'items|list', 'indent', "indent(2, true)",
            'replace("o", "0")', "replace('l', '', 1)", 'map("upper")|list', "map(attribute='role')|list", "selectattr('tags')|list",
            "selectattr('role', 'equalto', 'user')|list", "rejectattr('n', '>', 0)|list", 'select|list', "reject('none')|list", 'select("string")|list',
            'dictsort', 'sum', 'min', 'max', 'batch(2)|list', 'wordcount', "trim('H ')", "sort(attribute='n')",

@@ -118,8 +118,6 @@ END
     printf '{{ x' >bad.jinja
     talks 1 "a malformed template" --template bad.jinja
     says "bad.jinja, line 1, column 1: the end of the tag, }}, is missing"
-    talks 1 "malformed variables" --tokens 5 --variables '{'
-    says "variables: not JSON"
     printf '{}' >tools.json
     talks 1 "malformed tools" --tools tools.json
     says "'tools.json' is not a JSON array of tools"
@@ -127,6 +125,24 @@ else
     grep -q libtapegrad-text printed || wrong "tokenizer train"
 fi
 
+# The model's file is mapped: if it becomes shorter, the conversation ends with an error.
+runs train --data "$text" --out mapped $tiny --arch llama --seq-len 64 --steps 2
+mkfifo lines
+"$tapegrad" chat --model mapped --threads 1 --tokens 3 <lines >answers 2>said &
+child=$!
+exec 3>lines
+echo one >&3
+while_alive $child test -s answers
+: >mapped/model.safetensors
+echo two >&3
+exec 3>&-
+wait $child
+holds "the conversation ends with status 1" test $? = 1
+says "'mapped/model.safetensors' has become shorter"
+
 refuses 2 "--model DIR, the model, is missing" chat
+refuses 2 "--variables '{' is not a JSON object: string or '}' expected" chat --model no/such --variables '{'
+refuses 2 "--variables '[1]' is not a JSON object: it is another value" chat --model no/such --variables '[1]'
 refuses 1 "no/such" chat --model no/such
+refuses 1 "cannot open 'none.json'" chat --model bytes --load none.json
 finish

@@ -33,6 +33,12 @@ says lines --model large --prompt-file prompts.jsonl --tokens 30 --json
 sed -n '1p;3p' all | grep '"sample":0' >expected
 head -n 2 lines >given
 holds "JSON lines are the same prompts" cmp given expected
+(printf '\357\273\277'; cat prompts) >marked
+says marks --model large --prompt-file marked --tokens 30 --samples 2 --json
+holds "a byte order mark is no part of the first prompt" cmp all marks
+(printf '\357\273\277'; cat prompts.jsonl) >marked
+says marks --model large --prompt-file marked --tokens 30 --json
+holds "nor of the first line of JSON" cmp lines marks
 "$tapegrad" generate --threads 1 --model large --prompt-file - --tokens 30 --samples 2 --json <prompts >piped
 holds "standard input is a file" cmp all piped
 says titled --model large --prompt-file prompts --tokens 5 --samples 2
@@ -61,6 +67,11 @@ holds "so is the number of tokens" grep -q '"finish":"length"' length
 holds "there are three log-probabilities" sh -c "grep -o '\"logprobs\":\[[^]]*\]' length | tr ',' '\n' | grep -c -- - | grep -qx 3"
 holds "and two likeliest tokens for each" test "$(grep -o '"logprob":' length | wc -l)" = 6
 says nothing --model large --prompt-file prompts --tokens 0
+holds "without tokens the prompts are printed" grep -qx 'You may' nothing
+says nothing --model large --prompt 'The ' --tokens 0 --json --samples 2 --logprobs 3
+printf '%s\n' '{"prompt":0,"sample":0,"finish":"length","ids":[],"text":"","logprobs":[],"top_logprobs":[]}' \
+    '{"prompt":0,"sample":1,"finish":"length","ids":[],"text":"","logprobs":[],"top_logprobs":[]}' >expected
+holds "and so are lines of JSON" cmp nothing expected
 
 # ---- A draft model ----
 
@@ -97,6 +108,8 @@ generate="generate --model large"
 refuses 2 "--prompt TEXT or --prompt-ids IDS is missing" $generate
 refuses 2 "not several" $generate --prompt a --prompt-file prompts
 refuses 2 "--logprobs is printed with --json alone" $generate --prompt a --logprobs 1
+refuses 1 "--logprobs 257: the vocabulary of the model in 'large' has only 256 ids" \
+    $generate --prompt a --json --logprobs 257
 refuses 2 "--stop is '[1]'" $generate --prompt a --stop '[1]'
 refuses 2 "--stop is '[\"\"]'" $generate --prompt a --stop '[""]'
 refuses 2 "--samples is '0'" $generate --prompt a --samples 0

@@ -59,6 +59,14 @@ refuses 1 "'broken': tg_tokenizer_encode: the text is not UTF-8: byte 0xff at of
 echo '{"text": 3}' >number.jsonl
 refuses 1 "'number.jsonl' line 1: expected an object with the text \"text\"; --field gives another key" tokenize --tokenizer t --data number.jsonl --to x --format u16
 refuses 1 "'broken' line 1: tg_bpe_add: the text is not UTF-8" tokenizer train --data broken --to x
+cp texts/a.txt same
+cp texts/a.txt same.bin
+refuses 1 "--to 'same' would write over 'same', which is read" tokenize --tokenizer t --data texts same --to same --format u16
+refuses 1 "--to 'same' would write over 'same.bin', which is read" tokenize --tokenizer t --data same.bin --to same
+holds "what is read stays as it is" cmp texts/a.txt same
+rm same.bin
+runs tokenize --tokenizer t --data same --to same
+holds "a dataset has other names than its text" test -s same.bin -a -s same.idx
 : >empty
 refuses 1 "the files have no text" tokenizer train --data empty --to x
 refuses 1 "the files have no text" tokenize --tokenizer t --data empty --to x --format u16

@@ -93,6 +93,17 @@ best=$(sed -n 's/^the best model, of step \([0-9]*\) .*/\1/p' printed)
 holds "three validations before the end" test $((best + 15)) = "$steps"
 runs train --init base --out until $tune --lr 0.3 --min-lr 0.3 --warmup 0 --steps "$best" --lr-schedule constant --val-every 5
 holds "it is the model of that step" python3 same.py until early/best .
+
+# The best model after steps were given up is one of those that are kept. With these rates the loss of step 15 is lower
+# than that of step 10, and the given up loss is never reached again.
+going="--data other --lr-schedule constant --warmup 0 --val-every 5 --checkpoint-every 5 --keep-best --keep 9"
+runs train --init base $going --out back --threads 1 --batch 4 --lr 0.002 --min-lr 0.002 --steps 20
+holds "the best one is the last" grep -q '"step": 20,' back/best/best.json
+runs train --resume --resume-step 10 --out back --lr 0.3 --min-lr 0.3 --steps 15
+holds "that of a step that was given up is set aside" grep -q "^set aside: 'back/best', whose model" printed
+holds "nothing is lost" grep -q '"step": 20,' back/best.unused/best.json
+holds "the best of the steps that are kept is named" grep -q '^the best model, of step 10 ' printed
+holds "it is in its place" python3 same.py back/checkpoints/step-0000000010 back/best .
 runs train --init llama --out lora-best $tune --lora r=2 --steps 10 --val-every 5 --keep-best
 holds "adapters are kept too" test -s lora-best/best/adapter_model.safetensors
 

@@ -14,6 +14,7 @@
 #include <tapegrad/lm.h>
 #include <tapegrad/lora.h>
 #include <tapegrad/megatron.h>
+#include <tapegrad/options_list.h>
 #include <tapegrad/pipe.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/tcp.h>

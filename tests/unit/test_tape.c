@@ -394,6 +394,24 @@ START_TEST(the_report_as_json_names_the_peak) {
 }
 END_TEST
 
+/* A name that does not fit is cut between two characters. */
+START_TEST(places_in_the_report_are_whole_characters) {
+    for (int n = 200; n <= 1400; n += 601) {
+        begin();
+        char name[3000] = "", text[65536];
+        for (int i = 0; i < n; i++) strcat(name, i % 2 ? "\xc3\xa9" : "\xe2\x82\xac");
+        tg_memory_set_trace(ctx, true);
+        tg_tape_set_site(t, name, 7);
+        tg_tensor *y = tg_exp(t, tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(100000), 0.1));
+        tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
+        ck_assert(tg_memory_json(ctx, text, sizeof text) < sizeof text);
+        ck_assert_msg(strstr(text, "\xe2\x82\xac\xc3\xa9") && !strstr(text, "ufffd"), "%s", text);
+        ck_assert(!strstr(text, "\xc3\xa9:7\"") == (n > 200));
+        end();
+    }
+}
+END_TEST
+
 /* Sums the first number of each row after the heading; one row stands for everything smaller than the 40 largest. */
 static int64_t sum_of_rows(const char *text, int *rows) {
     int64_t sum = 0;
@@ -458,6 +476,7 @@ int main(void) {
                             json_lists_the_edges_of_the_graph_in_utf8,
                             the_report_names_the_peak,
                             the_report_as_json_names_the_peak,
+                            places_in_the_report_are_whole_characters,
                             the_report_adds_up};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);
 }

@@ -102,7 +102,12 @@ START_TEST(filters_and_tests_work_on_messages) {
          {"{{ m[0].x is defined }} {{ m is iterable }} {{ m[0] is mapping }} {{ m[0].role is string }}", messages,
           "False True True True"},
          {"{{ ' a '|trim }}|{{ 'a-b'|replace('-', '+')|upper }}|{{ none|default('d', true) }}", NULL, "a|A+B|d"},
-         {"{{ strftime_now('%Y') }}", NULL, "1970"},
+         {"{{ strftime_now('%Y') }}[{{ strftime_now('') }}]", NULL, "1970[]"},
+         {"{{ strftime_now('%Y-%j ' * 500) == '1970-001 ' * 500 }}", NULL, "True"},
+         {"{{ 42|round }} {{ true|round }} {{ 3.7|round }} {{ 3|round(0, 'ceil') }}", NULL, "42 1 4.0 3.0"},
+         {"{{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ (-1250)|round(-2) }}", NULL, "1200 1400 -1200"},
+         {"{{ 15|round(-1) }} {{ 7|round(-30) }}", NULL, "20 0"},
+         {"{{ 1250.0|round(-2) }} {{ 1234|round(-2, 'floor') }}", NULL, "1200.0 1200.0"},
          {"{{ '\xc3\x84\xc3\x9f'|lower }} {{ '\xc3\xa4\xc3\x9f'|upper }} {{ '\xe4\xb8\x96'|length }}", NULL,
           "\xc3\xa4\xc3\x9f \xc3\x84SS 1"});
 }
@@ -136,6 +141,8 @@ START_TEST(errors_name_line_and_column) {
     check_error("\n{{ x.y.z }}", "{\"x\": {}}", TG_ERR_DATA,
                 "line 2, column 8: a value of type dict has no attribute or element 'y'");
     check_error("{{ x + 1 }}", NULL, TG_ERR_DATA, "column 6: 'x' is undefined");
+    check_error("{{ 9223372036854775807|round(-1) }}", NULL, TG_ERR_DATA, "an integer of more than 64 bits");
+    check_error("{{ strftime_now('%999999999d') }}", NULL, TG_ERR_DATA, "the template needs more than");
     check_error("{{ 'a' + 1 }}", NULL, TG_ERR_DATA, "'+' does not take a str and a int");
     check_error("{{ raise_exception('no ' ~ 1) }}", NULL, TG_ERR_DATA, "refuses the conversation: no 1");
     check_error("{{ [].append(1) }}", NULL, TG_ERR_DATA, "a template may not use 'append'");

@@ -221,6 +221,34 @@ START_TEST(the_most_frequent_pair_is_merged_first) {
 }
 END_TEST
 
+static void *small_alloc(void *user, size_t bytes, size_t align) {
+    void *p = NULL;
+    (void)user;
+    return bytes <= 1 << 20 && posix_memalign(&p, align < 16 ? 16 : align, bytes) == 0 ? p : NULL;
+}
+
+static void small_free(void *user, void *p, size_t bytes) {
+    (void)user, (void)bytes;
+    free(p);
+}
+
+/* A vocabulary that may be large takes memory for the tokens that the text gives. */
+START_TEST(a_small_text_takes_little_memory) {
+    if (!tg_plugin_is_here("text")) return;
+    workplace w = workplace_new(NULL);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1, .allocator = {small_alloc, small_free, NULL}));
+    tg_bpe *b = tg_bpe_new(ctx, TG_BPE(.vocab = INT32_MAX, .min_frequency = 0, .special = "<a>\n<b>"));
+    tg_bpe_add(b, "aaab aaab abc", 13);
+    ck_assert_msg(tg_bpe_save(b, w.dir, NULL, NULL) == TG_OK, "%s", tg_ctx_message(ctx));
+    tg_bpe_free(b);
+    tg_ctx_free(ctx);
+    tg_tokenizer *k = tg_tokenizer_load(w.ctx, w.dir);
+    ENCODES(k, "aaab aaab abc", "260 262 263");
+    tg_tokenizer_free(k);
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(words_are_cut_by_the_pattern) {
     if (!tg_plugin_is_here("text")) return;
     workplace w = workplace_new(NULL);
@@ -247,6 +275,7 @@ int main(void) {
         broken_text_is_refused_with_its_place,
         threads_share_a_tokenizer,
         the_most_frequent_pair_is_merged_first,
+        a_small_text_takes_little_memory,
         words_are_cut_by_the_pattern,
         white_space_around_tokens_is_taken_once,
         characters_around_a_dropped_one_are_merged,

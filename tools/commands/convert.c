@@ -101,11 +101,6 @@ static int kind_of(const convert_options *o) {
     return -1;
 }
 
-static bool is_same(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* Returns the config of a state, which the caller frees; NULL after printing that there is none. */
 static char *config_of(const convert_options *o) {
     if (o->config) return strdup(o->config);
@@ -119,6 +114,7 @@ static int convert(const convert_options *o, int kind) {
     static const tg_file_ops files = {TG_FILE_OPS_DEFAULTS, .pread = read_bytes, .pwrite = write_bytes};
     const char *prefix = o->bare ? NULL : o->prefix;
     char *config = kind == KIND_STATE ? config_of(o) : NULL;
+    bool there = access(o->to, F_OK) == 0;
     if (kind == KIND_STATE && !config) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .files = &files));
     catch_interrupts();
@@ -130,6 +126,7 @@ static int convert(const convert_options *o, int kind) {
         tg_gpt_to_state(ctx, o->from, o->to, prefix);
     if (tg_ok(ctx) && !is_gguf(o->to)) copy_companions(ctx, o->from, o->to);
     bool good = interrupted && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
+    if (!good && !there) rmdir(o->to); /* fails if it has a file */
     tg_ctx_free(ctx);
     free(config);
     return good ? 0 : 1;
@@ -150,7 +147,7 @@ int run_convert(int argc, char **argv) {
         return usage_error(&convert_command,
                            "--adapter, --prefix and --bare do not go with --to FILE.gguf; write a model "
                            "first, and convert that");
-    if (o.adapter && is_same(o.from ? o.from : o.adapter, o.to))
+    if (o.adapter && same_file(o.from ? o.from : o.adapter, o.to))
         return fail("--to is the directory '%s' itself; give another one", o.to);
     if (o.adapter) return convert_adapter(o.from, o.adapter, o.to);
     if (o.bare && option_given(&convert_command, &p, "prefix"))
@@ -161,7 +158,7 @@ int run_convert(int argc, char **argv) {
         return fail("--config is only for a state; '%s' has its own config.json", o.from);
     if (kind == KIND_STATE && is_gguf(o.to))
         return fail("'%s' is saved state; convert it to a model first, and that to '%s'", o.from, o.to);
-    if (is_same(o.from, o.to)) return fail("--to is the directory '%s' itself; give another one", o.from);
+    if (same_file(o.from, o.to)) return fail("--to is the directory '%s' itself; give another one", o.from);
     int status = convert(&o, kind);
     if (!status) printf("the %s is in %s\n", kind == KIND_STATE || is_gguf(o.to) ? "model" : "state", o.to);
     if (status && interrupted) raise(interrupted);

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/cache_guard.h"
 #include "data/corpus.h"
 #include "data/data_kind.h"
+#include "common/mapped.h"
 #include "common/model_files.h"
 #include "data/sequences.h"
 #include "common/stage.h"
@@ -172,13 +174,15 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
     tg_tape *t = tg_tape_new(ctx);
     stage s = {0};
-    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir, false);
+    mapped_watch(ctx);
+    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir, true);
     if (good) model_adapt(&e->model, s.chunk[0]);
     good = good && check(ctx);
     int status = good ? evaluate(e, ctx, world, &s, t) : 1;
     tg_tape_free(t);
     stage_close(&s);
     tg_parallel_free(p);
+    mapped_unwatch(ctx);
     return status;
 }
 
@@ -206,8 +210,10 @@ static int eval_on_ranks(evaluation *e) {
         return 1;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
-    int status = make_cache(e) && plan_data(e) ? run_on_ranks(&o->on, config, eval_rank, e) : 1;
+    bool good = make_cache(e) && guard_begin(e->cache) && plan_data(e);
+    int status = good ? run_on_ranks(&o->on, config, eval_rank, e) : 1;
     if (*e->cache) corpus_remove_cache(e->cache);
+    guard_end();
     json_decref(e->plan);
     return status;
 }

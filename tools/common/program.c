@@ -140,6 +140,11 @@ const char *not_regular(const char *path) {
     return stat(path, &st) == 0 ? kind_of(&st) : NULL;
 }
 
+bool same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 FILE *open_regular(const char *path) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);

@@ -271,12 +271,13 @@ tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
                                               .sequence_parallel = o->sp, .rng = (tg_rng_mode)o->rng));
 }
 
-tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *config, const char *dir) {
+tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *config, const char *dir,
+                         bool map) {
     tg_lm_config c = *config;
     c.parallel = p;
     c.unfilled = true;
     tg_module *gpt = tg_lm_new(ctx, &c);
-    tg_lm_load(&gpt, 1, dir);
+    (map ? tg_lm_map : tg_lm_load)(&gpt, 1, dir);
     return gpt;
 }
 

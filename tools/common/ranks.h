@@ -112,8 +112,9 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
 /* Divides the ranks of world into groups by the options. Errors are recorded in the context. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
-/* Loads this rank's shards of the model in a directory. Never returns NULL. Errors are recorded in the context. */
-tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *config, const char *dir);
+/* Loads this rank's shards of the model in a directory. map: maps its files where that is possible (tg_lm_map); the
+ * caller handles SIGBUS (mapped.h). Never returns NULL. Errors are recorded in the context. */
+tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *config, const char *dir, bool map);
 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
 /* Sets v[0] to v[n - 1] to rank 0's numbers on all ranks. Collective. False after printing an error. */

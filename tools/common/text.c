@@ -53,6 +53,8 @@ static size_t utf8_length(const unsigned char *s, size_t n) {
     return low || high ? 0 : k;
 }
 
+size_t text_mark(const char *text, size_t n) { return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
+
 void text_make_utf8(char *text, size_t n) {
     for (size_t i = 0, k; i < n; i += k ? k : 1) {
         k = utf8_length((const unsigned char *)text + i, n - i);

@@ -1,4 +1,5 @@
-/* Text for the terminal: makes names that come from files safe to print, and shortens messages of the library. */
+/* Text from files and for the terminal: finds byte order marks, makes names that come from files safe to print, and
+ * shortens messages of the library. */
 #ifndef TAPEGRAD_TEXT_H
 #define TAPEGRAD_TEXT_H
 
@@ -15,6 +16,9 @@ char *text_escape(char *out, size_t n, const char *text);
 
 /* Replaces each byte of the text that is not part of a character of UTF-8, and each byte 0, by '?'. */
 void text_make_utf8(char *text, size_t n);
+
+/* Returns the length of the byte order mark of UTF-8 with which a text of n bytes begins: 3, or 0 if it has none. */
+size_t text_mark(const char *text, size_t n);
 
 /* Removes from a message of the library, in place, the call sites that are addresses of this program ("called from
  * tapegrad+0x40de9"), which do not help its user. */

@@ -48,19 +48,10 @@ static bool ends_with(const char *text, size_t n, const char *ending) {
     return n > m && !memcmp(text + n - m, ending, m);
 }
 
-/* Returns whether the other file of a dataset is there: "X.bin" and "X.idx", or "X" for both. */
-static bool is_dataset(const char *path) {
-    char other[4096];
-    size_t n = strlen(path);
-    bool bin = ends_with(path, n, ".bin"), idx = ends_with(path, n, ".idx");
-    snprintf(other, sizeof other, "%.*s%s", (int)(bin || idx ? n - 4 : n), path, idx ? ".bin" : ".idx");
-    return access(other, F_OK) == 0;
-}
-
 static data_format format_of(const planner *p, const char *path) {
     size_t n = strlen(path);
     if (p->o->format != DATA_AUTO) return p->o->format;
-    if (is_dataset(path)) return DATA_MEGATRON;
+    if (is_megatron(path)) return DATA_MEGATRON;
     if (ends_with(path, n, ".gz"))
         n -= 3;
     else if (ends_with(path, n, ".zst"))

@@ -6,6 +6,7 @@
 #include "data/data_chat.h"
 #include "data/data_jsonl.h"
 #include "common/program.h"
+#include "common/text.h"
 
 static bool refuse(jsonl_place at, const char *what) {
     return fail("'%s' line %lld: %s", at.path, (long long)at.line, what), false;
@@ -52,6 +53,8 @@ static bool add_object(encoder *e, tg_token_writer *to, const json_t *object, js
 
 bool jsonl_add(encoder *e, tg_token_writer *to, const char *line, size_t n, jsonl_place at) {
     json_error_t error;
+    size_t mark = at.line == 1 ? text_mark(line, n) : 0;
+    line += mark, n -= mark;
     if (n == strspn(line, " \t\r")) return true;
     encoder_at(e, at.path, at.line);
     json_t *object = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);

@@ -1,9 +1,13 @@
-/* Looks at the first bytes of files, to find files that probably do not hold tokens. Computes the checksum of a file's
- * tokens. */
+/* Tells what files hold by their names and first bytes: Megatron datasets, and what are probably no tokens. Computes
+ * the checksum of a file's tokens. */
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "data/data_kind.h"
 #include "common/program.h"
+
+/* ---- What are probably no tokens ---- */
 
 enum { HEAD_BYTES = 4096 }; /* the first bytes of a file, which are examined */
 
@@ -56,6 +60,39 @@ void warn_of_data(const char *path, int data_format) {
              "megatron",
              path, at, bytes[at]);
 }
+
+/* ---- Megatron datasets ---- */
+
+static bool ends_with(const char *text, const char *ending) {
+    size_t n = strlen(text), m = strlen(ending);
+    return n > m && !strcmp(text + n - m, ending);
+}
+
+/* Returns whether the first n characters of path, followed by the ending, name a file. */
+static bool is_file(const char *path, size_t n, const char *ending) {
+    char other[4096];
+    struct stat st;
+    int length = snprintf(other, sizeof other, "%.*s%s", (int)n, path, ending);
+    return length < (int)sizeof other && stat(other, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool begins_as_index(const char *path) {
+    static const char magic[] = "MMIDIDX"; /* two zeros follow it */
+    char head[sizeof magic + 1] = {0};
+    FILE *f = not_regular(path) ? NULL : fopen(path, "re");
+    size_t n = f ? fread(head, 1, sizeof head, f) : 0;
+    if (f) fclose(f);
+    return n == sizeof head && !memcmp(head, magic, sizeof magic) && !head[sizeof magic];
+}
+
+bool is_megatron(const char *path) {
+    size_t n = strlen(path);
+    if (ends_with(path, ".bin")) return is_file(path, n - 4, ".idx");
+    if (ends_with(path, ".idx")) return is_file(path, n - 4, ".bin") || begins_as_index(path);
+    return access(path, F_OK) != 0 && is_file(path, n, ".bin") && is_file(path, n, ".idx");
+}
+
+/* ---- Checksums ---- */
 
 uint64_t tokens_sum(tg_tokens *t) { return tokens_sum_of(t, tg_tokens_count(t)); }
 

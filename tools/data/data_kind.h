@@ -1,4 +1,5 @@
-/* Files of tokens: a warning if a file probably does not have the given format, and a checksum. */
+/* Files of tokens: which are Megatron datasets, a warning if a file probably does not have the given format, and a
+ * checksum. */
 #ifndef TAPEGRAD_DATA_KIND_H
 #define TAPEGRAD_DATA_KIND_H
 
@@ -7,6 +8,10 @@
 /* Warns if the first bytes of the file show that it is compressed or, if its format is text, that it is binary. This is
  * no error, because any bytes are valid tokens. data_format: a tg_token_format. */
 void warn_of_data(const char *path, int data_format);
+
+/* Returns whether path names a Megatron dataset: X.bin or X.idx if both are there, and X if there is no file or
+ * directory X. The first bytes of X.idx may say it without X.bin. */
+bool is_megatron(const char *path);
 
 /* Returns the FNV-1a hash of 64 parts of the tokens, evenly spread over the file, which is enough to notice other data.
  * Returns 0 after an error. */

@@ -37,7 +37,8 @@ struct data_stream {
 static packing packing_of(const char *bytes, size_t n) {
     if (n >= 3 && !memcmp(bytes, "\x1f\x8b\x08", 3)) return GZIP;
     if (n >= 4 && !memcmp(bytes, "\x28\xb5\x2f\xfd", 4)) return ZSTD;
-    return PLAIN;
+    bool skippable = n >= 4 && (bytes[0] & 0xf0) == 0x50 && !memcmp(bytes + 1, "\x2a\x4d\x18", 3);
+    return skippable ? ZSTD : PLAIN; /* pzstd begins with a frame that is skipped */
 }
 
 bool is_compressed(const char *path) {
@@ -123,11 +124,24 @@ static bool unpack(data_stream *s, char *out, size_t *n) {
     return damaged(s, "it is compressed");
 }
 
+/* Skips zeros after the last member, with which tapes pad a file, as gzip does. Fails if other bytes follow them. */
+static bool skip_padding(data_stream *s) {
+    int64_t zeros = 0;
+    for (; s->at < s->filled && !s->raw[s->at]; zeros++) {
+        s->at++;
+        if (!refill(s)) return false;
+    }
+    if (zeros && s->at < s->filled) return damaged(s, "other bytes follow the zeros after its end");
+    if (zeros) warn("'%s' ends with %lld zero bytes, which are ignored", s->path, (long long)zeros);
+    return true;
+}
+
 /* A file may have several members or frames, one after the other. */
 static int64_t read_packed(data_stream *s, char *out, size_t n) {
     size_t done = 0;
     while (done < n) {
         if (!refill(s)) return -1;
+        if (s->packing == GZIP && !s->open_frame && !skip_padding(s)) return -1;
         bool end = s->at == s->filled;
         if (end && !s->open_frame) break;
         size_t here = n - done;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/data_kind.h"
 #include "data/data_words.h"
 #include "common/program.h"
 
@@ -70,19 +71,31 @@ static bool add_directory(names *list, const char *dir, int depth) {
 
 /* ---- Words ---- */
 
-/* Returns whether path names the dataset of PATH.bin and PATH.idx. */
-static bool is_dataset(const char *path) {
-    char index[4096];
-    snprintf(index, sizeof index, "%s.idx", path);
-    return access(index, F_OK) == 0;
+/* What glob could not list; glob passes its callback no argument for it. */
+static _Thread_local struct {
+    char path[4096];
+    int error;
+} unlisted;
+
+static int note_unlisted(const char *path, int error) {
+    snprintf(unlisted.path, sizeof unlisted.path, "%s", path);
+    unlisted.error = error;
+    return 1;
+}
+
+static bool refuse_pattern(const char *option, const char *word, int error) {
+    if (error == GLOB_NOSPACE) return fail("no memory for the files of '%s'", word), false;
+    if (error == GLOB_ABORTED)
+        return fail("--%s '%s': cannot list the directory '%s': %s", option, word, unlisted.path,
+                    strerror(unlisted.error)),
+               false;
+    return fail("--%s '%s': no file matches this pattern", option, word), false;
 }
 
 static bool add_pattern(names *list, const char *option, const char *word) {
-    glob_t found;
-    int error = glob(word, GLOB_ERR, NULL, &found);
-    if (error == GLOB_NOSPACE) return fail("no memory for the files of '%s'", word), false;
-    if (error) return fail("--%s '%s': no file matches this pattern", option, word), false;
-    bool good = true;
+    glob_t found = {0};
+    int error = glob(word, GLOB_ERR, note_unlisted, &found);
+    bool good = !error || refuse_pattern(option, word, error);
     for (size_t i = 0; good && i < found.gl_pathc; i++) good = add_entry(list, found.gl_pathv[i], 0);
     globfree(&found);
     return good;
@@ -93,7 +106,7 @@ static bool add_word(names *list, const char *option, const char *word) {
     struct stat st;
     int first = list->n;
     bool there = stat(word, &st) == 0;
-    if (!strcmp(word, "-") || is_dataset(word) || (there && !S_ISDIR(st.st_mode))) return names_add(list, word);
+    if (!strcmp(word, "-") || is_megatron(word) || (there && !S_ISDIR(st.st_mode))) return names_add(list, word);
     if (!there && !strpbrk(word, "*?[")) return fail("cannot open '%s': %s", word, strerror(errno)), false;
     bool good = there ? add_directory(list, word, 0) : add_pattern(list, option, word);
     if (good && list->n == first) return fail("--%s: the directory '%s' has no files", option, word), false;

@@ -7,6 +7,7 @@
 #include "data/data_stream.h"
 #include "data/documents.h"
 #include "common/program.h"
+#include "common/text.h"
 
 enum { CHUNK = 1 << 18 }; /* bytes that are read at once */
 
@@ -114,7 +115,8 @@ static int read_piece(documents *d, document *out, bool *ended) {
 /* Replaces a line of JSONL by its text. */
 static bool take_text(const documents *d, document *out) {
     json_error_t error;
-    json_t *object = json_loadb(out->text, out->n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    size_t mark = d->line == 1 ? text_mark(out->text, out->n) : 0;
+    json_t *object = json_loadb(out->text + mark, out->n - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     const json_t *text = json_object_get(object, d->field);
     char *copy = json_is_string(text) ? malloc(json_string_length(text) + 1) : NULL;
     bool good = copy != NULL;

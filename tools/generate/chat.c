@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/mapped.h"
 #include "generate/chat.h"
 #include "common/start.h"
 
@@ -159,10 +160,15 @@ static void greet(const chat *c) {
     if (chat_is_interactive()) say("(%s; /help lists commands)\n", c->model.files.dir);
 }
 
+static bool begin_history(chat *c) {
+    const chat_options *o = &c->o;
+    if (!history_begin(&c->history, o->system)) return false;
+    if (!o->load) return true;
+    return history_load(&c->history, o->load) && (!o->system || history_set_system(&c->history, o->system));
+}
+
 static int chat_on(chat *c, tg_ctx *ctx) {
-    bool good = check(ctx) && chat_open(&c->model, ctx) && history_begin(&c->history, c->o.system) &&
-                (!c->o.load || history_load(&c->history, c->o.load));
-    if (good && c->o.load && c->o.system) good = history_set_system(&c->history, c->o.system);
+    bool good = check(ctx) && begin_history(c) && chat_open(&c->model, ctx);
     if (good) {
         greet(c);
         chat_begin_lines();
@@ -173,16 +179,32 @@ static int chat_on(chat *c, tg_ctx *ctx) {
     return good ? 0 : 1;
 }
 
+/* Returns 0, or the exit status after printing that --variables is no JSON object. A template would say it too, but
+ * after the model has been loaded. */
+static int check_variables(const chat_options *o) {
+    json_error_t e;
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL; /* as a template reads it */
+    json_t *object = o->variables ? json_loads(o->variables, flags, &e) : json_object();
+    bool good = json_is_object(object);
+    const char *why = object ? "it is another value" : e.text;
+    if (!good) usage_error(&chat_command, "--variables '%s' is not a JSON object: %s", o->variables, why);
+    json_decref(object);
+    return good ? 0 : 2;
+}
+
 int run_chat(int argc, char **argv) {
     chat c = {.o = {.tokens = 512, .temperature = 0.7, .top_p = 0.95, .repetition_penalty = 1, .seed = 1}};
     parsed p;
     c.model.o = &c.o;
     if (!options_parse(&chat_command, &c.o, &p, argc, argv)) return p.status;
     if (!c.o.model) return usage_error(&chat_command, "--model DIR, the model, is missing");
+    if (check_variables(&c.o)) return 2;
     if (!model_find(&c.model.files, c.o.model, true) || !model_find_adapter(&c.model.files, c.o.adapter)) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = c.o.device, .threads = (int)auto_if_zero(c.o.threads),
                                        .dtype = dtype_of_precision(c.o.precision)));
+    mapped_watch(ctx);
     int status = chat_on(&c, ctx);
+    mapped_unwatch(ctx);
     tg_ctx_free(ctx);
     free_model_config(&c.model.files.config);
     return status;

@@ -110,7 +110,7 @@ static void find_ends(chat_model *m) {
 bool chat_open(chat_model *m, tg_ctx *ctx) {
     m->ctx = ctx;
     if (!open_tokenizer(m) || !open_template(m) || !open_tools(m)) return false;
-    m->lm = load_on_ranks(ctx, NULL, &m->files.config, m->files.dir);
+    m->lm = load_on_ranks(ctx, NULL, &m->files.config, m->files.dir, true);
     model_adapt(&m->files, m->lm);
     if (!check(ctx)) return false;
     m->generator = tg_generator_new(m->lm, NULL);

@@ -52,7 +52,7 @@ char **stops_parse(const char *text, int64_t *n);
 typedef struct generate_output {
     const generate_options *o;
     const given_prompts *prompts;
-    const tg_generator *generator;
+    tg_generator *generator;
     bool chief, ids; /* chief: this rank prints. ids: ids are printed, not text */
     bool single, broken; /* broken: the output cannot be written */
     int64_t printed;     /* number of continuations that were printed, unless it is a single one */

@@ -79,14 +79,18 @@ static void print_titled(const generate_output *out, const tg_generated *r, int6
     putchar('\n');
 }
 
-/* Prints the continuations that have ended, up to the first one that has not. */
+/* Prints the continuations that have ended, up to the first one that has not, and frees them. */
 static void print_ended(generate_output *out) {
+    static const double none = 0;
+    const tg_generated empty = {.text = "", .logprob = out->o->logprobs >= 0 ? &none : NULL,
+                                .n_top = out->o->logprobs > 0 ? out->o->logprobs : 0, .finish = TG_FINISH_LENGTH};
     for (int64_t all = out->prompts->n * out->o->samples; out->printed < all; out->printed++) {
         int64_t prompt = out->printed / out->o->samples, sample = out->printed % out->o->samples;
-        const tg_generated *r = tg_generator_result(out->generator, prompt, sample);
+        const tg_generated *r = out->o->tokens ? tg_generator_result(out->generator, prompt, sample) : &empty;
         if (!r || r->finish == TG_FINISH_NONE) return;
         if (out->o->json) print_json_line(out, r, prompt, sample);
         else print_titled(out, r, prompt, sample);
+        tg_generator_release(out->generator, prompt, sample);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/text.h"
 #include "generate/generate.h"
 
 /* ---- Lists ---- */
@@ -144,9 +145,10 @@ static int read_file(given_prompts *p, const char *path) {
     size_t n = 0;
     char *bytes = standard ? read_input(&n) : read_whole(path, &n);
     if (!bytes) return 1;
-    bool json = are_json(path, bytes, n);
+    size_t mark = text_mark(bytes, n); /* it is no part of a prompt */
+    bool json = are_json(path, bytes + mark, n - mark);
     int64_t number = 1;
-    for (size_t at = 0; at < n && good; number++) {
+    for (size_t at = mark; at < n && good; number++) {
         const char *end = memchr(bytes + at, '\n', n - at);
         size_t length = end ? (size_t)(end - bytes) - at : n - at, shown = length;
         if (shown && bytes[at + shown - 1] == '\r') shown--;

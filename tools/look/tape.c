@@ -98,7 +98,7 @@ static bool open_step(stepper *s, const shown *of, tg_ctx *ctx, tg_comm *world) 
     if (o->batch % dp)
         return fail("--batch %" PRId64 " cannot be cut into equal parts for %d data-parallel ranks", o->batch, dp),
                false;
-    s->gpt = load_on_ranks(ctx, s->parallel, &of->model.config, of->model.dir);
+    s->gpt = load_on_ranks(ctx, s->parallel, &of->model.config, of->model.dir, false);
     model_adapt(&of->model, s->gpt);
     s->tape = tg_tape_new(ctx);
     if (!check(ctx)) return false;

@@ -245,6 +245,24 @@ static int tokenize(const tokenize_options *o, const names *files) {
     return good ? 0 : 1;
 }
 
+/* Refuses to write over a file that is read. */
+static bool keeps_input(const tokenize_options *o, const names *files) {
+    char path[2][4096];
+    size_t n = strlen(o->to);
+    bool dataset = o->format == OUTPUT_MEGATRON;
+    bool ends = dataset && n > 4 && (!strcmp(o->to + n - 4, ".bin") || !strcmp(o->to + n - 4, ".idx"));
+    for (int k = 0; k < 2; k++) {
+        const char *ending = !dataset ? "" : k ? ".idx" : ".bin";
+        snprintf(path[k], sizeof path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, ending);
+    }
+    for (int i = 0; i < files->n; i++) {
+        const char *in = files->at[i];
+        if (same_file(path[0], in) || same_file(path[1], in))
+            return fail("--to '%s' would write over '%s', which is read; give another name", o->to, in), false;
+    }
+    return true;
+}
+
 static void catch_interrupts(void) {
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* the second one ends it */
     sigemptyset(&a.sa_mask);
@@ -265,6 +283,7 @@ int run_tokenize(int argc, char **argv) {
     bool good = words_expand(&sources, "data", o.data);
     if (good && sources.n > 1)
         good = (fail("--data has weights, which belong to tapegrad train; give the files alone"), false);
+    good = good && keeps_input(&o, &sources.at[0].files);
     catch_interrupts();
     int status = good ? tokenize(&o, &sources.at[0].files) : 1;
     words_free(&sources);

@@ -16,6 +16,7 @@
 #include "common/spawn.h"
 #include "common/start.h"
 #include "common/text.h"
+#include "data/cache_guard.h"
 #include "train/train_choose.h"
 #include "train/train_tune.h"
 
@@ -305,7 +306,7 @@ static bool open_run(run *r) {
     if (!open_recorder(r)) return false;
     if (r->chief && !directory_set_aside(&p->directory, p->done)) return false;
     if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, &r->o, p->done)) return false;
-    if (!best_open(&r->best, &r->trainer, r->chief ? &r->metrics : NULL)) return false;
+    if (!best_open(&r->best, &r->trainer, &r->o, r->chief ? &r->metrics : NULL, p->done)) return false;
     if (!look_open(&r->look, &r->o, r->ctx, r->world, p->done)) return false;
     if (!samples_open(&r->samples, r->ctx, &r->o, &r->data, config.vocab)) return false;
     if (r->chief && !samples_begin_file(&r->samples, r->o.out, p->done)) return false;
@@ -530,7 +531,8 @@ static bool plan_data(plan *r) {
     r->corpus = r->o.resume ? corpus_saved_plan(&from) : NULL;
     if (!r->corpus && r->o.resume && !corpus_set_aside(r->cache)) return false;
     tg_ctx *ctx = r->corpus ? NULL : tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    if (!r->corpus && check(ctx)) r->corpus = corpus_plan(ctx, &from);
+    if (!r->corpus && check(ctx) && guard_begin(r->cache)) r->corpus = corpus_plan(ctx, &from);
+    guard_end();
     tg_ctx_free(ctx);
     return r->corpus && (!r->o.time || choose_options(&r->o, &r->p, &from, r->corpus));
 }
@@ -572,7 +574,9 @@ int run_train(int argc, char **argv) {
     if (!parsed)
         status = r->p.status;
     else
-        status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
+        status = r->o.out                     ? train(r)
+                 : r->o.data || r->o.resume ? usage_error(&train_command, "--out DIR is missing")
+                                            : usage_error(&train_command, "--data FILE, what to train on, is missing");
     if (r->chief) {
         if (r->directory.held) corpus_end_aside(r->cache, status == 0 || r->begun);
         if (status != 0 && !r->begun) { /* failed before the first step */

@@ -338,6 +338,8 @@ bool look_save_page(look *l);
 typedef struct best_model {
     double loss;          /* the lowest validation loss; NaN: there was no validation */
     int64_t step, waited; /* its step, and how many validations have followed */
+    double kept;          /* the validation loss of the model in the folder best; NaN: it has none */
+    int64_t kept_step;
     bool ended;           /* --patience ends the run */
 } best_model;
 

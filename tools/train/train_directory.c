@@ -19,7 +19,8 @@ static bool is_temporary(const char *name) {
     static const char *const written[] = {
         "config.json",         "model*.safetensors",        "model.safetensors.index.json",
         "adapter_config.json", "adapter_model.safetensors", "loss.svg",
-        "metrics.jsonl",       "run.html",                  "samples.jsonl"};
+        "metrics.jsonl",       "run.html",                  "samples.jsonl",
+        "best.json"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, "%s.tmp-*", written[i]);

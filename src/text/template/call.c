@@ -161,15 +161,20 @@ static tpl_value raise_exception(tpl_run *r, const tpl_call *c) {
 
 static tpl_value strftime_now(tpl_run *r, const tpl_call *c) {
     tpl_value a[TPL_PARAMETERS];
-    char text[1024];
     struct tm parts;
     time_t now = (time_t)r->render->now;
     tg_tpl_bind(r, "strftime_now", "format", 1, c, a);
     if (a[0].kind != TPL_TEXT) tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now' takes a string");
     if (!localtime_r(&now, &parts)) tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now' cannot tell the time");
-    char *format = tg_tpl_copy(r, a[0].text->bytes, a[0].text->n);
-    size_t n = *format ? strftime(text, sizeof text, format, &parts) : 0;
-    return tg_tpl_text(r, tg_tpl_copy(r, text, n), n);
+    /* With a space at the end the result is never empty, so 0 means that the memory is too small. */
+    tpl_buffer format = {0};
+    tg_tpl_put(r, &format, a[0].text->bytes, a[0].text->n);
+    tg_tpl_put(r, &format, " ", 2);
+    for (size_t room = 256;; room *= 2) {
+        char *text = tg_tpl_alloc(r, room);
+        size_t n = strftime(text, room, format.bytes, &parts);
+        if (n) return tg_tpl_text(r, text, n - 1);
+    }
 }
 
 static void add_pairs_of(tpl_run *r, tpl_dict *d, tpl_value of) {

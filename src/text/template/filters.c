@@ -152,6 +152,19 @@ static double round_decimals(double v, int64_t precision) {
     return nearbyint(v / unit) * unit;
 }
 
+/* Rounds a whole number to a multiple of 10^digits, halves to the even multiple, as Python does. */
+static tpl_value round_whole(tpl_run *r, int64_t v, int64_t digits) {
+    enum { MOST = 19 }; /* zeros of the largest power of 10 in 64 bits */
+    uint64_t size = v < 0 ? -(uint64_t)v : (uint64_t)v, unit = 1;
+    if (digits > MOST) return tg_tpl_int(0);
+    for (int64_t i = 0; i < digits; i++) unit *= 10;
+    uint64_t rest = size % unit, left = unit - rest;
+    size -= rest;
+    if (rest > left || (rest == left && size / unit % 2)) size += unit;
+    if (size > INT64_MAX) tg_tpl_fail(r, TG_ERR_DATA, "the result is an integer of more than 64 bits");
+    return tg_tpl_int(v < 0 ? -(int64_t)size : (int64_t)size);
+}
+
 TPL_FILTER(round) {
     (void)c;
     int64_t precision = tg_tpl_given(a[0]) ? tg_tpl_to_int(r, a[0], "the precision of 'round'") : 0;
@@ -161,7 +174,8 @@ TPL_FILTER(round) {
     if (!common && !up && !(method.kind == TPL_TEXT && tg_tpl_is(method.text, "floor")))
         tg_tpl_fail(r, TG_ERR_DATA, "'round': the method is common, ceil or floor");
     double v = tg_tpl_to_real(r, on, "the operand of 'round'");
-    if (common && on.kind != TPL_REAL && precision >= 0) return tg_tpl_int(tg_tpl_to_int(r, on, ""));
+    if (common && on.kind != TPL_REAL)
+        return round_whole(r, tg_tpl_to_int(r, on, ""), precision >= 0 ? 0 : precision > -20 ? -precision : 20);
     if (common) return tg_tpl_real(round_decimals(v, precision));
     double unit = pow(10, (double)precision);
     return tg_tpl_real((up ? ceil(v * unit) : floor(v * unit)) / unit);
