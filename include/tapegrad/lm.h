@@ -223,6 +223,8 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which only
  *   learned positions take (TG_ERR_UNSUPPORTED).
+ * - Positions [b, s] are those of packed documents, as in tg_lm_packed_logits. All parts need them, and all models take
+ *   them. ids[d] and targets[d] should not reach into the next document: give -100 there.
  * - Parts between the first and the last one take hidden states c->input[0] and give c->out[0], [s, b, h]; under
  *   sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither
  *   ids nor targets, which may be NULL.
@@ -233,6 +235,26 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
  * Without a pipe, a program fills in tape, in and out of c itself. */
 TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_tensor *const *targets,
                             tg_tensor *positions);
+
+/* ---- Packed documents ----
+ *
+ * A sequence may have several documents, one after the other, each of which attends to itself alone (sequence packing:
+ * Krell et al., arXiv 2107.02027). */
+
+/* Returns the logits [b, s, vocab] of ids [b, s], as tg_gpt_logits does (gpt.h), for a whole model. positions [b, s],
+ * int64, has the position of each token in its document: 0 where a document begins, and then one more for each token.
+ * A sequence whose first position is above 0 begins within a document. A token attends to those of its document,
+ * within the layer's window, and rotary and learned positions are those given. So each document has the logits that it
+ * has alone. A learned position that the model does not have fails with TG_ERR_DATA.
+ *
+ * positions must be placed like ids. With tp, sequence parallelism and pipelines each rank has those of whole
+ * sequences. Fails with TG_ERR_UNSUPPORTED if cp is above 1, and if a layer or the attention of one is not the
+ * library's own (tg_module_replace). */
+TG_API tg_tensor *tg_lm_packed_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions);
+/* Returns the cross-entropy of these logits with target [b, s], as tg_gpt_loss does. The target of the last token of a
+ * document should be -100, because it does not see the token after it. */
+TG_API tg_tensor *tg_lm_packed_loss(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, tg_tensor *target,
+                                    tg_loss_reduction reduction);
 
 /* ---- Loss ---- */
 

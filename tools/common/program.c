@@ -21,6 +21,14 @@ void name_command(const char *name) {
     command_name = name;
 }
 
+static char program_text[4096] = "tapegrad";
+
+void name_program(const char *path) {
+    if (path && strchr(path, '/')) text_shell_word(program_text, sizeof program_text, path);
+}
+
+const char *program_word(void) { return program_text; }
+
 static _Thread_local bool silent;
 static bool line_open; /* the last line on standard output is incomplete; only rank 0 prints such lines */
 static int process_rank; /* 0 if ranks are threads */
@@ -286,31 +294,36 @@ bool check_seq_len(int64_t seq_len, const tg_lm_config *config) {
 
 /* ---- Losses ---- */
 
-/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for 2 n seq_len ids. */
+/* Returns this rank's part of n sequences. buffer: memory for n seq_len numbers. */
+static tg_tensor *read_batch(tg_ctx *ctx, const tg_parallel *p, tg_tokens *tokens, const int64_t *offsets, int64_t n,
+                             int64_t seq_len, token_kind kind, int64_t *buffer) {
+    int64_t length = tokens_of_rank(p, seq_len);
+    for (int64_t i = 0; i < n; i++) read_tokens_of_rank(p, tokens, offsets[i], seq_len, kind, buffer + i * length);
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), buffer);
+    place_batch(p, x, false);
+    return x;
+}
+
+/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for n seq_len numbers. */
 static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
                             int64_t seq_len, int64_t *buffer) {
-    tg_ctx *ctx = tg_tape_ctx(t);
     const tg_parallel *p = tg_lm_config_of(gpt)->parallel;
-    int64_t length = tokens_of_rank(p, seq_len), *ids = buffer, *target = buffer + n * length;
-    for (int64_t i = 0; i < n; i++) {
-        read_tokens_of_rank(p, tokens, offsets[i], seq_len, false, ids + i * length);
-        read_tokens_of_rank(p, tokens, offsets[i], seq_len, true, target + i * length);
-    }
-    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), ids);
-    tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), target);
-    place_batch(p, x, false);
-    place_batch(p, y, false);
-    double sum = tg_item(tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM));
+    int kinds = tg_tokens_windows(tokens) == TG_WINDOWS_PACKED ? 3 : 2;
+    tg_tensor *x[3] = {NULL};
+    for (int k = 0; k < kinds; k++)
+        x[k] = read_batch(tg_tape_ctx(t), p, tokens, offsets, n, seq_len, (token_kind)k, buffer);
+    double sum = tg_item(x[TOKEN_POSITIONS] ? tg_lm_packed_loss(gpt, t, x[TOKEN_IDS], x[TOKEN_POSITIONS],
+                                                                x[TOKEN_TARGETS], TG_LOSS_SUM)
+                                            : tg_gpt_loss(gpt, t, x[TOKEN_IDS], x[TOKEN_TARGETS], TG_LOSS_SUM));
     tg_tape_reset(t);
-    tg_drop(x);
-    tg_drop(y);
+    for (int k = 0; k < kinds; k++) tg_drop(x[k]);
     return sum;
 }
 
 double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                      int64_t batch) {
     if (batch > n) batch = n;
-    int64_t *buffer = calloc((size_t)(2 * batch * seq_len), sizeof *buffer);
+    int64_t *buffer = calloc((size_t)(batch * seq_len), sizeof *buffer);
     if (!buffer) {
         tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "no memory for a batch of %lld tokens",
                     (long long)(batch * seq_len));

@@ -35,6 +35,11 @@ int run_tape(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
+/* Keeps how the program was started: argv[0], which may be NULL. Called before other threads exist. */
+void name_program(const char *path);
+/* Returns the word with which a command in a message begins, so that the user can start it: the path of the program as
+ * it was given, in quotes if it needs them, or "tapegrad" if the shell has found the program by its name. */
+const char *program_word(void);
 /* Sets the subcommand whose name error messages begin with. */
 void name_command(const char *name);
 /* Silences this thread if `on` is true, else lets it print again. Of ranks that are threads, all but rank 0 are

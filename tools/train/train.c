@@ -166,9 +166,10 @@ static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
         return true;
     }
     if (!model_find(&r->model, *weights, !r->plan->state || r->o.lora)) return false;
+    char word[4096];
     if (*r->model.adapter)
-        return fail("--init '%s' has adapters, not a model; merge them first: tapegrad convert --adapter %s --to DIR",
-                    *weights, *weights),
+        return fail("--init '%s' has adapters, not a model; merge them first: %s convert --adapter %s --to DIR",
+                    *weights, program_word(), text_shell_word(word, sizeof word, *weights)),
                false;
     *weights = r->model.dir;
     *config = r->model.config;
@@ -346,7 +347,7 @@ static void make_samples(run *r, int64_t step) {
     double began = seconds_now();
     s->step = step;
     if (r->chief) metrics_end_line(&r->metrics);
-    samples_make(&r->trainer, &r->o, s->prompt.ids, s->prompt.count, samples_show, s);
+    samples_make(&r->trainer, &r->o, s);
     if (tg_ctx_status(r->ctx) == TG_OK) samples_save(s, r->ctx);
     progress_add(&r->metrics.progress.sampling, seconds_now() - began);
 }

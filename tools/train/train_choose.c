@@ -148,7 +148,7 @@ static int probe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     trainer *r = calloc(1, sizeof *r);
     if (!r) return fail("no memory");
     bool good = corpus_open(&data, ctx, p->c->from, p->c->plan);
-    if (good) tg_tokens_set_apart(data.tokens, !p->k->o.attend_across);
+    if (good) tg_tokens_set_windows(data.tokens, train_windows(&p->k->o));
     good = good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL, NULL) &&
            measure_steps(p->c, p->k, r, data.tokens);
     trainer_close(r);

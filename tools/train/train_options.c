@@ -16,8 +16,11 @@ static const option rows[] = {
      "a tokenizer.json, or a directory that has one, for text; without it that of --init, else each byte is a token",
      .fixed = true},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
-     "documents are packed, and a token attends to those before it in its sequence [yes]; no: each document begins a "
-     "sequence, and short ones are padded", .fixed = true},
+     "a token attends to all before it in its sequence, also to those of other documents [yes]; no: documents are "
+     "packed as before, and attention stays within each, with positions from 0 on", .fixed = true},
+    {"pad-documents", OPTION_FLAG, AT(pad_documents), "",
+     "with --no-attend-across: each document begins a sequence, and short ones are padded; always so with --cp",
+     .fixed = true},
     {"time", OPTION_TEXT, AT(time), "TIME",
      "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, "
      "--lr and what else is not given", .fixed = false},
@@ -271,10 +274,27 @@ static int check_paths(const train_options *o) {
     return 0;
 }
 
+tg_token_windows train_windows(const train_options *o) {
+    return o->attend_across ? TG_WINDOWS_ACROSS : o->pad_documents ? TG_WINDOWS_PADDED : TG_WINDOWS_PACKED;
+}
+
+/* Checks that the options of documents agree with each other. */
+static int check_documents(const train_options *o) {
+    if (o->attend_across && o->pad_documents)
+        return usage_error(&train_command, "--pad-documents is for --no-attend-across; give both, or neither");
+    if (o->on.cp > 1 && train_windows(o) == TG_WINDOWS_PACKED)
+        return usage_error(&train_command,
+                           "--cp %lld: its ranks do not pack documents, but the run does (--no-attend-across); leave "
+                           "--cp out, or begin another run with --pad-documents",
+                           (long long)o->on.cp);
+    return 0;
+}
+
 void train_options_complete(train_options *o, const parsed *p, bool resumed) {
     pipeline_options_complete(&train_command, p, &o->on);
     if (o->sample_prompt && !option_given(&train_command, p, "samples") && !o->samples) o->samples = 1;
     if (resumed) return;
+    if (!o->attend_across && o->on.cp > 1 && !option_given(&train_command, p, "pad-documents")) o->pad_documents = true;
     if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
 }
@@ -301,6 +321,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (!status) status = check_scale(o, p);
     if (!status) status = check_observers(o, p);
     if (!status) status = check_samples(o);
+    if (!status) status = check_documents(o);
     if (!status) status = tune_options_check(o);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
