@@ -350,7 +350,7 @@ static const char *saved_text(const json_t *options, const char *name) {
     const char *text = json_string_value(json_object_get(options, name));
     const char *across = json_string_value(json_object_get(options, "attend-across"));
     if (text || strcmp(name, "pad-documents") != 0) return text ? text : "";
-    return across && !strcmp(across, "no") ? "yes" : "no";
+    return across && !strcmp(across, "false") ? "true" : "false";
 }
 
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state) {
