@@ -237,7 +237,8 @@ tg_tensor *tg_lm_packed_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tens
 
 /* ---- packing.c ---- */
 
-/* Checks positions for b sequences of s tokens, which error messages call `what`, and fills *out. */
+/* Checks positions for b sequences of s tokens, and fills *out. Error messages begin with `what`, which names the
+ * positions. */
 tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int64_t b, int64_t s, const char *what,
                      tg_packing *out);
 

@@ -155,8 +155,10 @@ tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *
 
 tg_tensor *tg_lm_packed_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions) {
     tg_packing packing;
+    char what[64];
+    snprintf(what, sizeof what, "%s: positions", tg_module_kind(lm));
     if (tg_tape_check(t, tg_module_kind(lm)) != TG_OK || tg_lm_check_ids(lm, ids, 0) != TG_OK ||
-        tg_lm_pack(lm, t, positions, ids->shape[0], ids->shape[1], "positions", &packing) != TG_OK)
+        tg_lm_pack(lm, t, positions, ids->shape[0], ids->shape[1], what, &packing) != TG_OK)
         return tg_inert(lm->ctx);
     bool training = tg_module_use_mode(lm, t);
     tg_tensor *x = tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, positions, 0), NULL, &packing);

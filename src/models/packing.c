@@ -7,13 +7,13 @@ static tg_status check_positions(const tg_module *lm, tg_tensor *positions, int6
     TG_TRY(tg_check(lm->ctx, positions, what));
     tg_describe(positions, is, sizeof is);
     if (positions->dtype != TG_I64 || positions->ndim != 2 || positions->shape[0] != b || positions->shape[1] != s)
-        return tg_fail(lm->ctx, TG_ERR_SHAPE, "%s: %s are %s, expected i64[%lld, %lld], one for each token",
-                       tg_module_kind(lm), what, is, (long long)b, (long long)s);
+        return tg_fail(lm->ctx, TG_ERR_SHAPE, "%s are %s, expected i64[%lld, %lld], one for each token", what, is,
+                       (long long)b, (long long)s);
     if (tg_lm_cp(&tg_lm_of(lm)->c) == 1) return TG_OK;
     return tg_fail(lm->ctx, TG_ERR_UNSUPPORTED,
-                   "%s: %s are those of packed documents, but the model is on a grid with cp %d, whose ranks divide "
-                   "each sequence; give a sequence to each document, or make the grid without cp",
-                   tg_module_kind(lm), what, tg_lm_cp(&tg_lm_of(lm)->c));
+                   "%s are those of packed documents, but the model is on a grid with cp %d, whose ranks divide each "
+                   "sequence; give a sequence to each document, or make the grid without cp",
+                   what, tg_lm_cp(&tg_lm_of(lm)->c));
 }
 
 tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int64_t b, int64_t s, const char *what,
