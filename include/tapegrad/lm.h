@@ -208,6 +208,13 @@ TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
 /* Returns the i-th published family (model_type) whose names and config.json the library knows, from 0; NULL if there
  * is none. */
 TG_API const char *tg_lm_family(int i);
+/* Makes *c, a config of TG_LM, that of a new model of a published family: sets the kinds of norms, activation,
+ * positions and attention, biases, soft caps, rope and the tie of the output matrix to what is usual in the family.
+ * Keeps sizes, dropout, mtp, mup_base, and what a config.json does not say (tg_lm_from_config). The layers with
+ * windows are those of the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and
+ * c->extra are then texts of the library, which says in config.json that there is no padding token. Fails with
+ * TG_ERR_ARGUMENT for another family. */
+TG_API tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c);
 
 /* Returns the matrix that a tied model has twice (Megatron-Core's shared_embedding_or_output_weight): the embedding
  * matrix on a part that has the embedding, the output matrix on the last part, and NULL on the parts between and if the

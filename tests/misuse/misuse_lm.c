@@ -135,6 +135,15 @@ static void parts(misuse_world *b) {
     tg_module_free(linear);
 }
 
+static void family(misuse_world *b) {
+    tg_lm_config c = *TG_LM(SMALL), none = {0};
+    QUIET(tg_lm_family_config, tg_lm_family_config(NULL, "llama", &c) == TG_ERR_ARGUMENT);
+    FAILS(tg_lm_family_config, ARGUMENT, "family is NULL", tg_lm_family_config(b->ctx, NULL, &c));
+    FAILS(tg_lm_family_config, ARGUMENT, "the config is NULL", tg_lm_family_config(b->ctx, "llama", NULL));
+    FAILS(tg_lm_family_config, ARGUMENT, "size is 0", tg_lm_family_config(b->ctx, "llama", &none));
+    FAILS(tg_lm_family_config, ARGUMENT, "family is \"bert\"", tg_lm_family_config(b->ctx, "bert", &c));
+}
+
 /* Packed documents. */
 static void packed(misuse_world *b) {
     tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 33)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
@@ -273,6 +282,7 @@ void misuse_lm(misuse_world *b) {
     losses(b);
     parts(b);
     packed(b);
+    family(b);
     rates(b);
     files(b);
     members(b);

@@ -216,40 +216,57 @@ static int check_tp(const command *c, const model_options *o, int64_t kv_heads, 
 
 int model_options_check(const command *c, const model_options *o, int64_t tp) {
     int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
-    bool llama = o->arch == 1;
+    bool gpt2 = o->arch == ARCH_GPT2;
+    char arch[32];
+    arch_text(o->arch, arch, sizeof arch);
     if (o->hidden % o->heads)
         return usage_error(c, "--hidden %lld is not a multiple of --heads %lld", (long long)o->hidden,
                            (long long)o->heads);
     if (o->heads % kv_heads)
         return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
                            (long long)kv_heads);
-    if (!llama && kv_heads != o->heads)
+    if (gpt2 && kv_heads != o->heads)
         return usage_error(c, "--kv-heads %lld: --arch gpt2 has as many as --heads %lld; leave --kv-heads out",
                            (long long)kv_heads, (long long)o->heads);
-    if (llama && o->hidden / o->heads % 2)
+    if (!gpt2 && o->hidden / o->heads % 2)
         return usage_error(c,
-                           "--hidden %lld / --heads %lld is odd; --arch llama rotates pairs of elements and needs an "
+                           "--hidden %lld / --heads %lld is odd; --arch %s rotates pairs of elements and needs an "
                            "even number of them for each head",
-                           (long long)o->hidden, (long long)o->heads);
-    if (llama && o->dropout > 0)
-        return usage_error(c, "--dropout %g: --arch llama has no dropout; leave --dropout out", o->dropout);
+                           (long long)o->hidden, (long long)o->heads, arch);
+    if (!gpt2 && o->dropout > 0)
+        return usage_error(c, "--dropout %g: --arch %s has no dropout; leave --dropout out", o->dropout, arch);
     return check_tp(c, o, kv_heads, tp);
 }
 
+static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
+
+const char *arch_text(int arch, char *buf, size_t n) {
+    const char *at = ARCHS;
+    for (; arch > 0; arch--) at += strcspn(at, "|"), at += *at == '|';
+    snprintf(buf, n, "%.*s", (int)strcspn(at, "|"), at);
+    return buf;
+}
+
+int arch_of(const char *family) {
+    char name[32];
+    for (int i = 0; *arch_text(i, name, sizeof name); i++)
+        if (!strcmp(name, family)) return i;
+    return ARCH_LLAMA;
+}
+
 tg_lm_config model_config(const model_options *o) {
+    char family[32];
     tg_lm_config c = *TG_LM(.vocab = o->vocab, .layers = o->layers, .heads = o->heads, .hidden = o->hidden,
                             .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn), .positions = o->seq_len,
                             .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
-    if (o->arch != 0) return c;
-    c.family = "gpt2";
-    c.norm = TG_LM_LAYER_NORM;
-    c.activation = TG_LM_GELU_TANH;
-    c.position_kind = TG_LM_LEARNED;
-    c.bias = c.tied = true;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_lm_family_config(ctx, arch_text(o->arch, family, sizeof family), &c);
+    check(ctx);
+    tg_ctx_free(ctx);
+    c.attention_kinds = copy_text(c.attention_kinds);
+    c.extra = copy_text(c.extra);
     return c;
 }
-
-static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
 
 bool read_model_config(const char *path, tg_lm_config *out) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));

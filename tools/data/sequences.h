@@ -18,8 +18,8 @@ typedef struct sequence_pool {
 } sequence_pool;
 
 /* Finds the windows of `tokens` tokens from `first` on. Windows of packed documents need one token more than their
- * length; padded ones are those of the documents that begin in the part. Returns false after printing what is wrong; a part without
- * windows is none. */
+ * length; padded ones are those of the documents that begin in the part. Returns false after printing what is wrong; a
+ * part without windows is none. */
 bool pool_open(sequence_pool *p, tg_tokens *t, int64_t first, int64_t tokens, int64_t seq_len,
                tg_token_windows windows);
 /* Prepares pool_shuffled. */

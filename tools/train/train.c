@@ -145,7 +145,7 @@ static bool find_checkpoint(plan *r) {
 static void take_config(run *r, const tg_lm_config *c) {
     const parsed *p = &r->plan->p;
     model_options *m = &r->o.model;
-    m->arch = strcmp(c->family, "gpt2") != 0;
+    m->arch = arch_of(c->family);
     m->layers = c->layers;
     m->heads = c->heads;
     m->kv_heads = c->kv_heads;
@@ -162,7 +162,7 @@ static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
     *weights = r->plan->state && !r->o.lora ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
-        *config = model_config(&r->o.model);
+        *config = r->model.config = model_config(&r->o.model);
         return true;
     }
     if (!model_find(&r->model, *weights, !r->plan->state || r->o.lora)) return false;
