@@ -187,13 +187,15 @@ START_TEST(joined_streams_are_one) {
     tg_tokens *t = tg_tokens_join(w.ctx, part, 3);
     ck_assert_int_eq(tg_tokens_documents(t), 5);
     ck_assert_int_eq(tg_tokens_count(t), 15);
-    static const char all[] = "ab.cd.xyzefg.h.", predicted[] = "ab._d.xyz__g.h.";
+    static const char all[] = "ab.cd.xyzefg.h.", predicted[] = "ab._d.xyz__g.h.", within[] = "_b._d._yz__g._.";
     static const int64_t ends[] = {3, 3, 3, 6, 6, 6, 9, 9, 9, 13, 13, 13, 13, 15, 15};
     for (int64_t first = 0; first < 15; first++)
         for (int64_t n = 1; n <= 14; n++) {
             char packed[64], apart[64];
             snprintf(packed, sizeof packed, "%.*s %.*s", (int)n, all + first, (int)n, predicted + first + 1);
             if (first + n < 15) ck_assert_str_eq(window(t, first, n, TG_WINDOWS_ACROSS), packed);
+            snprintf(packed, sizeof packed, "%.*s %.*s", (int)n, all + first, (int)n, within + first + 1);
+            if (first + n < 15) ck_assert_str_eq(window(t, first, n, TG_WINDOWS_PACKED), packed);
             for (int64_t i = 0; i < n; i++) {
                 apart[i] = first + i < ends[first] ? all[first + i] : '0';
                 apart[n + 1 + i] = first + i + 1 < ends[first] ? predicted[first + 1 + i] : '_';
