@@ -121,7 +121,7 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  *
  * A query that sees no key gives zeros.
  *
- * starts_q and starts_k, if given, pack several sequences into one batch entry. Sequence s has the queries from
+ * starts_q and starts_k, if given, pack several sequences into each batch entry. Sequence s of one has the queries from
  * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
  * its own sequence. p is then i + c in place of i + sk - sq. Each sequence has its own c, chosen so that p of its last
  * query is the index of its last key. If the sequence has m queries, shift adds shift * m to p.
@@ -139,7 +139,7 @@ typedef struct tg_attention_args {
     tg_array mask;             /* [b,h,sq,sk], with stride 0 where it is repeated; bool or float */
     tg_array sink;             /* [h]: one more score of each row; it is in the denominator of the softmax only */
     tg_array lengths;          /* [b], int64, in [0, sk] */
-    /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
+    /* int64 [b, sequences + 1], or [sequences + 1] for all entries; contiguous, growing from 0 to sq, or to sk. */
     tg_array starts_q, starts_k;
     /* In slot `attention`: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
      * starts_k. The entries of starts_k are numbered after those of starts_q. NULL means that these arrays are known to

@@ -185,16 +185,27 @@ TG_API tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *o
 TG_API tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run);
 /* Returns whether the stream has context. */
 TG_API bool tg_tokens_has_context(const tg_tokens *t);
-/* Keeps documents apart in tg_tokens_read_window, or lets windows go on from one document to the next, which is the
- * default. */
-TG_API tg_status tg_tokens_set_apart(tg_tokens *t, bool on);
+
+/* What a window of tokens has after the end of a document. */
+typedef enum tg_token_windows {
+    TG_WINDOWS_ACROSS, /* the next document, whose first token is the target of this one's last token */
+    TG_WINDOWS_PACKED, /* the next document; the last token of a document has target -100 */
+    TG_WINDOWS_PADDED, /* places with id 0 and target -100 */
+} tg_token_windows;
+
+/* Sets the windows of the functions below; TG_WINDOWS_ACROSS by default. Another number fails with TG_ERR_ARGUMENT. */
+TG_API tg_status tg_tokens_set_windows(tg_tokens *t, tg_token_windows windows);
+/* Returns them; TG_WINDOWS_ACROSS if t is NULL. */
+TG_API tg_token_windows tg_tokens_windows(const tg_tokens *t);
 /* Reads a window for training: n >= 1 tokens from `first` on to ids[n], and the tokens after each of them to
- * targets[n], of which those of context are replaced by -100, which losses ignore. Either may be NULL. If documents are
- * kept apart, a window ends with the document of its first token: the places after it have id 0 and target -100. The
- * stream must have n + 1 tokens from `first` on, or, if documents are kept apart, the token `first`. */
+ * targets[n], of which those of context are replaced by -100, which losses ignore. Either may be NULL. The stream must
+ * have n + 1 tokens from `first` on, or, with TG_WINDOWS_PADDED, the token `first`. */
 TG_API tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets);
 /* Returns how many targets of that window are not -100; 0 on an error. */
 TG_API int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n);
+/* Sets positions[n] to the number of tokens of the same document that are before each token in a window, whatever its
+ * kind: the positions of tg_lm_packed_logits (lm.h). The stream must have n >= 1 tokens from `first` on. */
+TG_API tg_status tg_tokens_read_positions(tg_tokens *t, int64_t first, int64_t n, int64_t *positions);
 
 /* ---- Writing a Megatron dataset ---- */
 

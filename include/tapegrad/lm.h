@@ -208,6 +208,13 @@ TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
 /* Returns the i-th published family (model_type) whose names and config.json the library knows, from 0; NULL if there
  * is none. */
 TG_API const char *tg_lm_family(int i);
+/* Makes *c, a config of TG_LM, that of a new model of a published family: sets the kinds of norms, activation,
+ * positions and attention, biases, soft caps, rope and the tie of the output matrix to what is usual in the family.
+ * Keeps sizes, dropout, mtp, mup_base, and what a config.json does not say (tg_lm_from_config). The layers with
+ * windows are those of the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and
+ * c->extra are then texts of the library, which says in config.json that there is no padding token. Fails with
+ * TG_ERR_ARGUMENT for another family. */
+TG_API tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c);
 
 /* Returns the matrix that a tied model has twice (Megatron-Core's shared_embedding_or_output_weight): the embedding
  * matrix on a part that has the embedding, the output matrix on the last part, and NULL on the parts between and if the
@@ -223,6 +230,8 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which only
  *   learned positions take (TG_ERR_UNSUPPORTED).
+ * - Positions [b, s] are those of packed documents, as in tg_lm_packed_logits. All parts need them, and all models take
+ *   them. ids[d] and targets[d] should not reach into the next document: give -100 there.
  * - Parts between the first and the last one take hidden states c->input[0] and give c->out[0], [s, b, h]; under
  *   sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither
  *   ids nor targets, which may be NULL.
@@ -233,6 +242,26 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
  * Without a pipe, a program fills in tape, in and out of c itself. */
 TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_tensor *const *targets,
                             tg_tensor *positions);
+
+/* ---- Packed documents ----
+ *
+ * A sequence may have several documents, one after the other, each of which attends to itself alone (sequence packing:
+ * Krell et al., arXiv 2107.02027). */
+
+/* Returns the logits [b, s, vocab] of ids [b, s], as tg_gpt_logits does (gpt.h), for a whole model. positions [b, s],
+ * int64, has the position of each token in its document: 0 where a document begins, and then one more for each token.
+ * A sequence whose first position is above 0 begins within a document. A token attends to those of its document,
+ * within the layer's window, and rotary and learned positions are those given. So each document has the logits that it
+ * has alone. A learned position that the model does not have fails with TG_ERR_DATA.
+ *
+ * positions must be placed like ids. With tp, sequence parallelism and pipelines each rank has those of whole
+ * sequences. Fails with TG_ERR_UNSUPPORTED if cp is above 1, and if a layer or the attention of one is not the
+ * library's own (tg_module_replace). */
+TG_API tg_tensor *tg_lm_packed_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions);
+/* Returns the cross-entropy of these logits with target [b, s], as tg_gpt_loss does. The target of the last token of a
+ * document should be -100, because it does not see the token after it. */
+TG_API tg_tensor *tg_lm_packed_loss(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, tg_tensor *target,
+                                    tg_loss_reduction reduction);
 
 /* ---- Loss ---- */
 

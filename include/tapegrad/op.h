@@ -87,7 +87,7 @@ typedef enum tg_sample_kind {
     TG_SAMPLE_INDEX,  /* integers */
     TG_SAMPLE_BOOL,
     TG_SAMPLE_ABSENT, /* an optional input that is NULL */
-    TG_SAMPLE_STARTS, /* integers that rise from 0 to hi, in growing steps */
+    TG_SAMPLE_STARTS, /* integers that rise from 0 to hi, in each row by other steps */
 } tg_sample_kind;
 typedef enum tg_sample_layout {
     TG_SAMPLE_ROWS,       /* row-major */

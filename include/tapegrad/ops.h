@@ -450,8 +450,8 @@ TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool h
  * has position p = offset + r. Its elements i and i + d/2, for i < d/2, are rotated as a pair by the angle
  * p * base^(-2 * i / d). */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
-/* The same, but row r has position positions[r]: int64 [s]. For rows in another order, such as those that a rank has of
- * a divided sequence: dim s of x may be sharded if positions is sharded alike. */
+/* The same, but row r has position positions[r]: int64 [s], or positions[e][r], [n, s], in element e of the first dim
+ * of x. For rows in another order, such as those of a divided sequence: dim s may be sharded if positions is so too. */
 TG_API tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base);
 
 /* How the frequencies of rotary positions are changed, so that a model that was trained with `original` positions can
@@ -471,7 +471,7 @@ typedef struct tg_rope_opts {
     size_t size;
     double base;          /* finite and greater than 0; 10000 by default */
     int64_t offset;       /* position of row 0; must be 0 if positions are given */
-    tg_tensor *positions; /* int64 [s], the position of each row; NULL: offset, offset + 1 and so on */
+    tg_tensor *positions; /* int64 [s] or [n, s], as in tg_rope_at; NULL: offset, offset + 1 and so on */
     int64_t dims;         /* the first `dims` elements of each row are rotated, an even number; TG_AUTO: all */
     tg_rope_kind kind;
     double factor;        /* greater than 0; 1 by default, as it must be with TG_ROPE_PLAIN */
@@ -510,10 +510,10 @@ typedef struct tg_attention_opts {
     tg_tensor *sink;    /* [h]: one more logit in the denominator of each softmax, without a value that it weighs */
     /* int64 [b]: keys j >= lengths[e] of batch element e are padding, and hidden. Not with starts_q. */
     tg_tensor *lengths;
-    /* int64 [m + 1]: m sequences are packed along sq, with b = 1. Each attends only to itself. Sequence i has the
-     * rows starts_q[i] to starts_q[i + 1] - 1. The first entry is 0, and the last is sq. */
+    /* int64 [b, m + 1], or [m + 1] if b is 1: m sequences are packed along sq. Each attends only to itself. Sequence i
+     * has the rows starts_q[i] to starts_q[i + 1] - 1, or none. The first entry is 0, and the last is sq. */
     tg_tensor *starts_q;
-    tg_tensor *starts_k; /* int64 [m + 1]: the same along sk; required with starts_q */
+    tg_tensor *starts_k; /* the same along sk; required with starts_q, and of its shape */
 } tg_attention_opts;
 
 #define TG_ATTENTION_DEFAULTS                                                                                          \

@@ -32,12 +32,19 @@ static double to_grid(double v, tg_dtype grid) {
     }
 }
 
+/* Returns element number i of starts [n], or [rows, n], which go from 0 to s->hi. Each row has other starts. */
+static double start_of(const tg_sample_input *s, int64_t i) {
+    double last = (double)s->shape.dim[s->shape.ndim - 1] - 1, row = floor((double)i / (last + 1));
+    double power = 2 / (1 + row);
+    return floor(s->hi * pow((double)i - row * (last + 1), power) / pow(last, power));
+}
+
 /* Returns element number i of an input, which tg_sample_input describes. */
 static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double jitter, uint64_t *state) {
     switch (s->kind) {
     case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_sample_uniform(state));
     case TG_SAMPLE_BOOL: return s->hi > 0 ? fmod((double)i, s->hi) >= s->lo : (double)(tg_sample_random(state) >> 63);
-    case TG_SAMPLE_STARTS: return floor(s->hi * (double)(i * i) / pow((double)s->shape.dim[0] - 1, 2));
+    case TG_SAMPLE_STARTS: return start_of(s, i);
     default: break;
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_sample_normal(state) : s->lo + (s->hi - s->lo) * tg_sample_uniform(state);

@@ -65,16 +65,23 @@ enum { IGNORED = -100 };
 
 bool tg_tokens_has_context(const tg_tokens *t) { return t && t->has_modes; }
 
-tg_status tg_tokens_set_apart(tg_tokens *t, bool on) {
+tg_status tg_tokens_set_windows(tg_tokens *t, tg_token_windows windows) {
     if (!t) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(t->ctx));
-    t->apart = on;
+    if ((unsigned)windows > TG_WINDOWS_PADDED)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_tokens_set_windows: windows is %d, expected TG_WINDOWS_ACROSS, _PACKED or _PADDED",
+                       (int)windows);
+    t->windows = windows;
     return TG_OK;
 }
 
+tg_token_windows tg_tokens_windows(const tg_tokens *t) { return t ? t->windows : TG_WINDOWS_ACROSS; }
+
 /* Fails unless the window is in the stream. */
 static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, const char *who) {
-    int64_t most = t->apart && first < t->count ? INT64_MAX : t->count - first - 1;
+    bool padded = t->windows == TG_WINDOWS_PADDED;
+    int64_t most = padded && first < t->count ? INT64_MAX : t->count - first - 1;
     if (first >= 0 && n >= 1 && n <= most) return TG_OK;
     return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                    "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of "
@@ -95,34 +102,46 @@ static tg_status find_end(tg_tokens *t, int64_t first, int64_t most, int64_t *en
     return TG_OK;
 }
 
-/* Limits a window to its document if documents are kept apart: sets *n to the number of its tokens that have a token
- * after them. */
+/* Limits a window to its document if it is padded: sets *n to the number of its tokens that have a token after
+ * them. */
 static tg_status limit(tg_tokens *t, int64_t first, int64_t *n) {
     int64_t most = t->count - first > *n ? first + *n + 1 : t->count, end;
-    if (!t->apart) return TG_OK;
+    if (t->windows != TG_WINDOWS_PADDED) return TG_OK;
     TG_TRY(find_end(t, first, most, &end));
     *n = end - first - 1;
     return TG_OK;
 }
 
-/* Counts the tokens of a range that are no context and, unless out is NULL, replaces the others in it. */
+static void fill(int64_t *out, int64_t from, int64_t to, int64_t value) {
+    for (int64_t i = from; i < to; i++) out[i] = value;
+}
+
+/* Finds the run of token `first`, which is not the first one of the stream. Sets *document to that of the token before
+ * it. */
+static tg_status find_after(tg_tokens *t, int64_t first, tg_token_run *run, int64_t *document) {
+    TG_TRY(find(t, first - 1, run));
+    *document = run->document;
+    return run->stop == first ? next(t, run) : TG_OK;
+}
+
+/* Counts the tokens of a range that are predicted, and, unless out is NULL, replaces the others in it. Not predicted
+ * are context and, with TG_WINDOWS_PACKED, the first token of a document. */
 static tg_status mask(tg_tokens *t, int64_t first, int64_t n, int64_t *out, int64_t *count) {
     tg_token_run run;
-    int64_t end = first + n;
+    int64_t end = first + n, document;
+    bool packed = t->windows == TG_WINDOWS_PACKED;
     *count = n;
-    if (!n || !t->has_modes) return TG_OK;
-    TG_TRY(find(t, first, &run));
+    if (!n || (!t->has_modes && !packed)) return TG_OK;
+    TG_TRY(find_after(t, first, &run, &document));
     for (int64_t from = first, to; from < end; from = to) {
         to = run.stop < end ? run.stop : end;
-        for (int64_t i = from; out && run.context && i < to; i++) out[i - first] = IGNORED;
-        if (run.context) *count -= to - from;
+        int64_t hidden = run.context ? to - from : packed && run.document != document;
+        if (out) fill(out, from - first, from - first + hidden, IGNORED);
+        *count -= hidden;
+        document = run.document;
         if (to < end) TG_TRY(next(t, &run));
     }
     return TG_OK;
-}
-
-static void fill(int64_t *out, int64_t from, int64_t to, int64_t value) {
-    for (int64_t i = from; i < to; i++) out[i] = value;
 }
 
 tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets) {
@@ -148,4 +167,19 @@ int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n) {
     if (check_window(t, first, n, "tg_tokens_count_targets") != TG_OK) return 0;
     if (limit(t, first, &n) != TG_OK || mask(t, first + 1, n, NULL, &count) != TG_OK) return 0;
     return count;
+}
+
+tg_status tg_tokens_read_positions(tg_tokens *t, int64_t first, int64_t n, int64_t *positions) {
+    tg_token_run run;
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->ctx));
+    TG_TRY(tg_tokens_check_range(t, first, n, positions, "tg_tokens_read_positions"));
+    if (n < 1) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tokens_read_positions: n is 0, expected 1 or more");
+    TG_TRY(find(t, first, &run));
+    for (int64_t at = first, begin = first, document = run.document; at < first + n; at++) {
+        if (at == run.stop) TG_TRY(next(t, &run));
+        if (run.document != document) begin = at, document = run.document;
+        positions[at - first] = at - begin;
+    }
+    return TG_OK;
 }

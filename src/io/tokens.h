@@ -18,7 +18,7 @@ struct tg_tokens {
     int64_t documents; /* number of documents */
     int64_t sequences; /* of an indexed dataset */
     bool has_modes;    /* the index has a mode for each sequence */
-    bool apart;        /* windows end with their document */
+    tg_token_windows windows;
     /* Joined streams: their number, the streams, and the token and the document with which each begins. */
     int n_parts;
     tg_tokens **part;

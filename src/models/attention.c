@@ -59,41 +59,52 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
 /* ---- Attention ---- */
 
 /* Returns a mask bool [n, k] of n queries and k keys, true where the key's position is after the query's or, if there
- * is a window, before it. The last query is at the position of the last key. */
-static tg_tensor *hidden(const tg_lm_config *c, tg_tape *t, int64_t n, int64_t k) {
+ * is a window, before it. The last query is at the position of the last key. With packed documents the mask is
+ * [b, 1, 1, n, k], and also true where the key is before the query's document. starts: those of a tg_packing; NULL:
+ * none are packed. */
+static tg_tensor *hidden(const tg_lm_config *c, tg_tape *t, int64_t n, int64_t k, tg_tensor *starts) {
     tg_tensor *query = tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(k - n), (double)k, 1), 1);
-    tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1), *ahead = tg_gt(t, key, query);
-    if (c->window == TG_NONE) return ahead;
-    return tg_logical_or(t, ahead, tg_le(t, key, tg_add_scalar(t, query, -(double)c->window)));
+    tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1), *mask = tg_gt(t, key, query);
+    if (c->window != TG_NONE)
+        mask = tg_logical_or(t, mask, tg_le(t, key, tg_add_scalar(t, query, -(double)c->window)));
+    if (!starts) return mask;
+    tg_tensor *begun = tg_slice(t, starts, 1, 0, n, 1); /* entry i is the beginning of the document of token i */
+    begun = tg_reshape_shard(t, begun, (tg_shape){5, {tg_dim(starts, 0), 1, 1, n, 1}}, 0);
+    return tg_logical_or(t, mask, tg_lt(t, key, begun));
 }
 
 /* Computes attention by separate ops (TG_LM_COMPOSED). h is the number of query heads here, and g that of key-value
  * heads. The h / g query heads that share a key-value head get a dim of their own: queries are [b, g, h / g, n, d],
  * keys and values [b, g, 1, k, d]. */
-static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3], double scale) {
+static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3], double scale,
+                           tg_tensor *starts) {
     int64_t b = tg_dim(qkv[0], 0), h = tg_dim(qkv[0], 1), n = tg_dim(qkv[0], 2), d = c->head_dim;
     int64_t g = tg_dim(qkv[1], 1), k = tg_dim(qkv[1], 2);
     if (!tg_ok(t->ctx)) return tg_inert(t->ctx);
     tg_tensor *q = tg_reshape_shard(t, qkv[0], (tg_shape){5, {b, g, h / g, n, d}}, 1);
     tg_tensor *keys = tg_transpose(t, tg_unsqueeze(t, qkv[1], 2), 3, 4);
     tg_tensor *s = tg_softcap(t, tg_scale(t, tg_matmul(t, q, keys), scale), c->attention_softcap);
-    tg_tensor *weights = tg_softmax(t, tg_masked_fill(t, s, hidden(c, t, n, k), -INFINITY), 4);
+    tg_tensor *weights = tg_softmax(t, tg_masked_fill(t, s, hidden(c, t, n, k, starts), -INFINITY), 4);
     if (c->attention_dropout > 0) weights = tg_dropout(t, weights, c->attention_dropout);
     tg_tensor *y = tg_matmul(t, weights, tg_unsqueeze(t, qkv[2], 2));
     return tg_reshape_shard(t, y, (tg_shape){4, {b, h, n, d}}, 1);
 }
 
 /* Returns softmax(scale q k^T) v with the causal mask: queries [b, heads, n, d], keys and values [b, kv heads, k, d] ->
- * [b, heads, n, d]. */
-static tg_tensor *weigh(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]) {
+ * [b, heads, n, d]. starts: those of a tg_packing; NULL: no documents are packed. */
+static tg_tensor *weigh_packed(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], tg_tensor *starts) {
     const tg_lm_config *c = tg_layer_config(m);
     double scale = tg_attention_scale(c);
-    if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv, scale);
+    if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv, scale, starts);
     return tg_heads_attend(t, qkv, c->parallel,
                            TG_CONTEXT_ATTENTION(.kind = c->cp_kind, .inner = c->cp_inner, .causal = true,
                                                 .scale = scale, .dropout = c->attention_dropout,
-                                                .softcap = c->attention_softcap,
+                                                .softcap = c->attention_softcap, .starts = starts,
                                                 .left = c->window == TG_NONE ? TG_NONE : c->window - 1));
+}
+
+static tg_tensor *weigh(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]) {
+    return weigh_packed(m, t, qkv, NULL);
 }
 
 /* ---- Forward ---- */
@@ -116,8 +127,19 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
 static void rotate(const tg_lm_config *c, tg_tape *t, tg_tensor *qk[2], const tg_past *past) {
     tg_rope_opts rope = tg_lm_rope_of(c);
     if (past && past->runs) rope.positions = past->runs->positions;
+    else if (past && past->packing) rope.positions = past->packing->positions;
     else rope.offset = past ? past->length : 0;
     tg_heads_rotate(t, qk, &rope, NULL, c->parallel);
+}
+
+/* Computes attention, with the cached keys and values or within packed documents. past may be NULL. */
+static tg_tensor *weigh_with(const tg_module *m, tg_tape *t, tg_tensor *qkv[3], const tg_past *past) {
+    if (!past) return weigh(m, t, qkv);
+    if (past->packing) return weigh_packed(m, t, qkv, past->packing->starts);
+    if (past->runs) return tg_attend_runs(m, t, qkv, past, weigh);
+    qkv[1] = append(t, past->k, past->length, qkv[1]);
+    qkv[2] = append(t, past->v, past->length, qkv[2]);
+    return weigh(m, t, qkv);
 }
 
 static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
@@ -125,12 +147,7 @@ static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
     if (c->position_kind == TG_LM_ROTARY) rotate(c, t, qkv, past);
-    if (past && !past->runs) {
-        qkv[1] = append(t, past->k, past->length, qkv[1]);
-        qkv[2] = append(t, past->v, past->length, qkv[2]);
-    }
-    tg_tensor *o = past && past->runs ? tg_attend_runs(m, t, qkv, past, weigh) : weigh(m, t, qkv);
-    return tg_module_run(m, tg_lm_names_of(c)->out, t, tg_heads_join(t, o));
+    return tg_module_run(m, tg_lm_names_of(c)->out, t, tg_heads_join(t, weigh_with(m, t, qkv, past)));
 }
 
 static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return attend(m, t, x, NULL); }

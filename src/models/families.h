@@ -36,6 +36,9 @@ struct tg_lm_family_row {
     const tg_member *members;
     int n_members;
     double rotated; /* usual part of a head that is rotated (partial_rotary_factor) */
+    const char *kinds; /* tg_lm_config.attention_kinds of new models; NULL: all layers are alike */
+    bool windowed;     /* new models have a window */
+    bool pads;         /* transformers gives the family a padding token, if config.json does not say null */
     /* Reads and writes the kinds of the layers. read sets *kinds to the letters of tg_lm_config.attention_kinds, one
      * for each layer, or leaves it empty; it may also set the window. NULL: all layers are alike. */
     tg_status (*read_layers)(const tg_json *j, tg_lm_config *c, char *kinds);

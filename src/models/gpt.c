@@ -146,35 +146,9 @@ tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config) {
 /* ---- Logits and loss ---- */
 
 tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
-    return tg_lm_logits_of_ids(gpt, t, ids, "tg_gpt_logits", TG_SITE);
-}
-
-/* Checks target before anything is recorded. The trunk checks ids. */
-static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
-    char want[160], got[160];
-    TG_TRY(tg_check(ctx, ids, "tg_gpt_loss: ids"));
-    TG_TRY(tg_check(ctx, target, "tg_gpt_loss: target"));
-    if ((unsigned)reduction > TG_LOSS_NONE)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_loss: reduction is %d, expected TG_LOSS_MEAN, _SUM or _NONE",
-                       (int)reduction);
-    if (ids->dtype != TG_I64 || ids->ndim != 2) return TG_OK;
-    if (target->dtype == TG_I64 && target->ndim == 2 && !memcmp(target->shape, ids->shape, 2 * sizeof *ids->shape))
-        return TG_OK;
-    tg_describe(ids, want, sizeof want);
-    tg_describe(target, got, sizeof got);
-    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s like ids", got, want);
-}
-
-static tg_tensor *checked_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
-                               tg_loss_reduction reduction, const void *site) {
-    if (tg_lm_enter_whole(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
-    tg_scope *s = tg_site_open(t, site);
-    tg_tensor *y = tg_lm_loss_of_trunk(gpt, t, tg_lm_trunk(gpt, t, ids, NULL), target, reduction);
-    tg_site_close(t, s);
-    return y;
+    return tg_lm_logits_of_ids(gpt, t, ids, NULL, "tg_gpt_logits", TG_SITE);
 }
 
 tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
-    return tg_lm_leave(gpt, checked_loss(gpt, t, ids, target, reduction, TG_SITE));
+    return tg_lm_loss_of_ids(gpt, t, ids, NULL, target, reduction, "tg_gpt_loss", TG_SITE);
 }

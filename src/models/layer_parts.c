@@ -40,10 +40,11 @@ static tg_tensor *run_inner(tg_module *m, const tg_module_ops *ops, tg_cached_fn
                             const tg_past *past) {
     if (tg_is_captured(m)) return tg_run_cached(tg_module_wrapped(m), ops, forward, t, x, past);
     if (m->ops == ops) return forward(m, t, x, past);
+    bool packs = past->packing != NULL;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
-            "tg_gpt_next: a \"%s\" has replaced the \"%s\" of a layer, and only the library's own can use a cache; use "
-            "tg_gpt_logits",
-            tg_module_kind(m), ops->kind);
+            "%s: a \"%s\" has replaced the \"%s\" of a layer, and only the library's own can %s; use %s",
+            packs ? "packed documents" : "tg_gpt_next", tg_module_kind(m), ops->kind,
+            packs ? "keep documents apart" : "use a cache", packs ? "a sequence for each document" : "tg_gpt_logits");
     return NULL;
 }
 

@@ -18,7 +18,7 @@ static void lm_free(void *state) {
 }
 
 static tg_tensor *lm_forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
-    return tg_lm_logits_of_ids(m, t, ids, "tg_module_forward", TG_SITE);
+    return tg_lm_logits_of_ids(m, t, ids, NULL, "tg_module_forward", TG_SITE);
 }
 
 const tg_module_ops tg_lm_ops = {.size = sizeof(tg_module_ops), .kind = "lm", .forward = lm_forward, .free = lm_free};

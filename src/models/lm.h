@@ -173,21 +173,30 @@ tg_module *tg_lm_attention_new(tg_ctx *ctx, const tg_lm_config *c);
 tg_module *tg_lm_mlp_new(tg_ctx *ctx, const tg_lm_config *c);
 tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c); /* c: of one layer (tg_lm_config_of_layer) */
 
-/* The cache of one attention layer. In training there is no cache, and functions get NULL in place of a tg_past. */
+/* Documents that are packed into sequences (packing.c). */
+typedef struct tg_packing {
+    tg_tensor *positions; /* int64 [b, s]: the position of each token in its document */
+    tg_tensor *starts;    /* int64 [b, s + 1]: starts_q and starts_k of tg_attention, with an empty sequence for each
+                           * token that does not end a document */
+} tg_packing;
+
+/* What attention needs in addition to its input: the cache of one attention layer or, in training, the documents that
+ * are packed. If it needs neither, functions get NULL in place of a tg_past. */
 typedef struct tg_past {
     tg_tensor *k, *v; /* keys and values */
     int64_t length;   /* number of positions that are filled; new keys and values go after them */
     const struct tg_runs *runs; /* runs.c; NULL: every sequence of the batch has `length` positions */
+    const tg_packing *packing;  /* NULL: no documents are packed. Otherwise there is no cache */
 } tg_past;
 
 typedef tg_tensor *(*tg_cached_fn)(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
-/* Runs m, which must be the library's own module with these ops, by `forward` with a cache, with m's mode and hooks. If
- * m is captured, the module that it holds runs. If m is another module, which the caller has put in place of the
- * library's, records an error, because such a module cannot use a cache. Returns an inert tensor (tapegrad.h) on an
+/* Runs m, which must be the library's own module with these ops, by `forward` with a tg_past, with m's mode and hooks.
+ * If m is captured, the module that it holds runs. If m is another module, which the caller has put in place of the
+ * library's, records an error, because such a module cannot use a tg_past. Returns an inert tensor (tapegrad.h) on an
  * error, and if m is NULL. */
 tg_tensor *tg_run_cached(tg_module *m, const tg_module_ops *ops, tg_cached_fn forward, tg_tape *t, tg_tensor *x,
                          const tg_past *past);
-/* Run a transformer layer, or an attention, with a cache: x [s, b, h] -> [s, b, h]. */
+/* Run a transformer layer, or an attention, with a tg_past: x [s, b, h] -> [s, b, h]. */
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 
@@ -216,14 +225,24 @@ tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y);
 tg_status tg_lm_check_ids(const tg_module *lm, tg_tensor *ids, int64_t offset);
 /* Returns the rows of the word embedding for ids [b, n]: [n, b, h]. */
 tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids);
-/* Returns the embeddings of ids [b, n]: [n, b, h]. `positions` is int64 [n]; NULL means offset, offset + 1 and so
- * on. */
+/* Returns the embeddings of ids [b, n]: [n, b, h]. `positions` is int64 [n], or [b, n]; NULL means offset, offset + 1
+ * and so on. */
 tg_tensor *tg_lm_embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset);
-/* Runs the layers of this part and, on the last part, the last norm: [n, b, h] -> [n, b, h]. cache may be NULL. */
-tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *cache);
+/* Runs the layers of this part and, on the last part, the last norm: [n, b, h] -> [n, b, h]. Cache and packing may be
+ * NULL, and one of them must be. */
+tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *cache, const tg_packing *packing);
 /* Runs the trunk, which is everything before the output matrix: ids [b, n] -> the output of the last norm, [n, b, h].
  * The positions begin at the cache's length, or at 0 if cache is NULL. */
 tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *cache);
+/* Runs the trunk over packed documents, whose positions [b, n] are those of tg_lm_packed_logits. */
+tg_tensor *tg_lm_packed_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions);
+
+/* ---- packing.c ---- */
+
+/* Checks positions for b sequences of s tokens, and fills *out. Error messages begin with `what`, which names the
+ * positions. */
+tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int64_t b, int64_t s, const char *what,
+                     tg_packing *out);
 
 /* ---- runs.c: sequences of different lengths in one forward ---- */
 
@@ -268,8 +287,12 @@ bool tg_lm_head_is_called(const tg_module *lm);
 tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x);
 /* Computes the logits [.., vocab], whole on every rank, of the trunk's output x [.., h]. */
 tg_tensor *tg_lm_logits(tg_module *lm, tg_tape *t, tg_tensor *x);
-/* Checks the arguments, and computes the logits [b, s, vocab] of ids [b, s]. Error messages begin with `who`. */
-tg_tensor *tg_lm_logits_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, const char *who, const void *site);
+/* Check the arguments, and compute the logits [b, s, vocab] of ids [b, s], or the cross-entropy of these logits for
+ * target [b, s]. positions are those of packed documents; NULL: none are packed. Error messages begin with `who`. */
+tg_tensor *tg_lm_logits_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions, const char *who,
+                               const void *site);
+tg_tensor *tg_lm_loss_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions, tg_tensor *target,
+                             tg_loss_reduction reduction, const char *who, const void *site);
 /* Computes the cross-entropy of the trunk's output x [s, b, h] for target [b, s]: a scalar, or [b, s] with
  * TG_LOSS_NONE. Only the logits of a few tokens are in memory at a time, unless the caller has replaced lm_head. */
 tg_tensor *tg_lm_loss_of_trunk(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *target, tg_loss_reduction reduction);
@@ -286,8 +309,8 @@ tg_status tg_lm_run_part(tg_module *lm, tg_tape *t, tg_tensor *in, tg_tensor **o
 /* Creates the list of the depths of multi-token prediction. */
 tg_module *tg_mtp_new(tg_module *lm);
 /* Returns the sum of `loss` and the weighted losses of all depths. h is the trunk's output. ids[d] and targets[d]
- * belong to depth d, counted from 1. */
+ * belong to depth d, counted from 1. packing may be NULL. */
 tg_tensor *tg_mtp_losses(tg_module *lm, tg_tape *t, tg_tensor *h, tg_tensor *const *ids, tg_tensor *const *targets,
-                         tg_tensor *loss);
+                         const tg_packing *packing, tg_tensor *loss);
 
 #endif

@@ -11,9 +11,9 @@
 
 /* ---- The embedding ---- */
 
-/* Returns the embeddings [n, h] of the positions `at` [n] or, if that is NULL, of positions offset to offset + n - 1.
- * For the latter, if the table is the library's own embedding, takes a slice of its weight. Any other module is called
- * with the positions as ids. */
+/* Returns the embeddings [.., n, h] of the positions `at` [.., n] or, if that is NULL, of positions offset to
+ * offset + n - 1. For the latter, if the table is the library's own embedding, takes a slice of its weight. Any other
+ * module is called with the positions as ids. */
 static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
     const char *name = tg_lm_names_of(&tg_lm_of(lm)->c)->positions;
     const tg_module *table = tg_module_part(tg_lm_body(lm), name);
@@ -22,15 +22,18 @@ static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_
     return tg_module_run(tg_lm_body(lm), name, t, at);
 }
 
-/* Returns the embeddings of this rank's n positions, [n, 1, h]: under context parallelism those of its chunks, and
- * under sequence parallelism this rank's part of them. Positions `at` are this rank's already. */
+/* Returns the embeddings of this rank's n positions, [n, 1, h], or [n, b, h] if `at` is [b, n]: under context
+ * parallelism those of its chunks, and under sequence parallelism this rank's part of them. Positions `at` are this
+ * rank's already. */
 static tg_tensor *position_part(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     const tg_placement chunks = {.kind = TG_VARYING, .layout = TG_ZIGZAG};
     tg_tensor *p = position_rows(lm, t, at, offset, at ? n : n * tg_lm_cp(c));
+    bool each = at && tg_ndim(at) == 2; /* each sequence has positions of its own */
     if (!at && tg_lm_cp(c) > 1) p = tg_shard_as(t, p, chunks, tg_lm_cp_comm(c));
+    if (each) p = tg_transpose(t, p, 0, 1);
     if (tg_is_sequence_parallel(c->parallel)) p = tg_shard(t, p, 0, tg_lm_tp_comm(c));
-    return tg_unsqueeze(t, p, 1);
+    return each ? p : tg_unsqueeze(t, p, 1);
 }
 
 /* Returns v rounded to the digits of a 16-bit float; v itself for wider ones. Published models multiply their embedding
@@ -70,47 +73,50 @@ static tg_module *layers_of(const tg_module *lm) {
     return tg_module_part(tg_lm_body(lm), tg_lm_names_of(&tg_lm_of(lm)->c)->layers);
 }
 
+/* Runs layer f, with what attention needs in addition; past may be NULL. */
+static tg_tensor *call_layer(const tg_layer_fn *f, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (!past) return tg_module_run(layers_of(f->lm), f->name, t, x);
+    return tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
+}
+
+/* in: x, or x and what a tg_packing has. */
 static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
-    (void)n_in, (void)n_out;
-    const tg_layer_fn *f = state;
-    out[0] = tg_module_run(layers_of(f->lm), f->name, t, in[0]);
+    (void)n_out;
+    const tg_packing packing = {n_in > 1 ? in[1] : NULL, n_in > 1 ? in[2] : NULL};
+    out[0] = call_layer(state, t, in[0], n_in > 1 ? &(tg_past){.packing = &packing} : NULL);
     return t->ctx->run.status;
 }
 
 /* Runs a layer so that backward recomputes all of it. */
-static tg_tensor *recompute_layer(tg_lm *s, tg_layer_fn *f, tg_tape *t, tg_tensor *x) {
-    tg_tensor *y = NULL;
+static tg_tensor *recompute_layer(tg_lm *s, tg_layer_fn *f, tg_tape *t, tg_tensor *x, const tg_packing *packing) {
+    tg_tensor *in[3] = {x, packing ? packing->positions : NULL, packing ? packing->starts : NULL}, *y = NULL;
     /* Under sequence parallelism a rank has only its part of the input, so there is nothing to distribute. */
     bool distribute =
         s->c.recompute == TG_GPT_DISTRIBUTED && tg_lm_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
-    tg_recompute(t, layer_call, f, &x, 1, &y, 1,
+    tg_recompute(t, layer_call, f, in, packing ? 3 : 1, &y, 1,
                  TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_lm_tp_comm(&s->c) : NULL));
     return y;
 }
 
-/* Runs layer i of this part in a scope of the layer's name and under the layer's key. Uses the cache if past is not
- * NULL; otherwise recomputes the layer in backward if the config says so. */
+/* Runs layer i of this part in a scope of the layer's name and under the layer's key. Without a cache, recomputes the
+ * layer in backward if the config says so. past may be NULL. */
 static tg_tensor *run_layer(tg_lm *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     tg_layer_fn *f = &s->layer[i];
     if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
-    tg_tensor *y;
+    bool again = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     tg_lm_key_open(s, (uint64_t)(s->stage.first + i), tg_scope_site(t->scope, TG_SITE));
-    if (past)
-        y = tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
-    else if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
-        y = recompute_layer(s, f, t, x);
-    else
-        y = tg_module_run(layers_of(f->lm), f->name, t, x);
+    tg_tensor *y = again && !(past && past->k) ? recompute_layer(s, f, t, x, past ? past->packing : NULL)
+                                               : call_layer(f, t, x, past);
     tg_lm_key_close(s);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 
-tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *cache) {
+tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *cache, const tg_packing *packing) {
     tg_lm *s = tg_lm_of(lm);
     for (int64_t i = 0; i < s->stage.layers && tg_ok(s->ctx); i++) {
-        tg_past past = {0};
-        if (cache) past = (tg_past){cache->kv[2 * i], cache->kv[2 * i + 1], cache->length, cache->runs};
-        x = run_layer(s, i, t, x, cache ? &past : NULL);
+        tg_past past = {.packing = packing};
+        if (cache) past = (tg_past){cache->kv[2 * i], cache->kv[2 * i + 1], cache->length, cache->runs, NULL};
+        x = run_layer(s, i, t, x, cache || packing ? &past : NULL);
     }
     return s->stage.head ? tg_module_run(tg_lm_body(lm), tg_lm_names_of(&s->c)->last_norm, t, x) : x;
 }
@@ -142,7 +148,20 @@ tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *
     if (tg_tape_check(t, tg_module_kind(lm)) != TG_OK || tg_lm_check_ids(lm, ids, offset) != TG_OK)
         return tg_inert(lm->ctx);
     bool training = tg_module_use_mode(lm, t);
-    tg_tensor *x = tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, NULL, offset), cache);
+    tg_tensor *x = tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, NULL, offset), cache, NULL);
+    tg_tape_set_training(t, training);
+    return x;
+}
+
+tg_tensor *tg_lm_packed_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions) {
+    tg_packing packing;
+    char what[64];
+    snprintf(what, sizeof what, "%s: positions", tg_module_kind(lm));
+    if (tg_tape_check(t, tg_module_kind(lm)) != TG_OK || tg_lm_check_ids(lm, ids, 0) != TG_OK ||
+        tg_lm_pack(lm, t, positions, ids->shape[0], ids->shape[1], what, &packing) != TG_OK)
+        return tg_inert(lm->ctx);
+    bool training = tg_module_use_mode(lm, t);
+    tg_tensor *x = tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, positions, 0), NULL, &packing);
     tg_tape_set_training(t, training);
     return x;
 }

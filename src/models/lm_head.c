@@ -1,4 +1,5 @@
 /* Computes the end of a model: the product with the output matrix, and the loss. */
+#include <stdio.h>
 #include <tapegrad/megatron.h>
 
 #include "models/heads.h"
@@ -74,16 +75,23 @@ tg_tensor *tg_lm_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
     return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
 }
 
-static tg_tensor *checked_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, const char *who, const void *site) {
+/* Runs the trunk, over packed documents if positions is not NULL. */
+static tg_tensor *trunk_of(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions) {
+    return positions ? tg_lm_packed_trunk(lm, t, ids, *positions) : tg_lm_trunk(lm, t, ids, NULL);
+}
+
+static tg_tensor *checked_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions,
+                                 const char *who, const void *site) {
     if (tg_lm_enter_whole(lm, t, who) != TG_OK) return tg_inert(lm ? lm->ctx : &tg_dead_ctx);
     tg_scope *s = tg_site_open(t, site);
-    tg_tensor *y = tg_transpose(t, tg_lm_logits(lm, t, tg_lm_trunk(lm, t, ids, NULL)), 0, 1);
+    tg_tensor *y = tg_transpose(t, tg_lm_logits(lm, t, trunk_of(lm, t, ids, positions)), 0, 1);
     tg_site_close(t, s);
     return y;
 }
 
-tg_tensor *tg_lm_logits_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, const char *who, const void *site) {
-    return tg_lm_leave(lm, checked_logits(lm, t, ids, who, site));
+tg_tensor *tg_lm_logits_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions, const char *who,
+                               const void *site) {
+    return tg_lm_leave(lm, checked_logits(lm, t, ids, positions, who, site));
 }
 
 /* ---- Loss ---- */
@@ -112,6 +120,41 @@ tg_tensor *tg_lm_loss_of_trunk(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tenso
                                tg_loss_reduction reduction) {
     tg_tensor *y = loss_of(lm, t, x, tg_transpose(t, target, 0, 1), reduction);
     return reduction == TG_LOSS_NONE ? tg_transpose(t, y, 0, 1) : y;
+}
+
+/* Checks target before anything is recorded. The trunk checks ids. */
+static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction,
+                              const char *who) {
+    char want[160], got[160];
+    snprintf(want, sizeof want, "%s: ids", who);
+    snprintf(got, sizeof got, "%s: target", who);
+    TG_TRY(tg_check(ctx, ids, want));
+    TG_TRY(tg_check(ctx, target, got));
+    if ((unsigned)reduction > TG_LOSS_NONE)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: reduction is %d, expected TG_LOSS_MEAN, _SUM or _NONE", who,
+                       (int)reduction);
+    if (ids->dtype != TG_I64 || ids->ndim != 2) return TG_OK;
+    if (target->dtype == TG_I64 && target->ndim == 2 && !memcmp(target->shape, ids->shape, 2 * sizeof *ids->shape))
+        return TG_OK;
+    tg_describe(ids, want, sizeof want);
+    tg_describe(target, got, sizeof got);
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: target is %s, expected %s like ids", who, got, want);
+}
+
+static tg_tensor *checked_loss_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions,
+                                      tg_tensor *target, tg_loss_reduction reduction, const char *who,
+                                      const void *site) {
+    if (tg_lm_enter_whole(lm, t, who) != TG_OK) return tg_inert(lm ? lm->ctx : &tg_dead_ctx);
+    if (check_target(lm->ctx, ids, target, reduction, who) != TG_OK) return tg_inert(lm->ctx);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = tg_lm_loss_of_trunk(lm, t, trunk_of(lm, t, ids, positions), target, reduction);
+    tg_site_close(t, s);
+    return y;
+}
+
+tg_tensor *tg_lm_loss_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions, tg_tensor *target,
+                             tg_loss_reduction reduction, const char *who, const void *site) {
+    return tg_lm_leave(lm, checked_loss_of_ids(lm, t, ids, positions, target, reduction, who, site));
 }
 
 /* ---- Loss of given logits ---- */

@@ -25,12 +25,15 @@ static tg_status check_ids(const tg_module *lm, tg_tensor *const *ids, const tg_
     TG_TRY(tg_lm_check_ids(lm, ids[0], 0));
     if (!positions) return TG_OK;
     TG_TRY(tg_check(lm->ctx, positions, "tg_lm_part: positions"));
+    if (positions->ndim == 2) return TG_OK; /* of packed documents: tg_lm_pack checks them */
     if (c->position_kind != TG_LM_LEARNED)
         return tg_fail(lm->ctx, TG_ERR_UNSUPPORTED, "tg_lm_part: positions are given, but %s; pass NULL",
                        c->position_kind == TG_LM_ROTARY ? "rotary positions always count from 0"
                                                         : "the model has no positions");
     if (positions->dtype == TG_I64 && positions->ndim == 1 && positions->shape[0] == ids[0]->shape[1]) return TG_OK;
-    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_part: positions are not i64[%lld], one for each column of ids",
+    return tg_fail(lm->ctx, TG_ERR_SHAPE,
+                   "tg_lm_part: positions are not i64[%lld], one for each column of ids, or those of packed documents, "
+                   "i64[batch, sequence]",
                    (long long)ids[0]->shape[1]);
 }
 
@@ -65,10 +68,25 @@ static tg_status check_hidden(const tg_module *lm, const tg_tensor *x) {
 }
 
 /* Computes the loss of the trunk's output x, with the losses of multi-token prediction added. */
-static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *const *ids, tg_tensor *const *targets) {
+static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *const *ids, tg_tensor *const *targets,
+                          const tg_packing *packing) {
     if (!tg_ok(lm->ctx) || check_targets(lm, x, ids, targets) != TG_OK) return tg_inert(lm->ctx);
     tg_tensor *loss = tg_lm_loss_of_trunk(lm, t, x, targets[0], TG_LOSS_SUM);
-    return tg_mtp_losses(lm, t, x, ids, targets, loss);
+    return tg_mtp_losses(lm, t, x, ids, targets, packing, loss);
+}
+
+/* Fills *out if positions are those of packed documents, and sets *packing to it; otherwise sets *packing to NULL. `in`
+ * are the hidden states of the part before; NULL on the first part. */
+static tg_status pack(const tg_module *lm, tg_tape *t, tg_tensor *in, tg_tensor *const *ids, tg_tensor *positions,
+                      tg_packing *out, const tg_packing **packing) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    int64_t parts = tg_is_sequence_parallel(c->parallel) ? tg_lm_tp(c) : 1;
+    *packing = NULL;
+    if (!positions || tg_ndim(positions) != 2) return lm->ctx->run.status;
+    *packing = out;
+    if (tg_lm_of(lm)->stage.embedding)
+        return tg_lm_pack(lm, t, positions, ids[0]->shape[0], ids[0]->shape[1], "tg_lm_part: positions", out);
+    return tg_lm_pack(lm, t, positions, in->shape[1], parts * in->shape[0], "tg_lm_part: positions", out);
 }
 
 tg_status tg_lm_run_part(tg_module *lm, tg_tape *t, tg_tensor *in, tg_tensor **out, tg_tensor *const *ids,
@@ -76,10 +94,13 @@ tg_status tg_lm_run_part(tg_module *lm, tg_tape *t, tg_tensor *in, tg_tensor **o
     const tg_lm_stage *s = &tg_lm_of(lm)->stage;
     TG_TRY(tg_tape_check(t, "tg_lm_part"));
     TG_TRY(s->embedding ? check_ids(lm, ids, positions) : check_hidden(lm, in));
+    tg_packing own;
+    const tg_packing *packing;
+    TG_TRY(pack(lm, t, in, ids, positions, &own, &packing));
     bool training = tg_module_use_mode(lm, t);
     tg_tensor *x = s->embedding ? tg_lm_embed(lm, t, ids[0], positions, 0) : in;
-    x = tg_lm_layers(lm, t, x, NULL);
-    if (s->head) x = targets ? loss_of(lm, t, x, ids, targets) : tg_lm_shard_logits(lm, t, x);
+    x = tg_lm_layers(lm, t, x, NULL, packing);
+    if (s->head) x = targets ? loss_of(lm, t, x, ids, targets, packing) : tg_lm_shard_logits(lm, t, x);
     tg_tape_set_training(t, training);
     *out = x;
     return lm->ctx->run.status;

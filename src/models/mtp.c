@@ -20,44 +20,57 @@ static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *
     return tg_is_sequence_parallel(c->parallel) ? tg_scatter_to_sp(t, y, tg_lm_tp_comm(c)) : y;
 }
 
-/* Runs one depth: in[0] are the hidden states and in[1] the embeddings of run_depth. */
+/* Runs one depth: in[0] are the hidden states and in[1] the embeddings of run_depth; in[2] and in[3], if given, are
+ * what a tg_packing has. */
 static tg_status depth_call(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
-    (void)n_in, (void)n_out;
-    tg_tensor *y = tg_module_run(m, "transformer_layer", t, join(m, t, in[0], in[1]));
+    (void)n_out;
+    if (n_in != 2 && n_in != 4)
+        return tg_fail(t->ctx, TG_ERR_SHAPE,
+                       "mtp: the call has %d inputs, expected hidden states and embeddings, and for packed documents "
+                       "positions and starts",
+                       n_in);
+    const tg_packing packing = {n_in > 2 ? in[2] : NULL, n_in > 2 ? in[3] : NULL};
+    tg_tensor *x = join(m, t, in[0], in[1]);
+    tg_tensor *y = n_in > 2 ? tg_transformer_layer(tg_module_part(m, "transformer_layer"), t, x,
+                                                   &(tg_past){.packing = &packing})
+                            : tg_module_run(m, "transformer_layer", t, x);
     out[0] = tg_module_run(m, "final_layernorm", t, y);
     return t->ctx->run.status;
 }
 
 static const tg_module_ops depth_ops = {
-    .size = sizeof(tg_module_ops), .kind = "mtp", .free = tg_layer_free, .call = depth_call, .n_in = 2, .n_out = 1};
+    .size = sizeof(tg_module_ops), .kind = "mtp", .free = tg_layer_free, .call = depth_call, .n_out = 1};
 
 /* The callback that runs a depth in forward and, if layers are recomputed, again in backward. */
 static tg_status call_depth(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const tg_layer_fn *f = state;
     tg_module *m = tg_module_part(tg_module_part(f->lm, "mtp"), f->name);
-    tg_tensor *own[2] = {in[0], in[1]}; /* hooks may replace them */
+    tg_tensor *own[4] = {0}; /* hooks may replace them */
+    for (int i = 0; i < n_in; i++) own[i] = in[i];
     return m ? tg_module_run_call(m, t, own, n_in, out, n_out) : t->ctx->run.status;
 }
 
-/* Runs depth d, from 1, in a scope "mtp": h [s, b, h] and the embeddings e of the tokens d ahead -> [s, b, h]. */
-static tg_tensor *run_depth(tg_lm *s, int d, tg_tape *t, tg_tensor *h, tg_tensor *e) {
+/* Runs depth d, from 1, in a scope "mtp": h [s, b, h] and the embeddings e of the tokens d ahead -> [s, b, h]. packing
+ * may be NULL. */
+static tg_tensor *run_depth(tg_lm *s, int d, tg_tape *t, tg_tensor *h, tg_tensor *e, const tg_packing *packing) {
     tg_layer_fn *f = &s->layer[s->stage.layers + d - 1];
-    tg_tensor *in[2] = {h, e}, *y = NULL;
+    tg_tensor *in[4] = {h, e, packing ? packing->positions : NULL, packing ? packing->starts : NULL}, *y = NULL;
+    int n_in = packing ? 4 : 2;
     if (tg_scope_open(t, "mtp") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
     tg_lm_key_open(s, TG_LM_KEY_DEPTH + (uint64_t)d, tg_scope_site(t->scope, TG_SITE));
     if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
-        tg_recompute(t, call_depth, f, in, 2, &y, 1, TG_RECOMPUTE(.name = "mtp"));
+        tg_recompute(t, call_depth, f, in, n_in, &y, 1, TG_RECOMPUTE(.name = "mtp"));
     else
-        call_depth(f, t, in, 2, &y, 1);
+        call_depth(f, t, in, n_in, &y, 1);
     tg_lm_key_close(s);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 
 tg_tensor *tg_mtp_losses(tg_module *lm, tg_tape *t, tg_tensor *h, tg_tensor *const *ids, tg_tensor *const *targets,
-                         tg_tensor *loss) {
+                         const tg_packing *packing, tg_tensor *loss) {
     tg_lm *s = tg_lm_of(lm);
     for (int d = 1; d <= s->c.mtp && tg_ok(s->ctx); d++) {
-        h = run_depth(s, d, t, h, tg_lm_word_rows(lm, t, ids[d]));
+        h = run_depth(s, d, t, h, tg_lm_word_rows(lm, t, ids[d]), packing);
         tg_tensor *sum = tg_lm_loss_of_trunk(lm, t, h, targets[d], TG_LOSS_SUM);
         loss = tg_add(t, loss, tg_mul(t, sum, s->layer[s->stage.layers + d - 1].weight));
     }

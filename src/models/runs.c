@@ -85,7 +85,7 @@ static tg_tensor *positions_of(const tg_lm_config *c, tg_gpt_cache *cache, const
 /* Computes the logits of the tokens with these indices: ids [1, tokens], rows [n_rows] -> [n_rows, vocab]. */
 static tg_tensor *logits_of(tg_module *lm, tg_tape *t, tg_gpt_cache *cache, tg_tensor *ids, tg_tensor *rows) {
     tg_tensor *x = tg_lm_embed(lm, t, ids, cache->runs->positions, 0);
-    x = tg_select(t, tg_lm_layers(lm, t, x, cache), 1, 0);
+    x = tg_select(t, tg_lm_layers(lm, t, x, cache, NULL), 1, 0);
     return tg_lm_logits(lm, t, tg_index_select(t, x, 0, rows));
 }
 

@@ -5,6 +5,7 @@
 #include "ops/attention.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "ops/common/nn_op.h"
 #include "placement/draws.h"
@@ -70,6 +71,31 @@ tg_status tg_attention_index_vector(tg_call *c, int i, const char *what) {
     return TG_OK;
 }
 
+/* Fails unless input i, which messages call `what`, is int64 and has one dim or two. */
+static tg_status starts_are_indices(tg_call *c, int i, const char *what) {
+    const tg_tensor *x = c->input[i];
+    if (x->ndim != 2 || x->dtype != TG_I64) return tg_attention_index_vector(c, i, what);
+    if (x->shape[0] == size(c, Q, 0)) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s has %s; it must have %lld, one for each batch entry", what,
+                        tg_count(x->shape[0], "row").text, (long long)size(c, Q, 0));
+}
+
+/* Checks the sizes of both starts. */
+static tg_status starts_fit(tg_call *c, const tg_tensor *q, const tg_tensor *k) {
+    int64_t of_q = q->shape[q->ndim - 1], of_k = k->shape[k->ndim - 1];
+    if (q->ndim != k->ndim)
+        return tg_call_fail(c, TG_ERR_SHAPE, "starts_q has %s and starts_k has %d; both must be vectors or both have a "
+                            "row for each batch entry", tg_count(q->ndim, "dim").text, k->ndim);
+    if (of_q != of_k || of_q < 2)
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "starts_q has %s and starts_k has %lld; both must have n + 1 for n packed sequences",
+                            tg_count(of_q, "element").text, (long long)of_k);
+    if (q->ndim == 1 && size(c, Q, 0) != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "with vectors starts_q and starts_k the batch size must be 1, because the "
+                            "sequences are packed into one; for a larger batch they must be [batch, n + 1]");
+    return TG_OK;
+}
+
 /* Checks the tensors that describe padding (lengths) and packing (starts). */
 static tg_status extents_fit(tg_call *c) {
     const tg_tensor *lengths = c->input[LENGTHS], *q = c->input[STARTS_Q], *k = c->input[STARTS_K];
@@ -84,16 +110,9 @@ static tg_status extents_fit(tg_call *c) {
                                 tg_count(size(c, Q, 0), "element").text);
     }
     if (!q) return TG_OK;
-    TG_TRY(tg_attention_index_vector(c, STARTS_Q, "starts_q"));
-    TG_TRY(tg_attention_index_vector(c, STARTS_K, "starts_k"));
-    if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE,
-                            "starts_q has %s and starts_k has %lld; both must have n + 1 for n packed sequences",
-                            tg_count(q->shape[0], "element").text, (long long)k->shape[0]);
-    if (size(c, Q, 0) != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "with starts_q and starts_k the batch size must be 1, because the "
-                            "sequences are packed into one");
-    return TG_OK;
+    TG_TRY(starts_are_indices(c, STARTS_Q, "starts_q"));
+    TG_TRY(starts_are_indices(c, STARTS_K, "starts_k"));
+    return starts_fit(c, q, k);
 }
 
 /* Computes the placement of the probabilities [b, h, sq, sk]. It is the placement of q, except that the last dim is
@@ -170,9 +189,9 @@ static tg_status attention_options(tg_call *c) {
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
-/* States which dims of the mask, the sink and the lengths may be sharded (tg_call_role). Each becomes the dim of the
- * result to which it broadcasts. In the mask, repeated dims and the dim of keys must not be sharded, nor the dim of
- * queries if rows_whole is true. */
+/* States which dims of the mask, the sink, the lengths and the starts may be sharded (tg_call_role). Each becomes the
+ * dim of the result to which it broadcasts. In the mask, repeated dims and the dim of keys must not be sharded, nor
+ * the dim of queries if rows_whole is true. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
     const tg_tensor *m = c->input[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
@@ -181,6 +200,8 @@ static tg_status place_extras(tg_call *c, bool rows_whole) {
         if (j < 2 + !rows_whole && !repeated) TG_TRY(tg_call_role(c, MASK, d, j));
     }
     if (c->input[SINK]) TG_TRY(tg_call_role(c, SINK, 0, 1));
+    for (int i = STARTS_Q; i <= STARTS_K; i++)
+        if (c->input[i] && c->input[i]->ndim == 2) TG_TRY(tg_call_role(c, i, 0, 0));
     return c->input[LENGTHS] ? tg_call_role(c, LENGTHS, 0, 0) : TG_OK;
 }
 
@@ -250,6 +271,12 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
     return TG_OK;
 }
 
+/* Returns an entry of a vector, whose row is 0, or of a matrix. */
+static long long entry_of(const tg_tensor *x, int64_t row, int64_t column) {
+    int64_t at = x->ndim == 2 ? row * x->stride[0] + column * x->stride[1] : column * x->stride[0];
+    return ((const int64_t *)tg_data(x))[at];
+}
+
 /* If bad is not 0, reports an invalid value in lengths or starts. The message quotes the value if the host can read
  * it. */
 static tg_status bad_extent(tg_call *c, int64_t bad) {
@@ -257,18 +284,23 @@ static tg_status bad_extent(tg_call *c, int64_t bad) {
     int64_t i = bad - 1, total = size(c, Q, 2);
     const char *name = c->input[LENGTHS] ? "lengths" : "starts_q";
     if (!bad || !c->ctx->host) return tg_op_bad(c, bad, name);
-    if (!c->input[LENGTHS] && i >= x->shape[0]) {
-        i -= x->shape[0];
+    if (!c->input[LENGTHS] && i >= x->numel) {
+        i -= x->numel;
         total = size(c, K, 2);
         x = c->input[STARTS_K];
         name = "starts_k";
     }
-    long long found = ((const int64_t *)tg_data(x))[i * x->stride[0]];
+    int64_t columns = x->shape[x->ndim - 1], row = i / columns, column = i % columns;
+    long long found = entry_of(x, row, column);
     if (c->input[LENGTHS])
         return tg_call_fail(c, TG_ERR_DATA, "lengths[%lld] is %lld; it must be from 0 to %lld", (long long)i, found,
                             (long long)size(c, K, 2));
-    return tg_call_fail(c, TG_ERR_DATA, "%s[%lld] is %lld; the first element must be 0, the last %lld, and none may "
-                        "be less than the one before it", name, (long long)i, found, (long long)total);
+    char place[48];
+    if (x->ndim == 2) snprintf(place, sizeof place, "[%lld, %lld]", (long long)row, (long long)column);
+    else snprintf(place, sizeof place, "[%lld]", (long long)column);
+    return tg_call_fail(c, TG_ERR_DATA, "%s%s is %lld; the first element%s must be 0, the last %lld, and none may "
+                        "be less than the one before it", name, place, found, x->ndim == 2 ? " of a row" : "",
+                        (long long)total);
 }
 
 static tg_status attention_forward(tg_call *c) {
@@ -321,6 +353,9 @@ static int64_t attention_flops(const tg_node *n) {
 #define SUNK(h)    NO, TG_S(h), NO, NO, NO
 #define PADDED(...) NO, NO, __VA_ARGS__, NO, NO
 #define PACKED(n, sq, sk) NO, NO, NO, TG_S_STARTS(sq, n), TG_S_STARTS(sk, n)
+#define STARTS_OF(b, n, total) \
+    {.shape = TG_S_SHAPE(b, n), .kind = TG_SAMPLE_STARTS, .hi = (total)}
+#define PACKED_ROWS(b, n, sq, sk) NO, NO, NO, STARTS_OF(b, n, sq), STARTS_OF(b, n, sk)
 #define SEEN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
 #define IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
 
@@ -423,6 +458,12 @@ static const tg_sample attention_samples[] = {
             TG_S_STARTS(5, 3)}},
     {.note = "packed, causal", .params = OPTS(.causal = true), .n_in = INPUTS,
      .input = {TG_S(1, 2, 9, 2), TG_S(1, 2, 7, 2), TG_S(1, 2, 7, 2), PACKED(4, 9, 7)}},
+    {.note = "packed in each batch entry, causal", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .input = {TG_S(2, 2, 7, 2), TG_S(2, 1, 7, 2), TG_S(2, 1, 7, 3), PACKED_ROWS(2, 4, 7, 7)}},
+    {.note = "packed in each batch entry, a window", .params = OPTS(.left = 1, .right = 1), .n_in = INPUTS,
+     .input = {TG_S(3, 1, 6, 2), TG_S(3, 1, 8, 2), TG_S(3, 1, 8, 2), PACKED_ROWS(3, 3, 6, 8)}},
+    {.note = "packed in each batch entry, past tiles", .params = OPTS(.causal = true, .dropout = 0.2), .n_in = INPUTS,
+     .input = {TG_S(2, 1, 70, 2), TG_S(2, 1, 70, 2), TG_S(2, 1, 70, 2), PACKED_ROWS(2, 4, 70, 70)}, .slow = true},
     {.note = "all but packing", .params = OPTS(.causal = true, .left = 3, .dropout = 0.1), .n_in = INPUTS,
      .input = {TG_S(2, 4, 5, 2), TG_S(2, 2, 6, 2), TG_S(2, 2, 6, 3), TG_S(4, 1, 6), TG_S(4), IN(2, 7, 2), NO, NO}},
     {.note = "all but padding", .params = OPTS(.left = 2, .right = 1), .n_in = INPUTS,
@@ -468,6 +509,10 @@ static const tg_sample attention_samples[] = {
      .refused = TG_ERR_ARGUMENT},
     {.note = "two batches packed", .params = OPTS(.causal = false), .n_in = INPUTS,
      .input = {TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PACKED(3, 4, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "rows of starts of another batch", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .input = {TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PACKED_ROWS(3, 3, 4, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "rows of starts that end early", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .input = {TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PACKED_ROWS(2, 3, 4, 3)}, .refused = TG_ERR_DATA},
     {.note = "starts that end early", .params = OPTS(.causal = false), .n_in = INPUTS,
      .input = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PACKED(3, 4, 3)}, .refused = TG_ERR_DATA},
     {.note = "48 heads of 1024 x 64", .params = OPTS(.causal = true), .n_in = INPUTS,
@@ -506,15 +551,16 @@ const tg_op tg_op_attention = {
     TG_SAMPLES(attention_samples),
 };
 
-/* Returns scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv].
- * g must divide h: each key and value head serves h / g neighboring query heads. Query i has position p = i + sk - sq
+/* Returns scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv]. g
+ * must divide h: each key and value head serves h / g neighboring query heads. Query i has position p = i + sk - sq
  * among the keys, so the last query is aligned with the last key, as after a cache of earlier keys. With .causal the
- * query sees the keys j <= p. A window is placed relative to p. In a packed sequence, a query sees only keys of its own
- * sequence, and the last query of the sequence is aligned with its last key. Masks follow PyTorch: a bool mask is true
- * where a key may be seen, a float mask is added to the scores. A key is seen only if lengths, window, packing and mask
- * all allow it. A query that sees no key gives zeros and gets no gradient. Dropout applies to the probabilities, in
- * training mode only. The sq x sk scores are never stored as a whole (Dao et al., arXiv 2205.14135): the op saves its
- * inputs, the result and two numbers per row, and backward computes the scores again. opts may be NULL. */
+ * query sees the keys j <= p. A window is placed relative to p. Among packed sequences, a query sees only keys of its
+ * own sequence, and the last query of the sequence is aligned with its last key. Masks follow PyTorch: a bool mask is
+ * true where a key may be seen, a float mask is added to the scores. A key is seen only if lengths, window, packing
+ * and mask all allow it. A query that sees no key gives zeros and gets no gradient. Dropout applies to the
+ * probabilities, in training mode only. The sq x sk scores are never stored as a whole (Dao et al., arXiv 2205.14135):
+ * the op saves its inputs, the result and two numbers per row, and backward computes the scores again. opts may be
+ * NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};
     tg_op_options(&p.opts, &tg_attention_opts_struct, opts);

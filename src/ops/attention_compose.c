@@ -27,28 +27,38 @@ static tg_tensor *shifted(tg_tape *t, tg_tensor *positions, int64_t by) {
 
 static void hide(scores *s, tg_tensor *hidden) { s->hidden[s->count++] = hidden; }
 
-/* Returns the index of the packed sequence to which each of n positions belongs: [n]. */
+/* Returns the index of the packed sequence to which each of n positions belongs: starts [e, m + 1] -> [e, n]. */
 static tg_tensor *sequence_of(tg_tape *t, tg_tensor *starts, int64_t n) {
-    tg_tensor *first = tg_slice(t, starts, 0, 0, starts->shape[0] - 1, 1);
+    tg_tensor *first = tg_unsqueeze(t, tg_slice(t, starts, 1, 0, tg_dim(starts, 1) - 1, 1), 1);
     tg_tensor *begun = tg_ge(t, tg_unsqueeze(t, index_row(t, n), 1), first);
-    tg_tensor *count = tg_sum(t, tg_cast(t, begun, TG_F64), TG_DIMS(1), false);
+    tg_tensor *count = tg_sum(t, tg_cast(t, begun, TG_F64), TG_DIMS(2), false);
     return tg_cast(t, tg_add_scalar(t, count, -1), TG_I64);
 }
 
-/* Returns the end of each sequence whose index is in `sequences`: the start of the next sequence. */
+/* Returns the end of each sequence whose index is in `sequences` [e, n]: the start of the next sequence. */
 static tg_tensor *ends_of(tg_tape *t, tg_tensor *starts, tg_tensor *sequences) {
-    return tg_index_select(t, tg_slice(t, starts, 0, 1, starts->shape[0], 1), 0, sequences);
+    return tg_gather(t, tg_slice(t, starts, 1, 1, tg_dim(starts, 1), 1), 1, sequences);
 }
 
-/* Returns the position of each query among the keys, [sq, 1]. If sequences are packed, also hides the keys of other
- * sequences. */
+/* Returns starts with a row for each batch entry, [e, m + 1]; a vector becomes one row. */
+static tg_tensor *rows_of(tg_tape *t, tg_tensor *starts) {
+    return starts->ndim == 1 ? tg_unsqueeze(t, starts, 0) : starts;
+}
+
+/* Returns x [e, n] so that it broadcasts to scores [e, h, sq, sk], along sq or sk. */
+static tg_tensor *along_q(tg_tape *t, tg_tensor *x) { return tg_unsqueeze(t, tg_unsqueeze(t, x, 1), 3); }
+static tg_tensor *along_k(tg_tape *t, tg_tensor *x) { return tg_unsqueeze(t, tg_unsqueeze(t, x, 1), 1); }
+
+/* Returns the position of each query among the keys, [sq, 1] or [e, 1, sq, 1]. If sequences are packed, also hides the
+ * keys of other sequences. */
 static tg_tensor *query_positions(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     tg_tensor *starts_q = tg_node_in(s->n)[STARTS_Q], *starts_k = tg_node_in(s->n)[STARTS_K];
     if (!starts_q) return tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1), 1);
+    starts_q = rows_of(t, starts_q), starts_k = rows_of(t, starts_k);
     tg_tensor *of_q = sequence_of(t, starts_q, sq), *of_k = sequence_of(t, starts_k, sk);
-    hide(s, tg_ne(t, of_k, tg_unsqueeze(t, of_q, 1)));
+    hide(s, tg_ne(t, along_k(t, of_k), along_q(t, of_q)));
     tg_tensor *shift = tg_sub(t, ends_of(t, starts_k, of_q), ends_of(t, starts_q, of_q));
-    return tg_unsqueeze(t, tg_add(t, index_row(t, sq), shift), 1);
+    return along_q(t, tg_add(t, shift, index_row(t, sq)));
 }
 
 /* Hides keys by the options causal and window, by packing and by lengths. */

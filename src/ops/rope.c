@@ -115,15 +115,8 @@ tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {
 
 /* The rows of x may be sharded, because their positions are, too. */
 static tg_status rope_at_infer(tg_call *c) {
-    const tg_tensor *x = c->input[0], *at = c->input[1];
     TG_TRY(rope_infer(c));
-    if (at->dtype != TG_I64)
-        return tg_call_fail(c, TG_ERR_DTYPE, "positions are %s; they must be i64", tg_dtype_name((tg_dtype)at->dtype));
-    if (at->ndim != 1 || at->shape[0] != x->shape[x->ndim - 2])
-        return tg_call_fail(c, TG_ERR_SHAPE, "positions must be a vector of %s, one for each row of x",
-                            tg_count(x->shape[x->ndim - 2], "element").text);
-    TG_TRY(tg_call_role(c, 0, x->ndim - 2, x->ndim - 2));
-    return tg_call_role(c, 1, 0, x->ndim - 2);
+    return tg_rotation_positions(c, 1);
 }
 
 static const tg_sample rope_at_samples[] = {
@@ -135,6 +128,16 @@ static const tg_sample rope_at_samples[] = {
      .input = {TG_S(3, 4),
             {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 9}}},
     {.note = "no rows", .params = &plain, .n_in = 2, .input = {TG_S(2, 0, 4), TG_S_INDEX(1, 0)}},
+    {.note = "positions of each batch element", .params = &plain, .n_in = 2,
+     .input = {TG_S(2, 3, 4, 6), TG_S_INDEX(50, 2, 4)}},
+    {.note = "strided positions of each head", .params = &plain, .n_in = 2,
+     .input = {TG_S(3, 4, 2),
+            {.shape = TG_S_SHAPE(3, 4), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_TRANSPOSED, .hi = 50}}},
+    {.note = "one row of positions", .params = &plain, .n_in = 2, .input = {TG_S(1, 4, 2), TG_S_INDEX(50, 1, 4)}},
+    {.note = "positions of another batch", .params = &plain, .n_in = 2,
+     .input = {TG_S(2, 3, 4), TG_S_INDEX(5, 3, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "rows of positions without a batch", .params = &plain, .n_in = 2,
+     .input = {TG_S(3, 4), TG_S_INDEX(5, 3, 3)}, .refused = TG_ERR_SHAPE},
     {.note = "too few positions", .params = &plain, .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(5, 2)},
      .refused = TG_ERR_SHAPE},
     {.note = "positions of floats", .params = &plain, .n_in = 2, .input = {TG_S(3, 4), TG_S(3)},
@@ -165,8 +168,8 @@ const tg_op tg_op_rope_at = {
     TG_SAMPLES(rope_at_samples),
 };
 
-/* Rotates x [.., s, d] as tg_rope does, but row r by the angles of positions[r]: int64 [s]. A shard of rows of x needs
- * the same shard of positions. */
+/* Rotates x [.., s, d] as tg_rope does, but row r by the angles of positions[r]: int64 [s]. Positions [n, s] are those
+ * of each element of the first dim of x [n, .., s, d]. A shard of rows of x needs the same shard of positions. */
 tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base) {
     rope_params p = {.base = base};
     return TG_RECORD(t, tg_op_rope_at, &p, x, positions);

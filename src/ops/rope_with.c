@@ -44,18 +44,6 @@ static tg_status check_kind(tg_call *c, const tg_rope_opts *o) {
     return TG_OK;
 }
 
-static tg_status check_positions(tg_call *c) {
-    const tg_tensor *x = c->input[X], *at = c->input[POSITIONS];
-    if (!at) return TG_OK;
-    if (at->dtype != TG_I64)
-        return tg_call_fail(c, TG_ERR_DTYPE, "positions are %s; they must be i64", tg_dtype_name((tg_dtype)at->dtype));
-    if (at->ndim != 1 || at->shape[0] != x->shape[x->ndim - 2])
-        return tg_call_fail(c, TG_ERR_SHAPE, "positions must be a vector of %s, one for each row of x",
-                            tg_count(x->shape[x->ndim - 2], "element").text);
-    TG_TRY(tg_call_role(c, X, x->ndim - 2, x->ndim - 2)); /* the rows may be sharded, because their positions are */
-    return tg_call_role(c, POSITIONS, 0, x->ndim - 2);
-}
-
 static tg_status rope_with_infer(tg_call *c) {
     tg_rope_opts *o = &((rope_with_params *)c->params)->opts;
     const tg_tensor *x = c->input[X];
@@ -70,7 +58,7 @@ static tg_status rope_with_infer(tg_call *c) {
     TG_TRY(check_base(c, o));
     TG_TRY(check_kind(c, o));
     for (int i = 0; i < x->ndim - 2; i++) TG_TRY(tg_call_role(c, X, i, i));
-    TG_TRY(check_positions(c));
+    if (c->input[POSITIONS]) TG_TRY(tg_rotation_positions(c, POSITIONS));
     TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);
 }
@@ -118,6 +106,8 @@ static const tg_sample rope_with_samples[] = {
      .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_INDEX(9, 3)}},
     {.note = "strided", .params = OPTS(.dims = 2), .n_in = N_IN,
      .input = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_ABSENT}},
+    {.note = "positions of each batch element", .params = OPTS(LLAMA3, .dims = 8), .n_in = N_IN,
+     .input = {TG_S(2, 3, 4, 10), TG_S_INDEX(90, 2, 4)}},
     {.note = "no rows", .params = OPTS(LLAMA3), .n_in = N_IN, .input = {TG_S(2, 0, 4), TG_S_ABSENT}},
     {.note = "odd dims", .params = OPTS(.dims = 3), .n_in = N_IN, .input = {TG_S(3, 4), TG_S_ABSENT},
      .refused = TG_ERR_SHAPE},

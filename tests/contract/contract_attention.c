@@ -93,20 +93,23 @@ static void make_sink(contract *c, attention_case *k, tg_dtype t) {
     k->a.sink = k->m[SINK].on;
 }
 
-static void make_starts(contract *c, attention_case *k, int i, int64_t total, int64_t sequences) {
-    k->m[i] = contract_make(c, TG_I64, 1, (int64_t[]){sequences + 1}, ROWS);
-    for (int64_t s = 0, at = 0; s <= sequences; s++) {
-        if (s) at = s == sequences ? total : at + contract_roll(c, total - at + 1);
-        contract_set(&k->m[i], s, (double)at);
+/* Makes starts: a vector for all batch entries, or a row for each of `rows` entries. */
+static void make_starts(contract *c, attention_case *k, int i, int64_t total, int64_t sequences, int64_t rows) {
+    const int64_t shape[2] = {rows, sequences + 1};
+    k->m[i] = contract_make(c, TG_I64, rows ? 2 : 1, rows ? shape : shape + 1, ROWS);
+    for (int64_t j = 0, at = 0; j < k->m[i].on.numel; j++) {
+        int64_t s = j % (sequences + 1);
+        at = s == 0 ? 0 : s == sequences ? total : at + contract_roll(c, total - at + 1);
+        contract_set(&k->m[i], j, (double)at);
     }
     keep_values(c, k, i);
 }
 
 static void make_extents(contract *c, attention_case *k) {
-    if (k->batch == 1 && contract_roll(c, 2)) {
-        int64_t sequences = 1 + contract_roll(c, 4);
-        make_starts(c, k, STARTS_Q, k->sq, sequences);
-        make_starts(c, k, STARTS_K, k->sk, sequences);
+    if (contract_roll(c, 2)) {
+        int64_t sequences = 1 + contract_roll(c, 4), rows = contract_roll(c, 3) ? k->batch : 0;
+        make_starts(c, k, STARTS_Q, k->sq, sequences, rows);
+        make_starts(c, k, STARTS_K, k->sk, sequences, rows);
         k->a.starts_q = k->m[STARTS_Q].on;
         k->a.starts_k = k->m[STARTS_K].on;
         return;
@@ -200,7 +203,8 @@ static int64_t place_in_mask(const attention_case *k, int64_t head, int64_t i, i
 static bool sees(const attention_case *k, int64_t b, int64_t i, int64_t j) {
     int64_t place = i + k->sk - k->sq + k->a.shift * k->sq;
     if (k->has[STARTS_Q]) {
-        const double *q = k->v[STARTS_Q], *keys = k->v[STARTS_K];
+        int64_t first = k->m[STARTS_Q].on.ndim == 2 ? b * k->m[STARTS_Q].on.shape[1] : 0;
+        const double *q = k->v[STARTS_Q] + first, *keys = k->v[STARTS_K] + first;
         int64_t s = 0;
         while (i >= (int64_t)q[s + 1]) s++;
         if (j < (int64_t)keys[s] || j >= (int64_t)keys[s + 1]) return false;

@@ -166,3 +166,22 @@ def test_commands_take_the_family(family, tmp_path):
     with torch.no_grad():
         tuned, was = load(tmp_path / "run")(ids).logits, model(ids).logits
     assert tuned.shape == was.shape and not torch.equal(tuned, was)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_models_are_of_the_family(family, tmp_path):
+    """`train --arch` begins a model of every family, whose loss transformers computes too."""
+    ids = torch.randint(50, (500,), generator=torch.Generator().manual_seed(3))
+    data = tmp_path / "data.bin"
+    data.write_bytes(ids.to(torch.int16).numpy().tobytes())
+    given = ["--data", data, "--data-format", "u16", "--seq-len", LENGTH]
+    tapegrad("train", *given, "--arch", family, "--vocab", 50, "--layers", 6, "--heads", 2, "--hidden", 32, "--batch", 2,
+             "--steps", 3, "--lr", 1e-2, "--val-fraction", 0, "--out", tmp_path / "run")
+    result = json.loads(tapegrad("eval", "--model", tmp_path / "run", *given, "--json"))
+    model = load(tmp_path / "run")
+    assert model.config.model_type == family
+    windows = [ids[i:i + LENGTH + 1] for i in range(0, len(ids) - 1, LENGTH)]
+    with torch.no_grad():
+        losses = torch.cat([torch.nn.functional.cross_entropy(model(w[None, :-1]).logits[0], w[1:], reduction="none")
+                            for w in windows])
+    assert result["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)

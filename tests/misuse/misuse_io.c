@@ -209,7 +209,13 @@ static void documents(misuse_world *b) {
     run.stop = 3;
     FAILS(tg_tokens_next_run, ARGUMENT, "ends with token 2", tg_tokens_next_run(t, &run));
     QUIET(tg_tokens_has_context, !tg_tokens_has_context(NULL) && !tg_tokens_has_context(t));
-    QUIET(tg_tokens_set_apart, tg_tokens_set_apart(NULL, true) == TG_ERR_ARGUMENT);
+    QUIET(tg_tokens_set_windows, tg_tokens_set_windows(NULL, TG_WINDOWS_PACKED) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_set_windows, ARGUMENT, "windows is 3", tg_tokens_set_windows(t, (tg_token_windows)3));
+    QUIET(tg_tokens_windows, tg_tokens_windows(NULL) == TG_WINDOWS_ACROSS && tg_tokens_windows(t) == TG_WINDOWS_ACROSS);
+    QUIET(tg_tokens_read_positions, tg_tokens_read_positions(NULL, 0, 1, out) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_read_positions, ARGUMENT, "", tg_tokens_read_positions(t, 2, 2, out));
+    FAILS(tg_tokens_read_positions, ARGUMENT, "", tg_tokens_read_positions(t, 0, 1, NULL));
+    FAILS(tg_tokens_read_positions, ARGUMENT, "n is 0", tg_tokens_read_positions(t, 0, 0, out));
     QUIET(tg_tokens_read_window, tg_tokens_read_window(NULL, 0, 1, out, out) == TG_ERR_ARGUMENT);
     FAILS(tg_tokens_read_window, ARGUMENT, "a window of 3 from token 0 on", tg_tokens_read_window(t, 0, 3, out, out));
     FAILS(tg_tokens_read_window, ARGUMENT, "a window of 0", tg_tokens_read_window(t, 0, 0, out, out));

@@ -122,6 +122,9 @@ static void parts(misuse_world *b) {
     FAILS(tg_lm_part, SHAPE, "ids are f32[2, 3], expected i64[", tg_lm_part(m, &call, &b->x, NULL, NULL));
     FAILS(tg_lm_part, UNSUPPORTED, "rotary positions always count from 0", tg_lm_part(m, &call, &ids, NULL, b->ids));
     FAILS(tg_lm_part, UNSUPPORTED, "the model has no positions", tg_lm_part(nowhere, &call, &ids, NULL, b->ids));
+    tg_tensor *three = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 3));
+    FAILS(tg_lm_part, SHAPE, "positions are i64[1, 3], expected i64[1, 2]", tg_lm_part(m, &call, &ids, NULL, three));
+    tg_drop(three);
     FAILS(tg_lm_part, ARGUMENT, "part 1 takes hidden states", tg_lm_part(last, &call, &ids, NULL, NULL));
     FAILS(tg_lm_part, SHAPE, "in[0] is f32[2, 3], expected [sequence, batch, 4]",
           tg_lm_part(last, &flat, NULL, NULL, NULL));
@@ -129,6 +132,41 @@ static void parts(misuse_world *b) {
     tg_module_free(m);
     tg_module_free(nowhere);
     tg_module_free(last);
+    tg_module_free(linear);
+}
+
+static void family(misuse_world *b) {
+    tg_lm_config c = *TG_LM(SMALL), none = {0};
+    QUIET(tg_lm_family_config, tg_lm_family_config(NULL, "llama", &c) == TG_ERR_ARGUMENT);
+    FAILS(tg_lm_family_config, ARGUMENT, "family is NULL", tg_lm_family_config(b->ctx, NULL, &c));
+    FAILS(tg_lm_family_config, ARGUMENT, "the config is NULL", tg_lm_family_config(b->ctx, "llama", NULL));
+    FAILS(tg_lm_family_config, ARGUMENT, "size is 0", tg_lm_family_config(b->ctx, "llama", &none));
+    FAILS(tg_lm_family_config, ARGUMENT, "family is \"bert\"", tg_lm_family_config(b->ctx, "bert", &c));
+}
+
+/* Packed documents. */
+static void packed(misuse_world *b) {
+    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 33)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_tensor *ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 2)), *three = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 3));
+    tg_tape *t = b->t;
+    QUIET(tg_lm_packed_logits, misuse_inert(tg_lm_packed_logits(NULL, t, ids, ids)));
+    INERT(tg_lm_packed_logits, ARGUMENT, "the module is a \"linear\"", tg_lm_packed_logits(linear, t, ids, ids));
+    INERT(tg_lm_packed_logits, ARGUMENT, "the tape is NULL", tg_lm_packed_logits(m, NULL, ids, ids));
+    INERT(tg_lm_packed_logits, ARGUMENT, "positions: the tensor is NULL", tg_lm_packed_logits(m, t, ids, NULL));
+    INERT(tg_lm_packed_logits, SHAPE, "positions are i64[1, 3], expected i64[1, 2]",
+          tg_lm_packed_logits(m, t, ids, three));
+    INERT(tg_lm_packed_logits, SHAPE, "positions are f32[2, 3]", tg_lm_packed_logits(m, t, ids, b->x));
+    DEAD_TENSOR(tg_lm_packed_logits, tg_lm_packed_logits(m, t, x, ids));
+    DEAD_TENSOR(tg_lm_packed_logits, tg_lm_packed_logits(m, t, ids, x));
+    QUIET(tg_lm_packed_loss, misuse_inert(tg_lm_packed_loss(NULL, t, ids, ids, ids, TG_LOSS_SUM)));
+    INERT(tg_lm_packed_loss, ARGUMENT, "tg_lm_packed_loss: reduction is 5",
+          tg_lm_packed_loss(m, t, ids, ids, ids, (tg_loss_reduction)5));
+    INERT(tg_lm_packed_loss, SHAPE, "target is i64[1, 3], expected i64[1, 2] like ids",
+          tg_lm_packed_loss(m, t, ids, ids, three, TG_LOSS_SUM));
+    INERT(tg_lm_packed_loss, SHAPE, "positions are i64[1, 3]", tg_lm_packed_loss(m, t, ids, three, ids, TG_LOSS_SUM));
+    DEAD_TENSOR(tg_lm_packed_loss, tg_lm_packed_loss(m, t, ids, ids, x, TG_LOSS_SUM));
+    tg_drop(ids), tg_drop(three);
+    tg_module_free(m);
     tg_module_free(linear);
 }
 
@@ -243,6 +281,8 @@ void misuse_lm(misuse_world *b) {
     blocks(b);
     losses(b);
     parts(b);
+    packed(b);
+    family(b);
     rates(b);
     files(b);
     members(b);

@@ -237,7 +237,8 @@ def rope(x, positions=None):
     s, d = x.shape[-2:]
     if positions is None:
         positions = torch.arange(2, 2 + s)
-    at = torch.outer(positions.double(), 100.0 ** (-torch.arange(0, d, 2) / d).double())
+    at = positions.double()[..., None] * 100.0 ** (-torch.arange(0, d, 2) / d).double()
+    at = at[:, None] if positions.dim() == 2 else at  # positions of each batch element, alike in all heads
     cos, sin, (u, v) = at.cos().to(x.dtype), at.sin().to(x.dtype), x.chunk(2, -1)
     return torch.cat((u * cos - v * sin, v * cos + u * sin), -1)
 
@@ -294,7 +295,8 @@ def networks(o):
 
     row("dropout_rows", keyed_dropout, lambda x, rows: F.dropout(x, 0.0), [N(3, 5), I(9, 3)], [N(64, 33), I(64, 64)])
     row("rope", lambda x: tg.rope(x, 100, 2), rope, [N(2, 3, 4)], [N(2, 2, 5, 8)])
-    row("rope_at", lambda x, at: tg.rope_at(x, at, 100), rope, [N(2, 3, 4), I(50, 3)], [N(2, 2, 5, 8), I(50, 5)])
+    row("rope_at", lambda x, at: tg.rope_at(x, at, 100), rope, [N(2, 3, 4), I(50, 3)], [N(2, 2, 5, 8), I(50, 5)],
+        [N(2, 3, 5, 8), I(50, 2, 5)])
     llama3 = {"base": 100, "offset": 2, "dims": 4, "kind": 2, "factor": 8, "original": 64}
     row("rope_with", lambda x: tg.rope_with(x, tg.opts("rope", **llama3)), scaled_rope, [N(2, 3, 5)], [N(2, 2, 5, 8)])
     row("swiglu", tg.swiglu, lambda a, b: F.silu(a) * b, [N(3, 5), N(3, 5)])

@@ -85,19 +85,74 @@ holds "so it is in a pipeline" \
     test "$(number loss stages/metrics.jsonl | cut -c 1-6)" = "$(number loss staged/metrics.jsonl | cut -c 1-6)"
 
 # ---- Documents ----
-runs train --data pairs.jsonl --no-attend-across --out apart $run
+runs train --data pairs.jsonl --no-attend-across --pad-documents --out apart $run
 holds "padding is said" says "% of the places in sequences are padding"
 runs train --data pairs.jsonl --no-attend-across --out divided $run --ranks 2 --cp 2
-holds "documents are kept apart by ranks that divide sequences" \
+holds "documents are padded by ranks that divide sequences" says "are padding, because ranks of --cp do not pack documents"
+holds "who reads the same documents" \
     test "$(number loss apart/metrics.jsonl | cut -c 1-6)" = "$(number loss divided/metrics.jsonl | cut -c 1-6)"
 "$tapegrad" eval --model lines --data pairs.jsonl --no-attend-across >printed
 holds "apart, as many tokens are predicted" grep -q "^tokens  *651$" printed
 holds "apart, no document sees the one before it" test "$(cat printed)" != "$answers"
 head -n 1 pairs.jsonl >one.jsonl
 "$tapegrad" eval --model lines --data one.jsonl >one
-"$tapegrad" eval --model lines --data one.jsonl one.jsonl one.jsonl --no-attend-across >printed
+"$tapegrad" eval --model lines --data one.jsonl one.jsonl one.jsonl --no-attend-across --pad-documents >printed
 holds "a document that is read three times has one loss" \
     test "$(sed -n 's/^loss *//p' one)" = "$(sed -n 's/^loss *//p' printed)"
+
+# Documents of 16 tokens, of which a sequence of 64 has four: packed and padded, a step reads the same ones. An offset of
+# --order is where a sequence begins.
+offsets() { # DISTANCE
+    for i in $(seq 0 "$1" 511); do printf "\\$(printf %03o $((i % 256)))\\$(printf %03o $((i / 256)))\\0\\0\\0\\0\\0\\0"; done
+}
+for i in $(seq 10 42); do echo "{\"text\": \"$((i * 7919)) is $i$i$i${i}\"}"; done | sed 's/"}/xxxxxx"}/; s/": "\(.\{15\}\).*/": "\1"}/' >sixteen.jsonl
+offsets 64 >order-64
+offsets 16 >order-16
+blocks="--data sixteen.jsonl --arch llama --layers 2 --hidden 16 --heads 2 --threads 1 --steps 1 --val-fraction 0 --precision fp64"
+runs train $blocks --out filled --no-attend-across --seq-len 64 --batch 8 --order order-64
+holds "documents are packed" says "documents are packed, and attention stays within each"
+packed=$(number loss filled/metrics.jsonl)
+runs train $blocks --out spread --no-attend-across --pad-documents --seq-len 16 --batch 32 --order order-16
+holds "packed and padded documents have the same loss" near "$packed" "$(number loss spread/metrics.jsonl)" 1e-12
+runs train $blocks --out across --seq-len 64 --batch 8 --order order-64
+holds "which attention across them changes" test "$packed" != "$(number loss across/metrics.jsonl)"
+for options in "--ranks 2 --tp 2" "--ranks 2 --tp 2 --sp" "--ranks 2" "--ranks 2 --pp 2" "--ranks 4 --pp 2 --tp 2 --sp" \
+    "--accumulate 2 --recompute full" "--ranks 2 --zero 3"; do
+    rm -rf other
+    runs train $blocks --out other --no-attend-across --seq-len 64 --batch 8 --order order-64 $options
+    holds "packed, the loss is the same with $options" near "$(number loss other/metrics.jsonl)" "$packed" 1e-12
+done
+for options in "" "--ranks 2" "--ranks 2 --tp 2"; do
+    "$tapegrad" eval --model filled --data sixteen.jsonl --no-attend-across --precision fp64 --json $options >printed
+    loss=$(number loss printed)
+    holds "all but the first token of each document are predicted" grep -q '"tokens": 495' printed
+    "$tapegrad" eval --model filled --data sixteen.jsonl --no-attend-across --pad-documents --precision fp64 --json $options >printed
+    holds "eval packs documents to the same loss, $options" near "$(number loss printed)" "$loss" 1e-12
+done
+"$tapegrad" eval --model filled --data sixteen.jsonl --no-attend-across --precision fp64 --json --ranks 2 --pp 2 >printed
+holds "so does a pipeline" near "$(number loss printed)" "$loss" 1e-12
+(head -n 32 sixteen.jsonl; printf '%s\n' '{"text": "\n"}') >judges.jsonl # eight sequences, and the token after them
+for options in "" "--pad-documents"; do
+    rm -rf judged
+    runs train --data sixteen.jsonl --init filled --out judged --no-attend-across $options --steps 1 --lr 0 --min-lr 0 \
+        --batch 4 --threads 1 --seq-len 64 --val-data judges.jsonl --val-batches 0 --precision fp64
+    "$tapegrad" eval --model filled --data judges.jsonl --no-attend-across $options --precision fp64 --json >printed
+    holds "the validation of a run has the loss of eval $options" \
+        near "$(number val_loss judged/metrics.jsonl)" "$(number loss printed)" 1e-12
+done
+refuses 2 "--pad-documents is for --no-attend-across" train --data pairs.jsonl --out x $run --pad-documents
+refuses 2 "--pad-documents is for --no-attend-across" eval --model filled --data pairs.jsonl --pad-documents
+
+# A run goes on as it was begun, also one of a version that always padded the documents which it kept apart.
+runs train --data pairs.jsonl --no-attend-across --out goes_on $run
+refuses 2 "--cp 2: its ranks do not pack documents" train --resume --out goes_on --steps 8 --ranks 2 --cp 2
+refuses 1 "--pad-documents is true, but the run in --out was begun with false" train --resume --out goes_on --steps 8 --pad-documents
+runs train --resume --out goes_on --steps 8
+holds "a packed run goes on packed" says "documents are packed"
+sed -i '/"pad-documents"/d' apart/checkpoints/*/state.json
+for state in apart/checkpoints/*; do "$SEAL" "$state"; done
+runs train --resume --out apart --steps 8
+holds "a padded run of an earlier version goes on padded" says "each document begins a sequence"
 
 # ---- Tokenizers ----
 for i in $(seq 1 30); do

@@ -64,7 +64,7 @@ refuses 1 "heads is 4, expected a multiple of tp = 8" generate --model gpt2 --pr
 refuses 1 "cannot open 'none/config.json'" eval --model none --data "$text" --ranks 2
 refuses 1 "cannot open 'none'" eval --model gpt2 --data none --ranks 2
 refuses 2 "id 2, at character 3, is not a whole number" generate --model gpt2 --prompt-ids 1,256 --ranks 2 --tp 2
-refuses 2 "needs \`tapegrad run" eval --model gpt2 --data "$text" --comm shm
+refuses 2 "needs \`$tapegrad run" eval --model gpt2 --data "$text" --comm shm
 "$tapegrad" run -n 2 -- "$tapegrad" generate --model gpt2 --prompt a >printed 2>&1
 holds "processes that are replicas are refused" grep -q "2 ranks with --tp 1 are 2 replicas" printed
 finish

@@ -53,7 +53,7 @@ holds "the interrupted run ends with status 130" test $? = 130
 holds "no error is printed" test "$(grep -c '^tapegrad' printed)" = 0
 again=$(sed -n 's/^interrupted after step [0-9]*; to go on: //p' printed)
 done=$(wc -l <"$cut/metrics.jsonl")
-holds "the command to resume is printed" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out 'cut, it'\\''s'"
+holds "the command to resume is printed" test "$again" = "$tapegrad run -n 2 -- $tapegrad train --resume --out 'cut, it'\\''s'"
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1
 holds "the command works" test "$(wc -l <"$cut/metrics.jsonl")" = $((done + 5))
 $interruptible "$tapegrad" train $run --out with --steps 1000000 --device cpu --comm threads >printed 2>&1 &
@@ -61,7 +61,7 @@ child=$!
 holds "the run starts" while_alive $child test -s with/metrics.jsonl
 kill -s INT $child
 wait $child
-holds "the command has options that checkpoints do not keep" grep -q "; to go on: tapegrad train --resume --out with --device cpu --comm threads$" \
+holds "the command has options that checkpoints do not keep" grep -q "; to go on: $tapegrad train --resume --out with --device cpu --comm threads$" \
     printed
 
 # A program has the same signal settings as without the launcher.

@@ -11,9 +11,9 @@ run="--data plain $tiny --steps 20 --val-every 10 --checkpoint-every 10"
 
 # Without options nothing more is written; with all of them the model is the same.
 runs train $run --out bare
-holds "the next commands are printed" grep -q "^generate: tapegrad generate --model bare --prompt 'The '$" printed
-holds "and evaluate" grep -q "^evaluate: tapegrad eval --model bare --data plain$" printed
-holds "and train on" grep -q "^train on: tapegrad train --resume --out bare --steps 40$" printed
+holds "the next commands are printed" grep -q "^generate: $tapegrad generate --model bare --prompt 'The '$" printed
+holds "and evaluate" grep -q "^evaluate: $tapegrad eval --model bare --data plain$" printed
+holds "and train on" grep -q "^train on: $tapegrad train --resume --out bare --steps 40$" printed
 runs train $run --out full --html --trace full.json --tensorboard events --samples 2 --sample-prompt 'The <b>' \
     --sample-tokens 9 --live
 holds "looking does not change the run" same_run bare full
@@ -21,9 +21,9 @@ holds "--live is off where the output is no terminal" sh -c '! grep -q "$(printf
 holds "the page is named" grep -q "^the page of the run is full/run.html$" printed
 holds "samples are printed" test "$(grep -c '^  sample: The <b>' printed)" = 4
 holds "samples are kept" test "$(grep -c '"text":"The <b>' full/samples.jsonl)" = 4
-for command in "$(sed -n 's/^generate: tapegrad //p' printed) --tokens 3" \
-    "$(sed -n 's/^evaluate: tapegrad //p' printed)" "$(sed -n 's/^train on: tapegrad //p' printed)"; do
-    holds "the printed command works: $command" sh -c "'$tapegrad' $command >/dev/null"
+for command in "$(sed -n 's/^generate: //p' printed) --tokens 3" \
+    "$(sed -n 's/^evaluate: //p' printed)" "$(sed -n 's/^train on: //p' printed)"; do
+    holds "the printed command works: $command" sh -c "$command >/dev/null"
 done
 holds "the run goes on" test "$(wc -l <full/metrics.jsonl)" = 40
 holds "so do its samples" test "$(sed -n 's/{"step":\([0-9]*\),.*/\1/p' full/samples.jsonl | tr '\n' ' ')" = "10 10 20 20 30 30 40 40 "
@@ -41,18 +41,37 @@ holds "so has the page" reads page ranks/run.html run 20 2
 # A run without a validation, and ids that are no text.
 sed 's/./&\x00/g' plain >plain.u16
 runs train --data plain.u16 --data-format u16 --vocab 300 --out ids $tiny --steps 4 --val-every 2 --samples 1 --sample-tokens 3
-holds "samples of ids are numbers" grep -Eq '^  sample: [0-9]+(,[0-9]+){10}$' printed
-holds "the next command has ids" grep -q "^generate: tapegrad generate --model ids --prompt-ids 1,2,3$" printed
+holds "samples of ids are numbers" grep -Eq '^  sample: [0-9]+(,[0-9]+){18}$' printed
+sample=$(sed -n 's/^  sample: //p' printed | tail -n 1)
+prompt=$(echo "$sample" | cut -d , -f 1-16)
+holds "the last sample is what tapegrad generate makes of its prompt" \
+    test "$sample" = "$("$tapegrad" generate --model ids --prompt-ids "$prompt" --tokens 3 --threads 1 | tr -d ' ')"
+holds "the next command has ids" grep -q "^generate: $tapegrad generate --model ids --prompt-ids 1,2,3$" printed
 if "$tapegrad" tokenizer train --data "$text" --to words --vocab 300 >printed 2>&1; then # needs libtapegrad-text.so
     runs train --data plain --tokenizer words --out text $tiny --steps 4 --val-every 2 --sample-prompt 'The License' \
         --sample-tokens 5
     holds "samples of a tokenizer are text" test "$(grep -c '^  sample: The License' printed)" = 2
-    next="$(sed -n 's/^generate: tapegrad //p' printed) --tokens 3"
-    holds "so is the prompt of the next command" test "$next" = "generate --model text --prompt 'The License' --tokens 3"
-    holds "which works: $next" sh -c "'$tapegrad' $next >/dev/null"
+    next="$(sed -n 's/^generate: //p' printed) --tokens 3"
+    holds "so is the prompt of the next command" \
+        test "$next" = "$tapegrad generate --model text --prompt 'The License' --tokens 3"
+    holds "which works: $next" sh -c "$next >/dev/null"
 else
     grep -q libtapegrad-text printed || wrong "tokenizer train"
 fi
+# A model that diverges has no samples, and the run goes on.
+runs train $run --out wild --precision fp16 --lr 1e6 --min-lr 1e6 --warmup 0 --steps 4 --val-every 2 --samples 1
+holds "samples of logits that are not finite are reported" \
+    grep -q "^  samples are not possible: .*expected a finite number" printed
+holds "and the run goes on" test "$(wc -l <wild/metrics.jsonl)" = 4
+
+# The way in which the program was started is that of the printed commands.
+mkdir "its place"
+ln -s "$tapegrad" "its place/tapegrad"
+"its place/tapegrad" train $run --out found >printed 2>&1
+holds "a path is quoted" grep -q "^evaluate: 'its place/tapegrad' eval --model found --data plain$" printed
+(PATH="$PWD/its place:$PATH" && tapegrad train $run --out named) >printed 2>&1
+holds "a name is kept" grep -q "^evaluate: tapegrad eval --model named --data plain$" printed
+
 refuses 1 "--samples 1 are made at validations" train $run --out x --val-fraction 0 --samples 1
 refuses 1 "the model's vocabulary of 300 ids" train --data plain.u16 --data-format u16 --vocab 300 --out x $tiny --steps 4 --sample-prompt a
 refuses 2 "text cannot be generated by ranks of --pp, --cp or --sp" train $run --out x --layers 2 --ranks 2 --pp 2 --samples 1

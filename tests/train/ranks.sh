@@ -128,5 +128,5 @@ refuses 2 "--ranks 4 is not divisible by --tp 3" train --data "$text" --out x $m
 refuses 2 "--heads 4 is not divisible by --tp 8" train --data "$text" --out x $model --steps 3 --ranks 8 --tp 8
 refuses 1 "cannot be cut into equal parts for 3" train --data "$text" --out x $model --steps 3 --ranks 3
 refuses 1 "cannot open 'none'" train --data none --out x $model --steps 3 --ranks 2
-refuses 2 "needs \`tapegrad run" train --data "$text" --out x $model --steps 3 --comm shm
+refuses 2 "needs \`$tapegrad run" train --data "$text" --out x $model --steps 3 --comm shm
 finish

@@ -27,7 +27,7 @@ runs train --help
 # Prints each option and its help as one line.
 awk '/^                              / { sub(/^ +/, " "); line = line $0; next } { print line; line = $0 } END { print line }' printed >joined
 mv joined printed
-for default in 'arch gpt2|llama .*\[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
+for default in 'arch NAME .*: gpt2, llama, mistral, .* olmo2 \[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
     'precision fp32|bf16|fp16|fp64 .*\[fp32\]' 'loss-scale X .*\[0\]' 'initial-loss-scale X .*\[65536\]' 'recompute none|full|selective|distributed .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
     holds "the help has --$default" grep -q -e "^  --$default" printed
 done

@@ -107,10 +107,11 @@ static void write_documents(workplace *w, const char *name, const char *text, in
 
 /* Returns the ids and the targets of a window of n tokens as text, "ids targets", in which '_' is a target that does
  * not count and '0' is padding. */
-static const char *window(tg_tokens *t, int64_t first, int64_t n, bool apart) {
+static const char *window(tg_tokens *t, int64_t first, int64_t n, tg_token_windows windows) {
     static char text[128];
     int64_t ids[64], targets[64], count = 0;
-    tg_tokens_set_apart(t, apart);
+    tg_tokens_set_windows(t, windows);
+    ck_assert_int_eq(tg_tokens_windows(t), windows);
     ck_assert_int_eq(tg_tokens_read_window(t, first, n, ids, targets), TG_OK);
     for (int64_t i = 0; i < n; i++) {
         text[i] = ids[i] ? (char)ids[i] : '0';
@@ -123,6 +124,14 @@ static const char *window(tg_tokens *t, int64_t first, int64_t n, bool apart) {
     return text;
 }
 
+/* Compares the positions of the tokens from `first` on with digits. */
+static void check_positions(tg_tokens *t, int64_t first, const char *digits) {
+    int64_t positions[16];
+    int64_t n = (int64_t)strlen(digits);
+    ck_assert_int_eq(tg_tokens_read_positions(t, first, n, positions), TG_OK);
+    for (int64_t i = 0; i < n; i++) ck_assert_int_eq(positions[i], digits[i] - '0');
+}
+
 START_TEST(written_documents_are_read_again) {
     static const int64_t vocabs[] = {256, 257, 65536, 65537, INT64_C(1) << 31};
     workplace w = workplace_new(NULL);
@@ -131,15 +140,21 @@ START_TEST(written_documents_are_read_again) {
         tg_tokens *t = tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
         ck_assert_int_eq(tg_tokens_documents(t), 3);
         ck_assert(tg_tokens_has_context(t));
-        ck_assert_str_eq(window(t, 0, 8, false), "ab.cde.f b.__e.f.");
-        ck_assert_str_eq(window(t, 1, 3, false), "b.c .__");
-        ck_assert_str_eq(window(t, 4, 4, false), "de.f e.f.");
-        ck_assert_str_eq(window(t, 0, 8, true), "ab.00000 b.______");
-        ck_assert_str_eq(window(t, 0, 2, true), "ab b.");
-        ck_assert_str_eq(window(t, 2, 3, true), ".00 ___");
-        ck_assert_str_eq(window(t, 3, 4, true), "cde. _e._");
-        ck_assert_str_eq(window(t, 3, 5, true), "cde.0 _e.__");
-        ck_assert_str_eq(window(t, 8, 2, true), ".0 __");
+        ck_assert_str_eq(window(t, 0, 8, TG_WINDOWS_ACROSS), "ab.cde.f b.__e.f.");
+        ck_assert_str_eq(window(t, 1, 3, TG_WINDOWS_ACROSS), "b.c .__");
+        ck_assert_str_eq(window(t, 4, 4, TG_WINDOWS_ACROSS), "de.f e.f.");
+        ck_assert_str_eq(window(t, 0, 8, TG_WINDOWS_PADDED), "ab.00000 b.______");
+        ck_assert_str_eq(window(t, 0, 2, TG_WINDOWS_PADDED), "ab b.");
+        ck_assert_str_eq(window(t, 2, 3, TG_WINDOWS_PADDED), ".00 ___");
+        ck_assert_str_eq(window(t, 3, 4, TG_WINDOWS_PADDED), "cde. _e._");
+        ck_assert_str_eq(window(t, 3, 5, TG_WINDOWS_PADDED), "cde.0 _e.__");
+        ck_assert_str_eq(window(t, 8, 2, TG_WINDOWS_PADDED), ".0 __");
+        ck_assert_str_eq(window(t, 0, 8, TG_WINDOWS_PACKED), "ab.cde.f b.__e._.");
+        ck_assert_str_eq(window(t, 1, 3, TG_WINDOWS_PACKED), "b.c .__");
+        ck_assert_str_eq(window(t, 4, 4, TG_WINDOWS_PACKED), "de.f e._.");
+        check_positions(t, 0, "012012301");
+        check_positions(t, 4, "01201");
+        check_positions(t, 8, "0");
         tg_token_run run;
         static const int64_t ends[] = {3, 5, 7, 9}, documents[] = {0, 1, 1, 2};
         tg_tokens_find_run(t, 0, &run);
@@ -172,19 +187,21 @@ START_TEST(joined_streams_are_one) {
     tg_tokens *t = tg_tokens_join(w.ctx, part, 3);
     ck_assert_int_eq(tg_tokens_documents(t), 5);
     ck_assert_int_eq(tg_tokens_count(t), 15);
-    static const char all[] = "ab.cd.xyzefg.h.", predicted[] = "ab._d.xyz__g.h.";
+    static const char all[] = "ab.cd.xyzefg.h.", predicted[] = "ab._d.xyz__g.h.", within[] = "_b._d._yz__g._.";
     static const int64_t ends[] = {3, 3, 3, 6, 6, 6, 9, 9, 9, 13, 13, 13, 13, 15, 15};
     for (int64_t first = 0; first < 15; first++)
         for (int64_t n = 1; n <= 14; n++) {
             char packed[64], apart[64];
             snprintf(packed, sizeof packed, "%.*s %.*s", (int)n, all + first, (int)n, predicted + first + 1);
-            if (first + n < 15) ck_assert_str_eq(window(t, first, n, false), packed);
+            if (first + n < 15) ck_assert_str_eq(window(t, first, n, TG_WINDOWS_ACROSS), packed);
+            snprintf(packed, sizeof packed, "%.*s %.*s", (int)n, all + first, (int)n, within + first + 1);
+            if (first + n < 15) ck_assert_str_eq(window(t, first, n, TG_WINDOWS_PACKED), packed);
             for (int64_t i = 0; i < n; i++) {
                 apart[i] = first + i < ends[first] ? all[first + i] : '0';
                 apart[n + 1 + i] = first + i + 1 < ends[first] ? predicted[first + 1 + i] : '_';
             }
             apart[n] = ' ', apart[2 * n + 1] = 0;
-            ck_assert_str_eq(window(t, first, n, true), apart);
+            ck_assert_str_eq(window(t, first, n, TG_WINDOWS_PADDED), apart);
         }
     int64_t out[2];
     tg_tokens_read(t, 14, 2, out);

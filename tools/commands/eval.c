@@ -19,7 +19,7 @@ typedef struct eval_options {
     int data_format, precision;
     int64_t seq_len, batch, threads;
     rank_options on;
-    bool json, attend_across;
+    bool json, attend_across, pad_documents;
 } eval_options;
 
 #define AT(field) offsetof(eval_options, field)
@@ -35,8 +35,10 @@ static const option rows[] = {
      "a tokenizer.json, or a directory that has one, for text; without it that of --model, else each byte is a token",
      .fixed = false},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
-     "documents are packed, and a token attends to those before it in its window [yes]; no: each document begins a "
-     "window", .fixed = false},
+     "a token attends to all before it in its window, also to those of other documents [yes]; no: attention stays "
+     "within each document, with positions from 0 on", .fixed = false},
+    {"pad-documents", OPTION_FLAG, AT(pad_documents), "",
+     "with --no-attend-across: each document begins a window, and short ones are padded", .fixed = false},
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens in a window; 0: the model's positions", 0, MANY, false},
     {"batch", OPTION_INT, AT(batch), "N", "windows to compute at once", 1, MANY, false},
     RANK_ROWS(eval_options),
@@ -68,6 +70,10 @@ typedef struct evaluation {
     char cache[4096]; /* the directory of token files */
 } evaluation;
 
+static tg_token_windows windows_of(const eval_options *o) {
+    return o->attend_across ? TG_WINDOWS_ACROSS : o->pad_documents ? TG_WINDOWS_PADDED : TG_WINDOWS_PACKED;
+}
+
 /* Returns the sum of the losses of n windows. All tp ranks of this replica's last stage return the same sum, and other
  * stages 0. */
 static double sum_over_windows(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens,
@@ -77,13 +83,13 @@ static double sum_over_windows(const eval_options *o, const stage *s, tg_tape *t
 }
 
 /* Returns the sum of this rank's losses. Each data-parallel rank has a part of the windows; the last one also has the
- * rest of packed documents, which is shorter than a window. In each replica only the first tp rank returns the sum; the
- * others return 0. */
+ * rest of documents that are not padded, which is shorter than a window. In each replica only the first tp rank returns
+ * the sum; the others return 0. */
 static double sum_over_data(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens,
                             const sequence_pool *all) {
     const tg_parallel *p = s->parallel;
     int64_t n = tg_tokens_count(tokens) - 1, seq_len = all->seq_len, windows = all->windows;
-    int64_t rest = o->attend_across ? n % seq_len : 0;
+    int64_t rest = windows_of(o) == TG_WINDOWS_PADDED ? 0 : n % seq_len;
     int64_t rank = tg_parallel_rank(p, TG_DP), size = tg_parallel_size(p, TG_DP);
     int64_t first = windows * rank / size, mine = windows * (rank + 1) / size - first;
     int64_t *offsets = malloc((size_t)(windows + 1) * sizeof *offsets);
@@ -99,7 +105,7 @@ static double sum_over_data(const eval_options *o, const stage *s, tg_tape *t, t
 /* Returns the number of tokens that are predicted. */
 static int64_t count_predicted(const eval_options *o, tg_tokens *tokens, const sequence_pool *all) {
     int64_t n = 0, count = tg_tokens_count(tokens);
-    if (o->attend_across) return count > 1 ? tg_tokens_count_targets(tokens, 0, count - 1) : 0;
+    if (windows_of(o) != TG_WINDOWS_PADDED) return count > 1 ? tg_tokens_count_targets(tokens, 0, count - 1) : 0;
     for (int64_t i = 0; i < all->windows; i++) n += tg_tokens_count_targets(tokens, pool_at(all, i), all->seq_len);
     return n;
 }
@@ -141,10 +147,10 @@ static int evaluate_on(const evaluation *e, tg_ctx *ctx, tg_comm *world, const s
     const eval_options *o = &e->o;
     sequence_pool all = {0};
     int64_t positions = tg_lm_config_of(s->chunk[0])->positions;
-    tg_tokens_set_apart(c->tokens, !o->attend_across);
+    tg_tokens_set_windows(c->tokens, windows_of(o));
     bool good = same_tokens(ctx, world, c->tokens) &&
                 pool_open(&all, c->tokens, 0, tg_tokens_count(c->tokens), o->seq_len ? o->seq_len : positions,
-                          !o->attend_across);
+                          windows_of(o));
     int64_t predicted = good ? count_predicted(o, c->tokens, &all) : 0;
     double sum = predicted > 0 ? sum_over_data(o, s, t, c->tokens, &all) : NAN;
     pool_close(&all);
@@ -226,6 +232,8 @@ int run_eval(int argc, char **argv) {
     if (!options_parse(&eval_command, o, &p, argc, argv)) return p.status;
     if (!o->model) return usage_error(&eval_command, "--model DIR, the model, is missing");
     if (!o->data) return usage_error(&eval_command, "--data FILE, the tokens to predict, is missing");
+    if (o->attend_across && o->pad_documents)
+        return usage_error(&eval_command, "--pad-documents is for --no-attend-across; give both, or neither");
     int status = rank_options_check(&eval_command, &p, &o->on);
     if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
     if (status) return status;

@@ -190,9 +190,20 @@ static void print_wrapped(const char *text, int at, int column) {
     printf("\n");
 }
 
+/* Writes the choices of an option, separated by commas and after a colon, to buf, if they are too long for one line;
+ * otherwise "". Returns whether they are. */
+static bool list_choices(const option *o, char *buf, size_t n) {
+    size_t at = 0;
+    *buf = 0;
+    if (o->kind != OPTION_CHOICE || strlen("  -- ") + strlen(o->name) + strlen(o->values) < WIDTH) return false;
+    for (const char *c = o->values; c && at < n; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
+        at += (size_t)snprintf(buf + at, n - at, "%s%.*s", at ? ", " : ": ", (int)strcspn(c, "|"), c);
+    return true;
+}
+
 static void print_option(const option *o, const void *defaults) {
-    char value[256], text[768];
-    const char *values = o->kind == OPTION_FLAG ? "" : o->values;
+    char value[256], choices[256], text[1024];
+    const char *values = o->kind == OPTION_FLAG ? "" : list_choices(o, choices, sizeof choices) ? "NAME" : o->values;
     int at = printf("  --%s%s%s%s", o->kind == OPTION_FLAG ? "[no-]" : "", o->name, *values ? " " : "", values);
     if (at >= COLUMN) {
         printf("\n");
@@ -200,7 +211,8 @@ static void print_option(const option *o, const void *defaults) {
     }
     option_text(o, defaults, value, sizeof value);
     bool shown = o->kind != OPTION_FLAG && *value;
-    snprintf(text, sizeof text, "%s%s%s%s", o->help, shown ? " [" : "", shown ? value : "", shown ? "]" : "");
+    snprintf(text, sizeof text, "%s%s%s%s%s", o->help, o->kind == OPTION_FLAG ? "" : choices, shown ? " [" : "",
+             shown ? value : "", shown ? "]" : "");
     print_wrapped(text, at, COLUMN);
 }
 

@@ -21,6 +21,14 @@ void name_command(const char *name) {
     command_name = name;
 }
 
+static char program_text[4096] = "tapegrad";
+
+void name_program(const char *path) {
+    if (path && strchr(path, '/')) text_shell_word(program_text, sizeof program_text, path);
+}
+
+const char *program_word(void) { return program_text; }
+
 static _Thread_local bool silent;
 static bool line_open; /* the last line on standard output is incomplete; only rank 0 prints such lines */
 static int process_rank; /* 0 if ranks are threads */
@@ -213,40 +221,57 @@ static int check_tp(const command *c, const model_options *o, int64_t kv_heads, 
 
 int model_options_check(const command *c, const model_options *o, int64_t tp) {
     int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
-    bool llama = o->arch == 1;
+    bool gpt2 = o->arch == ARCH_GPT2;
+    char arch[32];
+    arch_text(o->arch, arch, sizeof arch);
     if (o->hidden % o->heads)
         return usage_error(c, "--hidden %lld is not a multiple of --heads %lld", (long long)o->hidden,
                            (long long)o->heads);
     if (o->heads % kv_heads)
         return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
                            (long long)kv_heads);
-    if (!llama && kv_heads != o->heads)
+    if (gpt2 && kv_heads != o->heads)
         return usage_error(c, "--kv-heads %lld: --arch gpt2 has as many as --heads %lld; leave --kv-heads out",
                            (long long)kv_heads, (long long)o->heads);
-    if (llama && o->hidden / o->heads % 2)
+    if (!gpt2 && o->hidden / o->heads % 2)
         return usage_error(c,
-                           "--hidden %lld / --heads %lld is odd; --arch llama rotates pairs of elements and needs an "
+                           "--hidden %lld / --heads %lld is odd; --arch %s rotates pairs of elements and needs an "
                            "even number of them for each head",
-                           (long long)o->hidden, (long long)o->heads);
-    if (llama && o->dropout > 0)
-        return usage_error(c, "--dropout %g: --arch llama has no dropout; leave --dropout out", o->dropout);
+                           (long long)o->hidden, (long long)o->heads, arch);
+    if (!gpt2 && o->dropout > 0)
+        return usage_error(c, "--dropout %g: --arch %s has no dropout; leave --dropout out", o->dropout, arch);
     return check_tp(c, o, kv_heads, tp);
 }
 
+static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
+
+const char *arch_text(int arch, char *buf, size_t n) {
+    const char *at = ARCHS;
+    for (; arch > 0; arch--) at += strcspn(at, "|"), at += *at == '|';
+    snprintf(buf, n, "%.*s", (int)strcspn(at, "|"), at);
+    return buf;
+}
+
+int arch_of(const char *family) {
+    char name[32];
+    for (int i = 0; *arch_text(i, name, sizeof name); i++)
+        if (!strcmp(name, family)) return i;
+    return ARCH_LLAMA;
+}
+
 tg_lm_config model_config(const model_options *o) {
+    char family[32];
     tg_lm_config c = *TG_LM(.vocab = o->vocab, .layers = o->layers, .heads = o->heads, .hidden = o->hidden,
                             .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn), .positions = o->seq_len,
                             .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
-    if (o->arch != 0) return c;
-    c.family = "gpt2";
-    c.norm = TG_LM_LAYER_NORM;
-    c.activation = TG_LM_GELU_TANH;
-    c.position_kind = TG_LM_LEARNED;
-    c.bias = c.tied = true;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_lm_family_config(ctx, arch_text(o->arch, family, sizeof family), &c);
+    check(ctx);
+    tg_ctx_free(ctx);
+    c.attention_kinds = copy_text(c.attention_kinds);
+    c.extra = copy_text(c.extra);
     return c;
 }
-
-static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
 
 bool read_model_config(const char *path, tg_lm_config *out) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
@@ -291,31 +316,36 @@ bool check_seq_len(int64_t seq_len, const tg_lm_config *config) {
 
 /* ---- Losses ---- */
 
-/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for 2 n seq_len ids. */
+/* Returns this rank's part of n sequences. buffer: memory for n seq_len numbers. */
+static tg_tensor *read_batch(tg_ctx *ctx, const tg_parallel *p, tg_tokens *tokens, const int64_t *offsets, int64_t n,
+                             int64_t seq_len, token_kind kind, int64_t *buffer) {
+    int64_t length = tokens_of_rank(p, seq_len);
+    for (int64_t i = 0; i < n; i++) read_tokens_of_rank(p, tokens, offsets[i], seq_len, kind, buffer + i * length);
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), buffer);
+    place_batch(p, x, false);
+    return x;
+}
+
+/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for n seq_len numbers. */
 static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
                             int64_t seq_len, int64_t *buffer) {
-    tg_ctx *ctx = tg_tape_ctx(t);
     const tg_parallel *p = tg_lm_config_of(gpt)->parallel;
-    int64_t length = tokens_of_rank(p, seq_len), *ids = buffer, *target = buffer + n * length;
-    for (int64_t i = 0; i < n; i++) {
-        read_tokens_of_rank(p, tokens, offsets[i], seq_len, false, ids + i * length);
-        read_tokens_of_rank(p, tokens, offsets[i], seq_len, true, target + i * length);
-    }
-    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), ids);
-    tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, length), target);
-    place_batch(p, x, false);
-    place_batch(p, y, false);
-    double sum = tg_item(tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM));
+    int kinds = tg_tokens_windows(tokens) == TG_WINDOWS_PACKED ? 3 : 2;
+    tg_tensor *x[3] = {NULL};
+    for (int k = 0; k < kinds; k++)
+        x[k] = read_batch(tg_tape_ctx(t), p, tokens, offsets, n, seq_len, (token_kind)k, buffer);
+    double sum = tg_item(x[TOKEN_POSITIONS] ? tg_lm_packed_loss(gpt, t, x[TOKEN_IDS], x[TOKEN_POSITIONS],
+                                                                x[TOKEN_TARGETS], TG_LOSS_SUM)
+                                            : tg_gpt_loss(gpt, t, x[TOKEN_IDS], x[TOKEN_TARGETS], TG_LOSS_SUM));
     tg_tape_reset(t);
-    tg_drop(x);
-    tg_drop(y);
+    for (int k = 0; k < kinds; k++) tg_drop(x[k]);
     return sum;
 }
 
 double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                      int64_t batch) {
     if (batch > n) batch = n;
-    int64_t *buffer = calloc((size_t)(2 * batch * seq_len), sizeof *buffer);
+    int64_t *buffer = calloc((size_t)(batch * seq_len), sizeof *buffer);
     if (!buffer) {
         tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "no memory for a batch of %lld tokens",
                     (long long)(batch * seq_len));

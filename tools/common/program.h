@@ -35,6 +35,11 @@ int run_tape(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
+/* Keeps how the program was started: argv[0], which may be NULL. Called before other threads exist. */
+void name_program(const char *path);
+/* Returns the word with which a command in a message begins, so that the user can start it: the path of the program as
+ * it was given, in quotes if it needs them, or "tapegrad" if the shell has found the program by its name. */
+const char *program_word(void);
 /* Sets the subcommand whose name error messages begin with. */
 void name_command(const char *name);
 /* Silences this thread if `on` is true, else lets it print again. Of ranks that are threads, all but rank 0 are
@@ -106,8 +111,12 @@ typedef struct model_options {
 #define LARGEST 9223372036854775807.0 /* INT64_MAX, rounded to a double */
 
 /* Rows of options for the field `model` of the struct S. */
+/* The families of new models, which tg_lm_family lists, in the order of model_options.arch. */
+#define ARCHS "gpt2|llama|mistral|qwen2|qwen3|smollm3|gemma|gemma2|gemma3_text|phi|phi3|olmo|olmo2"
+enum { ARCH_GPT2, ARCH_LLAMA };
+
 #define MODEL_ROWS(S)                                                                                                  \
-    {"arch", OPTION_CHOICE, offsetof(S, model.arch), "gpt2|llama", "kind of model", .fixed = true},                    \
+    {"arch", OPTION_CHOICE, offsetof(S, model.arch), ARCHS, "family of the model", .fixed = true},                     \
     {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY_LAYERS, true},                \
     {"heads", OPTION_INT, offsetof(S, model.heads), "N", "attention heads", 1, MANY, true},                            \
     {"kv-heads", OPTION_INT, offsetof(S, model.kv_heads), "N", "key-value heads; 0: as many as --heads", 0, MANY,      \
@@ -136,7 +145,10 @@ tg_dtype dtype_of_precision(int precision);
 /* Checks that the options agree with each other and with tp tensor-parallel ranks. Returns 0, or the exit status after
  * printing what is wrong. */
 int model_options_check(const command *c, const model_options *o, int64_t tp);
-/* Returns the config that the options describe. */
+/* Writes the name of a family of ARCHS, by its number, to buf, and returns buf. */
+const char *arch_text(int arch, char *buf, size_t n);
+int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has none. */
+/* Returns the config that the options describe, whose texts free_model_config frees. */
 tg_lm_config model_config(const model_options *o);
 /* Returns the number of parameters of the whole model, without the padding of the vocabulary for ranks; -1 after
  * printing what is wrong. */

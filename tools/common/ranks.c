@@ -40,9 +40,9 @@ int comm_option_check(const command *c, const rank_options *o) {
         return usage_error(c, "--comm threads: under %s every process would be a run of its own; leave --comm out",
                            w.launcher == TG_LAUNCHER_RUN ? "`tapegrad run`" : "a launcher");
     if (o->comm == RANKS_SHM && w.launcher != TG_LAUNCHER_RUN)
-        return usage_error(c, "--comm shm needs `tapegrad run -n N -- tapegrad %s ...`", c->name);
+        return usage_error(c, "--comm shm needs `%s run -n N -- %s %s ...`", program_word(), program_word(), c->name);
     if (o->comm == RANKS_MPI && w.launcher != TG_LAUNCHER_MPI && w.launcher != TG_LAUNCHER_SLURM)
-        return usage_error(c, "--comm mpi needs mpirun -n N tapegrad %s ..., or srun --mpi=pmix", c->name);
+        return usage_error(c, "--comm mpi needs mpirun -n N %s %s ..., or srun --mpi=pmix", program_word(), c->name);
     if (o->comm == RANKS_TCP && !*w.host)
         return usage_error(c, "--comm tcp needs torchrun or srun, or TAPEGRAD_TRANSPORT=tcp, MASTER_ADDR and "
                               "MASTER_PORT in the environment under mpirun");
@@ -230,7 +230,7 @@ void ranks_begin(bool *chief) {
 
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n) {
     static const char *const starts[] = {
-        [TG_LAUNCHER_RUN] = "tapegrad run -n %d -- ",
+        [TG_LAUNCHER_RUN] = "run -n %d -- ",
         [TG_LAUNCHER_MPI] = "mpirun -n %d ",
         [TG_LAUNCHER_TORCHRUN] = "torchrun --nproc_per_node %d --no_python ",
         [TG_LAUNCHER_SLURM] = "srun -n %d ",
@@ -239,7 +239,10 @@ const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf
     tg_world_query(&w, NULL, 0);
     bool several = kind_of(o) != RANKS_THREADS;
     *buf = 0;
-    if (several && w.launcher != TG_LAUNCHER_NONE) snprintf(buf, n, starts[w.launcher], tg_comm_size(world));
+    size_t at = 0;
+    if (several && w.launcher == TG_LAUNCHER_RUN) at = (size_t)snprintf(buf, n, "%s ", program_word());
+    if (several && w.launcher != TG_LAUNCHER_NONE && at < n)
+        snprintf(buf + at, n - at, starts[w.launcher], tg_comm_size(world));
     return buf;
 }
 
@@ -313,16 +316,17 @@ void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
 
 int64_t tokens_of_rank(const tg_parallel *p, int64_t seq_len) { return seq_len / tg_parallel_size(p, TG_CP); }
 
-static void read_window(tg_tokens *tokens, int64_t offset, int64_t n, bool targets, int64_t *out) {
-    tg_tokens_read_window(tokens, offset, n, targets ? NULL : out, targets ? out : NULL);
+static void read_window(tg_tokens *tokens, int64_t offset, int64_t n, token_kind kind, int64_t *out) {
+    if (kind == TOKEN_POSITIONS) tg_tokens_read_positions(tokens, offset, n, out);
+    else tg_tokens_read_window(tokens, offset, n, kind == TOKEN_IDS ? out : NULL, kind == TOKEN_IDS ? NULL : out);
 }
 
 /* A rank of cp has two runs of tokens, its chunks (context_parallel.h). */
-void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, bool targets,
+void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, token_kind kind,
                          int64_t *out) {
     int64_t n = tg_parallel_size(p, TG_CP), rank = tg_parallel_rank(p, TG_CP), length = seq_len / (2 * n);
     if (n == 1) {
-        read_window(tokens, offset, seq_len, targets, out);
+        read_window(tokens, offset, seq_len, kind, out);
         return;
     }
     int64_t *whole = malloc((size_t)seq_len * sizeof *whole);
@@ -330,7 +334,7 @@ void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset
         tg_ctx_fail(tg_parallel_ctx(p), TG_ERR_MEMORY, "no memory for a sequence of %lld tokens", (long long)seq_len);
         return;
     }
-    read_window(tokens, offset, seq_len, targets, whole);
+    read_window(tokens, offset, seq_len, kind, whole);
     memcpy(out, whole + rank * length, (size_t)length * sizeof *out);
     memcpy(out + length, whole + (2 * n - 1 - rank) * length, (size_t)length * sizeof *out);
     free(whole);

@@ -129,9 +129,12 @@ void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard);
 /* Returns the number of tokens that this rank has of a sequence. p may be NULL. */
 int64_t tokens_of_rank(const tg_parallel *p, int64_t seq_len);
-/* Reads this rank's tokens of the sequence of seq_len tokens that begins at `offset`: its ids or, if `targets` is true,
- * the token after each of them (tg_tokens_read_window). Errors are recorded in the context of the tokens. */
-void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, bool targets,
+/* What a model reads of a sequence: its tokens, the token after each of them (tg_tokens_read_window), and their
+ * positions in packed documents (tg_tokens_read_positions). */
+typedef enum token_kind { TOKEN_IDS, TOKEN_TARGETS, TOKEN_POSITIONS, TOKEN_KINDS } token_kind;
+/* Reads this rank's part of the sequence of seq_len tokens that begins at `offset`. Errors are recorded in the context
+ * of the tokens. */
+void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, token_kind kind,
                          int64_t *out);
 
 #endif

@@ -115,7 +115,7 @@ typedef struct windows {
     const int64_t *offsets;
     int64_t n, seq_len, batch;
     int64_t *buffer; /* host memory for a micro-batch */
-    tg_tensor *x;    /* the tensor that read_windows returned last, which its next call drops */
+    tg_tensor *read[3]; /* the tensors of each kind that read_windows returned last, which its next call drops */
 } windows;
 
 /* Returns the number of sequences in a micro-batch. */
@@ -124,24 +124,26 @@ static int64_t windows_of(const windows *w, int micro) {
     return left < w->batch ? left : w->batch;
 }
 
-/* Returns the ids or the targets of a micro-batch. */
-static tg_tensor *read_windows(windows *w, int micro, bool targets) {
+/* Returns what a model reads of a micro-batch. */
+static tg_tensor *read_windows(windows *w, int micro, token_kind kind) {
     int64_t n = windows_of(w, micro), length = tokens_of_rank(w->s->parallel, w->seq_len);
     for (int64_t i = 0; i < n; i++)
-        read_tokens_of_rank(w->s->parallel, w->tokens, w->offsets[micro * w->batch + i], w->seq_len, targets,
+        read_tokens_of_rank(w->s->parallel, w->tokens, w->offsets[micro * w->batch + i], w->seq_len, kind,
                             w->buffer + i * length);
-    tg_drop(w->x);
-    w->x = tg_from_host(w->ctx, TG_I64, TG_SHAPE(n, length), w->buffer);
-    place_batch(w->s->parallel, w->x, false);
-    return w->x;
+    tg_drop(w->read[kind]);
+    w->read[kind] = tg_from_host(w->ctx, TG_I64, TG_SHAPE(n, length), w->buffer);
+    place_batch(w->s->parallel, w->read[kind], false);
+    return w->read[kind];
 }
 
 /* Runs a part for a micro-batch. No part needs both ids and targets, because a pipeline has two parts or more. */
 static tg_status evaluate_part(void *state, tg_pipe_call *c) {
     windows *w = state;
     bool first = c->part == 0, last = c->part == c->parts - 1;
-    tg_tensor *x = first || last ? read_windows(w, c->micro, last) : NULL;
-    return tg_lm_part(w->s->chunk[c->chunk], c, first ? &x : NULL, last ? &x : NULL, NULL);
+    bool packed = tg_tokens_windows(w->tokens) == TG_WINDOWS_PACKED;
+    tg_tensor *x = first || last ? read_windows(w, c->micro, last ? TOKEN_TARGETS : TOKEN_IDS) : NULL;
+    tg_tensor *positions = packed ? read_windows(w, c->micro, TOKEN_POSITIONS) : NULL;
+    return tg_lm_part(w->s->chunk[c->chunk], c, first ? &x : NULL, last ? &x : NULL, positions);
 }
 
 static tg_status shape_of_windows(void *state, int micro, int i, tg_shape *out) {
@@ -166,7 +168,8 @@ double stage_sum_of_losses(const stage *s, tg_tokens *tokens, const int64_t *off
     tg_ctx *ctx = tg_parallel_ctx(s->parallel);
     stage_edge e;
     stage_edge_open(&e, s, batch, seq_len, false);
-    windows w = {s, ctx, tokens, offsets, n, seq_len, batch, calloc((size_t)(batch * seq_len), sizeof(int64_t)), NULL};
+    int64_t *buffer = calloc((size_t)(batch * seq_len), sizeof *buffer);
+    windows w = {s, ctx, tokens, offsets, n, seq_len, batch, buffer, {NULL}};
     int micros = (int)((n + batch - 1) / batch);
     if (!w.buffer)
         tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for a batch of %lld tokens", (long long)(batch * seq_len));
@@ -177,7 +180,7 @@ double stage_sum_of_losses(const stage *s, tg_tokens *tokens, const int64_t *off
     double sum = sum_of_pipe(ctx, pipe, micros);
     tg_pipe_free(pipe);
     tg_pipe_plan_free(plan);
-    tg_drop(w.x);
+    for (int k = 0; k < 3; k++) tg_drop(w.read[k]);
     free(w.buffer);
     return sum;
 }

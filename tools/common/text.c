@@ -84,3 +84,31 @@ void text_drop_sites(char *message) {
     }
     *to = 0;
 }
+
+/* ---- Words of a shell command ---- */
+
+/* Appends c, unless out, of n bytes, is full. */
+static void put_char(char *out, size_t n, size_t *at, char c) {
+    if (*at + 1 < n) out[(*at)++] = c;
+}
+
+static void put_quoted(char *out, size_t n, size_t *at, const char *text) {
+    put_char(out, n, at, '\'');
+    for (; *text; text++)
+        if (*text == '\'')
+            for (const char *c = "'\\''"; *c; c++) put_char(out, n, at, *c);
+        else
+            put_char(out, n, at, *text);
+    put_char(out, n, at, '\'');
+}
+
+char *text_shell_word(char *out, size_t n, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-";
+    size_t at = 0;
+    if (*text && !text[strspn(text, plain)])
+        for (; *text; text++) put_char(out, n, &at, *text);
+    else
+        put_quoted(out, n, &at, text);
+    out[at] = 0;
+    return out;
+}

@@ -14,6 +14,10 @@ static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
  * truncated. Returns out. */
 char *text_escape(char *out, size_t n, const char *text);
 
+/* Writes text as one word of a shell command, in quotes if it needs them, to out of n bytes, n >= 1. A word that does
+ * not fit is truncated. Returns out. */
+char *text_shell_word(char *out, size_t n, const char *text);
+
 /* Replaces each byte of the text that is not part of a character of UTF-8, and each byte 0, by '?'. */
 void text_make_utf8(char *text, size_t n);
 

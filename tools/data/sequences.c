@@ -4,7 +4,7 @@
 #include "common/program.h"
 #include "data/sequences.h"
 
-/* ---- Windows of documents that are kept apart ---- */
+/* ---- Windows of documents that are padded ---- */
 
 /* Adds the windows of a document. Its last token has no target, so a window begins before it. */
 static bool add_windows(sequence_pool *p, int64_t *capacity, int64_t first, int64_t end) {
@@ -47,10 +47,11 @@ static bool find_documents(sequence_pool *p, tg_tokens *t) {
 
 /* ---- Pools ---- */
 
-bool pool_open(sequence_pool *p, tg_tokens *t, int64_t first, int64_t tokens, int64_t seq_len, bool apart) {
+bool pool_open(sequence_pool *p, tg_tokens *t, int64_t first, int64_t tokens, int64_t seq_len,
+               tg_token_windows windows) {
     *p = (sequence_pool){.first = first, .tokens = tokens, .seq_len = seq_len, .epoch = -1};
     if (!tokens) return true;
-    if (apart) return find_documents(p, t);
+    if (windows == TG_WINDOWS_PADDED) return find_documents(p, t);
     p->windows = (tokens - 1) / seq_len;
     p->read = p->windows * seq_len;
     return true;

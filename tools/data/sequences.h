@@ -5,7 +5,7 @@
 #include <tapegrad/io.h>
 
 /* The windows of a part of the tokens, seq_len each, in an order that depends on the seed and the epoch alone. They do
- * not overlap. If documents are kept apart, each document begins a window, and a long one has several. */
+ * not overlap. If documents are padded, each begins a window, and a long one has several. */
 typedef struct sequence_pool {
     double weight;         /* share of all sequences; the weights of a run add up to 1 */
     int64_t first, tokens; /* the part: its first token, and how many there are */
@@ -18,9 +18,10 @@ typedef struct sequence_pool {
 } sequence_pool;
 
 /* Finds the windows of `tokens` tokens from `first` on. Windows of packed documents need one token more than their
- * length. apart: those of documents that begin in the part. Returns false after printing what is wrong; a part without
- * windows is none. */
-bool pool_open(sequence_pool *p, tg_tokens *t, int64_t first, int64_t tokens, int64_t seq_len, bool apart);
+ * length; padded ones are those of the documents that begin in the part. Returns false after printing what is wrong; a
+ * part without windows is none. */
+bool pool_open(sequence_pool *p, tg_tokens *t, int64_t first, int64_t tokens, int64_t seq_len,
+               tg_token_windows windows);
 /* Prepares pool_shuffled. */
 bool pool_shuffle(sequence_pool *p, uint64_t seed);
 void pool_close(sequence_pool *p);

@@ -186,8 +186,10 @@ static void say_result(const tokenize_options *o, const tg_tokenizer *k, const t
         1e-6 * (double)bytes, seconds);
     size_t n = strlen(o->to);
     bool ends = n > 4 && (!strcmp(o->to + n - 4, ".bin") || !strcmp(o->to + n - 4, ".idx"));
-    say("train with: tapegrad train --data %s%s --data-format %s --vocab %lld\n", o->to,
-        o->format == OUTPUT_MEGATRON && !ends ? ".bin" : "", formats[o->format], (long long)tg_tokenizer_size(k));
+    char file[4096], word[4096];
+    snprintf(file, sizeof file, "%s%s", o->to, o->format == OUTPUT_MEGATRON && !ends ? ".bin" : "");
+    say("train with: %s train --data %s --data-format %s --vocab %lld\n", program_word(),
+        text_shell_word(word, sizeof word, file), formats[o->format], (long long)tg_tokenizer_size(k));
 }
 
 static bool tokenize_files(const tokenize_options *o, tg_ctx *ctx, batch *b, const names *files) {

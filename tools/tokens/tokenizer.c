@@ -115,10 +115,12 @@ static bool train(const tokenizer_options *o, tg_ctx *ctx, const names *files) {
     if (good && !tg_bpe_words(b)) good = (fail("the files have no text"), false);
     good = good && (tg_bpe_save(b, o->to, say_merges, &said) == TG_OK || check(ctx));
     if (!good && made) rmdir(o->to);
+    char to[4096];
     if (good)
         say("%s: a tokenizer from %.1f MB with %lld different words, in %.1f s\n"
-            "encode with: tapegrad tokenize --tokenizer %s --data FILE.. --to FILE\n",
-            o->to, 1e-6 * (double)documents_bytes(from), (long long)tg_bpe_words(b), seconds_now() - began, o->to);
+            "encode with: %s tokenize --tokenizer %s --data FILE.. --to FILE\n",
+            o->to, 1e-6 * (double)documents_bytes(from), (long long)tg_bpe_words(b), seconds_now() - began,
+            program_word(), text_shell_word(to, sizeof to, o->to));
     documents_close(from);
     tg_bpe_free(b);
     return good;

@@ -49,6 +49,7 @@ bool meta_rank_forward(meta_rank *w) {
     trainer *r = &w->r;
     tg_draws_step(w->ctx, 1);
     for (int k = 0; r->pipe && k < r->stage.n; k++) record_part(r, k);
-    if (!r->pipe) tg_gpt_loss(r->stage.chunk[0], r->tape, r->input[0].ids, r->input[0].target, TG_LOSS_SUM);
+    tg_tensor *const *x = r->input[0].of;
+    if (!r->pipe) tg_gpt_loss(r->stage.chunk[0], r->tape, x[TOKEN_IDS], x[TOKEN_TARGETS], TG_LOSS_SUM);
     return check(w->ctx);
 }

@@ -146,7 +146,7 @@ static bool find_checkpoint(plan *r) {
 static void take_config(run *r, const tg_lm_config *c) {
     const parsed *p = &r->plan->p;
     model_options *m = &r->o.model;
-    m->arch = strcmp(c->family, "gpt2") != 0;
+    m->arch = arch_of(c->family);
     m->layers = c->layers;
     m->heads = c->heads;
     m->kv_heads = c->kv_heads;
@@ -163,13 +163,14 @@ static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
     *weights = r->plan->state && !r->o.lora ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
-        *config = model_config(&r->o.model);
+        *config = r->model.config = model_config(&r->o.model);
         return true;
     }
     if (!model_find(&r->model, *weights, !r->plan->state || r->o.lora)) return false;
+    char word[4096];
     if (*r->model.adapter)
-        return fail("--init '%s' has adapters, not a model; merge them first: tapegrad convert --adapter %s --to DIR",
-                    *weights, *weights),
+        return fail("--init '%s' has adapters, not a model; merge them first: %s convert --adapter %s --to DIR",
+                    *weights, program_word(), text_shell_word(word, sizeof word, *weights)),
                false;
     *weights = r->model.dir;
     *config = r->model.config;
@@ -347,7 +348,7 @@ static void make_samples(run *r, int64_t step) {
     double began = seconds_now();
     s->step = step;
     if (r->chief) metrics_end_line(&r->metrics);
-    samples_make(&r->trainer, &r->o, s->prompt.ids, s->prompt.count, samples_show, s);
+    samples_make(&r->trainer, &r->o, s);
     if (tg_ctx_status(r->ctx) == TG_OK) samples_save(s, r->ctx);
     progress_add(&r->metrics.progress.sampling, seconds_now() - began);
 }

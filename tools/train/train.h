@@ -34,7 +34,7 @@ typedef struct train_options {
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     int64_t resume_step;
     bool resume, capture, find_nan, async_save;
-    bool attend_across;
+    bool attend_across, pad_documents;
     bool masked; /* not an option: some tokens are not predicted, so the tokens of a step are counted */
     const char *sample_prompt; /* NULL: tokens of the validation data */
     int64_t samples, sample_tokens; /* samples 0: none are printed */
@@ -52,11 +52,18 @@ train_options train_defaults(void);
 void train_options_complete(train_options *o, const parsed *p, bool resumed);
 /* Checks that the options agree with each other. Returns 0, or the exit status after printing what is wrong. */
 int train_options_check(const train_options *o, const parsed *p);
+/* Returns what follows a document in the sequences of a run. */
+tg_token_windows train_windows(const train_options *o);
 tg_schedule train_schedule(const train_options *o);
 /* Returns whether the precision needs loss scaling, as fp16 does. */
 bool train_scales(const train_options *o);
 
 /* ---- The training step (train_step.c) ---- */
+
+/* The inputs of a micro-batch, [micro / dp, seq_len / cp] each, by token_kind. One that is not needed is NULL. */
+typedef struct micro_inputs {
+    tg_tensor *of[TOKEN_KINDS];
+} micro_inputs;
 
 /* What one rank needs to run training steps. The caller owns the context and the world. */
 typedef struct trainer {
@@ -72,10 +79,8 @@ typedef struct trainer {
     tg_pipe *pipe;
     int find_nan; /* what --find-nan searches for (tg_tape_find_nan) */
     profile *profile; /* watches the tapes of the pipeline; the caller owns it; NULL: none */
-    /* The inputs of a micro-batch, [micro / dp, seq_len / cp] each. While the model reads one pair, the next
-     * micro-batch is copied to the other. */
-    struct { tg_tensor *ids, *target; } input[2];
-    int turn;                /* index of the pair that is used next */
+    micro_inputs input[2];   /* while the model reads one, the next micro-batch is copied to the other */
+    int turn;                /* index of the one that is used next */
     bool sent;               /* the next inputs (of a micro-batch, or of a step) have been sent to the device */
     int64_t *buffer;         /* host memory for one of the tensors in `in` */
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
@@ -89,12 +94,13 @@ typedef struct trainer {
     int64_t seq_len;
     int dp, dp_rank, cp;
     bool scaled; /* the loss is scaled, as --precision fp16 needs */
-    bool masked; /* some tokens are not predicted: `predicted` is the number of those of the step */
+    bool packed; /* documents are packed, and attention is kept within each */
+    bool masked; /* some tokens are not predicted: `predicted` is the number of those that are, of the step */
     int64_t predicted;
     int n_micro;
     /* With --capture and in a pipeline, all inputs of a step are on the device before the step begins. They are this
-     * array: n_micro tensors each of this step's ids, this step's targets, the next step's ids and the next step's
-     * targets. A tensor that this stage does not need is NULL. Without --capture and without a pipeline the array is
+     * array: n_micro tensors of each token_kind for this step, and as many for the next one. A tensor that this stage
+     * does not need is NULL. Without --capture and without a pipeline the array is
      * NULL, and the inputs of each micro-batch are sent by themselves. */
     tg_tensor **inputs;
     tg_tensor **kept_losses; /* of the micro-batches, with --capture; NULL: not needed */
@@ -141,17 +147,18 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
  * step. */
 bool inputs_open(trainer *r, bool whole);
 void inputs_close(trainer *r);
-/* Sends the inputs of a micro-batch to the device, unless they were sent before, and sets *ids and *target to them.
- * Also sends the inputs of the next micro-batch, whose offsets are `next` (NULL: there is none), so that they arrive
- * while this micro-batch runs. On device meta, tokens is NULL. */
-void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next, tg_tensor **ids,
-                           tg_tensor **target);
+/* Sends the inputs of a micro-batch to the device, unless they were sent before, and returns them. Also sends the
+ * inputs of the next micro-batch, whose offsets are `next` (NULL: there is none), so that they arrive while this
+ * micro-batch runs. On device meta, tokens is NULL. */
+const micro_inputs *inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next);
 /* Provides all inputs of a step, and sends those of the next step to the device. */
 void inputs_of_step(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next);
 /* Return the ids and the targets of a micro-batch of a step whose inputs are all on the device: arrays of one tensor,
  * or NULL if this stage does not need them. */
 tg_tensor *const *trainer_ids(const trainer *r, int micro);
 tg_tensor *const *trainer_targets(const trainer *r, int micro);
+/* Returns the positions of a micro-batch of such a step; NULL unless documents are packed. */
+tg_tensor *trainer_positions(const trainer *r, int micro);
 
 /* ---- Pipelines (train_pipeline.c) ---- */
 
@@ -171,7 +178,8 @@ typedef struct train_data {
     tg_tokens *tokens;          /* the corpus' */
     int64_t count, train_count; /* numbers of tokens, and of those for training */
     int64_t batch, seq_len;
-    bool apart, masked; /* documents are kept apart; some tokens are not predicted */
+    tg_token_windows windows; /* what follows a document in a sequence */
+    bool masked;              /* some tokens are not predicted */
     uint64_t seed, hash;
     int64_t *order;                    /* offsets of the sequences of all steps (--order); NULL: they are shuffled */
     sequence_pool *pool, *tail;        /* the sequences for training, and for validation, of each source */
@@ -214,13 +222,10 @@ bool samples_open(samples *s, tg_ctx *ctx, const train_options *o, const train_d
 /* Lets this rank write samples.jsonl in dir. Keeps the samples of steps up to `done`. */
 bool samples_begin_file(samples *s, const char *dir, int64_t done);
 void samples_close(samples *s);
-/* Receives a sample: the ids of its prompt and those that follow, n in all. */
-typedef void (*sample_fn)(void *user, int64_t number, const int64_t *ids, int64_t n);
-/* Continues the n ids of a prompt by the model as it is, --samples times. Collective: all ranks compute all samples.
- * Errors are recorded in the context. */
-void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int64_t n, sample_fn show, void *user);
-/* A sample_fn whose state is the samples: prints the sample on one line, and adds it to the file. */
-void samples_show(void *user, int64_t number, const int64_t *ids, int64_t n);
+/* Continues the prompt by the model as it is, --samples times, prints the samples, each on a line, and adds them to the
+ * file. If the model's logits are not finite, prints that instead. Collective: all ranks compute all samples. Errors
+ * are recorded in the context. */
+void samples_make(trainer *r, const train_options *o, samples *s);
 /* Writes the file. Errors are recorded in the context. */
 void samples_save(samples *s, tg_ctx *ctx);
 

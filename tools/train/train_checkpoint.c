@@ -344,16 +344,24 @@ static bool resolve_data(const char *name, const parsed *p, json_t *state, const
     return resolve_path(name, state, path);
 }
 
+/* Returns the text of a saved option; "" if it is not there. Runs of earlier versions, which had no --pad-documents,
+ * padded all documents that they kept apart, and go on with that. */
+static const char *saved_text(const json_t *options, const char *name) {
+    const char *text = json_string_value(json_object_get(options, name));
+    const char *across = json_string_value(json_object_get(options, "attend-across"));
+    if (text || strcmp(name, "pad-documents") != 0) return text ? text : "";
+    return across && !strcmp(across, "false") ? "true" : "false";
+}
+
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state) {
     if (!load_state(dir, state)) return false;
     const json_t *options = json_object_get(*state, "options");
     for (int i = 0; i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
-        const char *saved = json_string_value(json_object_get(options, row->name));
         if (is_per_call(row->name) || strcmp(row->name, "out") == 0) continue;
         bool given = option_given(&train_command, p, row->name);
         if (given && !p->given[i]) continue; /* given by its other name */
-        if (!merge_option(row, given, saved ? saved : "", o)) return false;
+        if (!merge_option(row, given, saved_text(options, row->name), o)) return false;
     }
     bool order = option_given(&train_command, p, "order");
     return resolve_data("data", p, *state, o, &o->data) && resolve_data("val-data", p, *state, o, &o->val_data) &&

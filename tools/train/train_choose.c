@@ -92,7 +92,7 @@ static bool take_model(candidate *k, bool seq_len_given) {
     if (good) {
         k->config = m->config;
         k->config.recompute = (tg_gpt_recompute)k->o.model.recompute;
-        k->o.model.arch = strcmp(m->config.family, "gpt2") != 0;
+        k->o.model.arch = arch_of(m->config.family);
         if (!seq_len_given && k->o.model.seq_len > m->config.positions) k->o.model.seq_len = m->config.positions;
     }
     free(m);
@@ -105,7 +105,7 @@ static bool take_size(const chooser *c, candidate *k, const struct size *s) {
     model_options *m = &k->o.model;
     if (s) {
         m->layers = s->layers, m->hidden = s->hidden, m->heads = s->heads;
-        if (!given(c, "arch") && m->dropout == 0) m->arch = 1;
+        if (!given(c, "arch") && m->dropout == 0) m->arch = ARCH_LLAMA;
         if (!given(c, "seq-len")) m->seq_len = s->seq_len;
     }
     if (k->o.init && !take_model(k, given(c, "seq-len"))) return false;
@@ -148,7 +148,7 @@ static int probe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     trainer *r = calloc(1, sizeof *r);
     if (!r) return fail("no memory");
     bool good = corpus_open(&data, ctx, p->c->from, p->c->plan);
-    if (good) tg_tokens_set_apart(data.tokens, !p->k->o.attend_across);
+    if (good) tg_tokens_set_windows(data.tokens, train_windows(&p->k->o));
     good = good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL, NULL) &&
            measure_steps(p->c, p->k, r, data.tokens);
     trainer_close(r);
@@ -204,15 +204,17 @@ static bool fits(const candidate *k) {
 
 /* Measures models of growing size until the expected loss rises, and returns the best in *best. */
 static bool choose_size(chooser *c, const train_options *o, candidate *best) {
-    for (int i = 0; i < SIZES; i++) {
+    bool good = true, better = true;
+    for (int i = 0; i < SIZES && better && good; i++) {
         candidate k = {.o = *o};
-        if (!take_size(c, &k, &sizes[i])) return false;
-        if (i && (!fits(&k) || (double)k.parameters * 6 * 2048 * 5 > c->speed * c->seconds / 20)) break;
-        if (!measure(c, &k)) return false;
-        if (i && k.loss > best->loss) break;
-        *best = k;
+        good = take_size(c, &k, &sizes[i]);
+        bool large = i && (!fits(&k) || (double)k.parameters * 6 * 2048 * 5 > c->speed * c->seconds / 20);
+        good = good && (large || measure(c, &k));
+        better = good && !large && (!i || k.loss <= best->loss);
+        free_model_config(better ? &best->config : &k.config);
+        if (better) *best = k;
     }
-    return true;
+    return good;
 }
 
 /* ---- The other options ---- */
@@ -236,13 +238,13 @@ static void complete(const chooser *c, candidate *k) {
 /* Prints what the choice is, as options that give the same run again, and why. */
 static void say_choice(const chooser *c, const candidate *k) {
     const train_options *o = &k->o;
-    char time[32];
+    char time[32], arch[32];
     bool by_data = k->epochs > 15.9;
     double left = k->tokens / (double)k->parameters;
     say("chosen:");
     if (is_size_open(c, o))
-        say(" --arch %s --layers %" PRId64 " --hidden %" PRId64 " --heads %" PRId64, o->model.arch ? "llama" : "gpt2",
-            o->model.layers, o->model.hidden, o->model.heads);
+        say(" --arch %s --layers %" PRId64 " --hidden %" PRId64 " --heads %" PRId64,
+            arch_text(o->model.arch, arch, sizeof arch), o->model.layers, o->model.hidden, o->model.heads);
     say(" --seq-len %" PRId64 " --batch %" PRId64 " --steps %" PRId64 " --lr %.4g --min-lr %.4g --warmup %" PRId64
         " --beta2 %g\n",
         o->model.seq_len, o->batch, o->steps, o->lr, o->min_lr, o->warmup, o->beta2);

@@ -74,7 +74,8 @@ static int64_t tail_of(const train_data *d, const corpus_source *s, const train_
 }
 
 static bool refuse_short(const train_data *d, const corpus_source *s, const sequence_pool *p) {
-    if (d->apart) return fail("'%s' has no document of two tokens or more to train on", s->name), false;
+    if (d->windows == TG_WINDOWS_PADDED)
+        return fail("'%s' has no document of two tokens or more to train on", s->name), false;
     return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld; give more data or a "
                 "shorter --seq-len",
                 s->name, (long long)p->tokens, (long long)(d->seq_len + 1)),
@@ -88,7 +89,7 @@ static bool open_source(train_data *d, const corpus_source *s, const train_optio
     d->train_count += train;
     if (!s->validation) {
         d->n_pools++;
-        if (!pool_open(p, d->tokens, s->first, train, d->seq_len, d->apart)) return false;
+        if (!pool_open(p, d->tokens, s->first, train, d->seq_len, d->windows)) return false;
         p->weight = s->weight;
         if (p->windows < 1) return refuse_short(d, s, p);
         /* The first source has the order that it had when there was only one. */
@@ -97,7 +98,7 @@ static bool open_source(train_data *d, const corpus_source *s, const train_optio
     }
     if (!rest || !o->val_every) return true;
     d->n_tails++;
-    if (!pool_open(v, d->tokens, s->first + train, rest, d->seq_len, d->apart)) return false;
+    if (!pool_open(v, d->tokens, s->first + train, rest, d->seq_len, d->windows)) return false;
     if (v->windows > 0) return true;
     if (s->validation)
         return fail("--val-data '%s' has %lld tokens, expected at least --seq-len + 1 = %lld", s->name, (long long)rest,
@@ -168,12 +169,12 @@ static uint64_t sum_of(const train_data *d) {
 bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const corpus_options *from, const json_t *plan) {
     *d = (train_data){.batch = o->batch, .seq_len = o->model.seq_len, .seed = (uint64_t)o->seed};
     d->ctx = ctx;
-    d->apart = !o->attend_across;
+    d->windows = train_windows(o);
     if (!corpus_open(&d->corpus, ctx, from, plan)) return false;
     d->tokens = d->corpus.tokens;
     d->count = tg_tokens_count(d->tokens);
-    d->masked = d->apart || tg_tokens_has_context(d->tokens);
-    tg_tokens_set_apart(d->tokens, d->apart);
+    d->masked = d->windows != TG_WINDOWS_ACROSS || tg_tokens_has_context(d->tokens);
+    tg_tokens_set_windows(d->tokens, d->windows);
     d->hash = sum_of(d);
     if (!check(ctx) || !open_pools(d, o)) return false;
     return (!o->order || open_order(d, o->order, o->steps)) && open_validation(d, o);

@@ -1,24 +1,18 @@
 /* What a run prints at its end: the commands that go on with it, or use the model. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/ranks.h"
+#include "common/text.h"
 #include "train/train.h"
 
-/* Prints text as one word of a shell command, quoted if necessary. */
+/* Prints text as one word of a shell command. */
 static void say_word(const char *text) {
-    size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
-    if (!text[plain]) {
-        say("%s", text);
-        return;
-    }
-    say("'");
-    for (; *text; text++)
-        if (*text == '\'')
-            say("'\\''");
-        else
-            say("%c", *text);
-    say("'");
+    size_t n = 4 * strlen(text) + 3; /* a quotation mark takes four bytes */
+    char *word = malloc(n);
+    if (word) say("%s", text_shell_word(word, n, text));
+    free(word);
 }
 
 /* Prints words that are separated by line breaks, each after a space. */
@@ -42,34 +36,34 @@ static void say_option(const ending *e, const char *name) {
 }
 
 void say_how_to_go_on(const ending *e, int64_t step) {
-    char launcher[64];
-    say("interrupted after step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
-        launcher_text(&e->o->on, e->world, launcher, sizeof launcher));
+    char launcher[4200];
+    say("interrupted after step %" PRId64 "; to go on: %s%s train --resume --out ", step,
+        launcher_text(&e->o->on, e->world, launcher, sizeof launcher), program_word());
     say_word(e->o->out);
     say_option(e, "device");
     say_option(e, "comm");
     say("\n");
 }
 
-/* Prints the beginning of a command that uses the model: what it does, and the command up to the name of the model. */
-static void say_command(const ending *e, const char *what, const char *words) {
-    say("%s: %s ", what, words);
+/* Prints the beginning of a command that uses the model: what it does, how its ranks are started, and the command up to
+ * the name of the model. */
+static void say_command(const ending *e, const char *what, const char *launcher, const char *words) {
+    say("%s: %s%s %s ", what, launcher, program_word(), words);
     say_word(e->o->out);
 }
 
 void say_what_next(const ending *e) {
-    char launcher[64], words[128];
-    say_command(e, "generate", "tapegrad generate --model");
+    char launcher[4200];
+    say_command(e, "generate", "", "generate --model");
     say(e->text ? " --prompt " : " --prompt-ids ");
     say_word(!e->text ? "1,2,3" : e->o->sample_prompt ? e->o->sample_prompt : "The ");
-    say_command(e, "\nevaluate", "tapegrad eval --model");
+    say_command(e, "\nevaluate", "", "eval --model");
     say(" --data");
     say_words(e->o->data);
     if (e->o->data_format != TG_TOKENS_TEXT) say_option(e, "data-format");
-    say("\n");
+    say("%s%s\n", e->o->attend_across ? "" : " --no-attend-across", e->o->pad_documents ? " --pad-documents" : "");
     if (e->saved != e->o->steps) return;
-    snprintf(words, sizeof words, "%stapegrad train --resume --out",
-             launcher_text(&e->o->on, e->world, launcher, sizeof launcher));
-    say_command(e, "train on", words);
+    launcher_text(&e->o->on, e->world, launcher, sizeof launcher);
+    say_command(e, "train on", launcher, "train --resume --out");
     say(" --steps %" PRId64 "\n", 2 * e->o->steps);
 }

@@ -5,12 +5,14 @@
 
 /* ---- Memory ---- */
 
-/* The kinds of tensors in trainer.inputs, n_micro of each. */
-enum { IDS, TARGETS, NEXT, NEXT_TARGETS, KINDS };
+/* trainer.inputs has n_micro tensors of each token_kind for this step, and as many for the next one, from NEXT on. */
+enum { NEXT = TOKEN_KINDS, INPUTS = 2 * NEXT };
 
-/* Returns whether this stage reads inputs of a kind: ids on the first stage, targets on the last one. */
+/* Returns whether this stage reads inputs of a kind: ids on the first stage, targets on the last one, and the positions
+ * of packed documents on all. */
 static bool needs(const trainer *r, int kind) {
-    return kind == IDS || kind == NEXT ? stage_is_first(&r->stage) : stage_is_last(&r->stage);
+    if (kind == TOKEN_POSITIONS) return r->packed;
+    return kind == TOKEN_IDS ? stage_is_first(&r->stage) : stage_is_last(&r->stage);
 }
 
 static tg_tensor *new_input(trainer *r) {
@@ -20,25 +22,20 @@ static tg_tensor *new_input(trainer *r) {
 }
 
 bool inputs_open(trainer *r, bool whole) {
-    int n = KINDS * r->n_micro;
+    int n = INPUTS * r->n_micro;
     r->buffer = calloc((size_t)(r->micro / r->dp * r->seq_len), sizeof *r->buffer);
     if (whole) r->inputs = calloc((size_t)n, sizeof(tg_tensor *));
     if (!r->buffer || (whole && !r->inputs)) return fail("no memory for a batch"), false;
     for (int i = 0; whole && i < n; i++)
-        if (needs(r, i / r->n_micro)) r->inputs[i] = new_input(r);
-    for (int i = 0; !whole && i < 2; i++) {
-        r->input[i].ids = new_input(r);
-        r->input[i].target = new_input(r);
-    }
+        if (needs(r, i / r->n_micro % NEXT)) r->inputs[i] = new_input(r);
+    for (int i = 0; !whole && i < 2 * NEXT; i++)
+        if (needs(r, i % NEXT)) r->input[i / NEXT].of[i % NEXT] = new_input(r);
     return check(r->ctx);
 }
 
 void inputs_close(trainer *r) {
-    for (int i = 0; r->inputs && i < KINDS * r->n_micro; i++) tg_drop(r->inputs[i]);
-    for (int i = 0; i < 2; i++) {
-        tg_drop(r->input[i].ids);
-        tg_drop(r->input[i].target);
-    }
+    for (int i = 0; r->inputs && i < INPUTS * r->n_micro; i++) tg_drop(r->inputs[i]);
+    for (int i = 0; i < 2 * NEXT; i++) tg_drop(r->input[i / NEXT].of[i % NEXT]);
     free(r->inputs);
     free(r->buffer);
 }
@@ -49,47 +46,50 @@ static tg_tensor *const *input_of(const trainer *r, int kind, int micro) {
     return *x ? x : NULL;
 }
 
-tg_tensor *const *trainer_ids(const trainer *r, int micro) { return input_of(r, IDS, micro); }
-tg_tensor *const *trainer_targets(const trainer *r, int micro) { return input_of(r, TARGETS, micro); }
+tg_tensor *const *trainer_ids(const trainer *r, int micro) { return input_of(r, TOKEN_IDS, micro); }
+tg_tensor *const *trainer_targets(const trainer *r, int micro) { return input_of(r, TOKEN_TARGETS, micro); }
+tg_tensor *trainer_positions(const trainer *r, int micro) {
+    tg_tensor *const *x = input_of(r, TOKEN_POSITIONS, micro);
+    return x ? *x : NULL;
+}
 
 /* ---- Copies ---- */
 
-/* Starts to copy n sequences to out: of the ids or the targets of the sequences that begin at the n offsets, those that
- * this rank has. Does nothing if out is NULL, because this stage does not need them. */
-static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, bool targets) {
+/* Starts to copy n sequences to out: of what a model reads of the sequences that begin at the n offsets, this rank's
+ * part. Does nothing if out is NULL, because this stage does not need it. */
+static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, token_kind kind) {
     if (!out) return;
     int64_t length = tokens_of_rank(r->parallel, r->seq_len);
     for (int64_t i = 0; i < n; i++)
-        read_tokens_of_rank(r->parallel, tokens, offsets[i], r->seq_len, targets, r->buffer + i * length);
+        read_tokens_of_rank(r->parallel, tokens, offsets[i], r->seq_len, kind, r->buffer + i * length);
     tg_upload(out, r->buffer, (size_t)(n * length) * sizeof *r->buffer);
 }
 
-/* Starts to copy this rank's part of a micro-batch to the device. */
-static void send_inputs(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
+/* Starts to copy this rank's part of a micro-batch to the device. to: the tensor of each token_kind, `step` elements
+ * apart. */
+static void send_inputs(trainer *r, tg_tensor *const *to, int step, tg_tokens *tokens, const int64_t *offsets) {
     int64_t n = r->micro / r->dp;
-    upload(r, ids, tokens, offsets + r->dp_rank * n, n, false);
-    upload(r, target, tokens, offsets + r->dp_rank * n, n, true);
+    for (int k = 0; k < TOKEN_KINDS; k++)
+        upload(r, to[k * step], tokens, offsets + r->dp_rank * n, n, (token_kind)k);
 }
 
 /* ---- One micro-batch at a time ---- */
 
-void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next, tg_tensor **ids,
-                           tg_tensor **target) {
+const micro_inputs *inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     int now = r->turn;
-    if (tokens && !r->sent) send_inputs(r, r->input[now].ids, r->input[now].target, tokens, offsets);
-    if (tokens && next) send_inputs(r, r->input[1 - now].ids, r->input[1 - now].target, tokens, next);
+    if (tokens && !r->sent) send_inputs(r, r->input[now].of, 1, tokens, offsets);
+    if (tokens && next) send_inputs(r, r->input[1 - now].of, 1, tokens, next);
     r->sent = tokens && next;
     r->turn = 1 - now;
-    *ids = r->input[now].ids;
-    *target = r->input[now].target;
+    return &r->input[now];
 }
 
 /* ---- A whole step ---- */
 
-/* Sends the inputs of all micro-batches of a step. kind is IDS for this step, NEXT for the next one. */
-static void send_all(trainer *r, int kind, tg_tokens *tokens, const int64_t *offsets) {
-    tg_tensor **to = r->inputs + kind * r->n_micro;
-    for (int i = 0; i < r->n_micro; i++) send_inputs(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
+/* Sends the inputs of all micro-batches of a step. first is 0 for this step, NEXT for the next one. */
+static void send_all(trainer *r, int first, tg_tokens *tokens, const int64_t *offsets) {
+    tg_tensor **to = r->inputs + first * r->n_micro;
+    for (int i = 0; i < r->n_micro; i++) send_inputs(r, to + i, r->n_micro, tokens, offsets + i * r->micro);
 }
 
 /* Copies the sequences that were sent ahead for this step to the inputs that the step, or its captured graph, reads. */
@@ -105,7 +105,7 @@ void inputs_of_step(trainer *r, tg_tokens *tokens, const int64_t *offsets, const
     if (r->sent)
         copy_sent(r);
     else
-        send_all(r, IDS, tokens, offsets);
+        send_all(r, 0, tokens, offsets);
     if (next) send_all(r, NEXT, tokens, next);
     r->sent = next != NULL;
 }

@@ -33,7 +33,8 @@ tg_status pipeline_part(void *state, tg_pipe_call *c) {
     trainer *r = state;
     if (r->find_nan) tg_tape_find_nan(c->tape, r->find_nan);
     if (r->profile) profile_watch(r->profile, c->tape);
-    return tg_lm_part(r->stage.chunk[c->chunk], c, trainer_ids(r, c->micro), trainer_targets(r, c->micro), NULL);
+    return tg_lm_part(r->stage.chunk[c->chunk], c, trainer_ids(r, c->micro), trainer_targets(r, c->micro),
+                      trainer_positions(r, c->micro));
 }
 
 void pipeline_run(trainer *r) { tg_pipe_run(r->pipe, pipeline_part, r); }

@@ -1,64 +1,15 @@
 /* Samples of a training run: continuations of a prompt by the model as it is at a validation. They are printed, and
  * kept in samples.jsonl, which has a line for each. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <tapegrad/generate.h>
+
 #include "data/corpus.h"
 #include "common/text.h"
 #include "train/train.h"
-
-/* ---- Drawing ---- */
-
-/* Draws an id from the softmax of the logits at temperature 0.8, as `tapegrad generate` does by default. u: uniform in
- * [0, 1). Overwrites the logits. */
-static int64_t draw(double *logits, int64_t vocab, double u) {
-    double top = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < vocab; i++) top = fmax(top, logits[i]);
-    for (int64_t i = 0; i < vocab; i++) sum += logits[i] = exp((logits[i] - top) / 0.8);
-    double left = u * sum;
-    for (int64_t i = 0; i < vocab; i++)
-        if ((left -= logits[i]) < 0) return i;
-    return vocab - 1;
-}
-
-/* Appends ids to the n of the prompt until there are `end`. logits: memory for a row. */
-static void continue_ids(trainer *r, int64_t *ids, int64_t n, int64_t end, double *logits, uint64_t key) {
-    tg_module *gpt = r->stage.chunk[0];
-    int64_t vocab = tg_lm_config_of(gpt)->vocab;
-    tg_gpt_cache *cache = tg_gpt_cache_new(gpt, 1, end);
-    for (int64_t fed = 0; n < end && tg_ctx_status(r->ctx) == TG_OK; fed = n - 1) {
-        tg_tensor *x = tg_from_host(r->ctx, TG_I64, TG_SHAPE(1, n - fed), ids + fed);
-        place_batch(r->parallel, x, false);
-        tg_status s = tg_read_f64(tg_gpt_next(gpt, r->tape, cache, x), logits, vocab);
-        tg_tape_reset(r->tape);
-        tg_drop(x);
-        if (s == TG_OK) ids[n] = draw(logits, vocab, (double)(random_at(key, (uint64_t)n) >> 11) * 0x1p-53);
-        n++;
-    }
-    tg_gpt_cache_free(cache);
-}
-
-void samples_make(trainer *r, const train_options *o, const int64_t *prompt, int64_t n, sample_fn show, void *user) {
-    const tg_lm_config *c = tg_lm_config_of(r->stage.chunk[0]);
-    int64_t most = (c->positions + 1) / 2; /* of the prompt, so that there is room to continue it */
-    if (n > most) prompt += n - most, n = most;
-    int64_t end = n + o->sample_tokens < c->positions ? n + o->sample_tokens : c->positions;
-    int64_t *ids = calloc((size_t)end, sizeof *ids);
-    double *logits = calloc((size_t)c->vocab, sizeof *logits);
-    if (!ids || !logits) tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for a sample");
-    trainer_set_whole(r, true);
-    for (int64_t i = 0; i < o->samples && tg_ctx_status(r->ctx) == TG_OK; i++) {
-        memcpy(ids, prompt, (size_t)n * sizeof *ids);
-        continue_ids(r, ids, n, end, logits, random_at((uint64_t)o->seed, (uint64_t)i));
-        if (tg_ctx_status(r->ctx) == TG_OK) show(user, i, ids, end);
-    }
-    trainer_set_whole(r, false);
-    free(logits);
-    free(ids);
-}
 
 /* ---- The prompt ---- */
 
@@ -163,12 +114,17 @@ static char *text_of(const samples *s, const int64_t *ids, int64_t n) {
     return text;
 }
 
-void samples_show(void *user, int64_t number, const int64_t *ids, int64_t n) {
-    samples *s = user;
-    char *text = s->file ? text_of(s, ids, n) : NULL;
+/* Prints a sample on one line, and adds it to the file, if this rank writes it. */
+static void show(samples *s, int64_t number, const tg_generated *sample) {
+    int64_t n = s->prompt.count;
+    int64_t *ids = s->file ? malloc((size_t)(n + sample->count) * sizeof *ids) : NULL;
+    if (ids) memcpy(ids, s->prompt.ids, (size_t)n * sizeof *ids);
+    if (ids && sample->count) memcpy(ids + n, sample->ids, (size_t)sample->count * sizeof *ids);
+    char *text = ids ? text_of(s, ids, n + sample->count) : NULL;
+    free(ids);
     if (!text) return;
     json_t *line = json_pack("{s:I, s:I, s:I, s:s}", "step", (json_int_t)s->step, "number", (json_int_t)number,
-                             "prompt_tokens", (json_int_t)s->prompt.count, "text", text);
+                             "prompt_tokens", (json_int_t)n, "text", text);
     json_dumpf(line, s->file, JSON_COMPACT);
     putc('\n', s->file);
     json_decref(line);
@@ -181,6 +137,41 @@ void samples_show(void *user, int64_t number, const int64_t *ids, int64_t n) {
 
 void samples_save(samples *s, tg_ctx *ctx) {
     if (s->file && fflush(s->file) == 0) tg_file_save(ctx, s->path, s->lines, s->length);
+}
+
+/* ---- Generation ---- */
+
+/* Continues the prompt as `tapegrad generate` does with the seed of the run: the same model gives the same samples. */
+static tg_status generate(tg_generator *g, const train_options *o, const samples *s) {
+    int64_t ends[64];
+    int n = tg_tokenizer_ends(s->tokenizer, ends, 64);
+    const tg_prompt prompt = {s->prompt.ids, s->prompt.count};
+    return tg_generator_run(g, &prompt, 1,
+                            TG_GENERATE(.tokens = o->sample_tokens, .samples = o->samples, .stop_ids = ends,
+                                        .n_stop_ids = n < 64 ? n : 64, .slide = true,
+                                        .sampling = TG_SAMPLING(.temperature = 0.8, .seed = (uint64_t)o->seed)));
+}
+
+/* If the logits of a sample were not finite, as those of a model that diverges, says so, and lets the run go on, which
+ * has its own limit for such steps. All ranks have the same logits. */
+static void report(trainer *r) {
+    if (tg_ctx_status(r->ctx) != TG_ERR_DATA) return;
+    say("  samples are not possible: %s\n", tg_ctx_message(r->ctx));
+    tg_ctx_clear(r->ctx);
+}
+
+void samples_make(trainer *r, const train_options *o, samples *s) {
+    enum { AT_ONCE = 12 }; /* more would let rounding depend on the number */
+    int64_t positions = tg_lm_config_of(r->stage.chunk[0])->positions, length = s->prompt.count + o->sample_tokens;
+    trainer_set_whole(r, true);
+    tg_generator *g = tg_generator_new(r->stage.chunk[0],
+                                       TG_GENERATOR(.rows = o->samples < AT_ONCE ? o->samples : AT_ONCE,
+                                                    .positions = length < positions ? length : positions));
+    if (g && generate(g, o, s) != TG_OK) report(r);
+    else
+        for (int64_t i = 0; g && i < o->samples; i++) show(s, i, tg_generator_result(g, 0, i));
+    tg_generator_free(g);
+    trainer_set_whole(r, false);
 }
 
 void samples_close(samples *s) {

@@ -81,6 +81,7 @@ static bool open_gradients(trainer *r, const train_options *o) {
 static void count_tokens(trainer *r, const train_options *o) {
     bool pipeline = stage_of_pipeline(&r->stage);
     r->masked = o->masked;
+    r->packed = train_windows(o) == TG_WINDOWS_PACKED;
     if ((r->dp * r->cp == 1 && !pipeline && !r->masked) || !stage_is_last(&r->stage)) return;
     double tokens = (double)(r->batch / r->dp * tokens_of_rank(r->parallel, r->seq_len));
     r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
@@ -206,9 +207,11 @@ static void count_predicted(trainer *r, tg_tokens *tokens, const int64_t *offset
 /* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences, there is
  * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise
  * tg_grads_finalize divides the gradients by that number. */
-static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
+static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target, tg_tensor *positions) {
     tg_tape_key(r->tape, (uint64_t)i);
-    tg_tensor *loss = tg_gpt_loss(r->stage.chunk[0], r->tape, ids, target, TG_LOSS_SUM);
+    tg_module *lm = r->stage.chunk[0];
+    tg_tensor *loss = positions ? tg_lm_packed_loss(lm, r->tape, ids, positions, target, TG_LOSS_SUM)
+                                : tg_gpt_loss(lm, r->tape, ids, target, TG_LOSS_SUM);
     if (is_weighted(r)) loss = tg_scale(r->tape, loss, token_weight(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
     return loss;
@@ -234,9 +237,8 @@ static double wait_for_losses(trainer *r) {
 }
 
 static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
-    tg_tensor *ids, *target;
-    inputs_of_micro_batch(r, tokens, offsets, next, &ids, &target);
-    tg_tensor *loss = forward_backward(r, i, ids, target);
+    tg_tensor *const *x = inputs_of_micro_batch(r, tokens, offsets, next)->of;
+    tg_tensor *loss = forward_backward(r, i, x[TOKEN_IDS], x[TOKEN_TARGETS], x[TOKEN_POSITIONS]);
     if (tokens) fetch_loss(r, i, loss);
     tg_tape_reset(r->tape);
 }
@@ -261,7 +263,7 @@ static void end_sums(trainer *r, int i) {
 static void run_micro_batches(trainer *r) {
     for (int i = 0; i < r->n_micro; i++) {
         begin_sums(r, i);
-        tg_tensor *loss = forward_backward(r, i, *trainer_ids(r, i), *trainer_targets(r, i));
+        tg_tensor *loss = forward_backward(r, i, *trainer_ids(r, i), *trainer_targets(r, i), trainer_positions(r, i));
         tg_drop(r->kept_losses[i]);
         r->kept_losses[i] = tg_keep(loss);
         tg_tape_reset(r->tape);

@@ -12,8 +12,10 @@ enum { THREADS = 256 };
 
 /* ---- Lengths and starts ---- */
 
-/* Returns whether entry s of starts is invalid. */
-__device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t total, int64_t s) {
+/* Returns whether entry i of starts is invalid. */
+__device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t total, int64_t i) {
+    const int64_t s = i % (sequences + 1);
+    starts += i - s;
     if (s == 0) return starts[0] != 0;
     return starts[s] < starts[s - 1] || starts[s] > total || (s == sequences && starts[s] != total);
 }
@@ -22,12 +24,11 @@ __device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t tota
  * together (ops.h). */
 __global__ void __launch_bounds__(THREADS)
     check_extents(TG_PARAMETER(tg_mask_rules) r, int64_t batch, tg_cuda_fault fault) {
-    const int64_t n = r.lengths ? batch : 2 * (r.sequences + 1);
+    const int64_t starts = r.entries * (r.sequences + 1), n = r.lengths ? batch : 2 * starts;
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        int64_t s = i % (r.sequences + 1);
         bool bad = r.lengths ? r.lengths[i * r.length_stride] < 0 || r.lengths[i * r.length_stride] > r.sk
-                   : i == s  ? bad_start(r.starts_q, r.sequences, r.sq, s)
-                             : bad_start(r.starts_k, r.sequences, r.sk, s);
+                   : i < starts ? bad_start(r.starts_q, r.sequences, r.sq, i)
+                                : bad_start(r.starts_k, r.sequences, r.sk, i - starts);
         if (bad) atomicMin(fault.word, fault.call << 40 | (unsigned long long)i);
     }
 }

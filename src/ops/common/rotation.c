@@ -44,25 +44,41 @@ static tg_status change(tg_call *c, const tg_rope_opts *o, const tg_tensor *freq
 
 /* ---- Angles ---- */
 
-/* Fills position, float64 [s, 1]. */
-static tg_status fill_positions(tg_call *c, const tg_rotation *r, const tg_tensor *position) {
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    if (!r->positions) return ops->iota(c->ctx, tg_array_of(position), (double)r->opts.offset, 1);
-    const int64_t stride[] = {r->positions->stride[0], 0};
-    return tg_op_copy(c, tg_array_of(position), tg_array_at(tg_array_of(r->positions), 0, 2, position->shape, stride),
-                      false);
+tg_status tg_rotation_positions(tg_call *c, int i) {
+    const tg_tensor *x = c->input[0], *at = c->input[i];
+    int rows = x->ndim - 2;
+    if (at->dtype != TG_I64)
+        return tg_call_fail(c, TG_ERR_DTYPE, "positions are %s; they must be i64", tg_dtype_name((tg_dtype)at->dtype));
+    bool batches = at->ndim == 2 && rows > 0 && at->shape[0] == x->shape[0];
+    if ((at->ndim != 1 && !batches) || at->shape[at->ndim - 1] != x->shape[rows])
+        return tg_call_fail(c, TG_ERR_SHAPE, "positions must be a vector of %s, one for each row of x, or have such a "
+                            "vector for each element of the first dim of x",
+                            tg_count(x->shape[rows], "element").text);
+    TG_TRY(tg_call_role(c, 0, rows, rows)); /* the rows may be sharded, because their positions are */
+    if (batches) TG_TRY(tg_call_role(c, i, 0, 0));
+    return tg_call_role(c, i, at->ndim - 1, rows);
 }
 
-/* Makes the cosines and sines of all angles, [s, half] each. */
+/* Fills position, float64 [n, s, 1]. */
+static tg_status fill_positions(tg_call *c, const tg_rotation *r, const tg_tensor *position) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const tg_tensor *at = r->positions;
+    if (!at) return ops->iota(c->ctx, tg_array_of(position), (double)r->opts.offset, 1);
+    const int64_t stride[] = {at->ndim == 2 ? at->stride[0] : 0, at->stride[at->ndim - 1], 0};
+    return tg_op_copy(c, tg_array_of(position), tg_array_at(tg_array_of(at), 0, 3, position->shape, stride), false);
+}
+
+/* Makes the cosines and sines of all angles, [n, s, half] each. n is 1, or the number of rows of positions. */
 static tg_status make_angles(tg_call *c, const tg_rotation *r, int64_t s, int64_t half, tg_tensor *of[2]) {
     static const int functions[2] = {TG_FN_cos, TG_FN_sin};
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_rope_opts *o = &r->opts;
-    const int64_t shape[] = {s, half}, column[] = {s, 1}, row[] = {1, half};
+    const int64_t n = r->positions && r->positions->ndim == 2 ? r->positions->shape[0] : 1;
+    const int64_t shape[] = {n, s, half}, column[] = {n, s, 1}, row[] = {1, half};
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype);
-    tg_tensor *position = tg_call_temp(c, TG_F64, 2, column), *frequency = tg_call_temp(c, TG_F64, 2, row);
-    tg_tensor *angle = tg_call_temp(c, TG_F64, 2, shape);
-    for (int i = 0; i < 2; i++) of[i] = tg_call_temp(c, dtype, 2, shape);
+    tg_tensor *position = tg_call_temp(c, TG_F64, 3, column), *frequency = tg_call_temp(c, TG_F64, 2, row);
+    tg_tensor *angle = tg_call_temp(c, TG_F64, 3, shape);
+    for (int i = 0; i < 2; i++) of[i] = tg_call_temp(c, dtype, 3, shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(fill_positions(c, r, position));
     TG_TRY(ops->iota(c->ctx, tg_array_of(frequency), 0, half ? -log(o->base) / (double)half : 0));
@@ -77,6 +93,15 @@ static tg_status make_angles(tg_call *c, const tg_rotation *r, int64_t s, int64_
 }
 
 /* ---- Rotation ---- */
+
+/* Returns the cosines or sines [n, s, half] in the shape of u, one half of x. Their dim n is the first one of u. */
+static tg_array along(const tg_tensor *of, const tg_array *u, int64_t stride[TG_MAX_DIMS]) {
+    tg_array a = tg_array_of(of);
+    for (int d = 0; d < u->ndim; d++) stride[d] = 0;
+    if (of->shape[0] > 1) stride[0] = of->stride[0];
+    for (int d = 1; d <= 2; d++) stride[u->ndim - d] = of->stride[3 - d];
+    return tg_array_at(a, 0, u->ndim, u->shape, stride);
+}
 
 /* y (+)= x for the elements of each row from `first` on. */
 static tg_status copy_rest(tg_call *c, tg_array y, tg_array x, int last, int64_t first, int64_t n, bool add) {
@@ -96,8 +121,7 @@ tg_status tg_rotate(tg_call *c, const tg_rotation *r, const tg_tensor *y, const 
     tg_array ax = tg_array_of(x), ay = tg_array_of(y);
     tg_array u = tg_array_slice(ax, last, 0, half, 1, &e[0]), v = tg_array_slice(ax, last, half, half, 1, &e[1]);
     tg_array yu = tg_array_slice(ay, last, 0, half, 1, &e[2]), yv = tg_array_slice(ay, last, half, half, 1, &e[3]);
-    tg_array cosine = tg_array_expand(tg_array_of(of[0]), x->ndim, u.shape, stride[0]);
-    tg_array sine = tg_array_expand(tg_array_of(of[1]), x->ndim, u.shape, stride[1]);
+    tg_array cosine = along(of[0], &u, stride[0]), sine = along(of[1], &u, stride[1]);
     TG_TRY(ops->apply(c->ctx, r->back ? TG_FN_mul_mul_add : TG_FN_mul_mul_sub, yu, (tg_array[]){u, cosine, v, sine}, 4,
                       (double[2]){0}, add));
     TG_TRY(ops->apply(c->ctx, r->back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
