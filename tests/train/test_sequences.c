@@ -6,7 +6,7 @@
 #include <tapegrad/io.h>
 
 #include "data/sequences.h"
-#include "train/train_choose.h"
+#include "train/choose.h"
 
 #include "check_main.h" /* last, because Check has a macro `fail` */
 

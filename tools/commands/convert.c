@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/companions.h"
 #include "commands/convert_adapter.h"
 #include "commands/convert_gguf.h"
+#include "common/companions.h"
 #include "common/spawn.h"
 
 enum { KIND_AUTO, KIND_MODEL, KIND_STATE };

@@ -6,8 +6,8 @@
 
 #include <tapegrad/lora.h>
 
-#include "common/companions.h"
 #include "commands/convert_adapter.h"
+#include "common/companions.h"
 #include "common/model_files.h"
 
 /* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/mapped.h"
+#include "common/model_files.h"
+#include "common/stage.h"
+#include "common/start.h"
 #include "data/cache_guard.h"
 #include "data/corpus.h"
 #include "data/data_kind.h"
-#include "common/mapped.h"
-#include "common/model_files.h"
 #include "data/sequences.h"
-#include "common/stage.h"
-#include "common/start.h"
 
 typedef struct eval_options {
     const char *model, *adapter, *data, *tokenizer, *device;

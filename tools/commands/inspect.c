@@ -9,9 +9,9 @@
 #include <tapegrad/flat.h>
 
 #include "commands/inspect_stages.h"
-#include "train/meta_rank.h"
 #include "common/model_files.h"
 #include "common/text.h"
+#include "train/meta_rank.h"
 
 typedef struct inspect_options {
     const char *config, *dir;

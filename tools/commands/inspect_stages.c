@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "commands/inspect_stages.h"
-#include "train/meta_rank.h"
 #include "common/text.h"
+#include "train/meta_rank.h"
 
 /* Pipeline stages are the outermost division of the ranks (tg_parallel_opts.order). */
 static bool measure(stage_row *row, const train_options *o, const tg_lm_config *config, int stage) {

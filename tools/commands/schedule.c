@@ -5,8 +5,8 @@
 
 #include <tapegrad/pipe.h>
 
-#include "common/program.h"
 #include "commands/schedule_file.h"
+#include "common/program.h"
 #include "common/text.h"
 
 enum { MOST_PARTS = 1 << 20 }; /* stages x chunks x micro-batches: a larger diagram is of no use */

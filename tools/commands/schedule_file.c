@@ -6,8 +6,8 @@
 
 #include "io/file.h"
 
-#include "common/program.h"
 #include "commands/schedule_file.h"
+#include "common/program.h"
 
 enum { MOST_BYTES = 1 << 26, MOST_DIGITS = 9 };
 

@@ -8,8 +8,8 @@
 
 #include <tapegrad/lora.h>
 
-#include "io/file.h"
 #include "common/model_files.h"
+#include "io/file.h"
 
 /* ---- Where the model is ---- */
 

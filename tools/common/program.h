@@ -10,10 +10,10 @@
 
 #include <jansson.h>
 
+#include <tapegrad/gpt.h>
 #include <tapegrad/io.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/tapegrad.h>
-#include <tapegrad/gpt.h>
 
 #include "common/options.h"
 

@@ -19,7 +19,7 @@ uint64_t record_hash(uint64_t h, const void *p, size_t n);
  * (0: all). A distance above 1 is odd, so that the recorded elements are spread over all columns. */
 int64_t record_distance(int64_t n, int64_t kept);
 
-/* ---- Writing (train_record.c). Functions that return bool return false after printing what is wrong. ---- */
+/* ---- Writing (train/recorder.c). Functions that return bool return false after printing what is wrong. ---- */
 
 typedef struct recorder recorder;
 

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/corpus.h"
 #include "common/program.h"
+#include "data/corpus.h"
 
 static bool no_memory(void) { return fail("no memory to open the data"), false; }
 

@@ -13,12 +13,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/program.h"
+#include "common/text.h"
 #include "data/corpus.h"
 #include "data/data_kind.h"
 #include "data/data_stream.h"
 #include "data/data_words.h"
-#include "common/program.h"
-#include "common/text.h"
 
 enum { MOST_IN_PLACE = 64 }; /* files of a source that are read in place, because each is open during the run */
 

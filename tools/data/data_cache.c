@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/program.h"
 #include "data/data_cache.h"
 #include "data/data_jsonl.h"
 #include "data/data_stream.h"
-#include "common/program.h"
 
 enum { CHUNK = 1 << 18, LONGEST = 256 << 20 }; /* bytes that are read at once, and of the longest line */
 

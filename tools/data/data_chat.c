@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/data_chat.h"
 #include "common/program.h"
+#include "data/data_chat.h"
 
 /* A conversation that is being added. */
 typedef struct chat {

@@ -3,10 +3,10 @@
 
 #include <jansson.h>
 
-#include "data/data_chat.h"
-#include "data/data_jsonl.h"
 #include "common/program.h"
 #include "common/text.h"
+#include "data/data_chat.h"
+#include "data/data_jsonl.h"
 
 static bool refuse(jsonl_place at, const char *what) {
     return fail("'%s' line %lld: %s", at.path, (long long)at.line, what), false;

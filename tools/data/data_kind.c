@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/data_kind.h"
 #include "common/program.h"
+#include "data/data_kind.h"
 
 /* ---- What are probably no tokens ---- */
 

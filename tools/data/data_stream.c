@@ -11,8 +11,8 @@
 #include <zstd.h>
 #endif
 
-#include "data/data_stream.h"
 #include "common/program.h"
+#include "data/data_stream.h"
 
 enum { RAW = 1 << 17 }; /* bytes that are read from the file at once */
 

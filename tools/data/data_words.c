@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/program.h"
 #include "data/data_kind.h"
 #include "data/data_words.h"
-#include "common/program.h"
 
 /* ---- Lists of paths ---- */
 

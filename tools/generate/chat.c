@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/mapped.h"
-#include "generate/chat.h"
 #include "common/start.h"
+#include "generate/chat.h"
 
 #define AT(field) offsetof(chat_options, field)
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "generate/chat.h"
 #include "common/ranks.h"
+#include "generate/chat.h"
 
 /* What a model without a template gets. */
 static const char plain_template[] =

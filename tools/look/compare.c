@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "look/page.h"
 #include "common/text.h"
+#include "look/page.h"
 
 typedef struct compare_options {
     const char *html;

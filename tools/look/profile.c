@@ -9,8 +9,8 @@
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
 
-#include "common/ranks.h"
 #include "common/program.h"
+#include "common/ranks.h"
 
 /* An op that ran. */
 typedef struct event {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "common/model_files.h"
-#include "look/page.h"
 #include "common/text.h"
+#include "look/page.h"
 
 /* The numbers of metrics.jsonl that a page shows for each step. */
 static const char *const keys[] = {"loss", "grad_norm", "lr", "tokens_per_s", "peak_bytes", "loss_scale"};

@@ -8,10 +8,10 @@
 #include <tapegrad/extend.h>
 
 #include "common/model_files.h"
-#include "look/page.h"
-#include "look/profile.h"
 #include "common/start.h"
 #include "common/text.h"
+#include "look/page.h"
+#include "look/profile.h"
 
 typedef struct tape_options {
     const char *html, *trace, *device;

@@ -8,10 +8,10 @@
 
 #include <tapegrad/tokenizer.h>
 
-#include "data/documents.h"
 #include "common/program.h"
 #include "common/spawn.h"
 #include "common/text.h"
+#include "data/documents.h"
 #include "tokens/token_output.h"
 
 typedef struct tokenize_options {

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/documents.h"
 #include "common/program.h"
 #include "common/text.h"
+#include "data/documents.h"
 #include "tokens/tokenizer.h"
 
 typedef struct tokenizer_options {

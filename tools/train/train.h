@@ -6,18 +6,18 @@
 #include <stdio.h>
 
 #include <tapegrad/capture.h>
+#include <tapegrad/checkpoint.h>
 #include <tapegrad/explain.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/tokenizer.h>
 #include <tapegrad/work.h>
-#include <tapegrad/checkpoint.h>
 
+#include "common/stage.h"
 #include "data/corpus.h"
 #include "data/sequences.h"
 #include "look/profile.h"
-#include "common/stage.h"
 
-/* ---- Options (train_options.c) ---- */
+/* ---- Options (options.c) ---- */
 
 typedef struct train_options {
     model_options model;
@@ -27,7 +27,7 @@ typedef struct train_options {
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
-    const char *lora, *freeze, *lr_of; /* fine-tuning (train_tune.h); NULL: not given */
+    const char *lora, *freeze, *lr_of; /* fine-tuning (tune.h); NULL: not given */
     int64_t patience;
     bool keep_best;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: dynamic loss scaling */
@@ -58,7 +58,7 @@ tg_schedule train_schedule(const train_options *o);
 /* Returns whether the precision needs loss scaling, as fp16 does. */
 bool train_scales(const train_options *o);
 
-/* ---- The training step (train_step.c) ---- */
+/* ---- The training step (step.c) ---- */
 
 /* The inputs of a micro-batch, [micro / dp, seq_len / cp] each, by token_kind. One that is not needed is NULL. */
 typedef struct micro_inputs {
@@ -141,7 +141,7 @@ tg_config train_config(const train_options *o);
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
                          bool interrupted);
 
-/* ---- The inputs of a step (train_inputs.c) ---- */
+/* ---- The inputs of a step (inputs.c) ---- */
 
 /* Allocates the inputs of two micro-batches or, if `whole` is true, of all micro-batches of a step and of the next
  * step. */
@@ -160,7 +160,7 @@ tg_tensor *const *trainer_targets(const trainer *r, int micro);
 /* Returns the positions of a micro-batch of such a step; NULL unless documents are packed. */
 tg_tensor *trainer_positions(const trainer *r, int micro);
 
-/* ---- Pipelines (train_pipeline.c) ---- */
+/* ---- Pipelines (pipeline.c) ---- */
 
 /* Makes the plan and the pipe of a trainer whose model is divided over stages. */
 bool pipeline_open(trainer *r, const train_options *o);
@@ -170,7 +170,7 @@ void pipeline_run(trainer *r);
 /* Computes a part of the model for a micro-batch. It is a tg_pipe_fn (pipe.h) whose state is the trainer. */
 tg_status pipeline_part(void *state, tg_pipe_call *c);
 
-/* ---- Data (train_data.c) ---- */
+/* ---- Data (data.c) ---- */
 
 typedef struct train_data {
     tg_ctx *ctx;
@@ -204,7 +204,7 @@ void data_offsets(train_data *d, int64_t step, int64_t *out);
 /* Returns the checksum of the offsets of --order for the steps 1 to `steps`. */
 uint64_t data_order_sum(const train_data *d, int64_t steps);
 
-/* ---- Samples (train_samples.c) ---- */
+/* ---- Samples (samples.c) ---- */
 
 typedef struct samples {
     tg_ids prompt;           /* the ids that samples begin with; count 0: no samples are made */
@@ -229,7 +229,7 @@ void samples_make(trainer *r, const train_options *o, samples *s);
 /* Writes the file. Errors are recorded in the context. */
 void samples_save(samples *s, tg_ctx *ctx);
 
-/* ---- Progress (train_progress.c) ---- */
+/* ---- Progress (progress.c) ---- */
 
 /* The mean time that something takes, with weights that fall exponentially, so that it follows the present rate. */
 typedef struct mean_time {
@@ -264,7 +264,7 @@ double progress_step_seconds(const progress *p);
 void text_duration(char *buf, size_t n, double seconds);
 void text_bytes(char *buf, size_t n, double bytes);
 
-/* ---- Metrics and the loss curve (train_metrics.c, train_plot.c) ---- */
+/* ---- Metrics and the loss curve (metrics.c, plot.c) ---- */
 
 typedef struct metrics {
     int fd;
@@ -299,12 +299,12 @@ bool metrics_sync(metrics *m);
 void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log_every);
 /* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
-/* Draws the live view (train_live.c), over the last one. */
+/* Draws the live view (live.c), over the last one. */
 void live_draw(metrics *m, const step_result *r);
 /* Writes loss.svg. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
 
-/* ---- Event files of TensorBoard (train_tensorboard.c) ---- */
+/* ---- Event files of TensorBoard (tensorboard.c) ---- */
 
 typedef struct event_file event_file;
 
@@ -315,7 +315,7 @@ event_file *event_file_open(const char *dir, int64_t done);
 bool event_file_add(event_file *f, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
 void event_file_close(event_file *f); /* NULL is ignored */
 
-/* ---- What a run shows in addition to its progress (train_look.c) ---- */
+/* ---- What a run shows in addition to its progress (look.c) ---- */
 
 typedef struct look {
     const train_options *o;
@@ -338,7 +338,7 @@ bool look_after_step(look *l, trainer *r, int64_t step);
 bool look_at_metrics(look *l, const metrics *m, int64_t step, const step_result *r, double val_loss);
 /* On the chief: writes run.html, if it is wanted. The lines of the steps done must be in metrics.jsonl. */
 bool look_save_page(look *l);
-/* ---- The best model (train_best.c) ---- */
+/* ---- The best model (best.c) ---- */
 
 typedef struct best_model {
     double loss;          /* the lowest validation loss; NaN: there was no validation */
@@ -348,7 +348,7 @@ typedef struct best_model {
     bool ended;           /* --patience ends the run */
 } best_model;
 
-/* ---- The end of a run (train_ending.c) ---- */
+/* ---- The end of a run (ending.c) ---- */
 
 typedef struct ending {
     const train_options *o;
@@ -363,7 +363,7 @@ void say_how_to_go_on(const ending *e, int64_t step);
 /* Prints the commands that use the model and, if there is a checkpoint of the last step, the one that trains on. */
 void say_what_next(const ending *e);
 
-/* ---- The directory (train_directory.c) ---- */
+/* ---- The directory (directory.c) ---- */
 
 typedef struct run_directory {
     const char *path;
@@ -390,7 +390,7 @@ bool directory_unused(const run_directory *d);
  * resumed. */
 bool directory_resumable(const run_directory *d);
 
-/* ---- Checkpoints (train_checkpoint.c) ---- */
+/* ---- Checkpoints (checkpoint.c) ---- */
 
 /* Reads a checkpoint's state.json into *state. Its options replace those that were not given on the command line.
  * Options that were given and are fixed for a run must equal those of the checkpoint. */

@@ -9,8 +9,8 @@
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
 
-#include "io/file.h"
 #include "common/record.h"
+#include "io/file.h"
 
 struct recorder {
     char *path, *part; /* the file's name when it is complete, and its temporary name until then */

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/data_kind.h"
 #include "common/model_files.h"
+#include "data/data_kind.h"
 #include "train/train.h"
 
 /* ---- state.json ---- */

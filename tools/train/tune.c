@@ -6,7 +6,7 @@
 
 #include <tapegrad/lora.h>
 
-#include "train/train_tune.h"
+#include "train/tune.h"
 
 enum { MOST = 4096 }; /* bytes of the text of an option */
 

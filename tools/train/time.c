@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "train/train_choose.h"
+#include "train/choose.h"
 
 double choose_seconds(const char *text) {
     static const struct {

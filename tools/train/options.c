@@ -1,7 +1,7 @@
 /* The options of `tapegrad train`: their table and defaults, and the checks that need only the command line. */
 #include <stdio.h>
 
-#include "train/train_tune.h"
+#include "train/tune.h"
 
 #define AT(field) offsetof(train_options, field)
 

@@ -1,11 +1,11 @@
-/* Fine-tuning: which parameters of a run are trained, with which learning rates (train_tune.c), and the best model so
- * far (train_best.c). */
+/* Fine-tuning: which parameters of a run are trained, with which learning rates (tune.c), and the best model so
+ * far (best.c). */
 #ifndef TAPEGRAD_TRAIN_TUNE_H
 #define TAPEGRAD_TRAIN_TUNE_H
 
 #include "train/train.h"
 
-/* ---- train_tune.c ---- */
+/* ---- tune.c ---- */
 
 /* Checks --lora, --freeze and --lr-of. Returns 0, or the exit status after printing what is wrong. */
 int tune_options_check(const train_options *o);
@@ -21,7 +21,7 @@ void tune_save(trainer *r, const char *dir);
 /* Prints what is trained, if that is not the whole model. */
 void tune_print(const trainer *r, const train_options *o);
 
-/* ---- train_best.c ---- */
+/* ---- best.c ---- */
 
 /* Takes the validation losses of earlier calls of the program from rank 0's metrics, which are NULL on other ranks.
  * `done` steps are done. If the folder best has a model of another step, renames it to best.unused, in place of an

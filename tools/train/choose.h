@@ -4,7 +4,7 @@
 
 #include "train/train.h"
 
-/* ---- The time (train_time.c) ---- */
+/* ---- The time (time.c) ---- */
 
 /* Reads a time such as "90s", "30m", "1.5h" or "2d"; a number alone is in minutes. Returns seconds; 0: it is none. */
 double choose_seconds(const char *text);
@@ -20,7 +20,7 @@ int choose_check(const train_options *o, const parsed *p);
  * Returns false after printing what is wrong. */
 bool choose_options(train_options *o, const parsed *p, const corpus_options *from, const json_t *plan);
 
-/* ---- The prediction (train_predict.c) ---- */
+/* ---- The prediction (predict.c) ---- */
 
 /* Returns the loss that a model is expected to reach, in nats for each token of web text. Only differences count.
  * tokens: how many the model reads in all; unique: how many different ones there are. */

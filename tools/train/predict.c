@@ -5,7 +5,7 @@
  * the data can fill. */
 #include <math.h>
 
-#include "train/train_choose.h"
+#include "train/choose.h"
 
 /* Returns what `all` is worth, of which `unique` are worth their number and the rest ever less, with the constant r. */
 static double worth(double all, double unique, double r) {

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "common/companions.h"
-#include "io/file.h"
 #include "common/model_files.h"
+#include "io/file.h"
 #include "train/train.h"
 
 /* Returns whether the name is that of a temporary file, which a run writes before it renames it. */

@@ -7,8 +7,8 @@
 
 #include <tapegrad/generate.h>
 
-#include "data/corpus.h"
 #include "common/text.h"
+#include "data/corpus.h"
 #include "train/train.h"
 
 /* ---- The prompt ---- */

@@ -12,7 +12,7 @@
 #include "common/companions.h"
 #include "common/model_files.h"
 #include "io/file.h"
-#include "train/train_tune.h"
+#include "train/tune.h"
 
 /* Takes a validation loss; NaN: there was no validation. */
 static void take(best_model *b, int64_t step, double loss) {

@@ -5,7 +5,7 @@
 #include <tapegrad/flat.h>
 
 #include "common/mapped.h"
-#include "train/train_tune.h"
+#include "train/tune.h"
 
 /* Returns the number of parameters of this stage, whether they are trained or not. */
 static int count_params(const trainer *r) {

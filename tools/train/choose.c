@@ -1,5 +1,5 @@
 /* Chooses what the options leave open, for a given time: measures steps of models of growing size, predicts the loss
- * that each reaches in that time (train_predict.c), and takes the best. */
+ * that each reaches in that time (predict.c), and takes the best. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "common/model_files.h"
 #include "common/text.h"
-#include "train/train_choose.h"
+#include "train/choose.h"
 
 /* What is expected of a model in the given time. */
 typedef struct candidate {
