@@ -19,7 +19,8 @@ static const bench_row *const rows[] = {
 enum { ROWS = sizeof rows / sizeof rows[0], WARM_UP = 3 };
 
 static int usage(void) {
-    fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--isa NAME] [--dtype f32|bf16] [--threads N] [--repeats N] [--calls N]\n"
+    fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--isa NAME] [--dtype f32|bf16] [--threads N]\n"
+                    "                 [--repeats N] [--calls N]\n"
                     "                 [--batch N] [--seq-len N] [--layers N] [--heads N] [--hidden N] [--vocab N]\n"
                     "                 [--rows N] [--columns N] [--inner N] [--form nn|nt|tn]\n"
                     "                 [--recompute] [--profile] [--capture]\n"

@@ -41,8 +41,8 @@ static inline __attribute__((always_inline)) void mm_block(int rows, int cols, i
             *(vec *)(c + i * ldc + j * MM_VEC) = sum[i][j];
 }
 
-/* Computes `cols` vectors of columns of C for all m rows. The last rows are computed together too, because the sums of a
- * single row would wait for each other. */
+/* Computes `cols` vectors of columns of C for all m rows. The last rows are computed together too, because the sums of
+ * a single row would wait for each other. */
 static inline __attribute__((always_inline)) void mm_columns(int cols, int64_t m, int64_t k, operand a, const real *b,
                                                              int64_t ldb, real *c, int64_t ldc, bool add) {
     for (; m >= MM_ROWS; m -= MM_ROWS, a.at += MM_ROWS * a.rs, c += MM_ROWS * ldc)

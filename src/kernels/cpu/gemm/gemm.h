@@ -60,8 +60,8 @@ typedef struct tg_gemm_kernels {
      * axpy, B is contiguous along n, and cols <= TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
-    /* Does what dot does, for A and B of bf16 and any number of columns. x is A itself, which is contiguous along k, or, if there is
-     * gather_pairs, what that makes. May be NULL. */
+    /* Does what dot does, for A and B of bf16 and any number of columns. x is A itself, which is contiguous along k,
+     * or, if there is gather_pairs, what that makes. May be NULL. */
     void (*dot_pairs)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     /* Copies A to x[m][k], in the compute type. A may have any strides. */
     void (*gather)(const tg_gemm_item *t, void *x);
