@@ -89,6 +89,7 @@ static tg_tensor *positions(tg_tape *t, const pool_params *p, tg_tensor *x, bool
 }
 
 tg_tensor *tg_take_positions(tg_tape *t, tg_tensor *x, tg_tensor *at) {
+    if (!tg_is_alive(x)) return x;
     if (!tg_is_alive(at)) return at;
     int64_t n = x->shape[0], c = x->shape[1], all = 1, some = 1;
     for (int d = 2; d < x->ndim; d++) all *= x->shape[d];

@@ -41,16 +41,19 @@ START_TEST(windows_of_documents_do_not_overlap) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     tg_tokens *t = open_documents(ctx, dir, (const int[]){3, 1, 9, 5, 0});
     sequence_pool p;
-    ck_assert(pool_open(&p, t, 0, 18, 4, false));
+    ck_assert(pool_open(&p, t, 0, 18, 4, TG_WINDOWS_ACROSS));
     check_starts(&p, (const int64_t[]){0, 4, 8, 12}, 4);
-    ck_assert(pool_open(&p, t, 0, 18, 4, true)); /* a document of one token has no window, nor has a last token */
+    ck_assert(pool_open(&p, t, 0, 18, 4, TG_WINDOWS_PACKED)); /* the same, as documents follow each other */
+    check_starts(&p, (const int64_t[]){0, 4, 8, 12}, 4);
+    /* A document of one token has no window, nor has a last token. */
+    ck_assert(pool_open(&p, t, 0, 18, 4, TG_WINDOWS_PADDED));
     ck_assert_int_eq(p.read, 3 + 4 + 4 + 4);
     check_starts(&p, (const int64_t[]){0, 4, 8, 13}, 4);
-    ck_assert(pool_open(&p, t, 0, 5, 4, true)); /* the whole third document, which begins in it */
+    ck_assert(pool_open(&p, t, 0, 5, 4, TG_WINDOWS_PADDED)); /* the whole third document, which begins in it */
     check_starts(&p, (const int64_t[]){0, 4, 8}, 3);
-    ck_assert(pool_open(&p, t, 5, 13, 4, true));
+    ck_assert(pool_open(&p, t, 5, 13, 4, TG_WINDOWS_PADDED));
     check_starts(&p, (const int64_t[]){13}, 1);
-    ck_assert(pool_open(&p, t, 14, 4, 4, true));
+    ck_assert(pool_open(&p, t, 14, 4, 4, TG_WINDOWS_PADDED));
     check_starts(&p, NULL, 0);
     tg_tokens_close(t);
     tg_ctx_free(ctx);
@@ -62,7 +65,7 @@ static void open_blend(sequence_pool p[3]) {
     static const int64_t first[] = {0, 100, 200}, windows[] = {7, 5, 2};
     static const double weights[] = {0.5, 0.3, 0.2};
     for (int i = 0; i < 3; i++) {
-        ck_assert(pool_open(&p[i], NULL, first[i], 4 * windows[i] + 1, 4, false));
+        ck_assert(pool_open(&p[i], NULL, first[i], 4 * windows[i] + 1, 4, TG_WINDOWS_ACROSS));
         ck_assert(pool_shuffle(&p[i], (uint64_t)i));
         p[i].weight = weights[i];
     }

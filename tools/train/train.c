@@ -1,4 +1,5 @@
-/* tapegrad train: settles the options, finds the checkpoint and the data, starts the ranks, and cleans up after them. */
+/* tapegrad train: settles the options, finds the checkpoint and the data, starts the ranks, and cleans up after
+ * them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -36,7 +36,7 @@ static tg_status change(tg_call *c, const tg_rope_opts *o, const tg_tensor *freq
     if (o->kind == TG_ROPE_LINEAR)
         return tg_op_map(c, TG_FN_affine, frequency, TG_T1(frequency), 1, rest, 0, false);
     tg_tensor *keep = tg_call_temp(c, TG_F64, 2, frequency->shape);
-    if (!keep) return c->ctx->run.status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(fill_kept(c, o, frequency, keep));
     TG_TRY(tg_op_map(c, TG_FN_affine, keep, TG_T1(keep), 1, 1 - rest, rest, false));
     return tg_op_map(c, TG_FN_mul, frequency, TG_T2(frequency, keep), 2, 0, 0, false);

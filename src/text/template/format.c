@@ -111,7 +111,7 @@ static void put_string(formatter *f, conversion k, tpl_value v) {
     tpl_text t = {b.bytes, b.n, -1};
     k.zero = false;
     if (k.precision >= 0 && tg_tpl_chars(f->r, &t) > k.precision) b.n = tg_tpl_offset(f->r, &t, k.precision);
-    put_padded(f, &k, b.bytes, b.n, 0);
+    put_padded(f, &k, b.n ? b.bytes : "", b.n, 0);
 }
 
 static void put_int(formatter *f, const conversion *k, tpl_value v) {
