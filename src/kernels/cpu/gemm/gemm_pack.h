@@ -117,6 +117,7 @@ TG_INLINE void pack_any(void *dst, int width, const void *src, int64_t ps, int64
 #endif
 }
 
+#ifndef TG_TILES
 static void pack_a(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype d) {
     pack_any(dst, MR, src, ps, ks, np, nk, d);
 }
@@ -124,5 +125,6 @@ static void pack_a(void *dst, const void *src, int64_t ps, int64_t ks, int64_t n
 static void pack_b(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype d) {
     pack_any(dst, NR, src, ps, ks, np, nk, d);
 }
+#endif
 
 #endif

@@ -1,5 +1,6 @@
 /* The GEMM's kernels for one instruction set (TG_ISA) and compute type (TG_T): the tile and the table of kernels. */
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/gemm_amx.h"
 #include "kernels/cpu/gemm/gemm_finish.h"
 #include "kernels/cpu/gemm/gemm_pack.h"
 #include "kernels/cpu/gemm/gemm_pairs.h"
@@ -8,6 +9,7 @@
 #include "kernels/cpu/gemm/gemm_vec.h"
 #include "kernels/cpu/gemm/gemm_words.h"
 
+#ifndef TG_TILES
 #ifdef TG_PAIRS
 #include <immintrin.h>
 
@@ -66,18 +68,30 @@ static void tile_out(const tg_gemm_out *o, int64_t i, int64_t j, const void *fro
             put(c + v * LANES, out);
         }
 }
+#endif
 
 const tg_gemm_kernels TG_K(gemm_kernels) = {
+#ifdef TG_TILES
+    .mr = AMX_SIDE,
+    .nr = AMX_SIDE,
+    .pair = TG_GEMM_PAIR_STEP,
+    .unit_size = AMX_UNIT * sizeof(real),
+    .pack_a = pack_rows_of_units,
+    .pack_b = pack_columns_of_units,
+    .tile = tile_of_units,
+    .tile_out = tile_of_units_out,
+#else
     .mr = MR,
     .nr = NR,
     .pair = PAIR,
     .unit_size = sizeof(real),
-    .sum_size = sizeof(real),
     .near_bytes = NEAR,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .tile = tile,
     .tile_out = tile_out,
+#endif
+    .sum_size = sizeof(real),
     .finish = finish,
     .dot_cols = DOT_COLS,
     .dot = dot,
