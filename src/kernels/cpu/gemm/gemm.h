@@ -29,8 +29,8 @@ typedef struct tg_gemm_item {
 } tg_gemm_item;
 
 /* A tile is a block of mr x nr sums, in the compute type. A unit is one element of the compute type, or several bf16
- * neighbors in k: a pair, or as many as an instruction of AMX adds up. A panel is the packed copy of mr rows of A, or of
- * nr columns of B. For every step of k it holds one unit of each of these rows or columns, adjacent in memory; their
+ * neighbors in k: a pair, or as many as an instruction of AMX adds up. A panel is the packed copy of mr rows of A, or
+ * of nr columns of B. For every step of k it holds one unit of each of these rows or columns, adjacent in memory; their
  * number is the panel's width. */
 typedef struct tg_gemm_kernels {
     int mr, nr;
