@@ -128,9 +128,9 @@ void tgpy_catch_up(tgpy_world *w) {
 }
 
 bool tgpy_enter(tgpy_world *w) {
-    void *nobody = NULL;
+    void *none = NULL;
     if (atomic_load_explicit(&w->user, memory_order_relaxed) != &site &&
-        !atomic_compare_exchange_strong_explicit(&w->user, &nobody, &site, memory_order_acquire, memory_order_relaxed)) {
+        !atomic_compare_exchange_strong_explicit(&w->user, &none, &site, memory_order_acquire, memory_order_relaxed)) {
         site.refused = true;
         return false;
     }

@@ -46,8 +46,8 @@ void tg_mappings_free(tg_ctx *ctx) {
 tg_status tg_mappings_check_all(tg_ctx *ctx) {
     TG_TRY(ctx->run.status);
     for (tg_mapping *m = atomic_load(&ctx->mappings); m; m = m->next) {
-        if (!atomic_load(&m->torn) || (m->told && !atomic_load(&m->base))) continue;
-        m->told = true;
+        if (!atomic_load(&m->torn) || (m->reported && !atomic_load(&m->base))) continue;
+        m->reported = true;
         return tg_fail(ctx, TG_ERR_IO,
                        "'%s' has become shorter, or cannot be read, while its bytes were in use as parameters; "
                        "write a changed file under another name and rename it",

@@ -6,6 +6,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/context_parallel.h>
 #include <tapegrad/lm.h>
+#include <tapegrad/pipe.h>
 
 #include "one_rank.h"
 
@@ -53,6 +54,18 @@ static inline lm_batch lm_batch_new(tg_ctx *ctx, const tg_parallel *p, int micro
 
 static inline void lm_batch_drop(lm_batch *b) {
     for (int d = 0; d <= LM_DEPTHS; d++) tg_drop(b->ids[d]), tg_drop(b->targets[d]);
+}
+
+/* Adds up what the stages of a pipeline have computed over the ranks: the gradients of n parameters, divided by the
+ * `tokens` of all ranks, and the losses of the micro-batches, over dp and cp. */
+static inline tg_status lm_finish_step(tg_ctx *ctx, tg_parallel *p, tg_pipe *pipe, tg_tensor **params, int n,
+                                       int64_t tokens, double *loss, int micros) {
+    tg_tensor *count = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &tokens), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(micros));
+    RUN(tg_grads_finalize(p, params, n, TG_FINALIZE(.tokens = count)));
+    tg_comm_all_reduce(tg_parallel_dp_cp(p), sum, tg_pipe_losses(pipe), TG_REDUCE_SUM);
+    RUN(tg_read_f64(sum, loss, micros));
+    tg_drop(count), tg_drop(sum);
+    return tg_ctx_status(ctx);
 }
 
 #endif

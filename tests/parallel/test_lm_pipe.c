@@ -171,12 +171,7 @@ static tg_status stage_gradients(tg_ctx *ctx, stage *s, int step, double loss[MI
     RUN(tg_draws_step(ctx, (uint64_t)step));
     RUN(tg_pipe_run(s->pipe, run_part, s));
     for (int i = 0; i < s->c->vp && s->c->wgrad == TG_WGRAD_DEFERRED; i++) RUN(tg_wgrads_drain(s->lm[i]));
-    tg_tensor *count = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &tokens), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(MICROS));
-    RUN(tg_grads_finalize(s->p, s->params, s->n, TG_FINALIZE(.tokens = count)));
-    tg_comm_all_reduce(tg_parallel_dp_cp(s->p), sum, tg_pipe_losses(s->pipe), TG_REDUCE_SUM);
-    RUN(tg_read_f64(sum, loss, MICROS));
-    tg_drop(count), tg_drop(sum);
-    return tg_ctx_status(ctx);
+    return lm_finish_step(ctx, s->p, s->pipe, s->params, s->n, tokens, loss, MICROS);
 }
 
 static void stage_close(stage *s) {

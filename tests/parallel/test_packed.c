@@ -216,15 +216,9 @@ static tg_status stage_open(tg_ctx *ctx, tg_comm *world, const composition *c, s
 /* Computes the losses, summed over dp, and the gradients. */
 static tg_status stage_gradients(tg_ctx *ctx, stage *s, double loss[MICROS]) {
     bool counts = tg_parallel_rank(s->p, TG_PP) == s->c->pp - 1 && tg_comm_rank(tg_parallel_dp_cp(s->p)) == 0;
-    const int64_t tokens = counts;
     RUN(tg_draws_step(ctx, 1));
     RUN(tg_pipe_run(s->pipe, run_part, s));
-    tg_tensor *count = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &tokens), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(MICROS));
-    RUN(tg_grads_finalize(s->p, s->params, s->n, TG_FINALIZE(.tokens = count)));
-    tg_comm_all_reduce(tg_parallel_dp_cp(s->p), sum, tg_pipe_losses(s->pipe), TG_REDUCE_SUM);
-    RUN(tg_read_f64(sum, loss, MICROS));
-    tg_drop(count), tg_drop(sum);
-    return tg_ctx_status(ctx);
+    return lm_finish_step(ctx, s->p, s->pipe, s->params, s->n, counts, loss, MICROS);
 }
 
 static void stage_close(stage *s) {
