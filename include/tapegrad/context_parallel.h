@@ -8,9 +8,11 @@
  * et al., arXiv 2311.09431, divide the work in a related way). All that acts on rows alone, such as embeddings, norms
  * and MLPs, needs no change. Only attention and positions see the whole sequence: tg_context_attention and tg_rope_at.
  *
- * Several sequences can be packed into one. Then each sequence is cut so by itself, and its length must be a multiple
- * of 2n. Chunk c of the packed sequence has chunk c of every sequence, in the order of the sequences. tg_context_cut
- * lists a rank's rows. */
+ * Several sequences can be packed into one, in two ways. By default each sequence is cut so by itself, and its length
+ * must be a multiple of 2n. Chunk c of the packed sequence has chunk c of every sequence, in the order of the
+ * sequences. tg_context_cut lists a rank's rows. All ranks have equal work. With `cut_as_one` the packed sequence is cut
+ * as if it were one, so the lengths of its sequences are free. Then a rank whose chunks have the starts of sequences has
+ * less work than others. */
 #ifndef TAPEGRAD_CONTEXT_PARALLEL_H
 #define TAPEGRAD_CONTEXT_PARALLEL_H
 
@@ -52,10 +54,13 @@ typedef struct tg_context_attention_opts {
     double softcap;  /* as in tg_attention: smooth bound of the scores; TG_NONE, the default: none */
     int64_t left;    /* query i attends only to keys j >= i - left; 0 or more. TG_NONE, the default: no such bound */
     tg_tensor *sink; /* as in tg_attention: [h]. If it needs a gradient, it must be R on the axis of c. NULL: none */
-    /* Packed sequences, with b = 1: int64 [m + 1], the same on every rank. Sequence i has the rows starts[i] to
+    /* Packed sequences: int64 [m + 1] with b = 1, the same on every rank. Sequence i has the rows starts[i] to
      * starts[i + 1] - 1 of the whole packed sequence, as on one rank. The first entry is 0, the last is the number of
-     * all rows, and all are multiples of 2n (TG_ERR_DATA). NULL: one sequence. */
+     * all rows, none is less than the one before it, and all are multiples of 2n (TG_ERR_DATA). NULL: one sequence. */
     tg_tensor *starts;
+    /* The packed sequence is cut as if it were one. Entries of starts need not be multiples of 2n, and starts may be
+     * [b, m + 1], with a row for each batch entry. false by default; without starts it changes nothing. */
+    bool cut_as_one;
 } tg_context_attention_opts;
 
 #define TG_CONTEXT_ATTENTION_DEFAULTS                                                                                  \
@@ -68,10 +73,12 @@ typedef struct tg_context_attention_opts {
  *
  * The results of the parts of the sequence are merged row by row in float32 (float64 for float64), in a fixed order,
  * which differs between ranks. All kinds can be captured. Derivatives that are made of ops, such as second derivatives,
- * gather the whole sequence on every rank; for packed sequences and dropout they fail with TG_ERR_UNSUPPORTED.
+ * gather the whole sequence on every rank; for dropout, and for packed sequences that are each cut by itself, they fail
+ * with TG_ERR_UNSUPPORTED.
  *
  * Fails with TG_ERR_PLACEMENT if an input is not V2:z, with TG_ERR_SHAPE if shapes do not fit or heads cannot be
- * divided as the kind needs, and with TG_ERR_UNSUPPORTED for dropout with packed sequences. */
+ * divided as the kind needs, and with TG_ERR_UNSUPPORTED for dropout with packed sequences that are each cut by
+ * itself. */
 TG_API tg_tensor *tg_context_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, tg_comm *c,
                                        const tg_context_attention_opts *opts);
 

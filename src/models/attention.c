@@ -100,6 +100,7 @@ static tg_tensor *weigh_packed(const tg_module *m, tg_tape *t, tg_tensor *const 
                            TG_CONTEXT_ATTENTION(.kind = c->cp_kind, .inner = c->cp_inner, .causal = true,
                                                 .scale = scale, .dropout = c->attention_dropout,
                                                 .softcap = c->attention_softcap, .starts = starts,
+                                                .cut_as_one = true,
                                                 .left = c->window == TG_NONE ? TG_NONE : c->window - 1));
 }
 

@@ -52,7 +52,7 @@ void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], const tg_rope_opts *o, tg_ten
     int cp = tg_parallel_size(p, TG_CP);
     int64_t rows = tg_dim(qk[0], 2);
     tg_tensor *at = o->positions;
-    if (cp > 1) {
+    if (cp > 1 && !at) {
         at = starts ? packed_positions(t, starts, 2 * cp, rows / 2) : tg_arange(t, TG_I64, 0, (double)(rows * cp), 1);
         at = tg_shard_as(t, at, chunks, tg_parallel_comm(p, TG_CP));
     }

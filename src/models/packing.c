@@ -9,21 +9,26 @@ static tg_status check_positions(const tg_module *lm, tg_tensor *positions, int6
     if (positions->dtype != TG_I64 || positions->ndim != 2 || positions->shape[0] != b || positions->shape[1] != s)
         return tg_fail(lm->ctx, TG_ERR_SHAPE, "%s are %s, expected i64[%lld, %lld], one for each token", what, is,
                        (long long)b, (long long)s);
-    if (tg_lm_cp(&tg_lm_of(lm)->c) == 1) return TG_OK;
-    return tg_fail(lm->ctx, TG_ERR_UNSUPPORTED,
-                   "%s are those of packed documents, but the model is on a grid with cp %d, whose ranks divide each "
-                   "sequence; give a sequence to each document, or make the grid without cp",
-                   what, tg_lm_cp(&tg_lm_of(lm)->c));
+    return TG_OK;
+}
+
+/* Returns the places in the sequence of this rank's s tokens: int64 [s], of a zigzag shard if ranks divide sequences. */
+static tg_tensor *places(const tg_parallel *p, tg_tape *t, int64_t s) {
+    int cp = tg_parallel_size(p, TG_CP);
+    tg_tensor *all = tg_arange(t, TG_I64, 0, (double)(s * cp), 1);
+    return cp == 1 ? all : tg_shard_as(t, all, TG_SHARD_ZIGZAG(0), tg_parallel_comm(p, TG_CP));
 }
 
 tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int64_t b, int64_t s, const char *what,
                      tg_packing *out) {
+    const tg_parallel *p = tg_lm_of(lm)->c.parallel;
+    int cp = tg_parallel_size(p, TG_CP);
     TG_TRY(check_positions(lm, positions, b, s, what));
-    tg_tensor *token = tg_arange(t, TG_I64, 0, (double)s, 1);
     /* Token i begins sequence i of attention, or, if it does not begin a document, the document's sequence again: those
      * before the last one of a document are empty. So the number of entries depends on the shape alone. */
-    tg_tensor *begun = tg_clamp(t, tg_sub(t, token, positions), 0, (double)s);
-    *out = (tg_packing){positions, tg_pad(t, begun, 1, 0, 1, (double)s)};
+    tg_tensor *begun = tg_clamp(t, tg_sub(t, places(p, t, s), positions), 0, (double)(s * cp));
+    if (cp > 1) begun = tg_gather_from(t, begun, 1, tg_parallel_comm(p, TG_CP));
+    *out = (tg_packing){positions, tg_pad(t, begun, 1, 0, 1, (double)(s * cp))};
     return lm->ctx->run.status;
 }
 

@@ -15,6 +15,7 @@ typedef struct context_case {
     tg_context_attention_opts o;
     bool sink;
     int64_t starts[6]; /* packed sequences; the last one is s */
+    int64_t second[6]; /* those of the second batch entry, if b is 2 */
     int sequences;
 } context_case;
 
@@ -100,7 +101,9 @@ static inline context_leaves context_open(tg_ctx *ctx, const tg_parallel *p, con
         tg_set_requires_grad(l.sink, true);
     }
     if (!c->sequences) return l;
-    l.starts = tg_from_host(ctx, TG_I64, TG_SHAPE(c->sequences + 1), c->starts);
+    int64_t v[2 * 6], m = c->sequences + 1;
+    for (int64_t i = 0; i < c->b * m; i++) v[i] = i < m ? c->starts[i] : c->second[i - m];
+    l.starts = tg_from_host(ctx, TG_I64, c->b == 1 ? TG_SHAPE(m) : TG_SHAPE(c->b, m), v);
     for (int a = 0; a < 3; a++) tg_place(p, l.starts, (tg_axis[]){TG_TP, TG_CP, TG_DP}[a], TG_I);
     return l;
 }

@@ -12,7 +12,8 @@ typedef struct job {
 
 static tg_status rows_of(const context_case *c, int n, int rank, int64_t *rows) {
     const int64_t one[] = {0, c->s};
-    return tg_context_cut(c->sequences ? c->starts : one, c->sequences ? c->sequences : 1, n, rank, rows);
+    bool apart = c->sequences && !c->o.cut_as_one;
+    return tg_context_cut(apart ? c->starts : one, apart ? c->sequences : 1, n, rank, rows);
 }
 
 static tg_status compare(tg_ctx *ctx, const tg_parallel *p, const context_case *c, tg_tensor *y, tg_tensor *whole_y,
@@ -100,6 +101,22 @@ static const context_case cases[] = {
      .sequences = 2,
      .sink = true},
     {.name = "packed, all keys", .o = CASE_OPTS(.left = 5), .s = 72, .starts = {0, 48, 72}, .sequences = 2},
+    {.name = "cut as one", .o = CASE_OPTS(.causal = true, .cut_as_one = true), .starts = {0, 1, 13, 13, 48},
+     .sequences = 4, .g = 2},
+    {.name = "cut as one, one sequence", .o = CASE_OPTS(.causal = true, .cut_as_one = true), .starts = {0, 48},
+     .sequences = 1},
+    {.name = "cut as one, rows", .b = 2, .o = CASE_OPTS(.causal = true, .cut_as_one = true),
+     .starts = {0, 5, 41, 48}, .second = {0, 0, 24, 48}, .sequences = 3},
+    {.name = "cut as one, windows within and over chunks", .b = 2,
+     .o = CASE_OPTS(.causal = true, .left = 11, .cut_as_one = true), .starts = {0, 3, 45, 48},
+     .second = {0, 7, 10, 48}, .sequences = 3, .sink = true},
+    {.name = "cut as one, a window over chunks that are not neighbors", .s = 96,
+     .o = CASE_OPTS(.causal = true, .left = 40, .softcap = 0.5, .cut_as_one = true), .starts = {0, 2, 90, 96},
+     .sequences = 3},
+    {.name = "cut as one, all keys", .b = 2, .o = CASE_OPTS(.left = 20, .cut_as_one = true), .starts = {0, 31, 48},
+     .second = {0, 1, 48}, .sequences = 2},
+    {.name = "cut as one, dropout", .b = 2, .o = CASE_OPTS(.causal = true, .dropout = 0.3, .cut_as_one = true),
+     .starts = {0, 9, 48}, .second = {0, 40, 48}, .sequences = 2, .sink = true},
 };
 
 /* Runs all cases in one way of exchange. Numbers of ranks that do not divide the heads are left out. */
@@ -146,8 +163,12 @@ static context_case case_of(const tg_sample *s) {
     c.s = (int)q->shape.dim[2] * s->ranks, c.dk = (int)q->shape.dim[3], c.dv = (int)v->shape.dim[3];
     c.sink = s->input[CP_SINK].kind == TG_SAMPLE_FLOAT;
     if (starts->kind != TG_SAMPLE_STARTS) return c;
-    c.sequences = 1;
-    c.starts[1] = (int64_t)starts->hi;
+    int last = starts->shape.ndim - 1;
+    c.sequences = (int)starts->shape.dim[last] - 1;
+    for (int row = 0; row <= last; row++)
+        for (int i = 0; i <= c.sequences; i++)
+            (row ? c.second : c.starts)[i] = (int64_t)starts->hi * i * (1 + row * i) /
+                                             (c.sequences * (1 + row * c.sequences));
     return c;
 }
 

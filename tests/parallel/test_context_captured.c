@@ -1,5 +1,5 @@
 /* Captured steps of attention over a divided sequence, on ranks over NCCL: replays give the bits of steps that run
- * normally, in each way of exchange, with dropout by key. */
+ * normally, in each way of exchange, with dropout by key, of one sequence and of several that are packed. */
 #include <tapegrad/capture.h>
 
 #include "parallel/context_cases.h"
@@ -17,6 +17,7 @@ typedef struct step {
 static tg_status run_step(void *state, tg_ctx *ctx) {
     step *s = state;
     tg_key_open(ctx, 5);
+    s->c.o.starts = s->l.starts;
     tg_tensor *y = tg_context_attention(s->t, s->l.x[0], s->l.x[1], s->l.x[2], s->cp, &s->c.o);
     tg_key_close(ctx);
     tg_backward_with(s->t, &y, 1, TG_BACKWARD(.seeds = &s->l.seed, .retain = true));
@@ -49,12 +50,20 @@ static int64_t read_all(step *s, double *to) {
     return n;
 }
 
+typedef struct job {
+    tg_cp_kind kind;
+    bool packed;
+} job;
+
 static tg_status captured_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const job *j = arg;
     static _Thread_local double want[ROUNDS][8192], got[8192];
     int64_t rows[ROWS];
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = RANKS));
     step s = {.cp = tg_parallel_comm(p, TG_CP), .t = tg_tape_new(ctx), .c = {.o = CASE_OPTS(.causal = true)}};
-    s.c.o.kind = *(const tg_cp_kind *)arg;
+    if (j->packed) s.c = (context_case){.o = s.c.o, .starts = {0, 5, 41, 48}, .sequences = 3};
+    s.c.o.kind = j->kind;
+    s.c.o.cut_as_one = true;
     s.c.o.inner = s.c.o.kind == TG_CP_HIERARCHY ? 2 : TG_AUTO;
     s.c.o.dropout = 0.2;
     context_sizes(&s.c);
@@ -83,7 +92,7 @@ static tg_status captured_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 START_TEST(replays_give_the_bits_of_steps) {
     tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER, TG_CP_ULYSSES, TG_CP_HIERARCHY};
-    for (int i = 0; i < 4; i++) on_ranks(RANKS, captured_rank, &kinds[i]);
+    for (int i = 0; i < 8; i++) on_ranks(RANKS, captured_rank, &(job){kinds[i / 2], i % 2});
 }
 END_TEST
 

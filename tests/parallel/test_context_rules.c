@@ -285,15 +285,18 @@ static tg_tensor *second(tg_tape *t, tg_tensor *y, context_leaves *l, tg_tensor 
     return gg;
 }
 
+/* arg: whether sequences are packed, and cut as one. */
 static tg_status second_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
-    (void)arg;
     int64_t rows[ROWS], all[ROWS];
     int n = tg_comm_size(world);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = n));
     alone one = alone_open();
-    context_case c = {.b = 1, .h = 2, .s = 16, .o = CASE_OPTS(.causal = true, .left = 6)};
+    context_case c = {.b = 1, .h = 2, .s = 16, .starts = {0, 5, 16}, .o = CASE_OPTS(.causal = true, .left = 6)};
+    c.sequences = *(const bool *)arg ? 2 : 0;
+    c.o.cut_as_one = true;
     context_sizes(&c);
     context_leaves whole = open_case(one.ctx, one.p, &c, all);
+    c.o.starts = whole.starts;
     tg_tensor *y =
         tg_context_attention(one.t, whole.x[0], whole.x[1], whole.x[2], tg_parallel_comm(one.p, TG_CP), &c.o);
     tg_tensor *g, *want_g, *want = second(one.t, y, &whole, &want_g);
@@ -301,6 +304,7 @@ static tg_status second_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_tape *t = tape_on_nans(ctx);
         context_leaves l = open_case(ctx, p, &c, rows);
         c.o.kind = kinds[i];
+        c.o.starts = l.starts;
         y = tg_context_attention(t, l.x[0], l.x[1], l.x[2], tg_parallel_comm(p, TG_CP), &c.o);
         tg_tensor *gg = second(t, y, &l, &g);
         EXPECT(ctx, context_off(g, want_g, rows, c.s / n, 0, c.h) <= 1e-12);
@@ -311,7 +315,9 @@ static tg_status second_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return alone_close(ctx, &one);
 }
 
-START_TEST(derivatives_of_derivatives_are_those_of_one_rank) { on_ranks(2, second_rank, NULL); }
+START_TEST(derivatives_of_derivatives_are_those_of_one_rank) {
+    for (int packed = 0; packed < 2; packed++) on_ranks(2, second_rank, &(bool){packed});
+}
 END_TEST
 
 /* ---- Refusals ---- */
@@ -346,8 +352,40 @@ static tg_status refused_inputs(tg_ctx *ctx, const tg_parallel *p, tg_tape *t) {
     REFUSED(ctx, TG_ERR_ARGUMENT, "only TG_CP_HIERARCHY has groups of ranks",
             tg_context_attention(t, x, x, x, cp, TG_CONTEXT_ATTENTION(.inner = 2)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "left is -2", tg_context_attention(t, x, x, x, cp, TG_CONTEXT_ATTENTION(.left = -2)));
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "dropout of packed sequences",
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "dropout of packed sequences that are each cut by itself",
             tg_context_attention(t, x, x, x, cp, TG_CONTEXT_ATTENTION(.starts = starts, .dropout = 0.5)));
+    return tg_ctx_status(ctx);
+}
+
+static tg_tensor *indices(tg_ctx *ctx, const tg_parallel *p, tg_shape shape, const int64_t *v) {
+    tg_tensor *x = tg_from_host(ctx, TG_I64, shape, v);
+    tg_place(p, x, TG_CP, TG_I);
+    return x;
+}
+
+/* Starts of sequences that are cut as one. On a GPU the host finds wrong values later. */
+static tg_status refused_starts_of_whole(tg_ctx *ctx, const tg_parallel *p, tg_tape *t) {
+    static const struct {
+        int64_t starts[6];
+        const char *says;
+    } wrong[] = {
+        {{1, 3, 8, 0, 3, 8}, "starts[0, 0] is invalid; the first element of a row must be 0, the last 8"},
+        {{0, 3, 8, 0, 9, 8}, "starts[1, 2] is invalid"},
+        {{0, 3, 8, 0, 3, 7}, "starts[1, 2] is invalid"},
+        {{0, 3, 9, 0, 3, 8}, "starts[0, 2] is invalid"},
+    };
+    tg_tensor *x = placed(ctx, p, TG_SHAPE(2, 4, 4, 2), TG_SHARD_ZIGZAG(2));
+    tg_comm *cp = tg_parallel_comm(p, TG_CP);
+    for (int i = 0; i < 4 && !ranks_on_gpus(); i++)
+        REFUSED(ctx, TG_ERR_DATA, wrong[i].says,
+                tg_context_attention(t, x, x, x, cp,
+                                     TG_CONTEXT_ATTENTION(.starts = indices(ctx, p, TG_SHAPE(2, 3), wrong[i].starts),
+                                                          .cut_as_one = true)));
+    tg_tensor *vector = indices(ctx, p, TG_SHAPE(3), wrong[0].starts);
+    REFUSED(ctx, TG_ERR_SHAPE, "starts is i64[3] and the batch size is 2; starts must have m + 1 elements for m packed",
+            tg_context_attention(t, x, x, x, cp, TG_CONTEXT_ATTENTION(.starts = vector, .cut_as_one = true)));
+    REFUSED(ctx, TG_ERR_SHAPE, "the batch size must be 1, or set cut_as_one",
+            tg_context_attention(t, x, x, x, cp, TG_CONTEXT_ATTENTION(.starts = vector)));
     return tg_ctx_status(ctx);
 }
 
@@ -364,8 +402,7 @@ static tg_status refused_starts(tg_ctx *ctx, const tg_parallel *p, tg_tape *t) {
     };
     tg_tensor *x = placed(ctx, p, TG_SHAPE(1, 4, 4, 2), TG_SHARD_ZIGZAG(2));
     for (int i = 0; i < 4; i++) {
-        tg_tensor *starts = tg_from_host(ctx, TG_I64, TG_SHAPE(3), wrong[i].starts);
-        tg_place(p, starts, TG_CP, TG_I);
+        tg_tensor *starts = indices(ctx, p, TG_SHAPE(3), wrong[i].starts);
         REFUSED(ctx, TG_ERR_DATA, wrong[i].says,
                 tg_context_attention(t, x, x, x, tg_parallel_comm(p, TG_CP),
                                      TG_CONTEXT_ATTENTION(.kind = TG_CP_ULYSSES, .starts = starts)));
@@ -397,6 +434,7 @@ static tg_status refused_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tape *t = tg_tape_new(ctx);
     RUN(refused_inputs(ctx, p, t));
     if (!ranks_on_gpus()) RUN(refused_starts(ctx, p, t));
+    RUN(refused_starts_of_whole(ctx, p, t));
     RUN(refused_programs(ctx, p, t));
     tg_tape_free(t);
     tg_parallel_free(p);
@@ -465,7 +503,8 @@ END_TEST
 
 /* Runs forward and backward of rank 1 of 4, without peers, with memory in which the n-th allocation fails. Returns
  * whether it has failed. */
-static bool run_without_memory(tg_cp_kind kind, int n) {
+static bool run_without_memory(tg_cp_kind kind, bool packed, int n) {
+    const int64_t starts[] = {0, 7, 16};
     counted memory = {.fail_at = n};
     tg_ctx *ctx = tg_ctx_new(
         TG_CONFIG(.threads = 1, .dtype = TG_BF16, .seed = 3, .allocator = {counted_alloc, counted_free, &memory}));
@@ -478,8 +517,10 @@ static bool run_without_memory(tg_cp_kind kind, int n) {
         tg_place(p, x[i], TG_CP, TG_SHARD_ZIGZAG(2));
     }
     tg_place(p, seed, TG_CP, TG_SHARD_ZIGZAG(2));
-    tg_tensor *y = tg_context_attention(t, x[0], x[1], x[2], tg_parallel_comm(p, TG_CP),
-                                        TG_CONTEXT_ATTENTION(.kind = kind, .causal = true, .dropout = 0.1));
+    tg_tensor *y = tg_context_attention(
+        t, x[0], x[1], x[2], tg_parallel_comm(p, TG_CP),
+        TG_CONTEXT_ATTENTION(.kind = kind, .causal = true, .dropout = 0.1, .cut_as_one = true,
+                             .starts = packed ? indices(ctx, p, TG_SHAPE(3), starts) : NULL));
     tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed));
     bool failed = memory.calls >= n;
     ck_assert_msg(tg_ctx_status(ctx) == (failed ? TG_ERR_MEMORY : TG_OK), "kind %d, allocation %d: %s", kind, n,
@@ -493,9 +534,9 @@ static bool run_without_memory(tg_cp_kind kind, int n) {
 }
 
 START_TEST(any_allocation_may_fail) {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         int n = 1;
-        while (run_without_memory(kinds[i], n)) n++;
+        while (run_without_memory(kinds[i / 2], i % 2, n)) n++;
         ck_assert_int_gt(n, 5);
     }
 }

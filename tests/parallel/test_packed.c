@@ -1,6 +1,7 @@
-/* Packed documents: over tp, sp, dp and stages, by every kind of recomputation and both ways to compute attention, with
+/* Packed documents: over tp, sp, cp, dp and stages, by every kind of recomputation and both ways to compute attention, with
  * learned, rotary and scaled positions, windows, soft caps and multi-token prediction, the losses and gradients of rows
  * of several documents are those of each document alone. With dropout any number of ranks draws what one rank draws. */
+#include <tapegrad/context_parallel.h>
 #include <tapegrad/pipe.h>
 
 #include "lm_cases.h"
@@ -10,7 +11,8 @@ enum { MICROS = 3, PARAMS = 256, MOST = 4 };
 typedef enum family { GPT_2, LLAMA_3, GEMMA, QWEN, PHI, OLMO } family;
 
 typedef struct composition {
-    int pp, tp, dp; /* 0 means 1 */
+    int pp, tp, cp, dp; /* 0 means 1 */
+    tg_cp_kind kind;
     bool sp, composed, tied;
     family of;
     double dropout;
@@ -39,6 +41,7 @@ static tg_lm_config config_of(const composition *c) {
     out.mtp = c->mtp;
     out.recompute = c->recompute;
     out.backend = c->composed ? TG_LM_COMPOSED : TG_LM_FUSED;
+    out.cp_kind = c->kind;
     return out;
 }
 
@@ -62,38 +65,45 @@ static tg_tensor *placed(tg_ctx *ctx, const tg_parallel *p, int64_t rows, int64_
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(rows, n), v);
     if (!p) return x;
     tg_place(p, x, TG_TP, TG_I);
+    if (tg_parallel_size(p, TG_CP) > 1) tg_place(p, x, TG_CP, TG_SHARD_ZIGZAG(1));
     tg_place(p, x, TG_DP, TG_SHARD(0));
     return x;
 }
 
-/* Returns the tokens `ahead` of those of n places of a row from `first` on; `beyond` after the end of a document. */
+/* Returns the token `ahead` of that of a place; `beyond` after the end of a document. */
+static int64_t token_ahead(int micro, int row, int place, int ahead, int64_t beyond) {
+    int begin, end;
+    document_of(micro, row, place, &begin, &end);
+    return place + ahead < end ? token(micro, row, place + ahead) : beyond;
+}
+
+/* Sets out to those of n places of a row from `first` on. */
 static void tokens_ahead(int micro, int row, int first, int n, int ahead, int64_t beyond, int64_t *out) {
-    for (int i = first, begin, end; i < first + n; i++) {
-        document_of(micro, row, i, &begin, &end);
-        out[i - first] = i + ahead < end ? token(micro, row, i + ahead) : beyond;
-    }
+    for (int i = 0; i < n; i++) out[i] = token_ahead(micro, row, first + i, ahead, beyond);
 }
 
 typedef struct packed {
     tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS], *positions;
 } packed;
 
-/* Makes this rank's rows of a micro-batch. */
+/* Makes this rank's part of a micro-batch. */
 static packed packed_new(tg_ctx *ctx, const tg_parallel *p, int micro) {
     packed b;
-    int64_t v[LM_BATCH * LM_LENGTH];
+    int64_t v[LM_BATCH * LM_LENGTH], place[LM_LENGTH];
     int rows = LM_BATCH / tg_parallel_size(p, TG_DP), first = tg_parallel_rank(p, TG_DP) * rows;
+    int cp = tg_parallel_size(p, TG_CP), n = LM_LENGTH / cp;
+    tg_context_cut((const int64_t[]){0, LM_LENGTH}, 1, cp, tg_parallel_rank(p, TG_CP), place);
     for (int k = 0; k < 2 * (1 + LM_DEPTHS); k++) {
         int d = k / 2, target = k % 2;
-        for (int r = 0; r < rows; r++)
-            tokens_ahead(micro, first + r, 0, LM_LENGTH, d + target, target ? -100 : 0, v + r * LM_LENGTH);
-        *(target ? &b.targets[d] : &b.ids[d]) = placed(ctx, p, rows, LM_LENGTH, v);
+        for (int i = 0; i < rows * n; i++)
+            v[i] = token_ahead(micro, first + i / n, (int)place[i % n], d + target, target ? -100 : 0);
+        *(target ? &b.targets[d] : &b.ids[d]) = placed(ctx, p, rows, n, v);
     }
-    for (int i = 0, begin, end; i < rows * LM_LENGTH; i++) {
-        document_of(micro, first + i / LM_LENGTH, i % LM_LENGTH, &begin, &end);
-        v[i] = i % LM_LENGTH - begin;
+    for (int i = 0, begin, end; i < rows * n; i++) {
+        document_of(micro, first + i / n, (int)place[i % n], &begin, &end);
+        v[i] = place[i % n] - begin;
     }
-    b.positions = placed(ctx, p, rows, LM_LENGTH, v);
+    b.positions = placed(ctx, p, rows, n, v);
     return b;
 }
 
@@ -198,16 +208,18 @@ static tg_status run_part(void *state, tg_pipe_call *c) {
 static tg_status stage_open(tg_ctx *ctx, tg_comm *world, const composition *c, stage *s) {
     tg_lm_config part = config_of(c);
     *s = (stage){.c = c};
-    s->p = tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .pp = c->pp, .sequence_parallel = c->sp));
+    s->p = tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .pp = c->pp, .cp = c->cp, .sequence_parallel = c->sp));
     part.parallel = s->p;
     s->lm = tg_lm_new(ctx, &part);
     s->n = tg_module_params(s->lm, s->params, PARAMS);
     for (int i = 0; i < MICROS; i++) s->batch[i] = packed_new(ctx, s->p, i);
-    const tg_place_at at[] = {{TG_TP, c->sp ? TG_SHARD(0) : TG_I}, {TG_DP, TG_SHARD(1)}};
+    const tg_place_at at[] = {{TG_TP, c->sp ? TG_SHARD(0) : TG_I},
+                              {TG_DP, TG_SHARD(1)},
+                              {TG_CP, c->cp > 1 ? TG_SHARD_ZIGZAG(0) : TG_I}};
     const tg_pipe_edge edge = {.dtype = TG_F64,
-                               .shape = TG_SHAPE(LM_LENGTH / (c->sp ? c->tp : 1), LM_BATCH / c->dp, LM_HIDDEN),
+                               .shape = TG_SHAPE(LM_LENGTH / c->cp / (c->sp ? c->tp : 1), LM_BATCH / c->dp, LM_HIDDEN),
                                .at = at,
-                               .n_at = 2};
+                               .n_at = 3};
     s->plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = TG_PIPE_1F1B, .stages = c->pp, .micros = MICROS));
     s->pipe = tg_pipe_new(s->p, s->plan, TG_PIPE(.edge = &edge, .n_edge = 1));
     return tg_ctx_status(ctx);
@@ -254,8 +266,9 @@ static void run_all(const composition *given, size_t n) {
         composition c = given[i];
         if (!c.pp) c.pp = 1;
         if (!c.tp) c.tp = 1;
+        if (!c.cp) c.cp = 1;
         if (!c.dp) c.dp = 1;
-        on_ranks(c.pp * c.tp * c.dp, packed_rank, &c);
+        on_ranks(c.pp * c.tp * c.cp * c.dp, packed_rank, &c);
     }
 }
 
@@ -300,8 +313,29 @@ START_TEST(ranks_divide_packed_documents) {
 }
 END_TEST
 
+START_TEST(context_parallel_ranks_divide_packed_documents) {
+    static const composition rows[] = {
+        {.cp = 2, .of = GPT_2, .tied = true},
+        {.cp = 2, .of = LLAMA_3, .recompute = TG_GPT_FULL},
+        {.cp = 2, .kind = TG_CP_GATHER, .of = GEMMA},
+        {.cp = 2, .kind = TG_CP_ULYSSES, .of = LLAMA_3, .mtp = 1},
+        {.cp = 4, .of = GEMMA},
+        {.cp = 4, .kind = TG_CP_HIERARCHY, .of = GPT_2},
+        {.cp = 2, .of = QWEN, .recompute = TG_GPT_SELECTIVE},
+        {.cp = 2, .of = PHI},
+        {.cp = 2, .tp = 2, .sp = true, .of = GEMMA},
+        {.cp = 2, .pp = 2, .of = GPT_2},
+        {.cp = 2, .dp = 2, .kind = TG_CP_GATHER, .of = LLAMA_3},
+        {.cp = 2, .pp = 2, .tp = 2, .of = OLMO},
+    };
+    run_all(rows, sizeof rows / sizeof *rows);
+}
+END_TEST
+
 START_TEST(dropout_of_packed_documents_does_not_depend_on_ranks) {
     static const composition rows[] = {
+        {.cp = 2, .of = LLAMA_3, .dropout = 0.2},
+        {.cp = 2, .dp = 2, .kind = TG_CP_ULYSSES, .of = GPT_2, .dropout = 0.2},
         {.tp = 2, .of = GPT_2, .dropout = 0.2},
         {.tp = 2, .sp = true, .of = LLAMA_3, .dropout = 0.2, .recompute = TG_GPT_FULL},
         {.dp = 2, .of = GPT_2, .dropout = 0.2},
@@ -360,21 +394,17 @@ static tg_tensor *same(tg_module *m, tg_tape *t, tg_tensor *x) { return (void)m,
 static const tg_module_ops same_ops = {.size = sizeof(tg_module_ops), .kind = "same", .forward = same};
 
 static tg_status refusing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const int *cp = arg;
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = *cp));
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.size = sizeof(tg_parallel_opts)));
     tg_module *lm = tg_lm_new(ctx, TG_LM(LM_SMALL, .parallel = p));
     tg_tape *t = tg_tape_new(ctx);
     packed b = packed_new(ctx, NULL, 0);
     const int64_t few[LM_LENGTH] = {0};
     tg_tensor *short_ones = tg_from_host(ctx, TG_I64, TG_SHAPE(1, LM_LENGTH / 2), few);
-    if (*cp > 1) {
-        REFUSED(ctx, TG_ERR_UNSUPPORTED, "grid with cp 2", tg_lm_packed_logits(lm, t, short_ones, short_ones));
-    } else {
-        REFUSED(ctx, TG_ERR_SHAPE, "expected i64[2, 8]", tg_lm_packed_logits(lm, t, b.ids[0], short_ones));
-        tg_module_free(tg_module_replace(lm, "model.layers.1.self_attn", tg_module_new(ctx, &same_ops, NULL)));
-        REFUSED(ctx, TG_ERR_UNSUPPORTED, "a \"same\" has replaced the \"attention\"",
-                tg_lm_packed_logits(lm, t, b.ids[0], b.positions));
-    }
+    REFUSED(ctx, TG_ERR_SHAPE, "expected i64[2, 8]", tg_lm_packed_logits(lm, t, b.ids[0], short_ones));
+    tg_module_free(tg_module_replace(lm, "model.layers.1.self_attn", tg_module_new(ctx, &same_ops, NULL)));
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "a \"same\" has replaced the \"attention\"",
+            tg_lm_packed_logits(lm, t, b.ids[0], b.positions));
     tg_tape_free(t);
     packed_drop(&b);
     tg_drop(short_ones);
@@ -383,15 +413,14 @@ static tg_status refusing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_cannot_keep_documents_apart_is_refused) {
-    for (int cp = 1; cp <= 2; cp++) on_ranks(cp, refusing_rank, &cp);
-}
+START_TEST(what_cannot_keep_documents_apart_is_refused) { on_ranks(1, refusing_rank, NULL); }
 END_TEST
 
 int main(void) {
     const TTest *tests[] = {
         packed_documents_are_computed_as_alone,
         ranks_divide_packed_documents,
+        context_parallel_ranks_divide_packed_documents,
         dropout_of_packed_documents_does_not_depend_on_ranks,
         whole_models_give_the_logits_and_losses_of_each_document,
         what_cannot_keep_documents_apart_is_refused,

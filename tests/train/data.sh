@@ -87,9 +87,8 @@ holds "so it is in a pipeline" \
 # ---- Documents ----
 runs train --data pairs.jsonl --no-attend-across --pad-documents --out apart $run
 holds "padding is said" says "% of the places in sequences are padding"
-runs train --data pairs.jsonl --no-attend-across --out divided $run --ranks 2 --cp 2
-holds "documents are padded by ranks that divide sequences" says "are padding, because ranks of --cp do not pack documents"
-holds "who reads the same documents" \
+runs train --data pairs.jsonl --no-attend-across --pad-documents --out divided $run --ranks 2 --cp 2
+holds "ranks that divide sequences read the same documents" \
     test "$(number loss apart/metrics.jsonl | cut -c 1-6)" = "$(number loss divided/metrics.jsonl | cut -c 1-6)"
 "$tapegrad" eval --model lines --data pairs.jsonl --no-attend-across >printed
 holds "apart, as many tokens are predicted" grep -q "^tokens  *651$" printed
@@ -117,12 +116,12 @@ holds "packed and padded documents have the same loss" near "$packed" "$(number 
 runs train $blocks --out across --seq-len 64 --batch 8 --order order-64
 holds "which attention across them changes" test "$packed" != "$(number loss across/metrics.jsonl)"
 for options in "--ranks 2 --tp 2" "--ranks 2 --tp 2 --sp" "--ranks 2" "--ranks 2 --pp 2" "--ranks 4 --pp 2 --tp 2 --sp" \
-    "--accumulate 2 --recompute full" "--ranks 2 --zero 3"; do
+    "--ranks 2 --cp 2" "--ranks 4 --cp 2 --pp 2" "--accumulate 2 --recompute full" "--ranks 2 --zero 3"; do
     rm -rf other
     runs train $blocks --out other --no-attend-across --seq-len 64 --batch 8 --order order-64 $options
     holds "packed, the loss is the same with $options" near "$(number loss other/metrics.jsonl)" "$packed" 1e-12
 done
-for options in "" "--ranks 2" "--ranks 2 --tp 2"; do
+for options in "" "--ranks 2" "--ranks 2 --tp 2" "--ranks 2 --cp 2"; do
     "$tapegrad" eval --model filled --data sixteen.jsonl --no-attend-across --precision fp64 --json $options >printed
     loss=$(number loss printed)
     holds "all but the first token of each document are predicted" grep -q '"tokens": 495' printed

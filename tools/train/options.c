@@ -19,7 +19,7 @@ static const option rows[] = {
      "a token attends to all before it in its sequence, also to those of other documents [yes]; no: documents are "
      "packed as before, and attention stays within each, with positions from 0 on", .fixed = true},
     {"pad-documents", OPTION_FLAG, AT(pad_documents), "",
-     "with --no-attend-across: each document begins a sequence, and short ones are padded; always so with --cp",
+     "with --no-attend-across: each document begins a sequence, and short ones are padded",
      .fixed = true},
     {"time", OPTION_TEXT, AT(time), "TIME",
      "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, "
@@ -285,11 +285,6 @@ tg_token_windows train_windows(const train_options *o) {
 static int check_documents(const train_options *o) {
     if (o->attend_across && o->pad_documents)
         return usage_error(&train_command, "--pad-documents is for --no-attend-across; give both, or neither");
-    if (o->on.cp > 1 && train_windows(o) == TG_WINDOWS_PACKED)
-        return usage_error(&train_command,
-                           "--cp %lld: its ranks do not pack documents, but the run does (--no-attend-across); leave "
-                           "--cp out, or begin another run with --pad-documents",
-                           (long long)o->on.cp);
     return 0;
 }
 
@@ -297,7 +292,6 @@ void train_options_complete(train_options *o, const parsed *p, bool resumed) {
     pipeline_options_complete(&train_command, p, &o->on);
     if (o->sample_prompt && !option_given(&train_command, p, "samples") && !o->samples) o->samples = 1;
     if (resumed) return;
-    if (!o->attend_across && o->on.cp > 1 && !option_given(&train_command, p, "pad-documents")) o->pad_documents = true;
     if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
 }

@@ -100,8 +100,7 @@ void data_say(const train_data *d, const train_options *o, int64_t parameters) {
     }
     if (d->windows == TG_WINDOWS_PACKED) say("documents are packed, and attention stays within each\n");
     if (d->windows == TG_WINDOWS_PADDED)
-        say("each document begins a sequence: %.1f %% of the places in sequences are padding%s\n",
-            100 * (double)padded / (double)(windows * d->seq_len),
-            o->on.cp > 1 ? ", because ranks of --cp do not pack documents" : "");
+        say("each document begins a sequence: %.1f %% of the places in sequences are padding\n",
+            100 * (double)padded / (double)(windows * d->seq_len));
     if (!d->order) say_reading(d, o, parameters);
 }

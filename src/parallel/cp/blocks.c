@@ -22,12 +22,12 @@ static tg_array block_of(const tg_cp_pass *w, tg_array x, int i, tg_extent *e) {
     return x.data ? tg_array_slice(x, 2, i * w->p->blocks.rows, w->p->blocks.rows, 1, e) : x;
 }
 
-/* Returns whether queries of block `query` of the sequence may see keys of block `key`. In a packed sequence the
+/* Returns whether queries of block `query` of the sequence may see keys of block `key`. If sequences are cut apart, the
  * lengths that decide whether a window hides the pair are on the device, so the slot finds out. */
 static bool sees(const tg_cp_params *p, int query, int key) {
     int64_t ahead = query - key;
     if (ahead < 0) return !p->opts.causal;
-    if (!p->left_bound || p->packed || ahead == 0) return true;
+    if (!p->left_bound || p->cut_apart || ahead == 0) return true;
     return (ahead - 1) * p->blocks.rows + 1 <= p->opts.left;
 }
 
@@ -43,12 +43,27 @@ static void set_rules(const tg_cp_pass *w, int query, int key, tg_attention_args
     a->starts_q = a->starts_k = w->starts;
 }
 
+/* Sets what packed sequences hide that are cut as one. A sequence with queries in a block and keys in an earlier one
+ * fills all blocks between them. Its queries begin with their block and its keys end with theirs. So with a shift of
+ * one, which counts the queries of the sequence, the slot takes both blocks for neighbors. The rows of the blocks
+ * between them shorten the window. */
+static tg_status set_starts(tg_cp_pass *w, int query, int key, tg_attention_args *a) {
+    if (!w->p->packed || w->p->cut_apart) return TG_OK;
+    TG_TRY(tg_cp_pair_starts(w, query, key));
+    a->starts_q = w->starts_q, a->starts_k = w->starts_k;
+    if (a->shift <= 1) return TG_OK;
+    a->left -= (a->shift - 1) * w->p->blocks.rows;
+    a->shift = 1;
+    return TG_OK;
+}
+
 /* Returns the arguments for block i of this rank's queries and block j of the given keys, except those of `out`, top
  * and mass. The sink belongs to no key; its score is counted with the keys of the query's own block. */
-static tg_attention_args pair_args(const tg_cp_pass *w, const tg_cp_keys *keys, int i, int j, pair_layouts *m) {
+static tg_status pair_args(tg_cp_pass *w, const tg_cp_keys *keys, int i, int j, pair_layouts *m,
+                           tg_attention_args *a) {
     const tg_cp_params *p = w->p;
     int query = tg_cp_block(&p->blocks, p->holder, i), key = tg_cp_block(&p->blocks, keys->holder, keys->first + j);
-    tg_attention_args a = {
+    *a = (tg_attention_args){
         .q = block_of(w, w->q, i, &m->q),
         .k = block_of(w, keys->k, j, &m->k),
         .v = block_of(w, keys->v, j, &m->v),
@@ -56,10 +71,10 @@ static tg_attention_args pair_args(const tg_cp_pass *w, const tg_cp_keys *keys, 
         .dropout = p->opts.dropout,
         .softcap = p->opts.softcap,
     };
-    set_rules(w, query, key, &a);
-    if (query == key) a.sink = w->sink;
-    if (a.dropout > 0) a.draws = tg_cp_draws_of(p, w, query, key);
-    return a;
+    set_rules(w, query, key, a);
+    if (query == key) a->sink = w->sink;
+    if (a->dropout > 0) a->draws = tg_cp_draws_of(p, w, query, key);
+    return set_starts(w, query, key, a);
 }
 
 static bool pair_is_seen(const tg_cp_pass *w, const tg_cp_keys *keys, int i, int j) {
@@ -78,8 +93,7 @@ static tg_array pair_temp(const tg_cp_pass *w, int64_t size) {
 tg_status tg_cp_open(tg_cp_pass *w, bool backward) {
     const tg_cp_blocks *b = &w->p->blocks;
     memset(w->p->begun, w->add_q, (size_t)b->count);
-    w->check_starts = !backward && w->p->packed;
-    if (w->p->packed) TG_TRY(tg_cp_starts(w->c, w->check_starts, &w->starts));
+    if (w->p->packed) TG_TRY(tg_cp_starts(w, !backward));
     if (backward || b->total == 1) return w->c->ctx->run.status;
     w->part_out = pair_temp(w, w->v.shape[3]);
     w->part_top = pair_temp(w, 0);
@@ -124,22 +138,13 @@ static tg_status merge(const tg_cp_pass *w, tg_array out, tg_array top, tg_array
     return TG_OK;
 }
 
-static tg_status report_starts(const tg_cp_pass *w, int64_t bad) {
-    if (!bad) return TG_OK;
-    int64_t n = w->c->input[CP_STARTS]->shape[0];
-    return tg_call_fail(
-        w->c, TG_ERR_DATA,
-        "starts[%lld] is invalid; the first element must be 0, the last %lld, and none may be less than "
-        "the one before it",
-        (long long)((bad - 1) % n), (long long)w->p->length);
-}
-
 /* Computes a pair. The first pair of a block of queries gives their result as it is; later ones are merged. */
 static tg_status attend_pair(tg_cp_pass *w, const tg_cp_keys *keys, int i, int j) {
     const tg_device_ops *ops = tg_ctx_ops(w->c->ctx);
     pair_layouts m;
     int64_t bad = 0;
-    tg_attention_args a = pair_args(w, keys, i, j, &m);
+    tg_attention_args a;
+    TG_TRY(pair_args(w, keys, i, j, &m, &a));
     tg_array out = block_of(w, w->out, i, &m.out), top = block_of(w, w->top, i, &m.top);
     tg_array mass = block_of(w, w->mass, i, &m.mass);
     bool merges = w->p->begun[i];
@@ -149,7 +154,7 @@ static tg_status attend_pair(tg_cp_pass *w, const tg_cp_keys *keys, int i, int j
     if (w->check_starts) a.bad = &bad;
     w->check_starts = false;
     TG_TRY((ops->attention ? ops->attention : tg_composed_attention)(w->c->ctx, &a));
-    TG_TRY(report_starts(w, bad));
+    if (bad) return tg_cp_bad_start(w, 0, (bad - 1) % w->starts.shape[0]);
     w->p->begun[i] = true;
     return merges ? merge(w, out, top, mass) : TG_OK;
 }
@@ -168,7 +173,8 @@ tg_status tg_cp_attend(tg_cp_pass *w, const tg_cp_keys *keys) {
 static tg_status pair_grad(tg_cp_pass *w, const tg_cp_keys *keys, int i, int j, tg_array gk, tg_array gv, bool *seen) {
     const tg_device_ops *ops = tg_ctx_ops(w->c->ctx);
     pair_layouts m;
-    tg_attention_args a = pair_args(w, keys, i, j, &m);
+    tg_attention_args a;
+    TG_TRY(pair_args(w, keys, i, j, &m, &a));
     a.out = block_of(w, w->out, i, &m.out);
     a.top = block_of(w, w->top, i, &m.top);
     a.mass = block_of(w, w->mass, i, &m.mass);

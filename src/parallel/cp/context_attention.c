@@ -151,6 +151,7 @@ static const tg_field context_fields[] = {
     TG_ARG_AS(tg_cp_params, opts.dropout, "dropout", DOUBLE, "Probability of dropout of the attention weights."),
     TG_ARG_AS(tg_cp_params, opts.softcap, "softcap", DOUBLE, "Smooth bound of the scores, more than 0; -1: none."),
     TG_ARG_AS(tg_cp_params, opts.left, "left", INT64, "Number of earlier keys that a query sees; -1: all."),
+    TG_ARG_AS(tg_cp_params, opts.cut_as_one, "cut_as_one", BOOL, "Packed sequences are cut as if they were one."),
     TG_ARG_AS(tg_cp_params, comm, "c", POINTER, "The ranks that call the op together.", .of = "tg_comm",
               .required = true),
 };
@@ -177,6 +178,9 @@ static const tg_sample context_samples[] = {
     SAMPLE(2, "Ulysses, a soft cap", OPTS(.kind = TG_CP_ULYSSES, .softcap = 0.9), 1, 2, 2, 4, 3, 2, NO, NO),
     SAMPLE(2, "packed", OPTS(.causal = true), 1, 2, 1, 4, 3, 2, NO,
            {.shape = TG_S_SHAPE(2), .kind = TG_SAMPLE_STARTS, .hi = 8}),
+    SAMPLE(2, "packed, cut as one", OPTS(.causal = true, .cut_as_one = true), 1, 2, 1, 4, 3, 2, NO, TG_S_STARTS(8, 4)),
+    SAMPLE(2, "packed, cut as one, rows", OPTS(.kind = TG_CP_GATHER, .cut_as_one = true, .left = 3), 2, 2, 2, 4, 3, 2,
+           NO, {.shape = TG_S_SHAPE(2, 3), .kind = TG_SAMPLE_STARTS, .hi = 8}),
     {.note = "no communicator",
      .params = OPTS(.causal = true),
      .n_in = CP_INPUTS,

@@ -48,7 +48,8 @@ typedef struct tg_cp_params {
     /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, softcap is 0 if there
      * is none, left is 0 or more, inner is 1 or more. The tensors among them are inputs of the op, and NULL here. */
     tg_context_attention_opts opts;
-    bool left_bound, packed;
+    bool left_bound;
+    bool packed, cut_apart; /* sequences are packed; each of them is cut by itself */
     int outer;             /* number of holders: n / inner */
     int holder, member;    /* this rank's group, and its number in the group */
     int64_t heads, groups; /* heads of q, and of k and v, that this rank works on */
@@ -75,13 +76,15 @@ typedef struct tg_cp_pass {
     tg_array q, k, v;                       /* this holder's */
     tg_array out, top, mass;                /* forward writes them; backward reads them */
     tg_array sink;                          /* of the heads that this rank works on; absent if there is none */
-    tg_array starts;                        /* starts within a block; absent unless sequences are packed */
+    /* Where packed sequences start. If they are cut apart: within each block, [m + 1]. Otherwise: in the whole sequence,
+     * and in the blocks of the pair that is computed, [rows, m + 1] with one row or one for each batch entry. */
+    tg_array starts, starts_q, starts_k;
     tg_array part_out, part_top, part_mass; /* forward: results of one pair of blocks */
     tg_array row[3];                        /* forward: temporaries of a merge, [b, heads, block rows] */
     tg_array gout, gq, gsink;               /* backward: gq is written, gsink is added to; absent: not needed */
     tg_array gk, gv;                        /* backward: receive the gradients of k and v; absent: not needed */
     bool add_q, add_k, add_v;               /* backward: gq, gk and gv are added to instead of written */
-    bool check_starts;                      /* forward: starts have not been checked yet */
+    bool check_starts;                      /* forward: starts within a block have not been checked yet */
 } tg_cp_pass;
 
 /* Keys and values that a rank has at some moment: `count` blocks of a holder, from its block number `first` on. */
@@ -150,8 +153,14 @@ tg_status tg_cp_exchange(tg_call *c, const tg_cp_heads *x, int n, const int64_t 
 tg_status tg_cp_take_draws(tg_call *c);
 /* Returns the draws of a pair of blocks: block `query` of queries and block `key` of keys. */
 tg_draws tg_cp_draws_of(const tg_cp_params *p, const tg_cp_pass *w, int query, int key);
-/* Sets *out to where the packed sequences start within each block. In forward checks that they are multiples of 2n. */
-tg_status tg_cp_starts(tg_call *c, bool check, tg_array *out);
+/* Sets w->starts, and prepares w->starts_q and w->starts_k. In forward checks starts: if the sequences are cut apart,
+ * that they are multiples of 2n, and otherwise all of it. */
+tg_status tg_cp_starts(tg_cp_pass *w, bool check);
+/* Sets w->starts_q and w->starts_k for a pair of blocks. The sequences must not be cut apart. One that lies before a
+ * block, or after it, starts and ends at the beginning of the block, or at its end. */
+tg_status tg_cp_pair_starts(tg_cp_pass *w, int query, int key);
+/* Reports an invalid start. */
+tg_status tg_cp_bad_start(const tg_cp_pass *w, int64_t row, int64_t i);
 
 /* ---- compose.c: the slots vjp and jvp of the op ---- */
 

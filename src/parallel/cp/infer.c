@@ -38,8 +38,26 @@ static tg_status heads_fit(tg_call *c) {
     return TG_OK;
 }
 
-/* Checks starts and the rows of this rank, and cuts the sequence into blocks. A packed sequence has a block for each
- * chunk: the rows of a chunk are contiguous in each sequence, but those of two chunks are not. */
+/* Checks the starts of packed sequences. */
+static tg_status starts_fit(tg_call *c) {
+    const tg_cp_params *p = c->params;
+    const tg_tensor *x = c->input[CP_STARTS];
+    int64_t b = size(c, CP_Q, 0);
+    bool rows = !p->cut_apart && x->ndim == 2 && x->dtype == TG_I64;
+    if (!rows) TG_TRY(tg_attention_index_vector(c, CP_STARTS, "starts"));
+    if (x->shape[x->ndim - 1] >= 2 && b == (rows ? x->shape[0] : 1)) return TG_OK;
+    char is[160];
+    tg_describe(x, is, sizeof is);
+    return tg_call_fail(c, TG_ERR_SHAPE,
+                        "starts is %s and the batch size is %lld; starts must have m + 1 elements for m packed "
+                        "sequences, and %s",
+                        is, (long long)b,
+                        p->cut_apart ? "the batch size must be 1, or set cut_as_one"
+                                     : "if the batch size is above 1, a row of them for each batch entry");
+}
+
+/* Checks the rows of this rank, and cuts the sequence into blocks. If packed sequences are cut apart, there is a block
+ * for each chunk: the rows of a chunk are contiguous in each sequence, but those of two chunks are not. */
 static tg_status rows_fit(tg_call *c) {
     tg_cp_params *p = c->params;
     int64_t rows = size(c, CP_Q, 2), n = tg_comm_size(p->comm);
@@ -51,17 +69,11 @@ static tg_status rows_fit(tg_call *c) {
     if (__builtin_mul_overflow(rows, n, &p->length) || p->length > INT32_MAX)
         return tg_call_fail(c, TG_ERR_SHAPE, "the %lld ranks have more than 2^31 - 1 rows together", (long long)n);
     p->packed = c->input[CP_STARTS] != NULL;
-    int per = p->packed ? p->opts.inner : 1;
+    p->cut_apart = p->packed && !p->opts.cut_as_one;
+    int per = p->cut_apart ? p->opts.inner : 1;
     p->blocks = (tg_cp_blocks){.rows = rows / 2 * p->opts.inner / per, .total = 2 * p->outer * per, .count = 2 * per};
-    if (p->outer == 1 && !p->packed) p->blocks = (tg_cp_blocks){.rows = p->length, .total = 1, .count = 1};
-    if (!p->packed) return TG_OK;
-    TG_TRY(tg_attention_index_vector(c, CP_STARTS, "starts"));
-    if (size(c, CP_STARTS, 0) < 2 || size(c, CP_Q, 0) != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE,
-                            "starts has %s and the batch size is %lld; starts must have m + 1 elements for m packed "
-                            "sequences, and the batch size must be 1",
-                            tg_count(size(c, CP_STARTS, 0), "element").text, (long long)size(c, CP_Q, 0));
-    return TG_OK;
+    if (p->outer == 1 && !p->cut_apart) p->blocks = (tg_cp_blocks){.rows = p->length, .total = 1, .count = 1};
+    return p->packed ? starts_fit(c) : TG_OK;
 }
 
 static tg_status options_fit(tg_call *c) {
@@ -77,10 +89,10 @@ static tg_status options_fit(tg_call *c) {
     if (o->left > p->length) o->left = p->length;
     if (!tg_is_training(c->tape)) o->dropout = 0;
     if (o->dropout == 0) return TG_OK;
-    if (p->packed)
+    if (p->cut_apart)
         return tg_call_fail(c, TG_ERR_UNSUPPORTED,
-                            "dropout of packed sequences: the place of a weight in the matrix of one rank depends on "
-                            "starts; leave dropout or starts out");
+                            "dropout of packed sequences that are each cut by itself: the place of a weight in the "
+                            "matrix of one rank depends on starts; set cut_as_one, or leave dropout or starts out");
     return tg_cp_take_draws(c);
 }
 
@@ -132,6 +144,7 @@ static tg_status place(tg_call *c) {
     for (int i = CP_Q; i <= CP_V; i++)
         TG_TRY(tg_call_convert(c, i, shard, 0, shard, p->comm,
                                "cut the sequence with tg_shard_as and TG_SHARD_ZIGZAG, or place the tokens so"));
+    if (c->input[CP_STARTS] && c->input[CP_STARTS]->ndim == 2) TG_TRY(tg_call_role(c, CP_STARTS, 0, 0));
     if (!c->input[CP_SINK]) return TG_OK;
     TG_TRY(tg_call_role(c, CP_SINK, 0, 1));
     return tg_call_convert(c, CP_SINK, tg_at_r, 0, shard, p->comm, "declare the sink R (tg_place)");

@@ -20,6 +20,8 @@ static const tg_field context_fields[] = {
     TG_FIELD(tg_context_attention_opts, sink, TENSOR,
              "One more logit for each head in the denominator of each softmax."),
     TG_FIELD(tg_context_attention_opts, starts, TENSOR, "First rows of the sequences that are packed into one."),
+    TG_FIELD(tg_context_attention_opts, cut_as_one, BOOL,
+             "Packed sequences are cut as if they were one, so that their lengths are free."),
 };
 const tg_struct tg_context_attention_opts_struct =
     TG_STRUCT(tg_context_attention_opts, CONTEXT_ATTENTION, context_fields, "Options of tg_context_attention.");

@@ -3,7 +3,7 @@
 
 #include "parallel/cp/cp.h"
 
-/* ---- On the device ---- */
+/* ---- Sequences that are cut apart ---- */
 
 /* Sets out, int64 or float64 [m + 1], to formula(starts, divisor) in float64, in which integers up to 2^53 are exact.
  */
@@ -35,15 +35,90 @@ static tg_status check_multiples(tg_call *c, const tg_tensor *starts, int diviso
                         (long long)bad - 1, found, divisor);
 }
 
-tg_status tg_cp_starts(tg_call *c, bool check, tg_array *out) {
-    int divisor = 2 * tg_comm_size(tg_cp_of(c)->comm);
-    tg_tensor *starts = c->input[CP_STARTS];
-    TG_TRY(tg_op_dense(c, &starts));
+static tg_status starts_apart(tg_cp_pass *w, tg_tensor *starts, bool check) {
+    tg_call *c = w->c;
+    int divisor = 2 * tg_comm_size(w->p->comm);
     if (check) TG_TRY(check_multiples(c, starts, divisor));
+    w->check_starts = check;
     tg_tensor *within = tg_call_temp(c, TG_I64, 1, &starts->numel);
     TG_TRY(tg_ctx_status(c->ctx));
-    *out = tg_array_of(within);
+    w->starts = tg_array_of(within);
     return divide(c, TG_FN_floor_divide, within, starts, divisor);
+}
+
+/* ---- Sequences that are cut as one ---- */
+
+static tg_status map(const tg_call *c, tg_formula f, tg_array out, const tg_array *in, int n, double a, double b) {
+    const double params[2] = {a, b};
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, f, out, in, n, params, false);
+}
+
+/* Fails unless each row of starts grows from 0 to the number of all rows. In steps, column 0 is the first start, and
+ * the last column is what the last start lacks. The columns between them are the differences of neighbors, or 0 if
+ * they are above it. All must be 0, which the device checks as in check_multiples. */
+static tg_status check_growth(tg_cp_pass *w) {
+    tg_call *c = w->c;
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    int64_t rows = w->starts.shape[0], m = w->starts.shape[1] - 1, bad = 0;
+    const int64_t shape[] = {rows, m + 2}, column[] = {rows, 1};
+    tg_tensor *steps = tg_call_temp(c, TG_I64, 2, shape), *read = tg_call_temp(c, TG_I64, 2, shape);
+    tg_tensor *word = tg_call_temp(c, TG_I64, 2, column);
+    TG_TRY(tg_ctx_status(c->ctx));
+    tg_extent e[3];
+    tg_array all = tg_array_of(steps), after = tg_array_slice(all, 1, 1, m + 1, 1, &e[0]);
+    tg_array between = tg_array_slice(all, 1, 1, m, 1, &e[1]);
+    TG_TRY(ops->fill(c->ctx, all, (double)w->p->length));
+    TG_TRY(map(c, TG_FN_id, tg_array_slice(all, 1, 0, m + 1, 1, &e[2]), &w->starts, 1, 0, 0));
+    TG_TRY(map(c, TG_FN_sub, after, (const tg_array[]){after, w->starts}, 2, 0, 0));
+    TG_TRY(map(c, TG_FN_clamp, between, &between, 1, -1, 0));
+    TG_TRY(ops->fill(c->ctx, tg_array_of(word), 0));
+    TG_TRY(ops->take(c->ctx, tg_array_of(read), tg_array_of(word), all, 1, &bad));
+    if (!bad) return TG_OK;
+    int64_t i = (bad - 1) % (m + 2);
+    return tg_cp_bad_start(w, (bad - 1) / (m + 2), i > m ? m : i);
+}
+
+static tg_status starts_of_whole(tg_cp_pass *w, tg_tensor *starts, bool check) {
+    tg_call *c = w->c;
+    int64_t n = starts->shape[starts->ndim - 1], shape[] = {starts->numel / n, n}, stride[] = {n, 1};
+    tg_tensor *x[3];
+    for (int i = 0; i < 3; i++) x[i] = tg_call_temp(c, TG_I64, 2, shape);
+    TG_TRY(tg_ctx_status(c->ctx));
+    w->starts = tg_array_of(x[0]), w->starts_q = tg_array_of(x[1]), w->starts_k = tg_array_of(x[2]);
+    tg_array from = tg_array_at(tg_array_of(starts), 0, 2, shape, stride);
+    TG_TRY(map(c, TG_FN_id, w->starts, &from, 1, 0, 0));
+    return check ? check_growth(w) : TG_OK;
+}
+
+/* Sets out to where the sequences start in a block. */
+static tg_status starts_in(const tg_cp_pass *w, int block, tg_array out) {
+    int64_t rows = w->p->blocks.rows;
+    TG_TRY(map(w->c, TG_FN_affine, out, &w->starts, 1, 1, -(double)(block * rows)));
+    return map(w->c, TG_FN_clamp, out, &out, 1, 0, (double)rows);
+}
+
+tg_status tg_cp_pair_starts(tg_cp_pass *w, int query, int key) {
+    TG_TRY(starts_in(w, query, w->starts_q));
+    return starts_in(w, key, w->starts_k);
+}
+
+/* ---- Both ---- */
+
+tg_status tg_cp_starts(tg_cp_pass *w, bool check) {
+    tg_tensor *starts = w->c->input[CP_STARTS];
+    TG_TRY(tg_op_dense(w->c, &starts));
+    return w->p->cut_apart ? starts_apart(w, starts, check) : starts_of_whole(w, starts, check);
+}
+
+tg_status tg_cp_bad_start(const tg_cp_pass *w, int64_t row, int64_t i) {
+    bool rows = w->c->input[CP_STARTS]->ndim == 2;
+    char place[48];
+    if (rows) snprintf(place, sizeof place, "%lld, %lld", (long long)row, (long long)i);
+    else snprintf(place, sizeof place, "%lld", (long long)i);
+    return tg_call_fail(w->c, TG_ERR_DATA,
+                        "starts[%s] is invalid; the first element%s must be 0, the last %lld, and none may be less than "
+                        "the one before it",
+                        place, rows ? " of a row" : "", (long long)w->p->length);
 }
 
 /* ---- On the host ---- */
