@@ -10,9 +10,8 @@
  *
  * Several sequences can be packed into one, in two ways. By default each sequence is cut so by itself, and its length
  * must be a multiple of 2n. Chunk c of the packed sequence has chunk c of every sequence, in the order of the
- * sequences. tg_context_cut lists a rank's rows. All ranks have equal work. With `cut_as_one` the packed sequence is cut
- * as if it were one, so the lengths of its sequences are free. Then a rank whose chunks have the starts of sequences has
- * less work than others. */
+ * sequences. tg_context_cut lists a rank's rows. All ranks have equal work. With `cut_as_one` the packed sequence is
+ * cut as if it were one, so the lengths of its sequences are free, but ranks may have different amounts of work. */
 #ifndef TAPEGRAD_CONTEXT_PARALLEL_H
 #define TAPEGRAD_CONTEXT_PARALLEL_H
 

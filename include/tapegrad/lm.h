@@ -254,9 +254,9 @@ TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *id
  * within the layer's window, and rotary and learned positions are those given. So each document has the logits that it
  * has alone. A learned position that the model does not have fails with TG_ERR_DATA.
  *
- * positions must be placed like ids: with tp, sequence parallelism and pipelines each rank has those of whole sequences,
- * and with cp those of its chunks (context_parallel.h), wherever documents begin. Fails with TG_ERR_UNSUPPORTED if a
- * layer or the attention of one is not the library's own (tg_module_replace). */
+ * positions must be placed like ids: with tp, sequence parallelism and pipelines each rank has those of whole
+ * sequences, and with cp those of its chunks (context_parallel.h), wherever documents begin. Fails with
+ * TG_ERR_UNSUPPORTED if a layer or the attention of one is not the library's own (tg_module_replace). */
 TG_API tg_tensor *tg_lm_packed_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions);
 /* Returns the cross-entropy of these logits with target [b, s], as tg_gpt_loss does. The target of the last token of a
  * document should be -100, because it does not see the token after it. */

@@ -12,7 +12,7 @@ static tg_status check_positions(const tg_module *lm, tg_tensor *positions, int6
     return TG_OK;
 }
 
-/* Returns the places in the sequence of this rank's s tokens: int64 [s], of a zigzag shard if ranks divide sequences. */
+/* Returns the places of this rank's s tokens in their sequence: int64 [s], a zigzag shard if ranks divide sequences. */
 static tg_tensor *places(const tg_parallel *p, tg_tape *t, int64_t s) {
     int cp = tg_parallel_size(p, TG_CP);
     tg_tensor *all = tg_arange(t, TG_I64, 0, (double)(s * cp), 1);

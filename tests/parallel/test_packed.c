@@ -1,6 +1,7 @@
-/* Packed documents: over tp, sp, cp, dp and stages, by every kind of recomputation and both ways to compute attention, with
- * learned, rotary and scaled positions, windows, soft caps and multi-token prediction, the losses and gradients of rows
- * of several documents are those of each document alone. With dropout any number of ranks draws what one rank draws. */
+/* Packed documents: over tp, sp, cp, dp and stages, by every kind of recomputation and both ways to compute attention,
+ * with learned, rotary and scaled positions, windows, soft caps and multi-token prediction, the losses and gradients of
+ * rows of several documents are those of each document alone. With dropout any number of ranks draws what one rank
+ * draws. */
 #include <tapegrad/context_parallel.h>
 #include <tapegrad/pipe.h>
 

@@ -76,8 +76,8 @@ typedef struct tg_cp_pass {
     tg_array q, k, v;                       /* this holder's */
     tg_array out, top, mass;                /* forward writes them; backward reads them */
     tg_array sink;                          /* of the heads that this rank works on; absent if there is none */
-    /* Where packed sequences start. If they are cut apart: within each block, [m + 1]. Otherwise: in the whole sequence,
-     * and in the blocks of the pair that is computed, [rows, m + 1] with one row or one for each batch entry. */
+    /* Where packed sequences start. If they are cut apart: within each block, [m + 1]. Otherwise: in the whole, and in
+     * the blocks of the pair that is computed, [rows, m + 1] with one row or one for each batch entry. */
     tg_array starts, starts_q, starts_k;
     tg_array part_out, part_top, part_mass; /* forward: results of one pair of blocks */
     tg_array row[3];                        /* forward: temporaries of a merge, [b, heads, block rows] */

@@ -116,8 +116,8 @@ tg_status tg_cp_bad_start(const tg_cp_pass *w, int64_t row, int64_t i) {
     if (rows) snprintf(place, sizeof place, "%lld, %lld", (long long)row, (long long)i);
     else snprintf(place, sizeof place, "%lld", (long long)i);
     return tg_call_fail(w->c, TG_ERR_DATA,
-                        "starts[%s] is invalid; the first element%s must be 0, the last %lld, and none may be less than "
-                        "the one before it",
+                        "starts[%s] is invalid; the first element%s must be 0, the last %lld, and none may be less "
+                        "than the one before it",
                         place, rows ? " of a row" : "", (long long)w->p->length);
 }
 
