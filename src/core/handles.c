@@ -1,9 +1,51 @@
-/* How long handles last for the program: holds, which keep the memory of a handle from being reused, and releases,
- * which end a handle when nothing needs it any more. */
+/* How long handles last for the program: tg_keep and tg_drop; holds, which keep the memory of a handle from being
+ * reused; and releases, which end a handle when nothing needs it any more. */
 #include <tapegrad/handles.h>
 
 #include "core/context.h"
 #include "core/handles.h"
+
+/* ---- Keeping and dropping ---- */
+
+/* Removes the refill function of s, and releases that function's state. tg_keep has given the bytes of s to the caller;
+ * they stay from now on, so they need no refill. */
+static void end_refill(tg_storage *s) {
+    tg_storage_extra *e = s->extra;
+    if (!e || !e->refill) return;
+    if (e->release) e->release(e->user);
+    e->refill = NULL;
+    e->release = NULL;
+}
+
+tg_tensor *tg_keep(tg_tensor *x) {
+    if (!x) return tg_inert(&tg_dead_ctx);
+    tg_ctx *ctx = x->ctx;
+    if (!ctx) return tg_inert(&tg_dead_ctx);
+    if (ctx->run.status != TG_OK) return tg_inert(ctx);
+    tg_later_settle(ctx);
+    if (tg_check(ctx, x, "tg_keep") != TG_OK || tg_storage_need(x->storage, x) != TG_OK) return tg_inert(ctx);
+    tg_tensor *k = tg_owned_new(ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+    if (!k) return tg_inert(ctx);
+    k->place = x->place;
+    k->flags |= x->flags & TG_F_GIVEN;
+    x->storage->temporary = false;
+    end_refill(x->storage);
+    return k;
+}
+
+void tg_drop(tg_tensor *x) {
+    if (!x || x->serial < TG_SERIAL_FIRST || x->tape || !x->ext || !(x->flags & TG_F_LEAF)) return;
+    if (x->ext->owners || x->ext->grad_of) return;
+    if (!x->uses) {
+        tg_owned_free(x);
+        return;
+    }
+    /* the caller may no longer use it; it is freed when the nodes that use it have ended */
+    x->serial = x->holds ? TG_SERIAL_HELD : TG_SERIAL_NONE;
+    x->flags |= TG_F_DROPPED;
+}
+
+/* ---- Holds and releases ---- */
 
 /* Returns whether the fields of x can be read: x is a live handle, or an ended one that is held. */
 static bool is_readable(const tg_tensor *x) { return x && x->serial >= TG_SERIAL_HELD; }

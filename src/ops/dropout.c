@@ -3,6 +3,7 @@
  * position in the global tensor. In op dropout_rows the caller says to which row of the global tensor each row of x
  * belongs. */
 #include "ops/common/derive.h"
+#include "ops/common/indexed.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 #include "placement/draws.h"

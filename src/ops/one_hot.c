@@ -1,4 +1,5 @@
 /* Class ids as vectors with a single 1. */
+#include "ops/common/indexed.h"
 #include "ops/common/op.h"
 
 #include <tapegrad/ops.h>

@@ -173,7 +173,7 @@ static tg_status add_merge(merger *m, const tg_candidate *c, uint32_t *made) {
 }
 
 static tg_status merge_candidate(merger *m, const tg_candidate *c) {
-    uint32_t made;
+    uint32_t made = 0;
     TG_TRY(add_merge(m, c, &made));
     for (int64_t i = 0; i < c->n_words; i++)
         if (!merge_word(m, c->words[i], c->left, c->right, made)) return fail_memory(m);

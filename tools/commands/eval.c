@@ -11,7 +11,7 @@
 #include "common/start.h"
 #include "data/cache_guard.h"
 #include "data/corpus.h"
-#include "data/data_kind.h"
+#include "data/kind.h"
 #include "data/sequences.h"
 
 typedef struct eval_options {

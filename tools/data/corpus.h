@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "data/data_cache.h"
+#include "data/cache.h"
 
 #define CORPUS_FORMATS "text|u16|u32|megatron|jsonl|auto" /* in the order of data_format */
 #define CORPUS_FORMATS_HELP                                                                                            \

@@ -16,9 +16,9 @@
 #include "common/program.h"
 #include "common/text.h"
 #include "data/corpus.h"
-#include "data/data_kind.h"
-#include "data/data_stream.h"
-#include "data/data_words.h"
+#include "data/kind.h"
+#include "data/stream.h"
+#include "data/words.h"
 
 enum { MOST_IN_PLACE = 64 }; /* files of a source that are read in place, because each is open during the run */
 

@@ -6,7 +6,7 @@
 
 #include "common/program.h"
 #include "common/text.h"
-#include "data/data_stream.h"
+#include "data/stream.h"
 #include "data/documents.h"
 
 enum { CHUNK = 1 << 18 }; /* bytes that are read at once */

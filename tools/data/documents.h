@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_DOCUMENTS_H
 #define TAPEGRAD_DOCUMENTS_H
 
-#include "data/data_words.h"
+#include "data/words.h"
 
 #define DOCUMENT_KINDS "auto|file|line|jsonl" /* the first of document_kind, in its order */
 #define DOCUMENT_KINDS_HELP                                                                                            \

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "data/data_kind.h"
+#include "data/kind.h"
 #include "train/train.h"
 
 /* ---- The order file ---- */

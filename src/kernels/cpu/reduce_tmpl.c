@@ -186,6 +186,7 @@ static void finish(const tg_reduce_plan *m, char *out, int64_t stride, int64_t n
     for (int64_t j = 0; j < n; j++) v[j] = SCALED(v[j], m->scale);
     if (m->add) {
         T old[TG_REDUCE_RUN];
+        old[0] = 0; /* some compilers warn of it, because they do not know that n is above 0 */
         span_load(old, out, m->out_dtype, stride, n);
         for (int64_t j = 0; j < n; j++) v[j] += old[j];
     }

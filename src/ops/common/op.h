@@ -122,8 +122,5 @@ tg_status tg_op_put(tg_call *c, tg_array dst, tg_array src, tg_array index, int 
 /* Fails with TG_ERR_DATA if bad is not 0. bad is the number that a device slot stored through its argument `bad`: 1 +
  * the position of the first invalid element. `what` names the array of that element. */
 tg_status tg_op_bad(tg_call *c, int64_t bad, const char *what);
-/* Does the same if bad counts positions in `index`, which holds indices into a dim of this size. The message quotes the
- * invalid index if the host can read it. */
-tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size);
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef TAPEGRAD_DATA_CACHE_H
 #define TAPEGRAD_DATA_CACHE_H
 
-#include "data/data_encode.h"
+#include "data/encode.h"
 
 /* How --data-format names formats; the first four are those of tg_token_format. */
 typedef enum data_format {

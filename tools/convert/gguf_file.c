@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/gguf_file.h"
+#include "convert/gguf_file.h"
 
 /* ---- Bytes ---- */
 

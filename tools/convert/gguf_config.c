@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "commands/convert_gguf.h"
+#include "convert/gguf.h"
 
 char gguf_kind_of_layer(const tg_lm_config *c, int64_t layer) {
     if (!c->attention_kinds || !*c->attention_kinds) return c->window == TG_NONE ? 'f' : 'w';

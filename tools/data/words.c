@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "common/program.h"
-#include "data/data_kind.h"
-#include "data/data_words.h"
+#include "data/kind.h"
+#include "data/words.h"
 
 /* ---- Lists of paths ---- */
 

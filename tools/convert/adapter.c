@@ -6,7 +6,7 @@
 
 #include <tapegrad/lora.h>
 
-#include "commands/convert_adapter.h"
+#include "convert/adapter.h"
 #include "common/companions.h"
 #include "common/model_files.h"
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "common/program.h"
-#include "data/data_cache.h"
-#include "data/data_jsonl.h"
-#include "data/data_stream.h"
+#include "data/cache.h"
+#include "data/jsonl.h"
+#include "data/stream.h"
 
 enum { CHUNK = 1 << 18, LONGEST = 256 << 20 }; /* bytes that are read at once, and of the longest line */
 

@@ -5,8 +5,8 @@
 
 #include "common/program.h"
 #include "common/text.h"
-#include "data/data_chat.h"
-#include "data/data_jsonl.h"
+#include "data/chat.h"
+#include "data/jsonl.h"
 
 static bool refuse(jsonl_place at, const char *what) {
     return fail("'%s' line %lld: %s", at.path, (long long)at.line, what), false;

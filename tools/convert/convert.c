@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "commands/convert_adapter.h"
-#include "commands/convert_gguf.h"
+#include "convert/adapter.h"
+#include "convert/gguf.h"
 #include "common/companions.h"
 #include "common/spawn.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/convert_gguf.h"
+#include "convert/gguf.h"
 
 typedef struct gguf_entry {
     char name[96];

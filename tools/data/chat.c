@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/program.h"
-#include "data/data_chat.h"
+#include "data/chat.h"
 
 /* A conversation that is being added. */
 typedef struct chat {

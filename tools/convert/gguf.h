@@ -7,7 +7,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/lm.h>
 
-#include "commands/gguf_file.h"
+#include "convert/gguf_file.h"
 
 /* Returns whether the path names a GGUF file. */
 bool is_gguf(const char *path);
@@ -15,7 +15,7 @@ bool is_gguf(const char *path);
  * note if llama.cpp computes the model for shorter sequences only. */
 void convert_gguf(tg_ctx *ctx, const char *from, const char *to, bool tokenizer);
 
-/* ---- convert_gguf_names.c: what llama.cpp knows of each family ---- */
+/* ---- gguf_names.c: what llama.cpp knows of each family ---- */
 
 /* What becomes of the values of a tensor. */
 typedef enum gguf_change {
@@ -46,7 +46,7 @@ const gguf_family *gguf_family_of(tg_ctx *ctx, const tg_lm_config *c);
 bool gguf_name(const gguf_family *f, const tg_lm_config *c, const char *path, char *name, size_t n,
                gguf_change *change);
 
-/* ---- convert_gguf_config.c ---- */
+/* ---- gguf_config.c ---- */
 
 /* Adds the keys of the architecture. Fails with TG_ERR_UNSUPPORTED if llama.cpp would compute something else. */
 tg_status gguf_add_config(tg_ctx *ctx, gguf_head *h, const gguf_family *f, const tg_lm_config *c);
@@ -56,7 +56,7 @@ int64_t gguf_context(const gguf_family *f, const tg_lm_config *c);
 /* Returns the letter of a layer in tg_lm_config.attention_kinds. */
 char gguf_kind_of_layer(const tg_lm_config *c, int64_t layer);
 
-/* ---- convert_gguf_tokens.c, convert_gguf_splits.c ---- */
+/* ---- gguf_tokens.c, gguf_splits.c ---- */
 
 /* Adds the tokenizer of the directory, for a model with `vocab` ids. Fails with TG_ERR_UNSUPPORTED if llama.cpp has
  * none that is the same. */
@@ -72,7 +72,7 @@ typedef struct gguf_splits {
 /* Finds it from a tokenizer.json, named path in messages. */
 tg_status gguf_find_splits(tg_ctx *ctx, const json_t *root, const char *path, gguf_splits *out);
 
-/* ---- convert_gguf_tensors.c ---- */
+/* ---- gguf_tensors.c ---- */
 
 typedef struct gguf_plan gguf_plan;
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/convert_gguf.h"
+#include "convert/gguf.h"
 #include "common/program.h"
 
 bool is_gguf(const char *path) {

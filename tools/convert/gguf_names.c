@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands/convert_gguf.h"
+#include "convert/gguf.h"
 
 /* ---- Names ---- */
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "common/program.h"
-#include "data/data_kind.h"
+#include "data/kind.h"
 
 /* ---- What are probably no tokens ---- */
 

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_DATA_CHAT_H
 #define TAPEGRAD_DATA_CHAT_H
 
-#include "data/data_jsonl.h"
+#include "data/jsonl.h"
 
 /* Appends the document of a conversation, an object with "messages" and perhaps "tools": what the template makes of it.
  * Predicted are the texts of the assistant: what the template writes in {% generation %} or, if it has none, what each

@@ -5,7 +5,7 @@
 
 #include <tapegrad/tokenizer.h>
 
-#include "commands/convert_gguf.h"
+#include "convert/gguf.h"
 #include "common/program.h"
 
 /* Kinds of tokens, as llama.cpp numbers them. */

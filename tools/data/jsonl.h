@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "data/data_encode.h"
+#include "data/encode.h"
 
 /* Where an example comes from, for messages. */
 typedef struct jsonl_place {

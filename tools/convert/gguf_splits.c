@@ -2,7 +2,7 @@
  * in its files: it knows them by name. */
 #include <string.h>
 
-#include "commands/convert_gguf.h"
+#include "convert/gguf.h"
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 #define CL100K(digits)                                                                                                 \

@@ -8,7 +8,7 @@
 #include <tapegrad/tokenizer.h>
 
 #include "common/program.h"
-#include "data/data_encode.h"
+#include "data/encode.h"
 
 enum { MOST_KEPT = 1 << 12 }; /* ids for which a piece keeps its memory: long texts are rare, but come to all pieces */
 enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64 }; /* of texts that wait; of threads */

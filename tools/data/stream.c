@@ -12,7 +12,7 @@
 #endif
 
 #include "common/program.h"
-#include "data/data_stream.h"
+#include "data/stream.h"
 
 enum { RAW = 1 << 17 }; /* bytes that are read from the file at once */
 

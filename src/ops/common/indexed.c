@@ -1,0 +1,61 @@
+/* Reading and adding at positions given by a tensor of indices: the calls of the device, and the checks (indexed.h). */
+#include "ops/common/indexed.h"
+#include "ops/common/derive.h"
+
+const tg_field tg_index_fields[1] = {
+    TG_ARG(tg_index_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+};
+
+/* Returns the element at a position, counted in row-major order. The host must be able to read the bytes. */
+static int64_t index_at(tg_array index, int64_t position) {
+    int64_t at = 0;
+    for (int d = index.ndim - 1; d >= 0; d--) {
+        at += position % index.shape[d] * index.stride[d];
+        position /= index.shape[d];
+    }
+    return index.dtype == TG_I64 ? ((const int64_t *)index.data)[at] : ((const int32_t *)index.data)[at];
+}
+
+tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
+    if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
+    int64_t found = index_at(index, bad - 1);
+    return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld", (long long)found,
+                        (long long)size - 1);
+}
+
+tg_status tg_op_take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim) {
+    int64_t bad = 0;
+    TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, out, src, index, dim, &bad));
+    return tg_op_bad_index(c, bad, index, src.shape[dim]);
+}
+
+tg_status tg_op_put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim) {
+    int64_t bad = 0;
+    TG_TRY(tg_ctx_ops(c->ctx)->put_add(c->ctx, dst, src, index, dim, &bad));
+    return tg_op_bad_index(c, bad, index, dst.shape[dim]);
+}
+
+tg_status tg_index_inside(tg_call *c, const tg_tensor *index, int dim) {
+    const tg_tensor *x = c->input[0];
+    if (index->ndim != x->ndim)
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must have %d, as input 0 does",
+                            tg_count(index->ndim, "dim").text, x->ndim);
+    for (int d = 0; d < x->ndim; d++)
+        if (d != dim && index->shape[d] > x->shape[d])
+            return tg_call_fail(c, TG_ERR_SHAPE, "index has size %lld in dim %d; it must be at most %lld, the size of "
+                                "input 0", (long long)index->shape[d], d, (long long)x->shape[d]);
+    return TG_OK;
+}
+
+tg_status tg_index_free(tg_call *c, int dim) {
+    const tg_tensor *x = c->input[0], *index = c->input[1];
+    for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
+        if (d != dim && index->shape[d] == x->shape[d])
+            for (int i = 0; i < c->n_in; i++) TG_TRY(tg_call_role(c, i, d, d));
+    return TG_OK;
+}
+
+tg_tensor *tg_index_put_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *index) {
+    tg_tensor *x = tg_node_in(n)[0];
+    return tg_scatter_add(t, tg_zeros_like(t, x), ((const tg_index_params *)tg_node_params(n))->dim, index, g);
+}
