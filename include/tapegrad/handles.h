@@ -16,7 +16,7 @@ extern "C" {
  * of the tensor, and does not keep the tensor from ending. Holds are counted. Returns false, and adds none, if x is
  * NULL, inert, or an ended handle that is not held. */
 TG_API bool tg_hold(tg_tensor *x);
-/* Removes a hold. The program may not use a handle that has ended after its last hold is removed. Does nothing for
+/* Removes a hold. If the handle has ended, the program may not use it after its last hold is removed. Does nothing for
  * NULL, inert handles and handles that are not held. */
 TG_API void tg_unhold(tg_tensor *x);
 /* Says that the program does not use x any more. x belongs to a tape, and is a result that a call returned to the
@@ -25,10 +25,10 @@ TG_API void tg_unhold(tg_tensor *x);
  * them. Their memory is used again, so a program that releases what it made need not reset its tape. Until a released
  * handle ends, it may still be read. Gradients are the same with and without releases.
  *
- * Never fails. For a tensor of the context, does what tg_drop does. Does nothing for NULL, and for inert, ended and
- * lent handles. In a callback of the tape, and while a backward runs, the release is done after that. Do not release a
- * handle that a callback was given or has returned. Tensors that a layer or a recomputed function made on the tape for
- * itself stay, with the nodes that made them, until the tape is reset. */
+ * Never fails. For a tensor of the context, does what tg_drop does. Does nothing for NULL, and for inert and ended
+ * handles. If it is called in a callback of the tape or while a backward runs, the release happens after the callback
+ * or the backward has returned. Do not release a handle that a callback was given or has returned. Tensors that a layer
+ * or a recomputed function made on the tape for itself stay, with the nodes that made them, until the tape is reset. */
 TG_API void tg_release(tg_tensor *x);
 /* Removes a hold and releases the tensor, at the next call on ctx that records an op, creates a tensor, resets a tape
  * or frees the context. May be called from any thread, such as that of a finalizer; it waits for nothing and cannot
@@ -49,17 +49,17 @@ TG_API tg_storage *tg_pin(tg_tensor *x);
 /* Removes a pin that tg_pin has returned, at the next call on the context, as tg_drop_later does. May be called from
  * any thread. s may be NULL. */
 TG_API void tg_unpin(tg_storage *s);
-/* Moves the bytes of x into view: copies the values there, and frees the memory that x had. The handle x stays, with
- * its shape, row-major; from now on it shares bytes with view. Both must belong to the context. view must have as many
- * elements as x (TG_ERR_SHAPE) and its dtype (TG_ERR_DTYPE), be contiguous, and share no bytes with x (TG_ERR_STATE).
- * The call fails with TG_ERR_STATE if something relies on the bytes of x: a node, an optimizer, a captured step, a pin
- * or another handle. */
+/* Moves the bytes of x into view: copies the values there, and frees the memory that x had. The handle x stays valid
+ * and keeps its shape, in row-major order. From then on it shares its bytes with view. Both must belong to the context.
+ * view must have as many elements as x (TG_ERR_SHAPE) and its dtype (TG_ERR_DTYPE), be contiguous, and share no bytes
+ * with x (TG_ERR_STATE). The call fails with TG_ERR_STATE if something relies on the bytes of x: a node, an optimizer,
+ * a captured step, a pin or another handle. */
 TG_API tg_status tg_rehome(tg_tensor *x, tg_tensor *view);
 /* Says that the program has written bytes of x through a pointer. A node that saved them reports the write in backward
  * (TG_ERR_VERSION), as it does after an in-place op. On several ranks x then counts as the caller's values, as after
  * tg_write. */
 TG_API tg_status tg_touch(tg_tensor *x);
-/* Sets whether the bytes of x, and so those of its views, are read-only, such as memory of a file that is mapped. The
+/* Sets whether the bytes of x, and so those of its views, are read-only. Memory of a mapped file is an example. The
  * default is false. Calls and ops that would write them fail with TG_ERR_STATE. */
 TG_API tg_status tg_set_read_only(tg_tensor *x, bool on);
 

@@ -108,10 +108,10 @@ TG_API const char *tg_safetensors_metadata(const tg_safetensors *f, const char *
 /* Reads the named tensor into dst.
  *
  * dst must have the shape of the tensor (TG_ERR_SHAPE). It may have any strides, unless two of its elements share
- * memory (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless convert is true and both are floats or
- * float8; values are then rounded to nearest even. A name that the file lacks fails with TG_ERR_DATA, and a tensor of
- * another dtype than TG_F32 to TG_F8E8M0 with TG_ERR_UNSUPPORTED. On device "meta" only these checks are made. If
- * reading fails after the checks, dst may contain a part of the tensor, or damaged bytes.
+ * memory (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless convert is true and both are floats or float8;
+ * values are then rounded to nearest even. A name that the file lacks fails with TG_ERR_DATA, and a tensor whose dtype
+ * is TG_F4E2M1, or one that the library does not have, with TG_ERR_UNSUPPORTED. On device "meta" only these checks are
+ * made. If reading fails after the checks, dst may contain a part of the tensor, or damaged bytes.
  *
  * With several ranks, parameters keep their placement, and so do leaves that were placed (tg_place). Any other leaf
  * becomes VARYING, because each rank may have read another file. */
@@ -174,37 +174,40 @@ typedef struct tg_token_run {
     int64_t first, stop;
     int64_t document; /* number of the document, from 0 */
     bool context;     /* these tokens are not predicted */
-    int64_t sequence; /* of the functions below */
-    int part;         /* of the functions below */
+    int64_t sequence; /* for tg_tokens_next_run only */
+    int part;         /* for tg_tokens_next_run only */
 } tg_token_run;
 
 /* Sets *out to the run that has the token. A token outside the stream fails with TG_ERR_ARGUMENT. Searches the index
  * of a Megatron dataset by reading it, without memory for it. */
 TG_API tg_status tg_tokens_find_run(tg_tokens *t, int64_t token, tg_token_run *out);
-/* Sets *run to the run after it, which is faster than a search. Fails with TG_ERR_ARGUMENT after the last run. */
+/* Replaces *run, which tg_tokens_find_run or this function has set, by the run after it. This is faster than a search.
+ * Fails with TG_ERR_ARGUMENT after the last run. */
 TG_API tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run);
 /* Returns whether the stream has context. */
 TG_API bool tg_tokens_has_context(const tg_tokens *t);
 
-/* What a window of tokens has after the end of a document. */
+/* What follows the end of a document in a window of tokens (tg_tokens_read_window). */
 typedef enum tg_token_windows {
     TG_WINDOWS_ACROSS, /* the next document, whose first token is the target of this one's last token */
     TG_WINDOWS_PACKED, /* the next document; the last token of a document has target -100 */
     TG_WINDOWS_PADDED, /* places with id 0 and target -100 */
 } tg_token_windows;
 
-/* Sets the windows of the functions below; TG_WINDOWS_ACROSS by default. Another number fails with TG_ERR_ARGUMENT. */
+/* Sets the kind of the windows that the functions below read; TG_WINDOWS_ACROSS by default. A number that is no
+ * tg_token_windows fails with TG_ERR_ARGUMENT. */
 TG_API tg_status tg_tokens_set_windows(tg_tokens *t, tg_token_windows windows);
-/* Returns them; TG_WINDOWS_ACROSS if t is NULL. */
+/* Returns that kind; TG_WINDOWS_ACROSS if t is NULL. */
 TG_API tg_token_windows tg_tokens_windows(const tg_tokens *t);
-/* Reads a window for training: n >= 1 tokens from `first` on to ids[n], and the tokens after each of them to
- * targets[n], of which those of context are replaced by -100, which losses ignore. Either may be NULL. The stream must
+/* Reads a window for training: n >= 1 tokens from `first` on to ids[n], and the token after each of them to targets[n].
+ * Targets that are context are replaced by -100, which losses ignore. ids and targets may each be NULL. The stream must
  * have n + 1 tokens from `first` on, or, with TG_WINDOWS_PADDED, the token `first`. */
 TG_API tg_status tg_tokens_read_window(tg_tokens *t, int64_t first, int64_t n, int64_t *ids, int64_t *targets);
-/* Returns how many targets of that window are not -100; 0 on an error. */
+/* Returns how many targets of the window of tg_tokens_read_window are not -100; 0 on an error. */
 TG_API int64_t tg_tokens_count_targets(tg_tokens *t, int64_t first, int64_t n);
-/* Sets positions[n] to the number of tokens of the same document that are before each token in a window, whatever its
- * kind: the positions of tg_lm_packed_logits (lm.h). The stream must have n >= 1 tokens from `first` on. */
+/* Sets positions[i] to the number of tokens before token first + i that are in the same document and not before
+ * `first`, whatever the kind of windows. tg_lm_packed_logits (lm.h) takes such positions. The stream must have n >= 1
+ * tokens from `first` on. */
 TG_API tg_status tg_tokens_read_positions(tg_tokens *t, int64_t first, int64_t n, int64_t *positions);
 
 /* ---- Writing a Megatron dataset ---- */
@@ -223,8 +226,8 @@ TG_API tg_status tg_token_writer_add(tg_token_writer *w, const int64_t *ids, int
 TG_API tg_status tg_token_writer_end_document(tg_token_writer *w);
 /* Returns the number of tokens that were added. */
 TG_API int64_t tg_token_writer_count(const tg_token_writer *w);
-/* Ends the last document, writes the index, gives both files their names, PATH.idx last, and frees the writer. If a
- * document has context, the index has modes. Without tokens fails with TG_ERR_DATA. */
+/* Ends the last document, writes the index, gives both files their names, PATH.idx last, and frees the writer, also on
+ * an error. If a document has context, the index has modes. Fails with TG_ERR_DATA if no token was added. */
 TG_API tg_status tg_token_writer_commit(tg_token_writer *w);
 /* Frees the writer, and removes what it has written. Does nothing if w is NULL. */
 TG_API void tg_token_writer_abandon(tg_token_writer *w);

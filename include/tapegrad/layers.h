@@ -2,9 +2,9 @@
  * docs/modules.md has a table of all layers.
  *
  * Every rank holds these layers as a whole. tensor_parallel.h has layers that are sharded over ranks. It also has
- * deferred weight gradients (tg_wgrads), which do not need tensor parallelism. The parameters are I until tg_place or
- * tg_module_replicate places them. The input x of a layer's forward may have any placement that the layer's op
- * (tg_linear for tg_nn_linear, and so on) accepts with these parameters.
+ * deferred weight gradients (tg_wgrads), which do not need tensor parallelism. The parameters are invariant (TG_I in
+ * placement.h) until tg_place or tg_module_replicate places them. The input x of a layer's forward may have any
+ * placement that the layer's op (tg_linear for tg_nn_linear, and so on) accepts with these parameters.
  *
  * Names and shapes of parameters are PyTorch's. The weights of linear, embedding and convolution layers are drawn from
  * a normal distribution with mean 0 and standard deviation std >= 0. Biases start as 0. To set other values, pass

@@ -1,5 +1,5 @@
 /* L-BFGS (Liu and Nocedal, Mathematical Programming 45, 1989), for problems whose loss and gradient are exact: few
- * parameters, and all data in each evaluation. Include it beside optim.h, whose optimizers are for training on batches.
+ * parameters, and all data in each evaluation. optim.h, which it includes, has the optimizers for training on batches.
  *
  * L-BFGS chooses the length of each step by evaluating the loss several times. It therefore reads numbers from the
  * device, cannot be captured (capture.h), and has none of what optim.h has besides: groups, schedules, clipping, loss
@@ -22,8 +22,8 @@ typedef struct tg_lbfgs_opts {
     int iterations;            /* iterations of one call of tg_lbfgs_step, 1 or more; 20 by default */
     int evaluations;           /* a step ends after this many evaluations, 1 or more; 25 by default */
     int history;               /* pairs of vectors that are kept, 1 or more; 10 by default */
-    double gradient_tolerance; /* a step ends if no element of the gradient is greater; 1e-7 by default */
-    double change_tolerance;   /* a step ends if loss and parameters change by less; 1e-9 by default */
+    double gradient_tolerance; /* 0 or more: a step ends if no |gradient| is greater; 1e-7 by default */
+    double change_tolerance;   /* 0 or more: a step ends if the loss or all parameters change by less; 1e-9 by default */
 } tg_lbfgs_opts;
 
 #define TG_LBFGS_DEFAULTS                                                                                              \
@@ -31,8 +31,9 @@ typedef struct tg_lbfgs_opts {
     .gradient_tolerance = 1e-7, .change_tolerance = 1e-9
 #define TG_LBFGS(...) (&(tg_lbfgs_opts){TG_LBFGS_DEFAULTS, __VA_ARGS__})
 
-/* Computes the loss at the present values of the parameters, sets *loss, and adds the gradients with tg_backward. The
- * gradients are empty when it is called. On an error returns its status. It may be called at points where the loss is
+/* A function of the caller that computes the loss at the present values of the parameters, sets *loss, and adds the
+ * gradients with tg_backward. The parameters have no gradients when it is called. On an error it returns the status; if
+ * the context then has no error, the step fails with TG_ERR_CALLBACK. It may be called at points where the loss is
  * infinite or NaN, from which the search turns back. */
 typedef tg_status (*tg_loss_fn)(void *user, double *loss);
 

@@ -88,34 +88,35 @@ typedef struct tg_lm_config {
     int64_t kv_heads;                                /* heads of keys and values; TG_AUTO means heads */
     int64_t head_dim;                                /* size of a head; TG_AUTO means hidden / heads */
     /* Hidden size of the MLP. TG_AUTO means 4 * hidden with TG_LM_GELU_TANH, and 8/3 * hidden rounded up to a multiple
-     * of 64 with TG_LM_SWIGLU. */
+     * of 64 with TG_LM_SWIGLU and TG_LM_GEGLU_TANH. */
     int64_t ffn;
-    /* The published checkpoints (Hugging Face transformers) whose names the parameters have: their model_type, one of
-     * those that tg_lm_family lists. NULL means "llama". Other fields are not changed by it; tg_lm_from_config sets
-     * those of a published model. "gpt2" has q, k and v in one projection, so kv_heads must be heads and head_dim must
-     * be hidden / heads. */
+    /* The family of published models after which the parameters are named. It is the model_type of Hugging Face
+     * transformers, one of those that tg_lm_family lists. NULL means "llama". It changes no other field;
+     * tg_lm_family_config and tg_lm_from_config set the other fields of a published model. "gpt2" has q, k and v in one
+     * projection, so kv_heads must be heads and head_dim must be hidden / heads. */
     const char *family;
     tg_lm_norm norm;
     tg_lm_norm_place norm_place;
-    bool unit_norm; /* the factor of an RMS norm is 1 + weight (Gemma) */
+    bool unit_norm; /* the factor of an RMS norm is 1 + weight (Gemma); needs TG_LM_RMS_NORM */
     tg_lm_qk_norm qk_norm;
     tg_lm_activation activation;
     /* x + attention(norm(x)) + mlp(norm(x)), with one norm a layer (Phi). Needs TG_LM_NORM_BEFORE. */
     bool parallel_residual;
     bool bias;                         /* all linear layers of the layers have biases */
-    bool qkv_bias, out_bias, mlp_bias; /* those of queries, keys and values; of attention's output; of the MLP */
-    bool head_bias;                    /* the output matrix; needs tied false, and tp 1 (TG_ERR_UNSUPPORTED) */
+    bool qkv_bias, out_bias, mlp_bias; /* biases of queries, keys and values; of attention's output; of the MLP */
+    bool head_bias;                    /* bias of the output matrix; needs tied false, and tp 1 (TG_ERR_UNSUPPORTED) */
     bool tied;                         /* the output matrix is the embedding matrix */
     double norm_eps; /* above 0; TG_AUTO means 1e-6 with TG_LM_RMS_NORM and 1e-5 with the other norms */
-    /* Probability in [0, 1) of dropout of the residual, of the embedding, and of attention. TG_AUTO means dropout. */
+    /* Probabilities in [0, 1) of dropout of the residual, 0 by default; of the embedding; and of attention. For the
+     * last two TG_AUTO, the default, means the value of `dropout`. */
     double dropout, embed_dropout, attention_dropout;
     double embed_scale;       /* factor of the rows of the embedding, finite and not 0; 1 by default */
     double attention_scale;   /* factor of the scores, above 0; TG_AUTO means 1 / sqrt(head_dim) */
     double attention_softcap; /* smooth bound of the scores (tg_attention), above 0; TG_NONE means none */
     double logit_softcap;     /* logits become softcap * tanh(logits / softcap); above 0; TG_NONE means none */
-    double clip_qkv;          /* queries, keys and values are cut off at -clip_qkv and clip_qkv; TG_NONE means not */
-    /* Number of tokens to which a query of windowed attention attends, with itself; 1 or more. TG_NONE means that no
-     * layer has a window. */
+    double clip_qkv;          /* queries, keys and values are clamped to [-clip_qkv, clip_qkv]; TG_NONE means no bound */
+    /* Number of tokens to which a query of windowed attention attends, including its own; 1 or more. TG_NONE means that
+     * no layer has a window. */
     int64_t window;
     /* A letter for each layer, repeated if there are fewer: f attends to all tokens before it, w within the window; F
      * and W do the same without positions. "wf" alternates. NULL means w if there is a window, and f otherwise.
@@ -129,13 +130,13 @@ typedef struct tg_lm_config {
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;
     double rope_gain;       /* of TG_ROPE_YARN: above 0; TG_AUTO means 0.1 ln(rope_factor) + 1, at least 1 */
-    double rope_local_base; /* layers with a window have plain rope of this base; TG_AUTO means rope as the others */
+    double rope_local_base; /* base of the plain rope of layers with a window; TG_AUTO means the rope of other layers */
     /* Standard deviation of the initial weights, above 0; 0.02 by default. Projections whose output is added to the
      * residual have init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
     double init_std;
-    /* Number of depths of multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2), and the weight of their
-     * losses. Depth d predicts, at each position, the token d + 1 ahead, from the last layer's output and the embedding
-     * of the token d ahead. mtp_weight is above 0; 0.1 by default. */
+    /* Number of depths of multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2), 0 to 64, and the weight
+     * of their losses. Depth d predicts, at each position, the token d + 1 ahead, from the last layer's output and the
+     * embedding of the token d ahead. mtp_weight is above 0; 0.1 by default. */
     int mtp;
     double mtp_weight;
     /* Hidden size of the base model of the maximal update parametrization (Yang et al., arXiv 2203.03466); TG_NONE
@@ -146,8 +147,9 @@ typedef struct tg_lm_config {
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
     tg_lm_backend backend; /* must be TG_LM_FUSED if cp is above 1 (TG_ERR_UNSUPPORTED) */
-    /* How the ranks of cp exchange keys and values, and, for TG_CP_HIERARCHY, in groups of how many
-     * (context_parallel.h). TG_CP_RING and TG_AUTO by default. */
+    /* How the ranks of cp exchange keys and values (context_parallel.h); TG_CP_RING by default. cp_inner is the number
+     * of ranks of a group with TG_CP_HIERARCHY, a divisor of cp. TG_AUTO, the default, means all ranks; other kinds
+     * need TG_AUTO. */
     tg_cp_kind cp_kind;
     int cp_inner;
     /* The grid of ranks, which must outlive the model. NULL means one rank. The weights are sharded over tp. heads and
@@ -179,8 +181,8 @@ typedef struct tg_lm_config {
     /* Other members of config.json: a JSON object, as text. tg_lm_save writes them back. NULL means none. Copied. */
     const char *extra;
     /* Draws no initial weights: matrices have no memory until tg_lm_load or tg_lm_map fills them, so that a model which
-     * is loaded is in memory once. Every other use of them before fails with TG_ERR_STATE. Norms and biases have their
-     * usual values. Has no effect on device "meta". */
+     * is loaded is in memory only once. Any other use of them before that fails with TG_ERR_STATE. Norms and biases
+     * have their usual values. Has no effect on device "meta". */
     bool unfilled;
 } tg_lm_config;
 
@@ -208,12 +210,12 @@ TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
 /* Returns the i-th published family (model_type) whose names and config.json the library knows, from 0; NULL if there
  * is none. */
 TG_API const char *tg_lm_family(int i);
-/* Makes *c, a config of TG_LM, that of a new model of a published family: sets the kinds of norms, activation,
- * positions and attention, biases, soft caps, rope and the tie of the output matrix to what is usual in the family.
- * Keeps sizes, dropout, mtp, mup_base, and what a config.json does not say (tg_lm_from_config). The layers with
- * windows are those of the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and
- * c->extra are then texts of the library, which says in config.json that there is no padding token. Fails with
- * TG_ERR_ARGUMENT for another family. */
+/* Turns *c, which TG_LM has initialized, into the config of a new model of a published family. Sets the kinds of norms,
+ * activation, positions and attention, biases, soft caps, rope, and whether the output matrix is tied, to what is usual
+ * in the family. Leaves sizes, dropout, mtp, mup_base, and the fields that tg_lm_from_config takes from `with`, as they
+ * are. The layers with windows are those of the published models; a window is half of `positions`, and at most 4096.
+ * c->attention_kinds and c->extra are then NULL or texts of the library. For some families c->extra makes config.json
+ * say that there is no padding token. Fails with TG_ERR_ARGUMENT for another family. */
 TG_API tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c);
 
 /* Returns the matrix that a tied model has twice (Megatron-Core's shared_embedding_or_output_weight): the embedding
@@ -225,16 +227,16 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
 
 /* Runs this part for one micro-batch: the body of a tg_pipe_fn (pipe.h). ids and targets are arrays of 1 + mtp tensors,
  * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
- * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does not
- * count, and ids must be valid tokens there too.
+ * targets[d] those d + 1 ahead. Cut them from the whole sequence. A target of -100, for example after the end of the
+ * sequence, does not count. ids must be valid tokens there too.
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which only
  *   learned positions take (TG_ERR_UNSUPPORTED).
  * - Positions [b, s] are those of packed documents, as in tg_lm_packed_logits. All parts need them, and all models take
  *   them. ids[d] and targets[d] should not reach into the next document: give -100 there.
- * - Parts between the first and the last one take hidden states c->input[0] and give c->out[0], [s, b, h]; under
- *   sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither
- *   ids nor targets, which may be NULL.
+ * - All parts but the first take hidden states c->input[0], and all but the last give c->out[0]. Both are [s, b, h],
+ *   under sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. Parts between the first
+ *   and the last read neither ids nor targets, which may then be NULL.
  * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus the losses of multi-token
  *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v]. If tp is above 1, they
  *   are sharded over tp along the last dim, as tg_lm_loss takes them.
@@ -330,20 +332,20 @@ TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_confi
  * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
  * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
-/* Does what tg_lm_load does, but maps the files: a parameter whose bytes in memory are those of its file has them
- * there, and a page of them is read when it is used for the first time. So a model is there at once, processes share
- * its pages, and the system can drop and read them again; a page that is written becomes the process's own. Parameters
- * are copied if their dtype or their order of dims is another one than the file's (the projections of GPT-2), if this
- * rank has a part of them, on other devices than the CPU, and if the program has file functions of its own
- * (tg_file_ops). Meant for frozen parameters, as with lora.h, and for evaluation.
+/* Does what tg_lm_load does, but maps the files into memory instead of copying them. The system reads a page of a file
+ * when the page is first used. So a model can be used at once, processes share its pages, and the system can drop pages
+ * and read them again. A page that is written becomes the process's own. A parameter is still copied if its dtype or
+ * the order of its dims differs from the file's (the projections of GPT-2), if this rank has only a part of it, if the
+ * device is not the CPU, or if the program has file functions of its own (tg_file_ops). Meant for frozen parameters, as
+ * with lora.h, and for evaluation.
  *
  * The files must stay as they are while the model lives. To change one, write a new file and rename it, as tg_lm_save
  * does. If a file becomes shorter, the system sends SIGBUS when a missing page is used, which ends the program unless a
  * handler calls tg_mapping_fault (io.h). */
 TG_API tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir);
 
-/* Returns whether tg_lm_save writes config.json for the model, because that of its family can describe it. False if the
- * module is not a language model. */
+/* Returns whether tg_lm_save writes config.json for the model. It does if the format of the model's family can describe
+ * the model. Returns false if the module is not a language model. */
 TG_API bool tg_lm_has_config(const tg_module *lm);
 
 typedef struct tg_lm_save_opts {
@@ -355,15 +357,15 @@ typedef struct tg_lm_save_opts {
 #define TG_LM_SAVE_DEFAULTS .size = sizeof(tg_lm_save_opts), .file_bytes = 5000000000
 #define TG_LM_SAVE(...) (&(tg_lm_save_opts){TG_LM_SAVE_DEFAULTS, __VA_ARGS__})
 
-/* Saves the weights into dir, which must exist, and config.json if that of the family can describe the model, as it can
- * any model of tg_lm_from_config. Whole tensors are written, without padding, so any other composition of ranks and
- * stages can load them. One stage whose tensors fit into one file writes model.safetensors. Otherwise the first rank of
- * each stage writes the files of the stage.
+/* Saves the weights into dir, which must exist, and config.json if the format of the family can describe the model
+ * (tg_lm_has_config). It can for every model of tg_lm_from_config. Whole tensors are written, without padding, so any
+ * other composition of ranks and stages can load them. One stage whose tensors fit into one file writes
+ * model.safetensors. Otherwise the first rank of each stage writes the files of the stage.
  *
- * The files get their names when all files of all stages are complete. An old config.json is removed before that, and
- * an old index if the new files are several; other files of an old model are removed after that. config.json is written
- * last. So whoever reads dir at any time, or after a failure, finds the old model, the new one, or none. opts may be
- * NULL. */
+ * The files get their names when all files of all stages are complete. Before that, an old config.json is removed, and
+ * an old index too if there are several new files. Other files of an old model are removed after that. config.json is
+ * written last. So whoever reads dir at any time, or after a failure, finds the old model, the new one, or none. opts
+ * may be NULL. */
 TG_API tg_status tg_lm_save(tg_module *const *lm, int n, const char *dir, const tg_lm_save_opts *opts);
 
 #ifdef __cplusplus

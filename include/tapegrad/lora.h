@@ -11,8 +11,8 @@
  * matrices are added after those of their layer, as "<path of the layer>.lora_A.weight" and ".lora_B.weight". The dtype
  * of the matrices is that of the layer's weight.
  *
- * tg_lm_save saves the model's own weights, without the matrices; tg_lm_load fills them. So adapt a model before or
- * after it is loaded. */
+ * tg_lm_save saves the model's own weights, without the matrices; tg_lm_load fills them. So a model may be adapted
+ * before it is loaded or after. */
 #ifndef TAPEGRAD_LORA_H
 #define TAPEGRAD_LORA_H
 
@@ -27,7 +27,7 @@ typedef struct tg_lora_opts {
     int64_t rank;   /* 1 or more; 8 by default */
     double alpha;   /* above 0; TG_AUTO means 2 * rank */
     double dropout; /* probability of dropout of the input of A, in [0, 1); 0 by default */
-    bool rslora;    /* s is alpha / sqrt(rank) (Kalajdzievski, arXiv 2312.03732) */
+    bool rslora;    /* s is alpha / sqrt(rank) instead of alpha / rank (Kalajdzievski, arXiv 2312.03732) */
     /* Which layers are adapted: patterns of tg_module_train (nn.h), such as "q_proj,v_proj" or "layers.0". NULL means
      * all linear layers, except the output matrix of a language model. A pattern that matches no linear layer fails
      * with TG_ERR_ARGUMENT. */
@@ -41,23 +41,24 @@ typedef struct tg_lora_opts {
  * -1 / sqrt(in) and 1 / sqrt(in), from the current random stream.
  *
  * Call it before you create what holds the parameters: an optimizer, buckets, a captured step. Pass only parameters
- * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_STATE if m has
- * adapters already, if a layer runs its forward, or if it is in a captured module. On an error no layer is adapted.
- * opts may be NULL. */
+ * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_ARGUMENT if m has no
+ * linear layer to adapt, and with TG_ERR_STATE if m has adapters already, if m or a module in it runs its forward, or
+ * if a layer is in a captured module (tg_captured_new). On an error no layer is adapted. opts may be NULL. */
 TG_API tg_status tg_lora_apply(tg_module *m, const tg_lora_opts *opts);
 /* Returns the number of adapted layers in m; 0 if m is NULL. */
 TG_API int tg_lora_count(const tg_module *m);
 
 /* Adds s B A to the weight of each adapted layer, which from then on computes one product. Sums are rounded once to the
- * dtype of the weight. Layers that are merged stay as they are. Fails with TG_ERR_STATE if m has no adapters. */
+ * dtype of the weight. Layers that are merged already stay as they are. Fails with TG_ERR_STATE if m has no
+ * adapters. */
 TG_API tg_status tg_lora_merge(tg_module *m);
-/* Subtracts s B A again, from layers that are merged. What rounding has changed in between is not undone: to get a
- * 16-bit weight back in its bits, load it again. */
+/* Subtracts s B A again from layers that are merged. This does not undo rounding: a weight may differ in its last bits
+ * from what it was before the merge. To get the exact weight back, load it again. Fails as tg_lora_merge does. */
 TG_API tg_status tg_lora_unmerge(tg_module *m);
-/* Takes the adapters away and frees their matrices: m has its own layers again, with the weights that they have now.
- * Merge before, to keep what was learned. All parameters stay frozen (tg_module_train). Free
- * what holds the matrices before, such as an optimizer. Fails as tg_lora_merge does, and with TG_ERR_STATE if a layer
- * runs its forward. */
+/* Takes the adapters away and frees their matrices: m has its own layers again, with the weights that they have now. To
+ * keep what was learned, call tg_lora_merge first. All parameters stay frozen (tg_module_train). Before the call, free
+ * what holds the matrices, such as an optimizer. Fails as tg_lora_merge does, and with TG_ERR_STATE if m or a module in
+ * it runs its forward. */
 TG_API tg_status tg_lora_remove(tg_module *m);
 
 /* ---- Files ----
