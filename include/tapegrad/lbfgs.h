@@ -23,7 +23,7 @@ typedef struct tg_lbfgs_opts {
     int evaluations;           /* a step ends after this many evaluations, 1 or more; 25 by default */
     int history;               /* pairs of vectors that are kept, 1 or more; 10 by default */
     double gradient_tolerance; /* 0 or more: a step ends if no |gradient| is greater; 1e-7 by default */
-    double change_tolerance;   /* 0 or more: a step ends if the loss or all parameters change by less; 1e-9 by default */
+    double change_tolerance;   /* 0 or more: a step ends if loss or parameters change by less; 1e-9 by default */
 } tg_lbfgs_opts;
 
 #define TG_LBFGS_DEFAULTS                                                                                              \

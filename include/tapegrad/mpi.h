@@ -15,7 +15,7 @@ extern "C" {
  *
  * The caller initializes MPI before this call, and finalizes MPI after tg_comm_free. Fails with TG_ERR_STATE if MPI is
  * not initialized or is already finalized. If MPI was initialized with less than MPI_THREAD_SERIALIZED, only the thread
- * that initialized MPI may use ctx. On error returns an inert communicator (tapegrad.h). */
+ * that initialized MPI may use ctx (TG_ERR_STATE). On error returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm);
 
 #ifdef __cplusplus

@@ -118,9 +118,9 @@ typedef enum tg_module_when { TG_BEFORE, TG_AFTER } tg_module_when;
 typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n);
 /* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
  * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
- * module again (recompute.h). Models join some of their modules into one op, such as the output matrix with the loss,
- * but call a module that has hooks. Only the embedding of a tied model is not called where it serves as the output
- * matrix. user must stay valid until the hook is removed. */
+ * module again (recompute.h). Models of the library run some of their modules as one op, such as the output matrix with
+ * the loss. A module that has hooks is called by itself instead. Only the embedding of a tied model is not called where
+ * it serves as the output matrix. user must stay valid until the hook is removed. */
 TG_API uint64_t tg_module_hook(tg_module *m, tg_module_when when, tg_module_fn fn, void *user);
 /* Removes a hook of m; fails with TG_ERR_ARGUMENT if m has no hook of this number. A hook may remove itself. */
 TG_API tg_status tg_module_unhook(tg_module *m, uint64_t id);
@@ -166,9 +166,9 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * Paths in the state dict stay as they are. On error frees m, unless m is in a module, and returns an inert module.
  *
  * A call takes n_in inputs, 1 to 31, of these shapes and dtypes (arrays of n_in; TG_ERR_SHAPE, TG_ERR_DTYPE). It gives
- * any number of outputs that m gives. It computes the same bits as a call of m: random draws, the gradients that
- * backward adds, and buffers that m writes. If m uses a parameter several times, its gradients within m are summed
- * before they are added to the parameter's gradient, which rounds differently.
+ * any number of outputs that m gives, the same number in every call (TG_ERR_SHAPE). It computes the same bits as a call
+ * of m: random draws, the gradients that backward adds, and buffers that m writes. If m uses a parameter several times,
+ * its gradients within m are summed before they are added to the parameter's gradient, which rounds differently.
  *
  * The module has `slots` graphs, 1 to 255. The call for micro-batch i (tg_tape_key) uses slot i modulo slots, from its
  * forward until its backward, or until its tape is reset. A call that finds its slot in use fails with TG_ERR_STATE. A
@@ -176,13 +176,14 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * runs nothing, so it leaves no trace in gradients, buffers and random streams. Each graph holds the memory of one
  * forward and its backward until the module is freed, and until tapes that have used it are reset.
  *
- * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The host's part of m
- * runs at the recording only. This includes hooks on modules in m, and on gradients within; hooks on the captured
- * module itself and on parameters run at every call. The modes of modules (tg_module_set_mode) and which tensors need a
- * gradient must stay as they were then. An input that needs a gradient where the recorded one needed none is refused
- * (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT). Backward with .retain = true, and
- * derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no gradient counts as having one of
- * zeros. If a communicator of m has ended or a parameter was replaced, the next use of a slot records again.
+ * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The functions of m run
+ * on the host during the recording only, and so do hooks on modules in m and on gradients of tensors that m makes.
+ * Hooks on the captured module itself and on parameters run at every call. The modes of modules (tg_module_set_mode)
+ * and which tensors need a gradient must stay as they were during the recording. An input that needs a gradient where
+ * the recorded one needed none is refused (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT).
+ * Backward with .retain = true, and derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no
+ * gradient counts as having one of zeros. If a communicator of m has ended or a parameter was replaced, the next use of
+ * a slot records again.
  *
  * m itself is called, op by op: on a device that does not record (the CPU), on a tape in evaluation mode or in no-grad
  * mode (the first run of a recomputation is one), on an observed tape, and within a captured step. */

@@ -9,7 +9,7 @@
  * with TG_ERR_PLACEMENT (placement.h).
  *
  * Shapes broadcast as in NumPy if the comment says so. Negative dims count from the end. A tensor operand that "may be
- * NULL" is optional. opts may always be NULL, which means that every option is 0.
+ * NULL" is optional. opts may always be NULL, which means that every option has its default.
  *
  * An op takes floats (float32, float64, bfloat16, float16) unless the comment of the op or of its group says more:
  * "numbers" are floats and integers (of 8 to 64 bits, signed or unsigned), and "any dtype" is numbers and bool. The

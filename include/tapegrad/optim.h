@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct tg_sgd_opts {
     size_t size;
-    double lr; /* learning rate, 0 or more; with 0 parameters do not change until tg_optim_set_lr sets another */
+    double lr; /* learning rate, 0 or more. At 0 the parameters keep their values until tg_optim_set_lr sets another */
     /* momentum is in [0, 1). dampening is in [0, 1], and 0 if momentum is 0. weight_decay is 0 or more;
      * weight_decay * parameter is added to the gradient. */
     double momentum, dampening, weight_decay;
@@ -47,7 +47,7 @@ typedef struct tg_rmsprop_opts {
     double eps;          /* 0 or more: added to the root of the mean square; 1e-8 by default */
     double momentum;     /* in [0, 1); 0 by default */
     double weight_decay; /* 0 or more: weight_decay * parameter is added to the gradient; 0 by default */
-    bool centered;       /* divides by the deviation of the gradients instead of their mean square's root */
+    bool centered;       /* divides by the standard deviation of the gradients, not the root of their mean square */
 } tg_rmsprop_opts;
 
 /* Options of Adagrad. A learning rate that falls with the steps is a schedule of a group (tg_optim_add_group). */

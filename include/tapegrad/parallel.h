@@ -94,8 +94,8 @@ TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
  * to the first. If down is false, it is a group for gradients, which go the other way. Rank 0 of either group is the
  * stage that sends activations to the other one. Returns NULL if pp is 1 or p is NULL. */
 TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
-/* Declares that the ranks of c hold one parameter: each has a copy, and the copies have equal values. An example are
- * the word embeddings of the first stage, which are the weight of the output layer on the last stage:
+/* Declares that the ranks of c hold one parameter: each has a copy, and the copies have equal values. One example is
+ * the table of word embeddings on the first stage, which is also the weight of the output layer on the last stage:
  * tg_share(p, table, tg_parallel_embedding(p)).
  *
  * tg_grads_finalize then adds up the gradients of the copies, after its sums over the axes of the grid, such as dp. So
@@ -103,10 +103,10 @@ TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
  * Norms and counts of gradients (optim.h) count the copy of rank 0 only, and sharded state (checkpoint.h) has only that
  * copy.
  *
- * Every rank of c makes the call, and if a rank shares several parameters over c, all make the calls and pass the
- * parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here and in every
- * tg_grads_finalize (TG_ERR_PLACEMENT). param must be a parameter that needs a gradient, and must not be shared yet
- * (TG_ERR_STATE). */
+ * Every rank of c makes the call. If the ranks share several parameters over c, all ranks make these calls in the same
+ * order, and pass the parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here
+ * and in every tg_grads_finalize (TG_ERR_PLACEMENT). param must be a parameter that needs a gradient, and must not be
+ * shared yet (TG_ERR_STATE). */
 TG_API tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c);
 /* Rebuilds every group in place after a rank has failed. After an error TG_ERR_REMOTE, TG_ERR_TIMEOUT or
  * TG_ERR_ABORTED, every remaining rank calls tg_ctx_clear and then this function. Fails with TG_ERR_STATE if the number

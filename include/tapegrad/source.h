@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 /* Sets the place in the program's source from which later ops of the tape are called, such as ("model.py", 12).
- * Messages, dumps and reports then name it ("called from model.py:12") where they would name the place in C. It also
- * stands for ops that layers record. It lasts until the next call, also over resets; file NULL removes it. file is
+ * Messages, dumps and reports then name that place ("called from model.py:12") instead of the place in C, also for ops
+ * that layers record. The place lasts until the next call, also over resets of the tape. file NULL removes it. file is
  * copied. A binding calls this before each op: the call is cheap, and allocates only when a place is new to the
  * tape. */
 TG_API tg_status tg_tape_set_site(tg_tape *t, const char *file, int line);

@@ -28,8 +28,8 @@ TG_API void tg_tape_reset(tg_tape *t);
 TG_API void tg_tape_collect(tg_tape *t);
 /* Returns the context of the tape; NULL if t is NULL. */
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
-/* Returns a number that no other tape and no other step of this tape of the context has: each reset changes it.
- * Returns 0 if t is NULL or freed. */
+/* Returns a number for the tape and its current step. Each reset of the tape changes the number, and no other tape of
+ * the context ever has the same one. Returns 0 if t is NULL or freed. */
 TG_API uint64_t tg_tape_epoch(const tg_tape *t);
 /* Sets the number of the micro-batch that the tape records. A reset of the tape sets it to 0, as it is at first. Ops
  * that draw by key (tg_key_open) draw other numbers for each micro-batch of a step. A program whose step has several

@@ -14,15 +14,15 @@ typedef struct tg_tcp_opts {
     int rank, ranks; /* the number of this rank, from 0, and the number of all ranks */
     /* Required: name or address of rank 0's node. Rank 0 listens there, and the others connect to it. */
     const char *host;
-    /* Rank 0 listens on the first free port among `ports` ones, from `port` (1 to 65535) on. The other ranks try all of
-     * them, and recognize rank 0 by its greeting. ports is 1 by default. */
+    /* Rank 0 listens on the first free one of the `ports` ports that begin with `port` (1 to 65535). The other ranks
+     * try all of these ports, and recognize rank 0 by its greeting. ports is 1 by default. */
     int port, ports;
     /* Names the run. It is the same on all ranks; ranks of another run are turned away. NULL means "". It is no
      * password: any program that knows it can join. */
     const char *job;
-    /* All ranks are on one node. If host is a name that means a loopback address on that node, rank 0 then listens on
-     * this address only. Otherwise it listens on all addresses of the node, because the name has another meaning on
-     * other nodes. */
+    /* All ranks are on one node. This matters only if host is a name, other than "localhost", of a loopback address on
+     * rank 0's node, as the name of the node itself may be. If one_node is set, rank 0 then listens on that address
+     * only. If not, it listens on all addresses of its node, because on other nodes the name has another address. */
     bool one_node;
 } tg_tcp_opts;
 
@@ -33,17 +33,18 @@ typedef struct tg_tcp_opts {
  * other ranks. Ranks of one node that are processes exchange data through shared memory instead.
  *
  * The ranks meet at rank 0, and then connect with each other: two ranks have one connection. A rank stops listening
- * when all are connected. Connections are neither encrypted nor authenticated, as those of MPI and NCCL, so use them in
- * a network that you trust. Bytes from a stranger that does not know the name of the run are dropped, and do no harm.
+ * when all are connected. Like those of MPI and NCCL, the connections are neither encrypted nor authenticated, so use
+ * them only in a network that you trust. Bytes from a stranger that does not know the name of the run are dropped, and
+ * do no harm.
  *
  * If the process of a rank ends, or its connection breaks, the other ranks report which rank that is, and
  * tg_comm_recover goes on without it. TCP itself reports the failure of a whole node or network only after minutes;
  * until then tg_config.deadline limits the wait.
  *
- * Fails with TG_ERR_TIMEOUT if some ranks have not come within tg_config.deadline; every rank that has come names the
- * first that has not. Fails with TG_ERR_STATE if the ports are in use or two processes are the same rank, with
- * TG_ERR_ARGUMENT if opts are wrong, with TG_ERR_IO if host has no address or a connection fails, and with
- * TG_ERR_UNSUPPORTED if plugin libtapegrad-tcp.so or libuv is missing. On error returns an inert communicator
+ * Fails with TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message on the other ranks
+ * names the missing ones, up to 8 of them. Fails with TG_ERR_STATE if the ports are in use or two processes are the
+ * same rank, with TG_ERR_ARGUMENT if opts are wrong, with TG_ERR_IO if host has no address or a connection fails, and
+ * with TG_ERR_UNSUPPORTED if plugin libtapegrad-tcp.so or libuv is missing. On error returns an inert communicator
  * (tapegrad.h). */
 TG_API tg_comm *tg_comm_tcp_new(tg_ctx *ctx, const tg_tcp_opts *opts);
 

@@ -10,11 +10,12 @@
  *
  * Templates are written in Jinja (jinja.palletsprojects.com, version 3.1), and texts are those that Hugging Face's
  * transformers makes with it: blocks are trimmed (trim_blocks, lstrip_blocks), and raise_exception, strftime_now,
- * `break`, `continue` and {% generation %} are there. docs/chat.md says what is supported and what differs. What is not
- * supported is refused by name with TG_ERR_UNSUPPORTED.
+ * `break`, `continue` and {% generation %} are supported. docs/chat.md says what is supported and what differs.
+ * Anything else fails with TG_ERR_UNSUPPORTED, and the message names it.
  *
- * A template may come from anywhere. It reads nothing but the values that it gets, and its size, nesting, steps, memory
- * and output are bounded: TG_ERR_DATA or TG_ERR_FORMAT. Messages name the template, the line and the column.
+ * A template may come from anywhere. It reads nothing but the values that it gets. Limits bound its size and nesting
+ * (TG_ERR_FORMAT), and the steps, calls, memory and output of a render (TG_ERR_DATA). Messages name the template, the
+ * line and the column.
  *
  * Templates, messages and texts are UTF-8. Errors are recorded in the context. Free a template before its context. */
 #ifndef TAPEGRAD_TEMPLATE_H
@@ -33,7 +34,7 @@ typedef struct tg_template tg_template;
 TG_API tg_template *tg_template_new(tg_ctx *ctx, const char *source, const char *name);
 TG_API void tg_template_free(tg_template *t); /* t may be NULL */
 
-/* A part of a text: the bytes from begin to before stop. */
+/* A part of a text: the bytes from begin to stop - 1. */
 typedef struct tg_text_span {
     size_t begin, stop;
 } tg_text_span;
@@ -67,7 +68,8 @@ typedef struct tg_render_opts {
 TG_API tg_status tg_template_render(const tg_template *t, const char *variables, const tg_render_opts *opts,
                                     tg_rendered *out);
 
-/* Options of the render of a conversation. Texts of JSON are NULL where they are left out. */
+/* Options of the render of a conversation. The JSON texts tools, documents and variables are NULL by default, which
+ * leaves them out. */
 typedef struct tg_chat_opts {
     size_t size;
     bool generation_prompt; /* the text ends with the beginning of an answer; false by default */

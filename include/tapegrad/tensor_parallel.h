@@ -89,13 +89,12 @@ TG_API tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark);
 /* Defers the weight gradients of all linear layers on a tape. Backward of t then adds the gradient of each weight that
  * is a leaf to the list d. That holds for tg_linear and its variants with an activation, for
  * tg_linear_with_grad_accumulation, for the product of tg_norm_linear (the list then keeps the norm's result), and for
- * every layer made of these, also if it is recomputed. d takes the place of
- * lists that layers have themselves. Backward still computes gradients of biases and of weights with hooks
- * (tg_on_grad).
+ * every layer made of these, also if it is recomputed. d takes the place of the lists that layers have themselves.
+ * Backward still computes gradients of biases and of weights with hooks (tg_on_grad).
  *
  * tg_linear_cross_entropy and tg_vocab_parallel_linear_cross_entropy defer too, if all logits of the call fit into one
  * chunk: at most 8 MiB of them, or 512 rows, 1024 with 16-bit weights. The list then keeps the gradient of the logits.
- * Of larger calls, which never store all logits, backward computes the gradient of the weight.
+ * Larger calls never store all logits, and backward computes their weight gradients.
  *
  * The mode lasts until the next tg_tape_defer, also over tg_tape_reset. d NULL, as at first, means that backward
  * computes the gradients. d may be freed before t: backward then computes them too. d and t must be of one context
@@ -144,9 +143,10 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
  * sharded on its last dim, and w [out, in/n] is V1. The result [s/n, .., out] is V0. Backward gathers the gradient of
  * the result.
  *
- * opts->chunks above 1 makes a ring of the reduce-scatter, which runs during the product, and of the gather in
- * backward, during the product for x. It must divide the rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel
- * and allreduce_dgrad fail with TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
+ * If opts->chunks is above 1, a ring that runs during the product takes the place of the reduce-scatter. In backward, a
+ * ring that runs during the product for the gradient of x takes the place of the gather. opts->chunks must divide the
+ * number of rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel and allreduce_dgrad fail with
+ * TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
                                            const tg_linear_grad_opts *opts);
 
@@ -347,7 +347,8 @@ typedef struct tg_vocab_embedding_opts {
     /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
      * over the ranks. */
     bool batch_first;
-    /* Initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means a normal distribution with std. */
+    /* Initial values of the weight; the argument std of tg_nn_vocab_embedding must then be 0 (TG_ERR_ARGUMENT). NULL
+     * means a normal distribution with that std. */
     const tg_init *init;
     tg_dtype dtype;      /* of the weight; 0 means the context's default dtype */
 } tg_vocab_embedding_opts;

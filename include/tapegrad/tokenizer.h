@@ -14,7 +14,7 @@
  * Text is UTF-8 with a length: it may contain zero bytes.
  *
  * A loaded tokenizer does not change. Several threads may use one tokenizer at the same time, each with its own tg_ids
- * and tg_decoder. Close it before its context is freed. All functions accept NULL in place of a tokenizer: those that
+ * and tg_decoder. Free it before its context is freed. All functions accept NULL in place of a tokenizer: those that
  * find or count return NULL, -1 or 0. Errors are recorded in the context. */
 #ifndef TAPEGRAD_TOKENIZER_H
 #define TAPEGRAD_TOKENIZER_H
@@ -67,7 +67,7 @@ TG_API void tg_ids_free(tg_ids *ids); /* also empties it, so that it can be used
 /* Options of an encoding. */
 typedef struct tg_encode_opts {
     size_t size;
-    bool special; /* adds what the file says that a text begins and ends with; false by default */
+    bool special; /* adds the tokens with which the file begins and ends a text; false by default */
     bool literal; /* special tokens in the text are ordinary characters; false by default */
     /* Records errors. A thread must give a context of its own here if another thread may use the tokenizer's context at
      * the same time. NULL, the default, means the tokenizer's context. */
@@ -104,7 +104,7 @@ typedef struct tg_bpe_opts {
     size_t size;
     int64_t vocab;         /* number of ids, with the 256 bytes and the special tokens; 32000 by default */
     int64_t min_frequency; /* a pair that is rarer is not merged; 2 by default */
-    /* A token has fewer bytes than that. TG_NONE, the default: no limit. */
+    /* Every merged token has fewer bytes than this, 2 or more. TG_NONE, the default: no limit. */
     int64_t max_length;
     /* Separates words, within which merges take place: a regular expression that matches a word. NULL, the default, is
      * that of GPT-2. */
@@ -124,10 +124,11 @@ typedef struct tg_bpe tg_bpe;
 TG_API tg_bpe *tg_bpe_new(tg_ctx *ctx, const tg_bpe_opts *opts);
 /* Counts the words of a text. Text that is not UTF-8 fails with TG_ERR_DATA. */
 TG_API tg_status tg_bpe_add(tg_bpe *b, const char *text, size_t n);
-/* Gets the number of ids so far, of `vocab`. */
+/* A function of the caller that gets the number of ids so far. vocab is the number to be reached. */
 typedef void (*tg_bpe_progress_fn)(void *user, int64_t ids, int64_t vocab);
 /* Merges the most frequent pairs, and writes tokenizer.json and tokenizer_config.json to a directory that exists. Calls
- * progress after each merge, unless it is NULL. The text stays: more may be added, and saved again. */
+ * progress after each merge, unless it is NULL. The counts are kept: more text may be added, and tg_bpe_save called
+ * again. */
 TG_API tg_status tg_bpe_save(tg_bpe *b, const char *directory, tg_bpe_progress_fn progress, void *user);
 TG_API int64_t tg_bpe_words(const tg_bpe *b); /* Returns the number of different words so far; 0 if b is NULL. */
 TG_API void tg_bpe_free(tg_bpe *b);

@@ -171,9 +171,10 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
  * bindings tg_struct_fill (fields.h). NULL in place of a struct means one with all defaults.
  *
  * The value of a field is used as it is: 0 means zero, or is refused with TG_ERR_ARGUMENT if the field cannot be zero.
- * If a field is an array, a designator replaces all of its elements, and those that it does not list are 0. Two names
- * stand for what is no ordinary value of a field. The comment of a field says if it takes one of them, and what it
- * means there. A field that a call does not use must keep its default (TG_ERR_ARGUMENT).
+ * If a field is an array, a designator replaces all of its elements, and those that it does not list are 0. Two names,
+ * TG_AUTO and TG_NONE, stand for a choice that is no ordinary value of a field. The comment of a field says if the
+ * field takes one of them, and what the name means there. A field that a call does not use must keep its default
+ * (TG_ERR_ARGUMENT).
  *
  * If the size was never set, or is larger than that of the library's struct, the call that gets the struct fails with
  * TG_ERR_ARGUMENT. Fields that the struct of an earlier version does not have get their defaults. */

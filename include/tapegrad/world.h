@@ -69,8 +69,8 @@ TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
  * means that this call queries it. Every rank makes the call, and later calls tg_comm_free, which waits for the others.
  * A process that is alone gets a communicator of one rank.
  *
- * Over MPI, loads libtapegrad-mpi.so. It initializes MPI unless the program has done that, and if so finalizes MPI at
- * the end of the communicator. A process can do this only once.
+ * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it, and the end of
+ * the communicator finalizes it. A process can initialize MPI only once.
  *
  * The context's device is the caller's choice: for GPUs it is "cuda:N" with N = info.local_rank, and tg_comm_nccl_new
  * (nccl.h) makes the communicator of the GPUs from the result.
