@@ -306,7 +306,7 @@ typedef struct tg_lm_rates {
 /* Divides the parameters of the modules lm[n] that o has into groups: embeddings and the output matrix with rates of
  * their own, the matrices of the layers, and vectors (norms and biases) without weight decay. With mup_base the rate,
  * its minimum and Adam's eps of the layers' matrices are divided by m. o must be Adam or AdamW if m is not 1
- * (TG_ERR_ARGUMENT). Parameters of o that are not of lm stay in their groups. */
+ * (TG_ERR_ARGUMENT). Parameters of o that are not of lm stay in their groups. r must not be NULL (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rates *r);
 
 /* ---- Files ----

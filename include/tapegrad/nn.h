@@ -230,7 +230,7 @@ TG_API size_t tg_module_print(const tg_module *m, char *buf, size_t n);
 
 typedef enum tg_init_kind {
     TG_INIT_NORMAL,     /* mean a, standard deviation b >= 0 */
-    TG_INIT_UNIFORM,    /* from a up to, but not including, b; a if both are equal */
+    TG_INIT_UNIFORM,    /* from a up to, but not including, b >= a; a if both are equal */
     TG_INIT_TRUNCATED,  /* normal with mean a and standard deviation b >= 0, between a - 2 b and a + 2 b */
     TG_INIT_CONSTANT,   /* a */
     TG_INIT_CALL,       /* what `fill` writes */
@@ -253,8 +253,9 @@ typedef struct tg_init {
     size_t size;
     tg_init_kind kind;
     double a, b; /* finite */
-    /* Writes n elements of the global tensor to out[n]: those at the row-major positions first to first + n - 1. Must
-     * give the same number for a position in every call, however the calls divide the positions. */
+    /* For TG_INIT_CALL, NULL otherwise. Writes n elements of the global tensor to out[n]: those at the row-major
+     * positions first to first + n - 1. Must give the same number for a position in every call, however the calls
+     * divide the positions. */
     void (*fill)(void *user, int64_t first, int64_t n, double *out);
     void *user; /* for fill */
     /* With a fan, which only TG_INIT_NORMAL, _UNIFORM and _TRUNCATED have, b >= 0 is a gain: the mean is a, and the
@@ -280,10 +281,11 @@ typedef struct tg_init {
  * m >= n columns, or the other way round, in about 4 n^2 m operations. */
 #define TG_ORTHOGONAL(gain) TG_INIT(.kind = TG_INIT_ORTHOGONAL, .b = (gain))
 
-/* Writes initial values to x, a parameter, buffer or other floating-point leaf of the context. If x is sharded, each
- * rank writes its own part of the global tensor. Random kinds take as many numbers of the current random stream as the
- * global tensor has elements. Use it for layers whose constructors have no tg_init: create the layer with std 0, which
- * draws nothing, and then set its parameters. */
+/* Writes initial values to x, a parameter, buffer or other floating-point leaf of the context, which must be contiguous
+ * (TG_ERR_ARGUMENT). If x is sharded, each rank writes its own part of the global tensor. TG_INIT_CALL,
+ * TG_INIT_ORTHOGONAL and TG_INIT_EYE fail with TG_ERR_PLACEMENT if x is partial or opaque on an axis. Random kinds take
+ * as many numbers of the current random stream as the global tensor has elements. Use it for layers whose constructors
+ * have no tg_init: create the layer with std 0, which draws nothing, and then set its parameters. */
 TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
 
 #ifdef __cplusplus

@@ -80,7 +80,8 @@ TG_API tg_status tg_op_bind(tg_ctx *ctx, const tg_op *op, const char *const *nam
 TG_API tg_status tg_op_call_bound(tg_tape *t, const tg_op_binding *b, tg_tensor *const *in, int n_in,
                                   const tg_value *values, tg_tensor **out, int n_out);
 /* Returns the number of outputs that a call with these values has, before it runs. Returns -1 after recording an error
- * if a value is not one that the argument takes, or if only the op itself can tell (tg_op.outputs_of). */
+ * if a value is not one that the argument takes, or if only the op itself can tell (TG_ERR_UNSUPPORTED;
+ * tg_op.outputs_of). */
 TG_API int tg_op_output_count(tg_ctx *ctx, const tg_op_binding *b, const tg_value *values);
 
 #ifdef __cplusplus

@@ -22,10 +22,10 @@ typedef struct tg_print_opts {
 
 /* Writes the values of x as NumPy prints an array: nested in brackets, in columns, with as few digits as identify each
  * number, and in scientific notation if the largest magnitude is at least 1e8, the smallest that is not 0 is below
- * 1e-4, or their quotient is above 1000. After them stand the dtype and the shape, on a line of their own unless x is
- * a scalar. Waits for the values. Copies only the elements that are shown. buf, n and the result are as in snprintf;
- * see tg_memory_report. opts may be NULL. On an error, such as a tensor of device "meta" or a negative option
- * (TG_ERR_ARGUMENT), returns 0 and writes an empty text. */
+ * 1e-4, or their quotient is above 1000. After them stand the dtype and the shape, on a line of their own unless x is a
+ * scalar. Waits for the values. Copies only the elements that are shown. buf, n and the result are as in snprintf; see
+ * tg_memory_report. opts may be NULL. On an error, such as a tensor of device "meta" (TG_ERR_DEVICE) or a negative
+ * option (TG_ERR_ARGUMENT), returns 0 and writes an empty text. */
 TG_API size_t tg_print(tg_tensor *x, char *buf, size_t n, const tg_print_opts *opts);
 
 #ifdef __cplusplus

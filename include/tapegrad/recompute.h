@@ -15,10 +15,11 @@ typedef struct tg_recompute_opts {
     bool keep_rng;    /* the second run continues the random streams instead of restoring them */
     void (*destroy)(void *state); /* frees state with the node, or on error; NULL: the caller frees it */
     /* NULL means that in[0] is kept whole. Otherwise each rank of `distribute` keeps only its part of the elements of
-     * in[0], and backward gathers the parts again. in[0] must be the same on all ranks; check mode verifies this. Only
-     * an in[0] that an op on the tape has computed, and that no other node has saved, is split; any other stays whole.
-     * All ranks of `distribute` must make the call and run its backward. If the context has a grid, `distribute` must
-     * be the group of one of its axes (TG_ERR_PLACEMENT). */
+     * in[0], and backward gathers the parts again. in[0] must be the same on all ranks; only check mode compares its
+     * values. Only an in[0] that an op on the tape has computed, and that no other node has saved, is split; any other
+     * stays whole. All ranks of `distribute` must make the call and run its backward. If the context has a grid,
+     * `distribute` must be the group of one of its axes, and in[0] must be invariant or replicated on that axis
+     * (TG_ERR_PLACEMENT). */
     tg_comm *distribute;
 } tg_recompute_opts;
 

@@ -23,7 +23,7 @@ extern "C" {
 /* Creates a tensor filled with zeros. */
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 /* Creates a tensor and copies its elements from host memory at data, where they are in row-major order and of dtype
- * `dtype`. */
+ * `dtype`. data may be NULL if there are no elements. */
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
 /* Creates a tensor on the caller's memory, without a copy. data is the address of the first element, whose indices are
  * all 0. strides are in elements, and may be negative or 0. strides NULL means row-major. data must be aligned to the
@@ -32,7 +32,8 @@ TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, cons
  * writes. Works only on contexts of device "cpu" (TG_ERR_DEVICE). */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
-/* Creates a tensor of normal numbers with mean 0 and standard deviation std. */
+/* Creates a tensor of normal numbers with mean 0 and standard deviation std, which must be finite and 0 or more
+ * (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std);
 /* Creates a tensor of uniform numbers in [lo, hi). lo and hi must be finite, with lo <= hi (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi);
@@ -76,7 +77,7 @@ TG_API const char *tg_name(const tg_tensor *x); /* "" if x has no name */
 /* Sets the name of x. name is copied and must not be NULL. */
 TG_API tg_status tg_set_name(tg_tensor *x, const char *name);
 /* Sets whether x gets a gradient from ops that are recorded from now on. Fails with TG_ERR_STATE for the result of an
- * op, and with TG_ERR_DTYPE for a dtype that is not a float. */
+ * op, and with TG_ERR_DTYPE if `on` is true and the dtype of x is not a float. */
 TG_API tg_status tg_set_requires_grad(tg_tensor *x, bool on);
 /* Writes a description such as "fc1.weight f32[32, 8]" to buf. buf, n and the result are as in snprintf; see
  * tg_memory_report. */
@@ -116,8 +117,8 @@ TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid. A later read of the values fails with
- * TG_ERR_DISCARDED. Fails with TG_ERR_STATE if a node has saved the bytes, if the bytes belong to the caller (tg_wrap),
- * to a parameter or to an optimizer, or if the bytes were already released. */
+ * TG_ERR_DISCARDED. Fails with TG_ERR_STATE if a node has saved the bytes, if they are pinned (tg_pin), if they belong
+ * to the caller (tg_wrap), to a parameter or to an optimizer, or if they were already released. */
 TG_API tg_status tg_discard(tg_tensor *x);
 
 /* The state of a tensor's bytes: present, being filled by a work (work.h), or released. */
