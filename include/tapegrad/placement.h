@@ -40,7 +40,8 @@ extern "C" {
  *   all ranks. Random numbers are V on tp, cp and dp if they come from a stream of tg_rng_add, from the default stream
  *   after tg_rng_set with another seed, or from a stream that tg_rng_seed_parallel seeded by rank.
  *
- * The library does not notice bytes that are written through tg_host_data; declare such a leaf.
+ * The library notices bytes that are written through tg_host_data only if tg_touch (handles.h) is called, which makes
+ * them bytes from the caller. Otherwise declare such a leaf.
  *
  * pp has no placements. A parameter must not be P or opaque (TG_ERR_PLACEMENT). If several axes shard one dim, the axis
  * that is placed first is the major one: it divides the dim, and each later axis divides the parts that result. On an

@@ -47,13 +47,16 @@ typedef struct tg_world_info {
  *   mpirun         OMPI_COMM_WORLD_RANK and ..._SIZE, ..._LOCAL_RANK, ..._LOCAL_SIZE (Open MPI); PMI_RANK and PMI_SIZE,
  *                  MPI_LOCALRANKID, MPI_LOCALNRANKS (MPICH)
  *   srun           SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS; SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE and
- *                  SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST. With --mpi=pmix (PMIX_RANK) the
- *                  ranks communicate over MPI
+ *                  SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST. With --mpi=pmix or --mpi=pmi2
+ *                  (PMIX_RANK, PMI_RANK) the ranks communicate over MPI if libtapegrad-mpi.so is installed
  *
- * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. TAPEGRAD_PORT replaces the port of rank 0, and
- * MASTER_ADDR and MASTER_PORT its address under srun. Without them the port is the one after MASTER_PORT under
- * torchrun, whose own store listens on MASTER_PORT, the first of SLURM_STEP_RESV_PORTS under srun (srun --resv-ports),
- * and otherwise one that follows from the ids of the job and the step.
+ * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. "tcp" under mpirun or `tapegrad run` needs MASTER_ADDR
+ * and MASTER_PORT.
+ *
+ * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
+ * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the port is the one after it. Under srun both may be
+ * missing: the address is then the first node, and the port is the first of SLURM_STEP_RESV_PORTS (srun --resv-ports),
+ * or else one that follows from the ids of the job and the step.
  *
  * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and TG_ERR_UNSUPPORTED
  * if out->size is that of another version. The reason is then written to message, at most n bytes; message may be NULL.

@@ -1,7 +1,8 @@
 /* C++: errors of the library as exceptions, and exceptions of callbacks as errors of the library. tapegrad.hpp includes
  * this header.
  *
- * A failed call of this interface throws tapegrad::error, and clears the error of the context, which can be used on.
+ * A failed call of this interface throws tapegrad::error, and clears the error of the context, so that the context can
+ * be used further.
  *
  * Without exceptions, in a program that is compiled with -fno-exceptions or defines TAPEGRAD_NO_EXCEPTIONS, nothing is
  * thrown and nothing is cleared: errors are sticky as in C (tapegrad.h), and the program asks context::status(). */

@@ -119,7 +119,7 @@ class scope {
     tensors stays_;
 };
 
-/* Sets a mode of a tape, and sets it back at its end. */
+/* Sets a mode of a tape. The destructor restores the previous value. */
 template <bool (*set)(tg_tape *, bool)> class mode {
   public:
     mode(tg_tape *t, bool on) : t_(t), before_(set(t, on)) {}
@@ -133,7 +133,8 @@ template <bool (*set)(tg_tape *, bool)> class mode {
 };
 using grad_mode = mode<tg_tape_set_grad_mode>;
 using training_mode = mode<tg_tape_set_training>;
-/* In these, nothing is kept for backward, and layers behave as in evaluation: no_grad off(t). */
+/* Guards. While a no_grad exists, its tape keeps nothing for backward; while an evaluation exists, dropout and batch
+ * norms on its tape behave as in evaluation. Example: no_grad off(t). */
 struct no_grad : grad_mode {
     explicit no_grad(tg_tape *t) : grad_mode(t, false) {}
 };
