@@ -74,7 +74,8 @@ typedef struct tg_chat_opts {
     size_t size;
     bool generation_prompt; /* the text ends with the beginning of an answer; false by default */
     /* The text ends within the last message, so that the model goes on with it. The message must have its content as a
-     * string, or as a list with a part that has a "text". false by default. Not with generation_prompt. */
+     * string, or as a list with a part that has a "text" (TG_ERR_DATA). false by default. Not with generation_prompt
+     * (TG_ERR_ARGUMENT). */
     bool continue_last;
     const char *tools;     /* a JSON array: functions that the model may call, as JSON schemas */
     const char *documents; /* a JSON array: documents with title and text */

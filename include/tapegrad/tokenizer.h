@@ -104,7 +104,8 @@ typedef struct tg_bpe_opts {
     size_t size;
     int64_t vocab;         /* number of ids, with the 256 bytes and the special tokens; 32000 by default */
     int64_t min_frequency; /* a pair that is rarer is not merged; 2 by default */
-    /* Every merged token has fewer bytes than this, 2 or more. TG_NONE, the default: no limit. */
+    /* A merged token of 3 bytes or more has fewer bytes than this, as in `tokenizers`. 2 or more; TG_NONE, the default:
+     * no limit. */
     int64_t max_length;
     /* Separates words, within which merges take place: a regular expression that matches a word. NULL, the default, is
      * that of GPT-2. */
