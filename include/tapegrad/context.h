@@ -85,15 +85,14 @@ TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 
-/* Returns the seconds for which a collective may wait: tg_config.deadline, or 300 if that is 0. Returns 0 if ctx is
- * NULL. */
+/* Returns the seconds for which a collective may wait (tg_config.deadline). Returns 0 if ctx is NULL. */
 TG_API double tg_ctx_deadline(const tg_ctx *ctx);
 
 /* ---- Memory ---- */
 
 /* Fills *out, which TG_MEMORY_INFO() initializes, with the memory statistics of the context. */
 TG_API tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out);
-/* Sets the peak of memory to what is in use now. */
+/* Sets the peak of memory (tg_memory_info.peak) to the bytes that are in use now. */
 TG_API void tg_memory_reset_peak(tg_ctx *ctx);
 /* Turns the memory trace on or off. While it is on, tg_memory_report lists the tensors that were alive at the peak,
  * with their nodes and call sites. The trace is off by default, because it costs time. */
