@@ -35,7 +35,7 @@ TG_API void tg_average_free(tg_average *a);
 
 /* Adds the current values of the parameters to the averages. Queues work on the device, allocates nothing, and may be a
  * part of a captured step (capture.h). Call it after a step that may have been skipped, too: the averages then move
- * towards the unchanged parameters. Fails with TG_ERR_STATE while the averages are applied. */
+ * toward the unchanged parameters. Fails with TG_ERR_STATE while the averages are applied. */
 TG_API tg_status tg_average_update(tg_average *a);
 /* Writes the averages into the parameters, rounded to their dtypes, and keeps copies of the parameters, for which it
  * allocates memory. Fails with TG_ERR_STATE if the averages are applied already, or if there was no update, and with

@@ -57,8 +57,8 @@ typedef struct tg_sampling_opts {
  * id is outside [0, vocab); then p is undefined. */
 TG_API tg_status tg_sampling_probabilities(tg_ctx *ctx, const double *logits, int64_t vocab, const int64_t *ids,
                                            int64_t count, int64_t prompt, const tg_sampling_opts *opts, double *p);
-/* Returns the least id for which the sum of p[0] to p[id] exceeds u times the sum of p[vocab]; u is in [0, 1). Returns
- * an id whose p is above 0, and -1 if there is none. */
+/* Draws a token: returns the least id for which the sum of p[0] to p[id] exceeds u times the sum of all `vocab`
+ * elements of p; u is in [0, 1). Returns an id whose p is above 0, and -1 if there is none. */
 TG_API int64_t tg_sampling_pick(const double *p, int64_t vocab, double u);
 /* Returns the u in [0, 1) with which token `index` of sample `sample` of prompt `prompt` is drawn. It depends on
  * nothing else. All three numbers count from 0. */
