@@ -32,7 +32,8 @@ extern "C" {
  * such a communicator if its size is above 1 (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* one rank */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank without peers */
-/* The processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other process. */
+/* Creates the communicator of the processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other
+ * process. */
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx);
 /* Returns the rank of this process; -1 if `tapegrad run` has not started it. */
 TG_API int tg_comm_launched_rank(void);

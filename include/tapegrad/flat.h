@@ -31,8 +31,8 @@ extern "C" {
 
 typedef struct tg_flat_opts {
     size_t size;
-    /* A bucket is full when it has this many elements, 1 or more. TG_AUTO, the default, means max(40e6, 1e6 n), as in
-     * Megatron-Core. INT64_MAX means one bucket. */
+    /* A bucket is full when it has at least this many elements, 1 or more. TG_AUTO, the default, means max(40e6, 1e6
+     * n), as in Megatron-Core. INT64_MAX means one bucket. */
     int64_t bucket;
     /* 0, the default: every rank has all of the optimizer's state. 1: each rank has the state of 1/n of the elements.
      * 2: each rank also keeps the sums of gradients of these elements only (tg_grads_reduce). 3: each rank also keeps
@@ -48,7 +48,7 @@ typedef struct tg_flat_opts {
 #define TG_FLAT(...) (&(tg_flat_opts){TG_FLAT_DEFAULTS, __VA_ARGS__})
 
 /* Lays out the gradients of the parameters in params[] in buckets, flat buffers that are summed as a whole, and from
- * zero 1 on the parameters too. In this comment n is the number of ranks of a group, not the length of params[]. opts
+ * zero 1 on also the parameters. In this comment n is the number of ranks of a group, not the length of params[]. opts
  * may be NULL. Returns NULL on an error. tg_flat_free releases the result, before p's context is freed.
  *
  * The parameters come in the reverse of their order in params, because backward produces their gradients in about that
@@ -101,9 +101,9 @@ TG_API tg_status tg_grads_reduce(const tg_parallel *p);
 /* Sets *out to the leaves of f, which are the tensors that optimizers step. Returns their number, which equals the
  * number of parameters; 0 if f is NULL. Leaf i belongs to parameter i. The array and the leaves belong to f.
  *
- * With zero 0 they are the parameters. Else leaf i is a view, of 1 dim, of those elements of parameter i that
- * lie in this rank's part of the bucket, and is named like "h.0.fc.weight[128:192]". It may be empty. It is V on the
- * axes of the group and where the parameter is V, so norms count each element once. Its gradient is present from
+ * With zero 0 the leaves are the parameters. Otherwise leaf i is a view with 1 dim of those elements of parameter i
+ * that lie in this rank's part of the bucket, and is named like "h.0.fc.weight[128:192]". It may be empty. It is V on
+ * the axes of the group and where the parameter is V, so norms count each element once. Its gradient is present from
  * tg_grads_finalize on; the parameter then has none (tg_has_grad is false). Zeroing the gradient of either one zeroes
  * both. tg_optim_no_decay_1d goes by the dims of the parameter, and tg_shards_add_optim saves the state under the
  * parameter's key, so that any number of ranks can load it. */
