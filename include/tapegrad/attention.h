@@ -1,7 +1,7 @@
 /* Attention as a layer over ranks: the projections of queries, keys and values, attention itself, and the projection
  * back. Tensor-parallel ranks divide the heads, and context-parallel ranks the sequence. Include it to build
- * transformer layers from parts; gpt.h has those of GPTs ready-made. docs/parallel.md has the tables of what is
- * sent. */
+ * transformer layers from parts; gpt.h has the complete layers of GPT models. I, R, V0 and so on are placements
+ * (placement.h). docs/parallel.md has the tables of what is sent. */
 #ifndef TAPEGRAD_ATTENTION_H
 #define TAPEGRAD_ATTENTION_H
 
@@ -21,21 +21,21 @@ typedef struct tg_self_attention_opts {
     /* Queries come from x, keys and values from a second input, the memory. Not with rope_base (TG_ERR_ARGUMENT),
      * because the memory has positions of its own. */
     bool cross;
-    /* As in tg_attention (ops.h); 0, TG_AUTO and TG_NONE mean the same, and the defaults are the same. With cross,
-     * causal and left need whole sequences: they fail with TG_ERR_UNSUPPORTED if cp has several ranks. */
+    /* Each of these fields has the values, their meanings and the default that it has in tg_attention (ops.h). With
+     * cross, causal and left need whole sequences: they fail with TG_ERR_UNSUPPORTED if cp has several ranks. */
     bool causal;
     int64_t left;
     double scale, dropout, softcap;
-    /* Queries and keys are rotated by their positions, with this base (tg_rope); above 0. TG_NONE, the default: they
-     * are not. The size of their heads must be even. */
+    /* Queries and keys are rotated by their positions, with this base (tg_rope); above 0. With a base, head_dim must be
+     * even (TG_ERR_SHAPE). TG_NONE, the default: they are not rotated. */
     double rope_base;
-    /* An RMS norm of each head of queries and of keys, before they are rotated (Qwen3, arXiv 2505.09388). Its weights
-     * are [head_dim], one for all heads of queries and one for all heads of keys. */
+    /* Each head of queries and of keys goes through an RMS norm before it is rotated (Qwen3, arXiv 2505.09388). There
+     * is one weight [head_dim] for all heads of queries, and one for all heads of keys. */
     bool qk_norm;
-    double norm_eps; /* of these norms, finite and 0 or more; 1e-6 by default, and so without qk_norm */
+    double norm_eps; /* of these norms, finite and 0 or more; 1e-6 by default. Only with qk_norm (TG_ERR_ARGUMENT) */
     bool bias;       /* the projections of queries, keys and values have a bias */
     bool out_bias;   /* the projection back has a bias */
-    /* A trained logit of each head in the denominator of its softmax (tg_attention), which starts as 0. */
+    /* Each head has a trained logit in the denominator of its softmax (tg_attention), which is 0 at first. */
     bool sink;
     /* How the ranks of cp exchange keys and values, as in tg_context_attention. Both must keep their defaults with
      * cross (TG_ERR_ARGUMENT), because every rank of cp then has the whole memory. */
@@ -57,8 +57,9 @@ typedef struct tg_self_attention_opts {
 /* Creates the layer, for activations of `hidden` elements. p must outlive it. A call takes
  * - x [s, b, hidden]: I on tp, or V0 under sequence parallelism; V0:z on cp if cp has several ranks;
  * - memory [m, b, hidden], with cross only: placed like x on tp, and R on cp;
- * - starts [n + 1], int64, without cross, and may be left out or NULL: n sequences are packed into one, with b = 1
- *   (starts_q and starts_k of tg_attention, or starts of tg_context_attention);
+ * - starts [n + 1], int64, optional, without cross only: n sequences are packed into one, and sequence i begins at row
+ *   starts[i] (starts_q and starts_k of tg_attention, or starts of tg_context_attention); b is then 1. NULL is the same
+ *   as leaving it out;
  * and gives y [s, b, hidden], placed like x. tg_module_forward maps x to y without packing.
  *
  * A call is collective over tp and cp, also in backward. Other numbers of inputs, and x or memory of other shapes, fail
@@ -75,9 +76,10 @@ typedef struct tg_self_attention_opts {
  * - out.weight [hidden, heads dv] V1.
  * With bias there are qkv.bias, or q.bias and kv.bias, V0; with out_bias out.bias, as in tg_nn_row_linear.
  *
- * If there are fewer heads of keys than tp ranks, kv_heads must divide the number of tp ranks, and the rows of qkv (of
- * kv) be a multiple of it (TG_ERR_SHAPE). The ranks then gather queries, keys and values before they take their heads
- * of them, and backward reduce-scatters the gradients. On an error the function returns an inert module. */
+ * If there are fewer heads of keys than tp ranks, kv_heads must divide the number of tp ranks, and the number of rows
+ * of qkv.weight (with cross, of kv.weight) must be a multiple of the number of tp ranks (TG_ERR_SHAPE). The ranks then
+ * gather queries, keys and values before they take their heads of them, and backward reduce-scatters the gradients. On
+ * an error the function returns an inert module. */
 TG_API tg_module *tg_nn_self_attention(const tg_parallel *p, int64_t hidden, const tg_self_attention_opts *opts);
 
 #ifdef __cplusplus

@@ -16,7 +16,8 @@ typedef struct tg_backward_opts {
     /* One seed for each root: the gradient with which backward starts at that root. A seed has the shape and dtype of
      * its root. If seeds or an entry of it is NULL, the seed is 1, and that root must have one element. */
     tg_tensor *const *seeds;
-    /* The leaves to whose gradients backward adds. NULL means every leaf that requires a gradient. */
+    /* The n_inputs leaves to whose gradients backward adds. Each must require a gradient (TG_ERR_STATE). NULL means
+     * every leaf that requires a gradient. */
     tg_tensor *const *inputs;
     int n_inputs;
     bool retain; /* keep the saved tensors, so that backward can run again */
@@ -37,8 +38,8 @@ typedef struct tg_backward_opts {
  * Both functions fail with
  * - TG_ERR_SHAPE if a root without a seed does not have one element, or if a seed has another shape or dtype than its
  *   root;
- * - TG_ERR_STATE if a root depends on nothing that requires a gradient, or if an earlier backward has released what a
- *   node saved;
+ * - TG_ERR_STATE if a root depends on nothing that requires a gradient, if an earlier backward has released what a node
+ *   saved, or if a backward of the tape is running;
  * - TG_ERR_VERSION if a saved tensor was overwritten;
  * - TG_ERR_UNSUPPORTED if an op has no backward. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root);
@@ -67,8 +68,8 @@ TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_te
 
 /* Returns whether x has an accumulated gradient. */
 TG_API bool tg_has_grad(const tg_tensor *x);
-/* Returns the accumulated gradient of leaf x. The result is borrowed from x. Fails with TG_ERR_STATE, and returns an
- * inert tensor, if x has no gradient. */
+/* Returns the accumulated gradient of leaf x, which has the shape of x and is float32, or has the dtype of x if that is
+ * wider. The result is borrowed from x. Fails with TG_ERR_STATE, and returns an inert tensor, if x has no gradient. */
 TG_API tg_tensor *tg_grad_of(tg_tensor *x);
 /* Returns a copy of the gradient of leaf x on this rank; tg_drop frees the copy.
  *
@@ -85,12 +86,12 @@ TG_API tg_status tg_zero_grad(tg_tensor *x);
  * larger buffer. If buf is NULL, the library uses a buffer of its own again. The present gradient of x is lost.
  *
  * buf must have the shape of x (TG_ERR_SHAPE), and its dtype must be float32, or the dtype of x if that is wider
- * (TG_ERR_DTYPE). It must be contiguous, belong to the context and not share bytes with x (TG_ERR_STATE), and must stay
- * alive as long as x uses it. */
+ * (TG_ERR_DTYPE). It must be contiguous, belong to the context and not to a tape, and not share bytes with x
+ * (TG_ERR_STATE). It must stay alive as long as x uses it. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
-/* Add a hook, which backward calls as fn(user, t, x, &grad). They return the id of the hook; 0 on an error. x must
- * require a gradient (TG_ERR_STATE).
+/* Add a hook, which backward calls as fn(user, t, x, &grad). Both functions return the id of the hook; 0 on an error. x
+ * must require a gradient (TG_ERR_STATE).
  *
  * - tg_on_grad: x may be any tensor. Backward calls fn when the gradient of x in this backward is complete. fn may
  *   replace the gradient by setting *grad to another tensor of the same shape and dtype, which backward copies.

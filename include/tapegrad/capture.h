@@ -9,14 +9,14 @@
  *
  * A program that replays a step computes the same bits as one that calls the step each time, and may do both in turn.
  * Each replay continues the random streams from their present state. Random draws by key (tg_key_open) are those of the
- * number that the last tg_draws_step has set. If keys were open around tg_graph_new, the keys that are open around
+ * step that the last tg_draws_step has begun. If keys were open around tg_graph_new, the keys that are open around
  * tg_graph_replay take their place. After each replay, gradients and tensors held by tg_keep have their new values.
  *
  * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
- * the call. Such calls are:
- * - reads of values by the host: tg_item, tg_read, tg_optim_clip;
+ * the call. Such calls are, for example:
+ * - reads of values by the host: tg_item, tg_read, tg_optim_clip, tg_average_apply;
  * - writes of values by the host: tg_write, tg_from_host;
- * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add; and tg_draws_step;
+ * - calls that set, add or remove a random stream, such as tg_rng_set, and tg_draws_step;
  * - exports, and uses of imported tensors (dlpack.h);
  * - the copies of work.h: tg_upload, tg_download. Outside of the step, they may run in parallel with a replay if the
  *   step does not use their tensors.
@@ -49,8 +49,9 @@ typedef struct tg_graph tg_graph;
  * If fn or the recording fails, the device has run nothing. Random streams and gradients are as before the call. The
  * tensors that fn made are discarded, and the caller must reset the tapes that fn has used.
  *
- * On the CPU nothing is recorded: this call and every replay call fn. A device that cannot record fails with
- * TG_ERR_UNSUPPORTED. Captures do not nest (TG_ERR_STATE); this is detected only on a device that records.
+ * On devices "cpu" and "meta" nothing is recorded: this call and every replay call fn. A device that cannot record
+ * fails with TG_ERR_UNSUPPORTED. Captures do not nest (TG_ERR_STATE); this is detected only on a device that records. A
+ * context on such a device has at most 255 graphs at a time (TG_ERR_MEMORY).
  */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
@@ -68,8 +69,8 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * freed, aborted or recovered; capture the step again.
  */
 TG_API tg_status tg_graph_replay(tg_graph *g);
-/* Frees the graph. Its memory returns to the context, except memory of tensors that are still held. When the context
- * ends, it frees the graphs that are left. */
+/* Frees the graph. Its memory returns to the context, except memory of tensors that have not ended, such as those of
+ * tg_keep. When the context ends, it frees the graphs that are left. */
 TG_API void tg_graph_free(tg_graph *g);
 
 /* What tg_graph_query returns. */

@@ -21,7 +21,7 @@ extern "C" {
 typedef struct tg_checkpoints tg_checkpoints;
 
 /* Opens the directory dir and locks it. Creates dir if it is missing; its parent must exist. Removes the unfinished
- * checkpoints of an interrupted run. While it is open, opening dir elsewhere, also in another process, fails with
+ * checkpoints of an interrupted run. While dir is open, opening it again, also in another process, fails with
  * TG_ERR_STATE. The lock ends with the process, even if the process is killed. Returns NULL on an error. All functions
  * below accept NULL. */
 TG_API tg_checkpoints *tg_checkpoints_open(tg_ctx *ctx, const char *dir);
@@ -35,9 +35,9 @@ TG_API int64_t tg_checkpoints_newest(tg_checkpoints *c);
 TG_API size_t tg_checkpoints_path(const tg_checkpoints *c, int64_t step, char *buf, size_t n);
 
 /* Begins the checkpoint of a step >= 0. Returns the path of the directory to write its files into (with tg_file_save,
- * tg_safetensors_save or tg_shards_save). The string belongs to c, until the checkpoint is committed or abandoned.
- * Returns NULL on an error. Fails with TG_ERR_STATE if the step has a checkpoint already, or if another checkpoint has
- * begun. */
+ * tg_safetensors_save or tg_shards_save). The string belongs to c, and is valid until the checkpoint is committed or
+ * abandoned. Returns NULL on an error. Fails with TG_ERR_STATE if the step has a checkpoint already, or if another
+ * checkpoint has begun. */
 TG_API const char *tg_checkpoints_begin(tg_checkpoints *c, int64_t step);
 /* Completes the checkpoint that has begun: syncs its directory to the disk and renames it. If this fails, the
  * checkpoint is abandoned. */
@@ -54,15 +54,15 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * where in the global tensor each rank's part lies. The state of an optimizer has the placement of its parameter.
  * Saving and loading are collective over the world: every rank makes the call.
  *
- * Each rank writes a file, rank-NNNNN.safetensors, of parts that it has, and rank 0 an index of all, index.json. A part
- * that several ranks have, such as data-parallel ones, is written by one of them, so that ranks with the same parts
- * write the same number of bytes, up to the size of one part. No bytes of tensors move between ranks. The format is
- * described in src/checkpoint/state_index.h. Directories of earlier versions can be loaded.
+ * Each rank writes a file, rank-NNNNN.safetensors, of parts that it has, and rank 0 an index of all, index.json. If
+ * several ranks have the same part, as data-parallel ranks do, one of them writes it. Two ranks that have the same
+ * parts write numbers of bytes that differ by at most the size of the largest part. No bytes of tensors move between
+ * ranks. The format is described in src/checkpoint/state_index.h. Directories of earlier versions can be loaded.
  *
  * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer, under the keys
- * of the first of its owners. All owners read it. So each owner must add it and its state (TG_ERR_MISMATCH). An owner
- * that gives it other keys adds them in the order of the first. A checkpoint of an earlier version, which has every
- * copy, can be loaded. */
+ * of the first of its owners, the ranks that share it. All owners read it. So each owner must add the parameter and its
+ * state (TG_ERR_MISMATCH). If an owner uses other keys than the first owner, it adds its shared parameters in the same
+ * order. A checkpoint of an earlier version, which has every copy, can be loaded. */
 
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
@@ -120,9 +120,9 @@ TG_API tg_status tg_shards_add_average(tg_shards *s, const char *prefix, tg_aver
 TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
 /* Adds x [end - begin], which has only the elements begin to end - 1 of this rank's part of param, row-major. Other
  * ranks add the other elements under the same key; together they must have each element of the global tensor, and a
- * range may be empty. If param is in the list, the key gets its dims in front and its rows (tg_shards_set_rows).
- * In addition to the errors of tg_shards_add_tensor, a range that leaves the part fails with TG_ERR_ARGUMENT, and an x
- * of another shape with TG_ERR_SHAPE. */
+ * range may be empty. If param is in the list, the key gets the dims in front and the limit of rows
+ * (tg_shards_set_rows) that param has. In addition to the errors of tg_shards_add_tensor, a range that leaves the part
+ * fails with TG_ERR_ARGUMENT, and an x of another shape with TG_ERR_SHAPE. */
 TG_API tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *param, int64_t begin,
                                      int64_t end);
 /* Adds the random streams of the context, with the states that they have when the list is saved, and the step of keyed
@@ -157,43 +157,46 @@ typedef struct tg_save_opts {
  * collective.
  *
  * When tg_shards_save_begin returns, the bytes that the tensors have now are held, and the program may change them.
- * Without .background this rank's file has been written then. With it the parts that this rank writes have been copied
- * to host memory, which the device can write directly if it has such memory, and one thread writes the file, while
- * training goes on. The thread calls the functions of tg_config.files and the allocator. It has the lowest priority, so
- * that it gives way to training where cores are scarce. tg_save_test returns whether this rank's file has been written,
- * or has failed; true if w is NULL.
+ * Without .background this rank's file has been written then. With .background the parts that this rank writes have
+ * been copied to host memory (memory that the device can write directly, if there is some), and a thread writes the
+ * file while training goes on. The thread calls the functions of tg_config.files and the allocator. It has the lowest
+ * priority, so that it gives way to training where cores are scarce. tg_save_test returns whether this rank's file has
+ * been written, or has failed; true if w is NULL.
  *
  * tg_save_finish waits for the files of all ranks, writes the index, and frees w, after an error too. The new state is
- * complete when it returns TG_OK. If a call fails, or the program ends between both, the state that dir had before is
- * still complete. To keep the state before as well, save into the directory of tg_checkpoints_begin, and call
- * tg_checkpoints_commit after tg_save_finish. A list has at most one save at a time (TG_ERR_STATE); the list may be
- * freed before tg_save_finish.
+ * complete when it returns TG_OK. If a call fails, or the program ends between the two calls, the state that dir had
+ * before is still complete. To keep that state even if the save succeeds, save into the directory of
+ * tg_checkpoints_begin, and call tg_checkpoints_commit after tg_save_finish. A list has at most one save at a time
+ * (TG_ERR_STATE); the list may be freed before tg_save_finish.
  *
  * Fails with TG_ERR_FORMAT if the parts that the ranks have added overlap, or leave out elements of a tensor, and with
- * TG_ERR_SHAPE if ranks have given one key tensors of other dtypes or global shapes.
+ * TG_ERR_SHAPE if ranks have given one key tensors of different dtypes or global shapes.
  *
- * Sent, between ranks: two barriers; an all-gather of 16 bytes, and one of 16 bytes for each part that a rank has; the
- * random streams, and the keys of shared parameters. Without .background no memory is needed for tensors that are
- * contiguous and on the CPU, and 1 MiB else. (Distributed checkpoints of parts by any rank: Megatron-Core's
- * dist_checkpointing, PyTorch's torch.distributed.checkpoint.) */
+ * The ranks communicate by two barriers, an all-gather of 16 bytes, and one of 16 bytes for each part that a rank has;
+ * they also send the random streams and the keys of shared parameters. Without .background the call needs 1 MiB of
+ * memory, and none for tensors that are contiguous and on the CPU. (Distributed checkpoints of parts by any rank:
+ * Megatron-Core's dist_checkpointing, PyTorch's torch.distributed.checkpoint.) */
 TG_API tg_save *tg_shards_save_begin(tg_shards *s, const char *dir, const tg_save_opts *opts); /* NULL on an error */
 TG_API bool tg_save_test(tg_save *w);
 TG_API tg_status tg_save_finish(tg_save *w);
-/* Does both at once. */
+/* Does what tg_shards_save_begin without .background and tg_save_finish do. */
 TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
 
 typedef struct tg_shards_load_opts {
     size_t size;
-    bool partial; /* keys that are missing or unknown are reported, not refused; what is missing is left as it is */
-    /* Load only the keys of the directory that begin with "<from_prefix>.", into those of the list that begin with
-     * "<to_prefix>." instead; all other keys are ignored. NULL or "" stands for no prefix. If either is given, the
-     * random streams are not loaded; the numbers of steps of optimizers are, as their keys say. */
+    bool partial; /* keys that are missing or unknown are reported, not refused; missing tensors keep their values */
+    /* Load only the keys of the directory that begin with "<from_prefix>.". Each is loaded into the key of the list
+     * that begins with "<to_prefix>." and continues in the same way. All other keys are ignored. NULL or "" stands for
+     * no prefix. If either is given, the random streams are not loaded. The numbers of steps of optimizers have keys
+     * too, and are loaded if these match. */
     const char *from_prefix, *to_prefix;
     /* Memory of report_size bytes for a report: a line "missing KEY" or "unknown KEY" for each such key, cut to
      * report_size, with a terminating zero. NULL means no report. */
     char *report;
     size_t report_size;
-    int missing, unknown; /* set by the call: number of keys of this rank that dir lacks, and that no rank's list has */
+    /* Set by the call: the number of keys of this rank's list that dir lacks, and that of keys of dir that are in no
+     * rank's list. */
+    int missing, unknown;
 } tg_shards_load_opts;
 #define TG_SHARDS_LOAD_DEFAULTS .size = sizeof(tg_shards_load_opts)
 #define TG_SHARDS_LOAD(...) (&(tg_shards_load_opts){TG_SHARDS_LOAD_DEFAULTS, __VA_ARGS__})
@@ -206,10 +209,10 @@ typedef struct tg_shards_load_opts {
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
 TG_API tg_status tg_shards_load_with(tg_shards *s, const char *dir, tg_shards_load_opts *opts);
 
-/* Reads all of the state in dir, on one rank, and compares all checksums. Sets *damaged to the number of findings, and
- * writes a line for each to report (NULL: none), cut to report_size bytes with the terminating zero: a file that is
- * missing, damaged or of another save, a tensor whose bytes are damaged, and pieces that overlap or are missing.
- * Returns TG_OK if that could be done, whatever it found. */
+/* Reads all of the state in dir, on one rank, and compares all checksums. Sets *damaged to the number of faults, and
+ * writes a line for each to report, cut to report_size bytes with the terminating zero; report may be NULL. A fault is
+ * a file that is missing, damaged or of another save, a tensor whose bytes are damaged, or pieces that overlap or are
+ * missing. Returns TG_OK if the comparison could be made, whatever it found. */
 TG_API tg_status tg_shards_verify(tg_ctx *ctx, const char *dir, char *report, size_t report_size, int *damaged);
 
 /* ---- The state dict of a module in a safetensors file ---- */
@@ -231,8 +234,8 @@ typedef struct tg_load_opts {
 /* Loads the state dict of m (nn.h) from a safetensors file or an index of several (tg_safetensors_open). Each rank
  * reads its parts of the whole tensors, as the placements say; the call communicates with no other rank. A tensor of
  * another shape or dtype fails with TG_ERR_FORMAT, and so do missing and unknown keys unless opts->partial is set. The
- * report is written in either case. Tensors that this rank reads as a whole are compared with their checksums. All of
- * that is checked before anything changes. opts may be NULL. */
+ * report is written in either case. Tensors that this rank reads as a whole are compared with their checksums
+ * (TG_ERR_DATA). All checks are made before anything changes. opts may be NULL. */
 TG_API tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *opts);
 
 /* Saves the state dict of m (nn.h) to one safetensors file, which tg_module_load reads: the tensors with their paths as

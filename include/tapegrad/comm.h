@@ -21,17 +21,19 @@ extern "C" {
 
 /* ---- Communicators ---- */
 
-/* Create a communicator. On an error they return an inert communicator, never NULL, on which calls do nothing.
+/* Create a communicator. On an error these functions return an inert communicator, never NULL, on which calls do
+ * nothing.
  *
- * Create it before the first tensor of the context. It then provides the memory of the context, and collectives within
- * a node copy nothing. Otherwise collectives work too, but copy.
+ * Create the communicator before the first tensor of its context. It then provides the memory of the context, and
+ * collectives within a node copy nothing. If the context has tensors already, collectives work too, but make copies.
  *
  * tg_comm_plan_new creates the communicator of one rank whose peers do not exist. It serves to plan a run on device
  * "meta": it counts calls and bytes, and the results of its collectives keep their old contents. tg_comm_split refuses
  * such a communicator if its size is above 1 (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* one rank */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank without peers */
-/* The processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other process. */
+/* Creates the communicator of the processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other
+ * process. */
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx);
 /* Returns the rank of this process; -1 if `tapegrad run` has not started it. */
 TG_API int tg_comm_launched_rank(void);
@@ -41,8 +43,9 @@ TG_API void tg_comm_free(tg_comm *c);
  * the same color form a group, in the order of their keys, and of their ranks if keys are equal. A rank with a negative
  * color is in no group and gets NULL. On an error returns an inert communicator.
  *
- * name, such as "tp", is copied and may be NULL. axis is the axis of the grid on which the collectives of the group
- * convert placements. TG_MAX_AXES means no axis, for groups that sum statistics or connect pipeline stages. */
+ * name, such as "tp", is copied and may be NULL. axis is the axis of the grid that the group stands for: ops that
+ * communicate over the group convert placements on this axis (mappings.h). TG_MAX_AXES means no axis, for groups that
+ * sum statistics or connect pipeline stages. */
 TG_API tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis);
 TG_API tg_ctx *tg_comm_ctx(const tg_comm *c);
 TG_API int tg_comm_rank(const tg_comm *c); /* Returns 0 to size - 1. */
@@ -63,8 +66,9 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * The work keeps the bytes of src until it has ended. In the meantime src may be dropped or discarded, and its tape
  * reset. A library call that changes src waits for the work.
  *
- * dst and src are contiguous and have the same dtype, any but float8. They do not overlap, unless the call is in place:
- * dst and src are then the same memory, or the smaller one is this rank's part of the larger one.
+ * dst and src are contiguous and have the sizes given below (TG_ERR_SHAPE). They have the same dtype, any but float8
+ * (TG_ERR_DTYPE). They do not overlap (TG_ERR_ARGUMENT), unless the call is in place: dst and src are then the same
+ * memory, or the smaller one is this rank's part of the larger one.
  *
  * Sums are added in the order of ranks, and 16-bit sums accumulate in float32; nccl.h has exceptions. TG_REDUCE_AVG
  * needs floats (TG_ERR_DTYPE). On a communicator of one rank src is copied to dst.
@@ -111,7 +115,8 @@ TG_API tg_status tg_comm_barrier(tg_comm *c); /* Waits until every rank of c has
 /* Memory that has the same size on all ranks of c, for fused collectives. It is available if ranks are threads, and
  * over NCCL, as an NCCL window.
  *
- * tg_symmetric_new is collective over c and returns NULL on an error.
+ * tg_symmetric_new is collective over c. The memory has the smallest number of bytes that a rank passes. The call
+ * returns NULL on an error; tg_symmetric_free releases the result.
  *
  * tg_symmetric_take creates n tensors of the tape in this memory, each at a multiple of 16 bytes. It returns false
  * without an error if the memory is too small, if the transport has no such memory, or if tensors of an earlier call
@@ -129,8 +134,9 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
  * root, call site and state. Sequence numbers count the collectives of a group from 1. A send or a receive has the
  * number of the next collective.
  *
- * tg_comm_record writes at most n bytes of text or JSON, terminated by 0, and returns the length of the whole text.
- * tg_comm_record_dump writes what this rank knows to an open file descriptor. A signal handler may call it. */
+ * tg_comm_record writes at most n bytes of text (TG_TEXT) or JSON (TG_JSON), terminated by 0, and returns the length of
+ * the whole text. tg_comm_record_dump writes what this rank knows to an open file descriptor. A signal handler may call
+ * it. */
 TG_API size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n);
 TG_API void tg_comm_record_dump(const tg_comm *c, int fd);
 

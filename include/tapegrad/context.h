@@ -85,15 +85,14 @@ TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 
-/* Returns the seconds for which a collective may wait: tg_config.deadline, or 300 if that is 0. Returns 0 if ctx is
- * NULL. */
+/* Returns the seconds for which a collective may wait (tg_config.deadline). Returns 0 if ctx is NULL. */
 TG_API double tg_ctx_deadline(const tg_ctx *ctx);
 
 /* ---- Memory ---- */
 
 /* Fills *out, which TG_MEMORY_INFO() initializes, with the memory statistics of the context. */
 TG_API tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out);
-/* Sets the peak of memory to what is in use now. */
+/* Sets the peak of memory (tg_memory_info.peak) to the bytes that are in use now. */
 TG_API void tg_memory_reset_peak(tg_ctx *ctx);
 /* Turns the memory trace on or off. While it is on, tg_memory_report lists the tensors that were alive at the peak,
  * with their nodes and call sites. The trace is off by default, because it costs time. */
@@ -119,7 +118,7 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
  * it and the matching tg_rng_join fails with TG_ERR_STATE. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
-TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */
+TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns name i, from 0, oldest first; NULL past the end. */
 /* Copy the state of a stream to *out, or from *s to a stream. If name is NULL, the stream is the current one. An
  * unknown name fails with TG_ERR_ARGUMENT. So does tg_rng_set if s->stream is 2^62 or more. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
@@ -156,8 +155,8 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  * different numbers. GPT models open keys for their layers (gpt.h). With TG_RNG_MEGATRON (parallel.h) keys can be
  * opened and closed, but do not change draws: all draws come from the streams, by order. */
 
-/* Open and close a key. Keys nest, up to 16, and a key within another differs from the same key elsewhere. Every open
- * needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
+/* Open and close a key. Keys nest, up to 16 (TG_ERR_STATE), and a key within another differs from the same key
+ * elsewhere. Every open needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
  *
  * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
  * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Draws are

@@ -8,10 +8,10 @@
  * et al., arXiv 2311.09431, divide the work in a related way). All that acts on rows alone, such as embeddings, norms
  * and MLPs, needs no change. Only attention and positions see the whole sequence: tg_context_attention and tg_rope_at.
  *
- * Several sequences can be packed into one, in two ways. By default each sequence is cut so by itself, and its length
- * must be a multiple of 2n. Chunk c of the packed sequence has chunk c of every sequence, in the order of the
- * sequences. tg_context_cut lists a rank's rows. All ranks have equal work. With `cut_as_one` the packed sequence is
- * cut as if it were one, so the lengths of its sequences are free, but ranks may have different amounts of work. */
+ * Several sequences can be packed into one, in two ways. By default each sequence is cut in this way by itself, and its
+ * length must be a multiple of 2n. Chunk c of the packed sequence has chunk c of every sequence, in the order of the
+ * sequences. tg_context_cut lists a rank's rows. All ranks then have equal work. With `cut_as_one` the packed sequence
+ * is cut as if it were one, so the lengths of its sequences are free, but ranks may have different amounts of work. */
 #ifndef TAPEGRAD_CONTEXT_PARALLEL_H
 #define TAPEGRAD_CONTEXT_PARALLEL_H
 
@@ -40,11 +40,11 @@ typedef enum tg_cp_kind {
     TG_CP_HIERARCHY,
 } tg_cp_kind;
 
-/* Options of tg_context_attention. The names of sizes are those of tg_attention (ops.h). */
+/* Options of tg_context_attention, whose comment explains the names of sizes. */
 typedef struct tg_context_attention_opts {
     size_t size;
     tg_cp_kind kind; /* TG_CP_RING by default */
-    int inner;       /* TG_CP_HIERARCHY: number of ranks of a group, which divides n. TG_AUTO, the default: all */
+    int inner;       /* ranks of a group of TG_CP_HIERARCHY, a divisor of n; TG_AUTO, the default: n */
     bool causal;     /* query i attends only to keys j <= i; false by default */
     double scale;    /* factor of the scores, 0 or more; TG_AUTO, the default, means 1 / sqrt(dk) */
     /* Probability of dropout of the attention weights, in [0, 1), in training mode; 0 by default. Any number of ranks
@@ -66,18 +66,18 @@ typedef struct tg_context_attention_opts {
     .size = sizeof(tg_context_attention_opts), .inner = TG_AUTO, .scale = TG_AUTO, .softcap = TG_NONE, .left = TG_NONE
 #define TG_CONTEXT_ATTENTION(...) (&(tg_context_attention_opts){TG_CONTEXT_ATTENTION_DEFAULTS, __VA_ARGS__})
 
-/* tg_attention over a sequence that the ranks of c divide: q [b, h, s / n, dk], k [b, g, s / n, dk] and
- * v [b, g, s / n, dv] -> [b, h, s / n, dv], all V2:z on c's axis. n is the size of c. Collective over c, also in
- * backward. With one rank it is tg_attention. opts may be NULL.
+/* Computes tg_attention (ops.h) over a sequence that the ranks of c divide: q [b, h, s / n, dk], k [b, g, s / n, dk]
+ * and v [b, g, s / n, dv] -> [b, h, s / n, dv], all V2:z on c's axis and of one float dtype. b is the batch, h the
+ * number of heads of q, g that of k and v, which divides h, s the length of the whole sequence, and n the size of c.
+ * Collective over c, also in backward. With one rank it is tg_attention. opts may be NULL.
  *
  * The results of the parts of the sequence are merged row by row in float32 (float64 for float64), in a fixed order,
  * which differs between ranks. All kinds can be captured. Derivatives that are made of ops, such as second derivatives,
- * gather the whole sequence on every rank; for dropout, and for packed sequences that are each cut by itself, they fail
- * with TG_ERR_UNSUPPORTED.
+ * gather the whole sequence on every rank; for dropout, and for packed sequences without cut_as_one, they fail with
+ * TG_ERR_UNSUPPORTED.
  *
  * Fails with TG_ERR_PLACEMENT if an input is not V2:z, with TG_ERR_SHAPE if shapes do not fit or heads cannot be
- * divided as the kind needs, and with TG_ERR_UNSUPPORTED for dropout with packed sequences that are each cut by
- * itself. */
+ * divided as the kind needs, and with TG_ERR_UNSUPPORTED for dropout with packed sequences without cut_as_one. */
 TG_API tg_tensor *tg_context_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, tg_comm *c,
                                        const tg_context_attention_opts *opts);
 

@@ -1,5 +1,6 @@
 /* Data loaders: batches of samples from arrays in memory, files of tokens, safetensors files, or a source of the
- * caller's own, in an order that depends only on the seed and the epoch. metrics.h has what to measure on them.
+ * caller's own, in an order that depends only on the seed and the epoch. metrics.h has means over batches, such as a
+ * loss or an accuracy.
  *
  *     tg_loader *l = tg_loader_new_arrays(ctx, parts, 2, 60000, TG_LOADER(.batch = 64, .shuffle = true, .seed = 1));
  *     for (int64_t i = 0; i < steps; i++) {
@@ -33,7 +34,9 @@ typedef struct tg_data_part {
 /* Options of a loader. */
 typedef struct tg_loader_opts {
     size_t size;
-    int64_t batch; /* samples of a batch, of all ranks together; a multiple of the number of ranks. Must be given */
+    /* Samples of a batch, of all ranks together; a multiple of the number of ranks, and, without keep_last, at most the
+     * number of samples. Must be given. */
+    int64_t batch;
     bool shuffle;  /* false by default: samples come in the order of the source */
     uint64_t seed; /* of the order; 0 by default */
     /* If the number of samples is no multiple of `batch`, the last samples of an epoch are left out, or, if keep_last
@@ -60,8 +63,8 @@ typedef struct tg_loader_opts {
 typedef struct tg_data_ops {
     size_t size;
     /* Writes part p of sample number `sample` to out[p]. Runs on the thread of the loader if there is one, and then
-     * must use nothing that the program changes meanwhile; no two calls run at the same time. On an error returns a
-     * status, after tg_ctx_fail(errors, ...), for which `errors` is there. */
+     * must use nothing that the program changes meanwhile; no two calls run at the same time. On an error records it
+     * with tg_ctx_fail(errors, ...), and returns its status. `errors` is a context for this purpose alone. */
     tg_status (*read)(void *state, tg_ctx *errors, int64_t sample, void *const *out);
     /* Called when the loader is freed, and on an error of tg_loader_new, unless the table is NULL or has the size of
      * another version. May be NULL. */
@@ -72,15 +75,17 @@ typedef struct tg_data_ops {
 #define TG_DATA_OPS(...) (&(tg_data_ops){TG_DATA_OPS_DEFAULTS, __VA_ARGS__})
 
 /* Create a loader of `samples` >= 1 samples, each with n >= 1 parts, at most 64. ops and the data of parts[] must
- * outlive it. All memory is allocated now: prefetch + 1 batches on the host, and two on the device. On an error they
- * return an inert loader, on which calls do nothing. */
+ * outlive it. All memory is allocated now: for prefetch batches on the host, or one if prefetch is 0, and for two
+ * batches on the device. On an error these functions, and those below that open files, return an inert loader, on which
+ * calls do nothing. */
 TG_API tg_loader *tg_loader_new(tg_ctx *ctx, const tg_data_ops *ops, void *state, const tg_data_part *parts, int n,
                                 int64_t samples, const tg_loader_opts *opts);
 TG_API tg_loader *tg_loader_new_arrays(tg_ctx *ctx, const tg_data_part *parts, int n, int64_t samples,
                                        const tg_loader_opts *opts);
 /* Opens a stream of tokens (tg_tokens_open) as samples of seq_len >= 1 tokens. A sample has two parts, both int64
- * [seq_len]: the tokens from sample * seq_len on, and those after each of them. If the ranks of cp divide sequences, a
- * rank has seq_len / cp tokens of each, its two chunks; seq_len must be a multiple of 2 cp (TG_ERR_SHAPE). */
+ * [seq_len]: the tokens from sample * seq_len on, and for each of them the next token. The stream must have more than
+ * seq_len tokens (TG_ERR_ARGUMENT). If the ranks of cp divide sequences, a rank has seq_len / cp tokens of each, its
+ * two chunks; seq_len must be a multiple of 2 cp (TG_ERR_SHAPE). */
 TG_API tg_loader *tg_loader_open_tokens(tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab,
                                         int64_t seq_len, const tg_loader_opts *opts);
 /* Opens a safetensors file, or an index of several, of which n tensors are the parts: dim 0 counts the samples, and
@@ -90,10 +95,10 @@ TG_API tg_loader *tg_loader_open_safetensors(tg_ctx *ctx, const char *path, cons
 /* Ends the loader and its thread, after the sample that the thread is reading. Drops the loader's tensors. */
 TG_API void tg_loader_free(tg_loader *l);
 
-/* Sets out[p] to part p of the next batch, and goes on to the batch after it, or to the next epoch. The tensors belong
- * to the loader; they keep their values until the call after the next one. The copy to the device runs in parallel with
- * its work (tg_upload). An error in reading a batch is reported by the call that would return that batch, with inert
- * tensors; after tg_ctx_clear, the next call reads it again. */
+/* Sets out[p] to part p of the next batch, for all parts, and goes on to the batch after it, or to the next epoch. The
+ * tensors belong to the loader; they keep their values until the second call after this one. The copy to the device
+ * runs in parallel with its work (tg_upload). An error in reading a batch is reported by the call that would return
+ * that batch, with inert tensors; after tg_ctx_clear, the next call reads it again. */
 TG_API tg_status tg_loader_next(tg_loader *l, tg_tensor **out);
 
 TG_API int64_t tg_loader_samples(const tg_loader *l); /* Returns the number of samples; 0 on an error. */

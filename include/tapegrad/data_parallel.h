@@ -38,8 +38,8 @@ typedef struct tg_finalize_opts {
  * The call is collective over the axes on which params are R and, if there are pipeline stages, over dp, cp and pp. A
  * rank that had no micro-batch makes the call too, with 0 tokens, and gets the sums of the others.
  *
- * A parameter that no rank has used has no gradient afterward. A rank that has not used a parameter itself leaves that
- * to the device, which knows whether another rank has: a step of an optimizer then reads nothing back, and tg_has_grad
+ * A parameter that no rank has used has no gradient afterward. If this rank has not used a parameter, only the device
+ * knows whether another rank has used it. A step of an optimizer copies nothing to the host to find out; tg_has_grad
  * and tg_grad_of wait for the device.
  *
  * A parameter that is given twice fails with TG_ERR_ARGUMENT. A parameter that is in a tg_flat but not in params fails

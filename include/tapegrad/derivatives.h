@@ -23,7 +23,8 @@ TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tenso
 /* Computes products with the Hessian of root, which has one element: hv[i] is the sum over j of
  * (d2 root / d inputs[i] d inputs[j]) * v[j]. v[j] and hv[j] have the shape and dtype of inputs[j]. v[j] NULL means
  * zero. Takes one backward and one forward pass (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). Works in
- * no-grad mode too. */
+ * no-grad mode too. On an error each hv[i] is an inert tensor. Fails with TG_ERR_SHAPE if root does not have one
+ * element, and with the errors of tg_grad and tg_jvp. */
 TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                         tg_tensor **hv);
 

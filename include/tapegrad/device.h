@@ -36,7 +36,7 @@ typedef int tg_formula;
 TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
-/* Evaluates the formula on doubles. A test of a device can compare the results of its slot `map` with those of this
+/* Evaluates the formula on doubles. A test of a device can compare the results of its slot `apply` with those of this
  * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in` is NULL or f is out
  * of range. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
@@ -59,10 +59,10 @@ typedef struct tg_matrix {
 /* The product C = act(alpha * (A @ B) + beta * C + bias) for every matrix of the batch. A is [m,k], B is [k,n], C is
  * [m,n], and bias is [n].
  *
- * A and B have the same dtype. C has that dtype, or float32 if A and B are 16-bit floats. Sums run in float32 (float64
- * for float64). The shapes and strides alone decide how the sum over k is split, and its parts are added in a fixed
- * order. So the bits of C depend neither on the number of threads nor on the other matrices of the batch. If beta is
- * 0, C is not read. */
+ * A and B have the same dtype. C has that dtype too, or, if A and B are 16-bit floats, may be float32. Sums run in
+ * float32 (float64 for float64). The shapes and strides alone decide how the sum over k is split, and its parts are
+ * added in a fixed order. So the bits of C depend neither on the number of threads nor on the other matrices of the
+ * batch. If beta is 0, C is not read. */
 typedef struct tg_gemm {
     int64_t m, n, k, batch[2];
     tg_matrix a, b, c;

@@ -3,7 +3,7 @@
  *
  * DLPack has two structs: DLManagedTensorVersioned, of its version 1, and DLManagedTensor, of the versions before. This
  * header declares them without their members. A program that needs the members includes DLPack's own dlpack.h too. In
- * Python they are in capsules of the names "dltensor_versioned" and "dltensor". */
+ * Python these structs are passed in capsules named "dltensor_versioned" and "dltensor". */
 #ifndef TAPEGRAD_DLPACK_H
 #define TAPEGRAD_DLPACK_H
 
@@ -16,8 +16,8 @@ extern "C" {
 struct DLManagedTensor;
 struct DLManagedTensorVersioned;
 
-/* Export a tensor: return a struct on the bytes of x, which the receiver owns, or NULL after recording the error. The
- * receiver reads and writes the same bytes as x. After it has written some, call tg_touch (handles.h).
+/* Export a tensor: return a struct on the bytes of x, or NULL after recording the error. The receiver owns the struct.
+ * The receiver reads and writes the same bytes as x. After the receiver has written bytes, call tg_touch (handles.h).
  *
  * The receiver calls the deleter of the struct once, on any thread. Until then the bytes stay at their address and are
  * not used for another tensor, whatever happens to x and its tape; a deleter may also be called after tg_ctx_free. The
@@ -25,13 +25,13 @@ struct DLManagedTensorVersioned;
  * freed by the last deleter, on that thread: tg_config.allocator, and release functions of tg_wrap for exported
  * memory, must then work there.
  *
- * Contexts of device "cpu" and "cuda" export (TG_ERR_DEVICE). The bytes are complete when the function returns: on
- * "cuda" it waits for the work that is queued. So they may be read on any stream. Before the receiver calls the
- * deleter, its own work on the bytes must be done.
+ * The context must be on "cuda" or on a device whose memory is host memory, such as "cpu" (TG_ERR_DEVICE). The bytes
+ * are complete when the function returns: on "cuda" it waits for the work that is queued. So the bytes may be read on
+ * any stream. Before the receiver calls the deleter, its own work on the bytes must be done.
  *
- * The struct has the shape and the strides of x, with any signs, and its byte_offset is 0. Its data is NULL if x has no
- * elements; otherwise it is aligned to 64 bytes if x is a tensor of its own, and to an element if x is a view or was
- * wrapped. (DLPack asks for 256, which few libraries keep.) The dtypes are float32, float64, bfloat16, float16,
+ * The struct has the shape and the strides of x, and its byte_offset is 0. Strides may be negative. Its data is NULL if
+ * x has no elements; otherwise it is aligned to 64 bytes if x is a tensor of its own, and to an element if x is a view
+ * or was wrapped. (DLPack asks for 256, which few libraries keep.) The dtypes are float32, float64, bfloat16, float16,
  * integers of 8 to 64 bits, signed or unsigned, bool, and as in DLPack 1.1 float8_e4m3fn, float8_e5m2 and
  * float8_e8m0fnu.
  *
@@ -47,14 +47,16 @@ TG_API struct DLManagedTensor *tg_dlpack_export_unversioned(tg_tensor *x);
  * belongs to the library, which calls its deleter once: when no handle and no node needs the memory any more, or at
  * once on error. A deleter that is NULL is not called. On error the functions return an inert tensor.
  *
- * The memory must be on the context's device: of the CPU, pinned by CUDA or not, or of the same GPU (TG_ERR_DEVICE).
- * Its bytes must be complete at the call; on "cuda", wait for the stream that writes them, because the context has a
- * stream of its own. Before the deleter is called, the library waits for its own work on the memory.
+ * The memory must be on the context's device: host memory, pinned by CUDA or not, if that is the CPU, or memory of the
+ * same GPU (TG_ERR_DEVICE). Its bytes must be complete at the call; on "cuda", wait for the stream that writes them,
+ * because the context has a stream of its own. Before the deleter is called, the library waits for its own work on the
+ * memory.
  *
  * Strides may be negative, 0 or NULL. data + byte_offset must be aligned to the size of an element. Dtypes other than
- * those above, and vectors (lanes), fail with TG_ERR_DTYPE; more than 8 dims with TG_ERR_SHAPE; and a major version
- * other than 1 with TG_ERR_UNSUPPORTED. Memory that is marked read-only is read-only here (tg_set_read_only). A
- * captured step on "cuda" refuses imported tensors, because their memory may be freed before a replay. */
+ * those of an export, and vectors (lanes), fail with TG_ERR_DTYPE; more than 8 dims with TG_ERR_SHAPE; and a major
+ * version other than 1 with TG_ERR_UNSUPPORTED. Memory that is marked read-only is read-only here (tg_set_read_only). A
+ * captured step on "cuda" refuses imported tensors (TG_ERR_UNSUPPORTED), because their memory may be freed before a
+ * replay. */
 TG_API tg_tensor *tg_dlpack_import(tg_ctx *ctx, struct DLManagedTensorVersioned *m);
 TG_API tg_tensor *tg_dlpack_import_unversioned(tg_ctx *ctx, struct DLManagedTensor *m);
 

@@ -24,7 +24,7 @@ TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *b
 
 /* ---- The nodes of a tape ---- */
 
-/* Writes the nodes of a tape:
+/* Writes the nodes of a tape in one of these formats; TG_SVG fails with TG_ERR_ARGUMENT:
  * - TG_TEXT: one row per node, with op, shapes, saved bytes, FLOPs, times in microseconds, and call site.
  * - TG_JSON: the same with times in seconds, and with the ids of the tensors that connect nodes.
  * - TG_DOT: a graph.
@@ -35,11 +35,12 @@ TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 
 /* ---- Memory ---- */
 
-/* Writes the memory in use as an object of JSON: "device", "live", "peak", "reserved", "workspace", "live_by" and
- * "peak_by" (objects with the bytes of each category) and "blocks". That is an array of the blocks that were alive near
- * the peak, largest first, if tg_memory_set_trace is on; otherwise it is empty. A block has its "bytes" and "category"
- * and, "" if unknown, the "name" of its tensor, and the "op", "scope" and "site" that made it. Writes at most n bytes,
- * including the terminating 0, and returns the length of the whole text; 0 on an error. */
+/* Writes the memory in use as an object of JSON, in bytes. Its members are "device", "live", "peak", "reserved",
+ * "workspace", "live_by" and "peak_by" (objects with the bytes of each category) and "blocks". If tg_memory_set_trace
+ * is on, "blocks" is an array of the blocks that were alive near the peak, largest first; otherwise it is empty. A
+ * block has its "bytes" and "category", the "name" of its tensor, and the "op", "scope" and "site" that made it; a text
+ * that is not known is "". Writes at most n bytes, including the terminating 0, and returns the length of the whole
+ * text; 0 on an error. */
 TG_API size_t tg_memory_json(tg_ctx *ctx, char *buf, size_t n);
 
 /* ---- NaN and infinities ---- */

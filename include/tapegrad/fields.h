@@ -31,7 +31,7 @@ typedef enum tg_field_kind {
     TG_FIELD_LIST,     /* const int64_t *; its length is stored in the int at length_at */
 } tg_field_kind;
 
-/* One field of a struct. Its default is what the defaults of the struct have at its offset. */
+/* One field of a struct. tg_struct.defaults has the default of the field at the same offset. */
 typedef struct tg_field {
     const char *name;
     tg_field_kind kind;

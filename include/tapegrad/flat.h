@@ -1,8 +1,8 @@
-/* Flat buffers of data-parallel training: gradients are summed in buckets while backward runs (Li et al., PyTorch
- * Distributed, VLDB 2020), and the optimizer's state may be divided over the ranks, with it the sums of gradients, and
- * with both the parameters (ZeRO stages 1, 2 and 3: Rajbhandari et al., SC 2020, arXiv 1910.02054; the next parameters
- * are fetched ahead as in Zhao et al., PyTorch FSDP, VLDB 2023). Include this header in a training program with several
- * data-parallel ranks.
+/* Flat buffers of data-parallel training. Gradients are summed in buckets while backward runs (Li et al., PyTorch
+ * Distributed, VLDB 2020). The ranks may divide the optimizer's state (zero 1), also the sums of gradients (zero 2),
+ * and also the parameters (zero 3): these are the stages of ZeRO (Rajbhandari et al., SC 2020, arXiv 1910.02054). With
+ * zero 3 the next parameters are fetched ahead (Zhao et al., PyTorch FSDP, VLDB 2023). Include this header in a
+ * training program with several data-parallel ranks.
  *
  * A step of a program with optimizer state that is divided (zero 1):
  *
@@ -18,8 +18,8 @@
  *     tg_optim_zero_grad(o);
  *
  * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h. dp, cp and edp are the axes TG_DP, TG_CP and TG_EDP. The
- * group of a parameter are the ranks over which its gradient is summed: edp if the parameter is placed on an axis of
- * the expert grid, else dp and cp together. n stands for the number of its ranks. */
+ * group of a parameter is the set of ranks over which its gradient is summed: edp if the parameter is placed on an axis
+ * of the expert grid, else dp and cp together. n stands for the number of its ranks. */
 #ifndef TAPEGRAD_FLAT_H
 #define TAPEGRAD_FLAT_H
 
@@ -31,23 +31,25 @@ extern "C" {
 
 typedef struct tg_flat_opts {
     size_t size;
-    /* Elements from which on a bucket is full, 1 or more. TG_AUTO, the default, means max(40e6, 1e6 n), as in
-     * Megatron-Core. INT64_MAX means one bucket. */
+    /* A bucket is full when it has at least this many elements, 1 or more. TG_AUTO, the default, means max(40e6, 1e6
+     * n), as in Megatron-Core. INT64_MAX means one bucket. */
     int64_t bucket;
-    /* 0, the default: every rank has all of the optimizer's state. 1: each rank has that of 1/n of the elements. 2: a
-     * rank also keeps sums of gradients of these elements only (tg_grads_reduce). 3: and parameters (tg_flat_watch). */
+    /* 0, the default: every rank has all of the optimizer's state. 1: each rank has the state of 1/n of the elements.
+     * 2: each rank also keeps the sums of gradients of these elements only (tg_grads_reduce). 3: each rank also keeps
+     * the parameters of these elements only (tg_flat_watch). */
     int zero;
-    /* The dtype in which gradients travel. TG_DTYPE_DEFAULT, which is 0, means that in which they are accumulated.
-     * TG_BF16 halves the bytes that float32 takes: each addend is rounded, and the sum is computed in the dtype of the
-     * gradients. With zero 0 the sum is rounded too. */
+    /* The dtype in which gradients travel. TG_DTYPE_DEFAULT, the default, means the dtype in which they are
+     * accumulated. TG_BF16 halves the bytes that float32 takes: each addend is rounded, and the sum is computed in the
+     * dtype of the gradients. With zero 0 the sum is rounded too. Other dtypes fail with TG_ERR_DTYPE. */
     tg_dtype wire;
 } tg_flat_opts;
 
 #define TG_FLAT_DEFAULTS .size = sizeof(tg_flat_opts), .bucket = TG_AUTO
 #define TG_FLAT(...) (&(tg_flat_opts){TG_FLAT_DEFAULTS, __VA_ARGS__})
 
-/* Lays out the gradients of n parameters in buckets, flat buffers that are summed as a whole, and from zero 1 on
- * the parameters too. opts may be NULL. Returns NULL on an error. The caller frees the result before p's context.
+/* Lays out the gradients of the parameters in params[] in buckets, flat buffers that are summed as a whole, and from
+ * zero 1 on also the parameters. In this comment n is the number of ranks of a group, not the length of params[]. opts
+ * may be NULL. Returns NULL on an error. tg_flat_free releases the result, before p's context is freed.
  *
  * The parameters come in the reverse of their order in params, because backward produces their gradients in about that
  * order. Each begins at a multiple of 64 elements, and a bucket ends at a multiple of 128 and of n. A bucket has the
@@ -62,8 +64,8 @@ typedef struct tg_flat_opts {
  * create its tg_flat in the same order.
  *
  * In addition, tg_grads_finalize makes one all-reduce of a float32 for each parameter, which tells whether any rank has
- * a gradient. A parameter that no rank has used keeps its value and its state in the optimizer. The host reads nothing
- * for that.
+ * a gradient. A parameter that no rank has used keeps its value and its state in the optimizer. The device decides
+ * this; the host reads nothing.
  *
  * From zero 1 on the parameters are views of the buckets. A parameter with b bytes an element, a float32 gradient and
  * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes
@@ -89,25 +91,26 @@ TG_API bool tg_flat_set_reduce(tg_flat *f, bool on);
 /* Ends a micro-batch that is not the last of its step, for every tg_flat of p that has zero 2 or 3 and whose sums are
  * on: starts the sums that backward has not started, waits for all, and adds them to those of earlier micro-batches. So
  * whole gradients have no memory between micro-batches; the price is one reduce-scatter of each bucket a micro-batch.
- * The sum over ranks is then the inner one, so a step of several micro-batches rounds differently than with sums that
- * are off until the last. Until tg_grads_finalize the leaves have sums that are not complete (TG_ERR_STATE to those
- * who step or read them), and the parameters have no gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE
- * if a weight gradient waits (tg_wgrads). Collective: all ranks call it equally often. */
+ * Each micro-batch is summed over the ranks before micro-batches are added up, so a step of several micro-batches
+ * rounds differently than with sums that are off until the last one. Until tg_grads_finalize the gradients of the
+ * leaves are incomplete, so reading them, or a step with them, fails with TG_ERR_STATE; the parameters have no
+ * gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE if a weight gradient waits (tg_wgrads). Collective:
+ * all ranks call it equally often. */
 TG_API tg_status tg_grads_reduce(const tg_parallel *p);
 
-/* Sets *out to the leaves of f, what optimizers step, and returns their number, which is that of the parameters; 0 if
- * f is NULL. Leaf i belongs to parameter i. The array and the leaves belong to f.
+/* Sets *out to the leaves of f, which are the tensors that optimizers step. Returns their number, which equals the
+ * number of parameters; 0 if f is NULL. Leaf i belongs to parameter i. The array and the leaves belong to f.
  *
- * With zero 0 they are the parameters. Else leaf i is a view, of 1 dim, of those elements of parameter i that
- * lie in this rank's part of the bucket, and is named like "h.0.fc.weight[128:192]". It may be empty. It is V on the
- * axes of the group and where the parameter is V, so norms count each element once. Its gradient is present from
- * tg_grads_finalize on; the parameter then has none (tg_has_grad is false). To zero the gradient of either is to zero
+ * With zero 0 the leaves are the parameters. Otherwise leaf i is a view with 1 dim of those elements of parameter i
+ * that lie in this rank's part of the bucket, and is named like "h.0.fc.weight[128:192]". It may be empty. It is V on
+ * the axes of the group and where the parameter is V, so norms count each element once. Its gradient is present from
+ * tg_grads_finalize on; the parameter then has none (tg_has_grad is false). Zeroing the gradient of either one zeroes
  * both. tg_optim_no_decay_1d goes by the dims of the parameter, and tg_shards_add_optim saves the state under the
  * parameter's key, so that any number of ranks can load it. */
 TG_API int tg_flat_leaves(tg_flat *f, tg_tensor *const **out);
 /* If x is a leaf of a tg_flat with zero above 0, returns true and sets *param to the parameter, and *begin and *end to
- * the range of the parameter's row-major elements that x has. Otherwise returns false, and sets them to x and all of
- * its elements. param, begin and end may be NULL. */
+ * the range of the parameter's row-major elements that x has. Otherwise returns false, and sets *param to x and the
+ * range to all elements of x. param, begin and end may be NULL. */
 TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, int64_t *end);
 
 /* With zero 1 and 2, sends each rank's part of every bucket of parameters to the other ranks of its group: one
@@ -122,20 +125,21 @@ TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, i
  * Collective. */
 TG_API tg_status tg_flat_gather(tg_flat *f);
 
-/* ---- Parameters of which a rank keeps its ranges (zero 3) ----
+/* ---- Parameters that are divided over the ranks (zero 3) ----
  *
  * A bucket of parameters is gathered, by one all-gather, when one of them is read and the bucket is not present: before
  * forward, before backward and, if layers are recomputed, before that. So reading a parameter is collective over its
  * group: all ranks must read the buckets in the same order, in each micro-batch and in evaluation, or fail with
- * TG_ERR_MISMATCH or at the deadline. A parameter that only some ranks use does not go with zero 3, unless its bucket
- * has others that all ranks read at that time.
+ * TG_ERR_MISMATCH or at the deadline. Do not use zero 3 for a parameter that only some ranks use, unless its bucket has
+ * others that all ranks read at that time.
  *
  * Gathered parameters are discarded in backward when the last gradient of their bucket has arrived, in
  * tg_grads_finalize, in tg_flat_gather, and before a module that tg_flat_watch names. They must not be pinned or
- * exported then (TG_ERR_STATE). To write one fails with TG_ERR_STATE, except while they are whole (tg_flat_set_whole);
- * tg_shards_load loads their ranges, and tg_shards_add_module lists these. A step in which parameters are gathered
- * cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters without values (TG_ERR_DISCARDED), unless
- * they are whole. If ranks were lost, make the model anew too. */
+ * exported then (TG_ERR_STATE). Writing a parameter fails with TG_ERR_STATE, except while parameters are whole
+ * (tg_flat_set_whole). tg_shards_add_module lists this rank's ranges of the parameters, and tg_shards_load loads them.
+ * A step in which parameters are gathered cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters
+ * without values (TG_ERR_DISCARDED), unless they are whole. After a recovery from lost ranks, create the model again,
+ * too. */
 
 /* Adds modules, such as the layers of a model, whose parameters are used together. Before each run of one of them, the
  * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
@@ -143,10 +147,10 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with TG_ERR_ARGUMENT if a
  * module has no parameter of f. */
 TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
-/* on: gathers all parameters, and keeps them. Then each rank may read parameters by itself, for example to save them,
- * and all ranks may write the same values to them; leaves must not be written (TG_ERR_STATE to a step). Off, as at
- * first and after a recovery: keeps this rank's ranges of what they are then, and discards the rest. With zero 0 to 2
- * does nothing. Collective. */
+/* If on is true, gathers all parameters, and keeps them whole. Then each rank may read parameters by itself, for
+ * example to save them, and all ranks may write the same values to them; writing leaves, as a step does, fails with
+ * TG_ERR_STATE. If on is false, which is the setting at first and after a recovery, keeps this rank's ranges of the
+ * present values, and discards the rest. With zero 0 to 2 does nothing. Collective. */
 TG_API tg_status tg_flat_set_whole(tg_flat *f, bool on);
 
 /* Writes a table of the buckets, and of the ranges of each parameter that the ranks have: text, or JSON. Works like

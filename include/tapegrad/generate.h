@@ -22,15 +22,15 @@ extern "C" {
 
 /* ---- Sampling ---- */
 
-/* How a token is drawn. The steps have the order of the fields from the last to the first: penalties change the logits,
- * the temperature divides them, and top_k, top_p and min_p, in this order, remove tokens. */
+/* How a token is drawn. First the penalties change the logits, then the temperature divides them, and then top_k, top_p
+ * and min_p, in this order, remove tokens. */
 typedef struct tg_sampling_opts {
     size_t size;
     /* Divides the logits; finite and 0 or more. 1 by default. 0 means that the likeliest token is taken, and of several
      * equal ones the one with the least id. */
     double temperature;
-    /* Only the top_k likeliest tokens are kept. Of equal ones the lesser ids count as likelier. 0, the default, or a
-     * number above the vocabulary's size: all. */
+    /* Only the top_k likeliest tokens are kept. Of equally likely tokens, those with lesser ids count as likelier. 0,
+     * the default, or a number above the vocabulary's size: all. */
     int64_t top_k;
     /* Only the fewest of the likeliest tokens whose probabilities sum to top_p or more are kept (nucleus sampling,
      * Holtzman et al., arXiv 1904.09751). In (0, 1]; 1, the default: all. */
@@ -57,8 +57,8 @@ typedef struct tg_sampling_opts {
  * id is outside [0, vocab); then p is undefined. */
 TG_API tg_status tg_sampling_probabilities(tg_ctx *ctx, const double *logits, int64_t vocab, const int64_t *ids,
                                            int64_t count, int64_t prompt, const tg_sampling_opts *opts, double *p);
-/* Returns the least id for which the sum of p[0] to p[id] exceeds u times the sum of p[vocab]; u is in [0, 1). Returns
- * an id whose p is above 0, and -1 if there is none. */
+/* Draws a token: returns the least id for which the sum of p[0] to p[id] exceeds u times the sum of all `vocab`
+ * elements of p; u is in [0, 1). Returns an id whose p is above 0, and -1 if there is none. */
 TG_API int64_t tg_sampling_pick(const double *p, int64_t vocab, double u);
 /* Returns the u in [0, 1) with which token `index` of sample `sample` of prompt `prompt` is drawn. It depends on
  * nothing else. All three numbers count from 0. */
@@ -75,14 +75,15 @@ typedef struct tg_generator_opts {
     size_t size;
     /* Number of samples that are computed at the same time, 1 to 2^20; 1 by default. The others wait. */
     int64_t rows;
-    /* Most tokens of a sequence, with its prompt: 2 to the model's positions. TG_AUTO, the default, means the model's
-     * positions. The caches take rows * positions times the bytes of one position. */
+    /* Most tokens of a sequence in the cache, 2 to the model's positions: the prompt, and all generated tokens but the
+     * last. TG_AUTO, the default, means the model's positions. The caches take rows * positions times the bytes of one
+     * position. */
     int64_t positions;
     /* Most tokens of prompts in one forward, 1 to 2^20; 512 by default. */
     int64_t chunk;
-    /* A smaller model that proposes tokens, of which the large one computes several at the same time (Leviathan et al.,
+    /* A smaller model that proposes tokens. The large model checks several of them in one forward (Leviathan et al.,
      * arXiv 2211.17192). The probabilities of what is generated are those of the large model alone; with temperature 0
-     * it is the same tokens. Must have the vocabulary of the model and the context of it, and must outlive the
+     * the tokens are the same. draft must have the vocabulary and the context of the large model, and must outlive the
      * generator. NULL, the default: none. */
     tg_module *draft;
     int64_t draft_tokens; /* most tokens that it proposes at a time, 1 to 11; 4 by default */
@@ -94,7 +95,7 @@ typedef struct tg_generator_opts {
 
 /* Creates a generator. lm is a whole language model (tg_lm_new, tg_gpt_load, ...), which must outlive it. With
  * tensor-parallel ranks every rank makes the same calls and gets the same tokens. opts may be NULL. Returns NULL on an
- * error; it has the errors of tg_gpt_cache_new. */
+ * error, also if tg_gpt_cache_new (gpt.h) fails for the model. */
 TG_API tg_generator *tg_generator_new(tg_module *lm, const tg_generator_opts *opts);
 TG_API void tg_generator_free(tg_generator *g); /* g may be NULL */
 
@@ -123,9 +124,9 @@ typedef struct tg_token {
     /* Log-probability by the model alone, before penalties, temperature and the removal of tokens. NaN unless
      * opts.logprobs is set. */
     double logprob;
-    int64_t n_top;         /* opts.top_logprobs */
-    const int64_t *top_id; /* the likeliest tokens by the model alone, likeliest first */
-    const double *top_logprob;
+    int64_t n_top;             /* opts.top_logprobs */
+    const int64_t *top_id;     /* [n_top]: the likeliest tokens by the model alone, likeliest first */
+    const double *top_logprob; /* [n_top]: their log-probabilities */
     /* The text that became certain with this token: whole characters of UTF-8, without what may be the beginning of a
      * stop string. The rest comes with a later token, or with the last one. n_text is 0 without opts.tokenizer. */
     const char *text;
@@ -160,8 +161,9 @@ typedef struct tg_generate_opts {
     bool logprobs;        /* compute the log-probability of each token; false by default */
     int64_t top_logprobs; /* and of the likeliest tokens, 0 to 1000 of them; 0 by default. Above 0 needs logprobs */
     /* When the positions are used up, the newest half of the tokens is computed again as a new sequence, and the sample
-     * goes on. A prompt with more tokens than positions begins with its newest ones. false, the default: the sample
-     * ends with TG_FINISH_POSITIONS, and a prompt that leaves no position for a token fails with TG_ERR_SHAPE. */
+     * goes on. Of a prompt with more tokens than positions the model reads only the newest ones. false, the default:
+     * the sample ends with TG_FINISH_POSITIONS, and a prompt with more tokens than positions fails with
+     * TG_ERR_SHAPE. */
     bool slide;
     /* Called for each token, in the order of each sample; tokens of several samples alternate. NULL, the default: none.
      * Must not use the context or the generator, but may call tg_generator_result and tg_generator_release for samples
@@ -173,8 +175,8 @@ typedef struct tg_generate_opts {
 #define TG_GENERATE_DEFAULTS .size = sizeof(tg_generate_opts), .tokens = 256, .samples = 1
 #define TG_GENERATE(...) (&(tg_generate_opts){TG_GENERATE_DEFAULTS, __VA_ARGS__})
 
-/* Continues n >= 1 prompts. opts may be NULL. Returns when all samples have ended. After an error the results are those
- * of the tokens until then. */
+/* Continues n >= 1 prompts. opts may be NULL. Returns when all samples have ended. After an error the results have the
+ * tokens that were generated before it. */
 TG_API tg_status tg_generator_run(tg_generator *g, const tg_prompt *prompts, int64_t n, const tg_generate_opts *opts);
 
 /* One continuation. The arrays belong to the generator and are valid until its next call of tg_generator_run. */
@@ -207,7 +209,7 @@ typedef struct tg_generate_stats {
     double prompt_seconds, seconds;       /* of the forwards of prompts; of the whole call */
 } tg_generate_stats;
 
-/* Fills *s, whose size must be set. */
+/* Fills *s. Set s->size to sizeof *s first. */
 TG_API tg_status tg_generator_stats(const tg_generator *g, tg_generate_stats *s);
 
 #ifdef __cplusplus

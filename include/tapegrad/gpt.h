@@ -25,7 +25,7 @@ typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
     int64_t vocab, layers, heads, hidden; /* sizes, 1 or more; must be given */
-    int64_t kv_heads;                     /* heads of keys and values; TG_AUTO means heads; LLAMA only */
+    int64_t kv_heads;                     /* heads of keys and values, a divisor of heads; TG_AUTO: heads; LLAMA only */
     /* Hidden size of the MLP. TG_AUTO means 4 * hidden (GPT2), or 8/3 * hidden rounded up to a multiple of 64
      * (LLAMA). */
     int64_t ffn;
@@ -41,8 +41,8 @@ typedef struct tg_gpt_config {
     double init_std;
     bool untied; /* the output matrix is separate from the embedding matrix; GPT2 only */
     bool tied;   /* the output matrix is the embedding matrix; LLAMA only */
-    tg_gpt_recompute recompute;
-    tg_gpt_wgrad wgrad;
+    tg_gpt_recompute recompute; /* which activations backward computes again (lm.h); TG_GPT_KEEP by default */
+    tg_gpt_wgrad wgrad;         /* when weight gradients are computed (lm.h); TG_WGRAD_FUSED by default */
     tg_cp_kind cp_kind; /* how the ranks of cp exchange keys and values, as in tg_lm_config */
     int cp_inner;       /* as in tg_lm_config */
     /* The grid of ranks, which must outlive the model. NULL means one rank.
@@ -131,7 +131,8 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
  * ways, and warns of a difference. */
 
 /* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
- * inert module on an error. */
+ * inert module on an error. A model that is no GPT-2 or Llama, or has options that tg_gpt_config lacks, fails with
+ * TG_ERR_UNSUPPORTED; tg_lm_load_dir (lm.h) loads other models. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 /* Creates a GPT with random weights, of one rank, from the config.json at path. Returns an inert module on an error. */
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
@@ -149,7 +150,7 @@ TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 /* Convert a model between a directory with config.json and saved state (checkpoint.h), without the model in memory: one
  * tensor at a time is read and written, in the dtype that it has. In the state the keys of the parameters begin with
  * "<prefix>."; they are those of tg_shards_add_module(s, prefix, gpt). prefix may be NULL or "". ctx must be on a
- * device whose memory the host uses, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. Names, shapes and
+ * device whose memory is host memory, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. Names, shapes and
  * dtypes are checked before anything is written. Keys of config.json that the library does not know are kept.
  *
  * tg_gpt_to_state writes the state into the directory `state`, which is created if it is missing, and must have neither

@@ -93,7 +93,7 @@ static tg_status check_table(tg_ctx *ctx, const tg_device_ops *ops) {
     if (!whole)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_ctx_new_on: the device table lacks a required slot: name, open, close, alloc, free, copy, "
-                       "sync, event_record, event_wait, event_free, map, fill, iota, reduce, gemm, take, put_add or "
+                       "sync, event_record, event_wait, event_free, apply, fill, iota, reduce, gemm, take, put_add or "
                        "random");
     if (ops->copy_async && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
         return tg_fail(ctx, TG_ERR_ARGUMENT,

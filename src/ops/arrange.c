@@ -304,8 +304,8 @@ static tg_status unfold_infer(tg_call *c) {
 }
 
 /* Adds the windows' gradients to the gradient of x in pieces. A piece has elements [j, j + step) of all windows. Within
- * a piece no element of x occurs twice, so one call of slot map adds it. Pieces are added in the order of j. If windows
- * overlap, 16-bit gradients are summed in float32. */
+ * a piece no element of x occurs twice, so one call of slot apply adds it. Pieces are added in the order of j. If
+ * windows overlap, 16-bit gradients are summed in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;
     const tg_tensor *g = c->gout[0], *x = c->gin[0];

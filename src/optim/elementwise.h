@@ -1,4 +1,4 @@
-/* What the methods share that step each element of a parameter by itself with the slot `map`. */
+/* What the methods share that step each element of a parameter by itself with the slot `apply`. */
 #ifndef TG_OPTIM_ELEMENTWISE_H
 #define TG_OPTIM_ELEMENTWISE_H
 

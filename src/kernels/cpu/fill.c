@@ -11,7 +11,7 @@
  * elements of a unit of parallel work and of a buffer. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384, BUFFER = 512 };
 
-/* Views `value` as a broadcast float64 array, and copies it with slot map. Clears small contiguous arrays directly if
+/* Views `value` as a broadcast float64 array, and copies it with slot apply. Clears small contiguous arrays directly if
  * the value is 0. */
 tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value) {
     static const int64_t no_stride[TG_MAX_DIMS] = {0};

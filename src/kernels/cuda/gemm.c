@@ -48,7 +48,7 @@ static tg_matrix dense_matrix(void *data, tg_dtype d, const int64_t batch[2], in
     return (tg_matrix){data, cols, 1, {batch[1] * rows * cols, rows * cols}, d};
 }
 
-/* Runs slot map over the [m, n] matrices of the product. b is the second input, or NULL. */
+/* Runs slot apply over the [m, n] matrices of the product. b is the second input, or NULL. */
 static tg_status map(tg_ctx *ctx, const tg_gemm *g, tg_formula f, const tg_matrix *out, const tg_matrix *a,
                      const tg_matrix *b, double p, double q) {
     batches o, x[2];
