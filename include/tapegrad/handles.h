@@ -1,5 +1,12 @@
 /* How long handles and bytes last, for bindings of languages with a garbage collector and for programs that keep
- * pointers. tapegrad.h includes this header. docs/embedding.md shows how a binding uses these functions. */
+ * pointers. tapegrad.h includes this header. docs/embedding.md shows how a binding uses these functions.
+ *
+ * A program that resets its tapes needs two calls of tensor.h alone: tg_keep for a result that must outlive the reset,
+ * and tg_drop for a tensor of the context that it does not need any more. The calls of this header are for these cases:
+ * - a tape is not reset, and its results are given back one by one: tg_release;
+ * - a handle may be used after its tensor has ended, as an object of another language does: tg_hold and tg_unhold, and
+ *   tg_drop_later where the end is noticed on another thread;
+ * - the program keeps a pointer to the bytes, or writes through one: tg_pin, tg_unpin and tg_touch. */
 #ifndef TAPEGRAD_HANDLES_H
 #define TAPEGRAD_HANDLES_H
 

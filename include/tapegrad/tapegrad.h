@@ -5,11 +5,12 @@
  *
  * Errors are sticky. A failed call records its error in the context and returns an inert tensor. From then on every
  * call on that context does nothing, until tg_ctx_clear; only free, drop, reset, status, message and clear still work.
- * An inert object is never NULL; a call on it does nothing, and it may be freed. So a program may check once, at the
- * end, with tg_ctx_status, which reports the first error. A call without a tape uses the context of its first tensor. A
- * call that has neither a tape nor a tensor, such as tg_full(NULL, ...), fails too, but has no context that could
- * record its error. It returns an inert tensor, and the next call that gets this tensor and has a context records the
- * error there.
+ * An inert object is never NULL; a call on it does nothing, and it may be freed. A function that makes another kind of
+ * object returns NULL instead if its comment says so; the calls on that object, and its free function, accept NULL. So
+ * a program may check once, at the end, with tg_ctx_status, which reports the first error. A call without a tape uses
+ * the context of its first tensor. A call that has neither a tape nor a tensor, such as tg_full(NULL, ...), fails too,
+ * but has no context that could record its error. It returns an inert tensor, and the next call that gets this tensor
+ * and has a context records the error there.
  *
  * Ownership:
  * - what a *_new function returns is released by the *_free function of its type, such as tg_comm_free or

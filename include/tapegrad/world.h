@@ -58,9 +58,8 @@ typedef struct tg_world_info {
  * missing: the address is then the first node, and the port is the first of SLURM_STEP_RESV_PORTS (srun --resv-ports),
  * or else one that follows from the ids of the job and the step.
  *
- * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and TG_ERR_UNSUPPORTED
- * if out->size is that of another version. The reason is then written to message, at most n bytes; message may be NULL.
- */
+ * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and if out->size is that
+ * of another version. The reason is then written to message, at most n bytes; message may be NULL. */
 TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
 
 /* Writes one line about info, without a newline, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun,

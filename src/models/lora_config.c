@@ -86,7 +86,7 @@ tg_status tg_lora_config_save(tg_module *m, const tg_lora_list *l, const char *p
                   "target_modules", targets_json(m, l), "rank_pattern", pattern_json(m, l, false), "alpha_pattern",
                   pattern_json(m, l, true), "bias", "none", "fan_in_fan_out", is_transposed(m), "use_rslora", n->rslora,
                   "use_dora", false, "inference_mode", true, "modules_to_save");
-    if (!root) return tg_fail(m->ctx, TG_ERR_MEMORY, "tg_lora_save: no memory for '%s', or base is not UTF-8", path);
+    if (!root) return tg_fail(m->ctx, TG_ERR_MEMORY, "tg_lora_save: no memory for '%s'", path);
     tg_status s = tg_json_save(m->ctx, path, root);
     json_decref(root);
     return s;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "base/text.h"
 #include "checkpoint/shards.h"
 #include "models/lm.h"
 #include "placement/grid.h"
@@ -122,6 +123,9 @@ tg_status tg_lora_save(tg_module *m, const char *dir, const char *base) {
         tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
                 "tg_lora_save: the module is part %d of a model of %d parts, expected a whole model",
                 tg_lm_of(m)->stage.part, tg_lm_of(m)->stage.parts);
+    else if (base && tg_utf8_check(base, strlen(base)) < strlen(base))
+        tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                "tg_lora_save: base is not UTF-8, in which " TG_LORA_CONFIG " is written; give another name, or NULL");
     else if (check_paths(m, &l) == TG_OK)
         save(m, &l, dir, base);
     tg_lora_list_free(&l);

@@ -48,6 +48,7 @@ static void files(misuse_world *b) {
     tg_lora_apply(m, NULL);
     QUIET(tg_lora_save, tg_lora_save(NULL, b->dir, NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_lora_save, ARGUMENT, "dir is NULL", tg_lora_save(m, NULL, NULL));
+    FAILS(tg_lora_save, ARGUMENT, "base is not UTF-8", tg_lora_save(m, nowhere, "\xff"));
     FAILS(tg_lora_save, IO, "no/such/adapter_model.safetensors", tg_lora_save(m, nowhere, NULL));
     FAILS(tg_lora_load, STATE, "has 1 adapter already", tg_lora_load(m, b->dir));
     QUIET(tg_lm_map, tg_lm_map(NULL, 1, b->dir) == TG_ERR_ARGUMENT);

@@ -39,7 +39,7 @@ void misuse_world_of_ranks(misuse_world *b) {
     char text[256];
     misuse_tcp(b);
     QUIET(tg_world_query, tg_world_query(NULL, NULL, 0) == TG_ERR_ARGUMENT &&
-                              tg_world_query(&sizeless, text, sizeof text) == TG_ERR_UNSUPPORTED &&
+                              tg_world_query(&sizeless, text, sizeof text) == TG_ERR_ARGUMENT &&
                               strstr(text, "initialize out with TG_WORLD_INFO()"));
     QUIET(tg_world_query, tg_world_query(&info, text, sizeof text) == TG_OK && !*text && info.ranks == 1);
     odd.launcher = (tg_launcher)99;

@@ -143,7 +143,7 @@ tg_status tg_world_query(tg_world_info *out, char *message, size_t n) {
     if (!out || out->size != sizeof *out) {
         tg_world_refuse(&q, "tg_world_query: out->size is %zu, expected %zu; initialize out with TG_WORLD_INFO()",
                         out ? out->size : 0, sizeof *out);
-        return out ? TG_ERR_UNSUPPORTED : TG_ERR_ARGUMENT;
+        return TG_ERR_ARGUMENT;
     }
     read_launcher(&q);
     choose_transport(&q);
