@@ -68,8 +68,8 @@ TG_API tg_status tg_lora_remove(tg_module *m);
 
 /* Saves the adapters of m into dir, which must exist. The matrices are written first, each file whole or not at all.
  * base is recorded as the model to which they belong: a path or a name for PEFT, in UTF-8 (TG_ERR_ARGUMENT); it may be
- * NULL. Collective over the ranks of the model; m must be whole, not a part of a pipeline (TG_ERR_UNSUPPORTED). Fails as
- * tg_lora_merge does. */
+ * NULL. Collective over the ranks of the model; m must be whole, not a part of a pipeline (TG_ERR_UNSUPPORTED). Fails
+ * as tg_lora_merge does. */
 TG_API tg_status tg_lora_save(tg_module *m, const char *dir, const char *base);
 /* Adapts the layers of m that the adapters in dir adapt, and fills the matrices. Their rank, alpha and dropout are
  * those of the files. Freezes all other parameters, as tg_lora_apply does, and fails as it does. A variant of LoRA that
