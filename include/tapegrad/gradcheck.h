@@ -58,7 +58,7 @@ typedef struct tg_gradcheck_info {
     bool failed;
     /* The check passed, but all gradients are below atol, so that wrong ones as small as these would pass too. */
     bool inconclusive;
-    /* The class of a failure, a static string; NULL if the check passed.
+    /* The class of a failure, a static string; NULL if the check passed. docs/gradcheck.md says what each one means.
      * - Wrong values: "sign", "factor", "zero", "unwritten", "nan", "transpose", "places", "input", "sum", "scale",
      *   "term", "part", "independent", "formula".
      * - Wrong behavior of backward: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady".

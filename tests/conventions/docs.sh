@@ -1,7 +1,7 @@
 #!/bin/sh
 # docs.sh PROGRAM SOURCE: documents and code agree. docs/ops.md is the program's own table, test cases and functions
-# that design.md names exist, README's programs are those of examples/readme, README has at most 120 lines, and links lead to
-# files.
+# that design.md names exist, gradcheck.md explains each cause of a failure, README's programs are those of
+# examples/readme, README has at most 120 lines, and links lead to files.
 set -eu
 program=$(realpath "$1")
 cd "$2"
@@ -20,6 +20,11 @@ for name in $(grep -o '`[a-z0-9]*_[a-z0-9_]*_[a-z0-9_]*`' docs/design.md | tr -d
     esac
     # shellcheck disable=SC2086 # two directories
     grep -rqw "$name" $where || complain "docs/design.md names $name, which is not there"
+done
+
+for cause in $(sed -n '/The class of a failure/,/const char \*cause/p' include/tapegrad/gradcheck.h | grep -o '"[a-z]*"' | tr -d '"'); do
+    grep -q "^| \`$cause\` |" docs/gradcheck.md || complain "docs/gradcheck.md does not explain the cause $cause"
+    grep -rq "\"$cause\"" src/gradcheck || complain "gradcheck.h names the cause $cause, which is not there"
 done
 
 # part FILE: the lines of an example that README has, without the indentation of the first one.
