@@ -50,7 +50,7 @@ typedef struct tg_context_attention_opts {
     /* Probability of dropout of the attention weights, in [0, 1), in training mode; 0 by default. Any number of ranks
      * drops the same weights as one rank. */
     double dropout;
-    double softcap;  /* as in tg_attention: smooth bound of the scores; TG_NONE, the default: none */
+    double softcap;  /* as in tg_attention: soft cap of the scores; TG_NONE, the default: none */
     int64_t left;    /* query i attends only to keys j >= i - left; 0 or more. TG_NONE, the default: no such bound */
     tg_tensor *sink; /* as in tg_attention: [h]. If it needs a gradient, it must be R on the axis of c. NULL: none */
     /* Packed sequences: int64 [m + 1] with b = 1, the same on every rank. Sequence i has the rows starts[i] to

@@ -112,7 +112,7 @@ typedef struct tg_lm_config {
     double dropout, embed_dropout, attention_dropout;
     double embed_scale;       /* factor of the rows of the embedding, finite and not 0; 1 by default */
     double attention_scale;   /* factor of the scores, above 0; TG_AUTO means 1 / sqrt(head_dim) */
-    double attention_softcap; /* smooth bound of the scores (tg_attention), above 0; TG_NONE means none */
+    double attention_softcap; /* soft cap of the scores (tg_attention), above 0; TG_NONE means none */
     double logit_softcap;     /* logits become softcap * tanh(logits / softcap); above 0; TG_NONE means none */
     double clip_qkv;          /* queries, keys and values are clamped to [-clip_qkv, clip_qkv]; TG_NONE: no bound */
     /* Number of tokens to which a query of windowed attention attends, including its own; 1 or more. TG_NONE means that

@@ -27,6 +27,11 @@ for cause in $(sed -n '/The class of a failure/,/const char \*cause/p' include/t
     grep -rq "\"$cause\"" src/gradcheck || complain "gradcheck.h names the cause $cause, which is not there"
 done
 
+# shellcheck source=scripts/lib.sh
+for package in $(bash -c 'source scripts/lib.sh; echo "${build_needs[@]}"'); do
+    grep -q "^apt install.* $package" docs/dependencies.md || complain "docs/dependencies.md does not install $package"
+done
+
 # part FILE: the lines of an example that README has, without the indentation of the first one.
 part() {
     sed -n '/^ *\(\/\* begin \*\/\|# begin\)$/,/^ *\(\/\* end \*\/\|# end\)$/p' "$1" | sed '1d;$d' |
