@@ -3,6 +3,7 @@
 Each status of the C interface, such as TG_ERR_SHAPE, is a class (ShapeError) below Error, and below the built-in
 exception that Python programs expect for it."""
 
+import re
 import threading
 
 from ._capi import ffi, lib
@@ -41,8 +42,25 @@ globals().update({c.__name__: c for c in BY_STATUS.values()})
 __all__ = ['Error', *(c.__name__ for c in BY_STATUS.values())]
 
 
+# What this package calls the functions of C that messages advise.
+PYTHON_NAMES = {
+    'tg_cast': 'Tensor.cast',
+    'tg_detach': 'Tensor.detach',
+    'tg_grad_of': 'Tensor.grad',
+    'tg_reshape': 'Tensor.reshape',
+    'tg_set_requires_grad': 'Tensor.requires_grad',
+    'tg_tape_set_grad_mode(t, false)': 'tapegrad.no_grad()',
+}
+_ADVISED = re.compile('|'.join(rf'\b{re.escape(name)}(?!\w|: )' for name in PYTHON_NAMES))
+
+
 def text(pointer):
     return ffi.string(pointer).decode(errors='replace')
+
+
+def _in_python(message):
+    """The message with the names of this package. Names of C at its beginning, with a colon, say which call failed."""
+    return _ADVISED.sub(lambda found: PYTHON_NAMES[found[0]], message)
 
 
 class _Raised(threading.local):
@@ -67,7 +85,7 @@ def fail(world):
     if status == lib.TG_OK:
         raise MemoryError
     lib.tg_ctx_clear(ctx)
-    error = BY_STATUS[status](message)
+    error = BY_STATUS[status](_in_python(message))
     cause = _raised.exceptions.pop() if _raised.exceptions else None
     _raised.exceptions.clear()
     raise error from cause

@@ -226,3 +226,12 @@ def test_tapes_in_a_loop():
             losses.append(loss)
             assert t.nodes
     assert [v.item() for v in losses] == [1] * 5 and w.grad.tolist() == [10]
+
+
+def test_messages_advise_by_the_names_of_this_package():
+    x = tg.randn((3,), requires_grad=True)
+    with pytest.raises(tg.StateError, match=r'or tapegrad\.no_grad\(\)'):
+        x += 1
+    for name in tg.errors.PYTHON_NAMES.values():
+        where, _, attribute = name.removesuffix('()').partition('.')
+        assert hasattr({'Tensor': x, 'tapegrad': tg}[where], attribute), name
