@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/debug_lines.h"
+#include "base/device_plugin.h"
 #include "base/host_memory.h"
 #include "base/options.h"
 #include "base/plugin.h"
@@ -113,8 +114,9 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
     } else if (strcmp(name, "meta") == 0) {
         ctx->run.ops = &tg_meta_device;
     } else if (is_cuda(name, &ctx->run.device_index)) {
-        ctx->run.ops = tg_plugin_table(ctx, "cuda", TG_ERR_DEVICE, "tg_ctx_new: device \"cuda\"");
-        if (!ctx->run.ops) return ctx->run.status;
+        const tg_device_plugin *p = tg_plugin_table(ctx, "cuda", TG_ERR_DEVICE, "tg_ctx_new: device \"cuda\"");
+        if (!p) return ctx->run.status;
+        ctx->run.ops = p->ops;
     } else {
         return tg_fail(ctx, TG_ERR_DEVICE,
                        "tg_ctx_new: device \"%s\" is unknown; expected \"cpu\", \"meta\", \"cuda\" or "

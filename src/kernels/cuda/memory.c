@@ -41,6 +41,12 @@ void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
     cudaFree(p);
 }
 
+int64_t tg_cuda_memory_left(tg_ctx *ctx) {
+    size_t left = 0, total = 0;
+    tg_status s = tg_cuda_check(ctx, cudaMemGetInfo(&left, &total), "cudaMemGetInfo");
+    return s == TG_OK ? (int64_t)left : TG_NONE;
+}
+
 tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {
     *s = (tg_cuda_scratch){NULL, NULL};
     if (!bytes) return TG_OK;

@@ -9,6 +9,7 @@ void tg_cuda_memory_close(tg_cuda *c); /* also after an open that failed */
 
 void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align);
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes);
+int64_t tg_cuda_memory_left(tg_ctx *ctx);
 tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
 void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes);
 void tg_cuda_host_free(tg_ctx *ctx, void *p, size_t bytes);
