@@ -108,6 +108,21 @@ runs tape full --ranks 2 --tp 2 --html tape.html
 holds "the page has two ranks" reads page tape.html tape 0 2
 runs tape full --json
 holds "JSON on request" grep -q '"ops": \[' printed
+ops_of() { # COLUMN: nodes, and the bytes saved, which are in that column
+    awk -v at="$1" '$1 ~ /^(embedding|layer_norm|linear.*|attention)$/ { print $1, $2, $at }' | sort
+}
+for documents in "" "--no-attend-across"; do
+    runs tape full --batch 2 --threads 1 $documents
+    ops_of 5 <printed >"ran$documents"
+    "$tapegrad" inspect --model full --batch 2 $documents | ops_of 3 >on_paper
+    holds "inspect has the ops of tape $documents" cmp "ran$documents" on_paper
+    holds "which are several" test "$(wc -l <on_paper)" -ge 5
+done
+holds "those of a packed step differ" sh -c '! cmp -s ran ran--no-attend-across'
+runs tape full --ranks 2 --tp 2 --no-attend-across --documents 3 --html tape.html
+holds "ranks pack documents" reads page tape.html tape 0 2
+refuses 2 "--documents is for --no-attend-across" tape full --documents 3
+refuses 1 "--documents 17 is more than the 16 tokens of a sequence" tape full --no-attend-across --documents 17
 refuses 1 "--batch 3 cannot be cut into equal parts for 2 data-parallel ranks" tape full --batch 3 --ranks 2
 refuses 2 "expected the directory of a MODEL" tape
 

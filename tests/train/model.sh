@@ -71,7 +71,8 @@ holds "an infinite perplexity is printed as inf" grep -q '^perplexity  inf' prin
 
 # The memory that inspect predicts equals that of the real step.
 for options in "" "--arch llama --heads 4 --kv-heads 2" "--precision bf16" "--precision fp64 --recompute full" \
-    "--accumulate 2" "--dropout 0.1" "--arch llama --recompute full --accumulate 4"; do
+    "--accumulate 2" "--dropout 0.1" "--arch llama --recompute full --accumulate 4" "--no-attend-across" \
+    "--arch llama --no-attend-across --accumulate 2" "--no-attend-across --pad-documents"; do
     shape="--layers 3 --hidden 32 --heads 4 --seq-len 24 --batch 4 $options"
     rm -rf real
     runs train --data "$text" --out real $shape --steps 3 --val-every 0 --checkpoint-every 0
@@ -81,6 +82,8 @@ for options in "" "--arch llama --heads 4 --kv-heads 2" "--precision bf16" "--pr
     precision=$(echo " $options" | sed -n 's/.*--precision \([^ ]*\).*/--precision \1/p')
     case $options in *recompute*) again="--recompute full" ;; *) again="" ;; esac
     case $options in *accumulate*) again="$again --accumulate ${options##* }" ;; esac
+    case $options in *across*) again="$again --no-attend-across" ;; esac
+    case $options in *pad*) again="$again --pad-documents" ;; esac
     runs inspect --model real --batch 4 $again $precision --json
     holds "peak of inspect --model $options" test "$(number peak_bytes printed)" = "$real"
     runs inspect --config real/config.json

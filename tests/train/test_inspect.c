@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tapegrad/data_parallel.h>
 #include <tapegrad/extend.h>
+#include <tapegrad/io.h>
+#include <tapegrad/lm.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/gpt.h>
@@ -16,6 +19,7 @@ typedef struct model {
     const char *options;
     tg_gpt_config config;
     tg_dtype dtype;
+    tg_token_windows windows;
 } model;
 
 enum { BATCH = 3, SEQ = 24, VOCAB = 256 };
@@ -31,6 +35,10 @@ static const model models[] = {
     {"--arch gpt2 --dropout 0.1 --precision bf16", CONFIG(.arch = TG_GPT2, .dropout = 0.1), TG_BF16},
     {"--arch llama --kv-heads 2 --ffn 40", CONFIG(.arch = TG_LLAMA, .kv_heads = 2, .ffn = 40), TG_F32},
     {"--arch llama --precision fp64", CONFIG(.arch = TG_LLAMA), TG_F64},
+    {"--arch gpt2 --no-attend-across", CONFIG(.arch = TG_GPT2), TG_F32, TG_WINDOWS_PACKED},
+    {"--arch llama --kv-heads 2 --ffn 40 --no-attend-across --precision bf16",
+     CONFIG(.arch = TG_LLAMA, .kv_heads = 2, .ffn = 40), TG_BF16, TG_WINDOWS_PACKED},
+    {"--arch gpt2 --no-attend-across --pad-documents", CONFIG(.arch = TG_GPT2), TG_F32, TG_WINDOWS_PADDED},
 };
 
 /* Compares the program's figures of an op with the sums over the tape's nodes of that op. Returns the number of
@@ -63,14 +71,44 @@ static void compare_tape(const json_t *all, tg_tape *t) {
     ck_assert_int_eq(value_of(json_object_get(all, "flops"), "step"), 3 * flops);
 }
 
-/* Trains two steps, as the program does. */
+/* The inputs of a step. The program allocates those of the next step too. */
+typedef struct inputs {
+    tg_tensor *ids, *target;
+    tg_tensor *positions; /* of documents of 7 tokens; NULL: they are not packed */
+    tg_tensor *tokens;    /* how many are predicted; NULL: all of them are */
+} inputs;
+
+static tg_tensor *new_input(tg_ctx *ctx) { return tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); }
+
+static inputs new_inputs(tg_ctx *ctx, tg_token_windows windows) {
+    int64_t position[BATCH * SEQ];
+    double predicted = BATCH * (SEQ - SEQ / 7);
+    inputs x = {new_input(ctx), new_input(ctx), NULL, NULL};
+    for (int i = 0; i < BATCH * SEQ; i++) position[i] = i % SEQ % 7;
+    for (int next = 0; next < 2; next++) new_input(ctx);
+    if (windows == TG_WINDOWS_PACKED) {
+        new_input(ctx);
+        tg_write(x.positions = new_input(ctx), position, sizeof position);
+    }
+    if (windows != TG_WINDOWS_ACROSS) tg_write_f64(x.tokens = tg_zeros(ctx, TG_F64, TG_SHAPE()), &predicted, 1);
+    return x;
+}
+
+static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, const inputs *x) {
+    return x->positions ? tg_lm_packed_loss(gpt, t, x->ids, x->positions, x->target, TG_LOSS_SUM)
+                        : tg_gpt_loss(gpt, t, x->ids, x->target, TG_LOSS_SUM);
+}
+
+/* Trains two steps, as the program does: if tokens are not predicted, the gradients are divided by the number of those
+ * that are, and otherwise the losses. */
 static void compare_step(const model *m) {
     json_t *all = inspected(m->options, SHAPE);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = m->dtype));
+    tg_comm *self = tg_comm_self_new(ctx);
+    tg_parallel *parallel = tg_parallel_new(self, NULL);
     tg_module *gpt = tg_gpt_new(ctx, &m->config);
-    tg_tensor *params[64], *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)),
-                           *target = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ));
-    for (int next = 0; next < 2; next++) tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); /* the next inputs */
+    tg_tensor *params[64];
+    inputs x = new_inputs(ctx, m->windows);
     int n = tg_module_params(gpt, params, 64);
     tg_optim *optim = tg_adamw_new(ctx, params, n, NULL);
     tg_optim_no_decay_1d(optim);
@@ -78,10 +116,11 @@ static void compare_step(const model *m) {
     for (int step = 0; step < 2; step++) {
         tg_memory_reset_peak(ctx);
         tg_draws_step(ctx, 1 + (uint64_t)step);
-        tg_tensor *loss = tg_gpt_loss(gpt, t, ids, target, TG_LOSS_SUM);
+        tg_tensor *loss = loss_of(gpt, t, &x);
         if (step == 0) compare_tape(all, t);
-        tg_backward(t, tg_scale(t, loss, 0.01));
+        tg_backward(t, x.tokens ? loss : tg_scale(t, loss, 0.01));
         tg_tape_reset(t);
+        if (x.tokens) tg_grads_finalize(parallel, params, n, TG_FINALIZE(.tokens = x.tokens));
         tg_optim_clip(optim, 1);
         tg_optim_step(optim);
         tg_optim_zero_grad(optim);
@@ -100,6 +139,8 @@ static void compare_step(const model *m) {
     tg_optim_free(optim);
     tg_tape_free(t);
     tg_module_free(gpt);
+    tg_parallel_free(parallel);
+    tg_comm_free(self);
     tg_ctx_free(ctx);
 }
 

@@ -30,6 +30,10 @@ static const char *const compositions[] = {
     "--ranks 4 --tp 2 --zero 2 --accumulate 2",
     "--ranks 2 --zero 3",
     "--ranks 4 --tp 2 --zero 3 --accumulate 2 --recompute full",
+    "--ranks 2 --tp 2 --no-attend-across",
+    "--ranks 4 --tp 2 --sp --accumulate 2 --recompute selective --no-attend-across",
+    "--ranks 2 --zero 3 --recompute full --no-attend-across",
+    "--ranks 2 --no-attend-across --pad-documents",
 };
 static const char *const pipelines[] = {
     "--ranks 2 --pp 2 --micro-batches 4",
@@ -39,6 +43,8 @@ static const char *const pipelines[] = {
     "--ranks 4 --pp 4 --micro-batches 8 --schedule zb-h1 --recompute selective",
     "--ranks 4 --pp 2 --micro-batches 2 --zero 1",
     "--ranks 4 --pp 2 --micro-batches 2 --zero 3",
+    "--ranks 2 --pp 2 --micro-batches 4 --no-attend-across",
+    "--ranks 4 --pp 2 --tp 2 --sp --vp 2 --micro-batches 4 --schedule interleaved --no-attend-across",
 };
 static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama --kv-heads 2 --ffn 64",
                                      "--arch gpt2 --vocab 300 --precision bf16"};
@@ -64,7 +70,8 @@ static void steps(real *out, trainer *r, tg_tokens *tokens) {
     int64_t offsets[64];
     bool first = !tg_parallel_rank(r->parallel, TG_TP) && !tg_parallel_rank(r->parallel, TG_DP);
     figures *mine = &out->of[tg_parallel_rank(r->parallel, TG_PP)];
-    for (int i = 0; i < r->batch; i++) offsets[i] = 100 * i;
+    int64_t document = tg_tokens_count(tokens) / 2;
+    for (int i = 0; i < r->batch; i++) offsets[i] = document - 5 * i; /* some sequences have parts of both documents */
     for (int step = 0; step < STEPS; step++) {
         tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
         tg_memory_info memory = TG_MEMORY_INFO();
@@ -83,11 +90,19 @@ static void steps(real *out, trainer *r, tg_tokens *tokens) {
     }
 }
 
+/* Returns a stream of two equal documents. */
+static tg_tokens *open_documents(tg_ctx *ctx, int64_t vocab) {
+    tg_tokens *part[2];
+    for (int i = 0; i < 2; i++) part[i] = tg_tokens_open(ctx, "LICENSE", TG_TOKENS_TEXT, vocab);
+    return tg_tokens_join(ctx, part, 2);
+}
+
 static tg_status train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     real *out = arg;
     trainer r;
     tg_lm_config config = model_config(&out->o.model);
-    tg_tokens *tokens = tg_tokens_open(ctx, "LICENSE", TG_TOKENS_TEXT, config.vocab);
+    tg_tokens *tokens = open_documents(ctx, config.vocab);
+    tg_tokens_set_windows(tokens, train_windows(&out->o));
     if (trainer_open(&r, &out->o, ctx, world, &config, NULL, NULL)) steps(out, &r, tokens);
     trainer_close(&r);
     tg_tokens_close(tokens);
@@ -105,6 +120,7 @@ static void parse(train_options *o, const char *options) {
     ck_assert(options_parse(&train_command, o, &p, argc, argv));
     if (!o->model.vocab) o->model.vocab = 256;
     o->threads = 1;
+    o->masked = !o->attend_across;
 }
 
 static void trained(real *out, const char *options) {

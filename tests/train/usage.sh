@@ -99,6 +99,7 @@ refuses 2 "--top-p is '0'" generate --model y --prompt a --top-p 0
 refuses 1 "cannot open 'y/config.json'" generate --model y --prompt a
 refuses 2 "--data FILE, the tokens to predict, is missing" eval --model y
 refuses 2 "expected one of --config and --model" inspect --model y --config z
+refuses 2 "--pad-documents is for --no-attend-across" inspect --pad-documents
 refuses 2 "--layers is set by the config" inspect --model y --layers 3
 refuses 1 "cannot open 'y/config.json'" inspect --model y
 refuses 1 "overflows" inspect --hidden 1000000000 --heads 1 --vocab 4294967295

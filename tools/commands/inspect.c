@@ -18,7 +18,7 @@ typedef struct inspect_options {
     model_options model;
     rank_options on;
     int64_t batch, accumulate;
-    bool json;
+    bool attend_across, pad_documents, json;
 } inspect_options;
 
 #define AT(field) offsetof(inspect_options, field)
@@ -35,6 +35,11 @@ static const option rows[] = {
     ZERO_ROWS(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, false},
     MICRO_BATCH_ROWS(inspect_options, false),
+    {"attend-across", OPTION_FLAG, AT(attend_across), "",
+     "a token attends to all before it in its sequence [yes]; no: the step has packed documents, and attention stays "
+     "within each", .fixed = false},
+    {"pad-documents", OPTION_FLAG, AT(pad_documents), "", "with --no-attend-across: the documents are padded",
+     .fixed = false},
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
@@ -290,8 +295,11 @@ static void print_text(const findings *f, const train_options *o) {
     printf("parameters  %" PRId64, f->whole);
     if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
     printf(", %" PRId64 " bytes\n", f->parameter_bytes);
-    printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s\n", o->batch, o->model.seq_len,
-           o->accumulate, o->accumulate > 1 ? "es" : "");
+    static const char *const documents[] = {[TG_WINDOWS_ACROSS] = "",
+                                            [TG_WINDOWS_PACKED] = ", documents packed",
+                                            [TG_WINDOWS_PADDED] = ", documents padded"};
+    printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s%s\n", o->batch, o->model.seq_len,
+           o->accumulate, o->accumulate > 1 ? "es" : "", documents[train_windows(o)]);
     printf("FLOPs       %" PRId64 " a step%s: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
            f->step, f->ranks > 1 ? " of a rank" : "", f->forward, f->recomputed);
     printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of a rank" : "");
@@ -335,6 +343,9 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     t.accumulate = o->accumulate;
     t.threads = 1;
     t.on = o->on;
+    t.attend_across = o->attend_across;
+    t.pad_documents = o->pad_documents;
+    t.masked = !o->attend_across; /* the first token of a document is not predicted */
     f->ranks = o->on.ranks;
     f->whole = count_parameters(&f->config);
     if (f->whole < 0 || !measure_step(&t, f) || !count_flops(&t, f)) return 1;
@@ -353,6 +364,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
     for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
+    if (o->attend_across && o->pad_documents)
+        return usage_error(c, "--pad-documents is for --no-attend-across; give both, or neither");
     if (ranks_check_divisible(c, p, &o->on)) return 2;
     if (cp_options_check(c, p, &o->on, o->model.seq_len)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
@@ -364,7 +377,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
 
 int run_inspect(int argc, char **argv) {
     train_options defaults = train_defaults();
-    inspect_options o = {.model = defaults.model, .on = RANK_DEFAULTS, .batch = defaults.batch, .accumulate = 1};
+    inspect_options o = {.model = defaults.model, .on = RANK_DEFAULTS, .batch = defaults.batch, .accumulate = 1,
+                         .attend_across = true};
     parsed p;
     if (!options_parse(&inspect_command, &o, &p, argc, argv)) return p.status;
     pipeline_options_complete(&inspect_command, &p, &o.on);

@@ -6,6 +6,7 @@
 
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
+#include <tapegrad/lm.h>
 
 #include "common/model_files.h"
 #include "common/start.h"
@@ -16,8 +17,9 @@
 typedef struct tape_options {
     const char *html, *trace, *device;
     int64_t batch, seq_len, threads, seed;
+    int64_t documents; /* of a sequence, if attention stays within each */
     int precision;
-    bool json;
+    bool attend_across, json;
     rank_options on;
 } tape_options;
 
@@ -31,6 +33,11 @@ static const option rows[] = {
     {"batch", OPTION_INT, AT(batch), "N", "sequences in the step, over all ranks", 1, MANY, false},
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens of a sequence; 0: the model's positions, at most 256", 0, MANY,
      false},
+    {"attend-across", OPTION_FLAG, AT(attend_across), "",
+     "a token attends to all before it in its sequence [yes]; no: a sequence has packed documents, and attention stays "
+     "within each", .fixed = false},
+    {"documents", OPTION_INT, AT(documents), "N",
+     "with --no-attend-across: the documents of a sequence, all but the last one of equal length", 1, MANY, false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of the tokens, which are random", 0, LARGEST, false},
     RANK_ROWS(tape_options),
     SP_ROW(tape_options),
@@ -69,24 +76,34 @@ typedef struct stepper {
     tg_module *gpt;
     tg_tape *tape;
     tg_tensor *ids, *target;
+    tg_tensor *positions; /* of packed documents; NULL: attention goes across documents */
 } stepper;
 
 static void run_step(stepper *s) {
-    tg_tensor *loss = tg_gpt_loss(s->gpt, s->tape, s->ids, s->target, TG_LOSS_SUM);
+    tg_tensor *loss = s->positions
+                          ? tg_lm_packed_loss(s->gpt, s->tape, s->ids, s->positions, s->target, TG_LOSS_SUM)
+                          : tg_gpt_loss(s->gpt, s->tape, s->ids, s->target, TG_LOSS_SUM);
     tg_backward(s->tape, loss);
     tg_tape_reset(s->tape);
     for (int i = 0, n = tg_module_param_count(s->gpt); i < n; i++) tg_zero_grad(tg_module_param(s->gpt, i, NULL));
 }
 
-/* Returns random tokens [n, seq_len], the same in each run. */
-static tg_tensor *random_tokens(stepper *s, int64_t n, int64_t seq_len, uint64_t key) {
-    int64_t vocab = tg_lm_config_of(s->gpt)->vocab, *ids = malloc((size_t)(n * seq_len) * sizeof *ids);
-    if (!ids)
-        return tg_ctx_fail(s->ctx, TG_ERR_MEMORY, "no memory for a batch of %" PRId64 " tokens", n * seq_len), NULL;
-    for (int64_t i = 0; i < n * seq_len; i++) ids[i] = (int64_t)(random_at(key, (uint64_t)i) % (uint64_t)vocab);
-    tg_tensor *x = tg_from_host(s->ctx, TG_I64, TG_SHAPE(n, seq_len), ids);
+/* Returns an input [n, seq_len] of a kind, the same in each run: tokens are random. As in training, the last token of a
+ * packed document has no target. */
+static tg_tensor *new_input(stepper *s, const tape_options *o, int64_t n, token_kind kind, uint64_t key) {
+    int64_t all = n * o->seq_len, length = (o->seq_len + o->documents - 1) / o->documents; /* of a document */
+    int64_t vocab = tg_lm_config_of(s->gpt)->vocab, *v = malloc((size_t)all * sizeof *v);
+    if (!v) return tg_ctx_fail(s->ctx, TG_ERR_MEMORY, "no memory for a batch of %" PRId64 " tokens", all), NULL;
+    for (int64_t i = 0; i < all; i++) {
+        int64_t position = i % o->seq_len % length;
+        bool ends = !o->attend_across && kind == TOKEN_TARGETS && position == length - 1;
+        v[i] = kind == TOKEN_POSITIONS ? position
+               : ends                  ? -100
+                                       : (int64_t)(random_at(key + kind, (uint64_t)i) % (uint64_t)vocab);
+    }
+    tg_tensor *x = tg_from_host(s->ctx, TG_I64, TG_SHAPE(n, o->seq_len), v);
     place_batch(s->parallel, x, true);
-    free(ids);
+    free(v);
     return x;
 }
 
@@ -103,14 +120,16 @@ static bool open_step(stepper *s, const shown *of, tg_ctx *ctx, tg_comm *world) 
     s->tape = tg_tape_new(ctx);
     if (!check(ctx)) return false;
     uint64_t key = random_at((uint64_t)o->seed, (uint64_t)tg_parallel_rank(s->parallel, TG_DP));
-    s->ids = random_tokens(s, o->batch / dp, o->seq_len, key);
-    s->target = random_tokens(s, o->batch / dp, o->seq_len, key + 1);
+    s->ids = new_input(s, o, o->batch / dp, TOKEN_IDS, key);
+    s->target = new_input(s, o, o->batch / dp, TOKEN_TARGETS, key);
+    if (!o->attend_across) s->positions = new_input(s, o, o->batch / dp, TOKEN_POSITIONS, key);
     return check(ctx);
 }
 
 static void close_step(stepper *s) {
     tg_drop(s->ids);
     tg_drop(s->target);
+    tg_drop(s->positions);
     tg_tape_free(s->tape);
     tg_module_free(s->gpt);
     tg_parallel_free(s->parallel);
@@ -235,13 +254,20 @@ static bool show(const tape_options *o, const char *model, json_t *profile) {
     return good;
 }
 
+static bool check_documents(const tape_options *o) {
+    if (o->attend_across || o->documents <= o->seq_len) return true;
+    return fail("--documents %" PRId64 " is more than the %" PRId64 " tokens of a sequence; give fewer, or a longer "
+                "--seq-len", o->documents, o->seq_len),
+           false;
+}
+
 static int run_on_model(tape_options *o, const char *model) {
     shown *of = calloc(1, sizeof *of);
     if (!of) return fail("no memory");
     of->o = o;
     bool good = model_find(&of->model, model, true);
     if (good && !o->seq_len) o->seq_len = of->model.config.positions < 256 ? of->model.config.positions : 256;
-    good = good && check_seq_len(o->seq_len, &of->model.config);
+    good = good && check_seq_len(o->seq_len, &of->model.config) && check_documents(o);
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                   .dtype = dtype_of_precision(o->precision));
     int status = good ? run_on_ranks(&o->on, config, tape_rank, of) : 1;
@@ -252,11 +278,13 @@ static int run_on_model(tape_options *o, const char *model) {
 }
 
 int run_tape(int argc, char **argv) {
-    tape_options o = {.batch = 4, .seed = 1, .on = RANK_DEFAULTS};
+    tape_options o = {.batch = 4, .documents = 4, .attend_across = true, .seed = 1, .on = RANK_DEFAULTS};
     parsed p;
     bool chief;
     if (!options_parse(&tape_command, &o, &p, argc, argv)) return p.status;
     if (!p.operand[0]) return usage_error(&tape_command, "expected the directory of a MODEL");
+    if (o.attend_across && option_given(&tape_command, &p, "documents"))
+        return usage_error(&tape_command, "--documents is for --no-attend-across; give both, or neither");
     int status = rank_options_check(&tape_command, &p, &o.on);
     if (!status) status = tp_options_check(&tape_command, &p, &o.on, TG_GPT_KEEP);
     if (status) return status;

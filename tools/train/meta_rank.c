@@ -50,6 +50,6 @@ bool meta_rank_forward(meta_rank *w) {
     tg_draws_step(w->ctx, 1);
     for (int k = 0; r->pipe && k < r->stage.n; k++) record_part(r, k);
     tg_tensor *const *x = r->input[0].of;
-    if (!r->pipe) tg_gpt_loss(r->stage.chunk[0], r->tape, x[TOKEN_IDS], x[TOKEN_TARGETS], TG_LOSS_SUM);
+    if (!r->pipe) trainer_loss(r, x[TOKEN_IDS], x[TOKEN_TARGETS], x[TOKEN_POSITIONS]);
     return check(w->ctx);
 }

@@ -204,14 +204,18 @@ static void count_predicted(trainer *r, tg_tokens *tokens, const int64_t *offset
     if (r->tokens) tg_write_f64(r->tokens, &part, 1);
 }
 
+tg_tensor *trainer_loss(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tensor *positions) {
+    tg_module *lm = r->stage.chunk[0];
+    return positions ? tg_lm_packed_loss(lm, r->tape, ids, positions, target, TG_LOSS_SUM)
+                     : tg_gpt_loss(lm, r->tape, ids, target, TG_LOSS_SUM);
+}
+
 /* Runs forward and backward of micro-batch i. Returns the sum of its losses. If this rank has whole sequences, there is
  * one replica, and all tokens are predicted, divides the sum by the number of tokens in the step's batch; otherwise
  * tg_grads_finalize divides the gradients by that number. */
 static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target, tg_tensor *positions) {
     tg_tape_key(r->tape, (uint64_t)i);
-    tg_module *lm = r->stage.chunk[0];
-    tg_tensor *loss = positions ? tg_lm_packed_loss(lm, r->tape, ids, positions, target, TG_LOSS_SUM)
-                                : tg_gpt_loss(lm, r->tape, ids, target, TG_LOSS_SUM);
+    tg_tensor *loss = trainer_loss(r, ids, target, positions);
     if (is_weighted(r)) loss = tg_scale(r->tape, loss, token_weight(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
     return loss;

@@ -141,6 +141,10 @@ tg_config train_config(const train_options *o);
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
                          bool interrupted);
 
+/* Runs the forward of a micro-batch, without a pipeline. Returns the sum of its losses. positions: those of packed
+ * documents, or NULL. */
+tg_tensor *trainer_loss(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tensor *positions);
+
 /* ---- The inputs of a step (inputs.c) ---- */
 
 /* Allocates the inputs of two micro-batches or, if `whole` is true, of all micro-batches of a step and of the next
