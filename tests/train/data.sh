@@ -121,6 +121,19 @@ for options in "--ranks 2 --tp 2" "--ranks 2 --tp 2 --sp" "--ranks 2" "--ranks 2
     runs train $blocks --out other --no-attend-across --seq-len 64 --batch 8 --order order-64 $options
     holds "packed, the loss is the same with $options" near "$(number loss other/metrics.jsonl)" "$packed" 1e-12
 done
+# A captured step has the inputs of each step anew, and positions and the number of predicted tokens are among them.
+steps="--data pairs.jsonl --val-fraction 0.3 --no-attend-across --arch gpt2 --dropout 0.1 --layers 2 --hidden 16 --heads 2 --seq-len 64 --batch 8 \
+    --accumulate 2 --steps 4 --val-every 2 --threads 1"
+for options in "" "--ranks 2" "--ranks 2 --tp 2 --sp" "--ranks 2 --pp 2" "--ranks 4 --pp 2 --tp 2 --schedule zb-h1" \
+    "--ranks 2 --zero 2 --recompute full"; do
+    rm -rf called captured
+    runs train $steps --out called $options
+    runs train $steps --out captured $options --capture
+    holds "packed, captured steps give the bits of called ones with $options" same_steps called captured
+done
+runs train --resume --out captured --steps 6 --capture
+runs train --resume --out called --steps 6
+holds "and go on after a resume" same_steps called captured
 for options in "" "--ranks 2" "--ranks 2 --tp 2"; do
     "$tapegrad" eval --model filled --data sixteen.jsonl --no-attend-across --precision fp64 --json $options >printed
     loss=$(number loss printed)
