@@ -1,6 +1,6 @@
-/* How much memory the operating system leaves to this process, as Linux says it: MemAvailable of /proc/meminfo (proc(5)),
- * and the memory controllers of control groups (the kernel's cgroup-v2 and cgroup-v1/memory documents). A process is
- * limited by its own group and by all groups around it. */
+/* How much memory the operating system leaves to this process, as Linux says it: MemAvailable of /proc/meminfo
+ * (proc(5)), and the memory controllers of control groups (the kernel's documents cgroup-v2 and cgroup-v1/memory). A
+ * process is limited by its own group and by all groups around it. */
 #include "base/system_memory.h"
 
 #include <fcntl.h>

@@ -1,6 +1,8 @@
-/* Escaping of text from files, and removal of addresses from messages. */
+/* Escaping of text from files, removal of addresses from messages, and numbers of bytes. */
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/text.h"
@@ -111,4 +113,14 @@ char *text_shell_word(char *out, size_t n, const char *text) {
         put_quoted(out, n, &at, text);
     out[at] = 0;
     return out;
+}
+
+int64_t text_read_bytes(const char *text) {
+    static const char units[] = "KMGT";
+    char *end;
+    double v = strtod(text, &end);
+    const char *unit = end != text && *end ? strchr(units, *end) : NULL;
+    if (unit) v = ldexp(v, 10 * (int)(unit - units + 1));
+    if (end == text || end[unit ? 1 : 0] || !(v >= 0 && v < 0x1p63)) return -1;
+    return (int64_t)v;
 }

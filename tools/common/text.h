@@ -1,5 +1,5 @@
-/* Text from files and for the terminal: finds byte order marks, makes names that come from files safe to print, and
- * shortens messages of the library. */
+/* Text from files, for the terminal and from command lines: finds byte order marks, makes names that come from files
+ * safe to print, shortens messages of the library, and reads numbers of bytes. */
 #ifndef TAPEGRAD_TEXT_H
 #define TAPEGRAD_TEXT_H
 
@@ -20,6 +20,10 @@ char *text_shell_word(char *out, size_t n, const char *text);
 
 /* Replaces each byte of the text that is not part of a character of UTF-8, and each byte 0, by '?'. */
 void text_make_utf8(char *text, size_t n);
+
+/* Reads a number of bytes, such as "900M", "1.5G" or "4096": a number, and the first letter of KiB, MiB, GiB or TiB or
+ * none. Returns -1 if it is none, or more than INT64_MAX. */
+int64_t text_read_bytes(const char *text);
 
 /* Returns the length of the byte order mark of UTF-8 with which a text of n bytes begins: 3, or 0 if it has none. */
 size_t text_mark(const char *text, size_t n);

@@ -1,37 +1,11 @@
-/* Chooses what the options leave open, for a given time: measures steps of models of growing size, predicts the loss
- * that each reaches in that time (predict.c), and takes the best. */
+/* Chooses what the options leave open, for a given time: measures steps of models of growing size that fit into the
+ * memory (fit.c, measure.c), predicts the loss that each reaches in that time (predict.c), and takes the best. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include <tapegrad/world.h>
 
-#include "common/model_files.h"
-#include "common/text.h"
-#include "train/choose.h"
-
-/* What is expected of a model in the given time. */
-typedef struct candidate {
-    train_options o;
-    tg_lm_config config;
-    int64_t parameters;
-    double seconds;              /* of a step */
-    double tokens, epochs, loss; /* of the whole run */
-    int64_t validations;         /* about how many the run makes */
-} candidate;
-
-typedef struct chooser {
-    const parsed *p;
-    const corpus_options *from;
-    const json_t *plan;
-    double seconds; /* the given time */
-    int64_t tokens; /* for training */
-    double speed;   /* FLOP a second of the model that was measured last; 0: none was */
-} chooser;
-
-static bool given(const chooser *c, const char *name) { return option_given(&train_command, c->p, name); }
+#include "train/chooser.h"
 
 int choose_check(const train_options *o, const parsed *p) {
     const command *c = &train_command;
@@ -51,110 +25,6 @@ int choose_check(const train_options *o, const parsed *p) {
     if (o->order)
         return usage_error(c, "--time chooses the number of steps, but --order has the sequences of a given number");
     return 0;
-}
-
-/* ---- Models ---- */
-
-static const struct size {
-    int64_t layers, hidden, heads, seq_len;
-} sizes[] = {
-    {2, 64, 2, 128},  {3, 128, 4, 128},   {4, 192, 6, 256},     {6, 256, 8, 256},     {6, 384, 6, 256},
-    {8, 512, 8, 512}, {12, 768, 12, 512}, {16, 1024, 16, 1024}, {24, 1536, 24, 1024}, {24, 2048, 32, 1024},
-};
-enum { SIZES = sizeof sizes / sizeof *sizes };
-
-/* Returns whether the command line leaves the size of the model open. */
-static bool is_size_open(const chooser *c, const train_options *o) {
-    static const char *const names[] = {"layers", "hidden", "heads", "kv-heads", "ffn"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (given(c, names[i])) return false;
-    return !o->init;
-}
-
-/* Returns the power of two that is nearest to v. */
-static double near_power(double v) { return exp2(round(log2(v))); }
-
-/* Returns the sequences of a step, of which a run of so many tokens should have some thousand steps. Small batches
- * learn more from each token; large ones use a machine better. */
-static int64_t choose_batch(const chooser *c, const train_options *o, double tokens) {
-    enum { STEPS = 4000, LEAST = 1024, MOST = 1 << 19 };
-    double batch = near_power(fmin(fmax(tokens / STEPS, LEAST), MOST)) / (double)o->model.seq_len;
-    int64_t unit = o->accumulate * (o->on.ranks / (o->on.tp * o->on.cp * o->on.pp));
-    int64_t most = c->tokens / o->model.seq_len;
-    int64_t n = (int64_t)fmin(fmax(batch, 1), (double)(most > 0 ? most : 1));
-    return n < unit ? unit : n / unit * unit;
-}
-
-/* Takes the model of --init. */
-static bool take_model(candidate *k, bool seq_len_given) {
-    model_files *m = calloc(1, sizeof *m);
-    bool good = m ? model_find(m, k->o.init, false) : (fail("no memory"), false);
-    if (good) {
-        k->config = m->config;
-        k->config.recompute = (tg_gpt_recompute)k->o.model.recompute;
-        k->o.model.arch = arch_of(m->config.family);
-        if (!seq_len_given && k->o.model.seq_len > m->config.positions) k->o.model.seq_len = m->config.positions;
-    }
-    free(m);
-    return good;
-}
-
-/* Takes a size, or, if s is NULL, that of the options, and counts the parameters. Sequences are at most a twentieth of
- * the data. */
-static bool take_size(const chooser *c, candidate *k, const struct size *s) {
-    model_options *m = &k->o.model;
-    if (s) {
-        m->layers = s->layers, m->hidden = s->hidden, m->heads = s->heads;
-        if (!given(c, "arch") && m->dropout == 0) m->arch = ARCH_LLAMA;
-        if (!given(c, "seq-len")) m->seq_len = s->seq_len;
-    }
-    if (k->o.init && !take_model(k, given(c, "seq-len"))) return false;
-    while (!given(c, "seq-len") && m->seq_len > 16 && m->seq_len * 20 > c->tokens) m->seq_len /= 2;
-    if (!m->vocab) m->vocab = 256;
-    if (!k->o.init) k->config = model_config(m);
-    k->parameters = count_parameters(&k->config);
-    return k->parameters > 0;
-}
-
-/* ---- Measuring ---- */
-
-typedef struct probe {
-    const chooser *c;
-    candidate *k;
-} probe;
-
-/* Measures steps on the first sequences of the data. The first step, which allocates, does not count. */
-static bool measure_steps(const chooser *c, candidate *k, trainer *r, tg_tokens *tokens) {
-    enum { LEAST = 2, MOST = 20 };
-    const double enough = 1.5; /* seconds */
-    double spent = 0;
-    int n = 0;
-    int64_t *offsets = calloc((size_t)k->o.batch, sizeof *offsets), last = c->tokens - k->o.model.seq_len - 1;
-    if (!offsets) return fail("no memory for a batch"), false;
-    for (int64_t i = 0; i < k->o.batch; i++) offsets[i] = last > 0 ? i * k->o.model.seq_len % (last + 1) : 0;
-    for (bool done = false; !done && tg_ctx_status(r->ctx) == TG_OK; n++) {
-        step_result s = trainer_step(r, n + 1, tokens, offsets, offsets, (n >= LEAST && spent > enough) || n == MOST);
-        if (n) spent += s.seconds;
-        done = s.interrupted; /* of any rank: all stop after the same step */
-    }
-    free(offsets);
-    if (tg_comm_rank(r->world) == 0) k->seconds = spent / (n - 1);
-    return check(r->ctx);
-}
-
-static int probe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const probe *p = arg;
-    corpus data = {0};
-    trainer *r = calloc(1, sizeof *r);
-    if (!r) return fail("no memory");
-    bool good = corpus_open(&data, ctx, p->c->from, p->c->plan);
-    if (good) tg_tokens_set_windows(data.tokens, train_windows(&p->k->o));
-    good = good && trainer_open(r, &p->k->o, ctx, world, &p->k->config, NULL, NULL) &&
-           measure_steps(p->c, p->k, r, data.tokens);
-    trainer_close(r);
-    corpus_close(&data);
-    free(r);
-    return good ? 0 : 1;
 }
 
 /* ---- What a model reaches ---- */
@@ -183,38 +53,57 @@ static void say_candidate(const candidate *k) {
     flush_or_go_on();
 }
 
-/* Measures a model with the batch that suits the tokens which it is expected to read. */
-static bool measure(chooser *c, candidate *k) {
+/* ---- The size ---- */
+
+/* Measures a model, if it fits, with the batch that suits the tokens which it is expected to read. */
+static verdict try_model(chooser *c, candidate *k) {
     double tokens = c->speed > 0 ? c->seconds * c->speed / (6 * (double)k->parameters) : 0;
-    if (!given(c, "batch")) k->o.batch = choose_batch(c, &k->o, fmin(tokens, 16 * (double)c->tokens));
-    probe p = {c, k};
-    if (run_on_ranks(&k->o.on, train_config(&k->o), probe_rank, &p) != 0) return false;
+    candidate_choose_batch(c, k, fmin(tokens, 16 * (double)c->tokens));
+    k->o.masked = c->masked;
+    verdict v = candidate_fit(c, k);
+    if (v != MEASURED) return v;
+    if (!measure_model(&k->o, &k->config, c->from, c->plan, c->tokens, &k->seconds)) return FAILED;
     c->speed = 6 * (double)k->parameters * (double)(k->o.batch * k->o.model.seq_len) / k->seconds;
     plan_run(c, k);
     say_candidate(k);
-    return true;
+    return MEASURED;
 }
 
-/* Returns whether a model with its optimizer takes no more than half of the memory; true if that is not known. */
-static bool fits(const candidate *k) {
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    bool on_cpu = !k->o.device || !strcmp(k->o.device, "cpu");
-    return !on_cpu || memory <= 0 || 16 * (double)k->parameters < memory / 2;
+static verdict try_size(chooser *c, candidate *k, const model_size *s) {
+    if (!candidate_take_size(c, k, s)) return FAILED;
+    bool too_long = c->speed > 0 && (double)k->parameters * 6 * 2048 * 5 > c->speed * c->seconds / 20;
+    return too_long ? TOO_LONG : try_model(c, k);
 }
 
-/* Measures models of growing size until the expected loss rises, and returns the best in *best. */
+/* Measures models of growing size until the expected loss rises or the next one takes too much time or memory, and
+ * returns the best in *best. */
 static bool choose_size(chooser *c, const train_options *o, candidate *best) {
-    bool good = true, better = true;
-    for (int i = 0; i < SIZES && better && good; i++) {
+    verdict v = MEASURED;
+    bool found = false, better = true;
+    const model_size *size;
+    for (int i = 0; (size = size_at(i)) && better && (v == MEASURED || v == UNDIVIDED); i++) {
         candidate k = {.o = *o};
-        good = take_size(c, &k, &sizes[i]);
-        bool large = i && (!fits(&k) || (double)k.parameters * 6 * 2048 * 5 > c->speed * c->seconds / 20);
-        good = good && (large || measure(c, &k));
-        better = good && !large && (!i || k.loss <= best->loss);
-        free_model_config(better ? &best->config : &k.config);
-        if (better) *best = k;
+        v = try_size(c, &k, size);
+        better = v != MEASURED || !found || k.loss <= best->loss;
+        if (v == TOO_LARGE) c->large = k;
+        bool taken = v == MEASURED && better;
+        free_model_config(taken ? &best->config : &k.config);
+        if (taken) *best = k;
+        found |= taken;
     }
-    return good;
+    if (v == TOO_LARGE && !found) return candidate_refuse(c, &c->large);
+    if (v == UNDIVIDED && !found)
+        return fail("none of the sizes that --time tries can be divided over the ranks (%s); give --layers, --heads "
+                    "and --hidden", c->refusal),
+               false;
+    return found && v != FAILED;
+}
+
+/* Measures the model that the options give. */
+static bool take_given(chooser *c, candidate *best) {
+    if (!candidate_take_size(c, best, NULL)) return false;
+    verdict v = try_model(c, best);
+    return v == TOO_LARGE ? candidate_refuse(c, best) : v == MEASURED;
 }
 
 /* ---- The other options ---- */
@@ -242,12 +131,13 @@ static void say_choice(const chooser *c, const candidate *k) {
     bool by_data = k->epochs > 15.9;
     double left = k->tokens / (double)k->parameters;
     say("chosen:");
-    if (is_size_open(c, o))
+    if (choose_is_size_open(o, c->p))
         say(" --arch %s --layers %" PRId64 " --hidden %" PRId64 " --heads %" PRId64,
             arch_text(o->model.arch, arch, sizeof arch), o->model.layers, o->model.hidden, o->model.heads);
-    say(" --seq-len %" PRId64 " --batch %" PRId64 " --steps %" PRId64 " --lr %.4g --min-lr %.4g --warmup %" PRId64
-        " --beta2 %g\n",
-        o->model.seq_len, o->batch, o->steps, o->lr, o->min_lr, o->warmup, o->beta2);
+    say(" --seq-len %" PRId64 " --batch %" PRId64, o->model.seq_len, o->batch);
+    if (k->cut) say(" --micro-batches %" PRId64, o->accumulate);
+    say(" --steps %" PRId64 " --lr %.4g --min-lr %.4g --warmup %" PRId64 " --beta2 %g\n", o->steps, o->lr, o->min_lr,
+        o->warmup, o->beta2);
     say("why: the lower the score, the lower the loss that a scaling law expects (Muennighoff et al., 2023). This "
         "model "
         "reads %.3g tokens for each of its parameters, where about 20 are best, and each token of the data %.2g "
@@ -258,34 +148,62 @@ static void say_choice(const chooser *c, const candidate *k) {
             choose_time_text(k->seconds * (double)o->steps, time, sizeof time));
 }
 
-static int64_t tokens_for_training(const chooser *c, const train_options *o) {
+/* Prints what was not chosen because of the memory. */
+static void say_memory(const chooser *c, const candidate *k) {
+    char room[64], need[32];
+    if (k->cut)
+        say("The batch is cut into %" PRId64 " micro-batches because of %s.\n", k->o.accumulate,
+            room_text(&c->room, &k->need, room, sizeof room));
+    const candidate *large = &c->large;
+    if (large->config.layers)
+        say("Models from %" PRId64 " x %" PRId64 " on were left out because of %s: a step takes %s, and may take three "
+            "quarters.\n",
+            large->config.layers, large->config.hidden, room_text(&c->room, &large->need, room, sizeof room),
+            need_text(&c->room, &large->need, need, sizeof need));
+}
+
+/* Prints what will be done. */
+static void say_start(const chooser *c, const train_options *o) {
+    const rank_bytes *room = &c->room;
+    char time[32], bytes[32];
+    bool each = room->one != TG_NONE && (room->all == TG_NONE || room->one < room->all / o->on.ranks);
+    say("--time %s: measures models on %" PRId64 " tokens of data, for %s", o->time, c->tokens,
+        choose_time_text(c->seconds, time, sizeof time));
+    text_bytes(bytes, sizeof bytes, (double)(each ? room->one : room->all));
+    if (each || room->all != TG_NONE)
+        say(" and %s of memory%s", bytes, each && o->on.ranks > 1 ? " for each rank" : "");
+    say("\n  layers x hidden  parameters    tokens/s   tokens read    epochs per param.    score\n");
+}
+
+/* Counts the tokens for training, and finds out whether all of them are predicted. Returns false if there are none. */
+static bool look_at_data(chooser *c, const train_options *o) {
     corpus data = {0};
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     int64_t n = 0;
     bool val_data = false;
-    if (check(ctx) && corpus_open(&data, ctx, c->from, c->plan))
+    if (check(ctx) && corpus_open(&data, ctx, c->from, c->plan)) {
+        c->masked = train_windows(o) != TG_WINDOWS_ACROSS || tg_tokens_has_context(data.tokens);
         for (int i = 0; i < data.n; i++) {
             n += data.source[i].validation ? 0 : data.source[i].count;
             val_data |= data.source[i].validation;
         }
+    }
     corpus_close(&data);
     tg_ctx_free(ctx);
-    return val_data ? n : n - (int64_t)(o->val_fraction * (double)n);
+    c->tokens = val_data ? n : n - (int64_t)(o->val_fraction * (double)n);
+    return c->tokens > 0;
 }
 
 bool choose_options(train_options *o, const parsed *p, const corpus_options *from, const json_t *plan) {
     chooser c = {.p = p, .from = from, .plan = plan, .seconds = choose_seconds(o->time)};
     candidate best = {.o = *o};
-    char time[32];
-    c.tokens = tokens_for_training(&c, o);
-    if (c.tokens < 1) return false;
-    say("--time %s: measures models on %" PRId64 " tokens of data, for %s\n", o->time, c.tokens,
-        choose_time_text(c.seconds, time, sizeof time));
-    say("  layers x hidden  parameters    tokens/s   tokens read    epochs per param.    score\n");
-    bool good = is_size_open(&c, o) ? choose_size(&c, o, &best) : take_size(&c, &best, NULL) && measure(&c, &best);
+    if (!look_at_data(&c, o) || !room_of_ranks(o, &c.room)) return false;
+    say_start(&c, o);
+    bool good = choose_is_size_open(o, p) ? choose_size(&c, o, &best) : take_given(&c, &best);
     if (good) {
         complete(&c, &best);
         say_choice(&c, &best);
+        say_memory(&c, &best);
         *o = best.o;
         if (!from->vocab && !o->init) o->model.vocab = best.config.vocab;
     }

@@ -4,6 +4,7 @@
 bool meta_rank_open(meta_rank *w, const train_options *o, const tg_lm_config *config, int rank) {
     tg_config c = train_config(o);
     c.device = "meta";
+    c.memory = TG_NONE; /* of the real device */
     *w = (meta_rank){.ctx = tg_ctx_new(&c)};
     w->world = tg_comm_plan_new(w->ctx, rank, (int)o->on.ranks);
     return trainer_open(&w->r, o, w->ctx, w->world, config, NULL, NULL);

@@ -1,6 +1,7 @@
 /* The options of `tapegrad train`: their table and defaults, and the checks that need only the command line. */
 #include <stdio.h>
 
+#include "common/text.h"
 #include "train/tune.h"
 
 #define AT(field) offsetof(train_options, field)
@@ -108,6 +109,9 @@ static const option rows[] = {
      "write a step, the second one of this call, as a trace for Perfetto to FILE", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N",
      "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
+    {"memory", OPTION_TEXT, AT(memory), "SIZE",
+     "memory that the tensors of each rank may take, such as 900M or 6G: --time chooses a model that takes less, and a "
+     "step that needs more ends the run", .fixed = false},
     {"order", OPTION_TEXT, AT(order), "FILE",
      "offsets of all sequences of all steps in the tokens, as little-endian int64, in place of the shuffle",
      .fixed = true},
@@ -277,6 +281,8 @@ static int check_paths(const train_options *o) {
     return 0;
 }
 
+int64_t train_memory(const train_options *o) { return o->memory ? text_read_bytes(o->memory) : TG_NONE; }
+
 tg_token_windows train_windows(const train_options *o) {
     return o->attend_across ? TG_WINDOWS_ACROSS : o->pad_documents ? TG_WINDOWS_PADDED : TG_WINDOWS_PACKED;
 }
@@ -313,6 +319,9 @@ int train_options_check(const train_options *o, const parsed *p) {
     bool ids = o->data_format == DATA_U16 || o->data_format == DATA_U32 || o->data_format == DATA_MEGATRON;
     if (ids && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: a file of token ids does not say how many ids there are");
+    if (o->memory && text_read_bytes(o->memory) < 1)
+        return usage_error(c, "--memory is '%s', expected bytes from 1 on, or a number with a unit, as 900M or 6G",
+                           o->memory);
     if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);

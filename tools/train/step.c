@@ -115,7 +115,7 @@ static bool open_batch(trainer *r, const train_options *o) {
 
 tg_config train_config(const train_options *o) {
     return *TG_CONFIG(.device = o->device, .seed = (uint64_t)o->seed, .threads = (int)auto_if_zero(o->threads),
-                      .dtype = dtype_of_precision(o->model.precision));
+                      .dtype = dtype_of_precision(o->model.precision), .memory = train_memory(o));
 }
 
 /* Seeds the streams of this rank as Megatron-Core's trainer does, which adds 100 to the seed for each stage. */

@@ -50,11 +50,19 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* ---- Options and data, before the ranks ---- */
 
+/* Checks the options. If the size of the model will be chosen, checks the other ones with a size that the ranks can
+ * divide; what is chosen is checked later. */
+static int check_options(const plan *r) {
+    train_options o = r->o;
+    if (o.time && choose_is_size_open(&o, &r->p)) o.model.heads = o.on.tp, o.model.hidden = 16 * o.on.tp;
+    return train_options_check(&o, &r->p);
+}
+
 /* Completes and checks the options. Called after those of a checkpoint, if any, are known. */
 static int settle_options(plan *r) {
     int status = r->o.time ? choose_check(&r->o, &r->p) : 0;
     train_options_complete(&r->o, &r->p, r->state != NULL);
-    return status ? status : train_options_check(&r->o, &r->p);
+    return status ? status : check_options(r);
 }
 
 /* Finds the data, and makes token files where that is necessary, before the ranks begin and wait for each other. A run

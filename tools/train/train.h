@@ -22,7 +22,8 @@
 typedef struct train_options {
     model_options model;
     rank_options on;
-    const char *time; /* NULL: nothing is chosen */
+    const char *time;   /* NULL: nothing is chosen */
+    const char *memory; /* NULL: no limit */
     const char *data, *val_data, *tokenizer, *out, *init, *order, *device;
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
@@ -55,6 +56,8 @@ int train_options_check(const train_options *o, const parsed *p);
 /* Returns what follows a document in the sequences of a run. */
 tg_token_windows train_windows(const train_options *o);
 tg_schedule train_schedule(const train_options *o);
+/* Returns the limit of --memory in bytes; TG_NONE: there is none. */
+int64_t train_memory(const train_options *o);
 /* Returns whether the precision needs loss scaling, as fp16 does. */
 bool train_scales(const train_options *o);
 
