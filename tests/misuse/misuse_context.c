@@ -1,4 +1,5 @@
 /* Status, dtypes and shapes, contexts, memory, threads and random streams. */
+#include <tapegrad/memory.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
@@ -130,6 +131,7 @@ static void memory(misuse_world *b) {
     FAILS(tg_memory_query, ARGUMENT, "out is NULL", tg_memory_query(b->ctx, NULL));
     FAILS(tg_memory_query, ARGUMENT, "has no size", tg_memory_query(b->ctx, &none));
     QUIET(tg_memory_query, tg_memory_query(NULL, &none) == TG_ERR_ARGUMENT);
+    QUIET(tg_memory_left, tg_memory_left(NULL) == 0);
     QUIET(tg_memory_reset_peak, (tg_memory_reset_peak(NULL), true));
     QUIET(tg_memory_set_trace, (tg_memory_set_trace(NULL, true), true));
     QUIET(tg_memory_report, tg_memory_report(NULL, buf, sizeof buf) == 0 && !*buf);

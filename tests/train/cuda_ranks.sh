@@ -30,4 +30,11 @@ for ranks in "" "--ranks 2" "--ranks 2 --tp 2 --sp" "--ranks 2 --pp 2" "--ranks 
     runs train --out captured $run --device cuda $ranks --capture
     holds "packed, $ranks: the same bits from captured steps" same_steps called captured
 done
+
+# --time chooses for the memory of the ranks' GPUs, of which the emulator leaves 16 MiB.
+export TG_EMULATOR_MEMORY=48
+head -c 1000 "$text" >few.txt
+runs train --data few.txt --time 1h --device cuda --threads 1 --ranks 2 --capture --arch llama --layers 2 --hidden 64 --heads 2 \
+    --seq-len 32 --batch 128 --val-every 0 --out timed
+holds "the batch is cut for the memory of a GPU" grep -q "micro-batches because of 16 MiB of memory for each rank" printed
 finish

@@ -286,4 +286,31 @@ refuses 2 "--time is 'soon'" train --data a.txt --time soon --out x
 refuses 2 "--time chooses the number of steps, and --steps gives it" train --data a.txt --time 3s --steps 3 --out x
 refuses 2 "leave it out with --resume" train --resume --time 3s --out timed
 
+# Sizes that the ranks cannot divide are left out.
+rm -rf timed
+runs train --data both.txt --time 2s --threads 1 --ranks 4 --tp 4 --val-every 0 --out timed
+holds "heads are divided over --tp" says "chosen: --arch llama --layers 3 --hidden 128 --heads 4"
+refuses 1 "none of the sizes that --time tries can be divided over the ranks (tg_lm_new: " \
+    train --data both.txt --time 2s --threads 1 --ranks 5 --tp 5 --out x
+
+# The memory: large models are left out, the batch is cut, and the run keeps within the limit.
+head -c 3000 both.txt >few.txt
+timed="--data few.txt --time 1h --threads 1 --val-every 0"
+rm -rf timed
+runs train $timed --memory 7M --out timed
+holds "the memory leaves models out" says "Models from 3 x 128 on were left out because of 7.0 MiB of memory"
+holds "the memory cuts the batch" says "The batch is cut into 4 micro-batches because of 7.0 MiB of memory."
+holds "the choice says so" says "batch 8 --micro-batches 4 --steps"
+rm -rf timed
+runs train $timed --memory 7M --ranks 2 --zero 1 --out timed
+holds "each rank has the memory" says "because of 7.0 MiB of memory for each rank"
+"$tapegrad" inspect --arch llama --layers 2 --hidden 64 --heads 2 --seq-len 128 --batch 8 --micro-batches 8 --json >printed
+needed=$(number peak_bytes printed | awk '{ printf "%.1f MiB", $1 / 1048576 }')
+refuses 1 "8 micro-batches takes $needed with a model of 2 layers of 64, more than three quarters of 2.0 MiB of memory" \
+    train $timed --memory 2M --out x
+refuses 1 "12 x 16 tokens in 3 micro-batches takes" train $timed --layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 12 \
+    --micro-batches 3 --memory 100K --out x
+refuses 1 "the limit is 102400;" train --data few.txt $tiny --memory 100K --out x
+refuses 2 "--memory is '3X', expected bytes from 1 on, or a number with a unit" train --data few.txt --memory 3X --out x
+
 finish
