@@ -33,7 +33,8 @@ enum { BATCH = 3, SEQ = 24, VOCAB = 256 };
 static const model models[] = {
     {"--arch gpt2", CONFIG(.arch = TG_GPT2), TG_F32, TG_WINDOWS_ACROSS},
     {"--arch gpt2 --dropout 0.1 --precision bf16", CONFIG(.arch = TG_GPT2, .dropout = 0.1), TG_BF16, TG_WINDOWS_ACROSS},
-    {"--arch llama --kv-heads 2 --ffn 40", CONFIG(.arch = TG_LLAMA, .kv_heads = 2, .ffn = 40), TG_F32, TG_WINDOWS_ACROSS},
+    {"--arch llama --kv-heads 2 --ffn 40", CONFIG(.arch = TG_LLAMA, .kv_heads = 2, .ffn = 40), TG_F32,
+     TG_WINDOWS_ACROSS},
     {"--arch llama --precision fp64", CONFIG(.arch = TG_LLAMA), TG_F64, TG_WINDOWS_ACROSS},
     {"--arch gpt2 --no-attend-across", CONFIG(.arch = TG_GPT2), TG_F32, TG_WINDOWS_PACKED},
     {"--arch llama --kv-heads 2 --ffn 40 --no-attend-across --precision bf16",

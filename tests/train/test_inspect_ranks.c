@@ -34,6 +34,10 @@ static const char *const compositions[] = {
     "--ranks 4 --tp 2 --sp --accumulate 2 --recompute selective --no-attend-across",
     "--ranks 2 --zero 3 --recompute full --no-attend-across",
     "--ranks 2 --no-attend-across --pad-documents",
+    "--ranks 2 --cp 2",
+    "--ranks 2 --cp 2 --no-attend-across",
+    "--ranks 4 --cp 2 --tp 2 --sp --no-attend-across --cp-kind ulysses",
+    "--ranks 2 --cp 2 --no-attend-across --cp-kind gather --recompute full --accumulate 2",
 };
 static const char *const pipelines[] = {
     "--ranks 2 --pp 2 --micro-batches 4",

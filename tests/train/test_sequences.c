@@ -5,6 +5,7 @@
 
 #include <tapegrad/io.h>
 
+#include "common/text.h"
 #include "data/sequences.h"
 #include "train/choose.h"
 
@@ -145,8 +146,22 @@ START_TEST(times_are_read) {
 }
 END_TEST
 
+START_TEST(sizes_are_read) {
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {{"4096", 4096},   {"100K", 102400}, {"900M", 900 << 20}, {"1.5G", 3LL << 29}, {"2T", 2LL << 40},
+                 {"0", 0},         {"", -1},         {"M", -1},           {"3X", -1},          {"3MB", -1},
+                 {"-1", -1},       {"nan", -1},      {"1e30", -1},        {"8388608T", -1},    {"inf", -1}};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        ck_assert_msg(text_read_bytes(sizes[i].text) == sizes[i].bytes, "'%s' is %lld", sizes[i].text,
+                      (long long)text_read_bytes(sizes[i].text));
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {windows_of_documents_do_not_overlap, blends_keep_their_shares_from_any_place,
-                            an_epoch_has_every_window_once, the_law_is_that_of_the_paper, times_are_read};
+                            an_epoch_has_every_window_once, the_law_is_that_of_the_paper, times_are_read,
+                            sizes_are_read};
     return tg_check_main("sequences", tests, COUNT(tests));
 }
