@@ -22,7 +22,7 @@ run="--data pairs.jsonl --no-attend-across --layers 2 --hidden 32 --heads 4 --se
     --val-every 3 --dropout 0.1"
 runs train --out packed $run
 for ranks in "" "--ranks 2" "--ranks 2 --tp 2 --sp" "--ranks 2 --pp 2" "--ranks 4 --pp 2 --tp 2 --schedule zb-h1" \
-    "--ranks 2 --zero 2 --recompute full"; do
+    "--ranks 2 --zero 2 --recompute full" "--ranks 4 --cp 2 --tp 2 --sp"; do
     rm -rf called captured
     runs train --out called $run --device cuda $ranks
     holds "packed, $ranks: the CPU's loss" near "$(number loss packed/metrics.jsonl | tail -n 1)" \

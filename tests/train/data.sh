@@ -125,7 +125,7 @@ done
 steps="--data pairs.jsonl --val-fraction 0.3 --no-attend-across --arch gpt2 --dropout 0.1 --layers 2 --hidden 16 --heads 2 --seq-len 64 --batch 8 \
     --accumulate 2 --steps 4 --val-every 2 --threads 1"
 for options in "" "--ranks 2" "--ranks 2 --tp 2 --sp" "--ranks 2 --pp 2" "--ranks 4 --pp 2 --tp 2 --schedule zb-h1" \
-    "--ranks 2 --zero 2 --recompute full"; do
+    "--ranks 2 --zero 2 --recompute full" "--ranks 4 --cp 2 --tp 2 --sp"; do
     rm -rf called captured
     runs train $steps --out called $options
     runs train $steps --out captured $options --capture
