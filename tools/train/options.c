@@ -24,7 +24,7 @@ static const option rows[] = {
      .fixed = true},
     {"time", OPTION_TEXT, AT(time), "TIME",
      "how long the run may take, such as 30m or 2h: measures this machine, and chooses the model, --batch, --steps, "
-     "--lr and what else is not given", .fixed = false},
+     "--lr and what else is not given, so that a step fits into the memory", .fixed = false},
     {"out", OPTION_TEXT, AT(out), "DIR",
      "the directory of the run; if it is not given, a new one: run, run-2 and so on", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
