@@ -13,7 +13,8 @@ const tg_struct tg_encode_opts_struct = TG_STRUCT(tg_encode_opts, ENCODE, encode
 static const tg_field bpe_fields[] = {
     TG_FIELD(tg_bpe_opts, vocab, INT64, "Number of ids, 257 or more."),
     TG_FIELD(tg_bpe_opts, min_frequency, INT64, "A pair that is rarer is not merged."),
-    TG_FIELD(tg_bpe_opts, max_length, INT64, "A merged token of 3 bytes or more has fewer bytes than this; TG_NONE: no limit."),
+    TG_FIELD(tg_bpe_opts, max_length, INT64,
+             "A merged token of 3 bytes or more has fewer bytes than this; TG_NONE: no limit."),
     TG_FIELD(tg_bpe_opts, pattern, TEXT, "A regular expression that matches a word; NULL: that of GPT-2."),
     TG_FIELD(tg_bpe_opts, special, TEXT, "The special tokens, one a line."),
 };
