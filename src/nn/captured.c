@@ -149,13 +149,13 @@ static tg_captured *new_state(tg_ctx *ctx, const tg_shape *in, const tg_dtype *d
     c->shape = tg_host_alloc(ctx, (size_t)n_in * sizeof *c->shape);
     c->dtype = tg_host_alloc(ctx, (size_t)n_in * sizeof *c->dtype);
     c->slot = tg_host_alloc(ctx, (size_t)slots * sizeof *c->slot);
+    for (int i = 0; c->slot && i < slots; i++) c->slot[i] = (tg_captured_slot){.of = c};
     if (!c->shape || !c->dtype || !c->slot) {
         tg_captured_unref(c);
         return NULL;
     }
     memcpy(c->shape, in, (size_t)n_in * sizeof *in);
     for (int i = 0; i < n_in; i++) c->dtype[i] = dtypes[i] == TG_DTYPE_DEFAULT ? ctx->dtype : dtypes[i];
-    for (int i = 0; i < slots; i++) c->slot[i] = (tg_captured_slot){.of = c};
     return c;
 }
 
