@@ -70,7 +70,7 @@ static json_t *composition_of(const tg_parallel *p) {
 static tg_status make_root(tg_save *w) {
     json_t *steps = steps_of(w->s);
     w->root = tg_state_root(tg_comm_size(w->world));
-    w->steps = steps ? json_dumps(steps, JSON_COMPACT) : NULL;
+    w->steps = steps ? tg_json_text(steps, JSON_COMPACT) : NULL;
     json_t *metadata = json_object_get(w->root, "metadata");
     bool good = w->steps && json_object_update(metadata, steps) == 0 &&
                 json_object_set_new(w->root, "composition", composition_of(w->s->p)) == 0;

@@ -35,7 +35,7 @@ tg_status tg_save_describe(tg_save *w) {
         tg_outlines_set(&w->mine, k++, p->name, (tg_dtype)p->item->x->dtype, &shape);
         good &= describe(pieces, p);
     }
-    w->pieces = good ? json_dumps(pieces, JSON_COMPACT) : NULL;
+    w->pieces = good ? tg_json_text(pieces, JSON_COMPACT) : NULL;
     json_decref(pieces);
     return w->pieces ? TG_OK : tg_save_no_memory(w);
 }

@@ -47,7 +47,7 @@ tg_status tg_state_require_none(tg_ctx *ctx, const char *dir) {
 
 static tg_status begin(tg_state_writer *w, const tg_named_tensor *tensors, int n, json_t *pieces) {
     for (int i = 0; i < n; i++) TG_TRY(describe(w->ctx, pieces, &tensors[i], w->dir));
-    char *text = json_dumps(pieces, JSON_COMPACT), *path = tg_format_path(w->ctx, "%s/" FILE_NAME, w->dir);
+    char *text = tg_json_text(pieces, JSON_COMPACT), *path = tg_format_path(w->ctx, "%s/" FILE_NAME, w->dir);
     const tg_metadata metadata[] = {{"format", TG_STATE_FORMAT}, {TG_STATE_PIECES, text}, {TG_STATE_STEPS, "{}"}};
     tg_status s = text ? w->ctx->run.status : no_memory(w->ctx, w->dir);
     if (s == TG_OK) s = tg_safetensors_begin(&w->file, w->ctx, path, tensors, n, metadata, TG_LEN(metadata));

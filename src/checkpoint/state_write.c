@@ -47,13 +47,14 @@ static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_j
                        j.path, key);
     json_t *piece = json_pack("{s:i, s:s, s:s, s:s%}", "file", file, "name", e->name, "at", at, "xxh64",
                               f->sums + (size_t)i * TG_CHECKSUM_DIGITS, (size_t)TG_CHECKSUM_DIGITS);
-    if (t && json_array_append_new(json_object_get(t, "pieces"), piece) == 0) return TG_OK;
+    /* Also if t is NULL: the call then frees the piece, and fails. */
+    if (json_array_append_new(json_object_get(t, "pieces"), piece) == 0) return TG_OK;
     return no_memory(j.ctx, j.path);
 }
 
 /* Copies the strings of an object whose keys `to` lacks. */
 static tg_status add_steps(json_t *to, const tg_json *steps) {
-    if (json_object_update_missing(to, steps->object) == 0) return TG_OK;
+    if (tg_json_add_missing(to, steps->object) == 0) return TG_OK;
     return no_memory(steps->ctx, steps->path);
 }
 
@@ -102,7 +103,7 @@ static tg_status check_pieces(tg_ctx *ctx, const char *dir, json_t *root) {
 }
 
 static tg_status write(tg_ctx *ctx, const char *path, json_t *root) {
-    char *text = json_dumps(root, JSON_COMPACT);
+    char *text = tg_json_text(root, JSON_COMPACT);
     size_t n = text ? strlen(text) : 0;
     char *digits = text ? tg_state_sum_in(text, n) : NULL;
     if (digits) tg_checksum_text(tg_checksum(text, n), digits);

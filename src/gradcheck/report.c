@@ -35,21 +35,30 @@ static json_t *text(const char *s) {
     return j ? j : json_string("(not UTF-8)");
 }
 
+/* Returns j, or NULL after freeing it if something in it has failed. json_pack then frees the rest. */
+static json_t *unless(int failed, json_t *j) {
+    if (!failed) return j;
+    json_decref(j);
+    return NULL;
+}
+
 static json_t *values_of(tg_ctx *ctx, tg_tensor *x) {
     int64_t n = tg_numel(x);
     double *v = tg_host_alloc(ctx, ((size_t)n + 1) * sizeof *v);
     json_t *all = v && tg_read_f64(x, v, n) == TG_OK ? json_array() : NULL;
-    for (int64_t i = 0; all && i < n; i++) json_array_append_new(all, number(v[i]));
+    int failed = 0;
+    for (int64_t i = 0; all && i < n; i++) failed |= json_array_append_new(all, number(v[i]));
     if (v) tg_host_free(ctx, v, ((size_t)n + 1) * sizeof *v);
-    return all;
+    return unless(failed, all);
 }
 
 static json_t *input_of(tg_ctx *ctx, tg_tensor *x) {
     tg_shape s = tg_shape_of(x);
     json_t *shape = json_array();
-    for (int i = 0; i < s.ndim; i++) json_array_append_new(shape, json_integer(s.dim[i]));
+    int failed = 0;
+    for (int i = 0; i < s.ndim; i++) failed |= json_array_append_new(shape, json_integer(s.dim[i]));
     return json_pack("{s:s, s:b, s:o, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "requires_grad",
-                     tg_requires_grad(x), "shape", shape, "values", values_of(ctx, x));
+                     tg_requires_grad(x), "shape", unless(failed, shape), "values", values_of(ctx, x));
 }
 
 /* Returns the first index at which in[] has the tensor in[i]. A tensor that is given twice has one gradient. */
@@ -68,12 +77,13 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
         return NULL;
     }
     json_t *all = json_array();
+    int failed = 0;
     for (int i = 0; i < s->n_in; i++) {
         int first = first_of(s->input, i);
-        json_array_append_new(all, first == i ? input_of(ctx, s->input[i])
-                                              : json_pack("{s:o}", "same_as", json_integer(first)));
+        failed |= json_array_append_new(all, first == i ? input_of(ctx, s->input[i])
+                                                        : json_pack("{s:o}", "same_as", json_integer(first)));
     }
-    return all;
+    return unless(failed, all);
 }
 
 static json_t *options_of(const tg_gradcheck_opts *given) {
@@ -94,18 +104,16 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
         r->cause ? r->cause : "", "report", text(r->report), "checked", (json_int_t)r->checked, "kinks",
         (json_int_t)r->kinks, "unsure", (json_int_t)r->unsure);
     if (!root) return NULL;
+    int failed = 0;
     if (s->op) {
-        json_object_set_new(root, "op", text(s->op->name));
-        json_object_set_new(root, "sample", json_integer(s->sample));
-        json_object_set_new(root, "n_samples", json_integer(s->op->n_samples));
-        return root;
+        failed |= json_object_set_new(root, "op", text(s->op->name));
+        failed |= json_object_set_new(root, "sample", json_integer(s->sample));
+        failed |= json_object_set_new(root, "n_samples", json_integer(s->op->n_samples));
+    } else {
+        failed |= json_object_set_new(root, "outputs", json_integer(s->n_out));
+        failed |= json_object_set_new(root, "inputs", inputs_of(ctx, s));
     }
-    json_t *in = inputs_of(ctx, s);
-    json_object_set_new(root, "outputs", json_integer(s->n_out));
-    json_object_set_new(root, "inputs", in);
-    if (tg_ok(ctx)) return root;
-    json_decref(root);
-    return NULL;
+    return unless(failed, root);
 }
 
 /* Writes the report of a failed check. When it is called, the context's error is the failure of the check. When it

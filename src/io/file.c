@@ -71,9 +71,10 @@ tg_file_ops tg_file_ops_of(const tg_ctx *ctx) {
 }
 
 tg_status tg_file_fail(tg_ctx *ctx, const char *verb, const char *path, int64_t offset) {
+    tg_status s = errno == ENOMEM ? TG_ERR_MEMORY : TG_ERR_IO;
     const char *why = strerror(errno);
-    if (offset < 0) return tg_fail(ctx, TG_ERR_IO, "cannot %s '%s': %s", verb, path, why);
-    return tg_fail(ctx, TG_ERR_IO, "cannot %s '%s' at offset %lld: %s", verb, path, (long long)offset, why);
+    if (offset < 0) return tg_fail(ctx, s, "cannot %s '%s': %s", verb, path, why);
+    return tg_fail(ctx, s, "cannot %s '%s' at offset %lld: %s", verb, path, (long long)offset, why);
 }
 
 char *tg_format_path(tg_ctx *ctx, const char *format, ...) {

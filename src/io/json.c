@@ -1,11 +1,17 @@
 /* Typed access to JSON documents, and saving them. */
 #include "io/json.h"
 
+#include <stdlib.h>
 #include <tapegrad/io.h>
 
 #include "base/host_memory.h"
 
 enum { JSON_LIMIT = 16 << 20 };
+
+/* The parser leaves the text of the error empty if it has no memory for a value. */
+bool tg_json_lacks_memory(const json_error_t *e) {
+    return !*e->text || json_error_code(e) == json_error_out_of_memory;
+}
 
 tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *text, size_t bytes) {
     json_error_t e;
@@ -20,7 +26,7 @@ tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *t
         tg_json_free(j);
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s' holds a JSON array, expected an object", path);
     }
-    if (json_error_code(&e) == json_error_out_of_memory)
+    if (tg_json_lacks_memory(&e))
         return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the JSON tree of '%s'", path);
     return tg_fail(ctx, TG_ERR_FORMAT, "'%s' is not JSON: line %d, offset %d: %s", path, e.line, e.position, e.text);
 }
@@ -34,24 +40,32 @@ tg_status tg_json_load(tg_json *j, tg_ctx *ctx, const char *path) {
     return s;
 }
 
+int tg_json_add_missing(json_t *to, json_t *from) {
+    const char *key;
+    json_t *value;
+    int failed = 0;
+    json_object_foreach(from, key, value)
+        if (!json_object_get(to, key)) failed |= json_object_set(to, key, value);
+    return failed;
+}
+
 void tg_json_free(tg_json *j) {
     json_decref(j->object);
     j->object = NULL;
 }
 
-/* Returns the flags that give reals the fewest digits with which they read back unchanged: 1e-05, not
- * 1.0000000000000001e-05. */
-static size_t shortest_flags(const json_t *root, char *text, size_t size) {
+/* Writes root to text[size], with the fewest digits with which reals read back unchanged: 1e-05, not
+ * 1.0000000000000001e-05. Returns the length; 0 if there is no memory. */
+static size_t dump_shortest(const json_t *root, char *text, size_t size) {
     size_t flags = JSON_INDENT(2);
     for (int digits = 15; digits < 17; digits++) {
-        size_t with = flags | JSON_REAL_PRECISION(digits);
-        size_t n = json_dumpb(root, text, size, with);
-        json_t *back = n < size ? json_loadb(text, n, 0, NULL) : NULL;
-        bool same = back && json_equal(back, root);
+        size_t n = json_dumpb(root, text, size, flags | JSON_REAL_PRECISION(digits));
+        json_t *back = n && n < size ? json_loadb(text, n, 0, NULL) : NULL;
+        bool same = back && json_equal(back, root), missing = !n || (n < size && !back);
         json_decref(back);
-        if (same) return with;
+        if (same || missing) return same ? n : 0;
     }
-    return flags | JSON_REAL_PRECISION(17);
+    return json_dumpb(root, text, size, flags | JSON_REAL_PRECISION(17));
 }
 
 tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root) {
@@ -61,11 +75,22 @@ tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root) {
     if (size == 1) return tg_fail(ctx, TG_ERR_MEMORY, "cannot format JSON for '%s'", path);
     char *text = tg_host_alloc(ctx, size);
     if (!text) return tg_io_enter(ctx);
-    size_t n = json_dumpb(root, text, size, shortest_flags(root, text, size));
-    text[n++] = '\n';
-    tg_status s = tg_file_save(ctx, path, text, n);
+    size_t n = dump_shortest(root, text, size);
+    text[n] = '\n';
+    tg_status s = n ? tg_file_save(ctx, path, text, n + 1)
+                    : tg_fail(ctx, TG_ERR_MEMORY, "no memory to format JSON for '%s'", path);
     tg_host_free(ctx, text, size);
     return s;
+}
+
+char *tg_json_text(const json_t *root, size_t flags) {
+    size_t n = json_dumpb(root, NULL, 0, flags);
+    char *text = n ? malloc(n + 1) : NULL;
+    if (!text) return NULL;
+    text[n] = 0;
+    if (json_dumpb(root, text, n, flags) == n) return text;
+    free(text);
+    return NULL;
 }
 
 bool tg_json_has(const tg_json *j, const char *key) {

@@ -17,12 +17,21 @@ typedef struct tg_json {
 /* Reads an object from a file of at most 16 MiB. Refuses duplicate keys, bytes that are not UTF-8, NaN, integers
  * beyond 64 bits, reals beyond double, and nesting deeper than 2,048; the error has line and offset. */
 tg_status tg_json_load(tg_json *j, tg_ctx *ctx, const char *path);
+/* Adds the members of `from` that `to` lacks. Returns 0 unless there is no memory, which jansson's function of this
+ * kind does not report. */
+int tg_json_add_missing(json_t *to, json_t *from);
 /* Reads an object from memory. path names the text in errors. */
 tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *text, size_t bytes);
+/* Returns whether jansson could not parse a text because there was no memory, which it reports in several ways. */
+bool tg_json_lacks_memory(const json_error_t *e);
 void tg_json_free(tg_json *j);
 /* Writes root with tg_file_save, indented. Reals have the fewest digits, at least 15, that read back as the same
  * number. */
 tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root);
+
+/* Returns the text of root in memory of malloc; NULL: no memory. jansson's json_dumps leaves out keys for which it has
+ * no memory. */
+char *tg_json_text(const json_t *root, size_t flags);
 
 bool tg_json_has(const tg_json *j, const char *key); /* true if the key exists and is not null */
 

@@ -35,12 +35,14 @@ static tg_status no_memory(tg_ctx *ctx) { return tg_fail(ctx, TG_ERR_MEMORY, "no
 static tg_status keep_others(const tg_json *j, const tg_lm_family_row *f, tg_config_file *out) {
     json_t *others = json_object(), *value;
     const char *name;
+    int failed = !others;
     json_object_foreach(j->object, name, value)
-        if (!tg_members_know(f, name) && strcmp(name, TG_CONFIG_SUM) != 0) json_object_set(others, name, value);
-    if (others && json_object_size(others)) out->extra = tg_config_line(j->ctx, others);
+        if (!tg_members_know(f, name) && strcmp(name, TG_CONFIG_SUM) != 0)
+            failed |= json_object_set(others, name, value);
+    if (!failed && json_object_size(others)) out->extra = tg_config_line(j->ctx, others);
     out->c.extra = out->extra;
     json_decref(others);
-    return others ? j->ctx->run.status : no_memory(j->ctx);
+    return failed ? no_memory(j->ctx) : j->ctx->run.status;
 }
 
 static tg_status read_family(const tg_json *j, const tg_lm_family_row **f) {
@@ -145,7 +147,7 @@ json_t *tg_lm_config_json(const tg_module *lm) {
     const tg_lm_config *c = tg_lm_config_of(lm);
     json_t *root = json_object(), *others = c->extra ? json_loads(c->extra, 0, NULL) : json_object();
     bool good = others && !write_members(root, tg_lm_family_of(c), c, (tg_dtype)tg_module_param(lm, 0, NULL)->dtype) &&
-                !json_object_update_missing(root, others);
+                !tg_json_add_missing(root, others);
     json_decref(others);
     if (!good) {
         json_decref(root);
@@ -160,11 +162,11 @@ json_t *tg_lm_config_json(const tg_module *lm) {
 char *tg_config_line(tg_ctx *ctx, const json_t *root) {
     enum { FLAGS = JSON_COMPACT | JSON_SORT_KEYS };
     size_t n = json_dumpb(root, NULL, 0, FLAGS | JSON_REAL_PRECISION(17));
-    char *text = n ? tg_host_alloc(ctx, n + 1) : NULL;
-    if (text) json_dumpb(root, text, n, FLAGS | JSON_REAL_PRECISION(17)), text[n] = 0;
-    char *copy = text ? tg_host_strdup(ctx, text) : NULL;
+    char *text = n ? tg_host_alloc(ctx, n + 1) : NULL; /* ends with a zero */
+    bool good = text && json_dumpb(root, text, n, FLAGS | JSON_REAL_PRECISION(17)) == n;
+    char *copy = good ? tg_host_strdup(ctx, text) : NULL;
     if (text) tg_host_free(ctx, text, n + 1);
-    if (!n) no_memory(ctx);
+    if (!good) no_memory(ctx);
     return copy;
 }
 

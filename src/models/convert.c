@@ -71,13 +71,13 @@ tg_tensor *tg_conversion_tensor(const tg_conversion *c, int i, tg_tensor **view)
 }
 
 json_t *tg_conversion_config(const tg_conversion *c) {
-    json_t *own = tg_lm_config_json(c->lm), *all = json_copy(c->config), *value;
+    json_t *own = tg_lm_config_json(c->lm), *all = json_object(), *value;
     const char *name;
-    void *next;
+    int failed = !own || !all;
     if (!own) tg_fail(c->ctx, tg_ctx_status(c->plan), "%s", tg_ctx_message(c->plan));
-    json_object_foreach_safe(all, next, name, value) /* keeps the order of the source */
-        if (!json_object_get(own, name)) json_object_del(all, name);
-    bool good = own && all && json_object_update(all, own) == 0;
+    json_object_foreach(c->config, name, value) /* keeps the order of the source */
+        if (json_object_get(own, name)) failed |= json_object_set(all, name, value);
+    bool good = !failed && json_object_update(all, own) == 0;
     json_decref(own);
     if (good) return all;
     json_decref(all);

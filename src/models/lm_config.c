@@ -165,10 +165,12 @@ static tg_status check_extras(tg_ctx *ctx, const tg_lm_config *c, const char *wh
 
 /* Fails unless `extra` is a JSON object. */
 static tg_status check_extra(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
-    json_t *root = c->extra ? json_loads(c->extra, 0, NULL) : NULL;
-    bool good = !c->extra || json_is_object(root);
+    json_error_t e;
+    json_t *root = c->extra ? json_loads(c->extra, 0, &e) : NULL;
+    bool good = !c->extra || json_is_object(root), missing = !good && !root && tg_json_lacks_memory(&e);
     json_decref(root);
     if (good) return TG_OK;
+    if (missing) return tg_fail(ctx, TG_ERR_MEMORY, "%s: no memory for the JSON tree of extra", who);
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: extra is \"%.64s\", expected a JSON object", who, c->extra);
 }
 

@@ -36,23 +36,31 @@ static bool names_suffice(tg_module *m, const tg_lora_list *adapters) {
     return good;
 }
 
-/* Appends a string to an array that does not have it. */
-static void add_once(json_t *array, const char *text) {
+/* Appends a string to an array that does not have it. Returns 0 unless there is no memory. */
+static int add_once(json_t *array, const char *text) {
     size_t i;
     json_t *v;
-    json_array_foreach(array, i, v) if (strcmp(json_string_value(v), text) == 0) return;
-    json_array_append_new(array, json_string(text));
+    json_array_foreach(array, i, v) if (strcmp(json_string_value(v), text) == 0) return 0;
+    return json_array_append_new(array, json_string(text));
+}
+
+/* Returns j, or NULL after freeing it if something in it has failed. json_pack then frees the rest. */
+static json_t *unless(int failed, json_t *j) {
+    if (!failed) return j;
+    json_decref(j);
+    return NULL;
 }
 
 static json_t *targets_json(tg_module *m, const tg_lora_list *l) {
     char path[TG_LORA_PATH];
     json_t *array = json_array();
     bool names = names_suffice(m, l);
+    int failed = 0;
     for (int i = 0; i < l->n; i++) {
         tg_lora_path(m, l->list[i], path, sizeof path);
-        add_once(array, names ? last(path) : path);
+        failed |= add_once(array, names ? last(path) : path);
     }
-    return array;
+    return unless(failed, array);
 }
 
 /* Returns {path: rank} (or alpha) of the layers that differ from the first one. */
@@ -60,13 +68,15 @@ static json_t *pattern_json(tg_module *m, const tg_lora_list *l, bool alpha) {
     char path[TG_LORA_PATH];
     json_t *object = json_object();
     const tg_lora_numbers *first = &tg_lora_of(l->list[0])->n;
+    int failed = 0;
     for (int i = 1; i < l->n; i++) {
         const tg_lora_numbers *n = &tg_lora_of(l->list[i])->n;
         tg_lora_path(m, l->list[i], path, sizeof path);
-        if (alpha && n->alpha != first->alpha) json_object_set_new(object, path, json_real(n->alpha));
-        if (!alpha && n->rank != first->rank) json_object_set_new(object, path, json_integer((json_int_t)n->rank));
+        if (alpha && n->alpha != first->alpha) failed |= json_object_set_new(object, path, json_real(n->alpha));
+        if (!alpha && n->rank != first->rank)
+            failed |= json_object_set_new(object, path, json_integer((json_int_t)n->rank));
     }
-    return object;
+    return unless(failed, object);
 }
 
 /* Returns the number as an integer if it is one, as PEFT writes alpha. */
