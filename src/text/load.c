@@ -107,7 +107,8 @@ tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool
     if (s == TG_OK) {
         *out = is_ours ? k->functions->pattern_new(text, n, why, &offset)
                        : k->functions->pattern_new(translated.at, (size_t)translated.n, why, &offset);
-        if (!*out)
+        if (!*out && !*why) s = tg_fail(k->ctx, TG_ERR_MEMORY, "'%s': no memory for a regular expression", k->path);
+        if (!*out && *why)
             s = tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': the regular expression '%.*s' is wrong: %s", k->path,
                         n > 400 ? 400 : (int)n, text, why);
     }

@@ -37,7 +37,7 @@ static bool add_normal_form(tg_encoder *e, tg_normal_form form, tg_span text, tg
     return true;
 }
 
-/* Finds the next match of a step. Returns 1, 0, or -1 after setting e->problem. */
+/* Finds the next match of a step. Returns 1, 0, or less after an error. */
 static int find_next(tg_encoder *e, const tg_normal_step *s, tg_span text, size_t from, size_t *begin, size_t *end) {
     if (!s->pattern) {
         *begin = tg_find_text(text.at, text.n, from, s->sought);
@@ -45,7 +45,7 @@ static int find_next(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
         return *begin < text.n;
     }
     int found = e->k->functions->find(s->pattern, e->matcher, text.at, text.n, from, begin, end);
-    if (found < 0) e->problem = "a regular expression of the normalizer is too difficult for it";
+    if (found == -1) e->problem = "a regular expression of the normalizer is too difficult for it";
     return found;
 }
 

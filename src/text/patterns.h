@@ -13,14 +13,14 @@ typedef enum tg_normal_form { TG_NFC, TG_NFD, TG_NFKC, TG_NFKD } tg_normal_form;
 
 /* What plugin "text" offers. */
 typedef struct tg_text_plugin_table {
-    /* Compiles an expression in PCRE2's syntax. Returns NULL if it is malformed or there is no memory: `why` then has
-     * the reason, and *offset where it is. */
+    /* Compiles an expression in PCRE2's syntax. Returns NULL if it is malformed: `why` then has the reason, and *offset
+     * where it is. Returns NULL too, with `why` empty, if there is no memory. */
     tg_pattern *(*pattern_new)(const char *text, size_t n, char why[256], size_t *offset);
     void (*pattern_free)(tg_pattern *p);
     tg_matcher *(*matcher_new)(void); /* NULL: no memory */
     void (*matcher_free)(tg_matcher *m);
     /* Finds the first match in the n bytes of valid UTF-8 at `text` that begins at `from` or later. Returns 1, or 0 if
-     * there is none, or -1 if it is too difficult. */
+     * there is none, or -1 if it is too difficult, or -2 if there is no memory. */
     int (*find)(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, size_t from, size_t *begin,
                 size_t *end);
     /* Returns the normal form of text in memory of malloc, and its length; NULL: no memory. */

@@ -27,25 +27,24 @@ static void pattern_free(tg_pattern *p) {
 static pcre2_code *compile(const char *text, size_t n, char why[256], size_t *offset) {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     int error = 0;
-    *why = 0;
     *offset = 0;
     if (!context) return NULL;
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, n, PCRE2_UTF | PCRE2_UCP, &error, offset, context);
     pcre2_compile_context_free(context);
-    if (!code) pcre2_get_error_message(error, (PCRE2_UCHAR *)why, 256);
+    if (!code && error != PCRE2_ERROR_HEAP_FAILED) pcre2_get_error_message(error, (PCRE2_UCHAR *)why, 256);
     return code;
 }
 
 static tg_pattern *pattern_new(const char *text, size_t n, char why[256], size_t *offset) {
     tg_pattern *p = calloc(1, sizeof *p);
-    if (!p) return strcpy(why, "there is no memory"), NULL;
+    *why = 0;
+    if (!p) return NULL;
     p->code = compile(text, n, why, offset);
     if (p->code) {
         p->fast = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
         return p;
     }
-    if (!*why) strcpy(why, "there is no memory");
     pattern_free(p);
     return NULL;
 }
@@ -76,7 +75,7 @@ static int find(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, 
                 size_t *end) {
     int found = p->fast ? pcre2_jit_match(p->code, (PCRE2_SPTR)text, n, from, 0, m->data, m->context)
                         : pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
-    if (found < 0) return found == PCRE2_ERROR_NOMATCH ? 0 : -1;
+    if (found < 0) return found == PCRE2_ERROR_NOMATCH ? 0 : found == PCRE2_ERROR_NOMEMORY ? -2 : -1;
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(m->data);
     *begin = range[0];
     *end = range[1];

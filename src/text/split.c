@@ -78,7 +78,7 @@ static bool split_by_pattern(tg_encoder *e, int step, const tg_split_step *s, tg
         if (!repeats) done = end;
         from = end > begin ? end : end < text.n ? end + tg_char_length(text.at[end]) : text.n + 1;
     }
-    if (found < 0) e->problem = too_difficult;
+    if (found == -1) e->problem = too_difficult;
     if (found < 0 || (done < text.n && !take(&c, done, text.n, s->invert))) return false;
     return give_pending(&c);
 }

@@ -83,8 +83,10 @@ static json_t *config(const tg_bpe *b) {
     tg_span end;
     json_t *root =
         json_pack("{s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0);
-    if (tg_next_special(&at, &end)) json_object_set_new(root, "eos_token", json_stringn(end.at, end.n));
-    return root;
+    if (!tg_next_special(&at, &end) || !json_object_set_new(root, "eos_token", json_stringn(end.at, end.n)))
+        return root;
+    json_decref(root);
+    return NULL;
 }
 
 tg_status tg_trained_save(const tg_bpe *b, const tg_trained *t, const char *directory) {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "io/json.h"
 #include "text/template/characters.h"
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -61,6 +62,7 @@ static double real_value(tpl_run *r, const char *s, size_t n) {
         if (s[i] != '_' && !leading) text[k++] = s[i];
     }
     json_t *j = json_loadb(text, k, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &e);
+    if (!j && tg_json_lacks_memory(&e)) tg_tpl_fail(r, TG_ERR_MEMORY, "no memory for a number");
     double v = json_is_real(j) ? json_real_value(j) : HUGE_VAL; /* jansson refuses what overflows */
     json_decref(j);
     return v;

@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "core/context.h"
+#include "io/json.h"
 #include "text/template/json.h"
 
 static tpl_run run_new(tg_ctx *ctx) {
@@ -138,6 +139,8 @@ json_t *tg_template_json(tg_ctx *ctx, const char *text, bool object, const char 
     if (j)
         tg_fail(ctx, TG_ERR_FORMAT, "%s: found a JSON %s, expected an %s", what, object ? "array" : "object",
                 object ? "object" : "array");
+    else if (tg_json_lacks_memory(&e))
+        tg_fail(ctx, TG_ERR_MEMORY, "%s: no memory for the JSON tree", what);
     else
         tg_fail(ctx, TG_ERR_FORMAT, "%s: not JSON: line %d, column %d: %s", what, e.line, e.column, e.text);
     json_decref(j);
