@@ -17,14 +17,18 @@ static tg_status reserve(tg_generator *g, tg_growing_text *t, size_t n) {
     return TG_OK;
 }
 
+/* A decoder records no error. */
+static tg_status no_memory(tg_generator *g) {
+    return tg_fail(g->ctx, TG_ERR_MEMORY, "tg_generator_run: no memory for the text of a sample");
+}
+
 /* The decoder also sees the prompt, because some tokenizers write the first token of a text in another way. */
 tg_status tg_sample_text_open(tg_generator *g, tg_sample *s) {
     TG_TRY(reserve(g, &s->text, 0));
     s->decoder = tg_decoder_new(g->call.tokenizer, true);
-    if (!s->decoder && g->ctx->run.status == TG_OK)
-        return tg_fail(g->ctx, TG_ERR_MEMORY, "tg_generator_run: no memory for the text of a sample");
-    for (int64_t i = 0; i < s->given && s->decoder; i++) tg_decoder_push(s->decoder, s->ids[i], NULL);
-    return g->ctx->run.status;
+    bool good = s->decoder;
+    for (int64_t i = 0; i < s->given && good; i++) good = tg_decoder_push(s->decoder, s->ids[i], NULL);
+    return good ? g->ctx->run.status : no_memory(g);
 }
 
 void tg_sample_text_close(tg_generator *g, tg_sample *s) {
@@ -52,7 +56,7 @@ static bool cut(const tg_generator *g, tg_growing_text *t, size_t from) {
 tg_status tg_sample_text_add(tg_generator *g, tg_sample *s, int64_t id) {
     size_t n = 0, old = s->text.n;
     const char *text = id < 0 ? tg_decoder_finish(s->decoder, &n) : tg_decoder_push(s->decoder, id, &n);
-    if (!text) return g->ctx->run.status;
+    if (!text) return no_memory(g);
     TG_TRY(reserve(g, &s->text, n));
     memcpy(s->text.bytes + old, text, n);
     s->text.n += n;
