@@ -9,7 +9,7 @@ BEGIN {
     # Budgets for the sum of the times of a suite's tests, of which two or three run at once.
     minutes["unit"] = 3; minutes["ops"] = 5; minutes["contract"] = 4; minutes["train"] = 8; minutes["misuse"] = 1
     minutes["examples"] = 1; minutes["conventions"] = 4; minutes["comm"] = 8; minutes["placement"] = 2
-    minutes["parallel"] = 2; minutes["checkpoint"] = 1; minutes["cuda-emulator"] = 12
+    minutes["parallel"] = 2; minutes["checkpoint"] = 1; minutes["memory"] = 1; minutes["cuda-emulator"] = 12
     minutes["fuzz"] = 1; minutes["plugins"] = 1; minutes["python"] = 1; minutes["torch"] = 6; minutes["long"] = 120
 }
 

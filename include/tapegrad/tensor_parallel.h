@@ -76,6 +76,8 @@ TG_API int tg_wgrads_count(const tg_wgrads *d);
  * entries. The gradients have the same bits as without deferring. Runs the hooks of a weight (tg_on_accumulated) when
  * no list holds an entry for that weight any more.
  *
+ * A step that has failed may leave entries. Before it is repeated, run the list, and then zero the gradients.
+ *
  * Fails with TG_ERR_VERSION if the input or the output gradient of an entry was overwritten, and with TG_ERR_HANDLE if
  * the weight of an entry was dropped. Every rank of a communicator must call tg_wgrads_run if the list has an entry
  * whose layer gathers rows over that communicator. */
