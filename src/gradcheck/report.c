@@ -7,6 +7,7 @@
 
 #include "base/host_memory.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "gradcheck/difference.h"
 #include "io/json.h"
 
@@ -31,8 +32,8 @@ static json_t *number(double v) {
 
 /* Returns s as a JSON string. JSON strings are UTF-8, so another text is returned if s is not. */
 static json_t *text(const char *s) {
-    json_t *j = json_string(s ? s : "");
-    return j ? j : json_string("(not UTF-8)");
+    size_t n = s ? strlen(s) : 0;
+    return json_string(!n ? "" : tg_utf8_check(s, n) == n ? s : "(not UTF-8)");
 }
 
 /* Returns j, or NULL after freeing it if something in it has failed. json_pack then frees the rest. */
