@@ -43,8 +43,9 @@ tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
     if (a->bad && (*a->bad = tg_mask_bad(&job.rules, job.batch)) != 0) return TG_OK;
     job.units = job.batch * job.heads * job.blocks;
-    /* The memory that forward_block takes from scratch. Rows of q are converted in the buffer of the keys. */
-    job.slice = TG_QUERIES * (job.dk + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
+    /* The memory that forward_block takes from scratch, which is more than few_block takes. Rows of q are converted in
+     * the buffer of the keys. */
+    job.slice = TG_QUERIES * (job.pad_k + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
     if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
     return run(ctx, &job, TG_FUSED_attention);
 }

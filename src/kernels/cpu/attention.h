@@ -8,7 +8,8 @@
 #include "kernels/attention_mask.h"
 #include "kernels/cpu/fused.h"
 
-enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16 };
+/* In a block of up to TG_FEW_QUERIES queries, lanes are keys (few_queries.h). */
+enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16, TG_FEW_QUERIES = 4 };
 
 /* Returns n rounded up to a multiple of TG_LANES. */
 static inline int64_t tg_lanes(int64_t n) {

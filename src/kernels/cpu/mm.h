@@ -2,18 +2,12 @@
 #ifndef TG_MM_H
 #define TG_MM_H
 
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/tile.h"
 
-#if defined(__AVX512F__)
-enum { MM_BYTES = 64, MM_ROWS = 8 };
-#elif defined(__AVX__)
-enum { MM_BYTES = 32, MM_ROWS = 4 };
-#else
-enum { MM_BYTES = 16, MM_ROWS = 4 };
-#endif
-enum { MM_VEC = MM_BYTES / sizeof(real) };
+enum { MM_VEC = TG_VEC_LANES, MM_ROWS = TG_VEC_BYTES == 64 ? 8 : 4, MM_WIDE = 4 };
 
-typedef real vec __attribute__((vector_size(MM_BYTES), aligned(sizeof(real)), may_alias));
+typedef real vec __attribute__((vector_size(TG_VEC_BYTES), aligned(sizeof(real)), may_alias));
 
 /* A tile of A. Element (i, p) is at[i * rs + p * cs]. */
 typedef struct operand {
@@ -24,12 +18,12 @@ typedef struct operand {
 /* Computes C[rows, cols vectors] (+)= A[rows, k] B[k, cols vectors]. rows and cols are constants after inlining. */
 static inline __attribute__((always_inline)) void mm_block(int rows, int cols, int64_t k, operand a, const real *b,
                                                            int64_t ldb, real *c, int64_t ldc, bool add) {
-    vec sum[MM_ROWS][2];
+    vec sum[MM_ROWS][MM_WIDE];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
             sum[i][j] = add ? *(const vec *)(c + i * ldc + j * MM_VEC) : (vec){0};
     for (int64_t p = 0; p < k; p++) {
-        vec x[2];
+        vec x[MM_WIDE];
         for (int j = 0; j < cols; j++)
             x[j] = *(const vec *)(b + p * ldb + j * MM_VEC);
         for (int i = 0; i < rows; i++)
@@ -60,6 +54,8 @@ static inline __attribute__((always_inline)) void mm_columns(int cols, int64_t m
 /* Computes C[m,n] (+)= A[m,k] B[k,n]. n is a multiple of MM_VEC. */
 static void mm(int64_t m, int64_t n, int64_t k, operand a, const real *b, int64_t ldb, real *c, int64_t ldc, bool add) {
     int64_t j = 0;
+    for (; m == 1 && j + MM_WIDE * MM_VEC <= n; j += MM_WIDE * MM_VEC) /* fewer sums would wait for each other */
+        mm_block(1, MM_WIDE, k, a, b + j, ldb, c + j, ldc, add);
     for (; j + 2 * MM_VEC <= n; j += 2 * MM_VEC)
         mm_columns(2, m, k, a, b + j, ldb, c + j, ldc, add);
     for (; j < n; j += MM_VEC)

@@ -16,6 +16,12 @@ typedef struct queries {
     int64_t from[TG_QUERIES], to[TG_QUERIES];
 } queries;
 
+/* The state of a block's queries in forward. After a tile, the results of the tiles before it must be multiplied by
+ * rescale, because the tile may have raised the maximum. */
+typedef struct running {
+    real max[TG_QUERIES], sum[TG_QUERIES], rescale[TG_QUERIES];
+} running;
+
 /* Finds the key ranges of q if there are rules besides causal. */
 static void find_ranges(const tg_attention_job *job, queries *q) {
     q->begin = q->all_to = job->sk;

@@ -1,8 +1,5 @@
-/* Vectors of the compute type for the GEMM's templates: loads that convert, stores that round, and the transposition of
- * a square.
- *
- * The code uses vector extensions that both gcc and clang have, so one source serves every instruction set. TG_T (f32
- * or f64) must be defined. */
+/* Vectors of the compute type for the GEMM's templates: loads that convert, stores that round, and the sum of the
+ * lanes. TG_T (f32 or f64) must be defined. */
 #ifndef TG_GEMM_VEC_H
 #define TG_GEMM_VEC_H
 
@@ -10,37 +7,28 @@
 #include <string.h>
 #include <tapegrad/types.h>
 
-#define TG_GLUE_(a, b) a##b
-#define TG_GLUE(a, b) TG_GLUE_(a, b)
-#define TG_IS_F64_f32 0
-#define TG_IS_F64_f64 1
-#define TG_F64_HERE TG_GLUE(TG_IS_F64_, TG_T)
+#include "kernels/cpu/lanes.h"
 
-/* Bytes of a vector, and the size of a tile. A tile has MR rows of NV vectors. Its sums, NV vectors of B and one of A
- * fill the registers. NEAR is near_bytes of tg_gemm_kernels: half of the second-level cache where that was measured to
- * be faster than one panel of A at a time, else 0. */
+/* The size of a tile. A tile has MR rows of NV vectors. Its sums, NV vectors of B and one of A fill the registers. NEAR
+ * is near_bytes of tg_gemm_kernels: half of the second-level cache where that was measured to be faster than one panel
+ * of A at a time, else 0. */
 #if defined(__AVX512F__)
-#define TG_VEC_BYTES 64
 enum { MR = 8, NV = 3, NEAR = 0 };
 #elif defined(__AVX2__)
-#define TG_VEC_BYTES 32
 enum { MR = 6, NV = 2, NEAR = 256 << 10 };
 #else
-#define TG_VEC_BYTES 16
 enum { MR = 4, NV = 2, NEAR = 0 };
 #endif
 
 #if TG_F64_HERE
-#define TG_LANES (TG_VEC_BYTES / 8)
 typedef double real;
 typedef uint64_t bits;
 #else
-#define TG_LANES (TG_VEC_BYTES / 4)
 typedef float real;
 typedef uint32_t bits;
 #endif
 
-enum { LANES = TG_LANES, NR = NV * LANES };
+enum { LANES = TG_VEC_LANES, NR = NV * LANES };
 
 typedef real vec __attribute__((vector_size(TG_VEC_BYTES)));
 typedef bits vec_bits __attribute__((vector_size(TG_VEC_BYTES)));
@@ -52,62 +40,22 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 /* Unrolls the loop that follows. Serves loops over registers. */
 #define TG_UNROLL _Pragma("GCC unroll 16")
 
-#define TG_LIST_2(F, s) F(s, 0), F(s, 1)
-#define TG_LIST_4(F, s) TG_LIST_2(F, s), F(s, 2), F(s, 3)
-#define TG_LIST_8(F, s) TG_LIST_4(F, s), F(s, 4), F(s, 5), F(s, 6), F(s, 7)
-#define TG_LIST_16(F, s) TG_LIST_8(F, s), F(s, 8), F(s, 9), F(s, 10), F(s, 11), F(s, 12), F(s, 13), F(s, 14), F(s, 15)
-#define TG_LIST(F, s) TG_GLUE(TG_LIST_, TG_LANES_TOKEN)(F, s)
-
-#if TG_LANES == 16
-#define TG_LANES_TOKEN 16
-#elif TG_LANES == 8
-#define TG_LANES_TOKEN 8
-#elif TG_LANES == 4
-#define TG_LANES_TOKEN 4
-#else
-#define TG_LANES_TOKEN 2
-#endif
-
-/* One step of a transposition: exchanges the bit of value s (1, 2, 4, ...) in the row number with the same bit in the
- * lane number. TG_LOW(s, j) is where lane j of the new row i comes from, and TG_HIGH(s, j) where lane j of the new row
- * i + s comes from. Both count lanes in the old row i followed by the old row i + s. */
-#define TG_LOW(s, j) ((j) & (s) ? TG_LANES + (j) - (s) : (j))
-#define TG_HIGH(s, j) ((j) & (s) ? TG_LANES + (j) : (j) + (s))
-#define TG_SWAP_BIT(r, s)                                                          \
-    for (int i = 0; i < LANES; i++)                                                \
-        if (!(i & (s))) {                                                          \
-            vec low = (r)[i], high = (r)[i + (s)];                                 \
-            (r)[i] = __builtin_shufflevector(low, high, TG_LIST(TG_LOW, s));       \
-            (r)[i + (s)] = __builtin_shufflevector(low, high, TG_LIST(TG_HIGH, s)); \
-        }
-
 TG_INLINE vec get(const real *p) { return *(const vec_anywhere *)p; }
 TG_INLINE void put(real *p, vec v) { *(vec_anywhere *)p = v; }
 
 /* Transposes a square of LANES rows. */
-TG_INLINE void transpose(vec r[LANES]) {
-    TG_SWAP_BIT(r, 1)
-#if TG_LANES > 2
-    TG_SWAP_BIT(r, 2)
-#endif
-#if TG_LANES > 4
-    TG_SWAP_BIT(r, 4)
-#endif
-#if TG_LANES > 8
-    TG_SWAP_BIT(r, 8)
-#endif
-}
+TG_INLINE void transpose(vec r[LANES]) { TG_TRANSPOSE(r) }
 
 /* Returns the sum of the lanes. Adds halves of the vector, so the order is fixed. */
 #define TG_FLIP(s, j) ((j) ^ (s))
 TG_INLINE real sum_lanes(vec v) {
-#if TG_LANES > 8
+#if TG_VEC_LANES > 8
     v += __builtin_shufflevector(v, v, TG_LIST(TG_FLIP, 8));
 #endif
-#if TG_LANES > 4
+#if TG_VEC_LANES > 4
     v += __builtin_shufflevector(v, v, TG_LIST(TG_FLIP, 4));
 #endif
-#if TG_LANES > 2
+#if TG_VEC_LANES > 2
     v += __builtin_shufflevector(v, v, TG_LIST(TG_FLIP, 2));
 #endif
     return v[0] + v[1];
