@@ -108,6 +108,16 @@ static tg_tensor *weigh(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3])
     return weigh_packed(m, t, qkv, NULL);
 }
 
+/* Does what a tg_weigh_fn does. */
+static tg_tensor *weigh_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], tg_tensor *const starts[2]) {
+    const tg_lm_config *c = tg_layer_config(m);
+    if (!starts) return weigh(m, t, qkv);
+    return tg_attention(t, qkv[0], qkv[1], qkv[2],
+                        TG_ATTENTION(.causal = true, .scale = tg_attention_scale(c), .softcap = c->attention_softcap,
+                                     .left = c->window == TG_NONE ? TG_NONE : c->window - 1, .starts_q = starts[0],
+                                     .starts_k = starts[1]));
+}
+
 /* ---- Forward ---- */
 
 /* Writes the new keys or values x [b, g, n, d] after the cached ones. Returns a view of the cached and the new ones. */
@@ -137,7 +147,7 @@ static void rotate(const tg_lm_config *c, tg_tape *t, tg_tensor *qk[2], const tg
 static tg_tensor *weigh_with(const tg_module *m, tg_tape *t, tg_tensor *qkv[3], const tg_past *past) {
     if (!past) return weigh(m, t, qkv);
     if (past->packing) return weigh_packed(m, t, qkv, past->packing->starts);
-    if (past->runs) return tg_attend_runs(m, t, qkv, past, weigh);
+    if (past->runs) return tg_attend_runs(m, t, qkv, past, weigh_runs);
     qkv[1] = append(t, past->k, past->length, qkv[1]);
     qkv[2] = append(t, past->v, past->length, qkv[2]);
     return weigh(m, t, qkv);

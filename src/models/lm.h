@@ -256,7 +256,9 @@ typedef struct tg_run {
 typedef struct tg_runs {
     const tg_run *run;
     int64_t n;
+    bool apart;           /* attention computes each run by itself */
     tg_tensor *positions; /* of all tokens, int64 [tokens] */
+    tg_tensor *starts[2]; /* starts_q and starts_k (tg_attention) [n, 3]; NULL if every run is computed by itself */
 } tg_runs;
 
 /* Computes the tokens ids [tokens] of n runs, and keeps their keys and values in the cache. Each run has another slot
@@ -267,10 +269,10 @@ tg_tensor *tg_lm_runs(tg_module *lm, tg_tape *t, tg_gpt_cache *cache, const int6
 /* Copies the keys and values of positions 0 to count - 1 from one slot of the cache to another one. */
 tg_status tg_lm_copy_slot(tg_gpt_cache *cache, int64_t from, int64_t to, int64_t count);
 
-typedef tg_tensor *(*tg_weigh_fn)(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3]);
+typedef tg_tensor *(*tg_weigh_fn)(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], tg_tensor *const starts[2]);
 /* Keeps the keys and values of the runs, and computes the attention of each: qkv [1, heads, tokens, d]. `weigh`
- * computes that of queries [1, heads, n, d] to keys and values [1, kv heads, k, d]; the last query is at the last
- * key. */
+ * computes that of queries [b, heads, n, d] to keys and values [b, kv heads, k, d]. Without starts b is 1, and the last
+ * query is at the last key. Otherwise they are those of tg_runs. */
 tg_tensor *tg_attend_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], const tg_past *past,
                           tg_weigh_fn weigh);
 
