@@ -28,6 +28,21 @@ tg_status tg_refuse_partial(const tg_tensor *x, const char *who) {
                    who);
 }
 
+/* Converts between x and a row-major host buffer, on a device that reads and writes the memory of the host. */
+static tg_status convert(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
+    tg_ctx *ctx = x->ctx;
+    int64_t stride[TG_MAX_DIMS];
+    const double none[2] = {0, 0};
+    tg_row_major(x->ndim, x->shape, stride);
+    tg_array outer = tg_array_of(x), inner = outer;
+    inner.data = host;
+    inner.dtype = (uint8_t)dtype;
+    inner.stride = stride;
+    inner.contiguous = true;
+    TG_TRY(ctx->run.ops->apply(ctx, TG_FN_id, read ? inner : outer, read ? &outer : &inner, 1, none, false));
+    return ctx->run.ops->sync(ctx);
+}
+
 /* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor if needed. */
 static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_ctx *ctx = x->ctx;
@@ -36,6 +51,7 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_copy_kind kind = read ? TG_COPY_TO_HOST : TG_COPY_FROM_HOST;
     if (dtype == x->dtype && x->flags & TG_F_CONTIGUOUS)
         return ctx->run.ops->copy(ctx, read ? host : tg_data(x), read ? tg_data(x) : host, bytes, kind);
+    if (ctx->host) return convert(x, dtype, host, read);
     const double none[2] = {0, 0};
     tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return ctx->run.status;

@@ -59,7 +59,22 @@ tg_status tg_sampling_check(tg_ctx *ctx, const tg_sampling_opts *o, const char *
     return TG_OK;
 }
 
+/* Passes over all logits keep this number of results side by side, so that they are computed in vectors. */
+enum { LANES = 8 };
+
+/* Returns whether all numbers are finite: only for these is the product with 0 a 0. */
+static bool all_finite(const double *x, int64_t n) {
+    double sum[LANES] = {0}, all = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) sum[l] += x[i + l] * 0;
+    for (; i < n; i++) all += x[i] * 0;
+    for (int l = 0; l < LANES; l++) all += sum[l];
+    return all == 0;
+}
+
 tg_status tg_logits_check(tg_ctx *ctx, const double *logits, int64_t vocab, int64_t count, const char *who) {
+    if (all_finite(logits, vocab)) return TG_OK;
     for (int64_t i = 0; i < vocab; i++)
         if (!isfinite(logits[i]))
             return tg_fail(ctx, TG_ERR_DATA,
@@ -94,11 +109,17 @@ static void penalize_presence(tg_sampler *s, double *x, const int64_t *ids, int6
 
 /* ---- The distribution ---- */
 
+/* Returns the index of the greatest of the n > 0 numbers, or of the first one of several. */
 static int64_t likeliest(const double *x, int64_t n) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return best;
+    double most[LANES], top = x[0];
+    int64_t i = 0;
+    for (int l = 0; l < LANES; l++) most[l] = top;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
+    for (; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int l = 0; l < LANES; l++) top = most[l] > top ? most[l] : top;
+    for (i = 0; i < n - 1 && x[i] != top;) i++;
+    return i;
 }
 
 /* Adds a token to the distribution unless its weight is 0 or less than `least`. */

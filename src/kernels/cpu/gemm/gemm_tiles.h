@@ -99,16 +99,36 @@ static void dot_tiles(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t
     _tile_release();
 }
 
+/* Loads n numbers, followed by zeros, as words of two. */
+TG_INLINE vec load_words(const uint16_t *p, int64_t n) {
+    return (vec)_mm512_maskz_loadu_epi16((__mmask32)((UINT64_C(1) << n) - 1), p);
+}
+
+/* Copies n numbers along k, at most TILE_STEP, of m rows to pairs: [TILE_STEP / 2][m]. */
+static void gather_strided(const uint16_t *a, int64_t rs, int64_t cs, int64_t m, int64_t n, uint32_t *x) {
+    uint16_t *to = (uint16_t *)x;
+    memset(x, 0, (size_t)(TILE_STEP / 2 * m) * sizeof *x);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t q = 0; q < n; q++) to[2 * (q / 2 * m + i) + q % 2] = a[i * rs + q * cs];
+}
+
+/* Does the same for rows that are contiguous. */
+static void gather_step(const uint16_t *a, int64_t rs, int64_t m, int64_t n, uint32_t *x) {
+    vec r[LANES];
+    for (int64_t i = 0; i < LANES; i++) r[i] = i < m ? load_words(a + i * rs, n) : (vec){0};
+    transpose(r);
+    for (int64_t q = 0; q < TILE_STEP / 2; q++) _mm512_mask_storeu_ps(x + q * m, (__mmask16)((1u << m) - 1), (__m512)r[q]);
+}
+
 /* Copies A to x[k / 2][m] of pairs, where k is rounded up to a multiple of TILE_STEP with zeros. */
 static void gather_pairs(const tg_gemm_item *t, void *x) {
-    int64_t m = t->m, cs = t->a.cs, pairs = (t->k + TILE_STEP - 1) / TILE_STEP * (TILE_STEP / 2);
-    memset(x, 0, (size_t)(pairs * m) * sizeof(uint32_t));
-    for (int64_t i = 0; i < m; i++) {
-        const uint16_t *a = (const uint16_t *)t->a.data + i * t->a.rs;
-        uint16_t *to = (uint16_t *)x + 2 * i;
-        int64_t q = 0;
-        for (; cs == 1 && q + 2 <= t->k; q += 2) memcpy(to + q * m, a + q, sizeof(uint32_t));
-        for (; q < t->k; q++) to[q / 2 * 2 * m + q % 2] = a[q * cs];
+    int64_t m = t->m, cs = t->a.cs;
+    for (int64_t q = 0; q < t->k; q += TILE_STEP) {
+        const uint16_t *a = (const uint16_t *)t->a.data + q * cs;
+        uint32_t *to = (uint32_t *)x + q / 2 * m;
+        int64_t n = min_of(TILE_STEP, t->k - q);
+        if (cs == 1) gather_step(a, t->a.rs, m, n, to);
+        else gather_strided(a, t->a.rs, cs, m, n, to);
     }
 }
 #endif
