@@ -59,15 +59,16 @@ tg_status tg_sampling_check(tg_ctx *ctx, const tg_sampling_opts *o, const char *
     return TG_OK;
 }
 
-/* Passes over all logits keep this number of results side by side, so that they are computed in vectors. */
+/* Passes over all logits keep this number of results side by side, in registers, so that none waits for the last. */
 enum { LANES = 8 };
+#define TG_UNROLL _Pragma("GCC unroll 8")
 
 /* Returns whether all numbers are finite: only for these is the product with 0 a 0. */
 static bool all_finite(const double *x, int64_t n) {
     double sum[LANES] = {0}, all = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) sum[l] += x[i + l] * 0;
+        TG_UNROLL for (int l = 0; l < LANES; l++) sum[l] += x[i + l] * 0;
     for (; i < n; i++) all += x[i] * 0;
     for (int l = 0; l < LANES; l++) all += sum[l];
     return all == 0;
@@ -109,17 +110,31 @@ static void penalize_presence(tg_sampler *s, double *x, const int64_t *ids, int6
 
 /* ---- The distribution ---- */
 
-/* Returns the index of the greatest of the n > 0 numbers, or of the first one of several. */
-static int64_t likeliest(const double *x, int64_t n) {
-    double most[LANES], top = x[0];
+/* Returns the greatest of the n numbers and `top`. */
+static double greatest(const double *x, int64_t n, double top) {
+    double most[LANES];
     int64_t i = 0;
     for (int l = 0; l < LANES; l++) most[l] = top;
     for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
+        TG_UNROLL for (int l = 0; l < LANES; l++) most[l] = x[i + l] > most[l] ? x[i + l] : most[l];
     for (; i < n; i++) top = x[i] > top ? x[i] : top;
     for (int l = 0; l < LANES; l++) top = most[l] > top ? most[l] : top;
-    for (i = 0; i < n - 1 && x[i] != top;) i++;
-    return i;
+    return top;
+}
+
+/* Returns the index of the greatest of the n > 0 numbers, or of the first one of several. Only the block that has it is
+ * searched for its index. */
+static int64_t likeliest(const double *x, int64_t n) {
+    enum { BLOCK = 512 };
+    double top = x[0];
+    int64_t best = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        double most = greatest(x + i, n - i < BLOCK ? n - i : BLOCK, top);
+        if (most > top) best = i;
+        top = most;
+    }
+    while (best < n - 1 && x[best] != top) best++;
+    return best;
 }
 
 /* Adds a token to the distribution unless its weight is 0 or less than `least`. */
