@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/gemm/gemm_rows.h"
 
-enum { PAIR_STEP = 2 * LANES, PAIR_ROWS = 4, PAIR_COLS = 4 }; /* numbers of a vector; most rows and columns at a time */
+enum { PAIR_STEP = 2 * LANES, PAIR_ROWS = 4 }; /* numbers of a vector; most rows at a time */
 
 TG_INLINE __m512bh pairs_at(const uint16_t *p) { return (__m512bh)_mm512_loadu_si512(p); }
 TG_INLINE __m512bh some_pairs(const uint16_t *p, int64_t n) {
@@ -28,68 +28,45 @@ TG_INLINE void sum_lanes_of_4(const vec s[4], real *sum) {
     for (int j = 0; j < 4; j++) sum[j] = c[4 * j];
 }
 
-/* Stores the sums of mr rows of nc vectors: sum[i][j]. */
-TG_INLINE void sum_block(vec s[PAIR_ROWS][PAIR_COLS], real *sum, int mr, int nc) {
-    real four[4];
-    for (int i = 0; i < mr; i++) {
-        if (nc == 4) {
-            sum_lanes_of_4(s[i], sum + i * DOT_COLS);
-        } else if (nc == 2 && mr > 1) {
-            if (i % 2) continue;
-            sum_lanes_of_4((const vec[]){s[i][0], s[i][1], s[i + 1][0], s[i + 1][1]}, four);
-            for (int k = 0; k < 4; k++) sum[(i + k / 2) * DOT_COLS + k % 2] = four[k];
-        } else {
-            for (int j = 0; j < nc; j++) sum[i * DOT_COLS + j] = sum_lanes(s[i][j]);
-        }
-    }
+/* Stores the sums of mr vectors, DOT_COLS apart. */
+TG_INLINE void sum_rows(const vec s[PAIR_ROWS], real *sum, int mr) {
+    real four[PAIR_ROWS];
+    if (mr == PAIR_ROWS) sum_lanes_of_4(s, four);
+    for (int i = 0; i < mr; i++) sum[i * DOT_COLS] = mr == PAIR_ROWS ? four[i] : sum_lanes(s[i]);
 }
 
-/* Computes sum[i][j] = row i of x times column j of B for mr rows (4, 2 or 1) and nc columns (4, 2 or 1). Prefetches B
- * `ahead` numbers ahead. */
-TG_INLINE void pair_block(const uint16_t *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t k, real *sum, int mr,
-                          int nc, int64_t ahead) {
-    vec s[PAIR_ROWS][PAIR_COLS];
-    for (int i = 0; i < mr; i++)
-        for (int j = 0; j < nc; j++) s[i][j] = (vec){0};
+/* Computes sum[i] = row i of x times a column of B, for mr rows (4, 2 or 1). Prefetches B `ahead` numbers ahead. */
+TG_INLINE void pair_block(const uint16_t *x, int64_t ldx, const uint16_t *b, int64_t ahead, int64_t k, real *sum,
+                          int mr) {
+    vec s[PAIR_ROWS];
+    for (int i = 0; i < mr; i++) s[i] = (vec){0};
     int64_t q = 0;
     for (; q + PAIR_STEP <= k; q += PAIR_STEP) {
-        int64_t next = q + ahead < k ? q + ahead : q + ahead - k + nc * cs;
-        __m512bh w[PAIR_COLS];
-        for (int j = 0; j < nc; j++) {
-            w[j] = pairs_at(b + j * cs + q);
-            __builtin_prefetch(b + j * cs + next);
-        }
-        for (int i = 0; i < mr; i++) {
-            __m512bh v = pairs_at(x + i * ldx + q);
-            for (int j = 0; j < nc; j++) s[i][j] = (vec)_mm512_dpbf16_ps((__m512)s[i][j], v, w[j]);
-        }
+        __m512bh w = pairs_at(b + q);
+        __builtin_prefetch(b + q + ahead);
+        for (int i = 0; i < mr; i++) s[i] = (vec)_mm512_dpbf16_ps((__m512)s[i], pairs_at(x + i * ldx + q), w);
     }
     for (int i = 0; i < mr && q < k; i++)
-        for (int j = 0; j < nc; j++)
-            s[i][j] = (vec)_mm512_dpbf16_ps((__m512)s[i][j], some_pairs(x + i * ldx + q, k - q),
-                                            some_pairs(b + j * cs + q, k - q));
-    sum_block(s, sum, mr, nc);
+        s[i] = (vec)_mm512_dpbf16_ps((__m512)s[i], some_pairs(x + i * ldx + q, k - q), some_pairs(b + q, k - q));
+    sum_rows(s, sum, mr);
 }
 
-/* Computes nc columns for all m rows. The first rows bring the columns of B into the caches. */
-TG_INLINE void pair_columns(const uint16_t *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t cs, int64_t k,
-                            real *sum, int nc, int64_t ahead) {
+/* Computes a column for all m rows. The first rows bring it into the caches. */
+TG_INLINE void pair_column(const uint16_t *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t ahead, int64_t k,
+                           real *sum) {
     int64_t i = 0;
-    for (; i + 4 <= m; i += 4) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc, ahead);
-    for (; i + 2 <= m; i += 2) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 2, nc, ahead);
-    if (i < m) pair_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc, ahead);
+    for (; i + 4 <= m; i += 4) pair_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 4);
+    for (; i + 2 <= m; i += 2) pair_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 2);
+    if (i < m) pair_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 1);
 }
 
-/* Does what dot does. With 3 rows or more two columns at a time, from further ahead, come faster from memory. */
+/* Does what dot does, but column by column: memory that is read in its order comes faster than several columns at a
+ * time. */
 static void pairs_step(const tg_gemm_item *t, const uint16_t *x, int64_t ldx, int64_t j, int64_t cols) {
-    enum { NEAR_AHEAD = 512, FAR_AHEAD = 1024 }; /* numbers */
-    real sum[TG_GEMM_ROWS * DOT_COLS] = {0};     /* zeros, because finish reads whole vectors */
+    real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
-    int64_t cs = t->b.cs, c = 0;
-    if (t->m < 3)
-        for (; c + 4 <= cols; c += 4) pair_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 4, NEAR_AHEAD);
-    for (; c + 2 <= cols; c += 2) pair_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 2, FAR_AHEAD);
-    for (; c < cols; c++) pair_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 1, FAR_AHEAD);
+    int64_t ahead = column_ahead(t->b.cs, t->k);
+    for (int64_t c = 0; c < cols; c++) pair_column(x, ldx, t->m, b + c * t->b.cs, ahead, t->k, sum + c);
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 

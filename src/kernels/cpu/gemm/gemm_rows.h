@@ -11,6 +11,13 @@ enum { DOT_AHEAD = 1024, AXPY_STEP = 8 };
  * sums for. DOT_COLS is the greatest number of columns of a call. */
 enum { DOT_ROWS = MR * NV < 24 ? 4 : 8, DOT_COLS = 3 * LANES };
 
+/* Returns how many numbers of 16 bits ahead a kernel that reads column by column prefetches: about a page, in the same
+ * column or in a later one. Columns have k numbers and are cs apart. */
+TG_INLINE int64_t column_ahead(int64_t cs, int64_t k) {
+    enum { AHEAD = 2048 };
+    return k < AHEAD ? (AHEAD + k - 1) / k * cs : AHEAD;
+}
+
 /* Computes sum[i][j] = row i of x times column j of B for mr rows and nc columns, all dot products together. */
 TG_INLINE void dot_block(const real *x, int64_t ldx, const void *b, int64_t cs, int64_t k, real *sum, int mr, int nc,
                          tg_dtype d) {

@@ -10,9 +10,9 @@
 /* A line is a cache line of B. In the copy of A each line has its even numbers first, and then its odd ones. */
 enum { LINE = TG_GEMM_PAIR_STEP, HALF = LINE / 2 };
 
-/* Up to WORD_ROWS rows are computed together, with WORD_COLS columns. So many sums are needed for the multiplier not to
- * wait, and more would not fit the registers. */
-enum { WORD_ROWS = MR * NV < 24 ? 2 : 4, WORD_COLS = 4 };
+/* Up to WORD_ROWS rows are computed together. Each has a sum for even numbers and one for odd ones: so many are needed
+ * for the multiplier not to wait, and more would not fit the registers. */
+enum { WORD_ROWS = 4 };
 
 /* Reads LANES pairs of numbers. */
 TG_INLINE void split_words(const uint16_t *p, vec *even, vec *odd) {
@@ -22,59 +22,50 @@ TG_INLINE void split_words(const uint16_t *p, vec *even, vec *odd) {
     *odd = (vec)(w & 0xffff0000u);
 }
 
-/* Adds the products with a line of mr rows of A and nc columns of B. */
-TG_INLINE void add_line(vec s[WORD_ROWS][WORD_COLS], const real *x, int64_t ldx, const uint16_t *b, int64_t cs,
-                        int mr, int nc) {
-    TG_UNROLL for (int h = 0; h < HALF; h += LANES)
-        for (int j = 0; j < nc; j++) {
-            vec even, odd;
-            split_words(b + j * cs + 2 * h, &even, &odd);
-            for (int i = 0; i < mr; i++) s[i][j] += get(x + i * ldx + h) * even;
-            for (int i = 0; i < mr; i++) s[i][j] += get(x + i * ldx + HALF + h) * odd;
-        }
+/* Adds the products with a line of mr rows of A and of a column of B. */
+TG_INLINE void add_line(vec s[WORD_ROWS][2], const real *x, int64_t ldx, const uint16_t *b, int mr) {
+    TG_UNROLL for (int h = 0; h < HALF; h += LANES) {
+        vec even, odd;
+        split_words(b + 2 * h, &even, &odd);
+        for (int i = 0; i < mr; i++) s[i][0] += get(x + i * ldx + h) * even;
+        for (int i = 0; i < mr; i++) s[i][1] += get(x + i * ldx + HALF + h) * odd;
+    }
 }
 
-/* Computes sum[i][j] = row i of x times column j of B for mr rows (4, 2 or 1) and nc columns. Prefetches B AHEAD
- * numbers ahead. */
-TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t k, real *sum, int mr,
-                          int nc) {
-    enum { AHEAD = 1024 };
-    vec s[WORD_ROWS][WORD_COLS];
-    for (int i = 0; i < mr; i++)
-        for (int j = 0; j < nc; j++) s[i][j] = (vec){0};
+/* Computes sum[i] = row i of x times a column of B, for mr rows (4, 2 or 1): the sum of the products of even numbers,
+ * plus that of odd ones, lane by lane, and then that of the lanes. Prefetches B `ahead` numbers ahead. */
+TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t ahead, int64_t k, real *sum, int mr) {
+    vec s[WORD_ROWS][2];
+    for (int i = 0; i < mr; i++) s[i][0] = s[i][1] = (vec){0};
     int64_t q = 0;
     for (; q + LINE <= k; q += LINE) {
-        const uint16_t *next = b + (q + AHEAD < k ? q + AHEAD : q + AHEAD - k + nc * cs);
-        for (int j = 0; j < nc; j++) __builtin_prefetch(next + j * cs);
-        add_line(s, x + q, ldx, b + q, cs, mr, nc);
+        __builtin_prefetch(b + q + ahead);
+        add_line(s, x + q, ldx, b + q, mr);
     }
     if (q < k) {
-        uint16_t end[WORD_COLS][LINE] = {{0}};
-        for (int j = 0; j < nc; j++) memcpy(end[j], b + j * cs + q, (size_t)(k - q) * sizeof **end);
-        add_line(s, x + q, ldx, end[0], LINE, mr, nc);
+        uint16_t end[LINE] = {0};
+        memcpy(end, b + q, (size_t)(k - q) * sizeof *end);
+        add_line(s, x + q, ldx, end, mr);
     }
-    for (int i = 0; i < mr; i++)
-        for (int j = 0; j < nc; j++) sum[i * DOT_COLS + j] = sum_lanes(s[i][j]);
+    for (int i = 0; i < mr; i++) sum[i * DOT_COLS] = sum_lanes(s[i][0] + s[i][1]);
 }
 
-/* Computes nc columns for all m rows. The first rows bring the columns of B into the caches. */
-TG_INLINE void word_columns(const real *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t cs, int64_t k, real *sum,
-                            int nc) {
+/* Computes a column for all m rows. The first rows bring it into the caches. */
+TG_INLINE void word_column(const real *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t ahead, int64_t k,
+                           real *sum) {
     int64_t i = 0;
-    if (WORD_ROWS == 4)
-        for (; i + 4 <= m; i += 4) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc);
-    for (; i + 2 <= m; i += 2) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 2, nc);
-    if (i < m) word_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc);
+    for (; i + 4 <= m; i += 4) word_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 4);
+    for (; i + 2 <= m; i += 2) word_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 2);
+    if (i < m) word_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 1);
 }
 
-/* Computes up to DOT_COLS columns. */
+/* Computes up to DOT_COLS columns, one after the other: memory that is read in its order comes faster than several
+ * columns at a time. */
 static void words_step(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols) {
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
-    int64_t cs = t->b.cs, c = 0;
-    for (; c + WORD_COLS <= cols; c += WORD_COLS)
-        word_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, WORD_COLS);
-    for (; c < cols; c++) word_columns(x, ldx, t->m, b + c * cs, cs, t->k, sum + c, 1);
+    int64_t ahead = column_ahead(t->b.cs, t->k);
+    for (int64_t c = 0; c < cols; c++) word_column(x, ldx, t->m, b + c * t->b.cs, ahead, t->k, sum + c);
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 
