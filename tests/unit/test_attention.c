@@ -1,5 +1,6 @@
 /* Attention and its gradient, compared with loops over doubles that keep every score: blocks and their edges, causal
- * or not, grouped queries, dropout, other numbers of keys than of queries, interleaved heads. */
+ * or not, grouped queries, dropout, other numbers of keys than of queries, interleaved heads. And a few queries at a
+ * time, compared with many. */
 #include "check_main.h"
 #include "fused_run.h"
 #include "kernels/philox.h"
@@ -213,7 +214,64 @@ START_TEST(attention) {
 }
 END_TEST
 
+/* ---- Few queries ---- */
+
+enum { QUERIES = 9, KEYS = 150 }; /* so many queries at once are not few */
+
+/* Returns n queries of x [b, heads, QUERIES, ..], from `first` on. `shape` is memory for its shape. */
+static tg_array part_of(const array *x, int64_t first, int64_t n, int64_t shape[4]) {
+    tg_array a = x->a;
+    memcpy(shape, x->shape, 4 * sizeof *shape);
+    shape[2] = n;
+    a.shape = shape;
+    a.numel = a.numel / QUERIES * n;
+    a.data = (char *)a.data + first * x->stride[2] * (tg_dtype_bits((tg_dtype)a.dtype) / 8);
+    a.contiguous = false;
+    return a;
+}
+
+/* Computes the output of QUERIES queries at once, in `all`, and of n at a time, in `parts`. */
+static void attend_both(bench *t, const array *q, const array *k, const array *v, bool causal, int64_t n, array *all,
+                        array *parts) {
+    array *top = ARRAY(wide(t->dtype), ROWS, 2, 4, QUERIES), *mass = ARRAY(wide(t->dtype), ROWS, 2, 4, QUERIES);
+    tg_attention_args a = {.q = q->a, .k = k->a, .v = v->a, .out = all->a, .top = top->a, .mass = mass->a,
+                           .scale = 0.5, .softcap = 3, .causal = causal};
+    ck_assert_int_eq(t->ops->attention(t->ctx, &a), TG_OK);
+    for (int64_t i = 0; i < QUERIES; i += n) {
+        int64_t shape[4][4];
+        memcpy(shape[0], k->shape, sizeof shape[0]);
+        memcpy(shape[1], v->shape, sizeof shape[1]);
+        if (causal) shape[0][2] = shape[1][2] = KEYS - (QUERIES - n - i); /* the last query sees the last key */
+        a.q = part_of(q, i, n, shape[2]), a.out = part_of(parts, i, n, shape[3]);
+        a.k.shape = shape[0], a.v.shape = shape[1];
+        a.k.contiguous = a.v.contiguous = false;
+        a.top.shape = a.mass.shape = (const int64_t[]){2, 4, n};
+        ck_assert_int_eq(t->ops->attention(t->ctx, &a), TG_OK);
+    }
+    array_free(top), array_free(mass);
+}
+
+static void run_few(bench *t) {
+    if (t->ops == &composed) return;
+    for (int c = 0; c < 4; c++) {
+        array *q = heads(t, t->dtype, 2, 4, QUERIES, 24), *k = heads(t, t->dtype, 2, 2, KEYS, 24);
+        array *v = heads(t, t->dtype, 2, 2, KEYS, 40);
+        array *all = heads(t, t->dtype, 2, 4, QUERIES, 40), *parts = heads(t, t->dtype, 2, 4, QUERIES, 40);
+        fill_array(q, 1), fill_array(k, 2), fill_array(v, 3);
+        attend_both(t, q, k, v, c % 2, c < 2 ? 1 : 3, all, parts);
+        for (int64_t i = 0; i < all->a.numel; i++)
+            ck_assert_msg(get(all, i) == get(parts, i), "output %lld is %.17g, expected %.17g like that of many queries",
+                          (long long)i, get(parts, i), get(all, i));
+        array_free(q), array_free(k), array_free(v), array_free(all), array_free(parts);
+    }
+}
+
+START_TEST(few_queries_have_the_bits_of_many) {
+    run(run_few);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {attention};
-    return tg_check_main("attention", tests, 1);
+    const TTest *const tests[] = {attention, few_queries_have_the_bits_of_many};
+    return tg_check_main("attention", tests, 2);
 }

@@ -65,6 +65,14 @@ static real greatest(int64_t n, const real *t, real max) {
     return max;
 }
 
+/* Returns sum + t[0] + t[1] + ..., in this order. It is not inlined: the compiler would fuse the product that `sum` is
+ * with the first addition, which gives other bits. */
+TILE_REDUCTION tile_sum_after(real sum, int64_t n, const real *t) {
+    for (int64_t j = 0; j < n; j++)
+        sum += t[j];
+    return sum;
+}
+
 /* Updates the running maximum and sum of query i with its scores t of a tile, and replaces each score by
  * exp(score - maximum). */
 static void few_pass(running *s, int64_t i, int64_t lanes, real *restrict t) {
@@ -73,10 +81,7 @@ static void few_pass(running *s, int64_t i, int64_t lanes, real *restrict t) {
     s->max[i] = max;
     for (int64_t j = 0; j < lanes; j++)
         t[j] = real_exp(t[j] - ref);
-    real sum = s->sum[i] * s->rescale[i];
-    for (int64_t j = 0; j < lanes; j++) /* in the order of the keys */
-        sum += t[j];
-    s->sum[i] = sum;
+    s->sum[i] = tile_sum_after(s->sum[i] * s->rescale[i], lanes, t);
 }
 
 #endif
