@@ -51,22 +51,22 @@ TG_INLINE void pair_block(const uint16_t *x, int64_t ldx, const uint16_t *b, int
     sum_rows(s, sum, mr);
 }
 
-/* Computes a column for all m rows. The first rows bring it into the caches. */
-TG_INLINE void pair_column(const uint16_t *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t ahead, int64_t k,
-                           real *sum) {
-    int64_t i = 0;
-    for (; i + 4 <= m; i += 4) pair_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 4);
-    for (; i + 2 <= m; i += 2) pair_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 2);
-    if (i < m) pair_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 1);
+/* Computes mr rows of `cols` columns, cs apart, one after the other. */
+TG_INLINE void pair_columns(const uint16_t *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t cols, int64_t k,
+                            real *sum, int mr) {
+    int64_t ahead = column_ahead(cs, k);
+    for (int64_t c = 0; c < cols; c++) pair_block(x, ldx, b + c * cs, ahead, k, sum + c, mr);
 }
 
 /* Does what dot does, but column by column: memory that is read in its order comes faster than several columns at a
- * time. */
+ * time. The first rows bring the columns into the caches. */
 static void pairs_step(const tg_gemm_item *t, const uint16_t *x, int64_t ldx, int64_t j, int64_t cols) {
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
-    int64_t ahead = column_ahead(t->b.cs, t->k);
-    for (int64_t c = 0; c < cols; c++) pair_column(x, ldx, t->m, b + c * t->b.cs, ahead, t->k, sum + c);
+    int64_t i = 0, cs = t->b.cs, k = t->k;
+    for (; i + 4 <= t->m; i += 4) pair_columns(x + i * ldx, ldx, b, cs, cols, k, sum + i * DOT_COLS, 4);
+    for (; i + 2 <= t->m; i += 2) pair_columns(x + i * ldx, ldx, b, cs, cols, k, sum + i * DOT_COLS, 2);
+    if (i < t->m) pair_columns(x + i * ldx, ldx, b, cs, cols, k, sum + i * DOT_COLS, 1);
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 

@@ -50,22 +50,22 @@ TG_INLINE void word_block(const real *x, int64_t ldx, const uint16_t *b, int64_t
     for (int i = 0; i < mr; i++) sum[i * DOT_COLS] = sum_lanes(s[i][0] + s[i][1]);
 }
 
-/* Computes a column for all m rows. The first rows bring it into the caches. */
-TG_INLINE void word_column(const real *x, int64_t ldx, int64_t m, const uint16_t *b, int64_t ahead, int64_t k,
-                           real *sum) {
-    int64_t i = 0;
-    for (; i + 4 <= m; i += 4) word_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 4);
-    for (; i + 2 <= m; i += 2) word_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 2);
-    if (i < m) word_block(x + i * ldx, ldx, b, ahead, k, sum + i * DOT_COLS, 1);
+/* Computes mr rows of `cols` columns, cs apart, one after the other. */
+TG_INLINE void word_columns(const real *x, int64_t ldx, const uint16_t *b, int64_t cs, int64_t cols, int64_t k,
+                            real *sum, int mr) {
+    int64_t ahead = column_ahead(cs, k);
+    for (int64_t c = 0; c < cols; c++) word_block(x, ldx, b + c * cs, ahead, k, sum + c, mr);
 }
 
 /* Computes up to DOT_COLS columns, one after the other: memory that is read in its order comes faster than several
- * columns at a time. */
+ * columns at a time. The first rows bring the columns into the caches. */
 static void words_step(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols) {
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
-    int64_t ahead = column_ahead(t->b.cs, t->k);
-    for (int64_t c = 0; c < cols; c++) word_column(x, ldx, t->m, b + c * t->b.cs, ahead, t->k, sum + c);
+    int64_t i = 0, cs = t->b.cs, k = t->k;
+    for (; i + 4 <= t->m; i += 4) word_columns(x + i * ldx, ldx, b, cs, cols, k, sum + i * DOT_COLS, 4);
+    for (; i + 2 <= t->m; i += 2) word_columns(x + i * ldx, ldx, b, cs, cols, k, sum + i * DOT_COLS, 2);
+    if (i < t->m) word_columns(x + i * ldx, ldx, b, cs, cols, k, sum + i * DOT_COLS, 1);
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 
