@@ -117,7 +117,8 @@ static void gather_step(const uint16_t *a, int64_t rs, int64_t m, int64_t n, uin
     vec r[LANES];
     for (int64_t i = 0; i < LANES; i++) r[i] = i < m ? load_words(a + i * rs, n) : (vec){0};
     transpose(r);
-    for (int64_t q = 0; q < TILE_STEP / 2; q++) _mm512_mask_storeu_ps(x + q * m, (__mmask16)((1u << m) - 1), (__m512)r[q]);
+    for (int64_t q = 0; q < TILE_STEP / 2; q++)
+        _mm512_mask_storeu_ps(x + q * m, (__mmask16)((1u << m) - 1), (__m512)r[q]);
 }
 
 /* Copies A to x[k / 2][m] of pairs, where k is rounded up to a multiple of TILE_STEP with zeros. */
