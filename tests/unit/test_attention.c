@@ -260,7 +260,7 @@ static void run_few(bench *t) {
         fill_array(q, 1), fill_array(k, 2), fill_array(v, 3);
         attend_both(t, q, k, v, c % 2, c < 2 ? 1 : 3, all, parts);
         for (int64_t i = 0; i < all->a.numel; i++)
-            ck_assert_msg(get(all, i) == get(parts, i), "output %lld is %.17g, expected %.17g as among many", (long long)i,
+            ck_assert_msg(get(all, i) == get(parts, i), "output %lld is %.17g, expected %.17g as of many", (long long)i,
                           get(parts, i), get(all, i));
         array_free(q), array_free(k), array_free(v), array_free(all), array_free(parts);
     }
