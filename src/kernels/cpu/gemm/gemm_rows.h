@@ -15,6 +15,7 @@ enum { DOT_ROWS = MR * NV < 24 ? 4 : 8, DOT_COLS = 3 * LANES };
  * column or in a later one. Columns have k numbers and are cs apart. */
 TG_INLINE int64_t column_ahead(int64_t cs, int64_t k) {
     enum { AHEAD = 2048 };
+    if (k < 1) return 0;
     return k < AHEAD ? (AHEAD + k - 1) / k * cs : AHEAD;
 }
 
