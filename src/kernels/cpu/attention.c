@@ -39,14 +39,20 @@ static tg_status run(tg_ctx *ctx, tg_attention_job *job, tg_fused kernel) {
     return TG_OK;
 }
 
+/* Returns how much memory forward_block and few_block take from scratch. Rows of q are converted in the buffer of the
+ * keys. */
+static int64_t scratch_of(const tg_attention_job *job) {
+    int64_t rows = job->pad_k + job->pad_v, tiles = job->a->mask.data ? 3 : 2;
+    int64_t many = TG_QUERIES * rows + tiles * TG_KEYS * TG_QUERIES + TG_KEYS * rows;
+    int64_t few = TG_KEYS * job->pad_k + TG_FEW_QUERIES * (rows + TG_KEYS) + TG_KEYS * rows;
+    return many > few ? many : few;
+}
+
 tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
     if (a->bad && (*a->bad = tg_mask_bad(&job.rules, job.batch)) != 0) return TG_OK;
     job.units = job.batch * job.heads * job.blocks;
-    /* The memory that forward_block takes from scratch, which is more than few_block takes. Rows of q are converted in
-     * the buffer of the keys. */
-    job.slice = TG_QUERIES * (job.pad_k + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
-    if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
+    job.slice = scratch_of(&job);
     return run(ctx, &job, TG_FUSED_attention);
 }
 
