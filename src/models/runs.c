@@ -132,9 +132,10 @@ static tg_tensor *positions_of(const tg_lm_config *c, tg_gpt_cache *cache, const
 /* Fills starts[2] for a forward of runs of which attention computes several at once (tg_attention): each run packs its
  * token and its keys, and after them a sequence without a token, which has the keys that only longer runs have. */
 static void make_starts(const tg_lm_config *c, tg_gpt_cache *cache, const tg_runs *runs, tg_tensor *starts[2]) {
-    int64_t n = runs->n, *q = numbers_room(cache, 6 * n), *k = q + 3 * n;
+    int64_t n = runs->n, *q = numbers_room(cache, 6 * n);
     group g = {0};
     if (!q) return;
+    int64_t *k = q + 3 * n;
     for (int64_t i = 0; i < n; i++) {
         if (i == g.run + g.n) g = group_at(runs, i, 0);
         const int64_t own = runs->run[i].begin + runs->run[i].count;
