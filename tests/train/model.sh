@@ -89,6 +89,15 @@ for options in "" "--arch llama --heads 4 --kv-heads 2" "--precision bf16" "--pr
     runs inspect --config real/config.json
 done
 
+# listed: the parameters of the last model, as --parameters lists them. kept: those that its file has.
+listed() { sed 1d printed | cut -d' ' -f1 | sort; }
+kept() { head -c 8000 real/model.safetensors | tr '{' '\n' | sed -n 's/.*"\([^"]*\.[^"]*\)":$/\1/p' | sort; }
+runs inspect --model real --parameters
+holds "inspect --parameters has the names of the weights file" test "$(listed)" = "$(kept)"
+holds "each with its shape" grep -Eq '^transformer.wpe.weight +24 x 32 +768$' printed
+runs inspect --arch llama --layers 1 --parameters --json
+holds "as JSON" test "$(number elements printed | head -n 1)" = 32768
+
 runs ops
 holds "the table ends with the count" test "$(($(wc -l <printed) - 2))" = "$(sed -n 's/^\([0-9]*\) ops$/\1/p' printed)"
 runs ops --markdown

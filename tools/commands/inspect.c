@@ -8,6 +8,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/flat.h>
 
+#include "commands/inspect_parameters.h"
 #include "commands/inspect_stages.h"
 #include "common/model_files.h"
 #include "common/text.h"
@@ -18,7 +19,7 @@ typedef struct inspect_options {
     model_options model;
     rank_options on;
     int64_t batch, accumulate;
-    bool attend_across, pad_documents, json;
+    bool attend_across, pad_documents, parameters, json;
 } inspect_options;
 
 #define AT(field) offsetof(inspect_options, field)
@@ -40,6 +41,9 @@ static const option rows[] = {
      "within each", .fixed = false},
     {"pad-documents", OPTION_FLAG, AT(pad_documents), "", "with --no-attend-across: the documents are padded",
      .fixed = false},
+    {"parameters", OPTION_FLAG, AT(parameters), "",
+     "print the path, shape and size of each parameter, and nothing else; patterns of train --freeze and --lr-of match "
+     "the paths", .fixed = false},
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
@@ -337,6 +341,7 @@ static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
 
 static int inspect(inspect_options *o, const parsed *p, findings *f) {
     if (!choose_model(o, p, f)) return 1;
+    if (o->parameters) return print_parameters(&f->config, o->json);
     train_options t = train_defaults();
     t.model = o->model;
     t.batch = o->batch;

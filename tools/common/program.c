@@ -293,16 +293,23 @@ void free_model_config(tg_lm_config *c) {
     c->attention_kinds = c->extra = NULL;
 }
 
-int64_t count_parameters(const tg_lm_config *config) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+tg_module *whole_model(tg_ctx *ctx, const tg_lm_config *config) {
     tg_lm_config whole = *config;
     whole.parallel = NULL;
     whole.layout = NULL;
     whole.chunk = 0;
     whole.cp_inner = TG_AUTO;
-    tg_module *gpt = tg_lm_new(ctx, &whole);
-    int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
-    tg_module_free(gpt);
+    tg_module *m = tg_lm_new(ctx, &whole);
+    if (check(ctx)) return m;
+    tg_module_free(m);
+    return NULL;
+}
+
+int64_t count_parameters(const tg_lm_config *config) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_module *m = whole_model(ctx, config);
+    int64_t n = m ? tg_module_numel(m) : -1;
+    tg_module_free(m);
     tg_ctx_free(ctx);
     return n;
 }

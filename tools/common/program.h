@@ -150,6 +150,9 @@ const char *arch_text(int arch, char *buf, size_t n);
 int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has none. */
 /* Returns the config that the options describe, whose texts free_model_config frees. */
 tg_lm_config model_config(const model_options *o);
+/* Makes the whole model on one rank, without the padding of the vocabulary for ranks. ctx: of device meta, where it takes
+ * no memory. Returns NULL after printing what is wrong; else the caller frees the model. */
+tg_module *whole_model(tg_ctx *ctx, const tg_lm_config *config);
 /* Returns the number of parameters of the whole model, without the padding of the vocabulary for ranks; -1 after
  * printing what is wrong. */
 int64_t count_parameters(const tg_lm_config *config);

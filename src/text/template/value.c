@@ -7,7 +7,7 @@
 
 tpl_value tg_tpl_text(tpl_run *r, const char *bytes, size_t n) {
     tpl_text *t = tg_tpl_alloc(r, sizeof *t);
-    *t = (tpl_text){bytes, n, n ? -1 : 0};
+    *t = (tpl_text){bytes ? bytes : "", n, n ? -1 : 0}; /* never NULL, so that offsets may be added */
     return (tpl_value){.kind = TPL_TEXT, .text = t};
 }
 
