@@ -24,10 +24,13 @@ static tg_status columns_infer(tg_call *c) {
     TG_TRY(tg_windows_infer(c, &p->w, 0, p->input, p->out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_linear(c, 1));
-    int64_t rows;
+    int64_t rows, places;
     if (__builtin_mul_overflow(p->w.size[0], p->w.size[1], &rows) || __builtin_mul_overflow(x->shape[1], rows, &rows))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of a column overflows 64 bits");
-    return tg_call_out(c, 0, (tg_dtype)x->dtype, 3, (const int64_t[]){x->shape[0], rows, area(p->out)});
+    if (__builtin_mul_overflow(p->out[0], p->out[1], &places))
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld x %lld windows fit into x and its padding; their number overflows "
+                            "64 bits", (long long)p->out[0], (long long)p->out[1]);
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, 3, (const int64_t[]){x->shape[0], rows, places});
 }
 
 static tg_status images_infer(tg_call *c) {
@@ -140,6 +143,12 @@ static const tg_sample im2col_samples[] = {
      .n_in = 1,
      .input = {TG_S_INDEX(9, 1, 1, 3, 3)},
      .refused = TG_ERR_DTYPE},
+    /* The product of the numbers of windows along h and w is 2^64 + 1. */
+    {.note = "windows that cannot be counted",
+     .params = IM2COL(1, 1, .step = {1, 1}, .pad = {137088, 33640210655360}, .apart = {1, 1}),
+     .n_in = 1,
+     .input = {TG_S(1, 1, 1, 1)},
+     .refused = TG_ERR_SHAPE},
     {.note = "big",
      .params = IM2COL(3, 3, .step = {1, 1}, .pad = {1, 1}, .apart = {1, 1}),
      .n_in = 1,

@@ -227,6 +227,8 @@ static void of_sizes(misuse_world *b, const images *m) {
     INERT(tg_im2col, SHAPE, "overflows 64 bits",
           tg_im2col(t, m->x, INT64_C(1) << 40, INT64_C(1) << 40,
                     TG_CONV(.padding = {INT64_C(1) << 40, INT64_C(1) << 40})));
+    INERT(tg_im2col, SHAPE, "their number overflows 64 bits",
+          tg_im2col(t, m->x, 1, 1, TG_CONV(.padding = {INT64_C(1) << 40, INT64_C(1) << 40})));
     INERT(tg_col2im, ARGUMENT, "option output_padding is set",
           tg_col2im(t, m->line, TG_SHAPE(3, 1), 1, 1, TG_CONV(.output_padding = {0, 1})));
     INERT(tg_col2im, SHAPE, "windows are 2 x 1, and 2 x 2 of them fit",
