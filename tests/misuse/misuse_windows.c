@@ -98,7 +98,7 @@ static void dtypes(misuse_world *b, const images *m) {
     INERT(tg_cholesky, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", tg_cholesky(t, b->mask));
     INERT(tg_batch_norm, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16",
           tg_batch_norm(t, b->ids, NULL, NULL, NULL, NULL, 0.1, 1e-5));
-    INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32 or f32",
+    INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32",
           tg_batch_norm(t, b->x, NULL, NULL, h, b->v, 0.1, 1e-5));
     tg_drop(d);
     tg_drop(h);
@@ -223,6 +223,9 @@ static void of_sizes(misuse_world *b, const images *m) {
           tg_upsample_linear(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.scale0 = 1, .scale1 = NAN)));
     INERT(tg_upsample_linear, SHAPE, "size[0] is 0", tg_upsample_linear(t, m->x, TG_SHAPE(0, 2), NULL));
     INERT(tg_adaptive_max_pool, SHAPE, "size[1] is 0", tg_adaptive_max_pool(t, m->x, TG_SHAPE(2, 0), NULL));
+    tg_tensor *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 1)), *line = tg_expand(t, one, TG_SHAPE(1, 1, 1 << 27));
+    INERT(tg_adaptive_max_pool, SHAPE, "must be at most 2^53",
+          tg_adaptive_max_pool(t, line, TG_SHAPE(1 << 27), NULL));
     INERT(tg_im2col, ARGUMENT, "option groups is set", tg_im2col(t, m->x, 2, 2, TG_CONV(.groups = 2)));
     INERT(tg_im2col, SHAPE, "overflows 64 bits",
           tg_im2col(t, m->x, INT64_C(1) << 40, INT64_C(1) << 40,
