@@ -136,7 +136,7 @@ static void of_windows(misuse_world *b, const images *m) {
     INERT(tg_avg_pool2d, ARGUMENT,
           "window size is -1, stride -1, dilation 1 and padding 0", tg_avg_pool2d(t, m->x, -1, 1, NULL));
     INERT(tg_avg_pool2d, ARGUMENT,
-          "dilation is set, but average pooling has none; leave it 1",
+          "dilation is set, but average pooling has none; leave it at 1",
           tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
     INERT(tg_avg_pool2d, ARGUMENT, "this library knows", tg_avg_pool2d(t, m->x, 2, 2, &pool));
 }
@@ -226,6 +226,7 @@ static void of_sizes(misuse_world *b, const images *m) {
     tg_tensor *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 1)), *line = tg_expand(t, one, TG_SHAPE(1, 1, 1 << 27));
     INERT(tg_adaptive_max_pool, SHAPE, "must be at most 2^53",
           tg_adaptive_max_pool(t, line, TG_SHAPE(1 << 27), NULL));
+    tg_drop(one);
     INERT(tg_im2col, ARGUMENT, "option groups is set", tg_im2col(t, m->x, 2, 2, TG_CONV(.groups = 2)));
     INERT(tg_im2col, SHAPE, "overflows 64 bits",
           tg_im2col(t, m->x, INT64_C(1) << 40, INT64_C(1) << 40,
@@ -261,7 +262,8 @@ static void of_places(misuse_world *b, const images *m) {
           tg_grid_sampler_2d(t, m->x, m->grid, TG_GRID(.padding = (tg_grid_padding)9)));
     INERT(tg_grid_sampler_2d, ARGUMENT, "this library knows", tg_grid_sampler_2d(t, m->x, m->grid, &grid));
     INERT(tg_cdist, ARGUMENT, "p is nan", tg_cdist(t, b->x, b->x, NAN));
-    INERT(tg_cdist, SHAPE, "they have 2 dims and 1 dim", tg_cdist(t, b->x, b->v, 2));
+    INERT(tg_cdist, SHAPE, "a has 2 dims and b 1 dim", tg_cdist(t, b->x, b->v, 2));
+    INERT(tg_cdist, SHAPE, "rows of a have 3 elements and rows of b have 2", tg_cdist(t, b->x, m->s, 2));
     INERT(tg_instance_norm, ARGUMENT, "eps is nan", tg_instance_norm(t, b->x, NULL, NULL, NAN));
     INERT(tg_local_response_norm, ARGUMENT, "size is 0", tg_local_response_norm(t, b->x, 0, 1, 1, 1));
     INERT(tg_embedding_bag, SHAPE, "ids [b, l], or [n] with offsets",
