@@ -80,7 +80,7 @@ static void enum_names(const tg_enum *e, char *buf, size_t size) {
     }
 }
 
-/* Writes what an argument of this kind takes to buf. */
+/* Writes to buf what values an argument of this kind takes. */
 static void expect(const tg_field *f, char *buf, size_t size) {
     static const char *const texts[] = {
         [TG_FIELD_BOOL] = "a bool",
@@ -147,7 +147,7 @@ static bool as_enum(const tg_field *f, const tg_value *v, void *to) {
     return false;
 }
 
-/* Sees v as a list of integers. One integer is a list too. An empty list is NULL. */
+/* Reads v as a list of integers. One integer is a list of one. For an empty list, *list is NULL. */
 static bool as_list(const tg_value *v, const int64_t **list, int *n) {
     if (v->kind != TG_VALUE_INT && (v->kind != TG_VALUE_LIST || v->n < 0 || (v->n && !v->list))) return false;
     *n = v->kind == TG_VALUE_INT ? 1 : v->n;
