@@ -73,7 +73,8 @@ static tg_status gather(tg_call *c, const tg_tensor *cols, tg_tensor *x, bool ad
     return add ? tg_op_map(c, TG_FN_id, cols, TG_T1(to), 1, 0, 0, true) : TG_OK;
 }
 
-/* x (+)= the sum of the columns at their elements. 16-bit sums of overlapping windows run in float32. */
+/* Adds each element of the columns to the element of x from which tg_windows_gather would copy it. If add is false, x
+ * is set to 0 first. 16-bit sums of overlapping windows run in float32. */
 static tg_status scatter(tg_call *c, const tg_tensor *x, tg_tensor *cols, bool add) {
     const tg_windows *w = &params(c)->w;
     bool wide = tg_windows_overlap(w) && tg_dtype_size((tg_dtype)x->dtype) == 2;
@@ -244,7 +245,8 @@ tg_tensor *tg_im2col(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_co
     return TG_RECORD(t, tg_op_im2col, &p, x);
 }
 
-/* Returns images [n, c, size..], whose elements are the sums of the columns x [n, c h w, windows] that have them. */
+/* Returns images [n, c, size..]. Each of their elements is the sum of those elements of the columns x
+ * [n, c h w, windows] to which tg_im2col would copy it. */
 tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, int64_t w, const tg_conv_opts *opts) {
     columns_params p = params_of(true, h, w, opts);
     p.size = size;

@@ -30,11 +30,8 @@ static tg_status transposed_size(tg_call *c, int d, int64_t n) {
 tg_status tg_conv_transposed_infer(tg_call *c) {
     tg_conv_params *p = c->params;
     const tg_tensor *w = c->input[0], *y = c->input[1];
-    TG_TRY(tg_size_check(c->ctx, p->w.given, p->w.known, "the options"));
+    TG_TRY(tg_windows_check_options(c, &p->w));
     TG_TRY(tg_need_float(c, 1));
-    if (p->w.unused)
-        return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "option %s is set, but this op does not use it; leave it at its default", p->w.unused);
     if (p->groups < 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more", (long long)p->groups);
     if (y->ndim != p->w.dims + 2 || w->ndim != y->ndim || w->shape[0] != y->shape[1] || w->shape[0] % p->groups)
