@@ -1,5 +1,6 @@
 /* Convolutions compared with plain loops, pooling at ties and NaN, running statistics of batch norm through modes
- * and recomputation, class weights, matrices without a Cholesky factor. TG_TEST_DEVICE names another device. */
+ * and recomputation, class weights, matrices without a Cholesky factor, gradients of far diagonals. TG_TEST_DEVICE
+ * names another device. */
 #include <math.h>
 
 #include <tapegrad/extend.h>
@@ -311,11 +312,26 @@ START_TEST(matrices_without_a_factor_are_named) {
 }
 END_TEST
 
+/* A square matrix with the long side would need 4 TB. */
+START_TEST(the_gradient_of_a_far_diagonal_has_the_size_of_x) {
+    enum { LONG = 1000000 };
+    begin();
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(2, LONG)), *g;
+    tg_set_requires_grad(x, true);
+    tg_tensor *y = tg_sum(t, tg_diag(t, x, LONG - 2), TG_ALL_DIMS, false);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    expect_values(tg_sum(t, g, TG_DIMS(1), false), (const double[]){1, 1}, 2, 0, "sums of rows");
+    expect_values(tg_diag(t, g, LONG - 2), (const double[]){1, 1}, 2, 0, "the diagonal");
+    tg_drop(x);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         convolutions_are_their_sums, ties_and_nan_of_max_pool,         padding_counts_or_does_not,
         running_statistics_follow,   statistics_of_a_node_are_its_own, recomputation_moves_statistics_once,
         class_weights_are_applied,   ignored_rows_may_hold_anything,   a_probability_of_0_moves_the_gradient,
-        matrices_without_a_factor_are_named};
+        matrices_without_a_factor_are_named, the_gradient_of_a_far_diagonal_has_the_size_of_x};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }
