@@ -53,6 +53,8 @@ typedef struct period {
     int64_t times, n, m;
 } period;
 
+/* Returns the periods of m windows over n elements. Their number is the greatest common divisor of n and m, which
+ * Euclid's algorithm finds. All members are 0 if n and m are. */
 static period period_of(int64_t n, int64_t m) {
     int64_t a = n, b = m;
     while (b) {

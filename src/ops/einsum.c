@@ -281,6 +281,7 @@ static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_
     return TG_OK;
 }
 
+/* Returns x [batch, rows, columns] as matrices for gemm, transposed if `transposed` is true. */
 static tg_matrix matrix(const tg_array *x, bool transposed) {
     return (tg_matrix){.data = x->data, .rs = x->stride[1 + transposed], .cs = x->stride[2 - transposed],
                        .bs = {0, x->stride[0]}, .dtype = (tg_dtype)x->dtype};

@@ -109,6 +109,7 @@ typedef struct run {
     int64_t at;       /* position in x of element k of window `first`; those of the next windows are one step apart */
 } run;
 
+/* Returns the run of element k of the windows along dim d. x has `in` elements there, and there are `out` windows. */
 static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out) {
     int64_t shift = k * w->apart[d] - w->pad[d], step = w->step[d];
     run r = {.first = shift < 0 ? (-shift - 1) / step + 1 : 0}; /* -shift / step, rounded up without overflow */
