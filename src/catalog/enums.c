@@ -1,4 +1,5 @@
-/* The enums that are arguments of ops. tg_enum_find is in a layer above this one. */
+/* The enums that are arguments of ops. tg_enum_find, which knows all enums, cannot be called here, because it belongs
+ * to a higher layer. */
 #include "base/options.h"
 #include "catalog/values.h"
 

@@ -19,14 +19,15 @@ int tg_word_find(const char *words, const char *name) {
     return -1;
 }
 
-enum { LONGEST = 64 }; /* longer names are near to none */
+enum { LONGEST = 64 }; /* a longer name is near no other */
 
 static int least(int a, int b, int c) {
     int ab = a < b ? a : b;
     return ab < c ? ab : c;
 }
 
-/* row[j] is the distance between the first i letters of a and the first j letters of b. */
+/* Returns the Levenshtein distance between a and b, of at most LONGEST letters each. After step i, row[j] is the
+ * distance between the first i letters of a and the first j letters of b (Wagner and Fischer, JACM 21, 1974). */
 static int distance(const char *a, int na, const char *b, int nb) {
     int row[LONGEST + 1];
     for (int j = 0; j <= nb; j++) row[j] = j;

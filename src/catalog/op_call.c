@@ -76,7 +76,7 @@ static tg_status check_required(tg_ctx *ctx, const tg_op_binding *b) {
     return TG_OK;
 }
 
-/* Names are those of names[] or, if that is NULL, of values[]. */
+/* Fills *b. The names of the arguments are names[] or, if that is NULL, those of values[]. */
 static tg_status bind(tg_ctx *ctx, const tg_op *op, const char *const *names, const tg_value *values, int n,
                       tg_op_binding *b) {
     TG_TRY(tg_table_check(ctx, op->size, sizeof *op, "tg_op_bind: the op"));
@@ -119,7 +119,7 @@ typedef struct arguments {
     int n_in;
 } arguments;
 
-/* Starts with the preset and the first inputs. Inputs that may follow are absent. */
+/* Fills *a with the preset and with the inputs that are given by position. The other inputs are NULL. */
 static tg_status begin(tg_ctx *ctx, const tg_op *op, tg_tensor *const *in, int n_in, arguments *a) {
     if (op->preset)
         memcpy(a->params, op->preset, op->params_size);
@@ -182,7 +182,8 @@ static tg_status prepare(tg_tape *t, const tg_op_binding *b, tg_tensor *const *i
     return check_inputs(t->ctx, b->op, a);
 }
 
-/* Ends a call that has failed before tg_apply, as tg_apply ends one: with inert outputs. */
+/* Ends a call that has failed before tg_apply in the way in which tg_apply ends a failed call: out[] receives inert
+ * tensors. Returns s. */
 static tg_status fail(tg_tape *t, const tg_op *op, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
                       tg_status s) {
     tg_tensor *inert = tg_tape_inert(t, in, in ? n_in : 0);

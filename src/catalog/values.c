@@ -80,7 +80,7 @@ static void enum_names(const tg_enum *e, char *buf, size_t size) {
     }
 }
 
-/* Writes what an argument of this kind takes to buf. */
+/* Writes to buf what values an argument of this kind takes. */
 static void expect(const tg_field *f, char *buf, size_t size) {
     static const char *const texts[] = {
         [TG_FIELD_BOOL] = "a bool",
@@ -108,6 +108,7 @@ static void expect(const tg_field *f, char *buf, size_t size) {
 
 /* ---- Conversions. They return false if v is not such a value. ---- */
 
+/* Also takes a double that is a whole number. The integer must be from low to high. */
 static bool as_integer(const tg_value *v, int64_t low, int64_t high, int64_t *to) {
     bool whole = v->kind == TG_VALUE_DOUBLE && v->number == trunc(v->number) && fabs(v->number) < 0x1p63;
     if (v->kind != TG_VALUE_INT && !whole) return false;
@@ -115,6 +116,7 @@ static bool as_integer(const tg_value *v, int64_t low, int64_t high, int64_t *to
     return *to >= low && *to <= high;
 }
 
+/* Also takes an integer that a double can represent exactly. */
 static bool as_double(const tg_value *v, double *to) {
     if (v->kind == TG_VALUE_DOUBLE) {
         *to = v->number;
@@ -124,6 +126,7 @@ static bool as_double(const tg_value *v, double *to) {
     return v->kind == TG_VALUE_INT && fabs(*to) < 0x1p63 && (int64_t)*to == v->integer;
 }
 
+/* Takes the name or the number of a dtype. */
 static bool as_dtype(const tg_value *v, tg_dtype *to) {
     int64_t value;
     for (int d = TG_DTYPE_DEFAULT; d < TG_DTYPE_COUNT; d++) {
@@ -134,6 +137,7 @@ static bool as_dtype(const tg_value *v, tg_dtype *to) {
     return false;
 }
 
+/* Takes the name or the number of a value of the enum. */
 static bool as_enum(const tg_field *f, const tg_value *v, void *to) {
     const tg_enum *e = tg_argument_enum(f->of);
     int64_t value;
@@ -147,7 +151,7 @@ static bool as_enum(const tg_field *f, const tg_value *v, void *to) {
     return false;
 }
 
-/* Sees v as a list of integers. One integer is a list too. An empty list is NULL. */
+/* Reads v as a list of integers. One integer is a list of one. For an empty list, *list is NULL. */
 static bool as_list(const tg_value *v, const int64_t **list, int *n) {
     if (v->kind != TG_VALUE_INT && (v->kind != TG_VALUE_LIST || v->n < 0 || (v->n && !v->list))) return false;
     *n = v->kind == TG_VALUE_INT ? 1 : v->n;
@@ -181,6 +185,7 @@ static bool as_array(const tg_field *f, const tg_value *v, int64_t *to) {
     return true;
 }
 
+/* Takes a pointer: copies the struct to which it points, or the pointer itself for a field of another kind. */
 static bool as_pointed(const tg_field *f, const tg_value *v, void *to) {
     if (v->kind != TG_VALUE_POINTER || !v->pointer) return false;
     if (f->kind == TG_FIELD_STRUCT)

@@ -1,6 +1,6 @@
-/* Activations that take a number in addition to the tensor: leaky_relu, elu, softplus and hardtanh; and those that are
- * made of lines: hardsigmoid and hardswish. Their backward reads the
- * input x, not the result, so that the number may have any sign. */
+/* Activations that take one or two numbers in addition to the tensor: leaky_relu, elu, softplus and hardtanh; and the
+ * piecewise polynomials hardsigmoid and hardswish. Backward reads the input x, not the result, so that the numbers may
+ * have any sign. */
 
 #include <math.h>
 
@@ -8,7 +8,7 @@
 #include "ops/unary.h"
 
 typedef struct activation_params {
-    double p, q; /* the parameters of the formula: slope; alpha; beta and threshold */
+    double p, q; /* the parameters of the formula: slope; alpha; beta and threshold; or lo and hi */
 } activation_params;
 
 static tg_status forward_by(tg_call *c, tg_formula f) {
@@ -129,6 +129,7 @@ tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold) 
 
 /* ---- hardtanh, hardsigmoid, hardswish ---- */
 
+/* Returns a mask of the elements with lo < x < hi. */
 static tg_tensor *between(tg_tape *t, tg_tensor *x, double lo, double hi) {
     return tg_logical_and(t, tg_above(t, x, lo), tg_below(t, x, hi));
 }
@@ -188,7 +189,7 @@ static const tg_sample hard_samples[] = {
         TG_SAMPLES(hard_samples)};                                                                               \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
 
-/* The slope of hardswish: x / 3 + 1/2 where -3 < x < 3, else 0 or 1. */
+/* Returns the slope of hardswish: x / 3 + 1 / 2 where -3 < x < 3, 0 below and 1 above. */
 static tg_tensor *hardswish_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *line = tg_add_scalar(t, tg_scale(t, x, 1.0 / 3), 0.5);
     return tg_where(t, between(t, x, -3, 3), line, tg_cast(t, tg_above(t, x, 0), (tg_dtype)x->dtype));

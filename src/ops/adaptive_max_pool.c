@@ -9,6 +9,10 @@
 
 enum { SPATIAL = 3 }; /* the most dims that are pooled */
 
+/* The greatest product of the number of windows and the number of elements of a dim: a float64 holds integers up to
+ * here exactly (elements_of). */
+static const int64_t exact_in_double = (int64_t)1 << 53;
+
 typedef struct adaptive_params {
     tg_shape size;
 } adaptive_params;
@@ -21,12 +25,17 @@ static tg_status check(tg_tape *t, tg_shape size, const tg_tensor *x) {
                        tg_count(size.ndim, "number").text, tg_count(x->ndim, "dim").text, SPATIAL);
     if (!tg_is_float(x->dtype))
         return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s; expected a float dtype", tg_dtype_name((tg_dtype)x->dtype));
-    for (int d = 0; d < size.ndim; d++)
+    for (int d = 0; d < size.ndim; d++) {
         if (size.dim[d] < 1 || size.dim[d] > INT32_MAX || x->shape[d + 2] < 1 || x->shape[d + 2] > INT32_MAX)
             return tg_fail(t->ctx, TG_ERR_SHAPE,
                            "size[%d] is %lld, for a dim of %s; both must be 1 or more and below "
                            "2^31",
                            d, (long long)size.dim[d], tg_count(x->shape[d + 2], "element").text);
+        if (size.dim[d] * x->shape[d + 2] > exact_in_double)
+            return tg_fail(t->ctx, TG_ERR_SHAPE,
+                           "size[%d] is %lld, for a dim of %s; the product of both must be at most 2^53", d,
+                           (long long)size.dim[d], tg_count(x->shape[d + 2], "element").text);
+    }
     return TG_OK;
 }
 
@@ -40,8 +49,9 @@ static int64_t largest(int64_t n, int64_t m) {
     return most;
 }
 
-/* Returns [m k]: the positions of the k elements of each of m windows over n elements. Quotients are floats: a rounded
- * one is an integer only if the quotient is, as n and m are below 2^31. */
+/* Returns [m k]: the positions of the k elements of each of m windows over n elements. The starts i n / m are computed
+ * in float64. i n is exact, since m n is at most 2^53, and the rounded quotient is an integer only if the exact one is:
+ * otherwise the exact one is at least 1 / m away from every integer, which is more than the rounding error. */
 static tg_tensor *elements_of(tg_tape *t, int64_t n, int64_t m, int64_t k) {
     tg_tensor *count = tg_full(t, TG_F64, TG_SHAPE(), (double)m),
               *starts = tg_arange(t, TG_F64, 0, (double)(m * n), (double)n);

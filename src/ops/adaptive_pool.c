@@ -53,6 +53,8 @@ typedef struct period {
     int64_t times, n, m;
 } period;
 
+/* Returns the periods of m windows over n elements. Their number is the greatest common divisor of n and m, which
+ * Euclid's algorithm finds. All members are 0 if n and m are. */
 static period period_of(int64_t n, int64_t m) {
     int64_t a = n, b = m;
     while (b) {
@@ -63,7 +65,8 @@ static period period_of(int64_t n, int64_t m) {
     return (period){a, a ? n / a : 0, a ? m / a : 0};
 }
 
-/* Both divide what is left of i n / m after i times the quotient of n and m, which cannot overflow as m < 2^31. */
+/* Return the start and the end of window i: floor(i n / m) and ceil((i + 1) n / m). n is split into m times the
+ * quotient n / m and the remainder n % m, so that no product overflows: i and the remainder are below 2^31. */
 static int64_t start_of(period p, int64_t i) { return i * (p.n / p.m) + i * (p.n % p.m) / p.m; }
 static int64_t end_of(period p, int64_t i) { return (i + 1) * (p.n / p.m) + ((i + 1) * (p.n % p.m) + p.m - 1) / p.m; }
 

@@ -42,7 +42,9 @@ static tg_status check(tg_tape *t, const strided_params *p, const tg_tensor *x, 
 static tg_tensor *positions(tg_tape *t, const strided_params *p, int64_t count) {
     tg_tensor *at = tg_full(t, TG_I64, TG_SHAPE(), (double)p->offset);
     for (int d = 0; d < p->shape.ndim; d++) {
-        tg_tensor *stride = tg_full(t, TG_I64, TG_SHAPE(), (double)p->stride.dim[d]);
+        /* The stride of a dim of size 1 is not used, and may be one that a double cannot hold. */
+        int64_t distance = p->shape.dim[d] > 1 ? p->stride.dim[d] : 0;
+        tg_tensor *stride = tg_full(t, TG_I64, TG_SHAPE(), (double)distance);
         tg_tensor *steps = tg_mul(t, tg_arange(t, TG_I64, 0, (double)p->shape.dim[d], 1), stride);
         at = tg_add(t, tg_unsqueeze(t, at, d), steps);
     }
@@ -82,6 +84,8 @@ static const tg_sample strided_samples[] = {
     {.note = "of a scalar", .params = READ(SIZES(2, 2), SIZES(0, 0), 0), .n_in = 1, .input = {TG_S_SCALAR}},
     {.note = "integers", .params = READ(SIZES(2, 2), SIZES(1, 1), 0), .n_in = 1, .input = {TG_S_INDEX(9, 4)}},
     {.note = "nothing", .params = READ(SIZES(2, 0), SIZES(1, 99), 7), .n_in = 1, .input = {TG_S(3)}},
+    {.note = "a stride that is not used", .params = READ(SIZES(1, 3), SIZES(INT64_MAX, 1), 1), .n_in = 1,
+     .input = {TG_S(4)}},
     {.note = "nothing of nothing", .params = READ(SIZES(0), SIZES(1), 0), .n_in = 1, .input = {TG_S(0)}},
     {.note = "past the end", .params = READ(SIZES(3), SIZES(2), 0), .n_in = 1, .input = {TG_S(4)},
      .refused = TG_ERR_SHAPE},

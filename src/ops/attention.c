@@ -71,10 +71,13 @@ tg_status tg_attention_index_vector(tg_call *c, int i, const char *what) {
     return TG_OK;
 }
 
-/* Fails unless input i, which messages call `what`, is int64 and has one dim or two. */
+/* Fails unless input i, which messages call `what`, is int64, and is a vector or has a row for each batch entry. */
 static tg_status starts_are_indices(tg_call *c, int i, const char *what) {
     const tg_tensor *x = c->input[i];
-    if (x->ndim != 2 || x->dtype != TG_I64) return tg_attention_index_vector(c, i, what);
+    if (x->ndim == 1 || x->dtype != TG_I64) return tg_attention_index_vector(c, i, what);
+    if (x->ndim != 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "%s has %s; it must be a vector or have a row for each batch entry", what,
+                            tg_count(x->ndim, "dim").text);
     if (x->shape[0] == size(c, Q, 0)) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE, "%s has %s; it must have %lld, one for each batch entry", what,
                         tg_count(x->shape[0], "row").text, (long long)size(c, Q, 0));

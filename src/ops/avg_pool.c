@@ -20,7 +20,7 @@ static tg_status avg_pool_infer(tg_call *c) {
     int64_t out[2], shape[4];
     TG_TRY(tg_need_float(c, 0));
     if (p->w.apart[0] != 1 || p->w.apart[1] != 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it 1");
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it at 1");
     if (p->divisor == 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "divisor is 0; it must be another number, or TG_AUTO");
     if (!p->back) TG_TRY(tg_windows_infer_pool(c, &p->w, p->input, out));
     TG_TRY(tg_call_role(c, 0, 0, 0));

@@ -38,8 +38,9 @@ static tg_status need_running(tg_call *c, int i, const char *what) {
     if (!r) return TG_OK;
     TG_TRY(tg_need_channels(c, i, what));
     if (r->dtype != dtype && r->dtype != wide)
-        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be %s or %s", what, tg_dtype_name((tg_dtype)r->dtype),
-                            tg_dtype_name(dtype), tg_dtype_name(wide));
+        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be %s%s%s", what, tg_dtype_name((tg_dtype)r->dtype),
+                            tg_dtype_name(dtype), dtype == wide ? "" : " or ",
+                            dtype == wide ? "" : tg_dtype_name(wide));
     if (tg_needs(c, i))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%s requires a gradient; it is a buffer that the op updates and must "
                             "not require one", what);
@@ -61,7 +62,7 @@ static int64_t members(const tg_tensor *x) { return x->shape[1] ? x->numel / x->
 
 /* Checks that each channel has more than one value if forward updates the running variance, which is unbiased. */
 static tg_status check_batch(tg_call *c) {
-    if (!c->writes || members(c->input[X]) != 1 || !c->input[X]->shape[1]) return TG_OK;
+    if (!c->writes || members(c->input[X]) != 1) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE,
                         "x has one value per channel, which has no unbiased variance for running_var; give more "
                         "values in training mode");
@@ -74,8 +75,7 @@ static tg_status declare_roles(tg_call *c) {
         if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
     for (int i = W; i < INPUTS; i++)
         if (c->input[i]) TG_TRY(tg_call_role(c, i, 0, 1));
-    return c->input[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c,
-                                                                               0); /* jointly in w and b, or in none */
+    return tg_call_linear(c, c->input[W] ? 1u << W | 1u << B : 0); /* jointly in w and b, or in none */
 }
 
 /* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis (TG_OPAQUE), each

@@ -17,7 +17,7 @@ static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_
     TG_PUT(abs, e, x);
     TG_PUT(neg, e, e);
     TG_PUT(exp, e, e);
-    /* With u = 1 + e, rounded, ln(1 + e) is e ln(u) / (u - 1), or e where u is 1 (Kahan). */
+    /* With u = 1 + e, rounded, ln(1 + e) is e ln(u) / (u - 1), or e where u is 1 (Kahan's log1p). */
     TG_PUT_P(affine, 1, 1, one, e);
     TG_PUT_P(affine, 1, -1, plus, one);
     TG_PUT(log, one, one);

@@ -13,9 +13,12 @@ static tg_status cdist_compose(tg_tape *t, const void *params, tg_tensor *const 
     double p = ((const cdist_params *)params)->p;
     tg_tensor *a = in[0], *b = in[1];
     (void)site;
-    if (a->ndim < 2 || b->ndim < 2 || a->shape[a->ndim - 1] != b->shape[b->ndim - 1])
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "a must be [.., m, k] and b [.., n, k]; they have %s and %s",
+    if (a->ndim < 2 || b->ndim < 2)
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "a has %s and b %s; a must be [.., m, k] and b [.., n, k]",
                        tg_count(a->ndim, "dim").text, tg_count(b->ndim, "dim").text);
+    if (a->shape[a->ndim - 1] != b->shape[b->ndim - 1])
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "rows of a have %s and rows of b have %lld; the numbers must be equal",
+                       tg_count(a->shape[a->ndim - 1], "element").text, (long long)b->shape[b->ndim - 1]);
     if (!(p >= 0)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "p is %g; it must be 0 or more", p);
     out[0] = tg_norm(t, tg_sub(t, tg_unsqueeze(t, a, -2), tg_unsqueeze(t, b, -3)), p, TG_DIMS(-1), false);
     return t->ctx->run.status;
@@ -54,8 +57,8 @@ const tg_op tg_op_cdist = {.size = sizeof(tg_op),
                            .preset = P(2),
                            TG_SAMPLES(cdist_samples)};
 
-/* Returns the p-norm of the difference of each row of a [.., m, k] and each row of b [.., n, k]: [.., m, n]. The
- * differences are in memory at once, m n k of them. */
+/* Returns the p-norm of the difference of each row of a [.., m, k] and each row of b [.., n, k]: [.., m, n]. All m n k
+ * differences are in memory at once. */
 tg_tensor *tg_cdist(tg_tape *t, tg_tensor *a, tg_tensor *b, double p) {
     return TG_RECORD(t, tg_op_cdist, &(cdist_params){p}, a, b);
 }

@@ -92,7 +92,8 @@ static tg_status cholesky_forward(tg_call *c) {
 }
 
 /* Let P be the lower triangle of l^T g with its diagonal halved, where g is the gradient of l, and let
- * Z = l^-T P l^-1. Then ga = (Z + Z^T) / 2.
+ * Z = l^-T P l^-1. Then ga = (Z + Z^T) / 2 (Murray, arXiv 1602.07527).
+ *
  * Triangles are selected, not multiplied by 0, because elements above the diagonal may be infinite, and 0 times
  * infinity is NaN. */
 static tg_status cholesky_backward(tg_call *c) {
@@ -145,9 +146,10 @@ static tg_status cholesky_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *di
     return TG_OK;
 }
 
+/* Counts n^3 / 3 for each n x n matrix. */
 static int64_t cholesky_flops(const tg_node *n) {
     const tg_tensor *a = tg_node_input(n, 0);
-    return tg_numel(a) * tg_dim(a, -1) / 3;
+    return tg_flops(tg_numel(a), tg_dim(a, -1)) / 3;
 }
 
 #define RIDGE(r_) &(const cholesky_params){.ridge = r_}

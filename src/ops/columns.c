@@ -24,10 +24,13 @@ static tg_status columns_infer(tg_call *c) {
     TG_TRY(tg_windows_infer(c, &p->w, 0, p->input, p->out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_linear(c, 1));
-    int64_t rows;
+    int64_t rows, places;
     if (__builtin_mul_overflow(p->w.size[0], p->w.size[1], &rows) || __builtin_mul_overflow(x->shape[1], rows, &rows))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of a column overflows 64 bits");
-    return tg_call_out(c, 0, (tg_dtype)x->dtype, 3, (const int64_t[]){x->shape[0], rows, area(p->out)});
+    if (__builtin_mul_overflow(p->out[0], p->out[1], &places))
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld x %lld windows fit into x and its padding; their number overflows "
+                            "64 bits", (long long)p->out[0], (long long)p->out[1]);
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, 3, (const int64_t[]){x->shape[0], rows, places});
 }
 
 static tg_status images_infer(tg_call *c) {
@@ -70,7 +73,8 @@ static tg_status gather(tg_call *c, const tg_tensor *cols, tg_tensor *x, bool ad
     return add ? tg_op_map(c, TG_FN_id, cols, TG_T1(to), 1, 0, 0, true) : TG_OK;
 }
 
-/* x (+)= the sum of the columns at their elements. 16-bit sums of overlapping windows run in float32. */
+/* Adds each element of the columns to the element of x from which tg_windows_gather would copy it. If add is false, x
+ * is set to 0 first. 16-bit sums of overlapping windows run in float32. */
 static tg_status scatter(tg_call *c, const tg_tensor *x, tg_tensor *cols, bool add) {
     const tg_windows *w = &params(c)->w;
     bool wide = tg_windows_overlap(w) && tg_dtype_size((tg_dtype)x->dtype) == 2;
@@ -140,6 +144,12 @@ static const tg_sample im2col_samples[] = {
      .n_in = 1,
      .input = {TG_S_INDEX(9, 1, 1, 3, 3)},
      .refused = TG_ERR_DTYPE},
+    /* The product of the numbers of windows along h and w is 2^64 + 1. */
+    {.note = "windows that cannot be counted",
+     .params = IM2COL(1, 1, .step = {1, 1}, .pad = {137088, 33640210655360}, .apart = {1, 1}),
+     .n_in = 1,
+     .input = {TG_S(1, 1, 1, 1)},
+     .refused = TG_ERR_SHAPE},
     {.note = "big",
      .params = IM2COL(3, 3, .step = {1, 1}, .pad = {1, 1}, .apart = {1, 1}),
      .n_in = 1,
@@ -235,7 +245,8 @@ tg_tensor *tg_im2col(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_co
     return TG_RECORD(t, tg_op_im2col, &p, x);
 }
 
-/* Returns images [n, c, size..], whose elements are the sums of the columns x [n, c h w, windows] that have them. */
+/* Returns images [n, c, size..]. Each of their elements is the sum of those elements of the columns x
+ * [n, c h w, windows] to which tg_im2col would copy it. */
 tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, int64_t w, const tg_conv_opts *opts) {
     columns_params p = params_of(true, h, w, opts);
     p.size = size;

@@ -61,7 +61,8 @@ typedef struct response_params {
     double alpha, beta, k;
 } response_params;
 
-/* Returns the mean of x^2 over the channels around each. The channels are the rows of an image [n, 1, c, places]. */
+/* Returns, for each element of x, the mean of x^2 over `size` channels around the element's. The means are an average
+ * pool of the image [n, 1, c, places], whose rows are the channels. */
 static tg_tensor *response(tg_tape *t, tg_tensor *x, int64_t size) {
     int64_t c = x->shape[1], places = 1;
     for (int d = 2; d < x->ndim; d++) places *= x->shape[d];

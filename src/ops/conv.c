@@ -26,6 +26,7 @@ static int other(int result, int i) { return i == 0 ? result == X ? W : X : resu
 
 /* ---- infer ---- */
 
+/* Checks w and the number of groups, and takes the sizes of the windows from w. */
 static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w) {
     tg_conv_params *p = c->params;
     if (w->ndim != p->w.dims + 2)

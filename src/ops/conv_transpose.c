@@ -1,10 +1,10 @@
-/* Transposed convolutions: the gradient of a convolution for its input, as an op of its own. They are composed of that
- * gradient (conv.c) and of the sum with the bias. */
+/* Transposed convolutions. A transposed convolution is the gradient of a convolution with respect to its input, as an
+ * op of its own. It is composed of the op that computes that gradient (conv.c) and the addition of the bias. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/conv.h"
 
-/* Sets the size of x along dim d, for a transposed convolution whose y has n elements there. */
+/* Sets p->input[d], the size of the result along dim d, for an argument x that has n elements there. */
 static tg_status transposed_size(tg_call *c, int d, int64_t n) {
     tg_conv_params *p = c->params;
     int64_t step = p->w.step[d], apart = p->w.apart[d], pad = p->w.pad[d], size, extent, twice;
@@ -30,11 +30,8 @@ static tg_status transposed_size(tg_call *c, int d, int64_t n) {
 tg_status tg_conv_transposed_infer(tg_call *c) {
     tg_conv_params *p = c->params;
     const tg_tensor *w = c->input[0], *y = c->input[1];
-    TG_TRY(tg_size_check(c->ctx, p->w.given, p->w.known, "the options"));
+    TG_TRY(tg_windows_check_options(c, &p->w));
     TG_TRY(tg_need_float(c, 1));
-    if (p->w.unused)
-        return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "option %s is set, but this op does not use it; leave it at its default", p->w.unused);
     if (p->groups < 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more", (long long)p->groups);
     if (y->ndim != p->w.dims + 2 || w->ndim != y->ndim || w->shape[0] != y->shape[1] || w->shape[0] % p->groups)
@@ -60,8 +57,9 @@ static bool passes_stride(const tg_conv_params *p) {
     return passes;
 }
 
-/* A convolution of a result with so many elements would have more windows than x has elements. So the op computes the
- * result without padding, which is then cut and padded. */
+/* Records the transposed convolution without bias. If output_padding is as large as a stride, a convolution of the
+ * result would have more windows than x has elements. The result without padding is computed then, and it is cut or
+ * padded to the right size. */
 static tg_tensor *transposed(tg_tape *t, tg_tensor *x, tg_tensor *w, const tg_conv_params *p) {
     if (!passes_stride(p)) return tg_conv_transposed(t, x, w, p);
     tg_conv_params whole = *p;
@@ -208,9 +206,9 @@ static tg_conv_params params_of(int dims, const tg_conv_opts *given) {
     return p;
 }
 
-/* Returns the gradient for its input of a convolution with w [c, o / groups, k], where x [n, c, l] is the gradient of
- * the result, plus b [o] (or NULL): [n, o, m], m = (l - 1) stride - 2 padding + dilation (k - 1) + 1 + output_padding.
- */
+/* Returns the gradient of a convolution with w [c, o / groups, k] with respect to its input, where x [n, c, l] is the
+ * gradient of the convolution's result, plus b [o] (or NULL): [n, o, m], with
+ * m = (l - 1) stride - 2 padding + dilation (k - 1) + 1 + output_padding. */
 tg_tensor *tg_conv_transpose1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
     tg_conv_params p = params_of(1, opts);
     return TG_RECORD(t, tg_op_conv_transpose1d, &p, x, w, b);

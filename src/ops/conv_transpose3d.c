@@ -16,8 +16,8 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
                        tg_count(x->ndim, "dim").text, tg_count(w->ndim, "dim").text);
     if (p->groups < 1 || w->shape[0] != x->shape[1] || x->shape[1] % p->groups)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
-                       "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups divide "
-                       "them",
+                       "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups must "
+                       "divide them",
                        tg_count(x->shape[1], "channel").text, (long long)w->shape[0], (long long)p->groups);
     return TG_OK;
 }
@@ -51,7 +51,7 @@ static tg_tensor *add_planes(tg_tape *t, const volume_params *p, tg_tensor *y, i
     return tg_permute(t, tg_reshape(t, y, TG_SHAPE(n, o, h, w, size)), TG_DIMS(0, 1, 4, 2, 3));
 }
 
-/* The planes [n, d, o, kd, h, w] that each plane of x adds to the result. */
+/* Returns the planes [n, d, o, kd, h, w] that each plane of x adds to the result. */
 static tg_tensor *planes(tg_tape *t, const volume_params *p, tg_tensor *x, tg_tensor *w) {
     const int64_t *s = x->shape, *k = w->shape;
     tg_tensor *images = tg_reshape(t, tg_transpose(t, x, 1, 2), TG_SHAPE(s[0] * s[2], s[1], s[3], s[4]));
@@ -133,8 +133,8 @@ const tg_op tg_op_conv_transpose3d = {
     .inputs = "x w b", .n_in = 3, .n_out = 1, .params_size = sizeof(volume_params), .optional = 1u << 2,
     .compose = compose, TG_FIELDS(volume_fields), .preset = VOLUME(1, 0, 1, 0, 1), TG_SAMPLES(volume_samples)};
 
-/* Transposed convolution of x [n, c, d, h, w] with w [c, o / groups, kd, kh, kw], as tg_conv_transpose2d in two dims.
- * 16-bit sums run in float32. */
+/* Returns the transposed convolution of x [n, c, d, h, w] with w [c, o / groups, kd, kh, kw], plus b, as
+ * tg_conv_transpose2d does in two dims. 16-bit sums run in float32. */
 tg_tensor *tg_conv_transpose3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
     tg_conv_opts o;
     tg_op_options(&o, &tg_conv_opts_struct, opts);

@@ -138,20 +138,16 @@ static tg_status diag_backward(tg_call *c) {
     return tg_ok(c->ctx) ? put_diagonal(c, x, g, tg_adds(c, 0)) : c->ctx->run.status;
 }
 
-/* Returns x cut along dim to `size` elements, or padded with zeros to that size. */
-static tg_tensor *fitted(tg_tape *t, tg_tensor *x, int dim, int64_t size) {
-    if (x->shape[dim] > size) return tg_slice(t, x, dim, 0, size, 1);
-    return tg_pad(t, x, dim, 0, size - x->shape[dim], 0);
-}
-
-/* Records the gradient of x. For a matrix x, the matrix that has g on its diagonal may be too small or too large,
- * and is fitted to x's shape. */
+/* Records the gradient of x. For a matrix x, this is the square matrix with g on its main diagonal, in a matrix of
+ * zeros that has the shape of x. A square matrix with g on diagonal k could be far larger than x. */
 static tg_tensor *diag_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_tensor *x = tg_node_in(n)[0];
-    if (g->ndim == 2) return tg_diag(t, g, diagonal_of(n));
+    int64_t k = diagonal_of(n);
+    if (g->ndim == 2) return tg_diag(t, g, k);
     if (g->numel == 0) return tg_zeros_like(t, x);
-    tg_tensor *rows = fitted(t, tg_diag(t, g, diagonal_of(n)), 0, x->shape[0]);
-    return tg_is_alive(rows) ? fitted(t, rows, 1, x->shape[1]) : rows;
+    tg_tensor *y = tg_diag(t, g, 0);
+    if (tg_is_alive(y)) y = tg_spread(t, y, 0, k < 0 ? -k : 0, 1, x->shape[0]);
+    return tg_is_alive(y) ? tg_spread(t, y, 1, k > 0 ? k : 0, 1, x->shape[1]) : y;
 }
 
 TG_VJP(diag_vjp, diag_back(t, n, g))

@@ -43,7 +43,11 @@ static tg_status drop(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool a
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array ay = tg_array_of(y), ax = tg_array_of(x);
     tg_draws draws = p->draws;
-    if (p->width) draws.rows = tg_array_of(c->input[1]).data;
+    if (p->width) {
+        tg_tensor *rows = c->input[1];
+        TG_TRY(tg_op_dense(c, &rows));
+        draws.rows = tg_array_of(rows).data;
+    }
     return (ops->dropout ? ops->dropout : tg_composed_dropout)(c->ctx, ay, ax, p->p, &draws, add);
 }
 
@@ -126,6 +130,8 @@ tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *
 
 /* ---- Rows of a global tensor ---- */
 
+/* Takes the draws of dropout_rows: by rows of the global tensor, with p->width their length, or as dropout does if a
+ * key is open but draws depend on none (TG_RNG_MEGATRON). */
 static tg_status take_rows(tg_call *c) {
     dropout_params *p = c->params;
     if (!c->ctx->keys.depth)
@@ -184,6 +190,8 @@ static const tg_sample dropout_rows_samples[] = {
     {.note = "cube", .params = ROWS_OF(6), .n_in = 2, .input = {TG_S(4, 2, 3), TG_S_INDEX(9, 4)}},
     {.note = "column", .params = ROWS_OF(1), .n_in = 2, .input = {TG_S(7), TG_S_INDEX(40, 7)}},
     {.note = "empty", .params = ROWS_OF(3), .n_in = 2, .input = {TG_S(0, 3), TG_S_INDEX(9, 0)}},
+    {.note = "strided rows", .params = ROWS_OF(5), .n_in = 2,
+     .input = {TG_S(6, 5), TG_S_INDEX_AS(TG_SAMPLE_STRIDED, 9, 6)}},
     {.note = "none: a view", .params = &(const dropout_params){.p = 0}, .n_in = 2,
      .input = {TG_S(3, 4), TG_S_INDEX(9, 3)}},
     {.note = "no key", .params = &(const dropout_params){.p = 0.3}, .n_in = 2, .input = {TG_S(3, 4), TG_S_INDEX(9, 3)},

@@ -281,6 +281,7 @@ static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_
     return TG_OK;
 }
 
+/* Returns x [batch, rows, columns] as matrices for gemm, transposed if `transposed` is true. */
 static tg_matrix matrix(const tg_array *x, bool transposed) {
     return (tg_matrix){.data = x->data, .rs = x->stride[1 + transposed], .cs = x->stride[2 - transposed],
                        .bs = {0, x->stride[0]}, .dtype = (tg_dtype)x->dtype};
@@ -406,9 +407,14 @@ static tg_status einsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 /* Counts two operations for each combination of indices. */
 static int64_t einsum_flops(const tg_node *n) {
     const einsum_params *p = tg_node_params(n);
-    int64_t flops = 2 * tg_numel(tg_node_input(n, 0));
-    for (int d = 0; d < p->of[B].n; d++)
-        if (!has(&p->of[A], p->of[B].at[d])) flops = tg_flops(flops, tg_dim(tg_node_input(n, 1), d));
+    axes seen = {0};
+    int64_t flops = 2;
+    for (int i = A; i <= B; i++)
+        for (int d = 0; d < p->of[i].n; d++) {
+            if (memchr(seen.label, p->of[i].at[d], (size_t)seen.n)) continue;
+            seen.label[seen.n++] = p->of[i].at[d];
+            flops = tg_flops(flops, tg_dim(tg_node_input(n, i), d));
+        }
     return flops;
 }
 

@@ -56,7 +56,7 @@ static tg_tensor *bag_of_ids(tg_tape *t, tg_tensor *offsets, int64_t n) {
     return tg_add_scalar(t, tg_slice(t, tg_cumsum(t, begins, 0), 0, 0, n, 1), -1);
 }
 
-/* Adds x [n, ..] to the rows of zeros [bags, ..] that bag [n] says. */
+/* Returns the sums of the rows of x [n, ..] in each bag, [bags, ..]. bag [n] is the bag of each row. */
 static tg_tensor *add_to_bags(tg_tape *t, tg_tensor *x, tg_tensor *bag, int64_t bags) {
     tg_shape shape = tg_shape_kept(x);
     tg_tensor *index = x->ndim == 2 ? tg_expand(t, tg_unsqueeze(t, bag, 1), shape) : bag;
@@ -64,7 +64,8 @@ static tg_tensor *add_to_bags(tg_tape *t, tg_tensor *x, tg_tensor *bag, int64_t 
     return tg_scatter_add(t, tg_full(t, (tg_dtype)x->dtype, shape, 0), 0, index, x);
 }
 
-/* The sums over bags of rows [.., h], or of one number for each id. bag is NULL if bags are dims 0 of ids. */
+/* Returns the sums over bags of x: rows [.., h], or one number for each id. If bag is NULL, each row of ids is a
+ * bag. */
 static tg_tensor *sums(tg_tape *t, tg_tensor *x, tg_tensor *bag, int64_t bags) {
     return bag ? add_to_bags(t, x, bag, bags) : tg_sum(t, x, TG_DIMS(1), false);
 }
@@ -76,7 +77,8 @@ static tg_tensor *means(tg_tape *t, tg_tensor *sum, const tg_tensor *ids, tg_ten
     return tg_div(t, sum, tg_unsqueeze(t, tg_maximum(t, n, tg_number_like(t, n, 1)), 1));
 }
 
-/* The maxima of rows [b, l, h] of ids that count; 0 for an empty bag. Of equal elements the first gets the gradient. */
+/* Returns the maxima [b, h] of rows [b, l, h] over the ids that count; 0 for a bag without such ids. Of equal elements
+ * the first gets the gradient. */
 static tg_tensor *maxima(tg_tape *t, tg_tensor *rows, tg_tensor *ignored) {
     if (tg_dim(rows, 1) == 0) return tg_sum(t, rows, TG_DIMS(1), false);
     tg_tensor *values = tg_detach(t, rows), *hidden = ignored ? tg_unsqueeze(t, ignored, 2) : NULL;
@@ -92,24 +94,28 @@ static tg_tensor *rows_of(tg_tape *t, tg_tensor *const *in, tg_tensor *ignored) 
     return in[WEIGHTS] ? tg_mul(t, rows, tg_unsqueeze(t, tg_wide(t, in[WEIGHTS]), -1)) : rows;
 }
 
+/* Computes the result in the accumulation dtype. If the end of the last bag is given, the ids from there on are summed
+ * in one more row, which is then left out. */
+static tg_tensor *bags_of(tg_tape *t, const bag_params *p, tg_tensor *const *in, tg_tensor *rows, tg_tensor *ignored) {
+    tg_tensor *offsets = in[OFFSETS], *bag = NULL;
+    if (p->mode == TG_BAG_MAX) return maxima(t, rows, ignored);
+    if (offsets) bag = bag_of_ids(t, offsets, in[IDS]->shape[0]);
+    if (ignored) rows = tg_masked_fill(t, rows, tg_unsqueeze(t, ignored, -1), 0);
+    tg_tensor *y = sums(t, rows, bag, offsets ? offsets->shape[0] : in[IDS]->shape[0]);
+    if (p->mode == TG_BAG_MEAN) y = means(t, y, in[IDS], ignored, bag);
+    return p->last ? tg_slice(t, y, 0, 0, offsets->shape[0] - 1, 1) : y;
+}
+
 static tg_status embedding_bag_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
                                        const void *site) {
     const bag_params *p = params;
-    tg_tensor *ids = in[IDS], *offsets = in[OFFSETS], *bag = NULL, *ignored = NULL;
+    tg_tensor *ids = in[IDS], *ignored = NULL;
     (void)site;
     TG_TRY(check(t, p, in));
-    int64_t bags = offsets ? offsets->shape[0] - p->last : ids->shape[0];
-    if (offsets) bag = bag_of_ids(t, tg_slice(t, offsets, 0, 0, bags, 1), ids->shape[0]);
     if (p->ignore != TG_NONE) ignored = tg_eq(t, ids, tg_full(t, (tg_dtype)ids->dtype, TG_SHAPE(), (double)p->ignore));
-    tg_tensor *rows = rows_of(t, in, ignored), *y;
+    tg_tensor *rows = rows_of(t, in, ignored);
     if (!tg_is_alive(rows)) return t->ctx->run.status;
-    if (p->mode == TG_BAG_MAX) {
-        y = maxima(t, rows, ignored);
-    } else {
-        if (ignored) rows = tg_masked_fill(t, rows, tg_unsqueeze(t, ignored, -1), 0);
-        y = sums(t, rows, bag, bags);
-        if (p->mode == TG_BAG_MEAN) y = means(t, y, ids, ignored, bag);
-    }
+    tg_tensor *y = bags_of(t, p, in, rows, ignored);
     out[0] = y->dtype == in[TABLE]->dtype ? y : tg_cast(t, y, (tg_dtype)in[TABLE]->dtype);
     return t->ctx->run.status;
 }
@@ -133,6 +139,9 @@ static const tg_sample bag_samples[] = {
     {.note = "means of parts, the last offset",
      .params = BAG_(MEAN, 0, true),
      FOUR(TG_S(5, 2), ROWS(6), TG_S_STARTS(6, 3), TG_S_ABSENT)},
+    {.note = "means of parts, ids after the last",
+     .params = BAG_(MEAN, 0, true),
+     FOUR(TG_S(5, 2), ROWS(6), TG_S_STARTS(4, 3), TG_S_ABSENT)},
     {.note = "strided table",
      .params = BAG(SUM),
      FOUR(TG_S_AS(TG_SAMPLE_STRIDED, 5, 3), ROWS(2, 2), TG_S_ABSENT, TG_S_ABSENT)},

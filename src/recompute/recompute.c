@@ -112,6 +112,8 @@ static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor
 
 /* ---- The op ---- */
 
+/* Makes each output of the node a tensor of c->tape that shares the storage of an output of the first run. The outputs
+ * of the first run end with their tape. */
 tg_status tg_recompute_infer(tg_call *c) {
     tg_recompute_params *p = c->params;
     for (int i = 0; i < p->n_out; i++) {

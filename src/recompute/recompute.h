@@ -16,8 +16,8 @@ typedef struct tg_recompute_params {
     int n_in;      /* number of inputs of fn; the node's inputs after these are the leaves that fn used */
     int n_out;     /* number of outputs of fn and of the node */
     bool training; /* the mode of the first run, which the second one repeats */
-    uint64_t micro; /* the micro-batch of the first run */
-    tg_comm *distribute;       /* of the call's tg_recompute_opts */
+    uint64_t micro; /* number of the micro-batch of the first run, which its draws depend on */
+    tg_comm *distribute;       /* field of the call's tg_recompute_opts */
     tg_rng_states *streams;    /* random streams at the start of the first run; NULL: they are not restored */
     tg_tensor *const *outputs; /* outputs of the first run; valid only until the node has been recorded */
     uint64_t *bits;            /* a hash of each output's bytes; NULL outside of check mode */
@@ -45,6 +45,7 @@ tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_statu
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
 /* Runs backward through `inner`, which holds the second run, and delivers the gradients to the node's inputs. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
+/* The slots infer, vjp and jvp of the ops of TG_RECOMPUTE_OP. */
 tg_status tg_recompute_infer(tg_call *c);
 tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);

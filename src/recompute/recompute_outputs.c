@@ -22,9 +22,8 @@ typedef struct replay_run {
     tg_replay *replay;
     const tg_recompute_params *p; /* params of the node */
     tg_node *node;                /* the node of the function; NULL until it is recorded, and after it has ended */
-    /* tape of the second run; NULL before that run, and after backward has gone through the tape */
-    tg_tape *inner;
-    tg_tensor **input, **out;        /* inputs and outputs of the second run, tensors of inner */
+    tg_tape *inner; /* tape of the second run; NULL before that run, and after backward has gone through the tape */
+    tg_tensor **input, **out;     /* inputs and outputs of the second run, tensors of inner */
     /* For each result: 1 + the version of its bytes when the function made them or the second run restored them. 0: the
      * second run has not restored them. */
     uint32_t *version;
@@ -34,7 +33,7 @@ typedef struct replay_run {
 
 struct tg_replay {
     tg_tape *t;
-    uint64_t epoch; /* of the tape, when the replay was opened */
+    uint64_t epoch; /* the tape's epoch when the replay was opened; another one means that the replay has ended */
     replay_run *first, **end;
     bool closed; /* tg_replay_close has been called */
     bool done;   /* the second runs have begun; false again after an error */
@@ -114,6 +113,7 @@ static tg_status share_results(replay_run *r) {
 
 /* ---- The second run ---- */
 
+/* Runs the function on a new tape, r->inner, and restores the results. After an error the caller ends r->inner. */
 static tg_status run_again(replay_run *r) {
     const tg_recompute_params *p = r->p;
     tg_tape *inner = tg_tape_new(r->replay->t->ctx);
@@ -170,6 +170,7 @@ static tg_status replay_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g
 
 /* ---- The node ---- */
 
+/* Ends the state that the node of a function owns. It is called when the node ends, or if it could not be recorded. */
 static void end_run(void *state) {
     replay_run *r = state;
     if (r->node) forget_results(r);
@@ -218,6 +219,8 @@ static void release(tg_tape_listener *l) {
 
 static const tg_tape_listener_ops replays_ops = {.size = sizeof(replay_list), .reset = reset, .released = release};
 
+/* Takes the next slot of the tape, a new one if all are in use, and returns its replay for this step. Returns NULL
+ * after recording the error. */
 static tg_replay *new_replay(tg_tape *t) {
     replay_list *all = (replay_list *)tg_tape_listen(t, &replays_ops);
     if (!all) return NULL;
@@ -243,6 +246,7 @@ static tg_status check_open(const tg_replay *p, const char *who) {
     return TG_OK;
 }
 
+/* Runs and records a function, and adds it to the replay unless no gradient needs it. */
 static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, tg_tensor *const *in, tg_tensor **out,
                      const tg_recompute_opts *opts, tg_recompute_call *call) {
     int n = params->n_out > 0 ? params->n_out : 0;

@@ -6,6 +6,8 @@
 #include "placement/rule.h"
 #include "recompute/recompute.h"
 
+enum { MAX_RANKS = 1024 }; /* the most ranks over which an input can be distributed */
+
 /* This rank's part of a discarded input. */
 typedef struct kept_part {
     struct kept_part *next; /* next free one */
@@ -58,12 +60,8 @@ static int64_t share_of(int64_t numel, int r, int n, int64_t *first) {
 
 /* Gathers the parts of all ranks into `whole`, a handle on s. */
 static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
-    enum { MAX_RANKS = 1024 };
     int64_t counts[MAX_RANKS], first;
     int n = tg_comm_size(p->comm);
-    if (n > MAX_RANKS)
-        return tg_fail(s->ctx, TG_ERR_UNSUPPORTED, "tg_recompute: .distribute has %d ranks, expected at most %d", n,
-                       MAX_RANKS);
     for (int r = 0; r < n; r++) counts[r] = share_of(whole->numel, r, n, &first);
     tg_work *w = whole->numel % n ? tg_comm_all_gather_v(p->comm, whole, p->part, counts)
                                   : tg_comm_all_gather(p->comm, whole, p->part);
@@ -116,6 +114,9 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
                        "%s: .distribute is set and n_in is 0, expected the tensor to distribute as input 0", who);
     if (tg_comm_ctx(c) != ctx)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: .distribute is a communicator of another context", who);
+    if (tg_comm_size(c) > MAX_RANKS)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: .distribute has %d ranks, expected at most %d", who,
+                       tg_comm_size(c), MAX_RANKS);
     if (tg_comm_size(c) == 1 || !tg_grid_axes(ctx)) return TG_OK;
     char what[160];
     tg_describe(x, what, sizeof what);

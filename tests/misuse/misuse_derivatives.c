@@ -82,6 +82,8 @@ static void slots(misuse_world *b) {
     INERT(tg_sum_to, ARGUMENT, "the tape is NULL", tg_sum_to(NULL, b->x, b->v));
     INERT(tg_sum_to, ARGUMENT, "for the shape", tg_sum_to(b->t, b->x, NULL));
     INERT(tg_sum_to, ARGUMENT, "for the shape", tg_sum_to(b->t, b->x, b->foreign));
+    INERT(tg_sum_to, SHAPE, "does not broadcast to that of x", tg_sum_to(b->t, b->v, b->x));
+    INERT(tg_sum_to, SHAPE, "does not broadcast to that of x", tg_sum_to(b->t, b->x, b->ids));
     DEAD_TENSOR(tg_sum_to, tg_sum_to(b->t, x, b->v));
     QUIET(tg_vjp_composed, tg_vjp_composed(NULL, n, &b->x, compose) == TG_ERR_ARGUMENT);
     QUIET(tg_vjp_composed, tg_vjp_composed(b->t, n, &b->x, NULL) == TG_ERR_ARGUMENT);

@@ -98,7 +98,7 @@ static void dtypes(misuse_world *b, const images *m) {
     INERT(tg_cholesky, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", tg_cholesky(t, b->mask));
     INERT(tg_batch_norm, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16",
           tg_batch_norm(t, b->ids, NULL, NULL, NULL, NULL, 0.1, 1e-5));
-    INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32 or f32",
+    INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32",
           tg_batch_norm(t, b->x, NULL, NULL, h, b->v, 0.1, 1e-5));
     tg_drop(d);
     tg_drop(h);
@@ -136,7 +136,7 @@ static void of_windows(misuse_world *b, const images *m) {
     INERT(tg_avg_pool2d, ARGUMENT,
           "window size is -1, stride -1, dilation 1 and padding 0", tg_avg_pool2d(t, m->x, -1, 1, NULL));
     INERT(tg_avg_pool2d, ARGUMENT,
-          "dilation is set, but average pooling has none; leave it 1",
+          "dilation is set, but average pooling has none; leave it at 1",
           tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
     INERT(tg_avg_pool2d, ARGUMENT, "this library knows", tg_avg_pool2d(t, m->x, 2, 2, &pool));
 }
@@ -223,10 +223,16 @@ static void of_sizes(misuse_world *b, const images *m) {
           tg_upsample_linear(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.scale0 = 1, .scale1 = NAN)));
     INERT(tg_upsample_linear, SHAPE, "size[0] is 0", tg_upsample_linear(t, m->x, TG_SHAPE(0, 2), NULL));
     INERT(tg_adaptive_max_pool, SHAPE, "size[1] is 0", tg_adaptive_max_pool(t, m->x, TG_SHAPE(2, 0), NULL));
+    tg_tensor *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 1)), *line = tg_expand(t, one, TG_SHAPE(1, 1, 1 << 27));
+    INERT(tg_adaptive_max_pool, SHAPE, "must be at most 2^53",
+          tg_adaptive_max_pool(t, line, TG_SHAPE(1 << 27), NULL));
+    tg_drop(one);
     INERT(tg_im2col, ARGUMENT, "option groups is set", tg_im2col(t, m->x, 2, 2, TG_CONV(.groups = 2)));
     INERT(tg_im2col, SHAPE, "overflows 64 bits",
           tg_im2col(t, m->x, INT64_C(1) << 40, INT64_C(1) << 40,
                     TG_CONV(.padding = {INT64_C(1) << 40, INT64_C(1) << 40})));
+    INERT(tg_im2col, SHAPE, "their number overflows 64 bits",
+          tg_im2col(t, m->x, 1, 1, TG_CONV(.padding = {INT64_C(1) << 40, INT64_C(1) << 40})));
     INERT(tg_col2im, ARGUMENT, "option output_padding is set",
           tg_col2im(t, m->line, TG_SHAPE(3, 1), 1, 1, TG_CONV(.output_padding = {0, 1})));
     INERT(tg_col2im, SHAPE, "windows are 2 x 1, and 2 x 2 of them fit",
@@ -256,7 +262,8 @@ static void of_places(misuse_world *b, const images *m) {
           tg_grid_sampler_2d(t, m->x, m->grid, TG_GRID(.padding = (tg_grid_padding)9)));
     INERT(tg_grid_sampler_2d, ARGUMENT, "this library knows", tg_grid_sampler_2d(t, m->x, m->grid, &grid));
     INERT(tg_cdist, ARGUMENT, "p is nan", tg_cdist(t, b->x, b->x, NAN));
-    INERT(tg_cdist, SHAPE, "they have 2 dims and 1 dim", tg_cdist(t, b->x, b->v, 2));
+    INERT(tg_cdist, SHAPE, "a has 2 dims and b 1 dim", tg_cdist(t, b->x, b->v, 2));
+    INERT(tg_cdist, SHAPE, "rows of a have 3 elements and rows of b have 2", tg_cdist(t, b->x, m->s, 2));
     INERT(tg_instance_norm, ARGUMENT, "eps is nan", tg_instance_norm(t, b->x, NULL, NULL, NAN));
     INERT(tg_local_response_norm, ARGUMENT, "size is 0", tg_local_response_norm(t, b->x, 0, 1, 1, 1));
     INERT(tg_embedding_bag, SHAPE, "ids [b, l], or [n] with offsets",

@@ -8,6 +8,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/gradcheck.h>
+#include <tapegrad/op_call.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/recompute.h>
 
@@ -469,6 +470,31 @@ START_TEST(rows_draw_as_rows_of_the_global_tensor) {
 }
 END_TEST
 
+/* A call by name passes the rows as they are, without tg_contiguous. */
+START_TEST(rows_may_have_any_strides) {
+    enum { ROWS = 4, WIDTH = 6 };
+    static const int64_t order[2 * ROWS] = {2, 9, 0, 8, 3, 7, 2, 6};
+    const tg_value p = {.name = "p", .kind = TG_VALUE_DOUBLE, .number = 0.5};
+    float want[ROWS][WIDTH], got[ROWS][WIDTH];
+    tg_ctx *ctx = new_ctx(4);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_uniform(ctx, TG_F32, TG_SHAPE(ROWS, WIDTH), 1, 1), *y;
+    tg_tensor *rows = tg_slice(t, tg_from_host(ctx, TG_I64, TG_SHAPE(2 * ROWS), order), 0, 0, 2 * ROWS, 2);
+    tg_key_open(ctx, 2);
+    tg_read(tg_dropout_rows(t, x, 0.5, rows), want, sizeof want);
+    tg_key_close(ctx);
+    tg_draws_step(ctx, 0);
+    tg_key_open(ctx, 2);
+    tg_op_call(t, "dropout_rows", (tg_tensor *[]){x, rows}, 2, &p, 1, &y, 1);
+    tg_read(y, got, sizeof got);
+    tg_key_close(ctx);
+    expect_ok(ctx);
+    ck_assert(same(want[0], got[0], ROWS * WIDTH));
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Memory ---- */
 
 static tg_ctx *counted_ctx(counted *c) {
@@ -538,6 +564,7 @@ int main(void) {
         gradcheck_may_repeat_keys,
         a_recomputed_function_closes_what_it_opens,
         rows_draw_as_rows_of_the_global_tensor,
+        rows_may_have_any_strides,
         a_steady_step_allocates_nothing,
         any_failing_allocation_is_survived,
     };

@@ -1,5 +1,6 @@
 /* Convolutions compared with plain loops, pooling at ties and NaN, running statistics of batch norm through modes
- * and recomputation, class weights, matrices without a Cholesky factor. TG_TEST_DEVICE names another device. */
+ * and recomputation, class weights, matrices without a Cholesky factor, gradients of far diagonals, dtypes of weights'
+ * gradients. TG_TEST_DEVICE names another device. */
 #include <math.h>
 
 #include <tapegrad/extend.h>
@@ -311,11 +312,42 @@ START_TEST(matrices_without_a_factor_are_named) {
 }
 END_TEST
 
+/* The op computes in float32. The gradients of weights that an op has computed are bfloat16, like the weights. */
+START_TEST(weights_of_a_loss_have_gradients_of_their_dtype) {
+    begin();
+    const double v[] = {0.5, -1, 2, 0.25};
+    tg_tensor *leaf = leaf_of(TG_SHAPE(2, 2), v), *x = tg_cast(t, leaf, TG_BF16), *w[2], *g[2];
+    for (int i = 0; i < 2; i++) w[i] = tg_cast(t, tg_abs(t, leaf), TG_BF16);
+    tg_tensor *y = tg_bce_with_logits(t, x, tg_sigmoid(t, x), w[0], w[1], TG_LOSS(.reduction = TG_LOSS_SUM));
+    tg_grad(t, &y, 1, w, 2, g, NULL);
+    ck_status(TG_OK);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(tg_dtype_of(g[i]), TG_BF16);
+    tg_drop(leaf);
+    end();
+}
+END_TEST
+
+/* A square matrix with the long side would need 4 TB. */
+START_TEST(the_gradient_of_a_far_diagonal_has_the_size_of_x) {
+    enum { LONG = 1000000 };
+    begin();
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(2, LONG)), *g;
+    tg_set_requires_grad(x, true);
+    tg_tensor *y = tg_sum(t, tg_diag(t, x, LONG - 2), TG_ALL_DIMS, false);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    expect_values(tg_sum(t, g, TG_DIMS(1), false), (const double[]){1, 1}, 2, 0, "sums of rows");
+    expect_values(tg_diag(t, g, LONG - 2), (const double[]){1, 1}, 2, 0, "the diagonal");
+    tg_drop(x);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         convolutions_are_their_sums, ties_and_nan_of_max_pool,         padding_counts_or_does_not,
         running_statistics_follow,   statistics_of_a_node_are_its_own, recomputation_moves_statistics_once,
         class_weights_are_applied,   ignored_rows_may_hold_anything,   a_probability_of_0_moves_the_gradient,
-        matrices_without_a_factor_are_named};
+        matrices_without_a_factor_are_named, the_gradient_of_a_far_diagonal_has_the_size_of_x,
+        weights_of_a_loss_have_gradients_of_their_dtype};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }

@@ -155,11 +155,11 @@ tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const
 
 tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale) {
     if (c->gin_mode[i] == TG_GRAD_NONE) return TG_OK;
-    bool same = tg_same_shape(c->input[i], g);
-    if (same && scale == 1) return tg_call_pass(c, i, g);
-    if (!same) return sum_into(c, i, g, scale);
+    if (!tg_same_shape(c->input[i], g)) return sum_into(c, i, g, scale);
+    if (scale == 1 && g->dtype == c->input[i]->dtype) return tg_call_pass(c, i, g);
     const tg_tensor *x = tg_call_gin(c, i);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    if (scale == 1) return tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, i));
     return tg_op_map(c, TG_FN_affine, x, TG_T1(g), 1, scale, 0, tg_adds(c, i));
 }
 

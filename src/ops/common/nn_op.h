@@ -1,6 +1,6 @@
 /* Helpers for the ops of neural-network layers and losses. */
-#ifndef TG_NETWORK_H
-#define TG_NETWORK_H
+#ifndef TG_NN_OP_H
+#define TG_NN_OP_H
 
 #include "base/options.h"
 #include "ops/common/op.h"

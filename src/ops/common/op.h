@@ -101,8 +101,8 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
                     double q, bool add);
 /* The gradient of input i (+)= formula(in...), computed in output 0's shape and summed where input i was broadcast. */
 tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const *in, int n_in, double p, double q);
-/* The gradient of input i (+)= scale * g, summed to the shape of input i. If the shapes are equal and scale is 1, g
- * itself becomes the gradient, without a copy. */
+/* The gradient of input i (+)= scale * g, summed to the shape of input i and converted to its dtype. If the shapes and
+ * the dtypes are equal and scale is 1, g itself becomes the gradient, without a copy. */
 tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale);
 /* Makes a view of g the gradient of input i (tg_call_view_of, tg_call_pass). */
 tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,

@@ -50,6 +50,7 @@ static bool empty(const tg_product *p) {
     return false;
 }
 
+/* Merges batch dims as fold and merge allow, and drops dims of one product. */
 static void simplify(tg_product *p) {
     int kept = 0;
     for (int i = 0; i < p->n; i++) {
@@ -79,6 +80,7 @@ static void take_batch(tg_product *p) {
     p->n = kept;
 }
 
+/* Moves x by `step` elements, unless it is absent. */
 static void advance(tg_matrix *x, int64_t step) {
     if (x->data) x->data = (char *)x->data + step * (int64_t)tg_dtype_size(x->dtype);
 }

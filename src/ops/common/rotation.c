@@ -6,13 +6,17 @@
 
 /* ---- Frequencies ---- */
 
-/* Returns the pair, as a real number, whose angle makes `turns` turns over the original positions. */
+/* Returns the index of the pair, as a real number, whose plain angle makes `turns` full turns over o->original
+ * positions. */
 static double pair_of_turns(const tg_rope_opts *o, double turns) {
     const double pi = 3.14159265358979323846;
     return (double)o->dims * log((double)o->original / (turns * 2 * pi)) / (2 * log(o->base));
 }
 
-/* Fills keep, in [0, 1], with the part of each plain frequency that is not divided by the factor. */
+/* Fills keep [1, half] with the share of each plain frequency that is kept, in [0, 1]; the rest is divided by the
+ * factor. For TG_ROPE_LLAMA3 the share is linear in the number of turns that the pair makes over the original
+ * positions, as in Llama 3.1. Otherwise it is linear in the index of the pair, as in YaRN (Peng et al., arXiv
+ * 2309.00071). */
 static tg_status fill_kept(tg_call *c, const tg_rope_opts *o, const tg_tensor *frequency, const tg_tensor *keep) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const double turn = 2 * 3.14159265358979323846;
@@ -23,13 +27,13 @@ static tg_status fill_kept(tg_call *c, const tg_rope_opts *o, const tg_tensor *f
     } else {
         double first = fmax(floor(pair_of_turns(o, o->high)), 0);
         double last = fmin(ceil(pair_of_turns(o, o->low)), (double)(o->dims - 1));
-        double span = last == first ? 0.001 : last - first;
+        double span = last == first ? 0.001 : last - first; /* as in YaRN's program, to avoid dividing by 0 */
         TG_TRY(ops->iota(c->ctx, tg_array_of(keep), 1 + first / span, -1 / span));
     }
     return tg_op_map(c, TG_FN_clamp, keep, TG_T1(keep), 1, 0, 1, false);
 }
 
-/* Changes the plain frequencies as the kind says. */
+/* Changes the plain frequencies [1, half] as o->kind says. */
 static tg_status change(tg_call *c, const tg_rope_opts *o, const tg_tensor *frequency) {
     const double rest = 1 / o->factor;
     if (o->kind == TG_ROPE_PLAIN) return TG_OK;
@@ -59,7 +63,7 @@ tg_status tg_rotation_positions(tg_call *c, int i) {
     return tg_call_role(c, i, at->ndim - 1, rows);
 }
 
-/* Fills position, float64 [n, s, 1]. */
+/* Fills position, float64 [n, s, 1], from r->positions or r->opts.offset. */
 static tg_status fill_positions(tg_call *c, const tg_rotation *r, const tg_tensor *position) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *at = r->positions;
@@ -103,7 +107,7 @@ static tg_array along(const tg_tensor *of, const tg_array *u, int64_t stride[TG_
     return tg_array_at(a, 0, u->ndim, u->shape, stride);
 }
 
-/* y (+)= x for the elements of each row from `first` on. */
+/* y (+)= x for the n elements of each row from `first` on. `last` is the last dim. */
 static tg_status copy_rest(tg_call *c, tg_array y, tg_array x, int last, int64_t first, int64_t n, bool add) {
     tg_extent e[2];
     if (!n) return TG_OK;

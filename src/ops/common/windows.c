@@ -36,7 +36,8 @@ tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts 
     return w;
 }
 
-/* Checks the options of dim d, and computes how many windows fit along it into `in` elements and the padding. */
+/* Checks the options of dim d, and computes how many windows fit along it into `in` elements and the padding. With
+ * w->ceil, one more window is counted if elements are left over and it starts in x or in the padding before x. */
 static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t in, int64_t *out) {
     int64_t extent, padded;
     if (w->size[d] < 1 || w->step[d] < 1 || w->apart[d] < 1 || w->pad[d] < 0)
@@ -56,7 +57,7 @@ static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t i
     return TG_OK;
 }
 
-static tg_status check_options(tg_call *c, const tg_windows *w) {
+tg_status tg_windows_check_options(tg_call *c, const tg_windows *w) {
     TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
     if (!w->unused) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "option %s is set, but this op does not use it; leave it at its default",
@@ -64,14 +65,14 @@ static tg_status check_options(tg_call *c, const tg_windows *w) {
 }
 
 tg_status tg_windows_fit(tg_call *c, const tg_windows *w, const int64_t in[2], int64_t out[2]) {
-    TG_TRY(check_options(c, w));
+    TG_TRY(tg_windows_check_options(c, w));
     for (int d = 0; d < 2; d++) TG_TRY(count_windows(c, w, d, in[d], &out[d]));
     return TG_OK;
 }
 
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]) {
     const tg_tensor *x = c->input[i];
-    TG_TRY(check_options(c, w));
+    TG_TRY(tg_windows_check_options(c, w));
     if (x->ndim != w->dims + 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
     for (int d = 0; d < 2; d++) in[d] = d < 2 - w->dims ? 1 : x->shape[d + w->dims];
@@ -108,6 +109,7 @@ typedef struct run {
     int64_t at;       /* position in x of element k of window `first`; those of the next windows are one step apart */
 } run;
 
+/* Returns the run of element k of the windows along dim d. x has `in` elements there, and there are `out` windows. */
 static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out) {
     int64_t shift = k * w->apart[d] - w->pad[d], step = w->step[d];
     run r = {.first = shift < 0 ? (-shift - 1) / step + 1 : 0}; /* -shift / step, rounded up without overflow */

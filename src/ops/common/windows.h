@@ -11,7 +11,7 @@ typedef struct tg_windows {
     size_t given, known; /* sizes of the caller's options struct and of the library's */
     int dims;            /* 1 or 2: number of window dims that the tensors have */
     int64_t size[2], step[2], pad[2], apart[2]; /* of h and w: window size, stride, padding at each end, dilation */
-    bool ceil; /* also the window that reaches beyond the padding after x, if it starts before the end of x */
+    bool ceil; /* a window that reaches beyond the padding after x is kept if it starts before the end of x */
     const char *unused; /* the name of an option that is set although the op does not use it, or NULL */
 } tg_windows;
 
@@ -23,6 +23,9 @@ tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts 
 /* Initializes the tg_windows of a sample's params. */
 #define TG_WINDOWS(dims_, ...) {.given = sizeof(size_t), .known = sizeof(size_t), .dims = dims_, __VA_ARGS__}
 
+/* Fails with TG_ERR_ARGUMENT if the size of the caller's options struct is not valid, or if an option is set that the
+ * op does not use. tg_windows_infer, tg_windows_fit and tg_windows_infer_pool make this check too. */
+tg_status tg_windows_check_options(tg_call *c, const tg_windows *w);
 /* Checks the options in *w, and that input i, called x, is [n, c, ..]. in[] receives the sizes h and w of x. out[]
  * receives the numbers of windows that fit along h and w. */
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]);

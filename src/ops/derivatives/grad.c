@@ -53,7 +53,8 @@ tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const cha
             return tg_fail(ctx, TG_ERR_HANDLE,
                            "%s: input %d belongs to another tape; pass a tensor of this one or of the context", who, i);
         if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
-            return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient", who, i);
+            return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient; call tg_set_requires_grad before "
+                           "the ops that use it", who, i);
     }
     return TG_OK;
 }

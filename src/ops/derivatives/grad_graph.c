@@ -144,6 +144,7 @@ static tg_status derive(tg_pass *p, tg_node *n) {
     return s == TG_OK ? contribute(p, n, gin) : s;
 }
 
+/* Completes the gradients of n's outputs and, if one is not zero, computes those of its inputs. */
 static tg_status run_node(tg_pass *p, tg_node *n) {
     bool any = false;
     if (p->t->collectives) tg_pass_note_due(p, n);
@@ -187,6 +188,8 @@ static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
 
 /* ---- The pass ---- */
 
+/* Finds the targets' nodes, marks the nodes that lead to them, seeds the roots, and runs the nodes that were recorded
+ * before. */
 static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     /* A root may be a leaf that no op has used. Its node must exist before nodes are marked. */
     for (int i = 0; i < n; i++) {
@@ -200,6 +203,8 @@ static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const 
     return run_nodes(p, last, NULL);
 }
 
+/* Runs the pass in grad mode, and restores the tape's state afterward. After an error, empties the slots and removes
+ * the marks of all nodes. */
 static tg_status run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_tape *t = p->t;
     tg_pass *outer = t->grad_graph;

@@ -107,7 +107,7 @@ static bool placed_alike(const tg_tensor *d, const tg_tensor *x) {
 /* Checks the caller's tangents and puts them into the slots of the inputs' nodes. An input that this tape has not used
  * has no node, and its tangent has no effect. */
 static tg_status put_tangents(const tangents *w, tg_tensor *const *inputs, int n, tg_tensor *const *din,
-                                const char *who) {
+                              const char *who) {
     for (int i = 0; i < n; i++) {
         tg_node *node = tg_tape_node_of(w->t, inputs[i]);
         if (!din[i] || !node) continue;

@@ -8,16 +8,35 @@
 
 bool tg_node_needs_grad(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
 
+/* Returns whether the shape of `like` broadcasts to that of x. */
+static bool broadcasts_to(const tg_tensor *like, const tg_tensor *x) {
+    int front = x->ndim - like->ndim;
+    bool fits = front >= 0;
+    for (int d = 0; fits && d < like->ndim; d++)
+        fits = like->shape[d] == 1 || like->shape[d] == x->shape[front + d];
+    return fits;
+}
+
+static tg_tensor *refuse_shapes(const tg_tensor *x, const tg_tensor *like) {
+    char from[160], to[160];
+    tg_describe(x, from, sizeof from);
+    tg_describe(like, to, sizeof to);
+    tg_fail(x->ctx, TG_ERR_SHAPE, "tg_sum_to: x is %s, and the shape of %s does not broadcast to that of x", from, to);
+    return tg_inert(x->ctx);
+}
+
 tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
     if (tg_tape_check_with(t, &x, 1, "tg_sum_to") != TG_OK || tg_check(t->ctx, x, "tg_sum_to") != TG_OK)
         return tg_tape_inert(t, &x, 1);
     if (!like || like->ctx != t->ctx) {
-        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_sum_to: expected a tensor of this context for the shape");
+        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_sum_to: like is %s; expected a tensor of this context for the shape",
+                like ? "a tensor of another context" : "NULL");
         return tg_inert(t->ctx);
     }
+    if (!broadcasts_to(like, x)) return refuse_shapes(x, like);
     tg_dims dims = {.n = 0};
     int front = x->ndim - like->ndim;
-    for (int d = 0; d < x->ndim && front >= 0; d++) {
+    for (int d = 0; d < x->ndim; d++) {
         int64_t have = d < front ? 1 : like->shape[d - front];
         if (d < front || (have == 1 && x->shape[d] != 1)) dims.dim[dims.n++] = d;
     }
