@@ -45,7 +45,7 @@ tg_status tg_generate_prompts(tg_generator *g) {
     add_chunk(g, false);
     TG_TRY(tg_forward_run(g, false, true));
     g->stats.prompt_seconds += tg_system_now() - begin;
-    for (int64_t i = 0; i < g->f.runs && g->f.row[i]; i++) {
+    for (int64_t i = 0; i < g->f.runs && g->f.row[i] && !g->ended; i++) {
         tg_row *r = g->f.row[i];
         r->cached += g->f.run[i].count;
         r->exact = r->cached;
