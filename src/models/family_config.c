@@ -56,17 +56,19 @@ static void set_layers(const tg_lm_family_row *f, tg_lm_config *c) {
 }
 
 tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c) {
+    tg_lm_config own; /* whole, even if *c is of an earlier version, which had fewer fields */
     if (!ctx) return TG_ERR_ARGUMENT;
     TG_TRY(ctx->run.status);
     if (!family || !c)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_family_config: %s is NULL", family ? "the config" : "family");
-    TG_TRY(tg_size_check(ctx, c->size, sizeof *c, "tg_lm_family_config: the config"));
+    TG_TRY(tg_options(ctx, &own, &tg_lm_config_struct, c, "tg_lm_family_config: the config"));
     const tg_lm_family_row *f = tg_lm_family_find(family);
     if (!f)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_lm_family_config: family is \"%s\", expected one of those that tg_lm_family lists", family);
-    set_fixed(f, c);
-    set_usual(f, c);
-    set_layers(f, c);
+    set_fixed(f, &own);
+    set_usual(f, &own);
+    set_layers(f, &own);
+    tg_options_give(c, &own);
     return TG_OK;
 }
