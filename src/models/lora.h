@@ -60,9 +60,11 @@ void tg_lora_list_free(tg_lora_list *l);
 size_t tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n);
 /* Fails unless m has no adapters and its layers can be replaced. `who` is the public function. */
 tg_status tg_lora_check_new(tg_module *m, const char *who);
-/* Adapts the layers of the list, layer i with numbers[i], replaces the elements of the list by the adapters, and
- * freezes all other parameters of m. On an error no layer is adapted. */
+/* Adapts the layers of the list, layer i with numbers[i], and replaces the elements of the list by the adapters. On an
+ * error no layer is adapted. */
 tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers);
+/* Lets only the matrices of adapters get gradients: freezes all other parameters of m. */
+tg_status tg_lora_freeze(tg_module *m);
 /* Lists the adapters of m; fails if it has none. */
 tg_status tg_lora_need(tg_module *m, tg_lora_list *l, const char *who);
 

@@ -248,14 +248,15 @@ static tg_status fill_all(const source *s, const tg_lora_list *adapters) {
     return TG_OK;
 }
 
-/* Adapts the layers of the list. If the matrices cannot be read, takes the adapters away again. */
+/* Adapts the layers of the list, and freezes all other parameters. If the matrices cannot be read, takes the adapters
+ * away again and freezes nothing. */
 static tg_status adapt(const source *s, tg_lora_list *l, tg_lora_numbers *numbers) {
     tg_lora_list kept = *l;
     TG_TRY(choose(s, l, numbers));
     for (kept.n = 0; kept.n < l->n && l->list[kept.n]; kept.n++) {}
     if (!kept.n) return tg_fail(s->m->ctx, TG_ERR_FORMAT, "'%s' has no matrices", s->path);
     TG_TRY(tg_lora_adapt(s->m, &kept, numbers));
-    if (fill_all(s, &kept) == TG_OK) return TG_OK;
+    if (fill_all(s, &kept) == TG_OK) return tg_lora_freeze(s->m);
     for (int i = 0; i < kept.n; i++) tg_lora_free(kept.list[i]);
     return s->m->ctx->run.status;
 }
