@@ -242,6 +242,8 @@ static int check_options(const generate_options *o, const parsed *p) {
     if (!o->model) return usage_error(c, "--model DIR, the model, is missing");
     int status = check_prompt_options(o);
     if (status) return status;
+    if (!o->draft && option_given(c, p, "draft-tokens"))
+        return usage_error(c, "--draft-tokens is for --draft DIR, which is missing");
     if (o->on.pp > 1)
         return usage_error(c, "--pp %lld: a pipeline cannot generate, because each token needs the one before; leave "
                               "--pp out, and give --tp N to divide the model",
