@@ -5,7 +5,8 @@
 #include "base/text.h"
 #include "models/families.h"
 
-/* Returns whether the field is the caller's: a size, a probability of dropout, or what no family says. */
+/* Returns whether the caller chooses the field: it is a size, a probability of dropout, or one that no family
+ * determines. */
 static bool is_given(const char *field) {
     static const char *const names[] = {
         "size", "vocab", "layers", "heads", "hidden", "positions", "kv_heads", "head_dim", "ffn", "dropout",
@@ -31,8 +32,8 @@ static int64_t head_dim_of(const tg_lm_config *c) {
     return c->head_dim == TG_AUTO ? c->hidden / (c->heads > 0 ? c->heads : 1) : c->head_dim;
 }
 
-/* Sets the fields of members of config.json that are no sizes to what a missing member means. The number of which
- * attention's scale is the root is the size of a head, as in most published models. */
+/* Sets the fields that are not sizes to what a missing member of config.json means. In attention's scale, 1 / sqrt(s),
+ * s is the size of a head, as in most published models. */
 static void set_usual(const tg_lm_family_row *f, tg_lm_config *c) {
     for (int i = 0; i < f->n_members; i++) {
         const tg_member *m = &f->members[i];

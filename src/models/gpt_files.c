@@ -9,7 +9,8 @@
 #include "comm/comm.h"
 #include "models/model_files.h"
 
-/* Returns s. If it is an error, tells the other stages that this rank misses a collective (tg_comm_note_missed). */
+/* Returns s. If it is an error, reports to the other stages that this rank misses a collective
+ * (tg_comm_note_missed). */
 static tg_status leave(const tg_lm_chunks *m, tg_status s) {
     const tg_parallel *p = tg_chunks_parallel(m);
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_note_missed(tg_parallel_world(p), s) : s;

@@ -10,7 +10,7 @@
 /* How the ranks of tp divide the layer. */
 typedef enum tg_lora_kind { TG_LORA_WHOLE, TG_LORA_COLUMN, TG_LORA_ROW } tg_lora_kind;
 
-/* What an adapter multiplies with. */
+/* The options of one adapter (tg_lora_opts). alpha is a number, not TG_AUTO. */
 typedef struct tg_lora_numbers {
     int64_t rank;
     double alpha, dropout;
@@ -22,7 +22,7 @@ typedef struct tg_lora {
     tg_ctx *ctx;
     tg_lora_numbers n;
     tg_lora_kind kind;
-    tg_comm *comm; /* of the layer's shards */
+    tg_comm *comm; /* the ranks that divide the layer; NULL: it is no parallel layer */
     bool sp;       /* sequence parallelism: the layer's input (column) or output (row) is a shard of rows */
     bool merged;   /* the layer's weight has the product of the matrices already */
 } tg_lora;
@@ -45,7 +45,7 @@ bool tg_lora_is_matrix(const char *path);
 
 /* ---- lora_apply.c ---- */
 
-/* Modules in another one. list has room for n; free it with tg_lora_list_free. */
+/* A list of n modules that are in another module. Free it with tg_lora_list_free. */
 typedef struct tg_lora_list {
     tg_ctx *ctx;
     tg_module **list;
