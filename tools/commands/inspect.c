@@ -357,8 +357,8 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Checks that the options agree with each other, and that none is given that --config or --model sets. Those of --cp are
- * checked later, because --config or --model may set --seq-len. */
+/* Checks that the options agree with each other, and that none is given that --config or --model sets. The options of
+ * --cp are checked later, because --config or --model may set --seq-len. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;
