@@ -117,14 +117,19 @@ int tg_gemma_write(json_t *root, const tg_lm_config *c) { return write_window(ro
 const char *const tg_smollm3_members[] = {"sliding_window", "use_sliding_window", "layer_types",
                                           "no_rope_layers", "no_rope_layer_interval", NULL};
 
-/* Makes the letters of layers without positions capital. In no_rope_layers 1 stands for a layer that has them. */
+/* Makes the letters of layers without positions capital. In no_rope_layers 1 (or true) stands for a layer that has
+ * them. */
 static tg_status read_positions(const tg_json *j, const tg_lm_config *c, char *kinds) {
     json_t *list;
     int64_t interval = 4;
     TG_TRY(read_list(j, "no_rope_layers", c, &list));
     TG_TRY(tg_member_size(j, "no_rope_layer_interval", &interval));
     for (int64_t i = 0; i < c->layers; i++) {
-        bool rotates = list ? json_integer_value(json_array_get(list, (size_t)i)) != 0 : (i + 1) % interval != 0;
+        const json_t *is = list ? json_array_get(list, (size_t)i) : NULL;
+        if (is && !json_is_integer(is) && !json_is_boolean(is))
+            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': element %lld of \"no_rope_layers\" is neither 0 nor 1",
+                           j->path, (long long)i);
+        bool rotates = is ? json_is_true(is) || json_integer_value(is) != 0 : (i + 1) % interval != 0;
         if (!rotates) kinds[i] = (char)toupper(kinds[i]);
     }
     return TG_OK;
