@@ -55,6 +55,7 @@ holds "a run without --cp goes on with it" goes_on one
 
 refuses 2 "--ranks 3 is not divisible by --tp 1 x --cp 2" train --data "$text" --out x $tiny --ranks 3 --cp 2
 refuses 2 "--seq-len 34 is not divisible by 4" train --data "$text" --out x $tiny --seq-len 34 --ranks 2 --cp 2
+refuses 1 "--seq-len 15 is not divisible by 4" train --data "$text" --out x --init odd --batch 4 --ranks 2 --cp 2
 refuses 2 "--cp-kind needs --cp N of 2 or more" train --data "$text" --out x $tiny --cp-kind ring
 refuses 2 "it is for --cp-kind hierarchy" train --data "$text" --out x $tiny --ranks 2 --cp 2 --cp-inner 2
 refuses 2 "must divide --cp 4" train --data "$text" --out x $tiny --ranks 4 --cp 4 --cp-kind hierarchy --cp-inner 3
