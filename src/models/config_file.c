@@ -88,8 +88,8 @@ void tg_config_free(tg_ctx *ctx, tg_config_file *f) {
 
 /* ---- Whether two configs are of the same model ---- */
 
-/* Returns whether tg_lm_same ignores the field: config.json does not have it, it is a text, or only multi-token
- * prediction uses it. */
+/* Returns whether tg_lm_same ignores the field: it says how the model is run and not what it computes, it is a text, or
+ * only multi-token prediction uses it. */
 static bool is_of_run(const char *field) {
     static const char *const names[] = {"family", "recompute", "wgrad", "backend", "cp_kind", "cp_inner", "parallel",
                                         "layout", "chunk", "key", "unfilled", "extra", "attention_kinds", "mtp_weight"};
