@@ -59,9 +59,9 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
 /* ---- Attention ---- */
 
 /* Returns a mask bool [n, k] of n queries and k keys, true where the key's position is after the query's or, if there
- * is a window, before it. The last query is at the position of the last key. With packed documents the mask is
- * [b, 1, 1, n, k], and also true where the key is before the query's document. starts: those of a tg_packing; NULL:
- * none are packed. */
+ * is a window, before the window that ends with the query. The last query is at the position of the last key. With
+ * packed documents the mask is [b, 1, 1, n, k], and also true where the key is before the query's document. starts:
+ * those of a tg_packing; NULL: none are packed. */
 static tg_tensor *hidden(const tg_lm_config *c, tg_tape *t, int64_t n, int64_t k, tg_tensor *starts) {
     tg_tensor *query = tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(k - n), (double)k, 1), 1);
     tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1), *mask = tg_gt(t, key, query);
