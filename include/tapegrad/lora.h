@@ -75,7 +75,7 @@ TG_API tg_status tg_lora_save(tg_module *m, const char *dir, const char *base);
  * those of the files. Freezes all other parameters, as tg_lora_apply does, and fails as it does. A variant of LoRA that
  * the library does not compute, such as DoRA, fails with TG_ERR_UNSUPPORTED and the name of its key in
  * adapter_config.json. A matrix that fits no linear layer of m fails with TG_ERR_FORMAT or TG_ERR_SHAPE. On an error no
- * layer is adapted. */
+ * layer is adapted, and no parameter is frozen. */
 TG_API tg_status tg_lora_load(tg_module *m, const char *dir);
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
  * makes the distribution of what is generated the model's own. */
 #include "generate/generator.h"
 
-/* Returns u for the token after those that a sample has. */
+/* Returns the uniform number of one draw for the token that a sample generates as number `index`, from 0. */
 static double uniform(const tg_generator *g, const tg_sample *s, int64_t index, tg_draw what) {
     return tg_draw_uniform(g->sampling.seed, s->prompt, s->number, index, what);
 }
@@ -24,8 +24,8 @@ tg_status tg_generate_draw(tg_generator *g, tg_row *r, int64_t i) {
 
 /* ---- Proposals ---- */
 
-/* Returns how many tokens are proposed for a row: as many as both caches have positions for, and the sample may get
- * besides the one that the model itself adds. */
+/* Returns how many tokens are proposed for a row. Both caches must have positions for them, and the sample must have
+ * place for one more token, which the model itself adds. 0 if the draft model's cache is too short. */
 static int64_t guesses_for(const tg_generator *g, const tg_row *r) {
     if (!g->o.draft) return 0;
     int64_t used = r->sample->count - r->sample->first, n = g->o.draft_tokens;

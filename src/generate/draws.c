@@ -4,7 +4,8 @@
 #include "generate/sampling.h"
 #include "kernels/philox.h"
 
-/* A first block of Philox makes the key of a sample from the seed, and a second one the draws from that key. */
+/* A first block of Philox4x32-10 (Salmon et al., SC 2011) makes the key of a sample from the seed, and a second one
+ * makes the draws from that key. */
 double tg_draw_uniform(uint64_t seed, int64_t prompt, int64_t sample, int64_t index, tg_draw what) {
     tg_philox_block k = tg_philox(seed, (uint64_t)prompt, (uint64_t)sample);
     tg_philox_block b = tg_philox((uint64_t)k.w[1] << 32 | k.w[0], (uint64_t)index, (uint64_t)what);
@@ -44,21 +45,25 @@ double tg_distribution_at(const tg_distribution *d, int64_t id) {
     return low < d->n && d->id[low] == id ? d->weight[low] / d->sum : 0;
 }
 
+/* Returns by how much the probability of p's token i is greater in p than in q. *j is the place in q's ids up to which
+ * they were compared; ids rise in both, so a loop over i begins with 0. */
+static double rest_of(const tg_distribution *p, int64_t i, const tg_distribution *q, int64_t *j) {
+    while (*j < q->n && q->id[*j] < p->id[i]) ++*j;
+    double other = *j < q->n && q->id[*j] == p->id[i] ? q->weight[*j] / q->sum : 0;
+    return p->weight[i] / p->sum - other;
+}
+
 void tg_distribution_subtract(tg_distribution *p, const tg_distribution *q) {
     int64_t n = 0, j = 0;
     double sum = 0;
     for (int64_t i = 0; i < p->n; i++) { /* whether anything is left must be known before p changes */
-        while (j < q->n && q->id[j] < p->id[i]) j++;
-        double other = j < q->n && q->id[j] == p->id[i] ? q->weight[j] / q->sum : 0;
-        double rest = p->weight[i] / p->sum - other;
+        double rest = rest_of(p, i, q, &j);
         if (rest > 0) sum += rest;
     }
     if (!(sum > 0)) return;
     j = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        while (j < q->n && q->id[j] < p->id[i]) j++;
-        double other = j < q->n && q->id[j] == p->id[i] ? q->weight[j] / q->sum : 0;
-        double rest = p->weight[i] / p->sum - other;
+        double rest = rest_of(p, i, q, &j);
         if (rest <= 0) continue;
         p->id[n] = p->id[i];
         p->weight[n++] = rest;

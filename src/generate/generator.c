@@ -1,4 +1,4 @@
-/* A generator, and a call of it: checks of arguments, memory, and the loop. */
+/* Creates and frees generators: checks of arguments, and memory. */
 #include "base/host_memory.h"
 #include "base/options.h"
 #include "generate/generator.h"

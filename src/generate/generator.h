@@ -18,8 +18,9 @@ typedef struct tg_growing_text {
 
 typedef struct tg_sample {
     int64_t prompt, number; /* which sample of which prompt */
-    int64_t count, given;   /* number of ids; of those that are the prompt */
-    int64_t first;          /* index of the id that has position 0. Above 0 after a slide */
+    int64_t count, given;   /* number of ids; how many of them are the prompt */
+    int64_t first;          /* index of the id that has position 0. Above 0 after a slide, and if the prompt is longer
+                             * than the cache */
     int64_t room;           /* tokens that the arrays have room for after the prompt */
     void *block;            /* the memory of the arrays; NULL: the sample has not started, or was released */
     int64_t *ids;           /* [given + room]: the prompt and the continuation */
@@ -85,8 +86,10 @@ struct tg_generator {
     tg_generate_stats stats;
 };
 
-/* Most tokens of a forward for which the numbers of a token do not depend on the others, because products have few rows
- * (kernels/cpu/gemm). Forwards of prompts have more, for the same reason: short ones are filled up. */
+/* Products with up to so many rows compute each row alike (kernels/cpu/gemm), and so do products with more rows, in
+ * another way. So that a token's numbers do not depend on the other tokens of a forward, forwards that continue samples
+ * have at most so many tokens, unless the generator has more rows. Forwards of prompts have more tokens: short ones are
+ * filled up. */
 enum { TG_GENERATE_FEW = 12 };
 
 /* ---- samples.c ---- */
@@ -98,7 +101,7 @@ void tg_samples_close(tg_generator *g);
 tg_status tg_sample_start(tg_generator *g, tg_sample *s);
 /* Ensures that a sample has room for n more ids. */
 tg_status tg_sample_reserve(tg_generator *g, tg_sample *s, int64_t n);
-/* Adds a token to a sample, says whether the sample has ended, and calls on_token. The sample has room for it. */
+/* Adds a token to a sample, which must have room for it, sets the sample's finish, and calls on_token. */
 void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id);
 void tg_samples_finish(tg_generator *g); /* fills in the results of all samples */
 
@@ -118,6 +121,7 @@ tg_status tg_rows_assign(tg_generator *g);
 /* Returns a free row for the next sample if that is of the same prompt as the one in `from`, with the caches of `from`.
  * Otherwise returns NULL. */
 tg_row *tg_rows_fork(tg_generator *g, tg_row *from, int64_t prompt);
+/* Makes a row free for another sample, which may use what the caches have. */
 void tg_row_release(tg_generator *g, tg_row *r);
 /* Starts a row again with the newest half of its tokens. */
 void tg_row_slide(tg_generator *g, tg_row *r);
@@ -128,14 +132,15 @@ static inline int64_t tg_row_undrafted(const tg_row *r) { return r->sample->coun
 
 /* ---- forward.c ---- */
 
-void tg_forward_begin(tg_generator *g);
+void tg_forward_begin(tg_generator *g); /* begins a forward without tokens */
 /* Adds n ids of a row's sample from position `begin` on, and wants the logits of the last `wanted` of them. */
 void tg_forward_add(tg_generator *g, tg_row *r, int64_t begin, int64_t n, int64_t wanted);
-/* Computes the forward. fill: as one of prompts (TG_GENERATE_FEW). */
+/* Computes the forward, of the draft model if `draft` is true. fill: fills it up, as forwards of prompts need
+ * (TG_GENERATE_FEW). */
 tg_status tg_forward_run(tg_generator *g, bool draft, bool fill);
 /* Reads logits number i of those wanted, and makes the distribution of the token after the first `count` ids of s. */
 tg_status tg_forward_distribution(tg_generator *g, int64_t i, const tg_sample *s, int64_t count, tg_distribution *d);
-void tg_forward_end(tg_generator *g);
+void tg_forward_end(tg_generator *g); /* frees the logits */
 
 /* ---- prompts.c, continue.c ---- */
 
@@ -145,10 +150,9 @@ tg_status tg_generate_prompts(tg_generator *g);
 tg_status tg_generate_continue(tg_generator *g);
 /* Proposes tokens for rows[n] with the draft model. */
 tg_status tg_generate_propose(tg_generator *g, tg_row *const *rows, int64_t n);
-/* Draws the next token of a row from logits number i of the forward, and what may follow from it: the end of the
- * sample, or a slide. */
+/* Draws the next token of a row from logits number i of the forward, and settles the row (tg_generate_settle). */
 tg_status tg_generate_draw(tg_generator *g, tg_row *r, int64_t i);
-/* What is to be done with a row after tokens were added to its sample. */
+/* Releases the row if its sample has ended, and slides it if its positions are used up. */
 void tg_generate_settle(tg_generator *g, tg_row *r);
 
 #endif

@@ -28,8 +28,11 @@ static tg_status begin_samples(tg_generator *g, tg_row *r, int64_t i) {
     return g->ctx->run.status;
 }
 
+/* Computes the draft model's chunk that add_chunk has made. */
 static tg_status draft_chunk(tg_generator *g) {
+    double begin = tg_system_now();
     TG_TRY(tg_forward_run(g, true, true));
+    g->stats.prompt_seconds += tg_system_now() - begin;
     for (int64_t i = 0; i < g->f.runs && g->f.row[i]; i++) g->f.row[i]->drafted += g->f.run[i].count;
     tg_forward_end(g);
     return g->ctx->run.status;
@@ -45,7 +48,7 @@ tg_status tg_generate_prompts(tg_generator *g) {
     add_chunk(g, false);
     TG_TRY(tg_forward_run(g, false, true));
     g->stats.prompt_seconds += tg_system_now() - begin;
-    for (int64_t i = 0; i < g->f.runs && g->f.row[i]; i++) {
+    for (int64_t i = 0; i < g->f.runs && g->f.row[i] && !g->ended; i++) {
         tg_row *r = g->f.row[i];
         r->cached += g->f.run[i].count;
         r->exact = r->cached;

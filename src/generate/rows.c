@@ -5,8 +5,8 @@
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns how many positions of a row a sample that waits can use: as far as their ids are equal. The model must still
- * see the last id of the prompt, whose logits are wanted. */
+/* Returns how many positions of a row's caches a waiting sample can use: those whose ids are equal. The last id of the
+ * prompt is never among them, because the model must compute its logits. */
 static int64_t usable(const tg_generator *g, const tg_row *r, const tg_sample *s) {
     const int64_t *ids = g->prompts[s->prompt].ids + s->first;
     int64_t most = min_of(r->call == g->calls ? r->exact : r->cached, s->count - s->first - 1), n = 0;
@@ -30,8 +30,8 @@ static tg_status copy_row(tg_generator *g, const tg_row *from, tg_row *to, int64
 
 /* ---- Rows of samples ---- */
 
-/* Returns `wanted` if it is free, otherwise the free row that was not used for the most calls and has the least in its
- * cache; NULL if no row is free. */
+/* Returns `wanted` if it is free, otherwise the free row whose last use was the longest ago and, of several, has the
+ * fewest positions in its cache; NULL if no row is free. */
 static tg_row *free_row(tg_generator *g, tg_row *wanted) {
     tg_row *best = NULL;
     if (wanted && !wanted->sample) return wanted;
@@ -52,7 +52,7 @@ static tg_status start(tg_generator *g, tg_row *r) {
     return TG_OK;
 }
 
-/* Returns whether a row computes the prompt that a sample has too. */
+/* Returns whether a row is computing the prompt of sample s, which then waits for the row's caches. */
 static bool is_computed(const tg_generator *g, const tg_sample *s) {
     for (int64_t i = 0; i < g->o.rows; i++)
         if (g->row[i].prompting && g->row[i].sample->prompt == s->prompt) return true;

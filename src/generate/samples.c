@@ -137,7 +137,7 @@ static void show(tg_generator *g, tg_sample *s) {
     if (next == TG_GENERATE_END) g->ended = true;
 }
 
-/* Fills in the result of a sample. One that has not started has no arrays. */
+/* Fills in the result of a sample. A sample that has not started has no arrays. */
 static void give(const tg_generator *g, tg_sample *s) {
     const char *text = s->text.bytes ? s->text.bytes : g->call.tokenizer ? "" : NULL;
     s->result = (tg_generated){.count = s->count - s->given, .ids = s->ids ? s->ids + s->given : NULL,

@@ -59,11 +59,11 @@ tg_status tg_sampling_check(tg_ctx *ctx, const tg_sampling_opts *o, const char *
     return TG_OK;
 }
 
-/* Passes over all logits keep this number of results side by side, in registers, so that none waits for the last. */
+/* Passes over all logits keep this number of partial results in registers, so that no operation waits for the last. */
 enum { LANES = 8 };
 #define TG_UNROLL _Pragma("GCC unroll 8")
 
-/* Returns whether all numbers are finite: only for these is the product with 0 a 0. */
+/* Returns whether all numbers are finite. The product of any other number with 0 is NaN. */
 static bool all_finite(const double *x, int64_t n) {
     double sum[LANES] = {0}, all = 0;
     int64_t i = 0;
@@ -87,7 +87,8 @@ tg_status tg_logits_check(tg_ctx *ctx, const double *logits, int64_t vocab, int6
 
 /* ---- Penalties ---- */
 
-/* Each id counts once, because its mark is cleared at its first use. */
+/* Divides or multiplies the logits of the tokens ids[count] by the penalty. Each id counts once, because its mark is
+ * cleared at its first use. */
 static void penalize_repetition(tg_sampler *s, double *x, const int64_t *ids, int64_t count, double penalty) {
     if (penalty == 1) return;
     for (int64_t i = 0; i < count; i++) s->count[ids[i]] = 1;
@@ -98,6 +99,7 @@ static void penalize_repetition(tg_sampler *s, double *x, const int64_t *ids, in
     }
 }
 
+/* Subtracts both penalties from the logits of the tokens ids[count], which were generated. */
 static void penalize_presence(tg_sampler *s, double *x, const int64_t *ids, int64_t count, const tg_sampling_opts *o) {
     if (o->presence_penalty == 0 && o->frequency_penalty == 0) return;
     for (int64_t i = 0; i < count; i++) s->count[ids[i]]++;

@@ -54,8 +54,8 @@ static inline bool tg_is_likelier(tg_candidate a, tg_candidate b) {
 }
 /* Selects the k likeliest of x[n] and writes them to out[k], likeliest first. k is at most n. */
 void tg_select_likeliest(const double *x, int64_t n, int64_t k, tg_candidate *out);
-/* Moves the fewest of the likeliest of c[n] whose weights sum to at least `most` to the end of c. Returns how many
- * they are, and adds nothing up beyond them. */
+/* Moves the likeliest tokens of c[n] to the end of c: as few as have weights that sum to at least `most`, but one or
+ * more. Returns their number. The other tokens stay unsorted. */
 int64_t tg_select_sum(tg_candidate *c, int64_t n, double most);
 
 /* ---- draws.c ---- */
@@ -68,11 +68,13 @@ typedef enum tg_draw {
     TG_DRAW_INSTEAD,  /* the token that replaces it if not */
 } tg_draw;
 
+/* Returns the number in [0, 1) of one draw. It depends on nothing but the arguments. */
 double tg_draw_uniform(uint64_t seed, int64_t prompt, int64_t sample, int64_t index, tg_draw what);
+/* Returns the token that u, from 0 to 1, selects: the first one at which the sum of probabilities exceeds u. */
 int64_t tg_distribution_pick(const tg_distribution *d, double u);
 double tg_distribution_at(const tg_distribution *d, int64_t id); /* Returns the probability of id. */
-/* Replaces p by the distribution of what p has more than q: max(0, p - q), divided by its sum. If that is nothing, as
- * when p equals q within rounding, p stays as it is. */
+/* Replaces p by max(0, p - q), divided by its sum. If that sum is 0, as when p equals q within rounding, p stays as it
+ * is. */
 void tg_distribution_subtract(tg_distribution *p, const tg_distribution *q);
 
 /* Returns log(sum(exp(x[n]))). */

@@ -23,7 +23,7 @@ static void project_replicated(const tg_module *m, tg_tape *t, tg_tensor *x, tg_
     }
 }
 
-/* Normalizes, if the config says so, queries (i = 0) or keys (i = 1). */
+/* Normalizes queries (i = 0) or keys (i = 1) if the config has norms of this kind. Values (i = 2) have no norm. */
 static tg_tensor *normed(tg_module *m, tg_tape *t, tg_tensor *x, int i, tg_lm_qk_norm kind) {
     const tg_lm_config *c = tg_layer_config(m);
     return i < 2 && c->qk_norm == kind ? tg_module_run(m, tg_lm_names_of(c)->qk_norm[i], t, x) : x;
@@ -59,9 +59,9 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
 /* ---- Attention ---- */
 
 /* Returns a mask bool [n, k] of n queries and k keys, true where the key's position is after the query's or, if there
- * is a window, before it. The last query is at the position of the last key. With packed documents the mask is
- * [b, 1, 1, n, k], and also true where the key is before the query's document. starts: those of a tg_packing; NULL:
- * none are packed. */
+ * is a window, before the window that ends with the query. The last query is at the position of the last key. With
+ * packed documents the mask is [b, 1, 1, n, k], and also true where the key is before the query's document. starts:
+ * those of a tg_packing; NULL: none are packed. */
 static tg_tensor *hidden(const tg_lm_config *c, tg_tape *t, int64_t n, int64_t k, tg_tensor *starts) {
     tg_tensor *query = tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(k - n), (double)k, 1), 1);
     tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1), *mask = tg_gt(t, key, query);
@@ -108,7 +108,7 @@ static tg_tensor *weigh(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3])
     return weigh_packed(m, t, qkv, NULL);
 }
 
-/* Does what a tg_weigh_fn does. */
+/* Computes the attention of one or several runs (tg_weigh_fn). */
 static tg_tensor *weigh_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], tg_tensor *const starts[2]) {
     const tg_lm_config *c = tg_layer_config(m);
     if (!starts) return weigh(m, t, qkv);
@@ -153,6 +153,7 @@ static tg_tensor *weigh_with(const tg_module *m, tg_tape *t, tg_tensor *qkv[3], 
     return weigh(m, t, qkv);
 }
 
+/* Runs the whole layer: x [s, b, h] -> [s, b, h]. past may be NULL. */
 static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *qkv[3];

@@ -6,7 +6,7 @@
 
 /* ---- Reading ---- */
 
-/* Keeps the letters of the layers, unless they are what no letters mean. */
+/* Keeps the letters of the layers, unless a config without letters means the same. */
 static tg_status keep_kinds(tg_ctx *ctx, const char *kinds, tg_config_file *out) {
     size_t n = strlen(kinds);
     char usual = out->c.window == TG_NONE ? 'f' : 'w';
@@ -88,7 +88,8 @@ void tg_config_free(tg_ctx *ctx, tg_config_file *f) {
 
 /* ---- Whether two configs are of the same model ---- */
 
-/* The fields that a file does not say, that are texts, or that only multi-token prediction uses. */
+/* Returns whether tg_lm_same ignores the field: it says how the model is run and not what it computes, it is a text, or
+ * only multi-token prediction uses it. */
 static bool is_of_run(const char *field) {
     static const char *const names[] = {"family", "recompute", "wgrad", "backend", "cp_kind", "cp_inner", "parallel",
                                         "layout", "chunk", "key", "unfilled", "extra", "attention_kinds", "mtp_weight"};
@@ -97,7 +98,7 @@ static bool is_of_run(const char *field) {
     return false;
 }
 
-/* Whether layers have the same windows and positions. */
+/* Returns whether the layers of both have the same windows and positions. */
 static bool same_layers(const tg_lm_config *a, const tg_lm_config *b) {
     for (int64_t i = 0; i < a->layers; i++)
         if (tg_lm_layer_has_window(a, i) != tg_lm_layer_has_window(b, i) ||

@@ -1,5 +1,5 @@
 /* Reads and writes the members of config.json that say how the layers of a family differ: windows, and layers without
- * positions. */
+ * positions. A missing member means what it means in Hugging Face transformers. */
 #include <ctype.h>
 
 #include "models/families.h"
@@ -47,7 +47,7 @@ static int write_window(json_t *root, const tg_lm_config *c) {
     return tg_member_set(root, "sliding_window", (double)c->window, TG_NONE, true);
 }
 
-/* Reads sliding_window: a missing one is `usual`, and null none. */
+/* Reads sliding_window. If it is missing, the window is `usual`; if it is null, there is none. */
 static tg_status read_window(const tg_json *j, tg_lm_config *c, int64_t usual) {
     c->window = json_object_get(j->object, "sliding_window") ? TG_NONE : usual;
     return tg_member_size(j, "sliding_window", &c->window);
@@ -96,7 +96,8 @@ int tg_qwen_write(json_t *root, const tg_lm_config *c) {
 const char *const tg_gemma_members[] = {"sliding_window", "layer_types", "sliding_window_pattern",
                                         "_sliding_window_pattern", NULL};
 
-/* Reads windows of all layers but each `pattern`-th one. */
+/* Reads which layers have windows: without layer_types, all but each `pattern`-th one. sliding_window_pattern takes the
+ * place of `pattern`. */
 static tg_status read_pattern(const tg_json *j, tg_lm_config *c, char *kinds, int64_t pattern) {
     TG_TRY(read_window(j, c, 4096));
     TG_TRY(read_types(j, c, kinds));
@@ -116,14 +117,19 @@ int tg_gemma_write(json_t *root, const tg_lm_config *c) { return write_window(ro
 const char *const tg_smollm3_members[] = {"sliding_window", "use_sliding_window", "layer_types",
                                           "no_rope_layers", "no_rope_layer_interval", NULL};
 
-/* Makes the letters of layers without positions capital. In no_rope_layers 1 stands for a layer that has them. */
+/* Makes the letters of layers without positions capital. In no_rope_layers 1 (or true) stands for a layer that has
+ * them. */
 static tg_status read_positions(const tg_json *j, const tg_lm_config *c, char *kinds) {
     json_t *list;
     int64_t interval = 4;
     TG_TRY(read_list(j, "no_rope_layers", c, &list));
     TG_TRY(tg_member_size(j, "no_rope_layer_interval", &interval));
     for (int64_t i = 0; i < c->layers; i++) {
-        bool rotates = list ? json_integer_value(json_array_get(list, (size_t)i)) != 0 : (i + 1) % interval != 0;
+        const json_t *is = list ? json_array_get(list, (size_t)i) : NULL;
+        if (is && !json_is_integer(is) && !json_is_boolean(is))
+            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': element %lld of \"no_rope_layers\" is neither 0 nor 1",
+                           j->path, (long long)i);
+        bool rotates = is ? json_is_true(is) || json_integer_value(is) != 0 : (i + 1) % interval != 0;
         if (!rotates) kinds[i] = (char)toupper(kinds[i]);
     }
     return TG_OK;

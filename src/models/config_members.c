@@ -31,7 +31,7 @@ int tg_member_set(json_t *root, const char *name, double v, double none, bool wh
 /* Returns the field of *c that a member describes. */
 static void *field(tg_lm_config *c, const tg_member *m) { return (char *)c + m->offset; }
 
-/* Returns the number s of which v is 1 / sqrt(s), whole if it is so within rounding. */
+/* Returns s for v = 1 / sqrt(s). If s is a whole number within rounding, returns that. */
 static double square_of(double v) {
     double s = 1 / (v * v);
     return fabs(s - nearbyint(s)) < 1e-9 * s ? nearbyint(s) : s;

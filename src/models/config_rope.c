@@ -17,11 +17,11 @@ bool tg_rope_knows(const char *name) {
 
 /* ---- Reading ---- */
 
-/* What the members say before they become fields of the config. */
+/* The config that is being filled, and the part of a head that is rotated, which becomes rope_dims in the end. */
 typedef struct rope_members {
     const tg_lm_family_row *f;
     tg_lm_config *c;
-    double rotated;
+    double rotated; /* partial_rotary_factor: above 0, at most 1 */
 } rope_members;
 
 static tg_status read_kind(const tg_json *rope, tg_lm_config *c) {
@@ -81,7 +81,7 @@ static tg_status read_options(const tg_json *rope, rope_members *m) {
     return tg_member_size(rope, "original_max_position_embeddings", &c->rope_original);
 }
 
-/* Reads the options of the layers with windows, which must be plain. */
+/* Reads the options of the layers with windows, whose rotation must be plain. */
 static tg_status read_local(const tg_json *rope, rope_members *m) {
     tg_lm_config own = *m->c;
     rope_members local = {.f = m->f, .c = &own, .rotated = m->rotated};
@@ -97,7 +97,7 @@ static tg_status read_local(const tg_json *rope, rope_members *m) {
     return TG_OK;
 }
 
-/* Fails if an object of options of kinds of layers has another kind. */
+/* Fails if an object that has options for each kind of layer has another kind of layer. */
 static tg_status check_kinds(const tg_json *rope) {
     const char *name;
     json_t *value;
@@ -144,7 +144,8 @@ tg_status tg_rope_read(const tg_json *j, const tg_lm_family_row *f, tg_lm_config
     TG_TRY(tg_member_positive(j, "partial_rotary_factor", &m.rotated));
     TG_TRY(read_object(j, "rope_parameters", &m));
     TG_TRY(read_object(j, "rope_scaling", &m));
-    if (c->rope_kind != TG_ROPE_LINEAR && c->rope_kind != TG_ROPE_PLAIN) /* a member next to the object wins */
+    /* A member next to the object takes precedence over the one in it. */
+    if (c->rope_kind != TG_ROPE_LINEAR && c->rope_kind != TG_ROPE_PLAIN)
         TG_TRY(tg_member_size(j, "original_max_position_embeddings", &c->rope_original));
     return set_dims(j, &m);
 }

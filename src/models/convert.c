@@ -74,7 +74,11 @@ json_t *tg_conversion_config(const tg_conversion *c) {
     json_t *own = tg_lm_config_json(c->lm), *all = json_object(), *value;
     const char *name;
     int failed = !own || !all;
-    if (!own) tg_fail(c->ctx, tg_ctx_status(c->plan), "%s", tg_ctx_message(c->plan));
+    if (!own && tg_ok(c->plan))
+        tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "the config.json of family \"%s\" cannot describe the model of the config",
+                tg_lm_config_of(c->lm)->family);
+    else if (!own)
+        tg_fail(c->ctx, tg_ctx_status(c->plan), "%s", tg_ctx_message(c->plan));
     json_object_foreach(c->config, name, value) /* keeps the order of the source */
         if (json_object_get(own, name)) failed |= json_object_set(all, name, value);
     bool good = !failed && json_object_update(all, own) == 0;

@@ -60,6 +60,7 @@ static tg_status check_state(tg_conversion *c, tg_state *d) {
 
 /* ---- The files of the model ---- */
 
+/* Copies parameter i from the state to the file of weights. */
 static tg_status move(const tg_conversion *c, tg_state *d, tg_safetensors_writer *w, int i) {
     tg_block all;
     const tg_state_key *k = tg_state_find(d, c->state.named[i].name);

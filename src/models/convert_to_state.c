@@ -29,6 +29,7 @@ static tg_status take_dtypes(tg_conversion *c, tg_safetensors *f) {
     return TG_OK;
 }
 
+/* Copies parameter i from the files of the model to the state. */
 static tg_status move(const tg_conversion *c, tg_safetensors *f, tg_state_writer *w, int i) {
     tg_tensor *view, *x = tg_conversion_tensor(c, i, &view);
     if (!x) return c->ctx->run.status;

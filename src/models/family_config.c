@@ -5,7 +5,8 @@
 #include "base/text.h"
 #include "models/families.h"
 
-/* Returns whether the field is the caller's: a size, a probability of dropout, or what no family says. */
+/* Returns whether the caller chooses the field: it is a size, a probability of dropout, or one that no family
+ * determines. */
 static bool is_given(const char *field) {
     static const char *const names[] = {
         "size", "vocab", "layers", "heads", "hidden", "positions", "kv_heads", "head_dim", "ffn", "dropout",
@@ -31,8 +32,8 @@ static int64_t head_dim_of(const tg_lm_config *c) {
     return c->head_dim == TG_AUTO ? c->hidden / (c->heads > 0 ? c->heads : 1) : c->head_dim;
 }
 
-/* Sets the fields of members of config.json that are no sizes to what a missing member means. The number of which
- * attention's scale is the root is the size of a head, as in most published models. */
+/* Sets the fields that are not sizes to what a missing member of config.json means. In attention's scale, 1 / sqrt(s),
+ * s is the size of a head, as in most published models. */
 static void set_usual(const tg_lm_family_row *f, tg_lm_config *c) {
     for (int i = 0; i < f->n_members; i++) {
         const tg_member *m = &f->members[i];
@@ -56,17 +57,19 @@ static void set_layers(const tg_lm_family_row *f, tg_lm_config *c) {
 }
 
 tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c) {
+    tg_lm_config own; /* whole, even if *c is of an earlier version, which had fewer fields */
     if (!ctx) return TG_ERR_ARGUMENT;
     TG_TRY(ctx->run.status);
     if (!family || !c)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_family_config: %s is NULL", family ? "the config" : "family");
-    TG_TRY(tg_size_check(ctx, c->size, sizeof *c, "tg_lm_family_config: the config"));
+    TG_TRY(tg_options(ctx, &own, &tg_lm_config_struct, c, "tg_lm_family_config: the config"));
     const tg_lm_family_row *f = tg_lm_family_find(family);
     if (!f)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_lm_family_config: family is \"%s\", expected one of those that tg_lm_family lists", family);
-    set_fixed(f, c);
-    set_usual(f, c);
-    set_layers(f, c);
+    set_fixed(f, &own);
+    set_usual(f, &own);
+    set_layers(f, &own);
+    tg_options_give(c, &own);
     return TG_OK;
 }

@@ -10,11 +10,14 @@
 static tg_status check_cache(const tg_module *gpt, int64_t batch, int64_t positions) {
     tg_ctx *ctx = gpt->ctx;
     const tg_lm_config *c = tg_lm_config_of(gpt);
-    if (!c || batch <= 0 || positions <= 0 || positions > c->positions)
+    if (!c)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_cache_new: the module is a \"%s\", expected a language model",
+                       tg_module_kind(gpt));
+    if (batch <= 0 || positions <= 0 || positions > c->positions)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_cache_new: batch is %lld and positions %lld, expected a gpt, a batch of 1 or more, and "
-                       "1 to the model's number of positions",
-                       (long long)batch, (long long)positions);
+                       "tg_gpt_cache_new: batch is %lld and positions %lld, expected a batch of 1 or more, and 1 to "
+                       "%lld positions, as many as the model has",
+                       (long long)batch, (long long)positions, (long long)c->positions);
     if (tg_lm_of(gpt)->stage.parts > 1)
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_gpt_cache_new: the module is part %d of a model of %d parts, expected a whole model",
@@ -28,7 +31,7 @@ static tg_status check_cache(const tg_module *gpt, int64_t batch, int64_t positi
                        "tg_gpt_cache_new: the model is on a grid with cp %d, but a single token cannot be split over "
                        "ranks; make its groups without cp",
                        tg_lm_cp(c));
-    if (!tg_lm_head_is_called(gpt)) tg_lm_output_weight(gpt);
+    if (!tg_lm_head_is_called(gpt)) tg_lm_output_weight(gpt); /* fails if the matrix is missing */
     return ctx->run.status;
 }
 
@@ -55,7 +58,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
 void tg_gpt_cache_free(tg_gpt_cache *c) {
     if (!c) return;
     for (int64_t i = 0; i < 2 * c->layers; i++) tg_drop(c->kv[i]);
-    tg_host_free(c->ctx, c->numbers, (size_t)c->room * sizeof *c->numbers);
+    tg_host_free(c->ctx, c->numbers, (size_t)c->capacity * sizeof *c->numbers);
     tg_host_free(c->ctx, c, c->bytes);
 }
 

@@ -9,7 +9,8 @@
 #include "comm/comm.h"
 #include "models/model_files.h"
 
-/* Returns s. If it is an error, tells the other stages that this rank misses a collective (tg_comm_note_missed). */
+/* Returns s. If it is an error, reports to the other stages that this rank misses a collective
+ * (tg_comm_note_missed). */
 static tg_status leave(const tg_lm_chunks *m, tg_status s) {
     const tg_parallel *p = tg_chunks_parallel(m);
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_note_missed(tg_parallel_world(p), s) : s;
@@ -26,7 +27,7 @@ static tg_module *gpt_of(tg_ctx *ctx, const tg_config_file *f, const char *path,
     return tg_lm_make(ctx, &lm, &c, "tg_gpt_from_config", site);
 }
 
-/* Sets what a file does not say to that of `with`. */
+/* Copies from `with` the fields that config.json does not have. */
 static void take_run(tg_lm_config *c, const tg_lm_config *with) {
     c->recompute = with->recompute;
     c->wgrad = with->wgrad;
@@ -40,33 +41,39 @@ static void take_run(tg_lm_config *c, const tg_lm_config *with) {
     c->unfilled = with->unfilled;
 }
 
-static tg_module *lm_of(tg_ctx *ctx, const tg_config_file *f, const tg_lm_config *given, const char *who) {
+static tg_module *lm_of(tg_ctx *ctx, const tg_config_file *f, const tg_lm_config *given, const char *who,
+                        const void *site) {
     tg_lm_config c = f->c, with;
     if (tg_options(ctx, &with, &tg_lm_config_struct, given, who) == TG_OK) take_run(&c, &with);
     if (!tg_ok(ctx) || tg_lm_complete(ctx, &c, who) != TG_OK) return tg_module_new(NULL, NULL, NULL);
-    return tg_lm_make(ctx, &c, NULL, who, TG_SITE);
+    return tg_lm_make(ctx, &c, NULL, who, site);
 }
 
-tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
+static tg_module *gpt_from_config(tg_ctx *ctx, const char *path, const void *site) {
     tg_config_file f = {.kinds = NULL};
-    if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_from_config: the path is NULL");
     bool good = tg_ok(ctx) && tg_config_read(ctx, path, &f) == TG_OK;
-    tg_module *gpt = good ? gpt_of(ctx, &f, path, TG_SITE) : tg_module_new(NULL, NULL, NULL);
+    tg_module *gpt = good ? gpt_of(ctx, &f, path, site) : tg_module_new(NULL, NULL, NULL);
     if (ctx) tg_config_free(ctx, &f);
     return gpt;
 }
 
-static tg_module *from_config(tg_ctx *ctx, const char *path, const tg_lm_config *with, const char *who) {
+tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
+    if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_from_config: the path is NULL");
+    return gpt_from_config(ctx, path, TG_SITE);
+}
+
+static tg_module *lm_from_config(tg_ctx *ctx, const char *path, const tg_lm_config *with, const char *who,
+                                 const void *site) {
     tg_config_file f = {.kinds = NULL};
     bool good = tg_ok(ctx) && tg_config_read(ctx, path, &f) == TG_OK;
-    tg_module *lm = good ? lm_of(ctx, &f, with, who) : tg_module_new(NULL, NULL, NULL);
+    tg_module *lm = good ? lm_of(ctx, &f, with, who, site) : tg_module_new(NULL, NULL, NULL);
     if (ctx) tg_config_free(ctx, &f);
     return lm;
 }
 
 tg_module *tg_lm_from_config(tg_ctx *ctx, const char *path, const tg_lm_config *with) {
     if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_from_config: the path is NULL");
-    return from_config(ctx, path, with, "tg_lm_from_config");
+    return lm_from_config(ctx, path, with, "tg_lm_from_config", TG_SITE);
 }
 
 tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
@@ -104,7 +111,7 @@ tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
     set_unfilled(ctx, true);
-    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    tg_module *gpt = gpt_from_config(ctx, config, TG_SITE);
     set_unfilled(ctx, false);
     tg_gpt_load_weights(gpt, dir);
     if (ctx) tg_host_strfree(ctx, config);
@@ -115,7 +122,7 @@ tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_config *with
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_load_dir: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
     set_unfilled(ctx, true);
-    tg_module *lm = from_config(ctx, config, with, "tg_lm_load_dir");
+    tg_module *lm = lm_from_config(ctx, config, with, "tg_lm_load_dir", TG_SITE);
     set_unfilled(ctx, false);
     if (tg_ok(ctx)) tg_lm_load(&lm, 1, dir);
     if (ctx) tg_host_strfree(ctx, config);

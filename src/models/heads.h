@@ -14,10 +14,10 @@ tg_tensor *tg_heads_join(tg_tape *t, tg_tensor *x);
 /* Returns this rank's head if there are fewer heads than ranks of c: x [s, b, heads * d] -> [s, b, d]. x has all heads
  * and is the same on every rank. Repeats each head so that there are as many as ranks; rank r takes number r. */
 tg_tensor *tg_heads_own(tg_tape *t, tg_tensor *x, int64_t heads, tg_comm *c);
-/* Rotates queries and keys [b, heads, n, d] by their positions (tg_rope_with): by those of o, which are of this rank's
- * rows; if it has none, by those that begin at its offset. Under context parallelism the offset is 0, and the positions
- * are those of this rank's chunks. `starts` are those of packed sequences that are each cut by itself
- * (tg_context_attention_opts), whose positions are counted in each of them where cp has several ranks; NULL: one
+/* Rotates queries and keys [b, heads, n, d] by their positions (tg_rope_with). o->positions are those of this rank's
+ * rows. If they are NULL, positions count from o->offset; if cp has several ranks, from 0, and a rank rotates by those
+ * of its chunks. `starts` are the beginnings of packed sequences, each of which is cut into chunks by itself
+ * (tg_context_attention_opts); if cp has several ranks, positions count from 0 in each of them. NULL: there is one
  * sequence. p may be NULL. */
 void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], const tg_rope_opts *o, tg_tensor *starts, const tg_parallel *p);
 /* Returns softcap * tanh(x / softcap), and x if softcap is TG_NONE. */

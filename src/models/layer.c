@@ -42,7 +42,8 @@ static tg_tensor *norm_before(tg_module *m, int i, tg_tape *t, tg_tensor *x, tg_
     return n;
 }
 
-/* Runs what a norm or the input leads to: the body, and the norm after it, if there is one. */
+/* Runs the attention or the MLP of sublayer i on n, the output of the norm before it, and then the norm after it, if
+ * there is one. */
 static tg_tensor *body(tg_module *m, int i, tg_tape *t, tg_tensor *n, const tg_past *past) {
     const tg_lm_name_table *names = tg_lm_names_of(tg_layer_config(m));
     const char *norm = tg_lm_norm_after(tg_layer_config(m), i);

@@ -14,8 +14,8 @@
 typedef struct tg_lm_name_table {
     const char *body; /* the child that has the embedding, the layers and the last norm */
     const char *embedding, *positions, *layers, *last_norm;
-    /* Norms of a layer, of attention and of the MLP: before[] if no norms follow, around[] before and after[] after if
-     * some do. */
+    /* The norms of a layer; element 0 is attention's, element 1 the MLP's. The norm before it is before[] or, if there
+     * is also a norm after it, around[]. The norm after it is after[]. */
     const char *before[2], *around[2], *after[2];
     const char *attention, *mlp;
     const char *qkv, *projection[3], *out; /* of attention; qkv is NULL if q, k and v are projections of their own */
@@ -29,8 +29,7 @@ typedef struct tg_lm_family_row tg_lm_family_row; /* families.h */
 const tg_lm_family_row *tg_lm_family_find(const char *type);
 
 const tg_lm_name_table *tg_lm_names_of(const tg_lm_config *c);
-/* Returns the name of the norm before (or after, which must be one that the layer has) attention, i = 0, or the MLP,
- * i = 1. tg_lm_norm_before returns NULL if there is none. */
+/* Return the name of the norm before or after attention (i = 0) or the MLP (i = 1); NULL if there is none. */
 const char *tg_lm_norm_before(const tg_lm_config *c, int i);
 const char *tg_lm_norm_after(const tg_lm_config *c, int i);
 /* Returns whether files store projections as [in, out]. Their q, k and v are in one projection of three equal parts. */
@@ -56,7 +55,8 @@ int64_t tg_lm_rows(const tg_lm_config *c);
 
 /* ---- lm_layers.c: what layers do not share ---- */
 
-/* Returns whether attention of a layer, counted from 0 over the whole model, has a window, and has positions. */
+/* Return whether attention of a layer has a window, and whether it has positions. Layers are counted from 0 over the
+ * whole model. */
 bool tg_lm_layer_has_window(const tg_lm_config *c, int64_t layer);
 bool tg_lm_layer_has_positions(const tg_lm_config *c, int64_t layer);
 /* Returns the config of one layer: window, position_kind and the options of rope are those of this layer. */
@@ -137,8 +137,8 @@ tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *g
 #define TG_LM_KEY_EMBEDDING ((uint64_t)1 << 32)
 #define TG_LM_KEY_HEAD      (((uint64_t)1 << 32) + 1)
 #define TG_LM_KEY_DEPTH     ((uint64_t)1 << 33)
-/* Open and close one of these keys within the config's key, which they open and close too, unless it is 0. `site` is
- * the call site that error messages show. */
+/* Open and close one of these keys within the config's key, which they open and close too, unless it is TG_NONE. `site`
+ * is the call site that error messages show. */
 void tg_lm_key_open(const tg_lm *s, uint64_t key, const void *site);
 void tg_lm_key_close(const tg_lm *s);
 /* Returns the child with the embedding, the layers and the last norm. If it is missing, records an error and returns
@@ -158,8 +158,8 @@ tg_module *tg_layer_finish(tg_module *m);
 
 /* How tensor parallelism divides a projection: by output rows, by input columns, or not at all. */
 typedef enum tg_projection_kind { TG_PROJECT_COLUMN, TG_PROJECT_ROW, TG_PROJECT_WHOLE } tg_projection_kind;
-/* Creates a linear layer. The output rows are `parts` blocks of equal size, such as
- * q, k and v. TG_PROJECT_COLUMN shards each block over the tp ranks. */
+/* Creates a linear layer. The output rows are `parts` blocks of equal size, such as q, k and v. TG_PROJECT_COLUMN
+ * shards each block over the tp ranks. */
 tg_module *tg_projection(tg_ctx *ctx, const tg_lm_config *c, tg_projection_kind kind, int64_t in, int64_t out,
                          int parts, bool bias, double std);
 /* Creates a norm of the config's kind, over rows of `size` elements. */
@@ -207,8 +207,8 @@ struct tg_gpt_cache {
     tg_module *gpt;
     int64_t batch, positions, length, layers; /* length: number of positions that are filled */
     const struct tg_runs *runs;               /* during tg_lm_runs; otherwise NULL */
-    int64_t *numbers;                         /* [room]: host memory for the positions of the tokens of a forward */
-    int room;
+    int64_t *numbers; /* [capacity]: host memory for the positions and starts of the tokens of a forward */
+    int capacity;
     size_t bytes;                             /* size of this struct with kv[] */
     tg_tensor *kv[]; /* kv[2 * l] is the keys of layer l, kv[2 * l + 1] its values: [b, heads, positions, head_dim] */
 };
@@ -217,7 +217,7 @@ struct tg_gpt_cache {
 tg_status tg_lm_enter(const tg_module *lm, const tg_tape *t, const char *who);
 /* Does what tg_lm_enter does, and fails if lm is only a part of a model. */
 tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *who);
-/* Returns y. After an error, tells the other tp and cp ranks that this rank misses a collective
+/* Returns y. After an error, reports to the other tp and cp ranks that this rank misses a collective
  * (tg_comm_note_missed). */
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y);
 /* Checks the dtype and the shape of ids whose positions begin at `offset`. With context parallelism ids are this rank's
@@ -228,8 +228,8 @@ tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids);
 /* Returns the embeddings of ids [b, n]: [n, b, h]. `positions` is int64 [n], or [b, n]; NULL means offset, offset + 1
  * and so on. */
 tg_tensor *tg_lm_embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset);
-/* Runs the layers of this part and, on the last part, the last norm: [n, b, h] -> [n, b, h]. Cache and packing may be
- * NULL, and one of them must be. */
+/* Runs the layers of this part and, on the last part, the last norm: [n, b, h] -> [n, b, h]. At least one of cache and
+ * packing must be NULL. */
 tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *cache, const tg_packing *packing);
 /* Runs the trunk, which is everything before the output matrix: ids [b, n] -> the output of the last norm, [n, b, h].
  * The positions begin at the cache's length, or at 0 if cache is NULL. */
@@ -248,8 +248,8 @@ tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int6
 
 /* Successive tokens of one sequence. Runs are adjacent in the tokens of a forward, in their order. */
 typedef struct tg_run {
-    int64_t slot;  /* which sequence of the cache; -1: keys and values are not kept */
-    int64_t begin; /* position of the first token; the slot has the keys and values of those before it. 0 without one */
+    int64_t slot;  /* which sequence of the cache; -1: keys and values are not kept, and begin is 0 */
+    int64_t begin; /* position of the first token; the slot has the keys and values of those before it */
     int64_t count; /* number of tokens, 1 or more */
 } tg_run;
 
@@ -271,8 +271,9 @@ tg_status tg_lm_copy_slot(tg_gpt_cache *cache, int64_t from, int64_t to, int64_t
 
 typedef tg_tensor *(*tg_weigh_fn)(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], tg_tensor *const starts[2]);
 /* Keeps the keys and values of the runs, and computes the attention of each: qkv [1, heads, tokens, d]. `weigh`
- * computes that of queries [b, heads, n, d] to keys and values [b, kv heads, k, d]. Without starts b is 1, and the last
- * query is at the last key. Otherwise they are those of tg_runs. */
+ * computes the attention of queries [b, heads, n, d] to keys and values [b, kv heads, k, d]. If its `starts` are NULL,
+ * b is 1, and the last query is at the last key. Otherwise each entry of the batch is a run, and starts are those of
+ * tg_runs. */
 tg_tensor *tg_attend_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], const tg_past *past,
                           tg_weigh_fn weigh);
 

@@ -79,7 +79,7 @@ static tg_tensor *call_layer(const tg_layer_fn *f, tg_tape *t, tg_tensor *x, con
     return tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
 }
 
-/* in: x, or x and what a tg_packing has. */
+/* The callback of recomputation that runs a layer. in: x, or x and the positions and starts of a tg_packing. */
 static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_out;
     const tg_packing packing = {n_in > 1 ? in[1] : NULL, n_in > 1 ? in[2] : NULL};

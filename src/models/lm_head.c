@@ -37,7 +37,7 @@ static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
                                                 : tg_copy_to_tp(t, x, tg_lm_tp_comm(c));
 }
 
-/* The output matrix of an untied model if tp is above 1. It is a wrapper of the table that it is stored as. */
+/* The forward of lm_head if tp is above 1. The module wraps the embedding as which its matrix is stored. */
 static tg_tensor *output_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     return tg_linear(t, head_input(tg_layer_config(m), t, x), tg_module_own(m, "weight"), NULL);
 }

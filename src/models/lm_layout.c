@@ -12,7 +12,7 @@ typedef struct reading {
     int part;               /* number of the part that is being read */
     int64_t layers, depths; /* numbers of t and m so far */
     int items;              /* number of items of this part so far */
-    bool embedding, head;   /* whether E and L have been read */
+    bool head;              /* whether L has been read */
     char problem[96];       /* the first thing that is wrong with the layout; "": nothing */
 } reading;
 
@@ -27,37 +27,48 @@ static int64_t balanced(int64_t layers, int parts, int i) {
     return i == 0 ? rest : i < parts - 1;
 }
 
-/* Writes n items of a kind, such as "t*3", at buf[at]; nothing if n is 0. Returns the position after them, or `at` if
- * they do not fit. */
-static size_t put(char *buf, size_t size, size_t at, const char *item, int64_t n) {
-    if (n == 0) return at;
-    const char *gap = at && buf[at - 1] != '|' ? " " : "";
-    int k = n == 1 ? snprintf(buf + at, size - at, "%s%s", gap, item)
-                   : snprintf(buf + at, size - at, "%s%s*%lld", gap, item, (long long)n);
-    return at + (size_t)k < size ? at + (size_t)k : at;
+/* Writes text at buf[*at], and moves *at after it. Returns false, and writes nothing, if it does not fit. */
+static bool put_text(char *buf, size_t size, size_t *at, const char *text) {
+    size_t n = strlen(text);
+    if (*at + n >= size) return false;
+    memcpy(buf + *at, text, n + 1);
+    *at += n;
+    return true;
 }
 
-/* Writes a balanced layout of the model with the given number of parts; "" if it has too few layers for them. */
-static void write_balanced(const tg_lm_config *c, int parts, char *buf, size_t size) {
+/* Does the same with n items of a kind, such as "t*3"; with nothing if n is 0. */
+static bool put(char *buf, size_t size, size_t *at, const char *item, int64_t n) {
+    char text[32];
+    const char *gap = *at && buf[*at - 1] != '|' ? " " : "";
+    if (n == 0) return true;
+    if (n == 1) snprintf(text, sizeof text, "%s%s", gap, item);
+    else snprintf(text, sizeof text, "%s%s*%lld", gap, item, (long long)n);
+    return put_text(buf, size, at, text);
+}
+
+/* Writes a balanced layout of the model with the given number of parts; "" if it has too few layers for them. Returns
+ * false if buf has only the beginning of the layout. */
+static bool write_balanced(const tg_lm_config *c, int parts, char *buf, size_t size) {
     size_t at = 0;
+    bool fits = true;
     buf[0] = 0;
-    if (c->layers < parts - 2) return;
-    for (int i = 0; i < parts; i++) {
-        if (i && at + 1 < size) buf[at++] = '|', buf[at] = 0;
-        if (i == 0) at = put(buf, size, at, "E", 1);
-        at = put(buf, size, at, "t", balanced(c->layers, parts, i));
-        if (i == parts - 1) at = put(buf, size, put(buf, size, at, "m", c->mtp), "L", 1);
+    for (int i = 0; i < parts && fits && c->layers >= parts - 2; i++) {
+        fits = i ? put_text(buf, size, &at, "|") : put(buf, size, &at, "E", 1);
+        fits = fits && put(buf, size, &at, "t", balanced(c->layers, parts, i));
+        if (i == parts - 1) fits = fits && put(buf, size, &at, "m", c->mtp) && put(buf, size, &at, "L", 1);
     }
+    return fits;
 }
 
-/* Fails with the problem and a layout that is valid. */
+/* Fails with the problem and a layout that is valid, or the beginning of one that is long. */
 static tg_status suggest(tg_ctx *ctx, const tg_lm_config *c, const char *who, int parts, const char *problem) {
     char would[256];
-    write_balanced(c, parts, would, sizeof would);
+    bool whole = write_balanced(c, parts, would, sizeof would);
     if (!*would)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; %s cannot fill %s: use fewer parts", who, problem,
                        tg_count(c->layers, "layer").text, tg_count(parts, "part").text);
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; a layout that would do is \"%s\"", who, problem, would);
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; a layout that would do %s \"%s\"", who, problem,
+                   whole ? "is" : "begins with", would);
 }
 
 /* ---- Reading ---- */
@@ -82,7 +93,7 @@ static bool read_times(reading *r, int64_t *n) {
     if (*r->at != '*') return true;
     long long times = strtoll(r->at + 1, &end, 10);
     if (end == r->at + 1 || r->at[1] < '0' || r->at[1] > '9' || times < 1 || times > (long long)1 << 40)
-        return wrong(r, "has a \"*\" without a number of 1 or more after it", 0);
+        return wrong(r, "has a \"*\" without a number from 1 to 2^40 after it", 0);
     r->at = end;
     *n = times;
     return true;
@@ -95,7 +106,6 @@ static bool note(reading *r, char kind, int64_t n) {
     if (kind == 'E' ? !first : first) return wrong(r, "must begin with E, and have it once", 0);
     if (kind == 't' && r->depths) return wrong(r, "has a layer (t) after m", 0);
     if ((kind == 'E' || kind == 'L') && n > 1) return wrong(r, "has E or L more than once", 0);
-    r->embedding |= kind == 'E';
     r->head |= kind == 'L';
     r->layers += kind == 't' ? n : 0;
     r->depths += kind == 'm' ? n : 0;

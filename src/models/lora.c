@@ -18,15 +18,16 @@ double tg_lora_scale(const tg_lora *s) {
 
 /* ---- Forward ---- */
 
-/* Returns the input of A: with it every rank can compute its rows of the output. */
+/* Returns the input of A: x after dropout. For a column layer it is whole on every rank, because each rank computes its
+ * own rows of the output from all of it. */
 static tg_tensor *enter(const tg_lora *s, tg_tape *t, tg_tensor *x) {
     if (s->n.dropout > 0) x = tg_dropout(t, x, s->n.dropout);
     if (s->kind != TG_LORA_COLUMN) return x;
     return s->sp ? tg_gather_from_sp(t, x, s->comm, NULL) : tg_copy_to_tp(t, x, s->comm);
 }
 
-/* Returns the input of B. A row layer has only some columns of A on each rank, so that the product is a sum over the
- * ranks. */
+/* Returns the input of B: the product with A, scaled. In a row layer each rank has only some columns of A, so the
+ * products of the ranks are summed. */
 static tg_tensor *between(const tg_lora *s, tg_tape *t, tg_tensor *low) {
     low = tg_scale(t, low, tg_lora_scale(s));
     if (s->kind != TG_LORA_ROW) return low;
@@ -106,7 +107,7 @@ static void add_matrix(tg_module *adapter, const tg_tensor *w, int i) {
     tg_tensor *x = tg_ok(ctx) ? matrix_new(tg_lora_of(adapter), w, i) : tg_inert(ctx);
     tg_module *m = tg_module_new(ctx, &matrix_ops, NULL);
     if (tg_module_add_param(m, "weight", x) != TG_OK) tg_drop(x);
-    if (i == 0) tg_param_init(x, TG_KAIMING_UNIFORM(sqrt(1.0 / 3)));
+    if (i == 0) tg_param_init(x, TG_KAIMING_UNIFORM(sqrt(1.0 / 3))); /* up to 1 / sqrt(in), as in PEFT; B stays 0 */
     tg_module_add_child(adapter, names[i], m);
 }
 

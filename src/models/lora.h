@@ -10,7 +10,7 @@
 /* How the ranks of tp divide the layer. */
 typedef enum tg_lora_kind { TG_LORA_WHOLE, TG_LORA_COLUMN, TG_LORA_ROW } tg_lora_kind;
 
-/* What an adapter multiplies with. */
+/* The options of one adapter (tg_lora_opts). alpha is a number, not TG_AUTO. */
 typedef struct tg_lora_numbers {
     int64_t rank;
     double alpha, dropout;
@@ -22,7 +22,7 @@ typedef struct tg_lora {
     tg_ctx *ctx;
     tg_lora_numbers n;
     tg_lora_kind kind;
-    tg_comm *comm; /* of the layer's shards */
+    tg_comm *comm; /* the ranks that divide the layer; NULL: it is no parallel layer */
     bool sp;       /* sequence parallelism: the layer's input (column) or output (row) is a shard of rows */
     bool merged;   /* the layer's weight has the product of the matrices already */
 } tg_lora;
@@ -45,7 +45,7 @@ bool tg_lora_is_matrix(const char *path);
 
 /* ---- lora_apply.c ---- */
 
-/* Modules in another one. list has room for n; free it with tg_lora_list_free. */
+/* A list of n modules that are in another module. Free it with tg_lora_list_free. */
 typedef struct tg_lora_list {
     tg_ctx *ctx;
     tg_module **list;
@@ -60,9 +60,11 @@ void tg_lora_list_free(tg_lora_list *l);
 size_t tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t n);
 /* Fails unless m has no adapters and its layers can be replaced. `who` is the public function. */
 tg_status tg_lora_check_new(tg_module *m, const char *who);
-/* Adapts the layers of the list, layer i with numbers[i], replaces the elements of the list by the adapters, and
- * freezes all other parameters of m. On an error no layer is adapted. */
+/* Adapts the layers of the list, layer i with numbers[i], and replaces the elements of the list by the adapters. On an
+ * error no layer is adapted. */
 tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers);
+/* Lets only the matrices of adapters get gradients: freezes all other parameters of m. */
+tg_status tg_lora_freeze(tg_module *m);
 /* Lists the adapters of m; fails if it has none. */
 tg_status tg_lora_need(tg_module *m, tg_lora_list *l, const char *who);
 

@@ -112,8 +112,7 @@ static tg_status check_captured(const tg_module *m, const tg_lora_list *l) {
 
 /* ---- Adapting ---- */
 
-/* Lets only the matrices of adapters get gradients. */
-static tg_status freeze(tg_module *m) {
+tg_status tg_lora_freeze(tg_module *m) {
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         const char *path;
         tg_tensor *x = tg_module_param(m, i, &path);
@@ -127,12 +126,12 @@ tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *nu
     int done = 0;
     for (tg_module *adapter; done < l->n && (adapter = tg_lora_new(l->list[done], &numbers[done])); done++)
         l->list[done] = adapter;
-    if (done == l->n) return freeze(m);
+    if (done == l->n) return TG_OK;
     while (done-- > 0) tg_lora_free(l->list[done]);
     return m->ctx->run.status;
 }
 
-/* Adapts the layers of the list with the same numbers. */
+/* Adapts the layers of the list with the same numbers, and freezes all other parameters of m. */
 static tg_status adapt_alike(tg_module *m, tg_lora_list *l, const tg_lora_opts *o) {
     size_t bytes = (size_t)l->n * sizeof(tg_lora_numbers);
     tg_lora_numbers *numbers = tg_host_alloc(m->ctx, bytes);
@@ -142,7 +141,7 @@ static tg_status adapt_alike(tg_module *m, tg_lora_list *l, const tg_lora_opts *
                                        .alpha = o->alpha == TG_AUTO ? 2 * (double)o->rank : o->alpha,
                                        .dropout = o->dropout,
                                        .rslora = o->rslora};
-    tg_lora_adapt(m, l, numbers);
+    if (tg_lora_adapt(m, l, numbers) == TG_OK) tg_lora_freeze(m);
     tg_host_free(m->ctx, numbers, bytes);
     return m->ctx->run.status;
 }

@@ -19,8 +19,8 @@ static bool is_in(const tg_lora_list *l, const tg_module *m) {
     return false;
 }
 
-/* Returns whether every linear layer that is called like an adapted one is adapted too. Then the last components of the
- * paths say which layers are adapted, as PEFT's configs usually do. */
+/* Returns whether every linear layer that has the same last component of its path as an adapted one is adapted too. The
+ * last components alone then say which layers are adapted, as PEFT's configs usually do. */
 static bool names_suffice(tg_module *m, const tg_lora_list *adapters) {
     tg_lora_list all;
     char path[TG_LORA_PATH], of[TG_LORA_PATH];
@@ -40,7 +40,9 @@ static bool names_suffice(tg_module *m, const tg_lora_list *adapters) {
 static int add_once(json_t *array, const char *text) {
     size_t i;
     json_t *v;
-    json_array_foreach(array, i, v) if (strcmp(json_string_value(v), text) == 0) return 0;
+    json_array_foreach(array, i, v) {
+        if (strcmp(json_string_value(v), text) == 0) return 0;
+    }
     return json_array_append_new(array, json_string(text));
 }
 
@@ -171,13 +173,12 @@ static tg_status read_numbers(tg_lora_config *c) {
 static tg_status check_patterns(const tg_lora_config *c) {
     const char *key;
     json_t *value;
-    json_object_foreach(
-        json_object_get(c->json.object, "alpha_pattern"), key,
-        value) if (strpbrk(key, "\\*+?()[]{}|^$") ||
-                   !json_is_number(value)) return tg_fail(c->json.ctx, TG_ERR_UNSUPPORTED,
-                                                          "'%s': \"alpha_pattern\" has \"%.100s\", expected names of "
-                                                          "layers, each with a number",
-                                                          c->json.path, key);
+    json_object_foreach(json_object_get(c->json.object, "alpha_pattern"), key, value) {
+        if (!strpbrk(key, "\\*+?()[]{}|^$") && json_is_number(value)) continue;
+        return tg_fail(c->json.ctx, TG_ERR_UNSUPPORTED,
+                       "'%s': \"alpha_pattern\" has \"%.100s\", expected names of layers, each with a number",
+                       c->json.path, key);
+    }
     return TG_OK;
 }
 
@@ -199,7 +200,8 @@ static bool is_named(const char *path, const char *name) {
 double tg_lora_config_alpha(const tg_lora_config *c, const char *path) {
     const char *key;
     json_t *value;
-    json_object_foreach(json_object_get(c->json.object, "alpha_pattern"), key,
-                        value) if (is_named(path, key)) return json_number_value(value);
+    json_object_foreach(json_object_get(c->json.object, "alpha_pattern"), key, value) {
+        if (is_named(path, key)) return json_number_value(value);
+    }
     return c->n.alpha;
 }

@@ -187,15 +187,16 @@ static tg_status check_tensor(const source *s, const char *name) {
 
 /* Returns the rank of the layer's matrices in the file, after a check of their shapes; 0 after an error. */
 static int64_t rank_of(const source *s, const tg_module *layer, const char *path) {
-    char name[TG_LORA_NAME];
+    char name[TG_LORA_NAME], is[160];
     const tg_shape w = tg_global_shape(tg_module_own(layer, "weight"));
     tg_dtype dtype = tg_dtype_of(tg_module_own(layer, "weight"));
     name_of(path, 0, name, sizeof name);
     const tg_safetensors_entry *a = tg_safetensors_find(s->f, name);
     int64_t rank = a->shape.ndim == 2 ? a->shape.dim[0] : 0;
     if (rank < 1) {
-        tg_fail(s->m->ctx, TG_ERR_SHAPE, "'%s': tensor \"%.128s\" has %s, expected [rank, %lld]", s->path, name,
-                tg_count((int)a->shape.ndim, "dim").text, (long long)w.dim[1]);
+        tg_shape_text((int)a->shape.ndim, a->shape.dim, is, sizeof is);
+        tg_fail(s->m->ctx, TG_ERR_SHAPE, "'%s': tensor \"%.128s\" is %s, expected [rank, %lld]", s->path, name, is,
+                (long long)w.dim[1]);
         return 0;
     }
     const tg_shape of_a = {2, {rank, w.dim[1]}}, of_b = {2, {w.dim[0], rank}};
@@ -248,14 +249,15 @@ static tg_status fill_all(const source *s, const tg_lora_list *adapters) {
     return TG_OK;
 }
 
-/* Adapts the layers of the list. If the matrices cannot be read, takes the adapters away again. */
+/* Adapts the layers of the list, and freezes all other parameters. If the matrices cannot be read, takes the adapters
+ * away again and freezes nothing. */
 static tg_status adapt(const source *s, tg_lora_list *l, tg_lora_numbers *numbers) {
     tg_lora_list kept = *l;
     TG_TRY(choose(s, l, numbers));
     for (kept.n = 0; kept.n < l->n && l->list[kept.n]; kept.n++) {}
     if (!kept.n) return tg_fail(s->m->ctx, TG_ERR_FORMAT, "'%s' has no matrices", s->path);
     TG_TRY(tg_lora_adapt(s->m, &kept, numbers));
-    if (fill_all(s, &kept) == TG_OK) return TG_OK;
+    if (fill_all(s, &kept) == TG_OK) return tg_lora_freeze(s->m);
     for (int i = 0; i < kept.n; i++) tg_lora_free(kept.list[i]);
     return s->m->ctx->run.status;
 }

@@ -52,7 +52,7 @@ char *tg_config_line(tg_ctx *ctx, const json_t *root);
 /* Writes config.json. weights_sum is the checksum of the weights, which is added to the config. */
 tg_status tg_config_save(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum);
 
-/* ---- gpt_config.c ---- */
+/* ---- gpt.c ---- */
 
 /* Converts the config of a language model, which is not completed, to that of a GPT. Fails with TG_ERR_UNSUPPORTED if
  * it is of another family, or has options that no GPT has. path names the file in messages. */
@@ -92,8 +92,8 @@ char *tg_weights_find(tg_ctx *ctx, const char *dir);
 
 /* Fills the parameters from the files in dir, or maps the files. Collective over pp if that has several stages. */
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir, bool map);
-/* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)
- * is added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
+/* Saves the parameters into dir, as files of at most file_bytes bytes, or of one larger tensor. config (may be NULL) is
+ * added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
  * rank sum receives a checksum: of the header of the only file, or of the index of several. Collective over the ranks
  * of the model. */
 tg_status tg_weights_save(const tg_lm_chunks *m, const char *dir, int64_t file_bytes, const char *config,
@@ -103,8 +103,8 @@ tg_status tg_weights_save(const tg_lm_chunks *m, const char *dir, int64_t file_b
 
 /* Returns the path of file number i, from 1, of n files of weights. Free it with tg_host_strfree. */
 char *tg_weights_path(tg_ctx *ctx, const char *dir, int i, int n);
-/* Removes config.json and, before several files are given their names, the index. A directory without both does not
- * have a model of several files, or one whose config is known. */
+/* Removes config.json and, if the new model has several files, the index, before the new files get their names. A
+ * reader then finds no model, rather than a mixture of old and new files. */
 tg_status tg_weights_retract(tg_ctx *ctx, const char *dir, bool several);
 /* Writes the index of n files, which are complete, and the checksum of it to sum. */
 tg_status tg_weights_write_index(tg_ctx *ctx, const char *dir, int n, char sum[TG_CHECKSUM_DIGITS + 1]);

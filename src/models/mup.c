@@ -8,6 +8,7 @@ double tg_mup_width(const tg_lm_config *c) { return c->mup_base > 0 ? (double)c-
 
 double tg_hidden_std(const tg_lm_config *c) { return c->init_std / sqrt(tg_mup_width(c)); }
 
+/* The division by sqrt(2 layers), one for each sublayer, is that of GPT-2 (Radford et al., 2019). */
 double tg_residual_std(const tg_lm_config *c) { return tg_hidden_std(c) / sqrt(2.0 * (double)c->layers); }
 
 double tg_attention_scale(const tg_lm_config *c) {

@@ -24,8 +24,9 @@ tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int6
     const tg_parallel *p = tg_lm_of(lm)->c.parallel;
     int cp = tg_parallel_size(p, TG_CP);
     TG_TRY(check_positions(lm, positions, b, s, what));
-    /* Token i begins sequence i of attention, or, if it does not begin a document, the document's sequence again: those
-     * before the last one of a document are empty. So the number of entries depends on the shape alone. */
+    /* Entry i is the first token of the document of token i. So attention gets a sequence for each token: that of a
+     * document's last token is the document, and the others are empty. The number of entries depends on the shape
+     * alone. */
     tg_tensor *begun = tg_clamp(t, tg_sub(t, places(p, t, s), positions), 0, (double)(s * cp));
     if (cp > 1) begun = tg_gather_from(t, begun, 1, tg_parallel_comm(p, TG_CP));
     *out = (tg_packing){positions, tg_pad(t, begun, 1, 0, 1, (double)(s * cp))};

@@ -113,16 +113,17 @@ static tg_tensor *numbers(const tg_lm_config *c, tg_ctx *ctx, tg_shape shape, co
 }
 
 /* Returns memory of the cache for n numbers, so that the next forward allocates none; NULL on an error. */
-static int64_t *numbers_room(tg_gpt_cache *cache, int64_t n) {
-    while (cache->room < n)
-        if (!tg_host_grow(cache->ctx, (void **)&cache->numbers, cache->room, &cache->room, sizeof *cache->numbers))
+static int64_t *reserve_numbers(tg_gpt_cache *cache, int64_t n) {
+    while (cache->capacity < n)
+        if (!tg_host_grow(cache->ctx, (void **)&cache->numbers, cache->capacity, &cache->capacity,
+                          sizeof *cache->numbers))
             return NULL;
     return cache->numbers;
 }
 
 /* Returns the positions of all tokens. */
 static tg_tensor *positions_of(const tg_lm_config *c, tg_gpt_cache *cache, const tg_runs *runs, int64_t tokens) {
-    int64_t *x = numbers_room(cache, tokens), *to = x;
+    int64_t *x = reserve_numbers(cache, tokens), *to = x;
     if (!x) return tg_inert(cache->ctx);
     for (int64_t i = 0; i < runs->n; i++)
         for (int64_t k = 0; k < runs->run[i].count; k++) *to++ = runs->run[i].begin + k;
@@ -132,7 +133,7 @@ static tg_tensor *positions_of(const tg_lm_config *c, tg_gpt_cache *cache, const
 /* Fills starts[2] for a forward of runs of which attention computes several at once (tg_attention): each run packs its
  * token and its keys, and after them a sequence without a token, which has the keys that only longer runs have. */
 static void make_starts(const tg_lm_config *c, tg_gpt_cache *cache, const tg_runs *runs, tg_tensor *starts[2]) {
-    int64_t n = runs->n, *q = numbers_room(cache, 6 * n);
+    int64_t n = runs->n, *q = reserve_numbers(cache, 6 * n);
     group g = {0};
     if (!q) return;
     int64_t *k = q + 3 * n;

@@ -86,7 +86,7 @@ static tg_status check_numbers(const tg_self_attention *a) {
     return TG_OK;
 }
 
-/* Fails for an option that the layer would not use. */
+/* Fails for an option that the layer would not use, and if rope_base is set for heads of an odd size. */
 static tg_status check_unused(const tg_self_attention *a) {
     const tg_self_attention_opts usual = {TG_SELF_ATTENTION_DEFAULTS}, *o = &a->o;
     if (!o->qk_norm && o->norm_eps != usual.norm_eps)

@@ -90,7 +90,7 @@ tg_status tg_weights_retract(tg_ctx *ctx, const char *dir, bool several) {
     return tg_sync_directory(ctx, dir);
 }
 
-/* Returns how many files the model has of which this is the name of one; 0 if it is no such name. */
+/* Returns n if this is the name of one of the n files of a model (TG_WEIGHTS_PART); 0 if it is another name. */
 static int files_of(const char *name) {
     char again[64];
     int i, n;
@@ -99,9 +99,9 @@ static int files_of(const char *name) {
     return strcmp(again, name) == 0 ? n : 0;
 }
 
-/* Removes all files that are some of several, unless the model has n files and they may be its own, and those that an
- * interrupted save has begun. The system may not know the directory, because file functions of the program
- * (tg_file_ops) keep the files elsewhere. */
+/* Removes the files of older models of several files, and those that an interrupted save has begun. A file whose name
+ * says that it is one of n > 1 files stays, because it is the new model's. A directory that the system does not know is
+ * no error: file functions of the program (tg_file_ops) may keep the files elsewhere. */
 static tg_status remove_parts(tg_ctx *ctx, const char *dir, int n) {
     DIR *d = opendir(dir);
     if (!d) return errno == ENOENT ? TG_OK : tg_file_fail(ctx, "list the directory", dir, -1);
@@ -115,7 +115,7 @@ static tg_status remove_parts(tg_ctx *ctx, const char *dir, int n) {
     return s;
 }
 
-/* The index first, because it names the files that are removed after it. */
+/* Removes the index first, because it names the files that are removed after it. */
 tg_status tg_weights_remove_stale(tg_ctx *ctx, const char *dir, int n) {
     TG_TRY(remove_file(ctx, dir, n == 1 ? TG_WEIGHTS_INDEX : TG_WEIGHTS_FILE));
     TG_TRY(remove_parts(ctx, dir, n));

@@ -265,6 +265,9 @@ static void members(misuse_world *b) {
     GIVES(tg_lm_from_config, FORMAT, "\"layer_types\" has 1 elements, expected one for each of 2 layers",
           no_module(tg_lm_from_config(b->ctx, path, NULL)));
     GIVES(tg_gpt_from_config, FORMAT, "\"layer_types\" has 1 elements", no_module(tg_gpt_from_config(b->ctx, path)));
+    write_config(path, "\"model_type\": \"smollm3\", \"no_rope_layers\": [1, \"no\"]");
+    GIVES(tg_lm_from_config, FORMAT, "element 1 of \"no_rope_layers\" is neither 0 nor 1",
+          no_module(tg_lm_from_config(b->ctx, path, NULL)));
     write_config(path, "\"model_type\": \"qwen3\"");
     GIVES(tg_lm_from_config, ARGUMENT, "size is 0",
           no_module(tg_lm_from_config(b->ctx, path, &(tg_lm_config){.vocab = 1})));

@@ -380,7 +380,7 @@ static void model(misuse_world *b) {
     DEAD_TENSOR(tg_gpt_loss, tg_gpt_loss(m, t, ids, x, TG_LOSS_MEAN));
     IDS(tg_gpt_loss, tg_gpt_loss(m, t, x, x, TG_LOSS_MEAN));
     QUIET(tg_gpt_cache_new, !tg_gpt_cache_new(NULL, 1, 1));
-    GIVES(tg_gpt_cache_new, ARGUMENT, "expected a gpt", !tg_gpt_cache_new(linear, 1, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "expected a language model", !tg_gpt_cache_new(linear, 1, 1));
     GIVES(tg_gpt_cache_new, ARGUMENT, "batch is 0 and positions 1", !tg_gpt_cache_new(m, 0, 1));
     GIVES(tg_gpt_cache_new, ARGUMENT, "batch is -1 and positions 1", !tg_gpt_cache_new(m, -1, 1));
     GIVES(tg_gpt_cache_new, ARGUMENT, "batch is 1 and positions 0", !tg_gpt_cache_new(m, 1, 0));

@@ -41,6 +41,8 @@ START_TEST(layouts_say_which_layers_a_part_has) {
 }
 END_TEST
 
+#define TEN "|t|t|t|t|t|t|t|t|t|t" /* ten parts: a balanced layout of 72 parts is too long for a message */
+
 START_TEST(wrong_layouts_are_refused) {
     static const struct {
         int64_t layers;
@@ -59,12 +61,14 @@ START_TEST(wrong_layouts_are_refused) {
         {7, 0, "E t*7 L t", "goes on after L, which must be the last item"},
         {7, 1, "E t*6 m t L", "has a layer (t) after m"},
         {7, 1, "E t*6 m|t L", "has m before the last part"},
-        {7, 0, "E t* 7 L", "has a \"*\" without a number of 1 or more after it"},
-        {7, 0, "E t*0 L", "has a \"*\" without a number of 1 or more after it"},
-        {7, 0, "E t*-7 L", "has a \"*\" without a number of 1 or more after it"},
+        {7, 0, "E t* 7 L", "has a \"*\" without a number from 1 to 2^40 after it"},
+        {7, 0, "E t*0 L", "has a \"*\" without a number from 1 to 2^40 after it"},
+        {7, 0, "E t*2000000000000 L", "has a \"*\" without a number from 1 to 2^40 after it"},
+        {7, 0, "E t*-7 L", "has a \"*\" without a number from 1 to 2^40 after it"},
         {7, 0, "E x*7 L", "has the character 'x', expected E, t, m, L"},
         {1, 0, "E|t|t L", "a layout that would do is \"E|t|L\""},
         {1, 0, "E|t|t|L", "1 layer cannot fill 4 parts"},
+        {700, 0, "E" TEN TEN TEN TEN TEN TEN TEN "|L", "a layout that would do begins with \"E t*10|t*10|t*10|"},
     };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -377,6 +377,17 @@ START_TEST(wrong_calls_are_refused) {
 }
 END_TEST
 
+/* Changes the last byte of the matrices in dir, which their checksum then shows. */
+static void damage_matrices(const char *dir) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", dir);
+    FILE *f = fopen(path, "r+b");
+    ck_assert(f && fseek(f, -1, SEEK_END) == 0);
+    int last = fgetc(f);
+    ck_assert(fseek(f, -1, SEEK_END) == 0 && fputc(last ^ 1, f) != EOF);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
 static void write_config(const char *dir, const char *text) {
     char path[128];
     snprintf(path, sizeof path, "%s/adapter_config.json", dir);
@@ -411,6 +422,12 @@ START_TEST(files_that_cannot_be_used_change_nothing) {
     ck_assert_int_eq(tg_lora_count(gpt), 0);
     ck_assert_int_eq(tg_lora_load(gpt, dir), TG_OK);
     ck_assert_int_eq(tg_lora_count(gpt), 2);
+    tg_lora_remove(gpt);
+    tg_module_train(gpt, "*", true);
+    damage_matrices(dir);
+    refused(tg_lora_load(gpt, dir), TG_ERR_DATA, "the file is damaged");
+    ck_assert_int_eq(tg_lora_count(gpt), 0);
+    ck_assert(tg_requires_grad(tg_module_find(gpt, "model.norm.weight")));
     remove_directory(dir);
     end();
 }

@@ -55,7 +55,12 @@ holds "a run without --cp goes on with it" goes_on one
 
 refuses 2 "--ranks 3 is not divisible by --tp 1 x --cp 2" train --data "$text" --out x $tiny --ranks 3 --cp 2
 refuses 2 "--seq-len 34 is not divisible by 4" train --data "$text" --out x $tiny --seq-len 34 --ranks 2 --cp 2
+refuses 1 "--seq-len 15 is not divisible by 4" train --data "$text" --out x --init odd --batch 4 --ranks 2 --cp 2
 refuses 2 "--cp-kind needs --cp N of 2 or more" train --data "$text" --out x $tiny --cp-kind ring
 refuses 2 "it is for --cp-kind hierarchy" train --data "$text" --out x $tiny --ranks 2 --cp 2 --cp-inner 2
 refuses 2 "must divide --cp 4" train --data "$text" --out x $tiny --ranks 4 --cp 4 --cp-kind hierarchy --cp-inner 3
+echo '{"model_type": "llama", "vocab_size": 256, "hidden_size": 36, "num_hidden_layers": 1, "num_attention_heads": 3,
+"intermediate_size": 48, "max_position_embeddings": 36}' >config.json
+runs inspect --config config.json --ranks 3 --cp 3 # the config's 36 positions are divided, not the default --seq-len
+refuses 2 "--seq-len 36 is not divisible by 8" inspect --config config.json --ranks 4 --cp 4
 finish

@@ -114,6 +114,7 @@ refuses 2 "--stop is '[1]'" $generate --prompt a --stop '[1]'
 refuses 2 "--stop is '[\"\"]'" $generate --prompt a --stop '[""]'
 refuses 2 "--samples is '0'" $generate --prompt a --samples 0
 refuses 2 "--draft-tokens is '12'" $generate --prompt a --draft large --draft-tokens 12
+refuses 2 "--draft-tokens is for --draft DIR" $generate --prompt a --draft-tokens 3
 refuses 1 "a draft model needs the same vocabulary" $generate --prompt a --draft wide
 refuses 1 "--stop is text, but" generate --model wide --prompt-ids 1 --stop a
 printf '{"prompt": "a"\n' >bad.jsonl

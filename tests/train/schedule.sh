@@ -41,6 +41,7 @@ refuses_file() {
     refuses 1 "$1" schedule --file lists
 }
 refuses_file "'lists' has no items" '# nothing\n\n'
+refuses_file "'lists' has no items" 'stage 0 .. --\n...\n'
 refuses_file "lists:2: 'G1' is not an item; expected F, B or W and a micro-batch" 'F0 B0\nF0 G1\n'
 refuses_file "lists:1: 'F0.' is not an item" 'F0. B0\n'
 refuses_file "lists:1: 'F0.256' is not an item" 'F0.256\n'

@@ -120,6 +120,7 @@ refuses 1 "is not what the run began with" train --resume --out grown --steps 20
 
 refuses 2 "--lora adapts a trained model: add --init DIR" train --data other --out none --lora r=4
 refuses 2 "'rank=4' is none of r=N" train --data other --out none --init base --lora rank=4
+refuses 2 "'targets=' is none of r=N" train --data other --out none --init base --lora r=4,targets=
 refuses 2 "--lr-of 'wte': expected PATTERN=RATE" train --data other --out none --init base --lr-of wte
 refuses 1 'the target "q_proj" matches no linear layer' train $tune --out none --init base --lora targets=q_proj
 refuses 2 "--patience compares validation losses, but --val-every is 0" train --data other --out none --patience 2 --val-every 0

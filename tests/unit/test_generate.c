@@ -198,7 +198,7 @@ START_TEST(the_callback_sees_each_token_and_ends_samples) {
     tg_module *lm = model(TG_LLAMA, 1, 1);
     tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 3));
     seen all = {.at = 0}, one = {.answer = TG_GENERATE_END_SAMPLE, .at = 1};
-    seen none = {.answer = TG_GENERATE_END, .at = 9};
+    seen none = {.answer = TG_GENERATE_END, .at = 9}, first = {.answer = TG_GENERATE_END, .at = 1};
     tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = see, .state = &all));
     for (int i = 0; i < PROMPTS; i++) equals(tg_generator_result(g, i, 0), all.ids[i], TOKENS);
     tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = see, .state = &one));
@@ -212,6 +212,8 @@ START_TEST(the_callback_sees_each_token_and_ends_samples) {
     tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = see, .state = &none));
     ck_assert_int_eq(none.calls, 9);
     for (int i = 0; i < PROMPTS; i++) ck_assert_int_eq(tg_generator_result(g, i, 0)->finish, TG_FINISH_CALLER);
+    tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = see, .state = &first));
+    ck_assert_int_eq(first.calls, 1); /* the other prompts of the same forward get no token */
     tg_generator_free(g);
     tg_module_free(lm);
     end();

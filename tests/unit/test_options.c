@@ -108,6 +108,21 @@ START_TEST(results_are_given_back_as_far_as_the_callers_struct_goes) {
 }
 END_TEST
 
+START_TEST(a_family_sets_nothing_after_the_callers_struct) {
+    enum { SIZE = offsetof(tg_lm_config, mtp) };
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_lm_config c = *TG_LM(.vocab = 16, .layers = 1, .heads = 1, .hidden = 8, .positions = 16);
+    char kept[sizeof c];
+    c.size = SIZE;
+    memset((char *)&c + SIZE, 0x5A, sizeof c - SIZE);
+    memcpy(kept, &c, sizeof c);
+    ck_assert_int_eq(tg_lm_family_config(ctx, "smollm3", &c), TG_OK);
+    ck_assert(c.size == SIZE && c.tied);
+    ck_assert(!memcmp(kept + SIZE, (const char *)&c + SIZE, sizeof c - SIZE));
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Descriptions ---- */
 
 static size_t bytes_of(tg_field_kind kind) {
@@ -169,6 +184,7 @@ int main(void) {
                             fills_what_fits_or_nothing,
                             a_struct_of_an_earlier_version_is_completed_with_defaults,
                             results_are_given_back_as_far_as_the_callers_struct_goes,
+                            a_family_sets_nothing_after_the_callers_struct,
                             fields_cover_their_struct,
                             fields_are_described,
                             structs_and_enums_are_found};

@@ -342,6 +342,7 @@ static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
 static int inspect(inspect_options *o, const parsed *p, findings *f) {
     if (!choose_model(o, p, f)) return 1;
     if (o->parameters) return print_parameters(&f->config, o->json);
+    if (cp_options_check(&inspect_command, p, &o->on, o->model.seq_len)) return 2;
     train_options t = train_defaults();
     t.model = o->model;
     t.batch = o->batch;
@@ -361,7 +362,8 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Checks that the options agree with each other, and that none is given that --config or --model sets. */
+/* Checks that the options agree with each other, and that none is given that --config or --model sets. The options of
+ * --cp are checked later, because --config or --model may set --seq-len. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;
@@ -372,7 +374,6 @@ static int check_options(const inspect_options *o, const parsed *p) {
     if (o->attend_across && o->pad_documents)
         return usage_error(c, "--pad-documents is for --no-attend-across; give both, or neither");
     if (ranks_check_divisible(c, p, &o->on)) return 2;
-    if (cp_options_check(c, p, &o->on, o->model.seq_len)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",

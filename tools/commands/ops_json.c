@@ -122,7 +122,7 @@ static json_t *names_json(const char *words, uint32_t optional) {
 }
 
 static json_t *op_json(const tg_op *op) {
-    static const char zeros[1024];
+    static const char zeros[1024]; /* an op without a preset takes 0 for each argument that is left out */
     const void *defaults = op->preset ? op->preset : op->params_size <= sizeof zeros ? zeros : NULL;
     json_t *j =
         json_pack("{s:s, s:s, s:o, s:o, s:o}", "name", op->name, "formula", op->formula, "inputs",

@@ -43,12 +43,6 @@ static void catch_signals(void) {
     catch_signal(SIGTSTP, &a);
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Signals the process groups of all ranks, including those that have ended, because programs that they started may
  * still run. */
 static void send_all(const team *t, int number) {
@@ -71,7 +65,7 @@ static void note_end(team *t, int rank, int wait_status) {
     bool lost = WIFSIGNALED(wait_status) && !t->terminated && !t->lost;
     if (lost || !t->failed_at) t->status = code;
     t->lost |= lost;
-    if (!t->failed_at) t->failed_at = now();
+    if (!t->failed_at) t->failed_at = seconds_now();
 }
 
 /* Returns the status in the form that waitpid gives. */
@@ -91,7 +85,7 @@ static void note_ends(team *t) {
 
 /* Ends the ranks that do not end by themselves after one has failed. */
 static void end_slow_ranks(team *t) {
-    double since = t->failed_at ? now() - t->failed_at : 0;
+    double since = t->failed_at ? seconds_now() - t->failed_at : 0;
     if (since > grace && !t->terminated) {
         t->terminated = true;
         send_all(t, SIGTERM);

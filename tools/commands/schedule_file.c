@@ -66,8 +66,8 @@ static bool read_lines(schedule_file *f, const char *path, char *text) {
         at[strcspn(at, "#")] = 0;
         if (at[strspn(at, " \t\r")] && !read_line(f, path, line, at, &end)) return false;
     }
-    if (!f->stages) fail("'%s' has no items; expected a line for each stage, such as F0 F1 B0 B1", path);
-    return f->stages > 0;
+    if (!f->micros) fail("'%s' has no items; expected a line for each stage, such as F0 F1 B0 B1", path);
+    return f->micros > 0;
 }
 
 bool schedule_file_read(tg_ctx *ctx, const char *path, schedule_file *out) {

@@ -1,5 +1,5 @@
-/* Copies the tokenizer and its kin from one model directory to another, so that what is trained or converted from a
- * published model is as complete as that. */
+/* Copies the tokenizer and the other companions (companions.h) from one model directory to another, so that a model
+ * that was trained or converted from a published one is as complete as that. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static const char *const names[] = {
 
 const char *companion(size_t i) { return i < sizeof names / sizeof *names ? names[i] : NULL; }
 
-/* Copies the bytes of a file. A tokenizer.json may have tens of megabytes. */
+/* Copies the bytes of a file in parts, because a tokenizer.json may have tens of megabytes. */
 static tg_status copy_bytes(tg_ctx *ctx, FILE *f, const char *from, tg_writer *to) {
     enum { PART = 1 << 16 };
     char part[PART];
@@ -53,8 +53,11 @@ bool copy_companions(tg_ctx *ctx, const char *from, const char *to) {
 bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", from);
-    char *slash = not_regular(from) ? NULL : strrchr(dir, '/');
-    if (!not_regular(from)) snprintf(slash ? slash : dir, 2, slash ? "" : ".");
+    if (!not_regular(from)) { /* a file: its directory */
+        char *slash = strrchr(dir, '/');
+        if (slash) *slash = 0;
+        else strcpy(dir, ".");
+    }
     bool good = copy_companions(ctx, dir, to);
     return check(ctx) && good;
 }

@@ -54,10 +54,14 @@ static bool find_base(model_files *m) {
     bool good = base && strlen(base) < sizeof m->dir && is_there(base, "config.json");
     if (good)
         snprintf(m->dir, sizeof m->dir, "%s", base);
-    else if (path)
+    else if (base)
         fail("'%s' has adapters of the model '%s', which is not a directory with a model here; give the model with "
              "--model DIR, and the adapters with --adapter '%s'",
-             m->adapter, base ? base : "", m->adapter);
+             m->adapter, base, m->adapter);
+    else if (path)
+        fail("'%s' has adapters, and its " ADAPTER " does not name their model; give the model with --model DIR, and "
+             "the adapters with --adapter '%s'",
+             m->adapter, m->adapter);
     json_decref(root);
     free(path);
     return good;
@@ -186,8 +190,9 @@ static void warn_of_changes(const char *config, const char *weights, const chang
          weights, c->text, others);
 }
 
-/* Warns if config.json and the weights do not belong together, each of which says what the other one was. weights: the
- * path of the index, if there are several files; file: of one of them. */
+/* Warns if config.json and the weights do not belong together: the weights contain the config with which they were
+ * saved, and config.json has a checksum of the weights. weights: the path of the weights, or of their index if they are
+ * several files; file: that of one of the files. */
 static void compare_files(const char *config, const char *weights, const char *file) {
     char sum[DIGITS + 1];
     json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(file) : NULL;

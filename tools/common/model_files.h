@@ -14,9 +14,9 @@ typedef struct model_files {
 } model_files;
 
 /* Finds the model in the directory `given` and reads its config. A directory may have low-rank adapters instead, which
- * say where the model is that they adapt. In the directory of a training run that has not ended,
- * and so has no model yet, takes the run's newest checkpoint, and warns. weights: whether the weights are needed too;
- * then also warns if config.json was changed since the weights were saved, or belongs to another model. */
+ * say where the model is that they adapt. In the directory of a training run that has not ended, and so has no model
+ * yet, takes the run's newest checkpoint, and warns. weights: whether the weights are needed too; then also warns if
+ * config.json was changed since the weights were saved, or belongs to another model. */
 bool model_find(model_files *m, const char *given, bool weights);
 /* Takes the adapters in the directory `given`, or in that of a training run, for the model (--adapter). given NULL:
  * does nothing. */

@@ -110,11 +110,11 @@ typedef struct model_options {
 #define MANY_LAYERS 1e4               /* upper limit of layers, lower because each layer takes time to create */
 #define LARGEST 9223372036854775807.0 /* INT64_MAX, rounded to a double */
 
-/* Rows of options for the field `model` of the struct S. */
 /* The families of new models, which tg_lm_family lists, in the order of model_options.arch. */
 #define ARCHS "gpt2|llama|mistral|qwen2|qwen3|smollm3|gemma|gemma2|gemma3_text|phi|phi3|olmo|olmo2"
 enum { ARCH_GPT2, ARCH_LLAMA };
 
+/* Rows of options for the field `model` of the struct S. */
 #define MODEL_ROWS(S)                                                                                                  \
     {"arch", OPTION_CHOICE, offsetof(S, model.arch), ARCHS, "family of the model", .fixed = true},                     \
     {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY_LAYERS, true},                \

@@ -19,11 +19,13 @@ typedef struct rank_options {
     const char *layout; /* how the layers are divided over the parts of a pipeline; NULL: equally */
     bool sp;
     int64_t zero; /* divided over data-parallel ranks: 1: the optimizer's state; 2: and gradients; 3: and parameters */
-    int wire;     /* wire_dtype: in which dtype gradients travel between them */
+    int wire;     /* wire_dtype */
     double deadline;
 } rank_options;
 
 typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_TCP, RANKS_NCCL } rank_kind;
+/* The dtype in which gradients travel between replicas: that of the gradients, or bfloat16. */
+typedef enum wire_dtype { WIRE_AUTO, WIRE_BF16 } wire_dtype;
 
 /* Rows of options for the field `on`, a rank_options, of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
@@ -41,8 +43,6 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 #define SP_ROW(S)                                                                                                      \
     {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel layers",                 \
      .fixed = false}
-typedef enum wire_dtype { WIRE_AUTO, WIRE_BF16 } wire_dtype;
-
 /* Rows for commands that run training steps on several replicas. */
 #define ZERO_ROWS(S)                                                                                                   \
     {"zero", OPTION_INT, offsetof(S, on.zero), "N",                                                                    \

@@ -1,4 +1,4 @@
-/* Reading recorded steps: every line and field is checked, because files may be damaged or written by other
+/* Reads recorded steps (record.h), and checks every line and field, because files may be damaged or written by other
  * programs. */
 #include <errno.h>
 #include <inttypes.h>

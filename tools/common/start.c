@@ -1,4 +1,4 @@
-/* Compares the options, files, builds and environments with which ranks were started. */
+/* Compares the options, builds, environments and files of ranks (start.h). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>

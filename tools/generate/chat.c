@@ -54,7 +54,8 @@ typedef struct chat {
 
 /* ---- Commands ---- */
 
-/* Prints a remark about a command, to a person alone: a script gets answers and nothing else. */
+/* Prints a remark about a command if a person reads the output: a script gets answers and nothing else. Returns
+ * true. */
 static bool remark(const char *text) {
     if (chat_is_interactive()) say("(%s)\n", text);
     return true;
@@ -130,7 +131,8 @@ static bool send(chat *c, const char *text) {
     return good;
 }
 
-/* Prints an error of the context and clears it, so that the conversation goes on after it. */
+/* Runs a line: a command, or a message. Prints an error of the context and clears it, so that the conversation can go
+ * on. Returns whether the line succeeded. */
 static bool take_line(chat *c, const char *line) {
     if (!line[strspn(line, " \t\r")]) return true;
     bool good = line[0] == '/' && line[1] != '/' ? run_command(c, line) : send(c, line + (line[0] == '/'));

@@ -35,13 +35,14 @@ line_end chat_read_line(const char *prompt, char **line);
 
 /* ---- The conversation (chat_history.c) ---- */
 
-/* Messages are JSON objects with role and content, as templates get them. */
+/* Messages are JSON objects with role and content, as templates get them. Functions that return bool return false after
+ * printing an error; that of history_save may be left in the context. */
 typedef struct chat_history {
     json_t *messages;
     size_t first; /* number of messages after the system prompt that no longer fit into the context */
 } chat_history;
 
-bool history_begin(chat_history *h, const char *system); /* system may be NULL. false: no memory, printed */
+bool history_begin(chat_history *h, const char *system); /* system may be NULL */
 void history_end(chat_history *h);
 void history_reset(chat_history *h); /* forgets all but the system prompt */
 bool history_add(chat_history *h, const char *role, const char *text, size_t n);
@@ -66,13 +67,15 @@ typedef struct chat_model {
     tg_tokenizer *tokenizer;
     tg_generator *generator;
     tg_template *template;
-    bool plain;  /* the model has no template */
-    char *tools; /* text of a JSON array, or NULL */
-    int64_t ends[64];
+    bool plain;       /* the model has no template */
+    char *tools;      /* text of a JSON array, or NULL */
+    int64_t ends[64]; /* the ids that end an answer; n_ends of them */
     int n_ends;
     int64_t turns; /* number of answers so far; each draws with a seed of its own */
 } chat_model;
 
+/* Opens the model that m->files names, with the options m->o. Returns false after printing what is wrong; chat_close
+ * may be called in any case. */
 bool chat_open(chat_model *m, tg_ctx *ctx);
 void chat_close(chat_model *m);
 /* Answers the last message of the history, printing as it goes, and appends the answer. Leaves out old turns if the

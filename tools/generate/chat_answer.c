@@ -81,7 +81,7 @@ static bool encode(chat_model *m, const char *text, size_t n, tg_ids *out) {
 }
 
 /* Appends the special token that the template writes after an answer, if there is one: a model was trained to end its
- * answers with it, also where no file calls it an end. An error of the template is none here. */
+ * answers with it, also where no file calls it an end. An error of the template is ignored. */
 static void add_end_of_answer(chat_model *m) {
     static const char word[] = "answer", messages[] = "[{\"role\": \"user\", \"content\": \"question\"}, "
                                                       "{\"role\": \"assistant\", \"content\": \"answer\"}]";
@@ -140,15 +140,16 @@ static bool encode_history(chat_model *m, const chat_history *h, tg_ids *ids) {
     return good;
 }
 
-/* Room for the answer: as many tokens as it may have, but at most half of the context. */
-static int64_t room_for_answer(const chat_model *m) {
+/* Returns how many positions are kept for the answer: as many as it may have tokens, but at most half of the
+ * context. */
+static int64_t positions_for_answer(const chat_model *m) {
     int64_t half = m->files.config.positions / 2;
     return m->o->tokens < half ? m->o->tokens : half > 0 ? half : 1;
 }
 
 /* Makes the ids of as many of the newest turns as fit. */
 static bool fit_history(chat_model *m, chat_history *h, tg_ids *ids) {
-    int64_t most = m->files.config.positions - room_for_answer(m);
+    int64_t most = m->files.config.positions - positions_for_answer(m);
     size_t dropped = 0, n;
     for (;;) {
         if (!encode_history(m, h, ids)) return false;
@@ -158,7 +159,7 @@ static bool fit_history(chat_model *m, chat_history *h, tg_ids *ids) {
                 "the message has %lld tokens with all that the template adds, expected at most %lld: the context "
                 "has %lld, and an answer gets %lld of them (--tokens)",
                 (long long)ids->count, (long long)most, (long long)m->files.config.positions,
-                (long long)room_for_answer(m));
+                (long long)positions_for_answer(m));
         dropped += n;
     }
     if (dropped)
@@ -198,7 +199,7 @@ static bool is_control(const char *text, size_t n) {
     return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0);
 }
 
-/* A model could change the terminal by control characters, so they are shown. */
+/* Prints a part of the answer. Control characters, by which a model could change the terminal, are shown as text. */
 static void print(answer *a, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -249,7 +250,7 @@ static bool generate(chat_model *m, const tg_ids *ids, answer *a) {
     return s == TG_OK;
 }
 
-/* The text without white space at its ends, which templates put around it themselves. */
+/* Adds the answer to the history, without white space at its ends: templates put that around a message themselves. */
 static bool add_answer(chat_history *h, const answer *a) {
     size_t begin = 0, end = a->n;
     while (begin < end && isspace((unsigned char)a->text[begin])) begin++;

@@ -9,7 +9,7 @@ static bool no_memory(void) {
     return false;
 }
 
-/* Says why there is no JSON of a message: it is not UTF-8, or there is no memory. */
+/* Prints why a message could not become JSON: it is not UTF-8, or there is no memory. Returns false. */
 static bool refuse(const char *text, size_t n) {
     json_t *unchecked = json_stringn_nocheck(text, n);
     if (!unchecked) return no_memory();
@@ -25,7 +25,7 @@ static const char *role_of(const json_t *message) {
 
 static bool is_system(const json_t *message) { return !strcmp(role_of(message), "system"); }
 
-/* The number of messages before the turns: 1 if there is a system prompt. */
+/* Returns the number of messages before the turns: 1 if there is a system prompt, else 0. */
 static size_t head(const chat_history *h) { return is_system(json_array_get(h->messages, 0)); }
 
 static json_t *message_new(const char *role, const char *text, size_t n) {
@@ -119,8 +119,7 @@ bool history_load(chat_history *h, const char *path) {
         fail("'%s' is not a JSON array of messages", path);
     else if (wrong)
         fail("'%s': message %zu has no \"content\" of text, or a \"role\" other than user, assistant, tool, and system "
-             "at "
-             "the beginning",
+             "at the beginning",
              path, wrong);
     if (!json_is_array(messages) || wrong) {
         json_decref(messages);

@@ -31,7 +31,7 @@ static void choose_characters(void) {
     if (!now || strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/* Without SA_RESTART, so that reading a line ends as well. */
+/* Catches SIGINT without SA_RESTART, so that it also ends the reading of a line. */
 void chat_begin_lines(void) {
     choose_characters();
     struct sigaction catch = {.sa_handler = on_interrupt};
@@ -46,13 +46,13 @@ bool chat_was_interrupted(void) {
 }
 
 static line_end read_plain(const char *prompt, char **line) {
-    size_t room = 0;
+    size_t capacity = 0;
     if (chat_is_interactive()) {
         fputs(prompt, stdout);
         fflush(stdout);
     }
     errno = 0;
-    ssize_t n = getline(line, &room, stdin);
+    ssize_t n = getline(line, &capacity, stdin);
     if (n >= 0) {
         if (n && (*line)[n - 1] == '\n') (*line)[n - 1] = 0;
         return LINE_GIVEN;

@@ -53,8 +53,8 @@ typedef struct generate_output {
     const generate_options *o;
     const given_prompts *prompts;
     tg_generator *generator;
-    bool chief, ids; /* chief: this rank prints. ids: ids are printed, not text */
-    bool single, broken; /* broken: the output cannot be written */
+    bool chief, ids;     /* chief: this rank prints. ids: ids are printed, not text */
+    bool single, broken; /* single: one continuation is printed as it comes. broken: the output cannot be written */
     int64_t printed;     /* number of continuations that were printed, unless it is a single one */
 } generate_output;
 

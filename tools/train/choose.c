@@ -71,6 +71,7 @@ static verdict try_model(chooser *c, candidate *k) {
 
 static verdict try_size(chooser *c, candidate *k, const model_size *s) {
     if (!candidate_take_size(c, k, s)) return FAILED;
+    /* At the speed of the last model, five steps of 2048 tokens would take more than a twentieth of the time. */
     bool too_long = c->speed > 0 && (double)k->parameters * 6 * 2048 * 5 > c->speed * c->seconds / 20;
     return too_long ? TOO_LONG : try_model(c, k);
 }
@@ -128,7 +129,7 @@ static void complete(const chooser *c, candidate *k) {
 static void say_choice(const chooser *c, const candidate *k) {
     const train_options *o = &k->o;
     char time[32], arch[32];
-    bool by_data = k->epochs > 15.9;
+    bool by_data = k->epochs > 15.9; /* plan_run's MOST_EPOCHS has limited the run */
     double left = k->tokens / (double)k->parameters;
     say("chosen:");
     if (choose_is_size_open(o, c->p))
@@ -139,8 +140,7 @@ static void say_choice(const chooser *c, const candidate *k) {
     say(" --steps %" PRId64 " --lr %.4g --min-lr %.4g --warmup %" PRId64 " --beta2 %g\n", o->steps, o->lr, o->min_lr,
         o->warmup, o->beta2);
     say("why: the lower the score, the lower the loss that a scaling law expects (Muennighoff et al., 2023). This "
-        "model "
-        "reads %.3g tokens for each of its parameters, where about 20 are best, and each token of the data %.2g "
+        "model reads %.3g tokens for each of its parameters, where about 20 are best, and each token of the data %.2g "
         "times.\n",
         left, k->epochs);
     if (by_data)

@@ -33,7 +33,7 @@ typedef struct chooser {
     int64_t tokens; /* for training */
     double speed;   /* FLOP a second of the model that was measured last; 0: none was */
     bool masked;    /* some tokens are not predicted */
-    rank_bytes room;
+    rank_bytes room; /* the memory that the ranks can obtain */
     candidate large;   /* the model that was left out because of the memory; its config has 0 layers if none was */
     char refusal[512]; /* why the ranks cannot divide the size that was tried last */
 } chooser;

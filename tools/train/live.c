@@ -10,6 +10,7 @@
 #include "train/train.h"
 
 enum { MOST_COLUMNS = 160, MOST_ROWS = 12, FACTS = 3 /* lines below the curve */ };
+enum { LABEL = 9, LEAST_COLUMNS = 4 }; /* characters of a number at the left; the curve is left out if it is narrower */
 
 typedef struct screen {
     int columns, rows;
@@ -65,12 +66,12 @@ static void put_row(const screen *s, const double *height, int columns, int row)
     }
 }
 
-/* Draws the curve with its greatest and lowest value on the left. */
-static void draw_curve(const metrics *m, const screen *s, int rows) {
-    enum { LABEL = 9 };
+/* Draws the curve with its greatest and lowest value on the left. Returns the number of lines that it takes: `rows`, or
+ * 0 if there is no room for it. */
+static int draw_curve(const metrics *m, const screen *s, int rows) {
     double value[MOST_COLUMNS], lo = INFINITY, hi = -INFINITY;
     int columns = s->columns - LABEL - 2 < MOST_COLUMNS ? s->columns - LABEL - 2 : MOST_COLUMNS;
-    if (columns < 4) return;
+    if (rows <= 0 || columns < LEAST_COLUMNS) return 0;
     column_means(m, value, columns);
     for (int i = 0; i < columns; i++) lo = fmin(lo, value[i]), hi = fmax(hi, value[i]);
     for (int i = 0; i < columns; i++) value[i] = hi > lo ? 0.125 + (rows - 0.125) * (value[i] - lo) / (hi - lo) : 0.125;
@@ -82,6 +83,7 @@ static void draw_curve(const metrics *m, const screen *s, int rows) {
         put_row(s, value, columns, row);
         printf("\033[K\n");
     }
+    return rows;
 }
 
 /* ---- The block ---- */
@@ -130,9 +132,7 @@ void live_draw(metrics *m, const step_result *r) {
     progress *p = &m->progress;
     int rows = s.rows - FACTS - 2 < MOST_ROWS ? s.rows - FACTS - 2 : MOST_ROWS;
     go_back(p, &s);
-    if (rows > 0) draw_curve(m, &s, rows);
+    p->drawn_lines = FACTS + draw_curve(m, &s, rows);
     put_bar(m, &s);
     put_facts(m, &s, r);
-    bool curve = rows > 0 && s.columns - 11 >= 4;
-    p->drawn_lines = FACTS + (curve ? rows : 0);
 }

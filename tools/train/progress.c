@@ -79,14 +79,14 @@ void text_bytes(char *buf, size_t n, double bytes) {
 }
 
 static void progress_text(const metrics *m, const step_result *r, char out[TEXT]) {
-    char eta[32], rate[32] = "?", memory[32];
+    char eta[32], rate[32] = "?", memory[32], val[48] = "";
     double tokens_per_s = (double)m->step_tokens / progress_step_seconds(&m->progress);
     text_duration(eta, sizeof eta, progress_left(&m->progress, m->step, m->steps));
     text_bytes(memory, sizeof memory, (double)r->peak_bytes);
     if (isfinite(tokens_per_s)) snprintf(rate, sizeof rate, "%.0f", tokens_per_s);
-    int n = snprintf(out, TEXT, "step %" PRId64 "/%" PRId64 "  loss %.4f", m->step, m->steps, r->loss);
-    if (!isnan(m->last_val)) n += snprintf(out + n, TEXT - (size_t)n, "  val %.4f", m->last_val);
-    snprintf(out + n, TEXT - (size_t)n, "  norm %.3g  %s  %s tokens/s  ETA %s", r->grad_norm, memory, rate, eta);
+    if (!isnan(m->last_val)) snprintf(val, sizeof val, "  val %.4f", m->last_val);
+    snprintf(out, TEXT, "step %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3g  %s  %s tokens/s  ETA %s", m->step,
+             m->steps, r->loss, val, r->grad_norm, memory, rate, eta);
 }
 
 /* ---- The terminal ---- */

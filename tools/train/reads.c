@@ -1,4 +1,5 @@
-/* What a run reads: its files and their vocabulary, and in words the tokens, and how often the run reads them. */
+/* What a run reads: finds the size of its vocabulary, and prints how many tokens the data have and how often the run
+ * reads them. */
 #include <inttypes.h>
 #include <stdlib.h>
 

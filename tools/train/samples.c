@@ -152,8 +152,8 @@ static tg_status generate(tg_generator *g, const train_options *o, const samples
                                         .sampling = TG_SAMPLING(.temperature = 0.8, .seed = (uint64_t)o->seed)));
 }
 
-/* If the logits of a sample were not finite, as those of a model that diverges, says so, and lets the run go on, which
- * has its own limit for such steps. All ranks have the same logits. */
+/* If the logits of a sample were not finite, as those of a model that diverges, prints that and clears the error: the
+ * run goes on, and has its own limit for such steps. All ranks have the same logits. */
 static void report(trainer *r) {
     if (tg_ctx_status(r->ctx) != TG_ERR_DATA) return;
     say("  samples are not possible: %s\n", tg_ctx_message(r->ctx));

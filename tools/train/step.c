@@ -96,6 +96,10 @@ static bool open_batch(trainer *r, const train_options *o) {
         return fail("--batch %lld / --accumulate %lld cannot be cut into equal parts for %d data-parallel ranks",
                     (long long)o->batch, (long long)o->accumulate, r->dp),
                false;
+    if (r->cp > 1 && r->seq_len % (2 * r->cp)) /* --init may have lowered it */
+        return fail("--seq-len %lld is not divisible by %d: each of the --cp ranks has two of %d chunks",
+                    (long long)r->seq_len, 2 * r->cp, 2 * r->cp),
+               false;
     int tp = tg_parallel_size(r->parallel, TG_TP);
     if (tg_is_sequence_parallel(r->parallel) && tokens_of_rank(r->parallel, r->seq_len) % tp)
         return fail("--seq-len %lld is not divisible by --tp %d%s, over which --sp splits it", (long long)r->seq_len,

@@ -27,8 +27,8 @@ static void fill_table(uint32_t table[256]) {
     }
 }
 
-/* Returns the CRC-32C of n bytes, masked as in TFRecord files, so that the checksum of data with checksums is no
- * special one. */
+/* Returns the CRC-32C of n bytes, masked as in TFRecord files: the plain CRC of bytes that end with their own CRC would
+ * always be the same. */
 static uint32_t masked_sum(const event_file *f, const unsigned char *p, size_t n) {
     uint32_t c = 0xFFFFFFFFu;
     for (size_t i = 0; i < n; i++) c = f->table[(c ^ p[i]) & 255] ^ c >> 8;

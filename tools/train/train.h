@@ -85,7 +85,7 @@ typedef struct trainer {
     micro_inputs input[2];   /* while the model reads one, the next micro-batch is copied to the other */
     int turn;                /* index of the one that is used next */
     bool sent;               /* the next inputs (of a micro-batch, or of a step) have been sent to the device */
-    int64_t *buffer;         /* host memory for one of the tensors in `in` */
+    int64_t *buffer;         /* host memory for one of the input tensors */
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
     tg_work **downloads;     /* the works that copy the losses to the host */
     tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: not needed (count_tokens) */
@@ -103,8 +103,8 @@ typedef struct trainer {
     int n_micro;
     /* With --capture and in a pipeline, all inputs of a step are on the device before the step begins. They are this
      * array: n_micro tensors of each token_kind for this step, and as many for the next one. A tensor that this stage
-     * does not need is NULL. Without --capture and without a pipeline the array is
-     * NULL, and the inputs of each micro-batch are sent by themselves. */
+     * does not need is NULL. Without --capture and without a pipeline the array is NULL, and the inputs of each
+     * micro-batch are sent by themselves. */
     tg_tensor **inputs;
     tg_tensor **kept_losses; /* of the micro-batches, with --capture; NULL: not needed */
     /* With --capture the first step runs normally, the second one is captured, and later ones replay the graph. */
@@ -259,8 +259,9 @@ typedef struct progress {
 } progress;
 
 void progress_open(progress *p, const train_options *o);
+/* Adds a time to a mean. Does nothing if progress_open has not set the window, as on ranks that show no progress. */
 void progress_add(mean_time *t, double seconds);
-void progress_add_step(progress *p, double seconds);
+void progress_add_step(progress *p, double seconds); /* without the time of the first step, which takes longer */
 /* Returns the seconds that the run will still take after this step: its steps, validations and checkpoints at their
  * mean times. So the estimate does not jump when a validation ends. NaN: unknown. */
 double progress_left(const progress *p, int64_t step, int64_t steps);
@@ -345,8 +346,10 @@ bool look_after_step(look *l, trainer *r, int64_t step);
 bool look_at_metrics(look *l, const metrics *m, int64_t step, const step_result *r, double val_loss);
 /* On the chief: writes run.html, if it is wanted. The lines of the steps done must be in metrics.jsonl. */
 bool look_save_page(look *l);
-/* ---- The best model (best.c) ---- */
 
+/* ---- The best model (best.c; its functions are in tune.h) ---- */
+
+/* Rank 0 sends the fields before `ended`, of 8 bytes each, to the other ranks. */
 typedef struct best_model {
     double loss;          /* the lowest validation loss; NaN: there was no validation */
     int64_t step, waited; /* its step, and how many validations have followed */
@@ -423,6 +426,5 @@ bool checkpoint_finish(const run_directory *directory, const train_options *o, t
 /* Removes all checkpoints except the newest --keep ones. Saving does this too, but a killed run may have left one
  * more. */
 bool checkpoint_prune(const run_directory *directory, const train_options *o);
-
 
 #endif

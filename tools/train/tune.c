@@ -47,8 +47,10 @@ static const char *read_lora(const char *text, tg_lora_opts *l, char words[MOST]
         char *value = strchr(word, '=');
         bool names = value && !strncmp(word, "targets=", 8);
         if (names || (!value && in_targets)) {
+            const char *name = names ? value + 1 : word;
+            if (!*name) return word;
             in_targets = true;
-            add_target(targets, names ? value + 1 : word);
+            add_target(targets, name);
             continue;
         }
         in_targets = false;
