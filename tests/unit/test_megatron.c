@@ -285,6 +285,12 @@ START_TEST(wrong_tables_are_refused) {
     put_file(&w, "d.idx", index, n + 2);
     tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
     expect_error(w.ctx, TG_ERR_FORMAT, "sequence 1 has mode 2, expected 0");
+    const int64_t none[] = {1, 2}; /* one entry, the number of sequences: no document */
+    memcpy(index + 26, none, 8);
+    memcpy(index + n - 24, none + 1, 8);
+    put_file(&w, "d.idx", index, n - 16);
+    ck_assert_ptr_null(tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0));
+    expect_error(w.ctx, TG_ERR_FORMAT, "lists no document");
     workplace_free(&w);
 }
 END_TEST
