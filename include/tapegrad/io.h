@@ -156,7 +156,7 @@ TG_API tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t 
 
 /* Joins n >= 1 streams into one, which has the tokens and the documents of part[0], then those of part[1], and so on.
  * The result owns the parts: close the result alone. On an error the parts are closed and the result is NULL. No part
- * may be joined itself. */
+ * may be joined itself, and no two parts may be one stream (TG_ERR_ARGUMENT). */
 TG_API tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n);
 
 /* ---- Documents, and tokens that are not predicted ----

@@ -187,6 +187,11 @@ static tg_tokens *join_text(misuse_world *b, bool twice) {
     return tg_tokens_join(b->ctx, part, 2);
 }
 
+static tg_tokens *join_one_stream_twice(misuse_world *b) {
+    tg_tokens *t = tg_tokens_open(b->ctx, at(b, "text"), TG_TOKENS_TEXT, 0), *part[] = {t, t};
+    return tg_tokens_join(b->ctx, part, 2);
+}
+
 static void documents(misuse_world *b) {
     int64_t out[4] = {7, 7, 7, 7};
     tg_token_run run = {0};
@@ -197,6 +202,7 @@ static void documents(misuse_world *b) {
     GIVES(tg_tokens_join, ARGUMENT, "n 0", !tg_tokens_join(b->ctx, &text, 0));
     GIVES(tg_tokens_join, ARGUMENT, "part 1 is NULL", !join_text(b, false));
     GIVES(tg_tokens_join, ARGUMENT, "part 0 is joined itself", !join_text(b, true));
+    GIVES(tg_tokens_join, ARGUMENT, "parts 0 and 1 are one stream", !join_one_stream_twice(b));
     tg_tokens *t = text;
     QUIET(tg_tokens_documents, tg_tokens_documents(NULL) == 0 && tg_tokens_documents(t) == 1);
     QUIET(tg_tokens_find_run, tg_tokens_find_run(NULL, 0, &run) == TG_ERR_ARGUMENT);
