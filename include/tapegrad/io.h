@@ -220,7 +220,7 @@ typedef struct tg_token_writer tg_token_writer;
  * error. */
 TG_API tg_token_writer *tg_token_writer_open(tg_ctx *ctx, const char *path, int64_t vocab);
 /* Appends n tokens to the document. They extend its last sequence, unless that one differs in `context`. An id outside
- * [0, vocab) fails with TG_ERR_DATA. */
+ * [0, vocab) fails with TG_ERR_DATA, and then no token is added. */
 TG_API tg_status tg_token_writer_add(tg_token_writer *w, const int64_t *ids, int64_t n, bool context);
 /* Ends the document. A document without tokens is left out. */
 TG_API tg_status tg_token_writer_end_document(tg_token_writer *w);
