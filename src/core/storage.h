@@ -65,8 +65,8 @@ void tg_storage_unref(tg_storage *s); /* the last reference frees the storage an
 /* Releases the bytes now. An error about a later access quotes `by`, a static string that names the op or function that
  * has discarded them, and its call site. */
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
-/* Makes a new, temporary storage that takes over the bytes of s, which must be present, and discards s. Returns NULL
- * after recording the error. */
+/* Makes a new, temporary storage that takes over the bytes of s, and discards s. The bytes must be present, not pinned,
+ * and not those of another storage or of a scratch buffer. Returns NULL after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work that fills them, or recreates them. If that is impossible, fails with
  * TG_ERR_DISCARDED. The message says what has discarded the bytes, and names x, which may be NULL. */
