@@ -81,8 +81,7 @@ tg_token_windows tg_tokens_windows(const tg_tokens *t) { return t ? t->windows :
 /* Fails unless the window is in the stream. */
 static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, const char *who) {
     bool padded = t->windows == TG_WINDOWS_PADDED;
-    int64_t most = padded && first < t->count ? INT64_MAX : t->count - first - 1;
-    if (first >= 0 && n >= 1 && n <= most) return TG_OK;
+    if (first >= 0 && first < t->count && n >= 1 && (padded || n < t->count - first)) return TG_OK;
     return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                    "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of "
                    "the stream's %lld",

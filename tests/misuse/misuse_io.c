@@ -226,6 +226,8 @@ static void documents(misuse_world *b) {
     FAILS(tg_tokens_read_window, ARGUMENT, "a window of 3 from token 0 on", tg_tokens_read_window(t, 0, 3, out, out));
     FAILS(tg_tokens_read_window, ARGUMENT, "a window of 0", tg_tokens_read_window(t, 0, 0, out, out));
     FAILS(tg_tokens_read_window, ARGUMENT, "from token -1 on", tg_tokens_read_window(t, -1, 1, out, out));
+    FAILS(tg_tokens_read_window, ARGUMENT, "from token -9223372036854775808 on",
+          tg_tokens_read_window(t, INT64_MIN, 1, out, out));
     QUIET(tg_tokens_count_targets, tg_tokens_count_targets(NULL, 0, 1) == 0);
     GIVES(tg_tokens_count_targets, ARGUMENT, "from token 2 on", tg_tokens_count_targets(t, 2, 2) == 0);
     QUIET(tg_tokens_read_window, out[0] == 7 && out[3] == 7);
