@@ -267,10 +267,10 @@ static tg_status note_keys(const tg_captured_draws *d, uint64_t micro, const voi
     for (int i = 0; i < d->n_keys; i++) TG_TRY(note_key(d, d->keys[i], opening, site));
     for (int i = 0; d->relative && i < d->n_rows; i++) {
         const row *r = &d->rows[i];
+        if (!r->keyed) continue;
         const tg_key_level *outer = r->depth ? NULL : &k->level[k->depth - 1];
-        if (r->keyed)
-            TG_TRY(note_key(d, number_in_replay(d, r, micro), outer ? outer->opening : opening,
-                            outer ? outer->site : site));
+        TG_TRY(note_key(d, number_in_replay(d, r, micro), outer ? outer->opening : opening,
+                        outer ? outer->site : site));
     }
     return TG_OK;
 }
