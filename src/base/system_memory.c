@@ -59,9 +59,9 @@ static int64_t least(int64_t a, int64_t b) { return a < 0 || (b >= 0 && b < a) ?
 static int64_t left_in_group(const char *root, const controller *c, const char *group) {
     int64_t limit = number_of(root, c, group, c->limit, ""), used = number_of(root, c, group, c->used, "");
     if (limit < 0 || used < 0) return TG_NONE;
-    int64_t cached = number_of(root, c, group, "memory.stat", c->cached), left = limit - used;
-    if (cached > 0) left += cached;
-    return left > 0 ? left : 0;
+    int64_t cached = number_of(root, c, group, "memory.stat", c->cached);
+    if (cached > 0) used = used > cached ? used - cached : 0; /* the kernel reads the two numbers at different times */
+    return limit > used ? limit - used : 0;
 }
 
 /* Returns what a group and those around it leave. Cuts `group` to "". In a container the groups of the path may be out
