@@ -105,7 +105,8 @@ static inline bool tg_storage_is_own(const tg_storage *s) {
 tg_status tg_storage_await_readers(tg_storage *s);
 /* Waits until the bytes of x are present and no work in flight reads them, before they change. */
 tg_status tg_storage_may_change(const tg_tensor *x);
-/* Note that the step that is being recorded (tg_graph_new) uses these bytes, and that it changes them. In capture.c. */
+/* tg_capture_uses notes that the step being recorded (tg_graph_new) uses these bytes, and tg_capture_writes that it
+ * changes them. Both are in capture.c. */
 void tg_capture_uses(tg_storage *s);
 void tg_capture_writes(tg_storage *s);
 /* Called when the bytes are changed in place. From now on, a backward that needs the older bytes fails, and its error

@@ -1,4 +1,4 @@
-/* Several token streams as one. */
+/* Joins several token streams into one: which part has a token, and how the parts are closed. */
 #include "io/tokens.h"
 
 #include "base/host_memory.h"

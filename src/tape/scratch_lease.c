@@ -1,10 +1,10 @@
 /* tg_lease: tensors on named scratch buffers, which stay with the context between their leases (docs/design.md,
- * invariant 11). */
+ * promise 11). */
 #include "base/text.h"
 #include "core/scratch.h"
 #include "tape/call.h"
 
-/* Sets the fields of b that say who leases it: the running op, or else the call at `site`. */
+/* Sets the fields of b that describe what leases it: the running op, or else the call at `site`. */
 static void set_holder(tg_tape *t, tg_buffer *b, const void *site) {
     b->op = t->at_work ? t->at_work->op->name : NULL;
     b->site = t->at_work ? tg_call_site(t->at_work) : site;
