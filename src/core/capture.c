@@ -259,7 +259,7 @@ tg_graph *tg_graph_record(tg_ctx *ctx, const tg_graph_fn *fn, int n, void *state
     if (record(g, true, micro) == TG_OK) {
         tg_captured_draws_undo(&g->draws);
         tg_graph_set_gradients(g, false);
-        g->n_leaves = 0; /* the caller sets the state of the gradients after each replay */
+        g->n_leaves = 0; /* the tape accumulates what replays compute, as it does for any op */
         return g;
     }
     undo(g);
