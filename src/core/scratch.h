@@ -19,6 +19,7 @@ typedef struct tg_buffer {
     const char *op; /* the op that took the lease; NULL if the call at `site` took it */
     const void *site;
     struct tg_scope *scope;
+    uint64_t epoch; /* epoch of the tape (tape/tape.h) that took the lease; the scope exists while the epoch lasts */
 } tg_buffer;
 
 /* Makes a buffer, which the context owns. Its block is allocated by tg_buffer_reserve. Returns NULL after recording the
