@@ -109,7 +109,7 @@ static void release_bytes(tg_storage *s) {
         s->extra->work = NULL;
     }
     if (TG_UNLIKELY(s->extra && s->extra->buffer))
-        tg_buffer_close(s->ctx, s->extra->buffer);
+        tg_buffer_close(s);
     else if (TG_UNLIKELY(s->extra && s->extra->shared))
         tg_block_unhold(s->ctx->run.heap, s->block);
     else if (s->block)
