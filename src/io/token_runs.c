@@ -56,7 +56,10 @@ tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
                        "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that "
                        "ends before token %lld",
                        (const void *)run, run ? (long long)run->stop - 1 : -1, (long long)(t->count - 1));
-    return next(t, run);
+    tg_token_run after = *run; /* so that *run stays as it is if reading the index fails */
+    TG_TRY(next(t, &after));
+    *run = after;
+    return TG_OK;
 }
 
 /* ---- Windows ---- */
