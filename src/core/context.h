@@ -73,7 +73,7 @@ struct tg_ctx {
     tg_graph *graphs, *capture; /* all captured steps; the one that is being recorded now, or NULL */
     struct tg_buffer *buffers;  /* named scratch buffers */
     tg_tensor *owned;           /* the context-owned handles, linked through their ext */
-    _Atomic(tg_later *) later;  /* what other threads have asked for (later.h) */
+    _Atomic(tg_later *) later;  /* the requests of other threads (later.h) */
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
     tg_storage_extra *pinned; /* the pinned storages */

@@ -1,4 +1,4 @@
-/* Metrics: sums and numbers of values on the device, and hits among the greatest logits. */
+/* Metrics: sums and counts of values on the device, and hits among the greatest logits. */
 #include <math.h>
 
 #include <tapegrad/comm.h>
