@@ -1,5 +1,5 @@
-/* The list of the requests of other threads to a context (later.h). Any thread adds entries; the context's own thread takes
- * the whole list with one exchange. */
+/* The list of the requests of other threads to a context (later.h). Any thread adds entries; the context's own thread
+ * takes the whole list with one exchange. */
 #include "core/context.h"
 #include "core/dlpack.h"
 #include "core/handles.h"

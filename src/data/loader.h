@@ -15,8 +15,8 @@ typedef struct tg_batch_at {
     int64_t epoch, step;
 } tg_batch_at;
 
-/* Batches that have been read wait in a ring of `places` places, of which `filled` from place `first` on are used. While
- * a thread reads ahead, `lock` protects these fields, except `reads`, which only the thread uses then. */
+/* Batches that have been read wait in a ring of `places` places, of which `filled` from place `first` on are used.
+ * While a thread reads ahead, `lock` protects these fields, except `reads`, which only the thread uses then. */
 typedef struct tg_loader_ring {
     char *bytes; /* [places][bytes of a batch of this rank] */
     int places, first, filled;

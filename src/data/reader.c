@@ -20,8 +20,8 @@ static tg_status read_batch(const tg_loader *l, tg_batch_at at, char *to) {
         int64_t sample = l->opts.shuffle ? tg_order_at(l->opts.seed, at.epoch, l->samples, first + i) : first + i;
         tg_status s = l->ops->read(l->state, l->errors, sample, out);
         if (s != TG_OK)
-            return tg_ctx_fail(l->errors, s, "tg_loader_next: the source returned %s for sample %lld", tg_status_name(s),
-                               (long long)sample);
+            return tg_ctx_fail(l->errors, s, "tg_loader_next: the source returned %s for sample %lld",
+                               tg_status_name(s), (long long)sample);
     }
     return l->errors->run.status;
 }

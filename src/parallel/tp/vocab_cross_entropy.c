@@ -95,8 +95,8 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
     /* The bytes of these logits are not overwritten: the program has pinned them, or recomputation has made the logits
-     * again, and an op of the recomputed function may have saved them. Unless they are pinned, the logits are discarded,
-     * as they are without recomputation. */
+     * again, and an op of the recomputed function may have saved them. Unless they are pinned, the logits are
+     * discarded, as they are without recomputation. */
     if (in_place) tg_storage_discard(s, discarded_by, tg_call_site(c));
     return TG_OK;
 }
