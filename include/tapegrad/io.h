@@ -156,7 +156,7 @@ TG_API tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t 
 
 /* Joins n >= 1 streams into one, which has the tokens and the documents of part[0], then those of part[1], and so on.
  * The result owns the parts: close the result alone. On an error the parts are closed and the result is NULL. No part
- * may be joined itself. */
+ * may be joined itself, and no two parts may be one stream (TG_ERR_ARGUMENT). */
 TG_API tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n);
 
 /* ---- Documents, and tokens that are not predicted ----
@@ -220,7 +220,7 @@ typedef struct tg_token_writer tg_token_writer;
  * error. */
 TG_API tg_token_writer *tg_token_writer_open(tg_ctx *ctx, const char *path, int64_t vocab);
 /* Appends n tokens to the document. They extend its last sequence, unless that one differs in `context`. An id outside
- * [0, vocab) fails with TG_ERR_DATA. */
+ * [0, vocab) fails with TG_ERR_DATA, and then no token is added. */
 TG_API tg_status tg_token_writer_add(tg_token_writer *w, const int64_t *ids, int64_t n, bool context);
 /* Ends the document. A document without tokens is left out. */
 TG_API tg_status tg_token_writer_end_document(tg_token_writer *w);

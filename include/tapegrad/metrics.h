@@ -26,8 +26,9 @@ TG_API tg_metric *tg_metric_new(tg_ctx *ctx);
 TG_API void tg_metric_free(tg_metric *m);
 TG_API tg_status tg_metric_reset(tg_metric *m); /* Removes all values. */
 
-/* Adds the elements of x, which has numbers or bools, each as `weight` >= 1 values. So the mean loss of a batch of n
- * samples, a scalar, is added with weight n. x must not be PARTIAL over ranks (TG_ERR_PLACEMENT). */
+/* Adds the elements of x, which has numbers or bools, each as `weight` >= 1 values, fewer than 2^63 in all. So the mean
+ * loss of a batch of n samples, a scalar, is added with weight n. x must not be PARTIAL over ranks (TG_ERR_PLACEMENT).
+ */
 TG_API tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight);
 /* Adds one value for each target: 1 if it is among the k classes of the greatest logits, and else 0. Of equal logits,
  * that of the lower class counts as greater; if the target's logit is NaN, the value is 0. logits is [..., classes],

@@ -34,8 +34,9 @@ typedef struct tg_vocab_opts {
     tg_smoothing smoothing_kind; /* must be TG_SMOOTHING_TORCH if label_smoothing is 0 (TG_ERR_ARGUMENT) */
     tg_loss_reduction reduction; /* TG_LOSS_MEAN divides by the number of rows that are not ignored */
     /* Backward writes the gradient of the logits over the logits. Afterwards the logits are discarded, so a second
-     * backward fails. The logits must be contiguous, the result of an op, and not a view, and no other handle may share
-     * their bytes; otherwise the call fails with TG_ERR_STATE. */
+     * backward fails. Logits that are pinned then (tg_pin) stay as they are. The logits must be contiguous, the result
+     * of an op, and not a view, and no other handle may share their bytes; otherwise the call fails with TG_ERR_STATE.
+     */
     bool in_place;
     /* Number of real classes, over all ranks, 1 or more. Later columns are padding: they do not count, and their
      * gradient is 0. TG_AUTO means that there is no padding. */

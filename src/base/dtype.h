@@ -20,7 +20,7 @@ static inline bool tg_is_signed(tg_dtype d) { return d == TG_I64 || d == TG_I32 
 static inline bool tg_is_computed(tg_dtype d) { return d >= TG_F32 && d <= TG_BOOL; }
 /* Returns whether tensors can have dtype d: whether ops compute with it, or it is an 8-bit format of kind q. */
 static inline bool tg_is_stored(tg_dtype d) { return d >= TG_F32 && d <= TG_F8E8M0; }
-/* Returns whether the values of d, which tensors can have, are real numbers: whether it is a float, or float8. */
+/* Returns whether d, a dtype that tensors can have, is a float or one of the 8-bit formats of kind q. */
 static inline bool tg_is_real(tg_dtype d) { return d <= TG_F16 || d > TG_BOOL; }
 /* Returns the dtype in which sums of elements of d are computed. */
 static inline tg_dtype tg_accumulate_dtype(tg_dtype d) { return d == TG_F64 ? TG_F64 : tg_is_float(d) ? TG_F32 : d; }

@@ -1,6 +1,8 @@
 /* Host memory of a context: memory for the library's own objects, and the workspaces of kernels. */
 #include "base/host_memory.h"
 
+#include <limits.h>
+
 #include "base/device_memory.h"
 #include "base/runtime.h"
 
@@ -23,7 +25,11 @@ void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
 
 bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *capacity, size_t size) {
     if (n < *capacity) return true;
-    int more = *capacity ? 2 * *capacity : 64;
+    if (n == INT_MAX) {
+        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: one of the library's lists has %d elements, the most", INT_MAX);
+        return false;
+    }
+    int more = !*capacity ? 64 : *capacity < INT_MAX / 2 ? 2 * *capacity : INT_MAX;
     void *all = tg_host_alloc(ctx, (size_t)more * size);
     if (!all) return false;
     if (n) memcpy(all, *items, (size_t)n * size);

@@ -60,7 +60,8 @@ void tg_options_complete(void *to, const tg_struct *s, const void *from);
 /* Does the same, and fails if the size in `from` was not set or is larger than that of s. The message begins with
  * `who`. */
 tg_status tg_options(tg_ctx *ctx, void *to, const tg_struct *s, const void *from, const char *who);
-/* Copies a whole struct, into which a call has written results, back to the caller's `to`, as far as that goes. */
+/* Copies a whole struct, into which a call has written results, back to the caller's struct `to`: the fields that `to`
+ * has according to its size. */
 void tg_options_give(void *to, const void *from);
 
 #endif

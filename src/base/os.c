@@ -1,9 +1,10 @@
-/* What the library requests from the operating system: memory, the number of cores, and time. Large blocks are mapped,
- * so that they can use huge pages. */
+/* What the library requests from the operating system: memory, the number of cores, time, and threads. Large blocks are
+ * mapped, so that they can use huge pages. */
 #define _GNU_SOURCE /* sched_getaffinity, MAP_ANONYMOUS, MADV_HUGEPAGE */
 #include "base/os.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -65,4 +66,17 @@ double tg_system_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int tg_system_thread(pthread_t *thread, void *(*fn)(void *arg), void *arg) {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(thread, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }

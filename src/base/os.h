@@ -1,7 +1,9 @@
-/* What the library requests from the operating system: memory, the number of cores, and time. Also a pause for loops
- * that spin. */
+/* What the library requests from the operating system: memory, the number of cores, time, and threads. Also a pause for
+ * loops that spin. */
 #ifndef TG_SYSTEM_H
 #define TG_SYSTEM_H
+
+#include <pthread.h>
 
 #include <tapegrad/types.h>
 
@@ -12,6 +14,9 @@ tg_allocator tg_system_allocator(void);
 /* Returns the number of cores that this process may run on; at least 1. */
 TG_PRIVATE_API int tg_system_cores(void);
 TG_PRIVATE_API double tg_system_now(void); /* seconds on a monotonic clock */
+/* Starts a thread that runs fn(arg). The thread blocks all signals, which the program's own threads handle, except
+ * those for faults that the thread itself causes. Returns 0, or the error number of pthread_create. */
+int tg_system_thread(pthread_t *thread, void *(*fn)(void *arg), void *arg);
 
 /* Tells the core that this thread spins, so that the core uses less power and its other hardware thread runs
  * faster. */

@@ -14,7 +14,7 @@
 #include "base/runtime.h"
 #include "base/text.h"
 
-/* What every message about a plugin begins with. */
+/* The arguments of tg_plugin_table. */
 typedef struct request {
     tg_ctx *ctx;
     const char *name;
@@ -22,12 +22,12 @@ typedef struct request {
     const char *who;
 } request;
 
-/* Where a plugin is sought: the folder that the environment names, or else the folder of libtapegrad.so and its
- * subfolder "tapegrad". */
+/* Where a plugin is searched for: in the folder that the environment names, or else in the folder of libtapegrad.so and
+ * its subfolder "tapegrad". */
 typedef struct search {
-    char folder[PATH_MAX];    /* without a slash at its end */
+    char folder[PATH_MAX];
     char path[PATH_MAX + 64]; /* the plugin's file */
-    bool by_environment;
+    bool by_environment;      /* the environment variable TAPEGRAD_PLUGINS names the folder */
 } search;
 
 /* ---- Finding ---- */
@@ -48,6 +48,7 @@ static bool is_in(search *s, const char *subfolder, const char *name) {
     return at < sizeof s->path && access(s->path, F_OK) == 0;
 }
 
+/* Searches for the plugin. Returns whether it was found; s->path is then its file. */
 static bool find(search *s, const char *name) {
     const char *given = secure_getenv("TAPEGRAD_PLUGINS");
     s->by_environment = given && *given;

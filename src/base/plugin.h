@@ -12,7 +12,7 @@
 typedef struct tg_plugin {
     const char *version;          /* TG_VERSION when the plugin was compiled */
     const char *(*library)(void); /* tg_version of the copy of the library that the plugin calls */
-    const void *table;            /* the functions of the plugin; what type this has depends on the plugin */
+    const void *table;            /* the functions of the plugin; its type depends on the plugin */
 } tg_plugin;
 
 /* The fields of a plugin of this library. */

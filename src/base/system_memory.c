@@ -1,6 +1,6 @@
-/* How much memory the operating system leaves to this process, as Linux says it: MemAvailable of /proc/meminfo
+/* How much memory the operating system leaves to this process, as Linux reports it: MemAvailable of /proc/meminfo
  * (proc(5)), and the memory controllers of control groups (the kernel's documents cgroup-v2 and cgroup-v1/memory). A
- * process is limited by its own group and by all groups around it. */
+ * process is limited by its own group and by all groups that contain it. */
 #include "base/system_memory.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 
 #include <tapegrad/types.h>
 
-/* The files of a version of control groups. Their path is the mount, followed by the group and the name. */
+/* The files of a version of control groups. The path of a file is the mount, followed by the group and the name. */
 typedef struct controller {
     const char *mount, *limit, *used;
     const char *cached; /* in memory.stat: pages of files, which the kernel drops when the group needs memory */
@@ -32,7 +32,7 @@ static void read_text(const char *path, char text[TEXT]) {
     if (fd >= 0) close(fd);
 }
 
-/* Returns the number that follows `key` at the beginning of a line; TG_NONE: there is none. */
+/* Returns the number that follows `key` at the beginning of a line; TG_NONE if there is none. */
 static int64_t number_after(const char *text, const char *key) {
     size_t n = strlen(key);
     for (const char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
@@ -55,17 +55,17 @@ static int64_t number_of(const char *root, const controller *c, const char *grou
 
 static int64_t least(int64_t a, int64_t b) { return a < 0 || (b >= 0 && b < a) ? b : a; }
 
-/* Returns what one group leaves; TG_NONE: it has no limit. */
+/* Returns how many bytes one group leaves; TG_NONE if it has no limit. */
 static int64_t left_in_group(const char *root, const controller *c, const char *group) {
     int64_t limit = number_of(root, c, group, c->limit, ""), used = number_of(root, c, group, c->used, "");
     if (limit < 0 || used < 0) return TG_NONE;
-    int64_t cached = number_of(root, c, group, "memory.stat", c->cached), left = limit - used;
-    if (cached > 0) left += cached;
-    return left > 0 ? left : 0;
+    int64_t cached = number_of(root, c, group, "memory.stat", c->cached);
+    if (cached > 0) used = used > cached ? used - cached : 0; /* the kernel reads the two numbers at different times */
+    return limit > used ? limit - used : 0;
 }
 
-/* Returns what a group and those around it leave. Cuts `group` to "". In a container the groups of the path may be out
- * of sight, but the mount itself is then the container's group. */
+/* Returns how many bytes a group and those that contain it leave, or TG_NONE if none of them has a limit. Shortens
+ * `group` to "". A container may not see the groups of the path; its own group is then the mount itself. */
 static int64_t left_in_groups(const char *root, const controller *c, char *group) {
     int64_t left = TG_NONE;
     for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {

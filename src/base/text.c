@@ -1,4 +1,4 @@
-/* Appends formatted text to a buffer, cuts paths, and checks UTF-8. */
+/* Appends formatted and escaped text to a buffer, finds the last component of a path, and checks UTF-8. */
 #include "base/text.h"
 
 #include <stdarg.h>

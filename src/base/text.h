@@ -1,4 +1,4 @@
-/* Appends formatted and escaped text to a buffer, cuts paths, and checks UTF-8. */
+/* Appends formatted and escaped text to a buffer, finds the last component of a path, and checks UTF-8. */
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 

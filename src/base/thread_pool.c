@@ -2,7 +2,6 @@
 #include "base/thread_pool.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -156,21 +155,6 @@ void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg) {
 
 /* ---- Creation and release ---- */
 
-/* Starts a worker thread. Returns 0 or an error number. The worker blocks all signals, which the program's own threads
- * handle, except those for faults that the worker itself causes. */
-static int start_worker(worker *w) {
-    sigset_t all, before;
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    sigdelset(&all, SIGFPE);
-    sigdelset(&all, SIGILL);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&w->thread, NULL, work, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static void stop_workers(tg_pool *p, int started) {
     pthread_mutex_lock(&p->lock);
     p->stop = true;
@@ -196,10 +180,10 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
     pthread_cond_init(&p->finished, NULL);
     for (int i = 0; i < threads - 1; i++) {
         p->workers[i] = (worker){.pool = p, .index = i + 1};
-        int error = start_worker(&p->workers[i]);
+        int error = tg_system_thread(&p->workers[i].thread, work, &p->workers[i]);
         if (!error) continue;
-        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d: %s; ask for fewer threads", i + 2, threads,
-                strerror(error));
+        tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: cannot start thread %d of %d: %s; ask for fewer threads", i + 2,
+                threads, strerror(error));
         stop_workers(p, i);
         tg_host_free(ctx, p, bytes);
         return NULL;

@@ -2,7 +2,6 @@
  * dealt to it; no bytes of tensors move between ranks. Rank 0 writes the index when the files of all ranks are there,
  * so a directory without the new index is one of the old state. */
 #define _GNU_SOURCE
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -12,6 +11,7 @@
 
 #include "base/host_memory.h"
 #include "base/options.h"
+#include "base/os.h"
 #include "checkpoint/save.h"
 #include "comm/comm.h"
 #include "optim/optim.h"
@@ -93,17 +93,10 @@ static void *write_held(void *user) {
     return NULL;
 }
 
-/* Starts the thread, which blocks all signals: the program's own threads handle them. */
 static tg_status start(tg_save *w) {
-    sigset_t all, before;
     w->errors = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = w->ctx->run.allocator, .files = w->ctx->files));
     if (!tg_ok(w->errors)) return tg_fail(w->ctx, tg_ctx_status(w->errors), "%s", tg_ctx_message(w->errors));
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&w->thread, NULL, write_held, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tg_system_thread(&w->thread, write_held, w);
     if (error)
         return tg_fail(w->ctx, TG_ERR_MEMORY, "%s: cannot start the thread that writes: %s; use .background = false",
                        call, strerror(error));

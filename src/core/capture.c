@@ -155,8 +155,9 @@ static void close_memory(tg_graph *g) {
     g->bytes = tg_heap_arena_bytes(h, g->arena);
 }
 
-/* Returns whether a work may continue while a module is recorded, because a module is not made of what it fills: a
- * message that is awaited, or gradients that are being summed. Waiting for a message could wait for this rank's own. */
+/* Returns whether a work may continue while a module is recorded, because the module has no tensor that it fills: a
+ * message that is awaited, or gradients that are being summed. Waiting for a message could be a deadlock, because its
+ * sender may wait for a message that this rank sends later. */
 static bool goes_on(const void *arg, const tg_work *w) {
     (void)arg;
     const tg_storage *s = w->fills;
@@ -258,7 +259,7 @@ tg_graph *tg_graph_record(tg_ctx *ctx, const tg_graph_fn *fn, int n, void *state
     if (record(g, true, micro) == TG_OK) {
         tg_captured_draws_undo(&g->draws);
         tg_graph_set_gradients(g, false);
-        g->n_leaves = 0; /* what becomes of gradients, the caller says at each replay */
+        g->n_leaves = 0; /* the tape accumulates what replays compute, as it does for any op */
         return g;
     }
     undo(g);

@@ -41,7 +41,7 @@ void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_replay_hooks *h, const void *arg
 enum { TG_GRAPH_PARTS = 2 };
 typedef tg_status (*tg_graph_fn)(void *state, tg_ctx *ctx);
 
-/* Returns whether the device can record steps. Others call them. */
+/* Returns whether the device can record steps. On another device, a replay calls the step's function. */
 bool tg_can_record(const tg_ctx *ctx);
 /* Records n functions, the parts of a graph, one after the other, and runs none of them: random streams, open keys and
  * gradients are as before the call. Parts share the graph's memory, and what the first part draws. So a replay of a

@@ -1,14 +1,14 @@
-/* The random draws of a captured step. The recorded kernels have the stream number and the counter of each draw, and
- * add those of a row on the device, which the host fills before each replay. Draws by order have one row for each
- * random stream. Draws by key do too if the step opens its keys itself, because then only the seed differs between
- * replays. If a replay draws in keys that its caller has opened, each key of the recording has a row, which turns the
- * stream number that it had in the recording into the one of the replay. */
+/* The random draws of a captured step. A recorded kernel contains the stream number and the counter of its draw in the
+ * recording. To these it adds the numbers of a row on the device, which the host fills before each replay. Draws by
+ * order have one row for each random stream. So have draws by key if the step opens its keys itself, because then only
+ * the seed differs between replays. If a replay draws in keys that its caller has opened, each key of the recording has
+ * a row: the difference between the key's stream number in the replay and that in the recording. */
 #include "core/captured_draws.h"
 
 #include "base/host_memory.h"
 #include "core/rng.h"
 
-enum { KEYS = 256 }; /* in how many keys a relative step may draw */
+enum { KEYS = 256 }; /* the largest number of keys in which a relative step may draw */
 
 /* A random stream that existed before the step. */
 typedef struct tg_captured_stream {
@@ -257,7 +257,7 @@ static tg_rng filled(const tg_captured_draws *d, const row *r, uint64_t micro, c
 
 static tg_status note_key(const tg_captured_draws *d, uint64_t stream, uint64_t opening, const void *site) {
     const tg_key_note note = {stream, opening, site}, *before;
-    return tg_key_note_add(d->ctx, &note, &before); /* that no other opening has drawn was checked */
+    return tg_key_note_add(d->ctx, &note, &before); /* a check before has shown that no other opening has drawn */
 }
 
 /* Notes the keys in which a replay draws. */
@@ -267,10 +267,10 @@ static tg_status note_keys(const tg_captured_draws *d, uint64_t micro, const voi
     for (int i = 0; i < d->n_keys; i++) TG_TRY(note_key(d, d->keys[i], opening, site));
     for (int i = 0; d->relative && i < d->n_rows; i++) {
         const row *r = &d->rows[i];
+        if (!r->keyed) continue;
         const tg_key_level *outer = r->depth ? NULL : &k->level[k->depth - 1];
-        if (r->keyed)
-            TG_TRY(note_key(d, number_in_replay(d, r, micro), outer ? outer->opening : opening,
-                            outer ? outer->site : site));
+        TG_TRY(note_key(d, number_in_replay(d, r, micro), outer ? outer->opening : opening,
+                        outer ? outer->site : site));
     }
     return TG_OK;
 }

@@ -19,7 +19,7 @@ typedef struct tg_captured_draws {
     tg_rng *device_rows, *host_rows;
     struct tg_captured_row *rows; /* what is known of each row */
     int n_rows, rows_capacity, most_rows;
-    bool keyed; /* before the step a key was open by which it draws */
+    bool keyed; /* draws before the step were by key (tg_is_keyed) */
     /* A replay draws in the keys that are open when it begins, and in its micro-batch. Each key in which the step draws
      * then has a row of its own. If false, the step opens all its keys itself, and they are the same in each replay. */
     bool relative;
@@ -47,8 +47,8 @@ tg_status tg_captured_draws_row(tg_captured_draws *d, const tg_rng *stream, uint
 tg_status tg_captured_draws_end(tg_captured_draws *d);
 /* Restores the states before the recording, which has failed, or whose step is not run now. */
 void tg_captured_draws_undo(tg_captured_draws *d);
-/* Fails if a replay in this micro-batch would draw otherwise than the step would, or in keys that have drawn. `micro`
- * of these functions has a meaning only if the draws are relative. */
+/* Fails if a replay in this micro-batch would draw other numbers than the step would, or would draw in keys that have
+ * drawn already. In these functions, `micro` is used only if the draws are relative. */
 tg_status tg_captured_draws_check(const tg_captured_draws *d, uint64_t micro);
 /* Sends the rows of a replay to the device. `first` is set for the replay that tg_graph_new runs: it continues from the
  * states before the recording. `site` is the call site of the replay. */

@@ -300,10 +300,10 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_graphs_free(ctx);
     end_parts(ctx);
     while (ctx->owned) tg_owned_free(ctx->owned);
-    tg_pool_free(ctx, ctx->run.pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
     end_works(ctx);
+    tg_pool_free(ctx, ctx->run.pool); /* waiting for a work may have used the threads */
     tg_ctx_leave(ctx);
 }
 

@@ -35,7 +35,7 @@ struct tg_ctx {
     bool check;  /* check mode (tg_config.check) */
     bool ending; /* tg_ctx_free is running */
     tg_dtype dtype; /* dtype of tensors that are created without one */
-    /* number of the caller's functions that are running now; a tape counts those that it runs in a field of its own */
+    /* Number of the caller's functions that are running now. A tape counts those that it runs in its own field. */
     int busy;
     uint64_t serial; /* serial of the newest handle; only increases */
     tg_rng rng; /* state of the current stream: the default one, except between a fork and its join */
@@ -73,13 +73,13 @@ struct tg_ctx {
     tg_graph *graphs, *capture; /* all captured steps; the one that is being recorded now, or NULL */
     struct tg_buffer *buffers;  /* named scratch buffers */
     tg_tensor *owned;           /* the context-owned handles, linked through their ext */
-    _Atomic(tg_later *) later;  /* what other threads have asked for (later.h) */
+    _Atomic(tg_later *) later;  /* the requests of other threads (later.h) */
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
     tg_storage_extra *pinned; /* the pinned storages */
     _Atomic(struct tg_mapping *) mappings; /* the mapped files (mapping.h) */
     bool unfilled;                         /* parameters with 2 dims or more are made without bytes (tg_param_fill) */
-    atomic_int users; /* who uses the memory: the program, until tg_ctx_free, and each export (dlpack.h) */
+    atomic_int users; /* number of users of the memory: the program, until tg_ctx_free, and each export (dlpack.h) */
 };
 
 /* The result of tg_ctx_new if there is no memory for a context. Nothing writes to it: tg_fail keeps the first error. */

@@ -67,9 +67,9 @@ typedef struct tg_export {
 /* Removes the pin and frees e, on the context's thread, or when the context's memory is freed. */
 void tg_export_end(tg_export *e);
 
-/* Returns the dtype of DLPack; its bits are 0 if d is none that an op takes. */
+/* Returns the dtype of DLPack for d; its bits are 0 if tensors cannot have d. */
 tg_dl_dtype tg_dl_dtype_of(tg_dtype d);
-/* Sets *d to the device of the context. Fails if DLPack has none such. The error message begins with `who`. */
+/* Sets *d to the device of the context. Fails if DLPack has no such device. The error message begins with `who`. */
 tg_status tg_dl_device_of(tg_ctx *ctx, tg_dl_device *d, const char *who);
 
 #endif

@@ -59,7 +59,7 @@ static tg_status refuse_grad(const tg_tensor *x, const char *who) {
                    who, what);
 }
 
-/* Checks that the bytes of x may be given away, and makes them complete: work of the device that fills them has run. */
+/* Checks that the bytes of x may be exported, and waits until they are complete, also on the device. */
 static tg_status give(tg_tensor *x, tg_dl_device *device, const char *who, const void *site) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, x, who));

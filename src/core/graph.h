@@ -44,7 +44,8 @@ struct tg_graph {
     const char *ended; /* why the graph can no longer be replayed; NULL if it can */
     int arena;
     int running; /* calls of a function by a replay that have not returned */
-    int64_t bytes, steps;
+    int64_t bytes; /* of the arena's segments */
+    int64_t steps; /* number of times that the step has run */
     tg_graph_use *uses;
     tg_graph_leaf *leaves;
     int n_uses, uses_capacity, n_leaves, leaves_capacity;
@@ -56,7 +57,7 @@ tg_status tg_graph_call(tg_graph *g, int part, const char *who);
 /* Sends the states of the random streams to the device, and runs a recorded part. On an error, forgets that the keys of
  * the part have drawn. If `first` is true, the draws continue from the states before the recording. */
 tg_status tg_graph_launch(tg_graph *g, int part, uint64_t micro, bool first, const void *site);
-/* Sets what the host knows of the gradient of a leaf that still exists, to its state before or after the step. */
+/* Sets what the host knows of the gradient of each leaf that still exists to the state before or after the step. */
 void tg_graph_set_gradients(const tg_graph *g, bool after);
 
 #endif

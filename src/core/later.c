@@ -1,5 +1,5 @@
-/* The list of what other threads ask of a context (later.h). Any thread adds entries; the context's own thread takes
- * the whole list with one exchange. */
+/* The list of the requests of other threads to a context (later.h). Any thread adds entries; the context's own thread
+ * takes the whole list with one exchange. */
 #include "core/context.h"
 #include "core/dlpack.h"
 #include "core/handles.h"
@@ -11,7 +11,7 @@ void tg_later_ask(tg_ctx *ctx, tg_later *e) {
     while (!atomic_compare_exchange_weak_explicit(&ctx->later, &first, e, memory_order_release, memory_order_relaxed));
 }
 
-/* Does what an entry asks for, as often as it was asked for. */
+/* Does what an entry asks for, once for each request. */
 static void settle(tg_later *e) {
     uint8_t kind = e->kind;
     unsigned times = atomic_exchange_explicit(&e->times, 0, memory_order_acq_rel);

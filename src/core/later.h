@@ -1,5 +1,5 @@
-/* What other threads ask of a context, such as to drop a tensor: a list that the context's own thread works off when it
- * next may. Nothing is allocated and no lock is taken. */
+/* Requests of other threads to a context, such as to drop a tensor: a list that the context's own thread processes at
+ * one of its next calls. Nothing is allocated and no lock is taken. */
 #ifndef TG_LATER_H
 #define TG_LATER_H
 
@@ -13,11 +13,12 @@ enum { TG_LATER_DROP, TG_LATER_UNPIN, TG_LATER_EXPORT };
 /* An entry of the list, part of the object that it is about. */
 typedef struct tg_later {
     struct tg_later *next;
-    atomic_uint times; /* how often it was asked for since the list was last worked off; 0 if it is not in the list */
+    atomic_uint times; /* number of requests since the list was last processed; 0 if the entry is not in the list */
     uint8_t kind;      /* TG_LATER_* */
 } tg_later;
 
-/* Adds one to the times of an entry, and the entry to the list of the context unless it is there. From any thread. */
+/* Counts a request for the entry, and adds the entry to the list of the context unless it is there. May be called from
+ * any thread. */
 void tg_later_ask(tg_ctx *ctx, tg_later *e);
 /* Does what the list asks for. tg_later_settle (context.h) calls it if the list has entries. */
 void tg_later_run(tg_ctx *ctx);

@@ -18,7 +18,7 @@ typedef struct tg_mapping {
     size_t bytes;
     int refs;
     atomic_bool torn; /* pages of zeros have replaced pages that could not be read */
-    bool reported;    /* the error has been: after the file is unmapped, it is not reported again */
+    bool reported;    /* the error has been reported; once the file is unmapped, it is not reported again */
 } tg_mapping;
 
 /* Maps the first `bytes` bytes of an open file, with one reference. Returns NULL after recording the error. */

@@ -90,6 +90,8 @@ const struct tg_trace *tg_trace_sorted(tg_ctx *ctx) {
 
 const char *tg_category_name(int category) { return category_names[category]; }
 
+enum { MOST_ROWS = 40 }; /* rows of the report; the other blocks are counted together */
+
 static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
     const struct tg_trace *trace = tg_trace_sorted(ctx);
     tg_text(buf, n, at, "alive near the peak, largest first:\n");
@@ -97,18 +99,19 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
     for (int i = 0; i < trace->n; i++) {
         const tg_trace_row *r = &trace->row[i];
         char site[160];
-        if (i >= 40) {
+        if (i >= MOST_ROWS) {
             rest += (int64_t)r->bytes;
             continue;
         }
-        tg_describe_site(ctx, r->site, site, sizeof site);
-        tg_text(buf, n, at, "%14zu  %-17s  %s%s%s%s%s%s\n", r->bytes, category_names[r->category], r->name,
+        tg_text(buf, n, at, "%14zu  %-17s  %s%s%s%s%s\n", r->bytes, category_names[r->category], r->name,
                 *r->name ? "  " : "",
                 r->op      ? r->op
                 : *r->name ? ""
                            : "(a gradient or temporary)",
-                *r->path ? "  " : "", r->path, r->op ? "  " : "");
-        if (r->op) tg_text(buf, n, at, "                                   called from %s\n", site);
+                *r->path ? "  " : "", r->path);
+        if (!r->op) continue;
+        tg_describe_site(ctx, r->site, site, sizeof site);
+        tg_text(buf, n, at, "%35scalled from %s\n", "", site);
     }
     if (rest) tg_text(buf, n, at, "%14lld  in other blocks\n", (long long)rest);
 }

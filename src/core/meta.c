@@ -11,11 +11,12 @@ static tg_status meta_open(tg_ctx *ctx, void **dev) {
 
 static void meta_close(tg_ctx *ctx, void *dev) { (void)ctx, (void)dev; }
 
-/* Returns an address 2^42 bytes after that of the previous segment, so that segments never overlap. */
+/* Returns the first multiple of 2^42 after the previous segment, so that segments never overlap. device_state is the
+ * multiple in which the previous segment ends. */
 static void *meta_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
-    (void)bytes, (void)align;
+    (void)align;
     uintptr_t n = (uintptr_t)ctx->run.device_state + 1;
-    ctx->run.device_state = (void *)n;
+    ctx->run.device_state = (void *)(n + (bytes >> 42));
     return (void *)(n << 42);
 }
 

@@ -47,7 +47,7 @@ static tg_status check_replay(const tg_graph *g, int part, uint64_t micro) {
     if (g->ended)
         return tg_fail(ctx, TG_ERR_ABORTED, "%s: %s; capture %s again", g->recording.words->replay, g->ended,
                        g->recording.words->subject);
-    if (!g->part[part].recorded || part) return TG_OK; /* the first part was checked for all */
+    if (!g->part[part].recorded || part) return TG_OK; /* the checks before the first part cover the later ones */
     TG_TRY(tg_captured_draws_check(&g->draws, micro));
     TG_TRY(check_uses(g));
     return check_gradients(g);
@@ -55,7 +55,8 @@ static tg_status check_replay(const tg_graph *g, int part, uint64_t micro) {
 
 /* ---- The launch ---- */
 
-/* If the hook `begin` has succeeded, calls the hook `end` too, even if the launch fails. */
+/* Sends the draws and launches the recording. If the hook `begin` has succeeded, calls the hook `end` too, even if the
+ * launch fails. */
 static tg_status send_and_launch(tg_graph *g, int part, uint64_t micro, bool first, const void *site) {
     const tg_graph_part *p = &g->part[part];
     if (!part) TG_TRY(tg_captured_draws_send(&g->draws, micro, first, site));

@@ -196,17 +196,6 @@ void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from) {
 
 /* ---- Forks ---- */
 
-static tg_status grow_forks(tg_ctx *ctx) {
-    int capacity = ctx->streams.forks_capacity ? 2 * ctx->streams.forks_capacity : 8;
-    tg_named_rng **more = tg_host_alloc(ctx, (size_t)capacity * sizeof *more);
-    if (!more) return ctx->run.status;
-    if (ctx->streams.forks) memcpy(more, ctx->streams.outer, (size_t)ctx->streams.forks * sizeof *more);
-    tg_host_free(ctx, ctx->streams.outer, (size_t)ctx->streams.forks_capacity * sizeof *more);
-    ctx->streams.outer = more;
-    ctx->streams.forks_capacity = capacity;
-    return TG_OK;
-}
-
 /* Finds the stream that a fork is to make current. */
 static tg_status fork_to(tg_ctx *ctx, const char *name, tg_named_rng **to) {
     if (ctx->run.status != TG_OK) return ctx->run.status;
@@ -224,7 +213,8 @@ tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     tg_named_rng *to = ctx->streams.current;
     tg_status s = fork_to(ctx, name, &to);
-    if (ctx->streams.forks == ctx->streams.forks_capacity && grow_forks(ctx) != TG_OK) {
+    if (!tg_host_grow(ctx, (void **)&ctx->streams.outer, ctx->streams.forks, &ctx->streams.forks_capacity,
+                      sizeof *ctx->streams.outer)) {
         ctx->streams.forks_missed++;
         return ctx->run.status;
     }

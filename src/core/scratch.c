@@ -64,13 +64,16 @@ tg_storage *tg_buffer_open(tg_ctx *ctx, tg_buffer *b, size_t offset, size_t byte
     s->block = b->block;
     s->category = TG_MEM_BUFFER;
     s->temporary = true;
-    if (!b->open++) tg_block_set_owner(b->block, s);
+    b->open++;
+    if (!tg_block_owner(b->block)) tg_block_set_owner(b->block, s);
     return s;
 }
 
-void tg_buffer_close(tg_ctx *ctx, tg_buffer *b) {
+void tg_buffer_close(const tg_storage *s) {
+    tg_ctx *ctx = s->ctx;
+    tg_buffer *b = s->extra->buffer;
+    if (tg_block_owner(b->block) == s) tg_block_set_owner(b->block, NULL);
     if (--b->open > 0) return;
-    tg_block_set_owner(b->block, NULL);
     if (b->ended)
         tg_buffer_end(ctx, b);
     else if (tg_block_held(b->block))

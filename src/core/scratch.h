@@ -19,6 +19,7 @@ typedef struct tg_buffer {
     const char *op; /* the op that took the lease; NULL if the call at `site` took it */
     const void *site;
     struct tg_scope *scope;
+    uint64_t epoch; /* epoch of the tape (tape/tape.h) that took the lease; the scope exists while the epoch lasts */
 } tg_buffer;
 
 /* Makes a buffer, which the context owns. Its block is allocated by tg_buffer_reserve. Returns NULL after recording the
@@ -27,10 +28,10 @@ tg_buffer *tg_buffer_new(tg_ctx *ctx, const char *name, tg_dtype dtype, int inst
 /* Waits for works that still read the block, and ensures that it has at least this size. No storage may be open in
  * it. */
 tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes);
-/* Makes a storage on a part of the block. When its bytes are released, tg_buffer_close is called. Returns NULL after
- * recording the error. */
+/* Makes a storage on a part of the block. Several may be open at a time. When the bytes of one are released,
+ * tg_buffer_close is called. Returns NULL after recording the error. */
 tg_storage *tg_buffer_open(tg_ctx *ctx, tg_buffer *b, size_t offset, size_t bytes);
-void tg_buffer_close(tg_ctx *ctx, tg_buffer *b);
+void tg_buffer_close(const tg_storage *s);
 void tg_buffer_end(tg_ctx *ctx, tg_buffer *b); /* releases its block once no storage is open in it */
 void tg_buffers_free(tg_ctx *ctx);
 /* Appends one line per buffer to the memory report. */

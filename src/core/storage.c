@@ -109,7 +109,7 @@ static void release_bytes(tg_storage *s) {
         s->extra->work = NULL;
     }
     if (TG_UNLIKELY(s->extra && s->extra->buffer))
-        tg_buffer_close(s->ctx, s->extra->buffer);
+        tg_buffer_close(s);
     else if (TG_UNLIKELY(s->extra && s->extra->shared))
         tg_block_unhold(s->ctx->run.heap, s->block);
     else if (s->block)
@@ -255,17 +255,14 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
         if (s->state == TG_PRESENT) return TG_OK;
         s->extra->restore = NULL;
     }
-    char what[128], where[160];
-    if (x)
-        tg_describe(x, what, sizeof what);
-    else
-        strcpy(what, "a tensor");
-    tg_describe_site(s->ctx, s->by_site, where, sizeof where);
+    char what[128] = "a tensor", where[160] = "";
+    if (x) tg_describe(x, what, sizeof what);
+    if (s->by_site) tg_describe_site(s->ctx, s->by_site, where, sizeof where);
     return tg_fail(
         s->ctx, TG_ERR_DISCARDED,
-        "the bytes of %s were discarded by %s, called from %s; call tg_keep before, or, if a backward has freed it, "
-        "run that backward with .retain",
-        what, s->by ? s->by : "its owner", where);
+        "the bytes of %s were discarded by %s%s%s; call tg_keep before, or, if a backward has freed it, run that "
+        "backward with .retain",
+        what, s->by ? s->by : "its owner", *where ? ", called from " : "", where);
 }
 
 void tg_storage_categorize(tg_storage *s, tg_category c) {

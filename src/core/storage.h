@@ -65,8 +65,8 @@ void tg_storage_unref(tg_storage *s); /* the last reference frees the storage an
 /* Releases the bytes now. An error about a later access quotes `by`, a static string that names the op or function that
  * has discarded them, and its call site. */
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
-/* Makes a new, temporary storage that takes over the bytes of s, which must be present, and discards s. Returns NULL
- * after recording the error. */
+/* Makes a new, temporary storage that takes over the bytes of s, and discards s. The bytes must be present, not pinned,
+ * and not those of another storage or of a scratch buffer. Returns NULL after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work that fills them, or recreates them. If that is impossible, fails with
  * TG_ERR_DISCARDED. The message says what has discarded the bytes, and names x, which may be NULL. */
@@ -105,7 +105,8 @@ static inline bool tg_storage_is_own(const tg_storage *s) {
 tg_status tg_storage_await_readers(tg_storage *s);
 /* Waits until the bytes of x are present and no work in flight reads them, before they change. */
 tg_status tg_storage_may_change(const tg_tensor *x);
-/* Note that the step that is being recorded (tg_graph_new) uses these bytes, and that it changes them. In capture.c. */
+/* tg_capture_uses notes that the step being recorded (tg_graph_new) uses these bytes, and tg_capture_writes that it
+ * changes them. Both are in capture.c. */
 void tg_capture_uses(tg_storage *s);
 void tg_capture_writes(tg_storage *s);
 /* Called when the bytes are changed in place. From now on, a backward that needs the older bytes fails, and its error

@@ -165,6 +165,9 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
 /* Returns whether two elements share memory: a dim is expanded, or two indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);
+/* Fails if tg_shares_elements(x), because the elements cannot be written one by one. `who` is the name of the call that
+ * would write them. */
+tg_status tg_refuse_shared_elements(const tg_tensor *x, const char *who);
 /* Notes that the values of x now come from the caller (TG_F_GIVEN). Parameters, gradients, buffers of modules and
  * leaves that tg_place has declared keep their placement, so they are not marked. */
 void tg_tensor_given(tg_tensor *x);

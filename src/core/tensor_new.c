@@ -99,10 +99,13 @@ tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, do
 
 /* Reports a use of a parameter that has no values yet. */
 static tg_status refuse_unfilled(void *user, tg_storage *s) {
+    char what[160] = "of the model";
     (void)user;
+    if (tg_storage_maker(s)) tg_describe(tg_storage_maker(s), what, sizeof what);
     return tg_fail(s->ctx, TG_ERR_STATE,
-                   "a parameter has no values yet, because its model was created with .unfilled; call tg_lm_load or "
-                   "tg_lm_map before");
+                   "parameter %s has no values yet, because its model was created with .unfilled; call tg_lm_load or "
+                   "tg_lm_map first",
+                   what);
 }
 
 /* Takes the bytes of a new parameter away, until tg_param_fill. */

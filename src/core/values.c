@@ -93,8 +93,7 @@ tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
     return transfer(x, x->dtype, dst, true);
 }
 
-/* Begins a write to x. Fails if elements of x share memory, because these cannot be written one by one. */
-static tg_status begin_write(tg_tensor *x, const char *who, const void *site) {
+tg_status tg_refuse_shared_elements(const tg_tensor *x, const char *who) {
     for (int i = 0; i < x->ndim; i++)
         if (x->stride[i] == 0 && x->shape[i] > 1)
             return tg_fail(x->ctx, TG_ERR_STATE,
@@ -102,6 +101,11 @@ static tg_status begin_write(tg_tensor *x, const char *who, const void *site) {
     if (tg_shares_elements(x))
         return tg_fail(x->ctx, TG_ERR_STATE,
                        "%s: the tensor's strides overlap, so its elements share memory; write to a copy", who);
+    return TG_OK;
+}
+
+static tg_status begin_write(tg_tensor *x, const char *who, const void *site) {
+    TG_TRY(tg_refuse_shared_elements(x, who));
     TG_TRY(tg_storage_check_write(x->storage, who));
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);

@@ -15,13 +15,14 @@ typedef struct tg_batch_at {
     int64_t epoch, step;
 } tg_batch_at;
 
-/* Batches that have been read wait in a ring of `places` places, of which `filled` from place `first` on are used. With
- * a thread, `lock` protects the fields of the ring, and `reads` the fields that only the thread uses while it runs. */
+/* Batches that have been read wait in a ring of `places` places, of which `filled` from place `first` on are used.
+ * While a thread reads ahead, `lock` protects these fields, except `reads`, which only the thread uses then. */
 typedef struct tg_loader_ring {
     char *bytes; /* [places][bytes of a batch of this rank] */
     int places, first, filled;
     bool failed;        /* reading the batch after the filled ones has failed; `errors` has the error */
-    bool running, stop; /* the thread has been started; it must end */
+    bool running;       /* the thread has been started */
+    bool stop;          /* the thread must end */
     tg_batch_at reads;  /* the batch that is read next */
     pthread_t thread;
     pthread_mutex_t lock;

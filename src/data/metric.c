@@ -1,4 +1,4 @@
-/* Metrics: sums and numbers of values on the device, and hits among the greatest logits. */
+/* Metrics: sums and counts of values on the device, and hits among the greatest logits. */
 #include <math.h>
 
 #include <tapegrad/comm.h>
@@ -94,14 +94,17 @@ tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight) {
     const char *who = "tg_metric_add";
     TG_TRY(enter(m));
     TG_TRY(tg_check(m->ctx, x, who));
-    if (weight < 1)
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "%s: weight is %lld, expected 1 or more", who, (long long)weight);
+    int64_t values;
+    if (weight < 1 || __builtin_mul_overflow(weight, x->numel, &values))
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                       "%s: weight is %lld for each of %s, expected 1 or more, and fewer than 2^63 values in all", who,
+                       (long long)weight, tg_count(x->numel, "element").text);
     TG_TRY(check_whole(m, x, who));
     TG_TRY(tg_storage_need(x->storage, x));
     TG_TRY(settle(m));
     TG_TRY(add_converted(m, x, (double)weight));
     const tg_array count = tg_array_of(m->count);
-    const double more[2] = {1, (double)(weight * x->numel)};
+    const double more[2] = {1, (double)values};
     TG_TRY(m->ctx->run.ops->apply(m->ctx, TG_FN_affine, count, &count, 1, more, false));
     return wrote(m, who, TG_SITE);
 }

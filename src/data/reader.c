@@ -1,7 +1,7 @@
 /* Reads batches into host memory, on a thread that stays a bounded number of batches ahead. */
-#include <signal.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "data/loader.h"
 #include "data/order.h"
 
@@ -19,7 +19,9 @@ static tg_status read_batch(const tg_loader *l, tg_batch_at at, char *to) {
         }
         int64_t sample = l->opts.shuffle ? tg_order_at(l->opts.seed, at.epoch, l->samples, first + i) : first + i;
         tg_status s = l->ops->read(l->state, l->errors, sample, out);
-        if (s != TG_OK) return tg_ctx_fail(l->errors, s, "the source of the data returned %s", tg_status_name(s));
+        if (s != TG_OK)
+            return tg_ctx_fail(l->errors, s, "tg_loader_next: the source returned %s for sample %lld",
+                               tg_status_name(s), (long long)sample);
     }
     return l->errors->run.status;
 }
@@ -55,15 +57,8 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* Starts the thread, which blocks all signals: the program's own threads handle them. */
 static tg_status start(tg_loader *l) {
-    sigset_t all, before;
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&l->ring.thread, NULL, work, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tg_system_thread(&l->ring.thread, work, l);
     if (error)
         return tg_fail(l->ctx, TG_ERR_MEMORY,
                        "tg_loader_next: cannot start the thread that reads ahead: %s; use "

@@ -23,7 +23,7 @@ static inline tg_status tg_io_enter(const tg_ctx *ctx) {
 /* Returns the context's file functions, with system calls in the empty slots. */
 tg_file_ops tg_file_ops_of(const tg_ctx *ctx);
 /* Records "cannot <verb> '<path>'" with the text of errno, and with the offset unless it is negative. Returns
- * TG_ERR_IO. */
+ * TG_ERR_MEMORY if errno is ENOMEM, else TG_ERR_IO. */
 tg_status tg_file_fail(tg_ctx *ctx, const char *verb, const char *path, int64_t offset);
 /* Returns a new string, formatted like sprintf. The caller frees the string with tg_host_strfree. If there is no
  * memory, records the error and returns NULL. */

@@ -36,6 +36,7 @@ static tg_status read_counts(tg_tokens *t, tg_file *f, const unsigned char *head
     if (rest != 0 && rest != n)
         return refuse(f, "it has more bytes than its header counts, and no mode for each sequence");
     if (!entries) return refuse(f, "its table of documents is empty, expected at least the entry 0");
+    if (n && entries == 1) return refuse(f, "it has sequences, but its table lists no document that has them");
     t->sequences = (int64_t)n;
     t->documents = (int64_t)entries - 1;
     t->has_modes = rest > 0;

@@ -11,7 +11,7 @@ typedef struct tg_outlines {
     int n;
 } tg_outlines;
 
-/* Makes n outlines, which tg_outlines_set fills. The caller frees them, after an error too. */
+/* Makes n outlines, which tg_outlines_set fills. The caller frees them with tg_outlines_free, also after an error. */
 tg_status tg_outlines_new(tg_ctx *ctx, tg_outlines *o, int n);
 void tg_outlines_set(tg_outlines *o, int i, const char *name, tg_dtype dtype, const tg_shape *shape);
 void tg_outlines_free(tg_ctx *ctx, tg_outlines *o);

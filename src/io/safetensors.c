@@ -184,15 +184,8 @@ static tg_status check_fit(tg_safetensors *f, const tg_safetensors_entry *e, con
 
 tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
                                            const tg_shape *whole, bool convert, const char *who) {
-    tg_ctx *ctx = f->file.ctx;
     TG_TRY(check_fit(f, e, whole, (tg_dtype)dst->dtype, convert));
-    for (int i = 0; i < dst->ndim; i++)
-        if (dst->stride[i] == 0 && dst->shape[i] > 1)
-            return tg_fail(ctx, TG_ERR_STATE, "%s: dim %d of the destination is expanded: its elements share memory",
-                           who, i);
-    if (tg_shares_elements(dst))
-        return tg_fail(ctx, TG_ERR_STATE, "%s: the destination's strides overlap: its elements share memory", who);
-    return TG_OK;
+    return tg_refuse_shared_elements(dst, who);
 }
 
 static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, bool convert,

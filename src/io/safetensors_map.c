@@ -1,4 +1,4 @@
-/* Tensors on the bytes of a mapped safetensors file, and what takes the place of bytes that the file has lost. */
+/* Tensors on the bytes of a mapped safetensors file, and pages of zeros in place of bytes that the file has lost. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <unistd.h>

@@ -56,7 +56,10 @@ tg_status tg_tokens_next_run(tg_tokens *t, tg_token_run *run) {
                        "tg_tokens_next_run: run %p ends with token %lld, expected a run of tg_tokens_find_run that "
                        "ends before token %lld",
                        (const void *)run, run ? (long long)run->stop - 1 : -1, (long long)(t->count - 1));
-    return next(t, run);
+    tg_token_run after = *run; /* so that *run stays as it is if reading the index fails */
+    TG_TRY(next(t, &after));
+    *run = after;
+    return TG_OK;
 }
 
 /* ---- Windows ---- */
@@ -81,8 +84,7 @@ tg_token_windows tg_tokens_windows(const tg_tokens *t) { return t ? t->windows :
 /* Fails unless the window is in the stream. */
 static tg_status check_window(const tg_tokens *t, int64_t first, int64_t n, const char *who) {
     bool padded = t->windows == TG_WINDOWS_PADDED;
-    int64_t most = padded && first < t->count ? INT64_MAX : t->count - first - 1;
-    if (first >= 0 && n >= 1 && n <= most) return TG_OK;
+    if (first >= 0 && first < t->count && n >= 1 && (padded || n < t->count - first)) return TG_OK;
     return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                    "%s: a window of %lld from token %lld on, expected at least one token and the token after it, of "
                    "the stream's %lld",

@@ -49,24 +49,23 @@ tg_token_writer *tg_token_writer_open(tg_ctx *ctx, const char *path, int64_t voc
     return NULL;
 }
 
+/* Writes the buffer to the file. If that fails, the buffer stays as it is, so a later flush writes the same bytes. */
 static tg_status flush(tg_token_writer *w) {
-    size_t n = w->used;
+    TG_TRY(tg_writer_put(&w->data, w->buffer, w->used));
     w->used = 0;
-    return tg_writer_put(&w->data, w->buffer, n);
-}
-
-static tg_status put_id(tg_token_writer *w, int64_t id) {
-    if (id < 0 || id >= w->vocab)
-        return tg_fail(w->ctx, TG_ERR_DATA, "tg_token_writer_add: id %lld, expected 0 to %lld", (long long)id,
-                       (long long)(w->vocab - 1));
-    if (w->used + (size_t)w->width > BUFFER) TG_TRY(flush(w));
-    uint32_t v = (uint32_t)id;
-    memcpy(w->buffer + w->used, &v, (size_t)w->width);
-    w->used += (size_t)w->width;
     return TG_OK;
 }
 
-/* Returns the sequence to which a token is appended, a new one if the last one has ended. NULL after an error. */
+static tg_status check_ids(const tg_token_writer *w, const int64_t *ids, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= w->vocab)
+            return tg_fail(w->ctx, TG_ERR_DATA, "tg_token_writer_add: id %lld, expected 0 to %lld", (long long)ids[i],
+                           (long long)(w->vocab - 1));
+    return TG_OK;
+}
+
+/* Returns the sequence to which a token is appended: the last one, or a new one if the last one has ended, differs in
+ * `context`, or is full. Returns NULL after recording the error. */
 static sequence *sequence_for(tg_token_writer *w, bool context) {
     sequence *last = w->n ? &w->sequences[w->n - 1] : NULL;
     if (last && !(last->flags & LAST) && !(last->flags & CONTEXT) == !context && last->length < INT32_MAX) return last;
@@ -81,20 +80,29 @@ static sequence *sequence_for(tg_token_writer *w, bool context) {
     return &w->sequences[w->n++];
 }
 
+static tg_status put_id(tg_token_writer *w, int64_t id, bool context) {
+    if (w->used + (size_t)w->width > BUFFER) TG_TRY(flush(w));
+    sequence *s = sequence_for(w, context);
+    if (!s) return tg_io_enter(w->ctx);
+    uint32_t v = (uint32_t)id;
+    memcpy(w->buffer + w->used, &v, (size_t)w->width);
+    w->used += (size_t)w->width;
+    w->open = true;
+    w->has_context |= context;
+    s->length++;
+    w->count++;
+    return TG_OK;
+}
+
+/* If writing fails, the tokens before the one that failed have been appended. */
 tg_status tg_token_writer_add(tg_token_writer *w, const int64_t *ids, int64_t n, bool context) {
     if (!w) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(w->ctx));
     if (n < 0 || (!ids && n))
         return tg_fail(w->ctx, TG_ERR_ARGUMENT, "tg_token_writer_add: ids is %p and n %lld, expected an array of n ids",
                        (const void *)ids, (long long)n);
-    for (int64_t i = 0; i < n;) {
-        sequence *s = sequence_for(w, context);
-        if (!s) return tg_io_enter(w->ctx);
-        for (; i < n && s->length < INT32_MAX; i++, s->length++) TG_TRY(put_id(w, ids[i]));
-    }
-    w->open |= n > 0;
-    w->has_context |= n > 0 && context;
-    w->count += n;
+    TG_TRY(check_ids(w, ids, n));
+    for (int64_t i = 0; i < n; i++) TG_TRY(put_id(w, ids[i], context));
     return TG_OK;
 }
 

@@ -1,14 +1,24 @@
-/* Several token streams as one. */
+/* Joins several token streams into one: which part has a token, and how the parts are closed. */
 #include "io/tokens.h"
 
 #include "base/host_memory.h"
 
-static tg_status refuse_part(tg_ctx *ctx, const tg_tokens *part, int i) {
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokens_join: part %d is %s, expected a stream of one file", i,
-                   part ? part->n_parts ? "joined itself" : "of another context" : "NULL");
+/* Returns the index of the first element of `part` that is part[i]. */
+static int first_of(tg_tokens *const *part, int i) {
+    int k = 0;
+    while (part[k] != part[i]) k++;
+    return k;
 }
 
-static bool is_part(const tg_ctx *ctx, const tg_tokens *part) { return part && part->ctx == ctx && !part->n_parts; }
+static tg_status check_part(tg_ctx *ctx, tg_tokens *const *part, int i) {
+    const tg_tokens *t = part[i];
+    if (t && first_of(part, i) < i)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokens_join: parts %d and %d are one stream; open the file twice",
+                       first_of(part, i), i);
+    if (t && t->ctx == ctx && !t->n_parts) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokens_join: part %d is %s, expected a stream of one file", i,
+                   t ? t->n_parts ? "joined itself" : "of another context" : "NULL");
+}
 
 /* Allocates the arrays of n parts. */
 static tg_status make_room(tg_tokens *t, int n) {
@@ -29,8 +39,10 @@ static void take_part(tg_tokens *t, int i, tg_tokens *part) {
     t->has_modes |= part->has_modes;
 }
 
+/* Closes the parts after an error, from the last to the first, and each once. */
 static tg_tokens *refuse(tg_tokens *const *part, int n) {
-    for (int i = 0; part && i < n; i++) tg_tokens_close(part[i]);
+    for (int i = n - 1; part && i >= 0; i--)
+        if (first_of(part, i) == i) tg_tokens_close(part[i]);
     return NULL;
 }
 
@@ -41,8 +53,7 @@ tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n) {
                 (const void *)part, n);
         return NULL;
     }
-    for (int i = 0; i < n && tg_io_enter(ctx) == TG_OK; i++)
-        if (!is_part(ctx, part[i])) refuse_part(ctx, part[i], i);
+    for (int i = 0; i < n && tg_io_enter(ctx) == TG_OK; i++) check_part(ctx, part, i);
     tg_tokens *t = tg_io_enter(ctx) == TG_OK ? tg_host_alloc(ctx, sizeof *t) : NULL;
     if (!t) return refuse(part, n);
     t->ctx = ctx;

@@ -17,6 +17,7 @@
 
 #pragma weak tg_mpi_plugin /* it is in libtapegrad-mpi.a, which a program may link or not */
 
+/* Returns the plugin, or NULL if it is not linked into this program. */
 static const tg_plugin *linked(const char *name) {
     if (strcmp(name, "mpi") == 0) return &tg_mpi_plugin;
 #ifdef TG_HAVE_CUDA
@@ -31,7 +32,7 @@ static const tg_plugin *linked(const char *name) {
 #ifdef TG_HAVE_TEXT
     if (strcmp(name, "text") == 0) return &tg_text_plugin;
 #endif
-    return (void)name, NULL;
+    return NULL;
 }
 
 bool tg_plugin_is_here(const char *name) { return linked(name) != NULL; }

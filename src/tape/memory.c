@@ -156,7 +156,7 @@ static inline void end_handle(tg_tensor *x, uint64_t serial) {
     x->serial = serial;
     if (TG_LIKELY(!x->holds)) return;
     x->serial += TG_SERIAL_HELD;
-    x->numel = 0; /* tg_tape_unheld */
+    x->numel = 0; /* read by tg_tape_unheld */
 }
 
 static void give_shape(tg_tape *t, const tg_tensor *x) {

@@ -1,15 +1,18 @@
 /* tg_lease: tensors on named scratch buffers, which stay with the context between their leases (docs/design.md,
- * invariant 11). */
+ * promise 11). */
 #include "base/text.h"
 #include "core/scratch.h"
 #include "tape/call.h"
 
-/* Sets the fields of b that say who leases it: the running op, or else the call at `site`. */
+/* Sets the fields of b that describe what leases it: the running op, or else the call at `site`. */
 static void set_holder(tg_tape *t, tg_buffer *b, const void *site) {
+    tg_scope *before = b->epoch == t->epoch ? b->scope : NULL;
     b->op = t->at_work ? t->at_work->op->name : NULL;
     b->site = t->at_work ? tg_call_site(t->at_work) : site;
     b->scope = t->scope;
-    if (t->scope) t->scope->uses++; /* messages may name it until the reset */
+    b->epoch = t->epoch;
+    if (t->scope) t->scope->uses++; /* messages may name it until the next lease */
+    tg_scope_unref(t, before);
 }
 
 /* Describes what leased b: "op NAME, called from SCOPE, file.c:12". */
@@ -29,6 +32,7 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
     set_holder(t, &request, site);
     holder_text(t, b, first, sizeof first);
     holder_text(t, &request, second, sizeof second);
+    tg_scope_unref(t, request.scope);
     return tg_fail(t->ctx, TG_ERR_STATE,
                    "tg_lease: buffer \"%s\" %s, leased by %s, is still open and is requested again by %s; tg_discard "
                    "the first lease",

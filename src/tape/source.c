@@ -2,6 +2,7 @@
  * context ends, because nodes and storages of any step may refer to it. */
 #include <tapegrad/source.h>
 
+#include "base/hash.h"
 #include "base/host_memory.h"
 #include "base/named_site.h"
 #include "tape/tape.h"
@@ -32,8 +33,7 @@ static bool is_same(const tg_named_site *s, const char *file, int line) {
 
 /* Returns the entry of a place, or the free one where it belongs. The table must have a free entry. */
 static tg_named_site **entry_of(const places *p, const char *file, int line) {
-    uint64_t hash = (uint64_t)(unsigned)line * 0x9E3779B97F4A7C15u;
-    for (const char *c = file; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001B3u; /* FNV-1a */
+    uint64_t hash = tg_hash_bytes((uint64_t)(unsigned)line * 0x9E3779B97F4A7C15u, file, strlen(file));
     size_t mask = p->capacity - 1, i = (size_t)(hash ^ hash >> 32) & mask;
     while (p->site[i] && !is_same(p->site[i], file, line)) i = (i + 1) & mask;
     return &p->site[i];

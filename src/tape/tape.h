@@ -141,13 +141,13 @@ typedef struct tg_deferral {
 /* ---- The tape ---- */
 
 struct tg_tape {
-    /* unique number of the current step, which began at the creation or the last reset; 0 if the tape was freed */
+    /* Unique number of the current step, which began at the creation or the last reset; 0 if the tape was freed. */
     uint64_t epoch;
     tg_ctx *ctx;
     tg_tape *next, *prev; /* neighbors in the context's list */
     bool training, grad, timed;
     bool in_backward;
-    /* number of running functions of the caller that use the tape, except those that at_work and in_backward imply */
+    /* Number of running functions of the caller that use the tape, except those that at_work and in_backward imply. */
     int busy;
     struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0 if none */

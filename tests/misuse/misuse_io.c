@@ -187,6 +187,11 @@ static tg_tokens *join_text(misuse_world *b, bool twice) {
     return tg_tokens_join(b->ctx, part, 2);
 }
 
+static tg_tokens *join_one_stream_twice(misuse_world *b) {
+    tg_tokens *t = tg_tokens_open(b->ctx, at(b, "text"), TG_TOKENS_TEXT, 0), *part[] = {t, t};
+    return tg_tokens_join(b->ctx, part, 2);
+}
+
 static void documents(misuse_world *b) {
     int64_t out[4] = {7, 7, 7, 7};
     tg_token_run run = {0};
@@ -197,6 +202,7 @@ static void documents(misuse_world *b) {
     GIVES(tg_tokens_join, ARGUMENT, "n 0", !tg_tokens_join(b->ctx, &text, 0));
     GIVES(tg_tokens_join, ARGUMENT, "part 1 is NULL", !join_text(b, false));
     GIVES(tg_tokens_join, ARGUMENT, "part 0 is joined itself", !join_text(b, true));
+    GIVES(tg_tokens_join, ARGUMENT, "parts 0 and 1 are one stream", !join_one_stream_twice(b));
     tg_tokens *t = text;
     QUIET(tg_tokens_documents, tg_tokens_documents(NULL) == 0 && tg_tokens_documents(t) == 1);
     QUIET(tg_tokens_find_run, tg_tokens_find_run(NULL, 0, &run) == TG_ERR_ARGUMENT);
@@ -220,6 +226,8 @@ static void documents(misuse_world *b) {
     FAILS(tg_tokens_read_window, ARGUMENT, "a window of 3 from token 0 on", tg_tokens_read_window(t, 0, 3, out, out));
     FAILS(tg_tokens_read_window, ARGUMENT, "a window of 0", tg_tokens_read_window(t, 0, 0, out, out));
     FAILS(tg_tokens_read_window, ARGUMENT, "from token -1 on", tg_tokens_read_window(t, -1, 1, out, out));
+    FAILS(tg_tokens_read_window, ARGUMENT, "from token -9223372036854775808 on",
+          tg_tokens_read_window(t, INT64_MIN, 1, out, out));
     QUIET(tg_tokens_count_targets, tg_tokens_count_targets(NULL, 0, 1) == 0);
     GIVES(tg_tokens_count_targets, ARGUMENT, "from token 2 on", tg_tokens_count_targets(t, 2, 2) == 0);
     QUIET(tg_tokens_read_window, out[0] == 7 && out[3] == 7);

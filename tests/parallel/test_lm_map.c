@@ -76,7 +76,7 @@ START_TEST(a_model_without_initial_weights_is_filled_by_loading) {
     tg_module *m = model(TG_LLAMA, true);
     ck_assert_int_lt(bytes_of_parameters(), 64 << 10);
     ck_assert_int_eq(compute(m, logits[1]), TG_ERR_STATE);
-    ck_assert(strstr(tg_ctx_message(ctx), "a parameter has no values yet"));
+    ck_assert(strstr(tg_ctx_message(ctx), " has no values yet"));
     tg_ctx_clear(ctx);
     ck_assert_int_eq(tg_gpt_load_weights(m, dir), TG_OK);
     ck_assert_int_eq(compute(m, logits[1]), TG_OK);

@@ -3,6 +3,7 @@
 #include "on_ranks.h"
 
 #include <tapegrad/backward.h>
+#include <tapegrad/handles.h>
 #include <tapegrad/recompute.h>
 #include <tapegrad/tensor_parallel.h>
 
@@ -384,7 +385,8 @@ static tg_status exponentials(void *state, tg_tape *t, tg_tensor *const *in, int
     return TG_OK;
 }
 
-/* Logits that a replay has restored and whose function has saved them, and logits in a named buffer. */
+/* Logits that a replay has restored and whose function has saved them, logits that are pinned after the forward, and
+ * logits in a named buffer. */
 static tg_status in_place_elsewhere(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     double g[2][8];
@@ -402,6 +404,14 @@ static tg_status in_place_elsewhere(void *arg, tg_ctx *ctx, tg_comm *c) {
         tg_zero_grad(x), tg_tape_reset(t);
     }
     for (int i = 0; i < 8; i++) EXPECT(ctx, g[1][i] == g[0][i]);
+    y = tg_exp(t, x);
+    RUN(tg_read_f64(y, g[0], 8));
+    tg_tensor *loss = tg_vocab_parallel_cross_entropy(t, y, target, c, TG_VOCAB(.in_place = true));
+    tg_storage *pinned = tg_pin(y);
+    RUN(tg_backward(t, loss));
+    RUN(tg_read_f64(y, g[1], 8));
+    for (int i = 0; i < 8; i++) EXPECT(ctx, g[1][i] == g[0][i]);
+    tg_unpin(pinned);
     y = tg_copy_(t, tg_lease(t, "logits", tg_dtype_of(x), TG_SHAPE(2, 4)), tg_exp(t, x));
     REFUSED(ctx, TG_ERR_STATE, "buffer", tg_vocab_parallel_cross_entropy(t, y, target, c, TG_VOCAB(.in_place = true)));
     tg_tape_free(t);

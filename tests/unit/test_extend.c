@@ -2,9 +2,11 @@
 #include "world.h"
 #include "probe.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/device.h>
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/work.h>
 
@@ -384,6 +386,25 @@ static tg_status fine(tg_ctx *c, void *self) {
 static void stop(void *self) { *(int *)self += 100; }
 static void end_work(void *self) { *(int *)self += 1; }
 
+static void count_part(void *arg, int64_t begin, int64_t end) {
+    atomic_fetch_add((atomic_int *)arg, (int)(end - begin));
+}
+
+static tg_status runs_threads(tg_ctx *c, void *self) {
+    tg_parallel_run(c, 100, count_part, self);
+    return TG_OK;
+}
+
+START_TEST(a_work_that_ends_with_its_context_may_use_its_threads) {
+    static const tg_work_ops ops = {.size = sizeof ops, .wait = runs_threads};
+    atomic_int count = 0;
+    tg_ctx *two = tg_ctx_new(TG_CONFIG(.threads = 2));
+    ck_assert_ptr_nonnull(tg_work_new(two, &ops, &count));
+    tg_ctx_free(two);
+    ck_assert_int_eq(atomic_load(&count), 100);
+}
+END_TEST
+
 START_TEST(works_end_with_their_wait_or_their_context) {
     static const tg_work_ops waits = {.size = sizeof waits, .wait = fine, .free = end_work},
                              stops = {.size = sizeof stops, .wait = fine, .abort = stop, .free = end_work};
@@ -409,6 +430,7 @@ int main(void) {
                             outputs_are_those_that_infer_makes_and_forward_fills,
                             no_function_frees_its_own_tape_or_context,
                             forwards_record_no_nodes,
-                            works_end_with_their_wait_or_their_context};
+                            works_end_with_their_wait_or_their_context,
+                            a_work_that_ends_with_its_context_may_use_its_threads};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }

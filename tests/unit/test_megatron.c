@@ -176,6 +176,23 @@ START_TEST(written_documents_are_read_again) {
 }
 END_TEST
 
+START_TEST(a_refused_call_adds_no_token) {
+    workplace w = workplace_new(NULL);
+    const int64_t ids[] = {1, 2, 256};
+    tg_token_writer *to = tg_token_writer_open(w.ctx, in(&w, "d"), 256);
+    tg_token_writer_add(to, ids, 3, true);
+    expect_error(w.ctx, TG_ERR_DATA, "id 256, expected 0 to 255");
+    ck_assert_int_eq(tg_token_writer_count(to), 0);
+    tg_token_writer_add(to, ids, 2, false);
+    ck_assert_int_eq(tg_token_writer_count(to), 2);
+    ck_assert_int_eq(tg_token_writer_commit(to), TG_OK);
+    tg_tokens *t = tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+    ck_assert(tg_tokens_count(t) == 2 && tg_tokens_documents(t) == 1 && !tg_tokens_has_context(t));
+    tg_tokens_close(t);
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(joined_streams_are_one) {
     workplace w = workplace_new(NULL);
     write_documents(&w, "a", "ab.[c]d.", 256);
@@ -285,6 +302,12 @@ START_TEST(wrong_tables_are_refused) {
     put_file(&w, "d.idx", index, n + 2);
     tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
     expect_error(w.ctx, TG_ERR_FORMAT, "sequence 1 has mode 2, expected 0");
+    const int64_t none[] = {1, 2}; /* one entry, the number of sequences: no document */
+    memcpy(index + 26, none, 8);
+    memcpy(index + n - 24, none + 1, 8);
+    put_file(&w, "d.idx", index, n - 16);
+    ck_assert_ptr_null(tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0));
+    expect_error(w.ctx, TG_ERR_FORMAT, "lists no document");
     workplace_free(&w);
 }
 END_TEST
@@ -315,7 +338,8 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {megatron_datasets_are_read_as_one_stream, negative_ids_are_refused,
-                            written_documents_are_read_again, joined_streams_are_one,
+                            written_documents_are_read_again, a_refused_call_adds_no_token,
+                            joined_streams_are_one,
                             every_flipped_bit_of_an_index_is_found, wrong_tables_are_refused,
                             any_failing_call_leaves_no_half_dataset};
     return tg_check_main("megatron", tests, COUNT(tests));

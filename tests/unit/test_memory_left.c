@@ -76,6 +76,9 @@ START_TEST(groups_leave_what_they_do_not_use) {
     ck_assert_int_eq(tg_system_memory(root), 4000000);
     put_group("/user/job", "5000000\n", "1000000\n", "anon 7\nactive_file 9\ninactive_file 200000\n");
     ck_assert_int_eq(tg_system_memory(root), 4200000); /* pages of files can be dropped */
+    put_group("/user/job", "9223372036854775807\n", "1000000\n", "inactive_file 2000000\n");
+    ck_assert_int_eq(tg_system_memory(root), 8000000LL * 1024); /* the sum of limit and pages would overflow */
+    put_group("/user/job", "5000000\n", "1000000\n", "inactive_file 200000\n");
     put_group("/user", "3000000\n", "1500000\n", NULL);
     ck_assert_int_eq(tg_system_memory(root), 1500000); /* the group around it is nearer to its limit */
     put_group("/user", "3000000\n", "3500000\n", NULL);

@@ -36,6 +36,10 @@ START_TEST(sums_and_counts_have_64_bits) {
     tg_metric_add(m, one, INT64_C(1) << 25);
     tg_metric_add(m, half, 1);
     ck_assert(tg_metric_count(m) == (1 << 25) + 1 && tg_metric_sum(m) == (1 << 25) + 0.5);
+    ck_assert(tg_metric_add(m, tg_full(t, TG_F32, TG_SHAPE(2), 1), INT64_MAX) == TG_ERR_ARGUMENT);
+    ck_says("fewer than 2^63 values");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_metric_count(m) == (1 << 25) + 1);
     tg_metric_free(m);
     end();
 }

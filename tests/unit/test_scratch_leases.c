@@ -319,6 +319,26 @@ START_TEST(meta_leases_count) {
 }
 END_TEST
 
+START_TEST(leases_in_scopes_keep_the_tapes_memory) {
+    enum { WARM = 100, LOOPS = 3000 };
+    int64_t host = 0;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
+    tg_tape *t = tg_tape_new(ctx);
+    for (int i = 0; i < LOOPS; i++) {
+        tg_scope_open(t, "loop");
+        tg_tensor *x = lease_floats(t, 4);
+        tg_discard(x);
+        tg_release(x);
+        tg_scope_close(t, NULL, 0);
+        if (i == WARM) host = allocations(ctx);
+    }
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    ck_assert_int_eq(allocations(ctx), host);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {the_bytes_come_back_and_only_grow,
                                   names_and_dtypes_are_apart,
@@ -330,6 +350,7 @@ int main(void) {
                                   growing_waits_too,
                                   check_mode_poisons_returned_buffers,
                                   leases_are_ordinary_tensors,
-                                  meta_leases_count};
+                                  meta_leases_count,
+                                  leases_in_scopes_keep_the_tapes_memory};
     return tg_check_main("leases", tests, sizeof tests / sizeof *tests);
 }

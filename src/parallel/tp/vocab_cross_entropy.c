@@ -90,12 +90,13 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     if (!c->gin_mode[0]) return TG_OK;
     bool in_place = ((const tg_row_loss_params *)c->params)->in_place;
     tg_storage *s = c->input[0]->storage;
-    if (in_place && !(s->extra && s->extra->shared)) return give_bytes(c);
+    if (in_place && !(s->extra && s->extra->shared) && !tg_storage_pins(s)) return give_bytes(c);
     const tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
-    /* Recomputation has made these logits again, and an op of the recomputed function may have saved them, so their
-     * bytes are not overwritten. The logits are discarded, as they are without recomputation. */
+    /* The bytes of these logits are not overwritten: the program has pinned them, or recomputation has made the logits
+     * again, and an op of the recomputed function may have saved them. Unless they are pinned, the logits are
+     * discarded, as they are without recomputation. */
     if (in_place) tg_storage_discard(s, discarded_by, tg_call_site(c));
     return TG_OK;
 }
