@@ -31,10 +31,16 @@ int tg_member_set(json_t *root, const char *name, double v, double none, bool wh
 /* Returns the field of *c that a member describes. */
 static void *field(tg_lm_config *c, const tg_member *m) { return (char *)c + m->offset; }
 
-/* Returns s for v = 1 / sqrt(s). If s is a whole number within rounding, returns that. */
+/* Returns the s whose 1 / sqrt(s) is v, as read_number computes it: a whole number if one is, else one of the
+ * numbers next to 1 / v^2, of which about two in a row have the same root. */
 static double square_of(double v) {
-    double s = 1 / (v * v);
-    return fabs(s - nearbyint(s)) < 1e-9 * s ? nearbyint(s) : s;
+    double s = 1 / (v * v), next = s, previous = s, whole = nearbyint(s);
+    if (1 / sqrt(whole) == v) return whole;
+    for (int i = 0; i < 3; i++, next = nextafter(next, INFINITY), previous = nextafter(previous, 0)) {
+        if (1 / sqrt(next) == v) return next;
+        if (1 / sqrt(previous) == v) return previous;
+    }
+    return s;
 }
 
 /* ---- Reading ---- */

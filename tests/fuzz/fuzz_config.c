@@ -55,7 +55,7 @@ size_t fuzz_seed(int i, uint8_t *out, size_t max) {
         OTHER("qwen3", "\"num_key_value_heads\":1,\"head_dim\":4,\"layer_types\":[\"full_attention\"]"),
         OTHER("smollm3", "\"num_key_value_heads\":1,\"no_rope_layers\":[0]"),
         OTHER("gemma", "\"num_key_value_heads\":1,\"head_dim\":4"),
-        OTHER("gemma2", "\"num_key_value_heads\":1,\"head_dim\":4,\"query_pre_attn_scalar\":3,\"sliding_window\":2"),
+        OTHER("gemma2", "\"num_key_value_heads\":1,\"head_dim\":4,\"query_pre_attn_scalar\":7.5,\"sliding_window\":2"),
         OTHER("gemma3_text", "\"num_key_value_heads\":1,\"head_dim\":4,\"sliding_window\":2,"
                              "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
                              "\"sliding_attention\":{\"rope_theta\":1e4}}"),

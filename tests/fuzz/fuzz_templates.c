@@ -103,7 +103,7 @@ const char *const fuzz_words[] = {"{{",
 
 size_t fuzz_seed(int i, uint8_t *out, size_t max) {
     static const char *const seeds[] = {
-        "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.content|trim }}{% endfor %}",
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.content|trim }}{{ nothing|trim }}{% endfor %}",
         "{%- set ns = namespace(n=0) -%}\n{%- for m in messages[::-1] if m.content %}\n{% set ns.n = ns.n + loop.index "
         "%}\n"
         "{% else %}x{% endfor %}{{ ns.n }}",
