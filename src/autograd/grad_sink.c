@@ -169,6 +169,14 @@ tg_status tg_sinks_close(tg_pass *p, tg_call *c) {
     return s;
 }
 
+bool tg_sink_held(const tg_call *c, int i) {
+    const tg_grad_sink *r = sink(c, i);
+    if (r->kind == TG_SINK_NONE || !r->adds) return false;
+    /* The side buffer of a slot belongs to a tensor that is given again. Its first sink may have made the slot's gradient
+     * in this call, without a value. */
+    return r->kind != TG_SINK_SIDE || r->buffer;
+}
+
 tg_tensor *tg_sink_gradient(const tg_call *c, int i) {
     const tg_grad_sink *r = sink(c, i);
     if (r->kind == TG_SINK_NONE) return NULL;

@@ -17,7 +17,8 @@ typedef enum tg_grad_sink_kind {
 /* The destination of the gradient of one input. tg_sinks_open chooses it. */
 typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
-    bool adds;         /* the destination held a value when the call opened */
+    /* The destination held a value when the call opened, or an earlier sink of the call had made the slot's gradient. */
+    bool adds;
     tg_slot *slot;     /* the slot of the input */
     tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL if the slot is the destination */
     uint64_t serial;   /* serial of the leaf's buffer: the op's backward may drop or replace it */
@@ -32,6 +33,9 @@ tg_status tg_sinks_open(tg_pass *p, tg_call *c);
 tg_status tg_sinks_close(tg_pass *p, tg_call *c);
 /* Returns the tensor that receives, or has received, the gradient of input i. NULL if there is none, or none yet. */
 tg_tensor *tg_sink_gradient(const tg_call *c, int i);
+/* Returns whether the destination of the gradient of input i held a value when the call opened. If a tensor is given
+ * several times, the result may be false for every index but the first. */
+bool tg_sink_held(const tg_call *c, int i);
 
 /* Called within a backward: input i gets no gradient after all, because nothing that the roots depend on has used it,
  * or because the gradient will be added later. */

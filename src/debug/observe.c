@@ -163,9 +163,9 @@ static tg_status search_accumulated(tg_call *c) {
         report w = {.at = 0};
         char what[160];
         int kinds;
-        /* TG_GRAD_WRITE counts like TG_GRAD_ADD: if a leaf accumulates in another dtype, the op writes to a separate
-         * buffer, which is added to the leaf's gradient afterwards. */
-        if (c->gin_mode[i] == TG_GRAD_NONE || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
+        /* The mode does not tell whether there is a value: for a leaf that accumulates in another dtype it is
+         * TG_GRAD_WRITE, because the op writes to a separate buffer, which is added to the leaf's gradient afterwards. */
+        if (!tg_sink_held(c, i) || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
         tg_tensor *g = tg_sink_gradient(c, i);
         if (!g || !readable(g)) continue;
         TG_TRY(tg_kinds_in(g, &kinds));

@@ -191,6 +191,23 @@ START_TEST(a_nan_accumulated_before_is_named) {
 }
 END_TEST
 
+static tg_status leave_as_it_is(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)user, (void)tape, (void)x, (void)g;
+    return TG_OK;
+}
+
+/* Check mode fills a new gradient with NaN. It is no value that a backward has accumulated. */
+START_TEST(gradients_without_a_value_are_not_searched) {
+    begin_finding(BOTH);
+    tg_tensor *x = leaf(3), *y = tg_square(t, x), *g;
+    ck_assert(tg_grad(t, &y, 1, &x, 1, &g, NULL) == TG_OK && tg_item(g) == 6);
+    tg_on_grad(x, leave_as_it_is, NULL);
+    ck_assert(tg_backward(t, tg_square(t, x)) == TG_OK && grad(x) == 6);
+    ck_assert(tg_backward(t, tg_mul(t, x, x)) == TG_OK && grad(x) == 12); /* x is given twice */
+    end();
+}
+END_TEST
+
 /* ---- Nested in other features ---- */
 
 static tg_status root_of_log(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -422,6 +439,7 @@ int main(void) {
                             a_nan_made_in_backward_is_found,
                             a_nan_from_elsewhere_is_named,
                             a_nan_accumulated_before_is_named,
+                            gradients_without_a_value_are_not_searched,
                             recomputed,
                             recorded_derivatives_are_searched,
                             on_ranks,
