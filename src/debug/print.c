@@ -26,7 +26,11 @@ typedef struct printed {
 
 /* ---- Reading ---- */
 
-static bool is_cut(const printed *p, int d) { return p->summary && p->x->shape[d] > 2 * p->o.edge; }
+/* Returns how many elements of a cut dim are shown: `edge` at each end. */
+static int64_t shown(const printed *p) { return 2 * (int64_t)p->o.edge; }
+
+/* Returns whether the summary leaves out elements of dim d. */
+static bool is_cut(const printed *p, int d) { return p->summary && p->x->shape[d] > shown(p); }
 
 /* Copies a block, of which bit d of `ends` says that it is at the end of dim d, to its place among the elements. */
 static tg_status read_block(printed *p, uint32_t ends) {
@@ -152,7 +156,7 @@ static tg_status choose(printed *p, const tg_print_opts *given) {
     p->summary = p->x->numel > p->o.threshold;
     p->numel = 1;
     for (int d = 0; d < p->x->ndim; d++) {
-        p->shape[d] = is_cut(p, d) ? 2 * p->o.edge : p->x->shape[d];
+        p->shape[d] = is_cut(p, d) ? shown(p) : p->x->shape[d];
         p->numel *= p->shape[d];
     }
     return TG_OK;

@@ -1,6 +1,7 @@
 /* tg_print writes arrays as NumPy does. */
 #include "world.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -79,6 +80,8 @@ START_TEST(options_change_what_is_shown) {
     tg_tensor *x = tg_arange(t, TG_F64, 0, 10, 1), *third = tg_full(t, TG_F64, TG_SHAPE(1), 1. / 3);
     tg_print(x, text, sizeof text, TG_PRINT(.threshold = 5, .edge = 2, .values_only = true));
     ck_assert_str_eq(text, "[0. 1. ... 8. 9.]");
+    tg_print(x, text, sizeof text, TG_PRINT(.threshold = 5, .edge = INT_MAX, .values_only = true));
+    ck_assert_str_eq(text, "[0. 1. 2. 3. 4. 5. 6. 7. 8. 9.]");
     tg_print(x, text, sizeof text, TG_PRINT(.width = 12, .values_only = true));
     ck_assert_str_eq(text, "[0. 1. 2.\n 3. 4. 5.\n 6. 7. 8.\n 9.]");
     tg_print(third, text, sizeof text, TG_PRINT(.precision = 4, .values_only = true));
