@@ -83,15 +83,19 @@ static tg_tensor *write_sorted(tg_tape *t, tg_tensor *x, int dim, tg_tensor *ind
 }
 
 /* Returns y, whose elements are those of x or src where x_hit or src_hit is true, as a function of x and src: as the
- * mean of these equal elements. The mean differs from y by rounding, which the last step corrects. */
+ * mean of these equal elements. The mean differs from y by rounding, which the last step corrects. 16-bit tensors are
+ * computed in float32, because bfloat16 cannot count beyond 256. */
 static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in, tg_tensor *x_hit,
                          tg_tensor *src_hit) {
-    tg_tensor *zero = tg_number_like(t, in[0], 0), *one = tg_number_like(t, in[0], 1);
+    tg_tensor *x = tg_wide(t, in[0]), *src = tg_wide(t, in[2]), *wide = tg_wide(t, y);
+    tg_tensor *zero = tg_number_like(t, x, 0), *one = tg_number_like(t, x, 1);
     tg_tensor *count = tg_scatter_add(t, tg_where(t, x_hit, one, zero), dim, in[1], tg_where(t, src_hit, one, zero));
-    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, in[0], zero), dim, in[1],
-                                               tg_where(t, src_hit, in[2], zero)), count);
-    tg_tensor *rest = tg_masked_fill(t, tg_sub(t, y, tg_detach(t, mean)), tg_logical_not(t, tg_isfinite(t, y)), 0);
-    return tg_add(t, mean, rest);
+    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, x, zero), dim, in[1],
+                                               tg_where(t, src_hit, src, zero)), count);
+    tg_tensor *rest =
+        tg_masked_fill(t, tg_sub(t, wide, tg_detach(t, mean)), tg_logical_not(t, tg_isfinite(t, wide)), 0);
+    tg_tensor *sum = tg_add(t, mean, rest);
+    return sum->dtype == y->dtype ? sum : tg_cast(t, sum, (tg_dtype)y->dtype);
 }
 
 /* Returns whether x needs a gradient, or will need one when a recomputed function runs again. */
