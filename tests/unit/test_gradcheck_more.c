@@ -330,6 +330,33 @@ START_TEST(recorded_derivatives_are_checked) {
 }
 END_TEST
 
+/* ---- Bytes that backward restores ---- */
+
+static tg_status squared(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, in[0]);
+    return TG_OK;
+}
+
+static tg_status replayed(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_out;
+    tg_replay *r = tg_replay_open(tape);
+    tg_tensor *y, *z;
+    tg_status s = tg_replay_run(r, squared, state, in, n_in, &y, 1, NULL);
+    if (s != TG_OK) return s;
+    z = tg_sin(tape, y);
+    out[0] = tg_square(tape, z);
+    return tg_replay_close(r, z);
+}
+
+START_TEST(restored_bytes_are_not_taken_for_written_ones) {
+    begin();
+    tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){0.3, 0.5, 0.7});
+    ck_assert_msg(tg_gradcheck(t, replayed, NULL, &x, 1, 1, NULL, NULL) == TG_OK, "%s", tg_ctx_message(ctx));
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {gradients_below_atol_are_reported,
                             elements_hidden_by_rounding_are_unsure,
@@ -338,6 +365,7 @@ int main(void) {
                             kinks_do_not_change_the_class,
                             a_kink_near_another_is_found,
                             one_wrong_among_many_is_no_factor,
-                            recorded_derivatives_are_checked};
+                            recorded_derivatives_are_checked,
+                            restored_bytes_are_not_taken_for_written_ones};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }
