@@ -14,17 +14,28 @@ static tg_call_impl *impl(const tg_call *c) { return c->internal; }
 
 /* ---- Checks before the op ---- */
 
+/* Fails because the call has n inputs or outputs. Expected are `exact` of them or, if `exact` is negative, `least` to
+ * MAX_LIST. */
+static tg_status refuse_number(tg_tape *t, const tg_op *op, const char *has, int n, const char *noun, int exact,
+                               int least) {
+    char range[32];
+    if (exact < 0)
+        snprintf(range, sizeof range, "%d to %d", least, (int)MAX_LIST);
+    else
+        snprintf(range, sizeof range, "%d", exact);
+    return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call %s %s, expected %s", op->name, has, tg_count(n, noun).text,
+                   range);
+}
+
+/* Checks the table of the op, and the numbers of inputs and outputs of the call. */
 static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
     if (!op->name || (!op->infer && !op->compose))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name, and infer or compose");
     if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %s, expected %s%d", op->name,
-                       tg_count(n_in, "input").text, op->n_in < 0 ? "at least " : "",
-                       op->n_in < 0 ? -op->n_in : op->n_in);
+        return refuse_number(t, op, "has", n_in, "input", op->n_in, -op->n_in);
     if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has room for %s, expected %d", op->name,
-                       tg_count(n_out, "output").text, op->n_out);
+        return refuse_number(t, op, "has room for", n_out, "output", op->n_out, 0);
     return TG_OK;
 }
 

@@ -96,7 +96,7 @@ static tg_status check_indices(tg_call *c, int first) {
     for (int i = first; i < c->n_in; i++) TG_TRY(tg_need_index(c, i));
     if (dims->n != c->n_in - first)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%s for %s; they must be as many",
-                            tg_count(c->n_in - first, "index").text, tg_count(dims->n, "dim").text);
+                            tg_count(c->n_in - first, "index tensor").text, tg_count(dims->n, "dim").text);
     TG_TRY(tg_need_dims(c, 0, *dims, &mask));
     for (int i = 0; i < dims->n; i++)
         if (dims->dim[i] < 0) dims->dim[i] += c->input[0]->ndim;
@@ -271,17 +271,19 @@ const tg_op tg_op_index = {
     .backward = index_backward, .vjp = index_vjp, .jvp = tg_jvp_linear, TG_FIELDS(index_fields),
     TG_SAMPLES(index_samples)};
 
-/* The most inputs of a call. More indices than dims are refused by their number. */
-enum { INPUTS = PUT_FIRST + TG_MAX_DIMS };
-
 /* Records op with the inputs that come first and n indices. */
 static tg_tensor *record(tg_tape *t, const tg_op *op, const index_dims_params *p, tg_tensor *const *input, int first,
                          tg_tensor *const *index, int n, const void *site) {
-    tg_tensor *in[INPUTS] = {0};
-    bool fits = n >= 0 && n <= TG_MAX_DIMS && (index || n == 0);
+    tg_tensor *in[PUT_FIRST + TG_MAX_DIMS];
+    if (n < 1 || n > TG_MAX_DIMS || !index) {
+        if (tg_tape_check_with(t, input, first, op->name) == TG_OK)
+            tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: n is %d and index is %s; expected an array of 1 to %d indices",
+                    op->name, n, index ? "an array" : "NULL", TG_MAX_DIMS);
+        return tg_tape_inert(t, input, first);
+    }
     for (int i = 0; i < first; i++) in[i] = input[i];
-    for (int i = 0; fits && i < n; i++) in[first + i] = index[i];
-    return tg_record(t, op, p, in, fits ? first + n : -1, site);
+    for (int i = 0; i < n; i++) in[first + i] = index[i];
+    return tg_record(t, op, p, in, first + n, site);
 }
 
 /* Returns the elements of x at the positions that the n indices give together, as x[i, j, ..] does in NumPy. */

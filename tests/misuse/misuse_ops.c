@@ -418,10 +418,12 @@ static void dtypes(misuse_world *b) {
           tg_select_scatter(b->t, b->x, b->v, 0, 2));
     INERT(tg_index, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32",
           tg_index(b->t, b->x, TG_DIMS(0), &b->v, 1));
-    INERT(tg_index, ARGUMENT, "1 index for 2 dims; they must be as many",
+    INERT(tg_index, ARGUMENT, "1 index tensor for 2 dims; they must be as many",
           tg_index(b->t, b->x, TG_DIMS(0, 1), &b->ids, 1));
-    INERT(tg_index, ARGUMENT, "the call has -1 inputs, expected at least 2",
+    INERT(tg_index, ARGUMENT, "index: n is 1 and index is NULL; expected an array of 1 to 8 indices",
           tg_index(b->t, b->x, TG_DIMS(0), NULL, 1));
+    INERT(tg_index, ARGUMENT, "index: n is 9 and index is an array; expected an array of 1 to 8 indices",
+          tg_index(b->t, b->x, TG_DIMS(0), &b->ids, 9));
     INERT(tg_index_put, DTYPE, "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
           tg_index_put(b->t, b->x, TG_DIMS(0), d, &b->ids, 1, false));
     INERT(tg_index_select, DTYPE,
