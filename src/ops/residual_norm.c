@@ -146,7 +146,7 @@ const tg_op tg_op_residual_rms_norm = {
     .name = "residual_rms_norm",
     .formula = "r = x + residual, r / sqrt(mean(r^2) + eps) w",
     .inputs = "x residual w",
-    .outputs = "y sum",
+    .outputs = "sum y",
     .n_in = 3,
     .n_out = 2,
     .params_size = sizeof(residual_params),

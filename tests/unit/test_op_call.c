@@ -140,6 +140,17 @@ START_TEST(outputs_are_counted_before_the_call) {
 END_TEST
 
 /* The same draws by name and in C, and rows that are exactly one-hot. */
+START_TEST(outputs_have_the_order_of_their_names) {
+    begin();
+    tg_tensor *x = numbers(TG_SHAPE(2, 3)), *in[] = {x, tg_neg(t, tg_square(t, x))}, *out[2], *sum;
+    ck_assert_str_eq(tg_op_find("residual_rms_norm")->outputs, "sum y");
+    ck_assert(tg_op_call(t, "residual_rms_norm", in, 2, NULL, 0, out, 2) == TG_OK);
+    same(out[1], tg_residual_rms_norm(t, in[0], in[1], NULL, 1e-5, &sum));
+    same(out[0], sum);
+    end();
+}
+END_TEST
+
 START_TEST(a_composed_op_is_called_like_any_other) {
     begin();
     const tg_value hard[] = {{.name = "hard", .kind = TG_VALUE_BOOL, .boolean = true}, NUMBER("tau", 0.5)};
@@ -303,6 +314,7 @@ int main(void) {
                                   defaults_are_those_of_the_options,
                                   inputs_may_be_named,
                                   outputs_are_counted_before_the_call,
+                                  outputs_have_the_order_of_their_names,
                                   a_composed_op_is_called_like_any_other,
                                   a_composed_op_that_fails_leaves_nothing,
                                   composed_ops_are_recomputed,
