@@ -60,14 +60,16 @@ static tg_tensor *inside(tg_tape *t, tg_tensor *at, int64_t n) {
     return tg_where(t, low, high, low);
 }
 
-/* Returns the elements of x [n, c, h, w] at whole positions, each times its weight (NULL: 1), and 0 outside of x. */
+/* Returns the elements of x [n, c, h, w] at whole positions, each times its weight (NULL: 1), and 0 outside of x. The
+ * positions in a plane are computed as integers, because float32 cannot represent all of them from 2^24 on. */
 static tg_tensor *neighbors(tg_tape *t, tg_tensor *x, tg_tensor *row, tg_tensor *column, tg_tensor *weight) {
     int64_t n = x->shape[0], c = x->shape[1], h = x->shape[2], w = x->shape[3], i = tg_dim(row, 1), j = tg_dim(row, 2);
     tg_tensor *rows = inside(t, row, h), *in = tg_where(t, rows, inside(t, column, w), rows);
     tg_tensor *out = tg_eq(t, in, tg_full(t, TG_BOOL, TG_SHAPE(), 0));
-    tg_tensor *at =
-        tg_add(t, tg_scale(t, tg_masked_fill(t, row, out, 0), (double)w), tg_masked_fill(t, column, out, 0));
-    at = tg_expand(t, tg_reshape(t, tg_cast(t, at, TG_I64), TG_SHAPE(n, 1, i * j)), TG_SHAPE(n, c, i * j));
+    tg_tensor *down = tg_cast(t, tg_masked_fill(t, row, out, 0), TG_I64),
+              *right = tg_cast(t, tg_masked_fill(t, column, out, 0), TG_I64);
+    tg_tensor *at = tg_add(t, tg_mul(t, down, tg_number_like(t, down, (double)w)), right);
+    at = tg_expand(t, tg_reshape(t, at, TG_SHAPE(n, 1, i * j)), TG_SHAPE(n, c, i * j));
     tg_tensor *y = tg_gather(t, tg_reshape(t, x, TG_SHAPE(n, c, h * w)), 2, at);
     y = tg_reshape(t, y, TG_SHAPE(n, c, i, j));
     if (weight) y = tg_mul(t, y, tg_unsqueeze(t, weight, 1));

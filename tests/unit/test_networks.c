@@ -342,12 +342,24 @@ START_TEST(the_gradient_of_a_far_diagonal_has_the_size_of_x) {
 }
 END_TEST
 
+/* float32 represents every position of an element only up to 2^24. */
+START_TEST(images_may_have_more_than_2_to_the_24_elements) {
+    const int64_t w = (1 << 23) + 1;
+    begin();
+    tg_tensor *last = tg_pad(t, tg_full(t, TG_F32, TG_SHAPE(1), 7), 0, 2 * w - 1, 0, 0);
+    tg_tensor *x = tg_reshape(t, last, TG_SHAPE(1, 1, 2, w)), *corner = tg_full(t, TG_F32, TG_SHAPE(1, 1, 1, 2), 1);
+    tg_tensor *y = tg_grid_sampler_2d(t, x, corner, TG_GRID(.mode = TG_GRID_NEAREST, .align_corners = true));
+    expect_values(y, (const double[]){7}, 1, 0, "the last element");
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         convolutions_are_their_sums, ties_and_nan_of_max_pool,         padding_counts_or_does_not,
         running_statistics_follow,   statistics_of_a_node_are_its_own, recomputation_moves_statistics_once,
         class_weights_are_applied,   ignored_rows_may_hold_anything,   a_probability_of_0_moves_the_gradient,
         matrices_without_a_factor_are_named, the_gradient_of_a_far_diagonal_has_the_size_of_x,
-        weights_of_a_loss_have_gradients_of_their_dtype};
+        weights_of_a_loss_have_gradients_of_their_dtype, images_may_have_more_than_2_to_the_24_elements};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }
