@@ -69,7 +69,7 @@ static bool kept(plain *p, const double *x) {
 
 static void check(plain *p, const double *x) {
     tg_diff *d = &p->d;
-    memcpy(d->x, x, (size_t)d->n * sizeof *x);
+    if (d->n) memcpy(d->x, x, (size_t)d->n * sizeof *x); /* x may be NULL if n is 0 */
     tg_diff_cotangent(d);
     memcpy(d->gx, gradient(p, d->gy), (size_t)d->n * sizeof *x);
     if (!kept(p, x)) return;

@@ -7,11 +7,9 @@
 
 /* Sets the tolerances that the caller did not choose. Samples of the op table stay in the smooth range of their op,
  * where differences are exact to ten digits. */
-static void default_tolerances(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
-    tg_gradcheck_opts o;
-    tg_options_complete(&o, &tg_gradcheck_opts_struct, given);
-    if (o.rtol == TG_AUTO) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
-    if (o.atol == TG_AUTO) d->atol = 1e-3 * d->rtol;
+static void default_tolerances(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *o) {
+    if (o->rtol == TG_AUTO) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
+    if (o->atol == TG_AUTO) d->atol = 1e-3 * d->rtol;
 }
 
 /* Runs the sample once to count its outputs, because an op may decide their number itself. */
@@ -82,11 +80,13 @@ static tg_status check_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_gradcheck_op: sample %d of %s needs %s, but it would run on one",
                        sample, op->name, tg_count(s->ranks, "rank").text);
     tg_check_run r = {.d = {.result = found}, .ctx = ctx};
+    tg_gradcheck_opts o;
     const char *what;
     char name[160];
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s", what);
-    default_tolerances(&r.d, s, opts);
-    if (!opts || !opts->name) {
+    tg_options_complete(&o, &tg_gradcheck_opts_struct, opts);
+    default_tolerances(&r.d, s, &o);
+    if (!o.name) {
         snprintf(name, sizeof name, "%s (%s)", op->name, s->note ? s->note : "");
         r.d.name = name;
     }
