@@ -235,7 +235,7 @@ static tg_status max_pool_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *di
 
 static int64_t max_pool_flops(const tg_node *n) {
     const max_pool_params *p = tg_node_params(n);
-    return tg_numel(tg_node_output(n, 0)) * area(p->w.size);
+    return tg_flops(tg_flops(tg_numel(tg_node_output(n, 0)), p->w.size[0]), p->w.size[1]);
 }
 
 /* The op that returns the positions. */

@@ -200,7 +200,7 @@ static tg_status triangular_solve_jvp(tg_tape *t, const tg_node *n, tg_tensor *c
 
 static int64_t triangular_solve_flops(const tg_node *n) {
     const tg_tensor *b = tg_node_input(n, 1);
-    return tg_numel(b) * tg_dim(b, -2);
+    return tg_flops(tg_numel(b), tg_dim(b, -2));
 }
 
 #define SOLVE(...) &(const solve_params){.size = sizeof(size_t), .known = sizeof(size_t), __VA_ARGS__}
