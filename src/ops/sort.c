@@ -8,7 +8,8 @@ enum { VALUES, POSITIONS, OUTPUTS };
 typedef struct sort_params {
     int dim;
     int64_t k;    /* of topk: the number of elements */
-    bool falling; /* of sort and topk: descending order; of median: keepdim */
+    bool falling; /* of sort and topk: descending order */
+    bool keepdim; /* of median */
 } sort_params;
 
 static const sort_params *params_of(const tg_call *c) { return c->params; }
@@ -224,7 +225,7 @@ static tg_status median_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     c->dims = 1u << p->dim;
-    int n = tg_reduce_shape(x, c->dims, p->falling, shape);
+    int n = tg_reduce_shape(x, c->dims, p->keepdim, shape);
     TG_TRY(need_sort(c));
     TG_TRY(tg_call_out(c, VALUES, (tg_dtype)x->dtype, n, shape));
     TG_TRY(tg_call_out(c, POSITIONS, TG_I64, n, shape));
@@ -271,17 +272,17 @@ static tg_status median_forward(tg_call *c) {
 }
 
 static const tg_sample median_samples[] = {
-    ORDER_SAMPLES(.falling = false),
-    {.note = "kept", .params = BY(0, .falling = true), .n_in = 1, .input = {TG_S(4, 3)}},
-    {.note = "of a vector", .params = BY(0, .falling = false), .n_in = 1, .input = {TG_S(8)}},
-    {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .input = {TG_S(1)}},
-    {.note = "no elements", .params = BY(1, .falling = false), .n_in = 1, .input = {TG_S(3, 0)},
+    ORDER_SAMPLES(.keepdim = false),
+    {.note = "kept", .params = BY(0, .keepdim = true), .n_in = 1, .input = {TG_S(4, 3)}},
+    {.note = "of a vector", .params = BY(0, .keepdim = false), .n_in = 1, .input = {TG_S(8)}},
+    {.note = "size 1", .params = BY(0, .keepdim = false), .n_in = 1, .input = {TG_S(1)}},
+    {.note = "no elements", .params = BY(1, .keepdim = false), .n_in = 1, .input = {TG_S(3, 0)},
      .refused = TG_ERR_SHAPE},
 };
 
 static const tg_field median_fields[] = {
     TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
-    TG_ARG_AS(sort_params, falling, "keepdim", BOOL, "Dim stays, with size 1."),
+    TG_ARG(sort_params, keepdim, BOOL, "Dim stays, with size 1."),
 };
 
 const tg_op tg_op_median = {
@@ -289,12 +290,12 @@ const tg_op tg_op_median = {
     .outputs = "y index", .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
     .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = median_infer, .forward = median_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_FIELDS(median_fields),
-    .preset = BY(-1, .falling = false), TG_SAMPLES(median_samples)};
+    .preset = BY(-1, .keepdim = false), TG_SAMPLES(median_samples)};
 
 /* Returns the median along dim: the middle element in ascending order, or the lower of the two middle ones if the
  * number of elements is even. If there is a NaN, returns the first NaN. If index is not NULL, *index receives the
  * position as int64; among equal elements, it is the position of the one that a stable sort puts in the middle. The
  * gradient goes to that one element. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_tensor **index) {
-    return record(t, &tg_op_median, BY(dim, .falling = keepdim), x, index, TG_SITE);
+    return record(t, &tg_op_median, BY(dim, .keepdim = keepdim), x, index, TG_SITE);
 }
