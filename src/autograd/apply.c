@@ -78,12 +78,15 @@ static tg_status check_inputs(tg_call *c) {
 
 /* ---- The node ---- */
 
+/* Counts one more node that has saved x, and stores the version that the node has saved. */
 static void save(tg_tensor *x, uint32_t *version) {
     *version = x->storage->version;
     x->storage->saves++;
     if (x->storage->temporary) tg_storage_categorize(x->storage, TG_MEM_SAVED);
 }
 
+/* Returns the size of the node of a call. The number of versions, which have four bytes each, is rounded up to an even
+ * one, so that a tg_node_extra after them is aligned. */
 static size_t node_bytes(const tg_call *c, bool extra) {
     size_t tail = 2 * (size_t)c->n_in + 3 * (size_t)c->n_out + (c->params ? 1 : 0) + (size_t)c->n_saved;
     size_t versions = (c->saves_in ? (size_t)c->n_in : 0) + (c->saves_out ? (size_t)c->n_out : 0);
@@ -213,6 +216,7 @@ static tg_status check_outputs(tg_call *c, const char *by) {
     return TG_OK;
 }
 
+/* Checks the inputs, decides whether a node is needed, and calls the op's infer. */
 static tg_status infer(tg_call *c, const void *params) {
     TG_TRY(check_inputs(c));
     bool some = c->needs, first = c->tape->collects && !c->tape->grad_off;

@@ -46,6 +46,8 @@ struct tg_pass {
     struct tg_keyed *by_x;      /* targets sorted by tensor; NULL if there are few */
 };
 
+/* Runs one pass of backward from n roots. Fails with TG_ERR_STATE if a backward of this tape is running already. `who`
+ * begins the error messages. */
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
 /* Returns s. If s is an error and the tape has a collective node, notifies the other ranks (tg_ctx_skip), because they
  * may wait in calls that the pass has left out. */

@@ -16,10 +16,10 @@ static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const
     tg_backward_opts opts;
     TG_TRY(tg_options(ctx, &opts, &tg_backward_opts_struct, given, "tg_backward_with: the options"));
     if (n <= 0 || !roots)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %s at %p, expected one or more",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %s in the array at %p, expected one or more",
                        tg_count(n, "root").text, (const void *)roots);
     if (opts.n_inputs < 0 || (opts.n_inputs && !opts.inputs))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %s at %p, expected 0 or more in an array",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %s in the array at %p, expected 0 or more in an array",
                        tg_count(opts.n_inputs, "input").text, (const void *)opts.inputs);
     for (int i = 0; i < opts.n_inputs; i++) {
         TG_TRY(tg_check(ctx, opts.inputs[i], "tg_backward_with: an input"));

@@ -172,8 +172,8 @@ tg_status tg_sinks_close(tg_pass *p, tg_call *c) {
 bool tg_sink_held(const tg_call *c, int i) {
     const tg_grad_sink *r = sink(c, i);
     if (r->kind == TG_SINK_NONE || !r->adds) return false;
-    /* The side buffer of a slot belongs to a tensor that is given again. Its first sink may have made the slot's gradient
-     * in this call, without a value. */
+    /* The side buffer of a slot belongs to a tensor that is given again. Its first sink may just have made the slot's
+     * gradient, which then has no value yet. */
     return r->kind != TG_SINK_SIDE || r->buffer;
 }
 
@@ -253,7 +253,8 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_status status = check_gradient(c, i, g, "tg_call_in_flight");
     if (status == TG_OK && !w && g->storage->state != TG_IN_FLIGHT)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "tg_call_in_flight: the work is NULL, expected one: no other work fills the gradient");
+                            "tg_call_in_flight: the work is NULL and no other work fills the gradient; expected a "
+                            "work");
     if (status != TG_OK) {
         if (w) tg_work_abandon(w);
         return status;

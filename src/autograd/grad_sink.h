@@ -17,7 +17,7 @@ typedef enum tg_grad_sink_kind {
 /* The destination of the gradient of one input. tg_sinks_open chooses it. */
 typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
-    /* The destination held a value when the call opened, or an earlier sink of the call had made the slot's gradient. */
+    /* The destination held a value when the call opened, or an earlier sink of it had made the slot's gradient. */
     bool adds;
     tg_slot *slot;     /* the slot of the input */
     tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL if the slot is the destination */

@@ -8,6 +8,7 @@
 tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
 /* Waits for contributions that are in flight and sums them in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
+/* Frees what the slot holds, and empties it. */
 void tg_slot_drop(tg_slot *s);
 /* Both return a temporary with the values of g, a tensor of the caller, or NULL after recording the error.
  * tg_gradient_share uses the bytes of g, or copies them if a tape may release them or a backward may add to them.
@@ -28,16 +29,16 @@ void tg_gradient_reached(tg_tensor *x);
 void tg_gradient_summed(tg_tensor *x);
 /* Called when the gradient of parameter x has been reduce-scattered: its range (tg_ext.range) has the gradient now. */
 void tg_gradient_divide(tg_tensor *x);
-/* Called when the gradient of parameter x, so far, has been reduce-scattered and added to that of its range. Backward
- * begins the gradient of x anew. */
+/* Called when the gradient that parameter x has accumulated so far has been reduce-scattered and added to that of its
+ * range. x then has no gradient, until the next backward gives it one. */
 void tg_gradient_move(tg_tensor *x);
 /* Returns the leaf that has the gradient of x: x, or its range after tg_gradient_divide. */
 tg_tensor *tg_gradient_leaf(tg_tensor *x);
 /* Called when this rank has contributed nothing to the gradient of x, and its value is 0 unless other ranks have
  * contributed. `ranks` is an element on the device that is above 0 if some have. */
 tg_status tg_gradient_unsure(tg_tensor *x, tg_array ranks);
-/* Returns where the device has 1, or 0 if no rank has contributed to the gradient of x, as float32. Returns NULL if a
- * rank is known to have contributed. x may be a range. */
+/* Returns the address of a float32 on the device: 0 if no rank has contributed to the gradient of x, and 1 otherwise.
+ * Returns NULL if a rank is known to have contributed. x may be a range. */
 const float *tg_gradient_used(const tg_tensor *x);
 /* Marks the gradient as empty: the next contribution overwrites it. */
 void tg_gradient_forget(tg_tensor *x);

@@ -1,6 +1,7 @@
 /* Targets of a pass, found by the addresses of their tensors. */
 #include "autograd/targets.h"
 
+/* Moves a[i] down in the heap a[n] until none of its children is greater. */
 static void sift(tg_keyed *a, int64_t i, int64_t n) {
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && (uintptr_t)a[child + 1].key > (uintptr_t)a[child].key) child++;

@@ -72,7 +72,7 @@ static bool unrecorded(const tg_node *n) {
 }
 
 static const char without[] =
-    "without recording (no-grad mode, or an op that has no gradient, as comparisons and tg_detach)";
+    "without recording (no-grad mode, or an op that has no gradient, such as a comparison or tg_detach)";
 
 /* Called if no recorded path leads from node `from` to root. Reports where the recorded paths from `from` end: at nodes
  * that depend on `from` and whose outputs no recorded op has used. */

@@ -73,6 +73,7 @@ static int digits_of(tg_dtype dtype, double v) {
     return 17;
 }
 
+/* Returns the decimal exponent of v after rounding to this many digits after the first one. */
 static int exponent_of(double v, int digits) {
     char text[40];
     snprintf(text, sizeof text, "%.*e", digits, v);
@@ -116,24 +117,26 @@ static int scientific(tg_dtype dtype, double v, int precision, char out[TG_NUMBE
 
 /* ---- The format of an array ---- */
 
-/* What the finite elements of an array have. */
+/* What is known of the elements of an array, from which their format follows. */
 typedef struct extent {
-    double least, most; /* magnitudes of those that are not 0; 0 if there are none */
-    int finite, left, right, exponent;
-    bool others, negative_infinity;
+    double least, most; /* smallest and largest magnitude of the finite elements that are not 0; 0 if there are none */
+    int left, right;    /* the most characters before and after the decimal point of a finite element */
+    int exponent;       /* the most digits of an exponent */
+    bool others;        /* an element is NaN or infinite */
+    bool negative_infinity;
 } extent;
 
 static void widen(int *width, size_t to) {
     if (*width < (int)to) *width = (int)to;
 }
 
+/* Fills least, most, others and negative_infinity. */
 static extent magnitudes(tg_dtype dtype, const void *p, int64_t n) {
     extent e = {0};
     for (int64_t i = 0; i < n; i++) {
         double v = fabs(float_at(dtype, p, i));
         e.others |= !isfinite(v);
         e.negative_infinity |= isinf(v) && float_at(dtype, p, i) < 0;
-        if (isfinite(v)) e.finite++;
         if (!isfinite(v) || v == 0) continue;
         if (!e.most || v < e.least) e.least = v;
         if (v > e.most) e.most = v;
@@ -141,6 +144,7 @@ static extent magnitudes(tg_dtype dtype, const void *p, int64_t n) {
     return e;
 }
 
+/* Widens left, right and exponent to what v needs in the format f. */
 static void measure(extent *e, const tg_number_format *f, double v) {
     char text[TG_NUMBER_TEXT];
     int exponent = 0;

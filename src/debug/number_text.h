@@ -13,7 +13,7 @@ typedef struct tg_number_format {
     int exponent;     /* number of digits of the exponent */
 } tg_number_format;
 
-enum { TG_NUMBER_TEXT = 400 }; /* room for any number: a float64 has at most 309 digits before the decimal point */
+enum { TG_NUMBER_TEXT = 400 }; /* enough for any number: a float64 has at most 309 digits before the decimal point */
 
 /* Chooses the format for n elements. */
 tg_number_format tg_number_format_for(tg_dtype dtype, const void *elements, int64_t n, int precision);

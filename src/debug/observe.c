@@ -163,8 +163,8 @@ static tg_status search_accumulated(tg_call *c) {
         report w = {.at = 0};
         char what[160];
         int kinds;
-        /* The mode does not tell whether there is a value: for a leaf that accumulates in another dtype it is
-         * TG_GRAD_WRITE, because the op writes to a separate buffer, which is added to the leaf's gradient afterwards. */
+        /* gin_mode does not tell whether there is a value. For a leaf that accumulates in another dtype it is
+         * TG_GRAD_WRITE: the op writes to a separate buffer, which is added to the leaf's gradient afterwards. */
         if (!tg_sink_held(c, i) || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
         tg_tensor *g = tg_sink_gradient(c, i);
         if (!g || !readable(g)) continue;

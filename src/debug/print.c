@@ -32,7 +32,8 @@ static int64_t shown(const printed *p) { return 2 * (int64_t)p->o.edge; }
 /* Returns whether the summary leaves out elements of dim d. */
 static bool is_cut(const printed *p, int d) { return p->summary && p->x->shape[d] > shown(p); }
 
-/* Copies a block, of which bit d of `ends` says that it is at the end of dim d, to its place among the elements. */
+/* Copies one block of the tensor to its place in p->elements. A summary with k cut dims shows 2^k blocks. If bit d of
+ * `ends` is set, the block lies at the end of the cut dim d; otherwise it begins at index 0 of dim d. */
 static tg_status read_block(printed *p, uint32_t ends) {
     const tg_tensor *x = p->x;
     int64_t shape[TG_MAX_DIMS], from = x->offset, to = 0, step = 1, numel = 1, to_stride[TG_MAX_DIMS];
@@ -68,6 +69,7 @@ static tg_status read_elements(printed *p) {
 
 /* ---- Writing ---- */
 
+/* Appends text. Spaces at its end are not written before other characters follow in the same line. */
 static void put(printed *p, const char *text) {
     int length = (int)strlen(text), end = length;
     while (end && text[end - 1] == ' ') end--;
@@ -79,7 +81,7 @@ static void put(printed *p, const char *text) {
     p->spaces += length - end;
 }
 
-/* Begins a new line, within as many brackets. */
+/* Writes `lines` line ends, and indents the next line by one space for each of the `brackets` that are open. */
 static void new_line(printed *p, int lines, int brackets) {
     p->spaces = 0;
     for (int i = 0; i < lines; i++) put(p, "\n");
@@ -87,12 +89,13 @@ static void new_line(printed *p, int lines, int brackets) {
     for (int i = 0; i < brackets; i++) put(p, " ");
 }
 
-/* Writes a word of the innermost dim, in a new line if it does not fit into this one. */
+/* Writes a word of the innermost dim. Begins a new line first if the word would reach beyond column `end`. */
 static void put_word(printed *p, const char *word, int end) {
     if (p->column + (int)strlen(word) > end && p->column > p->x->ndim) new_line(p, 1, p->x->ndim);
     put(p, word);
 }
 
+/* Writes the elements of the last dim, from p->elements[at] on, in brackets. */
 static void put_row(printed *p, int64_t at) {
     int d = p->x->ndim - 1, end = p->o.width - p->x->ndim;
     char word[TG_NUMBER_TEXT];
@@ -109,7 +112,7 @@ static void put_row(printed *p, int64_t at) {
     put(p, "]");
 }
 
-/* Writes the elements from index `at` on, which dims d and later have. */
+/* Writes dims d and later, in brackets: the `step` elements from p->elements[at] on. */
 static void put_dims(printed *p, int d, int64_t at, int64_t step) {
     if (d == p->x->ndim - 1) {
         put_row(p, at);

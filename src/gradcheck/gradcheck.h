@@ -14,7 +14,7 @@ typedef struct tg_check_run {
     tg_fn fn;
     void *state;
     tg_tensor *const *input; /* [n_in] inputs of the function in runs with gradients */
-    tg_tensor *const *at; /* [n_in] inputs in runs for differences: `in`, or copies whose elements share no memory */
+    tg_tensor *const *at; /* [n_in] inputs in runs for differences: `input`, or copies whose elements share no memory */
     int n_in, n_out, n_roots;
     tg_tensor **out;      /* [n_out] outputs of the last run */
     int *root;            /* [n_roots] indices of the outputs whose gradient is checked */
@@ -26,8 +26,8 @@ typedef struct tg_check_run {
     tg_rng_states *streams; /* the context's random streams, restored before every run */
 } tg_check_run;
 
-/* Resets the tape and the random streams, and runs the function: with gradients on `in` if `grad` is true, else without
- * gradients on `at`. */
+/* Resets the tape and the random streams, and runs the function: with gradients on r->input if `grad` is true, else
+ * without gradients on r->at. */
 tg_status tg_check_record(tg_check_run *r, bool grad);
 /* Copies the elements of all roots to y[d.m]. */
 tg_status tg_check_read(tg_check_run *r, double *y);

@@ -21,9 +21,9 @@ static tg_tensor *tensor_of(const tg_node *n, int64_t i) {
 
 static bool has_bytes(const tg_tensor *x) { return x && x->storage && x->storage->state == TG_PRESENT; }
 
-/* Hashes x into *h, or leaves *h as it is if the bytes of x are not present. If `again` is true, reports a failure if the
- * hash differs from the one in *h. *h is 0 if the bytes were not present before: then backward may have restored them,
- * as it does for a replay (tg_replay_close), and there is nothing to compare with. */
+/* Hashes x into *h, or leaves *h as it is if the bytes of x are not present. If `again` is true, reports a failure if
+ * the hash differs from the one in *h. A hash of 0 means that the bytes were not present before. Backward may have
+ * restored them, as it does for a replay (tg_replay_close), so there is nothing to compare with. */
 static tg_status hash_one(tg_check_run *r, const tg_tensor *x, uint64_t *h, bool again, const char *what, int64_t i,
                           const tg_node *n) {
     uint64_t before = again ? *h : 0;
