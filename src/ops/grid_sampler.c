@@ -14,8 +14,7 @@ static tg_status check(tg_tape *t, const grid_params *p, const tg_tensor *x, con
     TG_TRY(tg_size_check(t->ctx, p->given, sizeof(tg_grid_opts), "the options"));
     if (p->mode > TG_GRID_BICUBIC || p->padding > TG_GRID_REFLECTION)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "mode is %d and padding %d; they must be values of tg_grid_mode and "
-                       "tg_grid_padding",
+                       "mode is %d and padding %d; they must be values of tg_grid_mode and tg_grid_padding",
                        (int)p->mode, (int)p->padding);
     if (!tg_is_float(x->dtype) || x->dtype != grid->dtype)
         return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s and grid %s; expected one float dtype",
@@ -23,8 +22,7 @@ static tg_status check(tg_tape *t, const grid_params *p, const tg_tensor *x, con
     if (x->ndim != 4 || grid->ndim != 4 || grid->shape[0] != x->shape[0] || grid->shape[3] != 2 || x->shape[2] < 1 ||
         x->shape[3] < 1)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
-                       "x must be [n, c, h, w] and grid [n, i, j, 2], with one n, and h and w 1 or "
-                       "more");
+                       "x must be [n, c, h, w] and grid [n, i, j, 2], with the same n, and h and w 1 or more");
     return TG_OK;
 }
 
@@ -44,7 +42,7 @@ static tg_tensor *positions(tg_tape *t, const grid_params *p, tg_tensor *grid, i
     return tg_add_scalar(t, tg_scale(t, tg_add_scalar(t, at, 1), scale), p->align ? 0 : -0.5);
 }
 
-/* Moves positions that are outside of 0 to n - 1 to where the padding finds their elements. */
+/* Replaces each position outside of 0 to n - 1 by the position from which the padding takes its element. */
 static tg_tensor *padded(tg_tape *t, const grid_params *p, tg_tensor *at, int64_t n) {
     double size = (double)n;
     if (p->padding == TG_GRID_ZEROS) return at;
@@ -109,7 +107,7 @@ static void cubic_weights(tg_tape *t, tg_tensor *after, tg_tensor **weight) {
     weight[3] = cubic(t, tg_add_scalar(t, before, 1), far);
 }
 
-/* Adds the 4 x 4 neighbors. The padding finds the element of each one of them, instead of that of the position. */
+/* Adds the 4 x 4 neighbors. The padding applies to the position of each neighbor, not to the given position. */
 static tg_tensor *bicubic(tg_tape *t, const grid_params *p, tg_tensor *x, tg_tensor *row, tg_tensor *column) {
     tg_tensor *top = tg_floor(t, tg_detach(t, row)), *left = tg_floor(t, tg_detach(t, column)), *y = NULL;
     tg_tensor *down[4], *right[4];
@@ -146,7 +144,7 @@ static tg_status grid_sampler_2d_compose(tg_tape *t, const void *params, tg_tens
 #define AT(mode_, padding_, align_)                                                                                    \
     &(const grid_params) { TG_GRID_##mode_, TG_GRID_##padding_, align_, sizeof(tg_grid_opts) }
 #define PAIR(...) .n_in = 2, .input = {__VA_ARGS__}
-/* Places inside the images, mostly, and far outside. */
+/* Grids whose positions lie mostly inside the images, and grids that reach far outside. */
 #define NEAR(...) TG_S_IN(-1.2, 1.2, __VA_ARGS__)
 #define FAR(...)  TG_S_IN(-3.5, 3.5, __VA_ARGS__)
 static const tg_sample grid_samples[] = {

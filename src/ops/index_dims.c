@@ -330,8 +330,9 @@ static tg_status put_back_to_x(tg_call *c, const plan *p, const tg_tensor *at) {
     return tg_call_pass(c, 0, rest);
 }
 
-/* Sets the elements of `read` [result] to 0 whose element of src a later one overwrote. To find these, writes the
- * numbers 0, 1, .. to their positions and reads them back: an element that does not get its own number was lost. */
+/* Sets those elements of `read` [result] to 0 whose element of src was overwritten by a later one. To find them, writes
+ * the numbers 0, 1, .. to the positions and reads them back: an element that does not get its own number back was
+ * overwritten. */
 static tg_status drop_lost(tg_call *c, const plan *p, const tg_tensor *read, const tg_tensor *at) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *number = tg_call_temp(c, TG_I64, 1, &p->n), *stays = tg_call_temp(c, TG_I64, 1, &p->n),
@@ -367,8 +368,8 @@ static tg_status index_put_backward(tg_call *c) {
     return c->gin_mode[1] ? put_back_to_src(c, &p, at) : TG_OK;
 }
 
-/* Returns a mask of the elements of src that a later one overwrote, with a dim of size 1 for each of the dims after the
- * indices. Uses the numbers that drop_lost does. */
+/* Returns a mask of the elements of src that were overwritten by later ones, with a dim of size 1 for each of the dims
+ * after the indices. Finds them as drop_lost does. */
 static tg_tensor *lost(tg_tape *t, const tg_node *n) {
     const tg_tensor *x = tg_node_in(n)[0];
     tg_tensor *const *index = tg_node_in(n) + PUT_FIRST;

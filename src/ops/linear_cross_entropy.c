@@ -1,9 +1,7 @@
-/* A linear head and its cross-entropy in one op. */
+/* A linear head and its cross-entropy in one op: cross_entropy(x w^T, target) for x [.., h] and w [v, h]. The op
+ * computes the logits of a chunk of rows at a time (chunked_head.h). */
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
-
-/* The op is cross_entropy(x w^T, target) for x [.., h] and w [v, h]. It computes the logits of a chunk of rows at a
- * time (chunked_head.h). */
 
 static tg_status linear_cross_entropy_infer(tg_call *c) {
     if (((const tg_row_loss_params *)c->params)->weighted)

@@ -1,8 +1,6 @@
-/* The batched matrix product. */
+/* The batched matrix product: y [.., m, n] = a [.., m, k] b [.., k, n]; the leading dims broadcast. */
 #include "ops/common/derive.h"
 #include "ops/common/product.h"
-
-/* y [.., m, n] = a [.., m, k] b [.., k, n]; the leading dims broadcast. */
 
 /* Return the size and the stride of batch dim i of x, where dim 0 is the innermost. The stride is 0 if x broadcasts. */
 static int64_t batch_size(const tg_tensor *x, int i) {

@@ -1,8 +1,6 @@
-/* The mean squared error. */
+/* The mean squared error: the mean of (x - y)^2 over all elements of x and y, which have one shape. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
-
-/* The mean of (x - y)^2 over all elements of x and y, which have one shape. */
 
 static tg_status mse_infer(tg_call *c) {
     const tg_tensor *x = c->input[0], *y = c->input[1];

@@ -63,14 +63,15 @@ tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count) {
 
 /* ---- masked_scatter ---- */
 
-/* The element of src for a place where mask is true is numbered by the true elements before that place. */
+/* Where mask is true, the number of true elements before that place is the position in src of the new element. */
 static tg_status masked_scatter_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
                                         const void *site) {
     tg_tensor *x = in[0], *src = in[2];
     tg_shape whole = tg_shape_of(x);
     (void)params, (void)site;
     if (in[1]->dtype != TG_BOOL || src->dtype != x->dtype)
-        return tg_fail(t->ctx, TG_ERR_DTYPE, "masked_scatter: mask must be bool, and src %s, as x",
+        return tg_fail(t->ctx, TG_ERR_DTYPE, "masked_scatter: mask is %s and src is %s; mask must be bool, and src %s, "
+                       "the dtype of x", tg_dtype_name((tg_dtype)in[1]->dtype), tg_dtype_name((tg_dtype)src->dtype),
                        tg_dtype_name((tg_dtype)x->dtype));
     tg_tensor *mask = tg_reshape(t, tg_expand(t, in[1], whole), TG_SHAPE(x->numel));
     tg_tensor *rest = tg_logical_not(t, mask), *number = tg_add_scalar(t, tg_cumsum(t, mask, 0), -1);

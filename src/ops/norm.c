@@ -1,11 +1,9 @@
-/* Layer normalization and RMS normalization. */
+/* Layer normalization and RMS normalization over the last dim: x [.., h], w and b [h] or absent. */
 #include <math.h>
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
-
-/* Layer normalization and RMS normalization over the last dim: x [.., h], w and b [h] or absent. */
 
 typedef struct norm_params {
     double eps;

@@ -48,9 +48,11 @@ static const tg_field rope_fields[] = {
     TG_FIELD(tg_rope_opts, dims, INT64, "Number of rotated elements of a row, even; TG_AUTO: all."),
     TG_FIELD_OF(tg_rope_opts, kind, ENUM, "tg_rope_kind", "How the frequencies are changed."),
     TG_FIELD(tg_rope_opts, factor, DOUBLE, "Divisor of the changed frequencies, greater than 0."),
-    TG_FIELD(tg_rope_opts, low, DOUBLE, "Turns up to which frequencies are divided, greater than 0."),
-    TG_FIELD(tg_rope_opts, high, DOUBLE, "Turns from which on frequencies are kept, greater than low."),
-    TG_FIELD(tg_rope_opts, original, INT64, "Positions with which the model was trained first, 1 or more."),
+    TG_FIELD(tg_rope_opts, low, DOUBLE,
+             "Turns over the original positions below which frequencies are divided, greater than 0."),
+    TG_FIELD(tg_rope_opts, high, DOUBLE,
+             "Turns over the original positions above which frequencies are kept, greater than low."),
+    TG_FIELD(tg_rope_opts, original, INT64, "Number of positions with which the model was trained first, 1 or more."),
     TG_FIELD(tg_rope_opts, gain, DOUBLE, "Factor of the rotated elements."),
 };
 const tg_struct tg_rope_opts_struct = TG_STRUCT(tg_rope_opts, ROPE, rope_fields, "Options of tg_rope_with.");

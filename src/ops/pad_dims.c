@@ -18,8 +18,8 @@ typedef struct pad_dim {
     int64_t n, before, after;
 } pad_dim;
 
-/* Checks the padding of one dim. Negative numbers remove elements of x. Reflection needs an element that is not
- * repeated, repeating needs one element, and wrapping as many as are added. */
+/* Checks the padding of one dim. Negative numbers remove elements of x. Reflection needs one element more than it adds
+ * at an end, repetition needs one element, and wrapping needs as many elements as it adds at an end. */
 static tg_status check_dim(tg_tape *t, pad_dim p, pad_source from) {
     int64_t most = p.before > p.after ? p.before : p.after, size;
     if (p.before < -p.n || p.after < -p.n ||
@@ -33,7 +33,7 @@ static tg_status check_dim(tg_tape *t, pad_dim p, pad_source from) {
     return TG_OK;
 }
 
-/* Returns the k elements along a dim that come before x, or after it. */
+/* Returns the k elements that are added along a dim before x, or after it. */
 static tg_tensor *edge(tg_tape *t, tg_tensor *x, pad_dim p, int64_t k, pad_source from, bool before) {
     int64_t first = from == REFLECTED ? (before ? 1 : p.n - 1 - k)
                     : from == WRAPPED ? (before ? p.n - k : 0)

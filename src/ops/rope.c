@@ -1,13 +1,11 @@
-/* Rotary position embedding. */
+/* Rotary position embedding (Su et al., arXiv 2104.09864): in x [.., s, d] each pair (i, i + d/2) is rotated by the
+ * angle of its position. */
 #include <math.h>
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/rotation.h"
 #include "autograd/apply.h"
-
-/* Rotary position embedding (Su et al., arXiv 2104.09864): in x [.., s, d] each pair (i, i + d/2) is rotated by the
- * angle of its position. */
 
 typedef struct rope_params {
     double base;
@@ -30,7 +28,7 @@ static tg_status rope_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* y (+)= x rotated, by the positions of the op rope_at if there are some. */
+/* y (+)= x rotated. The positions are input 1 of rope_at; rope has no such input, and counts them from the offset. */
 static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool back, bool add) {
     const rope_params *p = c->params;
     tg_rotation r = {.opts = *TG_ROPE(.base = p->base, .offset = p->offset, .dims = x->shape[x->ndim - 1]),

@@ -35,12 +35,13 @@ static tg_status check_kind(tg_call *c, const tg_rope_opts *o) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "factor is %g, but kind is TG_ROPE_PLAIN; it must be 1 then",
                             o->factor);
     if (turns && !(o->low > 0 && o->low < o->high && isfinite(o->high)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "low is %g and high %g; they must be greater than 0, and low less",
-                            o->low, o->high);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "low is %g and high %g; both must be greater than 0, and low less than "
+                            "high", o->low, o->high);
     if (turns && o->original < 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "original is %lld; this kind needs 1 or more", (long long)o->original);
     if (o->kind == TG_ROPE_YARN && o->base == 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "base is 1, with which all pairs make the same turns");
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "base is 1, with which all pairs rotate alike; TG_ROPE_YARN needs "
+                            "another base");
     return TG_OK;
 }
 
@@ -135,9 +136,12 @@ static const tg_field rope_with_fields[] = {
     TG_ARG_AS(rope_with_params, opts.dims, "dims", INT64, "Number of rotated elements of a row; -1: all."),
     TG_ARG_AS(rope_with_params, opts.kind, "kind", ENUM, "How the frequencies are changed.", .of = "tg_rope_kind"),
     TG_ARG_AS(rope_with_params, opts.factor, "factor", DOUBLE, "Divisor of the changed frequencies."),
-    TG_ARG_AS(rope_with_params, opts.low, "low", DOUBLE, "Turns up to which frequencies are divided."),
-    TG_ARG_AS(rope_with_params, opts.high, "high", DOUBLE, "Turns from which on frequencies are kept."),
-    TG_ARG_AS(rope_with_params, opts.original, "original", INT64, "Positions of the turns."),
+    TG_ARG_AS(rope_with_params, opts.low, "low", DOUBLE,
+              "Turns over the original positions below which frequencies are divided."),
+    TG_ARG_AS(rope_with_params, opts.high, "high", DOUBLE,
+              "Turns over the original positions above which frequencies are kept."),
+    TG_ARG_AS(rope_with_params, opts.original, "original", INT64,
+              "Number of positions with which the model was trained first."),
     TG_ARG_AS(rope_with_params, opts.gain, "gain", DOUBLE, "Factor of the rotated elements."),
 };
 

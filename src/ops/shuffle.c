@@ -7,15 +7,14 @@ typedef struct shuffle_params {
     int64_t n; /* factor of the sizes, or number of groups */
 } shuffle_params;
 
-static tg_status check(tg_tape *t, const tg_tensor *x, const char *what, int64_t n, int most) {
+/* Checks that x has 3 to `most` dims, and that the argument n, which messages call `what`, is in range. `layout` is the
+ * shape of x, for messages. */
+static tg_status check(tg_tape *t, const tg_tensor *x, const char *what, int64_t n, const char *layout, int most) {
     if (x->ndim < 3 || x->ndim > most)
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "x has %s; it must be [.., c, h, w] with 3 to %d dims",
-                       tg_count(x->ndim, "dim").text, most);
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "x has %s; it must be %s with 3 to %d dims", tg_count(x->ndim, "dim").text,
+                       layout, most);
     if (n < 1 || n > INT32_MAX)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "%s is %lld; it must be 1 or more, and below "
-                       "2^31",
-                       what, (long long)n);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s is %lld; it must be 1 or more, and below 2^31", what, (long long)n);
     return TG_OK;
 }
 
@@ -45,7 +44,7 @@ static tg_status pixel_shuffle_compose(tg_tape *t, const void *params, tg_tensor
     tg_tensor *x = in[0];
     int at = x->ndim - 3;
     (void)site;
-    TG_TRY(check(t, x, "factor", r, TG_MAX_DIMS - 2));
+    TG_TRY(check(t, x, "factor", r, "[.., c, h, w]", TG_MAX_DIMS - 2));
     const int64_t c = x->shape[at], h = x->shape[at + 1], w = x->shape[at + 2];
     if (c % (r * r)) return refuse_division(t, x, at, r * r);
     tg_tensor *y = reshape_last(t, x, at, 5, (const int64_t[]){c / (r * r), r, r, h, w});
@@ -60,7 +59,7 @@ static tg_status pixel_unshuffle_compose(tg_tape *t, const void *params, tg_tens
     tg_tensor *x = in[0];
     int at = x->ndim - 3;
     (void)site;
-    TG_TRY(check(t, x, "factor", r, TG_MAX_DIMS - 2));
+    TG_TRY(check(t, x, "factor", r, "[.., c, h, w]", TG_MAX_DIMS - 2));
     const int64_t c = x->shape[at], h = x->shape[at + 1] / r, w = x->shape[at + 2] / r;
     for (int d = at + 1; d < at + 3; d++)
         if (x->shape[d] % r) return refuse_division(t, x, d, r);
@@ -75,7 +74,7 @@ static tg_status channel_shuffle_compose(tg_tape *t, const void *params, tg_tens
     const int64_t groups = ((const shuffle_params *)params)->n;
     tg_tensor *x = in[0];
     (void)site;
-    TG_TRY(check(t, x, "groups", groups, TG_MAX_DIMS - 1));
+    TG_TRY(check(t, x, "groups", groups, "[n, c, ..]", TG_MAX_DIMS - 1));
     if (x->shape[1] % groups) return refuse_division(t, x, 1, groups);
     tg_shape shape = tg_shape_kept(x),
              split = {.ndim = x->ndim + 1, .dim = {x->shape[0], groups, x->shape[1] / groups}};
@@ -131,7 +130,8 @@ SHUFFLE(pixel_shuffle, "y[.., c, h r + i, w r + j] = x[.., (c r + i) r + j, h, w
 SHUFFLE(pixel_unshuffle, "y[.., (c r + i) r + j, h, w] = x[.., c, h r + i, w r + j]", unshuffle_fields, pixel_samples);
 SHUFFLE(channel_shuffle, "the channels of each group dealt out over all groups", channel_fields, channel_samples);
 
-/* Moves groups of factor^2 channels into places: x [.., c factor^2, h, w] -> [.., c, h factor, w factor]. */
+/* Makes images larger: the elements of factor^2 channels at one place become factor x factor neighboring elements of
+ * one channel. x [.., c factor^2, h, w] -> [.., c, h factor, w factor]. */
 tg_tensor *tg_pixel_shuffle(tg_tape *t, tg_tensor *x, int64_t factor) {
     return TG_RECORD(t, tg_op_pixel_shuffle, &(shuffle_params){factor}, x);
 }

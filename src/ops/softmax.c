@@ -1,9 +1,7 @@
-/* Softmax and log-softmax. */
+/* softmax and log_softmax of x over one dim, with any strides. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
-
-/* softmax and log_softmax of x over one dim, with any strides. */
 
 typedef struct softmax_params {
     int dim;

@@ -1,10 +1,8 @@
-/* Gated linear units. */
+/* Gated linear units: swiglu and glu (Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202). */
 #include <math.h>
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
-
-/* Gated linear units: swiglu and glu (Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202). */
 
 /* ---- swiglu: y = silu(gate) up, of one shape ---- */
 

@@ -145,10 +145,9 @@ static tg_status sign_forward(tg_call *c) {
 }
 
 /* Returns -1, 0 or 1, the sign of a float or integer tensor; 0 for NaN. */
-STEP_OP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
+STEP_OP(sign, "the sign of x: -1, 0 or 1", number_infer, nonzero_samples)
 /* Return the greatest integer that is at most x, the least that is at least x, the nearest (of two, the even one), and
- * x without its fraction.
- * NaN and infinities stay. */
+ * x without its fraction. NaN and infinities stay. */
 STEP(floor, "the greatest integer <= x", tg_infer_float, between_samples)
 STEP(ceil, "the least integer >= x", tg_infer_float, between_samples)
 STEP(round, "the integer nearest to x, halves to even", tg_infer_float, near_samples)

@@ -1,5 +1,5 @@
 /* Resizing of the last dims of x [n, c, ..], by the nearest element or by linear interpolation between two neighbors.
- * The ops are composed: each dim is resized by itself, from the last one on, which has the fewest elements then.
+ * The ops are composed: the dims are resized one after another, from the last to the first.
  *
  * Positions are computed as PyTorch computes them: in float32, or in float64 for the interpolation of float64. */
 #include <math.h>

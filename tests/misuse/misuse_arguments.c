@@ -353,7 +353,7 @@ static void rope(misuse_world *b) {
           tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_LLAMA3)));
     INERT(tg_rope_with, ARGUMENT, "low is 5 and high 4",
           tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_YARN, .low = 5, .original = 8)));
-    INERT(tg_rope_with, ARGUMENT, "base is 1, with which all pairs make the same turns",
+    INERT(tg_rope_with, ARGUMENT, "base is 1, with which all pairs rotate alike; TG_ROPE_YARN needs another base",
           tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_YARN, .base = 1, .original = 8)));
     INERT(tg_rope_with, SHAPE, "dims is 3; it must be an even number from 0 to 4",
           tg_rope_with(b->t, b->cube, TG_ROPE(.dims = 3)));

@@ -412,7 +412,7 @@ static void dtypes(misuse_world *b) {
     INERT(tg_nonzero, DATA, "selects 6 elements but count is 5", tg_nonzero(b->t, b->x, 5));
     INERT(tg_masked_scatter, DATA, "is out of range", tg_masked_scatter(b->t, b->x, all, b->v));
     tg_drop(all);
-    INERT(tg_masked_scatter, DTYPE, "mask must be bool, and src f32, as x",
+    INERT(tg_masked_scatter, DTYPE, "mask is f32 and src is f32; mask must be bool, and src f32, the dtype of x",
           tg_masked_scatter(b->t, b->x, b->x, b->x));
     INERT(tg_select_scatter, SHAPE, "dim 0 and index 2 do not select a part of x with the dims of src",
           tg_select_scatter(b->t, b->x, b->v, 0, 2));
