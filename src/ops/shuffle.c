@@ -23,6 +23,11 @@ static tg_status refuse_division(tg_tape *t, const tg_tensor *x, int d, int64_t 
                    tg_count(x->shape[d], "element").text, (long long)by);
 }
 
+static tg_status refuse_overflow(tg_tape *t, int64_t factor) {
+    return tg_fail(t->ctx, TG_ERR_SHAPE, "factor is %lld, with which a size of the result overflows 64 bits",
+                   (long long)factor);
+}
+
 /* Reshapes x to `leading` dims of x, which are kept, and the n sizes. */
 static tg_tensor *reshape_last(tg_tape *t, tg_tensor *x, int leading, int n, const int64_t *sizes) {
     tg_shape shape = {.ndim = leading + n};
@@ -46,10 +51,12 @@ static tg_status pixel_shuffle_compose(tg_tape *t, const void *params, tg_tensor
     (void)site;
     TG_TRY(check(t, x, "factor", r, "[.., c, h, w]", TG_MAX_DIMS - 2));
     const int64_t c = x->shape[at], h = x->shape[at + 1], w = x->shape[at + 2];
+    int64_t height, width;
     if (c % (r * r)) return refuse_division(t, x, at, r * r);
+    if (__builtin_mul_overflow(h, r, &height) || __builtin_mul_overflow(w, r, &width)) return refuse_overflow(t, r);
     tg_tensor *y = reshape_last(t, x, at, 5, (const int64_t[]){c / (r * r), r, r, h, w});
     y = permute_last(t, y, 5, (const int[]){0, 3, 1, 4, 2});
-    out[0] = reshape_last(t, y, at, 3, (const int64_t[]){c / (r * r), h * r, w * r});
+    out[0] = reshape_last(t, y, at, 3, (const int64_t[]){c / (r * r), height, width});
     return t->ctx->run.status;
 }
 
@@ -63,9 +70,11 @@ static tg_status pixel_unshuffle_compose(tg_tape *t, const void *params, tg_tens
     const int64_t c = x->shape[at], h = x->shape[at + 1] / r, w = x->shape[at + 2] / r;
     for (int d = at + 1; d < at + 3; d++)
         if (x->shape[d] % r) return refuse_division(t, x, d, r);
+    int64_t channels;
+    if (__builtin_mul_overflow(c, r * r, &channels)) return refuse_overflow(t, r);
     tg_tensor *y = reshape_last(t, x, at, 5, (const int64_t[]){c, h, r, w, r});
     y = permute_last(t, y, 5, (const int[]){0, 2, 4, 1, 3});
-    out[0] = reshape_last(t, y, at, 3, (const int64_t[]){c * r * r, h, w});
+    out[0] = reshape_last(t, y, at, 3, (const int64_t[]){channels, h, w});
     return t->ctx->run.status;
 }
 
