@@ -79,7 +79,9 @@ static tg_status make_plan(tg_call *c, int first, plan *p) {
     p->front = size_of(c, p, 0, p->before);
     p->mid = size_of(c, p, p->before, p->indexed);
     p->back = size_of(c, p, p->before + p->indexed, p->after);
-    for (int d = 0; d < p->tuples.ndim; d++) p->n *= p->tuples.dim[d];
+    for (int d = 0; d < p->tuples.ndim; d++)
+        if (__builtin_mul_overflow(p->n, p->tuples.dim[d], &p->n))
+            return tg_call_fail(c, TG_ERR_SHAPE, "the indices broadcast to more elements than 64 bits can count");
     if (p->tuples.ndim + p->before + p->after > TG_MAX_DIMS)
         return tg_call_fail(c, TG_ERR_SHAPE, "the result would have %d dims, more than %d",
                             (int)p->tuples.ndim + p->before + p->after, TG_MAX_DIMS);

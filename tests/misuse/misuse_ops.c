@@ -420,6 +420,10 @@ static void dtypes(misuse_world *b) {
           tg_index(b->t, b->x, TG_DIMS(0), &b->v, 1));
     INERT(tg_index, ARGUMENT, "1 index tensor for 2 dims; they must be as many",
           tg_index(b->t, b->x, TG_DIMS(0, 1), &b->ids, 1));
+    const int64_t many = (int64_t)1 << 40;
+    tg_tensor *huge[] = {tg_expand(b->t, b->ids, TG_SHAPE(1, many, 2)), tg_expand(b->t, b->ids, TG_SHAPE(many, 1, 2))};
+    INERT(tg_index, SHAPE, "the indices broadcast to more elements than 64 bits can count",
+          tg_index(b->t, b->x, TG_DIMS(0, 1), huge, 2));
     INERT(tg_index, ARGUMENT, "index: n is 1 and index is NULL; expected an array of 1 to 8 indices",
           tg_index(b->t, b->x, TG_DIMS(0), NULL, 1));
     INERT(tg_index, ARGUMENT, "index: n is 9 and index is an array; expected an array of 1 to 8 indices",
