@@ -52,11 +52,15 @@ tg_status tg_node_ready(const tg_node *n) {
                    n->op->name, site);
 }
 
+static void drop_packed(tg_storage *s);
+
+/* Called when a node no longer needs x. If no other node has saved the bytes of x, discards them, provided that they
+ * are temporary and belong to this tape. */
 static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {
     tg_storage *s = x->storage;
     if (!s || --s->saves > 0) return;
     if (s->temporary && tg_storage_is_of(s, t)) tg_storage_discard(s, by, site);
-    if (TG_UNLIKELY(s->extra != NULL)) tg_saved_drop(s);
+    if (TG_UNLIKELY(s->extra != NULL)) drop_packed(s);
 }
 
 void tg_node_release(const tg_tape *t, tg_node *n) {
@@ -131,7 +135,7 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     s->by = by;
     s->by_site = by_site;
     if (!s->temporary)
-        tg_saved_drop(s); /* the tensor was kept and may outlive the packer */
+        drop_packed(s); /* the tensor was kept and may outlive the packer */
     else
         s->temporary = temporary;
     return status;
@@ -225,7 +229,8 @@ static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     return TG_OK;
 }
 
-void tg_saved_drop(tg_storage *s) {
+/* Drops the packed form of s, if it has one: these bytes will not be unpacked again. */
+static void drop_packed(tg_storage *s) {
     tg_packed *p = packed_of(s);
     if (!p) return;
     s->extra->refill = NULL;
@@ -242,7 +247,7 @@ static void unpack_all(packing *of) {
     for (const tg_packed *p; (p = of->packed);) {
         tg_storage *s = p->storage;
         if (tg_ok(ctx) && !ctx->ending) tg_storage_need(s, NULL);
-        tg_saved_drop(s);
+        drop_packed(s);
         if (of->packed == p) return; /* p is being unpacked now, by a function of the caller that has reset the tape */
     }
 }

@@ -1,9 +1,7 @@
 /* Observes ops as they run, forward and backward: shows them to a caller's function (tg_tape_observe), and fails at the
  * first NaN or infinity (tg_tape_find_nan). */
-#include <tapegrad/explain.h>
-#include <stdio.h>
-
 #include <tapegrad/comm.h>
+#include <tapegrad/explain.h>
 
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"

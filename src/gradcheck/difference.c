@@ -1,7 +1,6 @@
 /* Numerical derivatives. Central differences with the steps s, 2s and 4s are extrapolated to step 0 (Richardson).
  * The spread of the extrapolation is the error estimate by which the step s is chosen (Ridders; Press et al.,
  * Numerical Recipes, 5.7). */
-#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

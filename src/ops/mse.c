@@ -6,7 +6,7 @@ static tg_status mse_infer(tg_call *c) {
     const tg_tensor *x = c->input[0], *y = c->input[1];
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (x->ndim != y->ndim || memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) != 0)
+    if (!tg_same_shape(x, y))
         return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must be equal");
     return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), 0, x->shape);
 }

@@ -15,7 +15,7 @@ static tg_status scatter_add_infer(tg_call *c) {
     TG_TRY(tg_need_same_dtype(c, 0, 2));
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(tg_index_inside(c, index, *dim));
-    if (src->ndim != index->ndim || memcmp(src->shape, index->shape, src->ndim * sizeof *src->shape) != 0)
+    if (!tg_same_shape(src, index))
         return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
     if (!tg_needs(c, 2)) c->saves_in = 0;
     TG_TRY(tg_index_free(c, *dim));

@@ -10,7 +10,7 @@ static tg_status swiglu_infer(tg_call *c) {
     const tg_tensor *gate = c->input[0], *up = c->input[1];
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (gate->ndim != up->ndim || memcmp(gate->shape, up->shape, gate->ndim * sizeof *gate->shape) != 0)
+    if (!tg_same_shape(gate, up))
         return tg_call_fail(c, TG_ERR_SHAPE, "gate and up have different shapes; they must be equal");
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_free(c, 0, 0));
