@@ -295,9 +295,11 @@ static tg_status check_function(tg_tape *t, tg_fn fn, void *state, tg_tensor *co
                       .input = in, .at = in, .n_in = n_in, .n_out = n_out};
     const char *what;
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s", what);
-    if (!fn || !in || n_in <= 0 || n_out <= 0 || n_in > 65535 || n_out > 65535)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_gradcheck: %s and %s were given, expected a function and 1 to 65535 of each",
+    if (!fn || !in)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s is NULL, expected a function and an array of inputs",
+                       fn ? "in" : "fn");
+    if (n_in <= 0 || n_out <= 0 || n_in > 65535 || n_out > 65535)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s and %s were given, expected 1 to 65535 of each",
                        tg_count(n_in, "input").text, tg_count(n_out, "output").text);
     if (tg_tape_held(t)) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: %s", tg_tape_held(t));
     TG_TRY(check_inputs(t->ctx, in, n_in));

@@ -73,9 +73,11 @@ static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
 
 static tg_status check_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck_info *found,
                           const tg_gradcheck_opts *opts) {
+    if (!op) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: the op is NULL");
     const tg_sample *s = tg_sample_at(op, sample);
     if (!s)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d; it has %s, numbered from 0",
+                       op->name, sample, tg_count(op->n_samples, "sample").text);
     if (s->ranks > 1)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_gradcheck_op: sample %d of %s needs %s, but it would run on one",
                        sample, op->name, tg_count(s->ranks, "rank").text);

@@ -215,7 +215,8 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     *shape = (tg_shape){0};
     TG_TRY(tg_json_array(j, "shape", &dims));
     if (json_array_size(dims) > TG_MAX_DIMS)
-        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape has too many dims (%zu)", j->path, json_array_size(dims));
+        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape has %zu dims, expected at most %d", j->path,
+                       json_array_size(dims), TG_MAX_DIMS);
     int64_t n = 1;
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));

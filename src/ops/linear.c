@@ -1,12 +1,10 @@
-/* The linear layer's product, with and without an activation. */
+/* The linear layer's product, with and without an activation: y [.., out] = act(x [.., in] w^T + b), with w [out, in]
+ * and b [out] or absent. The five ops share this code; their params name the activation. */
 #include "ops/common/derive.h"
 #include "ops/linear.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "autograd/apply.h"
-
-/* y [.., out] = act(x [.., in] w^T + b), with w [out, in] and b [out] or absent. The five ops share this code; their
- * params name the activation. */
 
 typedef struct act_params {
     tg_activation act;

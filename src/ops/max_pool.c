@@ -86,8 +86,8 @@ static tg_status make_index(tg_call *c, tg_tensor **index) {
     return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
 }
 
-/* Returns how many planes are processed together: so many that the compared data stay in the cache. The number depends
- * on the shape and dtype alone. */
+/* Returns how many planes are processed together: so few that the greatest elements so far stay in the cache while the
+ * next ones are compared with them. The number depends on the shape and dtype alone. */
 static int64_t chunk_planes(const max_pool_params *p, int64_t planes, tg_dtype dtype) {
     enum { BYTES = 1 << 18 };
     int64_t fit = BYTES / (area(p->out) * (int64_t)tg_dtype_size(dtype) + 1);

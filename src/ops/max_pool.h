@@ -1,4 +1,4 @@
-/* The positions of maxima, of which pools with indices are composed. */
+/* The positions of maxima in windows, from which pools with indices are composed. */
 #ifndef TG_MAX_POOL_H
 #define TG_MAX_POOL_H
 

@@ -41,8 +41,8 @@ static tg_status check_shapes(tg_tape *t, tg_tensor *const *in) {
 /* ---- scatter_prod ---- */
 
 /* Returns, for each element of v, the product of those up to it along dim that go to the same place. `at` has the
- * places, of which equal ones are adjacent. After the step of `by`, an element is the product of up to 2 * by elements.
- * No step divides, so that derivatives are right also where elements are 0. */
+ * place of each element; equal places are adjacent. After the step of `by`, an element is the product of up to 2 * by
+ * elements. No step divides, so that derivatives are right also where elements are 0. */
 static tg_tensor *running_products(tg_tape *t, tg_tensor *v, tg_tensor *at, int dim) {
     int64_t n = tg_dim(v, dim);
     for (int64_t by = 1; by < n && tg_is_alive(v); by *= 2) {
