@@ -213,6 +213,18 @@ START_TEST(chats_get_the_variables_of_transformers) {
 }
 END_TEST
 
+START_TEST(a_message_with_a_zero_byte_goes_on_whole) {
+    tg_ctx *ctx = context();
+    tg_rendered r;
+    tg_template *t = tg_template_new(ctx, "{{ messages[0].content }}.", NULL);
+    ck_assert_int_eq(tg_chat_render(t, "[{\"content\": \"a\\u0000b\"}]", TG_CHAT(.continue_last = true), &r), TG_OK);
+    ck_assert(r.n_text == 3 && !memcmp(r.text, "a\0b", 4));
+    tg_rendered_free(&r);
+    tg_template_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 static void check_chat_error(const char *messages, const tg_chat_opts *o, tg_status status, const char *says) {
     tg_ctx *ctx = context();
     tg_rendered r;
@@ -245,6 +257,7 @@ int main(void) {
         templates_without_end_are_refused,
         long_texts_are_no_loops,
         chats_get_the_variables_of_transformers,
+        a_message_with_a_zero_byte_goes_on_whole,
         wrong_chats_are_refused,
     };
     return tg_check_main("templates", tests, sizeof tests / sizeof tests[0]);

@@ -1,5 +1,6 @@
 /* Conversations: the variables of a template, as transformers' apply_chat_template sets them, and texts that end within
  * the last message. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -59,9 +60,15 @@ static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
         return tg_fail(ctx, TG_ERR_DATA,
                        "tg_chat_render: continue_last is set, but there is no last message with text");
     *text = json_incref(json_object_get(of, key));
-    json_t *marked = json_sprintf("%s%s", json_string_value(*text), marker);
+    /* json_sprintf would end the text at its first zero byte. */
+    size_t n = json_string_length(*text), whole = n + sizeof marker - 1;
+    char *bytes = malloc(whole);
+    if (bytes) memcpy(bytes, json_string_value(*text), n);
+    if (bytes) memcpy(bytes + n, marker, sizeof marker - 1);
+    json_t *marked = bytes ? json_stringn_nocheck(bytes, whole) : NULL;
+    free(bytes);
     if (!marked || json_object_set_new(of, key, marked))
-        return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the messages");
+        return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     return TG_OK;
 }
 
@@ -80,8 +87,9 @@ static void cut_spans(tg_rendered *r) {
 }
 
 /* Cuts the text at the marker. If the template has trimmed the message, so is what is left. */
-static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const char *text) {
-    size_t n = strlen(text), whole = sizeof marker - 1, begin = tg_tpl_skip_space(text, n);
+static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const json_t *message) {
+    const char *text = json_string_value(message);
+    size_t n = json_string_length(message), whole = sizeof marker - 1, begin = tg_tpl_skip_space(text, n);
     n = tg_tpl_strip_end(text + begin, n - begin);
     int64_t at = last_of(r, marker, whole - 1);
     if (at < 0 || last_of(r, text + begin, n) < 0)
@@ -136,7 +144,7 @@ static tg_status render(const tg_template *t, json_t *messages, const tg_chat_op
     if (s == TG_OK && o->continue_last) s = mark_last(t->ctx, messages, &text);
     if (s == TG_OK) s = set_variables(t->ctx, variables, messages, o);
     if (s == TG_OK) s = tg_template_render_json(t, variables, o->now, out);
-    if (s == TG_OK && o->continue_last) s = cut_at_marker(t->ctx, out, json_string_value(text));
+    if (s == TG_OK && o->continue_last) s = cut_at_marker(t->ctx, out, text);
     if (s != TG_OK) tg_rendered_free(out);
     json_decref(text);
     json_decref(variables);
