@@ -143,6 +143,7 @@ START_TEST(errors_name_line_and_column) {
     check_error("{{ x + 1 }}", NULL, TG_ERR_DATA, "column 6: 'x' is undefined");
     check_error("{{ 9223372036854775807|round(-1) }}", NULL, TG_ERR_DATA, "an integer of more than 64 bits");
     check_error("{{ strftime_now('%999999999d') }}", NULL, TG_ERR_DATA, "the template needs more than");
+    check_error("{{ strftime_now('ab\\0') }}", NULL, TG_ERR_DATA, "the format has a zero byte");
     check_error("{{ 'a' + 1 }}", NULL, TG_ERR_DATA, "'+' does not take a str and a int");
     check_error("{{ raise_exception('no ' ~ 1) }}", NULL, TG_ERR_DATA, "refuses the conversation: no 1");
     check_error("{{ [].append(1) }}", NULL, TG_ERR_DATA, "a template may not use 'append'");

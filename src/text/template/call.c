@@ -165,8 +165,10 @@ static tpl_value strftime_now(tpl_run *r, const tpl_call *c) {
     time_t now = (time_t)r->render->now;
     tg_tpl_bind(r, "strftime_now", "format", 1, c, a);
     if (a[0].kind != TPL_TEXT) tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now' takes a string");
+    if (a[0].text->n && memchr(a[0].text->bytes, 0, a[0].text->n))
+        tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now': the format has a zero byte");
     if (!localtime_r(&now, &parts)) tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now' cannot tell the time");
-    /* With a space at the end the result is never empty, so 0 means that the memory is too small. */
+    /* With a space at the end the result is never empty, so strftime returns 0 only if the memory is too small. */
     tpl_buffer format = {0};
     tg_tpl_put(r, &format, a[0].text->bytes, a[0].text->n);
     tg_tpl_put(r, &format, " ", 2);
