@@ -89,6 +89,8 @@ static tg_status normalize_tokens(tg_tokenizer *k) {
     }
     for (int i = 0; i < 2; i++) free(e.buffers[i].at);
     if (e.matcher) k->functions->matcher_free(e.matcher);
+    if (!good && e.problem)
+        return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': an added token cannot be normalized: %s", k->path, e.problem);
     if (!good) return tg_fail(k->ctx, TG_ERR_MEMORY, "'%s': no memory to normalize the added tokens", k->path);
     return tg_ctx_status(k->ctx);
 }

@@ -107,7 +107,8 @@ static tg_status encode(const tg_tokenizer *k, tg_ctx *errors, tg_span text, con
     if (good) return TG_OK;
     out->count = count;
     if (problem)
-        return tg_fail(errors, TG_ERR_UNSUPPORTED, "tg_tokenizer_encode: the text of '%s': %s", k->path, problem);
+        return tg_fail(errors, TG_ERR_UNSUPPORTED, "tg_tokenizer_encode: '%s' cannot encode the text: %s", k->path,
+                       problem);
     return tg_fail(errors, TG_ERR_MEMORY, "tg_tokenizer_encode: no memory for the ids of %s",
                    tg_count((int64_t)text.n, "byte").text);
 }

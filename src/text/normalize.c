@@ -45,7 +45,7 @@ static int find_next(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
         return *begin < text.n;
     }
     int found = e->k->functions->find(s->pattern, e->matcher, text.at, text.n, from, begin, end);
-    if (found == -1) e->problem = "a regular expression of the normalizer is too difficult for it";
+    if (found == -1) e->problem = "matching a regular expression of the normalizer takes too many steps";
     return found;
 }
 

@@ -2,7 +2,7 @@
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
-static const char too_difficult[] = "a regular expression of the pre-tokenizer is too difficult for it";
+static const char too_difficult[] = "matching a regular expression of the pre-tokenizer takes too many steps";
 
 /* Parts of a text that a step has found, in order. */
 typedef struct cutter {

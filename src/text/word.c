@@ -163,7 +163,7 @@ bool tg_word_encode(tg_encoder *e, tg_span word) {
     const uint32_t *known;
     int64_t n = tg_word_cache_find(&w->cache, hash, word, &known);
     if (n < 0) {
-        if (word.n >= UINT32_MAX) return e->problem = "a word of 4 GiB or more is too long for it", false;
+        if (word.n >= UINT32_MAX) return e->problem = "a word has 4 GiB or more", false;
         if (!encode(w, &e->k->model, word)) return false;
         tg_word_cache_add(&w->cache, hash, word, w->symbols, w->count);
         n = w->count;

@@ -100,6 +100,9 @@ static const wrong_file patterns[] = {
     {REGEX("a{x}"), TG_ERR_UNSUPPORTED, "a brace at offset 1"},
     {REGEX("(a"), TG_ERR_FORMAT, "the regular expression '(a' is wrong"},
     {REGEX("\\\\p{Nonsense}"), TG_ERR_FORMAT, "is wrong"},
+    {FILE_OF(MODEL, "[{\"id\": 17, \"content\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}]",
+             STEP("Replace", ", \"content\": \"\", \"pattern\": {\"Regex\": \"(?:a|a)*[bc]\"}"), "null", "null", "null"),
+     TG_ERR_UNSUPPORTED, "an added token cannot be normalized: matching a regular expression of the normalizer takes"},
 };
 
 START_TEST(expressions_that_mean_something_else_are_refused) {
