@@ -89,6 +89,7 @@ END_TEST
 
 static const wrong_file patterns[] = {
     {REGEX("a{1,3}+"), TG_ERR_UNSUPPORTED, "a plus after a count at offset 6"},
+    {REGEX("a{2}?"), TG_ERR_UNSUPPORTED, "a question mark after {n} at offset 4"},
     {REGEX("^a"), TG_ERR_UNSUPPORTED, "an anchor at offset 0"},
     {REGEX("a\\\\b"), TG_ERR_UNSUPPORTED, "an escape at offset 1"},
     {REGEX("(?<=a)b"), TG_ERR_UNSUPPORTED, "a group of another kind at offset 0"},
@@ -97,6 +98,7 @@ static const wrong_file patterns[] = {
     {REGEX("[\\\\S]"), TG_ERR_UNSUPPORTED, "\\S in a class at offset 1"},
     {REGEX("\\\\pL"), TG_ERR_UNSUPPORTED, "a property without braces at offset 0"},
     {REGEX("[a"), TG_ERR_UNSUPPORTED, "an open class"},
+    {REGEX("[^]a]"), TG_ERR_UNSUPPORTED, "a class that begins with ] at offset 2"},
     {REGEX("a{x}"), TG_ERR_UNSUPPORTED, "a brace at offset 1"},
     {REGEX("(a"), TG_ERR_FORMAT, "the regular expression '(a' is wrong"},
     {REGEX("\\\\p{Nonsense}"), TG_ERR_FORMAT, "is wrong"},
