@@ -278,6 +278,9 @@ START_TEST(expressions_mean_what_they_mean_in_oniguruma) {
     if (!tg_plugin_is_here("text")) return;
     workplace w = workplace_new(NULL);
     ck_assert_int_eq(words_of(&w, "[\\s-.]|[^\\s-.]+", "a-b.c d"), 7);
+    /* U+3002 has the script Common, but Han is among its script extensions. */
+    ck_assert_int_eq(words_of(&w, "\\p{Han}+|\\P{Han}+", "\xe6\xbc\xa2\xe3\x80\x82"), 2);
+    ck_assert_int_eq(words_of(&w, "\\p{^Han}+|[\\p{Han}]+", "\xe6\xbc\xa2\xe3\x80\x82"), 2);
     workplace_free(&w);
 }
 END_TEST
