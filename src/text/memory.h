@@ -55,4 +55,10 @@ static inline uint64_t tg_span_hash(const char *at, size_t n) {
     return h ^ h >> 32;
 }
 
+/* Returns such a hash of a pair of ids. */
+static inline uint64_t tg_pair_hash(uint32_t left, uint32_t right) {
+    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
 #endif

@@ -48,8 +48,7 @@ tg_status tg_merges_open(tg_model *m, tg_pieces *memory, int64_t count);
 void tg_merges_add(tg_model *m, tg_merge merge);
 /* Returns the merge of two neighbors; NULL if there is none. */
 static inline const tg_merge *tg_merges_find(const tg_model *m, uint32_t left, uint32_t right) {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
-    for (uint64_t i = (h ^ h >> 32) & m->merge_mask;; i = (i + 1) & m->merge_mask) {
+    for (uint64_t i = tg_pair_hash(left, right) & m->merge_mask;; i = (i + 1) & m->merge_mask) {
         const tg_merge *found = m->merges + i;
         if (found->left == left && found->right == right) return found;
         if (found->left == UINT32_MAX) return NULL;

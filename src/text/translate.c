@@ -9,8 +9,8 @@ typedef struct translation {
     tg_growing *out;
 } translation;
 
-/* White_Space, as the inside of a class. PCRE2's \s has U+180E too. The last item is a range, so that a hyphen after it,
- * as in [\s-.], stands for itself in PCRE2 too. */
+/* White_Space, as the inside of a class. PCRE2's \s has U+180E too. The last item is a range, so that a hyphen after
+ * it, as in [\s-.], stands for itself in PCRE2 too. */
 #define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{2000}-\\x{200a}"
 
 static tg_status refuse(const translation *t, const char *what) {

@@ -103,7 +103,8 @@ static const wrong_file patterns[] = {
     {REGEX("(a"), TG_ERR_FORMAT, "the regular expression '(a' is wrong"},
     {REGEX("\\\\p{Nonsense}"), TG_ERR_FORMAT, "is wrong"},
     {FILE_OF(MODEL, "[{\"id\": 17, \"content\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}]",
-             STEP("Replace", ", \"content\": \"\", \"pattern\": {\"Regex\": \"(?:a|a)*[bc]\"}"), "null", "null", "null"),
+             STEP("Replace", ", \"content\": \"\", \"pattern\": {\"Regex\": \"(?:a|a)*[bc]\"}"), "null", "null",
+             "null"),
      TG_ERR_UNSUPPORTED, "an added token cannot be normalized: matching a regular expression of the normalizer takes"},
 };
 
