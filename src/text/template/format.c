@@ -165,7 +165,7 @@ static void put_character(formatter *f, conversion k, tpl_value v) {
     int64_t c = v.kind == TPL_TEXT ? -1 : tg_tpl_to_int(f->r, v, "the argument of %c");
     if (c < 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
         tg_tpl_fail(f->r, TG_ERR_DATA, "'%%c' takes one character");
-    n = tg_tpl_encode((uint32_t)c, out);
+    n = tg_char_write(out, (uint32_t)c);
     put_padded(f, &k, out, n, 0);
 }
 

@@ -80,7 +80,7 @@ static void put_string(dump *d, const tpl_text *t) {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
     tg_tpl_put(d->r, d->b, "\"", 1);
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t c = tg_tpl_char(t->bytes + at, &n);
+        uint32_t c = tg_char_at(t->bytes + at, &n);
         const char *escape = c && c < 0x80 ? strchr(from, (int)c) : NULL;
         if (escape)
             tg_tpl_put(d->r, d->b, (char[]){'\\', to[escape - from]}, 2);

@@ -166,7 +166,7 @@ static void read_operator(lexer *l) {
     char c = l->s[l->at];
     if (!c || !strchr("+-/*%~[](){}<>=.:|,;", c)) {
         size_t n;
-        tg_tpl_char(l->s + l->at, &n);
+        tg_char_at(l->s + l->at, &n);
         tg_tpl_fail(l->r, TG_ERR_FORMAT, "unexpected character '%.*s' in a tag", (int)n, l->s + l->at);
     }
     track_bracket(l, c);

@@ -146,7 +146,7 @@ static void put_code(tpl_run *r, tpl_buffer *b, int64_t c) {
     char out[4];
     if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
         tg_tpl_fail(r, TG_ERR_FORMAT, "an escape of the string is no character: U+%04llX", (long long)c);
-    tg_tpl_put(r, b, out, tg_tpl_encode((uint32_t)c, out));
+    tg_tpl_put(r, b, out, tg_char_write(out, (uint32_t)c));
 }
 
 /* Appends what the escape after a backslash stands for; returns the bytes of it. */

@@ -84,7 +84,7 @@ static void put_quoted(tpl_run *r, tpl_buffer *b, const tpl_text *t) {
     char quote = single && !two ? '"' : '\'';
     tg_tpl_put(r, b, &quote, 1);
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t c = tg_tpl_char(t->bytes + at, &n);
+        uint32_t c = tg_char_at(t->bytes + at, &n);
         if (c == (unsigned char)quote || c == '\\') tg_tpl_put(r, b, "\\", 1);
         if (tg_tpl_is_class(r, c, 'p'))
             tg_tpl_put(r, b, t->bytes + at, n);

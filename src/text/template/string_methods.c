@@ -143,7 +143,7 @@ static bool is_of(tpl_run *r, uint32_t c, const char *name) {
 static tpl_value is_all(tpl_run *r, const args *x) {
     tg_tpl_pass(r, x->on->n);
     for (size_t at = 0, n; at < x->on->n; at += n)
-        if (!is_of(r, tg_tpl_char(x->on->bytes + at, &n), x->name)) return tg_tpl_bool(false);
+        if (!is_of(r, tg_char_at(x->on->bytes + at, &n), x->name)) return tg_tpl_bool(false);
     return tg_tpl_bool(x->on->n > 0);
 }
 

@@ -23,7 +23,7 @@ static bool item_at(tpl_run *r, tpl_value of, int64_t i, tpl_value *out) {
         return true;
     }
     size_t at = tg_tpl_offset(r, of.text, i), bytes;
-    tg_tpl_char(of.text->bytes + at, &bytes);
+    tg_char_at(of.text->bytes + at, &bytes);
     *out = tg_tpl_text(r, of.text->bytes + at, bytes);
     return true;
 }
