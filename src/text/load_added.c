@@ -66,7 +66,9 @@ static tg_status read_frames(tg_tokenizer *k, const tg_json *j, frame *before, f
         if (special) TG_TRY(add_ids(k, sequences ? after : before, ids));
         sequences += !special;
     }
-    return sequences == 1 ? TG_OK : tg_load_refuse(k, "the template", "one that has not exactly one sequence");
+    if (sequences == 1) return TG_OK;
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': the template has %s, expected 1", k->path,
+                   tg_count(sequences, "sequence").text);
 }
 
 /* Joins two lists of ids. */

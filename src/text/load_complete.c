@@ -15,7 +15,8 @@ static tg_status find_bytes(tg_tokenizer *k) {
         whole = whole && k->model.byte_ids[i] != TG_NO_ID;
     }
     if (whole || !k->model.byte_fallback) return TG_OK;
-    return tg_load_refuse(k, "the model", "a byte-level one with byte_fallback that lacks tokens of bytes");
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED,
+                   "'%s': the model is byte-level and has byte_fallback, but lacks the tokens of some bytes", k->path);
 }
 
 static bool begins_with_mark(tg_span t) { return t.n >= mark.n && !memcmp(t.at, mark.at, mark.n); }

@@ -100,7 +100,9 @@ static tg_status read_unknown(tg_tokenizer *k, const tg_json *model) {
 static tg_status refuse_others(const tg_tokenizer *k, const tg_json *model) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     json_t *dropout = json_object_get(model->object, "dropout");
-    if (json_number_value(dropout) != 0) return tg_load_refuse(k, "the dropout of the model", "not 0");
+    if (json_number_value(dropout) != 0)
+        return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': the dropout of the model is %g, expected 0", k->path,
+                       json_number_value(dropout));
     for (int i = 0; i < TG_LEN(affixes); i++) {
         const char *affix = json_string_value(json_object_get(model->object, affixes[i]));
         if (affix && *affix) return tg_load_refuse(k, affixes[i], affix);

@@ -158,7 +158,7 @@ struct tg_tokenizer {
     int n_ends;
     const char *chat_template;
     const tg_text_plugin_table *functions; /* NULL if nothing needs them */
-    tg_pattern *patterns[2 * TG_MAX_STEPS + 1];
+    tg_pattern *patterns[2 * TG_MAX_STEPS + 1]; /* at most one of each step that has any, and added.word */
     int n_patterns;
     pthread_mutex_t lock;    /* of the list below */
     struct tg_encoder *idle; /* encoders that no thread uses */

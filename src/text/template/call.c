@@ -58,7 +58,8 @@ void tg_tpl_bind(tpl_run *r, const char *who, const char *parameters, int requir
     for (const char *s = parameters; *s; s++) most += *s == ' ';
     for (int i = 0; i < TPL_PARAMETERS; i++) out[i] = (tpl_value){.kind = TPL_ABSENT};
     if (c->n > most)
-        tg_tpl_fail(r, TG_ERR_DATA, "'%s' takes at most %d arguments, not %lld", who, most, (long long)c->n);
+        tg_tpl_fail(r, TG_ERR_DATA, "'%s' takes at most %s, not %lld", who, tg_count(most, "argument").text,
+                    (long long)c->n);
     for (int64_t i = 0; i < c->n; i++) out[i] = c->args[i];
     for (int64_t i = 0; i < c->named.n; i++) {
         const tpl_text *name = c->named.pairs[i].key.text;
@@ -70,7 +71,7 @@ void tg_tpl_bind(tpl_run *r, const char *who, const char *parameters, int requir
     }
     for (int i = 0; i < required; i++)
         if (out[i].kind == TPL_ABSENT)
-            tg_tpl_fail(r, TG_ERR_DATA, "'%s' needs %d argument%s", who, required, required == 1 ? "" : "s");
+            tg_tpl_fail(r, TG_ERR_DATA, "'%s' needs %s", who, tg_count(required, "argument").text);
 }
 
 /* ---- Macros ---- */
@@ -125,8 +126,8 @@ static void bind_rest(tpl_run *r, const tpl_macro *m, tpl_call *c, int64_t taken
     if (uses & TPL_USES_VARARGS)
         set_word(r, "varargs", rest);
     else if (rest.list->n)
-        tg_tpl_fail(r, TG_ERR_DATA, "macro '%.*s' takes at most %lld arguments, not %lld", (int)m->name->n,
-                    m->name->bytes, (long long)taken, (long long)c->n);
+        tg_tpl_fail(r, TG_ERR_DATA, "macro '%.*s' takes at most %s, not %lld", (int)m->name->n, m->name->bytes,
+                    tg_count(taken, "argument").text, (long long)c->n);
 }
 
 tpl_value tg_tpl_call_macro(tpl_run *r, const tpl_macro *m, const tpl_call *c) {

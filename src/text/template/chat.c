@@ -33,7 +33,8 @@ static tg_status check_messages(tg_ctx *ctx, const json_t *messages) {
     json_array_foreach(messages, i, message) {
         if (!json_is_object(message))
             return tg_fail(ctx, TG_ERR_FORMAT, "tg_chat_render: message %zu is not a JSON object", i + 1);
-        if (name_reasoning(message)) return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the messages");
+        if (name_reasoning(message))
+            return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     }
     return TG_OK;
 }
@@ -105,6 +106,10 @@ static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const json_t *messag
 
 /* ---- Variables ---- */
 
+static tg_status fail_memory(tg_ctx *ctx) {
+    return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the variables of the template");
+}
+
 static int set_text(json_t *variables, const char *name, const char *text) {
     return text ? json_object_set_new(variables, name, json_string(text)) : 0;
 }
@@ -115,7 +120,7 @@ static tg_status set_array(tg_ctx *ctx, json_t *variables, const char *name, con
     snprintf(what, sizeof what, "tg_chat_render: %s", name);
     json_t *j = text ? tg_template_json(ctx, text, false, what) : json_null();
     if (!j) return ctx->run.status;
-    return json_object_set_new(variables, name, j) ? tg_fail(ctx, TG_ERR_MEMORY, "no memory for %s", name) : TG_OK;
+    return json_object_set_new(variables, name, j) ? fail_memory(ctx) : TG_OK;
 }
 
 static tg_status add_variables(tg_ctx *ctx, json_t *variables, const char *text) {
@@ -124,7 +129,7 @@ static tg_status add_variables(tg_ctx *ctx, json_t *variables, const char *text)
     if (!more) return ctx->run.status;
     int failed = json_object_update(variables, more);
     json_decref(more);
-    return failed ? tg_fail(ctx, TG_ERR_MEMORY, "no memory for the variables of a template") : TG_OK;
+    return failed ? fail_memory(ctx) : TG_OK;
 }
 
 static tg_status set_variables(tg_ctx *ctx, json_t *variables, json_t *messages, const tg_chat_opts *o) {
@@ -133,13 +138,13 @@ static tg_status set_variables(tg_ctx *ctx, json_t *variables, json_t *messages,
     int failed = json_object_set(variables, "messages", messages) |
                  json_object_set_new(variables, "add_generation_prompt", json_boolean(o->generation_prompt)) |
                  set_text(variables, "bos_token", o->bos) | set_text(variables, "eos_token", o->eos);
-    if (failed) return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the variables of a template");
+    if (failed) return fail_memory(ctx);
     return add_variables(ctx, variables, o->variables);
 }
 
 static tg_status render(const tg_template *t, json_t *messages, const tg_chat_opts *o, tg_rendered *out) {
     json_t *variables = json_object(), *text = NULL;
-    tg_status s = variables ? TG_OK : tg_fail(t->ctx, TG_ERR_MEMORY, "no memory for the variables of a template");
+    tg_status s = variables ? TG_OK : fail_memory(t->ctx);
     if (s == TG_OK) s = check_messages(t->ctx, messages);
     if (s == TG_OK && o->continue_last) s = mark_last(t->ctx, messages, &text);
     if (s == TG_OK) s = set_variables(t->ctx, variables, messages, o);
@@ -158,7 +163,8 @@ tg_status tg_chat_render(const tg_template *t, const char *messages, const tg_ch
     tg_ctx *ctx = t->ctx;
     TG_TRY(ctx->run.status);
     if (!messages || !out)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_chat_render: %s is NULL", messages ? "out" : "messages");
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_chat_render: %s is NULL, expected %s", messages ? "out" : "messages",
+                       messages ? "where the text goes" : "a JSON array");
     TG_TRY(tg_options(ctx, &o, &tg_chat_opts_struct, opts, "tg_chat_render"));
     if (o.continue_last && o.generation_prompt)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
