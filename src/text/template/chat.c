@@ -33,8 +33,7 @@ static tg_status check_messages(tg_ctx *ctx, const json_t *messages) {
     json_array_foreach(messages, i, message) {
         if (!json_is_object(message))
             return tg_fail(ctx, TG_ERR_FORMAT, "tg_chat_render: message %zu is not a JSON object", i + 1);
-        if (name_reasoning(message))
-            return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
+        if (name_reasoning(message)) return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     }
     return TG_OK;
 }
