@@ -22,6 +22,7 @@ static void trie_add(tg_trie *t, tg_span text, int32_t token) {
     t->first[(unsigned char)text.at[0]] = child_of(t, 0, (unsigned char)text.at[0]);
 }
 
+/* Returns the text by which a token is found. */
 static tg_span sought(const tg_added_token *token) { return token->normalized ? token->shown : token->content; }
 
 static tg_status trie_open(tg_tokenizer *k, tg_trie *t, bool normalized) {
@@ -139,7 +140,7 @@ static size_t skip_right(tg_span text, size_t at) {
     return at;
 }
 
-/* Returns whether the token that was found counts. */
+/* Returns whether the token that was found at text[at, end) is cut out. */
 static bool counts(tg_encoder *e, const tg_added_token *token, tg_span text, size_t at, size_t end, bool literal) {
     return !(literal && token->special) && (!token->single_word || stands_alone(e, text, at, end));
 }
@@ -157,7 +158,7 @@ bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, 
             size_t begin = token->lstrip ? skip_left(text, at, done) : at;
             size_t stop = token->rstrip ? skip_right(text, end) : end;
             if (done < begin && !rest(e, (tg_span){text.at + done, begin - done}, first && done == 0)) return false;
-            /* The token before may have taken all of it. */
+            /* Nothing is left of this token if the one before has taken all of it as white space. */
             if (begin < stop && !tg_ids_add(e->out, token->id)) return false;
             if (begin < stop) done = stop;
         }

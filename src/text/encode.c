@@ -56,9 +56,10 @@ static void give_back(tg_tokenizer *k, tg_encoder *e) {
 
 /* ---- Stages ---- */
 
-/* Text between tokens that are found before normalization and those that are found after it. */
+/* Encodes normalized text between added tokens. */
 static bool encode_words(tg_encoder *e, tg_span text, bool first) { return tg_cut_words(e, 0, text, first); }
 
+/* Encodes text between the added tokens that are found before normalization. */
 static bool encode_normalized(tg_encoder *e, tg_span text, bool first) {
     return tg_normalize_text(e, text, &text, &first) &&
            tg_added_cut(e, &e->k->added.normalized, text, first, e->literal, encode_words);

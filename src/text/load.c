@@ -4,7 +4,7 @@
 
 #include "text/load.h"
 
-enum { FILE_LIMIT = 256 << 20 };
+enum { FILE_LIMIT = 256 << 20 }; /* bytes of a tokenizer.json */
 
 /* ---- What the parts share ---- */
 
@@ -121,7 +121,7 @@ tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool
     return s;
 }
 
-/* The tables by id: what is decoded, and which tokens are special. */
+/* Makes the tables by id: what is decoded, and which tokens are special. */
 tg_status tg_tokenizer_finish(tg_tokenizer *k) {
     k->size = k->model.vocab.size;
     for (int32_t i = 0; i < k->added.count; i++)

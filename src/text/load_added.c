@@ -30,13 +30,13 @@ tg_status tg_load_added(tg_tokenizer *k, const tg_json *file) {
 
 /* ---- The post-processor ---- */
 
-/* What a template puts around a text, of one template or of several in a row. */
+/* Ids that a template, or several in a row, put before or after a text. */
 typedef struct frame {
     int64_t *ids;
     int n;
 } frame;
 
-/* Puts the ids of a special token after those of the frame. */
+/* Appends the ids of a special token to the frame. */
 static tg_status add_ids(tg_tokenizer *k, frame *f, const json_t *ids) {
     int more = (int)json_array_size(ids);
     int64_t *all = tg_pieces_alloc(&k->memory, (size_t)(f->n + more) * sizeof *all);
@@ -81,7 +81,7 @@ static tg_status join(tg_tokenizer *k, frame first, frame second, int64_t **ids,
     return TG_OK;
 }
 
-/* A second template frames what the first one has made. */
+/* Reads a template. If there was one before, this one frames what that has made. */
 static tg_status read_template(tg_tokenizer *k, const tg_json *j) {
     frame before = {0}, after = {0};
     TG_TRY(read_frames(k, j, &before, &after));

@@ -51,7 +51,8 @@ static bool drops_characters(const tg_model *m) {
     return m->unknown == TG_NO_ID && !whole;
 }
 
-/* Text without pre-tokenizer is one long word. Cut before marks, its words are found in the cache. */
+/* Adds a step that cuts text before marks, unless that may change ids. Without a pre-tokenizer a text is one long word;
+ * after this step its words are short, so that most of them are found in the cache. */
 static tg_status cut_before_marks(tg_tokenizer *k) {
     if (k->n_split == TG_MAX_STEPS || k->model.ignore_merges || drops_characters(&k->model) ||
         tg_vocab_find(&k->model.vocab, mark.at, mark.n) == TG_NO_ID)

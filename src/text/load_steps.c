@@ -81,6 +81,7 @@ static tg_status read_mark(tg_tokenizer *k, const tg_json *j, tg_span *mark) {
     return check_character(k, *mark, "the replacement of Metaspace");
 }
 
+/* Reads when Metaspace puts a mark before the text. prepend_scheme replaces the older key add_prefix_space. */
 static tg_status read_prepend(tg_tokenizer *k, const tg_json *j, tg_prepend *out) {
     static const char *const names[] = {"always", "first", "never"};
     bool adds = true;
@@ -111,7 +112,8 @@ tg_status tg_tokenizer_split_bytes(tg_tokenizer *k, const char *pattern) {
     return tg_tokenizer_pattern(k, text, strlen(text), false, &s->pattern);
 }
 
-/* ByteLevel: a step that adds a space, and one that splits. The caller has taken s. */
+/* Reads ByteLevel, which is up to two steps: one that adds a space, for which the caller has taken s, and one that
+ * splits. If there is no space to add, gives s back. */
 static tg_status read_byte_level(tg_tokenizer *k, const tg_json *j, tg_split_step *s) {
     bool adds = true, splits = true;
     TG_TRY(tg_load_bool(j, "add_prefix_space", &adds));
@@ -154,6 +156,7 @@ static tg_status read_replace(tg_tokenizer *k, const tg_json *j, tg_decode_step 
     return pattern ? tg_load_refuse(k, "the pattern of the decoder Replace", "a regular expression") : TG_OK;
 }
 
+/* Reads the decoder Metaspace. */
 static tg_status read_unmark(tg_tokenizer *k, const tg_json *j, tg_decode_step *s) {
     tg_prepend prepend;
     s->kind = TG_DECODE_META;

@@ -18,8 +18,8 @@ static size_t ascii_length(tg_span text, size_t from) {
     return at - from;
 }
 
-/* Appends the normal form. ASCII is its own normal form, and a normal form may be made in parts that begin with ASCII.
- */
+/* Appends the normal form. ASCII is its own normal form, and no character is composed with an ASCII character after it,
+ * so the text is normalized in parts that begin with an ASCII character. */
 static bool add_normal_form(tg_encoder *e, tg_normal_form form, tg_span text, tg_growing *out) {
     for (size_t at = 0; at < text.n;) {
         size_t plain = ascii_length(text, at), end = at + plain;
@@ -56,13 +56,13 @@ typedef struct tg_head {
     bool goes_on;       /* all that the step has made so far comes from it */
 } tg_head;
 
-/* The bytes from `begin` to `end` of the text stay. */
+/* Notes that the bytes from `begin` to `end` of the text stay. */
 static void keep_bytes(tg_head *h, size_t begin, size_t end) {
     if (end > h->before) end = h->before;
     if (h->goes_on && end > begin) h->now += end - begin;
 }
 
-/* n bytes take the place of those up to `end`, of which the last one says where they come from. */
+/* Notes that n bytes replace those before `end`. They count as coming from the last byte that they replace. */
 static void replace_bytes(tg_head *h, size_t end, size_t n) {
     h->goes_on = h->goes_on && end <= h->before;
     if (h->goes_on) h->now += n;
@@ -103,7 +103,9 @@ static bool changes_nothing(const tg_normal_step *s, tg_span text) {
     return s->kind == TG_NORMAL_REPLACE && !s->pattern && tg_find_text(text.at, text.n, 0, s->sought) == text.n;
 }
 
-/* Sets *head to what has become of it. Its last character may have been composed with characters after it. */
+/* Sets *head to the length of what the normal form has made of the head. That is what `out` shares with the normal form
+ * of the head alone. If the two differ before one of them ends, the head's last character was composed with characters
+ * after it, and the composed character counts too. */
 static bool form_head(tg_encoder *e, tg_normal_form form, tg_span text, size_t *head, const tg_growing *out) {
     size_t length, same = 0;
     if (!*head) return true;
@@ -131,7 +133,7 @@ static bool add_step(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
     }
 }
 
-/* Strips white space, and takes what was there before from the head. */
+/* Strips white space, and subtracts from *head what was removed on the left. */
 static tg_span strip_head(const tg_normal_step *s, tg_span text, size_t *head) {
     tg_span left = strip(s, text);
     size_t gone = (size_t)(left.at - text.at);

@@ -95,7 +95,7 @@ static tg_matcher *matcher_new(void) {
     if (!m) return NULL;
     m->data = pcre2_match_data_create(1, NULL);
     m->context = pcre2_match_context_create(NULL);
-    m->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL);
+    m->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL); /* bytes at first, and at most */
     if (m->data && m->context) {
         if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
         return m;

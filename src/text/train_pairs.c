@@ -28,7 +28,7 @@ int64_t tg_pairs_at(tg_pairs *p, uint32_t left, uint32_t right) {
     return (p->slots[i] = ++p->count) - 1;
 }
 
-/* A word is added once, as its changes follow each other. */
+/* All changes of a word follow each other, so a word that was added before is the last one. */
 bool tg_pair_add_word(tg_pair *p, int64_t word) {
     if (p->n_words && p->words[p->n_words - 1] == word) return true;
     if (!tg_grown((void **)&p->words, &p->capacity, p->n_words + 1, sizeof *p->words)) return false;
