@@ -20,6 +20,7 @@ static void add_named(tpl_run *r, tpl_call *c, tpl_value name, tpl_value v) {
     tg_tpl_add_pair(r, &c->named, name, v);
 }
 
+/* Adds the items of *list, or the pairs of **dict. */
 static void spread(tpl_run *r, tpl_call *c, tpl_value of, bool named) {
     tpl_value v;
     if (named && of.kind != TPL_DICT) tg_tpl_fail(r, TG_ERR_DATA, "'**' takes a dict, not a %s", tg_tpl_type_name(of));

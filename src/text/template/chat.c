@@ -72,7 +72,7 @@ static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
     return TG_OK;
 }
 
-/* Returns the offset of the last occurrence of n bytes; -1: there is none. */
+/* Returns the offset in the text of the last occurrence of n bytes; -1 if there is none. */
 static int64_t last_of(const tg_rendered *r, const char *what, size_t n) {
     for (size_t at = r->n_text + 1; at-- > 0;)
         if (n <= r->n_text - at && !memcmp(r->text + at, what, n)) return (int64_t)at;

@@ -90,7 +90,7 @@ static void pad(formatter *f, int64_t n, char with) {
     for (; n > 0; n--) tg_tpl_put(f->r, &f->out, &with, 1);
 }
 
-/* Writes text, which has `sign` characters of sign and prefix before which no zeros may stand. */
+/* Writes text, padded to the width. Its first `sign` characters are a sign and a prefix; zeros go after them. */
 static void put_padded(formatter *f, const conversion *k, const char *s, size_t n, size_t sign) {
     tpl_text t = {s, n, -1};
     int64_t missing = k->width - tg_tpl_chars(f->r, &t);

@@ -30,6 +30,7 @@ static void put_scientific(char *out, size_t size, const char *digits, int expon
              abs(exponent));
 }
 
+/* Writes digits with the point after the first exponent + 1 of them, and at least one digit on each side of it. */
 static void put_fixed(tpl_run *r, tpl_buffer *b, const char *digits, int exponent) {
     int n = (int)strlen(digits);
     if (exponent < 0) tg_tpl_put_string(r, b, "0.");

@@ -6,7 +6,7 @@
 #include "text/template/evaluate.h"
 #include "text/template/strings.h"
 
-/* A string argument; NULL if the call does not give it, or gives None. */
+/* Returns a string argument; NULL if the call does not give it, or gives None. */
 static tpl_text *text_or_null(tpl_run *r, tpl_value v, const char *who) {
     if (v.kind == TPL_ABSENT || v.kind == TPL_NONE) return NULL;
     if (v.kind != TPL_TEXT) tg_tpl_fail(r, TG_ERR_DATA, "'%s' takes a string, not a %s", who, tg_tpl_type_name(v));
@@ -57,8 +57,8 @@ static tpl_value join(tpl_run *r, const args *x) { return tg_tpl_join(r, x->on, 
 
 /* ---- Searching ---- */
 
-/* The bytes of the part of the string that arguments start and end leave. False: the part is empty because start is
- * after the end of the string or of the part. */
+/* Sets the offsets of the part of the string that the arguments start and end select. Returns false if start is after
+ * the end of the part. */
 static bool part(tpl_run *r, const args *x, size_t *from, size_t *to) {
     int64_t n = tg_tpl_chars(r, x->on), start = int_or(r, x->a[1], "start", 0), end = int_or(r, x->a[2], "end", n);
     if (start < 0) start = start + n < 0 ? 0 : start + n;

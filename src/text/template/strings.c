@@ -65,7 +65,7 @@ tpl_value tg_tpl_strip(tpl_run *r, const tpl_text *t, const tpl_text *set, bool 
 
 /* ---- Replacing ---- */
 
-/* Python puts `new` before each character and at the end if `old` is empty. */
+/* Replaces an empty text: Python puts `new` before each character and at the end. */
 static tpl_value interleave(tpl_run *r, const tpl_text *t, const tpl_text *new, int64_t most) {
     tpl_buffer b = {0};
     for (size_t at = 0, n; at < t->n; at += n) {
