@@ -33,7 +33,7 @@ static tg_matrix transposed(tg_matrix m) {
     return m;
 }
 
-/* Computes c = alpha a @ b + beta c for matrices of few rows. */
+/* Computes c = alpha a @ b + beta c, where a is [few, inner] and c is [few, columns]. */
 static tg_status product(tg_ctx *ctx, const iteration *n, int64_t columns, int64_t inner, tg_matrix c, double alpha,
                          tg_matrix a, tg_matrix b, double beta) {
     tg_gemm g = {.m = n->few, .n = columns, .k = inner, .batch = {1, 1}, .a = a, .b = b, .c = c};
