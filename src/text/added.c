@@ -110,12 +110,6 @@ tg_status tg_added_open(tg_tokenizer *k, tg_added_token *tokens, int32_t count) 
 
 /* ---- Encoding ---- */
 
-/* Returns the place of the character before text[at]. */
-static size_t previous(tg_span text, size_t at) {
-    while (at > 0 && ((unsigned char)text.at[--at] & 0xc0) == 0x80) continue;
-    return at;
-}
-
 static bool is_word(tg_encoder *e, tg_span text, size_t at) {
     size_t n = tg_char_length(text.at[at]), begin, end;
     return e->k->functions->find(e->k->added.word, e->matcher, text.at + at, n, 0, &begin, &end) > 0;
@@ -123,13 +117,13 @@ static bool is_word(tg_encoder *e, tg_span text, size_t at) {
 
 /* Returns whether no character of a word is next to the token. */
 static bool stands_alone(tg_encoder *e, tg_span text, size_t begin, size_t end) {
-    return !(begin > 0 && is_word(e, text, previous(text, begin))) && !(end < text.n && is_word(e, text, end));
+    return !(begin > 0 && is_word(e, text, tg_char_before(text.at, begin))) && !(end < text.n && is_word(e, text, end));
 }
 
 static size_t skip_left(tg_span text, size_t at, size_t limit) {
     size_t n;
     for (size_t before; at > 0; at = before) {
-        before = previous(text, at);
+        before = tg_char_before(text.at, at);
         if (!tg_char_is_space(tg_char_at(text.at + before, &n))) break;
     }
     return at > limit ? at : limit;

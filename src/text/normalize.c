@@ -89,8 +89,7 @@ static tg_span strip(const tg_normal_step *s, tg_span text) {
     size_t n;
     while (s->left && text.n && tg_char_is_space(tg_char_at(text.at, &n))) text.at += n, text.n -= n;
     while (s->right && text.n) {
-        size_t last = text.n - 1;
-        while (((unsigned char)text.at[last] & 0xc0) == 0x80) last--;
+        size_t last = tg_char_before(text.at, text.n);
         if (!tg_char_is_space(tg_char_at(text.at + last, &n))) break;
         text.n = last;
     }

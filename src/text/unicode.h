@@ -13,6 +13,12 @@ static inline size_t tg_char_length(char first) {
     return c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
+/* Returns the offset of the character that ends before s[at]; 0 if at is 0. */
+static inline size_t tg_char_before(const char *s, size_t at) {
+    while (at > 0 && ((unsigned char)s[--at] & 0xc0) == 0x80) continue;
+    return at;
+}
+
 /* Returns the character at s, and sets *n to its length in bytes. The text must be valid UTF-8. */
 uint32_t tg_char_at(const char *s, size_t *n);
 /* Writes a character as UTF-8, and returns its length in bytes. */

@@ -40,8 +40,7 @@ size_t tg_tpl_skip_space(const char *s, size_t n) {
 
 size_t tg_tpl_strip_end(const char *s, size_t n) {
     while (n > 0) {
-        size_t at = n - 1, k;
-        while (at > 0 && (s[at] & 0xc0) == 0x80) at--;
+        size_t at = tg_char_before(s, n), k;
         if (!tg_tpl_is_space(tg_char_at(s + at, &k))) break;
         n = at;
     }

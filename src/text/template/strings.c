@@ -55,8 +55,7 @@ tpl_value tg_tpl_strip(tpl_run *r, const tpl_text *t, const tpl_text *set, bool 
         begin += n;
     }
     while (right && end > begin) {
-        size_t at = end - 1;
-        while (at > begin && (t->bytes[at] & 0xc0) == 0x80) at--;
+        size_t at = tg_char_before(t->bytes, end);
         if (!is_in(set, t->bytes + at, end - at)) break;
         end = at;
     }
@@ -138,8 +137,7 @@ static tpl_value split_words_from_right(tpl_run *r, const tpl_text *t, int64_t m
     while (end > 0) {
         size_t begin = most ? end : 0;
         while (most && begin > 0) {
-            size_t at = begin - 1;
-            while (at > 0 && (t->bytes[at] & 0xc0) == 0x80) at--;
+            size_t at = tg_char_before(t->bytes, begin);
             if (tg_tpl_is_space(tg_char_at(t->bytes + at, &n))) break;
             begin = at;
         }
