@@ -42,7 +42,13 @@ static tg_status add_ids(tg_tokenizer *k, frame *f, const json_t *ids) {
     int64_t *all = tg_pieces_alloc(&k->memory, (size_t)(f->n + more) * sizeof *all);
     if (!all) return TG_ERR_MEMORY;
     if (f->n) memcpy(all, f->ids, (size_t)f->n * sizeof *all);
-    for (int i = 0; i < more; i++) all[f->n + i] = json_integer_value(json_array_get(ids, (size_t)i));
+    for (int i = 0; i < more; i++) {
+        const json_t *id = json_array_get(ids, (size_t)i);
+        if (!json_is_integer(id))
+            return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': id %d of a special token of the template is not an integer",
+                           k->path, i);
+        all[f->n + i] = json_integer_value(id);
+    }
     *f = (frame){all, f->n + more};
     return TG_OK;
 }
@@ -61,7 +67,7 @@ static tg_status read_frames(tg_tokenizer *k, const tg_json *j, frame *before, f
     TG_TRY(tg_json_array(j, "single", &pieces));
     json_array_foreach(pieces, i, piece) {
         const json_t *special = json_object_get(piece, "SpecialToken"), *ids = ids_of(j, special);
-        if (special && !ids)
+        if (special && !json_is_array(ids))
             return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': the template has a special token without ids", k->path);
         if (special) TG_TRY(add_ids(k, sequences ? after : before, ids));
         sequences += !special;

@@ -66,6 +66,9 @@ static const wrong_file files[] = {
      "the template has 0 sequences, expected 1"},
     {WITH_POST(STEP("TemplateProcessing", ", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]")), TG_ERR_FORMAT,
      "a special token without ids"},
+    {WITH_POST(STEP("TemplateProcessing", ", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}, {\"Sequence\": {}}], "
+                                          "\"special_tokens\": {\"x\": {\"ids\": [\"1\"]}}")),
+     TG_ERR_FORMAT, "id 0 of a special token of the template is not an integer"},
     {WITH_DECODER(STEP("WordPiece", "")), TG_ERR_UNSUPPORTED, "the decoder is 'WordPiece'"},
     {WITH_DECODER(STEP("Sequence", ", \"decoders\": [" STEP("Fuse", "") ", " STEP("ByteFallback", "") "]")),
      TG_ERR_UNSUPPORTED, "the decoder after the one that joins tokens is 'ByteFallback'"},
