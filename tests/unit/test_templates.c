@@ -167,6 +167,8 @@ START_TEST(templates_without_end_are_refused) {
                 "{% for i in range(9999) %}{% set n.t = (n.t,) %}{% endfor %}{{ {n.t: 1} }}",
                 NULL, TG_ERR_DATA, "nested deeper");
     check_error("{{ ('a' * 800000).rfind('a' * 400000 ~ 'b') }}", NULL, TG_ERR_DATA, "more than 50000000 steps");
+    check_error("{% set a = range(9999)|list %}{% set b = range(9999)|list %}{% for i in a %}{{ a == b }}{% endfor %}",
+                NULL, TG_ERR_DATA, "more than 50000000 steps");
     memset(deep, '(', sizeof deep - 1);
     memcpy(deep, "{{", 2);
     check_error(deep, NULL, TG_ERR_FORMAT, "nested deeper than 200");

@@ -88,6 +88,7 @@ static bool same_of_kind(tpl_run *r, tpl_value a, tpl_value b) {
 }
 
 bool tg_tpl_equal(tpl_run *r, tpl_value a, tpl_value b) {
+    tg_tpl_spend(r, 1);
     if (tg_tpl_is_number(a) && tg_tpl_is_number(b)) return number_of(a) == number_of(b);
     if (a.kind != b.kind) return false;
     tg_tpl_enter(r);

@@ -197,6 +197,7 @@ static void put_one(formatter *f) {
 
 tpl_value tg_tpl_format(tpl_run *r, const tpl_text *format, tpl_value of) {
     formatter f = {.r = r, .format = format, .of = of};
+    tg_tpl_pass(r, format->n);
     while (f.at < format->n) {
         const char *s = format->bytes + f.at, *percent = memchr(s, '%', format->n - f.at);
         size_t n = percent ? (size_t)(percent - s) : format->n - f.at;

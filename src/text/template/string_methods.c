@@ -105,6 +105,7 @@ static tpl_value has_ends(tpl_run *r, const args *x) {
     size_t from = 0, to = 0;
     if (!part(r, x, &from, &to)) return tg_tpl_bool(false);
     if (x->a[0].kind != TPL_TUPLE) return tg_tpl_bool(has_end(r, x, from, to, x->a[0]));
+    tg_tpl_spend(r, x->a[0].list->n);
     for (int64_t i = 0; i < x->a[0].list->n; i++)
         if (has_end(r, x, from, to, x->a[0].list->items[i])) return tg_tpl_bool(true);
     return tg_tpl_bool(false);
