@@ -1,5 +1,6 @@
 /* Conversations: the variables of a template, as transformers' apply_chat_template sets them, and texts that end within
  * the last message. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,19 @@ static json_t *last_text(const json_t *messages, const char **key) {
     return NULL;
 }
 
+/* Returns the text with the marker after it; NULL if there is no memory. json_sprintf would end the text at its first
+ * zero byte. */
+static json_t *with_marker(const json_t *text) {
+    size_t n = json_string_length(text), whole = n + sizeof marker - 1;
+    char *bytes = malloc(whole);
+    if (!bytes) return NULL;
+    memcpy(bytes, json_string_value(text), n);
+    memcpy(bytes + n, marker, sizeof marker - 1);
+    json_t *marked = json_stringn_nocheck(bytes, whole);
+    free(bytes);
+    return marked;
+}
+
 /* Appends the marker to the last message. *text is set to the text before it, which lives as long as it is held. */
 static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
     const char *key;
@@ -60,13 +74,7 @@ static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
         return tg_fail(ctx, TG_ERR_DATA,
                        "tg_chat_render: continue_last is set, but there is no last message with text");
     *text = json_incref(json_object_get(of, key));
-    /* json_sprintf would end the text at its first zero byte. */
-    size_t n = json_string_length(*text), whole = n + sizeof marker - 1;
-    char *bytes = malloc(whole);
-    if (bytes) memcpy(bytes, json_string_value(*text), n);
-    if (bytes) memcpy(bytes + n, marker, sizeof marker - 1);
-    json_t *marked = bytes ? json_stringn_nocheck(bytes, whole) : NULL;
-    free(bytes);
+    json_t *marked = with_marker(*text);
     if (!marked || json_object_set_new(of, key, marked))
         return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     return TG_OK;
@@ -92,7 +100,7 @@ static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const json_t *messag
     size_t n = json_string_length(message), whole = sizeof marker - 1, begin = tg_tpl_skip_space(text, n);
     n = tg_tpl_strip_end(text + begin, n - begin);
     int64_t at = last_of(r, marker, whole - 1);
-    if (at < 0 || last_of(r, text + begin, n) < 0)
+    if (at < 0 || !memmem(r->text, r->n_text, text + begin, n))
         return tg_fail(ctx, TG_ERR_DATA,
                        "tg_chat_render: continue_last is set, but the template changes or leaves out the "
                        "last message");
