@@ -8,7 +8,8 @@
 #include "placement/placing.h"
 #include "tape/tape.h"
 
-enum { MOST_SLOTS = 255, MOST_INPUTS = 31 }; /* as many graphs as a context may have; bits of tg_op's masks */
+/* A context has no more graphs, and a mask of tg_op has a bit for each input. */
+enum { MOST_SLOTS = 255, MOST_INPUTS = 31 };
 
 static const char *const who = "captured module";
 
@@ -159,7 +160,7 @@ static tg_captured *new_state(tg_ctx *ctx, const tg_shape *in, const tg_dtype *d
     return c;
 }
 
-/* Returns a captured module without a module, or an inert one after an error. */
+/* Returns a captured module that holds no module yet, or an inert one after an error. */
 static tg_module *wrapper(tg_ctx *ctx, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots) {
     bool fine = ctx && tg_ok(ctx) && check_new(ctx, in, dtypes, n_in, slots) == TG_OK;
     tg_captured *c = fine ? new_state(ctx, in, dtypes, n_in, slots) : NULL;

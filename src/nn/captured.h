@@ -18,7 +18,7 @@ typedef struct tg_captured_slot {
     tg_tensor **seed; /* the gradients of the outputs; NULL for an output that needs none */
     tg_ref *leaf;     /* the tensors of the context that the module uses and that need a gradient */
     tg_tensor **grad; /* the gradients of the inputs, then of the leaves; NULL where there is none */
-    uint64_t use;     /* number of the use that a backward has not ended; 0 if the slot is free */
+    uint64_t use;     /* number of the use whose backward has not run yet; 0 if the slot is free */
     uint64_t micro;   /* the micro-batch of that use */
 } tg_captured_slot;
 
@@ -41,10 +41,11 @@ typedef struct tg_captured_use {
 
 /* ---- captured_record.c ---- */
 
-/* Records the module that a captured module holds, for the inputs and the tape of this call, into an empty slot. */
+/* Records the module that m holds, for the inputs and the tape of this call, into an empty slot. On an error the slot
+ * stays empty. */
 tg_status tg_captured_record(tg_captured_slot *s, tg_module *m, tg_tape *t, tg_tensor *const *in, int n_out,
                              const void *site);
-/* Makes a slot empty that is not in use. */
+/* Empties a slot that is not in use. */
 void tg_captured_clear(tg_captured_slot *s);
 
 /* ---- captured_run.c ---- */

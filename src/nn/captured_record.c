@@ -44,7 +44,7 @@ void tg_captured_clear(tg_captured_slot *s) {
 /* Returns an array of n NULL pointers, or NULL after recording the error. */
 static tg_tensor **pointers(tg_ctx *ctx, int n) { return tg_host_alloc(ctx, (size_t)n * sizeof(tg_tensor *)); }
 
-/* Makes the static input for x. It needs a gradient, and is placed, as x does and is. */
+/* Makes the static input for x. It needs a gradient if x does, and has x's placement. */
 static tg_tensor *static_input(const tg_tensor *x) {
     tg_tensor *y = tg_temp_empty(x->ctx, (tg_dtype)x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!y) return NULL;

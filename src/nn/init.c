@@ -70,6 +70,7 @@ static tg_status fill_dim(filler *f, int d, int64_t first) {
     return TG_OK;
 }
 
+/* Fills x with what o's function gives. */
 static tg_status call(filler *f) {
     tg_shape whole = tg_shard_global(f->x);
     tg_row_major((int)whole.ndim, whole.dim, f->step);
@@ -191,7 +192,8 @@ static tg_status fill(filler *f) {
     return x->ctx->meta ? TG_OK : call(f);
 }
 
-/* Returns o with numbers in place of the gain and the fan. */
+/* Returns an init without fan that gives x the same distribution: its standard deviation or bounds follow from o's gain
+ * and from the fan of x. */
 static tg_init without_fan(const tg_init *o, const tg_tensor *x) {
     tg_init out = *o;
     tg_shape whole = tg_shard_global(x);

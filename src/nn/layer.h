@@ -4,7 +4,8 @@
 
 #include "nn/module.h"
 
-/* Return whether a number is good; if not, record TG_ERR_ARGUMENT. Inert contexts have no good numbers. */
+/* Return whether a number is valid; if not, record TG_ERR_ARGUMENT. They also return false if the context is NULL or
+ * has an error. */
 bool tg_layer_positive(tg_ctx *ctx, const char *who, const char *name, int64_t size); /* 1 or more */
 bool tg_layer_finite(tg_ctx *ctx, const char *who, const char *name, double x);       /* finite, and 0 or more */
 /* Returns a new vector of n elements of the default dtype that all have the value; on error an inert tensor. */

@@ -80,7 +80,7 @@ static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_rnn_state *stat
 
 /* ---- Calls ---- */
 
-/* Fails unless x is a floating-point tensor of this shape; a dim of 0 may have any size from 1 on. */
+/* Fails unless x has this shape, which `text` describes; a dim that is 0 in `want` may have any size from 1 on. */
 static tg_status check_input(const tg_module *m, const tg_tensor *x, int i, tg_shape want, const char *text) {
     char got[160];
     bool same = x && x->ndim == 3;
@@ -111,7 +111,7 @@ static tg_status check_call(const tg_module *m, tg_tensor *const *in, int n_in, 
     return TG_OK;
 }
 
-/* The states of all layers and directions: in the order of rows, with an array for each kind of state. */
+/* Splits the inputs after the first, each [n, b, hidden], into the states of the n layers and directions. */
 static tg_status split_states(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, int n, tg_rnn_state *state) {
     tg_tensor **row = tg_tape_alloc(t, (size_t)n * sizeof *row);
     if (!row) return m->ctx->run.status;
@@ -123,6 +123,7 @@ static tg_status split_states(tg_module *m, tg_tape *t, tg_tensor *const *in, in
     return TG_OK;
 }
 
+/* Makes the outputs after the first from the states, as split_states reads them. */
 static tg_status join_states(tg_module *m, tg_tape *t, const tg_rnn_state *state, int n, tg_tensor **out, int n_out) {
     tg_tensor **row = tg_tape_alloc(t, (size_t)n * sizeof *row);
     for (int k = 1; row && k < n_out; k++) {

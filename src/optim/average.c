@@ -23,7 +23,8 @@ static tg_status check_items(const tg_average *a, const char *who) {
 
 /* ---- Creation ---- */
 
-/* Creates a tensor of zeros that tg_drop does not release, and that is equal on all ranks after a write too. */
+/* Creates a tensor of zeros that tg_drop does not release. As a buffer it keeps its placement after a write, so it
+ * counts as equal on all ranks. */
 static tg_tensor *state_tensor(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape) {
     tg_tensor *x = tg_ok(ctx) ? tg_owned_empty(ctx, dtype, ndim, shape, TG_MEM_OPTIMIZER) : NULL;
     if (!x) return NULL;

@@ -6,12 +6,12 @@
 
 #include "core/context.h"
 
-/* A parameter, its average, and while the averages are applied a copy of the parameter, whose bytes had this version
- * after the average was written to them. */
+/* A parameter and its average. */
 typedef struct tg_average_item {
-    tg_tensor *param, *average, *own;
-    tg_ref ref;
-    uint32_t version;
+    tg_tensor *param, *average;
+    tg_tensor *own;   /* a copy of the parameter while the averages are applied; else NULL */
+    tg_ref ref;       /* detects that the parameter was dropped */
+    uint32_t version; /* of the parameter's bytes after the average was written to them */
 } tg_average_item;
 
 struct tg_average {

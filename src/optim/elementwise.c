@@ -31,7 +31,8 @@ static tg_array work_array(const tg_optim *o, const tg_array *like, size_t at) {
     return a;
 }
 
-/* Returns the number of TG_SCALAR_SKIP for an item: that of its group plus, if no rank has used the parameter, 1. */
+/* Sets *skip to the TG_SCALAR_SKIP of an item if it may differ from that of its group: 1 is added if no rank has used
+ * the parameter. */
 static tg_status skip_of(const tg_optim *o, const tg_optim_item *it, const tg_tensor *scalars, tg_array *skip) {
     tg_ctx *ctx = o->ctx;
     static const int64_t one = 1;

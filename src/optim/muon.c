@@ -33,7 +33,7 @@ static tg_matrix transposed(tg_matrix m) {
     return m;
 }
 
-/* Computes c = alpha a @ b + beta c for matrices of few rows. */
+/* Computes c = alpha a @ b + beta c, where a is [few, inner] and c is [few, columns]. */
 static tg_status product(tg_ctx *ctx, const iteration *n, int64_t columns, int64_t inner, tg_matrix c, double alpha,
                          tg_matrix a, tg_matrix b, double beta) {
     tg_gemm g = {.m = n->few, .n = columns, .k = inner, .batch = {1, 1}, .a = a, .b = b, .c = c};
@@ -163,9 +163,10 @@ static tg_status check_whole(tg_ctx *ctx, const tg_optim *o, tg_tensor *const *p
     return TG_OK;
 }
 
-static tg_status check_all(tg_ctx *ctx, const tg_optim *o, tg_tensor *const *params, int n) {
+static tg_status check_all(tg_ctx *ctx, const tg_optim *o, double adamw_lr, tg_tensor *const *params, int n) {
     TG_TRY(ctx->run.status);
     TG_TRY(check(ctx, &o->muon));
+    if (!tg_optim_rate(ctx, adamw_lr, "tg_muon_new: .adamw")) return ctx->run.status;
     TG_TRY(tg_optim_check_numbers(ctx, &o->group[1], "tg_muon_new: .adamw"));
     TG_TRY(tg_optim_check_params(ctx, params, n, "tg_muon_new"));
     TG_TRY(check_others(ctx, &o->muon, params, n));
@@ -182,6 +183,6 @@ tg_optim *tg_muon_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_muo
     o.group[1].lr_scale = adamw.lr / o.lr;
     o.group[0] = o.group[1];
     o.group[0].lr_scale = 1, o.group[0].weight_decay = o.muon.weight_decay;
-    if (ctx) check_all(ctx, &o, params, n);
+    if (ctx) check_all(ctx, &o, adamw.lr, params, n);
     return tg_optim_make(ctx, &o, params, n, "tg_muon_new");
 }

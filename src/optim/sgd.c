@@ -43,7 +43,8 @@ static tg_status check(tg_ctx *ctx, const tg_sgd_opts *o) {
           o->dampening >= 0 && o->dampening <= 1 && (!o->nesterov || (o->momentum > 0 && o->dampening == 0))))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_sgd_new: momentum is %g, dampening %g and weight_decay %g%s; expected momentum in [0, 1), "
-                       "dampening in [0, 1], weight_decay 0 or more, and for nesterov momentum above 0 and dampening 0",
+                       "dampening in [0, 1], weight_decay finite, 0 or more, and for nesterov momentum above 0 and "
+                       "dampening 0",
                        o->momentum, o->dampening, o->weight_decay, o->nesterov ? ", nesterov" : "");
     if (o->dampening > 0 && o->momentum == 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT,

@@ -100,8 +100,8 @@ static tg_status prepare(tg_optim *o, bool normed) {
     return TG_OK;
 }
 
-/* Notes that the parameters were written. Ranges of several parameters may share a storage, which awaits the ranges of
- * the other ranks now. */
+/* Notes that the parameters were written. A storage of which only a range was written awaits the ranges of the other
+ * ranks now. Ranges of several parameters may share a storage, so its version is noted after all of them. */
 static tg_status note_writes(tg_optim *o) {
     for (int i = 0; i < o->n; i++) {
         tg_tensor *x = o->item[i].param;
@@ -144,6 +144,6 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
     for (int i = 0; i < o->n; i++)
         if (o->item[i].param->serial == o->item[i].ref.serial) tg_gradient_forget(o->item[i].param);
-    if (o->summed) o->summed = false; /* the sums were of those gradients */
+    if (o->summed) o->summed = false; /* the sums were of those gradients; the inert optimizer cannot be written */
     return o->ctx->run.status;
 }

@@ -95,6 +95,7 @@ tg_status tg_vectors_from_gradients(const tg_vectors *v, int to, const char *who
 tg_status tg_vectors_to_params(const tg_vectors *v, int from, const char *who) {
     for (int i = 0; i < v->n; i++) {
         tg_tensor *p = v->item[i].param;
+        if (tg_ref_get(v->ctx, v->item[i].ref) != p) continue;
         tg_array in = part(v, from, v->item[i].first, &p->numel);
         TG_TRY(tg_storage_may_change(p));
         TG_TRY(map(v, TG_FN_id, line_of(p), &in, 1, 0, 0));

@@ -29,10 +29,11 @@ tg_status tg_vectors_check(const tg_vectors *v, const char *who); /* fails if a 
 tg_status tg_vectors_from_params(const tg_vectors *v, int to);
 /* Copies the gradients. Parameters without a gradient count as having one of zeros. */
 tg_status tg_vectors_from_gradients(const tg_vectors *v, int to, const char *who);
+/* Copies a vector to the parameters, except to those that were dropped. */
 tg_status tg_vectors_to_params(const tg_vectors *v, int from, const char *who);
 tg_status tg_vectors_sum(const tg_vectors *v, int to, double p, int a, double q, int b); /* to = p a + q b */
 tg_status tg_vectors_dot(const tg_vectors *v, int a, int b, double *result);
-/* Returns the sum and the greatest of the magnitudes of the elements of vector a. */
+/* Computes the sum and the greatest of the magnitudes of the elements of vector a. */
 tg_status tg_vectors_norms(const tg_vectors *v, int a, double *sum, double *most);
 
 #endif

@@ -22,6 +22,7 @@ static void trie_add(tg_trie *t, tg_span text, int32_t token) {
     t->first[(unsigned char)text.at[0]] = child_of(t, 0, (unsigned char)text.at[0]);
 }
 
+/* Returns the text by which a token is found. */
 static tg_span sought(const tg_added_token *token) { return token->normalized ? token->shown : token->content; }
 
 static tg_status trie_open(tg_tokenizer *k, tg_trie *t, bool normalized) {
@@ -89,6 +90,8 @@ static tg_status normalize_tokens(tg_tokenizer *k) {
     }
     for (int i = 0; i < 2; i++) free(e.buffers[i].at);
     if (e.matcher) k->functions->matcher_free(e.matcher);
+    if (!good && e.problem)
+        return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': an added token cannot be normalized: %s", k->path, e.problem);
     if (!good) return tg_fail(k->ctx, TG_ERR_MEMORY, "'%s': no memory to normalize the added tokens", k->path);
     return tg_ctx_status(k->ctx);
 }
@@ -107,12 +110,6 @@ tg_status tg_added_open(tg_tokenizer *k, tg_added_token *tokens, int32_t count) 
 
 /* ---- Encoding ---- */
 
-/* Returns the place of the character before text[at]. */
-static size_t previous(tg_span text, size_t at) {
-    while (at > 0 && ((unsigned char)text.at[--at] & 0xc0) == 0x80) continue;
-    return at;
-}
-
 static bool is_word(tg_encoder *e, tg_span text, size_t at) {
     size_t n = tg_char_length(text.at[at]), begin, end;
     return e->k->functions->find(e->k->added.word, e->matcher, text.at + at, n, 0, &begin, &end) > 0;
@@ -120,13 +117,13 @@ static bool is_word(tg_encoder *e, tg_span text, size_t at) {
 
 /* Returns whether no character of a word is next to the token. */
 static bool stands_alone(tg_encoder *e, tg_span text, size_t begin, size_t end) {
-    return !(begin > 0 && is_word(e, text, previous(text, begin))) && !(end < text.n && is_word(e, text, end));
+    return !(begin > 0 && is_word(e, text, tg_char_before(text.at, begin))) && !(end < text.n && is_word(e, text, end));
 }
 
 static size_t skip_left(tg_span text, size_t at, size_t limit) {
     size_t n;
     for (size_t before; at > 0; at = before) {
-        before = previous(text, at);
+        before = tg_char_before(text.at, at);
         if (!tg_char_is_space(tg_char_at(text.at + before, &n))) break;
     }
     return at > limit ? at : limit;
@@ -137,7 +134,7 @@ static size_t skip_right(tg_span text, size_t at) {
     return at;
 }
 
-/* Returns whether the token that was found counts. */
+/* Returns whether the token that was found at text[at, end) is cut out. */
 static bool counts(tg_encoder *e, const tg_added_token *token, tg_span text, size_t at, size_t end, bool literal) {
     return !(literal && token->special) && (!token->single_word || stands_alone(e, text, at, end));
 }
@@ -155,7 +152,7 @@ bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, 
             size_t begin = token->lstrip ? skip_left(text, at, done) : at;
             size_t stop = token->rstrip ? skip_right(text, end) : end;
             if (done < begin && !rest(e, (tg_span){text.at + done, begin - done}, first && done == 0)) return false;
-            /* The token before may have taken all of it. */
+            /* Nothing is left of this token if the one before has taken all of it as white space. */
             if (begin < stop && !tg_ids_add(e->out, token->id)) return false;
             if (begin < stop) done = stop;
         }

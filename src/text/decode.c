@@ -8,9 +8,9 @@ enum { REPLACEMENT = 0xfffd };
 /* What a step remembers between tokens. */
 typedef struct decode_state {
     tg_growing text; /* FALLBACK: bytes that may form characters; others: the token that the step makes */
-    char cut[4];     /* BYTES: the begin of a character */
+    char cut[4];     /* BYTES: the beginning of a character */
     size_t n_cut;
-    int64_t left; /* STRIP of the joined text: characters that may still be removed at its begin */
+    int64_t left; /* STRIP of the joined text: characters that may still be removed at its beginning */
     int64_t held; /* STRIP of the joined text: characters at its end that may be removed */
     bool begun;   /* there was a token */
 } decode_state;
@@ -77,6 +77,7 @@ static bool fall_back(tg_decoder *d, int step, tg_span token) {
     return end_bytes(d, step) && pass(d, step + 1, token);
 }
 
+/* Metaspace: replaces marks by spaces, or by nothing in the first token if the step drops them there. */
 static bool unmark(tg_decoder *d, int step, const tg_decode_step *s, tg_span token) {
     decode_state *m = d->state + step;
     bool first = !m->begun;
@@ -130,7 +131,7 @@ static bool strip_piece(tg_decoder *d, int step, const tg_decode_step *s, tg_spa
 
 /* ---- Bytes to characters ---- */
 
-/* Passes on what is certain of the bytes in the step's text, and keeps the begin of a character at their end. */
+/* Passes on what is certain of the bytes in the step's text, and keeps an incomplete character at their end. */
 static bool pass_bytes(tg_decoder *d, int step) {
     decode_state *m = d->state + step;
     tg_span bytes = {m->text.at, (size_t)m->text.n};
@@ -174,7 +175,7 @@ static bool join_by_spaces(tg_decoder *d, int step, tg_span token) {
     return (first || pass(d, step + 1, (tg_span){" ", 1})) && pass(d, step + 1, token);
 }
 
-/* Hands a token, or a piece of the joined text, to a step, and to the text after the last one. */
+/* Hands a token, or a piece of the joined text, to a step; after the last step appends it to d->out. */
 static bool pass(tg_decoder *d, int step, tg_span token) {
     if (step == d->k->n_decode) return tg_growing_add(&d->out, token.at, token.n);
     const tg_decode_step *s = d->k->decode + step;
@@ -197,7 +198,7 @@ static bool pass(tg_decoder *d, int step, tg_span token) {
     return false;
 }
 
-/* Ends what a step keeps for later. */
+/* Passes on what a step has kept back, and prepares the step for a new text. */
 static bool end_step(tg_decoder *d, int step) {
     decode_state *m = d->state + step;
     bool good = true;

@@ -37,6 +37,7 @@ static tg_status read_json(const reading *r, const char *name, tg_status (*read)
 
 /* ---- Tokens ---- */
 
+/* Adds an id to those that end a text, if a token has it. */
 static void add_end(tg_tokenizer *k, int64_t id) {
     for (int i = 0; i < k->n_ends; i++)
         if (k->ends[i] == id) return;
@@ -50,6 +51,7 @@ static int64_t named_id(const tg_tokenizer *k, const tg_json *j, const char *key
     return text ? tg_tokenizer_id(k, text) : TG_NO_ID;
 }
 
+/* Reads the tokens that begin and end a text, unless a file before has named them. */
 static tg_status read_names(tg_tokenizer *k, const tg_json *j) {
     if (k->bos < 0) k->bos = named_id(k, j, "bos_token");
     if (!k->n_ends) add_end(k, named_id(k, j, "eos_token"));

@@ -56,9 +56,10 @@ static void give_back(tg_tokenizer *k, tg_encoder *e) {
 
 /* ---- Stages ---- */
 
-/* Text between tokens that are found before normalization and those that are found after it. */
+/* Encodes normalized text between added tokens. */
 static bool encode_words(tg_encoder *e, tg_span text, bool first) { return tg_cut_words(e, 0, text, first); }
 
+/* Encodes text between the added tokens that are found before normalization. */
 static bool encode_normalized(tg_encoder *e, tg_span text, bool first) {
     return tg_normalize_text(e, text, &text, &first) &&
            tg_added_cut(e, &e->k->added.normalized, text, first, e->literal, encode_words);
@@ -107,7 +108,8 @@ static tg_status encode(const tg_tokenizer *k, tg_ctx *errors, tg_span text, con
     if (good) return TG_OK;
     out->count = count;
     if (problem)
-        return tg_fail(errors, TG_ERR_UNSUPPORTED, "tg_tokenizer_encode: the text of '%s': %s", k->path, problem);
+        return tg_fail(errors, TG_ERR_UNSUPPORTED, "tg_tokenizer_encode: '%s' cannot encode the text: %s", k->path,
+                       problem);
     return tg_fail(errors, TG_ERR_MEMORY, "tg_tokenizer_encode: no memory for the ids of %s",
                    tg_count((int64_t)text.n, "byte").text);
 }

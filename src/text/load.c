@@ -4,13 +4,13 @@
 
 #include "text/load.h"
 
-enum { FILE_LIMIT = 256 << 20 };
+enum { FILE_LIMIT = 256 << 20 }; /* bytes of a tokenizer.json */
 
 /* ---- What the parts share ---- */
 
 tg_status tg_load_refuse(const tg_tokenizer *k, const char *what, const char *name) {
     return tg_fail(k->ctx, TG_ERR_UNSUPPORTED,
-                   "'%s': %s is '%s', which this library does not know (docs/tokenizers.md)", k->path, what, name);
+                   "'%s': %s is '%s', which this library does not support (docs/tokenizers.md)", k->path, what, name);
 }
 
 tg_status tg_load_text(tg_tokenizer *k, const json_t *string, tg_span *out) {
@@ -41,7 +41,10 @@ tg_status tg_load_pattern(tg_tokenizer *k, const tg_json *j, const char *what, t
     TG_TRY(tg_load_string(k, &kinds, "String", &text));
     bool is_text = text.at != NULL;
     if (!is_text) TG_TRY(tg_load_string(k, &kinds, "Regex", &text));
-    if (!text.n) return tg_load_refuse(k, what, text.at ? "an empty pattern" : "a pattern of another kind");
+    if (!text.n)
+        return tg_fail(k->ctx, TG_ERR_UNSUPPORTED,
+                       "'%s': the pattern of %s is %s, expected a \"String\" or a \"Regex\" that is not empty", k->path,
+                       what, text.at ? "empty" : "neither of the known kinds");
     if (is_text) return *sought = text, TG_OK;
     return tg_tokenizer_pattern(k, text.at, text.n, false, pattern);
 }
@@ -58,7 +61,9 @@ tg_status tg_load_parts(tg_tokenizer *k, const tg_json *file, const char *name, 
     json_array_foreach(parts, i, one) {
         tg_json inner = {.ctx = file->ctx, .path = file->path, .object = one};
         if (!json_is_object(one) || !strcmp(tg_load_type(&inner), "Sequence"))
-            return tg_load_refuse(k, name, "a sequence of something else than parts");
+            return tg_fail(k->ctx, TG_ERR_UNSUPPORTED,
+                           "'%s': element %zu of the sequence \"%s\" is %s, expected a part that is no sequence",
+                           k->path, i, name, json_is_object(one) ? "a sequence" : "not an object");
         TG_TRY(read(k, &inner));
     }
     return TG_OK;
@@ -102,7 +107,6 @@ tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool
     size_t offset;
     tg_growing translated = {0};
     TG_TRY(tg_tokenizer_needs_functions(k));
-    if (k->n_patterns == TG_LEN(k->patterns)) return tg_load_refuse(k, "a pattern", "one of too many");
     tg_status s = is_ours ? TG_OK : tg_pattern_translate(k->ctx, k->path, text, n, &translated);
     if (s == TG_OK) {
         *out = is_ours ? k->functions->pattern_new(text, n, why, &offset)
@@ -117,7 +121,7 @@ tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool
     return s;
 }
 
-/* The tables by id: what is decoded, and which tokens are special. */
+/* Makes the tables by id: what is decoded, and which tokens are special. */
 tg_status tg_tokenizer_finish(tg_tokenizer *k) {
     k->size = k->model.vocab.size;
     for (int32_t i = 0; i < k->added.count; i++)

@@ -10,7 +10,7 @@
 tg_status tg_load_refuse(const tg_tokenizer *k, const char *what, const char *name);
 /* Copies a JSON string into the tokenizer's memory. */
 tg_status tg_load_text(tg_tokenizer *k, const json_t *string, tg_span *out);
-/* Reads an optional key. They leave *out if the key is absent or null. */
+/* Read an optional key. They leave *out as it is if the key is absent or null. */
 tg_status tg_load_bool(const tg_json *j, const char *key, bool *out);
 tg_status tg_load_string(tg_tokenizer *k, const tg_json *j, const char *key, tg_span *out);
 /* Returns the type of a part, "" if it has none. */
@@ -18,8 +18,8 @@ const char *tg_load_type(const tg_json *j);
 /* Reads {"String": "..."} or {"Regex": "..."} under the key "pattern". Sets *sought, or *pattern for an expression. */
 tg_status tg_load_pattern(tg_tokenizer *k, const tg_json *j, const char *what, tg_span *sought, tg_pattern **pattern);
 
-/* Calls `read` for the part j, or, if its type is "Sequence", for each part of the list under the key. j->object may be
- * NULL or null: then there is no part. */
+/* Calls `read` for the part of the file that has this name; if its type is "Sequence", for each part of the list under
+ * the key `list` instead. Does nothing if the file has no such part, or null. */
 typedef tg_status tg_read_part_fn(tg_tokenizer *k, const tg_json *j);
 tg_status tg_load_parts(tg_tokenizer *k, const tg_json *file, const char *name, const char *list,
                         tg_read_part_fn *read);

@@ -30,19 +30,25 @@ tg_status tg_load_added(tg_tokenizer *k, const tg_json *file) {
 
 /* ---- The post-processor ---- */
 
-/* What a template puts around a text, of one template or of several in a row. */
+/* Ids that a template, or several in a row, put before or after a text. */
 typedef struct frame {
     int64_t *ids;
     int n;
 } frame;
 
-/* Puts the ids of a special token after those of the frame. */
+/* Appends the ids of a special token to the frame. */
 static tg_status add_ids(tg_tokenizer *k, frame *f, const json_t *ids) {
     int more = (int)json_array_size(ids);
     int64_t *all = tg_pieces_alloc(&k->memory, (size_t)(f->n + more) * sizeof *all);
     if (!all) return TG_ERR_MEMORY;
     if (f->n) memcpy(all, f->ids, (size_t)f->n * sizeof *all);
-    for (int i = 0; i < more; i++) all[f->n + i] = json_integer_value(json_array_get(ids, (size_t)i));
+    for (int i = 0; i < more; i++) {
+        const json_t *id = json_array_get(ids, (size_t)i);
+        if (!json_is_integer(id))
+            return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': id %d of a special token of the template is not an integer",
+                           k->path, i);
+        all[f->n + i] = json_integer_value(id);
+    }
     *f = (frame){all, f->n + more};
     return TG_OK;
 }
@@ -61,12 +67,14 @@ static tg_status read_frames(tg_tokenizer *k, const tg_json *j, frame *before, f
     TG_TRY(tg_json_array(j, "single", &pieces));
     json_array_foreach(pieces, i, piece) {
         const json_t *special = json_object_get(piece, "SpecialToken"), *ids = ids_of(j, special);
-        if (special && !ids)
+        if (special && !json_is_array(ids))
             return tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': the template has a special token without ids", k->path);
         if (special) TG_TRY(add_ids(k, sequences ? after : before, ids));
         sequences += !special;
     }
-    return sequences == 1 ? TG_OK : tg_load_refuse(k, "the template", "one that has not exactly one sequence");
+    if (sequences == 1) return TG_OK;
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': the template has %s, expected 1", k->path,
+                   tg_count(sequences, "sequence").text);
 }
 
 /* Joins two lists of ids. */
@@ -79,7 +87,7 @@ static tg_status join(tg_tokenizer *k, frame first, frame second, int64_t **ids,
     return TG_OK;
 }
 
-/* A second template frames what the first one has made. */
+/* Reads a template. If there was one before, this one frames what that has made. */
 static tg_status read_template(tg_tokenizer *k, const tg_json *j) {
     frame before = {0}, after = {0};
     TG_TRY(read_frames(k, j, &before, &after));

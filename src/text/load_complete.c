@@ -15,7 +15,8 @@ static tg_status find_bytes(tg_tokenizer *k) {
         whole = whole && k->model.byte_ids[i] != TG_NO_ID;
     }
     if (whole || !k->model.byte_fallback) return TG_OK;
-    return tg_load_refuse(k, "the model", "a byte-level one with byte_fallback that lacks tokens of bytes");
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED,
+                   "'%s': the model is byte-level and has byte_fallback, but lacks the tokens of some bytes", k->path);
 }
 
 static bool begins_with_mark(tg_span t) { return t.n >= mark.n && !memcmp(t.at, mark.at, mark.n); }
@@ -50,7 +51,8 @@ static bool drops_characters(const tg_model *m) {
     return m->unknown == TG_NO_ID && !whole;
 }
 
-/* Text without pre-tokenizer is one long word. Cut before marks, its words are found in the cache. */
+/* Adds a step that cuts text before marks, unless that may change ids. Without a pre-tokenizer a text is one long word;
+ * after this step its words are short, so that most of them are found in the cache. */
 static tg_status cut_before_marks(tg_tokenizer *k) {
     if (k->n_split == TG_MAX_STEPS || k->model.ignore_merges || drops_characters(&k->model) ||
         tg_vocab_find(&k->model.vocab, mark.at, mark.n) == TG_NO_ID)

@@ -5,7 +5,7 @@
 
 /* Adds the tokens of "vocab", an object that maps a token to its id. */
 static tg_status read_vocab(tg_tokenizer *k, const tg_json *vocab) {
-    enum { MOST = 1 << 24 };
+    enum { MOST = 1 << 24 }; /* ids are below it */
     const char *token;
     json_t *value;
     int64_t size = 0;
@@ -31,7 +31,7 @@ static tg_status read_vocab(tg_tokenizer *k, const tg_json *vocab) {
 
 /* ---- Merges ---- */
 
-/* Returns the id of a part of a merge, and fails if the vocabulary has no such token. */
+/* Sets *id to the id of a part of a merge. Fails if the vocabulary has no such token. */
 static tg_status find_part(tg_tokenizer *k, tg_span part, uint32_t *id) {
     int32_t found = tg_vocab_find(&k->model.vocab, part.at, part.n);
     *id = (uint32_t)found;
@@ -75,6 +75,7 @@ static tg_status read_merges(tg_tokenizer *k, const tg_json *model) {
     TG_TRY(tg_merges_open(&k->model, &k->memory, (int64_t)json_array_size(merges)));
     json_array_foreach(merges, i, one) {
         tg_span left, right;
+        /* the first line of a merges.txt, from which files were converted */
         if (json_is_string(one) && !strncmp(json_string_value(one), "#version", 8)) continue;
         if (!parts_of(one, &left, &right))
             s = tg_fail(k->ctx, TG_ERR_FORMAT, "'%s': merge %zu is not a pair of tokens", k->path, i);
@@ -100,7 +101,9 @@ static tg_status read_unknown(tg_tokenizer *k, const tg_json *model) {
 static tg_status refuse_others(const tg_tokenizer *k, const tg_json *model) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     json_t *dropout = json_object_get(model->object, "dropout");
-    if (json_number_value(dropout) != 0) return tg_load_refuse(k, "the dropout of the model", "not 0");
+    if (json_number_value(dropout) != 0)
+        return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': the dropout of the model is %g, expected 0", k->path,
+                       json_number_value(dropout));
     for (int i = 0; i < TG_LEN(affixes); i++) {
         const char *affix = json_string_value(json_object_get(model->object, affixes[i]));
         if (affix && *affix) return tg_load_refuse(k, affixes[i], affix);
@@ -108,6 +111,7 @@ static tg_status refuse_others(const tg_tokenizer *k, const tg_json *model) {
     return TG_OK;
 }
 
+/* Finds the tokens <0x00> to <0xFF>. */
 static void find_fallback(tg_model *m) {
     for (int i = 0; i < 256; i++) {
         static const char digits[] = "0123456789ABCDEF";

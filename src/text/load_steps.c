@@ -6,7 +6,9 @@
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 static tg_status check_room(const tg_tokenizer *k, const char *what, int n) {
-    return n < TG_MAX_STEPS ? TG_OK : tg_load_refuse(k, what, "one with too many steps");
+    if (n < TG_MAX_STEPS) return TG_OK;
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': %s has too many steps, expected at most %d", k->path, what,
+                   TG_MAX_STEPS);
 }
 
 /* ---- The normalizer ---- */
@@ -66,14 +68,20 @@ static tg_status read_digits(tg_tokenizer *k, const tg_json *j, tg_split_step *s
     return tg_tokenizer_pattern(k, "\\p{N}", 5, true, &s->pattern);
 }
 
+static tg_status check_character(const tg_tokenizer *k, tg_span text, const char *what) {
+    if (text.n && text.n == tg_char_length(text.at[0])) return TG_OK;
+    return tg_fail(k->ctx, TG_ERR_UNSUPPORTED, "'%s': %s is '%s', expected one character", k->path, what,
+                   text.at ? text.at : "");
+}
+
 /* Reads the mark of Metaspace, one character. */
 static tg_status read_mark(tg_tokenizer *k, const tg_json *j, tg_span *mark) {
     *mark = (tg_span){"\xe2\x96\x81", 3};
     TG_TRY(tg_load_string(k, j, "replacement", mark));
-    if (mark->n && mark->n == tg_char_length(mark->at[0])) return TG_OK;
-    return tg_load_refuse(k, "the replacement of Metaspace", "not one character");
+    return check_character(k, *mark, "the replacement of Metaspace");
 }
 
+/* Reads when Metaspace puts a mark before the text. prepend_scheme replaces the older key add_prefix_space. */
 static tg_status read_prepend(tg_tokenizer *k, const tg_json *j, tg_prepend *out) {
     static const char *const names[] = {"always", "first", "never"};
     bool adds = true;
@@ -104,7 +112,8 @@ tg_status tg_tokenizer_split_bytes(tg_tokenizer *k, const char *pattern) {
     return tg_tokenizer_pattern(k, text, strlen(text), false, &s->pattern);
 }
 
-/* ByteLevel: a step that adds a space, and one that splits. The caller has taken s. */
+/* Reads ByteLevel, which is up to two steps: one that adds a space, for which the caller has taken s, and one that
+ * splits. If there is no space to add, gives s back. */
 static tg_status read_byte_level(tg_tokenizer *k, const tg_json *j, tg_split_step *s) {
     bool adds = true, splits = true;
     TG_TRY(tg_load_bool(j, "add_prefix_space", &adds));
@@ -134,8 +143,7 @@ tg_status tg_load_split_step(tg_tokenizer *k, const tg_json *j) {
 static tg_status read_strip(tg_tokenizer *k, const tg_json *j, tg_decode_step *s) {
     s->kind = TG_DECODE_STRIP;
     TG_TRY(tg_load_string(k, j, "content", &s->sought));
-    if (!s->sought.n || s->sought.n != tg_char_length(s->sought.at[0]))
-        return tg_load_refuse(k, "the content of the decoder Strip", "not one character");
+    TG_TRY(check_character(k, s->sought, "the content of the decoder Strip"));
     TG_TRY(tg_json_int(j, "start", 0, INT32_MAX, &s->left));
     return tg_json_int(j, "stop", 0, INT32_MAX, &s->right);
 }
@@ -148,6 +156,7 @@ static tg_status read_replace(tg_tokenizer *k, const tg_json *j, tg_decode_step 
     return pattern ? tg_load_refuse(k, "the pattern of the decoder Replace", "a regular expression") : TG_OK;
 }
 
+/* Reads the decoder Metaspace. */
 static tg_status read_unmark(tg_tokenizer *k, const tg_json *j, tg_decode_step *s) {
     tg_prepend prepend;
     s->kind = TG_DECODE_META;

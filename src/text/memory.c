@@ -7,7 +7,7 @@ typedef struct tg_piece {
     max_align_t data[];
 } tg_piece;
 
-enum { PIECE = 1 << 16 };
+enum { PIECE = 1 << 16 }; /* bytes of a piece, unless one allocation needs more */
 
 static tg_piece *add_piece(tg_pieces *p, size_t bytes) {
     size_t whole = sizeof(tg_piece) + (bytes > PIECE ? bytes : PIECE);

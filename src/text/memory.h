@@ -10,13 +10,13 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 
-/* Bytes that belong to somebody else. */
+/* Bytes that another object owns. */
 typedef struct tg_span {
     const char *at;
     size_t n;
 } tg_span;
 
-/* Memory that lives as long as its owner. */
+/* Memory in pieces that are freed together. */
 typedef struct tg_pieces {
     tg_ctx *ctx;
     struct tg_piece *last;
@@ -24,12 +24,12 @@ typedef struct tg_pieces {
 
 /* Returns zeroed memory, or NULL after recording TG_ERR_MEMORY. */
 void *tg_pieces_alloc(tg_pieces *p, size_t bytes);
-/* Copies n bytes, and adds a zero. at is NULL after recording TG_ERR_MEMORY. */
+/* Copies n bytes, and adds a zero. Returns a span whose `at` is NULL after recording TG_ERR_MEMORY. */
 tg_span tg_pieces_copy(tg_pieces *p, const char *at, size_t n);
 void tg_pieces_free(tg_pieces *p);
 
-/* Ensures that an array of malloc has `count` elements of `size` bytes. Returns false if there is no memory; then it is
- * as before. */
+/* Ensures that an array of malloc has space for `count` elements of `size` bytes. Returns false if there is no memory;
+ * then the array is as before. */
 bool tg_grown(void **items, int64_t *capacity, int64_t count, size_t size);
 
 /* Text that grows. Begin with {0}, and end with free(at). */
@@ -41,7 +41,8 @@ typedef struct tg_growing {
 /* Appends bytes, and a zero that is not counted. Returns false if there is no memory. */
 bool tg_growing_add(tg_growing *g, const char *at, size_t n);
 
-/* Returns a hash of n bytes whose low bits may number the slots of a table. */
+/* Returns a hash of n bytes, whose low bits may number the slots of a table. It mixes 8 bytes at a time, with the
+ * constants of splitmix64 (Steele, Lea and Flood, OOPSLA 2014). */
 static inline uint64_t tg_span_hash(const char *at, size_t n) {
     uint64_t h = n * 0x9E3779B97F4A7C15u, word;
     for (; n >= 8; at += 8, n -= 8) {
@@ -52,6 +53,12 @@ static inline uint64_t tg_span_hash(const char *at, size_t n) {
     word = 0;
     for (size_t i = 0; i < n; i++) word |= (uint64_t)(unsigned char)at[i] << (8 * i);
     h = (h ^ word) * 0x94D049BB133111EBu;
+    return h ^ h >> 32;
+}
+
+/* Returns such a hash of a pair of ids. */
+static inline uint64_t tg_pair_hash(uint32_t left, uint32_t right) {
+    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
     return h ^ h >> 32;
 }
 

@@ -18,8 +18,8 @@ static size_t ascii_length(tg_span text, size_t from) {
     return at - from;
 }
 
-/* Appends the normal form. ASCII is its own normal form, and a normal form may be made in parts that begin with ASCII.
- */
+/* Appends the normal form. ASCII is its own normal form, and no character is composed with an ASCII character after it,
+ * so the text is normalized in parts that begin with an ASCII character. */
 static bool add_normal_form(tg_encoder *e, tg_normal_form form, tg_span text, tg_growing *out) {
     for (size_t at = 0; at < text.n;) {
         size_t plain = ascii_length(text, at), end = at + plain;
@@ -45,7 +45,7 @@ static int find_next(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
         return *begin < text.n;
     }
     int found = e->k->functions->find(s->pattern, e->matcher, text.at, text.n, from, begin, end);
-    if (found == -1) e->problem = "a regular expression of the normalizer is too difficult for it";
+    if (found == -1) e->problem = "matching a regular expression of the normalizer takes too many steps";
     return found;
 }
 
@@ -56,13 +56,13 @@ typedef struct tg_head {
     bool goes_on;       /* all that the step has made so far comes from it */
 } tg_head;
 
-/* The bytes from `begin` to `end` of the text stay. */
+/* Notes that the bytes from `begin` to `end` of the text stay. */
 static void keep_bytes(tg_head *h, size_t begin, size_t end) {
     if (end > h->before) end = h->before;
     if (h->goes_on && end > begin) h->now += end - begin;
 }
 
-/* n bytes take the place of those up to `end`, of which the last one says where they come from. */
+/* Notes that n bytes replace those before `end`. They count as coming from the last byte that they replace. */
 static void replace_bytes(tg_head *h, size_t end, size_t n) {
     h->goes_on = h->goes_on && end <= h->before;
     if (h->goes_on) h->now += n;
@@ -89,8 +89,7 @@ static tg_span strip(const tg_normal_step *s, tg_span text) {
     size_t n;
     while (s->left && text.n && tg_char_is_space(tg_char_at(text.at, &n))) text.at += n, text.n -= n;
     while (s->right && text.n) {
-        size_t last = text.n - 1;
-        while (((unsigned char)text.at[last] & 0xc0) == 0x80) last--;
+        size_t last = tg_char_before(text.at, text.n);
         if (!tg_char_is_space(tg_char_at(text.at + last, &n))) break;
         text.n = last;
     }
@@ -103,7 +102,9 @@ static bool changes_nothing(const tg_normal_step *s, tg_span text) {
     return s->kind == TG_NORMAL_REPLACE && !s->pattern && tg_find_text(text.at, text.n, 0, s->sought) == text.n;
 }
 
-/* Sets *head to what has become of it. Its last character may have been composed with characters after it. */
+/* Sets *head to the length of what the normal form has made of the head. That is what `out` shares with the normal form
+ * of the head alone. If the two differ before one of them ends, the head's last character was composed with characters
+ * after it, and the composed character counts too. */
 static bool form_head(tg_encoder *e, tg_normal_form form, tg_span text, size_t *head, const tg_growing *out) {
     size_t length, same = 0;
     if (!*head) return true;
@@ -131,7 +132,7 @@ static bool add_step(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
     }
 }
 
-/* Strips white space, and takes what was there before from the head. */
+/* Strips white space, and subtracts from *head what was removed on the left. */
 static tg_span strip_head(const tg_normal_step *s, tg_span text, size_t *head) {
     tg_span left = strip(s, text);
     size_t gone = (size_t)(left.at - text.at);

@@ -20,7 +20,7 @@ typedef struct tg_text_plugin_table {
     tg_matcher *(*matcher_new)(void); /* NULL: no memory */
     void (*matcher_free)(tg_matcher *m);
     /* Finds the first match in the n bytes of valid UTF-8 at `text` that begins at `from` or later. Returns 1, or 0 if
-     * there is none, or -1 if it is too difficult, or -2 if there is no memory. */
+     * there is none, or -1 if matching takes too many steps, or -2 if there is no memory. */
     int (*find)(const tg_pattern *p, tg_matcher *m, const char *text, size_t n, size_t from, size_t *begin,
                 size_t *end);
     /* Returns the normal form of text in memory of malloc, and its length; NULL: no memory. */
@@ -35,7 +35,8 @@ static inline const tg_text_plugin_table *tg_text_functions(tg_ctx *ctx, const c
 }
 
 /* Translates a regular expression of Oniguruma, which tokenizer files have, to PCRE2's syntax, and appends it to out.
- * Fails with TG_ERR_UNSUPPORTED if the expression has something that the two do not share; `who` begins the message. */
+ * text[n] must be 0. Fails with TG_ERR_UNSUPPORTED if the expression has something that the two do not share; `who`
+ * begins the message. */
 tg_status tg_pattern_translate(tg_ctx *ctx, const char *who, const char *text, size_t n, tg_growing *out);
 
 #endif

@@ -2,6 +2,7 @@
  * utf8proc. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 #include <utf8proc.h>
 
 #include "text/patterns.h"
@@ -24,6 +25,36 @@ static void pattern_free(tg_pattern *p) {
     free(p);
 }
 
+/* Returns whether PCRE2 knows \p{sc:NAME}, so that NAME is a script. Versions before 10.40 know no such property. */
+static bool is_script(const char *name, size_t n) {
+    char text[64];
+    int error;
+    size_t offset;
+    int bytes = snprintf(text, sizeof text, "\\p{sc:%.*s}", n < 48 ? (int)n : 48, name);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, (size_t)bytes, PCRE2_UTF, &error, &offset, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+/* Copies an expression of n bytes to out[2 * n], and returns its length there. \p{Han} becomes \p{sc:Han}, and so on:
+ * the name of a script alone means its Script_Extensions since PCRE2 10.40, but its Script in earlier versions and in
+ * Oniguruma. U+3002, for example, is in Script_Extensions of Han, but not in Script. */
+static size_t name_scripts(const char *text, size_t n, char *out) {
+    size_t made = 0;
+    for (size_t at = 0, part; at < n; at += part) {
+        bool property = n - at > 3 && text[at] == '\\' && (text[at + 1] | 32) == 'p' && text[at + 2] == '{';
+        const char *name = text + at + 3 + (property && text[at + 3] == '^');
+        const char *end = property ? memchr(name, '}', (size_t)(text + n - name)) : NULL;
+        part = end ? (size_t)(name - text) - at : text[at] == '\\' && at + 1 < n ? 2 : 1;
+        memcpy(out + made, text + at, part);
+        made += part;
+        if (!end || !is_script(name, (size_t)(end - name))) continue;
+        memcpy(out + made, "sc:", 3);
+        made += 3;
+    }
+    return made;
+}
+
 static pcre2_code *compile(const char *text, size_t n, char why[256], size_t *offset) {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     int error = 0;
@@ -40,7 +71,9 @@ static tg_pattern *pattern_new(const char *text, size_t n, char why[256], size_t
     tg_pattern *p = calloc(1, sizeof *p);
     *why = 0;
     if (!p) return NULL;
-    p->code = compile(text, n, why, offset);
+    char *named = malloc(2 * n + 1);
+    if (named) p->code = compile(named, name_scripts(text, n, named), why, offset);
+    free(named);
     if (p->code) {
         p->fast = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
         return p;
@@ -62,7 +95,7 @@ static tg_matcher *matcher_new(void) {
     if (!m) return NULL;
     m->data = pcre2_match_data_create(1, NULL);
     m->context = pcre2_match_context_create(NULL);
-    m->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL);
+    m->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL); /* bytes at first, and at most */
     if (m->data && m->context) {
         if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
         return m;

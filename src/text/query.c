@@ -1,4 +1,4 @@
-/* What is known of a tokenizer's ids. */
+/* Queries about a tokenizer: its ids and tokens, the tokens that begin and end a text, and the chat template. */
 #include "text/tokenizer.h"
 
 int64_t tg_tokenizer_size(const tg_tokenizer *k) { return k ? k->size : 0; }

@@ -2,7 +2,7 @@
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
-static const char too_difficult[] = "a regular expression of the pre-tokenizer is too difficult for it";
+static const char too_difficult[] = "matching a regular expression of the pre-tokenizer takes too many steps";
 
 /* Parts of a text that a step has found, in order. */
 typedef struct cutter {
@@ -15,18 +15,20 @@ typedef struct cutter {
     size_t begin, end;      /* of the part that waits */
 } cutter;
 
+/* Hands a part to the next step. */
 static bool give(cutter *c, size_t begin, size_t end) {
     if (begin == end) return true;
     return tg_cut_words(c->e, c->step, (tg_span){c->text.at + begin, end - begin}, c->first && begin == 0);
 }
 
+/* Hands on the part that waits, if there is one. */
 static bool give_pending(cutter *c) {
     bool had = c->pending;
     c->pending = false;
     return !had || give(c, c->begin, c->end);
 }
 
-/* Replaces the part that waits. */
+/* Hands on the part that waits, and lets another one wait. */
 static bool wait(cutter *c, size_t begin, size_t end) {
     if (!give_pending(c)) return false;
     c->begin = begin;

@@ -1,5 +1,6 @@
-/* A tokenizer in memory. Text goes through it in this order: added tokens are cut out (added.c), the rest is normalized
- * (normalize.c), cut into words (split.c), and each word becomes ids (word.c). Ids become text by decode.c. */
+/* A tokenizer in memory, and what the files of this folder call of each other. Text goes through a tokenizer in this
+ * order: added tokens are cut out (added.c), the rest is normalized (normalize.c), cut into words (split.c), and each
+ * word becomes ids (word.c). decode.c turns ids into text. */
 #ifndef TG_TEXT_TOKENIZER_H
 #define TG_TEXT_TOKENIZER_H
 
@@ -24,7 +25,7 @@ typedef struct tg_vocab {
 
 typedef struct tg_merge {
     uint32_t left, right; /* ids; left is UINT32_MAX in an empty slot */
-    uint32_t rank, made;  /* the merge's number, the least first, and the id of what it makes */
+    uint32_t rank, made;  /* merges of lower rank are made first; made: the id of the token that the merge makes */
 } tg_merge;
 
 typedef struct tg_model {
@@ -33,8 +34,12 @@ typedef struct tg_model {
     uint64_t merge_mask;
     int32_t byte_ids[256];     /* byte-level: the token of each byte, or TG_NO_ID */
     int32_t fallback_ids[256]; /* the tokens <0x00> to <0xFF>, or TG_NO_ID */
-    int32_t unknown;           /* the id of unknown characters, or TG_NO_ID: they are left out */
-    bool byte_level, byte_fallback, fuse_unknown, ignore_merges, any_bytes;
+    int32_t unknown;           /* the id of characters that the vocabulary lacks; TG_NO_ID: they are left out */
+    bool byte_level;           /* words are bytes, which are written as the characters of tg_byte_char */
+    bool byte_fallback;        /* a character that the vocabulary lacks becomes the tokens of its bytes */
+    bool fuse_unknown;         /* neighboring unknown characters are one token */
+    bool ignore_merges;        /* a word that is a token is not made by merges */
+    bool any_bytes;            /* the tokenizer of tg_tokenizer_new_bytes: text need not be UTF-8 */
 } tg_model;
 
 /* Prepares a table for tokens with ids below `size`. */
@@ -43,13 +48,13 @@ tg_status tg_vocab_open(tg_vocab *v, tg_pieces *memory, int64_t size);
 void tg_vocab_add(tg_vocab *v, tg_span token, int32_t id);
 int32_t tg_vocab_find(const tg_vocab *v, const char *at, size_t n); /* returns an id, or TG_NO_ID */
 
+/* Prepares a table for `count` merges. */
 tg_status tg_merges_open(tg_model *m, tg_pieces *memory, int64_t count);
-/* Adds a merge; if the pair has one already, replaces it. */
+/* Adds a merge. If the pair has one already, replaces that. */
 void tg_merges_add(tg_model *m, tg_merge merge);
 /* Returns the merge of two neighbors; NULL if there is none. */
 static inline const tg_merge *tg_merges_find(const tg_model *m, uint32_t left, uint32_t right) {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
-    for (uint64_t i = (h ^ h >> 32) & m->merge_mask;; i = (i + 1) & m->merge_mask) {
+    for (uint64_t i = tg_pair_hash(left, right) & m->merge_mask;; i = (i + 1) & m->merge_mask) {
         const tg_merge *found = m->merges + i;
         if (found->left == left && found->right == right) return found;
         if (found->left == UINT32_MAX) return NULL;
@@ -59,9 +64,12 @@ static inline const tg_merge *tg_merges_find(const tg_model *m, uint32_t left, u
 /* ---- Added tokens (added.c) ---- */
 
 typedef struct tg_added_token {
-    tg_span content, shown; /* shown: normalized, where that differs; it is what is decoded */
+    tg_span content, shown; /* shown: what the normalizer makes of content, if `normalized`; it is what is decoded */
     int32_t id;
-    bool special, normalized, single_word, lstrip, rstrip;
+    bool special;
+    bool normalized;     /* is sought in normalized text */
+    bool single_word;    /* is found only where no character of a word is next to it */
+    bool lstrip, rstrip; /* takes the white space before it, or after it */
 } tg_added_token;
 
 /* A trie of tokens. Node 0 is the root. */
@@ -91,13 +99,18 @@ typedef enum tg_normal_kind { TG_NORMAL_FORM, TG_NORMAL_PREPEND, TG_NORMAL_REPLA
 /* A step of the normalizer. */
 typedef struct tg_normal_step {
     tg_normal_kind kind;
-    tg_normal_form form;
-    tg_span sought, content; /* REPLACE: sought, or a pattern; PREPEND: content */
-    tg_pattern *pattern;
-    bool left, right; /* STRIP */
+    tg_normal_form form;     /* FORM */
+    tg_span sought, content; /* REPLACE: content takes the place of `sought`, or of matches; PREPEND: content */
+    tg_pattern *pattern;     /* REPLACE; NULL: `sought` is replaced */
+    bool left, right;        /* STRIP: at which ends */
 } tg_normal_step;
 
-typedef enum tg_split_kind { TG_SPLIT_PATTERN, TG_SPLIT_SPACE, TG_SPLIT_META, TG_SPLIT_MARKS } tg_split_kind;
+typedef enum tg_split_kind {
+    TG_SPLIT_PATTERN, /* cuts at matches */
+    TG_SPLIT_SPACE,   /* puts a space before the text */
+    TG_SPLIT_META,    /* Metaspace: spaces become a mark, before which text is cut */
+    TG_SPLIT_MARKS,   /* cuts before marks where that changes no ids (load_complete.c) */
+} tg_split_kind;
 typedef enum tg_behavior {
     TG_CUT_REMOVED,
     TG_CUT_ISOLATED,
@@ -111,30 +124,30 @@ typedef enum tg_prepend { TG_PREPEND_ALWAYS, TG_PREPEND_FIRST, TG_PREPEND_NEVER 
 typedef struct tg_split_step {
     tg_split_kind kind;
     tg_behavior behavior; /* PATTERN: what becomes of matches of the pattern, or of the text `sought` */
-    bool invert;
+    bool invert;          /* PATTERN: matches and the parts between them change roles */
     tg_pattern *pattern;
-    tg_span sought;     /* META: the character that replaces spaces */
-    tg_prepend prepend; /* META */
-    bool splits;        /* META */
+    tg_span sought;     /* META: the character that replaces spaces; MARKS: the mark */
+    tg_prepend prepend; /* META: whether the text gets a mark at its beginning */
+    bool splits;        /* META: text is cut before marks */
     const bool *joins;  /* MARKS: [256], whether a merge joins a mark to a character that ends with this byte */
 } tg_split_step;
 
 typedef enum tg_decode_kind {
     TG_DECODE_REPLACE,
     TG_DECODE_FALLBACK, /* <0x0A> is a byte */
-    TG_DECODE_META,
-    TG_DECODE_STRIP,
-    TG_DECODE_BYTES, /* byte-level */
-    TG_DECODE_FUSE,
-    TG_DECODE_SPACES, /* there is no decoder: spaces between tokens */
+    TG_DECODE_META,     /* marks become spaces */
+    TG_DECODE_STRIP,    /* removes a character at the ends */
+    TG_DECODE_BYTES,    /* byte-level: characters become the bytes for which they stand */
+    TG_DECODE_FUSE,     /* joins all tokens */
+    TG_DECODE_SPACES,   /* there is no decoder: spaces between tokens */
 } tg_decode_kind;
 
 /* A step of the decoder. */
 typedef struct tg_decode_step {
     tg_decode_kind kind;
     tg_span sought, content; /* REPLACE; STRIP and META: the character `sought` */
-    int64_t left, right;     /* STRIP: how many characters at most */
-    bool drops_first;        /* META: the mark of the first token gives nothing */
+    int64_t left, right;     /* STRIP: the most characters that are removed at the beginning and at the end */
+    bool drops_first;        /* META: marks of the first token give nothing */
     bool joined;             /* a step before this one has joined all tokens */
 } tg_decode_step;
 
@@ -143,7 +156,7 @@ struct tg_encoder;
 struct tg_tokenizer {
     tg_pieces memory;
     tg_ctx *ctx;
-    const char *path;
+    const char *path; /* names the tokenizer in messages */
     tg_model model;
     tg_added added;
     tg_span *shown; /* [size]: what is decoded from each id */
@@ -155,11 +168,11 @@ struct tg_tokenizer {
     int n_normal, n_split, n_decode;
     int64_t *before, *after; /* ids that the post-processor adds */
     int n_before, n_after;
-    int64_t bos, ends[TG_MAX_ENDS];
+    int64_t bos, ends[TG_MAX_ENDS]; /* ids that begin and end a text; bos: TG_NO_ID if there is none */
     int n_ends;
     const char *chat_template;
-    const tg_text_plugin_table *functions; /* NULL if nothing needs them */
-    tg_pattern *patterns[2 * TG_MAX_STEPS + 1];
+    const tg_text_plugin_table *functions;      /* of the plugin; NULL if nothing needs them */
+    tg_pattern *patterns[2 * TG_MAX_STEPS + 1]; /* at most one of each step that has any, and added.word */
     int n_patterns;
     pthread_mutex_t lock;    /* of the list below */
     struct tg_encoder *idle; /* encoders that no thread uses */
@@ -167,13 +180,14 @@ struct tg_tokenizer {
 
 /* ---- Loading ---- */
 
+/* Creates an empty tokenizer, which messages call by the path. NULL after recording an error. */
 tg_tokenizer *tg_tokenizer_make(tg_ctx *ctx, const char *path);
 /* Compiles a pattern that the tokenizer keeps. is_ours: the text is in PCRE2's syntax already. */
 tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool is_ours, tg_pattern **out);
-/* Appends the steps of the pre-tokenizer ByteLevel without a space before the text: a split by an expression of
- * Oniguruma; NULL: by that of GPT-2. */
+/* Appends the step of the pre-tokenizer ByteLevel that splits: by an expression of Oniguruma, or by that of GPT-2 if
+ * pattern is NULL. */
 tg_status tg_tokenizer_split_bytes(tg_tokenizer *k, const char *pattern);
-/* Loads the plugin. */
+/* Loads the plugin, unless it is loaded. */
 tg_status tg_tokenizer_needs_functions(tg_tokenizer *k);
 /* Completes a tokenizer whose model, steps and added tokens are there: the tables by id. */
 tg_status tg_tokenizer_finish(tg_tokenizer *k);
@@ -198,14 +212,14 @@ typedef struct tg_encoder {
     const char *problem; /* what went wrong; NULL: no memory */
 } tg_encoder;
 
-/* Whatever returns false has set e->problem, or has run out of memory. */
+/* A function that returns false has set e->problem, or has run out of memory. */
 
 /* Normalizes text. The result is in the encoder's buffers or is the text itself, and is valid until the next call.
- * Sets *first to false if the beginning of the text was removed: the result then does not begin at the very beginning,
- * as in the library tokenizers. */
+ * *first says whether the text begins where the whole text does. It becomes false if the text's first character was
+ * removed, as in the library tokenizers. */
 bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, bool *first);
-/* Cuts normalized text into words, from step `step` on, and encodes them. first: the text begins at the very beginning.
- */
+/* Cuts normalized text into words, from step `step` on, and calls e->word for each. first: the text begins where the
+ * whole text does. */
 bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first);
 /* Appends the ids of a word. */
 bool tg_word_encode(tg_encoder *e, tg_span word);
@@ -215,11 +229,12 @@ tg_encoder *tg_encoder_new(const tg_tokenizer *k); /* NULL: no memory */
 void tg_encoder_free(tg_encoder *e);
 bool tg_ids_add(tg_ids *out, int64_t id);
 
-/* Cuts added tokens out of text: calls rest for the text between them, and appends their ids. */
+/* Cuts added tokens out of text: calls rest for the text between them, and appends their ids. literal: special tokens
+ * are not cut out. */
 typedef bool tg_rest_fn(tg_encoder *e, tg_span text, bool first);
 bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, bool literal, tg_rest_fn *rest);
 
-/* Finds the first place of `sought`, which is not empty; n if there is none. */
+/* Returns the offset of the first place of `sought`, which is not empty, at `from` or later; n if there is none. */
 size_t tg_find_text(const char *text, size_t n, size_t from, tg_span sought);
 
 #endif

@@ -48,7 +48,7 @@ static bool add_word(tg_bpe *b, tg_span word, int64_t *slot) {
 
 static bool count_word(tg_encoder *e, tg_span word) {
     tg_bpe *b = e->user;
-    if (word.n >= UINT32_MAX) return e->problem = "it has a word of 4 GiB or more", false;
+    if (word.n >= UINT32_MAX) return e->problem = "a word has 4 GiB or more", false;
     if ((!b->mask || 2 * (uint64_t)b->n_words >= b->mask) && !grow_slots(b)) return false;
     int64_t *slot = slot_of(b, word);
     if (!*slot) return add_word(b, word, slot);

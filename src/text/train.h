@@ -54,7 +54,7 @@ typedef struct tg_candidate {
     int64_t *words;
 } tg_candidate;
 
-/* A binary heap: the most frequent pair first, and of equally frequent ones that with the least ids. */
+/* A binary heap: the most frequent pair first, and of equally frequent pairs the one with the smallest ids. */
 typedef struct tg_candidates {
     tg_candidate *heap;
     int64_t count, capacity;
@@ -72,9 +72,11 @@ typedef struct tg_trained {
     int64_t n_merges, merges_capacity;
 } tg_trained;
 
-/* Merges. `t` must be zeroed; end with tg_trained_free. */
+/* Merges pairs until the vocabulary is full or no pair is frequent enough. *t must be zeroed but for its memory.ctx.
+ * The caller frees it with tg_trained_free, also after an error. */
 tg_status tg_bpe_merge(tg_bpe *b, tg_trained *t, tg_bpe_progress_fn progress, void *user);
 void tg_trained_free(tg_trained *t);
+/* Writes tokenizer.json and tokenizer_config.json to the directory. */
 tg_status tg_trained_save(const tg_bpe *b, const tg_trained *t, const char *directory);
 /* Sets *token to the next special token from *at on, and *at to the byte after it. Returns false if there is none. */
 bool tg_next_special(const char **at, tg_span *token);

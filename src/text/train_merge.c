@@ -15,7 +15,7 @@ typedef struct merger {
     uint32_t *ids;    /* of all words */
     int64_t *lengths; /* by id: bytes of the token */
     int64_t longest;  /* tokens are shorter than that */
-    int64_t most;     /* tokens of the vocabulary */
+    int64_t most;     /* merging ends when the vocabulary has this many tokens */
     tg_pairs pairs;
     tg_candidates queue;
     int64_t *touched; /* pairs that have got words in this round */
@@ -59,8 +59,8 @@ static tg_status begin_vocab(merger *m) {
     return TG_OK;
 }
 
-/* Each merge makes a word shorter by a token or more, so that texts which are short give a vocabulary that is small,
- * whatever the options ask for. */
+/* Opens the vocabulary. Each merge makes a word shorter by a token or more, so there are at most as many merges as
+ * bytes in the words. Short texts therefore take little memory, however large a vocabulary the options ask for. */
 static tg_status open_vocab(merger *m) {
     int64_t begin = 256, capacity;
     const char *at = m->b->opts.special;
@@ -74,6 +74,7 @@ static tg_status open_vocab(merger *m) {
 
 /* ---- Words ---- */
 
+/* Makes the words from ids of bytes. */
 static tg_status open_words(merger *m) {
     const tg_bpe *b = m->b;
     uint32_t of_byte[256], *next;
@@ -94,7 +95,8 @@ static tg_status open_words(merger *m) {
 
 /* ---- Pairs ---- */
 
-/* Changes how often a pair is there by a word. If it has become more, the word is searched when the pair is merged. */
+/* Adds the count of a word to that of a pair (sign 1), or subtracts it (sign -1). A word whose count was added is
+ * searched when the pair is merged. */
 static bool change(merger *m, uint32_t left, uint32_t right, int64_t word, int sign) {
     int64_t at = tg_pairs_at(&m->pairs, left, right);
     if (at < 0) return false;
@@ -131,8 +133,9 @@ static bool count_pairs(merger *m) {
 
 /* ---- Merges ---- */
 
-/* Counts the neighbors of a merge at place i of a word, which has just been done. `old` is the part of the pair that
- * was next to the neighbor. Pairs that would be too long are not counted. */
+/* Updates the counts of pairs next to a merge in a word. The token `made` and its neighbor are the new pair left,
+ * right; `before` says that the neighbor is left. `old` is the part of the merged pair that was next to the neighbor. A
+ * new pair whose token would be too long is not counted. */
 static bool change_neighbor(merger *m, int64_t word, uint32_t left, uint32_t right, uint32_t old, bool before,
                             uint32_t made) {
     uint32_t neighbor = before ? left : right;
@@ -141,6 +144,7 @@ static bool change_neighbor(merger *m, int64_t word, uint32_t left, uint32_t rig
     return change(m, left, right, word, 1);
 }
 
+/* Merges a pair wherever it is in word w. */
 static bool merge_word(merger *m, int64_t w, uint32_t left, uint32_t right, uint32_t made) {
     merged_word *word = m->words + w;
     int64_t to = 0;

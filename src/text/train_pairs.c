@@ -1,17 +1,12 @@
 /* The pairs of neighbors in all words, and the order in which they are merged. */
 #include "text/train.h"
 
-static uint64_t hash_pair(uint32_t left, uint32_t right) {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
-}
-
 static bool grow(tg_pairs *p) {
     uint64_t slots = p->mask ? 2 * (p->mask + 1) : 1 << 12;
     int64_t *made = calloc(slots, sizeof *made);
     if (!made) return false;
     for (int64_t k = 0; k < p->count; k++) {
-        uint64_t i = hash_pair(p->pairs[k].left, p->pairs[k].right) & (slots - 1);
+        uint64_t i = tg_pair_hash(p->pairs[k].left, p->pairs[k].right) & (slots - 1);
         while (made[i]) i = (i + 1) & (slots - 1);
         made[i] = k + 1;
     }
@@ -23,7 +18,7 @@ static bool grow(tg_pairs *p) {
 
 int64_t tg_pairs_at(tg_pairs *p, uint32_t left, uint32_t right) {
     if ((!p->mask || 2 * (uint64_t)p->count >= p->mask) && !grow(p)) return -1;
-    uint64_t i = hash_pair(left, right) & p->mask;
+    uint64_t i = tg_pair_hash(left, right) & p->mask;
     for (; p->slots[i]; i = (i + 1) & p->mask) {
         const tg_pair *found = p->pairs + p->slots[i] - 1;
         if (found->left == left && found->right == right) return p->slots[i] - 1;
@@ -33,7 +28,7 @@ int64_t tg_pairs_at(tg_pairs *p, uint32_t left, uint32_t right) {
     return (p->slots[i] = ++p->count) - 1;
 }
 
-/* A word is added once, as its changes follow each other. */
+/* All changes of a word follow each other, so a word that was added before is the last one. */
 bool tg_pair_add_word(tg_pair *p, int64_t word) {
     if (p->n_words && p->words[p->n_words - 1] == word) return true;
     if (!tg_grown((void **)&p->words, &p->capacity, p->n_words + 1, sizeof *p->words)) return false;

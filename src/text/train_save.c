@@ -44,7 +44,8 @@ static json_t *vocab(const tg_trained *t) {
     return NULL;
 }
 
-/* Returns whether the same pair is merged again later, in other words. Then only its last place counts. */
+/* Returns whether the same pair is merged again later, where other merges have made its parts again. Then only its last
+ * merge is written. */
 static bool comes_again(const tg_model *last, const tg_merge *merge) {
     return tg_merges_find(last, merge->left, merge->right)->rank != merge->rank;
 }

@@ -9,8 +9,9 @@ typedef struct translation {
     tg_growing *out;
 } translation;
 
-/* White_Space, as the inside of a class. PCRE2's \s has U+180E too. */
-#define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+/* White_Space, as the inside of a class. PCRE2's \s has U+180E too. The last item is a range, so that a hyphen after
+ * it, as in [\s-.], stands for itself in PCRE2 too. */
+#define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{2000}-\\x{200a}"
 
 static tg_status refuse(const translation *t, const char *what) {
     return tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
@@ -87,6 +88,7 @@ static tg_status translate_escape(translation *t, bool in_class) {
 
 static tg_status translate_class(translation *t) {
     TG_TRY(copy(t, begins(t, "[^") ? 2 : 1));
+    if (begins(t, "]")) return refuse(t, "a class that begins with ]");
     while (t->at < t->n && t->text[t->at] != ']') {
         if (t->text[t->at] == '[') return refuse(t, "a class in a class");
         if (begins(t, "&&")) return refuse(t, "an intersection of classes");
@@ -102,13 +104,16 @@ static tg_status translate_group(translation *t) {
     return begins(t, "(?") || begins(t, "(*") ? refuse(t, "a group of another kind") : copy(t, 1);
 }
 
-/* A quantifier {n}, {n,} or {n,m}. A plus after it repeats the whole in Oniguruma, and is possessive in PCRE2. */
+/* Copies a quantifier {n}, {n,} or {n,m}. A plus after it repeats the whole in Oniguruma, and is possessive in PCRE2. A
+ * question mark after {n} makes the whole optional in Oniguruma, and has no effect in PCRE2. */
 static tg_status copy_counts(translation *t) {
     size_t end = t->at + 1 + strspn(t->text + t->at + 1, "0123456789");
     if (end == t->at + 1) return refuse(t, "a brace");
-    if (t->text[end] == ',') end += 1 + strspn(t->text + end + 1, "0123456789");
+    bool exact = t->text[end] != ',';
+    if (!exact) end += 1 + strspn(t->text + end + 1, "0123456789");
     if (t->text[end] != '}') return refuse(t, "a brace");
     TG_TRY(copy(t, end + 1 - t->at));
+    if (exact && begins(t, "?")) return refuse(t, "a question mark after {n}");
     return begins(t, "+") ? refuse(t, "a plus after a count") : TG_OK;
 }
 

@@ -44,7 +44,7 @@ tg_status tg_merges_open(tg_model *m, tg_pieces *memory, int64_t count) {
 }
 
 void tg_merges_add(tg_model *m, tg_merge merge) {
-    uint64_t h = ((uint64_t)merge.left << 32 | merge.right) * 0x9E3779B97F4A7C15u, i = (h ^ h >> 32) & m->merge_mask;
+    uint64_t i = tg_pair_hash(merge.left, merge.right) & m->merge_mask;
     while (m->merges[i].left != UINT32_MAX && (m->merges[i].left != merge.left || m->merges[i].right != merge.right))
         i = (i + 1) & m->merge_mask;
     m->merges[i] = merge;

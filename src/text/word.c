@@ -52,7 +52,8 @@ static bool add_bytes(struct tg_word_memory *w, const tg_model *m, const char *a
     return true;
 }
 
-/* Counts a character without token. Unless they are fused, the one before is added now. */
+/* Notes a character that the vocabulary lacks. Its token is added later, so that a run of such characters can be one
+ * token; unless they are fused, the token of the one before is added now. */
 static void add_unknown(struct tg_word_memory *w, const tg_model *m) {
     if (m->unknown == TG_NO_ID) return;
     if (w->unknown && !m->fuse_unknown) add_symbol(w, m->unknown);
@@ -121,7 +122,8 @@ static void merge_all(struct tg_word_memory *w, const tg_model *m) {
 
 /* ---- Words ---- */
 
-/* Returns the token that is the whole word, for a model that takes such tokens before it merges; TG_NO_ID: none. */
+/* Sets *id to the token that is the whole word, for a model that takes such tokens before it merges; TG_NO_ID if there
+ * is none. Returns false if there is no memory. */
 static bool find_whole(struct tg_word_memory *w, const tg_model *m, tg_span word, int32_t *id) {
     *id = TG_NO_ID;
     if (!m->ignore_merges) return true;
@@ -140,8 +142,7 @@ static bool find_whole(struct tg_word_memory *w, const tg_model *m, tg_span word
 /* Leaves the ids of a word in w->symbols, w->count of them. */
 static bool encode(struct tg_word_memory *w, const tg_model *m, tg_span word) {
     int32_t whole;
-    /* A merge queues two pairs, and there is a merge less than symbols. A character has at most as many symbols as
-     * bytes. */
+    /* There are at most as many symbols as bytes, and fewer merges than symbols. Each merge queues up to two pairs. */
     if (!tg_grown((void **)&w->symbols, &w->capacity, (int64_t)word.n, sizeof *w->symbols) ||
         !tg_grown((void **)&w->queue, &w->queue_capacity, 3 * (int64_t)word.n, sizeof *w->queue) ||
         !find_whole(w, m, word, &whole))
@@ -163,7 +164,7 @@ bool tg_word_encode(tg_encoder *e, tg_span word) {
     const uint32_t *known;
     int64_t n = tg_word_cache_find(&w->cache, hash, word, &known);
     if (n < 0) {
-        if (word.n >= UINT32_MAX) return e->problem = "a word of 4 GiB or more is too long for it", false;
+        if (word.n >= UINT32_MAX) return e->problem = "a word has 4 GiB or more", false;
         if (!encode(w, &e->k->model, word)) return false;
         tg_word_cache_add(&w->cache, hash, word, w->symbols, w->count);
         n = w->count;

@@ -4,11 +4,12 @@
 
 #include "text/tokenizer.h"
 
-/* A part of a word, at first a character. */
+/* A part of a word: at first a character or a byte, later what merges have made of several. */
 typedef struct tg_symbol {
-    uint32_t id, previous, next; /* places; UINT32_MAX before the first one, the number of symbols after the last one */
-    uint32_t rank, made;         /* of the merge with the next symbol; TG_NO_RANK: none */
-    bool gone;                   /* merged into the one before */
+    uint32_t id;
+    uint32_t previous, next; /* places of its neighbors: UINT32_MAX and the number of symbols at the word's ends */
+    uint32_t rank, made;     /* of the merge with the next symbol; rank is TG_NO_RANK if there is none */
+    bool gone;               /* merged into the symbol before it */
 } tg_symbol;
 
 #define TG_NO_RANK UINT32_MAX
@@ -36,12 +37,12 @@ void tg_word_cache_add(tg_word_cache *c, uint64_t hash, tg_span word, const tg_s
 void tg_word_cache_free(tg_word_cache *c);
 
 struct tg_word_memory {
-    tg_symbol *symbols;
+    tg_symbol *symbols; /* of the word that is encoded now */
     int64_t count, capacity;
-    uint64_t *queue;
+    uint64_t *queue; /* merges that can be made: a binary heap of rank << 32 | place of the left symbol */
     int64_t queued, queue_capacity;
-    bool unknown; /* an unknown character has not been added yet */
-    tg_growing mapped;
+    bool unknown;      /* the token of an unknown character has not been added yet */
+    tg_growing mapped; /* the word with its bytes as characters */
     tg_word_cache cache;
 };
 

@@ -1,6 +1,7 @@
 /* The cache of words. When one of its three arrays is full, it begins again: the words of a text come again soon. */
 #include "text/word.h"
 
+/* Sizes of the table, and of the other arrays: words, bytes of their texts, and ids. A longer word is not kept. */
 enum { SLOTS = 1 << 16, WORDS = SLOTS / 2, TEXTS = 1 << 20, IDS = 1 << 18, LONGEST = 256 };
 
 static bool allocate(tg_word_cache *c) {

@@ -146,8 +146,28 @@ START_TEST(a_failed_function_leaves_a_complete_iteration) {
 }
 END_TEST
 
+/* Drops a parameter in the second call. */
+static tg_status two_then_drop(void *user, double *loss) {
+    pair *p = user;
+    tg_status s = two(p, loss);
+    if (p->calls == 2) tg_drop(p->b);
+    return s;
+}
+
+START_TEST(a_function_may_not_drop_a_parameter) {
+    begin();
+    pair p = pair_of();
+    tg_lbfgs *l = tg_lbfgs_new(ctx, (tg_tensor *[]){p.a, p.b}, 2, NULL);
+    ck_assert_int_eq(tg_lbfgs_step(l, two_then_drop, &p, NULL), TG_ERR_HANDLE);
+    ck_says("parameter 1 was dropped");
+    tg_ctx_clear(ctx);
+    tg_lbfgs_free(l);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {the_steps_are_pytorch_s, the_minimum_is_found, several_parameters_are_one_vector,
-                            a_failed_function_leaves_a_complete_iteration};
+                            a_failed_function_leaves_a_complete_iteration, a_function_may_not_drop_a_parameter};
     return tg_check_main("lbfgs", tests, sizeof tests / sizeof *tests);
 }

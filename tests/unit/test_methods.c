@@ -239,6 +239,9 @@ START_TEST(muon_has_two_groups) {
     ck_close(tg_item(x[1]), -0.01);
     ck_assert(tg_item(x[0]) < -0.02 * 0.6 && tg_item(x[0]) > -0.02 * 1.3);
     tg_optim_free(o);
+    tg_optim_free(tg_muon_new(ctx, x, 2, TG_MUON(.adamw = TG_ADAMW(.lr = -1))));
+    ck_says("tg_muon_new: .adamw: lr is -1, expected a finite number, 0 or more");
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST

@@ -143,6 +143,7 @@ START_TEST(errors_name_line_and_column) {
     check_error("{{ x + 1 }}", NULL, TG_ERR_DATA, "column 6: 'x' is undefined");
     check_error("{{ 9223372036854775807|round(-1) }}", NULL, TG_ERR_DATA, "an integer of more than 64 bits");
     check_error("{{ strftime_now('%999999999d') }}", NULL, TG_ERR_DATA, "the template needs more than");
+    check_error("{{ strftime_now('ab\\0') }}", NULL, TG_ERR_DATA, "the format has a zero byte");
     check_error("{{ 'a' + 1 }}", NULL, TG_ERR_DATA, "'+' does not take a str and a int");
     check_error("{{ raise_exception('no ' ~ 1) }}", NULL, TG_ERR_DATA, "refuses the conversation: no 1");
     check_error("{{ [].append(1) }}", NULL, TG_ERR_DATA, "a template may not use 'append'");
@@ -166,6 +167,8 @@ START_TEST(templates_without_end_are_refused) {
                 "{% for i in range(9999) %}{% set n.t = (n.t,) %}{% endfor %}{{ {n.t: 1} }}",
                 NULL, TG_ERR_DATA, "nested deeper");
     check_error("{{ ('a' * 800000).rfind('a' * 400000 ~ 'b') }}", NULL, TG_ERR_DATA, "more than 50000000 steps");
+    check_error("{% set a = range(9999)|list %}{% set b = range(9999)|list %}{% for i in a %}{{ a == b }}{% endfor %}",
+                NULL, TG_ERR_DATA, "more than 50000000 steps");
     memset(deep, '(', sizeof deep - 1);
     memcpy(deep, "{{", 2);
     check_error(deep, NULL, TG_ERR_FORMAT, "nested deeper than 200");
@@ -213,6 +216,18 @@ START_TEST(chats_get_the_variables_of_transformers) {
 }
 END_TEST
 
+START_TEST(a_message_with_a_zero_byte_goes_on_whole) {
+    tg_ctx *ctx = context();
+    tg_rendered r;
+    tg_template *t = tg_template_new(ctx, "{{ messages[0].content }}.", NULL);
+    ck_assert_int_eq(tg_chat_render(t, "[{\"content\": \"a\\u0000b\"}]", TG_CHAT(.continue_last = true), &r), TG_OK);
+    ck_assert(r.n_text == 3 && !memcmp(r.text, "a\0b", 4));
+    tg_rendered_free(&r);
+    tg_template_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 static void check_chat_error(const char *messages, const tg_chat_opts *o, tg_status status, const char *says) {
     tg_ctx *ctx = context();
     tg_rendered r;
@@ -245,6 +260,7 @@ int main(void) {
         templates_without_end_are_refused,
         long_texts_are_no_loops,
         chats_get_the_variables_of_transformers,
+        a_message_with_a_zero_byte_goes_on_whole,
         wrong_chats_are_refused,
     };
     return tg_check_main("templates", tests, sizeof tests / sizeof tests[0]);

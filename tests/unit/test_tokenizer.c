@@ -265,6 +265,26 @@ START_TEST(words_are_cut_by_the_pattern) {
 }
 END_TEST
 
+/* Returns the number of different words into which the expression cuts the text. */
+static int64_t words_of(workplace *w, const char *pattern, const char *text) {
+    tg_bpe *b = tg_bpe_new(w->ctx, TG_BPE(.pattern = pattern));
+    ck_assert_msg(tg_bpe_add(b, text, strlen(text)) == TG_OK, "%s: %s", pattern, tg_ctx_message(w->ctx));
+    int64_t n = tg_bpe_words(b);
+    tg_bpe_free(b);
+    return n;
+}
+
+START_TEST(expressions_mean_what_they_mean_in_oniguruma) {
+    if (!tg_plugin_is_here("text")) return;
+    workplace w = workplace_new(NULL);
+    ck_assert_int_eq(words_of(&w, "[\\s-.]|[^\\s-.]+", "a-b.c d"), 7);
+    /* U+3002 has the script Common, but Han is among its script extensions. */
+    ck_assert_int_eq(words_of(&w, "\\p{Han}+|\\P{Han}+", "\xe6\xbc\xa2\xe3\x80\x82"), 2);
+    ck_assert_int_eq(words_of(&w, "\\p{^Han}+|[\\p{Han}]+", "\xe6\xbc\xa2\xe3\x80\x82"), 2);
+    workplace_free(&w);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         merges_have_an_order,
@@ -277,6 +297,7 @@ int main(void) {
         the_most_frequent_pair_is_merged_first,
         a_small_text_takes_little_memory,
         words_are_cut_by_the_pattern,
+        expressions_mean_what_they_mean_in_oniguruma,
         white_space_around_tokens_is_taken_once,
         characters_around_a_dropped_one_are_merged,
     };

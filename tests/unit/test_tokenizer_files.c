@@ -51,24 +51,29 @@ static const wrong_file files[] = {
     {WITH_NORMALIZER(STEP("Precompiled", "")), TG_ERR_UNSUPPORTED, "the normalizer is 'Precompiled'"},
     {WITH_NORMALIZER(STEP("Lowercase", "")), TG_ERR_UNSUPPORTED, "the normalizer is 'Lowercase'"},
     {WITH_NORMALIZER(STEP("Replace", ", \"content\": \"\", \"pattern\": {\"String\": \"\"}")), TG_ERR_UNSUPPORTED,
-     "the normalizer Replace is 'an empty pattern'"},
+     "the pattern of the normalizer Replace is empty"},
     {WITH_NORMALIZER("{}"), TG_ERR_UNSUPPORTED, "the normalizer is ''"},
     {WITH_NORMALIZER("7"), TG_ERR_FORMAT, "key \"normalizer\": expected an object"},
     {WITH_SPLIT(STEP("BertPreTokenizer", "")), TG_ERR_UNSUPPORTED, "the pre-tokenizer is 'BertPreTokenizer'"},
-    {WITH_SPLIT(STEP("Sequence", ", \"pretokenizers\": [3]")), TG_ERR_UNSUPPORTED, "a sequence of something else"},
+    {WITH_SPLIT(STEP("Sequence", ", \"pretokenizers\": [3]")), TG_ERR_UNSUPPORTED,
+     "\"pre_tokenizer\" is not an object"},
     {WITH_SPLIT(STEP("Split", ", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Odd\"")), TG_ERR_UNSUPPORTED,
      "'Odd'"},
     {WITH_SPLIT(STEP("Metaspace", ", \"prepend_scheme\": \"last\"")), TG_ERR_UNSUPPORTED, "'last'"},
-    {WITH_SPLIT(STEP("Metaspace", ", \"replacement\": \"ab\"")), TG_ERR_UNSUPPORTED, "not one character"},
+    {WITH_SPLIT(STEP("Metaspace", ", \"replacement\": \"ab\"")), TG_ERR_UNSUPPORTED, "is 'ab', expected one character"},
     {WITH_POST(STEP("BertProcessing", "")), TG_ERR_UNSUPPORTED, "the post-processor is 'BertProcessing'"},
-    {WITH_POST(STEP("TemplateProcessing", ", \"single\": []")), TG_ERR_UNSUPPORTED, "not exactly one sequence"},
+    {WITH_POST(STEP("TemplateProcessing", ", \"single\": []")), TG_ERR_UNSUPPORTED,
+     "the template has 0 sequences, expected 1"},
     {WITH_POST(STEP("TemplateProcessing", ", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]")), TG_ERR_FORMAT,
      "a special token without ids"},
+    {WITH_POST(STEP("TemplateProcessing", ", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}, {\"Sequence\": {}}], "
+                                          "\"special_tokens\": {\"x\": {\"ids\": [\"1\"]}}")),
+     TG_ERR_FORMAT, "id 0 of a special token of the template is not an integer"},
     {WITH_DECODER(STEP("WordPiece", "")), TG_ERR_UNSUPPORTED, "the decoder is 'WordPiece'"},
     {WITH_DECODER(STEP("Sequence", ", \"decoders\": [" STEP("Fuse", "") ", " STEP("ByteFallback", "") "]")),
      TG_ERR_UNSUPPORTED, "the decoder after the one that joins tokens is 'ByteFallback'"},
     {WITH_DECODER(STEP("Strip", ", \"content\": \"ab\", \"start\": 1, \"stop\": 0")), TG_ERR_UNSUPPORTED,
-     "one character"},
+     "is 'ab', expected one character"},
 };
 
 START_TEST(what_is_not_known_is_named) {
@@ -89,6 +94,7 @@ END_TEST
 
 static const wrong_file patterns[] = {
     {REGEX("a{1,3}+"), TG_ERR_UNSUPPORTED, "a plus after a count at offset 6"},
+    {REGEX("a{2}?"), TG_ERR_UNSUPPORTED, "a question mark after {n} at offset 4"},
     {REGEX("^a"), TG_ERR_UNSUPPORTED, "an anchor at offset 0"},
     {REGEX("a\\\\b"), TG_ERR_UNSUPPORTED, "an escape at offset 1"},
     {REGEX("(?<=a)b"), TG_ERR_UNSUPPORTED, "a group of another kind at offset 0"},
@@ -97,9 +103,14 @@ static const wrong_file patterns[] = {
     {REGEX("[\\\\S]"), TG_ERR_UNSUPPORTED, "\\S in a class at offset 1"},
     {REGEX("\\\\pL"), TG_ERR_UNSUPPORTED, "a property without braces at offset 0"},
     {REGEX("[a"), TG_ERR_UNSUPPORTED, "an open class"},
+    {REGEX("[^]a]"), TG_ERR_UNSUPPORTED, "a class that begins with ] at offset 2"},
     {REGEX("a{x}"), TG_ERR_UNSUPPORTED, "a brace at offset 1"},
     {REGEX("(a"), TG_ERR_FORMAT, "the regular expression '(a' is wrong"},
     {REGEX("\\\\p{Nonsense}"), TG_ERR_FORMAT, "is wrong"},
+    {FILE_OF(MODEL, "[{\"id\": 17, \"content\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}]",
+             STEP("Replace", ", \"content\": \"\", \"pattern\": {\"Regex\": \"(?:a|a)*[bc]\"}"), "null", "null",
+             "null"),
+     TG_ERR_UNSUPPORTED, "an added token cannot be normalized: matching a regular expression of the normalizer takes"},
 };
 
 START_TEST(expressions_that_mean_something_else_are_refused) {

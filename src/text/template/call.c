@@ -20,6 +20,7 @@ static void add_named(tpl_run *r, tpl_call *c, tpl_value name, tpl_value v) {
     tg_tpl_add_pair(r, &c->named, name, v);
 }
 
+/* Adds the items of *list, or the pairs of **dict. */
 static void spread(tpl_run *r, tpl_call *c, tpl_value of, bool named) {
     tpl_value v;
     if (named && of.kind != TPL_DICT) tg_tpl_fail(r, TG_ERR_DATA, "'**' takes a dict, not a %s", tg_tpl_type_name(of));
@@ -58,7 +59,8 @@ void tg_tpl_bind(tpl_run *r, const char *who, const char *parameters, int requir
     for (const char *s = parameters; *s; s++) most += *s == ' ';
     for (int i = 0; i < TPL_PARAMETERS; i++) out[i] = (tpl_value){.kind = TPL_ABSENT};
     if (c->n > most)
-        tg_tpl_fail(r, TG_ERR_DATA, "'%s' takes at most %d arguments, not %lld", who, most, (long long)c->n);
+        tg_tpl_fail(r, TG_ERR_DATA, "'%s' takes at most %s, not %lld", who, tg_count(most, "argument").text,
+                    (long long)c->n);
     for (int64_t i = 0; i < c->n; i++) out[i] = c->args[i];
     for (int64_t i = 0; i < c->named.n; i++) {
         const tpl_text *name = c->named.pairs[i].key.text;
@@ -70,7 +72,7 @@ void tg_tpl_bind(tpl_run *r, const char *who, const char *parameters, int requir
     }
     for (int i = 0; i < required; i++)
         if (out[i].kind == TPL_ABSENT)
-            tg_tpl_fail(r, TG_ERR_DATA, "'%s' needs %d argument%s", who, required, required == 1 ? "" : "s");
+            tg_tpl_fail(r, TG_ERR_DATA, "'%s' needs %s", who, tg_count(required, "argument").text);
 }
 
 /* ---- Macros ---- */
@@ -125,8 +127,8 @@ static void bind_rest(tpl_run *r, const tpl_macro *m, tpl_call *c, int64_t taken
     if (uses & TPL_USES_VARARGS)
         set_word(r, "varargs", rest);
     else if (rest.list->n)
-        tg_tpl_fail(r, TG_ERR_DATA, "macro '%.*s' takes at most %lld arguments, not %lld", (int)m->name->n,
-                    m->name->bytes, (long long)taken, (long long)c->n);
+        tg_tpl_fail(r, TG_ERR_DATA, "macro '%.*s' takes at most %s, not %lld", (int)m->name->n, m->name->bytes,
+                    tg_count(taken, "argument").text, (long long)c->n);
 }
 
 tpl_value tg_tpl_call_macro(tpl_run *r, const tpl_macro *m, const tpl_call *c) {
@@ -165,8 +167,10 @@ static tpl_value strftime_now(tpl_run *r, const tpl_call *c) {
     time_t now = (time_t)r->render->now;
     tg_tpl_bind(r, "strftime_now", "format", 1, c, a);
     if (a[0].kind != TPL_TEXT) tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now' takes a string");
+    if (a[0].text->n && memchr(a[0].text->bytes, 0, a[0].text->n))
+        tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now': the format has a zero byte");
     if (!localtime_r(&now, &parts)) tg_tpl_fail(r, TG_ERR_DATA, "'strftime_now' cannot tell the time");
-    /* With a space at the end the result is never empty, so 0 means that the memory is too small. */
+    /* With a space at the end the result is never empty, so strftime returns 0 only if the memory is too small. */
     tpl_buffer format = {0};
     tg_tpl_put(r, &format, a[0].text->bytes, a[0].text->n);
     tg_tpl_put(r, &format, " ", 2);

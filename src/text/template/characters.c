@@ -5,24 +5,6 @@
 #include <string.h>
 #include <wctype.h>
 
-uint32_t tg_tpl_char(const char *s, size_t *n) {
-    const unsigned char *u = (const unsigned char *)s;
-    *n = u[0] < 0x80 ? 1 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : 4;
-    if (*n == 1) return u[0];
-    if (*n == 2) return (u[0] & 0x1fu) << 6 | (u[1] & 0x3fu);
-    if (*n == 3) return (u[0] & 0xfu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu);
-    return (u[0] & 7u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu);
-}
-
-size_t tg_tpl_encode(uint32_t c, char out[4]) {
-    if (c < 0x80) return out[0] = (char)c, 1;
-    if (c < 0x800) return out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 0x3f)), 2;
-    size_t n = c < 0x10000 ? 3 : 4;
-    for (size_t i = n; --i > 0; c >>= 6) out[i] = (char)(0x80 | (c & 0x3f));
-    out[0] = (char)((n == 3 ? 0xe0 : 0xf0) | c);
-    return n;
-}
-
 int64_t tg_tpl_chars(tpl_run *r, tpl_text *t) {
     if (t->chars >= 0) return t->chars;
     tg_tpl_pass(r, t->n);
@@ -35,7 +17,7 @@ size_t tg_tpl_offset(tpl_run *r, tpl_text *t, int64_t i) {
     if (tg_tpl_chars(r, t) == (int64_t)t->n) return (size_t)i;
     size_t at = 0, n;
     tg_tpl_pass(r, t->n);
-    for (; i > 0; i--, at += n) tg_tpl_char(t->bytes + at, &n);
+    for (; i > 0; i--, at += n) tg_char_at(t->bytes + at, &n);
     return at;
 }
 
@@ -52,15 +34,14 @@ bool tg_tpl_is_line_end(uint32_t c) {
 
 size_t tg_tpl_skip_space(const char *s, size_t n) {
     size_t at = 0, k;
-    while (at < n && tg_tpl_is_space(tg_tpl_char(s + at, &k))) at += k;
+    while (at < n && tg_tpl_is_space(tg_char_at(s + at, &k))) at += k;
     return at;
 }
 
 size_t tg_tpl_strip_end(const char *s, size_t n) {
     while (n > 0) {
-        size_t at = n - 1, k;
-        while (at > 0 && (s[at] & 0xc0) == 0x80) at--;
-        if (!tg_tpl_is_space(tg_tpl_char(s + at, &k))) break;
+        size_t at = tg_char_before(s, n), k;
+        if (!tg_tpl_is_space(tg_char_at(s + at, &k))) break;
         n = at;
     }
     return n;
@@ -108,11 +89,11 @@ uint32_t tg_tpl_case(tpl_run *r, uint32_t c, bool upper) {
 
 void tg_tpl_put_case(tpl_run *r, tpl_buffer *b, const char *s, size_t n, bool upper) {
     for (size_t at = 0, k; at < n; at += k) {
-        uint32_t c = tg_tpl_char(s + at, &k);
+        uint32_t c = tg_char_at(s + at, &k);
         char out[4];
         if (upper && c == 0xdf)
             tg_tpl_put(r, b, "SS", 2);
         else
-            tg_tpl_put(r, b, out, tg_tpl_encode(tg_tpl_case(r, c, upper), out));
+            tg_tpl_put(r, b, out, tg_char_write(out, tg_tpl_case(r, c, upper)));
     }
 }

@@ -3,10 +3,8 @@
 #define TG_TEXT_TEMPLATE_CHARACTERS_H
 
 #include "text/template/value.h"
+#include "text/unicode.h"
 
-/* Returns the character at s and sets *n to its bytes. The bytes must be UTF-8. */
-uint32_t tg_tpl_char(const char *s, size_t *n);
-size_t tg_tpl_encode(uint32_t c, char out[4]); /* returns the number of bytes */
 int64_t tg_tpl_chars(tpl_run *r, tpl_text *t); /* the number of characters */
 /* Returns the offset of character number i, which lies in 0 .. the number of characters. */
 size_t tg_tpl_offset(tpl_run *r, tpl_text *t, int64_t i);

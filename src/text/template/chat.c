@@ -1,5 +1,7 @@
 /* Conversations: the variables of a template, as transformers' apply_chat_template sets them, and texts that end within
  * the last message. */
+#define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -32,7 +34,7 @@ static tg_status check_messages(tg_ctx *ctx, const json_t *messages) {
     json_array_foreach(messages, i, message) {
         if (!json_is_object(message))
             return tg_fail(ctx, TG_ERR_FORMAT, "tg_chat_render: message %zu is not a JSON object", i + 1);
-        if (name_reasoning(message)) return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the messages");
+        if (name_reasoning(message)) return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     }
     return TG_OK;
 }
@@ -51,6 +53,19 @@ static json_t *last_text(const json_t *messages, const char **key) {
     return NULL;
 }
 
+/* Returns the text with the marker after it; NULL if there is no memory. json_sprintf would end the text at its first
+ * zero byte. */
+static json_t *with_marker(const json_t *text) {
+    size_t n = json_string_length(text), whole = n + sizeof marker - 1;
+    char *bytes = malloc(whole);
+    if (!bytes) return NULL;
+    memcpy(bytes, json_string_value(text), n);
+    memcpy(bytes + n, marker, sizeof marker - 1);
+    json_t *marked = json_stringn_nocheck(bytes, whole);
+    free(bytes);
+    return marked;
+}
+
 /* Appends the marker to the last message. *text is set to the text before it, which lives as long as it is held. */
 static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
     const char *key;
@@ -59,13 +74,13 @@ static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
         return tg_fail(ctx, TG_ERR_DATA,
                        "tg_chat_render: continue_last is set, but there is no last message with text");
     *text = json_incref(json_object_get(of, key));
-    json_t *marked = json_sprintf("%s%s", json_string_value(*text), marker);
+    json_t *marked = with_marker(*text);
     if (!marked || json_object_set_new(of, key, marked))
-        return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the messages");
+        return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     return TG_OK;
 }
 
-/* Returns the offset of the last occurrence of n bytes; -1: there is none. */
+/* Returns the offset in the text of the last occurrence of n bytes; -1 if there is none. */
 static int64_t last_of(const tg_rendered *r, const char *what, size_t n) {
     for (size_t at = r->n_text + 1; at-- > 0;)
         if (n <= r->n_text - at && !memcmp(r->text + at, what, n)) return (int64_t)at;
@@ -80,11 +95,12 @@ static void cut_spans(tg_rendered *r) {
 }
 
 /* Cuts the text at the marker. If the template has trimmed the message, so is what is left. */
-static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const char *text) {
-    size_t n = strlen(text), whole = sizeof marker - 1, begin = tg_tpl_skip_space(text, n);
+static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const json_t *message) {
+    const char *text = json_string_value(message);
+    size_t n = json_string_length(message), whole = sizeof marker - 1, begin = tg_tpl_skip_space(text, n);
     n = tg_tpl_strip_end(text + begin, n - begin);
     int64_t at = last_of(r, marker, whole - 1);
-    if (at < 0 || last_of(r, text + begin, n) < 0)
+    if (at < 0 || !memmem(r->text, r->n_text, text + begin, n))
         return tg_fail(ctx, TG_ERR_DATA,
                        "tg_chat_render: continue_last is set, but the template changes or leaves out the "
                        "last message");
@@ -97,6 +113,10 @@ static tg_status cut_at_marker(tg_ctx *ctx, tg_rendered *r, const char *text) {
 
 /* ---- Variables ---- */
 
+static tg_status fail_memory(tg_ctx *ctx) {
+    return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the variables of the template");
+}
+
 static int set_text(json_t *variables, const char *name, const char *text) {
     return text ? json_object_set_new(variables, name, json_string(text)) : 0;
 }
@@ -107,7 +127,7 @@ static tg_status set_array(tg_ctx *ctx, json_t *variables, const char *name, con
     snprintf(what, sizeof what, "tg_chat_render: %s", name);
     json_t *j = text ? tg_template_json(ctx, text, false, what) : json_null();
     if (!j) return ctx->run.status;
-    return json_object_set_new(variables, name, j) ? tg_fail(ctx, TG_ERR_MEMORY, "no memory for %s", name) : TG_OK;
+    return json_object_set_new(variables, name, j) ? fail_memory(ctx) : TG_OK;
 }
 
 static tg_status add_variables(tg_ctx *ctx, json_t *variables, const char *text) {
@@ -116,7 +136,7 @@ static tg_status add_variables(tg_ctx *ctx, json_t *variables, const char *text)
     if (!more) return ctx->run.status;
     int failed = json_object_update(variables, more);
     json_decref(more);
-    return failed ? tg_fail(ctx, TG_ERR_MEMORY, "no memory for the variables of a template") : TG_OK;
+    return failed ? fail_memory(ctx) : TG_OK;
 }
 
 static tg_status set_variables(tg_ctx *ctx, json_t *variables, json_t *messages, const tg_chat_opts *o) {
@@ -125,18 +145,18 @@ static tg_status set_variables(tg_ctx *ctx, json_t *variables, json_t *messages,
     int failed = json_object_set(variables, "messages", messages) |
                  json_object_set_new(variables, "add_generation_prompt", json_boolean(o->generation_prompt)) |
                  set_text(variables, "bos_token", o->bos) | set_text(variables, "eos_token", o->eos);
-    if (failed) return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the variables of a template");
+    if (failed) return fail_memory(ctx);
     return add_variables(ctx, variables, o->variables);
 }
 
 static tg_status render(const tg_template *t, json_t *messages, const tg_chat_opts *o, tg_rendered *out) {
     json_t *variables = json_object(), *text = NULL;
-    tg_status s = variables ? TG_OK : tg_fail(t->ctx, TG_ERR_MEMORY, "no memory for the variables of a template");
+    tg_status s = variables ? TG_OK : fail_memory(t->ctx);
     if (s == TG_OK) s = check_messages(t->ctx, messages);
     if (s == TG_OK && o->continue_last) s = mark_last(t->ctx, messages, &text);
     if (s == TG_OK) s = set_variables(t->ctx, variables, messages, o);
     if (s == TG_OK) s = tg_template_render_json(t, variables, o->now, out);
-    if (s == TG_OK && o->continue_last) s = cut_at_marker(t->ctx, out, json_string_value(text));
+    if (s == TG_OK && o->continue_last) s = cut_at_marker(t->ctx, out, text);
     if (s != TG_OK) tg_rendered_free(out);
     json_decref(text);
     json_decref(variables);
@@ -150,7 +170,8 @@ tg_status tg_chat_render(const tg_template *t, const char *messages, const tg_ch
     tg_ctx *ctx = t->ctx;
     TG_TRY(ctx->run.status);
     if (!messages || !out)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_chat_render: %s is NULL", messages ? "out" : "messages");
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_chat_render: %s is NULL, expected %s", messages ? "out" : "messages",
+                       messages ? "where the text goes" : "a JSON array");
     TG_TRY(tg_options(ctx, &o, &tg_chat_opts_struct, opts, "tg_chat_render"));
     if (o.continue_last && o.generation_prompt)
         return tg_fail(ctx, TG_ERR_ARGUMENT,

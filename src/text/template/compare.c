@@ -88,6 +88,7 @@ static bool same_of_kind(tpl_run *r, tpl_value a, tpl_value b) {
 }
 
 bool tg_tpl_equal(tpl_run *r, tpl_value a, tpl_value b) {
+    tg_tpl_spend(r, 1);
     if (tg_tpl_is_number(a) && tg_tpl_is_number(b)) return number_of(a) == number_of(b);
     if (a.kind != b.kind) return false;
     tg_tpl_enter(r);
@@ -145,7 +146,7 @@ tpl_iter tg_tpl_iterate(tpl_run *r, tpl_value of) {
 static bool next_character(tpl_run *r, tpl_iter *i, tpl_value *out) {
     size_t n, at = (size_t)i->at;
     if (at >= i->of.text->n) return false;
-    tg_tpl_char(i->of.text->bytes + at, &n);
+    tg_char_at(i->of.text->bytes + at, &n);
     *out = tg_tpl_text(r, i->of.text->bytes + at, n);
     i->at += (int64_t)n;
     return true;

@@ -32,7 +32,7 @@ typedef struct tpl_call {
 
 struct tpl_macro {
     const tpl_text *name;
-    const tpl_node *node; /* of kind MACRO, CALL_BLOCK or GENERATION */
+    const tpl_node *node; /* of kind MACRO or CALL_BLOCK */
     tpl_scope *scope;     /* in which it was defined */
 };
 
@@ -44,8 +44,9 @@ struct tpl_function {
 struct tpl_filter {
     const char *name;
     const char *parameters; /* names, separated by spaces; NULL: the filter reads the call itself */
-    int required;           /* so many of them must be given */
-    /* a: the arguments in the order of the parameters, of kind ABSENT where the call has none */
+    int required;           /* the first ones that must be given */
+    /* on: the value to the left of |; a: the arguments in the order of the parameters, ABSENT where the call has none
+     */
     tpl_value (*apply)(tpl_run *r, tpl_value on, const tpl_value *a, const tpl_call *c);
 };
 
@@ -61,7 +62,7 @@ typedef enum tpl_signal { TPL_GO_ON, TPL_LEAVE, TPL_NEXT } tpl_signal; /* leave:
 
 tpl_value tg_tpl_eval(tpl_run *r, const tpl_node *n);
 tpl_signal tg_tpl_run_body(tpl_run *r, const tpl_node *first);
-/* Runs statements in a scope of their own, and returns what they write. */
+/* Runs statements in a scope of their own, and returns what they write. Sets *signal to how they ended. */
 tpl_value tg_tpl_capture(tpl_run *r, const tpl_node *first, tpl_signal *signal);
 tpl_signal tg_tpl_run_loop(tpl_run *r, const tpl_node *n, tpl_value items, int depth);
 

@@ -61,7 +61,7 @@ static inline bool tg_tpl_flag(tpl_run *r, tpl_value v) { return tg_tpl_given(v)
 
 /* Sorts list by keys[list->n], and keeps the order of equal ones, also if it reverses the order of the others. */
 void tg_tpl_sort(tpl_run *r, tpl_list *list, tpl_value *keys, bool reverse);
-/* The key of a value: its text in lower case, unless case counts. */
+/* Returns the key by which a value is compared: a text in lower case, unless case counts; any other value itself. */
 tpl_value tg_tpl_key(tpl_run *r, tpl_value v, bool case_sensitive);
 
 #endif

@@ -90,7 +90,7 @@ static void pad(formatter *f, int64_t n, char with) {
     for (; n > 0; n--) tg_tpl_put(f->r, &f->out, &with, 1);
 }
 
-/* Writes text, which has `sign` characters of sign and prefix before which no zeros may stand. */
+/* Writes text, padded to the width. Its first `sign` characters are a sign and a prefix; zeros go after them. */
 static void put_padded(formatter *f, const conversion *k, const char *s, size_t n, size_t sign) {
     tpl_text t = {s, n, -1};
     int64_t missing = k->width - tg_tpl_chars(f->r, &t);
@@ -165,7 +165,7 @@ static void put_character(formatter *f, conversion k, tpl_value v) {
     int64_t c = v.kind == TPL_TEXT ? -1 : tg_tpl_to_int(f->r, v, "the argument of %c");
     if (c < 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
         tg_tpl_fail(f->r, TG_ERR_DATA, "'%%c' takes one character");
-    n = tg_tpl_encode((uint32_t)c, out);
+    n = tg_char_write(out, (uint32_t)c);
     put_padded(f, &k, out, n, 0);
 }
 
@@ -197,6 +197,7 @@ static void put_one(formatter *f) {
 
 tpl_value tg_tpl_format(tpl_run *r, const tpl_text *format, tpl_value of) {
     formatter f = {.r = r, .format = format, .of = of};
+    tg_tpl_pass(r, format->n);
     while (f.at < format->n) {
         const char *s = format->bytes + f.at, *percent = memchr(s, '%', format->n - f.at);
         size_t n = percent ? (size_t)(percent - s) : format->n - f.at;

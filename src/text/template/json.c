@@ -80,7 +80,7 @@ static void put_string(dump *d, const tpl_text *t) {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
     tg_tpl_put(d->r, d->b, "\"", 1);
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t c = tg_tpl_char(t->bytes + at, &n);
+        uint32_t c = tg_char_at(t->bytes + at, &n);
         const char *escape = c && c < 0x80 ? strchr(from, (int)c) : NULL;
         if (escape)
             tg_tpl_put(d->r, d->b, (char[]){'\\', to[escape - from]}, 2);
@@ -92,6 +92,8 @@ static void put_string(dump *d, const tpl_text *t) {
     tg_tpl_put(d->r, d->b, "\"", 1);
 }
 
+/* Writes what stands before an item or a closing bracket: a separator, unless it is the first one, and the line break.
+ */
 static void put_break(dump *d, bool separate) {
     if (separate) put_text(d, d->style->item);
     if (!d->style->indent) return;
@@ -133,7 +135,7 @@ static int by_key(tpl_run *r, const tpl_pair *a, const tpl_pair *b) {
     return tg_tpl_order(r, a->key, b->key, "sort_keys");
 }
 
-/* A copy of the pairs, sorted by insertion from the right place on: it is stable, and dicts are small. */
+/* Returns a copy of the pairs, sorted by key. Insertion sort is stable, and dicts are small. */
 static tpl_pair *sorted_pairs(dump *d, const tpl_dict *of) {
     tpl_pair *pairs = tg_tpl_alloc(d->r, (size_t)of->n * sizeof *pairs);
     for (int64_t i = 0; i < of->n; i++) {

@@ -12,7 +12,7 @@ typedef struct tpl_json_style {
     bool ascii, sort; /* escape what is not ASCII; sort the keys */
 } tpl_json_style;
 
-/* The value borrows the strings of the tree. */
+/* Returns the value of a tree, whose strings it borrows. */
 tpl_value tg_tpl_from_json(tpl_run *r, const json_t *j);
 tpl_value tg_tpl_to_json(tpl_run *r, tpl_value v, const tpl_json_style *style);
 

@@ -62,7 +62,8 @@ static char sign_at(const lexer *l, size_t at) {
     return at < l->n && (l->s[at] == '-' || l->s[at] == '+') ? l->s[at] : 0;
 }
 
-/* Returns the end of a tag that begins with a sign or `close` at `at`; 0: there is none. What follows is trimmed. */
+/* If a tag ends at `at`, with `close` and perhaps a sign before it, returns the offset after it and after the white
+ * space that it takes; otherwise 0. `trims`: the tag takes a line end after it. */
 static size_t close_tag(const lexer *l, size_t at, const char *close, bool trims) {
     char sign = sign_at(l, at);
     if (sign == '+' && !trims) return 0;
@@ -166,7 +167,7 @@ static void read_operator(lexer *l) {
     char c = l->s[l->at];
     if (!c || !strchr("+-/*%~[](){}<>=.:|,;", c)) {
         size_t n;
-        tg_tpl_char(l->s + l->at, &n);
+        tg_char_at(l->s + l->at, &n);
         tg_tpl_fail(l->r, TG_ERR_FORMAT, "unexpected character '%.*s' in a tag", (int)n, l->s + l->at);
     }
     track_bracket(l, c);

@@ -98,7 +98,7 @@ void tg_tpl_sort(tpl_run *r, tpl_list *list, tpl_value *keys, bool reverse) {
     for (int64_t i = 0; i < n; i++) list->items[i] = from[i].item;
 }
 
-/* A list of the values of attributes "a,b"; of one attribute too, so that keys are lists as in Jinja. */
+/* Returns the list of the values of attributes "a,b". It is a list for one attribute too, as in Jinja. */
 static tpl_value keys_of(tpl_run *r, tpl_value v, tpl_value attribute, bool case_sensitive) {
     static const tpl_text comma = {",", 1, 1};
     tpl_value paths = tg_tpl_list_new(r, TPL_LIST), key = tg_tpl_list_new(r, TPL_LIST);
@@ -184,7 +184,7 @@ TPL_FILTER(sum) {
 
 /* ---- Choice ---- */
 
-/* The call without its first n arguments. */
+/* Returns the call without its first n arguments. */
 static tpl_call rest_of(const tpl_call *c, int64_t n) {
     return (tpl_call){.args = c->args + n, .n = c->n - n, .named = c->named};
 }

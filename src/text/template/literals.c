@@ -86,13 +86,14 @@ size_t tg_tpl_number(tpl_run *r, const char *s, size_t n, bool after_dot, tpl_va
 
 /* ---- Numbers in text ---- */
 
-static tpl_text stripped(const tpl_text *t) {
+static tpl_text stripped(tpl_run *r, const tpl_text *t) {
+    tg_tpl_pass(r, t->n);
     size_t begin = tg_tpl_skip_space(t->bytes, t->n);
     return (tpl_text){t->bytes + begin, tg_tpl_strip_end(t->bytes + begin, t->n - begin), -1};
 }
 
 bool tg_tpl_parse_int(tpl_run *r, const tpl_text *text, int base, int64_t *out) {
-    tpl_text t = stripped(text);
+    tpl_text t = stripped(r, text);
     bool negative = t.n && t.bytes[0] == '-', sign = t.n && (negative || t.bytes[0] == '+');
     const char *s = t.bytes + sign;
     size_t n = t.n - sign;
@@ -108,7 +109,7 @@ bool tg_tpl_parse_int(tpl_run *r, const tpl_text *text, int base, int64_t *out) 
 static bool is_word(const char *s, size_t n, const char *word) { return n == strlen(word) && !strncasecmp(s, word, n); }
 
 bool tg_tpl_parse_real(tpl_run *r, const tpl_text *text, double *out) {
-    tpl_text t = stripped(text);
+    tpl_text t = stripped(r, text);
     bool negative = t.n && t.bytes[0] == '-', sign = t.n && (negative || t.bytes[0] == '+');
     const char *s = t.bytes + sign;
     size_t n = t.n - sign;
@@ -146,7 +147,7 @@ static void put_code(tpl_run *r, tpl_buffer *b, int64_t c) {
     char out[4];
     if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
         tg_tpl_fail(r, TG_ERR_FORMAT, "an escape of the string is no character: U+%04llX", (long long)c);
-    tg_tpl_put(r, b, out, tg_tpl_encode((uint32_t)c, out));
+    tg_tpl_put(r, b, out, tg_char_write(out, (uint32_t)c));
 }
 
 /* Appends what the escape after a backslash stands for; returns the bytes of it. */

@@ -4,11 +4,13 @@
 
 #include "text/template/value.h"
 
-/* Reads a number that begins with a digit. Returns its bytes. After a dot it is an integer. */
+/* Reads the number with which the n bytes at s begin; the first one is a digit. Returns its length in bytes. after_dot:
+ * it is an integer, as the index in x.0. */
 size_t tg_tpl_number(tpl_run *r, const char *s, size_t n, bool after_dot, tpl_value *out);
-/* Returns the string with the escapes of Python replaced. */
+/* Returns the text of a string literal without its quotes, whose escapes are Python's. */
 tpl_value tg_tpl_unescape(tpl_run *r, const char *s, size_t n);
-/* Python's int(text, base) and float(text). False: the text is no such number. Integers beyond 64 bits fail. */
+/* Python's int(text, base) and float(text). Return false if the text is no such number. Integers beyond 64 bits fail.
+ */
 bool tg_tpl_parse_int(tpl_run *r, const tpl_text *t, int base, int64_t *out);
 bool tg_tpl_parse_real(tpl_run *r, const tpl_text *t, double *out);
 

@@ -20,6 +20,7 @@ struct tpl_loop {
 
 /* ---- Items ---- */
 
+/* Returns whether an item passes the loop's test. */
 static bool passes(tpl_run *r, tpl_loop *l, tpl_value v) {
     tpl_scope *before = r->render->scope, *own = tg_tpl_alloc(r, sizeof *own);
     *own = (tpl_scope){.parent = l->outer};
@@ -30,17 +31,20 @@ static bool passes(tpl_run *r, tpl_loop *l, tpl_value v) {
     return good;
 }
 
+/* Takes the next item that passes from the source. Returns false if there is none. */
 static bool take(tpl_run *r, tpl_loop *l, tpl_value *out) {
     while (tg_tpl_next(r, &l->source, out))
         if (!l->tests || passes(r, l, *out)) return true;
     return false;
 }
 
+/* Takes the next item early, into l->after. Returns false if there is none. */
 static bool peek(tpl_run *r, tpl_loop *l) {
     if (l->after.kind == TPL_ABSENT && !take(r, l, &l->after)) l->after = (tpl_value){.kind = TPL_ABSENT};
     return l->after.kind != TPL_ABSENT;
 }
 
+/* Makes the next item the current one. Returns false if there is none. */
 static bool advance(tpl_run *r, tpl_loop *l) {
     tpl_value v = l->after;
     if (v.kind == TPL_ABSENT && !take(r, l, &v)) return false;
@@ -55,6 +59,7 @@ int64_t tg_tpl_loop_length(tpl_run *r, tpl_loop *l) {
     if (l->length >= 0) return l->length;
     l->length = l->tests ? -1 : tg_tpl_length(r, l->source.of);
     if (l->length >= 0) return l->length;
+    /* Only taking all items that are left tells how many pass. The loop goes on with a list of them. */
     tpl_value rest = tg_tpl_list_new(r, TPL_LIST), v;
     while (take(r, l, &v)) tg_tpl_append(r, rest.list, v);
     l->source = tg_tpl_iterate(r, rest);

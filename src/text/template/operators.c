@@ -91,6 +91,7 @@ static double real_rest(double a, double b) {
     return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
+/* Returns a // b, as CPython's float_divmod computes it. */
 static double real_quotient(double a, double b) {
     double rest = fmod(a, b), q = (a - rest) / b;
     if (rest != 0 && (rest < 0) != (b < 0)) q -= 1;

@@ -183,6 +183,8 @@ static tpl_node *attribute(tpl_parser *p, tpl_node *of) {
     return n;
 }
 
+/* Parses an argument of a call. *stage is the latest kind of argument so far: 0 plain, 1 name=value, 2 *list, 3 **dict.
+ * Kinds come in this order, but name=value may also come after *list. */
 static tpl_node *argument(tpl_parser *p, int *stage) {
     bool named = p->t->kind == TPL_T_NAME && p->t[1].kind == TPL_T_OPERATOR && p->t[1].op == '=';
     bool all = tg_tpl_at_op(p, '*'), all_named = tg_tpl_at_op(p, TPL_OP_POWER);
@@ -261,7 +263,7 @@ static bool begins_argument(const tpl_parser *p) {
 }
 
 static tpl_node *test(tpl_parser *p, tpl_node *of) {
-    tpl_node *n = tg_tpl_node(p, TPL_N_TEST, p->t++), *not ;
+    tpl_node *n = tg_tpl_node(p, TPL_N_TEST, p->t++), *opposite;
     bool negated = tg_tpl_skip_word(p, "not");
     n->name = dotted_name(p, "the name of a test");
     n->left = of;
@@ -274,9 +276,9 @@ static tpl_node *test(tpl_parser *p, tpl_node *of) {
         n->first = tg_tpl_postfix(p, tg_tpl_primary(p));
     }
     if (!negated) return n;
-    not = tg_tpl_node(p, TPL_N_NOT, p->t);
-    not ->left = n;
-    return not ;
+    opposite = tg_tpl_node(p, TPL_N_NOT, p->t);
+    opposite->left = n;
+    return opposite;
 }
 
 tpl_node *tg_tpl_filters_and_tests(tpl_parser *p, tpl_node *n) {

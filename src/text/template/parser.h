@@ -23,18 +23,21 @@ static inline void tg_tpl_nodes_add(tpl_nodes *list, tpl_node *n) {
 }
 
 tpl_node *tg_tpl_node(tpl_parser *p, tpl_node_kind kind, const tpl_token *at);
-void tg_tpl_down(tpl_parser *p); /* one level down */
+/* Enters a nested rule, which subtracts 1 from p->depth at its end. Fails if there are too many. */
+void tg_tpl_down(tpl_parser *p);
+/* Fails at the next token. */
 _Noreturn void tg_tpl_unexpected(tpl_parser *p, const char *expected);
 bool tg_tpl_at_op(const tpl_parser *p, int op);
 bool tg_tpl_at_word(const tpl_parser *p, const char *word);
-bool tg_tpl_skip_op(tpl_parser *p, int op); /* true: it was there */
+/* Skip an operator or a word if it is the next token. Return whether it was. */
+bool tg_tpl_skip_op(tpl_parser *p, int op);
 bool tg_tpl_skip_word(tpl_parser *p, const char *word);
 void tg_tpl_expect_op(tpl_parser *p, int op);
 const tpl_token *tg_tpl_expect_name(tpl_parser *p, const char *what);
 
 tpl_node *tg_tpl_expression(tpl_parser *p);
-tpl_node *tg_tpl_or(tpl_parser *p); /* without 'if' */
-/* Expressions with commas between them are a tuple. */
+tpl_node *tg_tpl_or(tpl_parser *p); /* an expression without 'if' */
+/* Parses one expression, or a tuple if there are commas. */
 tpl_node *tg_tpl_tuple(tpl_parser *p, bool with_condition);
 tpl_node *tg_tpl_primary(tpl_parser *p);
 tpl_node *tg_tpl_postfix(tpl_parser *p, tpl_node *n); /* attributes, items and calls of n */

@@ -14,11 +14,11 @@
 /* Limits of one run. */
 enum {
     TPL_SOURCE = 1 << 20,   /* bytes of a template */
-    TPL_MEMORY = 256 << 20, /* bytes of all values that are alive at the end; nothing is freed before */
-    TPL_OUTPUT = 64 << 20,  /* bytes of the result */
-    TPL_STEPS = 50000000,   /* nodes visited, and elements or groups of 16 bytes that filters and operators pass */
-    TPL_DEPTH = 1000,       /* nodes within nodes, through calls of macros too */
-    TPL_NESTING = 200,      /* of brackets and blocks in the source, and of values */
+    TPL_MEMORY = 256 << 20, /* bytes of all values together; none is freed before the run ends */
+    TPL_OUTPUT = 64 << 20,  /* bytes of a text */
+    TPL_STEPS = 50000000,   /* nodes visited, and elements or groups of 16 bytes that filters and operators pass over */
+    TPL_DEPTH = 1000,       /* nodes within nodes, through calls of macros too, and values within values */
+    TPL_NESTING = 200,      /* brackets within brackets, and blocks within blocks, in the source */
 };
 
 typedef struct tpl_chunk {

@@ -30,6 +30,7 @@ static void put_scientific(char *out, size_t size, const char *digits, int expon
              abs(exponent));
 }
 
+/* Writes digits with the point after the first exponent + 1 of them, and at least one digit on each side of it. */
 static void put_fixed(tpl_run *r, tpl_buffer *b, const char *digits, int exponent) {
     int n = (int)strlen(digits);
     if (exponent < 0) tg_tpl_put_string(r, b, "0.");
@@ -84,7 +85,7 @@ static void put_quoted(tpl_run *r, tpl_buffer *b, const tpl_text *t) {
     char quote = single && !two ? '"' : '\'';
     tg_tpl_put(r, b, &quote, 1);
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t c = tg_tpl_char(t->bytes + at, &n);
+        uint32_t c = tg_char_at(t->bytes + at, &n);
         if (c == (unsigned char)quote || c == '\\') tg_tpl_put(r, b, "\\", 1);
         if (tg_tpl_is_class(r, c, 'p'))
             tg_tpl_put(r, b, t->bytes + at, n);

@@ -6,7 +6,7 @@
 #include "text/template/evaluate.h"
 #include "text/template/strings.h"
 
-/* A string argument; NULL if the call does not give it, or gives None. */
+/* Returns a string argument; NULL if the call does not give it, or gives None. */
 static tpl_text *text_or_null(tpl_run *r, tpl_value v, const char *who) {
     if (v.kind == TPL_ABSENT || v.kind == TPL_NONE) return NULL;
     if (v.kind != TPL_TEXT) tg_tpl_fail(r, TG_ERR_DATA, "'%s' takes a string, not a %s", who, tg_tpl_type_name(v));
@@ -57,8 +57,8 @@ static tpl_value join(tpl_run *r, const args *x) { return tg_tpl_join(r, x->on, 
 
 /* ---- Searching ---- */
 
-/* The bytes of the part of the string that arguments start and end leave. False: the part is empty because start is
- * after the end of the string or of the part. */
+/* Sets the offsets of the part of the string that the arguments start and end select. Returns false if start is after
+ * the end of the part. */
 static bool part(tpl_run *r, const args *x, size_t *from, size_t *to) {
     int64_t n = tg_tpl_chars(r, x->on), start = int_or(r, x->a[1], "start", 0), end = int_or(r, x->a[2], "end", n);
     if (start < 0) start = start + n < 0 ? 0 : start + n;
@@ -105,6 +105,7 @@ static tpl_value has_ends(tpl_run *r, const args *x) {
     size_t from = 0, to = 0;
     if (!part(r, x, &from, &to)) return tg_tpl_bool(false);
     if (x->a[0].kind != TPL_TUPLE) return tg_tpl_bool(has_end(r, x, from, to, x->a[0]));
+    tg_tpl_spend(r, x->a[0].list->n);
     for (int64_t i = 0; i < x->a[0].list->n; i++)
         if (has_end(r, x, from, to, x->a[0].list->items[i])) return tg_tpl_bool(true);
     return tg_tpl_bool(false);
@@ -143,7 +144,7 @@ static bool is_of(tpl_run *r, uint32_t c, const char *name) {
 static tpl_value is_all(tpl_run *r, const args *x) {
     tg_tpl_pass(r, x->on->n);
     for (size_t at = 0, n; at < x->on->n; at += n)
-        if (!is_of(r, tg_tpl_char(x->on->bytes + at, &n), x->name)) return tg_tpl_bool(false);
+        if (!is_of(r, tg_char_at(x->on->bytes + at, &n), x->name)) return tg_tpl_bool(false);
     return tg_tpl_bool(x->on->n > 0);
 }
 

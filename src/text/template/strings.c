@@ -37,10 +37,10 @@ int64_t tg_tpl_find_text(tpl_run *r, const tpl_text *t, size_t from, size_t to, 
 static bool is_in(const tpl_text *set, const char *c, size_t n) {
     if (!set) {
         size_t k;
-        return tg_tpl_is_space(tg_tpl_char(c, &k));
+        return tg_tpl_is_space(tg_char_at(c, &k));
     }
     for (size_t at = 0, k; at < set->n; at += k) {
-        tg_tpl_char(set->bytes + at, &k);
+        tg_char_at(set->bytes + at, &k);
         if (k == n && !memcmp(set->bytes + at, c, n)) return true;
     }
     return false;
@@ -50,13 +50,12 @@ tpl_value tg_tpl_strip(tpl_run *r, const tpl_text *t, const tpl_text *set, bool 
     size_t begin = 0, end = t->n, n;
     tg_tpl_pass(r, t->n * (1 + (set ? set->n : 0)));
     while (left && begin < end) {
-        tg_tpl_char(t->bytes + begin, &n);
+        tg_char_at(t->bytes + begin, &n);
         if (!is_in(set, t->bytes + begin, n)) break;
         begin += n;
     }
     while (right && end > begin) {
-        size_t at = end - 1;
-        while (at > begin && (t->bytes[at] & 0xc0) == 0x80) at--;
+        size_t at = tg_char_before(t->bytes, end);
         if (!is_in(set, t->bytes + at, end - at)) break;
         end = at;
     }
@@ -65,11 +64,11 @@ tpl_value tg_tpl_strip(tpl_run *r, const tpl_text *t, const tpl_text *set, bool 
 
 /* ---- Replacing ---- */
 
-/* Python puts `new` before each character and at the end if `old` is empty. */
+/* Replaces an empty text: Python puts `new` before each character and at the end. */
 static tpl_value interleave(tpl_run *r, const tpl_text *t, const tpl_text *new, int64_t most) {
     tpl_buffer b = {0};
     for (size_t at = 0, n; at < t->n; at += n) {
-        tg_tpl_char(t->bytes + at, &n);
+        tg_char_at(t->bytes + at, &n);
         if (most) tg_tpl_put(r, &b, new->bytes, new->n), most--;
         tg_tpl_put(r, &b, t->bytes + at, n);
     }
@@ -100,7 +99,7 @@ tpl_value tg_tpl_lines(tpl_run *r, const tpl_text *t, bool keep_ends) {
     size_t begin = 0;
     tg_tpl_pass(r, t->n);
     for (size_t at = 0, n; at < t->n; at += n) {
-        if (!tg_tpl_is_line_end(tg_tpl_char(t->bytes + at, &n))) continue;
+        if (!tg_tpl_is_line_end(tg_char_at(t->bytes + at, &n))) continue;
         if (t->bytes[at] == '\r' && at + 1 < t->n && t->bytes[at + 1] == '\n') n = 2;
         tg_tpl_append(r, list.list, tg_tpl_text(r, t->bytes + begin, at - begin + (keep_ends ? n : 0)));
         begin = at + n;
@@ -115,7 +114,7 @@ static tpl_value split_words(tpl_run *r, const tpl_text *t, int64_t most) {
     tg_tpl_pass(r, t->n);
     while (at < t->n) {
         size_t end = at;
-        while (most && end < t->n && !tg_tpl_is_space(tg_tpl_char(t->bytes + end, &n))) end += n;
+        while (most && end < t->n && !tg_tpl_is_space(tg_char_at(t->bytes + end, &n))) end += n;
         if (!most--) end = t->n;
         tg_tpl_append(r, list.list, tg_tpl_text(r, t->bytes + at, end - at));
         at = end + tg_tpl_skip_space(t->bytes + end, t->n - end);
@@ -138,9 +137,8 @@ static tpl_value split_words_from_right(tpl_run *r, const tpl_text *t, int64_t m
     while (end > 0) {
         size_t begin = most ? end : 0;
         while (most && begin > 0) {
-            size_t at = begin - 1;
-            while (at > 0 && (t->bytes[at] & 0xc0) == 0x80) at--;
-            if (tg_tpl_is_space(tg_tpl_char(t->bytes + at, &n))) break;
+            size_t at = tg_char_before(t->bytes, begin);
+            if (tg_tpl_is_space(tg_char_at(t->bytes + at, &n))) break;
             begin = at;
         }
         tg_tpl_append(r, list.list, tg_tpl_text(r, t->bytes + begin, end - begin));
@@ -201,7 +199,7 @@ tpl_value tg_tpl_capitalize(tpl_run *r, const tpl_text *t) {
     tpl_buffer b = {0};
     size_t n = 0;
     if (!t->n) return tg_tpl_text(r, NULL, 0);
-    tg_tpl_char(t->bytes, &n);
+    tg_char_at(t->bytes, &n);
     tg_tpl_put_case(r, &b, t->bytes, n, true);
     tg_tpl_put_case(r, &b, t->bytes + n, t->n - n, false);
     return tg_tpl_take(r, &b);
@@ -211,7 +209,7 @@ tpl_value tg_tpl_title(tpl_run *r, const tpl_text *t) {
     tpl_buffer b = {0};
     bool in_word = false;
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t c = tg_tpl_char(t->bytes + at, &n);
+        uint32_t c = tg_char_at(t->bytes + at, &n);
         bool cased = tg_tpl_is_class(r, c, 'u') || tg_tpl_is_class(r, c, 'l');
         tg_tpl_put_case(r, &b, t->bytes + at, n, !in_word);
         in_word = cased;
@@ -223,7 +221,7 @@ bool tg_tpl_is_cased(tpl_run *r, const tpl_text *t, bool upper) {
     bool any = false;
     tg_tpl_pass(r, t->n);
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t c = tg_tpl_char(t->bytes + at, &n);
+        uint32_t c = tg_char_at(t->bytes + at, &n);
         if (tg_tpl_is_class(r, c, upper ? 'l' : 'u')) return false;
         any |= tg_tpl_is_class(r, c, upper ? 'u' : 'l');
     }

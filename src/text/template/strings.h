@@ -8,17 +8,19 @@
 tpl_value tg_tpl_strip(tpl_run *r, const tpl_text *t, const tpl_text *set, bool left, bool right);
 /* Replaces at most `most` occurrences; negative: all. */
 tpl_value tg_tpl_replace(tpl_run *r, tpl_text *t, const tpl_text *old, const tpl_text *new, int64_t most);
+/* Returns the list of the lines. */
 tpl_value tg_tpl_lines(tpl_run *r, const tpl_text *t, bool keep_ends);
-/* A list of the parts between separators, at most `most` of them counted from the left, or from the right end. Without
- * a separator the parts are words between white space. */
+/* Returns the list of the parts between separators. At most `most` separators count, from the left or from the right;
+ * negative: all. If separator is NULL, the parts are the words between white space. */
 tpl_value tg_tpl_split(tpl_run *r, const tpl_text *t, const tpl_text *separator, int64_t most, bool from_right);
+/* Joins the texts of items. `any`: an item that is no text becomes one as by str(); otherwise it fails. */
 tpl_value tg_tpl_join(tpl_run *r, const tpl_text *separator, tpl_value items, bool any);
 tpl_value tg_tpl_change_case(tpl_run *r, const tpl_text *t, bool upper);
 tpl_value tg_tpl_capitalize(tpl_run *r, const tpl_text *t);
 /* A letter that begins a word becomes upper case, the others lower case. */
 tpl_value tg_tpl_title(tpl_run *r, const tpl_text *t);
 bool tg_tpl_is_cased(tpl_run *r, const tpl_text *t, bool upper); /* str.isupper, str.islower */
-/* Returns the offset of `what` in t[from, to), or -1. The first one, or the last one. */
+/* Returns the offset in t of the first or the last `what` within t[from, to), or -1. */
 int64_t tg_tpl_find_text(tpl_run *r, const tpl_text *t, size_t from, size_t to, const tpl_text *what, bool last);
 
 #endif

@@ -23,7 +23,7 @@ static bool item_at(tpl_run *r, tpl_value of, int64_t i, tpl_value *out) {
         return true;
     }
     size_t at = tg_tpl_offset(r, of.text, i), bytes;
-    tg_tpl_char(of.text->bytes + at, &bytes);
+    tg_char_at(of.text->bytes + at, &bytes);
     *out = tg_tpl_text(r, of.text->bytes + at, bytes);
     return true;
 }
@@ -86,6 +86,7 @@ tpl_value tg_tpl_path(tpl_run *r, tpl_value of, tpl_value path) {
     if (path.kind == TPL_NONE) return of;
     if (path.kind != TPL_TEXT) return tg_tpl_item(r, of, path);
     const char *s = path.text->bytes;
+    tg_tpl_pass(r, path.text->n);
     for (size_t left = path.text->n;;) {
         const char *dot = left ? memchr(s, '.', left) : NULL;
         size_t n = dot ? (size_t)(dot - s) : left;

@@ -107,12 +107,12 @@ static void copy_spans(tg_rendered *out, const tg_text_span *spans) {
 }
 
 /* Copies the result out of the memory of the run. */
-static tg_status give(tg_ctx *ctx, const tpl_render *render, tg_rendered *out) {
+static tg_status give(tg_ctx *ctx, const char *name, const tpl_render *render, tg_rendered *out) {
     size_t n = render->text.n, spans = (size_t)render->n_spans * sizeof *out->spans;
     *out = (tg_rendered){malloc(n + 1), n, malloc(spans + 1), render->n_spans};
     if (!out->text || !out->spans) {
         tg_rendered_free(out);
-        return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the %zu bytes of a rendered template", n);
+        return tg_fail(ctx, TG_ERR_MEMORY, "%s: no memory for the %zu bytes of the text", name, n);
     }
     if (n) memcpy(out->text, render->text.bytes, n);
     out->text[n] = 0;
@@ -127,7 +127,7 @@ tg_status tg_template_render_json(const tg_template *t, const json_t *variables,
     r.source = t->memory.source;
     r.bytes = t->memory.bytes;
     r.render = &x.render;
-    tg_status s = tg_tpl_guard(&r, render, &x) ? give(t->ctx, &x.render, out) : t->ctx->run.status;
+    tg_status s = tg_tpl_guard(&r, render, &x) ? give(t->ctx, r.name, &x.render, out) : t->ctx->run.status;
     tg_tpl_release(&r);
     return s;
 }

@@ -112,7 +112,7 @@ const tpl_test *tg_tpl_find_test(tpl_run *r, const tpl_text *name) {
 
 bool tg_tpl_holds(tpl_run *r, const tpl_test *t, tpl_value on, const tpl_call *c) {
     if (c->n != t->arguments || c->named.n)
-        tg_tpl_fail(r, TG_ERR_DATA, "the test '%s' takes %d arguments, not %lld", t->name, t->arguments,
-                    (long long)(c->n + c->named.n));
+        tg_tpl_fail(r, TG_ERR_DATA, "the test '%s' takes %s, not %lld", t->name,
+                    tg_count(t->arguments, "argument").text, (long long)(c->n + c->named.n));
     return t->holds(r, on, t->arguments ? c->args[0] : (tpl_value){.kind = TPL_ABSENT});
 }

@@ -27,7 +27,7 @@ TPL_FILTER(title) {
     tpl_buffer b = {0};
     bool begins = true;
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t x = tg_tpl_char(t->bytes + at, &n);
+        uint32_t x = tg_char_at(t->bytes + at, &n);
         bool separates = tg_tpl_is_space(x) || (x < 0x80 && x && strchr("-({[<", (int)x));
         tg_tpl_put_case(r, &b, t->bytes + at, n, begins);
         begins = separates;
@@ -112,7 +112,7 @@ TPL_FILTER(wordcount) {
     bool in_word = false;
     tg_tpl_pass(r, t->n);
     for (size_t at = 0, n; at < t->n; at += n) {
-        uint32_t x = tg_tpl_char(t->bytes + at, &n);
+        uint32_t x = tg_char_at(t->bytes + at, &n);
         bool word = x == '_' || tg_tpl_is_class(r, x, 'a') || tg_tpl_is_class(r, x, 'd');
         words += word && !in_word;
         in_word = word;

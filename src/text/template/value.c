@@ -60,6 +60,7 @@ static void require_hash(tpl_run *r, tpl_value key) {
         tg_tpl_fail(r, TG_ERR_DATA, "a %s cannot be a key", tg_tpl_type_name(key));
     if (key.kind != TPL_TUPLE) return;
     tg_tpl_enter(r); /* tuples may be nested as deep as a loop makes them */
+    tg_tpl_spend(r, key.list->n);
     for (int64_t i = 0; i < key.list->n; i++) require_hash(r, key.list->items[i]);
     tg_tpl_return(r);
 }

@@ -66,8 +66,8 @@ typedef struct tpl_value {
 struct tpl_list {
     tpl_value *items;
     int64_t n, capacity;
-    int64_t at;          /* of an iterator: the first item that was not taken yet */
-    int64_t range[3];    /* of a range: start, stop, step */
+    int64_t at;       /* of an iterator: the first item that was not taken yet */
+    int64_t range[3]; /* of a range: start, stop, step */
 };
 
 typedef struct tpl_pair {
@@ -93,7 +93,7 @@ static inline tpl_value tg_tpl_undefined(int why, tpl_text *what) {
     return (tpl_value){.kind = TPL_UNDEFINED, .of = (uint8_t)why, .text = what};
 }
 
-/* Return values that borrow the bytes, or copy them. */
+/* Return texts that borrow the bytes: n of them, those before a zero, or those of a buffer. */
 tpl_value tg_tpl_text(tpl_run *r, const char *bytes, size_t n);
 tpl_value tg_tpl_string(tpl_run *r, const char *s);
 tpl_value tg_tpl_take(tpl_run *r, const tpl_buffer *b);
@@ -109,7 +109,7 @@ tpl_value tg_tpl_pair_new(tpl_run *r, tpl_value a, tpl_value b); /* a tuple */
 tpl_value tg_tpl_range_new(tpl_run *r, const int64_t arguments[3], int64_t n);
 
 tpl_value tg_tpl_dict_new(tpl_run *r, tpl_kind kind);
-/* Returns the pair of a key; NULL: there is none. A key that Python cannot hash, such as a list, fails. */
+/* Returns the pair of a key; NULL if there is none. Fails for a key that Python cannot hash, such as a list. */
 tpl_pair *tg_tpl_find(tpl_run *r, const tpl_dict *d, tpl_value key);
 tpl_pair *tg_tpl_find_name(const tpl_dict *d, const char *name);
 void tg_tpl_set(tpl_run *r, tpl_dict *d, tpl_value key, tpl_value v);
@@ -124,8 +124,9 @@ int64_t tg_tpl_to_int(tpl_run *r, tpl_value v, const char *what);
 double tg_tpl_to_real(tpl_run *r, tpl_value v, const char *what);
 bool tg_tpl_truth(tpl_run *r, tpl_value v);
 bool tg_tpl_equal(tpl_run *r, tpl_value a, tpl_value b);
-int tg_tpl_order(tpl_run *r, tpl_value a, tpl_value b,
-                 const char *op);          /* negative, 0, positive; 2: not comparable (NaN) */
+/* Returns -1, 0 or 1: the order of two numbers, texts, lists or tuples; 2 if a number is NaN. Fails for other values;
+ * the message says that operator `op` cannot compare them. */
+int tg_tpl_order(tpl_run *r, tpl_value a, tpl_value b, const char *op);
 const char *tg_tpl_type_name(tpl_value v); /* Python's */
 /* Fails if v is undefined, as Python's operators on such a value do. */
 void tg_tpl_require(tpl_run *r, tpl_value v);
@@ -137,6 +138,7 @@ typedef struct tpl_iter {
 } tpl_iter;
 
 tpl_iter tg_tpl_iterate(tpl_run *r, tpl_value of); /* fails if it cannot be iterated */
+/* Sets *out to the next item. Returns false if there is none. */
 bool tg_tpl_next(tpl_run *r, tpl_iter *i, tpl_value *out);
 bool tg_tpl_can_iterate(tpl_value v);
 /* Returns a list of what an iteration gives. */
