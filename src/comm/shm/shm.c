@@ -316,6 +316,8 @@ static void replace_group(tg_shm_group *s, tg_group *g, int rank, int size) {
     s->g = g;
     s->control = control_of(s, rank, size);
     s->next = s->messages = 0;
+    s->slots_used = 0; /* the slots of lost messages stay in the old group */
+    s->watched = NULL;
 }
 
 static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
