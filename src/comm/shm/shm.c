@@ -357,7 +357,7 @@ static void post_failure(tg_listener *l) {
     atomic_store_explicit(&rank_slot->order, order, memory_order_relaxed);
     int cause = self->ctx->run.status == TG_ERR_REMOTE ? self->cause : -1;
     atomic_store_explicit(&rank_slot->cause, cause, memory_order_relaxed);
-    atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_release);
     atomic_store_explicit(&rank_slot->state, TG_RANK_FAILED, memory_order_release);
 }
 

@@ -38,7 +38,7 @@ static void post_return(rank_thread *t) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     if (t->status != TG_OK) {
         tg_shared_text_write(&rank_slot->failure, t->message);
-        atomic_store_explicit(&rank_slot->status, (int)t->status, memory_order_relaxed);
+        atomic_store_explicit(&rank_slot->status, (int)t->status, memory_order_release);
     }
     atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
 }
@@ -99,7 +99,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     for (int i = started; i < n; i++) { /* the other ranks must not wait for ranks that did not start */
         tg_rank_slot *rank_slot = &t[i].region->rank_slot[i];
         tg_shared_text_write(&rank_slot->failure, "its thread could not be started");
-        atomic_store_explicit(&rank_slot->status, TG_ERR_MEMORY, memory_order_relaxed);
+        atomic_store_explicit(&rank_slot->status, TG_ERR_MEMORY, memory_order_release);
         atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
     }
     for (int i = 0; i < started; i++) pthread_join(t[i].thread, NULL);
