@@ -279,7 +279,7 @@ static void put_entries(sink *s, const tg_recorder *b, int i, bool json) {
 
 static void put_rank(sink *s, const tg_recorder *b, int i, bool json) {
     const tg_rank_slot *c = &b->rank_slot[i];
-    char failure[1024] = "";
+    char failure[TG_SHARED_TEXT_WORDS * 8] = "";
     int state = atomic_load_explicit(&c->state, memory_order_acquire);
     int status = atomic_load_explicit(&c->status, memory_order_acquire);
     uint64_t waiting = atomic_load_explicit(&c->waiting, memory_order_relaxed);
