@@ -16,7 +16,7 @@ int tg_launch_open(tg_launch *l, int n) {
     if (l->fd < 0) return errno;
     l->region = tg_region_map(l->fd, false, &why);
     if (l->region) return 0;
-    close(l->fd);
+    tg_launch_close(l);
     return ENOMEM;
 }
 
