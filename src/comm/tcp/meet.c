@@ -133,18 +133,21 @@ static void on_stranger(uv_stream_t *listener, int status) {
     tg_tcp_await(c, &c->in.greeting, sizeof c->in.greeting, on_answer);
 }
 
+static void on_handle_closed(uv_handle_t *h) { ((tg_tcp_meeting *)h->data)->handles--; }
+
 int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at) {
     enum { BACKLOG = 1024 };
     struct sockaddr_storage bound = {0};
     int n = sizeof bound;
+    while (m->handles > 1) tg_tcp_run(m->layer, true); /* until the listener of a failed attempt is closed */
     uv_tcp_init(&m->layer->loop, &m->listener);
     m->listener.data = m;
     m->handles++;
     int error = uv_tcp_bind(&m->listener, at, 0);
     if (!error) error = uv_listen((uv_stream_t *)&m->listener, BACKLOG, on_stranger);
     if (!error) error = uv_tcp_getsockname(&m->listener, (struct sockaddr *)&bound, &n);
-    if (error) {
-        tg_tcp_meeting_close(m, (uv_handle_t *)&m->listener);
+    if (error) { /* does not wait for the end of the close, because a callback of libuv may have made this call */
+        uv_close((uv_handle_t *)&m->listener, on_handle_closed);
         return error;
     }
     m->listens = true;
@@ -170,8 +173,6 @@ bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m)) {
 }
 
 /* ---- The whole ---- */
-
-static void on_handle_closed(uv_handle_t *h) { ((tg_tcp_meeting *)h->data)->handles--; }
 
 void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h) {
     h->data = m;
