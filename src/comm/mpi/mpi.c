@@ -236,8 +236,8 @@ static tg_status check_world(tg_ctx *ctx, int rank, int ranks) {
                        rank, ranks, me, n);
 }
 
-/* Lets the modules of MPI, which it loads itself, find MPI's own functions: when this library is loaded as a plugin,
- * only the plugin sees them, and Open MPI's modules do not name the libraries that they need. */
+/* Makes MPI's functions visible to the modules that MPI loads. When this library is loaded as a plugin, only the plugin
+ * sees these functions, and Open MPI's modules do not name the libraries that they need. */
 static void publish_mpi(void) {
     int (*function)(int *, char ***) = MPI_Init;
     const void *address = NULL;

@@ -73,8 +73,7 @@ static void *rank_main(void *arg) {
 
 /* ---- All ranks ---- */
 
-/* Writes an error message into the buffer that the caller of tg_ranks_run has given, if any. `format` takes a number
- * (the rank, or the number of ranks) and then a text, which may be "". */
+/* Writes the error message of a rank into the buffer that the caller of tg_ranks_run has given, if any. */
 static void write_message(const tg_ranks_opts *o, int rank, const char *message) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, "rank %d: %s", rank, message);
 }
@@ -108,7 +107,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     return TG_ERR_MEMORY;
 }
 
-/* Writes why n ranks cannot run. */
+/* Writes why n ranks cannot run into that buffer. Returns `status`. */
 static tg_status refuse_ranks(const tg_ranks_opts *o, int n, tg_status status, const char *why) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, "%s: %s", tg_count(n, "rank").text, why);
     return status;

@@ -1,10 +1,10 @@
-/* How ranks meet: rank 0 listens on an address that all know, the others come there and say on which address each of
- * them listens, and rank 0 sends the list of these addresses to all. Then each rank connects with the ranks between
- * rank 0 and itself.
+/* How ranks meet. Rank 0 listens on an address that all ranks know. The others connect to it and tell it on which
+ * address each of them listens, and rank 0 sends the list of these addresses to all. Then each rank connects with the
+ * ranks between rank 0 and itself.
  *
- * On every new connection the end that listens greets first, and the other end answers only if that is the greeting of
- * the rank that it wants. So another service that has the port gets no byte, and a stranger that does not answer with
- * the name of the run gets no further than the greeting. */
+ * On every new connection the end that listens sends its greeting first. The other end answers only if that is the
+ * greeting of the rank that it wants, so another service that has the port receives no byte. An end that does not
+ * answer with the name of the run receives nothing but the greeting. */
 #include "base/hash.h"
 #include "base/host_memory.h"
 #include "base/os.h"
@@ -67,7 +67,7 @@ bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
-/* ---- Ranks that come ---- */
+/* ---- Ranks that connect to this one ---- */
 
 static void forget_stranger(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     tg_tcp_connection **at = &m->strangers;
@@ -82,14 +82,14 @@ static void on_stranger_end(tg_tcp_connection *c, int error) {
     forget_stranger(c->layer->meeting, c);
 }
 
-/* Ends the one that came first. */
+/* Ends the oldest connection that has not sent its greeting. */
 static void end_oldest_stranger(tg_tcp_meeting *m) {
     tg_tcp_connection *c = m->strangers;
     while (c && c->next) c = c->next;
     if (c) tg_tcp_connection_end(c, UV_ECANCELED);
 }
 
-/* Returns whether the rank at the other end may be the one that it says. */
+/* Returns whether this rank still awaits a rank of that number. If not, fails the meeting. */
 static bool is_expected(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     char text[128];
     size_t at = 0;
@@ -161,7 +161,8 @@ bool tg_tcp_have_all_come(tg_tcp_meeting *m) { return m->n_come == m->opts->rank
 
 static void on_tick(uv_timer_t *t) { (void)t; } /* lets tg_tcp_run return */
 
-/* An allocation in a callback of libuv may have failed. */
+/* Returns whether the meeting has failed, or the context has another error, such as that of an allocation in a callback
+ * of libuv. */
 static bool has_failed(tg_tcp_meeting *m) { return m->failed |= m->layer->ctx->run.status != TG_OK; }
 
 bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m)) {
@@ -172,7 +173,7 @@ bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m)) {
     return !m->failed;
 }
 
-/* ---- The whole ---- */
+/* ---- The meeting ---- */
 
 void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h) {
     h->data = m;
@@ -180,8 +181,8 @@ void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h) {
     while (m->handles > (h != (uv_handle_t *)&m->tick)) tg_tcp_run(m->layer, true);
 }
 
-/* Ends a connection that does not outlast the meeting: one that carries no messages, or any if the meeting has failed.
- * Then nothing that it was to send is read any more. */
+/* Ends a connection that does not outlast the meeting: one that carries no messages or, if the meeting has failed, any
+ * connection. */
 static void end_unused(uv_handle_t *h, void *layer) {
     tg_tcp_connection *c = (tg_tcp_connection *)h;
     tg_tcp_layer *l = layer;
@@ -190,7 +191,7 @@ static void end_unused(uv_handle_t *h, void *layer) {
     tg_tcp_connection_end(c, c->open ? UV_ECANCELED : 0);
 }
 
-/* Closes what only the meeting needs: the listener, the clock and connections. */
+/* Closes what only the meeting needs: the listener, the timer, and connections that carry no messages. */
 static void meeting_end(tg_tcp_meeting *m) {
     tg_ctx *ctx = m->layer->ctx;
     if (m->listens) tg_tcp_meeting_close(m, (uv_handle_t *)&m->listener);

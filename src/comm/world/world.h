@@ -45,9 +45,9 @@ int tg_slurm_tasks_of(const char *list, int node);
 
 /* The functions of plugin "mpi" (base/plugin.h). */
 typedef struct tg_mpi_plugin_table {
-    /* Makes the communicator of MPI's world. Fails with TG_ERR_STATE unless the world has `ranks` ranks and this process
-     * is number `rank` of them. If MPI is not initialized, initializes it, and the end of the communicator finalizes it.
-     * Returns NULL or an inert communicator after recording an error. */
+    /* Makes the communicator of MPI's world. Fails with TG_ERR_STATE unless the world has `ranks` ranks and this
+     * process is number `rank` of them. If MPI is not initialized, initializes it, and the end of the communicator
+     * finalizes it. Returns NULL or an inert communicator after recording an error. */
     tg_comm *(*world)(tg_ctx *ctx, int rank, int ranks);
 } tg_mpi_plugin_table;
 extern TG_PRIVATE_API const tg_plugin tg_mpi_plugin;
