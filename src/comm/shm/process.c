@@ -82,9 +82,12 @@ static int64_t dst_count(const tg_transfer *t, int n) {
     return t->recv ? sum(t->recv, n) : parts ? t->count * n : t->count;
 }
 
-static tg_block *stage(tg_shm_group *s, size_t bytes) {
+/* Allocates shared memory for a copy of src or dst of t. Returns NULL after recording the error. */
+static tg_block *stage(tg_shm_group *s, const tg_transfer *t, size_t bytes) {
     tg_block *b = tg_process_alloc(s->self->process, bytes);
-    if (!b) tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: %zu bytes for a copy of a call's data", bytes);
+    if (!b)
+        tg_fail(s->self->ctx, TG_ERR_MEMORY, "%s: out of shared memory: no %zu bytes for a copy of the data",
+                tg_collective_name(t->kind), bytes);
     return b;
 }
 
@@ -92,13 +95,13 @@ tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r) {
     const tg_arena *arena = &s->self->process->arena;
     size_t size = tg_dtype_size(t->dtype), src_bytes = (size_t)src_count(t, s->control.size) * size;
     if (t->src && !arena_owns(arena, t->src)) {
-        if (!(r->staged_src = stage(s, src_bytes))) return s->self->ctx->run.status;
+        if (!(r->staged_src = stage(s, t, src_bytes))) return s->self->ctx->run.status;
         t->src = memcpy(tg_block_data(r->staged_src), t->src, src_bytes);
     }
     if (t->dst && !arena_owns(arena, t->dst)) {
         r->dst = t->dst;
         r->dst_bytes = (size_t)dst_count(t, s->control.size) * size;
-        if (!(r->staged_dst = stage(s, r->dst_bytes))) return s->self->ctx->run.status;
+        if (!(r->staged_dst = stage(s, t, r->dst_bytes))) return s->self->ctx->run.status;
         t->dst = tg_block_data(r->staged_dst);
         if (t->kind == TG_BROADCAST && t->root == s->control.rank) memcpy(t->dst, r->dst, r->dst_bytes);
     }

@@ -65,7 +65,8 @@ static tg_status reserve_begins(tg_shm_group *s, const tg_transfer *t) {
     }
     s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
     if (!s->begins_block)
-        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->control.size);
+        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "%s: out of shared memory for the counts of %d ranks",
+                       tg_collective_name(t->kind), s->control.size);
     s->begins = tg_block_data(s->begins_block);
     return TG_OK;
 }
