@@ -212,6 +212,7 @@ static tg_status read_item(loader *l, int i) {
     return s;
 }
 
+/* Makes all checks, waits until every rank has passed them, and then reads all values. Collective over the world. */
 static tg_status load(loader *l, const char *dir) {
     tg_shards *s = l->s;
     tg_comm *world = tg_parallel_world(s->p);

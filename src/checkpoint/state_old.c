@@ -23,6 +23,7 @@ static tg_status bad_file(const tg_state *d, int i, const char *key, const char 
                    got ? got : "missing", expected);
 }
 
+/* Opens file i, and checks that it is of the same save as file 0. */
 static tg_status open_file(tg_state *d, int i) {
     char name[40];
     snprintf(name, sizeof name, OLD_FILE, i);

@@ -24,6 +24,7 @@ void tg_shared_text_write(tg_shared_text *b, const char *text) {
     atomic_store_explicit(&b->version, v + 1, memory_order_release);
 }
 
+/* Reads a text. Returns false if it was being written meanwhile; then `text` may mix the old and the new one. */
 static bool read_once(const tg_shared_text *b, char *text, size_t n) {
     uint32_t v = atomic_load_explicit(&b->version, memory_order_acquire);
     size_t at = 0;

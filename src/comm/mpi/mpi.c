@@ -181,6 +181,7 @@ static const tg_p2p_ops mpi_ops = {.size = sizeof(tg_p2p_ops),
                                     .close = mpi_close,
                                     .phase = mpi_phase};
 
+/* Fails unless this thread may call MPI now, and comm is a communicator. */
 static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     int begun = 0, over = 0, level = MPI_THREAD_SINGLE, main_thread = 0;
     MPI_Initialized(&begun);

@@ -127,6 +127,7 @@ static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, 
     return s;
 }
 
+/* Does the work of tg_p2p_meet. all: receives the address of each rank of world. */
 static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one) {
     int n = world->size, me = world->rank, fd = -1;
     bool can;

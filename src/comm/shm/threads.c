@@ -118,6 +118,7 @@ static tg_status check_options(int n, tg_rank_fn fn, const tg_ranks_opts *o) {
     return fn ? TG_OK : refuse_ranks(o, n, TG_ERR_ARGUMENT, "the function is NULL");
 }
 
+/* Runs n ranks with this configuration, in a region that lives as long as they do. */
 static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *o, const tg_config *config) {
     tg_allocator a = config->allocator.alloc && config->allocator.free ? config->allocator : tg_system_allocator();
     tg_region *region = tg_region_new(n, &a);

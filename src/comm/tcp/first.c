@@ -34,6 +34,7 @@ static int listen_on(tg_tcp_meeting *m, const struct addrinfo *hosts, uint32_t p
     return tg_tcp_listen(m, (struct sockaddr *)&at);
 }
 
+/* Listens on the first free port. Fails the meeting if none is free, or if the host has no address. */
 static void listen_on_any_port(tg_tcp_meeting *m) {
     const tg_tcp_opts *o = m->opts;
     struct addrinfo *hosts = tg_tcp_resolve(m);
@@ -65,6 +66,7 @@ static void on_early_end(tg_tcp_connection *c, int error) {
 /* Called if a rank sends a byte before it has the list. Ranks of this library do not. */
 static void on_early_byte(tg_tcp_connection *c) { tg_tcp_connection_end(c, UV_EPROTO); }
 
+/* Called when a rank has connected. Stores the address on which it listens. */
 static void on_arrival(tg_tcp_meeting *m, tg_tcp_connection *c) {
     struct sockaddr_storage peer = {0};
     int n = sizeof peer;

@@ -11,6 +11,7 @@
 /* Called when a connection with a rank of this run ends. */
 static void on_lost(tg_tcp_connection *c, int error) { tg_tcp_meeting_lost(c, error, "while the ranks connected"); }
 
+/* Called when the list of addresses has arrived. */
 static void on_list(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     m->listed = true;
@@ -19,6 +20,7 @@ static void on_list(tg_tcp_connection *c) {
     tg_tcp_layer_add(m->layer, c);
 }
 
+/* Called when rank 0 has sent whether the ranks can meet. If so, awaits the list. */
 static void on_news(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     tg_tcp_news *news = &m->news;
@@ -173,6 +175,7 @@ static void fail_without_list(tg_tcp_meeting *m) {
 
 static void enter(tg_tcp_meeting *m, tg_tcp_connection *c) { tg_tcp_layer_add(m->layer, c); }
 
+/* Called when a rank between rank 0 and this one has sent its greeting. */
 static void on_peer_greeting(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     const tg_tcp_greeting *g = &c->in.greeting;

@@ -93,6 +93,7 @@ static void on_head(tg_tcp_connection *c);
 
 static void next_message(tg_tcp_connection *c) { tg_tcp_await(c, &c->in.head, sizeof c->in.head, on_head); }
 
+/* Called when all bytes of a message have arrived. */
 static void on_message(tg_tcp_connection *c) {
     tg_tcp_layer *l = c->layer;
     if (c->receive) {
@@ -143,6 +144,7 @@ static void complete_receives_from(tg_tcp_layer *l, int rank) {
     }
 }
 
+/* Called when a connection that carries messages has ended. */
 static void on_end(tg_tcp_connection *c, int error) {
     tg_tcp_layer *l = c->layer;
     l->connection[c->rank] = NULL;

@@ -100,6 +100,7 @@ static bool is_expected(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
+/* Called when the other end has answered this rank's greeting with its own. */
 static void on_answer(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     const tg_tcp_greeting *g = &c->in.greeting;
@@ -115,6 +116,7 @@ static void on_answer(tg_tcp_connection *c) {
     m->arrived(m, c);
 }
 
+/* Called when a connection comes in. Accepts it, sends this rank's greeting, and awaits the answer. */
 static void on_stranger(uv_stream_t *listener, int status) {
     tg_tcp_meeting *m = listener->data;
     tg_tcp_connection *c = status == 0 ? tg_tcp_connection_new(m->layer) : NULL;

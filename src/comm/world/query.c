@@ -116,6 +116,7 @@ static void replace_transport(tg_world_query_state *q) {
 
 /* ---- Contradictions ---- */
 
+/* Checks that the numbers and variables fit together. Before that of the ports, applies TAPEGRAD_PORT. */
 static void check(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
     const char *by = launchers[i->launcher];
