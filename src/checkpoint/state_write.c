@@ -111,10 +111,13 @@ static tg_status write(tg_ctx *ctx, const char *path, json_t *root) {
     return s;
 }
 
-/* Returns whether the file is left from an earlier save, complete or interrupted: it has the name of a file of pieces,
- * and the index does not list it. */
+/* Returns whether the file is left from an earlier save, complete or interrupted: it has the name of a file of this or
+ * an earlier version, perhaps a temporary one, and the index does not list it. Files of other names are the
+ * caller's. */
 static bool is_stale(const char *file, const char (*names)[TG_STATE_NAME], int n) {
-    if (fnmatch("rank-*.safetensors*", file, 0) && fnmatch("state-*.safetensors*", file, 0)) return false;
+    static const char pieces[] = "rank-[0-9][0-9][0-9][0-9][0-9]*.safetensors*",
+                      old[] = "state-[0-9][0-9][0-9][0-9][0-9]*.safetensors*";
+    if (fnmatch(pieces, file, 0) && fnmatch(old, file, 0)) return false;
     for (int i = 0; i < n; i++)
         if (!strcmp(file, names[i])) return false;
     return true;
