@@ -183,8 +183,15 @@ static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     return p;
 }
 
-static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
+/* Maps the file, and makes this process rank `rank`. Returns NULL after recording the error. */
+static tg_process *map_process(tg_ctx *ctx, int fd, int rank) {
     const char *why;
+    if (ctx->meta)
+        return tg_fail(ctx, TG_ERR_DEVICE,
+                       "ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or "
+                       "\"cuda\"",
+                       ctx->run.ops->name),
+               NULL;
     if (ctx->arena)
         return tg_fail(ctx, TG_ERR_STATE,
                        "this context already uses the memory of another launch; create a new context for this one"),
@@ -192,21 +199,19 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     tg_region *r = tg_region_map(fd, true, &why);
     if (!r) return tg_fail(ctx, TG_ERR_STATE, "this process cannot become a rank of its launch: %s", why), NULL;
     tg_process *p = process_new(ctx, r, fd, rank);
-    if (!p) return tg_region_unmap(r, true), NULL;
-    p->own_fd = own_fd;
-    tg_region_view view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
-    return tg_shm_world(ctx, &view, p);
+    if (!p) tg_region_unmap(r, true);
+    return p;
 }
 
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
-    tg_comm *c = NULL;
-    if (tg_ok(ctx) && ctx->meta)
-        tg_fail(ctx, TG_ERR_DEVICE,
-                "ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or \"cuda\"",
-                ctx->run.ops->name);
-    else if (tg_ok(ctx))
-        c = attach(ctx, fd, rank, own_fd);
-    return tg_comm_or_inert(c);
+    tg_process *p = tg_ok(ctx) ? map_process(ctx, fd, rank) : NULL;
+    if (!p) {
+        if (own_fd) close(fd);
+        return tg_comm_or_inert(NULL);
+    }
+    p->own_fd = own_fd;
+    tg_region_view view = {.region = p->region, .base = (uintptr_t)p->region, .me = rank, .fd = fd};
+    return tg_comm_or_inert(tg_shm_world(ctx, &view, p));
 }
 
 /* ---- The launcher's environment variables ---- */
