@@ -153,23 +153,24 @@ void tg_process_close(tg_process *p) {
 /* ---- Attaching ---- */
 
 /* Makes this process rank `rank` of the region. Fails if another process is this rank, or if the rank already has or
- * had a communicator. */
-static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank) {
+ * had a communicator. who: the public function, for errors. */
+static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank, const char *who) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "this process is rank %d of a launch of %d ranks, expected 0 to %d", rank,
-                       r->size, r->size - 1);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: this process is rank %d of a launch of %d ranks, expected 0 to %d",
+                       who, rank, r->size, r->size - 1);
     if (atomic_load_explicit(&r->rank_slot[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "rank %d already has or had a communicator of this launch; a process can create only one", rank);
+                       "%s: rank %d already has or had a communicator of this launch; a process can create only one",
+                       who, rank);
     if (fcntl(fd, F_SETLK, &f) != 0)
-        return tg_fail(ctx, TG_ERR_STATE, "another process is rank %d of this launch already", rank);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: another process is rank %d of this launch already", who, rank);
     atomic_store_explicit(&r->rank_slot[rank].pid, (int64_t)getpid(), memory_order_relaxed);
     return TG_OK;
 }
 
-static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
-    tg_process *p = claim_rank(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
+static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank, const char *who) {
+    tg_process *p = claim_rank(ctx, r, fd, rank, who) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) return NULL;
     char *first = (char *)r + r->arenas + (size_t)rank * r->arena_bytes;
     *p = (tg_process){.arena = {arena_take, arena_owns, arena_end},
@@ -184,27 +185,30 @@ static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
 }
 
 /* Maps the file, and makes this process rank `rank`. Returns NULL after recording the error. */
-static tg_process *map_process(tg_ctx *ctx, int fd, int rank) {
+static tg_process *map_process(tg_ctx *ctx, int fd, int rank, const char *who) {
     const char *why;
     if (ctx->meta)
         return tg_fail(ctx, TG_ERR_DEVICE,
-                       "ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or "
+                       "%s: ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or "
                        "\"cuda\"",
-                       ctx->run.ops->name),
+                       who, ctx->run.ops->name),
                NULL;
     if (ctx->arena)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "this context already uses the memory of another launch; create a new context for this one"),
+                       "%s: this context already uses the memory of another launch; create a new context for this one",
+                       who),
                NULL;
     tg_region *r = tg_region_map(fd, true, &why);
-    if (!r) return tg_fail(ctx, TG_ERR_STATE, "this process cannot become a rank of its launch: %s", why), NULL;
-    tg_process *p = process_new(ctx, r, fd, rank);
+    if (!r)
+        return tg_fail(ctx, TG_ERR_STATE, "%s: this process cannot become a rank of its launch: %s", who, why), NULL;
+    tg_process *p = process_new(ctx, r, fd, rank, who);
     if (!p) tg_region_unmap(r, true);
     return p;
 }
 
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
-    tg_process *p = tg_ok(ctx) ? map_process(ctx, fd, rank) : NULL;
+    const char *who = own_fd ? "tg_comm_p2p_new" : "tg_comm_launched_new";
+    tg_process *p = tg_ok(ctx) ? map_process(ctx, fd, rank, who) : NULL;
     if (!p) {
         if (own_fd) close(fd);
         return tg_comm_or_inert(NULL);
