@@ -131,8 +131,8 @@ static bool same_spans(const tg_block *a, const tg_block *b, int d) {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Passes on n elements, from row-major element a and b of the spans of the two blocks on, without those that are not
- * in the ranges. */
+/* Calls fn for n consecutive elements of the spans of both blocks, except those that are not in the range of one of
+ * them (begin to end - 1). a, b: the row-major number of the first of these elements in the spans of each block. */
 static tg_status pass(const meeting *m, int64_t a, int64_t b, int64_t n) {
     int64_t lo = most(0, most(m->a->begin - a, m->b->begin - b)), hi = least(n, least(m->a->end - a, m->b->end - b));
     return lo < hi ? m->fn(m->user, a + lo - m->a->begin, b + lo - m->b->begin, hi - lo) : TG_OK;
@@ -140,14 +140,15 @@ static tg_status pass(const meeting *m, int64_t a, int64_t b, int64_t n) {
 
 static tg_status meet_dim(const meeting *m, int d, int64_t a, int64_t b);
 
-/* Passes on what both blocks have for n indices of dim d, from the blocks' indices a and b of dims 0 to d on. */
+/* Visits n indices of dim d that both blocks have. a, b: the row-major index of the first of them in each block, over
+ * dims 0 to d. */
 static tg_status meet_indices(const meeting *m, int d, int64_t a, int64_t b, int64_t n) {
     if (d + 1 == m->inner) return pass(m, a * m->run, b * m->run, n * m->run);
     for (int64_t i = 0; i < n; i++) TG_TRY(meet_dim(m, d + 1, a + i, b + i));
     return TG_OK;
 }
 
-/* Does that for all indices of dim d. a and b are the blocks' row-major indices of the dims before d. */
+/* Visits all indices of dim d that both blocks have. a, b: the row-major index in each block over the dims before d. */
 static tg_status meet_dim(const meeting *m, int d, int64_t a, int64_t b) {
     if (d == m->inner) return pass(m, a * m->run, b * m->run, m->run);
     const tg_span *p = m->a->span[d], *q = m->b->span[d];
@@ -199,8 +200,8 @@ int64_t tg_block_common(const tg_block *a, const tg_block *b) {
 
 /* ---- Holes ---- */
 
-/* Returns how many elements, from element `at` of a tensor of that shape on, the block has without a gap. If it has not
- * even that one, returns minus the number of elements up to the next one that it may have. */
+/* Returns how many consecutive elements the block has, from element `at` of a tensor of shape `whole` on. If it does
+ * not have element `at`, returns minus the number of elements up to the next one that it may have. */
 static int64_t reach(const tg_block *b, const tg_shape *whole, int64_t at) {
     int64_t index[TG_MAX_DIMS], own = 0, left = at, run = 1;
     for (int d = (int)whole->ndim - 1; d >= 0; d--, left /= whole->dim[d + 1]) index[d] = left % whole->dim[d];

@@ -21,9 +21,9 @@ typedef struct tg_block {
 } tg_block;
 
 void tg_block_free(tg_ctx *ctx, tg_block *b);
-/* Begins a block of ndim dims with at most n_spans spans. tg_block_add then adds spans, in ascending order of the dims,
- * and of the indices in each dim; a dim without indices gets a span of 0. tg_block_close ends that: the block has all
- * elements of its spans. */
+/* tg_block_open begins a block of ndim dims with at most n_spans spans. tg_block_add then adds spans of n indices, in
+ * ascending order of the dims, and of the indices in each dim; a dim without indices gets one with n = 0.
+ * tg_block_close completes the block, which has all elements of its spans. */
 tg_status tg_block_open(tg_ctx *ctx, tg_block *b, int ndim, int n_spans);
 void tg_block_add(tg_block *b, int dim, int64_t first, int64_t n);
 void tg_block_close(tg_block *b);
@@ -31,7 +31,7 @@ void tg_block_close(tg_block *b);
 tg_status tg_block_all(tg_ctx *ctx, const tg_shape *whole, tg_block *out);
 int64_t tg_block_full(const tg_block *b); /* number of elements of all spans, whatever begin and end are */
 static inline int64_t tg_block_count(const tg_block *b) { return b->end - b->begin; }
-/* Whether the block has only some of the elements of its spans. */
+/* Returns whether the block has only some of the elements of its spans. */
 static inline bool tg_block_is_range(const tg_block *b) { return tg_block_count(b) != tg_block_full(b); }
 
 /* Writes the block as text, like snprintf: the spans of each dim, "first:stop", joined by "+", the dims joined by ",",

@@ -84,7 +84,7 @@ static void name_of(const tg_save *w, int rank, char name[TG_STATE_NAME]) {
     snprintf(name, TG_STATE_NAME, "rank-%05d%s.safetensors", rank, w->suffix);
 }
 
-/* Runs on the thread, which gives way to the program's threads where cores are scarce. */
+/* The main function of the thread. Its low priority leaves the cores to the program's threads. */
 static void *write_held(void *user) {
     tg_save *w = user;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
@@ -178,7 +178,7 @@ tg_save *tg_shards_save_begin(tg_shards *s, const char *dir, const tg_save_opts 
 
 bool tg_save_test(tg_save *w) { return !w || !w->running || atomic_load_explicit(&w->written, memory_order_acquire); }
 
-/* Writes the index, of the files of all ranks. */
+/* Writes the index of the files of all ranks. */
 static tg_status write_index(tg_save *w) {
     int n = 0, ranks = tg_comm_size(w->world);
     size_t bytes = (size_t)ranks * sizeof(char[TG_STATE_NAME]);

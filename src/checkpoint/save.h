@@ -18,7 +18,7 @@ typedef struct tg_save_piece {
     uint64_t hash;  /* the same on two ranks if they have the same piece */
     int64_t bytes;
     bool mine;  /* this rank writes it */
-    char *held; /* the bytes of the time when the save began; NULL: they are still in the tensor */
+    char *held; /* a copy of the bytes, made when the save began; NULL: they are read from the tensor */
 } tg_save_piece;
 
 struct tg_save {
@@ -33,7 +33,7 @@ struct tg_save {
     tg_outlines mine;     /* the tensors of this rank's file */
     char *pieces, *steps; /* the file's TG_STATE_PIECES and TG_STATE_STEPS; both are allocated by jansson */
     bool *has_file;       /* [ranks of the world] which ranks write a file */
-    json_t *root;         /* of the index, on rank 0: what does not come from the files */
+    json_t *root;         /* the part of the index that does not come from the files; rank 0 writes it */
     /* Of an asynchronous save: the memory of all pieces[].held, and the thread that writes them. It records errors in a
      * context of its own. */
     char *held;
@@ -51,7 +51,8 @@ tg_status tg_save_no_memory(const tg_save *w); /* records that there is no memor
 
 /* ---- save_pieces.c ---- */
 
-/* Lists what this rank has. The pieces refer to the items of the list until tg_save_describe. */
+/* Lists the pieces that this rank has. The pieces refer to the items of w->s, so the list of items must not change
+ * before tg_shards_save_begin returns. */
 tg_status tg_save_list(tg_save *w);
 void tg_save_unlist(tg_save *w);
 /* Returns the piece's elements, as a temporary of the context; NULL after recording the error. */
@@ -64,13 +65,13 @@ tg_status tg_save_deal(tg_save *w);
 
 /* ---- save_hold.c ---- */
 
-/* Copies the pieces that this rank writes to w->held. */
+/* Copies the bytes of the pieces that this rank writes to w->held. */
 tg_status tg_save_hold(tg_save *w);
 void tg_save_release(tg_save *w);
 
 /* ---- save_file.c ---- */
 
-/* Fills what describes the tensors of this rank's file. */
+/* Fills w->mine and w->pieces, which describe the tensors of this rank's file. */
 tg_status tg_save_describe(tg_save *w);
 void tg_save_undescribe(tg_save *w);
 /* Writes this rank's file. Errors are recorded in ctx: w->ctx or, on the thread, w->errors. */

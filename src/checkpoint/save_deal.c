@@ -1,8 +1,8 @@
-/* Deals the pieces to the ranks. Ranks that have the same piece, such as data-parallel ones, find that by its hash.
- * Each piece goes to the rank, of those that have it, that has the fewest bytes so far: first what only one rank has,
- * then what two have, and so on, and of those the largest first (Graham, SIAM J. Appl. Math. 17, 1969). So the bytes of
- * two ranks that have the same pieces differ by at most the largest one. Only numbers travel: 16 bytes for each rank,
- * and 16 for each piece of each rank. */
+/* Deals the pieces to the ranks, which write them. Ranks that have the same piece, such as data-parallel ones,
+ * recognize that by its hash. Of the ranks that have a piece, it goes to the one with the fewest bytes so far. Pieces
+ * that only one rank has are dealt first, then those that two ranks have, and so on; of these, the largest first
+ * (Graham, SIAM J. Appl. Math. 17, 1969). So the bytes of two ranks that have the same pieces differ by at most the
+ * largest piece. The ranks exchange only 16 bytes for each rank, and 16 for each piece of each rank. */
 #include "checkpoint/save.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ static int64_t number_of_save(const tg_save *w) {
     return fresh ? 0 : (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Fills d->count, and sets the suffix to that of rank 0. */
+/* Fills d->count and d->total, and sets the suffix from the number that rank 0 has chosen. */
 static tg_status exchange_counts(tg_save *w, deal *d) {
     int64_t mine[2] = {w->n, tg_comm_rank(w->world) ? 0 : number_of_save(w)}, *all = d->load; /* two for each rank */
     TG_TRY(gather(w->world, mine, 2, all, 2 * d->ranks, NULL));
@@ -73,7 +73,7 @@ static tg_status exchange_pieces(tg_save *w, deal *d) {
     d->holding = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->holding + 1);
     tg_status s = w->ctx->run.status;
     for (int i = 0; i < w->n && s == TG_OK; i++) mine[i] = (identity){w->piece[i].hash, w->piece[i].bytes};
-    for (int r = 0; r < d->ranks; r++) d->count[r] *= 2; /* numbers */
+    for (int r = 0; r < d->ranks; r++) d->count[r] *= 2; /* a piece is two numbers */
     if (s == TG_OK) s = gather(w->world, mine, 2 * w->n, d->all, 2 * d->total, d->count);
     tg_host_free(w->ctx, mine, bytes);
     return s;
@@ -89,6 +89,7 @@ static int by_hash(const void *a, const void *b) {
     return o ? o : x->rank - y->rank;
 }
 
+/* Orders the pieces as they are dealt: by the number of ranks that have them, and then by size, the largest first. */
 static int by_turn(const void *a, const void *b) {
     const holding *x = a, *y = b;
     if (x->holders != y->holders) return x->holders - y->holders;
@@ -96,7 +97,7 @@ static int by_turn(const void *a, const void *b) {
     return o ? o : by_hash(a, b);
 }
 
-/* Returns the number of holdings from holding i on that are the same piece. */
+/* Returns the number of consecutive holdings, from holding i on, that are the same piece. */
 static int64_t same(const deal *d, int64_t i) {
     int64_t n = 1;
     while (i + n < d->total && d->holding[i + n].of.hash == d->holding[i].of.hash) n++;
@@ -116,6 +117,7 @@ static void sort(deal *d) {
     qsort(d->holding, (size_t)d->total, sizeof *d->holding, by_turn);
 }
 
+/* Gives each piece to one of the ranks that have it. */
 static void give(tg_save *w, deal *d) {
     int me = tg_comm_rank(w->world);
     for (int64_t i = 0, n; i < d->total; i += n) {

@@ -4,15 +4,15 @@
 #include "base/host_memory.h"
 #include "kernels/scalar.h"
 
-enum { ALIGN = 64 }; /* each piece begins at a multiple */
+enum { ALIGN = 64 }; /* bytes; each piece begins at a multiple of this */
 
-static int64_t room_of(const tg_save_piece *p) { return (p->bytes + ALIGN - 1) / ALIGN * ALIGN; }
+static int64_t padded_bytes(const tg_save_piece *p) { return (p->bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Takes memory that the device can write by itself, if there is any. */
+/* Allocates w->held: from the device's slot host_alloc, whose memory the device can write directly, if possible. */
 static tg_status take(tg_save *w) {
     const tg_device_ops *ops = w->ctx->run.ops;
     w->held_bytes = ALIGN; /* not 0, also if no piece has an element */
-    for (int i = 0; i < w->n; i++) w->held_bytes += w->piece[i].mine ? (size_t)room_of(&w->piece[i]) : 0;
+    for (int i = 0; i < w->n; i++) w->held_bytes += w->piece[i].mine ? (size_t)padded_bytes(&w->piece[i]) : 0;
     w->held = ops->host_alloc ? ops->host_alloc(w->ctx, w->held_bytes) : NULL;
     w->pinned = w->held != NULL;
     if (!w->held) w->held = tg_host_alloc(w->ctx, w->held_bytes);
@@ -44,7 +44,7 @@ static tg_status copy_part(tg_tensor *x, char *to) {
     return s;
 }
 
-/* Copies a piece. What is not contiguous goes part by part. */
+/* Copies a piece. If its elements are not contiguous, copies it part by part (tg_pieces). */
 static tg_status hold(tg_save_piece *p, char *to) {
     tg_tensor *x = tg_save_view(p);
     if (!x) return p->item->x->ctx->run.status;
@@ -72,7 +72,7 @@ tg_status tg_save_hold(tg_save *w) {
     for (int i = 0; i < w->n; i++) {
         if (!w->piece[i].mine) continue;
         TG_TRY(hold(&w->piece[i], to));
-        to += room_of(&w->piece[i]);
+        to += padded_bytes(&w->piece[i]);
     }
     return TG_OK;
 }

@@ -31,8 +31,8 @@ tg_shape tg_shard_whole_shape(const tg_shard_item *i) {
     return s;
 }
 
-/* Calls tg_block_add for dim d of this rank's part of x, up to index `limit` of the global tensor, unless b is NULL.
- * Returns the number of spans. */
+/* Adds dim d of this rank's part of x to b, as dim `to`, up to index `limit` of the global tensor. b NULL: adds
+ * nothing. Returns the number of spans. */
 static int add_dim(const tg_tensor *x, int d, int64_t limit, tg_block *b, int to) {
     int n = 0;
     for (int64_t i = 0, run; i < x->shape[d]; i += run, n++) {

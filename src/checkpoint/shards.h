@@ -50,12 +50,10 @@ struct tg_shards {
     int n_steps;
     bool rng; /* true: includes the context's random streams */
     tg_save *saving; /* the save that has begun and is not finished; NULL: none */
-    /* What the open tg_shards_push, and the modules that are adding their state, put before each key; and the dims and
-     * the place that the open tg_shards_push give. */
-    char prefix[TG_SHARDS_KEY];
-    tg_shard_front front;
+    char prefix[TG_SHARDS_KEY]; /* of the next keys: names of open tg_shards_push and of modules that add their state */
+    tg_shard_front front;       /* of the next tensors: the dims and the place that the open tg_shards_push give */
     size_t pushed[TG_SHARD_FRONTS]; /* length of the prefix before each push */
-    int modules, first; /* number of running tg_shards_add_module, and of the items before the outermost one began */
+    int modules, first; /* depth of nested tg_shards_add_module; number of items when the outermost one began */
 };
 
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor of the list was dropped */

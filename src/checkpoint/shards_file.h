@@ -16,7 +16,7 @@ typedef struct tg_shards_metadata {
 
 /* ---- shards_rng.c ---- */
 
-int tg_shards_streams(const tg_shards *s); /* number of streams, and one for the step; 0 without tg_shards_add_rng */
+int tg_shards_streams(const tg_shards *s); /* number of streams, plus 1 for the step; 0 without tg_shards_add_rng */
 /* Fills out[tg_shards_streams(s)], which the caller has zeroed, with the random streams and the step of draws by key.
  * The caller frees every text, after an error too, since some may be filled then. Collective over the world. */
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out);

@@ -129,7 +129,9 @@ static tg_status check_unknown(loader *l) {
                    l->first, tg_count(l->o.unknown, "tensor").text);
 }
 
-/* Verifies this rank's share: of many files every so many, and of few files a part of the tensors of one. */
+/* Verifies the checksums of this rank's share of the files. If there are at least as many files as ranks, the share is
+ * every file whose number is this rank's modulo the number of ranks. Otherwise several ranks share a file, and each
+ * verifies a part of its tensors. */
 static tg_status check_bytes(loader *l) {
     tg_comm *world = tg_parallel_world(l->s->p);
     int ranks = tg_comm_size(world), me = tg_comm_rank(world), files = l->state.n_files;
@@ -210,6 +212,7 @@ static tg_status read_item(loader *l, int i) {
     return s;
 }
 
+/* Makes all checks, waits until every rank has passed them, and then reads all values. Collective over the world. */
 static tg_status load(loader *l, const char *dir) {
     tg_shards *s = l->s;
     tg_comm *world = tg_parallel_world(s->p);

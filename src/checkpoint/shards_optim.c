@@ -7,8 +7,8 @@
 #include "optim/average.h"
 #include "optim/optim.h"
 
-/* Returns the key that a parameter, or the one of which it is a range, has in the list, or the parameter's own name if
- * it is not in the list. */
+/* Returns the key in the list of a parameter or, if `param` is a range of a parameter, of that one. If the list does
+ * not have it, returns its name. */
 static const char *name_of(const tg_shards *s, const tg_tensor *param) {
     param = tg_range_whole(param);
     for (int i = 0; i < s->n; i++)

@@ -52,8 +52,8 @@ static tg_status find_in_group(tg_shards *s, tg_comm *c, char (*keys)[TG_SHARDS_
     for (int i = 0; i < s->n; i++)
         if (group_of(&s->item[i]) == c) memcpy(keys[k++], s->item[i].key, strlen(s->item[i].key) + 1);
     if (take_keys(c, keys, n) != TG_OK)
-        return tg_fail_note(s->ctx, " (%s: the %s of what is shared over \"%s\"; add it on all of its ranks)", who,
-                            tg_count(n, "key").text, tg_comm_name(c));
+        return tg_fail_note(s->ctx, " (%s: the %s of the tensors shared over \"%s\"; add them on all of its ranks)",
+                            who, tg_count(n, "key").text, tg_comm_name(c));
     k = 0;
     for (int i = 0; i < s->n; i++) {
         tg_shard_item *e = &s->item[i];

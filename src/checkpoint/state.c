@@ -129,7 +129,7 @@ tg_safetensors *tg_state_file_open(tg_state *d, int file) {
     return f->open = NULL;
 }
 
-/* Whether the tensor has the dtype, the size and the checksum that the index says. */
+/* Returns whether the tensor has the dtype, the size and the checksum that the index gives. */
 static bool fits(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_state_key *k,
                  const tg_state_piece *p) {
     int64_t bytes = (p->skip + tg_block_count(&p->block)) * (int64_t)tg_dtype_size(k->dtype);
@@ -143,7 +143,7 @@ const tg_safetensors_entry *tg_state_entry(tg_state *d, const tg_state_key *k, c
     const tg_safetensors_entry *e = tg_safetensors_find(f, p->name);
     if (!f) return NULL;
     if (e && fits(f, e, k, p)) return e;
-    tg_fail(d->ctx, TG_ERR_FORMAT, "'%s' has %s '%.160s' %s", f->file.path, e ? "another tensor" : "no tensor", p->name,
-            e ? "than the index says" : "that the index has");
+    tg_fail(d->ctx, TG_ERR_FORMAT, "'%s': tensor '%.160s' %s", f->file.path, p->name,
+            e ? "has another dtype, size or checksum than the index gives" : "is missing, but the index has it");
     return NULL;
 }

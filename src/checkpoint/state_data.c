@@ -17,6 +17,7 @@ typedef struct piece_reader {
     tg_summing sum; /* not used: the checksums of the pieces were compared before */
 } piece_reader;
 
+/* Reads n elements, of which the first is element `from` of the piece and element `to` of the block that is read. */
 static tg_status read_run(void *user, int64_t from, int64_t to, int64_t n) {
     piece_reader *r = user;
     int64_t offset = r->first + from * (int64_t)r->size, bytes = n * (int64_t)r->size, left = r->e->stop - offset;

@@ -20,7 +20,8 @@ static tg_status check_sum(const tg_state *d, const char *path, char *text, size
                    path, sum, expected);
 }
 
-/* No string in the file can look like the key, because its quotes would be escaped; and it is the first of its name. */
+/* No string in the file can contain the key, because the quotes in it would be escaped. The index writes its own
+ * checksum before those of files and pieces, so the first key found is the right one. */
 char *tg_state_sum_in(char *text, size_t n) {
     static const char key[] = "\"xxh64\":\"";
     char *at = strstr(text, key);

@@ -3,7 +3,8 @@
  *
  * index.json is a JSON object with these members:
  * - "format" is TG_STATE_FORMAT. "xxh64" is the checksum of the file, computed with zeros in place of its digits.
- * - "world" is the number of ranks that saved, and "composition" an object with the sizes of the axes. They inform.
+ * - "world" is the number of ranks that saved, and "composition" an object with the sizes of the axes. Both are for
+ *   information only.
  * - "metadata" is an object of strings: the optimizers' numbers of steps, and the random streams (shards_rng.c).
  * - "files" is an array of objects: the "name" of a file, and "xxh64", the checksum of its header.
  * - "tensors" is an object that has, for each key, the "dtype", the global "shape" and the "pieces". A piece has the
@@ -63,8 +64,9 @@ typedef struct tg_state {
 
 /* ---- state.c ---- */
 
-/* Opens the directory: reads and checks its index. s helps to understand directories of an earlier version; it may be
- * NULL. The caller calls tg_state_close afterwards, after an error too. */
+/* Opens the directory: reads and checks its index. s: the list that is to be loaded, from which the shapes of stacked
+ * tensors are taken if the directory is of an earlier version; may be NULL. The caller calls tg_state_close afterward,
+ * after an error too. */
 tg_status tg_state_open(tg_state *d, tg_ctx *ctx, const char *dir, const tg_shards *s);
 void tg_state_close(tg_state *d);
 tg_state_key *tg_state_find(const tg_state *d, const char *key); /* NULL: there is none */
@@ -88,7 +90,7 @@ json_t *tg_json_shape(const tg_shape *s); /* an array of the sizes; NULL: no mem
 /* Reads index.json into d. */
 tg_status tg_state_read_index(tg_state *d);
 char *tg_state_sum_in(char *text, size_t n); /* the digits of the index's checksum in its text; NULL: it has none */
-/* Fills d from an index, whose text `path` names in errors. d takes over root, after an error too. */
+/* Fills d from an index. path: the name of its file in errors. d takes over root, after an error too. */
 tg_status tg_state_from_json(tg_state *d, json_t *root, const char *path);
 
 /* ---- state_old.c ---- */
@@ -98,11 +100,11 @@ tg_status tg_state_read_old(tg_state *d, const tg_shards *s);
 
 /* ---- state_write.c ---- */
 
-/* Returns an index without files that `world` ranks have saved, which says nothing of their composition; NULL: no
+/* Returns a new index of a state that `world` ranks save, with an empty composition and without files; NULL: no
  * memory. */
 json_t *tg_state_root(int world);
-/* Writes index.json, when the n files names[] of the directory are complete, and removes files of earlier saves. root
- * has the members that are not made from the files; the function takes it over, after an error too. */
+/* Writes index.json for the n files names[] of the directory, which are complete, and removes files of earlier saves.
+ * root has the members that are not made from the files; the function takes it over, after an error too. */
 tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const char (*names)[TG_STATE_NAME], int n);
 
 /* ---- state_whole.c ---- */
@@ -121,7 +123,7 @@ tg_status tg_state_writer_begin(tg_state_writer *w, tg_ctx *ctx, const char *dir
 tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
 tg_status tg_state_writer_commit(tg_state_writer *w);
 void tg_state_writer_abandon(tg_state_writer *w);
-tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if it has a state, also an older version's */
+tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if it has a state, of any version */
 tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
 
 /* ---- state_data.c ---- */

@@ -23,6 +23,7 @@ static tg_status bad_file(const tg_state *d, int i, const char *key, const char 
                    got ? got : "missing", expected);
 }
 
+/* Opens file i, and checks that it is of the same save as file 0. */
 static tg_status open_file(tg_state *d, int i) {
     char name[40];
     snprintf(name, sizeof name, OLD_FILE, i);
@@ -45,7 +46,7 @@ static tg_status open_file(tg_state *d, int i) {
     return TG_OK;
 }
 
-/* Makes the array of files one of n. */
+/* Reallocates the array for n files; keeps the first file. */
 static tg_status resize(tg_state *d, int n) {
     tg_state_file *more = tg_host_alloc(d->ctx, (size_t)n * sizeof *more);
     if (!more) return d->ctx->run.status;
@@ -118,13 +119,14 @@ static tg_status add_slices(tg_state *d, tg_state_key *k, int file, const tg_saf
     return TG_OK;
 }
 
-/* Whether the rows of the file's tensor are slices of the shape `whole`, without its dims in front. */
+/* Returns whether the rows of the file's tensor have the shape `whole` without its `fronts` dims in front. */
 static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int fronts) {
     return e->shape.ndim == 1 + whole->ndim - fronts &&
            !memcmp(e->shape.dim + 1, whole->dim + fronts, (size_t)(whole->ndim - fronts) * sizeof *whole->dim);
 }
 
-/* Adds a tensor of a file. Stages of which each has a copy of one tensor have it under one key; the first counts. */
+/* Adds a tensor of a file. If several stages have a copy of a tensor, each has it under the same key; the first file
+ * counts. */
 static tg_status add_tensor(tg_state *d, const tg_shards *s, int file, const tg_safetensors_entry *e) {
     char places[sizeof OLD_PLACES + TG_SHARDS_KEY];
     snprintf(places, sizeof places, OLD_PLACES "%s", e->name);
@@ -139,7 +141,7 @@ static tg_status add_tensor(tg_state *d, const tg_shards *s, int file, const tg_
     return add_slices(d, k, file, e, list, item);
 }
 
-/* Copies the metadata of a file that it does not have for itself. */
+/* Copies the metadata of a file, except what describes only that file. */
 static tg_status add_metadata(tg_state *d, const tg_safetensors *f) {
     static const char *const own[] = {"format", "files", "save"};
     json_t *all = json_object_get(d->root, "metadata");

@@ -14,7 +14,7 @@ tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir) {
     struct stat st;
     if (ops.mkdir(ops.user, dir, 0777) == 0) return tg_sync_directory_of(ctx, dir);
     if (errno != EEXIST) return tg_file_fail(ctx, "make the directory", dir, -1);
-    if (stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return TG_OK; /* the file functions may keep it elsewhere */
+    if (stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return TG_OK; /* if stat fails, the tg_file_ops keep it elsewhere */
     return tg_fail(ctx, TG_ERR_IO, "'%s' is not a directory", dir);
 }
 

@@ -28,7 +28,7 @@ static json_t *tensor_of(json_t *tensors, const char *key, const char *dtype, js
     return json_object_set_new(tensors, key, t) == 0 ? t : NULL;
 }
 
-/* Adds entry i of a file, which says in `pieces` what it is. */
+/* Adds entry i of a file. `pieces`, which the file has in its metadata, says what the entry is. */
 static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_json *pieces, int file) {
     const tg_safetensors_entry *e = &f->entries[i];
     const char *key, *at;
@@ -42,8 +42,7 @@ static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_j
     const char *dtype = json_string_value(json_object_get(t, "dtype"));
     if (t && (strcmp(dtype, e->dtype_name) != 0 || !json_equal(json_object_get(t, "shape"), shape)))
         return tg_fail(j.ctx, TG_ERR_SHAPE,
-                       "'%s': the ranks have given the key '%.128s' tensors of other dtypes or "
-                       "global shapes",
+                       "'%s': the ranks have given the key '%.128s' tensors of different dtypes or global shapes",
                        j.path, key);
     json_t *piece = json_pack("{s:i, s:s, s:s, s:s%}", "file", file, "name", e->name, "at", at, "xxh64",
                               f->sums + (size_t)i * TG_CHECKSUM_DIGITS, (size_t)TG_CHECKSUM_DIGITS);
@@ -93,7 +92,7 @@ static tg_status add_file(tg_ctx *ctx, const char *dir, json_t *root, const char
 
 /* ---- Checking and writing ---- */
 
-/* Fails if the pieces of a key overlap or leave a hole, which then is in what the ranks have added. */
+/* Fails if the pieces of a key overlap or leave a hole. The cause is then that the ranks' lists do not fit together. */
 static tg_status check_pieces(tg_ctx *ctx, const char *dir, json_t *root) {
     tg_state d = {.ctx = ctx, .dir = dir};
     tg_status s = tg_state_from_json(&d, json_incref(root), dir);
@@ -112,15 +111,19 @@ static tg_status write(tg_ctx *ctx, const char *path, json_t *root) {
     return s;
 }
 
-/* Whether an earlier save, also an interrupted one, has left this file: the index does not name it. */
+/* Returns whether the file is left from an earlier save, complete or interrupted: it has the name of a file of this or
+ * an earlier version, perhaps a temporary one, and the index does not list it. Files of other names are the
+ * caller's. */
 static bool is_stale(const char *file, const char (*names)[TG_STATE_NAME], int n) {
-    if (fnmatch("rank-*.safetensors*", file, 0) && fnmatch("state-*.safetensors*", file, 0)) return false;
+    static const char pieces[] = "rank-[0-9][0-9][0-9][0-9][0-9]*.safetensors*",
+                      old[] = "state-[0-9][0-9][0-9][0-9][0-9]*.safetensors*";
+    if (fnmatch(pieces, file, 0) && fnmatch(old, file, 0)) return false;
     for (int i = 0; i < n; i++)
         if (!strcmp(file, names[i])) return false;
     return true;
 }
 
-/* Removes the files of earlier saves. The new state is complete without that, so failures do not count. */
+/* Removes the files of earlier saves. Ignores failures, because the new state is complete without this. */
 static void remove_stale(tg_ctx *ctx, const char *dir, const char (*names)[TG_STATE_NAME], int n) {
     tg_file_ops ops = tg_file_ops_of(ctx);
     DIR *list = opendir(dir);

@@ -49,6 +49,7 @@ static int64_t count_and_digest(const part *p) {
     return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }
 
+/* Starts and records the group's TG_REPLAY call. */
 static tg_status begin_part(part *p, const void *site) {
     tg_comm *c = p->c;
     if (!p->collectives) return TG_OK;
@@ -73,6 +74,7 @@ static tg_status begin_part(part *p, const void *site) {
     return c->ops->start(c->ctx, c->state, &t, &p->request);
 }
 
+/* Ends what begin_part has begun, also if it failed halfway. */
 static tg_status end_part(part *p) {
     tg_comm *c = p->c;
     if (!p->begun) return TG_OK;

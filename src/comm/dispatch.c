@@ -34,6 +34,7 @@ static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char 
                    what);
 }
 
+/* Return whether this rank must pass dst, or src. */
 static bool has_dst(const dispatch *e) {
     tg_collective k = e->a->kind;
     return k == TG_GATHER ? e->c->rank == e->a->root : k != TG_SEND && k != TG_BARRIER;
@@ -123,6 +124,7 @@ static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *who
     return check_size(e, part, part_role, counts[e->c->rank], "this rank's count");
 }
 
+/* Checks the sizes of an all-to-all. If its parts are equal, sets the call's count to the size of one. */
 static tg_status size_all_to_all(dispatch *e) {
     const tg_collective_args *a = e->a;
     if (!a->send != !a->recv)
@@ -140,6 +142,7 @@ static tg_status size_all_to_all(dispatch *e) {
     return check_size(e, a->dst, "dst", a->src->numel, "as many as src");
 }
 
+/* Checks that dst and src fit each other, and sets the call's count and the sizes of its parts. */
 static tg_status size_call(dispatch *e) {
     const tg_collective_args *a = e->a;
     switch (a->kind) {
@@ -180,6 +183,7 @@ static int64_t in_place_at(const dispatch *e) {
     }
 }
 
+/* Fails if dst and src overlap, unless the call is in place. */
 static tg_status check_overlap(const dispatch *e) {
     const char *d = e->t.dst, *s = e->t.src;
     if (!d || !s) return TG_OK;

@@ -14,16 +14,17 @@ _Static_assert(TG_ENTRY_WORDS * sizeof(uint64_t) == sizeof(tg_call_entry), "an e
 void tg_shared_text_write(tg_shared_text *b, const char *text) {
     size_t n = strlen(text), capacity = sizeof b->word - 1;
     if (n > capacity) n = capacity;
-    uint32_t v = atomic_load_explicit(&b->version, memory_order_relaxed);
-    atomic_store_explicit(&b->version, v + 1, memory_order_relaxed);
+    uint32_t v = atomic_load_explicit(&b->version, memory_order_relaxed) | 1; /* odd already: a writer died */
+    atomic_store_explicit(&b->version, v, memory_order_relaxed);
     for (size_t i = 0; i * 8 <= n; i++) {
         uint64_t word = 0;
         memcpy(&word, text + i * 8, n - i * 8 < 8 ? n - i * 8 : 8);
         atomic_store_explicit(&b->word[i], word, memory_order_release);
     }
-    atomic_store_explicit(&b->version, v + 2, memory_order_release);
+    atomic_store_explicit(&b->version, v + 1, memory_order_release);
 }
 
+/* Reads a text. Returns false if it was being written meanwhile; then `text` may mix the old and the new one. */
 static bool read_once(const tg_shared_text *b, char *text, size_t n) {
     uint32_t v = atomic_load_explicit(&b->version, memory_order_acquire);
     size_t at = 0;

@@ -52,6 +52,8 @@ typedef struct tg_rank_slot {
     _Atomic uint64_t busy; /* id of the group whose members' memory this rank uses now; 0: none */
     alignas(TG_LINE) _Atomic uint32_t wakeups; /* futex: peers increment it to wake the rank */
     _Atomic uint32_t sleeping; /* whether the rank sleeps on `wakeups`, or is about to */
+    /* status: of the rank's context. An error is stored with release, after `failure` and `cause`, so that a rank that
+     * reads the error finds both. */
     alignas(TG_LINE) _Atomic int state, status;
     _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
     _Atomic uint64_t order;   /* number of its failure among the failures of all ranks, from 1; 0: none */

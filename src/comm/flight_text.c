@@ -208,6 +208,7 @@ static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entr
     if (entry->kind == TG_REPLAY && i == b->me && !s->safe && s->ctx) tg_replay_each(s->ctx, entry, fn, &r);
 }
 
+/* Writes a call of slot i's rank as a line, and the calls of a replay in lines below it. */
 static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry) {
     put(s, "  ");
     put_number(s, entry->index);
@@ -240,6 +241,7 @@ static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry
     replayed_of(s, b, i, entry, replayed_text);
 }
 
+/* Writes a call as a JSON object, in which a replay has the array "calls". */
 static void json_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry) {
     const char *op = reduction_name(entry);
     put(s, "{\"index\": "), put_number(s, entry->index);
@@ -277,9 +279,10 @@ static void put_entries(sink *s, const tg_recorder *b, int i, bool json) {
     }
 }
 
+/* Writes what slot i's rank is doing now, and then its calls. */
 static void put_rank(sink *s, const tg_recorder *b, int i, bool json) {
     const tg_rank_slot *c = &b->rank_slot[i];
-    char failure[1024] = "";
+    char failure[TG_SHARED_TEXT_WORDS * 8] = "";
     int state = atomic_load_explicit(&c->state, memory_order_acquire);
     int status = atomic_load_explicit(&c->status, memory_order_acquire);
     uint64_t waiting = atomic_load_explicit(&c->waiting, memory_order_relaxed);

@@ -64,7 +64,7 @@ static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t byte
 
 static tg_status open_windows(tg_symmetric *s, tg_comm *c, size_t bytes) {
     enum { GRAIN = 64 };
-    int64_t least = bytes <= PTRDIFF_MAX / 2 ? (int64_t)((bytes + GRAIN - 1) / GRAIN * GRAIN) : 0;
+    int64_t least = (int64_t)((bytes + GRAIN - 1) / GRAIN * GRAIN);
     TG_TRY(agree_on_minimum(c, &least));
     if (!least) return TG_OK;
     window *w = tg_host_alloc(s->ctx, sizeof *w);
@@ -90,17 +90,22 @@ static tg_status open_arena(tg_symmetric *s, tg_comm *c, size_t bytes) {
     return tg_buffer_reserve(s->ctx, s->buffer, s->bytes);
 }
 
-tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes) {
+/* Returns a symmetric buffer without memory; NULL after recording the error. */
+static tg_symmetric *empty(tg_comm *c, size_t bytes) {
     if (!tg_comm_ok(c)) return NULL;
-    tg_ctx *ctx = c->ctx;
     if (bytes > PTRDIFF_MAX / 2) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_symmetric_new: bytes is %zu, expected at most %zu", bytes,
+        tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_symmetric_new: bytes is %zu, expected at most %zu", bytes,
                 (size_t)PTRDIFF_MAX / 2);
         return NULL;
     }
-    tg_symmetric *s = tg_host_alloc(ctx, sizeof *s);
-    if (!s) return NULL;
-    *s = (tg_symmetric){.ctx = ctx};
+    tg_symmetric *s = tg_host_alloc(c->ctx, sizeof *s);
+    if (s) *s = (tg_symmetric){.ctx = c->ctx};
+    return s;
+}
+
+tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes) {
+    tg_symmetric *s = empty(c, bytes);
+    if (tg_comm_note_missed(c, s ? TG_OK : TG_ERR_ABORTED) != TG_OK) return NULL;
     if (open_arena(s, c, bytes) == TG_OK) return s;
     tg_symmetric_free(s);
     return NULL;

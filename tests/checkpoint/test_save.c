@@ -297,6 +297,21 @@ START_TEST(the_bytes_of_the_call_are_saved) {
 }
 END_TEST
 
+START_TEST(files_of_other_names_are_kept) {
+    static const char *const names[] = {"state-dict.safetensors", "rank-table.safetensors"};
+    char dir[256], path[2][320];
+    in_root(dir, "kept");
+    on_ranks(1, save, &(job){1, dir});
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s", dir, names[i]);
+        FILE *f = fopen(path[i], "w");
+        ck_assert(f && fclose(f) == 0);
+    }
+    on_ranks(1, save, &(job){1, dir});
+    for (int i = 0; i < 2; i++) ck_assert_msg(access(path[i], F_OK) == 0, "%s was removed", path[i]);
+}
+END_TEST
+
 /* A rank writes its file also if nothing in it has bytes, and needs neither the list nor the tensor for that. */
 static tg_status save_empty(void *arg, tg_ctx *ctx, tg_comm *world) {
     char dir[256];
@@ -371,7 +386,7 @@ static tg_status other_shapes(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_status got = tg_shards_save(s, in_root(dir, "disagree"));
     bool right =
         r ? got == TG_ERR_REMOTE
-          : got == TG_ERR_SHAPE && strstr(tg_ctx_message(ctx), "the key 'w' tensors of other dtypes or global");
+          : got == TG_ERR_SHAPE && strstr(tg_ctx_message(ctx), "the key 'w' tensors of different dtypes or global");
     tg_ctx_clear(ctx);
     tg_shards_free(s);
     tg_drop(x);
@@ -386,7 +401,7 @@ int main(void) {
     const TTest *const tests[] = {
         each_rank_writes_its_share,      ranges_move_between_any_cuts,       ranges_must_be_the_whole_tensor,
         the_bytes_of_the_call_are_saved, tensors_without_elements_are_saved, some_keys_are_loaded_under_other_names,
-        ranks_must_agree_on_shapes,
+        ranks_must_agree_on_shapes,      files_of_other_names_are_kept,
     };
     return state_main("save", tests, sizeof tests / sizeof *tests);
 }

@@ -191,7 +191,7 @@ static tg_status without_owner(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_shards *s = tg_shards_new(p);
     RUN(tg_shards_add_tensor(s, "w", w));
     if (!first) RUN(tg_shards_add_tensor(s, "again", w)); /* the first stage has only one of both */
-    REFUSED(ctx, TG_ERR_MISMATCH, "of what is shared over \"embedding\"; add it on all of its ranks",
+    REFUSED(ctx, TG_ERR_MISMATCH, "of the tensors shared over \"embedding\"; add them on all of its ranks",
             tg_shards_save(s, dir));
     RUN(tg_parallel_recover(p));
     tg_shards_free(s);

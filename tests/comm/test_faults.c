@@ -367,6 +367,40 @@ START_TEST(an_error_of_one_rank_is_reported_even_when_it_was_cleared) {
 END_TEST
 
 #ifndef TG_WORLD_NCCL
+/* The victim refuses a call after both ranks have posted as many receives as a rank has message slots over shared
+ * memory. After recovery the slots must be free again. */
+static tg_status loses_messages(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    enum { MESSAGES = 64 };
+    int me = tg_comm_rank(c);
+    tg_tensor *lost[MESSAGES], *x = filled(ctx, 6, me + 1), *y = filled(ctx, 5, 0);
+    for (int i = 0; i < MESSAGES; i++) {
+        lost[i] = filled(ctx, 4, 0);
+        EXPECT(ctx, tg_comm_recv(c, lost[i], 1 - me));
+    }
+    if (me == VICTIM) {
+        EXPECT(ctx, !tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM) && tg_ctx_status(ctx) == TG_ERR_SHAPE);
+        tg_ctx_clear(ctx);
+    }
+    if (tg_comm_barrier(c) == TG_OK) return TG_ERR_INTERNAL;
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == 2);
+    for (int i = 0; i < MESSAGES; i++) tg_drop(lost[i]);
+    if (me == VICTIM)
+        tg_comm_send(c, x, 0);
+    else
+        tg_comm_recv(c, x, VICTIM);
+    EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
+    const double *v = elements(x);
+    EXPECT(ctx, v && v[5] == VICTIM + 1);
+    return TG_OK;
+}
+
+START_TEST(lost_messages_leave_no_slot_taken) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++) expect_world((world_kind)kind, 2, loses_messages, NULL);
+}
+END_TEST
+
 /* The message names the rank that failed first, however many ranks have passed it on. */
 static tg_status chain(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
@@ -546,6 +580,7 @@ int main(void) {
                                   errors_that_all_ranks_make_keep_them_in_step,
                                   an_error_of_one_rank_is_reported_even_when_it_was_cleared,
 #ifndef TG_WORLD_NCCL
+                                  lost_messages_leave_no_slot_taken,
                                   the_first_failure_is_the_one_that_is_reported,
                                   every_allocation_may_fail,
 #endif

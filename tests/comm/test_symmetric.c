@@ -60,7 +60,27 @@ START_TEST(where_there_is_none_the_caller_does_without) {
 }
 END_TEST
 
+/* Rank 1 is refused and clears its error: it has missed the call, so it does not match the call of the others. */
+static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    int me = tg_comm_rank(c);
+    if (me == 1) REFUSED(ctx, TG_ERR_ARGUMENT, "tg_symmetric_new: bytes is", tg_symmetric_new(c, SIZE_MAX));
+    tg_symmetric *s = tg_symmetric_new(c, 64);
+    tg_status got = tg_ctx_status(ctx);
+    bool named = strstr(tg_ctx_message(ctx), "rank 1 failed") != NULL;
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, !s && named && got == (me == 1 ? TG_ERR_ABORTED : TG_ERR_REMOTE));
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_barrier(c) == TG_OK);
+    return TG_OK;
+}
+
+START_TEST(a_rank_that_is_refused_has_missed_the_call) {
+    for (int n = 2; n <= 3 && !ranks_on_gpus(); n++) on_ranks(n, one_is_refused, NULL);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {tensors_are_packed_and_taken_again, where_there_is_none_the_caller_does_without};
+    const TTest *const tests[] = {tensors_are_packed_and_taken_again, where_there_is_none_the_caller_does_without,
+                                  a_rank_that_is_refused_has_missed_the_call};
     return tg_check_main("symmetric", tests, sizeof tests / sizeof *tests);
 }

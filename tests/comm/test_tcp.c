@@ -59,12 +59,13 @@ START_TEST(all_name_the_ranks_that_have_not_come) {
     start(ranks, RANKS, 1u | 2u);
     join(ranks, RANKS, 1u | 2u);
     for (int i = 0; i < 2; i++)
-        expect(&ranks[i], TG_ERR_TIMEOUT, "tg_comm_tcp_new: ranks 2, 3 of 4 have not come to \"127.0.0.1\", port ");
+        expect(&ranks[i], TG_ERR_TIMEOUT,
+               "tg_comm_tcp_new: ranks 2, 3 of 4 have not connected to \"127.0.0.1\", port ");
     plan(ranks, RANKS, free_port(), 3);
     start(ranks, RANKS, ALL & ~4u);
     join(ranks, RANKS, ALL & ~4u);
     for (int i = 0; i < RANKS; i++)
-        if (i != 2) expect(&ranks[i], TG_ERR_TIMEOUT, "rank 2 of 4 has not come to \"127.0.0.1\", port ");
+        if (i != 2) expect(&ranks[i], TG_ERR_TIMEOUT, "rank 2 of 4 has not connected to \"127.0.0.1\", port ");
     expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 3 s; see what they have printed");
 }
 END_TEST

@@ -191,13 +191,12 @@ static const contradiction contradictions[] = {
      "the ranks would meet on port 65530 or one of the 15 after it, expected ports up to 65535; set TAPEGRAD_PORT"},
     {torchrun, "LOCAL_RANK=2",
      "torchrun has started this process as number 2 of 2 on its node, of 4 ranks in all; expected "
-     "a number below the first, and that at most the second"},
+     "a number below 2, and at most 4 ranks on the node"},
     {torchrun, "TAPEGRAD_TRANSPORT=udp", "TAPEGRAD_TRANSPORT is \"udp\", expected \"tcp\" or \"mpi\""},
     {srun, "WORLD_SIZE=8", "WORLD_SIZE is 8, but srun has started 7 ranks; unset it, or start as many"},
     {srun, "SLURM_PROCID=9", "srun has started this process as rank 9 of 7, expected a rank below 7"},
     {srun, "SLURM_STEP_NODELIST=[oops",
-     "SLURM_STEP_NODELIST is \"[oops\", in which no first node is found; set MASTER_ADDR "
-     "to the node of rank 0"},
+     "SLURM_STEP_NODELIST is \"[oops\", whose first node cannot be read; set MASTER_ADDR to the node of rank 0"},
     {"SLURM_STEP_ID=0", "SLURM_PROCID=1",
      "SLURM_PROCID is 1, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set; srun sets them"},
     {mpirun, "WORLD_SIZE=3", "WORLD_SIZE is 3, but mpirun has started 2 ranks; unset it, or start as many"},

@@ -181,6 +181,7 @@ static const tg_p2p_ops mpi_ops = {.size = sizeof(tg_p2p_ops),
                                     .close = mpi_close,
                                     .phase = mpi_phase};
 
+/* Fails unless this thread may call MPI now, and comm is a communicator. */
 static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     int begun = 0, over = 0, level = MPI_THREAD_SINGLE, main_thread = 0;
     MPI_Initialized(&begun);
@@ -236,8 +237,8 @@ static tg_status check_world(tg_ctx *ctx, int rank, int ranks) {
                        rank, ranks, me, n);
 }
 
-/* Lets the modules of MPI, which it loads itself, find MPI's own functions: when this library is loaded as a plugin,
- * only the plugin sees them, and Open MPI's modules do not name the libraries that they need. */
+/* Makes MPI's functions visible to the modules that MPI loads. When this library is loaded as a plugin, only the plugin
+ * sees these functions, and Open MPI's modules do not name the libraries that they need. */
 static void publish_mpi(void) {
     int (*function)(int *, char ***) = MPI_Init;
     const void *address = NULL;

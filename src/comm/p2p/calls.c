@@ -4,7 +4,7 @@
 
 /* ---- The balance of an all-to-all ---- */
 
-/* Returns a digest of the fact that one member sends another so many elements. */
+/* Returns a digest of two members and the number of elements that one sends to the other. */
 static uint64_t digest_pair(int from, int to, int64_t count) {
     uint64_t h = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15u ^ (uint64_t)count * 0xbf58476d1ce4e5b9u;
     h = (h ^ h >> 31) * 0x94d049bb133111ebu;
@@ -109,6 +109,7 @@ static void arrive(tg_p2p_call *c) {
         if (i != g->control.rank) compare(c, i);
 }
 
+/* Starts a send or a receive. Only a send notifies the peer; the receiver answers it when it takes the data. */
 static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     bool send = t->kind == TG_SEND;
     tg_p2p_pair_calls *pair_calls = send ? &g->member[t->root].send : &g->member[t->root].recv;

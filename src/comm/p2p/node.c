@@ -127,17 +127,18 @@ static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, 
     return s;
 }
 
+/* Does the work of tg_p2p_meet. all: receives the address of each rank of world. */
 static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one) {
     int n = world->size, me = world->rank, fd = -1;
-    bool can;
+    bool can = false;
     address mine = {.node = node_of(world), .pid = getpid(), .fd = -1};
     TG_TRY(all_gather(world, &mine, all, sizeof mine / sizeof(int64_t)));
     int first = first_of(all, me);
     bool others = members_of(all, n, me) > 1 && !are_threads(all, n, me);
     if (others && first == me) make_file(&mine, n);
-    TG_TRY(all_gather(world, &mine, all, sizeof mine / sizeof(int64_t)));
-    if (others) fd = first == me ? (int)mine.fd : open_file(&all[first]);
-    tg_status s = all_can(world, all, fd, &can, in_one);
+    tg_status s = all_gather(world, &mine, all, sizeof mine / sizeof(int64_t));
+    if (others) fd = first == me ? (int)mine.fd : s == TG_OK ? open_file(&all[first]) : -1;
+    if (s == TG_OK) s = all_can(world, all, fd, &can, in_one);
     if (s == TG_OK && fd >= 0 && can)
         *node = tg_comm_attach(world->ctx, fd, me, true);
     else if (fd >= 0)

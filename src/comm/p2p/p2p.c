@@ -93,6 +93,7 @@ static void p2p_abort(tg_ctx *ctx, void *state, const char *why) {
         tg_p2p_fail(handle->g, TG_ERR_ABORTED, handle->self->me, handle->self->me, why, handle->g->sequence);
 }
 
+/* Agrees with the other members on the next group, which replaces that of the handle. */
 static tg_status recover(tg_p2p_handle *handle, int *rank, int *size) {
     tg_p2p_group *old = handle->g, *g = NULL;
     tg_ctx *ctx = old->self->ctx;
@@ -291,6 +292,8 @@ static tg_p2p_group *world_group(tg_p2p_rank *self) {
     return g;
 }
 
+/* Allocates what a rank needs, waits until the layer is open, and connects the context to the rank: its errors and its
+ * heartbeat. */
 static tg_status rank_open(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     self->thread = pthread_self();

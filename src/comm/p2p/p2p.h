@@ -409,7 +409,7 @@ bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self));
 /* ---- failure.c ---- */
 
 /* Returns whether the call cannot be finished because its group has failed. A collective before the first lost one goes
- * on: a member may have finished it and failed afterwards. A send or a receive whose peer has arrived goes on too. */
+ * on: a member may have finished it and failed afterward. A send or a receive whose peer has arrived goes on too. */
 bool tg_p2p_cannot_finish(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the rank that found the failure; if it is this rank, the function notifies the other members. */

@@ -4,17 +4,19 @@
  *
  * While a rank waits, the word `blocked` of its rank slot (flight_recorder.h) describes the call that it waits for.
  * The description is a single word, so that peers read it as a whole. Its upper 32 bits are the id of the group. For a
- * collective, the lower 32 bits are 1 + its number. For a send or receive, they are the flag MESSAGE, the flag RECEIVES
- * if it is a receive, the peer (PEER_BITS bits), and the number of the message (the lowest NUMBER_BITS bits). */
+ * collective, the lower 32 bits are 1 + its number, modulo 2^31. For a send or receive, they are the flag MESSAGE, the
+ * flag RECEIVES if it is a receive, the peer (PEER_BITS bits), and the number of the message (the lowest NUMBER_BITS
+ * bits). */
 #include "comm/shm/shm.h"
 
 enum { RECEIVES = 1 << 30, PEER_BITS = 10, NUMBER_BITS = 20 };
 static const uint32_t MESSAGE = 1u << 31;
 
 static uint32_t number_bits(uint64_t n) { return (uint32_t)n & ((1u << NUMBER_BITS) - 1); }
+static uint32_t call_bits(uint64_t n) { return (uint32_t)n & (MESSAGE - 1); }
 
 uint64_t tg_shm_blocked_in(const tg_shm_request *r) {
-    uint64_t call = (r->sequence + 1) & (MESSAGE - 1);
+    uint64_t call = call_bits(r->sequence + 1);
     if (tg_shm_is_message(r))
         call = MESSAGE | (r->kind == TG_RECV ? RECEIVES : 0) | (uint32_t)r->peer << NUMBER_BITS |
                number_bits(r->match >> TG_MESSAGE_NUMBER);
@@ -36,9 +38,9 @@ static int member_of(const tg_shm_group *s, int rank) {
 }
 
 /* Returns whether this rank has made its own part of the call that `rank` waits for, so that `rank` does not wait for
- * this rank. Numbers of messages are compared modulo 2^NUMBER_BITS. */
+ * this rank. Numbers of calls are compared modulo 2^31, and numbers of messages modulo 2^NUMBER_BITS. */
 static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
-    if (!(call & MESSAGE)) return (int32_t)((uint32_t)s->next - (call - 1)) > 0;
+    if (!(call & MESSAGE)) return call_bits(s->next - call) < 1u << 30; /* call - 1 is the number of the call */
     int peer = (int)(call >> NUMBER_BITS & ((1u << PEER_BITS) - 1)), from = member_of(s, rank);
     if (peer != s->control.rank || from < 0) return true;
     uint32_t mine = number_bits(s->pairs[2 * from + !!(call & RECEIVES)]);

@@ -16,7 +16,7 @@ int tg_launch_open(tg_launch *l, int n) {
     if (l->fd < 0) return errno;
     l->region = tg_region_map(l->fd, false, &why);
     if (l->region) return 0;
-    close(l->fd);
+    tg_launch_close(l);
     return ENOMEM;
 }
 
@@ -38,8 +38,8 @@ void tg_launch_ended(const tg_launch *l, int rank, int wait_status) {
     else
         tg_text(text, sizeof text, &at, "its process has ended with exit status %d", WEXITSTATUS(wait_status));
     tg_shared_text_write(&rank_slot->failure, text);
-    atomic_store_explicit(&rank_slot->status, TG_ERR_REMOTE, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->cause, -1, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->status, TG_ERR_REMOTE, memory_order_release);
     if (state == TG_RANK_AWAITED) atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
 }
 

@@ -82,9 +82,12 @@ static int64_t dst_count(const tg_transfer *t, int n) {
     return t->recv ? sum(t->recv, n) : parts ? t->count * n : t->count;
 }
 
-static tg_block *stage(tg_shm_group *s, size_t bytes) {
+/* Allocates shared memory for a copy of src or dst of t. Returns NULL after recording the error. */
+static tg_block *stage(tg_shm_group *s, const tg_transfer *t, size_t bytes) {
     tg_block *b = tg_process_alloc(s->self->process, bytes);
-    if (!b) tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: %zu bytes for a copy of a call's data", bytes);
+    if (!b)
+        tg_fail(s->self->ctx, TG_ERR_MEMORY, "%s: out of shared memory: no %zu bytes for a copy of the data",
+                tg_collective_name(t->kind), bytes);
     return b;
 }
 
@@ -92,13 +95,13 @@ tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r) {
     const tg_arena *arena = &s->self->process->arena;
     size_t size = tg_dtype_size(t->dtype), src_bytes = (size_t)src_count(t, s->control.size) * size;
     if (t->src && !arena_owns(arena, t->src)) {
-        if (!(r->staged_src = stage(s, src_bytes))) return s->self->ctx->run.status;
+        if (!(r->staged_src = stage(s, t, src_bytes))) return s->self->ctx->run.status;
         t->src = memcpy(tg_block_data(r->staged_src), t->src, src_bytes);
     }
     if (t->dst && !arena_owns(arena, t->dst)) {
         r->dst = t->dst;
         r->dst_bytes = (size_t)dst_count(t, s->control.size) * size;
-        if (!(r->staged_dst = stage(s, r->dst_bytes))) return s->self->ctx->run.status;
+        if (!(r->staged_dst = stage(s, t, r->dst_bytes))) return s->self->ctx->run.status;
         t->dst = tg_block_data(r->staged_dst);
         if (t->kind == TG_BROADCAST && t->root == s->control.rank) memcpy(t->dst, r->dst, r->dst_bytes);
     }
@@ -150,23 +153,24 @@ void tg_process_close(tg_process *p) {
 /* ---- Attaching ---- */
 
 /* Makes this process rank `rank` of the region. Fails if another process is this rank, or if the rank already has or
- * had a communicator. */
-static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank) {
+ * had a communicator. who: the public function, for errors. */
+static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank, const char *who) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "this process is rank %d of a launch of %d ranks, expected 0 to %d", rank,
-                       r->size, r->size - 1);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: this process is rank %d of a launch of %d ranks, expected 0 to %d",
+                       who, rank, r->size, r->size - 1);
     if (atomic_load_explicit(&r->rank_slot[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "rank %d already has or had a communicator of this launch; a process can create only one", rank);
+                       "%s: rank %d already has or had a communicator of this launch; a process can create only one",
+                       who, rank);
     if (fcntl(fd, F_SETLK, &f) != 0)
-        return tg_fail(ctx, TG_ERR_STATE, "another process is rank %d of this launch already", rank);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: another process is rank %d of this launch already", who, rank);
     atomic_store_explicit(&r->rank_slot[rank].pid, (int64_t)getpid(), memory_order_relaxed);
     return TG_OK;
 }
 
-static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
-    tg_process *p = claim_rank(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
+static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank, const char *who) {
+    tg_process *p = claim_rank(ctx, r, fd, rank, who) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) return NULL;
     char *first = (char *)r + r->arenas + (size_t)rank * r->arena_bytes;
     *p = (tg_process){.arena = {arena_take, arena_owns, arena_end},
@@ -180,30 +184,38 @@ static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     return p;
 }
 
-static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
+/* Maps the file, and makes this process rank `rank`. Returns NULL after recording the error. */
+static tg_process *map_process(tg_ctx *ctx, int fd, int rank, const char *who) {
     const char *why;
+    if (ctx->meta)
+        return tg_fail(ctx, TG_ERR_DEVICE,
+                       "%s: ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or "
+                       "\"cuda\"",
+                       who, ctx->run.ops->name),
+               NULL;
     if (ctx->arena)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "this context already uses the memory of another launch; create a new context for this one"),
+                       "%s: this context already uses the memory of another launch; create a new context for this one",
+                       who),
                NULL;
     tg_region *r = tg_region_map(fd, true, &why);
-    if (!r) return tg_fail(ctx, TG_ERR_STATE, "this process cannot become a rank of its launch: %s", why), NULL;
-    tg_process *p = process_new(ctx, r, fd, rank);
-    if (!p) return tg_region_unmap(r, true), NULL;
-    p->own_fd = own_fd;
-    tg_region_view view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
-    return tg_shm_world(ctx, &view, p);
+    if (!r)
+        return tg_fail(ctx, TG_ERR_STATE, "%s: this process cannot become a rank of its launch: %s", who, why), NULL;
+    tg_process *p = process_new(ctx, r, fd, rank, who);
+    if (!p) tg_region_unmap(r, true);
+    return p;
 }
 
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
-    tg_comm *c = NULL;
-    if (tg_ok(ctx) && ctx->meta)
-        tg_fail(ctx, TG_ERR_DEVICE,
-                "ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or \"cuda\"",
-                ctx->run.ops->name);
-    else if (tg_ok(ctx))
-        c = attach(ctx, fd, rank, own_fd);
-    return tg_comm_or_inert(c);
+    const char *who = own_fd ? "tg_comm_p2p_new" : "tg_comm_launched_new";
+    tg_process *p = tg_ok(ctx) ? map_process(ctx, fd, rank, who) : NULL;
+    if (!p) {
+        if (own_fd) close(fd);
+        return tg_comm_or_inert(NULL);
+    }
+    p->own_fd = own_fd;
+    tg_region_view view = {.region = p->region, .base = (uintptr_t)p->region, .me = rank, .fd = fd};
+    return tg_comm_or_inert(tg_shm_world(ctx, &view, p));
 }
 
 /* ---- The launcher's environment variables ---- */

@@ -28,6 +28,7 @@ static int64_t count_of(const tg_region_view *v, tg_shared at, int64_t count, in
     return tg_part_size(tg_at(v, at), count, part);
 }
 
+/* Returns the number of elements of the largest part of the call. */
 static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
     const tg_region_view *v = &s->self->view;
     const tg_post *p = slot->post;

@@ -172,6 +172,7 @@ static void lock(tg_region *r) {
 
 static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE * TG_LINE; }
 
+/* Makes a group and adds it to the region's list, whose lock this rank holds. Returns NULL if memory is short. */
 static tg_group *group_new(const tg_region_view *v, const tg_group *parent, const int *ranks, int n, const char *name) {
     tg_region *r = v->region;
     size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));

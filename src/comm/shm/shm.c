@@ -65,7 +65,8 @@ static tg_status reserve_begins(tg_shm_group *s, const tg_transfer *t) {
     }
     s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
     if (!s->begins_block)
-        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->control.size);
+        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "%s: out of shared memory for the counts of %d ranks",
+                       tg_collective_name(t->kind), s->control.size);
     s->begins = tg_block_data(s->begins_block);
     return TG_OK;
 }
@@ -316,6 +317,8 @@ static void replace_group(tg_shm_group *s, tg_group *g, int rank, int size) {
     s->g = g;
     s->control = control_of(s, rank, size);
     s->next = s->messages = 0;
+    s->slots_used = 0; /* the slots of lost messages stay in the old group */
+    s->watched = NULL;
 }
 
 static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
@@ -355,7 +358,7 @@ static void post_failure(tg_listener *l) {
     atomic_store_explicit(&rank_slot->order, order, memory_order_relaxed);
     int cause = self->ctx->run.status == TG_ERR_REMOTE ? self->cause : -1;
     atomic_store_explicit(&rank_slot->cause, cause, memory_order_relaxed);
-    atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_release);
     atomic_store_explicit(&rank_slot->state, TG_RANK_FAILED, memory_order_release);
 }
 

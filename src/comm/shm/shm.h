@@ -142,7 +142,7 @@ bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 /* ---- process.c ---- */
 
 /* Attaches this process as `rank` of the region in the file fd, which a launcher or node.c has made. own_fd: the
- * communicator closes fd at its end. Returns an inert communicator (tapegrad.h) on error. */
+ * communicator closes fd at its end, and this call on an error. Returns an inert communicator (tapegrad.h) on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
 bool tg_process_alive(const tg_region_view *v, int rank); /* false: its process has died; always true for threads */
 int64_t tg_process_pid(const tg_region_view *v, int rank);

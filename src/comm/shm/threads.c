@@ -38,7 +38,7 @@ static void post_return(rank_thread *t) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     if (t->status != TG_OK) {
         tg_shared_text_write(&rank_slot->failure, t->message);
-        atomic_store_explicit(&rank_slot->status, (int)t->status, memory_order_relaxed);
+        atomic_store_explicit(&rank_slot->status, (int)t->status, memory_order_release);
     }
     atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
 }
@@ -73,8 +73,7 @@ static void *rank_main(void *arg) {
 
 /* ---- All ranks ---- */
 
-/* Writes an error message into the buffer that the caller of tg_ranks_run has given, if any. `format` takes a number
- * (the rank, or the number of ranks) and then a text, which may be "". */
+/* Writes the error message of a rank into the buffer that the caller of tg_ranks_run has given, if any. */
 static void write_message(const tg_ranks_opts *o, int rank, const char *message) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, "rank %d: %s", rank, message);
 }
@@ -99,7 +98,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     for (int i = started; i < n; i++) { /* the other ranks must not wait for ranks that did not start */
         tg_rank_slot *rank_slot = &t[i].region->rank_slot[i];
         tg_shared_text_write(&rank_slot->failure, "its thread could not be started");
-        atomic_store_explicit(&rank_slot->status, TG_ERR_MEMORY, memory_order_relaxed);
+        atomic_store_explicit(&rank_slot->status, TG_ERR_MEMORY, memory_order_release);
         atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
     }
     for (int i = 0; i < started; i++) pthread_join(t[i].thread, NULL);
@@ -108,7 +107,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     return TG_ERR_MEMORY;
 }
 
-/* Writes why n ranks cannot run. */
+/* Writes why n ranks cannot run into that buffer. Returns `status`. */
 static tg_status refuse_ranks(const tg_ranks_opts *o, int n, tg_status status, const char *why) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, "%s: %s", tg_count(n, "rank").text, why);
     return status;
@@ -119,6 +118,7 @@ static tg_status check_options(int n, tg_rank_fn fn, const tg_ranks_opts *o) {
     return fn ? TG_OK : refuse_ranks(o, n, TG_ERR_ARGUMENT, "the function is NULL");
 }
 
+/* Runs n ranks with this configuration, in a region that lives as long as they do. */
 static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *o, const tg_config *config) {
     tg_allocator a = config->allocator.alloc && config->allocator.free ? config->allocator : tg_system_allocator();
     tg_region *region = tg_region_new(n, &a);

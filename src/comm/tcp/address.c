@@ -1,10 +1,11 @@
-/* Addresses of IPv4 and IPv6. */
+/* Addresses of IPv4 and IPv6: resolving a host, changing an address, and converting it for other ranks. */
 #include <netdb.h>
 #include <netinet/in.h>
 
 #include "base/text.h"
 #include "comm/tcp/meet.h"
 
+/* Return the address as the struct of its family. */
 static struct sockaddr_in *four(const struct sockaddr *a) { return (struct sockaddr_in *)(uintptr_t)a; }
 static struct sockaddr_in6 *six(const struct sockaddr *a) { return (struct sockaddr_in6 *)(uintptr_t)a; }
 static bool is_four(const struct sockaddr *a) { return a->sa_family == AF_INET; }

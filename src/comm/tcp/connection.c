@@ -1,4 +1,4 @@
-/* Connections: reads blocks of bytes of a known size, writes, and ends a connection. */
+/* Connections: creating and ending them, reading blocks of a known size, and writing. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,11 +9,12 @@
 
 /* ---- SIGPIPE ---- */
 
-/* libuv writes to sockets in a way that raises SIGPIPE if the peer has ended, which would end this process. The signal
- * is therefore blocked while libuv may write; one that was raised meanwhile is discarded. If this thread had not
- * blocked it before, then none was pending before, so no signal of somebody else is lost. */
+/* libuv's writes to a socket raise SIGPIPE if the peer has closed it, which would end this process. So this thread
+ * blocks the signal while libuv may write, and then discards a pending one. That can only be libuv's: the signal was
+ * not blocked before, so none was pending. If the signal was blocked before, the thread changes and discards
+ * nothing. */
 typedef struct blocked_pipe {
-    bool here; /* it was not blocked before */
+    bool here; /* the signal is blocked now, and was not before */
     sigset_t set, before;
 } blocked_pipe;
 
@@ -115,7 +116,7 @@ void tg_tcp_write_over(tg_tcp_write *w) {
 
 static void on_written(uv_write_t *request, int status) {
     tg_tcp_write *w = (tg_tcp_write *)request;
-    (void)status; /* an error shows when the connection is read */
+    (void)status; /* the next read of the connection reports the error */
     w->layer->writing--;
     tg_tcp_write_over(w);
 }

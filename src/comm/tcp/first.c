@@ -1,5 +1,5 @@
-/* Rank 0's part of the meeting: listens, waits until all ranks have come, and sends them the list of addresses, or why
- * they cannot meet. */
+/* Rank 0's part of the meeting: listens, waits until all ranks have connected, and sends them the list of addresses, or
+ * the reason why they cannot meet. */
 #include <netdb.h>
 
 #include "base/os.h"
@@ -8,8 +8,8 @@
 
 /* ---- Listening ---- */
 
-/* Returns whether the host's address has a meaning on this node alone, though the other nodes reach this one by the
- * same name. On Debian, for one, a node's own name is 127.0.1.1. */
+/* Returns whether `a` is a loopback address to which only this node resolves the host's name, although other nodes
+ * reach this one by that name. Debian, for example, resolves a node's own name to 127.0.1.1. */
 static bool is_only_here(const tg_tcp_meeting *m, const struct sockaddr *a) {
     struct sockaddr_storage numeric;
     const char *host = m->opts->host;
@@ -18,8 +18,8 @@ static bool is_only_here(const tg_tcp_meeting *m, const struct sockaddr *a) {
     return tg_tcp_is_loopback(a) && !m->opts->one_node && !literal;
 }
 
-/* Listens on the port of the first address of the host that this node has. If it has none, as when the network
- * translates addresses, listens on all addresses of the node. */
+/* Listens on this port of the first address of the host that this node has. If the node has none of them, because the
+ * network translates addresses, listens on all addresses of the node. Returns 0, or libuv's error. */
 static int listen_on(tg_tcp_meeting *m, const struct addrinfo *hosts, uint32_t port) {
     struct sockaddr_storage at;
     int error = UV_EADDRNOTAVAIL;
@@ -34,6 +34,7 @@ static int listen_on(tg_tcp_meeting *m, const struct addrinfo *hosts, uint32_t p
     return tg_tcp_listen(m, (struct sockaddr *)&at);
 }
 
+/* Listens on the first free port. Fails the meeting if none is free, or if the host has no address. */
 static void listen_on_any_port(tg_tcp_meeting *m) {
     const tg_tcp_opts *o = m->opts;
     struct addrinfo *hosts = tg_tcp_resolve(m);
@@ -56,15 +57,16 @@ static void listen_on_any_port(tg_tcp_meeting *m) {
     tg_tcp_meeting_fail(m, error == UV_EADDRINUSE ? TG_ERR_STATE : TG_ERR_IO, text);
 }
 
-/* ---- Ranks that come ---- */
+/* ---- Ranks that connect ---- */
 
 static void on_early_end(tg_tcp_connection *c, int error) {
-    tg_tcp_meeting_lost(c, error, "before all ranks had come");
+    tg_tcp_meeting_lost(c, error, "before all ranks had connected");
 }
 
-/* A rank sends nothing before it has the list. */
+/* Called if a rank sends a byte before it has the list. Ranks of this library do not. */
 static void on_early_byte(tg_tcp_connection *c) { tg_tcp_connection_end(c, UV_EPROTO); }
 
+/* Called when a rank has connected. Stores the address on which it listens. */
 static void on_arrival(tg_tcp_meeting *m, tg_tcp_connection *c) {
     struct sockaddr_storage peer = {0};
     int n = sizeof peer;
@@ -86,9 +88,10 @@ static void name_missing(tg_tcp_meeting *m) {
         if (!m->come[i]) tg_text(text, sizeof text, &at, "%s%d", named++ ? ", " : "", i);
     if (missing > named) tg_text(text, sizeof text, &at, " and %d more", missing - named);
     tg_text(text, sizeof text, &at,
-            " of %d %s not come to \"%s\", port %u, within the deadline of %g s; see what they have "
-            "printed, and whether they can reach that port",
-            o->ranks, missing > 1 ? "have" : "has", o->host, (unsigned)m->port, m->layer->ctx->run.deadline);
+            " of %d %s not connected to \"%s\", port %u, within the deadline of %g s; see what %s printed, and whether "
+            "%s can reach that port",
+            o->ranks, missing > 1 ? "have" : "has", o->host, (unsigned)m->port, m->layer->ctx->run.deadline,
+            missing > 1 ? "they have" : "it has", missing > 1 ? "they" : "it");
     tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, text);
 }
 
@@ -101,7 +104,7 @@ static void send_to(tg_tcp_connection *c, const void *data, size_t n) {
 
 static bool is_all_sent(tg_tcp_meeting *m) { return m->layer->writing == 0; }
 
-/* Sends the reason why the ranks cannot meet to all ranks that have come. */
+/* Sends the reason why the ranks cannot meet to all ranks that have connected. */
 static void send_failure(tg_tcp_meeting *m) {
     const double patience = 2;
     const tg_ctx *ctx = m->layer->ctx;
@@ -114,7 +117,8 @@ static void send_failure(tg_tcp_meeting *m) {
     while (!is_all_sent(m) && tg_system_now() - since < patience) tg_tcp_run(m->layer, true);
 }
 
-/* Sends the list to all. A rank that has it may send messages at once. */
+/* Sends the list to all ranks. Adds each connection to the layer, because a rank that has the list may send messages at
+ * once. */
 static void send_list(tg_tcp_meeting *m) {
     m->news.status = TG_OK;
     for (int i = 1; i < m->opts->ranks; i++) {

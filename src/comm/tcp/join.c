@@ -1,5 +1,5 @@
-/* The part that ranks above 0 have in the meeting: each goes to rank 0, says where it listens, gets the list of
- * addresses, and connects with the ranks between. */
+/* The part of the ranks above 0 in the meeting: each connects to rank 0, tells it where it listens, receives the list
+ * of addresses, and connects with the ranks between rank 0 and itself. */
 #include <netdb.h>
 
 #include "base/os.h"
@@ -8,9 +8,10 @@
 
 /* ---- The list ---- */
 
-/* A connection that is in order ends. */
+/* Called when a connection with a rank of this run ends. */
 static void on_lost(tg_tcp_connection *c, int error) { tg_tcp_meeting_lost(c, error, "while the ranks connected"); }
 
+/* Called when the list of addresses has arrived. */
 static void on_list(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     m->listed = true;
@@ -19,6 +20,7 @@ static void on_list(tg_tcp_connection *c) {
     tg_tcp_layer_add(m->layer, c);
 }
 
+/* Called when rank 0 has sent whether the ranks can meet. If so, awaits the list. */
 static void on_news(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     tg_tcp_news *news = &m->news;
@@ -35,7 +37,7 @@ static void on_news(tg_tcp_connection *c) {
 
 /* ---- To rank 0 ---- */
 
-/* If rank 0 does not listen any more where it was reached before, then it has ended. */
+/* Called when an attempt has failed. If rank 0 no longer listens where it was reached before, it has ended. */
 static void on_attempt_end(tg_tcp_connection *c, int error) {
     tg_tcp_meeting *m = c->layer->meeting;
     m->refusal = error;
@@ -44,15 +46,15 @@ static void on_attempt_end(tg_tcp_connection *c, int error) {
         tg_tcp_meeting_fail(m, TG_ERR_REMOTE, "rank 0 has ended before it sent the list of ranks");
 }
 
-/* Rank 0 has ended the connection, as it does when many strangers come, or has ended itself. The next attempt shows
- * which. */
+/* Called when rank 0 has been reached, and the connection ends before the list has arrived. Either rank 0 has closed
+ * it, as it does when too many connections wait, or rank 0 has ended. The next attempt shows which. */
 static void on_unlisted_end(tg_tcp_connection *c, int error) {
     tg_tcp_meeting *m = c->layer->meeting;
     m->refusal = error;
     m->layer->connection[0] = NULL;
 }
 
-/* Listens on the address by which this rank reaches rank 0, so only on that network. */
+/* Listens on the address from which this rank reaches rank 0, so only in that network. Returns 0, or libuv's error. */
 static int listen_near(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     struct sockaddr_storage at = {0};
     int n = sizeof at, error = uv_tcp_getsockname(&c->socket, (struct sockaddr *)&at, &n);
@@ -98,7 +100,8 @@ static void on_connected(uv_connect_t *request, int status) {
     tg_tcp_await(c, &c->in.greeting, sizeof c->in.greeting, c->then);
 }
 
-/* Connects with a rank, and calls `greeted` when the greeting of the other end has come. */
+/* Connects with a rank, and calls `greeted` when the greeting of the other end has arrived. Returns NULL after an
+ * error. */
 static tg_tcp_connection *connect_to(tg_tcp_meeting *m, int rank, const struct sockaddr *at,
                                      void (*greeted)(tg_tcp_connection *c),
                                      void (*ended)(tg_tcp_connection *c, int error)) {
@@ -117,9 +120,10 @@ static tg_tcp_connection *connect_to(tg_tcp_meeting *m, int rank, const struct s
     return NULL;
 }
 
-/* Fills *at with the place of attempt number k: each address of the host in turn, and the first port in every second
- * round, the others in the rounds between. Where a firewall drops what is sent to other ports, such an attempt ends
- * only after a while, and rank 0, if it comes late, must still be found soon. */
+/* Fills *at with the address and port of attempt number k. A round tries all addresses of the host on one port: every
+ * second round on the first port, the rounds between on the other ports in turn. If a firewall drops what is sent to
+ * the other ports, each attempt there takes seconds, and a rank 0 that starts late, on the first port, must still be
+ * found soon. */
 static void place_of(const tg_tcp_meeting *m, int k, struct sockaddr_storage *at) {
     const struct addrinfo *host = m->hosts;
     int hosts = 0, ports = m->opts->ports;
@@ -130,8 +134,8 @@ static void place_of(const tg_tcp_meeting *m, int k, struct sockaddr_storage *at
     tg_tcp_set_port((struct sockaddr *)at, (uint32_t)(m->opts->port + port));
 }
 
-/* Begins an attempt if none is under way, and gives up one that takes long: a stranger may listen there and say
- * nothing. */
+/* Starts an attempt to reach rank 0 if none is running. Gives up one that takes long, because another program may
+ * listen there and send nothing. */
 static void try_first(tg_tcp_meeting *m) {
     const double patience = 3, pause = 0.02;
     struct sockaddr_storage at;
@@ -149,7 +153,8 @@ static bool is_listed(tg_tcp_meeting *m) {
     return m->listed;
 }
 
-/* Rank 0 reports the missing ranks at its own deadline, which may be a little later than this rank's. */
+/* Called at this rank's deadline. If rank 0 was reached, waits some seconds more: rank 0 sends the names of the missing
+ * ranks at its own deadline, which may be a little later. Fails the meeting if nothing arrives. */
 static void fail_without_list(tg_tcp_meeting *m) {
     const tg_tcp_opts *o = m->opts;
     const double patience = 5;
@@ -166,10 +171,11 @@ static void fail_without_list(tg_tcp_meeting *m) {
     tg_tcp_meeting_fail(m, TG_ERR_TIMEOUT, text);
 }
 
-/* ---- To the ranks between ---- */
+/* ---- To the ranks between rank 0 and this one ---- */
 
 static void enter(tg_tcp_meeting *m, tg_tcp_connection *c) { tg_tcp_layer_add(m->layer, c); }
 
+/* Called when a rank between rank 0 and this one has sent its greeting. */
 static void on_peer_greeting(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     const tg_tcp_greeting *g = &c->in.greeting;

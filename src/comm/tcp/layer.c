@@ -1,4 +1,4 @@
-/* The functions of the message layer (tg_p2p_ops): matches the messages that come with the receives that wait. */
+/* The functions of the message layer (tg_p2p_ops): sends messages, and matches those that arrive with receives. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -6,8 +6,10 @@
 
 enum {
     LONGEST = 128 << 10, /* bytes of the longest message (tapegrad/p2p.h) */
-    LAST_TAG = 32000,
-    LETTER = 2048 /* bytes of a letter that is kept for reuse: those of the messages that any receive may take */
+    LAST_TAG = 32000, /* the largest tag */
+    /* Capacity in bytes of the letters that are reused. All messages that a receive from any rank takes fit into it
+     * (TG_P2P_MESSAGE). */
+    LETTER = 2048
 };
 
 /* ---- Memory ---- */
@@ -53,7 +55,7 @@ static void unlink_receive(tg_tcp_layer *l, const tg_tcp_receive *r) {
     *at = r->next;
 }
 
-/* The next poll reports the receive. from: the sender. */
+/* Appends the receive to those that the next poll reports. from: the sender. */
 static void complete(tg_tcp_layer *l, tg_tcp_receive *r, int from, size_t bytes) {
     tg_tcp_receive **end = &l->complete;
     while (*end) end = &(*end)->next;
@@ -69,7 +71,7 @@ static tg_tcp_receive *first_that_fits(const tg_tcp_layer *l, int from, const tg
     return r;
 }
 
-/* Gives a whole letter to the receive that waits for it, or keeps it. */
+/* Copies a letter that has arrived completely to the first receive that fits, or else stores it. */
 static void deliver(tg_tcp_layer *l, tg_tcp_letter *m) {
     tg_tcp_receive *r = first_that_fits(l, m->from, &m->head);
     tg_tcp_letter **end = &l->letters;
@@ -91,6 +93,7 @@ static void on_head(tg_tcp_connection *c);
 
 static void next_message(tg_tcp_connection *c) { tg_tcp_await(c, &c->in.head, sizeof c->in.head, on_head); }
 
+/* Called when all bytes of a message have arrived. */
 static void on_message(tg_tcp_connection *c) {
     tg_tcp_layer *l = c->layer;
     if (c->receive) {
@@ -104,9 +107,9 @@ static void on_message(tg_tcp_connection *c) {
     next_message(c);
 }
 
-/* A message for which a receive from this rank waits is read to where it belongs. Others are stored first: if a receive
- * from any rank were given to a message of which only a part has come, the messages of other ranks would wait for the
- * rest of it. */
+/* If the first receive that fits names this sender, the message is read directly into that receive's memory. Otherwise
+ * it is stored first. A receive from any rank must not be given to a message of which only a part has arrived, because
+ * messages of other ranks would then have to wait for the rest. */
 static void on_head(tg_tcp_connection *c) {
     tg_tcp_layer *l = c->layer;
     const tg_tcp_head h = c->in.head;
@@ -131,7 +134,7 @@ static void on_head(tg_tcp_connection *c) {
         on_message(c);
 }
 
-/* Completes the receives from a rank from which nothing will come any more, with 0 bytes. */
+/* Completes, with 0 bytes, the receives from a rank whose connection has ended. */
 static void complete_receives_from(tg_tcp_layer *l, int rank) {
     for (tg_tcp_receive *r = l->receives, *next; r; r = next) {
         next = r->next;
@@ -141,6 +144,7 @@ static void complete_receives_from(tg_tcp_layer *l, int rank) {
     }
 }
 
+/* Called when a connection that carries messages has ended. */
 static void on_end(tg_tcp_connection *c, int error) {
     tg_tcp_layer *l = c->layer;
     l->connection[c->rank] = NULL;
@@ -221,7 +225,8 @@ static void tcp_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, "%s", uv_strerror(error));
 }
 
-/* A message of the rank may still wait for its receive, or the receive for the next poll. */
+/* The rank is not lost yet if one of its messages waits for a receive, or if a receive from it waits for the next
+ * poll. */
 static const char *tcp_lost(void *state, int rank) {
     const tg_tcp_layer *l = state;
     if (!l->error[rank]) return NULL;
@@ -234,7 +239,7 @@ static const char *tcp_lost(void *state, int rank) {
 }
 
 static void tcp_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
-    (void)quiet; /* each layer has connections of its own, so that no other one can receive what still comes */
+    (void)quiet; /* each layer has its own connections, so no later layer can receive messages that still arrive */
     tg_tcp_layer_free(state, completed);
 }
 
@@ -266,7 +271,7 @@ tg_tcp_layer *tg_tcp_layer_new(tg_ctx *ctx, int rank, int size) {
     return NULL;
 }
 
-/* Sends what is queued for a rank before the connection is closed, if its peer takes it at once. */
+/* Closes all connections. First sends those of the queued bytes that the peers accept at once. */
 static void end_connections(tg_tcp_layer *l) {
     tg_tcp_run(l, false);
     for (int i = 0; l->connection && i < l->size; i++)

@@ -1,10 +1,10 @@
-/* How ranks meet: rank 0 listens on an address that all know, the others come there and say on which address each of
- * them listens, and rank 0 sends the list of these addresses to all. Then each rank connects with the ranks between
- * rank 0 and itself.
+/* How ranks meet. Rank 0 listens on an address that all ranks know. The others connect to it and tell it on which
+ * address each of them listens, and rank 0 sends the list of these addresses to all. Then each rank connects with the
+ * ranks between rank 0 and itself.
  *
- * On every new connection the end that listens greets first, and the other end answers only if that is the greeting of
- * the rank that it wants. So another service that has the port gets no byte, and a stranger that does not answer with
- * the name of the run gets no further than the greeting. */
+ * On every new connection the end that listens sends its greeting first. The other end answers only if that is the
+ * greeting of the rank that it wants, so another service that has the port receives no byte. An end that does not
+ * answer with the name of the run receives nothing but the greeting. */
 #include "base/hash.h"
 #include "base/host_memory.h"
 #include "base/os.h"
@@ -67,7 +67,7 @@ bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
-/* ---- Ranks that come ---- */
+/* ---- Ranks that connect to this one ---- */
 
 static void forget_stranger(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     tg_tcp_connection **at = &m->strangers;
@@ -82,14 +82,14 @@ static void on_stranger_end(tg_tcp_connection *c, int error) {
     forget_stranger(c->layer->meeting, c);
 }
 
-/* Ends the one that came first. */
+/* Ends the oldest connection that has not sent its greeting. */
 static void end_oldest_stranger(tg_tcp_meeting *m) {
     tg_tcp_connection *c = m->strangers;
     while (c && c->next) c = c->next;
     if (c) tg_tcp_connection_end(c, UV_ECANCELED);
 }
 
-/* Returns whether the rank at the other end may be the one that it says. */
+/* Returns whether this rank still awaits a rank of that number. If not, fails the meeting. */
 static bool is_expected(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     char text[128];
     size_t at = 0;
@@ -100,6 +100,7 @@ static bool is_expected(tg_tcp_meeting *m, const tg_tcp_greeting *g) {
     return tg_tcp_meeting_fail(m, TG_ERR_STATE, text);
 }
 
+/* Called when the other end has answered this rank's greeting with its own. */
 static void on_answer(tg_tcp_connection *c) {
     tg_tcp_meeting *m = c->layer->meeting;
     const tg_tcp_greeting *g = &c->in.greeting;
@@ -115,6 +116,7 @@ static void on_answer(tg_tcp_connection *c) {
     m->arrived(m, c);
 }
 
+/* Called when a connection comes in. Accepts it, sends this rank's greeting, and awaits the answer. */
 static void on_stranger(uv_stream_t *listener, int status) {
     tg_tcp_meeting *m = listener->data;
     tg_tcp_connection *c = status == 0 ? tg_tcp_connection_new(m->layer) : NULL;
@@ -133,18 +135,21 @@ static void on_stranger(uv_stream_t *listener, int status) {
     tg_tcp_await(c, &c->in.greeting, sizeof c->in.greeting, on_answer);
 }
 
+static void on_handle_closed(uv_handle_t *h) { ((tg_tcp_meeting *)h->data)->handles--; }
+
 int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at) {
     enum { BACKLOG = 1024 };
     struct sockaddr_storage bound = {0};
     int n = sizeof bound;
+    while (m->handles > 1) tg_tcp_run(m->layer, true); /* until the listener of a failed attempt is closed */
     uv_tcp_init(&m->layer->loop, &m->listener);
     m->listener.data = m;
     m->handles++;
     int error = uv_tcp_bind(&m->listener, at, 0);
     if (!error) error = uv_listen((uv_stream_t *)&m->listener, BACKLOG, on_stranger);
     if (!error) error = uv_tcp_getsockname(&m->listener, (struct sockaddr *)&bound, &n);
-    if (error) {
-        tg_tcp_meeting_close(m, (uv_handle_t *)&m->listener);
+    if (error) { /* does not wait for the end of the close, because a callback of libuv may have made this call */
+        uv_close((uv_handle_t *)&m->listener, on_handle_closed);
         return error;
     }
     m->listens = true;
@@ -158,7 +163,8 @@ bool tg_tcp_have_all_come(tg_tcp_meeting *m) { return m->n_come == m->opts->rank
 
 static void on_tick(uv_timer_t *t) { (void)t; } /* lets tg_tcp_run return */
 
-/* An allocation in a callback of libuv may have failed. */
+/* Returns whether the meeting has failed, or the context has another error, such as that of an allocation in a callback
+ * of libuv. */
 static bool has_failed(tg_tcp_meeting *m) { return m->failed |= m->layer->ctx->run.status != TG_OK; }
 
 bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m)) {
@@ -169,9 +175,7 @@ bool tg_tcp_until(tg_tcp_meeting *m, bool (*done)(tg_tcp_meeting *m)) {
     return !m->failed;
 }
 
-/* ---- The whole ---- */
-
-static void on_handle_closed(uv_handle_t *h) { ((tg_tcp_meeting *)h->data)->handles--; }
+/* ---- The meeting ---- */
 
 void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h) {
     h->data = m;
@@ -179,8 +183,8 @@ void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h) {
     while (m->handles > (h != (uv_handle_t *)&m->tick)) tg_tcp_run(m->layer, true);
 }
 
-/* Ends a connection that does not outlast the meeting: one that carries no messages, or any if the meeting has failed.
- * Then nothing that it was to send is read any more. */
+/* Ends a connection that does not outlast the meeting: one that carries no messages or, if the meeting has failed, any
+ * connection. */
 static void end_unused(uv_handle_t *h, void *layer) {
     tg_tcp_connection *c = (tg_tcp_connection *)h;
     tg_tcp_layer *l = layer;
@@ -189,7 +193,7 @@ static void end_unused(uv_handle_t *h, void *layer) {
     tg_tcp_connection_end(c, c->open ? UV_ECANCELED : 0);
 }
 
-/* Closes what only the meeting needs: the listener, the clock and connections. */
+/* Closes what only the meeting needs: the listener, the timer, and connections that carry no messages. */
 static void meeting_end(tg_tcp_meeting *m) {
     tg_ctx *ctx = m->layer->ctx;
     if (m->listens) tg_tcp_meeting_close(m, (uv_handle_t *)&m->listener);

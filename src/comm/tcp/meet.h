@@ -1,4 +1,5 @@
-/* The meeting of the ranks, which ends when all are connected: its state, and what its files share. */
+/* The meeting: the phase in which the ranks connect with each other (meet.c). Its state, and the functions that its
+ * files share. */
 #ifndef TG_TCP_MEET_H
 #define TG_TCP_MEET_H
 
@@ -6,54 +7,56 @@
 
 typedef struct tg_tcp_meeting tg_tcp_meeting;
 
-/* What rank 0 sends when all have come, before the list of addresses; or why they cannot meet. */
+/* Rank 0 sends this to the ranks that have connected: TG_OK, before the list of addresses, when they are all; or the
+ * reason why the ranks cannot meet. */
 typedef struct tg_tcp_news {
     uint32_t status; /* tg_status */
-    char text[1020];
+    char text[1020]; /* the message of the error */
 } tg_tcp_news;
 
 struct tg_tcp_meeting {
     tg_tcp_layer *layer;
     const tg_tcp_opts *opts;
-    double begun;    /* time of its begin */
+    double begun;    /* time when it began; the deadline counts from here */
     uint64_t job;    /* hash of the name of the run */
     bool failed;     /* the context has the error */
-    uv_timer_t tick; /* wakes a rank that waits, so that it sees the time */
+    uv_timer_t tick; /* wakes a rank that waits, so that it checks the deadline */
     uv_tcp_t listener;
     bool listens;
-    int handles;                  /* of the two above, those that libuv has not closed yet */
-    uint32_t port;                /* on which this rank listens */
-    tg_tcp_connection *strangers; /* that have come and not answered yet, the newest first */
+    int handles;                  /* how many of tick and listener libuv has not closed yet */
+    uint32_t port;                /* the port on which this rank listens */
+    tg_tcp_connection *strangers; /* accepted connections whose greeting has not arrived yet, the newest first */
     int n_strangers;
     bool *come; /* whether each rank is connected with this one */
-    int n_come;
-    void (*arrived)(tg_tcp_meeting *m, tg_tcp_connection *c); /* called when a rank has come to this one */
+    int n_come; /* number of such ranks */
+    void (*arrived)(tg_tcp_meeting *m, tg_tcp_connection *c); /* called when a rank has connected to this one */
     tg_tcp_address *addresses;                                /* of each rank but rank 0 */
-    tg_tcp_news news;                                         /* what rank 0 sends, and the others receive */
+    tg_tcp_news news;                                         /* sent by rank 0, received by the others */
 
-    /* Ranks above 0: the way to rank 0 */
+    /* Of ranks above 0: how they connect to rank 0 */
     struct addrinfo *hosts;     /* all addresses of rank 0's host */
     int attempts;               /* number of attempts so far */
-    tg_tcp_connection *attempt; /* NULL: none is under way */
+    tg_tcp_connection *attempt; /* the attempt that is running; NULL: none */
     double tried;               /* time at which the last attempt began */
-    int refusal;                /* libuv's number of why the last attempt failed */
+    int refusal;                /* libuv's error of the last attempt that failed; 0: none has failed */
     bool reached;               /* the last attempt has reached rank 0, so the next one goes to the same place */
-    bool listed;                /* the list of addresses has come */
+    bool listed;                /* the list of addresses has arrived */
 };
 
 /* ---- meet.c ---- */
 
 /* Records the error, unless the meeting has failed before. Returns false. */
 bool tg_tcp_meeting_fail(tg_tcp_meeting *m, tg_status status, const char *text);
-/* Takes c, which has ended with a libuv error, from the layer's connections, and fails: its rank has ended `when`. */
+/* Fails the meeting because connection c has ended with a libuv error, and removes c from the layer's connections.
+ * when: the time in words, such as "while the ranks connected". */
 void tg_tcp_meeting_lost(tg_tcp_connection *c, int error, const char *when);
-/* Sends this rank's greeting. */
+/* Sends this rank's greeting on c. */
 void tg_tcp_greet(tg_tcp_meeting *m, tg_tcp_connection *c);
 /* Returns whether the greeting is one of this run. */
 bool tg_tcp_is_of_run(const tg_tcp_meeting *m, const tg_tcp_greeting *g);
 /* Returns whether the sender has the same version and number of ranks. If not, fails the meeting. */
 bool tg_tcp_greeting_agrees(tg_tcp_meeting *m, const tg_tcp_greeting *g);
-/* Listens on an address. Returns 0, or libuv's error. */
+/* Listens on an address. Returns 0, or libuv's error. A callback of libuv may call it only once. */
 int tg_tcp_listen(tg_tcp_meeting *m, const struct sockaddr *at);
 /* Returns whether all other ranks are connected with this one. */
 bool tg_tcp_have_all_come(tg_tcp_meeting *m);
@@ -69,17 +72,17 @@ struct addrinfo *tg_tcp_resolve(tg_tcp_meeting *m);
 uint32_t tg_tcp_port_of(const struct sockaddr *a);
 void tg_tcp_set_port(struct sockaddr *a, uint32_t port);
 bool tg_tcp_is_loopback(const struct sockaddr *a);
-/* Replaces the address by the one that means all addresses of this node. */
+/* Replaces the address by the wildcard, which means all addresses of this node. */
 void tg_tcp_set_any(struct sockaddr *a);
-/* Convert between the forms of an address. */
+/* Convert an address to the form in which ranks send it, with another port, and back. */
 void tg_tcp_pack(const struct sockaddr *a, uint32_t port, tg_tcp_address *out);
 void tg_tcp_unpack(const tg_tcp_address *a, struct sockaddr_storage *out);
 
 /* ---- first.c, join.c ---- */
 
-/* Rank 0: waits until all have come, and sends them the list. */
+/* The part of rank 0: waits until all ranks have connected, and sends them the list of addresses. */
 void tg_tcp_receive_all(tg_tcp_meeting *m);
-/* Any other rank: goes to rank 0, gets the list, and connects with the others. */
+/* The part of any other rank: connects to rank 0, receives the list, and connects with the other ranks. */
 void tg_tcp_join(tg_tcp_meeting *m);
 
 #endif

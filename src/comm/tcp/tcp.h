@@ -23,49 +23,50 @@ typedef struct tg_tcp_connection tg_tcp_connection;
 
 /* ---- connection.c ---- */
 
-/* What comes before the bytes of a message. */
+/* The head of a message, which precedes its bytes. */
 typedef struct tg_tcp_head {
     uint32_t bytes, tag;
 } tg_tcp_head;
 
-/* What each end of a new connection sends first: the end that listens, and then, if it is the right one, the other. */
+/* The first data that each end of a new connection sends (meet.c): first the end that listens, then the other end. */
 typedef struct tg_tcp_greeting {
     char magic[8];
     uint64_t job;         /* hash of the name of the run */
-    uint32_t version;     /* of these structs */
+    uint32_t version;     /* of the structs that ranks exchange */
     uint32_t ranks, rank; /* the number of ranks, and that of the sender */
-    uint32_t port;        /* on which the sender listens for ranks above it */
+    uint32_t port;        /* the port on which the sender listens for ranks above it */
 } tg_tcp_greeting;
 
-/* The address on which a rank listens, as rank 0 passes it on. */
+/* The address on which a rank listens, in the form in which rank 0 sends it to the other ranks. */
 typedef struct tg_tcp_address {
     uint16_t family, port; /* port: in network byte order */
     uint32_t scope;
-    uint8_t bytes[16]; /* the first 4 of an IPv4 address */
+    uint8_t bytes[16]; /* an IPv4 address has only the first 4 */
 } tg_tcp_address;
 
-/* A connection. While it exists, one block of bytes is awaited on it or, if `wanted` is 0, nothing is read. */
+/* A connection. It awaits one block of bytes at a time; if `wanted` is 0, it reads nothing. */
 struct tg_tcp_connection {
     uv_tcp_t socket; /* first */
     uv_connect_t connecting;
     tg_tcp_layer *layer;
-    tg_tcp_connection *next;                        /* of the same list in meet.c */
-    int rank;                                       /* at the other end; -1: not known yet */
+    tg_tcp_connection *next;                        /* the next one in the list `strangers` (meet.h) */
+    int rank;                                       /* the rank at the other end; -1: not known yet */
     bool open;                                      /* it carries messages (tg_tcp_layer_add) */
-    char *into;                                     /* where the block lies */
-    size_t wanted, arrived;                         /* bytes of the block; bytes that have come */
-    void (*then)(tg_tcp_connection *c);             /* called when the block has come */
+    char *into;                                     /* memory for the block */
+    size_t wanted, arrived;                         /* bytes of the block; bytes that have arrived */
+    void (*then)(tg_tcp_connection *c);             /* called when the block has arrived */
     void (*ended)(tg_tcp_connection *c, int error); /* called when the connection ends; error: libuv's number */
     union {
         tg_tcp_head head;
         tg_tcp_greeting greeting;
     } in;
     tg_tcp_greeting mine;           /* the greeting that this rank sends */
-    struct tg_tcp_receive *receive; /* of the message that is read; NULL: none waits for it, and it is a letter */
+    /* The receive or the letter into which the message is read that is arriving now. At most one is not NULL. */
+    struct tg_tcp_receive *receive;
     struct tg_tcp_letter *letter;
 };
 
-/* Bytes to send, which stay as they are until the write is over. */
+/* A write in progress. The bytes to send must not change until it is over. */
 typedef struct tg_tcp_write {
     uv_write_t request; /* first */
     tg_tcp_layer *layer;
@@ -74,12 +75,12 @@ typedef struct tg_tcp_write {
     void *token;
 } tg_tcp_write;
 
-/* Makes a connection that is not connected yet. Returns NULL after recording the error. */
+/* Makes a connection whose socket is not connected yet. Returns NULL after recording the error. */
 tg_tcp_connection *tg_tcp_connection_new(tg_tcp_layer *l);
 /* Awaits n bytes, which are stored at `into`, and then calls `then`. n 0: reads nothing. */
 void tg_tcp_await(tg_tcp_connection *c, void *into, size_t n, void (*then)(tg_tcp_connection *c));
-/* Sends n bytes, after w->head if `head`. The token is completed, by a later poll, when they are sent. c NULL: the
- * connection is lost, and the bytes are dropped. */
+/* Sends n bytes; if `head` is true, sends w->head before them. A later poll completes the token when they are sent.
+ * c NULL: the connection is lost, and the bytes are dropped. */
 void tg_tcp_write_start(tg_tcp_connection *c, tg_tcp_write *w, bool head, const void *data, size_t n);
 /* Returns a write; NULL after recording the error. token NULL: nothing is completed. */
 tg_tcp_write *tg_tcp_write_new(tg_tcp_layer *l, void *token);
@@ -87,21 +88,23 @@ tg_tcp_write *tg_tcp_write_new(tg_tcp_layer *l, void *token);
 void tg_tcp_write_over(tg_tcp_write *w);
 /* Ends a connection, and calls c->ended if error is not 0. c is freed when libuv has closed it. */
 void tg_tcp_connection_end(tg_tcp_connection *c, int error);
-/* Runs libuv's loop: takes in what has come, and sends what can be sent. wait: until something happens. */
+/* Runs libuv's loop once: reads what has arrived, and sends what can be sent. If `wait` is true, first waits for an
+ * event. */
 void tg_tcp_run(tg_tcp_layer *l, bool wait);
 
 /* ---- layer.c ---- */
 
-/* A receive that has no message yet, or one that is complete and waits for the next poll. */
+/* A receive: one that waits for a message, or one that is complete, and that the next poll reports. */
 typedef struct tg_tcp_receive {
     struct tg_tcp_receive *next;
     void *data, *token;
     size_t capacity, bytes;
-    int from, tag; /* from: -1: any rank; once it is complete, the sender */
+    int from, tag; /* from: the sender; -1: any rank, until the receive is complete */
     bool taken; /* a connection is reading a message into it */
 } tg_tcp_receive;
 
-/* A message that is stored until there is a receive for it. */
+/* A message that arrived before its receive (in MPI's terms, an unexpected message). It is stored until a receive takes
+ * it. */
 typedef struct tg_tcp_letter {
     struct tg_tcp_letter *next;
     int from;
@@ -114,15 +117,17 @@ struct tg_tcp_layer {
     uv_loop_t loop;
     tg_ctx *ctx;
     int rank, size;
-    tg_tcp_connection **connection; /* with each rank; NULL: with this rank itself, or a lost one */
-    int *error;                     /* why the connection with each rank has ended, libuv's number; 0: it has not */
-    int handles;                    /* libuv's handles that are not closed yet */
-    int writing;                    /* writes that are not over */
+    tg_tcp_connection **connection; /* to each rank; NULL: the rank is this one, or its connection has ended */
+    int *error;                     /* libuv's error with which the connection to each rank has ended; 0: it has not */
+    int handles;                    /* number of connections that libuv has not closed yet */
+    int writing;                    /* number of writes in progress */
     tg_p2p_completed_fn completed;  /* of the call of poll or close that is running; NULL: none */
-    tg_tcp_receive *receives, *complete, *free_receives; /* without a message, in their order; with one; free */
-    tg_tcp_letter *letters, *free_letters;               /* in the order of arrival; free */
-    struct tg_tcp_meeting *meeting;                      /* NULL: it is over */
-    tg_tcp_write *dropped, *free_writes; /* those that could not be sent, and wait for the next poll; free */
+    /* Receives that wait for a message, in the order in which they were posted; complete ones, which the next poll
+     * reports; free ones. */
+    tg_tcp_receive *receives, *complete, *free_receives;
+    tg_tcp_letter *letters, *free_letters; /* letters in the order of arrival; free ones */
+    struct tg_tcp_meeting *meeting;        /* NULL: it is over */
+    tg_tcp_write *dropped, *free_writes;   /* writes that could not be sent, which the next poll reports; free ones */
 };
 
 extern const tg_p2p_ops tg_tcp_ops;

@@ -10,7 +10,8 @@ static const char *const launchers[] = {"nothing", "tapegrad run", "mpirun", "to
 
 /* ---- torchrun ---- */
 
-/* torchrun's agent has a store of its own on MASTER_PORT, so that rank 0 takes the next free port. */
+/* Reads from MASTER_ADDR and MASTER_PORT where the ranks connect. If torchrun's agent has its own store on MASTER_PORT,
+ * the first port for rank 0 is the one after it. */
 static void read_meeting_place(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
     const char *host = tg_variable("MASTER_ADDR"), *agent = tg_variable("TORCHELASTIC_USE_AGENT_STORE");
@@ -45,8 +46,9 @@ static void read_torchrun(tg_world_query_state *q) {
 
 /* ---- mpirun ---- */
 
-/* The variables of MPICH's launcher, or of Slurm's plugin of the same protocol. */
+/* Returns whether the variables of the protocol PMI are set, by MPICH's launcher or by Slurm's plugin for it. */
 static bool has_pmi(void) { return tg_variable("PMI_RANK") && tg_variable("PMI_SIZE"); }
+/* Returns whether mpirun has started this process. */
 static bool is_of_mpi(void) { return tg_variable("OMPI_COMM_WORLD_SIZE") || (has_pmi() && !tg_slurm_is_here()); }
 
 static void read_mpi(tg_world_query_state *q) {
@@ -114,6 +116,7 @@ static void replace_transport(tg_world_query_state *q) {
 
 /* ---- Contradictions ---- */
 
+/* Checks that the numbers and variables fit together. Before that of the ports, applies TAPEGRAD_PORT. */
 static void check(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
     const char *by = launchers[i->launcher];
@@ -124,8 +127,8 @@ static void check(tg_world_query_state *q) {
     if (i->local_ranks && (i->local_rank >= i->local_ranks || i->local_ranks > i->ranks))
         tg_world_refuse(q,
                         "%s has started this process as number %d of %d on its node, of %d ranks in all; expected a "
-                        "number below the first, and that at most the second",
-                        by, i->local_rank, i->local_ranks, i->ranks);
+                        "number below %d, and at most %d ranks on the node",
+                        by, i->local_rank, i->local_ranks, i->ranks, i->local_ranks, i->ranks);
     if (i->launcher != TG_LAUNCHER_TORCHRUN && tg_variable_number(q, "WORLD_SIZE", 1, &said) && said != i->ranks)
         tg_world_refuse(q, "WORLD_SIZE is %d, but %s has started %d ranks; unset it, or start as many", said, by,
                         i->ranks);
@@ -140,11 +143,12 @@ static void check(tg_world_query_state *q) {
 tg_status tg_world_query(tg_world_info *out, char *message, size_t n) {
     tg_world_query_state q = {.info = {.ranks = 1}, .message = message, .n = n};
     if (message && n) *message = 0;
-    if (!out || out->size != sizeof *out) {
+    if (!out)
+        tg_world_refuse(&q, "tg_world_query: out is NULL, expected a struct that TG_WORLD_INFO() has initialized");
+    else if (out->size != sizeof *out)
         tg_world_refuse(&q, "tg_world_query: out->size is %zu, expected %zu; initialize out with TG_WORLD_INFO()",
-                        out ? out->size : 0, sizeof *out);
-        return TG_ERR_ARGUMENT;
-    }
+                        out->size, sizeof *out);
+    if (q.status != TG_OK) return q.status;
     read_launcher(&q);
     choose_transport(&q);
     replace_transport(&q);

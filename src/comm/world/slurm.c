@@ -1,5 +1,5 @@
-/* Slurm's variables: those of a step, as srun sets them. A batch script has others of the same names, but no
- * SLURM_STEP_ID; it is no rank. */
+/* Reads the variables that srun sets for the processes of a step. A batch script has some of the same variables, but no
+ * SLURM_STEP_ID; it is not a rank. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,8 @@ bool tg_slurm_is_here(void) { return tg_variable("SLURM_STEP_ID") && tg_variable
 
 /* ---- Lists ---- */
 
-/* A host is a prefix and, if a list in brackets follows, the first number of that list, with its zeros. */
+/* If the first host of the list has brackets, its name consists of what precedes them, the first number in them with
+ * its leading zeros, and what follows them. */
 bool tg_slurm_first_host(const char *list, char *host, size_t n) {
     size_t prefix = strcspn(list, "[,"), digits = 0, rest = 0;
     const char *number = list + prefix + 1, *after = "";
@@ -42,6 +43,7 @@ int tg_slurm_tasks_of(const char *list, int node) {
 
 /* ---- The place where ranks meet ---- */
 
+/* Returns the value of the first of the two variables that is set; NULL if neither is. */
 static const char *either(const char *name, const char *other) {
     const char *value = tg_variable(name);
     return value ? value : tg_variable(other);
@@ -57,12 +59,12 @@ static void read_host(tg_world_query_state *q) {
     if (!list || !tg_slurm_first_host(list, i->host, sizeof i->host))
         tg_world_refuse(
             q,
-            "SLURM_STEP_NODELIST is \"%s\", in which no first node is found; set MASTER_ADDR to the node of "
-            "rank 0",
+            "SLURM_STEP_NODELIST is \"%s\", whose first node cannot be read; set MASTER_ADDR to the node of rank 0",
             list ? list : "");
 }
 
-/* A port that steps of one node are unlikely to share, below those that the system gives to clients. */
+/* Returns the first of TG_WORLD_PORTS ports, which depends on the ids of the job and the step, so that two steps on one
+ * node seldom get the same ports. They are below 32768, where Linux's default range of ephemeral ports begins. */
 static int port_of_step(void) {
     enum { FIRST = 20000, SPAN = 12000 };
     const char *job = either("SLURM_JOB_ID", "SLURM_JOBID"), *step = tg_variable("SLURM_STEP_ID");
@@ -79,7 +81,7 @@ static void read_port(tg_world_query_state *q) {
     if (first > 0) q->info.ports = 1;
 }
 
-/* ---- The whole ---- */
+/* ---- All variables ---- */
 
 void tg_slurm_read(tg_world_query_state *q) {
     tg_world_info *i = &q->info;

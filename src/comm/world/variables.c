@@ -1,4 +1,4 @@
-/* Reads environment variables, and words contradictions between them. */
+/* Reads environment variables, and records the first contradiction between them. */
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
