@@ -16,6 +16,7 @@ typedef struct tg_key_range {
     int64_t first, end;
 } tg_key_range;
 
+/* The rules of a call. The members up to shift are those of tg_attention_args, or sizes of q and k. */
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right, shift;
     bool left_bound, right_bound; /* whether left and right apply; causal sets right_bound, with right = 0 */

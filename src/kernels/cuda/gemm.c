@@ -235,7 +235,8 @@ static tg_status run_in_scratch(tg_ctx *ctx, const tg_gemm *g) {
     tg_status status = done ? run_fused(ctx, &plain, &done)
                             : tg_cuda_fill(ctx, array_of(&zeros, &plain.c, g->batch, g->m, g->n), 0);
     if (status == TG_OK && g->k > 0 && !done)
-        status = tg_ctx_fail(ctx, TG_ERR_DEVICE, "cuBLASLt has no algorithm for [%lld, %lld] x [%lld, %lld] of %s",
+        status = tg_ctx_fail(ctx, TG_ERR_DEVICE,
+                             "gemm: cuBLASLt has no algorithm for [%lld, %lld] x [%lld, %lld] of %s",
                              (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
                              tg_dtype_name(g->a.dtype));
     if (status == TG_OK) status = finish_from_scratch(ctx, g, &plain.c);
@@ -279,7 +280,7 @@ tg_status tg_cuda_gemm(tg_ctx *ctx, const tg_gemm *g) {
     tg_cuda_scratch a = {NULL, NULL}, b = {NULL, NULL};
     if (g->m <= 0 || g->n <= 0 || g->batch[0] <= 0 || g->batch[1] <= 0) return TG_OK;
     if (!is_float(g->a.dtype) || !is_float(g->c.dtype))
-        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "a product of %s into %s on device \"cuda\": expected float dtypes",
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "gemm: A is %s and C is %s; on device \"cuda\" both must be floats",
                            tg_dtype_name(g->a.dtype), tg_dtype_name(g->c.dtype));
     tg_gemm t = with_contiguous_rows(g);
     tg_status s = t.k > 0 ? ensure_layout(ctx, &t.a, t.batch, t.m, t.k, &a) : TG_OK;
