@@ -16,6 +16,7 @@
 
 #include "base/runtime.h"
 #include "kernels/scalar.h"
+#include "kernels/transposed.h"
 
 static int64_t size_of(tg_dtype d) { return tg_dtype_bits(d) / 8; }
 static bool is_half(tg_dtype d) { return d == TG_BF16 || d == TG_F16; }
@@ -255,23 +256,12 @@ static tg_status run_with_layouts(tg_ctx *ctx, const tg_gemm *g) {
     return run_in_scratch(ctx, g);
 }
 
-static tg_matrix transposed(tg_matrix x) {
-    int64_t rs = x.rs;
-    x.rs = x.cs;
-    x.cs = rs;
-    return x;
-}
-
 /* If C's columns are contiguous, returns the transposed product, whose C has contiguous rows. Otherwise returns g. With
  * a bias it also returns g, because cuBLASLt cannot add that bias to the transposed product. */
 static tg_gemm with_contiguous_rows(const tg_gemm *g) {
-    tg_gemm t = *g;
     layout c;
-    if (g->bias || !layout_of(&g->c, g->m, g->n, &c) || !c.cols) return t;
-    t.m = g->n, t.n = g->m;
-    t.a = transposed(g->b), t.b = transposed(g->a);
-    t.c = transposed(g->c), t.pre = transposed(g->pre);
-    return t;
+    if (g->bias || !layout_of(&g->c, g->m, g->n, &c) || !c.cols) return *g;
+    return tg_transposed_product(g);
 }
 
 static bool is_float(tg_dtype d) { return d == TG_F32 || d == TG_F64 || is_half(d); }
