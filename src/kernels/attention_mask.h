@@ -16,6 +16,7 @@ typedef struct tg_key_range {
     int64_t first, end;
 } tg_key_range;
 
+/* The rules of a call. The members up to shift are those of tg_attention_args, or sizes of q and k. */
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right, shift;
     bool left_bound, right_bound; /* whether left and right apply; causal sets right_bound, with right = 0 */
@@ -69,17 +70,18 @@ TG_MASK_FN int64_t tg_mask_starts_at(const tg_mask_rules *r, int64_t b) {
  * starts_q and starts_k are invalid. If the contents are valid, neither end of the range decreases as i grows. `place`
  * is what tg_attention_args calls p. */
 TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t i) {
-    int64_t first = 0, end = r->sk, place = i + r->sk - r->sq + r->shift * r->sq;
+    int64_t first = 0, end = r->sk, most = r->sk, place = i + r->sk - r->sq + r->shift * r->sq;
     if (r->starts_q) {
         const int64_t *q = r->starts_q + tg_mask_starts_at(r, b), *k = r->starts_k + tg_mask_starts_at(r, b);
         int64_t s = r->sequences ? tg_sequence_at(q, r->sequences, i) : 0;
         first = k[s];
-        end = r->sequences ? k[s + 1] : 0;
+        end = most = r->sequences ? k[s + 1] : 0;
         place = r->sequences ? i + end - q[s + 1] + r->shift * (q[s + 1] - q[s]) : 0;
     }
     if (r->lengths && r->lengths[b * r->length_stride] < end) end = r->lengths[b * r->length_stride];
     if (r->right_bound && place + r->right + 1 < end) end = place + r->right + 1;
     if (r->left_bound && place - r->left > first) first = place - r->left;
+    if (first > most) first = most; /* no later than the keys of the next sequence */
     if (first < 0) first = 0;
     if (first > r->sk) first = r->sk;
     if (end > r->sk) end = r->sk;

@@ -166,16 +166,24 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
     return TG_OK;
 }
 
+/* Replaces -inf in h->row, the greatest score of each row, by the lowest finite number of its dtype. So exp(score -
+ * greatest) is 0, not NaN, in a row that sees no key. */
+static tg_status make_finite(tg_ctx *ctx, const head *h) {
+    double lowest = h->row.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
+    MAP_P(clamp, h->row.a, lowest, INFINITY, false, h->row.a);
+    return TG_OK;
+}
+
 /* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). In a
- * row that sees no key, h->row is the lowest finite number and not -inf, so all exponentials are 0. Their sum is then
- * 0, and 0 replaces its reciprocal. The sink (tg_attention_args) counts as the score of one more key. */
+ * row that sees no key the sum is 0, and 0 replaces its reciprocal. The sink (tg_attention_args) counts as the score of
+ * one more key. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
     bool has_sink = a->sink.data != NULL;
     REDUCE(TG_MAX, h->row.a, h->p.a, 1, false);
     if (has_sink)
         MAP(maximum, h->row.a, h->row.a, number(&sink, &a->sink, i));
-    MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
+    TG_TRY(make_finite(ctx, h));
     MAP(exp_sub, h->p.a, h->p.a, h->row.a);
     REDUCE(TG_SUM, h->other.a, h->p.a, 1, false);
     if (has_sink) {
@@ -219,7 +227,7 @@ static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *
     TG_TRY(load(ctx, &h->other, &a->mass, b, i));
     MAP(reciprocal, h->scale.a, h->other.a);
     MAP(where_da, h->scale.a, h->other.a, h->scale.a);
-    MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
+    TG_TRY(make_finite(ctx, h));
     MAP(mul, h->product.a, slice(&out, &a->out, b, i), h->o.a);
     REDUCE(TG_SUM, h->other.a, h->product.a, 1, false);
     return TG_OK;

@@ -1,5 +1,6 @@
 /* Cumulative sums and products, and writes at indices, composed of required slots. */
 #include "kernels/composed_parts.h"
+#include "kernels/elements.h"
 
 /* Returns the dtype in which a scan runs: float64 or int64. */
 static tg_dtype scan_dtype(const tg_array *x, const tg_array *y) {
@@ -89,7 +90,7 @@ static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, i
 
 /* First stores -0 in every element of dst that a write goes to; a number that is added to -0 stays unchanged. Then
  * writes by slot put_add. If several writes go to one element, all except the last get the index -1, which put_add
- * skips. */
+ * skips. put_add does not take float8, whose elements are therefore moved as bytes. */
 tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];
@@ -97,6 +98,7 @@ tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array inde
     put_parts p;
     arena m;
     if (!src.numel) return TG_OK;
+    tg_move_as_bytes(&dst, &src);
     for (int d = 0; d < src.ndim; d++) along[d] = d == dim ? src.shape[d] : 1;
     TG_TRY(arena_open(ctx, &m, COMPOSED_ROWS,
                       arena_bytes(along[dim], TG_I64) + 2 * arena_bytes(dst.numel, TG_I64) +

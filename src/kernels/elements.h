@@ -13,10 +13,10 @@
 
 enum { TG_U64_RANK = TG_DTYPE_COUNT };
 
-/* Returns the kernels' dtype of an operand whose elements are put in order. */
+/* Returns the kernels' dtype of an operand whose elements are compared: TG_U64_RANK for uint64, otherwise `dtype`. */
 static inline int tg_rank_dtype(int dtype) { return dtype == TG_U64 ? (int)TG_U64_RANK : dtype; }
 
-/* Returns whether a reduction puts elements in order. */
+/* Returns whether a reduction compares elements. */
 static inline bool tg_ranks_elements(tg_reduction kind) {
     return kind == TG_MAX || kind == TG_MIN || kind == TG_ARGMAX || kind == TG_ARGMIN;
 }

@@ -26,8 +26,8 @@ TG_FLOAT8_FN float tg_f8_float(uint32_t u) {
     return x;
 }
 
-/* Returns the float whose exponent and mantissa are the bits m, after the exponent was rebased by a multiplication with
- * `scale`. The multiplication is exact, and also normalizes subnormal numbers. */
+/* Returns the bits of `scale` times the float whose bits are m. `scale` is a power of two that changes the bias of the
+ * exponent from that of an 8-bit format to that of float32. The product is exact, also for subnormal numbers. */
 TG_FLOAT8_FN uint32_t tg_f8_rebased(uint32_t m, float scale) {
     return tg_f8_bits(tg_f8_float(m) * scale);
 }
@@ -70,9 +70,10 @@ TG_FLOAT8_FN uint8_t tg_f32_to_f8e5m2(float x) {
     return (uint8_t)((u >> 24 & 0x80) | (m >= 0x47800000 ? special : h)); /* from 65536 on */
 }
 
-/* Rounds to a power of two as PyTorch does: down below 1.5 times the power, and up from there; above 2^-127, the least
- * power, up at once. 0 becomes 2^-127.
- * Negative numbers, which the format lacks, become NaN, and so does what rounds to more than 2^127. */
+/* Rounds to a power of two as PyTorch does. A number between two powers of two becomes the lower one if it is less than
+ * 1.5 times that power, and otherwise the higher one; but all numbers between 2^-127 and 2^-126 become 2^-126. Numbers
+ * from 0 to 2^-127, the least power, become 2^-127. Negative numbers, which the format lacks, become NaN, and so do
+ * numbers from 1.5 * 2^127 on. */
 TG_FLOAT8_FN uint8_t tg_f32_to_f8e8m0(float x) {
     uint32_t u = tg_f8_bits(x), up = u > 0x00400000 && (u & 0x400000) ? 1u : 0u;
     return (uint8_t)(u >= 0x7f800000 && u != 0x80000000 ? 0xff : ((u & 0x7fffffff) >> 23) + up);

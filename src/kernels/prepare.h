@@ -14,7 +14,8 @@
 #define TG_PREPARE_FN static inline
 #endif
 
-/* Updates the dynamic loss scale after a step. `overflow` tells whether the gradients of the step overflowed. */
+/* Updates the dynamic loss scale after a step, by the rule in tg_prepare_args. `overflow` tells whether the gradients
+ * of the step overflowed. */
 TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     double *s = a->state, grown = s[TG_STEP_SCALE] * a->growth, less = s[TG_STEP_SCALE] * a->backoff;
     if (overflow) {

@@ -10,7 +10,7 @@
  *
  * A file that needs only the numbers just includes this header. A C file that expands the rows first defines T (float,
  * double, int64_t) and TG_M(f), which names the elementary function f for T. If T is an integer, the file also defines
- * TG_SCALAR_INT and expands only TG_FORMULAS_ANY. In C++ and CUDA the helpers are templates for T float or double. */
+ * TG_SCALAR_INT and expands only TG_FORMULAS_ANY. In C++ and CUDA the helpers are templates over T. */
 #ifndef TG_SCALAR_H
 #define TG_SCALAR_H
 

@@ -19,14 +19,8 @@
 static inline float tg_fma_f32(float a, float b, float c) {
     return __builtin_fmaf(a, b, c);
 }
-static inline double tg_fma_f64(double a, double b, double c) {
-    return __builtin_fma(a, b, c);
-}
 #else
 static inline float tg_fma_f32(float a, float b, float c) {
-    return a * b + c;
-}
-static inline double tg_fma_f64(double a, double b, double c) {
     return a * b + c;
 }
 #endif
@@ -214,6 +208,7 @@ static inline float tg_normal_f32(uint32_t first, uint32_t second) {
     return sqrtf(-2.0f * l) * tg_cos_turn_f32(second);
 }
 
+/* Returns the same normal number in float64. The argument of the logarithm is 1 - u, which is exact. */
 static inline double tg_normal_f64(uint32_t first, uint32_t second) {
     double radius = sqrt(-2 * log1p(-((double)~first + 0.5) * 0x1p-32));
     return radius * cos(6.283185307179586477 * (double)(int32_t)second * 0x1p-32);
@@ -235,7 +230,7 @@ static inline float tg_pow_f32(float x, float y) {
     return powf(x, y);
 }
 
-/* These call libm for one element at a time, because they are rare in hot loops. */
+/* These, like sin, cos and pow above, call libm for one element at a time, because they are rare in hot loops. */
 static inline float tg_tan_f32(float x) {
     return tanf(x);
 }

@@ -22,8 +22,9 @@ typedef struct attention_case {
 
 enum { EXTRAS = 96 };
 /* Kinds: heads only; with masks, windows, lengths and sinks; with large scores; with a mask that all keys share,
- * over several tiles; heads only, with rows of whole chunks of 16 bytes, as kernels for tensor cores need them. */
-typedef enum kind_of_case { PLAIN, WITH_EXTRAS, FAR, ONE_COLUMN, IN_CHUNKS } kind_of_case;
+ * over several tiles; heads only, with rows of whole chunks of 16 bytes, as kernels for tensor cores need them; with
+ * the packed sequences of one rank under context parallelism. */
+typedef enum kind_of_case { PLAIN, WITH_EXTRAS, FAR, ONE_COLUMN, IN_CHUNKS, PACKED } kind_of_case;
 
 static const int64_t sizes[] = {1, 3, 8, 20, 32, 64, 65, 128, 200, 256};
 static const int64_t lengths[] = {1, 2, 5, 16, 33, 64, 65, 100, 130};
@@ -131,6 +132,20 @@ static void make_extras(contract *c, attention_case *k, tg_dtype t) {
     if (contract_roll(c, 3) == 0) k->a.softcap = 0.25 * (double)(1 + contract_roll(c, 8));
 }
 
+/* Packs a long and a short sequence, whose keys are one block before the queries. The window hides all keys from the
+ * last queries of the long one, but not from those of the short one, which lie in the same tile. */
+static void pack_two(contract *c, attention_case *k) {
+    const double starts[] = {0, 100, 102};
+    for (int i = STARTS_Q; i <= STARTS_K; i++) {
+        k->m[i] = contract_make(c, TG_I64, 1, (const int64_t[]){3}, ROWS);
+        for (int j = 0; j < 3; j++) contract_set(&k->m[i], j, starts[j]);
+        keep_values(c, k, i);
+    }
+    k->a.starts_q = k->m[STARTS_Q].on;
+    k->a.starts_k = k->m[STARTS_K].on;
+    k->a.left_bound = true, k->a.left = 30, k->a.shift = 1;
+}
+
 /* Makes scores of about 2^17, which float32 holds without rounding in any order of summation. */
 static void go_far(contract *c, attention_case *k) {
     for (int i = Q; i <= K; i++) {
@@ -147,11 +162,12 @@ static void go_far(contract *c, attention_case *k) {
 /* Makes a case of dtype t, whose result has dtype `out`. Cases with more than heads are small, so that there can be
  * many. */
 static void attention_make(contract *c, attention_case *k, tg_dtype t, tg_dtype out, kind_of_case kind) {
-    bool small = kind == WITH_EXTRAS || kind == ONE_COLUMN;
+    bool small = kind == WITH_EXTRAS || kind == ONE_COLUMN || kind == PACKED;
     *k = (attention_case){.batch = 1 + contract_roll(c, 2), .groups = 1 + contract_roll(c, 2)};
     k->heads = k->groups * (1 + contract_roll(c, 3));
     k->sq = pick(c, lengths, 9), k->sk = contract_roll(c, 2) ? k->sq : pick(c, lengths, 9);
     if (kind == ONE_COLUMN) k->sq = 40, k->sk = 300;
+    if (kind == PACKED) k->sq = k->sk = 102;
     if (kind == IN_CHUNKS) k->sq = pick(c, lengths_in_chunks, 3), k->sk = pick(c, lengths_in_chunks, 3);
     k->dk = pick(c, sizes, small ? 4 : 10), k->dv = contract_roll(c, 2) ? k->dk : pick(c, sizes, small ? 4 : 10);
     if (kind == IN_CHUNKS) k->dk = pick(c, sizes_in_chunks, 4), k->dv = pick(c, sizes_in_chunks, 4);
@@ -178,6 +194,7 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, tg_dtype 
     if (kind == WITH_EXTRAS) make_extras(c, k, t);
     if (kind == ONE_COLUMN) make_mask(c, k, t, (int64_t[]){1, 1, k->sq, 1});
     if (kind == FAR) go_far(c, k);
+    if (kind == PACKED) pack_two(c, k);
 }
 
 static void attention_drop(contract *c, attention_case *k) {
@@ -346,6 +363,7 @@ void contract_attention(contract *c) {
     for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], WITH_EXTRAS);
     for (int k = 0; c->ops->attention && k < 8; k++) attention_forward_case(c, floats[k % 2], FAR);
     for (int k = 0; c->ops->attention && k < 12; k++) attention_forward_case(c, floats[2 + k % 2], IN_CHUNKS);
+    for (int k = 0; c->ops->attention && k < 4; k++) attention_forward_case(c, floats[k], PACKED);
 }
 
 /* Adds the shares of one head to the gradients; p, keep and terms are those of this head. */
@@ -423,4 +441,5 @@ void contract_attention_grad(contract *c) {
     for (int k = 0; c->ops->attention_grad && k < 8; k++) attention_grad_case(c, floats[k % 2], FAR);
     for (int k = 0; c->ops->attention_grad && k < 4; k++) attention_grad_case(c, floats[k % 4], ONE_COLUMN);
     for (int k = 0; c->ops->attention_grad && k < 12; k++) attention_grad_case(c, floats[2 + k % 2], IN_CHUNKS);
+    for (int k = 0; c->ops->attention_grad && k < 4; k++) attention_grad_case(c, floats[k], PACKED);
 }

@@ -56,6 +56,38 @@ START_TEST(composed_scan_and_put) {
 }
 END_TEST
 
+static tg_array bytes_of(uint8_t *v, const int64_t *n, tg_dtype dtype) {
+    static const int64_t stride[] = {1};
+    return (tg_array){v, n, stride, *n, 1, (uint8_t)dtype, true};
+}
+
+/* Elements of float8 are moved, and taken from one format to another, although no op computes with them. */
+START_TEST(float8_is_taken_and_put) {
+    enum { N = 3 };
+    const int64_t n[] = {N}, one[] = {1}, stride[] = {1};
+    int64_t reversed[N] = {2, 1, 0}, second[] = {1};
+    uint8_t x[N] = {0x3e, 0xc2, 0x48}; /* 1.5, -3 and 8 in f8e5m2 */
+    const uint8_t same[N] = {0x48, 0xc2, 0x3e}, other[N] = {0x50, 0xc4, 0x3c}, written[N] = {0x3e, 0x48, 0x48};
+    tg_ctx *ctx = tg_ctx_new_on(&tg_cpu_device, TG_CONFIG(.threads = 1));
+    const tg_device_ops *ops = tg_ctx_ops(ctx);
+    tg_array from = bytes_of(x, n, TG_F8E5M2), index = {reversed, n, stride, N, 1, TG_I64, true};
+    tg_array at = {second, one, stride, 1, 1, TG_I64, true};
+    uint8_t y[N], eight[] = {0x48};
+    ck_assert_int_eq(ops->take(ctx, bytes_of(y, n, TG_F8E5M2), from, index, 0, NULL), TG_OK);
+    ck_assert_mem_eq(y, same, N);
+    ck_assert_int_eq(ops->take(ctx, bytes_of(y, n, TG_F8E4M3), from, index, 0, NULL), TG_OK);
+    ck_assert_mem_eq(y, other, N);
+    for (int composed = 0; composed < 2; composed++) {
+        memcpy(y, x, N);
+        tg_status s = (composed ? tg_composed_put : ops->put)(ctx, bytes_of(y, n, TG_F8E5M2),
+                                                              bytes_of(eight, one, TG_F8E5M2), at, 0, NULL);
+        ck_assert_int_eq(s, TG_OK);
+        ck_assert_mem_eq(y, written, N);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 #ifdef TG_HAVE_CUDA
 /* Returns a context on a GPU or the emulator. NULL, after printing it, if nvcc built the library and there is no
  * GPU. */
@@ -174,10 +206,11 @@ END_TEST
 
 #define TEST_OF(part)  device_##part,
 #define COUNT_OF(part) +1
-enum { CPU_TESTS = 2 CONTRACT_PARTS(COUNT_OF) };
+enum { CPU_TESTS = 3 CONTRACT_PARTS(COUNT_OF) };
 
 int main(void) {
-    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_and_put, CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
+    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_and_put, float8_is_taken_and_put,
+                                  CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
     const char *device = getenv("TG_TEST_DEVICE"); /* cpu, cuda; NULL: both */
     size_t n = sizeof tests / sizeof *tests, first = device && !strcmp(device, "cuda") ? CPU_TESTS : 0;
     if (device && !strcmp(device, "cpu")) n = CPU_TESTS;

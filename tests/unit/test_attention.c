@@ -1,6 +1,6 @@
 /* Attention and its gradient, compared with loops over doubles that keep every score: blocks and their edges, causal
- * or not, grouped queries, dropout, other numbers of keys than of queries, interleaved heads. And a few queries at a
- * time, compared with many. */
+ * or not, grouped queries, dropout, other numbers of keys than of queries, interleaved heads. Scores that only float64
+ * holds. And a few queries at a time, compared with many. */
 #include "check_main.h"
 #include "fused_run.h"
 #include "kernels/philox.h"
@@ -214,6 +214,34 @@ START_TEST(attention) {
 }
 END_TEST
 
+/* ---- Great numbers ---- */
+
+/* The mask gives both scores the value -1e300, which only float64 holds, so each key has the probability 1/2. */
+static void run_far(bench *t) {
+    if (t->dtype != TG_F64) return;
+    array *q = fill_with(ARRAY(TG_F64, t->layout, 1, 1, 1, 2), 1), *mask = ARRAY(TG_F64, t->layout, 1, 1, 1, 2);
+    array *k = fill_array(ARRAY(TG_F64, t->layout, 1, 1, 2, 2), 1), *v = ARRAY(TG_F64, t->layout, 1, 1, 2, 2);
+    array *out = ARRAY(TG_F64, t->layout, 1, 1, 1, 2), *gv = ARRAY(TG_F64, t->layout, 1, 1, 2, 2);
+    array *top = ARRAY(TG_F64, ROWS, 1, 1, 1), *mass = ARRAY(TG_F64, ROWS, 1, 1, 1);
+    fill_with(mask, -1e300);
+    for (int i = 0; i < 4; i++) set(v, i, i + 1);
+    tg_attention_args a = {.q = q->a, .k = k->a, .v = v->a, .out = out->a, .top = top->a, .mass = mass->a, .scale = 1,
+                           .mask = mask->a, .gout = q->a, .gv = gv->a};
+    ck_assert_int_eq(t->ops->attention(t->ctx, &a), TG_OK);
+    expect(t, out, (const double[]){2, 3}, "attention");
+    expect(t, top, (const double[]){-1e300}, "attention top");
+    expect(t, mass, (const double[]){2}, "attention mass");
+    ck_assert_int_eq(t->ops->attention_grad(t->ctx, &a), TG_OK);
+    expect(t, gv, (const double[]){0.5, 0.5, 0.5, 0.5}, "attention_grad v");
+    array_free(q), array_free(mask), array_free(k), array_free(v);
+    array_free(out), array_free(gv), array_free(top), array_free(mass);
+}
+
+START_TEST(scores_may_be_beyond_float32) {
+    run(run_far);
+}
+END_TEST
+
 /* ---- Few queries ---- */
 
 enum { QUERIES = 9, KEYS = 150 }; /* so many queries at once are not few */
@@ -274,6 +302,6 @@ START_TEST(few_queries_have_the_bits_of_many) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {attention, few_queries_have_the_bits_of_many};
-    return tg_check_main("attention", tests, 2);
+    const TTest *const tests[] = {attention, scores_may_be_beyond_float32, few_queries_have_the_bits_of_many};
+    return tg_check_main("attention", tests, 3);
 }

@@ -16,6 +16,7 @@ static inline int64_t tg_lanes(int64_t n) {
     return (n + TG_LANES - 1) / TG_LANES * TG_LANES;
 }
 
+/* A call of attention or of its gradient, and how the work is divided. */
 typedef struct tg_attention_job {
     const tg_attention_args *a;
     int64_t batch, heads, groups, sq, sk, dk, dv; /* heads: of q; groups: heads of k and v */

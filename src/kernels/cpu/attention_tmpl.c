@@ -64,7 +64,7 @@ static void begin(const tg_attention_job *job, const queries *q, running *run, r
     fill(o, q->n * job->pad_v, 0);
 }
 
-/* Multiplies the results of the tiles before this one. */
+/* Multiplies the results of the tiles before this one by run->rescale. */
 static void rescale(const tg_attention_job *job, const queries *q, const running *run, real *o) {
     for (int64_t i = 0; i < q->n; i++)
         for (int64_t j = 0; j < job->pad_v; j++)

@@ -22,8 +22,8 @@ static inline void square_transpose(block rows, int64_t n, int64_t r, int64_t d,
         *(vec *)(t + (d + i) * TG_KEYS + r) = x[i];
 }
 
-/* Writes the scores s[i, j] of n keys: queries [q->n, pad_k], which have been scaled. t is memory for the keys with
- * lanes that are keys. Returns n rounded up to whole vectors. */
+/* Writes the scores of the block's queries with n keys to s, [q->n, TG_KEYS]. rows, [q->n, pad_k], holds the queries
+ * times the scale. t is memory for the transposed keys, [pad_k, TG_KEYS]. Returns n rounded up by tg_lanes. */
 static int64_t few_scores(const tg_attention_job *job, const queries *q, const real *rows, block keys, int64_t n,
                           real *t, real *s) {
     int64_t lanes = tg_lanes(n);
@@ -65,8 +65,8 @@ static real greatest(int64_t n, const real *t, real max) {
     return max;
 }
 
-/* Returns sum + t[0] + t[1] + ..., in this order. It is not inlined: the compiler would fuse the product that `sum` is
- * with the first addition, which gives other bits. */
+/* Returns sum + t[0] + t[1] + ..., in this order. It is not inlined, because the compiler would fuse the multiplication
+ * that gives `sum` with the first addition, and the result would have other bits. */
 TILE_REDUCTION tile_sum_after(real sum, int64_t n, const real *t) {
     for (int64_t j = 0; j < n; j++)
         sum += t[j];

@@ -16,8 +16,8 @@ static uint64_t saved_states(void) {
     return (uint64_t)hi << 32 | lo;
 }
 
-/* Asks the operating system for tiles, whose state is saved only for processes that do. Returns whether they may be
- * used. Linux refuses if the stack for signals of a thread is too small for that state. */
+/* Asks the operating system for the use of tiles, and returns whether it agrees. It saves their state only for
+ * processes that have asked. Linux refuses if the signal stack of a thread is too small for that state. */
 static bool may_use_tiles(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILE_DATA = 18 };

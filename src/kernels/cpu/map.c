@@ -194,7 +194,9 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
     if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
     uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
-    if (add && ranked & 1) return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: %s adds to no uint64", tg_formula_name(f));
+    if (add && ranked & 1)
+        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: formula %s cannot add to an output of u64",
+                           tg_formula_name(f));
     const tg_map_kernels *k = tg_map_kernels_of(ctx, compute);
     tg_map_plan m;
     m.row = k->row[f];

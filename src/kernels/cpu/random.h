@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum { TG_RANDOM_TILE = 512 };
+enum { TG_RANDOM_TILE = 512 }; /* greatest number of elements that are drawn at a time */
 
 typedef struct tg_random_job {
     tg_random kind;

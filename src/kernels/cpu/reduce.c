@@ -133,7 +133,7 @@ static void split_passes(tg_reduce_plan *parts, tg_reduce_plan *second, void *pa
 tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add) {
     bool arg = kind == TG_ARGMAX || kind == TG_ARGMIN;
     if (arg && out.dtype != TG_I64 && out.dtype != TG_I32)
-        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: positions are %s, expected i64 or i32",
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: out is %s; for the positions of extrema it must be i64 or i32",
                            tg_dtype_name(out.dtype));
     tg_dtype compute = arg ? compute_type(in.dtype, in.dtype) : compute_type(in.dtype, out.dtype);
     const tg_reduce_kernels *k = kernels_of(ctx, compute);

@@ -26,8 +26,8 @@
 
 typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 
-/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit float, a value
- * is rounded once. */
+/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit float, a float
+ * is rounded once. An int64 is converted to float64 first, which rounds it if it has more than 53 bits. */
 #define SPAN_TO_BF16_f32    tg_f32_to_bf16
 #define SPAN_TO_BF16_f64    tg_f64_to_bf16
 #define SPAN_TO_BF16_i64(x) tg_f64_to_bf16((double)(x))

@@ -158,7 +158,7 @@ static void choose_run(take_plan *t) {
 /* Returns the type in which values are converted and added. */
 static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
     if (a == TG_F64 || b == TG_F64) return TG_F64;
-    return tg_is_float(a) || tg_is_float(b) ? TG_F32 : TG_I64;
+    return tg_is_real(a) || tg_is_real(b) ? TG_F32 : TG_I64;
 }
 
 static tg_status run_plan(tg_ctx *ctx, take_plan *t, int64_t *bad) {

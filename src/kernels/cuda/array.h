@@ -63,8 +63,8 @@ template <class I> __device__ inline I saturated(double v, double least, double 
     return v != v ? (I)0 : v <= least ? low : v >= most ? high : (I)v;
 }
 
-/* Converts to an integer I whose values lie between `least` and `most`, the bounds of the numbers that saturate. An
- * int64 wraps around. */
+/* Converts v to the integer type I. A float that is `least` or less becomes `low`, and one that is `most` or more
+ * becomes `high`. An int64 wraps around. */
 template <class I> __device__ inline I as_integer(double v, double least, double most, I low, I high) {
     return saturated<I>(v, least, most, low, high);
 }
@@ -86,6 +86,7 @@ __device__ inline float to_odd(double v) {
     memcpy(&f, &u, sizeof u);
     return f;
 }
+/* Return the float from which a number is rounded to a 16-bit or 8-bit float. */
 __device__ inline float narrowed(float v) { return v; }
 __device__ inline float narrowed(double v) { return to_odd(v); }
 __device__ inline float narrowed(int64_t v) { return to_odd((double)v); }

@@ -329,7 +329,7 @@ constexpr size_t MOST_SHARED = 163 * 1024;
 enum { WIDEST_HEAD = 256 };
 
 inline tg_status too_wide(tg_ctx *ctx, int size) {
-    return tg_ctx_fail(ctx, TG_ERR_SHAPE, "attention on device \"cuda\": heads of %d elements; up to %d are supported",
+    return tg_ctx_fail(ctx, TG_ERR_SHAPE, "attention: heads have size %d; device \"cuda\" supports sizes up to %d",
                        size, WIDEST_HEAD);
 }
 

@@ -8,6 +8,7 @@
 
 namespace tg {
 
+/* Returns the state of the stream in this launch: rng itself, or, in a replay, rng changed by `captured`. */
 __device__ inline tg_rng rng_now(const tg_rng &rng, const tg_rng *captured) {
     if (!captured) return rng;
     return tg_rng{captured->seed, rng.stream + captured->stream, rng.counter + captured->counter};

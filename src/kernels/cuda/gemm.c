@@ -16,6 +16,7 @@
 
 #include "base/runtime.h"
 #include "kernels/scalar.h"
+#include "kernels/transposed.h"
 
 static int64_t size_of(tg_dtype d) { return tg_dtype_bits(d) / 8; }
 static bool is_half(tg_dtype d) { return d == TG_BF16 || d == TG_F16; }
@@ -235,7 +236,8 @@ static tg_status run_in_scratch(tg_ctx *ctx, const tg_gemm *g) {
     tg_status status = done ? run_fused(ctx, &plain, &done)
                             : tg_cuda_fill(ctx, array_of(&zeros, &plain.c, g->batch, g->m, g->n), 0);
     if (status == TG_OK && g->k > 0 && !done)
-        status = tg_ctx_fail(ctx, TG_ERR_DEVICE, "cuBLASLt has no algorithm for [%lld, %lld] x [%lld, %lld] of %s",
+        status = tg_ctx_fail(ctx, TG_ERR_DEVICE,
+                             "gemm: cuBLASLt has no algorithm for [%lld, %lld] x [%lld, %lld] of %s",
                              (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
                              tg_dtype_name(g->a.dtype));
     if (status == TG_OK) status = finish_from_scratch(ctx, g, &plain.c);
@@ -254,23 +256,12 @@ static tg_status run_with_layouts(tg_ctx *ctx, const tg_gemm *g) {
     return run_in_scratch(ctx, g);
 }
 
-static tg_matrix transposed(tg_matrix x) {
-    int64_t rs = x.rs;
-    x.rs = x.cs;
-    x.cs = rs;
-    return x;
-}
-
 /* If C's columns are contiguous, returns the transposed product, whose C has contiguous rows. Otherwise returns g. With
  * a bias it also returns g, because cuBLASLt cannot add that bias to the transposed product. */
 static tg_gemm with_contiguous_rows(const tg_gemm *g) {
-    tg_gemm t = *g;
     layout c;
-    if (g->bias || !layout_of(&g->c, g->m, g->n, &c) || !c.cols) return t;
-    t.m = g->n, t.n = g->m;
-    t.a = transposed(g->b), t.b = transposed(g->a);
-    t.c = transposed(g->c), t.pre = transposed(g->pre);
-    return t;
+    if (g->bias || !layout_of(&g->c, g->m, g->n, &c) || !c.cols) return *g;
+    return tg_transposed_product(g);
 }
 
 static bool is_float(tg_dtype d) { return d == TG_F32 || d == TG_F64 || is_half(d); }
@@ -279,7 +270,7 @@ tg_status tg_cuda_gemm(tg_ctx *ctx, const tg_gemm *g) {
     tg_cuda_scratch a = {NULL, NULL}, b = {NULL, NULL};
     if (g->m <= 0 || g->n <= 0 || g->batch[0] <= 0 || g->batch[1] <= 0) return TG_OK;
     if (!is_float(g->a.dtype) || !is_float(g->c.dtype))
-        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "a product of %s into %s on device \"cuda\": expected float dtypes",
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "gemm: A is %s and C is %s; on device \"cuda\" both must be floats",
                            tg_dtype_name(g->a.dtype), tg_dtype_name(g->c.dtype));
     tg_gemm t = with_contiguous_rows(g);
     tg_status s = t.k > 0 ? ensure_layout(ctx, &t.a, t.batch, t.m, t.k, &a) : TG_OK;

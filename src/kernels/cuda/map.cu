@@ -145,7 +145,9 @@ extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const 
     int compute = tg::compute_type(f, out, in, n_in, add);
     bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
     uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
-    if (add && ranked & 1) return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: %s adds to no uint64", tg_formula_name(f));
+    if (add && ranked & 1)
+        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: formula %s cannot add to an output of u64",
+                           tg_formula_name(f));
     if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
     double p0 = p ? p[0] : 0, p1 = p ? p[1] : 0;
     tg::MapJob job = {};

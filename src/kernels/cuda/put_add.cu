@@ -154,10 +154,8 @@ template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, bool add
     if (status != TG_OK) return status;
     Id *at = (Id *)scratch.data;
     SortJob<Id> sort = {{at, at + n}, {at + 2 * n, at + 3 * n}, at + 4 * n, n, tiles};
-    int bits = 0;
-    while (bits < 63 && most >> bits) bits++;
     TG_LAUNCH(put_keys<Id>, (unsigned)ceil_div(n, TAKE_THREADS), TAKE_THREADS, 0, stream, job, sort.keys[0]);
-    int in = sort_stably(sort, bits, stream);
+    int in = sort_stably(sort, bits_of(most), stream);
     const Id *keys = sort.keys[in], *order = sort.order[in];
     TG_TAKE_TYPES(launch_sorted, job.compute, job, add, keys, order, stream);
     status = tg_cuda_launched(ctx, add ? "put_add, sorted" : "put, sorted");

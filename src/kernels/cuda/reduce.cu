@@ -42,12 +42,15 @@ bool by_columns(const Sides &s) {
     return k.shape[k.n - 1] >= 16 && k.stride[0][k.n - 1] < r.stride[0][r.n - 1];
 }
 
+/* Returns whether the strides of the input along the first n dims are multiples of 16 bytes. */
 bool whole_strides(const Dims<2> &m, int n, int size) {
     bool whole = true;
     for (int d = 0; d < n; d++) whole = whole && m.stride[0][d] * size % 16 == 0;
     return whole;
 }
 
+/* Returns the number of threads that share an output of `count` elements: about one for 8 elements, up to a warp, and a
+ * whole block from 2048 elements on. */
 int lanes_for(int64_t count) {
     int lanes = 1;
     while (lanes < 32 && lanes * 8 < count) lanes *= 2;
@@ -180,7 +183,7 @@ extern "C" tg_status tg_cuda_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out
     using namespace tg;
     bool arg = kind == TG_ARGMAX || kind == TG_ARGMIN;
     if (arg && out.dtype != TG_I64 && out.dtype != TG_I32)
-        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: positions are %s, expected i64 or i32",
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: out is %s; for the positions of extrema it must be i64 or i32",
                            tg_dtype_name((tg_dtype)out.dtype));
     int compute = compute_type(in.dtype, arg ? in.dtype : out.dtype);
     int quad = compute == TG_F32 ? Quad<float>::size : Quad<double>::size;

@@ -79,13 +79,6 @@ __global__ void __launch_bounds__(ORDER_THREADS) order_out(OrderJob job, const u
     job.places[at[ORDER_PLACES] + j * job.step[ORDER_PLACES]] = place;
 }
 
-/* Returns the number of bits of the number `most`. */
-int bits_of(int64_t most) {
-    int bits = 0;
-    while (bits < 63 && most >> bits) bits++;
-    return bits;
-}
-
 tg_status launch_order(tg_ctx *ctx, const OrderJob &job, int64_t rows) {
     int64_t n = job.count, tiles = ceil_div(n, SORT_TILE);
     cudaStream_t stream = tg_cuda_of(ctx)->compute;

@@ -20,6 +20,13 @@ template <class Id> struct SortJob {
 
 namespace {
 
+/* Returns the number of bits of the number `most`, the greatest of the numbers to be sorted. */
+inline int bits_of(int64_t most) {
+    int bits = 0;
+    while (bits < 63 && most >> bits) bits++;
+    return bits;
+}
+
 template <class Id> __device__ inline int digit_of(Id key, int shift) {
     return (int)(key >> shift & (SORT_DIGITS - 1));
 }

@@ -21,6 +21,7 @@ static void rest(int round) {
         nanosleep(&nap, NULL);
 }
 
+/* Calls all pollers, until one fails. A poller may remove itself from the list meanwhile. */
 static tg_status poll_all(tg_cuda *c, double waited) {
     for (tg_cuda_poller *w = c->pollers, *next; w; w = next) {
         next = w->next;

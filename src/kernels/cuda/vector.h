@@ -35,22 +35,14 @@ __host__ __device__ inline int element_size(int dtype) {
     }
 }
 
-/* Return the value of the element with these bits, and the bits of the element with this value. */
+/* Returns the value of the element with these bits. */
 template <class T> __device__ inline T value_of(uint64_t bits, int dtype) {
     alignas(8) char e[8];
     memcpy(e, &bits, sizeof e);
     return load<T>(e, dtype, 0);
 }
 
-template <class T> __device__ inline uint64_t bits_of(T v, int dtype) {
-    alignas(8) char e[8];
-    uint64_t bits;
-    memset(e, 0, sizeof e);
-    store<T>(e, dtype, 0, v);
-    memcpy(&bits, e, sizeof e);
-    return bits;
-}
-
+/* Load and store the bits of element i, which has `size` bytes. */
 __device__ inline uint64_t fetch_one(const char *data, int size, int64_t i) {
     switch (size) {
     case 1: return ((const uint8_t *)data)[i];

@@ -1,5 +1,6 @@
 /* The CPU's gemm slot: chooses the kernels, the orientation and the algorithm. */
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/transposed.h"
 
 static const tg_gemm_kernels *kernels_for(const tg_ctx *ctx, const tg_gemm *g) {
     bool f64 = g->a.dtype == TG_F64;
@@ -31,29 +32,13 @@ tg_gemm_item tg_gemm_item_of(const tg_gemm *g, int64_t batch) {
     return t;
 }
 
-static tg_matrix transposed(tg_matrix x) {
-    int64_t rs = x.rs;
-    x.rs = x.cs;
-    x.cs = rs;
-    return x;
-}
-
-/* Returns the transposed product: the transpose of C is the transpose of B times the transpose of A. */
-static tg_gemm transposed_product(const tg_gemm *g) {
-    tg_gemm t = *g;
-    t.m = g->n, t.n = g->m;
-    t.a = transposed(g->b), t.b = transposed(g->a);
-    t.c = transposed(g->c), t.pre = transposed(g->pre);
-    return t;
-}
-
 /* Returns whether few_rows.c can compute g and is faster. */
 static bool has_few_rows(const tg_gemm *g) { return g->m <= TG_GEMM_ROWS && (g->b.rs == 1 || g->b.cs == 1); }
 
 tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g) {
     if (g->m <= 0 || g->n <= 0 || g->batch[0] <= 0 || g->batch[1] <= 0) return TG_OK;
     const tg_gemm_kernels *kn = kernels_for(ctx, g);
-    tg_gemm t = transposed_product(g);
+    tg_gemm t = tg_transposed_product(g);
     if (has_few_rows(g)) return tg_gemm_few_rows(ctx, kn, g, false);
     if (has_few_rows(&t)) return tg_gemm_few_rows(ctx, kn, &t, true);
     if (g->c.cs != 1 && g->c.rs == 1) return tg_gemm_blocked(ctx, kn, &t, true);

@@ -10,7 +10,8 @@
 #include "kernels/cpu/gemm/gemm_pack.h"
 #include "kernels/cpu/gemm/gemm_tiles.h"
 
-/* The rows of a register, and the sides of a tile of sums. AMX_UNIT: words of 32 bits, pairs of numbers, of a unit. */
+/* AMX_ROWS is the number of rows of a register. AMX_SIDE is the number of rows, and of columns, of a tile of sums.
+ * AMX_UNIT is the number of 32-bit words of a unit; a word is a pair of numbers. */
 enum { AMX_ROWS = 16, AMX_SIDE = 2 * AMX_ROWS, AMX_UNIT = TG_GEMM_PAIR_STEP / 2 };
 
 /* ---- Panels ---- */
@@ -109,7 +110,7 @@ TG_INLINE void add_unit(const real *a, const real *b) {
     _tile_dpbf16ps(AMX_SUM_11, AMX_A_1, AMX_B_1);
 }
 
-/* Gives the state of the registers up at the end, so that switches between threads need not save it. */
+/* Releases the registers at the end, so that switches between threads need not save their state. */
 static void tile_of_units(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add) {
     (void)cols;
     TILES_READ(a);

@@ -58,8 +58,8 @@ TG_INLINE void pair_columns(const uint16_t *x, int64_t ldx, const uint16_t *b, i
     for (int64_t c = 0; c < cols; c++) pair_block(x, ldx, b + c * cs, ahead, k, sum + c, mr);
 }
 
-/* Does what dot does, but column by column: memory that is read in its order comes faster than several columns at a
- * time. The first rows bring the columns into the caches. */
+/* Does what dot does, but column by column, because reading memory in its order is faster than reading several columns
+ * at a time. The first rows bring the columns into the caches. */
 static void pairs_step(const tg_gemm_item *t, const uint16_t *x, int64_t ldx, int64_t j, int64_t cols) {
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;

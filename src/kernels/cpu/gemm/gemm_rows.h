@@ -11,8 +11,9 @@ enum { DOT_AHEAD = 1024, AXPY_STEP = 8 };
  * sums for. DOT_COLS is the greatest number of columns of a call. */
 enum { DOT_ROWS = MR * NV < 24 ? 4 : 8, DOT_COLS = 3 * LANES };
 
-/* Returns how many numbers of 16 bits ahead a kernel that reads column by column prefetches: about a page, in the same
- * column or in a later one. Columns have k numbers and are cs apart. */
+/* Returns how far ahead a kernel that reads columns one after the other prefetches, in 16-bit numbers: about a page of
+ * memory. If columns, which have k numbers and are cs apart, are shorter than that, the prefetched number has the same
+ * place in a later column. */
 TG_INLINE int64_t column_ahead(int64_t cs, int64_t k) {
     enum { AHEAD = 2048 };
     if (k < 1) return 0;

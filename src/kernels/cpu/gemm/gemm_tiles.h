@@ -48,10 +48,11 @@ static void add_rest(const uint32_t *x, int64_t m, const uint16_t *b, int64_t cs
     _tile_dpbf16ps(TILE_SUMS, TILE_B, TILE_A);
 }
 
-/* Computes column number i of each of n runs of `length` adjacent columns of B, which begin at b, for all m rows, whose
- * pairs are x. So each row of a tile reads adjacent memory from column to column of its run, which comes faster than
- * runs of a single column. Prefetches AHEAD numbers ahead: from the same column, the next one of the run, or the next
- * runs. */
+/* Computes n columns for all m rows. From b on, B has n runs of `length` adjacent columns each; the n columns are
+ * column number i of each run. x holds the pairs of A. Because the caller takes i from 0 to length - 1, each row of a
+ * tile of B reads the columns of its run one after the other, which is adjacent memory. This is faster than runs of a
+ * single column. Prefetches AHEAD numbers ahead: from the same column, the next column of the run, or the runs after
+ * these. */
 static void tile_columns(const tg_gemm_item *t, const uint32_t *x, const uint16_t *b, int64_t n, int64_t length,
                          int64_t i, real *sum) {
     enum { AHEAD = 256 };
@@ -80,8 +81,8 @@ static void tile_runs(const tg_gemm_item *t, const void *x, int64_t j, int64_t n
     finish(&t->out, 0, j, t->m, n * length, sum, DOT_COLS);
 }
 
-/* x is what gather_pairs makes. The state of the tiles is given up at the end, so that switches between threads need
- * not save it. */
+/* x is what gather_pairs makes. Releases the registers at the end, so that switches between threads need not save their
+ * state. */
 static void dot_tiles(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols) {
     enum { LONGEST = DOT_COLS / TILE_COLS };
     int64_t c = 0, rest = cols % TILE_COLS, whole = cols - rest;

@@ -10,8 +10,8 @@
 /* A line is a cache line of B. In the copy of A each line has its even numbers first, and then its odd ones. */
 enum { LINE = TG_GEMM_PAIR_STEP, HALF = LINE / 2 };
 
-/* Up to WORD_ROWS rows are computed together. Each has a sum for even numbers and one for odd ones: so many are needed
- * for the multiplier not to wait, and more would not fit the registers. */
+/* Up to WORD_ROWS rows are computed together. Each has a sum for even numbers and one for odd ones. With fewer sums the
+ * multiplier would wait, and more would not fit into the registers. */
 enum { WORD_ROWS = 4 };
 
 /* Reads LANES pairs of numbers. */
@@ -57,8 +57,8 @@ TG_INLINE void word_columns(const real *x, int64_t ldx, const uint16_t *b, int64
     for (int64_t c = 0; c < cols; c++) word_block(x, ldx, b + c * cs, ahead, k, sum + c, mr);
 }
 
-/* Computes up to DOT_COLS columns, one after the other: memory that is read in its order comes faster than several
- * columns at a time. The first rows bring the columns into the caches. */
+/* Computes up to DOT_COLS columns, one after the other, because reading memory in its order is faster than reading
+ * several columns at a time. The first rows bring the columns into the caches. */
 static void words_step(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols) {
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;
