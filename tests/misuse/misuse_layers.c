@@ -252,6 +252,7 @@ static void calls(misuse_world *b, const tg_parallel *p) {
           tg_module_forward(e, b->t, scalar));
     tg_drop(scalar);
     DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
+    INERT(tg_nn_vocab_embedding, ARGUMENT, "the tensor is NULL", tg_module_forward(e, b->t, NULL));
     INERT(tg_nn_self_attention, SHAPE, "called with 1 inputs and 1 outputs", tg_module_forward(cross, b->t, b->cube));
     DEAD_TENSOR(tg_nn_self_attention, tg_module_forward(a, b->t, x));
     tg_module_free(m);

@@ -27,7 +27,7 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
         tg_describe(ids, what, sizeof what);
         tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: ids is %s, expected 1 or 2 dims, [n] or [b, s]", what);
     }
-    if (!s->batch_first && tg_ok(m->ctx) && ids->ndim == 2) ids = tg_transpose(t, ids, 0, 1);
+    if (!s->batch_first && tg_is_alive(ids) && ids->ndim == 2) ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
     tg_tensor *y = tg_padded_embedding(t, table, ids, s->comm, s->vocab);
     return s->scatter ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
