@@ -20,6 +20,7 @@ static tg_status kind_fits(tg_call *c) {
                             tg_comm_name(p->comm));
     if (o->inner == TG_AUTO) o->inner = o->kind == TG_CP_ULYSSES || o->kind == TG_CP_HIERARCHY ? n : 1;
     p->outer = n / o->inner;
+    if (p->outer == 1 && o->kind == TG_CP_GATHER) o->kind = TG_CP_RING; /* one rank gathers nothing */
     p->holder = tg_comm_rank(p->comm) / o->inner;
     p->member = tg_comm_rank(p->comm) % o->inner;
     return TG_OK;
