@@ -75,8 +75,8 @@ int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *o
         if (at < 0) return -1;
         chosen |= 1u << at;
     }
-    for (int i = 0; i < n; i++)
-        if (sizes[i] < 1 || find(names, i, names[i]) >= 0) return -1;
+    for (int i = 0, world = 1; i < n; i++)
+        if (sizes[i] < 1 || find(names, i, names[i]) >= 0 || __builtin_mul_overflow(world, sizes[i], &world)) return -1;
     return groups_of(sizes, n, chosen, out, group_size);
 }
 
