@@ -154,8 +154,12 @@ tg_pipe *tg_pipe_new(const tg_parallel *p, const tg_pipe_plan *plan, const tg_pi
 }
 
 void tg_pipe_free(tg_pipe *x) {
-    if (!x || x->running) return;
+    if (!x) return;
     tg_ctx *ctx = x->ctx;
+    if (x->running) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_pipe_free: the pipe is running; free it after tg_pipe_run");
+        return;
+    }
     size_t cells = (size_t)x->plan->chunks * (size_t)x->plan->micros, tapes = (size_t)most_tapes(x->plan);
     tg_pipe_clear(x);
     if (x->p) unlisten(x);

@@ -56,8 +56,8 @@ static tg_status begin(tg_pipe *x, tg_pipe_fn fn) {
 }
 
 static tg_status run(tg_pipe *x, tg_pipe_fn fn, void *state) {
+    TG_TRY(begin(x, fn)); /* a call from fn fails here, and leaves the state of the outer run as it is */
     x->state = state;
-    TG_TRY(begin(x, fn));
     x->running = true;
     tg_status s = run_items(x, fn);
     tg_flats_hold(x->p, false);
