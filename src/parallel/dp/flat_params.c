@@ -206,15 +206,14 @@ void tg_flat_close_params(tg_flat *f) {
 
 /* ---- Whole parameters ---- */
 
-/* While parameters are whole the program may write them, but not their ranges. */
+/* While parameters are whole the program may write them, but not their ranges. If a gather cannot start, they do not
+ * become whole. */
 static tg_status set_whole(tg_flat *f, bool on) {
     TG_TRY(f->ctx->run.status);
     if (!tg_flat_divides_params(f) || f->whole == on) return TG_OK;
+    for (int k = 0; on && k < f->n_buckets; k++) TG_TRY(fetch(f, &f->bucket[k]));
     f->whole = f->gathering = on;
-    for (int k = 0; k < f->n_buckets; k++) {
-        if (on) TG_TRY(fetch(f, &f->bucket[k]));
-        set_writable(&f->bucket[k], on);
-    }
+    for (int k = 0; k < f->n_buckets; k++) set_writable(&f->bucket[k], on);
     return on ? tg_flat_gathered(f) : tg_flat_release(f);
 }
 
