@@ -62,7 +62,7 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
         return tg_fail(x->ctx, TG_ERR_ARGUMENT,
                        "%s: the placement has kind %d and layout %d, expected TG_I, TG_R, TG_P, TG_V or a shard", who,
                        to->kind, to->layout);
-    if (to->kind != TG_VARYING || to->layout == TG_OPAQUE) return TG_OK;
+    if (!tg_placement_shards(*to)) return TG_OK;
     if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
     if (to->dim < 0 || to->dim >= x->ndim)
         return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no such dim to shard", who, what);
@@ -135,7 +135,8 @@ static tg_status declare(tg_tensor *x, const tg_axis *axis, int n, tg_placement 
 static tg_status check_zigzag(const tg_ctx *ctx, int n_axes, tg_placement to, const char *who) {
     if (n_axes == 1 || to.kind != TG_VARYING || to.layout != TG_ZIGZAG) return TG_OK;
     return tg_fail((tg_ctx *)ctx, TG_ERR_UNSUPPORTED,
-                   "%s: a zigzag shard over edp is not supported, because edp is dp and cp here; place it on those axes",
+                   "%s: a zigzag shard over edp is not supported, because edp is dp and cp here; place it on those "
+                   "axes",
                    who);
 }
 

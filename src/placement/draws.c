@@ -38,10 +38,7 @@ static void push(digits *d, int64_t extent, int64_t step) {
 }
 
 /* Returns the index, among the chunks of all ranks of the axis, of this rank's chunk j. */
-static int64_t chunk_at(const cut *c, int64_t j) {
-    if (c->p.layout == TG_ZIGZAG) return j ? 2 * c->size - 1 - c->rank : c->rank;
-    return j * c->size + c->rank;
-}
+static int64_t chunk_at(const cut *c, int64_t j) { return tg_placement_chunk(c->p, j, c->rank, c->size); }
 
 /* Maps index i in a shard of size `local` to its index in the whole dim. The cuts are ordered major first. */
 static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) {
@@ -144,7 +141,7 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     for (int order = 0; order < TG_MAX_AXES; order++)
         for (int a = 0; a < TG_MAX_AXES; a++) {
             const tg_placement *p = &at[a];
-            bool cuts_d = tg_grid_axes(ctx) >> a & 1 && p->kind == TG_VARYING && p->layout != TG_OPAQUE && p->dim == d;
+            bool cuts_d = tg_grid_axes(ctx) >> a & 1 && tg_placement_shards(*p) && p->dim == d;
             if (cuts_d && p->order == order) cuts[n++] = (cut){tg_grid_of(ctx)->rank[a], tg_grid_of(ctx)->size[a], *p};
         }
     return n;
@@ -282,7 +279,7 @@ tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int6
     sharding l;
     digits d = {.n = 0};
     for (int a = 0; p && a < TG_MAX_AXES; a++) /* dim 0 is left out, because rows[] says what its rows draw */
-        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim > 0) at[a] = p->at[a];
+        if (tg_placement_shards(p->at[a]) && p->at[a].dim > 0) at[a] = p->at[a];
     TG_TRY(sharding_of(c->ctx, x->ndim, x->shape, at, &l));
     *width = l.step[0];
     for (int i = 1; i < x->ndim && x->numel; i++)

@@ -349,20 +349,18 @@ static const tg_placements *place_like_input(const tg_call *c, const tg_placemen
     return tg_place_intern(c->ctx, to);
 }
 
-static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
-
 /* Closes gaps in the order of the axes that shard one dim, after one of them has stopped sharding it. */
 static void close_up(tg_placement to[TG_MAX_AXES]) {
     tg_placement was[TG_MAX_AXES];
     bool any = false;
-    for (int a = 0; a < TG_MAX_AXES; a++) any |= sharded(to[a]) && to[a].order > 0;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= tg_placement_shards(to[a]) && to[a].order > 0;
     if (TG_LIKELY(!any)) return;
     memcpy(was, to, sizeof was);
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (!sharded(was[a])) continue;
+        if (!tg_placement_shards(was[a])) continue;
         to[a].order = 0;
         for (int b = 0; b < TG_MAX_AXES; b++)
-            to[a].order += sharded(was[b]) && was[b].dim == was[a].dim && was[b].order < was[a].order;
+            to[a].order += tg_placement_shards(was[b]) && was[b].dim == was[a].dim && was[b].order < was[a].order;
     }
 }
 

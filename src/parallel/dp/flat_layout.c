@@ -21,8 +21,7 @@ static int64_t least_common_multiple(int64_t a, int64_t b) {
 }
 
 int tg_flat_group_of(const tg_tensor *x) {
-    const uint32_t expert_grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    return x->place && (x->place->varying | x->place->replicated) & expert_grid ? TG_FLAT_EXPERTS : TG_FLAT_DENSE;
+    return tg_place_is_expert(x->place) ? TG_FLAT_EXPERTS : TG_FLAT_DENSE;
 }
 
 /* Returns the number of elements from which on a bucket of the group is full. */

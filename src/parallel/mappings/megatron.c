@@ -102,7 +102,7 @@ static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
     const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
         *axis = i ? TG_ETP : TG_TP;
-        if (p->at[*axis].kind == TG_VARYING && p->at[*axis].layout != TG_OPAQUE) return &p->at[*axis];
+        if (tg_placement_shards(p->at[*axis])) return &p->at[*axis];
     }
     return NULL;
 }
@@ -115,14 +115,7 @@ bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride) {
     return at != NULL;
 }
 
-/* Returns whether x is the parameter of an expert: whether it is placed on an axis of the expert grid. */
-static bool expert(const tg_tensor *x) {
-    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    const tg_placements *p = tg_place_of(x);
-    return p && (p->varying | p->replicated) & grid;
-}
-
 bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x) {
     if (!p || !tg_is_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
-    return tg_parallel_rank(p, expert(x) ? TG_ETP : TG_TP) > 0;
+    return tg_parallel_rank(p, tg_place_is_expert(tg_place_of(x)) ? TG_ETP : TG_TP) > 0;
 }

@@ -66,7 +66,7 @@ static tg_placement place_w(const tg_call *c, const tg_linear_params *p) {
     tg_axis axis = tg_comm_axis(p->comm);
     if ((unsigned)axis >= TG_MAX_AXES) return w;
     tg_placement is = tg_place_on(c->input[TG_LINEAR_W], axis);
-    return is.kind == TG_VARYING && is.layout != TG_OPAQUE && is.dim == 0 ? is : w;
+    return tg_placement_shards(is) && is.dim == 0 ? is : w;
 }
 
 tg_placement tg_linear_place_y(const tg_call *c, const tg_linear_params *p) {
