@@ -207,7 +207,8 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
-    NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "tg_nn_vocab_embedding: std is inf",
+         tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "reduce_scatter is 2, expected 0, 1 or TG_AUTO",
          tg_nn_vocab_embedding(p, 2, 2, 1, TG_VOCAB_EMBEDDING(.reduce_scatter = 2)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "size is 0",
@@ -283,7 +284,7 @@ static void forward_only(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "expected", symbol(p, 2, -1, NULL));                                                    \
         NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
-        NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
+        NONE(symbol, ARGUMENT, #symbol ": std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                       \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
         NONE(symbol, ARGUMENT, "std is 1, but", symbol(p, 3, 2, TG_INFERENCE(.weight = b->x, .std = 1)));       \
     } while (0)

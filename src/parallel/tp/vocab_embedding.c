@@ -64,6 +64,7 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
     static const char *const who = "tg_nn_vocab_embedding";
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, &tg_vocab_embedding_opts_struct, given, "tg_nn_vocab_embedding: the options"));
+    if (!tg_layer_finite(ctx, who, "std", std)) return ctx->run.status;
     if (o->init && std != 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because init is given", who, std);
     if (o->dtype && !tg_is_float(o->dtype))
