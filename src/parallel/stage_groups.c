@@ -1,6 +1,6 @@
 /* The groups that consist of two pipeline stages. The first and the last stage, which both hold the word embeddings,
  * form one group. Each pair of neighbors forms two more: one for activations and one for gradients. So all messages of
- * such a group go one way, and none of them can wait behind a message that goes the other way. */
+ * such a group go one way, and none of them waits for a message that goes the other way. */
 #include <stdio.h>
 
 #include "parallel/parallel.h"

@@ -53,9 +53,10 @@ static tg_status map(const tg_call *c, tg_formula f, tg_array out, const tg_arra
     return tg_ctx_ops(c->ctx)->apply(c->ctx, f, out, in, n, params, false);
 }
 
-/* Fails unless each row of starts grows from 0 to the number of all rows. In steps, column 0 is the first start, and
- * the last column is what the last start lacks. The columns between them are the differences of neighbors, or 0 if
- * they are above it. All must be 0, which the device checks as in check_multiples. */
+/* Fails unless each row of starts grows from 0 to the number of all rows. In `steps`, column 0 is the first start, and
+ * the last column is the number of all rows minus the last start. The columns between them are the differences of
+ * neighboring starts, with 0 in place of those above 0. All must be 0, which the device checks as in
+ * check_multiples. */
 static tg_status check_growth(tg_cp_pass *w) {
     tg_call *c = w->c;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);

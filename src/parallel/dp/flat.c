@@ -21,7 +21,7 @@ static tg_status check_placement(const tg_flat *f, const tg_tensor *x) {
     return tg_fail(f->ctx, TG_ERR_PLACEMENT,
                    "tg_flat_new: %s is placed as \"%s\"; it must be R on %s, so that its gradient is summed there: "
                    "declare that with tg_place or tg_module_replicate",
-                   what, place, group == TG_FLAT_EXPERTS ? "edp" : "dp (and cp)");
+                   what, *place ? place : "I", group == TG_FLAT_EXPERTS ? "edp" : "dp (and cp)");
 }
 
 static tg_status check_param(const tg_flat *f, tg_tensor *x) {
@@ -266,7 +266,7 @@ tg_flat *tg_flat_new(const tg_parallel *given, tg_tensor *const *params, int n, 
 
 /* ---- The end ---- */
 
-/* Records an error if other ranks wait for what has not ended. */
+/* Records an error if sums have started that other ranks wait for, or if parameters await tg_flat_gather. */
 static void check_end(const tg_flat *f) {
     bool awaits = false;
     for (int k = 0; k < f->n_buckets; k++)

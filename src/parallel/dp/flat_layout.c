@@ -66,7 +66,8 @@ static void swap(tg_flat *f, int a, int b) {
         if (f->item[i].bucket == a || f->item[i].bucket == b) f->item[i].bucket = a + b - f->item[i].bucket;
 }
 
-/* Sorts the buckets by the last item of each, in the order before items are sorted: so backward completes them. */
+/* Sorts the buckets by the index of their last items. Items are still in the order in which backward produces
+ * gradients, so this is the order in which it completes buckets. */
 static void sort_buckets(tg_flat *f) {
     for (int k = 1; k < f->n_buckets; k++)
         for (int j = k; j > 0 && f->bucket[j].last < f->bucket[j - 1].last; j--) swap(f, j, j - 1);

@@ -12,7 +12,8 @@
 #include "nn/module.h"
 #include "parallel/dp/flat.h"
 
-/* For tg_recording_refuse: the host notes which buckets are present, and a replay runs nothing on the host. */
+/* Why a step that gathers parameters cannot be captured, for the message of tg_recording_refuse: the host notes which
+ * buckets are present, and a replay runs nothing on the host. */
 static const char gathers[] = "gathers parameters that are divided (zero 3; with zero 2 a step can be captured)";
 
 /* A module that is watched, and the buckets with its parameters. */
@@ -62,6 +63,7 @@ static tg_status keep_part(const tg_flat *f, const tg_flat_bucket *k) {
     return s;
 }
 
+/* Discards a bucket. If the program has written parameters of it, first copies this rank's part to the ranges. */
 static tg_status release(const tg_flat *f, tg_flat_bucket *k) {
     tg_storage *s = k->params->storage;
     k->passed = 0;

@@ -222,13 +222,13 @@ static tg_status shift_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_like(c));
     int n = tg_comm_size(p->comm);
-    int64_t *zeros = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *zeros);
-    if (!zeros) return c->ctx->run.status;
-    memset(zeros, 0, 2 * (size_t)n * sizeof *zeros);
-    zeros[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->input[0]->numel;
-    zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->input[0]->numel;
-    p->counts = zeros;
-    p->recv_counts = zeros + n;
+    int64_t *counts = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *counts);
+    if (!counts) return c->ctx->run.status;
+    memset(counts, 0, 2 * (size_t)n * sizeof *counts);
+    counts[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->input[0]->numel;
+    counts[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->input[0]->numel;
+    p->counts = counts;
+    p->recv_counts = counts + n;
     return tg_mapping_convert(c, tg_at_v, tg_at_v,
                               "pass a shard to tg_as_opaque first: the shard of another rank is not this rank's shard");
 }

@@ -148,7 +148,7 @@ static tg_pipe *make(tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opt
 }
 
 tg_pipe *tg_pipe_new(const tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opts *opts) {
-    tg_pipe *x = p ? make((tg_parallel *)p, plan, opts) : NULL; /* not const, because p lists who uses it */
+    tg_pipe *x = p ? make((tg_parallel *)p, plan, opts) : NULL; /* not const, because p holds the list of its pipes */
     if (p) tg_comm_note_missed(tg_parallel_world(p), x ? TG_OK : TG_ERR_ABORTED);
     return x;
 }
