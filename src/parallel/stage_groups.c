@@ -12,7 +12,7 @@ static void make_edge(tg_parallel *p, const int *stages, int e) {
     int n = tg_comm_size(p->comm[TG_PP]), after = (e + 1) % n, pair[2] = {stages[e], stages[after]};
     bool to_next = e == tg_comm_rank(p->comm[TG_PP]);
     for (int i = 0; i < 2; i++) {
-        char name[32];
+        char name[40];
         snprintf(name, sizeof name, "%s %d-%d", what[i], e, after);
         tg_parallel_make_comm(p, pair, 2, name, TG_MAX_AXES, n == 2, &p->edge[to_next][i]);
     }

@@ -28,8 +28,12 @@ void tg_pipe_clear(tg_pipe *x) {
     x->stale = false;
 }
 
+/* Fails while the pipe runs, because its items use the tapes and messages that a recovery drops. */
 static tg_status groups_recovered(tg_parallel_listener *l) {
     tg_pipe *x = (tg_pipe *)l;
+    if (x->running)
+        return tg_fail(x->ctx, TG_ERR_STATE,
+                       "tg_parallel_recover: a pipe of the tg_parallel is running; return from tg_pipe_run first");
     tg_pipe_clear(x);
     x->stage = tg_parallel_rank(x->p, TG_PP);
     x->placed = false;
@@ -39,7 +43,7 @@ static tg_status groups_recovered(tg_parallel_listener *l) {
 static void groups_ended(tg_parallel_listener *l) {
     tg_pipe *x = (tg_pipe *)l;
     if (x->stale) tg_pipe_clear(x);
-    x->p = NULL;
+    x->p = NULL; /* a pipe that is running fails after its item (run.c) */
 }
 
 static void unlisten(tg_pipe *x) {

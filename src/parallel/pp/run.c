@@ -34,6 +34,8 @@ static tg_status run_items(tg_pipe *x, tg_pipe_fn fn) {
         for (; posted < n && posted <= i + x->ahead && s == TG_OK; posted++) s = tg_pipe_post(x, item[posted]);
         tg_flats_hold(x->p, !count_last(x, item[i]));
         if (s == TG_OK) s = run_item(x, item[i], fn);
+        if (s == TG_OK && !x->p)
+            s = tg_fail(x->ctx, TG_ERR_STATE, "tg_pipe_run: the tg_parallel of the pipe was freed while the pipe ran");
         if (s != TG_OK) return note(x, item[i]);
     }
     return TG_OK;
@@ -60,7 +62,7 @@ static tg_status run(tg_pipe *x, tg_pipe_fn fn, void *state) {
     x->state = state;
     x->running = true;
     tg_status s = run_items(x, fn);
-    tg_flats_hold(x->p, false);
+    if (x->p) tg_flats_hold(x->p, false);
     x->running = false;
     x->stale = s != TG_OK;
     return s;
