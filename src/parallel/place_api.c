@@ -63,9 +63,11 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
                        "%s: the placement has kind %d and layout %d, expected TG_I, TG_R, TG_P, TG_V or a shard", who,
                        to->kind, to->layout);
     if (!tg_placement_shards(*to)) return TG_OK;
-    if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
-    if (to->dim < 0 || to->dim >= x->ndim)
-        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no such dim to shard", who, what);
+    int dim = to->dim < 0 ? to->dim + x->ndim : to->dim;
+    if (dim < 0 || dim >= x->ndim)
+        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: the placement shards dim %d, but %s has %s", who, to->dim, what,
+                       tg_count(x->ndim, "dim").text);
+    to->dim = (int8_t)dim;
     return tg_place_check_shard(x, NULL, *to, yet, who);
 }
 

@@ -157,14 +157,18 @@ static int bucket_of(const tg_flat *f, const tg_tensor *x) {
     return -1;
 }
 
-static tg_status add_unit(tg_flat *f, tg_module *m) {
+/* Watches m, the module with this number in the call. */
+static tg_status add_unit(tg_flat *f, tg_module *m, int number) {
     tg_flat_unit u = {.next = f->units, .of = f, .module = m, .first = f->n_buckets, .last = -1};
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         int k = bucket_of(f, tg_module_param(m, i, NULL));
         if (k >= 0 && k < u.first) u.first = k;
         if (k > u.last) u.last = k;
     }
-    if (u.last < 0) return tg_fail(f->ctx, TG_ERR_ARGUMENT, "tg_flat_watch: a module has no parameter of the tg_flat");
+    if (u.last < 0)
+        return tg_fail(f->ctx, TG_ERR_ARGUMENT,
+                       "tg_flat_watch: module %d, a \"%s\", has no parameter of the tg_flat; leave it out", number,
+                       tg_module_kind(m));
     tg_flat_unit *unit = tg_host_alloc(f->ctx, sizeof *unit);
     if (!unit) return f->ctx->run.status;
     *unit = u;
@@ -184,7 +188,7 @@ tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n) {
         if (!units[i] || tg_module_ctx(units[i]) != f->ctx)
             return tg_fail(f->ctx, units[i] ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_flat_watch: module %d is %s", i,
                            units[i] ? "of another context" : "NULL");
-        if (tg_flat_divides_params(f)) TG_TRY(add_unit(f, units[i]));
+        if (tg_flat_divides_params(f)) TG_TRY(add_unit(f, units[i], i));
     }
     return TG_OK;
 }
