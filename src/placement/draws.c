@@ -7,6 +7,7 @@
 #include "core/rng.h"
 #include "kernels/philox.h"
 #include "placement/rule.h"
+#include "tape/call.h"
 #include "tape/tape.h"
 
 /* The digits of a local position, outermost first. Each has an extent, and a step in the global position. There may be
@@ -251,6 +252,14 @@ static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
     return TG_OK;
 }
 
+/* Notes that the call draws from the stream, if tg_apply does not restore that stream by itself after an error. */
+static void note_stream(const tg_call *c, tg_rng *from) {
+    tg_call_impl *im = c->internal;
+    if (from == &c->ctx->rng || im->drawn) return;
+    im->drawn = from;
+    im->counter = from->counter;
+}
+
 tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
     tg_ctx *ctx = c->ctx;
     uint64_t micro = c->tape->micro;
@@ -259,6 +268,7 @@ tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_pla
     tg_rng *from;
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
+    note_stream(c, from);
     if (!placed(ctx, at)) return tg_rng_take(ctx, from, micro, tg_row_major(ndim, shape, NULL), out);
     TG_TRY(check_keyed(c, at));
     TG_TRY(sharding_of(ctx, ndim, shape, at, &l));
