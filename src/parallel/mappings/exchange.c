@@ -21,8 +21,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     *rows = x->shape[0];
     if (!p->splits != !p->recv)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "the rows to %s are given but the others are NULL; give both or neither",
-                            p->splits ? "send" : "receive");
+                            "the rows to %s are given but the rows to %s are NULL; give both or neither",
+                            p->splits ? "send" : "receive", p->splits ? "receive" : "send");
     if (!p->splits && x->shape[0] % n == 0) return TG_OK;
     if (!p->splits)
         return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected a multiple of the %d ranks",
