@@ -35,6 +35,8 @@ static tg_status check_multiples(tg_call *c, const tg_tensor *starts, int diviso
                         (long long)bad - 1, found, divisor);
 }
 
+/* Sets w->starts to the starts within each block, which are those in the whole sequence divided by 2n, the number of
+ * chunks. */
 static tg_status starts_apart(tg_cp_pass *w, tg_tensor *starts, bool check) {
     tg_call *c = w->c;
     int divisor = 2 * tg_comm_size(w->p->comm);
@@ -79,6 +81,7 @@ static tg_status check_growth(tg_cp_pass *w) {
     return tg_cp_bad_start(w, (bad - 1) / (m + 2), i > m ? m : i);
 }
 
+/* Copies starts to w->starts, as a row or one row for each batch entry, and makes w->starts_q and w->starts_k. */
 static tg_status starts_of_whole(tg_cp_pass *w, tg_tensor *starts, bool check) {
     tg_call *c = w->c;
     int64_t n = starts->shape[starts->ndim - 1], shape[] = {starts->numel / n, n}, stride[] = {n, 1};

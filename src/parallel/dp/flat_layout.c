@@ -40,6 +40,7 @@ static int bucket_for(tg_flat *f, const tg_tensor *x) {
     return f->n_buckets++;
 }
 
+/* Makes item i, that of parameter x, and appends it to a bucket. */
 static void add_item(tg_flat *f, tg_tensor *x, int i) {
     int b = bucket_for(f, x);
     tg_flat_bucket *k = &f->bucket[b];

@@ -64,6 +64,7 @@ static tg_status start_broadcast(data *d, tg_tensor *x) {
     return tg_comm_start(d->comm, &a) ? TG_OK : tg_ctx_status(d->ctx);
 }
 
+/* Broadcasts the rows of rank 0. */
 static tg_status exchange_rows(data *d) {
     int64_t count = (int64_t)d->n * ROW;
     size_t bytes = (size_t)count * sizeof *d->rows;
@@ -140,6 +141,7 @@ static tg_status unpack(data *d, const tg_tensor *flat) {
     return TG_OK;
 }
 
+/* Broadcasts the elements of all tensors, numel in number, as one vector, and replaces x[] by views of it. */
 static tg_status exchange_elements(data *d, int64_t numel) {
     tg_tensor *flat = tg_temp_empty(d->ctx, d->dtype, 1, &numel, TG_MEM_TEMPORARY);
     tg_status s = flat ? TG_OK : tg_ctx_status(d->ctx);

@@ -121,6 +121,7 @@ tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, c
 
 /* ---- reshard: Va -> Vb; its backward is the reverse ---- */
 
+/* A contiguous shard of dim `dim` becomes one of dim `cut`. An opaque tensor stays opaque. */
 static tg_status reshard_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->input[0];

@@ -41,6 +41,7 @@ static tg_status run_items(tg_pipe *x, tg_pipe_fn fn) {
     return TG_OK;
 }
 
+/* Checks a call of tg_pipe_run, and prepares the pipe for it. */
 static tg_status begin(tg_pipe *x, tg_pipe_fn fn) {
     TG_TRY(x->ctx->run.status);
     if (!x->p)

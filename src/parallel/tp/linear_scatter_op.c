@@ -115,6 +115,8 @@ static tg_status gather_whole(const tg_ring_work *w, tg_tensor *gy) {
     return w->out ? tg_linear_dgrad(w->all, w->c->input[TG_LINEAR_W], w->out, w->add) : TG_OK;
 }
 
+/* Gathers gy, and computes the gradient of x, with several chunks while they arrive. Then computes or defers that of
+ * w. */
 static tg_status scatter_backward(tg_call *c) {
     const tg_linear_params *p = c->params;
     tg_tensor *gy = c->gout[0];

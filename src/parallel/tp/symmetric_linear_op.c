@@ -108,6 +108,7 @@ static tg_status sum_in_window(tg_call *c, tg_tensor *part) {
     return part->numel % tg_comm_size(p->comm) ? in_place(c, part) : two_shot(c, part);
 }
 
+/* Computes the addend in symmetric memory, or in the result if there is none, and sums it over the ranks. */
 static tg_status symmetric_forward(tg_call *c) {
     tg_tensor *window = take(c), *part = window ? window : c->out[0];
     TG_TRY(c->ctx->run.status);

@@ -81,6 +81,7 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: hidden is %lld, expected a positive number", who, (long long)hidden);
 }
 
+/* Makes the module without its table. */
 static tg_module *empty(const tg_parallel *p, int64_t vocab, const tg_vocab_embedding_opts *o) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     bool usual = o->axis == TG_TP && tg_is_sequence_parallel(p);
