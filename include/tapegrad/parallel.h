@@ -116,8 +116,8 @@ TG_API tg_status tg_parallel_recover(tg_parallel *p);
 /* Lists the groups of one or several axes ("tp-dp") of a grid (Megatron-Core's RankGenerator). sizes[i] is the size of
  * axis number i of `order`. Fills out[] with the ranks of the world, one group after the other. Returns the number of
  * groups, and sets *group_size to the number of ranks of each group. Returns -1 if order, sizes or axes is NULL or
- * invalid, or if an axis is not in `order`. out has one element for each rank of the world. out and group_size may be
- * NULL. */
+ * invalid, if an axis is not in `order`, or if the world has more than INT_MAX ranks. out has one element for each rank
+ * of the world. out and group_size may be NULL. */
 TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *out, int *group_size);
 
 #ifdef __cplusplus

@@ -192,6 +192,7 @@ typedef struct tg_pipe tg_pipe;
  * of p calls it, with equal plans and edges, which are compared over pp (TG_ERR_MISMATCH). plan and p must outlive the
  * pipe. opts may be NULL if there is one part. Returns NULL on an error. */
 TG_API tg_pipe *tg_pipe_new(const tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opts *opts);
+/* Frees a pipe. While tg_pipe_run runs it, records TG_ERR_STATE and frees nothing. */
 TG_API void tg_pipe_free(tg_pipe *x);
 
 /* Runs all items of this stage once: the forwards and backwards of all micro-batches of a step. Collective over p. Adds

@@ -69,7 +69,8 @@ typedef struct tg_wgrads tg_wgrads;
 /* Creates a list of at most `limit` entries. While the list is full, backward computes further gradients itself. limit
  * is 0 or more, or TG_NONE for no limit. Returns NULL on error. */
 TG_API tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit);
-/* Frees a list and discards the gradients in it. Layers that used the list compute later gradients in backward. */
+/* Frees a list and discards the gradients in it. Layers that used the list compute later gradients in backward. In a
+ * hook that tg_wgrads_run calls for this list, records TG_ERR_STATE and frees nothing. */
 TG_API void tg_wgrads_free(tg_wgrads *d);
 /* Returns the number of entries in the list; 0 if d is NULL. */
 TG_API int tg_wgrads_count(const tg_wgrads *d);
@@ -80,8 +81,8 @@ TG_API int tg_wgrads_count(const tg_wgrads *d);
  * A step that has failed may leave entries. Before it is repeated, run the list, and then zero the gradients.
  *
  * Fails with TG_ERR_VERSION if the input or the output gradient of an entry was overwritten, and with TG_ERR_HANDLE if
- * the weight of an entry was dropped. Every rank of a communicator must call tg_wgrads_run if the list has an entry
- * whose layer gathers rows over that communicator. */
+ * the weight of an entry was dropped, and with TG_ERR_STATE in a hook that it calls for this list. Every rank of a
+ * communicator must call tg_wgrads_run if the list has an entry whose layer gathers rows over that communicator. */
 TG_API tg_status tg_wgrads_run(tg_wgrads *d);
 /* Let a caller compute a part of the list, such as the entries of one micro-batch. tg_wgrads_mark returns how many
  * entries have been added to the list since its creation; 0 if d is NULL. tg_wgrads_run_to computes the entries that

@@ -405,6 +405,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
             tg_call_explain(&c);
             t->ctx->rng = rng;
             t->ctx->keys.counter = drawn;
+            if (im.drawn) im.drawn->counter = im.counter;
             tg_tape_rollback(t, serial);
         }
         if (!kept && c.params) tg_tape_give(t, c.params, op->params_size);

@@ -9,13 +9,12 @@
  * that grid. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     static const tg_axis dense[] = {TG_TP, TG_CP, TG_DP}, experts[] = {TG_ETP, TG_EP, TG_EDP};
-    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     const tg_placements *q = tg_place_of(x);
-    bool expert = q && (q->varying | q->replicated) & grid;
+    bool expert = tg_place_is_expert(q);
     int replica = x->ext && x->ext->shared ? tg_comm_rank(x->ext->shared) : 0;
     for (int i = 0; i < 3; i++) {
         tg_axis a = expert ? experts[i] : dense[i];
-        if (q && tg_is_shard(q, (int)a)) continue;
+        if (q && tg_placement_shards(q->at[a])) continue;
         replica = replica * tg_parallel_size(p, a) + tg_parallel_rank(p, a);
     }
     return replica;

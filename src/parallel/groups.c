@@ -75,8 +75,8 @@ int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *o
         if (at < 0) return -1;
         chosen |= 1u << at;
     }
-    for (int i = 0; i < n; i++)
-        if (sizes[i] < 1 || find(names, i, names[i]) >= 0) return -1;
+    for (int i = 0, world = 1; i < n; i++)
+        if (sizes[i] < 1 || find(names, i, names[i]) >= 0 || __builtin_mul_overflow(world, sizes[i], &world)) return -1;
     return groups_of(sizes, n, chosen, out, group_size);
 }
 
@@ -241,6 +241,8 @@ static void fill_grid(tg_parallel *p) {
     p->ctx->run.has_peers = g->axes || g->size[TG_PP] > 1; /* pp has no placements, but its ranks communicate */
 }
 
+/* Makes all groups or, in a recovery, rebuilds them in place, and fills in the grid of the context. If that fails, the
+ * grid has no axes, and nothing is placed. */
 static tg_status make_groups(tg_parallel *p) {
     tg_grid_own(p->ctx)->axes = 0;
     const tg_parallel_opts *o = &p->o;
@@ -292,6 +294,7 @@ static tg_status compare_seeds(const tg_parallel *p) {
     return TG_OK;
 }
 
+/* Frees all groups, and clears the grid of the context. */
 static void drop_groups(tg_parallel *p) {
     tg_parallel_drop_stage_groups(p);
     tg_comm_free(p->dp_cp);

@@ -30,7 +30,7 @@ static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *
 static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at at) {
     tg_placement to = at.placement;
     int n = tg_parallel_size(p, at.axis), d = to.dim < 0 ? to.dim + (int)s->ndim : to.dim;
-    if (to.kind != TG_VARYING || to.layout == TG_OPAQUE) return TG_OK;
+    if (!tg_placement_shards(to)) return TG_OK;
     if (d < 0 || d >= s->ndim)
         return tg_fail(ctx, TG_ERR_SHAPE,
                        "tg_param_new_placed: the placement shards dim %d, but the shape has %s (axis %s)", to.dim,

@@ -4,6 +4,7 @@
 
 #include "ops/common/op.h"
 #include "placement/rule.h"
+#include "placement/shard_index.h"
 #include "parallel/parallel.h"
 
 /* Lists in out the axes for which `axis` stands, and returns their number, 1 or 2. Of two, the major one comes first:
@@ -25,15 +26,12 @@ static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
 tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
     tg_axis at[2];
     if (!tg_is_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
-    bool inner = axes_of(tg_grid_of(x->ctx)->owner, axis, at) == 2 && !(tg_grid_axes(x->ctx) >> at[0] & 1);
-    return tg_place_on(x, at[inner]);
+    /* Of two axes the major one answers, unless it has one rank. */
+    bool second = axes_of(tg_grid_of(x->ctx)->owner, axis, at) == 2 && !(tg_grid_axes(x->ctx) >> at[0] & 1);
+    return tg_place_on(x, at[second]);
 }
 
-tg_shape tg_global_shape(const tg_tensor *x) {
-    tg_shape s = tg_shape_of(x);
-    for (int d = 0; tg_is_alive(x) && d < s.ndim; d++) s.dim[d] *= tg_place_scale(x, d);
-    return s;
-}
+tg_shape tg_global_shape(const tg_tensor *x) { return tg_is_alive(x) ? tg_shard_global(x) : tg_shape_of(x); }
 
 size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
     if (!buf) n = 0;
@@ -64,10 +62,12 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
         return tg_fail(x->ctx, TG_ERR_ARGUMENT,
                        "%s: the placement has kind %d and layout %d, expected TG_I, TG_R, TG_P, TG_V or a shard", who,
                        to->kind, to->layout);
-    if (to->kind != TG_VARYING || to->layout == TG_OPAQUE) return TG_OK;
-    if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
-    if (to->dim < 0 || to->dim >= x->ndim)
-        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no such dim to shard", who, what);
+    if (!tg_placement_shards(*to)) return TG_OK;
+    int dim = to->dim < 0 ? to->dim + x->ndim : to->dim;
+    if (dim < 0 || dim >= x->ndim)
+        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: the placement shards dim %d, but %s has %s", who, to->dim, what,
+                       tg_count(x->ndim, "dim").text);
+    to->dim = (int8_t)dim;
     return tg_place_check_shard(x, NULL, *to, yet, who);
 }
 
@@ -112,18 +112,34 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     return TG_OK;
 }
 
-/* Places a leaf on one axis. yet: the axes, as bits, on which the leaf may still be placed later. */
-static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
+/* Places a leaf on n axes, the major one first; after an error on none of them. yet: the other axes, as bits, on which
+ * the leaf may still be placed later. */
+static tg_status declare(tg_tensor *x, const tg_axis *axis, int n, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
-    if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: any placement is the same */
+    uint32_t axes = 0;
+    for (int i = 0; i < n; i++) axes |= 1u << axis[i];
+    axes &= tg_grid_axes(ctx);
+    if (!axes) return TG_OK; /* one rank: any placement is the same */
     if (!tg_ext_of(x)) return ctx->run.status;
-    const tg_placements *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
+    const tg_placements *p = tg_place_of(x);
+    for (int i = 0; i < n; i++)
+        if (axes >> axis[i] & 1) p = tg_place_converted(ctx, p, axis[i], to);
     TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
     x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* x->place now has the placements on all axes */
-    x->ext->placed |= 1u << axis;
+    x->ext->placed |= axes;
     return TG_OK;
+}
+
+/* Fails if the placement is a zigzag shard, and the axis stands for two axes (axes_of): a zigzag over one axis and then
+ * over the other is not the zigzag over all ranks of both. */
+static tg_status check_zigzag(const tg_ctx *ctx, int n_axes, tg_placement to, const char *who) {
+    if (n_axes == 1 || to.kind != TG_VARYING || to.layout != TG_ZIGZAG) return TG_OK;
+    return tg_fail((tg_ctx *)ctx, TG_ERR_UNSUPPORTED,
+                   "%s: a zigzag shard over edp is not supported, because edp is dp and cp here; place it on those "
+                   "axes",
+                   who);
 }
 
 tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement) {
@@ -136,15 +152,11 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     int n = axes_of(p, axis, at);
     uint32_t yet = tg_grid_axes(ctx) & ~((leaf->ext ? leaf->ext->placed : 0) | 1u << at[0] | 1u << at[n - 1]);
     TG_TRY(check_placement(leaf, &placement, yet, "tg_place"));
-    if (n == 2 && placement.kind == TG_VARYING && placement.layout == TG_ZIGZAG)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                       "tg_place: a zigzag shard over edp is not supported, because edp is dp and cp here; place it on "
-                       "those axes");
+    TG_TRY(check_zigzag(ctx, n, placement, "tg_place"));
     bool again = placed_alike(leaf, at[0], placement) && placed_alike(leaf, at[n - 1], placement);
     if (again) return TG_OK;
     for (int i = 0; i < n; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
-    for (int i = 0; i < n; i++) TG_TRY(declare(leaf, at[i], placement, i + 1 < n ? yet | 1u << at[1] : yet));
-    return TG_OK;
+    return declare(leaf, at, n, placement, yet);
 }
 
 /* ---- assume_placement ---- */
@@ -226,7 +238,9 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
         check_grid(p, t->ctx, axis, who) != TG_OK || check_placement(x, &to, 0, who) != TG_OK)
         return tg_tape_inert(t, &x, 1);
     tg_axis at[2];
-    for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
+    int n = axes_of(p, axis, at);
+    if (check_zigzag(t->ctx, n, to, who) != TG_OK) return tg_tape_inert(t, &x, 1);
+    for (int i = 0; i < n; i++)
         x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){.axis = at[i], .to = to}), x);
     return x;
 }

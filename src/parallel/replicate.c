@@ -3,6 +3,7 @@
 #include <tapegrad/parallel.h>
 
 #include "nn/module.h"
+#include "placement/grid.h"
 
 /* Places x as R on the axis, unless it has a placement there or the axis has one rank. */
 static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axis) {
@@ -12,8 +13,7 @@ static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axi
 
 /* Returns whether x has a placement on the expert grid, so that it is the parameter of an expert. */
 static bool of_experts(const tg_tensor *x) {
-    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    return x->ext && x->ext->placed & grid;
+    return x->ext && x->ext->placed & TG_EXPERT_AXES;
 }
 
 tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {

@@ -1,6 +1,6 @@
 /* The groups that consist of two pipeline stages. The first and the last stage, which both hold the word embeddings,
  * form one group. Each pair of neighbors forms two more: one for activations and one for gradients. So all messages of
- * such a group go one way, and none of them can wait behind a message that goes the other way. */
+ * such a group go one way, and none of them waits for a message that goes the other way. */
 #include <stdio.h>
 
 #include "parallel/parallel.h"
@@ -12,7 +12,7 @@ static void make_edge(tg_parallel *p, const int *stages, int e) {
     int n = tg_comm_size(p->comm[TG_PP]), after = (e + 1) % n, pair[2] = {stages[e], stages[after]};
     bool to_next = e == tg_comm_rank(p->comm[TG_PP]);
     for (int i = 0; i < 2; i++) {
-        char name[32];
+        char name[40];
         snprintf(name, sizeof name, "%s %d-%d", what[i], e, after);
         tg_parallel_make_comm(p, pair, 2, name, TG_MAX_AXES, n == 2, &p->edge[to_next][i]);
     }

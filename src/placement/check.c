@@ -17,16 +17,14 @@
 #include "placement/rule.h"
 #include "tape/call.h"
 
-/* The data-parallel axes, and the axes of the expert grid. */
-static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
-static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
+static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP; /* the data-parallel axes */
 
 /* Returns the axes of the grid on which p (the placements of x or of its gradient) says that every rank has the same
  * bytes. If x was placed on the expert grid, these are among the axes that x was placed on. Otherwise they are among
  * the axes of the dense grid, without pp. */
 static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
-    uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
+    uint32_t axes = placed & TG_EXPERT_AXES ? placed : tg_grid_axes(x->ctx) & ~(TG_EXPERT_AXES | 1u << TG_PP);
     return axes & tg_grid_axes(x->ctx) & ~(p ? p->varying | p->partial : 0);
 }
 
@@ -328,7 +326,7 @@ bool tg_placement_compares_results(const tg_call *c) {
     const tg_call_impl *im = c->internal;
     const tg_tape *t = c->tape;
     if (!c->ctx->check || !tg_grid_of(c->ctx)->owner || c->ctx->run.recording) return false;
-    if (tg_grid_axes(c->ctx) & expert_axes) return false;
+    if (tg_grid_axes(c->ctx) & TG_EXPERT_AXES) return false;
     if (im->placed || (im->rules && im->rules->n_conversions)) return false;
     if (c->op->collective || c->op->inplace || c->op->writes) return false;
     return c->needs && !t->in_backward && !t->derives && !t->grad_graph && !t->tangents && !t->again;

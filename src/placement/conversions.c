@@ -8,8 +8,6 @@
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
-static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
-
 tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                           const char *remedy) {
     if (!c) return TG_ERR_ARGUMENT;
@@ -34,7 +32,7 @@ tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placem
 static int sharers(const tg_ctx *ctx, const tg_placements *p, int dim, tg_axis but) {
     int n = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        n += a != (int)but && tg_grid_axes(ctx) >> a & 1 && sharded(p->at[a]) && p->at[a].dim == dim;
+        n += a != (int)but && tg_grid_axes(ctx) >> a & 1 && tg_placement_shards(p->at[a]) && p->at[a].dim == dim;
     return n;
 }
 
@@ -42,12 +40,12 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
     tg_placement at[TG_MAX_AXES] = {{0}};
     if (p) memcpy(at, p->at, sizeof at);
     tg_placement old = at[axis];
-    int others = sharded(to) ? sharers(ctx, p, to.dim, axis) : 0;
+    int others = tg_placement_shards(to) ? sharers(ctx, p, to.dim, axis) : 0;
     if (to.order > others) to.order = (uint8_t)others;
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (a == (int)axis || !sharded(at[a])) continue;
-        if (sharded(old) && at[a].dim == old.dim && at[a].order > old.order) at[a].order--;
-        if (sharded(to) && at[a].dim == to.dim && at[a].order >= to.order) at[a].order++;
+        if (a == (int)axis || !tg_placement_shards(at[a])) continue;
+        if (tg_placement_shards(old) && at[a].dim == old.dim && at[a].order > old.order) at[a].order--;
+        if (tg_placement_shards(to) && at[a].dim == to.dim && at[a].order >= to.order) at[a].order++;
     }
     at[axis] = to;
     return tg_place_intern(ctx, at);
@@ -83,16 +81,16 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
 static tg_status check_sharers(tg_call *c, const tg_rules *r, const tg_conversion *v) {
     const tg_tensor *x = c->input[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
-    if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
+    if (tg_placement_shards(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
         return tg_placement_refuse(c, v->axis, "another axis shards the same dim within the shards of this one",
                                    "convert the minor axis first");
     /* claims: an opaque tensor becomes a shard of dim d. adds: a tensor that is not VARYING becomes a shard of dim d;
      * this axis is then the minor one, so other axes may shard the dim too. */
-    for (int d = 0; !sharded(is) && d < x->ndim; d++) {
+    for (int d = 0; !tg_placement_shards(is) && d < x->ndim; d++) {
         int j = r->role[v->in][d] >= 0 ? r->role[v->in][d] : d; /* the output dim that d becomes */
-        bool claims = is.kind == TG_VARYING && sharded(v->to) && v->to.dim == d;
+        bool claims = is.kind == TG_VARYING && tg_placement_shards(v->to) && v->to.dim == d;
         bool moves = claims || c->dims >> d & 1 || (j < y->ndim && x->shape[d] != y->shape[j]);
-        bool adds = is.kind != TG_VARYING && sharded(v->to) && v->to.dim == d;
+        bool adds = is.kind != TG_VARYING && tg_placement_shards(v->to) && v->to.dim == d;
         if (moves && !adds && sharers(c->ctx, x->place, d, v->axis))
             return tg_placement_refuse(c, v->axis, "another axis shards a dim along which rows move between ranks",
                                        "gather that axis first");
@@ -104,7 +102,7 @@ static tg_status check_sharers(tg_call *c, const tg_rules *r, const tg_conversio
 static tg_status check_result(tg_call *c, const tg_conversion *v) {
     const tg_tensor *y = c->out[v->out];
     int64_t chunks = tg_placement_chunks(v->to);
-    if (!sharded(v->to)) return TG_OK;
+    if (!tg_placement_shards(v->to)) return TG_OK;
     if (v->to.dim < 0 || v->to.dim >= y->ndim || chunks < 1 || y->shape[v->to.dim] % chunks)
         return tg_call_fail(
             c, TG_ERR_PLACEMENT,

@@ -7,6 +7,7 @@
 #include "core/rng.h"
 #include "kernels/philox.h"
 #include "placement/rule.h"
+#include "tape/call.h"
 #include "tape/tape.h"
 
 /* The digits of a local position, outermost first. Each has an extent, and a step in the global position. There may be
@@ -38,10 +39,7 @@ static void push(digits *d, int64_t extent, int64_t step) {
 }
 
 /* Returns the index, among the chunks of all ranks of the axis, of this rank's chunk j. */
-static int64_t chunk_at(const cut *c, int64_t j) {
-    if (c->p.layout == TG_ZIGZAG) return j ? 2 * c->size - 1 - c->rank : c->rank;
-    return j * c->size + c->rank;
-}
+static int64_t chunk_at(const cut *c, int64_t j) { return tg_placement_chunk(c->p, j, c->rank, c->size); }
 
 /* Maps index i in a shard of size `local` to its index in the whole dim. The cuts are ordered major first. */
 static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) {
@@ -144,7 +142,7 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     for (int order = 0; order < TG_MAX_AXES; order++)
         for (int a = 0; a < TG_MAX_AXES; a++) {
             const tg_placement *p = &at[a];
-            bool cuts_d = tg_grid_axes(ctx) >> a & 1 && p->kind == TG_VARYING && p->layout != TG_OPAQUE && p->dim == d;
+            bool cuts_d = tg_grid_axes(ctx) >> a & 1 && tg_placement_shards(*p) && p->dim == d;
             if (cuts_d && p->order == order) cuts[n++] = (cut){tg_grid_of(ctx)->rank[a], tg_grid_of(ctx)->size[a], *p};
         }
     return n;
@@ -254,6 +252,14 @@ static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
     return TG_OK;
 }
 
+/* Notes that the call draws from the stream, if tg_apply does not restore that stream by itself after an error. */
+static void note_stream(const tg_call *c, tg_rng *from) {
+    tg_call_impl *im = c->internal;
+    if (from == &c->ctx->rng || im->drawn) return;
+    im->drawn = from;
+    im->counter = from->counter;
+}
+
 tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
     tg_ctx *ctx = c->ctx;
     uint64_t micro = c->tape->micro;
@@ -262,6 +268,7 @@ tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_pla
     tg_rng *from;
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
+    note_stream(c, from);
     if (!placed(ctx, at)) return tg_rng_take(ctx, from, micro, tg_row_major(ndim, shape, NULL), out);
     TG_TRY(check_keyed(c, at));
     TG_TRY(sharding_of(ctx, ndim, shape, at, &l));
@@ -282,7 +289,7 @@ tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int6
     sharding l;
     digits d = {.n = 0};
     for (int a = 0; p && a < TG_MAX_AXES; a++) /* dim 0 is left out, because rows[] says what its rows draw */
-        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim > 0) at[a] = p->at[a];
+        if (tg_placement_shards(p->at[a]) && p->at[a].dim > 0) at[a] = p->at[a];
     TG_TRY(sharding_of(c->ctx, x->ndim, x->shape, at, &l));
     *width = l.step[0];
     for (int i = 1; i < x->ndim && x->numel; i++)

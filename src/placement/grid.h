@@ -22,6 +22,8 @@ typedef struct tg_grid {
     size_t rules_bytes;
 } tg_grid;
 
+enum { TG_EXPERT_AXES = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP }; /* the axes of the expert grid, without pp */
+
 extern const tg_grid tg_no_grid; /* the grid of a context that has none: every axis has one rank */
 
 enum { TG_PART_PLACEMENT = 1 };

@@ -105,21 +105,19 @@ int64_t tg_place_scale(const tg_tensor *x, int d) {
     const tg_placements *p = tg_place_of(x);
     int64_t n = 1;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim == d)
-            n *= tg_grid_of(x->ctx)->size[a];
+        if (tg_placement_shards(p->at[a]) && p->at[a].dim == d) n *= tg_grid_of(x->ctx)->size[a];
     return n;
 }
 
 /* ---- Chunks ---- */
-
-static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
 tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
                                const char *who) {
     const tg_grid *g = tg_grid_of(x->ctx);
     int64_t chunks = tg_placement_chunks(is), rest = chunks < 1 ? 1 : x->shape[is.dim] % chunks;
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        bool within = p && g->axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == is.dim && p->at[a].order > is.order;
+        bool within = p && g->axes >> a & 1 && tg_placement_shards(p->at[a]) && p->at[a].dim == is.dim &&
+                      p->at[a].order > is.order;
         if (chunks > 0 && (within || yet >> a & 1)) rest = rest * g->size[a] % chunks;
     }
     if (!rest) return TG_OK;
@@ -131,7 +129,8 @@ tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_pl
 
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who) {
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(x->ctx) >> a & 1 && sharded(p->at[a])) TG_TRY(tg_place_check_shard(x, p, p->at[a], yet, who));
+        if (tg_grid_axes(x->ctx) >> a & 1 && tg_placement_shards(p->at[a]))
+            TG_TRY(tg_place_check_shard(x, p, p->at[a], yet, who));
     return TG_OK;
 }
 

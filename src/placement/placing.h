@@ -21,16 +21,29 @@ const tg_placements *tg_place_intern(tg_ctx *ctx, const tg_placement at[TG_MAX_A
 /* Returns x's placement on every axis, as the rule reads it. A caller's bytes that were never placed are opaque on
  * every axis of the dense grid. */
 const tg_placements *tg_place_of(const tg_tensor *x);
+/* Returns x's placement on one axis; INVARIANT on an axis that the grid does not use. */
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis);
+/* Returns whether the placements are equal in all fields that their kind and layout use. */
 bool tg_placement_same(tg_placement a, tg_placement b);
+/* Returns whether p shards a dim in a known layout. */
+static inline bool tg_placement_shards(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 /* Writes all placements, such as "dp R, tp V0:s3" (V0 is a shard of dim 0, s3 says that it is strided with 3
  * chunks); "" if all are I. */
 size_t tg_place_text(const tg_ctx *ctx, const tg_placements *p, char *buf, size_t n);
-const char *tg_axis_name(tg_axis axis);
+/* Returns whether p, which may be NULL, places a parameter on an axis of the expert grid: it then belongs to an
+ * expert. */
+static inline bool tg_place_is_expert(const tg_placements *p) {
+    return p && (p->varying | p->replicated) & TG_EXPERT_AXES;
+}
+const char *tg_axis_name(tg_axis axis); /* such as "tp"; "none" for a number that is no axis */
 size_t tg_placement_name(tg_placement p, char *buf, size_t n); /* writes "V0:s3" */
 /* Returns the number of chunks that each rank's shard consists of. */
 static inline int64_t tg_placement_chunks(tg_placement p) {
     return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1;
+}
+/* Returns the number, among the chunks of the whole dim, of chunk j of a rank's shard. n is the number of ranks. */
+static inline int64_t tg_placement_chunk(tg_placement p, int64_t j, int64_t rank, int64_t n) {
+    return p.layout == TG_ZIGZAG && j ? 2 * n - 1 - rank : j * n + rank;
 }
 /* Returns how many times larger dim d of the global tensor is than the local one, over all axes that shard it. */
 int64_t tg_place_scale(const tg_tensor *x, int d);

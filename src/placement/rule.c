@@ -61,6 +61,7 @@ static tg_placement at(const on_axis *o, int i) {
     return p ? p->at[o->axis] : invariant;
 }
 
+/* Fills in the masks. */
 static void read_inputs(on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->input[i]) continue;
@@ -140,6 +141,7 @@ static bool is_linear(const on_axis *o) {
     return false;
 }
 
+/* Makes the result PARTIAL, or refuses the call. */
 static tg_status partial(const on_axis *o, tg_placement *to) {
     if (!is_linear(o))
         return refuse(o,
@@ -269,6 +271,7 @@ static int first_of(const on_axis *o) {
     return 0;
 }
 
+/* Makes the result opaque if an input is; otherwise moves the shards to the result, or refuses the call. */
 static tg_status varying(const on_axis *o, tg_placement *to) {
     int first = first_of(o);
     if (o->invariant)
@@ -289,6 +292,7 @@ static tg_status varying(const on_axis *o, tg_placement *to) {
 
 /* ---- Case 3: no input is VARYING, but each rank draws random numbers of its own ---- */
 
+/* Makes the result opaque, or refuses the call. */
 static tg_status drawn(const on_axis *o, tg_placement *to) {
     const char *remedy = "draw from a stream that has one seed on all ranks (tg_rng_join this rank's stream first)";
     if (o->partial) return refuse(o, "every rank would draw other random numbers for its share of a sum", remedy);
@@ -349,23 +353,22 @@ static const tg_placements *place_like_input(const tg_call *c, const tg_placemen
     return tg_place_intern(c->ctx, to);
 }
 
-static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
-
 /* Closes gaps in the order of the axes that shard one dim, after one of them has stopped sharding it. */
 static void close_up(tg_placement to[TG_MAX_AXES]) {
     tg_placement was[TG_MAX_AXES];
     bool any = false;
-    for (int a = 0; a < TG_MAX_AXES; a++) any |= sharded(to[a]) && to[a].order > 0;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= tg_placement_shards(to[a]) && to[a].order > 0;
     if (TG_LIKELY(!any)) return;
     memcpy(was, to, sizeof was);
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (!sharded(was[a])) continue;
+        if (!tg_placement_shards(was[a])) continue;
         to[a].order = 0;
         for (int b = 0; b < TG_MAX_AXES; b++)
-            to[a].order += sharded(was[b]) && was[b].dim == was[a].dim && was[b].order < was[a].order;
+            to[a].order += tg_placement_shards(was[b]) && was[b].dim == was[a].dim && was[b].order < was[a].order;
     }
 }
 
+/* Places every output as `to` says, and then by the conversions that name it. */
 static tg_status place_outputs(tg_call *c, const tg_rules *r, tg_placement to[TG_MAX_AXES]) {
     const tg_placements *p = place_like_input(c, to);
     for (int i = 0; i < c->n_out; i++) {

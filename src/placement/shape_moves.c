@@ -17,13 +17,12 @@ static tg_status state(tg_call *c, tg_shard_rule move, int dim, int to) {
 
 /* ---- A dim that several axes shard ---- */
 
-static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
-
 /* Returns whether an axis other than `but` shards dim d of x. */
 static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
     const tg_placements *p = x->place;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (a != (int)but && tg_grid_axes(c->ctx) >> a & 1 && sharded(p->at[a]) && p->at[a].dim == d) return true;
+        if (a != (int)but && tg_grid_axes(c->ctx) >> a & 1 && tg_placement_shards(p->at[a]) && p->at[a].dim == d)
+            return true;
     return false;
 }
 
@@ -33,7 +32,7 @@ static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p)
     int64_t n = 1;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement q = x->place->at[a];
-        if (tg_grid_axes(c->ctx) >> a & 1 && sharded(q) && q.dim == p.dim && q.order > p.order)
+        if (tg_grid_axes(c->ctx) >> a & 1 && tg_placement_shards(q) && q.dim == p.dim && q.order > p.order)
             n *= tg_grid_of(c->ctx)->size[a];
     }
     return n;

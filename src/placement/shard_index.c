@@ -1,13 +1,11 @@
 /* Computes where a rank's part lies in the global tensor, from the layouts of the axes that shard each dim. */
 #include "placement/shard_index.h"
 
-bool tg_is_shard(const tg_placements *p, int a) { return p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE; }
-
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
     const tg_placements *p = tg_place_of(x);
     int n = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(x->ctx) >> a & 1 && tg_is_shard(p, a)) out[n++] = (tg_axis)a;
+        if (tg_grid_axes(x->ctx) >> a & 1 && tg_placement_shards(p->at[a])) out[n++] = (tg_axis)a;
     return n;
 }
 
@@ -15,7 +13,7 @@ bool tg_shard_is_located(const tg_tensor *x) {
     const tg_placements *p = tg_place_of(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
         if (tg_grid_axes(x->ctx) >> a & 1 &&
-            (p->at[a].kind == TG_PARTIAL || (p->at[a].kind == TG_VARYING && !tg_is_shard(p, a))))
+            (p->at[a].kind == TG_PARTIAL || (p->at[a].kind == TG_VARYING && !tg_placement_shards(p->at[a]))))
             return false;
     return true;
 }
@@ -26,18 +24,13 @@ tg_shape tg_shard_global(const tg_tensor *x) {
     return s;
 }
 
-/* Returns the number, among the chunks of the whole dim, of chunk j of a rank's part. n is the size of the axis. */
-static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
-    if (p.layout == TG_ZIGZAG) return j ? 2 * n - 1 - rank : rank;
-    return j * n + rank;
-}
-
 /* Returns the axis that divides dim d after `order` other axes have divided it, or TG_MAX_AXES if there is none. */
 static int axis_at(const tg_tensor *x, int d, int order) {
     const tg_placements *p = tg_place_of(x);
-    for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(x->ctx) >> a & 1 && tg_is_shard(p, a) && p->at[a].dim == d && p->at[a].order == order)
-            return a;
+    for (int a = 0; p && a < TG_MAX_AXES; a++) {
+        bool divides = tg_grid_axes(x->ctx) >> a & 1 && tg_placement_shards(p->at[a]) && p->at[a].dim == d;
+        if (divides && p->at[a].order == order) return a;
+    }
     return TG_MAX_AXES;
 }
 
@@ -51,7 +44,7 @@ int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int
         tg_placement p = tg_place_of(x)->at[a];
         int64_t n = tg_grid_of(x->ctx)->size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
         if (chunk - within < *run) *run = chunk - within;
-        index = chunk_of(p, index / chunk, at[a], n) * chunk + within;
+        index = tg_placement_chunk(p, index / chunk, at[a], n) * chunk + within;
         size *= n;
     }
     return index;

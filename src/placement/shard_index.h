@@ -4,7 +4,6 @@
 
 #include "placement/placing.h"
 
-bool tg_is_shard(const tg_placements *p, int a); /* whether axis a shards a dim in a known layout */
 /* Returns the number of axes that shard x, and fills out[] with them, in rising order. */
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]);
 /* Returns whether the placement says where each rank's elements belong in the global tensor: x is neither PARTIAL nor

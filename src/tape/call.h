@@ -15,6 +15,8 @@ typedef struct tg_call_impl {
     struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL if nothing */
     double began, ended;    /* when forward or backward ran, on tg_system_now; set if tg_tape_is_timed */
     bool placed;            /* infer has set the placements of the outputs */
+    tg_rng *drawn;          /* a named stream from which infer has drawn, although it is not selected; NULL if none */
+    uint64_t counter;       /* of that stream before the first draw; a call that fails restores it */
 } tg_call_impl;
 
 /* Returns whether the times of ops are measured, for the tape's dump or for its observer. */

@@ -10,7 +10,7 @@
 #include "placement/placing.h"
 
 static void linear(misuse_world *b) {
-    tg_comm *c = tg_comm_self_new(b->ctx);
+    tg_comm *c = tg_comm_self_new(b->ctx), *far = tg_comm_plan_new(b->far, 0, 2);
     tg_linear_grad_opts *both = TG_LINEAR_GRAD(.sequence_parallel = true, .allreduce_dgrad = true);
     tg_linear_grad_opts zero = {0}, later = {.size = sizeof later + 8};
     tg_tensor *w = b->x; /* [2, 3] */
@@ -24,6 +24,8 @@ static void linear(misuse_world *b) {
         INERT(symbol, ARGUMENT, "are both set", symbol(b->t, b->x, w, NULL, NULL, both));                              \
         INERT(symbol, ARGUMENT, "the communicator is NULL",                                                            \
               symbol(b->t, b->x, w, NULL, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)));                             \
+        INERT(symbol, ARGUMENT, "of another context",                                                                  \
+              symbol(b->t, b->x, w, NULL, far, TG_LINEAR_GRAD(.sequence_parallel = true)));                            \
         INERT(symbol, ARGUMENT, "size is 0", symbol(b->t, b->x, w, NULL, c, &zero));                                   \
         INERT(symbol, ARGUMENT, "this library knows", symbol(b->t, b->x, w, NULL, c, &later));                         \
     } while (0)
@@ -37,6 +39,8 @@ static void linear(misuse_world *b) {
     OP(tg_linear_reduce_scatter, tg_linear_reduce_scatter(t, b->x, x, c, NULL));
     INERT(tg_linear_reduce_scatter, ARGUMENT, "the communicator is NULL",
           tg_linear_reduce_scatter(b->t, b->x, w, NULL, NULL));
+    INERT(tg_linear_reduce_scatter, ARGUMENT, "of another context",
+          tg_linear_reduce_scatter(b->t, b->x, w, far, NULL));
     INERT(tg_linear_reduce_scatter, SHAPE, "they must be equal",
           tg_linear_reduce_scatter(b->t, b->cube, w, c, NULL));
     INERT(tg_linear_reduce_scatter, ARGUMENT, "sequence_parallel is set",
@@ -49,6 +53,8 @@ static void linear(misuse_world *b) {
     tg_linear_all_reduce_opts unset = {0}, next = {.size = sizeof next + 8};
     INERT(tg_linear_all_reduce, ARGUMENT, "the communicator is NULL",
           tg_linear_all_reduce(b->t, b->x, w, NULL, NULL));
+    INERT(tg_linear_all_reduce, ARGUMENT, "of another context",
+          tg_linear_all_reduce(b->t, b->x, w, far, NULL));
     INERT(tg_linear_all_reduce, SHAPE, "they must be equal", tg_linear_all_reduce(b->t, b->cube, w, c, NULL));
     INERT(tg_linear_all_reduce, ARGUMENT, "kind is 4, expected TG_AR_NONE to TG_AR_MULTIMEM",
           tg_linear_all_reduce(b->t, b->x, w, c, TG_LINEAR_ALL_REDUCE(.kind = (tg_symmetric_ar)4)));
@@ -71,9 +77,12 @@ static void linear(misuse_world *b) {
     INERT(tg_norm_linear, ARGUMENT, "eps is nan", NORM_LINEAR(b->x, w, NULL, NULL, NULL, TG_NORM_LINEAR(.eps = NAN)));
     INERT(tg_norm_linear, ARGUMENT, "zero_centered is set, but norm_weight is NULL",
           NORM_LINEAR(b->x, w, NULL, NULL, NULL, TG_NORM_LINEAR(.zero_centered = true)));
+    INERT(tg_norm_linear, ARGUMENT, "of another context",
+          tg_norm_linear(t, b->x, w, NULL, NULL, NULL, far, TG_NORM_LINEAR(.allreduce_dgrad = true)));
     INERT(tg_norm_linear, ARGUMENT, "size is 0", NORM_LINEAR(b->x, w, NULL, NULL, NULL, &none));
     INERT(tg_norm_linear, ARGUMENT, "this library knows", NORM_LINEAR(b->x, w, NULL, NULL, NULL, &newer));
     tg_comm_free(c);
+    tg_comm_free(far);
 }
 
 static void waiting(misuse_world *b) {
@@ -198,7 +207,8 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
-    NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "tg_nn_vocab_embedding: std is inf",
+         tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "reduce_scatter is 2, expected 0, 1 or TG_AUTO",
          tg_nn_vocab_embedding(p, 2, 2, 1, TG_VOCAB_EMBEDDING(.reduce_scatter = 2)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "size is 0",
@@ -252,6 +262,7 @@ static void calls(misuse_world *b, const tg_parallel *p) {
           tg_module_forward(e, b->t, scalar));
     tg_drop(scalar);
     DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
+    INERT(tg_nn_vocab_embedding, ARGUMENT, "the tensor is NULL", tg_module_forward(e, b->t, NULL));
     INERT(tg_nn_self_attention, SHAPE, "called with 1 inputs and 1 outputs", tg_module_forward(cross, b->t, b->cube));
     DEAD_TENSOR(tg_nn_self_attention, tg_module_forward(a, b->t, x));
     tg_module_free(m);
@@ -273,7 +284,7 @@ static void forward_only(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "expected", symbol(p, 2, -1, NULL));                                                    \
         NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
-        NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
+        NONE(symbol, ARGUMENT, #symbol ": std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                       \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
         NONE(symbol, ARGUMENT, "std is 1, but", symbol(p, 3, 2, TG_INFERENCE(.weight = b->x, .std = 1)));       \
     } while (0)

@@ -134,6 +134,8 @@ static void utilities(misuse_world *b, tg_comm *c, tg_comm *far) {
     MAPPING(tg_gather_1d, 6, c);
     INERT(tg_gather_1d, ARGUMENT, "numel is -1, expected 0 or more", tg_gather_1d(b->t, b->v, -1, c));
     INERT(tg_gather_1d, SHAPE, "this rank's split", tg_gather_1d(b->t, b->v, 9, c));
+    INERT(tg_gather_1d, SHAPE, "this rank's split", tg_gather_1d(b->t, b->v, INT64_MAX, c));
+    INERT(tg_gather_1d, SHAPE, "x has 3 elements, expected 4, a part of numel = 8", tg_gather_1d(b->t, b->v, 8, c));
     QUIET(tg_vocab_range, tg_vocab_range(NULL, 8, 0, 2, &first, &last) == TG_ERR_ARGUMENT);
     FAILS(tg_vocab_range, SHAPE, "vocab is 9, expected a multiple of the 2 ranks; pad it",
           tg_vocab_range(b->ctx, 9, 0, 2, &first, &last));

@@ -49,6 +49,7 @@ static void groups(misuse_world *b) {
     QUIET(tg_rank_groups, tg_rank_groups("tp-dp", NULL, "tp", NULL, NULL) == -1);
     QUIET(tg_rank_groups, tg_rank_groups("tp-dp", sizes, NULL, NULL, NULL) == -1);
     QUIET(tg_rank_groups, tg_rank_groups("tp-dp", sizes, "cp", NULL, NULL) == -1);
+    QUIET(tg_rank_groups, tg_rank_groups("tp-dp", (const int[]){65536, 65536}, "tp-dp", NULL, NULL) == -1);
     tg_parallel_free(p);
     tg_comm_free(alone);
     tg_comm_free(world);

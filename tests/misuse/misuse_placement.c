@@ -39,8 +39,10 @@ static void declared(misuse_world *b) {
     FAILS(tg_place, ARGUMENT, "axis is -1, which has no placements", places(b, (tg_axis)-1, TG_R));
     FAILS(tg_place, ARGUMENT, "kind 9", places(b, TG_TP, unknown));
     FAILS(tg_place, ARGUMENT, "layout 7", places(b, TG_TP, no_layout));
-    FAILS(tg_place, SHAPE, "f32[2, 3] has no such dim to shard", places(b, TG_TP, TG_SHARD(2)));
-    FAILS(tg_place, SHAPE, "f32[2, 3] has no such dim to shard", places(b, TG_TP, TG_SHARD(-3)));
+    FAILS(tg_place, SHAPE, "the placement shards dim 2, but f32[2, 3] has 2 dims",
+          places(b, TG_TP, TG_SHARD(2)));
+    FAILS(tg_place, SHAPE, "the placement shards dim -3, but f32[2, 3] has 2 dims",
+          places(b, TG_TP, TG_SHARD(-3)));
     FAILS(tg_place, SHAPE, "into 2 chunks", places(b, TG_TP, TG_SHARD_STRIDED(1, 2)));
     FAILS(tg_place, SHAPE, "into 0 chunks", places(b, TG_TP, TG_SHARD_STRIDED(0, 0)));
     FAILS(tg_place, SHAPE, "into 2 chunks", places(b, TG_TP, TG_SHARD_ZIGZAG(1)));

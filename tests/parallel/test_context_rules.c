@@ -2,6 +2,7 @@
  * derivatives made of ops, narrow dtypes, and failures. */
 #include <tapegrad/derivatives.h>
 #include <tapegrad/extend.h>
+#include <tapegrad/op_call.h>
 
 #include "parallel/context_cases.h"
 #include "parallel/noting.h"
@@ -17,6 +18,40 @@ static context_leaves open_case(tg_ctx *ctx, const tg_parallel *p, const context
     tg_context_cut((const int64_t[]){0, c->s}, 1, n, tg_parallel_rank(p, TG_CP), rows);
     return context_open(ctx, p, c, rows, c->s / n);
 }
+
+/* ---- One rank ---- */
+
+/* Only a call by name records the op over a group of one rank; tg_context_attention records tg_attention. */
+START_TEST(a_call_by_name_computes_on_one_rank) {
+    enum { NUMBERS = 24 };
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64, .threads = 1));
+    tg_comm *c = tg_comm_self_new(ctx);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *q = tg_randn(ctx, TG_F64, TG_SHAPE(1, 2, 4, 3), 1), *const in[] = {q, q, q}, *y;
+    double want[2][NUMBERS], got[2][NUMBERS];
+    tg_set_requires_grad(q, true);
+    for (int k = -1; k < 4; k++) { /* -1: tg_attention */
+        double(*out)[NUMBERS] = k < 0 ? want : got;
+        const tg_value with[] = {{.name = "kind", .kind = TG_VALUE_INT, .integer = k < 0 ? 0 : (int64_t)kinds[k]},
+                                 {.name = "c", .kind = TG_VALUE_POINTER, .pointer = c}};
+        if (k < 0)
+            y = tg_attention(t, q, q, q, NULL);
+        else
+            ck_assert(tg_op_call(t, "context_attention", in, 3, with, 2, &y, 1) == TG_OK);
+        tg_read(y, out[0], sizeof out[0]);
+        tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false));
+        tg_read(tg_grad_of(q), out[1], sizeof out[1]);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        for (int i = 0; k >= 0 && i < NUMBERS; i++)
+            ck_assert(fabs(got[0][i] - want[0][i]) < 1e-12 && fabs(got[1][i] - want[1][i]) < 1e-12);
+        tg_zero_grad(q);
+        tg_tape_reset(t);
+    }
+    tg_tape_free(t);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+}
+END_TEST
 
 /* ---- What is sent ---- */
 
@@ -543,7 +578,8 @@ START_TEST(any_allocation_may_fail) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {messages_and_bytes_are_those_of_the_table,
+    const TTest *const tests[] = {a_call_by_name_computes_on_one_rank,
+                                  messages_and_bytes_are_those_of_the_table,
                                   every_rank_does_the_same_work,
                                   messages_travel_while_parts_are_computed,
                                   two_runs_agree_in_all_bits,

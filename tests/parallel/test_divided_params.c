@@ -275,7 +275,7 @@ static tg_status refuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     model m;
     (void)arg;
     RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_F32, .watched = true}));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "a module has no parameter of the tg_flat", tg_flat_watch(m.flat, &other, 1));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "has no parameter of the tg_flat", tg_flat_watch(m.flat, &other, 1));
     tg_module_free(other);
     RUN(read_all(&m, (double[ALL]){0}));
     tg_storage *pinned = tg_pin(m.x[0]);

@@ -270,6 +270,10 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 3));
     REFUSED(ctx, TG_ERR_UNSUPPORTED, "a zigzag shard over edp is not supported",
             tg_place(p, x, TG_EDP, TG_SHARD_ZIGZAG(0)));
+    tg_tape *t = tg_tape_new(ctx);
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "a zigzag shard over edp is not supported",
+            tg_assume_placement(t, x, p, TG_EDP, TG_SHARD_ZIGZAG(0)));
+    tg_tape_free(t);
     tg_place(p, x, TG_EDP, TG_SHARD(0));
     EXPECT(ctx, tg_placement_of(x, TG_DP).order == 0 && tg_placement_of(x, TG_CP).order == 1);
     EXPECT(ctx, tg_global_shape(x).dim[0] == 16);

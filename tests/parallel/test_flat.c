@@ -217,7 +217,7 @@ START_TEST(what_cannot_be_laid_out_is_refused) {
 #define NEW(of, opts, code, says)                                                                                      \
     ck_assert_ptr_null(tg_flat_new(w.p, &of, 1, opts));                                                                \
     refused(w.ctx, code, says)
-    NEW(stray, NULL, TG_ERR_PLACEMENT, "stray f32[2] is placed as \"\"; it must be R on dp (and cp)");
+    NEW(stray, NULL, TG_ERR_PLACEMENT, "stray f32[2] is placed as \"I\"; it must be R on dp (and cp)");
     NEW(grad, NULL, TG_ERR_STATE, "is not a leaf of the context that needs a gradient");
     tg_set_main_grad(x, grad);
     NEW(x, NULL, TG_ERR_STATE, "x f32[6] has a main gradient; remove it with tg_set_main_grad(x, NULL) first");

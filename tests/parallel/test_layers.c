@@ -331,7 +331,7 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_PP)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "axis is 4 (etp), expected TG_TP, TG_CP or TG_DP",
             tg_nn_vocab_embedding(p, V, H, 1, TG_VOCAB_EMBEDDING(.axis = TG_ETP)));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "axis is 2 (dp), but expert is set; expected 0 or TG_ETP",
+    REFUSED(ctx, TG_ERR_ARGUMENT, "axis is 2 (dp), but expert is set; expected TG_TP or TG_ETP",
             tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.expert = true, .axis = TG_DP)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "deferred_wgrads is -3",
             tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.deferred_wgrads = -3)));

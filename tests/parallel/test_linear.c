@@ -451,6 +451,49 @@ START_TEST(waiting_has_limits) {
 }
 END_TEST
 
+/* A hook that the list calls. It runs the list, or frees it. */
+typedef struct nested {
+    tg_wgrads *d;
+    bool frees;
+    tg_status status;
+} nested;
+
+static tg_status run_again(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    nested *s = user;
+    (void)x, (void)grad;
+    if (s->frees)
+        tg_wgrads_free(s->d);
+    else
+        tg_wgrads_run(s->d);
+    return s->status = tg_ctx_status(tg_tape_ctx(t));
+}
+
+/* The first of two entries is done when its hook fails, and the second one stays. */
+START_TEST(a_hook_neither_runs_nor_frees_the_list_that_calls_it) {
+    for (int frees = 0; frees < 2; frees++) {
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+        tg_tape *t = tg_tape_new(ctx);
+        nested s = {tg_wgrads_new(ctx, TG_NONE), frees, TG_OK};
+        tg_tensor *x = made(ctx, X, TG_SHAPE(S, IN)), *w[2];
+        for (int i = 0; i < 2; i++) {
+            w[i] = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
+            tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w[i], NULL, NULL, TG_LINEAR_GRAD(.deferred = s.d));
+            ck_assert(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)) == TG_OK);
+        }
+        uint64_t hook = tg_on_accumulated(w[0], run_again, &s);
+        ck_assert(tg_wgrads_run(s.d) == TG_ERR_STATE && s.status == TG_ERR_STATE);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "the list is running"), "%s", tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+        tg_remove_hook(w[0], hook);
+        ck_assert(tg_wgrads_count(s.d) == 1 && tg_has_grad(w[0]) && !tg_has_grad(w[1]));
+        ck_assert(tg_wgrads_run(s.d) == TG_OK && tg_has_grad(w[1]));
+        tg_wgrads_free(s.d);
+        tg_tape_free(t);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 START_TEST(the_op_is_in_the_table) { ck_assert(tg_op_find(op_name) && tg_op_find(op_name)->collective); }
 END_TEST
 
@@ -465,6 +508,7 @@ int main(void) {
         waiting_gradients_are_the_same,
         waiting_in_a_recomputation,
         waiting_has_limits,
+        a_hook_neither_runs_nor_frees_the_list_that_calls_it,
         the_op_is_in_the_table,
     };
     return tg_check_main("linear", tests, sizeof tests / sizeof *tests);

@@ -271,9 +271,57 @@ START_TEST(a_stage_that_dies_is_named_and_the_step_can_be_repeated) {
 }
 END_TEST
 
+/* ---- A pipe within itself ---- */
+
+typedef struct within {
+    tg_parallel *p;
+    tg_pipe *pipe;
+    tg_tensor *w;
+    int calls[2], wrong; /* calls for each micro-batch; errors that are not the expected ones */
+    struct within *other;
+} within;
+
+/* In the first micro-batch tries to run and to free the pipe that runs it, and to recover its groups. */
+static tg_status within_fn(void *state, tg_pipe_call *c) {
+    within *s = state;
+    tg_ctx *ctx = tg_tape_ctx(c->tape);
+    s->calls[c->micro]++;
+    for (int i = 0; i < 3 && c->micro == 0; i++) {
+        if (i == 0) tg_pipe_run(s->pipe, within_fn, s->other);
+        if (i == 1) tg_pipe_free(s->pipe);
+        if (i == 2) tg_parallel_recover(s->p);
+        s->wrong += tg_ctx_status(ctx) != TG_ERR_STATE || !strstr(tg_ctx_message(ctx), "is running");
+        tg_ctx_clear(ctx);
+    }
+    if (!s->other) tg_parallel_free(s->p);
+    c->out[0] = tg_sum(c->tape, tg_square(c->tape, s->w), TG_ALL_DIMS, false);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_run_goes_on_after_a_refused_call_within_it) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *world = tg_comm_self_new(ctx);
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_pipe_plan *plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.stages = 1, .micros = 2));
+    within other = {NULL}, s = {p, tg_pipe_new(p, plan, NULL), tg_param_new(ctx, "w", TG_F32, TG_SHAPE(3), 1),
+                                .other = &other};
+    ck_assert_msg(tg_pipe_run(s.pipe, within_fn, &s) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert(s.calls[0] == 1 && s.calls[1] == 1 && s.wrong == 0 && other.calls[1] == 0);
+    s.other = NULL; /* the function frees the tg_parallel */
+    ck_assert(tg_pipe_run(s.pipe, within_fn, &s) == TG_ERR_STATE && s.calls[0] == 2 && s.calls[1] == 1);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "was freed while the pipe ran"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_pipe_free(s.pipe);
+    tg_pipe_plan_free(plan);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {stages_must_declare_the_same_edges_and_plan,
                                   wrong_parts_are_refused_and_the_step_can_be_repeated,
-                                  a_stage_that_dies_is_named_and_the_step_can_be_repeated};
+                                  a_stage_that_dies_is_named_and_the_step_can_be_repeated,
+                                  a_run_goes_on_after_a_refused_call_within_it};
     return tg_check_main("pipe_failures", tests, sizeof tests / sizeof *tests);
 }

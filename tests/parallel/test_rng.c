@@ -151,6 +151,32 @@ static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(megatrons_mode_has_streams_by_rank) { on_ranks(4, megatron_mode, NULL); }
 END_TEST
 
+/* A shard draws from the stream of its rank, which is not the selected one. */
+START_TEST(a_failed_op_leaves_the_stream_of_its_rank_as_it_is) {
+    enum { NUMBERS = 1 << 20 };
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = 6 << 20)); /* too little for two tensors of 4 MiB */
+    tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .rng = TG_RNG_MEGATRON));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(NUMBERS)), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(3));
+    tg_rng before, after;
+    tg_place(p, x, TG_TP, TG_SHARD(0));
+    tg_place(p, y, TG_TP, TG_SHARD(0));
+    tg_rng_seed_parallel(p, 50);
+    ck_assert(tg_rng_get(ctx, "model-parallel-rng", &before) == TG_OK);
+    tg_dropout(t, x, 0.5);
+    ck_assert(tg_ctx_status(ctx) == TG_ERR_MEMORY);
+    tg_ctx_clear(ctx);
+    ck_assert(tg_rng_get(ctx, "model-parallel-rng", &after) == TG_OK && after.counter == before.counter);
+    tg_dropout(t, y, 0.5);
+    ck_assert(tg_rng_get(ctx, "model-parallel-rng", &after) == TG_OK && after.counter == before.counter + 3);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Megatron's mode: equal outside the tensor-parallel region, different inside ---- */
 
 /* Returns the share of x's elements that differ between the ranks of c. NaN on an error. */
@@ -472,6 +498,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws,      megatrons_mode_has_streams_by_rank,
                                   megatrons_mode_draws_apart_inside_the_region, given_rows_draw_as_in_their_places,
-                                  stages_draw_from_seeds_of_their_own,          a_model_of_megatrons_mode_is_one_model};
+                                  stages_draw_from_seeds_of_their_own,          a_model_of_megatrons_mode_is_one_model,
+                                  a_failed_op_leaves_the_stream_of_its_rank_as_it_is};
     return tg_check_main("rng", tests, sizeof tests / sizeof *tests);
 }

@@ -43,10 +43,10 @@ static void set_rules(const tg_cp_pass *w, int query, int key, tg_attention_args
     a->starts_q = a->starts_k = w->starts;
 }
 
-/* Sets what packed sequences hide that are cut as one. A sequence with queries in a block and keys in an earlier one
- * fills all blocks between them. Its queries begin with their block and its keys end with theirs. So with a shift of
- * one, which counts the queries of the sequence, the slot takes both blocks for neighbors. The rows of the blocks
- * between them shorten the window. */
+/* Sets the starts of packed sequences that are cut as one, and adapts the window to them. A sequence that has queries
+ * in one block and keys in an earlier block fills all rows from these keys to these queries. So the slot may compute
+ * the pair as if the blocks were neighbors (shift 1), with a window that is shorter by the rows of the blocks between
+ * them. */
 static tg_status set_starts(tg_cp_pass *w, int query, int key, tg_attention_args *a) {
     if (!w->p->packed || w->p->cut_apart) return TG_OK;
     TG_TRY(tg_cp_pair_starts(w, query, key));
@@ -109,6 +109,7 @@ static tg_array column(tg_array x, tg_extent *e) {
     return tg_array_at(x, 0, 4, e->shape, e->stride);
 }
 
+/* Writes a formula of n arrays, which broadcast to the shape of out. */
 static tg_status map(const tg_cp_pass *w, tg_formula f, tg_array out, const tg_array *in, int n) {
     const double finite[2] = {-FLT_MAX, INFINITY}; /* of clamp; the other formulas have no parameters */
     int64_t stride[4][TG_MAX_DIMS];

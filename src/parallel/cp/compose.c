@@ -12,7 +12,7 @@ static tg_status context_compose(tg_tape *t, const tg_node *n, tg_tensor **out) 
     tg_tensor *x[3];
     if (p->cut_apart || o->dropout > 0)
         return tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
-                       "ContextAttention: derivatives made of ops are not there for %s; call tg_backward",
+                       "ContextAttention: derivatives made of ops are not available for %s; call tg_backward",
                        p->cut_apart ? "packed sequences that are each cut by itself" : "dropout");
     tg_tensor *starts = p->packed ? tg_node_input(n, CP_STARTS) : NULL;
     for (int i = CP_Q; i <= CP_V; i++)

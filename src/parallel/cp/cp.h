@@ -36,8 +36,8 @@ static inline int tg_cp_block(const tg_cp_blocks *b, int holder, int i) {
     return i < half || b->count == 1 ? holder * half + i : b->total - (holder + 2) * half + i;
 }
 
-/* Which draws dropout takes: the element (e, u, i, j) of [b, h, s, s] takes the draw of element 0, which is first.rng,
- * plus e * batch + u * head + i * s + j. */
+/* Which draws dropout takes. The weight of query i and key j, in batch entry e and head u, takes the draw number
+ * e * batch + u * head + i * s + j after that of the first weight, which is first.rng. */
 typedef struct tg_cp_draws {
     tg_draws first;
     int64_t batch, head;
@@ -48,7 +48,7 @@ typedef struct tg_cp_params {
     /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, softcap is 0 if there
      * is none, left is 0 or more, inner is 1 or more. The tensors among them are inputs of the op, and NULL here. */
     tg_context_attention_opts opts;
-    bool left_bound;
+    bool left_bound;        /* a window bounds the keys to the left: opts.left is its extent */
     bool packed, cut_apart; /* sequences are packed; each of them is cut by itself */
     int outer;             /* number of holders: n / inner */
     int holder, member;    /* this rank's group, and its number in the group */
@@ -93,7 +93,7 @@ typedef struct tg_cp_keys {
     int holder, first, count;
 } tg_cp_keys;
 
-/* Prepares the temporaries of forward, and w->starts of both. */
+/* Prepares a pass: the temporaries of forward, and w->starts of forward and backward. */
 tg_status tg_cp_open(tg_cp_pass *w, bool backward);
 /* Adds what the queries see of these keys to w->out, w->top and w->mass. */
 tg_status tg_cp_attend(tg_cp_pass *w, const tg_cp_keys *keys);
@@ -127,9 +127,11 @@ tg_status tg_cp_unpack(tg_cp_pass *w, tg_cp_buffer *b, int64_t from, int64_t row
 
 /* ---- ring.c, gather.c: which keys a rank sees, and when. Both call tg_cp_attend or tg_cp_attend_grad. ---- */
 
+/* Compute a forward and a backward over the ring of holders. */
 tg_status tg_cp_ring(tg_cp_pass *w);
 tg_status tg_cp_ring_grad(tg_cp_pass *w);
-/* half[0] and half[1] receive the keys and values of the early and the late blocks of all ranks, rank by rank. */
+/* Compute a forward and a backward over gathered keys. half[0] and half[1] have the keys and values of the early and
+ * the late blocks of all ranks, rank by rank; forward gathers them. */
 tg_status tg_cp_gather(tg_cp_pass *w, tg_tensor *const half[2]);
 tg_status tg_cp_gather_grad(tg_cp_pass *w, tg_tensor *const half[2]);
 
@@ -159,7 +161,7 @@ tg_status tg_cp_starts(tg_cp_pass *w, bool check);
 /* Sets w->starts_q and w->starts_k for a pair of blocks. The sequences must not be cut apart. One that lies before a
  * block, or after it, starts and ends at the beginning of the block, or at its end. */
 tg_status tg_cp_pair_starts(tg_cp_pass *w, int query, int key);
-/* Reports an invalid start. */
+/* Fails because element i of a row of starts is invalid. */
 tg_status tg_cp_bad_start(const tg_cp_pass *w, int64_t row, int64_t i);
 
 /* ---- compose.c: the slots vjp and jvp of the op ---- */

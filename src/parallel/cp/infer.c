@@ -5,6 +5,7 @@
 
 static int64_t size(const tg_call *c, int i, int dim) { return c->input[i]->shape[dim]; }
 
+/* Checks `kind` and `inner`, and sets the number of groups, this rank's group and its number in the group. */
 static tg_status kind_fits(tg_call *c) {
     tg_cp_params *p = c->params;
     tg_context_attention_opts *o = &p->opts;
@@ -20,11 +21,13 @@ static tg_status kind_fits(tg_call *c) {
                             tg_comm_name(p->comm));
     if (o->inner == TG_AUTO) o->inner = o->kind == TG_CP_ULYSSES || o->kind == TG_CP_HIERARCHY ? n : 1;
     p->outer = n / o->inner;
+    if (p->outer == 1 && o->kind == TG_CP_GATHER) o->kind = TG_CP_RING; /* one rank gathers nothing */
     p->holder = tg_comm_rank(p->comm) / o->inner;
     p->member = tg_comm_rank(p->comm) % o->inner;
     return TG_OK;
 }
 
+/* Checks that the ranks of a group can exchange heads, and sets the numbers of heads that this rank works on. */
 static tg_status heads_fit(tg_call *c) {
     tg_cp_params *p = c->params;
     int64_t h = size(c, CP_Q, 1), g = size(c, CP_K, 1), inner = p->opts.inner;
@@ -76,6 +79,7 @@ static tg_status rows_fit(tg_call *c) {
     return p->packed ? starts_fit(c) : TG_OK;
 }
 
+/* Checks the other options and resolves their defaults. Takes the draws of dropout. */
 static tg_status options_fit(tg_call *c) {
     tg_cp_params *p = c->params;
     tg_context_attention_opts *o = &p->opts;
@@ -137,6 +141,7 @@ static tg_status save_more(tg_call *c) {
     return tg_call_save(c, CP_SAVED_OUT, dtype, 4, (int64_t[]){b, p->heads, rows, dv});
 }
 
+/* States the placements: q, k, v and the result are zigzag shards of dim 2, and the sink is R. */
 static tg_status place(tg_call *c) {
     const tg_cp_params *p = c->params;
     const tg_placement shard = {.kind = TG_VARYING, .layout = TG_ZIGZAG, .dim = 2};

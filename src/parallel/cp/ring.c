@@ -1,7 +1,7 @@
 /* The ring: in step i a rank computes with the keys and values of the holder i places before it. Meanwhile it sends
  * them to the next rank, and receives those for its next step. Two buffers are enough. In backward the gradients of
  * these keys and values follow one step later: a rank computes its addend while the sum of the earlier ranks arrives,
- * adds both, and sends the sum on. One hop more brings it home. */
+ * adds both, and sends the sum on. After one more message the sum is on the rank that holds the keys. */
 #include "parallel/cp/cp.h"
 
 /* Starts sending src to the next holder, and receiving dst from the holder before. */
@@ -11,6 +11,7 @@ static tg_status pass_on(const tg_cp_pass *w, const tg_cp_buffer *dst, const tg_
     return tg_collective_start(w->c, w->p->comm, a);
 }
 
+/* Returns the number of rows of this holder. */
 static int64_t own_rows(const tg_cp_pass *w) { return w->p->blocks.count * w->p->blocks.rows; }
 
 /* Returns the keys of step i in b, or this rank's own in step 0. */
@@ -47,7 +48,7 @@ tg_status tg_cp_ring(tg_cp_pass *w) {
 /* Computes this rank's addend of the gradients of the keys of step i, in g. */
 static tg_status step_grad(tg_cp_pass *w, tg_cp_buffer *here, tg_cp_buffer *g, int i) {
     tg_cp_keys keys = keys_of_step(w, here, i), grads = tg_cp_keys_in(w, g, own_rows(w));
-    TG_TRY(tg_storage_may_change(g->x)); /* an earlier addend may still be on its way */
+    TG_TRY(tg_storage_may_change(g->x)); /* the message with an earlier addend may not have been sent yet */
     return tg_cp_attend_grad(w, &keys, grads.k, grads.v);
 }
 

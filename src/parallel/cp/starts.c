@@ -35,6 +35,8 @@ static tg_status check_multiples(tg_call *c, const tg_tensor *starts, int diviso
                         (long long)bad - 1, found, divisor);
 }
 
+/* Sets w->starts to the starts within each block, which are those in the whole sequence divided by 2n, the number of
+ * chunks. */
 static tg_status starts_apart(tg_cp_pass *w, tg_tensor *starts, bool check) {
     tg_call *c = w->c;
     int divisor = 2 * tg_comm_size(w->p->comm);
@@ -53,9 +55,10 @@ static tg_status map(const tg_call *c, tg_formula f, tg_array out, const tg_arra
     return tg_ctx_ops(c->ctx)->apply(c->ctx, f, out, in, n, params, false);
 }
 
-/* Fails unless each row of starts grows from 0 to the number of all rows. In steps, column 0 is the first start, and
- * the last column is what the last start lacks. The columns between them are the differences of neighbors, or 0 if
- * they are above it. All must be 0, which the device checks as in check_multiples. */
+/* Fails unless each row of starts grows from 0 to the number of all rows. In `steps`, column 0 is the first start, and
+ * the last column is the number of all rows minus the last start. The columns between them are the differences of
+ * neighboring starts, with 0 in place of those above 0. All must be 0, which the device checks as in
+ * check_multiples. */
 static tg_status check_growth(tg_cp_pass *w) {
     tg_call *c = w->c;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -78,6 +81,7 @@ static tg_status check_growth(tg_cp_pass *w) {
     return tg_cp_bad_start(w, (bad - 1) / (m + 2), i > m ? m : i);
 }
 
+/* Copies starts to w->starts, as a row or one row for each batch entry, and makes w->starts_q and w->starts_k. */
 static tg_status starts_of_whole(tg_cp_pass *w, tg_tensor *starts, bool check) {
     tg_call *c = w->c;
     int64_t n = starts->shape[starts->ndim - 1], shape[] = {starts->numel / n, n}, stride[] = {n, 1};

@@ -11,7 +11,7 @@ tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params
     if (!ctx->check || !(tg_grid_axes(ctx) & data_axes)) return TG_OK;
     size_t bytes = (size_t)n * (sizeof(tg_tensor *) + sizeof(int64_t));
     tg_tensor **x = bytes ? tg_host_alloc(ctx, bytes) : NULL;
-    int64_t *mine = (int64_t *)(x + n);
+    int64_t *mine = x ? (int64_t *)(x + n) : NULL;
     for (int a = 0; x && a < TG_MAX_AXES && ctx->run.status == TG_OK; a++) {
         int k = 0;
         for (int i = 0; data_axes >> a & 1 && i < n; i++) {

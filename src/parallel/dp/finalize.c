@@ -132,6 +132,7 @@ static tg_status sum_with(const sum_set *s, tg_tensor *flat) {
     return move_flags(s, flat, flags, false);
 }
 
+/* Makes the buffer of a set, and sums the set. */
 static tg_status sum_one_set(const sum_set *s) {
     int64_t numel = 0;
     for (int i = 0; i < s->n; i++) {
@@ -190,6 +191,7 @@ static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_t
     return TG_OK;
 }
 
+/* Divides the gradients by the number of tokens of all ranks, which the host does not read. */
 static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
     tg_ctx *ctx = p->ctx;
     static const int64_t one = 1;

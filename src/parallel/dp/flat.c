@@ -21,9 +21,10 @@ static tg_status check_placement(const tg_flat *f, const tg_tensor *x) {
     return tg_fail(f->ctx, TG_ERR_PLACEMENT,
                    "tg_flat_new: %s is placed as \"%s\"; it must be R on %s, so that its gradient is summed there: "
                    "declare that with tg_place or tg_module_replicate",
-                   what, place, group == TG_FLAT_EXPERTS ? "edp" : "dp (and cp)");
+                   what, *place ? place : "I", group == TG_FLAT_EXPERTS ? "edp" : "dp (and cp)");
 }
 
+/* Fails unless x is a parameter that a tg_flat with these options can hold. */
 static tg_status check_param(const tg_flat *f, tg_tensor *x) {
     char what[160];
     TG_TRY(tg_check(f->ctx, x, "tg_flat_new: a parameter"));
@@ -180,6 +181,7 @@ static tg_tensor *part_of(const tg_flat *f, const tg_flat_bucket *k, const tg_te
                         n * f->group[k->group].rank);
 }
 
+/* Makes the bucket's gradients and, from zero 1 on, this rank's part of them. */
 static tg_status make_gradients(const tg_flat *f, tg_flat_bucket *k) {
     tg_dtype dtype = tg_accumulate_dtype(k->dtype);
     bool frees = tg_flat_frees_gradients(f);
@@ -190,6 +192,7 @@ static tg_status make_gradients(const tg_flat *f, tg_flat_bucket *k) {
     return frees ? tg_flat_free_gradients(k) : TG_OK;
 }
 
+/* Makes the tensors of a bucket. */
 static tg_status make_bucket(const tg_flat *f, tg_flat_bucket *k) {
     TG_TRY(make_gradients(f, k));
     if (!f->o.zero) return TG_OK;
@@ -266,7 +269,7 @@ tg_flat *tg_flat_new(const tg_parallel *given, tg_tensor *const *params, int n, 
 
 /* ---- The end ---- */
 
-/* Records an error if other ranks wait for what has not ended. */
+/* Records an error if sums have started that other ranks wait for, or if parameters await tg_flat_gather. */
 static void check_end(const tg_flat *f) {
     bool awaits = false;
     for (int k = 0; k < f->n_buckets; k++)
@@ -281,6 +284,7 @@ static void check_end(const tg_flat *f) {
                 "tg_flat_free: each rank has stepped only its ranges of the parameters; call tg_flat_gather first");
 }
 
+/* Detaches the parameter from its bucket, and drops the handles of the item. */
 static void free_item(tg_flat_item *it) {
     tg_tensor *x = it->param;
     if (x && tg_flat_alive(it) && x->ext->flat == it->of) {

@@ -39,7 +39,8 @@ typedef struct tg_flat_bucket {
     tg_flat *of;
     tg_dtype dtype; /* of the parameters */
     int group;
-    int first, n, last;        /* index of its first item, and number of its items. last: see sort_buckets */
+    int first, n;              /* index of its first item, and number of its items */
+    int last;                  /* while items are laid out: index of its last item, before items are sorted */
     bool open;                 /* while items are laid out: takes more */
     int64_t used, numel;       /* number of elements before the padding at the end, and of all */
     int ready;                 /* number of items that are ready */
@@ -112,7 +113,7 @@ tg_status tg_flat_free_gradients(tg_flat_bucket *k);
 tg_tensor *tg_flat_open_part(const tg_flat *f, tg_flat_bucket *k);
 /* Adds the part that was received to the sums of earlier rounds. */
 tg_status tg_flat_close_part(tg_flat_bucket *k);
-/* Makes "this rank has a gradient" mean: in any round of the step. */
+/* Sets has_grad of each parameter to whether this rank has contributed to its gradient in any round of the step. */
 void tg_flat_join_rounds(tg_flat *f);
 
 /* ---- flat_params.c ---- */
@@ -130,6 +131,7 @@ void tg_flat_close_params(tg_flat *f);
 
 /* ---- flat_gather.c ---- */
 
+/* Makes the leaf of an item: a view of this rank's range of the parameter, with it->share as its main gradient. */
 tg_status tg_flat_make_leaf(tg_flat *f, tg_flat_item *it);
 /* Fails if a group lacks ranks since a recovery. */
 tg_status tg_flat_check_ranks(const tg_flat *f, const char *who);

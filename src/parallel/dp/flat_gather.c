@@ -1,5 +1,5 @@
-/* Parameters that are divided over ranks (zero 1): the leaves that have a rank's ranges of them, and the gathers that
- * bring the ranges of all ranks together again. */
+/* Parameters that are divided over ranks (from zero 1 on): the leaves that have a rank's ranges of them, and the
+ * gathers that bring the ranges of all ranks together again (zero 1 and 2). */
 #include <stdio.h>
 
 #include "autograd/gradients.h"
@@ -26,7 +26,7 @@ static tg_status name_leaf(const tg_flat_item *it, int64_t begin, int64_t end) {
     return tg_set_name(it->leaf, name);
 }
 
-/* Returns a view of n elements of this rank's part of a bucket's tensor. */
+/* Returns a view of n elements, from number `first` on, of this rank's part of a bucket's tensor. */
 static tg_tensor *view(const tg_tensor *own, int64_t first, int64_t n) {
     int64_t at = own->offset + (n ? first : 0);
     return tg_owned_new(own->ctx, (tg_dtype)own->dtype, 1, &n, NULL, tg_storage_ref(own->storage), at);

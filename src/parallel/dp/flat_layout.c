@@ -21,8 +21,7 @@ static int64_t least_common_multiple(int64_t a, int64_t b) {
 }
 
 int tg_flat_group_of(const tg_tensor *x) {
-    const uint32_t expert_grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    return x->place && (x->place->varying | x->place->replicated) & expert_grid ? TG_FLAT_EXPERTS : TG_FLAT_DENSE;
+    return tg_place_is_expert(x->place) ? TG_FLAT_EXPERTS : TG_FLAT_DENSE;
 }
 
 /* Returns the number of elements from which on a bucket of the group is full. */
@@ -41,6 +40,7 @@ static int bucket_for(tg_flat *f, const tg_tensor *x) {
     return f->n_buckets++;
 }
 
+/* Makes item i, that of parameter x, and appends it to a bucket. */
 static void add_item(tg_flat *f, tg_tensor *x, int i) {
     int b = bucket_for(f, x);
     tg_flat_bucket *k = &f->bucket[b];
@@ -67,7 +67,8 @@ static void swap(tg_flat *f, int a, int b) {
         if (f->item[i].bucket == a || f->item[i].bucket == b) f->item[i].bucket = a + b - f->item[i].bucket;
 }
 
-/* Sorts the buckets by the last item of each, in the order before items are sorted: so backward completes them. */
+/* Sorts the buckets by the index of their last items. Items are still in the order in which backward produces
+ * gradients, so this is the order in which it completes buckets. */
 static void sort_buckets(tg_flat *f) {
     for (int k = 1; k < f->n_buckets; k++)
         for (int j = k; j > 0 && f->bucket[j].last < f->bucket[j - 1].last; j--) swap(f, j, j - 1);

@@ -12,7 +12,8 @@
 #include "nn/module.h"
 #include "parallel/dp/flat.h"
 
-/* For tg_recording_refuse: the host notes which buckets are present, and a replay runs nothing on the host. */
+/* Why a step that gathers parameters cannot be captured, for the message of tg_recording_refuse: the host notes which
+ * buckets are present, and a replay runs nothing on the host. */
 static const char gathers[] = "gathers parameters that are divided (zero 3; with zero 2 a step can be captured)";
 
 /* A module that is watched, and the buckets with its parameters. */
@@ -62,6 +63,7 @@ static tg_status keep_part(const tg_flat *f, const tg_flat_bucket *k) {
     return s;
 }
 
+/* Discards a bucket. If the program has written parameters of it, first copies this rank's part to the ranges. */
 static tg_status release(const tg_flat *f, tg_flat_bucket *k) {
     tg_storage *s = k->params->storage;
     k->passed = 0;
@@ -155,14 +157,18 @@ static int bucket_of(const tg_flat *f, const tg_tensor *x) {
     return -1;
 }
 
-static tg_status add_unit(tg_flat *f, tg_module *m) {
+/* Watches m, the module with this number in the call. */
+static tg_status add_unit(tg_flat *f, tg_module *m, int number) {
     tg_flat_unit u = {.next = f->units, .of = f, .module = m, .first = f->n_buckets, .last = -1};
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         int k = bucket_of(f, tg_module_param(m, i, NULL));
         if (k >= 0 && k < u.first) u.first = k;
         if (k > u.last) u.last = k;
     }
-    if (u.last < 0) return tg_fail(f->ctx, TG_ERR_ARGUMENT, "tg_flat_watch: a module has no parameter of the tg_flat");
+    if (u.last < 0)
+        return tg_fail(f->ctx, TG_ERR_ARGUMENT,
+                       "tg_flat_watch: module %d, a \"%s\", has no parameter of the tg_flat; leave it out", number,
+                       tg_module_kind(m));
     tg_flat_unit *unit = tg_host_alloc(f->ctx, sizeof *unit);
     if (!unit) return f->ctx->run.status;
     *unit = u;
@@ -182,7 +188,7 @@ tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n) {
         if (!units[i] || tg_module_ctx(units[i]) != f->ctx)
             return tg_fail(f->ctx, units[i] ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_flat_watch: module %d is %s", i,
                            units[i] ? "of another context" : "NULL");
-        if (tg_flat_divides_params(f)) TG_TRY(add_unit(f, units[i]));
+        if (tg_flat_divides_params(f)) TG_TRY(add_unit(f, units[i], i));
     }
     return TG_OK;
 }
@@ -206,15 +212,14 @@ void tg_flat_close_params(tg_flat *f) {
 
 /* ---- Whole parameters ---- */
 
-/* While parameters are whole the program may write them, but not their ranges. */
+/* While parameters are whole the program may write them, but not their ranges. If a gather cannot start, they do not
+ * become whole. */
 static tg_status set_whole(tg_flat *f, bool on) {
     TG_TRY(f->ctx->run.status);
     if (!tg_flat_divides_params(f) || f->whole == on) return TG_OK;
+    for (int k = 0; on && k < f->n_buckets; k++) TG_TRY(fetch(f, &f->bucket[k]));
     f->whole = f->gathering = on;
-    for (int k = 0; k < f->n_buckets; k++) {
-        if (on) TG_TRY(fetch(f, &f->bucket[k]));
-        set_writable(&f->bucket[k], on);
-    }
+    for (int k = 0; k < f->n_buckets; k++) set_writable(&f->bucket[k], on);
     return on ? tg_flat_gathered(f) : tg_flat_release(f);
 }
 

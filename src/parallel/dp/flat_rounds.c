@@ -80,6 +80,7 @@ static tg_status check_drained(const tg_parallel *p) {
     return TG_OK;
 }
 
+/* Adds the sums of a round to the gradients of the leaves. */
 static tg_status end_round(tg_flat *f) {
     TG_TRY(tg_flat_sum_round(f));
     for (tg_flat_item *it = f->item; it < f->item + f->n; it++) {

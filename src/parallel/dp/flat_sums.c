@@ -155,7 +155,8 @@ static bool lacks(const tg_flat *f, const tg_flat_item *it) {
     return it->param->flags & TG_F_REQUIRES_GRAD && f->group[f->bucket[it->bucket].group].axes;
 }
 
-/* Starts to count the ranks that have each gradient. Most ranks have most gradients, so each counts what it lacks. */
+/* Starts to count the ranks that have each gradient. Most ranks have most gradients, so each rank fills `users` with 1,
+ * and then writes 0 for the gradients that it lacks. */
 static tg_status count_users(tg_flat *f) {
     const tg_device_ops *ops = f->ctx->run.ops;
     tg_flat_join_rounds(f);
@@ -168,6 +169,7 @@ static tg_status count_users(tg_flat *f) {
     return TG_OK;
 }
 
+/* Waits for the counts, and gives them to the gradients that this rank lacks. */
 static tg_status note_users(tg_flat *f) {
     for (tg_flat_group *g = f->group; g < f->group + TG_FLAT_GROUPS; g++)
         if (g->users) TG_TRY(tg_storage_need(g->users->storage, g->users));

@@ -17,7 +17,8 @@ typedef struct data {
     tg_tensor **x;
     int n;
     tg_dtype dtype;
-    int64_t *rows; /* ROW numbers for each tensor, owned by the tape */
+    int64_t *rows;      /* ROW numbers for each tensor, owned by the tape */
+    tg_tensor **copies; /* [n], the tensors that replace x[], owned by the tape */
     const void *site;
 } data;
 
@@ -40,7 +41,9 @@ static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
     if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
     if (c == tg_parallel_world(p)) return ~0u;
     if (c == tg_parallel_model(p)) return 1u << TG_TP;
-    return c == tg_parallel_dp_cp(p) ? 1u << TG_DP | 1u << TG_CP : 0;
+    /* An edp that is an axis of the grid was found above. Otherwise it has the ranks of dp and cp. */
+    bool data = c == tg_parallel_dp_cp(p) || c == tg_parallel_comm(p, TG_EDP);
+    return data ? 1u << TG_DP | 1u << TG_CP : 0;
 }
 
 /* Describes rank 0's tensors in the rows. Errors are described too, and reported only after the other ranks know
@@ -61,6 +64,7 @@ static tg_status start_broadcast(data *d, tg_tensor *x) {
     return tg_comm_start(d->comm, &a) ? TG_OK : tg_ctx_status(d->ctx);
 }
 
+/* Broadcasts the rows of rank 0. */
 static tg_status exchange_rows(data *d) {
     int64_t count = (int64_t)d->n * ROW;
     size_t bytes = (size_t)count * sizeof *d->rows;
@@ -119,7 +123,7 @@ static const tg_placements *place_of_row(const data *d, const int64_t *row) {
     return tg_place_intern(d->ctx, at);
 }
 
-/* Makes x[] views of flat, which is in flight until the broadcast ends. */
+/* Replaces x[] by views of flat, which is in flight until the broadcast ends. After an error x[] is as before. */
 static tg_status unpack(data *d, const tg_tensor *flat) {
     int64_t at = 0, stride[TG_MAX_DIMS];
     for (int i = 0; i < d->n; i++) {
@@ -130,12 +134,14 @@ static tg_status unpack(data *d, const tg_tensor *flat) {
         if (!x) return tg_ctx_status(d->ctx);
         x->flags |= TG_F_VIEW;
         x->place = place_of_row(d, row);
-        d->x[i] = x;
+        d->copies[i] = x;
         at += numel;
     }
+    if (d->n) memcpy(d->x, d->copies, (size_t)d->n * sizeof *d->x);
     return TG_OK;
 }
 
+/* Broadcasts the elements of all tensors, numel in number, as one vector, and replaces x[] by views of it. */
 static tg_status exchange_elements(data *d, int64_t numel) {
     tg_tensor *flat = tg_temp_empty(d->ctx, d->dtype, 1, &numel, TG_MEM_TEMPORARY);
     tg_status s = flat ? TG_OK : tg_ctx_status(d->ctx);
@@ -155,7 +161,7 @@ static tg_status check(const data *d) {
                        "tg_broadcast_data: n is %d and x is %p, expected an array of n tensors, 0 or more", d->n,
                        (void *)d->x);
     if (d->dtype < TG_F32 || d->dtype > TG_BOOL)
-        return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: dtype %s, expected one of f32 to bool",
+        return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: dtype is %s, expected one of f32 to bool",
                        tg_dtype_name(d->dtype));
     if (tg_comm_rank(d->comm) && !strcmp(tg_comm_transport(d->comm), "plan"))
         return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
@@ -168,8 +174,9 @@ static tg_status broadcast_data(data *d) {
     int64_t numel;
     TG_TRY(check(d));
     size_t bytes = (size_t)d->n * ROW * sizeof *d->rows;
-    d->rows = tg_tape_alloc(d->t, bytes);
+    d->rows = tg_tape_alloc(d->t, bytes + (size_t)d->n * sizeof *d->copies);
     if (!d->rows) return tg_ctx_status(d->ctx);
+    d->copies = (tg_tensor **)(d->rows + (int64_t)d->n * ROW);
     memset(d->rows, 0, bytes);
     if (tg_comm_rank(d->comm) == 0) describe(d);
     TG_TRY(exchange_rows(d));

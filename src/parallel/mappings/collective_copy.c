@@ -3,6 +3,7 @@
  * do not read its op or its params. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
+#include "placement/placing.h"
 
 tg_status tg_collective_start(tg_call *c, tg_comm *comm, tg_collective_args a) {
     if (a.src) TG_TRY(tg_op_dense(c, &a.src));
@@ -18,15 +19,13 @@ tg_status tg_collective_copy_sum(tg_call *c, const tg_mapping_params *p, tg_tens
 /* ---- Parts and the whole ---- */
 
 tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j) {
-    int64_t n = tg_comm_size(p->comm), at = r, start = 0;
+    int64_t start = 0;
     if (p->splits) {
         for (int k = 0; k < r; k++) start += p->splits[k];
         return (tg_piece){0, start, size};
     }
     size /= tg_placement_chunks(p->shard);
-    if (p->shard.layout == TG_STRIDED) at = j * n + r;
-    if (p->shard.layout == TG_ZIGZAG && j) at = 2 * n - 1 - r;
-    return (tg_piece){j * size, at * size, size};
+    return (tg_piece){j * size, tg_placement_chunk(p->shard, j, r, tg_comm_size(p->comm)) * size, size};
 }
 
 /* Copies the chunks of rank r's part to their places along dim in the whole tensor or, if `out`, from there to the

@@ -224,7 +224,7 @@ tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 /* Does the same along dim to.dim, for a shard with the layout of `to`. */
 tg_tensor *tg_shard_as(tg_tape *t, tg_tensor *x, tg_placement to, tg_comm *c) {
     char is[24];
-    if (to.kind == TG_VARYING && to.layout != TG_OPAQUE)
+    if (tg_placement_shards(to))
         return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = to.dim, .shard = to);
     tg_placement_name(to, is, sizeof is);
     if (t && tg_tape_check(t, "tg_shard_as") == TG_OK)

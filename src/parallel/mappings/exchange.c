@@ -21,8 +21,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     *rows = x->shape[0];
     if (!p->splits != !p->recv)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "the rows to %s are given but the others are NULL; give both or neither",
-                            p->splits ? "send" : "receive");
+                            "the rows to %s are given but the rows to %s are NULL; give both or neither",
+                            p->splits ? "send" : "receive", p->splits ? "receive" : "send");
     if (!p->splits && x->shape[0] % n == 0) return TG_OK;
     if (!p->splits)
         return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected a multiple of the %d ranks",
@@ -121,6 +121,7 @@ tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, c
 
 /* ---- reshard: Va -> Vb; its backward is the reverse ---- */
 
+/* A contiguous shard of dim `dim` becomes one of dim `cut`. An opaque tensor stays opaque. */
 static tg_status reshard_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->input[0];
@@ -222,13 +223,13 @@ static tg_status shift_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_like(c));
     int n = tg_comm_size(p->comm);
-    int64_t *zeros = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *zeros);
-    if (!zeros) return c->ctx->run.status;
-    memset(zeros, 0, 2 * (size_t)n * sizeof *zeros);
-    zeros[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->input[0]->numel;
-    zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->input[0]->numel;
-    p->counts = zeros;
-    p->recv_counts = zeros + n;
+    int64_t *counts = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *counts);
+    if (!counts) return c->ctx->run.status;
+    memset(counts, 0, 2 * (size_t)n * sizeof *counts);
+    counts[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->input[0]->numel;
+    counts[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->input[0]->numel;
+    p->counts = counts;
+    p->recv_counts = counts + n;
     return tg_mapping_convert(c, tg_at_v, tg_at_v,
                               "pass a shard to tg_as_opaque first: the shard of another rank is not this rank's shard");
 }

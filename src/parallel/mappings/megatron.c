@@ -39,7 +39,7 @@ tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg
 /* Returns the sizes of the n parts of a tensor of numel elements. Returns NULL if they are equal, and after an
  * error. */
 static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
-    int64_t each = (numel + n - 1) / n;
+    int64_t each = numel / n + 1;
     if (numel % n == 0) return NULL;
     int64_t *parts = tg_tape_alloc(t, (size_t)n * sizeof *parts);
     for (int r = 0; parts && r < n; r++) {
@@ -58,14 +58,22 @@ tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
 }
 
+/* Fails if numel is negative, or if x, a tensor that the op will accept, cannot be an equal part of numel elements. The
+ * op itself checks parts that are not equal. */
+static tg_status check_part(const tg_tape *t, const tg_tensor *x, int64_t numel, const tg_comm *c) {
+    int n = tg_comm_size(c);
+    if (numel < 0)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: numel is %lld, expected 0 or more", (long long)numel);
+    bool accepted = tg_comm_ctx(c) == t->ctx && tg_is_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
+    if (!accepted || numel % n || x->numel == numel / n) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_gather_1d: x has %s, expected %lld, a part of numel = %lld for %d ranks",
+                   tg_count(x->numel, "element").text, (long long)(numel / n), (long long)numel, n);
+}
+
 /* Joins the parts into which tg_split_1d cut numel elements. The result is the same on every rank. */
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
-    if (t && tg_ok(t->ctx) && numel < 0) {
-        tg_comm_note_missed(
-            c, tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: numel is %lld, expected 0 or more", (long long)numel));
-        return tg_inert(t->ctx);
-    }
+    if (t && tg_ok(t->ctx) && tg_comm_note_missed(c, check_part(t, x, numel, c)) != TG_OK) return tg_inert(t->ctx);
     if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_gather_from, &p, x, TG_SITE);
 }
@@ -94,7 +102,7 @@ static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
     const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
         *axis = i ? TG_ETP : TG_TP;
-        if (p->at[*axis].kind == TG_VARYING && p->at[*axis].layout != TG_OPAQUE) return &p->at[*axis];
+        if (tg_placement_shards(p->at[*axis])) return &p->at[*axis];
     }
     return NULL;
 }
@@ -107,14 +115,7 @@ bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride) {
     return at != NULL;
 }
 
-/* Returns whether x is the parameter of an expert: whether it is placed on an axis of the expert grid. */
-static bool expert(const tg_tensor *x) {
-    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    const tg_placements *p = tg_place_of(x);
-    return p && (p->varying | p->replicated) & grid;
-}
-
 bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x) {
     if (!p || !tg_is_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
-    return tg_parallel_rank(p, expert(x) ? TG_ETP : TG_TP) > 0;
+    return tg_parallel_rank(p, tg_place_is_expert(tg_place_of(x)) ? TG_ETP : TG_TP) > 0;
 }

@@ -52,8 +52,8 @@ static tg_status as_opaque_infer(tg_call *c) {
                               "only a shard can become each rank's own tensor");
 }
 
-/* Passes the gradient on unchanged. The caller of vjp then gives it the placement of a gradient of x, also if several
- * axes shard the dim. */
+/* Passes the gradient on unchanged. The caller of vjp then gives it the placement of a gradient of x, with the order of
+ * the axes if several of them shard the dim. */
 static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     (void)n;
     gin[0] = gout[0];

@@ -1,5 +1,7 @@
 /* Edges: what goes from one part of a pipeline to the next. Their declaration and its comparison between stages, the
  * check of what a part gives, and the messages. */
+#include <stdio.h>
+
 #include "base/callback.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -124,6 +126,8 @@ tg_status tg_pipe_edge_check(const tg_pipe *x, tg_pipe_item it, int i, tg_tensor
     if (tg_place_of(y) == e->place) return TG_OK;
     tg_place_text(x->ctx, tg_place_of(y), is, sizeof is);
     tg_place_text(x->ctx, e->place, want, sizeof want);
+    if (!*is) snprintf(is, sizeof is, "I");
+    if (!*want) snprintf(want, sizeof want, "I");
     return tg_fail(x->ctx, TG_ERR_PLACEMENT,
                    "tg_pipe_run: out[%d] is placed as \"%s\", but the edge of the pipe is declared as \"%s\"; convert "
                    "the tensor (mappings.h), or declare its placement in tg_pipe_edge.at",

@@ -28,8 +28,12 @@ void tg_pipe_clear(tg_pipe *x) {
     x->stale = false;
 }
 
+/* Fails while the pipe runs, because its items use the tapes and messages that a recovery drops. */
 static tg_status groups_recovered(tg_parallel_listener *l) {
     tg_pipe *x = (tg_pipe *)l;
+    if (x->running)
+        return tg_fail(x->ctx, TG_ERR_STATE,
+                       "tg_parallel_recover: a pipe of the tg_parallel is running; return from tg_pipe_run first");
     tg_pipe_clear(x);
     x->stage = tg_parallel_rank(x->p, TG_PP);
     x->placed = false;
@@ -39,7 +43,7 @@ static tg_status groups_recovered(tg_parallel_listener *l) {
 static void groups_ended(tg_parallel_listener *l) {
     tg_pipe *x = (tg_pipe *)l;
     if (x->stale) tg_pipe_clear(x);
-    x->p = NULL;
+    x->p = NULL; /* a pipe that is running fails after its item (run.c) */
 }
 
 static void unlisten(tg_pipe *x) {
@@ -98,6 +102,7 @@ static int most_tapes(const tg_pipe_plan *plan) {
     return most;
 }
 
+/* Allocates what the plan and the edges need. After an error tg_pipe_free releases the rest. */
 static tg_status allocate(tg_pipe *x) {
     tg_ctx *ctx = x->ctx;
     int cells = x->plan->chunks * x->plan->micros, tapes = most_tapes(x->plan);
@@ -148,14 +153,18 @@ static tg_pipe *make(tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opt
 }
 
 tg_pipe *tg_pipe_new(const tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opts *opts) {
-    tg_pipe *x = p ? make((tg_parallel *)p, plan, opts) : NULL; /* not const, because p lists who uses it */
+    tg_pipe *x = p ? make((tg_parallel *)p, plan, opts) : NULL; /* not const, because p holds the list of its pipes */
     if (p) tg_comm_note_missed(tg_parallel_world(p), x ? TG_OK : TG_ERR_ABORTED);
     return x;
 }
 
 void tg_pipe_free(tg_pipe *x) {
-    if (!x || x->running) return;
+    if (!x) return;
     tg_ctx *ctx = x->ctx;
+    if (x->running) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_pipe_free: the pipe is running; free it after tg_pipe_run");
+        return;
+    }
     size_t cells = (size_t)x->plan->chunks * (size_t)x->plan->micros, tapes = (size_t)most_tapes(x->plan);
     tg_pipe_clear(x);
     if (x->p) unlisten(x);

@@ -104,6 +104,7 @@ static void find_acts(tg_pipe_plan *p) {
 
 static size_t costs_size(const tg_pipe_plan *p) { return 3 * (size_t)tg_pipe_parts(p) * sizeof(double); }
 
+/* Fills in p->cost and p->hop. If the lists have no W, its cost is added to that of B. */
 static tg_status take_costs(tg_pipe_plan *p, const tg_pipe_plan_opts *o) {
     static const char *const name[] = {"f", "b", "w"};
     const double *const given[] = {o->f, o->b, o->w};

@@ -1,4 +1,4 @@
-/* What a pipeline plan tells about its items and stages: parts, messages, names, and costs. */
+/* Queries of a pipeline plan: the parts and messages of items, names, and the costs of stages. */
 #include <math.h>
 #include <stdio.h>
 

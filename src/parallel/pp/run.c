@@ -34,11 +34,14 @@ static tg_status run_items(tg_pipe *x, tg_pipe_fn fn) {
         for (; posted < n && posted <= i + x->ahead && s == TG_OK; posted++) s = tg_pipe_post(x, item[posted]);
         tg_flats_hold(x->p, !count_last(x, item[i]));
         if (s == TG_OK) s = run_item(x, item[i], fn);
+        if (s == TG_OK && !x->p)
+            s = tg_fail(x->ctx, TG_ERR_STATE, "tg_pipe_run: the tg_parallel of the pipe was freed while the pipe ran");
         if (s != TG_OK) return note(x, item[i]);
     }
     return TG_OK;
 }
 
+/* Checks a call of tg_pipe_run, and prepares the pipe for it. */
 static tg_status begin(tg_pipe *x, tg_pipe_fn fn) {
     TG_TRY(x->ctx->run.status);
     if (!x->p)
@@ -56,11 +59,11 @@ static tg_status begin(tg_pipe *x, tg_pipe_fn fn) {
 }
 
 static tg_status run(tg_pipe *x, tg_pipe_fn fn, void *state) {
+    TG_TRY(begin(x, fn)); /* a call from fn fails here, and leaves the state of the outer run as it is */
     x->state = state;
-    TG_TRY(begin(x, fn));
     x->running = true;
     tg_status s = run_items(x, fn);
-    tg_flats_hold(x->p, false);
+    if (x->p) tg_flats_hold(x->p, false);
     x->running = false;
     x->stale = s != TG_OK;
     return s;

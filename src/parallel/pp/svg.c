@@ -24,11 +24,12 @@ static void box(const picture *d, int stage, int i) {
     const tg_pipe_plan *p = d->p;
     tg_pipe_item item = p->item[i];
     double begin = p->begin[i], length = p->cost[item.act][tg_pipe_part(p, stage, item.chunk)];
+    double width = d->scale * length;
     tg_pipe_name name = tg_pipe_item_name(p, item);
     if (length == 0) return;
     PUT("<g><title>%s, stage %d, %.6g to %.6g</title><rect class=\"%c\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" "
         "height=\"%d\" fill-opacity=\"%.2f\"/>",
-        name.text, stage, begin, begin + length, "FBW"[item.act], x_of(d, begin), y_of(stage), d -> scale *length, BOX,
+        name.text, stage, begin, begin + length, "FBW"[item.act], x_of(d, begin), y_of(stage), width, BOX,
         1 - 0.7 * item.chunk / p->chunks);
     PUT("<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text></g>\n", x_of(d, begin + length / 2),
         y_of(stage) + BOX / 2 + 4, name.text + 1);
@@ -62,7 +63,7 @@ static void legend(const picture *d) {
 
 void tg_pipe_svg(const tg_pipe_plan *p, char *buf, size_t size, size_t *at) {
     picture of = {p, COLUMN / tg_pipe_column(p), buf, size, at}, *d = &of;
-    double width = fmax(x_of(d, p->makespan), LEFT + 480) + RIGHT; /* the legend has room in any case */
+    double width = fmax(x_of(d, p->makespan), LEFT + 480) + RIGHT; /* the legend needs 480 pixels */
     PUT("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %d\" font-family=\"sans-serif\" "
         "font-size=\"11\">\n<style>text{fill:#222}path{stroke:#e4e4e4}.F{fill:#9ec3ea}.B{fill:#f2b183}"
         ".W{fill:#b5d69b}g rect{stroke:#fff}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",

@@ -27,6 +27,7 @@ struct tg_wgrads {
     tg_ctx *ctx;
     int refs;   /* one of the caller, and one of each node and each tape whose backward may use the list */
     bool ended; /* the caller has freed the list */
+    bool running; /* tg_wgrads_run is running: a hook that it calls must not run or free the list */
     int limit; /* the largest number of entries; TG_NONE: no limit */
     int n, capacity;
     wgrad *item;
@@ -79,6 +80,11 @@ void tg_wgrads_clear(tg_wgrads *d) {
 
 void tg_wgrads_free(tg_wgrads *d) {
     if (!d) return;
+    if (d->running) {
+        tg_fail(d->ctx, TG_ERR_STATE,
+                "tg_wgrads_free: the list is running; free it after tg_wgrads_run, not in a hook that it calls");
+        return;
+    }
     tg_wgrads_clear(d);
     tg_host_free(d->ctx, d->item, (size_t)d->capacity * sizeof *d->item);
     tg_tape_free(d->tape);
@@ -228,8 +234,13 @@ static bool communicates(const tg_wgrads *d) {
 /* Runs the first n entries. */
 static tg_status run_first(tg_wgrads *d, int n) {
     tg_status s = d->ctx->run.status;
+    if (s == TG_OK && d->running)
+        return tg_fail(d->ctx, TG_ERR_STATE,
+                       "tg_wgrads_run: the list is running already; do not run it in a hook that it calls");
     if (s == TG_OK) {
+        d->running = true;
         s = run(d, n);
+        d->running = false;
         tg_tape_reset(d->tape);
     }
     if (s != TG_OK && communicates(d)) tg_ctx_skip(d->ctx);

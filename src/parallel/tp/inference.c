@@ -127,6 +127,7 @@ static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_in
     TG_TRY(check_unused(ctx, who, row, o));
     if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a positive number", who, o->norm_eps);
+    if (!tg_layer_finite(ctx, who, "std", o->std)) return ctx->run.status;
     if (tg_parallel_size(p, TG_TP) > 1 && !tg_is_sequence_parallel(p))
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: tp has %d ranks but no sequence parallelism, which the layer's gather and reduce-scatter "

@@ -47,7 +47,8 @@ typedef struct tg_parallel_linear {
      * gathers x and reduces y over these ranks. */
     bool expert_comm;
     tg_wgrads *deferred; /* list of the layer's deferred weight gradients; NULL: they are not deferred */
-    /* How a row layer sums over ranks while no gradients are recorded, and its symmetric memory; NULL: as otherwise. */
+    /* How a row layer sums over ranks while no gradients are recorded, and its symmetric memory. NULL: it sums as while
+     * gradients are recorded. */
     tg_symmetric_ar symmetric_kind;
     tg_symmetric_pool *symmetric;
 } tg_parallel_linear;

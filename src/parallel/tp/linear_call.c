@@ -1,4 +1,5 @@
 /* What the ops of linear layers that communicate during their products have in common; see linear_call.h. */
+#include "parallel/mappings/mapping.h"
 #include "parallel/tp/linear_ring.h"
 
 #include <tapegrad/megatron.h>
@@ -32,6 +33,7 @@ static tg_status check_params(tg_call *c, const tg_linear_params *p) {
     if (!p->comm && tg_linear_reduces(p))
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "the communicator is NULL, but sequence_parallel and allreduce_dgrad need one");
+    if (tg_linear_reduces(p)) TG_TRY(tg_mapping_check(c));
     if (p->chunks > 1 && !p->sequence_parallel)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "chunks is %d, but without sequence_parallel no rows are gathered; set sequence_parallel, "
@@ -64,7 +66,7 @@ static tg_placement place_w(const tg_call *c, const tg_linear_params *p) {
     tg_axis axis = tg_comm_axis(p->comm);
     if ((unsigned)axis >= TG_MAX_AXES) return w;
     tg_placement is = tg_place_on(c->input[TG_LINEAR_W], axis);
-    return is.kind == TG_VARYING && is.layout != TG_OPAQUE && is.dim == 0 ? is : w;
+    return tg_placement_shards(is) && is.dim == 0 ? is : w;
 }
 
 tg_placement tg_linear_place_y(const tg_call *c, const tg_linear_params *p) {

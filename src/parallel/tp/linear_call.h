@@ -18,7 +18,7 @@
 enum { TG_LINEAR_X, TG_LINEAR_W, TG_LINEAR_B };
 
 typedef struct tg_linear_params {
-    tg_comm *comm; /* NULL: no communication */
+    tg_comm *comm; /* first member, as in the params of every op that communicates; NULL: no communication */
     bool sequence_parallel, allreduce_dgrad, fused;
     /* Above 1, a ring of messages takes the place of a gather or a reduce-scatter (linear_ring.h). Each message has
      * 1/chunks of a rank's rows. ring_send and ring_recv are its elements to and from each rank; infer fills them. */

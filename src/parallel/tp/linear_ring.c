@@ -67,7 +67,7 @@ tg_status tg_ring_gather(tg_ring_work *w, tg_tensor *own, tg_ring_chunk_fn fn) {
 
 /* Computes this rank's addend of chunk j of the rows of rank `to`, in `part`. */
 static tg_status addend(tg_ring_work *w, tg_tensor *part, int to, int j, int64_t own_rows, tg_ring_chunk_fn make) {
-    TG_TRY(tg_storage_may_change(part)); /* an earlier sum may still be on its way */
+    TG_TRY(tg_storage_may_change(part)); /* the message with an earlier sum may not have been sent yet */
     return make(w, part, to * own_rows + j * part->shape[0]);
 }
 

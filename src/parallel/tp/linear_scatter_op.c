@@ -3,6 +3,7 @@
  * result in the same way. */
 #include "base/options.h"
 #include "ops/common/derive.h"
+#include "parallel/mappings/mapping.h"
 #include "parallel/tp/linear_ring.h"
 
 #include <tapegrad/megatron.h>
@@ -14,7 +15,7 @@
 static tg_status check_params(tg_call *c) {
     const tg_linear_params *p = c->params;
     const tg_tensor *x = c->input[TG_LINEAR_X];
-    if (!p->comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
+    TG_TRY(tg_mapping_check(c));
     int64_t n = tg_comm_size(p->comm);
     if (x->shape[0] % n)
         return tg_call_fail(c, TG_ERR_SHAPE, "x has %s, expected a multiple of the %lld ranks of group \"%s\"",
@@ -114,6 +115,8 @@ static tg_status gather_whole(const tg_ring_work *w, tg_tensor *gy) {
     return w->out ? tg_linear_dgrad(w->all, w->c->input[TG_LINEAR_W], w->out, w->add) : TG_OK;
 }
 
+/* Gathers gy, and computes the gradient of x, with several chunks while they arrive. Then computes or defers that of
+ * w. */
 static tg_status scatter_backward(tg_call *c) {
     const tg_linear_params *p = c->params;
     tg_tensor *gy = c->gout[0];

@@ -95,6 +95,7 @@ static void add_copy(tg_module *m, const char *name, tg_module *fused, const cha
     tg_layer_add(m, name, to);
 }
 
+/* Makes the module of the norm, with copies of its parameters. */
 static tg_module *norm_of(tg_module *fused) {
     const tg_parallel_linear *s = tg_parallel_linear_of(fused);
     tg_placement at = tg_linear_norm_place(s);
@@ -108,6 +109,7 @@ static tg_module *norm_of(tg_module *fused) {
     return tg_layer_checked(m);
 }
 
+/* Makes the column layer without the norm, with copies of the weight and the bias. */
 static tg_module *linear_of(tg_module *fused) {
     const tg_parallel_linear_opts usual = {TG_PARALLEL_LINEAR_DEFAULTS};
     const tg_parallel_linear *s = tg_parallel_linear_of(fused);

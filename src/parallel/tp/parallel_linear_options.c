@@ -116,7 +116,9 @@ static tg_status check_numbers(const tg_parallel_linear *s, const char *who) {
                        "%s: deferred_wgrads is %d, expected 0 or more, or TG_NONE for no limit", who,
                        o->deferred_wgrads);
     if (o->strides < 1 || local % o->strides)
-        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: strides is %d, expected 1 or more, and a divisor of this rank's %lld",
+        return tg_fail(s->ctx, TG_ERR_SHAPE,
+                       "%s: strides is %d, expected 1 or more, and a divisor of %lld, this rank's size of the sharded "
+                       "dim",
                        who, o->strides, (long long)local);
     if (!(o->std >= 0 && isfinite(o->std)))
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected a finite number, 0 or more", who, o->std);
@@ -166,7 +168,7 @@ tg_status tg_parallel_linear_read(tg_parallel_linear *s, const char *who, const 
     s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
     if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, takes_numbers(s)));
     if (s->o.expert && s->axis != TG_ETP)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), but expert is set; expected 0 or TG_ETP", who,
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), but expert is set; expected TG_TP or TG_ETP", who,
                        (int)s->axis, tg_axis_name(s->axis));
     s->comm = tg_parallel_comm(s->p, s->axis);
     int n = tg_parallel_size(s->p, s->axis);

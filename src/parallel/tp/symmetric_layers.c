@@ -39,6 +39,8 @@ static tg_symmetric_pool *pool_of(tg_symmetric_pool **list, tg_ctx *ctx, tg_comm
     return *list = s;
 }
 
+/* Gives a row layer symmetric memory from the list if `kind` needs it and the layer all-reduces its output over several
+ * ranks; else none. */
 static tg_status set_layer(tg_parallel_linear *s, tg_symmetric_ar kind, tg_symmetric_pool **list) {
     tg_symmetric_pool *pool = NULL;
     bool sums = !s->sp && !s->expert_comm && tg_comm_size(s->comm) > 1;

@@ -4,10 +4,11 @@
  */
 #include "base/options.h"
 #include "ops/common/nn_op.h"
+#include "parallel/mappings/mapping.h"
 #include "parallel/tp/linear_call.h"
 
 typedef struct symmetric_params {
-    tg_comm *comm; /* first, because programs that run samples set it */
+    tg_comm *comm; /* first member, as in the params of every op that communicates */
     tg_symmetric_ar kind;
     tg_symmetric *buffer; /* NULL: none */
 } symmetric_params;
@@ -25,7 +26,7 @@ static tg_status symmetric_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, TG_LINEAR_X));
     TG_TRY(tg_need_same_dtype(c, TG_LINEAR_X, TG_LINEAR_W));
     TG_TRY(tg_linear_shapes(c, 1));
-    if (!p->comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
+    TG_TRY(tg_mapping_check(c));
     if ((unsigned)p->kind > TG_AR_MULTIMEM)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "kind is %d, expected TG_AR_NONE to TG_AR_MULTIMEM", (int)p->kind);
     if (tg_call_asks_gradient(c, TG_LINEAR_X) || tg_call_asks_gradient(c, TG_LINEAR_W))
@@ -107,6 +108,7 @@ static tg_status sum_in_window(tg_call *c, tg_tensor *part) {
     return part->numel % tg_comm_size(p->comm) ? in_place(c, part) : two_shot(c, part);
 }
 
+/* Computes the addend in symmetric memory, or in the result if there is none, and sums it over the ranks. */
 static tg_status symmetric_forward(tg_call *c) {
     tg_tensor *window = take(c), *part = window ? window : c->out[0];
     TG_TRY(c->ctx->run.status);

@@ -27,7 +27,7 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
         tg_describe(ids, what, sizeof what);
         tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: ids is %s, expected 1 or 2 dims, [n] or [b, s]", what);
     }
-    if (!s->batch_first && tg_ok(m->ctx) && ids->ndim == 2) ids = tg_transpose(t, ids, 0, 1);
+    if (!s->batch_first && tg_is_alive(ids) && ids->ndim == 2) ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
     tg_tensor *y = tg_padded_embedding(t, table, ids, s->comm, s->vocab);
     return s->scatter ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
@@ -64,6 +64,7 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
     static const char *const who = "tg_nn_vocab_embedding";
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, &tg_vocab_embedding_opts_struct, given, "tg_nn_vocab_embedding: the options"));
+    if (!tg_layer_finite(ctx, who, "std", std)) return ctx->run.status;
     if (o->init && std != 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because init is given", who, std);
     if (o->dtype && !tg_is_float(o->dtype))
@@ -80,6 +81,7 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: hidden is %lld, expected a positive number", who, (long long)hidden);
 }
 
+/* Makes the module without its table. */
 static tg_module *empty(const tg_parallel *p, int64_t vocab, const tg_vocab_embedding_opts *o) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     bool usual = o->axis == TG_TP && tg_is_sequence_parallel(p);
