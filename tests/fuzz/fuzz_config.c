@@ -2,6 +2,7 @@
  * is recorded. A small model is also made on the CPU: it has a loss and gradients, and can be saved and loaded
  * again. Also takes any text as JSON: what can be read can be written and read again as the same. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <math.h>
 
 #include <tapegrad/nn.h>
@@ -119,12 +120,13 @@ static bool step(tg_ctx *ctx, tg_module *gpt, double *loss) {
     return good;
 }
 
-/* Whether all numbers are of a size with which float32 does not overflow. */
+/* Whether all numbers are of a size with which float32 does not overflow, nor loses the epsilon of a norm, without which a
+ * row of equal elements is divided by zero. */
 static bool is_tame(const tg_lm_config *c) {
     const double least[] = {c->attention_softcap == TG_NONE ? 1 : c->attention_softcap,
                             c->logit_softcap == TG_NONE ? 1 : c->logit_softcap, c->rope_factor, c->rope_base};
     const double most[] = {c->init_std, c->attention_scale, c->rope_gain, fabs(c->embed_scale)};
-    bool tame = true;
+    bool tame = c->norm_eps >= FLT_MIN;
     for (size_t i = 0; i < COUNT(least); i++) tame = tame && least[i] > 1e-3;
     for (size_t i = 0; i < COUNT(most); i++) tame = tame && most[i] < 1e3;
     return tame;
