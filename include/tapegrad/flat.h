@@ -71,6 +71,7 @@ typedef struct tg_flat_opts {
  * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes
  * b + 12/n, and 4/n more if it has 16 bits: a bucket of gradients has memory from the first contribution until its sum,
  * and a sum starts when the one before has ended. So at most one bucket is being summed while backward fills others.
+ * From the start of its sum until tg_grads_finalize or tg_grads_reduce, reading a gradient fails with TG_ERR_STATE.
  * With zero 3 it takes (b + 12)/n, and 4/n more if it has 16 bits; besides, buckets that are in use have memory
  * (tg_flat_watch).
  *
