@@ -134,6 +134,8 @@ START_TEST(gradients_have_the_dual_placement) {
     loss = tg_sum(g.t, tg_linear(g.t, x, w, NULL), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_backward(g.t, loss), TG_OK);
     ck_place(tg_grad_of(w), "dp P");
+    ck_assert(!tg_host_data(tg_grad_of(w)));
+    ck_refused(g, TG_ERR_STATE, "tg_host_data: this gradient is one rank's share of a sum");
     tg_optim_free(o);
     end(&g);
 }
