@@ -105,7 +105,8 @@ static void assumed(misuse_world *b) {
     INERT(tg_assume_placement, ARGUMENT, "is not that of", tg_assume_placement(b->t, b->x, NULL, TG_TP, TG_R));
     INERT(tg_assume_placement, ARGUMENT, "has no placements", tg_assume_placement(b->t, b->x, P, TG_PP, TG_R));
     INERT(tg_assume_placement, ARGUMENT, "kind 9", tg_assume_placement(b->t, b->x, P, TG_TP, unknown));
-    INERT(tg_assume_placement, SHAPE, "no such dim", tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
+    INERT(tg_assume_placement, SHAPE, "the placement shards dim 4",
+          tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
 }
 
 /* ---- Statements of infer ---- */
