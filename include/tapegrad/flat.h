@@ -146,7 +146,7 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
  * parameters of one module and one bucket more are present. Without it, a forward run keeps all parameters that it has
  * read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with TG_ERR_ARGUMENT if a
- * module has no parameter of f. */
+ * module has no parameter of f; then it adds none of the modules. */
 TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
 /* If on is true, gathers all parameters, and keeps them whole. Then each rank may read parameters by itself, for
  * example to save them, and all ranks may write the same values to them; writing leaves, as a step does, fails with
