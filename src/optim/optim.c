@@ -150,6 +150,7 @@ void tg_optim_free(tg_optim *o) {
     }
     if (o->work) tg_drop(o->work);
     tg_optim_device_close(o);
+    tg_host_strfree(o->ctx, o->name);
     tg_host_free(o->ctx, o, o->bytes);
 }
 

@@ -71,7 +71,7 @@ struct tg_optim {
     tg_tensor *work;     /* bytes for the temporaries of one parameter's step; NULL if no method needs any */
     tg_adamw_args *list; /* [n] arguments of one call of the slot adamw */
     tg_optim_group_t group[TG_STEP_GROUPS];
-    char name[128]; /* name of the state that was asked for last */
+    char *name; /* of the state that was asked for last; NULL: none was */
     tg_optim_item item[];
 };
 

@@ -108,7 +108,7 @@ START_TEST(rounds_end_where_the_caller_says) {
 }
 END_TEST
 
-/* Between backward, which starts the sums, and tg_grads_finalize there is no gradient to read. Zeros are not read in its
+/* Between backward, which starts the sums, and tg_grads_finalize there is no gradient to read, and no zeros in its
  * place. */
 static tg_status read_between(void *arg, tg_ctx *ctx, tg_comm *world) {
     setting s = usual;
