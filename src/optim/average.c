@@ -12,10 +12,7 @@ static const tg_average inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 static tg_status enter(const tg_average *a) { return a ? a->ctx->run.status : TG_ERR_ARGUMENT; }
 
 static tg_status check_items(const tg_average *a, const char *who) {
-    for (int i = 0; i < a->n; i++)
-        if (tg_ref_get(a->ctx, a->item[i].ref) != a->item[i].param)
-            return tg_fail(a->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; parameters must outlive the averages",
-                           who, i);
+    for (int i = 0; i < a->n; i++) TG_TRY(tg_optim_check_alive(a->ctx, a->item[i].ref, i, "averages", who));
     return TG_OK;
 }
 
