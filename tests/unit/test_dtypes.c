@@ -127,6 +127,9 @@ START_TEST(integers_wrap_around) {
         ck_whole(tg_mul(t, x, y), product);
         ck_whole(tg_neg(t, x), minus);
     }
+    const int64_t far = INT64_C(1) << 61; /* 4 steps of it are not an int64, but the last element is */
+    ck_whole(tg_arange(t, TG_I64, (double)-far, 4 * (double)far, (double)far),
+             ((const int64_t[]){-far, 0, far, 2 * far, 3 * far}));
     end();
 }
 END_TEST
