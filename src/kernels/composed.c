@@ -338,7 +338,7 @@ static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     view_dense(&skip, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
     if (a->used) {
         view_dense(&used, (void *)(uintptr_t)a->used, TG_F32, 1, (const int64_t[]){1});
-        MAP_P(affine, skip.a, -1, 1, false, used.a);
+        MAP(logical_not, skip.a, used.a);
         MAP_P(linear_sum, skip.a, 1, 1, false, skip.a, step[TG_SCALAR_SKIP].a);
         step[TG_SCALAR_SKIP] = skip;
     }

@@ -40,15 +40,18 @@ static void run_part(part_fn part) {
 CONTRACT_PARTS(TEST_PART)
 
 /* Slots that are composed of required slots satisfy the same contract. */
-START_TEST(composed_scan_and_put) {
+START_TEST(composed_scan_put_and_adamw) {
     tg_device_ops ops = tg_cpu_device;
     ops.scan = tg_composed_scan;
     ops.put = tg_composed_put;
+    ops.adamw = tg_composed_adamw;
     tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 2));
     contract c = contract_of(ctx);
     contract_scan(&c);
     contract_scan_long(&c);
     contract_put(&c);
+    contract_adamw(&c);
+    contract_adamw_list(&c);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert_msg(c.failures == 0, "%lld of %lld checks failed, the first: %s", (long long)c.failures,
                   (long long)c.checks, c.message);
@@ -209,7 +212,7 @@ END_TEST
 enum { CPU_TESTS = 3 CONTRACT_PARTS(COUNT_OF) };
 
 int main(void) {
-    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_and_put, float8_is_taken_and_put,
+    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_put_and_adamw, float8_is_taken_and_put,
                                   CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
     const char *device = getenv("TG_TEST_DEVICE"); /* cpu, cuda; NULL: both */
     size_t n = sizeof tests / sizeof *tests, first = device && !strcmp(device, "cuda") ? CPU_TESTS : 0;
