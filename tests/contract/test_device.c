@@ -144,6 +144,26 @@ START_TEST(cuda_tells_of_bad_data) {
 }
 END_TEST
 
+/* More blocks than a launch can have are refused, also if their number needs more than 32 bits. */
+START_TEST(cuda_refuses_endless_attention) {
+    tg_ctx *ctx = cuda_ctx();
+    if (!ctx) return;
+    static const int64_t stride[4] = {0};
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(8));
+    for (int bits = 31; bits <= 33; bits++) {
+        const int64_t shape[] = {(int64_t)1 << (bits - 16), 1 << 16, 1, 8}, n = shape[0] * shape[1];
+        const tg_array rows = {tg_array_of(x).data, shape, stride, 8 * n, 4, TG_F32, false};
+        const tg_array row = {tg_array_of(x).data, shape, stride, n, 3, TG_F32, false};
+        const tg_attention_args a = {.q = rows, .k = rows, .v = rows, .out = rows, .top = row, .mass = row, .scale = 1};
+        ck_assert_int_eq(tg_ctx_ops(ctx)->attention(ctx, &a), TG_ERR_SHAPE);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "device \"cuda\" supports up to 2147483647"), "%s",
+                      tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* Gradients of invalid data do not change parameters. */
 START_TEST(cuda_steps_nothing_after_bad_data) {
     tg_ctx *ctx = cuda_ctx();
@@ -171,7 +191,9 @@ START_TEST(cuda_steps_nothing_after_bad_data) {
 END_TEST
 
 #define CUDA_TEST_OF(part) cuda_##part,
-#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF) cuda_tells_of_bad_data, cuda_steps_nothing_after_bad_data,
+#define CUDA_TESTS                 \
+    CONTRACT_PARTS(CUDA_TEST_OF)   \
+    cuda_tells_of_bad_data, cuda_steps_nothing_after_bad_data, cuda_refuses_endless_attention,
 #else
 #define CUDA_TESTS
 #endif
