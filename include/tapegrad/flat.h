@@ -71,6 +71,7 @@ typedef struct tg_flat_opts {
  * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes
  * b + 12/n, and 4/n more if it has 16 bits: a bucket of gradients has memory from the first contribution until its sum,
  * and a sum starts when the one before has ended. So at most one bucket is being summed while backward fills others.
+ * From the start of its sum until tg_grads_finalize or tg_grads_reduce, reading a gradient fails with TG_ERR_STATE.
  * With zero 3 it takes (b + 12)/n, and 4/n more if it has 16 bits; besides, buckets that are in use have memory
  * (tg_flat_watch).
  *
@@ -145,7 +146,7 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
  * parameters of one module and one bucket more are present. Without it, a forward run keeps all parameters that it has
  * read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with TG_ERR_ARGUMENT if a
- * module has no parameter of f. */
+ * module has no parameter of f; then it adds none of the modules. */
 TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
 /* If on is true, gathers all parameters, and keeps them whole. Then each rank may read parameters by itself, for
  * example to save them, and all ranks may write the same values to them; writing leaves, as a step does, fails with

@@ -111,14 +111,16 @@ TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
 TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 /* Returns a pointer to the bytes of x; NULL on error. Works only if the device's memory is host memory, as that of
- * "cpu" is (TG_ERR_DEVICE). The pointer is valid until the next call that has the tape or the context of x as an
- * argument, or, if x is pinned, until tg_unpin. After a write through the pointer, call tg_touch (handles.h). If x is
- * a leaf and such writes may make its bytes differ between ranks, declare its placement with tg_place. */
+ * "cpu" is (TG_ERR_DEVICE), and not for a gradient that is not yet summed over the ranks (TG_ERR_STATE). The pointer is
+ * valid until the next call that has the tape or the context of x as an argument, or, if x is pinned, until tg_unpin.
+ * After a write through the pointer, call tg_touch (handles.h). If x is a leaf and such writes may make its bytes
+ * differ between ranks, declare its placement with tg_place. */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid. A later read of the values fails with
  * TG_ERR_DISCARDED. Fails with TG_ERR_STATE if a node has saved the bytes, if they are pinned (tg_pin), if they belong
- * to the caller (tg_wrap), to a parameter or to an optimizer, or if they were already released. */
+ * to the caller (tg_wrap), to a parameter, to an optimizer or to the gradients of a tg_flat (flat.h), or if they were
+ * already released. */
 TG_API tg_status tg_discard(tg_tensor *x);
 
 /* The state of a tensor's bytes: present, being filled by a work (work.h), or released. */

@@ -201,7 +201,7 @@ TG_API void tg_struct_init(void *s, size_t size);
 /* The axes of a grid of ranks (parallel.h):
  * - TG_TP, TG_CP, TG_DP and TG_PP are tensor, context, data and pipeline parallelism.
  * - TG_ETP, TG_EP and TG_EDP are tensor, expert and data parallelism of the layers of experts.
- * - TG_AXIS_USER is an axis for a group of the caller's own. */
+ * - TG_AXIS_USER stands for a group of the caller's own (tg_comm_split). Nothing is placed on it, as on TG_PP. */
 typedef enum tg_axis { TG_TP, TG_CP, TG_DP, TG_PP, TG_ETP, TG_EP, TG_EDP, TG_AXIS_USER, TG_MAX_AXES } tg_axis;
 
 typedef enum tg_placement_kind {

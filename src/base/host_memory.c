@@ -2,6 +2,8 @@
 #include "base/host_memory.h"
 
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "base/device_memory.h"
 #include "base/runtime.h"
@@ -47,6 +49,20 @@ char *tg_host_strdup(tg_ctx *ctx, const char *s) {
 
 void tg_host_strfree(tg_ctx *ctx, char *s) {
     if (s) tg_host_free(ctx, s, strlen(s) + 1);
+}
+
+const char *tg_host_strset(tg_ctx *ctx, char **s, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    size_t n = (size_t)vsnprintf(NULL, 0, format, args) + 1;
+    char *text = tg_host_alloc(ctx, n);
+    if (text) vsnprintf(text, n, format, again);
+    va_end(again);
+    va_end(args);
+    if (!text) return NULL;
+    tg_host_strfree(ctx, *s);
+    return *s = text;
 }
 
 int64_t tg_workspace_bytes(const tg_ctx *ctx) {

@@ -292,6 +292,11 @@ static tg_status check_discard(tg_tensor *x, const char *who) {
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor; discard the tensor after backward", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the memory of parameters and optimizers cannot be discarded", who);
+    if (x->storage->extra && x->storage->extra->in_flat)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "%s: the tensor is part of a buffer of a tg_flat, in which other gradients lie too; to clear a "
+                       "gradient call tg_zero_grad, and to free the buffer call tg_flat_free",
+                       who);
     return TG_OK;
 }
 

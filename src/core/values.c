@@ -179,7 +179,8 @@ tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n) {
 }
 
 void *tg_host_data(tg_tensor *x) {
-    if (begin_access(x, "tg_host_data", true, TG_SITE) != TG_OK) return NULL;
+    if (begin_access(x, "tg_host_data", true, TG_SITE) != TG_OK || tg_refuse_partial(x, "tg_host_data") != TG_OK)
+        return NULL;
     if (x->ctx->host) return tg_data(x);
     tg_fail(x->ctx, TG_ERR_DEVICE, "tg_host_data: the bytes are on device \"%s\"; use tg_read", x->ctx->run.ops->name);
     return NULL;

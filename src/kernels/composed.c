@@ -1,6 +1,5 @@
 /* The optional slots softmax, norm, cross-entropy, dropout, prepare and adamw, composed of required slots (composed.h).
  * Attention is in composed_attention.c; scan and put are in composed_scan.c. */
-#include <float.h>
 #include <math.h>
 
 #include "kernels/composed_parts.h"
@@ -222,7 +221,7 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
  * -(1 - s) d[target] - (s / classes) sum(d). The first term is 0 if the target is not among the columns of logits. */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
-    double least = e->t.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
+    double least = -tg_greatest((tg_dtype)e->t.a.dtype);
     if (!a->logits.numel) {
         TG_TRY(ops->fill(ctx, e->top.a, -INFINITY));
         TG_TRY(ops->fill(ctx, e->mass.a, 0));
@@ -339,7 +338,7 @@ static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     view_dense(&skip, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
     if (a->used) {
         view_dense(&used, (void *)(uintptr_t)a->used, TG_F32, 1, (const int64_t[]){1});
-        MAP_P(affine, skip.a, -1, 1, false, used.a);
+        MAP(logical_not, skip.a, used.a);
         MAP_P(linear_sum, skip.a, 1, 1, false, skip.a, step[TG_SCALAR_SKIP].a);
         step[TG_SCALAR_SKIP] = skip;
     }

@@ -1,6 +1,5 @@
 /* Attention and its gradient composed of required slots. One head is computed at a time, with all its scores in
  * memory. */
-#include <float.h>
 #include <math.h>
 
 #include "kernels/attention_mask.h"
@@ -169,8 +168,7 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
 /* Replaces -inf in h->row, the greatest score of each row, by the lowest finite number of its dtype. So exp(score -
  * greatest) is 0, not NaN, in a row that sees no key. */
 static tg_status make_finite(tg_ctx *ctx, const head *h) {
-    double lowest = h->row.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
-    MAP_P(clamp, h->row.a, lowest, INFINITY, false, h->row.a);
+    MAP_P(clamp, h->row.a, -tg_greatest((tg_dtype)h->row.a.dtype), INFINITY, false, h->row.a);
     return TG_OK;
 }
 

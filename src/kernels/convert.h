@@ -7,15 +7,22 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Begins a function that kernels of every device call. */
+#ifdef __CUDACC__
+#define TG_KERNEL_FN static __host__ __device__ inline
+#else
+#define TG_KERNEL_FN static inline
+#endif
+
 /* Returns the bits of x. */
-static inline uint32_t tg_bits_f32(float x) {
+TG_KERNEL_FN uint32_t tg_bits_f32(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
 /* Returns the float whose bits are u. */
-static inline float tg_f32_bits(uint32_t u) {
+TG_KERNEL_FN float tg_f32_bits(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
@@ -49,13 +56,26 @@ static inline uint16_t tg_f32_to_f16(float x) {
     return (uint16_t)(((u >> 16) & 0x8000) | h);
 }
 
-/* Rounds x to odd. Rounding the result again, to a 16-bit float, gives the same as rounding x once to that type. */
-static inline float tg_f64_to_f32_odd(double x) {
+/* Rounds x to odd. Rounding the result again, to a 16-bit or 8-bit float, gives the same as rounding x once to that
+ * type. */
+TG_KERNEL_FN float tg_f64_to_f32_odd(double x) {
     float f = (float)x;
     uint32_t u = tg_bits_f32(f);
     double back = f, size = x < 0 ? -x : x, size_back = back < 0 ? -back : back;
     uint32_t toward_zero = size_back > size ? u - 1 : u;
     return tg_f32_bits(back != x && x == x ? toward_zero | 1 : u);
+}
+
+/* Convert an integer to float64 and round it to odd, if it has more than 53 bits: one bit stands for the last 12. With
+ * it all numbers are whole numbers of float64, also those from 2^63 to 2^64. */
+TG_KERNEL_FN double tg_u64_odd(uint64_t x) {
+    uint64_t few = (x & ~(uint64_t)4095) | (x & 4095 ? 2048 : 0);
+    return (double)(x >> 53 ? few : x);
+}
+
+TG_KERNEL_FN double tg_i64_odd(int64_t x) {
+    double size = tg_u64_odd(x < 0 ? 0 - (uint64_t)x : (uint64_t)x);
+    return x < 0 ? -size : size;
 }
 
 static inline uint16_t tg_f64_to_bf16(double x) {

@@ -2,7 +2,8 @@
  *
  * Kernels of int64 load the bits of a uint64, so sums, products and tests of equality are right modulo 2^64. Where the
  * order of numbers matters, the top bit is flipped when elements are loaded and when they are stored: the numbers are
- * then in the order of int64. The kernels' dtype TG_U64_RANK stands for such elements; no tensor has it.
+ * then in the order of int64. The kernels' dtype TG_U64_RANK stands for such elements; no tensor has it. Nor has one
+ * TG_U64_ODD: uint64 that is converted to a 16-bit or 8-bit float, and is loaded as a float64 by tg_u64_odd.
  *
  * An element of float8 is converted to and from floats. Where elements only move, they are moved as bytes, so that a
  * NaN keeps its bits. */
@@ -11,7 +12,7 @@
 
 #include <tapegrad/device.h>
 
-enum { TG_U64_RANK = TG_DTYPE_COUNT };
+enum { TG_U64_RANK = TG_DTYPE_COUNT, TG_U64_ODD };
 
 /* Returns the kernels' dtype of an operand whose elements are compared: TG_U64_RANK for uint64, otherwise `dtype`. */
 static inline int tg_rank_dtype(int dtype) { return dtype == TG_U64 ? (int)TG_U64_RANK : dtype; }
@@ -23,10 +24,6 @@ static inline bool tg_ranks_elements(tg_reduction kind) {
 
 /* Returns a number whose bits as int64 are those of the parameter v as uint64. */
 static inline double tg_u64_param(double v) { return v >= 0x1p63 ? v - 0x1p64 : v; }
-
-/* Returns the type in which uint64 is converted to this dtype, a float or float8: float32 only if that is the dtype,
- * because the others are rounded from float64. */
-static inline int tg_u64_to_real(int dtype) { return dtype == TG_F32 ? TG_F32 : TG_F64; }
 
 /* Makes x and y arrays of bytes if both have the same dtype of float8. */
 static inline void tg_move_as_bytes(tg_array *x, tg_array *y) {

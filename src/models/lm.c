@@ -90,7 +90,7 @@ static tg_module *word_table(tg_ctx *ctx, const tg_lm_config *c) {
 static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
     if (tg_lm_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, c->head_bias, c->init_std);
     tg_module *m = tg_layer_begin(ctx, &tg_lm_output_ops, c);
-    if (m) tg_module_wrap(m, word_table(ctx, c));
+    if (m) tg_module_wrap(m, word_table(ctx, c), "tg_lm_new");
     return tg_layer_finish(m);
 }
 

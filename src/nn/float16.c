@@ -68,7 +68,7 @@ tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool last) {
         give_up(m);
         return f;
     }
-    if (tg_module_wrap(f, m) == TG_OK && tg_module_cast(m, dtype) == TG_OK) return f;
+    if (tg_module_wrap(f, m, "tg_float16_new") == TG_OK && tg_module_cast(m, dtype) == TG_OK) return f;
     tg_module_free(f);
     return tg_module_new(NULL, &float16_ops, NULL);
 }

@@ -153,18 +153,12 @@ static tg_status to_normal(filler *f, const tg_tensor *u) {
 
 /* ---- The kinds ---- */
 
-/* Returns whether x is placed on an axis of the expert grid. */
-static bool is_of_expert(const tg_tensor *x) {
-    const tg_placements *p = tg_place_of(x);
-    return p && (p->varying | p->replicated) & (1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP);
-}
-
 static tg_status truncated(filler *f) {
     tg_tensor *x = f->x, *u = tg_temp_empty(x->ctx, TG_F64, x->ndim, x->shape, TG_MEM_TEMPORARY);
     double below = 0.5 * erfc(root_of_2); /* Phi(-2) */
     if (!u) return x->ctx->run.status;
     u->place = tg_place_of(x);
-    tg_status s = tg_fill_random_placed(u, TG_RANDOM_UNIFORM, below, 1 - below, is_of_expert(x));
+    tg_status s = tg_fill_random_placed(u, TG_RANDOM_UNIFORM, below, 1 - below, tg_place_is_expert(tg_place_of(x)));
     if (s == TG_OK && !x->ctx->meta) s = to_normal(f, u);
     tg_temp_free(u);
     return s;
@@ -175,9 +169,9 @@ static tg_status fill(filler *f) {
     tg_tensor *x = f->x;
     switch (o->kind) {
     case TG_INIT_NORMAL:
-        return tg_fill_random_placed(x, TG_RANDOM_NORMAL, o->a, o->b, is_of_expert(x));
+        return tg_fill_random_placed(x, TG_RANDOM_NORMAL, o->a, o->b, tg_place_is_expert(tg_place_of(x)));
     case TG_INIT_UNIFORM:
-        return tg_fill_random_placed(x, TG_RANDOM_UNIFORM, o->a, o->b, is_of_expert(x));
+        return tg_fill_random_placed(x, TG_RANDOM_UNIFORM, o->a, o->b, tg_place_is_expert(tg_place_of(x)));
     case TG_INIT_TRUNCATED:
         return truncated(f);
     case TG_INIT_CONSTANT:

@@ -75,8 +75,9 @@ size_t tg_linear_describe(const tg_module *m, char *buf, size_t n); /* `describe
 tg_module_entry *tg_module_entry_of(const tg_module *m, const char *name, size_t n);
 /* Returns the module's own parameter or buffer of that name; NULL if there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
-/* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child. */
-tg_status tg_module_wrap(tg_module *wrapper, tg_module *m);
+/* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child; who: the
+ * public function, for errors. */
+tg_status tg_module_wrap(tg_module *wrapper, tg_module *m, const char *who);
 /* Does the same for an m that may be the child of a module: the wrapper takes its place there. On an error m is where
  * it was. */
 tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m);

@@ -113,8 +113,8 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
 
 /* ---- Wrappers ---- */
 
-tg_status tg_module_wrap(tg_module *wrapper, tg_module *m) {
-    TG_TRY(check_child(wrapper, "the module", m, wrapper->ops->kind));
+tg_status tg_module_wrap(tg_module *wrapper, tg_module *m, const char *who) {
+    TG_TRY(check_child(wrapper, "the module", m, who));
     return adopt(wrapper, "", m);
 }
 

@@ -17,7 +17,7 @@ static tg_status gumbel_infer(tg_call *c) {
     TG_TRY(tg_infer_float(c));
     if (p->classes) TG_TRY(tg_need_dim(c, 0, &p->dim));
     /* Logits are multiplied by 1 / tau in the accumulation dtype, so 1 / tau must be finite there. */
-    double most = tg_accumulate_dtype((tg_dtype)c->input[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
+    double most = tg_greatest((tg_dtype)c->input[0]->dtype);
     if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be finite and above 0, and 1 / tau finite too",
                             p->tau);

@@ -3,7 +3,6 @@
 
 #include "ops/common/derive.h"
 
-#include <float.h>
 #include <math.h>
 
 int tg_reduce_shape(const tg_tensor *x, uint32_t mask, bool keepdim, int64_t *shape) {
@@ -231,12 +230,9 @@ TG_REDUCTION(min)
 /* ---- logsumexp ---- */
 
 /* The private saved buffers have the result's shape with reduced dims kept. TOP is the greatest x, and MASS the sum of
- * e^(x - TOP). A single number, the log-sum-exp, would lose more digits the larger x is. */
+ * e^(x - TOP). A single number, the log-sum-exp, would lose more digits the larger x is. TOP is clamped to finite
+ * numbers, so that a row of -inf gives -inf, and a row with inf gives inf, instead of NaN. */
 enum { TOP, MASS };
-
-/* Returns the magnitude to which TOP is clamped. Because TOP is finite, a row of -inf gives -inf, and a row with inf
- * gives inf, instead of NaN. */
-static double most_top(tg_dtype dtype) { return dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX; }
 
 /* The range to which MASS is clamped before derivatives are divided by it. MASS is from 1 to the number of elements,
  * except that it is 0 in a row of -inf, and inf if an element is inf. */
@@ -255,7 +251,7 @@ static tg_status logsumexp_infer(tg_call *c) {
 static tg_status logsumexp_forward(tg_call *c) {
     const tg_tensor *x = c->input[0], *top = c->saved[TOP], *mass = c->saved[MASS];
     tg_tensor *e = tg_reduce_whole(c, x), *y = tg_reduce_kept(c, c->out[0], x->ndim);
-    double most = most_top((tg_dtype)top->dtype);
+    double most = tg_greatest((tg_dtype)top->dtype);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (tg_reduce_group(c, x) == 0) return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(y), -INFINITY);
     TG_TRY(tg_reduce_run(c, TG_MAX, top, x, 1));
@@ -278,7 +274,7 @@ static tg_status logsumexp_backward(tg_call *c) {
 static tg_tensor *logsumexp_shares(tg_tape *t, const tg_node *n) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_wide(t, tg_node_in(n)[0]);
-    double most = most_top((tg_dtype)x->dtype);
+    double most = tg_greatest((tg_dtype)x->dtype);
     if (tg_numel(x) == 0) return x;
     tg_tensor *top = tg_clamp(t, tg_detach(t, tg_max(t, x, p->dims, true)), -most, most);
     tg_tensor *e = tg_exp(t, tg_sub(t, x, top));

@@ -1,8 +1,6 @@
 /* Averages of parameters: updates on the device, and evaluation with the averages in place of the parameters. */
 #include "optim/average.h"
 
-#include <stdio.h>
-
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
 #include "kernels/scalar.h"
@@ -14,10 +12,7 @@ static const tg_average inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 static tg_status enter(const tg_average *a) { return a ? a->ctx->run.status : TG_ERR_ARGUMENT; }
 
 static tg_status check_items(const tg_average *a, const char *who) {
-    for (int i = 0; i < a->n; i++)
-        if (tg_ref_get(a->ctx, a->item[i].ref) != a->item[i].param)
-            return tg_fail(a->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; parameters must outlive the averages",
-                           who, i);
+    for (int i = 0; i < a->n; i++) TG_TRY(tg_optim_check_alive(a->ctx, a->item[i].ref, i, "averages", who));
     return TG_OK;
 }
 
@@ -85,6 +80,7 @@ void tg_average_free(tg_average *a) {
     tg_optim_drop_state(a->updates);
     tg_optim_drop_state(a->weight);
     tg_optim_drop_state(a->weight32);
+    tg_host_strfree(a->ctx, a->name);
     tg_host_free(a->ctx, a, a->bytes);
 }
 
@@ -228,10 +224,11 @@ tg_tensor *tg_average_state(tg_average *a, int i, const char **name) {
                 tg_average_state_count(a));
         return tg_inert(a->ctx);
     }
-    if (i == a->n)
-        snprintf(a->name, sizeof a->name, "%s", TG_AVERAGE_UPDATES_NAME);
-    else
-        snprintf(a->name, sizeof a->name, "%s.average", tg_name(a->item[i].param));
-    if (name) *name = a->name;
-    return i == a->n ? a->updates : a->item[i].average;
+    if (i == a->n) {
+        if (name) *name = TG_AVERAGE_UPDATES_NAME;
+        return a->updates;
+    }
+    const char *text = tg_host_strset(a->ctx, &a->name, "%s.average", tg_name(a->item[i].param));
+    if (name) *name = text ? text : "";
+    return text ? a->item[i].average : tg_inert(a->ctx);
 }

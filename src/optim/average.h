@@ -23,8 +23,8 @@ struct tg_average {
      * float64 and float32. */
     tg_tensor *updates, *weight, *weight32;
     int n;
-    size_t bytes;   /* of this struct with its items */
-    char name[128]; /* name of the state that was asked for last */
+    size_t bytes; /* of this struct with its items */
+    char *name;   /* of the state that was asked for last; NULL: none was */
     tg_average_item item[];
 };
 

@@ -41,7 +41,7 @@ static tg_status skip_of(const tg_optim *o, const tg_optim_item *it, const tg_te
     like.shape = like.stride = &one;
     tg_array group = tg_array_spread(scalars, it->group * TG_STEP_SCALARS + TG_SCALAR_SKIP, &like);
     tg_array own = tg_array_spread(scalars, TG_STEP_GROUPS * TG_STEP_SCALARS, &like);
-    TG_OPTIM_MAP(affine, own, -1, 1, used);
+    TG_OPTIM_MAP(logical_not, own, 0, 0, used);
     TG_OPTIM_MAP(linear_sum, own, 1, 1, own, group);
     skip->data = own.data;
     return TG_OK;

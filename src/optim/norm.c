@@ -24,13 +24,14 @@ static int set_of(square_sets *s, const tg_optim_item *it) {
 }
 
 /* Finds the sets of all items, and the place of each set in o->squares. */
-static tg_status find_sets(tg_optim *o, square_sets *s) {
+static tg_status find_sets(tg_optim *o, square_sets *s, const char *who) {
     for (int i = 0; i < o->n; i++) {
         int k = set_of(s, &o->item[i]);
         if (k < 0)
             return tg_fail(o->ctx, TG_ERR_UNSUPPORTED,
-                           "the gradient norm: parameters are sharded over more than %d different sets of axes",
-                           TG_STEP_SUMS);
+                           "%s: the parameters are sharded over more than %d different sets of axes, too many for the "
+                           "norm of their gradients; give some of them to another optimizer",
+                           who, TG_STEP_SUMS);
         s->count[k]++;
     }
     for (int k = 1; k < s->n; k++) s->first[k] = s->first[k - 1] + s->count[k - 1];
@@ -69,12 +70,12 @@ static tg_status sum_stages(tg_optim *o) {
     return tg_grid_sum(o->ctx, &stages, o->sums, 1);
 }
 
-tg_status tg_optim_measure(tg_optim *o) {
+tg_status tg_optim_measure(tg_optim *o, const char *who) {
     static const int64_t one = 1;
     tg_ctx *ctx = o->ctx;
     square_sets s = {.n = 0};
     int64_t done[TG_STEP_SUMS] = {0};
-    TG_TRY(find_sets(o, &s));
+    TG_TRY(find_sets(o, &s, who));
     TG_TRY(ctx->run.ops->fill(ctx, tg_array_of(o->squares), 0));
     for (int i = 0; i < o->n; i++) {
         const tg_tensor *g = tg_optim_gradient(&o->item[i]);
@@ -101,7 +102,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
     if (!(max_norm >= 0))
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm is %g, expected 0 (no clipping) or more",
                        max_norm);
-    TG_TRY(tg_optim_measure(o));
+    TG_TRY(tg_optim_measure(o, "tg_optim_clip"));
     if (!o->ctx->meta)
         TG_TRY(
             o->ctx->run.ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));

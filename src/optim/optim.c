@@ -150,16 +150,19 @@ void tg_optim_free(tg_optim *o) {
     }
     if (o->work) tg_drop(o->work);
     tg_optim_device_close(o);
+    tg_host_strfree(o->ctx, o->name);
     tg_host_free(o->ctx, o, o->bytes);
 }
 
 /* ---- Parameters and their gradients ---- */
 
+tg_status tg_optim_check_alive(tg_ctx *ctx, tg_ref ref, int i, const char *owner, const char *who) {
+    if (tg_ref_get(ctx, ref) == ref.tensor) return TG_OK;
+    return tg_fail(ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; parameters must outlive the %s", who, i, owner);
+}
+
 tg_status tg_optim_check_items(tg_optim *o, const char *who) {
-    for (int i = 0; i < o->n; i++)
-        if (tg_ref_get(o->ctx, o->item[i].ref) != o->item[i].param)
-            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; parameters must outlive the optimizer",
-                           who, i);
+    for (int i = 0; i < o->n; i++) TG_TRY(tg_optim_check_alive(o->ctx, o->item[i].ref, i, "optimizer", who));
     return TG_OK;
 }
 

@@ -71,7 +71,7 @@ struct tg_optim {
     tg_tensor *work;     /* bytes for the temporaries of one parameter's step; NULL if no method needs any */
     tg_adamw_args *list; /* [n] arguments of one call of the slot adamw */
     tg_optim_group_t group[TG_STEP_GROUPS];
-    char name[128]; /* name of the state that was asked for last */
+    char *name; /* of the state that was asked for last; NULL: none was */
     tg_optim_item item[];
 };
 
@@ -93,7 +93,10 @@ tg_optim_group_t tg_adam_group(const tg_adamw_opts *o, bool decoupled);
 /* Fails unless beta1 and beta2 are in [0, 1), and eps and weight_decay are finite, 0 or more. */
 tg_status tg_optim_check_numbers(tg_ctx *ctx, const tg_optim_group_t *g, const char *who);
 bool tg_schedule_ok(const tg_schedule *s); /* returns whether the numbers of a whole struct are valid */
-tg_status tg_optim_check_items(tg_optim *o, const char *who); /* fails if a parameter was dropped */
+/* Fails if parameter number i, to which ref refers, was dropped. owner: what must not outlive it, such as
+ * "optimizer". */
+tg_status tg_optim_check_alive(tg_ctx *ctx, tg_ref ref, int i, const char *owner, const char *who);
+tg_status tg_optim_check_items(tg_optim *o, const char *who); /* does so for every parameter */
 /* Fails if a parameter was dropped, or if a gradient was discarded, is partial over ranks, or is still deferred. */
 tg_status tg_optim_check_gradients(tg_optim *o, const char *who);
 /* Returns the gradient that a step uses for this parameter; NULL if the step does not change the parameter. */
@@ -115,8 +118,9 @@ tg_status tg_optim_send_rate(tg_optim *o, int group); /* sends the group's lr */
 /* ---- norm.c ---- */
 
 /* Computes o->sums, the sums of squares over all parameters, each counted once. Shards are summed over the axes that
- * shard them; a parameter that is the same on every rank of an axis counts once there. */
-tg_status tg_optim_measure(tg_optim *o);
+ * shard them; a parameter that is the same on every rank of an axis counts once there. who: the public function, for
+ * errors. */
+tg_status tg_optim_measure(tg_optim *o, const char *who);
 
 /* ---- loss_scale.c ---- */
 

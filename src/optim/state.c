@@ -1,6 +1,5 @@
 /* The list of the tensors of an optimizer's state, which checkpoints save. */
-#include <stdio.h>
-
+#include "base/host_memory.h"
 #include "optim/optim.h"
 
 /* Returns state tensor k of a parameter, and its name: those of the method, then the master. Sets *x to NULL past the
@@ -31,9 +30,9 @@ tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name) {
     if (left >= 0 && j < o->n) {
         tg_tensor *x;
         const char *state = state_of(&o->item[j], left, &x);
-        snprintf(o->name, sizeof o->name, "%s.%s", tg_name(o->item[j].param), state);
-        if (name) *name = o->name;
-        return x;
+        const char *text = tg_host_strset(o->ctx, &o->name, "%s.%s", tg_name(o->item[j].param), state);
+        if (name) *name = text ? text : "";
+        return text ? x : tg_inert(o->ctx);
     }
     if (left == 0 && tg_optim_is_scale_dynamic(o)) {
         if (name) *name = TG_OPTIM_SCALE_NAME;

@@ -122,7 +122,7 @@ static tg_status step(tg_optim *o) {
     for (int i = 0; i < o->n; i++) TG_TRY(settle(&o->item[i]));
     for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
     bool normed = o->summed || measures(o);
-    if (measures(o)) TG_TRY(tg_optim_measure(o));
+    if (measures(o)) TG_TRY(tg_optim_measure(o, "tg_optim_step"));
     if (shares_faults(o)) TG_TRY(share_faults(o));
     TG_TRY(prepare(o, normed));
     TG_TRY(tg_optim_refresh_scale(o, "tg_optim_step", TG_SITE));

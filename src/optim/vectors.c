@@ -4,6 +4,7 @@
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
 #include "kernels/scalar.h"
+#include "optim/optim.h"
 
 /* ---- Memory ---- */
 
@@ -29,10 +30,7 @@ void tg_vectors_close(tg_vectors *v) {
 }
 
 tg_status tg_vectors_check(const tg_vectors *v, const char *who) {
-    for (int i = 0; i < v->n; i++)
-        if (tg_ref_get(v->ctx, v->item[i].ref) != v->item[i].param)
-            return tg_fail(v->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; parameters must outlive the optimizer",
-                           who, i);
+    for (int i = 0; i < v->n; i++) TG_TRY(tg_optim_check_alive(v->ctx, v->item[i].ref, i, "optimizer", who));
     return TG_OK;
 }
 

@@ -45,10 +45,9 @@ static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axi
     if (!p || tg_grid_of(ctx)->owner != p)
         return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the tg_parallel at %p is not that of the tensor's context",
                        who, (const void *)p);
-    if ((unsigned)axis >= TG_MAX_AXES || axis == TG_PP)
+    if ((unsigned)axis >= TG_AXIS_USER || axis == TG_PP)
         return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT,
-                       "%s: axis is %d, which has no placements; expected TG_TP, TG_CP, TG_DP, TG_ETP, TG_EP, TG_EDP "
-                       "or TG_AXIS_USER",
+                       "%s: axis is %d, which has no placements; expected TG_TP, TG_CP, TG_DP, TG_ETP, TG_EP or TG_EDP",
                        who, (int)axis);
     return TG_OK;
 }

@@ -15,7 +15,7 @@ const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? a
 static const tg_placement opaque = {.kind = TG_VARYING, .layout = TG_OPAQUE};
 /* The axes on which a caller's bytes that were never placed are opaque: those of the dense grid. Tensors reach the
  * expert grid only through a dispatch of tokens, and pp has no placements. */
-static const uint32_t given_axes = 1u << TG_TP | 1u << TG_CP | 1u << TG_DP | 1u << TG_AXIS_USER;
+static const uint32_t given_axes = 1u << TG_TP | 1u << TG_CP | 1u << TG_DP;
 
 /* Returns p with the fields zeroed that its kind does not use. */
 static tg_placement normal(tg_placement p) {

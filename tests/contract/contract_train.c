@@ -86,21 +86,25 @@ static void adamw_reference(const tg_adamw_args *a, double *p, double grad, doub
 
 /* One parameter of a call: its values before, and the expected values after. */
 typedef struct adamw_run {
-    mirror x[ARRAYS], step;
+    mirror x[ARRAYS], step, used;
     double *want[ARRAYS];
     tg_adamw_args a;
     bool skip;
 } adamw_run;
 
-static void adamw_begin(contract *c, adamw_run *r, int64_t n, tg_dtype t, bool master, bool skip) {
+/* used: the number of ranks that have used the parameter; -1: NULL is passed. */
+static void adamw_begin(contract *c, adamw_run *r, int64_t n, tg_dtype t, bool master, bool skip, int used) {
     tg_dtype state = t == TG_F64 ? TG_F64 : TG_F32, gradient = contract_roll(c, 2) ? t : state;
     tg_dtype of[ARRAYS] = {t, gradient, state, state, state};
     const double steps[TG_STEP_SCALARS] = {lr, clip, unbias1, unbias2, skip ? 1 : 0, 1};
     layout l = contract_roll(c, 3) ? ROWS : SHIFTED;
-    r->skip = skip;
     r->step = contract_make(c, TG_F64, 1, (int64_t[]){TG_STEP_SCALARS}, ROWS);
     for (int i = 0; i < TG_STEP_SCALARS; i++) contract_set(&r->step, i, steps[i]);
     contract_push(c, &r->step);
+    r->used = contract_make(c, TG_F32, 1, (int64_t[]){1}, ROWS);
+    contract_set(&r->used, 0, used);
+    contract_push(c, &r->used);
+    skip = r->skip = skip || used == 0;
     for (int k = 0; k < ARRAYS; k++) {
         r->x[k] = contract_make(c, of[k], 1, &n, l);
         r->want[k] = malloc(sizeof *r->want[k] * (size_t)(n + 1));
@@ -113,6 +117,7 @@ static void adamw_begin(contract *c, adamw_run *r, int64_t n, tg_dtype t, bool m
     a.beta1 = 0.9, a.beta2 = 0.99, a.eps = 1e-8, a.weight_decay = 0.1;
     a.decoupled = contract_roll(c, 2);
     a.step = r->step.on.data;
+    a.used = used < 0 ? NULL : r->used.on.data;
     if (master) a.master = seen(&r->x[MASTER]);
     for (int64_t i = 0; i < n && !skip; i++) {
         double *p = &r->want[master ? MASTER : PARAM][i];
@@ -134,6 +139,7 @@ static void adamw_end(contract *c, adamw_run *r) {
         contract_drop(c, x);
     }
     contract_drop(c, &r->step);
+    contract_drop(c, &r->used);
 }
 
 void contract_adamw(contract *c) {
@@ -141,7 +147,7 @@ void contract_adamw(contract *c) {
     for (int k = 0; c->ops->adamw && k < 84; k++) {
         tg_dtype t = floats[k % 4];
         adamw_run r;
-        adamw_begin(c, &r, sizes[k % 7], t, t > TG_F64 && contract_roll(c, 3), k % 11 == 10);
+        adamw_begin(c, &r, sizes[k % 7], t, t > TG_F64 && contract_roll(c, 3), k % 11 == 10, k % 5 - 1);
         contract_check(c, c->ops->adamw(c->ctx, &r.a, 1) == TG_OK, "adamw: status");
         adamw_end(c, &r);
     }
@@ -158,7 +164,8 @@ void contract_adamw_list(contract *c) {
         for (int i = 0; i < n; i++) {
             tg_dtype t = n == MOST ? TG_F32 : floats[contract_roll(c, 4)];
             int64_t numel = contract_roll(c, n == MOST ? 40 : 1100);
-            adamw_begin(c, &r[i], numel, t, t > TG_F64 && contract_roll(c, 3), contract_roll(c, 9) == 0);
+            adamw_begin(c, &r[i], numel, t, t > TG_F64 && contract_roll(c, 3), contract_roll(c, 9) == 0,
+                        contract_roll(c, 4) - 1);
             a[i] = r[i].a;
         }
         contract_check(c, c->ops->adamw(c->ctx, a, n) == TG_OK, "adamw of %d: status", n);

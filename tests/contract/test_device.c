@@ -40,15 +40,18 @@ static void run_part(part_fn part) {
 CONTRACT_PARTS(TEST_PART)
 
 /* Slots that are composed of required slots satisfy the same contract. */
-START_TEST(composed_scan_and_put) {
+START_TEST(composed_scan_put_and_adamw) {
     tg_device_ops ops = tg_cpu_device;
     ops.scan = tg_composed_scan;
     ops.put = tg_composed_put;
+    ops.adamw = tg_composed_adamw;
     tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 2));
     contract c = contract_of(ctx);
     contract_scan(&c);
     contract_scan_long(&c);
     contract_put(&c);
+    contract_adamw(&c);
+    contract_adamw_list(&c);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert_msg(c.failures == 0, "%lld of %lld checks failed, the first: %s", (long long)c.failures,
                   (long long)c.checks, c.message);
@@ -141,6 +144,26 @@ START_TEST(cuda_tells_of_bad_data) {
 }
 END_TEST
 
+/* More blocks than a launch can have are refused, also if their number needs more than 32 bits. */
+START_TEST(cuda_refuses_endless_attention) {
+    tg_ctx *ctx = cuda_ctx();
+    if (!ctx) return;
+    static const int64_t stride[4] = {0};
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(8));
+    for (int bits = 31; bits <= 33; bits++) {
+        const int64_t shape[] = {(int64_t)1 << (bits - 16), 1 << 16, 1, 8}, n = shape[0] * shape[1];
+        const tg_array rows = {tg_array_of(x).data, shape, stride, 8 * n, 4, TG_F32, false};
+        const tg_array row = {tg_array_of(x).data, shape, stride, n, 3, TG_F32, false};
+        const tg_attention_args a = {.q = rows, .k = rows, .v = rows, .out = rows, .top = row, .mass = row, .scale = 1};
+        ck_assert_int_eq(tg_ctx_ops(ctx)->attention(ctx, &a), TG_ERR_SHAPE);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "device \"cuda\" supports up to 2147483647"), "%s",
+                      tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* Gradients of invalid data do not change parameters. */
 START_TEST(cuda_steps_nothing_after_bad_data) {
     tg_ctx *ctx = cuda_ctx();
@@ -168,7 +191,9 @@ START_TEST(cuda_steps_nothing_after_bad_data) {
 END_TEST
 
 #define CUDA_TEST_OF(part) cuda_##part,
-#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF) cuda_tells_of_bad_data, cuda_steps_nothing_after_bad_data,
+#define CUDA_TESTS                 \
+    CONTRACT_PARTS(CUDA_TEST_OF)   \
+    cuda_tells_of_bad_data, cuda_steps_nothing_after_bad_data, cuda_refuses_endless_attention,
 #else
 #define CUDA_TESTS
 #endif
@@ -209,7 +234,7 @@ END_TEST
 enum { CPU_TESTS = 3 CONTRACT_PARTS(COUNT_OF) };
 
 int main(void) {
-    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_and_put, float8_is_taken_and_put,
+    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_put_and_adamw, float8_is_taken_and_put,
                                   CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
     const char *device = getenv("TG_TEST_DEVICE"); /* cpu, cuda; NULL: both */
     size_t n = sizeof tests / sizeof *tests, first = device && !strcmp(device, "cuda") ? CPU_TESTS : 0;

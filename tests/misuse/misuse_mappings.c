@@ -131,7 +131,7 @@ static void utilities(misuse_world *b, tg_comm *c, tg_comm *far) {
     FAILS(tg_split_last_dim, ARGUMENT, "n is 0", tg_split_last_dim(b->t, b->x, 0, true, out));
     FAILS(tg_split_last_dim, ARGUMENT, "n is 3", tg_split_last_dim(b->t, b->x, 3, true, NULL));
     MAPPING(tg_split_1d, c);
-    MAPPING(tg_gather_1d, 6, c);
+    MAPPING(tg_gather_1d, 12, c);
     INERT(tg_gather_1d, ARGUMENT, "numel is -1, expected 0 or more", tg_gather_1d(b->t, b->v, -1, c));
     INERT(tg_gather_1d, SHAPE, "this rank's split", tg_gather_1d(b->t, b->v, 9, c));
     INERT(tg_gather_1d, SHAPE, "this rank's split", tg_gather_1d(b->t, b->v, INT64_MAX, c));

@@ -94,6 +94,10 @@ static void gradients(misuse_world *b) {
     FAILS(tg_flat_watch, ARGUMENT, "n is 1 and units is", tg_flat_watch(f, NULL, 1));
     FAILS(tg_flat_watch, ARGUMENT, "module 0 is NULL", tg_flat_watch(f, &no_module, 1));
     QUIET(tg_flat_set_whole, tg_flat_set_whole(f, true) == TG_OK);
+    tg_flat_set_reduce(f, false);
+    tg_backward(b->fresh, tg_sum(b->fresh, v, TG_ALL_DIMS, false));
+    FAILS(tg_discard, STATE, "part of a buffer of a tg_flat", tg_discard(tg_grad_of(v)));
+    tg_tape_reset(b->fresh);
     tg_flat_free(f);
     tg_drop(v);
     QUIET(tg_grads_reduce, tg_grads_reduce(NULL) == TG_ERR_ARGUMENT && tg_grads_reduce(p) == TG_OK);

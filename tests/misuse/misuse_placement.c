@@ -35,6 +35,7 @@ static void declared(misuse_world *b) {
     QUIET(tg_place, tg_place(P, NULL, TG_TP, TG_R) == TG_ERR_ARGUMENT);
     FAILS(tg_place, ARGUMENT, "is not that of the tensor's context", tg_place(NULL, b->x, TG_TP, TG_R));
     FAILS(tg_place, ARGUMENT, "axis is 3, which has no placements", places(b, TG_PP, TG_R));
+    FAILS(tg_place, ARGUMENT, "axis is 7, which has no placements", places(b, TG_AXIS_USER, TG_R));
     FAILS(tg_place, ARGUMENT, "axis is 8, which has no placements", places(b, TG_MAX_AXES, TG_R));
     FAILS(tg_place, ARGUMENT, "axis is -1, which has no placements", places(b, (tg_axis)-1, TG_R));
     FAILS(tg_place, ARGUMENT, "kind 9", places(b, TG_TP, unknown));
@@ -104,7 +105,8 @@ static void assumed(misuse_world *b) {
     INERT(tg_assume_placement, ARGUMENT, "is not that of", tg_assume_placement(b->t, b->x, NULL, TG_TP, TG_R));
     INERT(tg_assume_placement, ARGUMENT, "has no placements", tg_assume_placement(b->t, b->x, P, TG_PP, TG_R));
     INERT(tg_assume_placement, ARGUMENT, "kind 9", tg_assume_placement(b->t, b->x, P, TG_TP, unknown));
-    INERT(tg_assume_placement, SHAPE, "no such dim", tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
+    INERT(tg_assume_placement, SHAPE, "the placement shards dim 4",
+          tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
 }
 
 /* ---- Statements of infer ---- */

@@ -154,6 +154,41 @@ START_TEST(tensor_parallelism_divides_heads_first) {
 }
 END_TEST
 
+/* ---- Great scores ---- */
+
+/* Scores about -1e300 are finite numbers of float64, so they do not count as those of keys that are hidden. */
+static tg_tensor *attend_far(tg_tape *t, context_leaves *l, tg_comm *c, const tg_context_attention_opts *o) {
+    tg_tensor *q = tg_exp(t, l->x[0]), *k = tg_neg(t, tg_exp(t, l->x[1]));
+    return tg_context_attention(t, q, k, l->x[2], c, o);
+}
+
+static tg_status far_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER, TG_CP_ULYSSES, TG_CP_HIERARCHY};
+    int64_t rows[256], all[256];
+    int n = tg_comm_size(world);
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = n));
+    alone one = alone_open();
+    context_case c = {.s = 48, .o = CASE_OPTS(.scale = 1e299)};
+    context_sizes(&c);
+    tg_tape *t = tape_on_nans(ctx);
+    RUN(rows_of(&c, n, tg_comm_rank(world), rows));
+    RUN(rows_of(&c, 1, 0, all));
+    context_leaves l = context_open(ctx, p, &c, rows, c.s / n), whole = context_open(one.ctx, one.p, &c, all, c.s);
+    tg_tensor *want = attend_far(one.t, &whole, tg_parallel_comm(one.p, TG_CP), &c.o);
+    for (int i = 0; i < 4; i++) {
+        c.o.kind = kinds[i];
+        tg_tensor *y = attend_far(t, &l, tg_parallel_comm(p, TG_CP), &c.o);
+        EXPECT(ctx, context_off(y, want, rows, c.s / n, 0, c.h) < 1e-10);
+    }
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return alone_close(ctx, &one);
+}
+
+START_TEST(scores_far_below_zero_count) { on_ranks(2, far_rank, NULL); }
+END_TEST
+
 /* ---- Samples of the op ---- */
 
 static context_case case_of(const tg_sample *s) {
@@ -182,8 +217,12 @@ START_TEST(samples_equal_one_rank) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {
-        a_ring_equals_one_rank,           gathered_keys_equal_one_rank,           exchanged_heads_equal_one_rank,
-        a_ring_of_groups_equals_one_rank, tensor_parallelism_divides_heads_first, samples_equal_one_rank};
+    const TTest *const tests[] = {a_ring_equals_one_rank,
+                                  gathered_keys_equal_one_rank,
+                                  exchanged_heads_equal_one_rank,
+                                  a_ring_of_groups_equals_one_rank,
+                                  tensor_parallelism_divides_heads_first,
+                                  scores_far_below_zero_count,
+                                  samples_equal_one_rank};
     return tg_check_main("context", tests, sizeof tests / sizeof tests[0]);
 }

@@ -295,6 +295,28 @@ static tg_status refuse(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(what_divided_parameters_refuse) { on_ranks(1, refuse, NULL); }
 END_TEST
 
+/* A call that is refused watches no module: a run of the first one does not discard the parameters of the last one. */
+static tg_status watch_partly(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_module *other = tg_nn_linear(ctx, 2, 2, true, 0.1);
+    model m;
+    (void)arg;
+    RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_F64}));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "module 1, a \"linear\", has no parameter of the tg_flat",
+            tg_flat_watch(m.flat, (tg_module *[]){m.layer[0], other}, 2));
+    RUN(read_all(&m, (double[ALL]){0}));
+    tg_module_forward(m.layer[0], m.t, made(ctx, 1, TG_SHAPE(ROWS, WIDE)));
+    EXPECT(ctx, tg_storage_state_of(m.x[PARAMS - 1]) == TG_PRESENT);
+    RUN(tg_flat_watch(m.flat, m.layer, 1));
+    tg_module_forward(m.layer[0], m.t, made(ctx, 1, TG_SHAPE(ROWS, WIDE)));
+    EXPECT(ctx, tg_storage_state_of(m.x[PARAMS - 1]) == TG_DISCARDED);
+    model_close(&m);
+    tg_module_free(other);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_refused_watch_watches_nothing) { on_ranks(1, watch_partly, NULL); }
+END_TEST
+
 /* A rank that reads a parameter alone gets an error, and so do the others. */
 static tg_status read_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     model m;
@@ -317,8 +339,13 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        divided_parameters_give_the_same_bits, two_buckets_are_present_at_a_time, whole_parameters_may_be_written,
-        averages_of_ranges_change_nothing,     what_divided_parameters_refuse,    a_lone_reader_is_reported,
+        divided_parameters_give_the_same_bits,
+        two_buckets_are_present_at_a_time,
+        whole_parameters_may_be_written,
+        averages_of_ranges_change_nothing,
+        what_divided_parameters_refuse,
+        a_refused_watch_watches_nothing,
+        a_lone_reader_is_reported,
     };
     return tg_check_main("divided params", tests, sizeof tests / sizeof *tests);
 }

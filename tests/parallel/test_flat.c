@@ -329,6 +329,38 @@ START_TEST(another_main_gradient_is_refused) {
 }
 END_TEST
 
+static tg_status fill_ones(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
+    (void)user, (void)ctx;
+    for (size_t i = 0; i < bytes / sizeof(float); i++) ((float *)dst)[i] = 1;
+    return TG_OK;
+}
+
+/* The bucket has the gradients of other parameters too. */
+START_TEST(a_gradient_in_a_bucket_is_not_discarded) {
+    for (int zero = 0; zero <= 3; zero++) {
+        world w = world_open(0, 1, NULL);
+        tg_tape *t = tg_tape_new(w.ctx);
+        tg_tensor *x[] = {param(&w, "x", TG_F32, 6), param(&w, "y", TG_F32, 3)}, *const * leaf;
+        tg_flat *f = tg_flat_new(w.p, x, 2, TG_FLAT(.zero = zero));
+        tg_flat_leaves(f, &leaf);
+        tg_flat_set_reduce(f, false);
+        tg_backward(t, tg_add(t, sum_of_squares(t, x[0]), sum_of_squares(t, x[1])));
+        tg_discard(tg_grad_of(x[0]));
+        refused(w.ctx, TG_ERR_STATE, "tg_discard: the tensor is part of a buffer of a tg_flat");
+        tg_discard_with(tg_grad_of(x[0]), fill_ones, NULL, NULL);
+        refused(w.ctx, TG_ERR_STATE, "tg_discard_with: the tensor is part of a buffer of a tg_flat");
+        ck_assert(tg_storage_state_of(tg_grad_of(x[1])) == TG_PRESENT);
+        ck_assert(tg_grads_finalize(w.p, x, 2, NULL) == TG_OK);
+        tg_discard(tg_grad_of(leaf[0]));
+        refused(w.ctx, TG_ERR_STATE, "tg_discard: the tensor is part of a buffer of a tg_flat");
+        tg_tape_free(t);
+        tg_flat_free(f);
+        ck_assert_msg(tg_ctx_status(w.ctx) == TG_OK, "%s", tg_ctx_message(w.ctx));
+        world_close(&w);
+    }
+}
+END_TEST
+
 /* ---- tg_rehome ---- */
 
 START_TEST(bytes_move_under_the_same_handle) {
@@ -453,6 +485,7 @@ int main(void) {
         muon_needs_whole_matrices,
         the_order_of_a_step_is_checked,
         another_main_gradient_is_refused,
+        a_gradient_in_a_bucket_is_not_discarded,
         bytes_move_under_the_same_handle,
         sums_and_gathers_run_in_parallel_with_products,
     };

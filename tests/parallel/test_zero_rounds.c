@@ -108,6 +108,32 @@ START_TEST(rounds_end_where_the_caller_says) {
 }
 END_TEST
 
+/* Between backward, which starts the sums, and tg_grads_finalize there is no gradient to read, and no zeros in its
+ * place. */
+static tg_status read_between(void *arg, tg_ctx *ctx, tg_comm *world) {
+    setting s = usual;
+    float g[ALL];
+    s.zero = *(const int *)arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = model_open(ctx, p, &s);
+    RUN(backward(ctx, t, p, &m, &s, 0, 0));
+    REFUSED(ctx, TG_ERR_STATE, "read the sums of the leaves", tg_read(tg_grad_of(m.x[0]), g, numel[0] * sizeof *g));
+    REFUSED(ctx, TG_ERR_STATE, "read the sums of the leaves", tg_is_alive(tg_grad_share(m.x[0])));
+    RUN(tg_grads_finalize(p, m.x, PARAMS, NULL));
+    RUN(tg_read(tg_grad_of(m.leaf[0]), g, tg_numel(m.leaf[0]) * sizeof *g));
+    EXPECT(ctx, g[0] != 0);
+    model_close(&m);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(gradients_that_were_sent_cannot_be_read) {
+    for (int zero = 2; zero <= MOST; zero++) on_ranks(1, read_between, &zero);
+}
+END_TEST
+
 /* ---- Failures ---- */
 
 static setting divided = {.zero = 1, .micros = 1, .dtype = TG_F32, .uses = ALL_RANKS, .bucket = 100};
@@ -195,6 +221,7 @@ int main(void) {
         rounds_of_a_16_bit_wire_stay_close,
         rounds_keep_parts_only,
         rounds_end_where_the_caller_says,
+        gradients_that_were_sent_cannot_be_read,
         ranks_go_on_after_a_failure,
         ranks_that_are_left_begin_anew,
     };

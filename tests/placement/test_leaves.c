@@ -134,6 +134,8 @@ START_TEST(gradients_have_the_dual_placement) {
     loss = tg_sum(g.t, tg_linear(g.t, x, w, NULL), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_backward(g.t, loss), TG_OK);
     ck_place(tg_grad_of(w), "dp P");
+    ck_assert(!tg_host_data(tg_grad_of(w)));
+    ck_refused(g, TG_ERR_STATE, "tg_host_data: this gradient is one rank's share of a sum");
     tg_optim_free(o);
     end(&g);
 }
@@ -217,7 +219,7 @@ START_TEST(hooks_see_the_dual_placement) {
     tg_write_f64(x, &v, 1);
     tg_place(g.p, x, TG_TP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
-    ck_refused(g, TG_ERR_SHAPE, "has no such dim");
+    ck_refused(g, TG_ERR_SHAPE, "shards dim 0");
     tg_place(g.p, x, TG_DP, TG_V);
     tg_set_requires_grad(x, true);
     tg_on_grad(x, look, at[0]);

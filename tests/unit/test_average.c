@@ -138,6 +138,30 @@ START_TEST(calls_out_of_order_change_nothing) {
 }
 END_TEST
 
+/* Also the state of an optimizer, of which several tensors have names that differ at the end alone. */
+START_TEST(long_names_are_whole) {
+    begin();
+    char path[256] = "", text[300];
+    const char *name;
+    memset(path, 'w', sizeof path - 1);
+    tg_tensor *x = leaf(1);
+    tg_set_name(x, path);
+    tg_average *a = tg_ema_new(ctx, &x, 1, 0.5);
+    tg_optim *o = tg_adamw_new(ctx, &x, 1, NULL);
+    tg_average_state(a, 0, &name);
+    snprintf(text, sizeof text, "%s.average", path);
+    ck_assert_str_eq(name, text);
+    for (int i = 0; i < 2; i++) {
+        tg_optim_state(o, i, &name);
+        snprintf(text, sizeof text, "%s.%s", path, i ? "v" : "m");
+        ck_assert_str_eq(name, text);
+    }
+    tg_optim_free(o);
+    tg_average_free(a);
+    end();
+}
+END_TEST
+
 /* The state that is written into other averages makes them continue with the same bits. */
 START_TEST(a_state_is_restored) {
     begin();
@@ -172,6 +196,7 @@ int main(void) {
                             sixteen_bits_average_in_float32,
                             evaluation_leaves_no_trace,
                             calls_out_of_order_change_nothing,
+                            long_names_are_whole,
                             a_state_is_restored};
     return tg_check_main("average", tests, sizeof tests / sizeof *tests);
 }

@@ -438,6 +438,7 @@ END_TEST
 
 #ifdef TG_CUDA_EMULATOR
 #include "cuda_emulator/control.h"
+#include "kernels/cuda/cuda.h"
 
 /* Lets the n-th call fail, for each n; quick runs take some of them. */
 static long stride(void) { return getenv("TG_TEST_QUICK") ? 9 : 1; }
@@ -502,6 +503,29 @@ START_TEST(any_call_of_a_replay_may_fail) {
 }
 END_TEST
 
+/* The numbers under which calls report errors in data wrap around. Then the calls of a graph keep theirs. */
+START_TEST(calls_take_no_number_of_a_graph) {
+    if (!on_device()) return;
+    world *w = world_new();
+    eager(w, 1);
+    captured(w);
+    tg_cuda *c = tg_cuda_of(w->ctx);
+    tg_tensor *x = tg_zeros(w->ctx, TG_F32, TG_SHAPE(4));
+    tg_tensor *at = tg_from_host(w->ctx, TG_I64, TG_SHAPE(1), &(int64_t){7});
+    unsigned long long numbers = c->calls;
+    float v;
+    for (unsigned long long i = 0; i < numbers; i++) {
+        c->calls = (1ull << 23) + i;
+        tg_read(tg_index_select(w->t, x, 0, at), &v, sizeof v);
+        for (int k = 0; k < 3; k++) tg_tape_reset(w->t);
+        ck_assert_int_eq(tg_ctx_status(w->ctx), TG_ERR_DATA);
+        ck_assert_msg(strstr(tg_ctx_message(w->ctx), "index_select: an index"), "%s", tg_ctx_message(w->ctx));
+        tg_ctx_clear(w->ctx);
+    }
+    world_free(w);
+}
+END_TEST
+
 /* The device's memory does not grow with steps, nor with graphs that are created and freed. */
 START_TEST(device_memory_is_steady) {
     if (!on_device()) return;
@@ -539,6 +563,7 @@ int main(void) {
 #ifdef TG_CUDA_EMULATOR
                             any_call_of_a_capture_may_fail,
                             any_call_of_a_replay_may_fail,
+                            calls_take_no_number_of_a_graph,
                             device_memory_is_steady
 #endif
     };

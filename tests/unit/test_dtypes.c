@@ -127,6 +127,9 @@ START_TEST(integers_wrap_around) {
         ck_whole(tg_mul(t, x, y), product);
         ck_whole(tg_neg(t, x), minus);
     }
+    const int64_t far = INT64_C(1) << 61; /* 4 steps of it are not an int64, but the last element is */
+    ck_whole(tg_arange(t, TG_I64, (double)-far, 4 * (double)far, (double)far),
+             ((const int64_t[]){-far, 0, far, 2 * far, 3 * far}));
     end();
 }
 END_TEST
@@ -196,6 +199,46 @@ START_TEST(large_uint64_are_exact) {
     tg_read_f64(tg_cast(t, x, TG_F32), real, N);
     for (int i = 0; i < N; i++) ck_assert(real[i] == (double)(float)a[i]);
     ck_bytes(tg_cast(t, tg_cast(t, x, TG_F64), TG_U64), ((const uint64_t[]){UINT64_MAX, TOP, 1, TOP, 0}));
+    end();
+}
+END_TEST
+
+/* Returns u, rounded to bfloat16 by integer arithmetic. */
+static uint16_t bf16_of(uint64_t u) {
+    int cut = 0;
+    while (u >> cut >= 256) cut++;
+    uint64_t kept = u >> cut, rest = u - (kept << cut), half = cut ? UINT64_C(1) << (cut - 1) : 1;
+    if (cut && (rest > half || (rest == half && kept & 1))) kept++;
+    float f = ldexpf((float)kept, cut);
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* Numbers of more than 53 bits next to the middle of two numbers of bfloat16: float64 cannot tell them from the middle,
+ * so rounding to float64 first would round twice. */
+START_TEST(wide_integers_are_rounded_once) {
+    enum { N = 4 * 56 * 3 };
+    static uint64_t u[N];
+    static int64_t i[N];
+    uint16_t want[2][N];
+    int n = 0;
+    for (uint64_t top = 128; top < 132; top++)
+        for (int cut = 1; cut <= 56; cut++)
+            for (int off = -1; off <= 1; off++, n++) {
+                u[n] = (top << cut) + (UINT64_C(1) << (cut - 1)) + (uint64_t)off;
+                i[n] = (int64_t)(cut < 56 ? u[n] : u[n] >> 1);
+                if (n % 2) i[n] = -i[n];
+                want[0][n] = bf16_of(u[n]);
+                want[1][n] = bf16_of(i[n] < 0 ? 0 - (uint64_t)i[n] : (uint64_t)i[n]) | (i[n] < 0 ? 0x8000 : 0);
+            }
+    begin();
+    ck_assert_int_eq(bf16_of((UINT64_C(1) << 60) + (UINT64_C(1) << 52) + 1), 0x5d81);
+    ck_bytes(tg_cast(t, line(TG_U64, N, u), TG_BF16), want[0]);
+    ck_bytes(tg_cast(t, line(TG_I64, N, i), TG_BF16), want[1]);
+    const uint64_t middle = UINT64_C(3) << 61, high[] = {middle - 1, middle, 2 * middle - 1, 2 * middle};
+    ck_bytes(tg_cast(t, line(TG_I64, 2, high), TG_F8E8M0), ((const uint8_t[]){127 + 62, 127 + 63}));
+    ck_bytes(tg_cast(t, line(TG_U64, 4, high), TG_F8E8M0), ((const uint8_t[]){127 + 62, 127 + 63, 127 + 63, 127 + 64}));
     end();
 }
 END_TEST
@@ -351,6 +394,7 @@ int main(void) {
                                   integers_wrap_around,
                                   floats_saturate_in_integers,
                                   large_uint64_are_exact,
+                                  wide_integers_are_rounded_once,
                                   integers_are_printed,
                                   float8_are_the_numbers_of_their_formats,
                                   floats_are_rounded_to_the_nearest_float8,

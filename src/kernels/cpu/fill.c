@@ -27,7 +27,7 @@ typedef struct iota_job {
     const tg_map_kernels *kernels;
     tg_array out;
     double start, step;
-    bool exact; /* start, step and the dtype are integers, so the values are computed in int64 */
+    bool exact; /* start, step and the dtype are integers, so the values are computed in int64, and wrap */
 } iota_job;
 
 /* Writes elements [i, i + n) to buf: as int64 if job->exact, otherwise as double. */
@@ -36,7 +36,7 @@ static void count_up(const iota_job *job, int64_t i, int64_t n, void *buf) {
     double *real = buf;
     for (int64_t j = 0; j < n; j++) {
         if (job->exact)
-            whole[j] = (int64_t)job->start + (i + j) * (int64_t)job->step;
+            whole[j] = (int64_t)((uint64_t)(int64_t)job->start + (uint64_t)(i + j) * (uint64_t)(int64_t)job->step);
         else
             real[j] = job->start + (double)(i + j) * job->step;
     }

@@ -5,9 +5,7 @@
 #include "kernels/cpu/required.h"
 #include "kernels/order.h"
 
-/* PARALLEL_FROM is the least number of elements for which several threads are used. FIRST_REAL is the first of the
- * formulas that have no integer form. */
-enum { PARALLEL_FROM = 65536, FIRST_REAL = TG_FN_abs_d };
+enum { PARALLEL_FROM = 65536 }; /* the least number of elements for which several threads are used */
 
 TG_CPU_COPIES(tg_map_kernels, map_kernels, f32)
 TG_CPU_COPIES(tg_map_kernels, map_kernels, f64)
@@ -19,20 +17,6 @@ const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute) {
     static const tg_map_kernels *const i64[] = TG_CPU_TABLE(map_kernels, i64);
     tg_cpu_level_t level = tg_cpu_level(ctx);
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
-}
-
-/* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
- * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
-static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
-    bool is_real = add && tg_is_real(out->dtype), is_f64 = add && out->dtype == TG_F64, is_u64 = false;
-    for (int i = 0; i < n_in; i++) {
-        is_real |= tg_is_real(in[i].dtype);
-        is_f64 |= in[i].dtype == TG_F64;
-        is_u64 |= in[i].dtype == TG_U64;
-    }
-    if (is_f64 || (!is_real && f >= FIRST_REAL)) return TG_F64;
-    if (is_u64 && !is_real && tg_is_real(out->dtype)) return (tg_dtype)tg_u64_to_real(out->dtype);
-    return is_real ? TG_F32 : TG_I64;
 }
 
 /* Returns whether all arrays are contiguous and of the same dtype, float32 or float64. tg_cpu_map then computes small
@@ -142,13 +126,13 @@ static void choose_access(tg_map_plan *m, tg_dtype compute) {
     m->per_unit = TG_MAP_CHUNK / (m->rows * m->cols) > 1 ? TG_MAP_CHUNK / (m->rows * m->cols) : 1;
 }
 
-static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg_dtype compute, uint32_t ranked,
+static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg_dtype compute, const int *dtype,
                         const tg_array *out, const tg_array *in) {
     const tg_array *a[1 + TG_MAP_INPUTS] = {out};
     for (int i = 0; i < m->n_in; i++) a[i + 1] = &in[i];
     for (int i = 0; i <= m->n_in; i++) {
         m->x[i].data = a[i]->data;
-        m->x[i].dtype = ranked >> i & 1 ? (tg_dtype)TG_U64_RANK : a[i]->dtype;
+        m->x[i].dtype = (tg_dtype)dtype[i];
         m->x[i].size = (int64_t)tg_dtype_size(a[i]->dtype);
     }
     order_dims(m, a);
@@ -190,11 +174,12 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
         in = &moved;
         tg_move_as_bytes(&out, &moved);
     }
-    tg_dtype compute = compute_type(f, &out, in, n_in, add);
+    tg_dtype compute = tg_map_type(f, &out, in, n_in, add);
     bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
     if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
-    uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
-    if (add && ranked & 1)
+    int dtype[1 + TG_MAP_INPUTS] = {0};
+    tg_operand_dtypes(f, compute, &out, in, n_in, dtype);
+    if (add && dtype[0] == TG_U64_RANK)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: formula %s cannot add to an output of u64",
                            tg_formula_name(f));
     const tg_map_kernels *k = tg_map_kernels_of(ctx, compute);
@@ -204,6 +189,6 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     m.q = wraps ? tg_u64_param(p1) : p1;
     m.add = add;
     m.n_in = n_in;
-    map_planned(ctx, k, &m, compute, ranked, &out, in);
+    map_planned(ctx, k, &m, compute, dtype, &out, in);
     return TG_OK;
 }

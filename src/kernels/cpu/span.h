@@ -26,14 +26,14 @@
 
 typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 
-/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit float, a float
- * is rounded once. An int64 is converted to float64 first, which rounds it if it has more than 53 bits. */
+/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit float, floats
+ * and integers are rounded once. */
 #define SPAN_TO_BF16_f32    tg_f32_to_bf16
 #define SPAN_TO_BF16_f64    tg_f64_to_bf16
-#define SPAN_TO_BF16_i64(x) tg_f64_to_bf16((double)(x))
+#define SPAN_TO_BF16_i64(x) tg_f64_to_bf16(tg_i64_odd(x))
 #define SPAN_TO_F16_f32     tg_f32_to_f16
 #define SPAN_TO_F16_f64     tg_f64_to_f16
-#define SPAN_TO_F16_i64(x)  tg_f64_to_f16((double)(x))
+#define SPAN_TO_F16_i64(x)  tg_f64_to_f16(tg_i64_odd(x))
 #define SPAN_TO_I64_f32(x)  tg_f64_to_i64(x)
 #define SPAN_TO_I64_f64     tg_f64_to_i64
 #define SPAN_TO_I64_i64(x)  (x)
@@ -60,7 +60,7 @@ typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 #define SPAN_TO_U64_i64(x)  (uint64_t)(x)
 #define SPAN_NARROW_f32(x)  (x)
 #define SPAN_NARROW_f64(x)  tg_f64_to_f32_odd(x)
-#define SPAN_NARROW_i64(x)  tg_f64_to_f32_odd((double)(x))
+#define SPAN_NARROW_i64(x)  tg_f64_to_f32_odd(tg_i64_odd(x))
 #define SPAN_NARROW(x)      SPAN_CAT(SPAN_NARROW_, TG_T)(x)
 
 #define SPAN_LOAD_CASE(dtype, type, value)                                                                             \
@@ -106,6 +106,7 @@ static inline void span_load(T *restrict t, const void *restrict src, tg_dtype d
         SPAN_LOAD_CASE(TG_U32, uint32_t, SPAN_SAME)
         SPAN_LOAD_CASE(TG_U64, uint64_t, SPAN_SAME)
         SPAN_LOAD_CASE(TG_U64_RANK, uint64_t, SPAN_RANK)
+        SPAN_LOAD_CASE(TG_U64_ODD, uint64_t, tg_u64_odd)
         SPAN_LOAD_CASE(TG_F8E4M3, uint8_t, tg_f8e4m3_to_f32)
         SPAN_LOAD_CASE(TG_F8E5M2, uint8_t, tg_f8e5m2_to_f32)
         SPAN_LOAD_CASE(TG_F8E8M0, uint8_t, tg_f8e8m0_to_f32)

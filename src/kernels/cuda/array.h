@@ -42,6 +42,7 @@ template <class T> __device__ inline T load(const char *data, int dtype, int64_t
     case TG_I8: return (T)((const int8_t *)data)[i];
     case TG_U64: return (T)((const uint64_t *)data)[i];
     case TG_U64_RANK: return (T)(((const uint64_t *)data)[i] ^ (uint64_t)1 << 63);
+    case TG_U64_ODD: return (T)tg_u64_odd(((const uint64_t *)data)[i]);
     case TG_U32: return (T)((const uint32_t *)data)[i];
     case TG_U16: return (T)((const uint16_t *)data)[i];
     case TG_BOOL: return (T)(((const uint8_t *)data)[i] != 0);
@@ -73,23 +74,10 @@ template <class T> __device__ inline int64_t as_i64(T v) {
     return as_integer<int64_t>(v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX);
 }
 
-/* Converts a double to float, and rounds it to odd. Rounding the result to a 16-bit float then gives the same as
- * rounding the double once. */
-__device__ inline float to_odd(double v) {
-    float f = (float)v;
-    double back = f;
-    if (back == v || v != v) return f;
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    if (fabs(back) > fabs(v)) u--;
-    u |= 1;
-    memcpy(&f, &u, sizeof u);
-    return f;
-}
 /* Return the float from which a number is rounded to a 16-bit or 8-bit float. */
 __device__ inline float narrowed(float v) { return v; }
-__device__ inline float narrowed(double v) { return to_odd(v); }
-__device__ inline float narrowed(int64_t v) { return to_odd((double)v); }
+__device__ inline float narrowed(double v) { return tg_f64_to_f32_odd(v); }
+__device__ inline float narrowed(int64_t v) { return tg_f64_to_f32_odd(tg_i64_odd(v)); }
 
 template <class T> __device__ inline void store(char *data, int dtype, int64_t i, T v) {
     switch (dtype) {

@@ -107,10 +107,10 @@ template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) 
     static_assert(all <= MOST_SHARED, "a block's tiles fit");
     size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
-    tg_status s = allow_shared(ctx, attention<E, D, WARPS, FULL>, all);
+    const int64_t blocks = a.batch * a.heads * a.tiles;
+    tg_status s = allow_launch(ctx, attention<E, D, WARPS, FULL>, all, blocks);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
-              tg_cuda_of(ctx)->compute, a);
+    TG_LAUNCH((attention<E, D, WARPS, FULL>), (unsigned)blocks, WARPS * 32, bytes, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention");
 }
 

@@ -333,10 +333,21 @@ inline tg_status too_wide(tg_ctx *ctx, int size) {
                        size, WIDEST_HEAD);
 }
 
-/* Allows a kernel to have `most` bytes of shared memory, which launches need above 48 KiB. The attribute belongs to the
- * kernel, in all threads and contexts, so `most` must be the maximum over all launches of the kernel. */
-template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t most) {
-    if (most <= 48 * 1024) return TG_OK;
+/* Fails if this is more than the number of blocks that a launch can have. */
+inline tg_status check_blocks(tg_ctx *ctx, int64_t blocks) {
+    if (blocks <= INT32_MAX) return TG_OK;
+    return tg_ctx_fail(ctx, TG_ERR_SHAPE,
+                       "attention: batch, heads and rows make %lld blocks of rows; device \"cuda\" supports up to %d: "
+                       "divide the batch over several calls",
+                       (long long)blocks, INT32_MAX);
+}
+
+/* Checks a launch of this number of blocks, and allows the kernel to have `most` bytes of shared memory, which launches
+ * need above 48 KiB. The attribute belongs to the kernel, in all threads and contexts, so `most` must be the maximum
+ * over all launches of the kernel. */
+template <class K> inline tg_status allow_launch(tg_ctx *ctx, K kernel, size_t most, int64_t blocks) {
+    tg_status s = check_blocks(ctx, blocks);
+    if (s != TG_OK || most <= 48 * 1024) return s;
     const cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
     return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, what, (int)most), "cudaFuncSetAttribute");
 }

@@ -151,7 +151,7 @@ template <class E, int D> tg_status launch_mask(tg_ctx *ctx, const Attention &a)
         blocks *= job.parts[d];
     }
     if (!blocks) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_mask<E, D, WARPS>, bytes);
+    tg_status s = allow_launch(ctx, attention_grad_mask<E, D, WARPS>, bytes, blocks);
     if (s != TG_OK) return s;
     TG_LAUNCH((attention_grad_mask<E, D, WARPS>), (unsigned)blocks, WARPS * 32, bytes, tg_cuda_of(ctx)->compute, job);
     return tg_cuda_launched(ctx, "attention_grad_mask");

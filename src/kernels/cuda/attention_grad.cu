@@ -106,10 +106,10 @@ template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a
     size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
     if (!a.gq.data || !a.heads || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS, FULL>, all);
+    const int64_t blocks = a.batch * a.heads * a.tiles;
+    tg_status s = allow_launch(ctx, attention_grad_q<E, D, WARPS, FULL>, all, blocks);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_grad_q<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
-              tg_cuda_of(ctx)->compute, a);
+    TG_LAUNCH((attention_grad_q<E, D, WARPS, FULL>), (unsigned)blocks, WARPS * 32, bytes, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention_grad_q");
 }
 

@@ -138,10 +138,10 @@ template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) 
     size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sk + ROWS - 1) / ROWS;
     if ((!a.gk.data && !a.gv.data) || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_kv<E, D, WARPS, FULL>, all);
+    const int64_t blocks = a.batch * a.groups * a.tiles;
+    tg_status s = allow_launch(ctx, attention_grad_kv<E, D, WARPS, FULL>, all, blocks);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_grad_kv<E, D, WARPS, FULL>), (unsigned)(a.batch * a.groups * a.tiles), WARPS * 32, bytes,
-              tg_cuda_of(ctx)->compute, a);
+    TG_LAUNCH((attention_grad_kv<E, D, WARPS, FULL>), (unsigned)blocks, WARPS * 32, bytes, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention_grad_kv");
 }
 

@@ -161,10 +161,10 @@ template <class E, int D, bool DROP> tg_status launch(tg_ctx *ctx, Attention a) 
     constexpr size_t bytes = tensor_shared<D>();
     static_assert(bytes <= MOST_SHARED, "a block's tiles fit");
     a.tiles = (a.sq + Z::ROWS - 1) / Z::ROWS;
-    tg_status s = allow_shared(ctx, attention_tensor_kernel<E, D, DROP>, bytes);
+    const int64_t blocks = a.batch * a.heads * a.tiles;
+    tg_status s = allow_launch(ctx, attention_tensor_kernel<E, D, DROP>, bytes, blocks);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_tensor_kernel<E, D, DROP>), (unsigned)(a.batch * a.heads * a.tiles), Z::THREADS, bytes,
-              tg_cuda_of(ctx)->compute, a);
+    TG_LAUNCH((attention_tensor_kernel<E, D, DROP>), (unsigned)blocks, Z::THREADS, bytes, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention");
 }
 

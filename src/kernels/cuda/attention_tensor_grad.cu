@@ -38,10 +38,11 @@ template <class E> __global__ void __launch_bounds__(TERMS_THREADS) tensor_terms
 }
 
 template <class E> tg_status launch_terms(tg_ctx *ctx, const Attention &a) {
-    const int64_t rows = a.batch * a.heads * terms_of_head(a);
-    if (!rows) return TG_OK;
-    TG_LAUNCH((tensor_terms<E>), (unsigned)(rows / (TERMS_THREADS / TERMS_LANES)), TERMS_THREADS, 0,
-              tg_cuda_of(ctx)->compute, a);
+    const int64_t blocks = a.batch * a.heads * terms_of_head(a) / (TERMS_THREADS / TERMS_LANES);
+    if (!blocks) return TG_OK;
+    tg_status s = check_blocks(ctx, blocks);
+    if (s != TG_OK) return s;
+    TG_LAUNCH((tensor_terms<E>), (unsigned)blocks, TERMS_THREADS, 0, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "tensor_terms");
 }
 
@@ -182,10 +183,10 @@ template <class E, int D, bool DROP> tg_status launch(tg_ctx *ctx, Attention a) 
     tg_status s = launch_terms<E>(ctx, a);
     if (s != TG_OK || !a.gq.data || !a.heads || !a.sq) return s;
     a.tiles = (a.sq + Z::ROWS - 1) / Z::ROWS;
-    s = allow_shared(ctx, attention_tensor_grad_q<E, D, DROP>, bytes);
+    const int64_t blocks = a.batch * a.heads * a.tiles;
+    s = allow_launch(ctx, attention_tensor_grad_q<E, D, DROP>, bytes, blocks);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_tensor_grad_q<E, D, DROP>), (unsigned)(a.batch * a.heads * a.tiles), Z::THREADS, bytes,
-              tg_cuda_of(ctx)->compute, a);
+    TG_LAUNCH((attention_tensor_grad_q<E, D, DROP>), (unsigned)blocks, Z::THREADS, bytes, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention_grad_q");
 }
 

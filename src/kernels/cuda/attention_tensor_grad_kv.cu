@@ -195,10 +195,10 @@ template <class E, int D, bool DROP> tg_status launch(tg_ctx *ctx, Attention a) 
     static_assert(bytes <= MOST_SHARED, "a block's tiles fit");
     a.tiles = (a.sk + Z::ROWS - 1) / Z::ROWS;
     if ((!a.gk.data && !a.gv.data) || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_tensor_grad_kv<E, D, DROP>, bytes);
+    const int64_t blocks = a.batch * a.groups * a.tiles;
+    tg_status s = allow_launch(ctx, attention_tensor_grad_kv<E, D, DROP>, bytes, blocks);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_tensor_grad_kv<E, D, DROP>), (unsigned)(a.batch * a.groups * a.tiles), Z::THREADS, bytes,
-              tg_cuda_of(ctx)->compute, a);
+    TG_LAUNCH((attention_tensor_grad_kv<E, D, DROP>), (unsigned)blocks, Z::THREADS, bytes, tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention_grad_kv");
 }
 

@@ -8,7 +8,10 @@
 
 enum { CALLS = 1024, POSITION_BITS = 40 }; /* CALLS: how many of the latest calls an error can name */
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
-static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* mask: the numbers of calls wrap around */
+
+/* A word has the number of a call and, in its last bits, a position. With all bits set it means that there is no error,
+ * so numbers have a bit less than there is room for. */
+_Static_assert(TG_CUDA_NUMBERS == ~0ull >> POSITION_BITS >> 1, "the numbers of calls fill the word");
 
 tg_status tg_cuda_fault_open(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
@@ -28,14 +31,21 @@ void tg_cuda_fault_close(tg_cuda *c) {
     tg_host_free(c->ctx, c->names, CALLS * sizeof *c->names);
 }
 
+/* Returns the next number that no call of a graph has. */
+static unsigned long long next_number(tg_cuda *c) {
+    unsigned long long number;
+    do number = c->calls++ & TG_CUDA_NUMBERS;
+    while (TG_UNLIKELY(tg_cuda_graph_name(c, number) != NULL));
+    return number;
+}
+
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     tg_cuda *c = tg_cuda_of(ctx);
-    unsigned long long call = c->calls++ & numbers;
     const tg_runtime *r = tg_runtime_of(ctx);
-    tg_cuda_call name = {slot, r->running, r->running_site, r->composer};
-    c->names[call % CALLS] = name;
-    if (c->capturing) tg_cuda_graph_call(c, call, &name);
-    return (tg_cuda_fault){c->fault, call};
+    tg_cuda_call call = {next_number(c), slot, r->running, r->running_site, r->composer};
+    c->names[call.number % CALLS] = call;
+    if (c->capturing) tg_cuda_graph_call(c, &call);
+    return (tg_cuda_fault){c->fault, call.number};
 }
 
 /* Returns the call with this number, or NULL if it is neither the call of a graph nor among the latest CALLS calls. The
@@ -43,7 +53,8 @@ tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
 static const tg_cuda_call *name_of(const tg_cuda *c, unsigned long long call) {
     const tg_cuda_call *of = tg_cuda_graph_name(c, call);
     if (of) return of;
-    return ((c->calls - call) & numbers) <= CALLS ? &c->names[call % CALLS] : NULL;
+    of = &c->names[call % CALLS];
+    return of->number == call ? of : NULL;
 }
 
 tg_status tg_cuda_fault_fetch(tg_cuda *c) {

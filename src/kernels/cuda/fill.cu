@@ -70,14 +70,14 @@ __global__ void __launch_bounds__(FILL_THREADS) fill_each(Walk<1> walk, char *da
 }
 
 /* Writes start + i step. If `exact` is true, start, step and the dtype are integers, and the values are computed in
- * int64. */
+ * int64, and wrap. */
 __global__ void __launch_bounds__(FILL_THREADS) count_up(Walk<1> walk, char *data, int dtype, int64_t n, double start,
                                                          double step, bool exact) {
     int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x, at;
     if (i >= n) return;
     offsets(walk, i, &at);
     if (exact)
-        store<int64_t>(data, dtype, at, (int64_t)start + i * (int64_t)step);
+        store<int64_t>(data, dtype, at, sum_of((int64_t)start, product_of(i, (int64_t)step)));
     else
         store<double>(data, dtype, at, added(start, multiplied((double)i, step)));
 }

@@ -9,22 +9,28 @@
 struct tg_cuda_graph {
     cudaGraphExec_t exec;
     struct tg_cuda_graph *next;
-    unsigned long long first; /* the number of calls[0]; see tg_cuda_fault_for */
-    tg_cuda_call *calls;      /* the numbered calls of the step */
-    int n, capacity;          /* of calls */
+    tg_cuda_call *calls; /* the numbered calls of the step, in the order of their numbers, which may wrap around */
+    int n, capacity;     /* of calls */
 };
 
-void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name) {
+void tg_cuda_graph_call(tg_cuda *c, const tg_cuda_call *call) {
     struct tg_cuda_graph *g = c->capturing;
     /* On failure the context has an error, and tg_cuda_capture_end drops the graph. */
     if (!tg_host_grow(c->ctx, (void **)&g->calls, g->n, &g->capacity, sizeof *g->calls)) return;
-    if (!g->n) g->first = call;
-    g->calls[g->n++] = *name;
+    g->calls[g->n++] = *call;
+}
+
+/* Returns how many numbers after that of the graph's first call this one comes. */
+static unsigned long long after_first(const struct tg_cuda_graph *g, unsigned long long number) {
+    return (number - g->calls[0].number) & TG_CUDA_NUMBERS;
 }
 
 const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call) {
-    for (const struct tg_cuda_graph *g = c->graphs; g; g = g->next)
-        if (call - g->first < (unsigned long long)g->n) return &g->calls[call - g->first];
+    for (const struct tg_cuda_graph *g = c->graphs; g; g = g->next) {
+        if (!g->n || after_first(g, call) > after_first(g, g->calls[g->n - 1].number)) continue;
+        for (int i = 0; i < g->n; i++)
+            if (g->calls[i].number == call) return &g->calls[i];
+    }
     return NULL;
 }
 

@@ -6,10 +6,14 @@
 
 /* A call that can find errors in data, as error messages name it. */
 struct tg_cuda_call {
+    unsigned long long number; /* of TG_CUDA_NUMBERS (tg_cuda_fault_for) */
     const char *slot, *op; /* op: NULL if none was running */
     const void *site;      /* the call site of the op, or NULL */
     const char *composer;  /* the op that recorded op, or NULL */
 };
+
+/* The numbers of calls wrap around; this is their mask. */
+#define TG_CUDA_NUMBERS (((unsigned long long)1 << 23) - 1)
 
 /* The slots for captured steps (tapegrad/device.h). */
 tg_status tg_cuda_capture_begin(tg_ctx *ctx);
@@ -18,7 +22,7 @@ tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *graph);
 void tg_cuda_capture_free(tg_ctx *ctx, void *graph);
 
 /* Adds a call to the graph that is being captured. Each replay makes this call under the same number. */
-void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name);
+void tg_cuda_graph_call(tg_cuda *c, const tg_cuda_call *call);
 /* Returns the call with this number, or NULL if no graph contains it. */
 const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call);
 

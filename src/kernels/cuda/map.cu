@@ -7,20 +7,6 @@
 namespace tg {
 namespace {
 
-/* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
- * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
-int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
-    bool any_real = add && is_real(out.dtype), any_f64 = add && out.dtype == TG_F64, any_u64 = false;
-    for (int i = 0; i < n_in; i++) {
-        any_real |= is_real(in[i].dtype);
-        any_f64 |= in[i].dtype == TG_F64;
-        any_u64 |= in[i].dtype == TG_U64;
-    }
-    if (any_f64 || (!any_real && f >= TG_FN_abs_d)) return TG_F64;
-    if (any_u64 && !any_real && is_real(out.dtype)) return tg_u64_to_real(out.dtype);
-    return any_real ? TG_F32 : TG_I64;
-}
-
 typedef Dims<1 + MAP_INPUTS> MapDims;
 
 /* Returns the dims, at least one, ordered by decreasing stride of the output and merged. Operands that the formula does
@@ -142,10 +128,11 @@ extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const 
         in = &moved;
         tg_move_as_bytes(&out, &moved);
     }
-    int compute = tg::compute_type(f, out, in, n_in, add);
+    tg_dtype compute = tg_map_type(f, &out, in, n_in, add);
     bool whole = compute == TG_I64, wraps = whole && out.dtype == TG_U64;
-    uint32_t ranked = whole ? tg_ranked_operands(f, &out, in, n_in) : 0;
-    if (add && ranked & 1)
+    int dtype[1 + tg::MAP_INPUTS] = {0};
+    tg_operand_dtypes(f, compute, &out, in, n_in, dtype);
+    if (add && dtype[0] == TG_U64_RANK)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: formula %s cannot add to an output of u64",
                            tg_formula_name(f));
     if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
@@ -159,7 +146,7 @@ extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const 
     for (int i = 0; i <= n_in; i++) {
         const tg_array &a = i ? in[i - 1] : out;
         job.x[i].data = (char *)a.data;
-        job.x[i].dtype = ranked >> i & 1 ? (int)TG_U64_RANK : a.dtype;
+        job.x[i].dtype = dtype[i];
         job.x[i].size = tg::element_size(a.dtype);
     }
     tg::MapDims m = tg::dims_of_job(job, out, in);

@@ -23,7 +23,8 @@ __host__ __device__ inline int element_size(int dtype) {
     case TG_F64:
     case TG_I64:
     case TG_U64:
-    case TG_U64_RANK: return 8;
+    case TG_U64_RANK:
+    case TG_U64_ODD: return 8;
     case TG_F32:
     case TG_I32:
     case TG_U32: return 4;

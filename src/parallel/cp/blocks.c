@@ -4,7 +4,6 @@
  * weight of a pair's result is its mass times exp(top - common top) (Milakov and Gimelshein, arXiv 1805.02867; Liu et
  * al., arXiv 2310.01889). Backward needs no merge: with the top and the mass of whole rows, each pair gives its addends
  * of the gradients. */
-#include <float.h>
 #include <math.h>
 
 #include "kernels/composed.h"
@@ -111,7 +110,8 @@ static tg_array column(tg_array x, tg_extent *e) {
 
 /* Writes a formula of n arrays, which broadcast to the shape of out. */
 static tg_status map(const tg_cp_pass *w, tg_formula f, tg_array out, const tg_array *in, int n) {
-    const double finite[2] = {-FLT_MAX, INFINITY}; /* of clamp; the other formulas have no parameters */
+    /* Of clamp; the other formulas have no parameters. */
+    const double finite[2] = {-tg_greatest((tg_dtype)out.dtype), INFINITY};
     int64_t stride[4][TG_MAX_DIMS];
     tg_array x[4];
     for (int i = 0; i < n; i++) x[i] = tg_array_expand(in[i], out.ndim, out.shape, stride[i]);

@@ -181,13 +181,21 @@ static tg_tensor *part_of(const tg_flat *f, const tg_flat_bucket *k, const tg_te
                         n * f->group[k->group].rank);
 }
 
+/* Creates a buffer of n gradients, which tg_discard refuses. */
+static tg_tensor *gradients(tg_ctx *ctx, tg_dtype dtype, int64_t n) {
+    tg_tensor *x = zeros(ctx, dtype, n, TG_MEM_GRADIENT);
+    tg_storage_extra *e = x ? tg_storage_extra_of(x->storage) : NULL;
+    if (e) e->in_flat = true;
+    return x;
+}
+
 /* Makes the bucket's gradients and, from zero 1 on, this rank's part of them. */
 static tg_status make_gradients(const tg_flat *f, tg_flat_bucket *k) {
     tg_dtype dtype = tg_accumulate_dtype(k->dtype);
     bool frees = tg_flat_frees_gradients(f);
-    k->grads = zeros(f->ctx, dtype, k->numel, TG_MEM_GRADIENT);
+    k->grads = gradients(f->ctx, dtype, k->numel);
     if (!f->o.zero || !k->grads) return f->ctx->run.status;
-    k->own_grads = frees ? zeros(f->ctx, dtype, tg_flat_part(f, k), TG_MEM_GRADIENT) : part_of(f, k, k->grads);
+    k->own_grads = frees ? gradients(f->ctx, dtype, tg_flat_part(f, k)) : part_of(f, k, k->grads);
     TG_TRY(f->ctx->run.status);
     return frees ? tg_flat_free_gradients(k) : TG_OK;
 }

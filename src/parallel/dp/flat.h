@@ -44,6 +44,7 @@ typedef struct tg_flat_bucket {
     bool open;                 /* while items are laid out: takes more */
     int64_t used, numel;       /* number of elements before the padding at the end, and of all */
     int ready;                 /* number of items that are ready */
+    bool summed;               /* with zero 2 and 3: the sum of this round has started, and grads were discarded */
     tg_tensor *grads, *params; /* [numel]. params is NULL with zero 0 */
     /* This rank's parts. They are views of grads and params, but from zero 2 on own_grads, and with zero 3 own_params,
      * has bytes of its own. */

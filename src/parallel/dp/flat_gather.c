@@ -1,8 +1,7 @@
 /* Parameters that are divided over ranks (from zero 1 on): the leaves that have a rank's ranges of them, and the
  * gathers that bring the ranges of all ranks together again (zero 1 and 2). */
-#include <stdio.h>
-
 #include "autograd/gradients.h"
+#include "base/host_memory.h"
 #include "parallel/dp/flat.h"
 #include "placement/placing.h"
 
@@ -21,9 +20,9 @@ static const tg_placements *leaf_place(const tg_flat *f, const tg_flat_item *it)
 }
 
 static tg_status name_leaf(const tg_flat_item *it, int64_t begin, int64_t end) {
-    char name[512];
-    snprintf(name, sizeof name, "%s[%lld:%lld]", tg_name(it->param), (long long)begin, (long long)end);
-    return tg_set_name(it->leaf, name);
+    tg_ctx *ctx = it->of->ctx;
+    tg_host_strset(ctx, &it->leaf->ext->name, "%s[%lld:%lld]", tg_name(it->param), (long long)begin, (long long)end);
+    return ctx->run.status;
 }
 
 /* Returns a view of n elements, from number `first` on, of this rank's part of a bucket's tensor. */

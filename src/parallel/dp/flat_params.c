@@ -157,20 +157,32 @@ static int bucket_of(const tg_flat *f, const tg_tensor *x) {
     return -1;
 }
 
-/* Watches m, the module with this number in the call. */
-static tg_status add_unit(tg_flat *f, tg_module *m, int number) {
-    tg_flat_unit u = {.next = f->units, .of = f, .module = m, .first = f->n_buckets, .last = -1};
+/* Returns a unit of m. Its `last` is -1 if m has no parameter of f. */
+static tg_flat_unit unit_of(tg_flat *f, tg_module *m) {
+    tg_flat_unit u = {.of = f, .module = m, .first = f->n_buckets, .last = -1};
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         int k = bucket_of(f, tg_module_param(m, i, NULL));
         if (k >= 0 && k < u.first) u.first = k;
         if (k > u.last) u.last = k;
     }
-    if (u.last < 0)
-        return tg_fail(f->ctx, TG_ERR_ARGUMENT,
-                       "tg_flat_watch: module %d, a \"%s\", has no parameter of the tg_flat; leave it out", number,
-                       tg_module_kind(m));
-    tg_flat_unit *unit = tg_host_alloc(f->ctx, sizeof *unit);
+    return u;
+}
+
+/* Fails unless m, the module with this number in the call, can be watched. */
+static tg_status check_unit(tg_flat *f, tg_module *m, int number) {
+    if (!m || tg_module_ctx(m) != f->ctx)
+        return tg_fail(f->ctx, m ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_flat_watch: module %d is %s", number,
+                       m ? "of another context" : "NULL");
+    if (!tg_flat_divides_params(f) || unit_of(f, m).last >= 0) return TG_OK;
+    return tg_fail(f->ctx, TG_ERR_ARGUMENT,
+                   "tg_flat_watch: module %d, a \"%s\", has no parameter of the tg_flat; leave it out", number,
+                   tg_module_kind(m));
+}
+
+static tg_status add_unit(tg_flat *f, tg_module *m) {
+    tg_flat_unit u = unit_of(f, m), *unit = tg_host_alloc(f->ctx, sizeof *unit);
     if (!unit) return f->ctx->run.status;
+    u.next = f->units;
     *unit = u;
     f->units = unit;
     unit->hook = tg_module_hook(m, TG_BEFORE, before_unit, unit);
@@ -184,12 +196,8 @@ tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n) {
         return tg_fail(f->ctx, TG_ERR_ARGUMENT,
                        "tg_flat_watch: n is %d and units is %p, expected an array of n modules, 0 or more", n,
                        (const void *)units);
-    for (int i = 0; i < n; i++) {
-        if (!units[i] || tg_module_ctx(units[i]) != f->ctx)
-            return tg_fail(f->ctx, units[i] ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_flat_watch: module %d is %s", i,
-                           units[i] ? "of another context" : "NULL");
-        if (tg_flat_divides_params(f)) TG_TRY(add_unit(f, units[i], i));
-    }
+    for (int i = 0; i < n; i++) TG_TRY(check_unit(f, units[i], i));
+    for (int i = 0; i < n && tg_flat_divides_params(f); i++) TG_TRY(add_unit(f, units[i]));
     return TG_OK;
 }
 

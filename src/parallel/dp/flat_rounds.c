@@ -7,9 +7,25 @@
 
 /* ---- Memory ---- */
 
+/* Fails because the gradients of a bucket are read or added to after they were discarded. */
+static tg_status refuse_summed(const tg_flat_bucket *k) {
+    char what[160];
+    const tg_flat_item *it = &k->of->item[k->first], *last = it + k->n - 1;
+    while (it < last && !tg_flat_alive(it)) it++;
+    tg_describe(it->param, what, sizeof what);
+    return tg_fail(k->of->ctx, TG_ERR_STATE,
+                   "tg_flat: the gradient of %s or of another parameter in its bucket (%s) is needed after the sum of "
+                   "the bucket had started, which has discarded the gradients (zero 2 and 3); read the sums of the "
+                   "leaves (tg_flat_leaves) after tg_grads_finalize; for several micro-batches, call "
+                   "tg_flat_set_reduce(f, false) for all but the last, or tg_grads_reduce after each of them, and "
+                   "tg_grads_finalize after the last",
+                   what, tg_count(k->n, "parameter").text);
+}
+
 /* The restore function of a bucket's gradients. Padding is sent too, so all elements get a value. */
 static tg_status zeros_again(void *user, tg_storage *s) {
     const tg_flat_bucket *k = user;
+    if (k->summed) return refuse_summed(k);
     TG_TRY(tg_storage_bytes_again(s));
     return s->ctx->run.ops->fill(s->ctx, tg_array_of(k->grads), 0);
 }

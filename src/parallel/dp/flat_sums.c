@@ -98,7 +98,9 @@ static tg_status start_next(tg_flat *f) {
                  : f->o.zero        ? start_scatter(f, k, c)
                                     : tg_comm_all_reduce(c, k->grads, k->grads, TG_REDUCE_SUM);
     if (!w) return f->ctx->run.status;
-    if (tg_flat_frees_gradients(f)) tg_storage_discard(k->grads->storage, "the sum of a tg_flat's gradients", NULL);
+    if (!tg_flat_frees_gradients(f)) return TG_OK;
+    tg_storage_discard(k->grads->storage, "the sum of a tg_flat's gradients", NULL);
+    k->summed = true;
     return TG_OK;
 }
 
@@ -117,7 +119,8 @@ static tg_status start_ready(tg_parallel *p) {
     return TG_OK;
 }
 
-/* Fails if the sum of the parameter's bucket has started. */
+/* Fails if the sum of the parameter's bucket has started. With zero 2 and 3 that has failed already where backward took
+ * the memory of the gradient (flat_rounds.c). */
 tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     tg_flat_item *it = user;
     tg_flat *f = it->of;
@@ -127,8 +130,8 @@ tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad
         tg_describe(x, what, sizeof what);
         return tg_fail(x->ctx, TG_ERR_STATE,
                        "a gradient of %s came after the sum of its bucket had started; call tg_flat_set_reduce(f, "
-                       "false) for all micro-batches but the last%s, and tg_grads_finalize after the last",
-                       what, tg_flat_frees_gradients(f) ? ", or tg_grads_reduce after each of them" : "");
+                       "false) for all micro-batches but the last, and tg_grads_finalize after the last",
+                       what);
     }
     TG_TRY(tg_flat_passed(it));
     if (!tg_flat_reduces(f) || it->ready) return TG_OK;
@@ -184,6 +187,7 @@ void tg_flat_reset(tg_flat *f) {
     for (int i = 0; i < f->n; i++) f->item[i].ready = false;
     for (int k = 0; k < f->n_buckets; k++) {
         f->bucket[k].ready = 0;
+        f->bucket[k].summed = false;
         drop_converted(&f->bucket[k]);
         tg_temp_free(f->bucket[k].part);
         f->bucket[k].part = NULL;
