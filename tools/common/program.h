@@ -148,8 +148,9 @@ int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Writes the name of a family of ARCHS, by its number, to buf, and returns buf. */
 const char *arch_text(int arch, char *buf, size_t n);
 int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has none. */
-/* Returns the config that the options describe, whose texts free_model_config frees. */
-tg_lm_config model_config(const model_options *o);
+/* Sets *out to the config that the options describe, whose texts free_model_config frees. False after printing what is
+ * wrong. */
+bool model_config(const model_options *o, tg_lm_config *out);
 /* Makes the whole model on one rank, without the padding of the vocabulary for ranks. ctx: of device meta, where it takes
  * no memory. Returns NULL after printing what is wrong; else the caller frees the model. */
 tg_module *whole_model(tg_ctx *ctx, const tg_lm_config *config);
