@@ -96,16 +96,15 @@ static tg_status hole(const tg_state *d, const tg_state_key *k) {
 }
 
 tg_status tg_state_check_key(const tg_state *d, const tg_state_key *k) {
-    int64_t all = 1, count = 0;
+    int64_t count = 0;
     if (k->whole.ndim < 0) return TG_OK;
-    for (int i = 0; i < k->whole.ndim; i++) all *= k->whole.dim[i];
     for (int i = 0; i < k->n; i++) {
         count += tg_block_count(&k->piece[i].block);
         for (int j = 0; j < i; j++)
             if (tg_block_common(&k->piece[i].block, &k->piece[j].block))
                 return overlap(d, k, &k->piece[j], &k->piece[i]);
     }
-    return count == all ? TG_OK : hole(d, k);
+    return count == tg_shape_numel(&k->whole) ? TG_OK : hole(d, k);
 }
 
 /* ---- Files ---- */
