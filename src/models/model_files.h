@@ -26,6 +26,9 @@ static inline bool tg_ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
+/* The parameter whose rows are those of the vocabulary, besides the embedding; a tied model has none. */
+#define TG_WEIGHT_HEAD "lm_head.weight"
+
 /* ---- config_file.c ---- */
 
 #define TG_CONFIG_SUM "tapegrad_weights_xxh64" /* member with the checksum of the weights */

@@ -38,7 +38,7 @@ bool tg_weight_is_known(const tg_module *lm, const char *name) {
     snprintf(full, sizeof full, "transformer.%s", name);
     if (tg_module_find(lm, full)) return true;
     /* Some files of tied models store the embedding a second time, as the output matrix. */
-    return strcmp(name, "lm_head.weight") == 0 && tg_lm_of(lm)->stage.head && !tg_module_child(lm, "lm_head");
+    return strcmp(name, TG_WEIGHT_HEAD) == 0 && tg_lm_of(lm)->stage.head && !tg_module_child(lm, "lm_head");
 }
 
 /* ---- The checks ---- */
