@@ -129,15 +129,6 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int print_json(json_t *json) {
-    char *text = json ? json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
-    json_decref(json);
-    if (!text) return fail("no memory for the result as JSON");
-    puts(text);
-    free(text);
-    return 0;
-}
-
 /* Returns the kind of a file that is not regular, such as "a directory"; NULL: it is regular. */
 static const char *kind_of(const struct stat *st) {
     return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";

@@ -222,6 +222,7 @@ typedef struct samples {
     FILE *file;              /* writes to `lines`; NULL: this rank writes no file */
     char *lines;
     size_t length;
+    bool failed;             /* there was no memory for a sample of the file */
 } samples;
 
 /* Sets the prompt. Returns false after printing why samples cannot be made. */
