@@ -66,7 +66,7 @@ START_TEST(all_name_the_ranks_that_have_not_come) {
     join(ranks, RANKS, ALL & ~4u);
     for (int i = 0; i < RANKS; i++)
         if (i != 2) expect(&ranks[i], TG_ERR_TIMEOUT, "rank 2 of 4 has not connected to \"127.0.0.1\", port ");
-    expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 3 s; see what they have printed");
+    expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 3 s; see what it has printed");
 }
 END_TEST
 
