@@ -88,6 +88,7 @@ static bool fill_descriptors(void) {
 
 int main(int argc, char **argv) {
     if (!fill_descriptors()) return fail("cannot open '/dev/null' in place of closed output: %s", strerror(errno));
+    json_text_begin();
     name_program(argc > 0 ? argv[0] : NULL);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit of a file's size then fails with EFBIG */
     int status = run(argc, argv);

@@ -16,14 +16,17 @@ extern "C" {
  *
  * A tg_checkpoints is a directory with one subdirectory for each checkpoint, named "step-" and ten or more digits. The
  * files of a new checkpoint are written into a subdirectory with a hidden name. That is renamed when all its files are
- * complete and on the disk, so every subdirectory named "step-..." is complete. */
+ * complete and on the disk, so every subdirectory named "step-..." is complete.
+ *
+ * The system must know the directory: it is locked, listed and emptied by system calls, also in a context with file
+ * functions of its own (tg_config.files). */
 
 typedef struct tg_checkpoints tg_checkpoints;
 
 /* Opens the directory dir and locks it. Creates dir if it is missing; its parent must exist. Removes the unfinished
  * checkpoints of an interrupted run. While dir is open, opening it again, also in another process, fails with
- * TG_ERR_STATE. The lock ends with the process, even if the process is killed. Returns NULL on an error. All functions
- * below accept NULL. */
+ * TG_ERR_STATE, as does opening it while another process removes it. The lock ends with the process, even if the
+ * process is killed. Returns NULL on an error. All functions below accept NULL. */
 TG_API tg_checkpoints *tg_checkpoints_open(tg_ctx *ctx, const char *dir);
 /* Closes the directory. Abandons a checkpoint that has begun. */
 TG_API void tg_checkpoints_close(tg_checkpoints *c);

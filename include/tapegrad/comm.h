@@ -54,7 +54,9 @@ TG_API const char *tg_comm_name(const tg_comm *c); /* Returns the name given to 
 TG_API const char *tg_comm_transport(const tg_comm *c); /* Returns "self", "threads", "shm", "mpi", "plan" ... */
 TG_API tg_axis tg_comm_axis(const tg_comm *c);
 /* Restarts c after a failure, without the failed ranks. The remaining ranks are renumbered and keep their order.
- * Collective over the remaining ranks. Groups that were split from c end. For a grid use tg_parallel_recover. */
+ * Collective over the remaining ranks. Groups that were split from c end. Fails with TG_ERR_REMOTE, with the rank's
+ * number, if the rank that was to choose the new group's members has ended meanwhile; then only a new communicator
+ * helps. For a grid use tg_parallel_recover. */
 TG_API tg_status tg_comm_recover(tg_comm *c);
 
 /* ---- Collectives on tensors, outside the tape ----

@@ -86,7 +86,8 @@ typedef struct tg_generator_opts {
      * the tokens are the same. draft must have the vocabulary and the context of the large model, and must outlive the
      * generator. NULL, the default: none. */
     tg_module *draft;
-    int64_t draft_tokens; /* most tokens that it proposes at a time, 1 to 11; 4 by default */
+    /* Most tokens that it proposes at a time, 1 to 11; 4 by default. Without draft it must keep the default. */
+    int64_t draft_tokens;
 } tg_generator_opts;
 
 #define TG_GENERATOR_DEFAULTS \

@@ -1,8 +1,12 @@
-/* Appends formatted and escaped text to a buffer, finds the last component of a path, and checks UTF-8. */
+/* Appends formatted and escaped text to a buffer, finds the last component of a path, reads numbers, and checks UTF-8.
+ */
 #include "base/text.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
@@ -74,4 +78,13 @@ void tg_utf8_cut(char *s) {
     if (!begin) return;
     const unsigned char *last = (const unsigned char *)s + begin - 1; /* the first byte of the last character */
     if (*last >= 0xC0 && !sequence_length(last, n - begin + 1)) s[begin - 1] = 0;
+}
+
+bool tg_text_int(const char *text, int least, int *value) {
+    char *end = NULL;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (errno || end == text || *end || v < least || v > INT_MAX) return false;
+    *value = (int)v;
+    return true;
 }

@@ -1,4 +1,5 @@
-/* Appends formatted and escaped text to a buffer, finds the last component of a path, and checks UTF-8. */
+/* Appends formatted and escaped text to a buffer, finds the last component of a path, reads numbers, and checks UTF-8.
+ */
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 
@@ -18,6 +19,9 @@ const char *tg_base_name(const char *path);
 /* Returns the offset of the first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if
  * there is none. */
 size_t tg_utf8_check(const char *s, size_t n);
+/* Reads a text that is one decimal number, of at least `least`. Returns false if it is anything else, or no number that
+ * an int holds. */
+bool tg_text_int(const char *text, int least, int *value);
 /* Removes the beginning of a character from the end of a text that did not fit into its buffer. */
 void tg_utf8_cut(char *s);
 

@@ -5,6 +5,7 @@
 
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "core/tensor.h"
 
 /* ---- Making ---- */
 
@@ -35,11 +36,7 @@ void tg_block_add(tg_block *b, int dim, int64_t first, int64_t n) {
         b->span[dim][b->n[dim]++] = (tg_span){first, n};
 }
 
-int64_t tg_block_full(const tg_block *b) {
-    int64_t n = 1;
-    for (int d = 0; d < b->shape.ndim; d++) n *= b->shape.dim[d];
-    return n;
-}
+int64_t tg_block_full(const tg_block *b) { return tg_shape_numel(&b->shape); }
 
 void tg_block_close(tg_block *b) {
     b->begin = 0;
@@ -221,8 +218,7 @@ static int64_t reach(const tg_block *b, const tg_shape *whole, int64_t at) {
 }
 
 int64_t tg_block_hole(const tg_block *const *blocks, int n, const tg_shape *whole, int64_t *stop) {
-    int64_t all = 1, hole = -1;
-    for (int d = 0; d < whole->ndim; d++) all *= whole->dim[d];
+    int64_t all = tg_shape_numel(whole), hole = -1;
     for (int64_t at = 0, step; at < all; at += step) {
         int64_t gap = all - at;
         step = 0;

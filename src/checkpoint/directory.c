@@ -117,7 +117,10 @@ static tg_status take_lock(tg_checkpoints *c, const char *path) {
     if (c->lock < 0) return tg_file_fail(c->ctx, "open", path, -1);
     bool taken = flock(c->lock, LOCK_EX | LOCK_NB) == 0;
     if (taken && !is_gone(c->lock, path)) return TG_OK;
-    if (!taken && errno != EWOULDBLOCK) return tg_file_fail(c->ctx, "lock", path, -1);
+    if (taken)
+        return tg_fail(c->ctx, TG_ERR_STATE,
+                       "'%s' was removed by another process while this one locked it; open the directory again", path);
+    if (errno != EWOULDBLOCK) return tg_file_fail(c->ctx, "lock", path, -1);
     return tg_fail(c->ctx, TG_ERR_STATE, "'%s' is in use by another run, which holds the lock on '%s'", c->dir, path);
 }
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/host_memory.h"
 #include "comm/comm.h"
@@ -45,20 +44,21 @@ static tg_status gather(tg_comm *world, const void *mine, int64_t n, void *all, 
     return ctx->run.status;
 }
 
-/* Returns a number for the names of the files, if the directory has an index; else 0. The files of the save that the
- * index belongs to must not be touched before the new index is there. */
-static int64_t number_of_save(const tg_save *w) {
+/* Sets *number to a number for the names of the files, if the directory has an index; else to 0. The files of the save
+ * that the index belongs to must not be touched before the new index is there. */
+static tg_status number_of_save(const tg_save *w, int64_t *number) {
     struct timespec now;
-    char *index = tg_format_path(w->ctx, TG_STATE_INDEX, w->dir);
-    bool fresh = !index || access(index, F_OK) != 0;
-    tg_host_strfree(w->ctx, index);
+    bool has_index = false;
+    TG_TRY(tg_state_has(w->ctx, w->dir, TG_STATE_INDEX, &has_index));
     clock_gettime(CLOCK_REALTIME, &now);
-    return fresh ? 0 : (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    *number = has_index ? (int64_t)now.tv_sec * 1000000000 + now.tv_nsec : 0;
+    return TG_OK;
 }
 
 /* Fills d->count and d->total, and sets the suffix from the number that rank 0 has chosen. */
 static tg_status exchange_counts(tg_save *w, deal *d) {
-    int64_t mine[2] = {w->n, tg_comm_rank(w->world) ? 0 : number_of_save(w)}, *all = d->load; /* two for each rank */
+    int64_t mine[2] = {w->n, 0}, *all = d->load; /* two for each rank */
+    if (tg_comm_rank(w->world) == 0) TG_TRY(number_of_save(w, &mine[1]));
     TG_TRY(gather(w->world, mine, 2, all, 2 * d->ranks, NULL));
     if (all[1]) snprintf(w->suffix, sizeof w->suffix, "-%lld", (long long)all[1]);
     for (int r = 0; r < d->ranks; r++) d->total += d->count[r] = all[2 * r];

@@ -4,12 +4,6 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 
-static int64_t count_of(const tg_shape *s) {
-    int64_t n = 1;
-    for (int d = 0; d < s->ndim; d++) n *= s->dim[d];
-    return n;
-}
-
 /* Returns the text of the block, which the caller frees with tg_host_strfree. */
 static char *text_of(tg_ctx *ctx, const tg_block *b) {
     size_t n = tg_block_text(b, NULL, 0);
@@ -32,7 +26,7 @@ static uint64_t hash_of(const tg_save_piece *p) {
 /* Completes a piece whose item and block are set. */
 static tg_status describe(tg_ctx *ctx, tg_save_piece *p) {
     const char *key = tg_shard_key(p->item);
-    bool all = tg_block_count(&p->block) == count_of(&p->whole);
+    bool all = tg_block_count(&p->block) == tg_shape_numel(&p->whole);
     if (!(p->at = text_of(ctx, &p->block))) return ctx->run.status;
     p->name = all ? tg_host_strdup(ctx, key) : tg_format_path(ctx, "%s[%s]", key, p->at);
     p->bytes = tg_block_count(&p->block) * (int64_t)tg_dtype_size(p->item->x->dtype);
@@ -46,7 +40,7 @@ static tg_status add(tg_save *w, const tg_shard_item *i) {
     *p = (tg_save_piece){.item = i, .whole = tg_shard_whole_shape(i)};
     TG_TRY(tg_shard_block(i, &p->block));
     w->n++;
-    if (tg_block_count(&p->block) || !count_of(&p->whole)) return describe(w->ctx, p);
+    if (tg_block_count(&p->block) || !tg_shape_numel(&p->whole)) return describe(w->ctx, p);
     tg_block_free(w->ctx, &w->piece[--w->n].block);
     return TG_OK;
 }

@@ -2,7 +2,6 @@
 #include "checkpoint/state_index.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 #include "base/host_memory.h"
 
@@ -37,16 +36,17 @@ json_t *tg_json_shape(const tg_shape *s) {
 
 /* ---- The directory ---- */
 
-static bool has_file(const tg_state *d, const char *format) {
-    char *path = tg_format_path(d->ctx, format, d->dir);
-    bool has = path && access(path, F_OK) == 0;
-    tg_host_strfree(d->ctx, path);
-    return has;
+tg_status tg_state_has(tg_ctx *ctx, const char *dir, const char *format, bool *has) {
+    char *path = tg_format_path(ctx, format, dir);
+    tg_status s = tg_file_exists(ctx, path, has);
+    tg_host_strfree(ctx, path);
+    return s;
 }
 
 static tg_status fill(tg_state *d, const tg_shards *s) {
-    bool old = !has_file(d, TG_STATE_INDEX) && has_file(d, TG_STATE_OLD);
-    TG_TRY(d->ctx->run.status);
+    bool index = false, old = false;
+    TG_TRY(tg_state_has(d->ctx, d->dir, TG_STATE_INDEX, &index));
+    if (!index) TG_TRY(tg_state_has(d->ctx, d->dir, TG_STATE_OLD, &old));
     return old ? tg_state_read_old(d, s) : tg_state_read_index(d);
 }
 
@@ -96,16 +96,15 @@ static tg_status hole(const tg_state *d, const tg_state_key *k) {
 }
 
 tg_status tg_state_check_key(const tg_state *d, const tg_state_key *k) {
-    int64_t all = 1, count = 0;
+    int64_t count = 0;
     if (k->whole.ndim < 0) return TG_OK;
-    for (int i = 0; i < k->whole.ndim; i++) all *= k->whole.dim[i];
     for (int i = 0; i < k->n; i++) {
         count += tg_block_count(&k->piece[i].block);
         for (int j = 0; j < i; j++)
             if (tg_block_common(&k->piece[i].block, &k->piece[j].block))
                 return overlap(d, k, &k->piece[j], &k->piece[i]);
     }
-    return count == all ? TG_OK : hole(d, k);
+    return count == tg_shape_numel(&k->whole) ? TG_OK : hole(d, k);
 }
 
 /* ---- Files ---- */

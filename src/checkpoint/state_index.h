@@ -83,6 +83,8 @@ tg_status tg_state_check_key(const tg_state *d, const tg_state_key *k);
 tg_safetensors *tg_state_file_open(tg_state *d, int file);
 /* Returns the tensor of the file that has the piece, whose file it opens; NULL after recording the error. */
 const tg_safetensors_entry *tg_state_entry(tg_state *d, const tg_state_key *k, const tg_state_piece *p);
+/* Sets *has to whether the directory has a file: format is TG_STATE_INDEX or TG_STATE_OLD. */
+tg_status tg_state_has(tg_ctx *ctx, const char *dir, const char *format, bool *has);
 json_t *tg_json_shape(const tg_shape *s); /* an array of the sizes; NULL: no memory */
 
 /* ---- state_index.c ---- */

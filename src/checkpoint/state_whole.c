@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/host_memory.h"
 #include "checkpoint/state_index.h"
@@ -37,9 +36,8 @@ static tg_status describe(tg_ctx *ctx, json_t *pieces, const tg_named_tensor *t,
 tg_status tg_state_require_none(tg_ctx *ctx, const char *dir) {
     static const char *const formats[] = {TG_STATE_INDEX, TG_STATE_OLD};
     for (int i = 0; i < TG_LEN(formats); i++) {
-        char *path = tg_format_path(ctx, formats[i], dir);
-        bool there = path && access(path, F_OK) == 0;
-        tg_host_strfree(ctx, path);
+        bool there = false;
+        TG_TRY(tg_state_has(ctx, dir, formats[i], &there));
         if (there) return tg_fail(ctx, TG_ERR_STATE, "'%s' has a state already; give another directory", dir);
     }
     return ctx->run.status;

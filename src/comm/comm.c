@@ -157,21 +157,23 @@ static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int ra
     return g;
 }
 
-static tg_status check_members(tg_comm *c, const int *ranks, int n, int *mine) {
+static tg_status check_members(tg_comm *c, const char *name, const int *ranks, int n, int *mine) {
     *mine = -1;
     for (int i = 0; i < n; i++) {
         if (ranks[i] < 0 || ranks[i] >= c->size)
-            return tg_fail(c->ctx, TG_ERR_ARGUMENT, "a group's member %d is rank %d, expected 0 to %d", i, ranks[i],
-                           c->size - 1);
+            return tg_fail(c->ctx, TG_ERR_ARGUMENT, "group \"%s\": its member %d is rank %d, expected 0 to %d",
+                           name ? name : "", i, ranks[i], c->size - 1);
         if (ranks[i] == c->rank) *mine = i;
     }
-    return *mine < 0 ? tg_fail(c->ctx, TG_ERR_ARGUMENT, "rank %d is not in the group that it forms", c->rank) : TG_OK;
+    if (*mine >= 0) return TG_OK;
+    return tg_fail(c->ctx, TG_ERR_ARGUMENT, "group \"%s\": rank %d, which forms it, is not among its members",
+                   name ? name : "", c->rank);
 }
 
 tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis, bool all) {
     int mine;
     void *state = NULL;
-    if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return tg_comm_or_inert(NULL);
+    if (!tg_comm_ok(c) || check_members(c, name, ranks, n, &mine) != TG_OK) return tg_comm_or_inert(NULL);
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
     if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, all, &state) != TG_OK)
         return tg_comm_or_inert(NULL);
@@ -265,7 +267,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
     void *state = NULL;
     tg_comm *c = g->parent;
     if (!c || !tg_comm_ok(c)) return g->ctx->run.status;
-    TG_TRY(check_members(c, ranks, n, &mine));
+    TG_TRY(check_members(c, g->name, ranks, n, &mine));
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
     if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, all, &state));
     tg_replays_end(g);

@@ -86,6 +86,9 @@ typedef struct tg_control_ops {
     void (*join_recovery)(tg_control *c);          /* notifies the members that this rank has joined */
     bool (*is_expected)(tg_control *c, int i);     /* whether member i has not joined, but still may */
     bool (*has_joined)(tg_control *c, int i);      /* whether member i has joined, and has not left the group since */
+    /* Optional. Why nothing can come from member i any more: "" if its process has ended, otherwise the layer's words;
+     * NULL: it is not so, or the layer cannot tell. */
+    const char *(*lost)(tg_control *c, int i);
     bool *(*own_list)(tg_control *c);              /* the list that this rank would propose: a flag for each member */
     void (*propose)(tg_control *c);                /* proposes own_list; the first proposal is valid for all members */
     const bool *(*decided_list)(tg_control *c);    /* the valid list; NULL: none yet */

@@ -162,6 +162,7 @@ void tg_hooks_free(tg_ctx *ctx);
 tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what);
 /* Writes the row-major strides, unless `stride` is NULL, and returns the number of elements, or -1 on overflow. */
 int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
+static inline int64_t tg_shape_numel(const tg_shape *s) { return tg_row_major((int)s->ndim, s->dim, NULL); }
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
 /* Returns whether two elements share memory: a dim is expanded, or two indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);

@@ -56,9 +56,7 @@ tg_status tg_loader_seek(tg_loader *l, int64_t epoch, int64_t step) {
 /* ---- Batches ---- */
 
 size_t tg_loader_part_bytes(const tg_loader *l, int p) {
-    size_t n = tg_dtype_size(l->part[p].dtype);
-    for (int d = 0; d < l->part[p].shape.ndim; d++) n *= (size_t)l->part[p].shape.dim[d];
-    return n;
+    return tg_dtype_size(l->part[p].dtype) * (size_t)tg_shape_numel(&l->part[p].shape);
 }
 
 tg_status tg_loader_next(tg_loader *l, tg_tensor **out) {

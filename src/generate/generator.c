@@ -21,7 +21,7 @@ static tg_status check_draft(const tg_generator *g, const tg_module *draft) {
 enum { MOST = 1 << 20 }; /* limit of rows and of tokens in a chunk, so that sizes do not overflow */
 
 static tg_status check_new(const tg_generator *g, int64_t positions) {
-    const tg_generator_opts *o = &g->o;
+    const tg_generator_opts *o = &g->o, defaults = {TG_GENERATOR_DEFAULTS};
     if (o->rows < 1 || o->rows > MOST || o->chunk < 1 || o->chunk > MOST)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_generator_new: rows is %lld and chunk %lld, expected 1 to %d",
                        (long long)o->rows, (long long)o->chunk, MOST);
@@ -32,7 +32,12 @@ static tg_status check_new(const tg_generator *g, int64_t positions) {
     if (o->draft_tokens < 1 || o->draft_tokens >= TG_GENERATE_FEW)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_generator_new: draft_tokens is %lld, expected 1 to %d",
                        (long long)o->draft_tokens, TG_GENERATE_FEW - 1);
-    return o->draft ? check_draft(g, o->draft) : TG_OK;
+    if (o->draft) return check_draft(g, o->draft);
+    if (o->draft_tokens == defaults.draft_tokens) return TG_OK;
+    return tg_fail(g->ctx, TG_ERR_ARGUMENT,
+                   "tg_generator_new: draft_tokens is %lld, but draft, the model that proposes them, is NULL; leave "
+                   "draft_tokens at its default, %lld",
+                   (long long)o->draft_tokens, (long long)defaults.draft_tokens);
 }
 
 /* Allocates one array of the generator. */

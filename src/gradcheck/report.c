@@ -272,8 +272,7 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
     TG_TRY(tg_json_bool(&j, "requires_grad", &grad));
     TG_TRY(read_shape(&j, &shape));
     TG_TRY(tg_json_array(&j, "values", &values));
-    int64_t n = 1;
-    for (int i = 0; i < shape.ndim; i++) n *= shape.dim[i];
+    int64_t n = tg_shape_numel(&shape);
     if (n != (int64_t)json_array_size(values))
         return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': %s for a shape of %s", j.path,
                        tg_count(json_array_size(values), "value").text, tg_count(n, "element").text);

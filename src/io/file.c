@@ -97,6 +97,21 @@ static int open_retrying(const tg_file_ops *ops, const char *path, int flags) {
     return fd;
 }
 
+/* Opens for reading. Without O_NONBLOCK, opening a pipe would wait for its writer. */
+static int open_to_read(const tg_file_ops *ops, const char *path) {
+    return open_retrying(ops, path, O_RDONLY | O_NONBLOCK);
+}
+
+tg_status tg_file_exists(tg_ctx *ctx, const char *path, bool *exists) {
+    tg_file_ops ops = tg_file_ops_of(ctx);
+    if (!path) return tg_io_enter(ctx);
+    int fd = open_to_read(&ops, path);
+    *exists = fd >= 0;
+    if (fd < 0 && errno != ENOENT && errno != ENOTDIR) return tg_file_fail(ctx, "open", path, -1);
+    if (fd >= 0) ops.close(ops.user, fd);
+    return TG_OK;
+}
+
 /* ---- Reading ---- */
 
 /* Fails unless the path is a regular file. */
@@ -118,8 +133,7 @@ static tg_status require_regular(tg_file *f) {
 tg_status tg_file_open(tg_file *f, tg_ctx *ctx, const char *path) {
     *f = (tg_file){.ctx = ctx, .ops = tg_file_ops_of(ctx), .path = tg_host_strdup(ctx, path), .fd = -1};
     if (!f->path) return tg_io_enter(ctx);
-    /* Without O_NONBLOCK, opening a pipe would wait for its writer. */
-    f->fd = open_retrying(&f->ops, path, O_RDONLY | O_NONBLOCK);
+    f->fd = open_to_read(&f->ops, path);
     tg_status s = f->fd < 0 ? tg_file_fail(ctx, "open", path, -1) : require_regular(f);
     if (s != TG_OK) tg_file_close(f);
     return s;

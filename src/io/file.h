@@ -29,6 +29,11 @@ tg_status tg_file_fail(tg_ctx *ctx, const char *verb, const char *path, int64_t 
  * memory, records the error and returns NULL. */
 char *tg_format_path(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 
+/* Sets *exists to whether the context's file functions open `path` for reading. No file of that name means false; any
+ * other failure to open it is reported, so that a file is never taken for absent because of it. path NULL, after a
+ * tg_format_path without memory, returns that error. */
+tg_status tg_file_exists(tg_ctx *ctx, const char *path, bool *exists);
+
 /* A regular file that is open for reading. path is NULL once the file is closed. */
 typedef struct tg_file {
     tg_ctx *ctx;

@@ -1,5 +1,4 @@
 /* tg_gpt_to_state: from a model directory to saved state. */
-#include <unistd.h>
 
 #include "base/host_memory.h"
 #include "models/convert.h"
@@ -60,7 +59,9 @@ static tg_status write_config(const tg_conversion *c, const char *path) {
 /* Fails if the directory has a state, or a model, whose config must not be lost. */
 static tg_status check_target(tg_ctx *ctx, const char *state, const char *config) {
     TG_TRY(tg_state_require_none(ctx, state));
-    if (access(config, F_OK) != 0) return TG_OK;
+    bool there = false;
+    TG_TRY(tg_file_exists(ctx, config, &there));
+    if (!there) return TG_OK;
     return tg_fail(ctx, TG_ERR_STATE, "'%s' has a model already; give another directory", state);
 }
 

@@ -26,6 +26,9 @@ static inline bool tg_ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
+/* The parameter whose rows are those of the vocabulary, besides the embedding; a tied model has none. */
+#define TG_WEIGHT_HEAD "lm_head.weight"
+
 /* ---- config_file.c ---- */
 
 #define TG_CONFIG_SUM "tapegrad_weights_xxh64" /* member with the checksum of the weights */
@@ -87,7 +90,7 @@ const char *tg_weight_stored_name(const tg_safetensors *f, const char *path);
 /* Returns whether the file's tensor belongs to this part of the model, or may be ignored. */
 bool tg_weight_is_known(const tg_module *lm, const char *name);
 /* Returns the path of the weights in dir: model.safetensors, or the index if only the index is there. Free it with
- * tg_host_strfree. */
+ * tg_host_strfree. Returns NULL after recording an error, but not because the files are absent. */
 char *tg_weights_find(tg_ctx *ctx, const char *dir);
 
 /* Fills the parameters from the files in dir, or maps the files. Collective over pp if that has several stages. */

@@ -10,9 +10,13 @@ bool tg_weight_is_transposed(const tg_module *lm, const char *path) {
     return false;
 }
 
+/* Returns whether the parameter is the embedding of token ids, by any family's name. */
+static bool is_embedding(const char *path) {
+    return tg_ends_with(path, ".wte.weight") || tg_ends_with(path, ".embed_tokens.weight");
+}
+
 int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path) {
-    bool padded = tg_ends_with(path, "wte.weight") || tg_ends_with(path, "embed_tokens.weight") ||
-                  strcmp(path, "lm_head.weight") == 0;
+    bool padded = is_embedding(path) || strcmp(path, TG_WEIGHT_HEAD) == 0;
     return padded ? tg_lm_of(lm)->c.vocab : tg_global_shape(p).dim[0];
 }
 
@@ -35,8 +39,7 @@ tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows,
 }
 
 bool tg_weight_is_copy(const tg_module *lm, const char *path) {
-    return !tg_lm_of(lm)->stage.embedding &&
-           (tg_ends_with(path, ".wte.weight") || tg_ends_with(path, ".embed_tokens.weight"));
+    return !tg_lm_of(lm)->stage.embedding && is_embedding(path);
 }
 
 bool tg_weight_is_adapter(const char *path) { return tg_lora_is_matrix(path); }

@@ -1,7 +1,6 @@
 /* Loads the parameters of a model from model.safetensors, or from the files that model.safetensors.index.json lists.
  * Each rank reads the tensors of its own layers and keeps its part of each tensor. */
 #include <stdio.h>
-#include <unistd.h>
 
 #include "base/host_memory.h"
 #include "checkpoint/shards.h"
@@ -39,7 +38,7 @@ bool tg_weight_is_known(const tg_module *lm, const char *name) {
     snprintf(full, sizeof full, "transformer.%s", name);
     if (tg_module_find(lm, full)) return true;
     /* Some files of tied models store the embedding a second time, as the output matrix. */
-    return strcmp(name, "lm_head.weight") == 0 && tg_lm_of(lm)->stage.head && !tg_module_child(lm, "lm_head");
+    return strcmp(name, TG_WEIGHT_HEAD) == 0 && tg_lm_of(lm)->stage.head && !tg_module_child(lm, "lm_head");
 }
 
 /* ---- The checks ---- */
@@ -139,11 +138,15 @@ static tg_status load(source *s) {
 }
 
 char *tg_weights_find(tg_ctx *ctx, const char *dir) {
+    bool one = false, several = false;
     char *file = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_FILE);
     char *index = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_INDEX);
-    bool several = file && index && access(file, F_OK) != 0 && access(index, F_OK) == 0;
-    tg_host_strfree(ctx, several ? file : index);
-    return several ? index : file;
+    tg_status s = tg_file_exists(ctx, file, &one);
+    if (s == TG_OK && !one) s = tg_file_exists(ctx, index, &several);
+    char *found = s != TG_OK ? NULL : several ? index : file; /* the error of no file names the first */
+    if (found != file) tg_host_strfree(ctx, file);
+    if (found != index) tg_host_strfree(ctx, index);
+    return found;
 }
 
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir, bool map) {

@@ -1,7 +1,6 @@
 /* The files next to tokenizer.json: which tokens begin and end a text, and the template of a chat. */
 #define _GNU_SOURCE
 #include <stdio.h>
-#include <unistd.h>
 
 #include "text/load.h"
 
@@ -15,8 +14,9 @@ enum { TEMPLATE_LIMIT = 4 << 20 };
 /* Returns the path of a file, which the caller frees with tg_host_strfree; NULL if it is not there, or after an error.
  */
 static char *path_of(const reading *r, const char *name) {
+    bool there = false;
     char *path = tg_format_path(r->k->ctx, "%s/%s", r->directory, name);
-    if (path && access(path, F_OK) == 0) return path;
+    if (tg_file_exists(r->k->ctx, path, &there) == TG_OK && there) return path;
     tg_host_strfree(r->k->ctx, path);
     return NULL;
 }

@@ -163,9 +163,15 @@ static tg_status read_file(tg_tokenizer *k) {
     return s == TG_OK ? tg_ctx_status(k->ctx) : s;
 }
 
-static bool is_directory(const char *path) {
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+/* Sets *directory to whether path is a directory. The context's file functions have one if they have its
+ * tokenizer.json. The system is asked too, so that an error names the file that a directory lacks. */
+static tg_status is_directory(tg_ctx *ctx, const char *path, bool *directory) {
+    struct stat st;
+    char *file = tg_format_path(ctx, "%s/tokenizer.json", path);
+    tg_status s = tg_file_exists(ctx, file, directory);
+    tg_host_strfree(ctx, file);
+    *directory |= stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return s;
 }
 
 tg_tokenizer *tg_tokenizer_load(tg_ctx *ctx, const char *path) {
@@ -174,7 +180,8 @@ tg_tokenizer *tg_tokenizer_load(tg_ctx *ctx, const char *path) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokenizer_load: path is NULL, expected a tokenizer.json or its directory");
         return NULL;
     }
-    bool directory = is_directory(path);
+    bool directory = false;
+    if (is_directory(ctx, path, &directory) != TG_OK) return NULL;
     char *file = tg_format_path(ctx, directory ? "%s/tokenizer.json" : "%s", path);
     tg_tokenizer *k = file ? tg_tokenizer_make(ctx, file) : NULL;
     tg_host_strfree(ctx, file);

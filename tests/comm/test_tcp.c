@@ -66,7 +66,7 @@ START_TEST(all_name_the_ranks_that_have_not_come) {
     join(ranks, RANKS, ALL & ~4u);
     for (int i = 0; i < RANKS; i++)
         if (i != 2) expect(&ranks[i], TG_ERR_TIMEOUT, "rank 2 of 4 has not connected to \"127.0.0.1\", port ");
-    expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 3 s; see what they have printed");
+    expect(&ranks[0], TG_ERR_TIMEOUT, "within the deadline of 3 s; see what it has printed");
 }
 END_TEST
 
@@ -203,6 +203,41 @@ START_TEST(a_killed_rank_is_named_and_the_others_recover) {
 }
 END_TEST
 
+/* Rank 0 joins the recovery, and is killed while it waits for rank 2. */
+static void is_killed_in_recovery(rank *r, tg_ctx *ctx, tg_comm *c) {
+    tg_comm_barrier(c);
+    double begun = seconds_now();
+    signal(SIGALRM, SIG_DFL); /* Check's handler would end all ranks */
+    if (r->opts.rank == 0) alarm(1);
+    if (r->opts.rank == 2) pause_for(2);
+    tg_comm_recover(c);
+    note(r, ctx);
+    r->result = seconds_now() - begun < 10;
+}
+
+START_TEST(a_rank_killed_in_recovery_is_named) {
+    rank ranks[3];
+    int ends[2], seen = 0;
+    pid_t pid[3];
+    ck_assert_int_eq(pipe(ends), 0);
+    plan(ranks, 3, free_port(), 20);
+    for (int i = 0; i < 3; i++) {
+        ranks[i].fn = is_killed_in_recovery;
+        pid[i] = fork_rank(&ranks[i], ends[1]);
+    }
+    close(ends[1]);
+    for (rank r; read(ends[0], &r, sizeof r) == (ssize_t)sizeof r; seen++) {
+        expect(&r, TG_ERR_REMOTE,
+               "tg_comm_recover: rank 0, which was to choose the members of the new group, has called it too, but then "
+               "its process has ended");
+        ck_assert(r.result == 1);
+    }
+    ck_assert_int_eq(seen, 2);
+    close(ends[0]);
+    for (int i = 0; i < 3; i++) waitpid(pid[i], NULL, 0);
+}
+END_TEST
+
 /* ---- Memory ---- */
 
 typedef struct counted_memory {
@@ -282,6 +317,7 @@ int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *const tests[] = {
         a_killed_rank_is_named_and_the_others_recover, /* before there are threads */
+        a_rank_killed_in_recovery_is_named,
         ranks_meet_in_any_order_and_by_any_name_of_this_node,
         no_rank_listens_once_all_have_met,
         all_name_the_ranks_that_have_not_come,

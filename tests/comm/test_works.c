@@ -239,6 +239,20 @@ START_TEST(a_plan_moves_nothing_and_counts_all) {
 }
 END_TEST
 
+START_TEST(wrong_members_are_refused_by_the_group_s_name) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *c = tg_comm_plan_new(ctx, 1, 4);
+    ck_assert(!tg_comm_split_known(c, (int[]){1, 4}, 2, "dp", TG_DP, false)->ops);
+    ck_assert_str_eq(tg_ctx_message(ctx), "group \"dp\": its member 1 is rank 4, expected 0 to 3");
+    tg_ctx_clear(ctx);
+    ck_assert(!tg_comm_split_known(c, (int[]){0, 2}, 2, NULL, TG_DP, false)->ops);
+    ck_assert_str_eq(tg_ctx_message(ctx), "group \"\": rank 1, which forms it, is not among its members");
+    tg_ctx_clear(ctx);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(a_group_of_one_copies) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_comm *c = tg_comm_self_new(ctx);
@@ -412,6 +426,7 @@ int main(void) {
                                   groups_are_splits,
                                   calls_and_bytes_are_counted,
                                   a_plan_moves_nothing_and_counts_all,
+                                  wrong_members_are_refused_by_the_group_s_name,
                                   a_group_of_one_copies,
                                   device_memory_is_refused,
                                   a_callers_transport_hears_of_missed_calls,

@@ -55,6 +55,7 @@ static void generators(misuse_world *b, tg_module *m) {
     NO_GENERATOR("positions is 1", .positions = 1);
     NO_GENERATOR("draft_tokens is 12, expected 1 to 11", .draft_tokens = 12);
     NO_GENERATOR("draft_tokens is 0", .draft_tokens = 0);
+    NO_GENERATOR("draft_tokens is 2, but draft, the model that proposes them, is NULL", .draft_tokens = 2);
     NO_GENERATOR("draft is a \"linear\"", .draft = linear);
     NO_GENERATOR("of another context", .draft = far);
     NO_GENERATOR("a vocabulary of 6 ids and the model of 5", .draft = wide);

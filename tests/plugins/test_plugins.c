@@ -121,7 +121,7 @@ START_TEST(plugins_are_sought_next_to_the_library) {
     TAKES(ctx, TG_ERR_DEVICE, "/src/tapegrad nor in /");
 #endif
 #ifdef TG_HAVE_NCCL
-    TAKES(own, TG_ERR_DEVICE, "is not that of this library's plugin");
+    TAKES(own, TG_ERR_DEVICE, "tg_comm_nccl_new_by: the context's device \"cuda\" is not that of");
 #else
     TAKES(own, TG_ERR_UNSUPPORTED, "plugin libtapegrad-nccl.so is neither in /");
 #endif

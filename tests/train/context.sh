@@ -56,6 +56,9 @@ holds "a run without --cp goes on with it" goes_on one
 refuses 2 "--ranks 3 is not divisible by --tp 1 x --cp 2" train --data "$text" --out x $tiny --ranks 3 --cp 2
 refuses 2 "--seq-len 34 is not divisible by 4" train --data "$text" --out x $tiny --seq-len 34 --ranks 2 --cp 2
 refuses 1 "--seq-len 15 is not divisible by 4" train --data "$text" --out x --init odd --batch 4 --ranks 2 --cp 2
+runs train --out short --data "$text" $tiny --seq-len 36 --steps 1
+runs train --out third --data "$text" --init short --batch 3 --steps 1 --ranks 3 --cp 3 # 36 positions, not the default
+refuses 2 "--seq-len 32 is not divisible by 6" train --data "$text" --out x --init short --seq-len 32 --ranks 3 --cp 3
 refuses 2 "--cp-kind needs --cp N of 2 or more" train --data "$text" --out x $tiny --cp-kind ring
 refuses 2 "it is for --cp-kind hierarchy" train --data "$text" --out x $tiny --ranks 2 --cp 2 --cp-inner 2
 refuses 2 "must divide --cp 4" train --data "$text" --out x $tiny --ranks 4 --cp 4 --cp-kind hierarchy --cp-inner 3

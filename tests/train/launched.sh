@@ -122,7 +122,8 @@ race() {
     wait $two
     two=$?
     cat first second >printed
-    [ $((one + two)) = 1 ] && grep -q "is in use by another run\|holds a run already" printed &&
+    refused="is in use by another run\|holds a run already\|was removed by another process"
+    [ $((one + two)) = 1 ] && grep -q "$refused" printed &&
         [ -s both/model.safetensors ] && [ "$(wc -l <both/metrics.jsonl)" = 3 ] && [ -d both/checkpoints/step-0000000003 ]
 }
 for i in $(seq 12); do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # mishaps.sh PROGRAM TEXT: accidents around a run: data of another vocabulary, or none; ranks started with different
 # options; an edited config; another directory; hangups and closed pipes; damaged checkpoints; names with control
-# characters; clocks that go backward. The tests share the runs that they need.
+# characters; clocks that go backward; memory that is short. The tests share the runs that they need.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 head -c 3000 "$text" >book
@@ -193,5 +193,32 @@ if [ -n "${BACKWARD:-}" ]; then
     holds "its rate is not known" grep -q '^step 10/20  .*  ? tokens/s  ETA ?$' printed
     holds "nor in the metrics" grep -q '"tokens_per_s": null' back/metrics.jsonl
     holds "the bits are the same" cmp back/model.safetensors base/model.safetensors
+fi
+
+# Memory for JSON that is short: the program writes all members, or ends with an error.
+# whole STATUS: compares the file "some" of a command that ended with this status with that of one with enough memory.
+whole() {
+    if [ "$1" = 0 ]; then cmp some all; else [ "$1" -le 2 ] && [ -s errors ]; fi
+}
+if [ -n "${JSON_MEMORY:-}" ]; then
+    size="--layers 1 --hidden 16 --heads 2 --json"
+    "$tapegrad" inspect $size >all
+    lacking=0
+    for n in 1 2 3 5 8 13 21 34 55 89 144 233 377 610; do
+        JSON_FAILS=$n LD_PRELOAD=$JSON_MEMORY "$tapegrad" inspect $size >some 2>errors
+        status=$?
+        [ $status = 0 ] || lacking=$((lacking + 1))
+        holds "inspect prints all members or none (allocation $n)" whole $status
+    done
+    holds "allocations have failed" test $lacking -ge 10
+    runs train $run --steps 1 --out enough
+    wc -l <enough/checkpoints/step-0000000001/state.json >all
+    for n in 1 2 3 5 8 13 21 34 55 89 144 233 377 610; do
+        rm -rf scarce
+        JSON_FAILS=$n LD_PRELOAD=$JSON_MEMORY "$tapegrad" train $run --steps 1 --out scarce >/dev/null 2>errors
+        status=$?
+        [ $status = 0 ] && wc -l <scarce/checkpoints/step-0000000001/state.json >some
+        holds "state.json has all members or is an error (allocation $n)" whole $status
+    done
 fi
 finish

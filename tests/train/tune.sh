@@ -80,7 +80,9 @@ EOF
 holds "frozen parameters stay, and others change" python3 same.py llama frozen embed_tokens,layers.0.,lm_head
 holds "a rate of 0 is one for its parameters" python3 same.py llama rates layers.
 refuses 1 'the pattern "layers.9" matches no parameter' train --init llama --out none $tune --steps 5 --freeze layers.9
+holds "it says what lists the paths" grep -q "inspect --parameters --model llama lists the paths" printed
 refuses 1 'the pattern "hed" matches no parameter' train --init llama --out none $tune --steps 5 --lr-of hed=1
+holds "it says what lists the paths" grep -q "inspect --parameters --model llama lists the paths" printed
 refuses 1 "leaves no parameter to train" train --init llama --out none $tune --steps 5 --freeze '*'
 
 # Early stopping and the best model: with this rate the loss soon rises.
@@ -123,6 +125,7 @@ refuses 2 "'rank=4' is none of r=N" train --data other --out none --init base --
 refuses 2 "'targets=' is none of r=N" train --data other --out none --init base --lora r=4,targets=
 refuses 2 "--lr-of 'wte': expected PATTERN=RATE" train --data other --out none --init base --lr-of wte
 refuses 1 'the target "q_proj" matches no linear layer' train $tune --out none --init base --lora targets=q_proj
+holds "it says what lists the paths" grep -q "inspect --parameters --model base lists the paths" printed
 refuses 2 "--patience compares validation losses, but --val-every is 0" train --data other --out none --patience 2 --val-every 0
 refuses 1 "has adapters, not a model; merge them first" train $tune --out none --init base-lora
 refuses 1 "has no adapter_config.json" eval --model base --adapter llama --data other

@@ -90,6 +90,41 @@ static inline tg_file_ops faulty_ops(faulty *f) {
                          .user = f};
 }
 
+/* File functions of a program that keeps files elsewhere: the system knows no directory ELSEWHERE, and these functions
+ * keep its files in the directory `user`. */
+#define ELSEWHERE "/tapegrad-elsewhere"
+
+static inline const char *kept_at(void *user, const char *path, char at[512]) {
+    bool here = strncmp(path, ELSEWHERE, sizeof ELSEWHERE - 1) != 0;
+    snprintf(at, 512, "%s%s", here ? "" : (char *)user, path + (here ? 0 : sizeof ELSEWHERE - 1));
+    return at;
+}
+
+static inline int elsewhere_open(void *user, const char *path, int flags, int mode) {
+    return open(kept_at(user, path, (char[512]){0}), flags, (mode_t)mode);
+}
+
+static inline int elsewhere_rename(void *user, const char *from, const char *to) {
+    return rename(kept_at(user, from, (char[512]){0}), kept_at(user, to, (char[512]){0}));
+}
+
+static inline int elsewhere_unlink(void *user, const char *path) {
+    return unlink(kept_at(user, path, (char[512]){0}));
+}
+
+static inline int elsewhere_mkdir(void *user, const char *path, int mode) {
+    return mkdir(kept_at(user, path, (char[512]){0}), (mode_t)mode);
+}
+
+static inline tg_file_ops elsewhere_ops(char *dir) {
+    return (tg_file_ops){.size = sizeof(tg_file_ops),
+                         .open = elsewhere_open,
+                         .rename = elsewhere_rename,
+                         .unlink = elsewhere_unlink,
+                         .mkdir = elsewhere_mkdir,
+                         .user = dir};
+}
+
 /* An allocator whose fail-th call fails, and which counts the allocated bytes. */
 typedef struct counted {
     int calls, fail, held;

@@ -373,6 +373,23 @@ START_TEST(one_run_at_a_time) {
 }
 END_TEST
 
+/* Opens a file that another run removes before it can be locked. */
+static int open_removed(void *user, const char *path, int flags, int mode) {
+    int fd = open(path, flags, (mode_t)mode);
+    (void)user;
+    if (strstr(path, ".lock")) unlink(path);
+    return fd;
+}
+
+START_TEST(a_lock_that_was_removed_is_not_another_run_s) {
+    const tg_file_ops ops = {.size = sizeof ops, .open = open_removed};
+    workplace w = workplace_new(TG_CONFIG(.files = &ops));
+    ck_assert_ptr_null(tg_checkpoints_open(w.ctx, in(&w, "run")));
+    expect_error(w.ctx, TG_ERR_STATE, "run/.lock' was removed by another process while");
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(the_unfinished_and_the_foreign_are_not_checkpoints) {
     static const char *const names[] = {"step-7", "step-0000000007x", "step--000000001", "steps",
                                         ".step-0000000009.tmp"};
@@ -588,6 +605,7 @@ int main(void) {
         token_files_are_checked_whole_and_again,
         checkpoints_come_and_go_by_step,
         one_run_at_a_time,
+        a_lock_that_was_removed_is_not_another_run_s,
         the_unfinished_and_the_foreign_are_not_checkpoints,
         any_failing_call_leaves_whole_checkpoints,
         null_is_an_empty_object,

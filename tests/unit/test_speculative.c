@@ -28,7 +28,7 @@ static void greedy_in(tg_dtype dtype, tg_gpt_arch arch) {
     double lp[PROMPTS * TOKENS], more_lp[PROMPTS * TOKENS];
     begin_in(dtype, 1);
     tg_module *lm = model(arch, 2, 1), *other = model(arch, 1, 2);
-    run(lm, NULL, 1, 1, TOKENS, ids, lp);
+    run(lm, NULL, 4, 1, TOKENS, ids, lp); /* 4: the default */
     for (int draft_tokens = 1; draft_tokens <= 11; draft_tokens += 10)
         for (int rows = 1; rows <= 6; rows += 5)
             for (int same = 0; same < 2; same++) {

@@ -172,6 +172,22 @@ END_TEST
 
 /* ---- Files and memory that fail ---- */
 
+START_TEST(a_directory_of_the_program_s_file_functions_is_found) {
+    workplace w = workplace_new(NULL);
+    tg_file_ops ops = elsewhere_ops(w.dir);
+    int64_t end = -1;
+    save(&w, "tokenizer.json", SENTENCE_PIECE);
+    save(&w, "config.json", "{\"bos_token_id\": 1, \"eos_token_id\": 2}");
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.files = &ops));
+    tg_tokenizer *k = tg_tokenizer_load(ctx, ELSEWHERE);
+    ck_assert_msg(k != NULL, "%s", tg_ctx_message(ctx));
+    ck_assert(tg_tokenizer_ends(k, &end, 1) == 1 && end == 2);
+    tg_tokenizer_free(k);
+    tg_ctx_free(ctx);
+    workplace_free(&w);
+}
+END_TEST
+
 START_TEST(every_call_on_files_may_fail) {
     workplace w = workplace_new(NULL);
     save(&w, "tokenizer.json", SENTENCE_PIECE);
@@ -214,9 +230,13 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        what_is_not_known_is_named,        expressions_that_mean_something_else_are_refused,
-        a_directory_says_what_ends_a_text, a_model_s_config_says_it_if_no_other_file_does,
-        every_call_on_files_may_fail,      every_allocation_may_fail,
+        what_is_not_known_is_named,
+        expressions_that_mean_something_else_are_refused,
+        a_directory_says_what_ends_a_text,
+        a_model_s_config_says_it_if_no_other_file_does,
+        a_directory_of_the_program_s_file_functions_is_found,
+        every_call_on_files_may_fail,
+        every_allocation_may_fail,
     };
     return tg_check_main("tokenizer_files", tests, sizeof tests / sizeof *tests);
 }

@@ -331,7 +331,7 @@ static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
     if (good && o->config) good = read_model_config(o->config, &f->config);
     if (!from_file) {
         if (!o->model.vocab) o->model.vocab = 256;
-        f->config = model_config(&o->model);
+        good = model_config(&o->model, &f->config);
     } else if (!option_given(&inspect_command, p, "seq-len")) {
         o->model.seq_len = f->config.positions;
     }

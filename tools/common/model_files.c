@@ -158,7 +158,7 @@ typedef struct changes {
 static void add_change(changes *c, const char *key, const json_t *now, const json_t *before) {
     enum { SHOWN = 3 };
     const size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
-    char *is = now ? json_dumps(now, flags) : NULL, *was = before ? json_dumps(before, flags) : NULL;
+    char *is = json_text(now, flags), *was = json_text(before, flags);
     size_t at = strlen(c->text);
     if (c->count++ < SHOWN)
         snprintf(c->text + at, sizeof c->text - at, "%s\"%.60s\" is %.100s, was %.100s", at ? "; " : "", key,

@@ -41,6 +41,7 @@ static void add_part(part_costs *c, int i, tg_ctx *ctx, const tg_lm_config *conf
     part.recompute = TG_GPT_KEEP;
     part.dropout = part.embed_dropout = part.attention_dropout = 0;
     part.tied = false; /* one rank would have the matrix twice */
+    part.mtp = 0;      /* its depths need ids of their own, which there are not */
     part.chunk = i;
     tg_module *lm = tg_lm_new(ctx, &part);
     tg_tape *t = tg_tape_new(ctx);

@@ -129,15 +129,6 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int print_json(json_t *json) {
-    char *text = json ? json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
-    json_decref(json);
-    if (!text) return fail("no memory for the result as JSON");
-    puts(text);
-    free(text);
-    return 0;
-}
-
 /* Returns the kind of a file that is not regular, such as "a directory"; NULL: it is regular. */
 static const char *kind_of(const struct stat *st) {
     return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";
@@ -243,7 +234,16 @@ int model_options_check(const command *c, const model_options *o, int64_t tp) {
     return check_tp(c, o, kv_heads, tp);
 }
 
-static const char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
+/* Replaces the texts of a config by copies, which free_model_config frees. False after printing that there is no
+ * memory; the config has no texts then. */
+static bool copy_texts(tg_lm_config *c) {
+    const char *kinds = c->attention_kinds, *extra = c->extra;
+    c->attention_kinds = kinds ? strdup(kinds) : NULL;
+    c->extra = extra ? strdup(extra) : NULL;
+    if (!kinds == !c->attention_kinds && !extra == !c->extra) return true;
+    free_model_config(c);
+    return fail("no memory for the config of a model"), false;
+}
 
 const char *arch_text(int arch, char *buf, size_t n) {
     const char *at = ARCHS;
@@ -259,18 +259,16 @@ int arch_of(const char *family) {
     return ARCH_LLAMA;
 }
 
-tg_lm_config model_config(const model_options *o) {
+bool model_config(const model_options *o, tg_lm_config *out) {
     char family[32];
-    tg_lm_config c = *TG_LM(.vocab = o->vocab, .layers = o->layers, .heads = o->heads, .hidden = o->hidden,
-                            .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn), .positions = o->seq_len,
-                            .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
+    *out = *TG_LM(.vocab = o->vocab, .layers = o->layers, .heads = o->heads, .hidden = o->hidden,
+                  .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn), .positions = o->seq_len,
+                  .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    tg_lm_family_config(ctx, arch_text(o->arch, family, sizeof family), &c);
-    check(ctx);
+    tg_lm_family_config(ctx, arch_text(o->arch, family, sizeof family), out);
+    bool good = copy_texts(out) && check(ctx);
     tg_ctx_free(ctx);
-    c.attention_kinds = copy_text(c.attention_kinds);
-    c.extra = copy_text(c.extra);
-    return c;
+    return good;
 }
 
 bool read_model_config(const char *path, tg_lm_config *out) {
@@ -279,8 +277,7 @@ bool read_model_config(const char *path, tg_lm_config *out) {
     bool good = check(ctx);
     if (good) {
         *out = *tg_lm_config_of(lm);
-        out->attention_kinds = copy_text(out->attention_kinds);
-        out->extra = copy_text(out->extra);
+        good = copy_texts(out);
     }
     tg_module_free(lm);
     tg_ctx_free(ctx);

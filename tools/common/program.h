@@ -73,6 +73,12 @@ void hold_errors(char *buffer, size_t n);
 bool check(const tg_ctx *ctx);
 /* Converts an option of the program, where 0 leaves the choice to the library, to an option of the library. */
 static inline int64_t auto_if_zero(int64_t v) { return v ? v : TG_AUTO; }
+/* Makes json_text notice members that are missing. main calls it before any other function that uses JSON. */
+void json_text_begin(void);
+/* Returns the text of a JSON value, with the flags of jansson's json_dumps. The caller frees it. Returns NULL if json
+ * is NULL, and if this thread has lacked memory for JSON since its last call, because json may then lack a member. So
+ * code that builds a value need not check that each member was added. */
+char *json_text(const json_t *json, size_t flags);
 /* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
 /* Returns the time of the monotonic clock in seconds. */
@@ -148,8 +154,9 @@ int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Writes the name of a family of ARCHS, by its number, to buf, and returns buf. */
 const char *arch_text(int arch, char *buf, size_t n);
 int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has none. */
-/* Returns the config that the options describe, whose texts free_model_config frees. */
-tg_lm_config model_config(const model_options *o);
+/* Sets *out to the config that the options describe, whose texts free_model_config frees. False after printing what is
+ * wrong. */
+bool model_config(const model_options *o, tg_lm_config *out);
 /* Makes the whole model on one rank, without the padding of the vocabulary for ranks. ctx: of device meta, where it takes
  * no memory. Returns NULL after printing what is wrong; else the caller frees the model. */
 tg_module *whole_model(tg_ctx *ctx, const tg_lm_config *config);

@@ -95,7 +95,8 @@ void pipeline_options_complete(const command *c, const parsed *p, rank_options *
 /* Checks that the options of a pipeline agree with each other. Returns 0, or the exit status after printing what is
  * wrong. */
 int pipeline_options_check(const command *c, const parsed *p, const rank_options *o);
-/* Checks that the options of context parallelism agree with each other and with sequences of seq_len tokens. */
+/* Checks that the options of context parallelism agree with each other and with sequences of seq_len tokens; 0: the
+ * length is not known yet. */
 int cp_options_check(const command *c, const parsed *p, const rank_options *o, int64_t seq_len);
 /* Sets *chief to whether this process has rank 0, and lets messages name the rank. Must be called before any other work
  * of the subcommand, after comm_option_check. */

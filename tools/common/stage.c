@@ -75,13 +75,15 @@ int stage_list_layers(const stage *s, tg_module **out) {
 
 int64_t stage_layers(const stage *s) { return stage_list_layers(s, NULL); }
 
+bool is_embedding(const char *path) { return strstr(path, ".wte.weight") || strstr(path, ".embed_tokens.weight"); }
+
 int64_t stage_copies(const stage *s) {
     int64_t n = 0;
     for (int k = 0; k < s->n && !stage_is_first(s); k++)
         for (int i = 0, all = tg_module_param_count(s->chunk[k]); i < all; i++) {
             const char *path;
             tg_tensor *x = tg_module_param(s->chunk[k], i, &path);
-            if (strstr(path, ".wte.weight") || strstr(path, ".embed_tokens.weight")) n += tg_numel(x);
+            if (is_embedding(path)) n += tg_numel(x);
         }
     return n;
 }

@@ -32,6 +32,8 @@ int64_t stage_numel(const stage *s);
 /* Returns how many of the parameters are a copy of those of the first stage: word embeddings that are also the output
  * matrix, or that multi-token prediction looks up. */
 int64_t stage_copies(const stage *s);
+/* Returns whether the path, or the key of saved state that begins with it, is that of the embedding of token ids. */
+bool is_embedding(const char *path);
 /* Returns the number of transformer layers of this stage. */
 int64_t stage_layers(const stage *s);
 /* Sets out[] to the transformer layers of this stage, unless it is NULL. Returns their number, at most that of the

@@ -131,31 +131,38 @@ static bool compare(const char *mine, size_t n, const char *theirs, size_t m) {
     return fail("this rank has other options than rank 0; start all ranks from the same build"), false;
 }
 
-/* Sends rank 0's list to all ranks. Returns a copy of it, of *n bytes, which the caller frees; NULL after printing why
- * that failed. */
+static bool no_memory(void) { return fail("no memory to compare the ranks' options"), false; }
+
+/* Sends rank 0's list to all ranks. Returns a copy of it, of *n bytes, which the caller frees; NULL on all ranks if one
+ * of them has no memory, after that rank has printed it, or after an error of the context. */
 static char *share(const start_facts *f, tg_ctx *ctx, tg_comm *world, size_t *n) {
     int64_t bytes = (int64_t)f->n;
     if (!broadcast_from_rank_0(ctx, world, &bytes, 1)) return NULL;
     *n = (size_t)bytes;
     int words = (int)((bytes + 7) / 8);
-    int64_t *text = calloc((size_t)words + 1, sizeof *text);
-    if (!text) return fail("no memory to compare the ranks' options"), NULL;
-    if (is_chief(world)) memcpy(text, f->text, f->n);
-    if (broadcast_from_rank_0(ctx, world, text, words)) return (char *)text;
+    int64_t *text = f->failed ? NULL : calloc((size_t)words + 1, sizeof *text);
+    double without = !text && !no_memory();
+    sum_over_ranks(ctx, world, &without, 1);
+    if (text && is_chief(world)) memcpy(text, f->text, f->n);
+    if (check(ctx) && without == 0 && broadcast_from_rank_0(ctx, world, text, words)) return (char *)text;
     free(text);
     return NULL;
 }
 
+/* Compares the lists of ranks that are processes. */
+static bool processes_agree(const start_facts *f, tg_ctx *ctx, tg_comm *world) {
+    size_t n = 0;
+    char *theirs = share(f, ctx, world, &n);
+    if (!theirs) return false;
+    double differing = !compare(f->text, f->n, theirs, n);
+    free(theirs);
+    sum_over_ranks(ctx, world, &differing, 1);
+    return check(ctx) && differing == 0;
+}
+
 bool facts_agree(start_facts *f, tg_ctx *ctx, tg_comm *world) {
-    bool good = !f->failed || (fail("no memory to compare the ranks' options"), false);
-    if (good && tg_comm_size(world) > 1 && strcmp(tg_comm_transport(world), "threads") != 0) {
-        size_t n = 0;
-        char *theirs = share(f, ctx, world, &n);
-        double differing = theirs && !compare(f->text, f->n, theirs, n);
-        if (theirs) sum_over_ranks(ctx, world, &differing, 1);
-        good = theirs && check(ctx) && differing == 0;
-        free(theirs);
-    }
+    bool apart = tg_comm_size(world) > 1 && strcmp(tg_comm_transport(world), "threads") != 0;
+    bool good = apart ? processes_agree(f, ctx, world) : !f->failed || no_memory();
     free(f->text);
     *f = (start_facts){0};
     return good;

@@ -24,7 +24,7 @@ static bool refuse(const chat *c, const char *what) {
 static bool render(const chat *c, size_t n, bool prompt, tg_rendered *out) {
     json_t *some = json_array();
     for (size_t i = 0; some && i < n; i++) json_array_append(some, json_array_get(c->messages, i));
-    char *text = some ? json_dumps(some, JSON_COMPACT) : NULL;
+    char *text = json_text(some, JSON_COMPACT);
     json_decref(some);
     *out = (tg_rendered){0};
     const char *wrong = text ? encoder_render(c->encoder, text, c->tools, prompt, out) : "no memory for the messages";
@@ -84,7 +84,8 @@ bool chat_add(encoder *e, tg_token_writer *to, const json_t *object, jsonl_place
     chat c = {.encoder = e, .to = to, .messages = json_object_get(object, "messages"), .at = at};
     const json_t *tools = json_object_get(object, "tools");
     if (!json_is_array(c.messages)) return refuse(&c, "\"messages\" is no array");
-    if (tools && !json_is_null(tools)) c.tools = json_dumps(tools, JSON_COMPACT);
+    bool has_tools = tools && !json_is_null(tools);
+    if (has_tools && !(c.tools = json_text(tools, JSON_COMPACT))) return refuse(&c, "no memory for the tools");
     bool good = add_all(&c);
     tg_rendered_free(&c.whole);
     free(c.tools);

@@ -58,11 +58,14 @@ static bool open_tools(chat_model *m) {
     json_error_t e;
     if (!m->o->tools) return true;
     char *text = read_whole(m->o->tools, &n);
-    json_t *list = text ? json_loadb(text, n, 0, &e) : NULL;
+    if (!text) return false;
+    json_t *list = json_loadb(text, n, 0, &e);
     free(text);
-    m->tools = json_is_array(list) ? json_dumps(list, JSON_COMPACT) : NULL;
+    bool is_array = json_is_array(list);
+    m->tools = is_array ? json_text(list, JSON_COMPACT) : NULL;
     json_decref(list);
-    return m->tools || (text && !fail("'%s' is not a JSON array of tools", m->o->tools));
+    if (m->tools) return true;
+    return fail(is_array ? "no memory for the tools of '%s'" : "'%s' is not a JSON array of tools", m->o->tools), false;
 }
 
 static tg_status render(chat_model *m, const char *messages, bool prompt, tg_rendered *out) {

@@ -77,14 +77,14 @@ char *history_text(const chat_history *h) {
     bool good = list != NULL;
     for (size_t i = 0; good && i < json_array_size(h->messages); i++)
         if (i < head(h) || i >= skip) good = !json_array_append(list, json_array_get(h->messages, i));
-    char *text = good ? json_dumps(list, JSON_COMPACT) : NULL;
+    char *text = good ? json_text(list, JSON_COMPACT) : NULL;
     json_decref(list);
     if (!text) no_memory();
     return text;
 }
 
 bool history_save(const chat_history *h, tg_ctx *ctx, const char *path) {
-    char *text = json_dumps(h->messages, JSON_INDENT(2));
+    char *text = json_text(h->messages, JSON_INDENT(2));
     if (!text) return no_memory();
     tg_status s = tg_file_save(ctx, path, text, strlen(text));
     free(text);

@@ -54,7 +54,7 @@ typedef struct generate_output {
     const given_prompts *prompts;
     tg_generator *generator;
     bool chief, ids;     /* chief: this rank prints. ids: ids are printed, not text */
-    bool single, broken; /* single: one continuation is printed as it comes. broken: the output cannot be written */
+    bool single, broken; /* single: one continuation is printed as it comes. broken: it cannot be made or written */
     int64_t printed;     /* number of continuations that were printed, unless it is a single one */
 } generate_output;
 

@@ -61,11 +61,14 @@ static json_t *sample_json(const generate_output *out, const tg_generated *r, in
 
 /* ---- Continuations that are printed as a whole ---- */
 
-static void print_json_line(const generate_output *out, const tg_generated *r, int64_t prompt, int64_t sample) {
+static void print_json_line(generate_output *out, const tg_generated *r, int64_t prompt, int64_t sample) {
     json_t *j = sample_json(out, r, prompt, sample);
-    json_dumpf(j, stdout, JSON_COMPACT);
-    putchar('\n');
+    char *text = json_text(j, JSON_COMPACT);
     json_decref(j);
+    if (text) puts(text);
+    else if (!out->broken) fail("no memory for a continuation as JSON");
+    out->broken = out->broken || !text;
+    free(text);
 }
 
 static void print_titled(const generate_output *out, const tg_generated *r, int64_t prompt, int64_t sample) {

@@ -44,7 +44,7 @@ static void put_page(FILE *f, const char *title, const char *json) {
 }
 
 bool page_save(tg_ctx *ctx, const char *path, json_t *data) {
-    char *page = NULL, *json = data ? json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    char *page = NULL, *json = json_text(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
     const char *title = json_string_value(json_object_get(data, "title"));
     const char *is = not_regular(path);
     size_t n = 0;

@@ -362,7 +362,7 @@ static void begin_at_first(json_t *ranks) {
 
 json_t *profile_gather(profile *p) {
     json_t *mine = p->failed ? NULL : rank_json(p), *ranks = json_array();
-    char *text = mine ? json_dumps(mine, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL, *all = NULL;
+    char *text = json_text(mine, JSON_COMPACT | JSON_REAL_PRECISION(15)), *all = NULL;
     size_t most = 0;
     if (!text) tg_ctx_fail(p->ctx, TG_ERR_MEMORY, "no memory for the profile of a step");
     if (text && tg_comm_size(p->world) == 1) json_array_append(ranks, mine);

@@ -99,7 +99,7 @@ bool trace_save(tg_ctx *ctx, const char *path, const json_t *profile) {
     }
     json_array_foreach(ranks, i, rank) add_rank(events, rank, start);
     json_t *all = json_pack("{s:s, s:o}", "displayTimeUnit", "ms", "traceEvents", events);
-    char *text = all ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+    char *text = json_text(all, JSON_COMPACT | JSON_REAL_PRECISION(12));
     json_decref(all);
     const char *is = not_regular(path);
     if (is)

@@ -46,7 +46,7 @@ bool candidate_take_size(const chooser *c, candidate *k, const model_size *s) {
     if (k->o.init && !take_model(k, given(c, "seq-len"))) return false;
     while (!given(c, "seq-len") && m->seq_len > 16 && m->seq_len * 20 > c->tokens) m->seq_len /= 2;
     if (!m->vocab) m->vocab = 256;
-    if (!k->o.init) k->config = model_config(m);
+    if (!k->o.init && !model_config(m, &k->config)) return false;
     k->parameters = count_parameters(&k->config);
     return k->parameters > 0;
 }

@@ -62,8 +62,7 @@ static void exclude_padding(tg_shards *s, const trainer *r) {
     for (int i = 0; i < tg_shards_count(s); i++) {
         tg_shard_info info = TG_SHARD_INFO();
         tg_shards_at(s, i, &info);
-        bool table = info.key && (strstr(info.key, "wte.weight.") || strstr(info.key, "embed_tokens.weight.") ||
-                                  !strncmp(info.key, "lm_head.weight.", 15));
+        bool table = info.key && (is_embedding(info.key) || !strncmp(info.key, "lm_head.weight.", 15));
         if (table && info.whole.dim[0] > c->vocab) tg_shards_set_rows(s, info.key, c->vocab);
     }
 }

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "train/train.h"
 
@@ -28,10 +26,8 @@ static bool is_utf8(void) {
 }
 
 static screen screen_now(void) {
-    struct winsize size;
-    screen s = {.columns = 80, .rows = 24, .utf8 = is_utf8()};
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0)
-        s.columns = size.ws_col, s.rows = size.ws_row;
+    screen s = {.utf8 = is_utf8()};
+    terminal_size(&s.columns, &s.rows);
     return s;
 }
 

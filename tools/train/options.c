@@ -323,6 +323,7 @@ int train_options_check(const train_options *o, const parsed *p) {
         return usage_error(c, "--memory is '%s', expected bytes from 1 on, or a number with a unit, as 900M or 6G",
                            o->memory);
     if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
+    bool model_sets_length = o->init && !option_given(c, p, "seq-len"); /* then it is checked with the model */
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
     if (!status) status = check_observers(o, p);
@@ -331,7 +332,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (!status) status = tune_options_check(o);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
-    if (!status) status = cp_options_check(c, p, &o->on, o->model.seq_len);
+    if (!status) status = cp_options_check(c, p, &o->on, model_sets_length ? 0 : o->model.seq_len);
     if (!status) status = pipeline_options_check(c, p, &o->on);
     if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model, o->on.tp);

@@ -91,17 +91,19 @@ static void progress_text(const metrics *m, const step_result *r, char out[TEXT]
 
 /* ---- The terminal ---- */
 
-/* Returns the columns of the terminal; 80 if they are unknown. */
-static int columns(void) {
+void terminal_size(int *columns, int *rows) {
     struct winsize size;
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return known ? size.ws_col : 80;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+    *columns = known && size.ws_col > 0 ? size.ws_col : 80;
+    *rows = known && size.ws_row > 0 ? size.ws_row : 24;
 }
 
 /* Overwrites the line of progress. Truncates the new text to the terminal's width, because only one line can be
  * overwritten. */
 static void draw_line(progress *p, const char *text) {
-    int most = columns() - 1, n = (int)strlen(text);
+    int columns, rows, n = (int)strlen(text);
+    terminal_size(&columns, &rows);
+    int most = columns - 1;
     if (n > most) n = most > 0 ? most : 0;
     printf("\r%.*s", n, text);
     if (p->escapes)

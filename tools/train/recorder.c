@@ -32,7 +32,7 @@ static tg_status write_failed(const recorder *r, const char *path) {
 
 /* Writes the JSON object as a line of the file, and frees it. */
 static tg_status write_line(recorder *r, json_t *line) {
-    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    char *text = json_text(line, JSON_COMPACT);
     json_decref(line);
     size_t n = text ? strlen(text) : 0;
     char *whole = text ? realloc(text, n + 2) : NULL;

@@ -33,7 +33,8 @@ static bool choose_model(run *r, tg_lm_config *config, const char **weights) {
     *weights = r->plan->state && !r->o.lora ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
-        *config = r->model.config = model_config(&r->o.model);
+        if (!model_config(&r->o.model, &r->model.config)) return false;
+        *config = r->model.config;
         return true;
     }
     if (!model_find(&r->model, *weights, !r->plan->state || r->o.lora)) return false;

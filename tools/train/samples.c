@@ -122,12 +122,17 @@ static void show(samples *s, int64_t number, const tg_generated *sample) {
     if (ids && sample->count) memcpy(ids + n, sample->ids, (size_t)sample->count * sizeof *ids);
     char *text = ids ? text_of(s, ids, n + sample->count) : NULL;
     free(ids);
-    if (!text) return;
+    if (!text) {
+        s->failed = true;
+        return;
+    }
     json_t *line = json_pack("{s:I, s:I, s:I, s:s}", "step", (json_int_t)s->step, "number", (json_int_t)number,
                              "prompt_tokens", (json_int_t)n, "text", text);
-    json_dumpf(line, s->file, JSON_COMPACT);
-    putc('\n', s->file);
+    char *row = json_text(line, JSON_COMPACT);
     json_decref(line);
+    if (row) fprintf(s->file, "%s\n", row);
+    else s->failed = true;
+    free(row);
     size_t most = 4 * strlen(text) + 1;
     char *shown = malloc(most);
     if (shown) say("  sample: %s\n", text_escape(shown, most, text));
@@ -136,6 +141,7 @@ static void show(samples *s, int64_t number, const tg_generated *sample) {
 }
 
 void samples_save(samples *s, tg_ctx *ctx) {
+    if (s->file && s->failed) tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for a sample of '%s'", s->path);
     if (s->file && fflush(s->file) == 0) tg_file_save(ctx, s->path, s->lines, s->length);
 }
 

@@ -85,7 +85,7 @@ static json_t *state_json(const char *dir, int64_t step, const train_options *o,
 
 bool state_save(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d) {
     json_t *state = state_json(dir, step, o, d);
-    char *text = state ? json_dumps(state, JSON_INDENT(2)) : NULL, *path = path_in(dir, "state.json");
+    char *text = json_text(state, JSON_INDENT(2)), *path = path_in(dir, "state.json");
     char *digits = text ? state_find_sum(text, strlen(text)) : NULL, sum[STATE_DIGITS + 1];
     if (digits && path) {
         state_put_sum(sum, tg_checksum(text, strlen(text)));

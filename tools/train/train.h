@@ -222,6 +222,7 @@ typedef struct samples {
     FILE *file;              /* writes to `lines`; NULL: this rank writes no file */
     char *lines;
     size_t length;
+    bool failed;             /* there was no memory for a sample of the file */
 } samples;
 
 /* Sets the prompt. Returns false after printing why samples cannot be made. */
@@ -267,6 +268,7 @@ void progress_add_step(progress *p, double seconds); /* without the time of the 
 double progress_left(const progress *p, int64_t step, int64_t steps);
 /* Returns the mean time of the newest steps; NaN: unknown. */
 double progress_step_seconds(const progress *p);
+void terminal_size(int *columns, int *rows); /* of the terminal at standard output; what is unknown is 80 or 24 */
 /* Write a duration, such as "1h05" or "2:30" (minutes and seconds; "?" if it is NaN or negative), and a size, such as
  * "1.2 GiB". */
 void text_duration(char *buf, size_t n, double seconds);

@@ -6,6 +6,7 @@
 
 #include <tapegrad/lora.h>
 
+#include "common/text.h"
 #include "train/tune.h"
 
 enum { MOST = 4096 }; /* bytes of the text of an option */
@@ -120,6 +121,16 @@ int tune_options_check(const train_options *o) {
 
 /* ---- The model ---- */
 
+/* Returns whether the context has no error; prints the error of a call that got the option's patterns. */
+static bool check_patterns(const tg_ctx *ctx, const train_options *o, const char *option) {
+    char dir[MOST] = "";
+    if (tg_ctx_status(ctx) != TG_ERR_ARGUMENT) return check(ctx);
+    if (o->init) text_shell_word(dir, sizeof dir, o->init);
+    fail("%s: %s; %s inspect --parameters%s%s lists the paths of all parameters", option, tg_ctx_message(ctx),
+         program_word(), o->init ? " --model " : "", dir);
+    return false;
+}
+
 static void add_adapters(tg_module *m, const train_options *o, const char *adapter) {
     char words[MOST], targets[MOST];
     tg_lora_opts l;
@@ -144,8 +155,9 @@ static int64_t count_trained(const tg_module *m) {
 bool tune_model(trainer *r, const train_options *o, const char *adapter) {
     tg_module *m = r->stage.chunk[0];
     if (o->lora) add_adapters(m, o, adapter);
+    if (!check_patterns(r->ctx, o, "--lora")) return false;
     if (o->freeze) tg_module_train(m, o->freeze, false);
-    if (!check(r->ctx)) return false;
+    if (!check_patterns(r->ctx, o, "--freeze")) return false;
     if (o->freeze && !count_trained(m)) return fail("--freeze '%s' leaves no parameter to train", o->freeze), false;
     r->lora = o->lora != NULL;
     return true;
@@ -158,7 +170,7 @@ bool tune_groups(trainer *r, const train_options *o) {
         int group = tg_optim_add_group(r->optim, TG_GROUP(.lr_scale = rate / o->lr));
         if (group < 0 || tg_optim_assign_named(r->optim, group, pattern) < 0) break;
     }
-    return check(r->ctx);
+    return check_patterns(r->ctx, o, "--lr-of");
 }
 
 /* The path of the base model is recorded as an absolute one, so that the adapters find it from any directory. */

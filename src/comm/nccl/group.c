@@ -96,11 +96,10 @@ static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void
     ncclResult_t r = g->control.rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
     if (r != ncclSuccess) memset(id, 0, sizeof *id);
     tg_status s = broadcast_id(ctx, g->host, broadcast, user, id);
-    if (r != ncclSuccess)
-        return tg_fail(ctx, TG_ERR_DEVICE, "ncclGetUniqueId: %s: %s", ncclGetErrorString(r), ncclGetLastError(NULL));
+    if (r != ncclSuccess) return tg_nccl_await(g, r, "ncclGetUniqueId");
     if (s == TG_OK && !memcmp(id, &none, sizeof none))
         return tg_fail(ctx, TG_ERR_REMOTE,
-                       "the first rank of group \"%s\" could not make NCCL's id; its own error says why", g->name);
+                       "group \"%s\": its first rank could not make NCCL's id; that rank's error says why", g->name);
     return s;
 }
 
@@ -274,8 +273,9 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *host, int rank, int size) {
 tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user) {
     if (ctx->run.ops != &tg_cuda_device) {
         tg_fail(ctx, TG_ERR_DEVICE,
-                "NCCL: the context's device \"cuda\" is not that of this library's plugin; it is the caller's own, or "
-                "of another copy of the library");
+                "%s: the context's device \"cuda\" is not that of this library's plugin; it is the caller's own, or of "
+                "another copy of the library",
+                host ? "tg_comm_nccl_new" : "tg_comm_nccl_new_by");
         return NULL;
     }
     tg_nccl_rank *self = rank_new(ctx, host, rank, size);

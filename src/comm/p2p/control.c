@@ -181,6 +181,11 @@ static bool has_joined(tg_control *c, int i) {
     return m->recovering && !m->left;
 }
 
+static const char *lost(tg_control *c, int i) {
+    const tg_p2p_group *g = tg_p2p_of(c);
+    return tg_p2p_lost(g->self, g->member[i].rank);
+}
+
 static bool *own_list(tg_control *c) { return tg_p2p_of(c)->list; }
 
 static void propose(tg_control *c) {
@@ -222,6 +227,7 @@ const tg_control_ops tg_p2p_control = {
     .join_recovery = join_recovery,
     .is_expected = is_expected,
     .has_joined = has_joined,
+    .lost = lost,
     .own_list = own_list,
     .propose = propose,
     .decided_list = decided_list,

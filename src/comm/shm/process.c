@@ -1,13 +1,13 @@
 /* Ranks that are processes of one node. They map one file, allocate their contexts' memory in it, and detect processes
  * that die. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/host_memory.h"
+#include "base/text.h"
 #include "comm/shm/launch.h"
 #include "comm/shm/shm.h"
 
@@ -223,13 +223,7 @@ tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
 /* Reads a number of 0 or more from an environment variable. Returns false if there is none. */
 static bool number_in(const char *variable, int *value) {
     const char *text = getenv(variable);
-    char *end;
-    if (!text || !*text) return false;
-    errno = 0;
-    long v = strtol(text, &end, 10);
-    if (errno || *end || v < 0 || v > INT32_MAX) return false;
-    *value = (int)v;
-    return true;
+    return text && tg_text_int(text, 0, value);
 }
 
 int tg_comm_launched_rank(void) {

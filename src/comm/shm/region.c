@@ -229,7 +229,9 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *pa
         g->joined++;
     }
     pthread_mutex_unlock(&r->lock);
-    if (!g) tg_fail(ctx, TG_ERR_MEMORY, "out of memory: a group of %d ranks", n);
+    if (!g)
+        tg_fail(ctx, TG_ERR_MEMORY, "group \"%s\": no memory for a group of %s", name ? name : "",
+                tg_count(n, "rank").text);
     return g;
 }
 

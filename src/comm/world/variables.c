@@ -1,10 +1,9 @@
 /* Reads environment variables, and records the first contradiction between them. */
-#include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "comm/world/world.h"
 
 const char *tg_variable(const char *name) {
@@ -24,12 +23,7 @@ bool tg_world_refuse(tg_world_query_state *q, const char *format, ...) {
 
 bool tg_variable_number(tg_world_query_state *q, const char *name, int least, int *value) {
     const char *text = tg_variable(name);
-    char *end = NULL;
     if (!text) return false;
-    errno = 0;
-    long v = strtol(text, &end, 10);
-    if (errno || *end || v < least || v > INT_MAX)
-        return tg_world_refuse(q, "%s is \"%s\", expected a number from %d on", name, text, least);
-    *value = (int)v;
-    return true;
+    return tg_text_int(text, least, value) ||
+           tg_world_refuse(q, "%s is \"%s\", expected a number from %d on", name, text, least);
 }
