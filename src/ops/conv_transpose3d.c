@@ -14,7 +14,9 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
         return tg_fail(t->ctx, TG_ERR_SHAPE,
                        "x has %s and w %s; x must be [n, c, d, h, w] and w [c, o / groups, kd, kh, kw]",
                        tg_count(x->ndim, "dim").text, tg_count(w->ndim, "dim").text);
-    if (p->groups < 1 || w->shape[0] != x->shape[1] || x->shape[1] % p->groups)
+    if (p->groups < 1)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more", (long long)p->groups);
+    if (w->shape[0] != x->shape[1] || x->shape[1] % p->groups)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
                        "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups must "
                        "divide them",
