@@ -33,6 +33,9 @@ static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
 /* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. */
 static inline int64_t tg_flops(int64_t a, int64_t b) { return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a; }
 
+/* Samples of masks that are true at a known number of elements: those whose position modulo hi is lo or more. */
+#define TG_S_HOLDS(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
+
 /* ---- infer (infer.c) ----
  *
  * tg_infer_* declare output 0. tg_need_* check inputs or arguments, and record an error if they are invalid. */
