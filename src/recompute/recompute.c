@@ -47,8 +47,7 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
         char want[160], got[160];
         tg_describe(first[i], want, sizeof want);
         tg_describe(again[i], got, sizeof got);
-        if (again[i]->dtype != first[i]->dtype || again[i]->ndim != first[i]->ndim ||
-            memcmp(again[i]->shape, first[i]->shape, first[i]->ndim * sizeof *first[i]->shape))
+        if (again[i]->dtype != first[i]->dtype || !tg_same_shape(again[i], first[i]))
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name,
                            i, want, got);
         if (tg_place_of(again[i]) != first[i]->place)
