@@ -246,8 +246,8 @@ struct tg_device_ops {
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
     /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. put_add is the reverse:
      * dst[.., index[.., i, ..], ..] += src[.., i, ..]. It adds in row-major order of src, so that sums have a fixed
-     * order. index is int64 or int32. It has the shape of out in take, and of src in put_add, with stride 0
-     * in broadcast dims.
+     * order. Sums of 16-bit elements of dst are computed in float32 and rounded once. index is int64 or int32. It has
+     * the shape of out in take, and of src in put_add, with stride 0 in broadcast dims.
      *
      * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
      * index, unless bad is NULL. */

@@ -308,7 +308,8 @@ TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
  * (tg_call_temp), or a view of one of them (tg_call_view_of), and has the shape of input i.
  *
  * Copies nothing if the gradient has no memory yet; g then becomes the gradient. Otherwise writes g into that memory or
- * adds it, as gin_mode[i] says. Does nothing if input i needs no gradient. */
+ * adds it, as gin_mode[i] says. Does nothing if input i needs no gradient. Fails with TG_ERR_STATE if this backward has
+ * already passed a gradient of input i: an op that computes it in parts passes their sum. */
 TG_API tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g);
 /* Only in backward: returns the gradient of input i, to be written as gin_mode[i] says. This is gin[i], which the call
  * creates if it is NULL. Returns an inert tensor also if input i needs no gradient. */

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "base/os.h"
+#include "placement/draws.h"
 #include "placement/rule.h"
 
 enum { MAX_LIST = 65535 }; /* limit on the inputs, and on the outputs, of a node */
@@ -340,7 +341,7 @@ static tg_status check_composed(tg_call *c) {
     return TG_OK;
 }
 
-/* Runs an op that only records others. If it fails, nothing that it has recorded is left. */
+/* Runs an op that only records others. If it fails, nothing that it has recorded is left, and no draws are taken. */
 static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, const void *params,
                                                    tg_tensor *const *in, int n_in, tg_tensor **out, const void *site) {
     tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .n_in = n_in, .input = in};
@@ -350,12 +351,14 @@ static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, 
                        tg_count((int64_t)op->params_size, "byte").text);
     const uint64_t serial = t->ctx->serial, drawn = t->ctx->keys.counter;
     const tg_rng rng = t->ctx->rng;
+    const tg_rank_streams streams = tg_rank_streams_note(t->ctx);
     const tg_node *last = t->last;
     const char *outer = t->ctx->run.composer;
     if (!outer) t->ctx->run.composer = op->name;
     tg_status s = op->compose(t, params, in, out, site);
     t->ctx->run.composer = outer;
     if (s == TG_OK) return s;
+    tg_rank_streams_restore(&streams);
     t->ctx->rng = rng;
     t->ctx->keys.counter = drawn;
     tg_tape_undo(t, serial, last);

@@ -57,9 +57,7 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     tg_ctx *ctx = root->ctx;
     if (given) {
         if (tg_check(ctx, given, who) != TG_OK || tg_storage_need(given->storage, given) != TG_OK) return NULL;
-        if (given->dtype == root->dtype && given->ndim == root->ndim &&
-            !memcmp(given->shape, root->shape, root->ndim * sizeof *root->shape))
-            return tg_gradient_share(given);
+        if (given->dtype == root->dtype && tg_same_shape(given, root)) return tg_gradient_share(given);
         char want[160], got[160];
         tg_describe(root, want, sizeof want);
         tg_describe(given, got, sizeof got);

@@ -193,6 +193,10 @@ static tg_status enter(tg_call *c, int i, const char *who) {
     if (i < 0 || i >= c->n_in)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%s: the index of the input is %d, expected 0 to %d", who, i,
                             c->n_in - 1);
+    if (sink(c, i)->kind != TG_SINK_NONE && sink(c, i)->given)
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "%s: this backward has already given the gradient of input %d; add up its parts first, and "
+                            "give their sum once", who, i);
     return TG_OK;
 }
 
@@ -201,7 +205,7 @@ static tg_status check_gradient(tg_call *c, int i, const tg_tensor *g, const cha
     TG_TRY(enter(c, i, who));
     TG_TRY(tg_check(c->ctx, g, who));
     const tg_tensor *x = c->input[i];
-    if (!x || (g->ndim == x->ndim && !memcmp(g->shape, x->shape, g->ndim * sizeof *g->shape))) return TG_OK;
+    if (!x || tg_same_shape(g, x)) return TG_OK;
     char want[160], got[160];
     tg_describe(x, want, sizeof want);
     tg_describe(g, got, sizeof got);
@@ -221,10 +225,12 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
     if (r->kind != TG_SINK_SLOT || c->gin_mode[i] == TG_GRAD_ADD) {
         tg_tensor *gin = tg_call_gin(c, i);
         if (c->ctx->run.status != TG_OK) return c->ctx->run.status;
+        r->given = true;
         return tg_gradient_put(gin, g, c->gin_mode[i] == TG_GRAD_ADD);
     }
     tg_tensor *share = tg_gradient_alias(g);
     if (!share) return c->ctx->run.status;
+    r->given = true;
     tg_temp_free(r->slot->g);
     r->slot->g = share;
     c->gin[i] = NULL;
@@ -246,6 +252,7 @@ void tg_call_decline(tg_call *c, int i) {
     tg_temp_free(r->side);
     r->side = NULL;
     c->gin[i] = NULL;
+    r->given = true;
     r->kind = TG_SINK_DONE;
 }
 

@@ -19,6 +19,7 @@ typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
     /* The destination held a value when the call opened, or an earlier sink of it had made the slot's gradient. */
     bool adds;
+    bool given; /* the op has passed the gradient on, declined it, or left it in flight; doing so again is an error */
     tg_slot *slot;     /* the slot of the input */
     tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL if the slot is the destination */
     uint64_t serial;   /* serial of the leaf's buffer: the op's backward may drop or replace it */

@@ -331,7 +331,7 @@ static tg_status check_buffer(const tg_tensor *x, const tg_tensor *buf) {
     TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
     tg_describe(x, want, sizeof want);
     tg_describe(buf, got, sizeof got);
-    bool same = buf->ndim == x->ndim && !memcmp(buf->shape, x->shape, x->ndim * sizeof *x->shape);
+    bool same = tg_same_shape(buf, x);
     if (!same || buf->dtype != tg_accumulate_dtype(x->dtype))
         return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE,
                        "tg_set_main_grad: the buffer is %s; for %s it must be %s, contiguous and of the same shape",

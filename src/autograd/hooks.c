@@ -101,8 +101,7 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
     TG_TRY(tg_storage_need(by->storage, by));
-    if (by->dtype != (*g)->dtype || by->ndim != (*g)->ndim ||
-        memcmp(by->shape, (*g)->shape, by->ndim * sizeof *by->shape)) {
+    if (by->dtype != (*g)->dtype || !tg_same_shape(by, *g)) {
         char want[160], got[160];
         tg_describe(*g, want, sizeof want);
         tg_describe(by, got, sizeof got);

@@ -80,6 +80,8 @@ static tg_status check_required(tg_ctx *ctx, const tg_op_binding *b) {
 static tg_status bind(tg_ctx *ctx, const tg_op *op, const char *const *names, const tg_value *values, int n,
                       tg_op_binding *b) {
     TG_TRY(tg_table_check(ctx, op->size, sizeof *op, "tg_op_bind: the op"));
+    b->op = op; /* also if the call fails, because `fail` must know whether the op is a collective */
+    b->n = 0;
     if (n < 0 || n > TG_OP_VALUES || (n && !names && !values))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the call has %s; expected 0 to %d, in an array that is not NULL",
                        op->name, tg_count(n, "named argument").text, TG_OP_VALUES);
@@ -89,8 +91,6 @@ static tg_status bind(tg_ctx *ctx, const tg_op *op, const char *const *names, co
                        "and %d",
                        op->name, tg_count((int64_t)op->params_size, "byte").text, tg_count(op->n_in, "input").text,
                        PARAMS, INPUTS);
-    b->op = op;
-    b->n = 0;
     for (int i = 0; i < n; i++) TG_TRY(bind_name(ctx, b, names ? names[i] : values[i].name));
     return check_required(ctx, b);
 }

@@ -249,9 +249,17 @@ tg_status tg_rng_join(tg_ctx *ctx) {
     return ctx->run.status;
 }
 
-void tg_rng_unwind(tg_ctx *ctx, int forks) {
-    ctx->streams.forks_missed = 0;
-    while (ctx->streams.forks > forks) make_current(ctx, ctx->streams.outer[--ctx->streams.forks]);
+tg_rng_forks tg_rng_forks_open(const tg_ctx *ctx) {
+    return (tg_rng_forks){ctx->streams.forks, ctx->streams.forks_missed};
+}
+
+int tg_rng_forks_since(const tg_ctx *ctx, tg_rng_forks before) {
+    return ctx->streams.forks - before.held + ctx->streams.forks_missed - before.missed;
+}
+
+void tg_rng_unwind(tg_ctx *ctx, tg_rng_forks before) {
+    ctx->streams.forks_missed = before.missed;
+    while (ctx->streams.forks > before.held) make_current(ctx, ctx->streams.outer[--ctx->streams.forks]);
 }
 
 /* ---- The streams of tg_rng_seed_parallel ---- */

@@ -118,6 +118,12 @@ struct tg_ext {
 static inline bool tg_living(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST && !(x->flags & TG_F_SUPERSEDED);
 }
+static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d]) return false;
+    return true;
+}
 /* Fails if x, which a caller passed, is not a live tensor of ctx. The error message begins with `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 /* Returns whether x is a temp that a callback (a hook, an observer or a function of an op) may use during its call. */

@@ -20,16 +20,20 @@ static bool bounds(const strided_params *p, int64_t *first, int64_t *last) {
     return true;
 }
 
-/* Stores the number of elements of the result in *count. */
-static tg_status check(tg_tape *t, const strided_params *p, const tg_tensor *x, int64_t *count) {
+/* Returns the number of elements of the result. The shape has been checked. */
+static int64_t count_of(const strided_params *p) {
+    int64_t count = 1;
+    for (int d = 0; d < p->shape.ndim; d++) count *= p->shape.dim[d];
+    return count;
+}
+
+static tg_status check(tg_tape *t, const strided_params *p, const tg_tensor *x) {
     int64_t first, last;
     if (p->shape.ndim != p->stride.ndim)
         return tg_fail(t->ctx, TG_ERR_SHAPE, "shape has %s and stride %s; both must have one for each dim",
                        tg_count(p->shape.ndim, "number").text, tg_count(p->stride.ndim, "number").text);
     TG_TRY(tg_shape_check(t->ctx, &p->shape, (tg_dtype)x->dtype, "as_strided"));
-    *count = 1;
-    for (int d = 0; d < p->shape.ndim; d++) *count *= p->shape.dim[d];
-    if (*count == 0) return TG_OK;
+    if (count_of(p) == 0) return TG_OK;
     if (!bounds(p, &first, &last))
         return tg_fail(t->ctx, TG_ERR_SHAPE, "the positions that shape and stride give overflow 64 bits");
     if (first < 0 || last >= x->numel)
@@ -38,8 +42,8 @@ static tg_status check(tg_tape *t, const strided_params *p, const tg_tensor *x, 
     return TG_OK;
 }
 
-/* Returns the positions in x of the elements of the result: [count], int64. */
-static tg_tensor *positions(tg_tape *t, const strided_params *p, int64_t count) {
+/* Returns the positions in x of the elements of the result, as one dim of int64. */
+static tg_tensor *positions(tg_tape *t, const strided_params *p) {
     tg_tensor *at = tg_full(t, TG_I64, TG_SHAPE(), (double)p->offset);
     for (int d = 0; d < p->shape.ndim; d++) {
         /* The stride of a dim of size 1 is not used, and may be one that a double cannot hold. */
@@ -48,22 +52,21 @@ static tg_tensor *positions(tg_tape *t, const strided_params *p, int64_t count) 
         tg_tensor *steps = tg_mul(t, tg_arange(t, TG_I64, 0, (double)p->shape.dim[d], 1), stride);
         at = tg_add(t, tg_unsqueeze(t, at, d), steps);
     }
-    return tg_reshape(t, at, TG_SHAPE(count));
+    return tg_reshape(t, at, TG_SHAPE(count_of(p)));
 }
 
 static tg_status as_strided_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
                                     const void *site) {
     const strided_params *p = params;
-    int64_t count;
     (void)site;
-    TG_TRY(check(t, p, in[0], &count));
-    if (count == 0) { /* strides may then be out of range, and x be empty */
+    TG_TRY(check(t, p, in[0]));
+    if (count_of(p) == 0) { /* strides may then be out of range, and x be empty */
         tg_tensor *none = tg_slice(t, tg_reshape(t, in[0], TG_SHAPE(in[0]->numel)), 0, 0, 0, 1);
         out[0] = tg_reshape(t, none, p->shape);
         return t->ctx->run.status;
     }
     tg_tensor *row = tg_reshape(t, in[0], TG_SHAPE(in[0]->numel));
-    out[0] = tg_reshape(t, tg_index_select(t, row, 0, positions(t, p, count)), p->shape);
+    out[0] = tg_reshape(t, tg_index_select(t, row, 0, positions(t, p)), p->shape);
     return t->ctx->run.status;
 }
 

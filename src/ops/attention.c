@@ -359,7 +359,7 @@ static int64_t attention_flops(const tg_node *n) {
 #define STARTS_OF(b, n, total) \
     {.shape = TG_S_SHAPE(b, n), .kind = TG_SAMPLE_STARTS, .hi = (total)}
 #define PACKED_ROWS(b, n, sq, sk) NO, NO, NO, STARTS_OF(b, n, sq), STARTS_OF(b, n, sk)
-#define SEEN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
+#define SEEN TG_S_HOLDS
 #define IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
 
 static const tg_sample attention_samples[] = {

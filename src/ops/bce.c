@@ -85,9 +85,9 @@ static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, c
     tg_tensor *t = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[Y]) {
+        const tg_tensor *from = c->input[PW] ? t : minus;
         if (c->input[PW]) TG_PUT(mul, t, minus, c->input[PW]);
-        tg_tensor *from = c->input[PW] ? t : NULL;
-        TG_TRY(tg_op_map(c, TG_FN_sub_mul, c->gin[Y], TG_T3(from ? from : minus, plus, g), 3, 0, 0, tg_adds(c, Y)));
+        TG_TRY(tg_op_map(c, TG_FN_sub_mul, c->gin[Y], TG_T3(from, plus, g), 3, 0, 0, tg_adds(c, Y)));
     }
     if (!c->gin_mode[PW]) return TG_OK;
     TG_PUT(mul3, t, minus, c->input[Y], g);

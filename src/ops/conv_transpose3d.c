@@ -14,7 +14,9 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
         return tg_fail(t->ctx, TG_ERR_SHAPE,
                        "x has %s and w %s; x must be [n, c, d, h, w] and w [c, o / groups, kd, kh, kw]",
                        tg_count(x->ndim, "dim").text, tg_count(w->ndim, "dim").text);
-    if (p->groups < 1 || w->shape[0] != x->shape[1] || x->shape[1] % p->groups)
+    if (p->groups < 1)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more", (long long)p->groups);
+    if (w->shape[0] != x->shape[1] || x->shape[1] % p->groups)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
                        "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups must "
                        "divide them",
@@ -22,24 +24,27 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
     return TG_OK;
 }
 
-/* Checks the arguments for d, as the convolution in two dims checks those for h and w. *size becomes the size of the
- * result along d before padding is removed. */
-static tg_status check_depth(tg_tape *t, const volume_params *p, int64_t d, int64_t kd, int64_t *size) {
-    int64_t step = p->step[0], apart = p->apart[0], pad = p->pad[0], more = p->more[0], extent, twice;
-    if (d < 1 || kd < 1 || step < 1 || apart < 1 || pad < 0 || more < 0 || (more >= step && more >= apart))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "x has %lld and w %lld elements along d, stride is %lld, dilation %lld, padding %lld and "
-                       "output_padding %lld; the first four must be 1 or more, padding 0 or more, and output_padding "
-                       "0 or more and less than the stride or the dilation",
-                       (long long)d, (long long)kd, (long long)step, (long long)apart, (long long)pad, (long long)more);
-    if (__builtin_mul_overflow(d - 1, step, size) || __builtin_mul_overflow(kd - 1, apart, &extent) ||
-        __builtin_add_overflow(*size, extent, size) || __builtin_add_overflow(*size, 1 + more, size) ||
-        __builtin_mul_overflow(pad, 2, &twice) || *size <= twice)
-        return tg_fail(t->ctx, TG_ERR_SHAPE,
-                       "the result has no elements along d, or their number overflows 64 bits; padding removes %lld at "
-                       "each end", (long long)pad);
-    *size -= more;
-    return TG_OK;
+/* Returns the size of the result along d before padding is removed. Returns 0 after recording an error: the arguments
+ * for d are checked as the convolution in two dims checks those for h and w. */
+static int64_t depth_of(tg_tape *t, const volume_params *p, int64_t d, int64_t kd) {
+    int64_t step = p->step[0], apart = p->apart[0], pad = p->pad[0], more = p->more[0], size, extent, twice;
+    if (d < 1 || kd < 1 || step < 1 || apart < 1 || pad < 0 || more < 0 || (more >= step && more >= apart)) {
+        tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                "x has %lld and w %lld elements along d, stride is %lld, dilation %lld, padding %lld and "
+                "output_padding %lld; the first four must be 1 or more, padding 0 or more, and output_padding "
+                "0 or more and less than the stride or the dilation",
+                (long long)d, (long long)kd, (long long)step, (long long)apart, (long long)pad, (long long)more);
+        return 0;
+    }
+    if (__builtin_mul_overflow(d - 1, step, &size) || __builtin_mul_overflow(kd - 1, apart, &extent) ||
+        __builtin_add_overflow(size, extent, &size) || __builtin_add_overflow(size, 1 + more, &size) ||
+        __builtin_mul_overflow(pad, 2, &twice) || size <= twice) {
+        tg_fail(t->ctx, TG_ERR_SHAPE,
+                "the result has no elements along d, or their number overflows 64 bits; padding removes %lld at each "
+                "end", (long long)pad);
+        return 0;
+    }
+    return size - more;
 }
 
 /* Adds planes [n, d, o, kd, h, w] along d to [n, o, size, h, w]. */
@@ -68,10 +73,10 @@ static tg_tensor *planes(tg_tape *t, const volume_params *p, tg_tensor *x, tg_te
 static tg_status compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out, const void *site) {
     const volume_params *p = params;
     tg_tensor *x = in[0], *w = in[1], *b = in[2];
-    int64_t size;
     (void)site;
     TG_TRY(check(t, p, x, w));
-    TG_TRY(check_depth(t, p, x->shape[2], w->shape[2], &size));
+    int64_t size = depth_of(t, p, x->shape[2], w->shape[2]);
+    if (!size) return t->ctx->run.status;
     int64_t o = w->shape[1] * p->groups;
     if (b && (b->ndim != 1 || b->shape[0] != o))
         return tg_fail(t->ctx, TG_ERR_SHAPE, "b must be a vector of %s, one for each output channel",

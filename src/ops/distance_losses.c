@@ -1,4 +1,5 @@
 /* Element-wise losses of two tensors of one shape: l1, smooth_l1, huber and kl_div. */
+#include <float.h>
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -98,10 +99,13 @@ tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opt
     return TG_RECORD(t, tg_op_l1, &p, x, y);
 }
 
+/* Replaces a width below the normal numbers of the computing dtype by 0: in that dtype the width may be 0, and its
+ * reciprocal, by which the loss is multiplied, infinite. */
 static tg_status smooth_l1_infer(tg_call *c) {
     tg_elementwise_loss_params *p = c->params;
     if (!(p->width >= 0 && isfinite(p->width)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g; it must be finite and 0 or more", p->width);
+    if (p->width < (c->input[0]->dtype == TG_F64 ? DBL_MIN : (double)FLT_MIN)) p->width = 0;
     p->factor = p->width ? 1 / p->width : 1;
     return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }

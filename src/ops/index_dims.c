@@ -4,6 +4,7 @@
  * The indexed dims are treated as one dim of size mid, between the front and back dims that stay whole. The n tuples of
  * indices become n positions along it. */
 #include "ops/common/derive.h"
+#include "ops/common/indexed.h"
 #include "ops/common/op.h"
 
 typedef struct index_dims_params {
@@ -332,9 +333,7 @@ static tg_status put_back_to_x(tg_call *c, const plan *p, const tg_tensor *at) {
     return tg_call_pass(c, 0, rest);
 }
 
-/* Sets those elements of `read` [result] to 0 whose element of src was overwritten by a later one. To find them, writes
- * the numbers 0, 1, .. to the positions and reads them back: an element that does not get its own number back was
- * overwritten. */
+/* Sets those elements of `read` [result] to 0 whose element of src was overwritten by a later one. */
 static tg_status drop_lost(tg_call *c, const plan *p, const tg_tensor *read, const tg_tensor *at) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *number = tg_call_temp(c, TG_I64, 1, &p->n), *stays = tg_call_temp(c, TG_I64, 1, &p->n),
@@ -343,9 +342,7 @@ static tg_status drop_lost(tg_call *c, const plan *p, const tg_tensor *read, con
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_array flat = tg_array_at(tg_array_of(at), 0, 1, &p->n, &one);
     TG_TRY(ops->iota(c->ctx, tg_array_of(number), 0, 1));
-    TG_TRY(tg_op_put(c, tg_array_of(last), tg_array_of(number), flat, 0, NULL));
-    TG_TRY(ops->take(c->ctx, tg_array_of(stays), tg_array_of(last), flat, 0, NULL));
-    TG_TRY(tg_op_map(c, TG_FN_eq, stays, TG_T2(stays, number), 2, 0, 0, false));
+    TG_TRY(tg_op_find_last(c, tg_array_of(stays), tg_array_of(last), tg_array_of(number), flat, 0));
     tg_extent e, re = {.shape = {p->front, p->n, p->back}};
     tg_array y = tg_array_of(read);
     tg_array_reshape(&y, 3, re.shape, re.stride); /* `read` has no gaps */

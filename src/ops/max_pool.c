@@ -187,16 +187,12 @@ static tg_status max_pool_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
     const int64_t planes = x->shape[0] * x->shape[1], flat[] = {planes, area(p->input)}, some[] = {planes,
                                                                                                    area(p->out)};
-    bool sums = tg_windows_overlap(&p->w) && tg_dtype_size((tg_dtype)x->dtype) == 2;
-    const tg_tensor *to = sums ? tg_call_temp(c, TG_F32, x->ndim, x->shape) : x;
     tg_extent e[3];
     TG_TRY(tg_op_dense(c, &g));
-    if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    if (sums || !tg_adds(c, 0)) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(to), 0));
+    TG_TRY(tg_op_zero(c, 0));
     if (g->numel == 0) return TG_OK;
-    TG_TRY(tg_ctx_ops(c->ctx)->put_add(c->ctx, as(to, 2, flat, &e[0]), as(g, 2, some, &e[1]),
-                                       as(c->saved[AT], 2, some, &e[2]), 1, NULL));
-    return sums ? tg_op_map(c, TG_FN_id, x, TG_T1(to), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
+    return tg_ctx_ops(c->ctx)->put_add(c->ctx, as(x, 2, flat, &e[0]), as(g, 2, some, &e[1]),
+                                       as(c->saved[AT], 2, some, &e[2]), 1, NULL);
 }
 
 /* ---- The same computation as recorded ops ---- */

@@ -30,19 +30,18 @@ static tg_status nonzero_compose(tg_tape *t, const void *params, tg_tensor *cons
     return t->ctx->run.status;
 }
 
-#define HOLDS(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
 static const tg_sample nonzero_samples[] = {
-    {.note = "every second", .params = &(const nonzero_params){7}, .n_in = 1, .input = {HOLDS(1, 2, 3, 5)}},
-    {.note = "of three dims", .params = &(const nonzero_params){16}, .n_in = 1, .input = {HOLDS(1, 3, 2, 3, 4)}},
+    {.note = "every second", .params = &(const nonzero_params){7}, .n_in = 1, .input = {TG_S_HOLDS(1, 2, 3, 5)}},
+    {.note = "of three dims", .params = &(const nonzero_params){16}, .n_in = 1, .input = {TG_S_HOLDS(1, 3, 2, 3, 4)}},
     {.note = "floats", .params = &(const nonzero_params){8}, .n_in = 1,
      .input = {{.shape = TG_S_SHAPE(3, 4), .lo = 1, .hi = 2, .zeros = 3}}},
-    {.note = "none", .params = &(const nonzero_params){0}, .n_in = 1, .input = {HOLDS(1, 1, 3, 2)}},
-    {.note = "another count", .params = &(const nonzero_params){5}, .n_in = 1, .input = {HOLDS(1, 2, 8)},
+    {.note = "none", .params = &(const nonzero_params){0}, .n_in = 1, .input = {TG_S_HOLDS(1, 1, 3, 2)}},
+    {.note = "another count", .params = &(const nonzero_params){5}, .n_in = 1, .input = {TG_S_HOLDS(1, 2, 8)},
      .refused = TG_ERR_DATA},
-    {.note = "negative count", .params = &(const nonzero_params){-1}, .n_in = 1, .input = {HOLDS(1, 2, 8)},
+    {.note = "negative count", .params = &(const nonzero_params){-1}, .n_in = 1, .input = {TG_S_HOLDS(1, 2, 8)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "empty", .params = &(const nonzero_params){0}, .n_in = 1, .input = {TG_S(0, 3)}},
-    {.note = "big", .params = &(const nonzero_params){1024 * 512}, .n_in = 1, .input = {HOLDS(1, 2, 1024, 1024)},
+    {.note = "big", .params = &(const nonzero_params){1024 * 512}, .n_in = 1, .input = {TG_S_HOLDS(1, 2, 1024, 1024)},
      .bench = true},
 };
 
@@ -87,20 +86,20 @@ static tg_status masked_scatter_compose(tg_tape *t, const void *params, tg_tenso
 }
 
 static const tg_sample masked_scatter_samples[] = {
-    {.note = "matrix", .n_in = 3, .input = {TG_S(3, 5), HOLDS(1, 2, 3, 5), TG_S(7)}},
-    {.note = "src is longer, and has two dims", .n_in = 3, .input = {TG_S(3, 4), HOLDS(2, 3, 3, 4), TG_S(2, 3)}},
-    {.note = "mask stretched", .n_in = 3, .input = {TG_S(3, 5), HOLDS(3, 5, 5), TG_S(9)}},
+    {.note = "matrix", .n_in = 3, .input = {TG_S(3, 5), TG_S_HOLDS(1, 2, 3, 5), TG_S(7)}},
+    {.note = "src is longer, and has two dims", .n_in = 3, .input = {TG_S(3, 4), TG_S_HOLDS(2, 3, 3, 4), TG_S(2, 3)}},
+    {.note = "mask stretched", .n_in = 3, .input = {TG_S(3, 5), TG_S_HOLDS(3, 5, 5), TG_S(9)}},
     {.note = "transposed, strided", .n_in = 3,
-     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), HOLDS(1, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "bools", .n_in = 3, .input = {TG_S_BOOL(6), HOLDS(1, 2, 6), TG_S_BOOL(3)}},
-    {.note = "nothing", .n_in = 3, .input = {TG_S(4), HOLDS(1, 1, 4), TG_S(1)}},
-    {.note = "src too short", .n_in = 3, .input = {TG_S(6), HOLDS(1, 2, 6), TG_S(2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_HOLDS(1, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "bools", .n_in = 3, .input = {TG_S_BOOL(6), TG_S_HOLDS(1, 2, 6), TG_S_BOOL(3)}},
+    {.note = "nothing", .n_in = 3, .input = {TG_S(4), TG_S_HOLDS(1, 1, 4), TG_S(1)}},
+    {.note = "src too short", .n_in = 3, .input = {TG_S(6), TG_S_HOLDS(1, 2, 6), TG_S(2)}, .refused = TG_ERR_DATA},
     {.note = "mask of floats", .n_in = 3, .input = {TG_S(6), TG_S(6), TG_S(6)}, .refused = TG_ERR_DTYPE},
-    {.note = "mask of another shape", .n_in = 3, .input = {TG_S(6), HOLDS(1, 2, 5), TG_S(6)},
+    {.note = "mask of another shape", .n_in = 3, .input = {TG_S(6), TG_S_HOLDS(1, 2, 5), TG_S(6)},
      .refused = TG_ERR_SHAPE},
-    {.note = "other dtypes", .n_in = 3, .input = {TG_S(6), HOLDS(1, 2, 6), TG_S_INDEX(3, 6)},
+    {.note = "other dtypes", .n_in = 3, .input = {TG_S(6), TG_S_HOLDS(1, 2, 6), TG_S_INDEX(3, 6)},
      .refused = TG_ERR_DTYPE},
-    {.note = "big", .n_in = 3, .input = {TG_S(1024, 1024), HOLDS(1, 2, 1024, 1024), TG_S(1024, 1024)},
+    {.note = "big", .n_in = 3, .input = {TG_S(1024, 1024), TG_S_HOLDS(1, 2, 1024, 1024), TG_S(1024, 1024)},
      .bench = true},
 };
 

@@ -45,29 +45,12 @@ PUBLIC(remainder)
 
 /* ---- floor_divide, trunc_divide: the gradient is 0 wherever it is defined, and 0 at the steps ---- */
 
-static tg_status step_backward(tg_call *c) {
-    TG_TRY(tg_op_zero(c, 0));
-    return tg_op_zero(c, 1);
-}
-
-static tg_status step_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    (void)gout;
-    for (int i = 0; i < 2; i++)
-        if (tg_node_needs_grad(n, i)) gin[i] = tg_zeros_like(t, tg_node_in(n)[i]);
-    return TG_OK;
-}
-
-static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    (void)t, (void)n, (void)din, (void)dout;
-    return TG_OK; /* dout[0] stays NULL: the tangent is 0 */
-}
-
-#define STEP(name_, text)                                                                                      \
-    FORWARD(name_)                                                                                             \
-    const tg_op tg_op_##name_ = {                                                                              \
-        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "a b", .n_in = 2, .n_out = 1,        \
-        .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = quotient_infer, .forward = name_##_forward,  \
-        .backward = step_backward, .vjp = step_vjp, .jvp = step_jvp, TG_SAMPLES(quotient_samples)};            \
+#define STEP(name_, text)                                                                                       \
+    FORWARD(name_)                                                                                              \
+    const tg_op tg_op_##name_ = {                                                                               \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "a b", .n_in = 2, .n_out = 1,         \
+        .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = quotient_infer, .forward = name_##_forward,   \
+        .backward = tg_steps_backward, .vjp = tg_steps_vjp, .jvp = tg_steps_jvp, TG_SAMPLES(quotient_samples)}; \
     PUBLIC(name_)
 
 /* Return a / b rounded down, and a / b rounded toward 0. Where b is 0, floats give what a / b gives, and integers the

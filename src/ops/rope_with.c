@@ -8,11 +8,6 @@
 
 enum { X, POSITIONS, N_IN };
 
-typedef struct rope_with_params {
-    tg_rope_opts opts; /* infer sets dims; positions is an input of the op, and NULL here */
-    bool back;         /* rotate in the opposite direction */
-} rope_with_params;
-
 /* ---- Checks ---- */
 
 static tg_status check_base(tg_call *c, const tg_rope_opts *o) {
@@ -46,7 +41,7 @@ static tg_status check_kind(tg_call *c, const tg_rope_opts *o) {
 }
 
 static tg_status rope_with_infer(tg_call *c) {
-    tg_rope_opts *o = &((rope_with_params *)c->params)->opts;
+    tg_rope_opts *o = &((tg_rotation_params *)c->params)->opts;
     const tg_tensor *x = c->input[X];
     TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
     TG_TRY(tg_need_float(c, X));
@@ -66,29 +61,7 @@ static tg_status rope_with_infer(tg_call *c) {
 
 /* ---- The op ---- */
 
-static tg_status run(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool back, bool add) {
-    const rope_with_params *p = c->params;
-    return tg_rotate(c, &(tg_rotation){.opts = p->opts, .positions = c->input[POSITIONS], .back = back}, y, x, add);
-}
-
-static tg_status rope_with_forward(tg_call *c) {
-    return run(c, c->out[0], c->input[X], ((const rope_with_params *)c->params)->back, false);
-}
-
-static tg_status rope_with_backward(tg_call *c) {
-    return run(c, c->gin[X], c->gout[0], !((const rope_with_params *)c->params)->back, tg_adds(c, X));
-}
-
-static tg_tensor *turn_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    rope_with_params p = *(const rope_with_params *)tg_node_params(n);
-    tg_tensor *in[] = {g, tg_node_input(n, POSITIONS)};
-    p.back = !p.back;
-    return tg_record(t, n->op, &p, in, tg_node_inputs(n), n->site);
-}
-
-TG_VJP(rope_with_vjp, turn_back(t, n, g))
-
-#define OPTS(...) &(const rope_with_params){.opts = {TG_ROPE_DEFAULTS, __VA_ARGS__}}
+#define OPTS(...) &(const tg_rotation_params){.opts = {TG_ROPE_DEFAULTS, __VA_ARGS__}}
 #define LLAMA3    .base = 50, .kind = TG_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 64
 #define YARN      .base = 50, .kind = TG_ROPE_YARN, .factor = 4, .low = 1, .high = 8, .original = 64, .gain = 1.2
 
@@ -131,18 +104,18 @@ static const tg_sample rope_with_samples[] = {
 };
 
 static const tg_field rope_with_fields[] = {
-    TG_ARG_AS(rope_with_params, opts.base, "base", DOUBLE, "Base of the angles."),
-    TG_ARG_AS(rope_with_params, opts.offset, "offset", INT64, "Position of row 0."),
-    TG_ARG_AS(rope_with_params, opts.dims, "dims", INT64, "Number of rotated elements of a row; -1: all."),
-    TG_ARG_AS(rope_with_params, opts.kind, "kind", ENUM, "How the frequencies are changed.", .of = "tg_rope_kind"),
-    TG_ARG_AS(rope_with_params, opts.factor, "factor", DOUBLE, "Divisor of the changed frequencies."),
-    TG_ARG_AS(rope_with_params, opts.low, "low", DOUBLE,
+    TG_ARG_AS(tg_rotation_params, opts.base, "base", DOUBLE, "Base of the angles."),
+    TG_ARG_AS(tg_rotation_params, opts.offset, "offset", INT64, "Position of row 0."),
+    TG_ARG_AS(tg_rotation_params, opts.dims, "dims", INT64, "Number of rotated elements of a row; -1: all."),
+    TG_ARG_AS(tg_rotation_params, opts.kind, "kind", ENUM, "How the frequencies are changed.", .of = "tg_rope_kind"),
+    TG_ARG_AS(tg_rotation_params, opts.factor, "factor", DOUBLE, "Divisor of the changed frequencies."),
+    TG_ARG_AS(tg_rotation_params, opts.low, "low", DOUBLE,
               "Turns over the original positions below which frequencies are divided."),
-    TG_ARG_AS(rope_with_params, opts.high, "high", DOUBLE,
+    TG_ARG_AS(tg_rotation_params, opts.high, "high", DOUBLE,
               "Turns over the original positions above which frequencies are kept."),
-    TG_ARG_AS(rope_with_params, opts.original, "original", INT64,
+    TG_ARG_AS(tg_rotation_params, opts.original, "original", INT64,
               "Number of positions with which the model was trained first."),
-    TG_ARG_AS(rope_with_params, opts.gain, "gain", DOUBLE, "Factor of the rotated elements."),
+    TG_ARG_AS(tg_rotation_params, opts.gain, "gain", DOUBLE, "Factor of the rotated elements."),
 };
 
 const tg_op tg_op_rope_with = {
@@ -152,23 +125,23 @@ const tg_op tg_op_rope_with = {
     .inputs = "x positions",
     .n_in = N_IN,
     .n_out = 1,
-    .params_size = sizeof(rope_with_params),
+    .params_size = sizeof(tg_rotation_params),
     .saves_in = 1u << POSITIONS,
     .optional = 1u << POSITIONS,
     .family = TG_FAMILY_CUSTOM,
     .infer = rope_with_infer,
-    .forward = rope_with_forward,
-    .backward = rope_with_backward,
-    .vjp = rope_with_vjp,
+    .forward = tg_rotation_forward,
+    .backward = tg_rotation_backward,
+    .vjp = tg_rotation_vjp,
     .jvp = tg_jvp_linear,
     TG_FIELDS(rope_with_fields),
     .preset = OPTS(.offset = 0),
     TG_SAMPLES(rope_with_samples),
 };
 
-/* Rotates a part of each row of x [.., s, d] (tg_rotate), by angles that are computed in float64. */
+/* Rotates a part of each row of x [.., s, d] (rotation.h), by angles that are computed in float64. */
 tg_tensor *tg_rope_with(tg_tape *t, tg_tensor *x, const tg_rope_opts *opts) {
-    rope_with_params p = {.back = false};
+    tg_rotation_params p = {.back = false};
     tg_op_options(&p.opts, &tg_rope_opts_struct, opts);
     tg_tensor *in[N_IN] = {x, p.opts.positions};
     p.opts.positions = NULL;

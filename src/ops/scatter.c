@@ -142,10 +142,8 @@ static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out)
 }
 
 /* Gives src its gradient. An element of src gets the element of g to which its index points, or 0 if a later element of
- * src overwrote it there. To find the overwritten elements, scatters the numbers 0, 1, .. of the positions along dim by
- * the same index, and gathers them back: an element that does not get its own number back was overwritten. */
+ * src overwrote it there. */
 static tg_status scatter_back_to_src(tg_call *c, int dim) {
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->input[0], *index = c->input[1], *g = c->gout[0];
     tg_tensor *last = tg_call_temp(c, TG_I64, x->ndim, x->shape);
     tg_tensor *stays = tg_call_temp(c, TG_I64, index->ndim, index->shape);
@@ -155,11 +153,8 @@ static tg_status scatter_back_to_src(tg_call *c, int dim) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(number_places(c, dim, &e, &numbers));
     tg_array there = tg_array_narrow(tg_array_of(last), index->shape, dim, &ee);
-    TG_TRY(tg_op_put(c, there, numbers, at, dim, NULL));
-    TG_TRY(ops->take(c->ctx, tg_array_of(stays), there, at, dim, NULL));
-    const tg_array both[] = {tg_array_of(stays), numbers};
-    TG_TRY(ops->apply(c->ctx, TG_FN_eq, tg_array_of(stays), both, 2, (const double[2]){0}, false));
-    TG_TRY(ops->take(c->ctx, tg_array_of(read), from, at, dim, NULL));
+    TG_TRY(tg_op_find_last(c, tg_array_of(stays), there, numbers, at, dim));
+    TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(read), from, at, dim, NULL));
     const tg_tensor *to = tg_call_gin(c, 2);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_where_da, to, TG_T2(stays, read), 2, 0, 0, tg_adds(c, 2));

@@ -113,15 +113,6 @@ UNARY_X(softsign, "x / (1 + |x|)", tg_infer_float, softsign_d, nonzero_samples,
 
 /* ---- Step functions: the gradient is 0 wherever it is defined, and 0 at the steps ---- */
 
-static tg_status step_backward(tg_call *c) { return tg_op_zero(c, 0); }
-
-TG_VJP(step_vjp, tg_zeros_like(t, x))
-
-static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    (void)t, (void)n, (void)din, (void)dout;
-    return TG_OK; /* dout[0] stays NULL: the tangent is 0 */
-}
-
 #define STEP(name_, text, infer_, samples_)                                                                \
     static tg_status name_##_forward(tg_call *c) {                                                         \
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->input[0]), 1, 0, 0, false);                 \
@@ -131,7 +122,7 @@ static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
     const tg_op tg_op_##name_ = {                                                                          \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .inputs = "x", .n_in = 1, .n_out = 1,      \
         .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = infer_, .forward = name_##_forward,      \
-        .backward = step_backward, .vjp = step_vjp, .jvp = step_jvp, TG_SAMPLES(samples_)};                \
+        .backward = tg_steps_backward, .vjp = tg_steps_vjp, .jvp = tg_steps_jvp, TG_SAMPLES(samples_)};    \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
 
 static const tg_sample between_samples[] = {RANGES(NULL, 1.1, 1.9, -2.9, -2.1)};

@@ -224,6 +224,9 @@ static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
     return any;
 }
 
+enum { DENSE, EXPERTS, RANK_STREAMS };
+static const char *const rank_stream[RANK_STREAMS] = {"model-parallel-rng", "expert-parallel-rng"};
+
 /* Sets *out to the stream that a tensor draws from. With TG_RNG_MEGATRON a tensor that varies over tp (or etp, ep)
  * draws from the stream of its rank, unless the caller has selected a stream. If `expert` is true, that is the stream
  * of experts, even if the tensor varies over no other axis than tp. */
@@ -232,12 +235,26 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
     if (!tg_grid_of(ctx)->draws_local || !at || ctx->streams.current) return TG_OK;
     bool experts = varies(ctx, at, 1u << TG_ETP | 1u << TG_EP), dense = varies(ctx, at, 1u << TG_TP);
     if (!experts && !dense) return TG_OK;
-    const char *name = expert || experts ? "expert-parallel-rng" : "model-parallel-rng";
+    const char *name = rank_stream[expert || experts ? EXPERTS : DENSE];
     if ((*out = tg_rng_named(ctx, name))) return TG_OK;
     return tg_fail(ctx, TG_ERR_STATE,
                    "random draws: with TG_RNG_MEGATRON a tensor that varies over %s draws from stream \"%s\", which "
                    "does not exist; call tg_rng_seed_parallel first",
                    experts ? "etp or ep" : "tp", name);
+}
+
+tg_rank_streams tg_rank_streams_note(tg_ctx *ctx) {
+    tg_rank_streams noted = {{NULL}, {0}};
+    for (int i = 0; tg_grid_of(ctx)->draws_local && i < RANK_STREAMS; i++) {
+        noted.stream[i] = tg_rng_named(ctx, rank_stream[i]);
+        if (noted.stream[i]) noted.counter[i] = noted.stream[i]->counter;
+    }
+    return noted;
+}
+
+void tg_rank_streams_restore(const tg_rank_streams *noted) {
+    for (int i = 0; i < RANK_STREAMS; i++)
+        if (noted->stream[i]) noted->stream[i]->counter = noted->counter[i];
 }
 
 /* Fails if draws are made by key and x is opaque on an axis: its elements then have no position in a global tensor. */
@@ -314,7 +331,7 @@ tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int6
 uint32_t tg_draws_axes(const tg_ctx *ctx) {
     const tg_named_rng *r = ctx->streams.current;
     if (!r || !r->by_rank || ctx->rng.seed != r->seed || ctx->rng.stream) return 0;
-    bool experts = !strcmp(r->name, "expert-parallel-rng");
+    bool experts = !strcmp(r->name, rank_stream[EXPERTS]);
     return (1u << TG_TP | (experts ? 1u << TG_ETP | 1u << TG_EP : 0)) & tg_grid_axes(ctx);
 }
 

@@ -16,6 +16,15 @@ tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_pla
  * placement of dim 0. The caller sets out->rows; this function sets the rest of *out, and sets *width to the number of
  * elements of a row of the global tensor. */
 tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int64_t *width);
+/* The streams of ranks, from which ops may draw although another stream is selected, and their counters. */
+typedef struct tg_rank_streams {
+    tg_rng *stream[2]; /* NULL for one that does not exist */
+    uint64_t counter[2];
+} tg_rank_streams;
+
+/* Notes the counters, so that a call that has drawn and then fails can restore them. */
+tg_rank_streams tg_rank_streams_note(tg_ctx *ctx);
+void tg_rank_streams_restore(const tg_rank_streams *noted);
 /* Returns, as bits, the axes on which tg_rng_seed_parallel gave the current random stream a different seed on each
  * rank. Returns 0 for a stream that the caller created, because it may have one seed on all ranks. */
 uint32_t tg_draws_axes(const tg_ctx *ctx);

@@ -47,8 +47,7 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
         char want[160], got[160];
         tg_describe(first[i], want, sizeof want);
         tg_describe(again[i], got, sizeof got);
-        if (again[i]->dtype != first[i]->dtype || again[i]->ndim != first[i]->ndim ||
-            memcmp(again[i]->shape, first[i]->shape, first[i]->ndim * sizeof *first[i]->shape))
+        if (again[i]->dtype != first[i]->dtype || !tg_same_shape(again[i], first[i]))
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name,
                            i, want, got);
         if (tg_place_of(again[i]) != first[i]->place)
@@ -67,10 +66,10 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* ---- One run of the function on a separate tape ---- */
 
-/* Fails if the number of open forks of random streams is not `before`, the number at the start of the function. Closes
- * the surplus forks. */
-static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
-    int left = ctx->streams.forks - before;
+/* Fails if not as many forks of random streams are open as `before`, at the start of the function. Closes the surplus
+ * forks. */
+static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, tg_rng_forks before) {
+    int left = tg_rng_forks_since(ctx, before);
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
@@ -90,7 +89,8 @@ static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int befor
 
 /* Calls the function, and checks its status, its forks, its keys and its outputs. */
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
-    int forks = t->ctx->streams.forks, keys = t->ctx->keys.depth;
+    const tg_rng_forks forks = tg_rng_forks_open(t->ctx);
+    int keys = t->ctx->keys.depth;
     uint64_t outer = tg_tapes_of(t->ctx)->recomputing;
     if (t->collects || t->again) tg_tapes_of(t->ctx)->recomputing = t->ctx->serial;
     t->busy++;

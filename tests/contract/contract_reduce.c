@@ -263,7 +263,7 @@ static int64_t partner(const mirror *index, const mirror *big, int dim, int64_t 
     return (at[0] * big->shape[1] + at[1]) * big->shape[2] + at[2];
 }
 
-/* Exact sums of an array and what is added to its elements; devices may round after each term or at the end. */
+/* Exact sums of an array and what is added to its elements. */
 typedef struct sums {
     double *sum, *size, *terms; /* size: sum of magnitudes */
 } sums;
@@ -276,6 +276,12 @@ static sums sums_of(const mirror *m) {
         s.size[i] = fabs(s.sum[i]);
     }
     return s;
+}
+
+/* Bound of the error of element i: its sum is rounded once to its dtype, and its terms to the type of the sum. */
+static double sum_slack(const sums *s, int64_t i, tg_dtype t) {
+    double terms = slack(t == TG_F64 ? TG_F64 : TG_F32) * (1 + s->terms[i] / 8);
+    return terms * (s->size[i] + 1e-3) + slack(t) * (fabs(s->sum[i]) + 1e-3);
 }
 
 /* Reported at once, or, by a device that has poll, at the next wait. */
@@ -343,7 +349,7 @@ static void take_case(contract *c, int slot, int dim, bool rows, bool stray) {
         bool ok = slot != PUT_ADD ? have == want
                   : t == TG_U8    ? have == (uint8_t)(int64_t)want
                   : t > TG_F16    ? have == want
-                                  : fabs(have - want) <= slack(t) * (1 + s.terms[i] / 8) * (s.size[i] + 1e-3);
+                                  : fabs(have - want) <= sum_slack(&s, i, t);
         contract_check(c, ok, "%s of %s and %s, dim %d, element %lld: %g, expected %g",
                        slot == TAKE ? "take" : slot == PUT_ADD ? "put_add" : "put", tg_dtype_name(t),
                        tg_dtype_name(other), dim, (long long)i, have, want);

@@ -198,6 +198,25 @@ END_TEST
 #define CUDA_TESTS
 #endif
 
+/* Adds src [rows, cols] to 7 columns of bfloat16, and to 7 rows of float16. */
+static void put_big(tg_ctx *ctx, tg_array src, void *columns, void *rows) {
+    const tg_device_ops *ops = tg_ctx_ops(ctx);
+    const int64_t r = src.shape[0], c = src.shape[1], tall[] = {r, 7}, wide[] = {7, c}, step[] = {7, 1};
+    const int64_t by_row[] = {1, 0};
+    int32_t *index = malloc((size_t)src.numel * sizeof *index);
+    for (int64_t i = 0; i < src.numel; i++) index[i] = (int32_t)(i % 7);
+    tg_array to_columns = {columns, tall, step, 7 * r, 2, TG_BF16, true},
+             to_rows = {rows, wide, src.stride, 7 * c, 2, TG_F16, true};
+    tg_array at = {index, src.shape, src.stride, src.numel, 2, TG_I32, true};
+    ops->fill(ctx, to_columns, 0);
+    ops->put_add(ctx, to_columns, src, at, 1, NULL);
+    at.stride = by_row;
+    at.contiguous = false;
+    ops->fill(ctx, to_rows, 0);
+    ops->put_add(ctx, to_rows, src, at, 0, NULL);
+    free(index);
+}
+
 /* Returns the resulting bytes of a large map, reduction, random fill and put_add. */
 static void big_results(int threads, float *y, int64_t n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = threads));
@@ -212,6 +231,7 @@ static void big_results(int threads, float *y, int64_t n) {
     ops->apply(ctx, TG_FN_gelu, z, &x, 1, p, false);
     ops->reduce(ctx, TG_SUM, sums, z, 1, false);
     ops->reduce(ctx, TG_SUMSQ, sum, z, 1, false);
+    put_big(ctx, z, y + 3 * n + 1, y + 3 * n + n / 2);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
     tg_ctx_free(ctx);
 }

@@ -120,8 +120,8 @@ static bool step(tg_ctx *ctx, tg_module *gpt, double *loss) {
     return good;
 }
 
-/* Whether all numbers are of a size with which float32 does not overflow, nor loses the epsilon of a norm, without which a
- * row of equal elements is divided by zero. */
+/* Whether all numbers are of a size with which float32 does not overflow, nor loses the epsilon of a norm, without
+ * which a row of equal elements is divided by zero. */
 static bool is_tame(const tg_lm_config *c) {
     const double least[] = {c->attention_softcap == TG_NONE ? 1 : c->attention_softcap,
                             c->logit_softcap == TG_NONE ? 1 : c->logit_softcap, c->rope_factor, c->rope_base};

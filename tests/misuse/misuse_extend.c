@@ -86,10 +86,11 @@ static void probe_end(void *state) { ((probe *)state)->ended++; }
 static const tg_op probe_op = {.size = sizeof(tg_op), .name = "probe", .n_in = 1, .n_out = 1, .infer = probe_infer,
                                .forward = probe_forward, .backward = probe_backward};
 
-/* Records the op and runs its backward. The state must end exactly once, and the output of a refused op be inert. */
-static bool probes(misuse_world *b, const tg_op *op, probe p) {
+/* Records the op on w, or on a result of w, and runs its backward. The state must end exactly once, and the output of a
+ * refused op be inert. */
+static bool probes_on(misuse_world *b, const tg_op *op, probe p, bool result) {
     tg_tape *t = tg_tape_new(b->ctx);
-    tg_tensor *y = b->x, *in[] = {b->w};
+    tg_tensor *y = b->x, *in[] = {result ? tg_neg(t, b->w) : b->w};
     bool good = true;
     if (tg_apply(t, op, NULL, in, 1, &y, 1, &p, probe_end, TG_SITE) != TG_OK)
         good = misuse_inert(y);
@@ -99,6 +100,8 @@ static bool probes(misuse_world *b, const tg_op *op, probe p) {
     if (tg_ctx_status(b->ctx) == TG_OK) tg_zero_grad(b->w);
     return good && p.ended == 1;
 }
+
+static bool probes(misuse_world *b, const tg_op *op, probe p) { return probes_on(b, op, p, false); }
 
 static const int64_t two[] = {2, 3}, minus[] = {2, -3}, huge[] = {INT64_MAX, 4}, nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
 static const int64_t rows[] = {3, 1}, back[] = {-3, 1}, wide[] = {INT64_MAX / 2, 1};
@@ -148,6 +151,9 @@ CALL(gin_before, made(c, tg_call_gin(c, -1)))
 CALL(pass_beyond, tg_call_pass(c, 1, c->gout[0]))
 CALL(pass_null, tg_call_pass(c, 0, NULL))
 CALL(pass_dead, tg_call_pass(c, 0, tg_call_gin(c, 7)))
+CALL(pass_twice, (tg_call_pass(c, 0, c->gout[0]), tg_call_pass(c, 0, c->gout[0])))
+CALL(gin_passed, (tg_call_pass(c, 0, c->gout[0]), made(c, tg_call_gin(c, 0))))
+CALL(in_flight_passed, (tg_call_pass(c, 0, c->gout[0]), tg_call_in_flight(c, 0, c->gout[0], NULL)))
 CALL(view_of_outside, made(c, tg_call_view_of(c, c->gout[0], 4, 2, two, rows)))
 CALL(view_of_null, made(c, tg_call_view_of(c, NULL, 0, 2, two, rows)))
 CALL(view_of_nine, made(c, tg_call_view_of(c, c->gout[0], 0, 9, nine, nine)))
@@ -212,12 +218,17 @@ static void calls_of_backward(misuse_world *b) {
     BACKWARD(tg_call_pass, ARGUMENT, "the tensor is NULL", pass_null);
     BACKWARD(tg_call_pass, ARGUMENT, "the input is 7, expected 0 to 0", pass_dead);
     BACKWARD(tg_call_pass, SHAPE, "f32[6], expected w f32[2, 3]", pass_shape);
+    BACKWARD(tg_call_pass, STATE, "already given the gradient of input 0", pass_twice);
+    BACKWARD(tg_call_gin, STATE, "already given the gradient of input 0", gin_passed);
+    BACKWARD(tg_call_in_flight, STATE, "already given the gradient of input 0", in_flight_passed);
     BACKWARD(tg_call_view_of, SHAPE, "outside the bytes", view_of_outside);
     BACKWARD(tg_call_view_of, ARGUMENT, "the tensor is NULL", view_of_null);
     BACKWARD(tg_call_view_of, SHAPE, "9 dims", view_of_nine);
     BACKWARD(tg_call_in_flight, ARGUMENT, "the work is NULL", in_flight_null);
     BACKWARD(tg_call_fail, DATA, "in the backward of op probe, called from", fail_data);
 #undef BACKWARD
+    GIVES(tg_call_pass, STATE, "already given the gradient of input 0",
+          probes_on(b, &probe_op, (probe){.backward = pass_twice}, true));
     QUIET(tg_call_out, tg_call_out(NULL, 0, TG_F32, 2, two) == TG_ERR_ARGUMENT);
     QUIET(tg_call_outputs, tg_call_outputs(NULL, 1) == TG_ERR_ARGUMENT);
     QUIET(tg_call_view, tg_call_view(NULL, 0, 0, 2, two, rows) == TG_ERR_ARGUMENT);

@@ -186,6 +186,8 @@ static void of_volumes(misuse_world *b, const images *m) {
     INERT(tg_conv_transpose3d, SHAPE, "x has 4 dims and w 5", tg_conv_transpose3d(t, m->x, m->volume, NULL, NULL));
     INERT(tg_conv_transpose3d, SHAPE, "x has 1 channel, w is for 1, and groups is 2",
           tg_conv_transpose3d(t, m->volume, m->volume, NULL, TG_CONV(.groups = 2)));
+    INERT(tg_conv_transpose3d, ARGUMENT, "groups is 0; it must be 1 or more",
+          tg_conv_transpose3d(t, m->volume, m->volume, NULL, TG_CONV(.groups = 0)));
     INERT(tg_conv_transpose3d, SHAPE, "b must be a vector of 1 element,",
           tg_conv_transpose3d(t, m->volume, m->volume, b->v, NULL));
     INERT(tg_conv_transpose3d, SHAPE, "no elements along d",

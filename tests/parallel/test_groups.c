@@ -8,6 +8,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/megatron.h>
+#include <tapegrad/op_call.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/recompute.h>
 
@@ -431,10 +432,15 @@ static void wrong_split(model *m) { tg_comm_free(tg_comm_split(m->tp, 0, 0, "", 
 static void wrong_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 3)); }
 static void second_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 2)); }
 
+static void wrong_values(model *m) {
+    tg_tensor *y;
+    tg_op_call(m->t, "all_gather", &m->rows, 1, NULL, TG_OP_VALUES + 1, &y, 1);
+}
+
 /* Arguments that are wrong on only one rank, in calls that the others make. */
-static void (*const wrong_calls[])(model *m) = {wrong_count,   wrong_options, wrong_part_options, no_tape_gather,
-                                                no_tape_data,  no_tape_linear, wrong_linear,      frozen_fused,
-                                                frozen_waits,  wrong_split,   wrong_grid,        second_grid};
+static void (*const wrong_calls[])(model *m) = {
+    wrong_count,  wrong_options, wrong_part_options, no_tape_gather, no_tape_data, no_tape_linear, wrong_linear,
+    frozen_fused, frozen_waits,  wrong_split,        wrong_grid,     second_grid,  wrong_values};
 
 START_TEST(a_rank_with_refused_arguments_has_skipped_the_call) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));

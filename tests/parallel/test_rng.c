@@ -151,6 +151,13 @@ static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(megatrons_mode_has_streams_by_rank) { on_ranks(4, megatron_mode, NULL); }
 END_TEST
 
+static tg_status draw_and_fail(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
+                               const void *site) {
+    (void)params, (void)site;
+    out[0] = tg_dropout(t, in[0], 0.5);
+    return tg_is_alive(out[0]) ? TG_ERR_DATA : tg_ctx_status(tg_ctx_of(in[0]));
+}
+
 /* A shard draws from the stream of its rank, which is not the selected one. */
 START_TEST(a_failed_op_leaves_the_stream_of_its_rank_as_it_is) {
     enum { NUMBERS = 1 << 20 };
@@ -169,6 +176,12 @@ START_TEST(a_failed_op_leaves_the_stream_of_its_rank_as_it_is) {
     tg_ctx_clear(ctx);
     ck_assert(tg_rng_get(ctx, "model-parallel-rng", &after) == TG_OK && after.counter == before.counter);
     tg_dropout(t, y, 0.5);
+    ck_assert(tg_rng_get(ctx, "model-parallel-rng", &after) == TG_OK && after.counter == before.counter + 3);
+    const tg_op composed = {.size = sizeof composed, .name = "composed", .n_in = 1, .n_out = 1,
+                            .compose = draw_and_fail};
+    tg_tensor *z;
+    ck_assert(tg_apply(t, &composed, NULL, &y, 1, &z, 1, NULL, NULL, TG_SITE) == TG_ERR_DATA);
+    tg_ctx_clear(ctx);
     ck_assert(tg_rng_get(ctx, "model-parallel-rng", &after) == TG_OK && after.counter == before.counter + 3);
     tg_tape_free(t);
     tg_parallel_free(p);

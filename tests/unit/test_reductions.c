@@ -320,6 +320,28 @@ START_TEST(special_pairs_are_right) {
 }
 END_TEST
 
+/* The parabola of smooth_l1 may be narrower than any number of the dtype. */
+START_TEST(narrow_parabolas_are_lines) {
+    static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
+    const double beta[] = {1e-310, 1e-46, 1e-40, 2e-38}, one = 1, none = 0, minus = -1;
+    for (int i = 0; i < 16; i++) {
+        tg_dtype d = dtypes[i / 4];
+        tg_ctx *ctx = open_ctx(d);
+        tg_tape *t = tg_tape_new(ctx);
+        tg_tensor *x = leaf(ctx, d, TG_SHAPE(), &one), *y = leaf(ctx, d, TG_SHAPE(), &none);
+        tg_tensor *loss = tg_smooth_l1(t, x, y, beta[i % 4], NULL);
+        tg_backward(t, loss);
+        check_values(loss, &one, "smooth_l1", 1e-6);
+        check_values(tg_grad_of(x), &one, "smooth_l1 by x", 1e-6);
+        check_values(tg_grad_of(y), &minus, "smooth_l1 by y", 1e-6);
+        tg_tape_free(t);
+        tg_drop(x);
+        tg_drop(y);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 /* Small losses keep their digits in float32. */
 START_TEST(far_logits_lose_nothing) {
     tg_ctx *ctx = open_ctx(TG_F32);
@@ -425,6 +447,7 @@ int main(void) {
                             equal_elements_share_the_gradient_of_their_extremum,
                             products_with_zeros_have_right_derivatives,
                             special_pairs_are_right,
+                            narrow_parabolas_are_lines,
                             far_logits_lose_nothing,
                             targets,
                             rows_without_targets_are_handled,

@@ -237,6 +237,47 @@ START_TEST(noise_is_gumbels) {
 }
 END_TEST
 
+/* ---- Many values for one destination ---- */
+
+enum { MANY = 3072 }; /* exact in 16 bits, unlike the sum of as many ones that is rounded after each of them */
+
+/* Ops that read an element of x MANY times. */
+static tg_tensor *read_gather(tg_tape *t, tg_tensor *x, tg_tensor *zeros) { return tg_gather(t, x, 0, zeros); }
+static tg_tensor *read_slices(tg_tape *t, tg_tensor *x, tg_tensor *zeros) { return tg_index_select(t, x, 0, zeros); }
+static tg_tensor *read_index(tg_tape *t, tg_tensor *x, tg_tensor *zeros) {
+    return tg_index(t, x, TG_DIMS(0), &zeros, 1);
+}
+static tg_tensor *read_rows(tg_tape *t, tg_tensor *x, tg_tensor *zeros) {
+    return tg_embedding(t, tg_reshape(t, x, TG_SHAPE(1, 1)), zeros);
+}
+static tg_tensor *read_nearest(tg_tape *t, tg_tensor *x, tg_tensor *zeros) {
+    (void)zeros;
+    return tg_upsample_nearest(t, tg_reshape(t, x, TG_SHAPE(1, 1, 1)), TG_SHAPE(MANY), NULL);
+}
+
+START_TEST(sums_of_many_are_rounded_once) {
+    static tg_tensor *(*const reads[])(tg_tape *, tg_tensor *, tg_tensor *) = {read_gather, read_slices, read_index,
+                                                                               read_rows, read_nearest};
+    const double none = 0, all = MANY, minus = -MANY;
+    for (int d = 0; d < 4; d++) {
+        tg_ctx *ctx = open_ctx();
+        tg_tape *t = tg_tape_new(ctx);
+        tg_tensor *to = leaf(ctx, floats[d], TG_SHAPE(1), &none);
+        tg_tensor *zeros = tg_full(t, TG_I64, TG_SHAPE(MANY), 0), *ones = tg_full(t, floats[d], TG_SHAPE(MANY), 1);
+        check_values(tg_scatter_add(t, to, 0, zeros, ones), &all, "scatter_add");
+        check_values(tg_index_put(t, to, TG_DIMS(0), ones, &zeros, 1, true), &all, "index_put");
+        for (int k = 0; k < 5; k++) {
+            tg_tensor *x = leaf(ctx, floats[d], TG_SHAPE(1), &none), *y = leaf(ctx, floats[d], TG_SHAPE(1), &none);
+            tg_backward(t, tg_sum(t, reads[k](t, x, zeros), TG_ALL_DIMS, false));
+            check_values(tg_grad_of(x), &all, "the gradient of a leaf");
+            tg_backward(t, tg_sum(t, reads[k](t, tg_neg(t, y), zeros), TG_ALL_DIMS, false));
+            check_values(tg_grad_of(y), &minus, "the gradient of a result");
+        }
+        close_ctx(ctx, t);
+    }
+}
+END_TEST
+
 START_TEST(devices_that_do_not_sort_say_so) {
     tg_device_ops ops = tg_cpu_device;
     ops.sort = NULL;
@@ -265,6 +306,7 @@ int main(void) {
                                   the_last_one_lands,
                                   draws_from_classes,
                                   noise_is_gumbels,
+                                  sums_of_many_are_rounded_once,
                                   devices_that_do_not_sort_say_so};
     return tg_check_main("scans", tests, sizeof tests / sizeof *tests);
 }

@@ -308,6 +308,34 @@ START_TEST(a_function_must_join_its_forks_and_no_others) {
 }
 END_TEST
 
+static tg_status misses(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)in, (void)n_in, (void)out, (void)n_out;
+    tg_tape_ctx(t)->streams.forks_missed++; /* as a fork does for which there is no memory */
+    return tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "on purpose"), TG_ERR_MEMORY;
+}
+
+/* Forks for which memory ran out before the function stay open until their joins, and those within it do not. */
+START_TEST(missed_forks_stay_open_until_their_joins) {
+    tg_tensor *w, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    layer fails = {.forks = true, .fails = true};
+    ctx->streams.forks_missed = 1;
+    tg_recompute(t, drops, &fails, &w, 1, &y, 1, NULL);
+    expect_error(ctx, TG_ERR_DATA, "on purpose");
+    ck_assert_int_eq(ctx->streams.forks_missed, 1);
+    tg_recompute(t, misses, NULL, &w, 1, &y, 1, NULL);
+    expect_error(ctx, TG_ERR_MEMORY, "on purpose");
+    ck_assert_int_eq(ctx->streams.forks_missed, 1);
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    tg_rng_join(ctx);
+    expect_error(ctx, TG_ERR_STATE, "no stream is forked");
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 static tg_status noisy(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     layer l = {.forks = true};
     (void)state;
@@ -412,6 +440,7 @@ int main(void) {
                                   recomputation_while_streams_come_and_go,
                                   a_function_must_join_its_forks_and_no_others,
                                   gradcheck_draws_the_same_in_every_run,
+                                  missed_forks_stay_open_until_their_joins,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,
                                   streams_are_listed_as_they_came};

@@ -157,8 +157,8 @@ int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has non
 /* Sets *out to the config that the options describe, whose texts free_model_config frees. False after printing what is
  * wrong. */
 bool model_config(const model_options *o, tg_lm_config *out);
-/* Makes the whole model on one rank, without the padding of the vocabulary for ranks. ctx: of device meta, where it takes
- * no memory. Returns NULL after printing what is wrong; else the caller frees the model. */
+/* Makes the whole model on one rank, without the padding of the vocabulary for ranks. ctx: of device meta, where it
+ * takes no memory. Returns NULL after printing what is wrong; else the caller frees the model. */
 tg_module *whole_model(tg_ctx *ctx, const tg_lm_config *config);
 /* Returns the number of parameters of the whole model, without the padding of the vocabulary for ranks; -1 after
  * printing what is wrong. */

@@ -18,9 +18,9 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
 tg_status tg_cpu_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-/* The blocks of work memory (tg_workspace) that reduce and sort use. gemm uses blocks 0 to 2, and the fused kernels use
- * blocks 5 and 6. */
-enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4 };
+/* The blocks of work memory (tg_workspace) that reduce, sort and put_add use. gemm uses blocks 0 to 2, and the fused
+ * kernels use blocks 5 and 6. sort and put_add share a block, because neither calls the other. */
+enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4, TG_WS_PUT = 4 };
 
 /* TG_CPU_COPIES declares the copies of a template's table, and TG_CPU_TABLE lists them by tg_cpu_level_t. On machines
  * other than x86-64 only the portable copy exists. */

@@ -1,5 +1,6 @@
 /* The CPU's take, put_add and put slots. Adjacent elements that share one index form a run, which is copied or added
- * as a whole. In an embedding, for example, a run is a row. */
+ * as a whole. In an embedding, for example, a run is a row. Runs that differ only in their place along dim form a
+ * group. */
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/cpu/map.h"
@@ -10,7 +11,7 @@
 enum {
     PARALLEL_FROM = 65536, /* least number of elements of array a (take_plan) for which several threads are used */
     UNIT = 16384,          /* number of elements of a unit of take */
-    RUN_BLOCK = 256,       /* number of elements of every run that a unit of put handles */
+    RUN_BLOCK = 256,       /* number of elements of every run that a unit of put handles; at most BUFFER */
     BUFFER = 512           /* number of elements that are converted at a time */
 };
 
@@ -25,7 +26,10 @@ typedef struct take_plan {
     int ndim;                    /* number of leading dims, without those of the run */
     int64_t positions;           /* number of runs */
     int64_t run, a_step, b_step; /* elements of a run, and the steps between them */
-    int64_t per_unit;            /* of a parallel unit: number of runs (take), or of elements of every run (put) */
+    int64_t per_unit;            /* of a parallel unit: number of runs (take), of elements of every run (put), or of
+                                    blocks (rounds_once) */
+    int64_t blocks;              /* rounds_once: number of blocks of RUN_BLOCK elements of the runs of all groups */
+    int64_t *links;              /* rounds_once: memory for the links of a group (link_runs), for each unit */
     int64_t bad;                 /* atomic: 1 + the first position whose index is out of range; 0: none */
 } take_plan;
 
@@ -104,18 +108,26 @@ static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
     }
 }
 
+/* Adds n elements of a run, at most BUFFER, of array a from offset `a` on to the values in `sum`. */
+static void add_values(const take_plan *t, int64_t a, int64_t n, void *sum) {
+    double src[BUFFER];
+    char *from = element(&t->a, a);
+    bool direct = t->a.dtype == t->compute && t->a_step == 1;
+    const void *in[TG_MAP_INPUTS] = {direct ? from : (char *)src};
+    if (!direct) t->kernels->load(src, from, t->a.dtype, t->a_step, n);
+    t->kernels->row[TG_FN_id](n, sum, in, 0, 0, true);
+}
+
 /* Adds n elements of a run from array a to array b, starting at these offsets. */
 static void add_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
-    double src[BUFFER], dst[BUFFER];
-    bool direct_a = t->a.dtype == t->compute && t->a_step == 1, direct_b = t->b.dtype == t->compute && t->b_step == 1;
+    double dst[BUFFER];
+    bool direct = t->b.dtype == t->compute && t->b_step == 1;
     for (int64_t j = 0; j < n; j += BUFFER) {
         int64_t m = n - j < BUFFER ? n - j : BUFFER;
-        char *from = element(&t->a, a + j * t->a_step), *to = element(&t->b, b + j * t->b_step);
-        const void *in[TG_MAP_INPUTS] = {direct_a ? from : (char *)src};
-        if (!direct_a) t->kernels->load(src, from, t->a.dtype, t->a_step, m);
-        if (!direct_b) t->kernels->load(dst, to, t->b.dtype, t->b_step, m);
-        t->kernels->row[TG_FN_id](m, direct_b ? to : (char *)dst, in, 0, 0, true);
-        if (!direct_b) t->kernels->store(to, t->b.dtype, t->b_step, m, dst);
+        char *to = element(&t->b, b + j * t->b_step);
+        if (!direct) t->kernels->load(dst, to, t->b.dtype, t->b_step, m);
+        add_values(t, a + j * t->a_step, m, direct ? to : (char *)dst);
+        if (!direct) t->kernels->store(to, t->b.dtype, t->b_step, m, dst);
     }
 }
 
@@ -135,6 +147,103 @@ static void put_columns(void *plan, int64_t begin, int64_t end) {
         if (find_run(t, r, &a, &b))
             (t->add ? add_run : copy_run)(t, a + first * t->a_step, b + first * t->b_step, last - first);
 }
+
+/* ---- Sums in the compute type, rounded once ---- */
+
+/* The first run of a group: its offsets in the arrays, and its number. Successive runs of the group have numbers `step`
+ * apart. */
+typedef struct run_group {
+    int64_t a, b, index, run, step;
+} run_group;
+
+static run_group find_group(const take_plan *t, int64_t group) {
+    run_group g = {.step = 1};
+    int64_t runs = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t n = t->a.shape[d], i = d == t->dim ? 0 : group % n;
+        if (d == t->dim)
+            g.step = runs;
+        else
+            group /= n;
+        g.a += i * t->a.stride[d];
+        g.b += i * t->b.stride[d];
+        g.index += i * t->index.stride[d];
+        g.run += i * runs;
+        runs *= n;
+    }
+    return g;
+}
+
+/* Returns the index of the group's run m, or -1 if it is out of range. */
+static int64_t chosen_by(take_plan *t, const run_group *g, int64_t m) {
+    int64_t i = index_at(t, g->index + m * t->index.stride[t->dim]);
+    if (i >= 0 && i < t->b.shape[t->dim]) return i;
+    note_bad(t, (g->run + m * g->step) * t->run);
+    return -1;
+}
+
+/* Makes a list of the group's runs for each index: first[i] is 1 + the number in the group of the first run with index
+ * i, or 0 if there is none, and next[m] is the same for the run after run m. All of `first` must be 0. */
+static void link_runs(take_plan *t, const run_group *g, int64_t *first, int64_t *next) {
+    for (int64_t m = t->a.shape[t->dim] - 1; m >= 0; m--) {
+        int64_t i = chosen_by(t, g, m);
+        if (i < 0) continue;
+        next[m] = first[i];
+        first[i] = m + 1;
+    }
+}
+
+/* Adds n elements of the group's runs, from element j on, list by list. Sets all of `first` to 0. */
+static void add_linked(take_plan *t, const run_group *g, int64_t j, int64_t n, int64_t *first, const int64_t *next) {
+    double sum[BUFFER];
+    int64_t a = g->a + j * t->a_step, b = g->b + j * t->b_step;
+    for (int64_t m = 0; m < t->a.shape[t->dim]; m++) {
+        int64_t i = chosen_by(t, g, m);
+        if (i < 0 || !first[i]) continue;
+        char *to = element(&t->b, b + i * t->b.stride[t->dim]);
+        t->kernels->load(sum, to, t->b.dtype, t->b_step, n);
+        for (int64_t at = first[i]; at; at = next[at - 1]) add_values(t, a + (at - 1) * t->a.stride[t->dim], n, sum);
+        t->kernels->store(to, t->b.dtype, t->b_step, n, sum);
+        first[i] = 0;
+    }
+}
+
+static void add_blocks(void *plan, int64_t begin, int64_t end) {
+    take_plan *t = plan;
+    int64_t extent = t->b.shape[t->dim], per_group = (t->run + RUN_BLOCK - 1) / RUN_BLOCK;
+    for (int64_t u = begin; u < end; u++) {
+        int64_t *first = t->links + u * (extent + t->a.shape[t->dim]), *next = first + extent;
+        memset(first, 0, (size_t)extent * sizeof *first);
+        for (int64_t k = u * t->per_unit; k < (u + 1) * t->per_unit && k < t->blocks; k++) {
+            run_group g = find_group(t, k / per_group);
+            int64_t j = k % per_group * RUN_BLOCK;
+            link_runs(t, &g, first, next);
+            add_linked(t, &g, j, t->run - j < RUN_BLOCK ? t->run - j : RUN_BLOCK, first, next);
+        }
+    }
+}
+
+/* Returns whether sums must be kept in the compute type until all their terms are added: where array b could not hold
+ * them, and a sum may have several terms. */
+static bool rounds_once(const take_plan *t) {
+    return t->add && tg_is_real(t->b.dtype) && t->b.dtype != t->compute && t->a.shape[t->dim] > 1;
+}
+
+static tg_status run_blocks(tg_ctx *ctx, take_plan *t, bool parallel) {
+    int64_t along = t->a.shape[t->dim], most = parallel ? tg_runtime_of(ctx)->threads : 1;
+    t->blocks = t->positions / along * ((t->run + RUN_BLOCK - 1) / RUN_BLOCK);
+    int64_t units = t->blocks < most ? t->blocks : most;
+    t->per_unit = (t->blocks + units - 1) / units;
+    t->links = tg_workspace(ctx, TG_WS_PUT, (size_t)(units * (t->b.shape[t->dim] + along)) * sizeof *t->links);
+    if (!t->links) return TG_ERR_MEMORY;
+    if (parallel)
+        tg_parallel_run(ctx, units, add_blocks, t);
+    else
+        add_blocks(t, 0, units);
+    return TG_OK;
+}
+
+/* ---- The slots ---- */
 
 /* Forms the run from the trailing dims along which the index is constant and both arrays advance by a constant step. */
 static void choose_run(take_plan *t) {
@@ -161,18 +270,26 @@ static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
     return tg_is_real(a) || tg_is_real(b) ? TG_F32 : TG_I64;
 }
 
+static void run_units(tg_ctx *ctx, take_plan *t, bool parallel) {
+    t->per_unit = t->put ? RUN_BLOCK : t->run < UNIT ? UNIT / t->run : 1;
+    int64_t count = t->put ? t->run : t->positions, units = (count + t->per_unit - 1) / t->per_unit;
+    tg_range_fn body = t->put ? put_columns : take_runs;
+    if (parallel)
+        tg_parallel_run(ctx, units, body, t);
+    else
+        body(t, 0, units);
+}
+
 static tg_status run_plan(tg_ctx *ctx, take_plan *t, int64_t *bad) {
     tg_move_as_bytes(&t->a, &t->b);
     t->compute = compute_type(t->a.dtype, t->b.dtype);
     t->kernels = tg_map_kernels_of(ctx, t->compute);
     choose_run(t);
-    t->per_unit = t->put ? RUN_BLOCK : t->run < UNIT ? UNIT / t->run : 1;
-    int64_t count = t->put ? t->run : t->positions, units = (count + t->per_unit - 1) / t->per_unit;
-    tg_range_fn body = t->put ? put_columns : take_runs;
-    if (t->a.numel >= PARALLEL_FROM)
-        tg_parallel_run(ctx, units, body, t);
+    bool parallel = t->a.numel >= PARALLEL_FROM;
+    if (rounds_once(t))
+        TG_TRY(run_blocks(ctx, t, parallel));
     else
-        body(t, 0, units);
+        run_units(ctx, t, parallel);
     if (t->bad && bad && !*bad) *bad = t->bad;
     return TG_OK;
 }

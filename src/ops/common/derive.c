@@ -1,5 +1,6 @@
 /* Parts of derivatives that several ops record; see derive.h. */
 #include "ops/common/derive.h"
+#include "ops/common/op.h"
 
 /* With s = sigmoid(x): s (1 + x (1 - s)). */
 tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x) {
@@ -68,4 +69,21 @@ tg_tensor *tg_norm_compose(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b,
     if (w) d = tg_mul(t, d, tg_wide(t, w));
     if (b) d = tg_add(t, d, tg_wide(t, b));
     return tg_cast(t, d, dtype);
+}
+
+tg_status tg_steps_backward(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) TG_TRY(tg_op_zero(c, i));
+    return TG_OK;
+}
+
+tg_status tg_steps_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)gout;
+    for (int i = 0; i < tg_node_inputs(n); i++)
+        if (tg_node_needs_grad(n, i)) gin[i] = tg_zeros_like(t, tg_node_in(n)[i]);
+    return TG_OK;
+}
+
+tg_status tg_steps_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    (void)t, (void)n, (void)din, (void)dout;
+    return TG_OK; /* dout[0] stays NULL: the tangent is 0 */
 }

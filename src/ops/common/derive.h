@@ -51,6 +51,11 @@ static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
     return dtype == x->dtype ? x : tg_cast(t, x, dtype);
 }
 
+/* The derivatives of an op whose results are constant between steps: all gradients are 0, and so is the tangent. */
+tg_status tg_steps_backward(tg_call *c);
+tg_status tg_steps_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
+tg_status tg_steps_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
+
 /* Returns input i as it was before an in-place op overwrote it. The op has saved a copy in its private buffer k. */
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
 

@@ -35,6 +35,13 @@ tg_status tg_op_put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, 
     return tg_op_bad_index(c, bad, index, dst.shape[dim]);
 }
 
+tg_status tg_op_find_last(tg_call *c, tg_array stays, tg_array last, tg_array numbers, tg_array index, int dim) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    TG_TRY(tg_op_put(c, last, numbers, index, dim, NULL));
+    TG_TRY(ops->take(c->ctx, stays, last, index, dim, NULL));
+    return ops->apply(c->ctx, TG_FN_eq, stays, (const tg_array[]){stays, numbers}, 2, (const double[2]){0}, false);
+}
+
 tg_status tg_index_inside(tg_call *c, const tg_tensor *index, int dim) {
     const tg_tensor *x = c->input[0];
     if (index->ndim != x->ndim)

@@ -26,6 +26,11 @@ tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size)
 /* Call the device's slot take or put_add, and report an index that is out of range. */
 tg_status tg_op_take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim);
 tg_status tg_op_put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim);
+/* Sets `stays` (int64, of the index's shape) to 1 for each element that is still there after a put at the index, and to
+ * 0 for each that a later one has overwritten. To find them, writes `numbers`, which differ along dim, to the same
+ * places of `last`, and reads them back: an element that does not get its own number back was overwritten. `last` is
+ * memory of int64 of the shape that was written to. */
+tg_status tg_op_find_last(tg_call *c, tg_array stays, tg_array last, tg_array numbers, tg_array index, int dim);
 /* Checks that the index has as many dims as input 0, and is no larger than it in each dim other than `dim`. */
 tg_status tg_index_inside(tg_call *c, const tg_tensor *index, int dim);
 /* States that each dim other than `dim` may be sharded (tg_call_role), if input 1, the index, has the same size there

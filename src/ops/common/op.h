@@ -23,15 +23,11 @@ static inline bool tg_needs(const tg_call *c, int i) { return c->needs >> (i < 3
 /* Returns whether backward must add to the gradient of input i instead of writing it. */
 static inline bool tg_adds(const tg_call *c, int i) { return c->gin_mode[i] == TG_GRAD_ADD; }
 
-static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
-    if (a->ndim != b->ndim) return false;
-    for (int d = 0; d < a->ndim; d++)
-        if (a->shape[d] != b->shape[d]) return false;
-    return true;
-}
-
 /* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. */
 static inline int64_t tg_flops(int64_t a, int64_t b) { return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a; }
+
+/* Samples of masks that are true at a known number of elements: those whose position modulo hi is lo or more. */
+#define TG_S_HOLDS(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
 
 /* ---- infer (infer.c) ----
  *

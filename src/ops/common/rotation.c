@@ -4,6 +4,15 @@
 
 #include <math.h>
 
+#include "ops/common/derive.h"
+
+/* How rows are rotated: the params of the op, and its input 1 or NULL. */
+typedef struct rotation {
+    tg_rope_opts opts;
+    const tg_tensor *positions;
+    bool back;
+} rotation;
+
 /* ---- Frequencies ---- */
 
 /* Returns the index of the pair, as a real number, whose plain angle makes `turns` full turns over o->original
@@ -64,7 +73,7 @@ tg_status tg_rotation_positions(tg_call *c, int i) {
 }
 
 /* Fills position, float64 [n, s, 1], from r->positions or r->opts.offset. */
-static tg_status fill_positions(tg_call *c, const tg_rotation *r, const tg_tensor *position) {
+static tg_status fill_positions(tg_call *c, const rotation *r, const tg_tensor *position) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *at = r->positions;
     if (!at) return ops->iota(c->ctx, tg_array_of(position), (double)r->opts.offset, 1);
@@ -73,7 +82,7 @@ static tg_status fill_positions(tg_call *c, const tg_rotation *r, const tg_tenso
 }
 
 /* Makes the cosines and sines of all angles, [n, s, half] each. n is 1, or the number of rows of positions. */
-static tg_status make_angles(tg_call *c, const tg_rotation *r, int64_t s, int64_t half, tg_tensor *of[2]) {
+static tg_status make_angles(tg_call *c, const rotation *r, int64_t s, int64_t half, tg_tensor *of[2]) {
     static const int functions[2] = {TG_FN_cos, TG_FN_sin};
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_rope_opts *o = &r->opts;
@@ -115,7 +124,8 @@ static tg_status copy_rest(tg_call *c, tg_array y, tg_array x, int last, int64_t
     return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_id, to, &from, 1, (double[2]){0}, add);
 }
 
-tg_status tg_rotate(tg_call *c, const tg_rotation *r, const tg_tensor *y, const tg_tensor *x, bool add) {
+/* y (+)= x rotated. */
+static tg_status rotate(tg_call *c, const rotation *r, const tg_tensor *y, const tg_tensor *x, bool add) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int last = x->ndim - 1;
     int64_t half = r->opts.dims / 2, stride[2][TG_MAX_DIMS];
@@ -131,4 +141,30 @@ tg_status tg_rotate(tg_call *c, const tg_rotation *r, const tg_tensor *y, const 
     TG_TRY(ops->apply(c->ctx, r->back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
                       (double[2]){0}, add));
     return copy_rest(c, ay, ax, last, 2 * half, x->shape[last] - 2 * half, add);
+}
+
+/* ---- The slots of the ops ---- */
+
+static rotation rotation_of(const tg_call *c, bool turned) {
+    const tg_rotation_params *p = c->params;
+    return (rotation){.opts = p->opts, .positions = c->n_in > 1 ? c->input[1] : NULL, .back = p->back != turned};
+}
+
+tg_status tg_rotation_forward(tg_call *c) {
+    const rotation r = rotation_of(c, false);
+    return rotate(c, &r, c->out[0], c->input[0], false);
+}
+
+/* The transpose of a rotation is the rotation in the opposite direction. */
+tg_status tg_rotation_backward(tg_call *c) {
+    const rotation r = rotation_of(c, true);
+    return rotate(c, &r, c->gin[0], c->gout[0], tg_adds(c, 0));
+}
+
+tg_status tg_rotation_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_rotation_params p = *(const tg_rotation_params *)tg_node_params(n);
+    tg_tensor *in[] = {gout[0], tg_node_input(n, 1)};
+    p.back = !p.back;
+    gin[0] = tg_record(t, n->op, &p, in, tg_node_inputs(n), n->site);
+    return TG_OK;
 }

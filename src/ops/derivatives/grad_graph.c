@@ -40,8 +40,7 @@ tg_status tg_grad_graph_explain(const tg_node *n, tg_status s) {
 tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i) {
     char want[160], got[160];
     TG_TRY(tg_check(x->ctx, g, slot));
-    if (g->dtype == x->dtype && g->ndim == x->ndim && !memcmp(g->shape, x->shape, x->ndim * sizeof *x->shape))
-        return TG_OK;
+    if (g->dtype == x->dtype && tg_same_shape(g, x)) return TG_OK;
     tg_describe(x, want, sizeof want);
     tg_describe(g, got, sizeof got);
     return tg_fail(x->ctx, TG_ERR_SHAPE,

@@ -115,8 +115,7 @@ static tg_status put_tangents(const tangents *w, tg_tensor *const *inputs, int n
         TG_TRY(tg_check(w->t->ctx, din[i], who));
         tg_describe(inputs[i], want, sizeof want);
         tg_describe(din[i], got, sizeof got);
-        if (din[i]->dtype != inputs[i]->dtype || din[i]->ndim != inputs[i]->ndim ||
-            memcmp(din[i]->shape, inputs[i]->shape, din[i]->ndim * sizeof *din[i]->shape))
+        if (din[i]->dtype != inputs[i]->dtype || !tg_same_shape(din[i], inputs[i]))
             return tg_fail(w->t->ctx, TG_ERR_SHAPE, "%s: tangent %d is %s, expected the input's shape and dtype, %s",
                            who, i, got, want);
         if (!placed_alike(din[i], inputs[i]))
