@@ -5,6 +5,7 @@ set -u
 tapegrad=$(realpath "$1") text=$(realpath "$2")
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 cd "$work" || exit 1
 export LC_ALL=C
 passed=0 failed=0
