@@ -24,4 +24,5 @@ go)
     ;;
 esac
 "$mlp" >"$root/expected"
+[ -s "$root/expected" ]
 head -n "$(wc -l <"$root/expected")" "$root/printed" | diff - "$root/expected"
