@@ -1,6 +1,6 @@
 # Reads Meson's testlog.json of one or more build directories. Prints for every suite how many tests passed, failed and
-# were skipped, its budget in minutes and the time that it used; the last line is the total. Fails if a test failed, or if
-# a file is missing or empty, because then no test has run.
+# were skipped, its budget in minutes and the time that it used; the last line is the total. Fails if a test failed, or
+# if a file is missing or empty, because then no test has run.
 #
 # The tests of a program are counted by what it prints: the line "Checks: ..." of the library Check, or "N passed, M
 # failed" (the last such line). A program that prints neither is one test. If a program fails without reporting a failed

@@ -25,8 +25,9 @@ for name in $(grep -o '`[a-z0-9]*_[a-z0-9_]*_[a-z0-9_]*`' docs/design.md | tr -d
     grep -rqw "$name" $where || complain "docs/design.md names $name, which is not there"
 done
 
-causes=$(sed -n '/The class of a failure/,/const char \*cause/p' include/tapegrad/gradcheck.h | grep -o '"[a-z]*"' | tr -d '"')
-[ "$(echo "$causes" | wc -l)" -ge 20 ] || complain "gradcheck.h does not list the causes of failures where this test reads them"
+causes=$(sed -n '/The class of a failure/,/const char \*cause/p' include/tapegrad/gradcheck.h | grep -o '"[a-z]*"' |
+    tr -d '"')
+[ "$(echo "$causes" | wc -l)" -ge 20 ] || complain "gradcheck.h does not list the causes where this test reads them"
 for cause in $causes; do
     grep -q "^| \`$cause\` |" docs/gradcheck.md || complain "docs/gradcheck.md does not explain the cause $cause"
     grep -rq "\"$cause\"" src/gradcheck || complain "gradcheck.h names the cause $cause, which is not there"

@@ -13,7 +13,10 @@ complain() {
 # has NAME: whether the page has the name as a whole: --lr is no part of --lr-of.
 has() {
     printf '%s\n' "$plain" | awk -v name="$1" '
-        { for (s = $0; (i = index(s, name)) > 0; s = substr(s, i + 1)) if (substr(s, i + length(name)) !~ /^[-a-z0-9]/) found = 1 }
+        {
+            for (s = $0; (i = index(s, name)) > 0; s = substr(s, i + 1))
+                if (substr(s, i + length(name)) !~ /^[-a-z0-9]/) found = 1
+        }
         END { exit !found }'
 }
 

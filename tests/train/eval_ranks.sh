@@ -47,7 +47,8 @@ for model in gpt2 llama; do
     "$tapegrad" run -n 4 -- "$tapegrad" eval --model $model --data "$judged" --threads 1 --json --tp 2 >printed 2>&1
     holds "$model: processes print one report" test "$(number loss printed)" = "$(cat threads)"
 done
-"$tapegrad" generate --model wide --prompt-ids 299,7 --tokens 40 --temperature 0 >one 2>&1 || wrong "generate --model wide"
+"$tapegrad" generate --model wide --prompt-ids 299,7 --tokens 40 --temperature 0 >one 2>&1 ||
+    wrong "generate --model wide"
 "$tapegrad" generate --model wide --prompt-ids 299,7 --tokens 40 --temperature 0 --ranks 4 --tp 4 >many 2>&1
 holds "padding tokens are never generated" cmp one many
 
