@@ -161,6 +161,8 @@ static int run(const bench_row *row, const bench_options *o) {
             measure(row, state, ctx, o);
         else if (row->profile)
             row->profile(state);
+        else
+            tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "this row has no --profile");
     }
     bool ok = state && tg_ctx_status(ctx) == TG_OK;
     if (!ok)

@@ -229,7 +229,7 @@ static double relative(const run *r, tg_pipe_act act) {
 }
 
 static bool measure_case(int i, int round, results *out) {
-    static run r; /* 10 KiB */
+    static run r; /* 18 KiB */
     r = (run){.schedule = schedule_of(i), .hop = hops[i / WAYS % HOPS], .way = &ways[i % WAYS]};
     out->idle[round] = measure(&r);
     out->planned[round] = r.planned;

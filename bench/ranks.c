@@ -30,6 +30,6 @@ int main(int argc, char **argv) {
     }
     printf("tp 2 / 1 rank with 2 threads   %.3f   (target: at most 1.05)\n", m[1] / m[0]);
     printf("tp 2 with sp / the same        %.3f\n", m[2] / m[0]);
-    printf("4 ranks / 2 ranks, on 2 cores  %.3f   (target: at most 1.25)\n", m[3] / m[1]);
+    printf("4 ranks / 2 ranks              %.3f   (target on 2 cores: at most 1.25)\n", m[3] / m[1]);
     return 0;
 }

@@ -50,6 +50,9 @@ def parse():
             parser.error(f"no row {name}; there are {', '.join(table.ROWS)}")
     if options.before and options.rows:
         parser.error("--before has rows of its own")
+    least = 2 if options.before else 1  # quartiles need two
+    if options.rounds is not None and options.rounds < least:
+        parser.error(f"--rounds is {options.rounds}, expected at least {least}")
     if options.save and options.rows:
         parser.error("--save is for the whole table")
     return options
@@ -150,7 +153,7 @@ def head(out, options):
     out.print(f"- {cpu_name()}, {os.cpu_count()} cores")
     out.print(f"- ours: {output_of(options.program, '--about', *isa(options))}")
     if options.before:
-        out.print(f"- before: {output_of(options.before, '--about')}")
+        out.print(f"- before: {output_of(options.before, '--about', *isa(options))}")
         out.print()
         return
     out.print(f"- peer: PyTorch {output_of(sys.executable, '-c', version)}; tuned: fused AdamW, gradients kept, "

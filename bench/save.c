@@ -1,7 +1,10 @@
 /* tapegrad-bench-save [DIR [MEGABYTES [ROUNDS]]]: measures tg_shards_save on four ranks next to a plain write of as
  * many bytes by as many threads, and steps that run while a save is written in the background next to other steps. Both
  * are measured in alternation. */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,37 +81,47 @@ static void close_state(rank *r) {
 /* ---- Writing ---- */
 
 /* Writes this rank's share of the bytes to a file, in pieces of 1 MiB, and syncs it. */
-static bool write_plain(rank *r) {
+static bool write_plain(rank *r, const char *path) {
     enum { PIECE = 1 << 20 };
-    char path[4096], *bytes = tg_host_data(r->x[0]);
-    snprintf(path, sizeof path, "%s/plain-%d", r->b->dir, r->number);
+    const char *bytes = tg_host_data(r->x[0]);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     int64_t share = (int64_t)r->b->tensors * TENSOR * 4 / RANKS, part = TENSOR / TP * 4;
-    for (int64_t at = 0; fd >= 0 && at < share; at += PIECE)
-        if (write(fd, bytes + at % part, PIECE) != PIECE) return false;
-    bool good = fd >= 0 && fsync(fd) == 0;
-    return close(fd) == 0 && good;
+    bool good = fd >= 0;
+    for (int64_t at = 0; good && at < share; at += PIECE) good = write(fd, bytes + at % part, PIECE) == PIECE;
+    good = good && fsync(fd) == 0;
+    if (fd >= 0) close(fd);
+    return good;
 }
 
-static void empty(rank *r, const char *what) {
-    char command[4200];
-    snprintf(command, sizeof command, "rm -rf %s/%s", r->b->dir, what);
-    if (r->number == 0 && system(command) != 0) fprintf(stderr, "cannot remove %s\n", what);
+static int remove_one(const char *path, const struct stat *s, int type, struct FTW *f) {
+    (void)s, (void)type, (void)f;
+    return remove(path);
+}
+
+/* Removes a folder, if there is one, and what it contains. Returns false if something is left. */
+static bool remove_folder(const char *path) {
+    return nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT;
+}
+
+/* Removes a saved state on rank 0, while the other ranks wait. */
+static void remove_saved(rank *r, const char *path) {
+    if (r->number == 0 && !remove_folder(path)) fprintf(stderr, "cannot remove '%s'\n", path);
     tg_comm_barrier(r->world);
 }
 
 static void measure_writes(rank *r) {
-    char dir[4096];
+    char dir[4096], plain[4096];
     snprintf(dir, sizeof dir, "%s/saved", r->b->dir);
+    snprintf(plain, sizeof plain, "%s/plain-%d", r->b->dir, r->number);
     for (int i = 0; i < r->b->rounds && tg_ctx_status(r->ctx) == TG_OK; i++) {
         double begun = begin(r);
-        if (!write_plain(r)) tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write to '%s'", r->b->dir);
+        if (!write_plain(r, plain)) tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write to '%s'", r->b->dir);
         note(r, &r->b->plain[i], begun);
-        empty(r, "plain-*");
+        unlink(plain);
         begun = begin(r);
         tg_shards_save(r->s, dir);
         note(r, &r->b->saved[i], begun);
-        empty(r, "saved");
+        remove_saved(r, dir);
     }
 }
 
@@ -140,7 +153,7 @@ static void measure_steps(rank *r) {
         tg_save_finish(w);
         note(r, &b->whole[i], begun);
         if (r->number == 0) b->first[i] = b->after[i * STEPS];
-        empty(r, "saved");
+        remove_saved(r, dir);
     }
 }
 
@@ -207,12 +220,14 @@ int main(int argc, char **argv) {
     static bench b;
     char message[1024], made[] = "/tmp/tapegrad-bench-save-XXXXXX";
     b.dir = argc > 1 ? argv[1] : mkdtemp(made);
-    b.tensors = (int)(argc > 2 ? number(argv[2], 1 << 20) : 1024) * (1 << 20) / (TENSOR * 4);
+    if (!b.dir) return perror(made), 1;
+    b.tensors = (int)((argc > 2 ? number(argv[2], 1 << 20) : 1024) * (1 << 20) / (TENSOR * 4));
+    if (b.tensors < 1) b.tensors = 1;
     b.rounds = (int)(argc > 3 ? number(argv[3], MOST) : 5);
     tg_status s =
         tg_ranks_run(RANKS, run, &b,
                      TG_RANKS(.config = TG_CONFIG(.threads = 1), .message = message, .message_size = sizeof message));
-    if (argc < 2) rmdir(made);
+    if (argc < 2) remove_folder(made);
     if (s != TG_OK) return fprintf(stderr, "%s\n", message), 1;
     print(&b);
     return 0;

@@ -1,5 +1,6 @@
 # Reads Meson's testlog.json of one or more build directories. Prints for every suite how many tests passed, failed and
-# were skipped, its budget in minutes and the time that it used; the last line is the total. Fails if a test failed.
+# were skipped, its budget in minutes and the time that it used; the last line is the total. Fails if a test failed, or
+# if a file is missing or empty, because then no test has run.
 #
 # The tests of a program are counted by what it prints: the line "Checks: ..." of the library Check, or "N passed, M
 # failed" (the last such line). A program that prints neither is one test. If a program fails without reporting a failed
@@ -11,6 +12,15 @@ BEGIN {
     minutes["examples"] = 1; minutes["conventions"] = 4; minutes["comm"] = 8; minutes["placement"] = 2
     minutes["parallel"] = 2; minutes["checkpoint"] = 1; minutes["memory"] = 1; minutes["cuda-emulator"] = 12
     minutes["fuzz"] = 1; minutes["plugins"] = 1; minutes["python"] = 1; minutes["torch"] = 6; minutes["long"] = 120
+
+    for (i = 1; i < ARGC; i++) {
+        has_results = (getline line < ARGV[i]) > 0
+        close(ARGV[i])
+        if (has_results) continue
+        print "FAILED  " ARGV[i] " has no results"
+        all_failed++
+        ARGV[i] = "/dev/null"
+    }
 }
 
 # Returns the number that follows `mark` in the text: number("Checks: 12, ...", "Checks: ") is 12.

@@ -78,8 +78,8 @@ static inline tg_tensor *part(tg_ctx *ctx, int k, tg_shape shape, int d, int r, 
     return tg_from_host(ctx, TG_F64, shape, v);
 }
 
-/* Returns the largest difference of x from `whole`, or from its part r of n along d (d < 0: all of it). NaN on an
- * error. */
+/* Returns the largest difference of x from `whole`, or from its part r of n along d (d < 0: all of it). NaN if an
+ * element is NaN, or on an error. */
 static inline double off(tg_tensor *x, tg_tensor *whole, int d, int r, int n) {
     double a[8192], b[8192], most = 0;
     tg_shape s = tg_shape_of(whole);
@@ -92,7 +92,7 @@ static inline double off(tg_tensor *x, tg_tensor *whole, int d, int r, int n) {
         return NAN;
     for (int64_t o = 0, i = 0; o < outer; o++)
         for (int64_t j = r * rows * inner; j < (r + 1) * rows * inner; j++)
-            most = fmax(most, fabs(a[i++] - b[o * size * inner + j]));
+            most = larger_or_nan(most, fabs(a[i++] - b[o * size * inner + j]));
     return most;
 }
 
@@ -100,7 +100,7 @@ static inline double off(tg_tensor *x, tg_tensor *whole, int d, int r, int n) {
 static inline double largest(tg_tensor *x) {
     double v[4096], most = 0;
     tg_read_f64(x, v, tg_numel(x));
-    for (int64_t i = 0; i < tg_numel(x); i++) most = fmax(most, fabs(v[i]));
+    for (int64_t i = 0; i < tg_numel(x); i++) most = larger_or_nan(most, fabs(v[i]));
     return most;
 }
 

@@ -65,8 +65,12 @@ def main():
         for _ in range(rounds):
             for name, source, package, where, starter in ROWS:
                 program = build(folder, source, package)
-                if program:
-                    numbers.setdefault(name, []).append([float(x) for x in run(program, where, starter).split()])
+                if not program:
+                    continue
+                printed = run(program, where, starter).split()
+                if len(printed) != 3:
+                    sys.exit(f'{name} fails: {" ".join(printed) or "it prints nothing"}')
+                numbers.setdefault(name, []).append([float(x) for x in printed])
         print('| carrier | 8 B, us | 128 KiB, us | stream, GB/s | a killed peer |\n| --- | --- | --- | --- | --- |')
         for name, source, package, where, starter in ROWS:
             if name in numbers:

@@ -13,4 +13,5 @@ shift
 OMPI_MCA_orte_tmpdir_base=$(mktemp -d) || exit 1
 export OMPI_MCA_orte_tmpdir_base
 trap 'rm -rf "$OMPI_MCA_orte_tmpdir_base"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 mpirun -n "$ranks" "$@"

@@ -17,6 +17,7 @@ end() {
     rm -rf "$slurm"
 }
 trap end EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 fails() {
     echo "$1"
     tail -n 20 "$slurm"/*.log

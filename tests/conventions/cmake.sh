@@ -7,6 +7,7 @@ build=$1 hello=$2 hello_cxx=$3
 command -v cmake >/dev/null || { echo "skipped: cmake is not installed" && exit 77; }
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 
 meson install -C "$build" --no-rebuild --quiet --destdir "$root"
 config=$(dirname "$(find "$root" -name tapegradConfig.cmake)")

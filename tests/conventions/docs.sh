@@ -5,6 +5,9 @@
 set -eu
 program=$(realpath "$1")
 cd "$2"
+shown=$(mktemp) # the lines of an example
+trap 'rm -f "$shown"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 bad=0
 complain() {
     echo "$*"
@@ -22,7 +25,10 @@ for name in $(grep -o '`[a-z0-9]*_[a-z0-9_]*_[a-z0-9_]*`' docs/design.md | tr -d
     grep -rqw "$name" $where || complain "docs/design.md names $name, which is not there"
 done
 
-for cause in $(sed -n '/The class of a failure/,/const char \*cause/p' include/tapegrad/gradcheck.h | grep -o '"[a-z]*"' | tr -d '"'); do
+causes=$(sed -n '/The class of a failure/,/const char \*cause/p' include/tapegrad/gradcheck.h | grep -o '"[a-z]*"' |
+    tr -d '"')
+[ "$(echo "$causes" | wc -l)" -ge 20 ] || complain "gradcheck.h does not list the causes where this test reads them"
+for cause in $causes; do
     grep -q "^| \`$cause\` |" docs/gradcheck.md || complain "docs/gradcheck.md does not explain the cause $cause"
     grep -rq "\"$cause\"" src/gradcheck || complain "gradcheck.h names the cause $cause, which is not there"
 done
@@ -38,17 +44,16 @@ part() {
         awk 'NR == 1 { match($0, /[^ ]/); n = RSTART } { print substr($0, n) }'
 }
 for example in examples/readme/*; do
-    part "$example" >"${TMPDIR:-/tmp}/part.$$"
+    part "$example" >"$shown"
     awk 'NR == FNR { want = want $0 "\n"; next } { have = have $0 "\n" } END { exit !(length(want) > 99 && index(have, "\n" want "```")) }' \
-        "${TMPDIR:-/tmp}/part.$$" README.md || complain "README does not have the program of $example"
-    [ "$(wc -l <"${TMPDIR:-/tmp}/part.$$")" -le 12 ] || complain "README's program of $example has more than 12 lines"
-    rm -f "${TMPDIR:-/tmp}/part.$$"
+        "$shown" README.md || complain "README does not have the program of $example"
+    [ "$(wc -l <"$shown")" -le 12 ] || complain "README's program of $example has more than 12 lines"
 done
 
 [ "$(wc -l <README.md)" -le 120 ] || complain "README.md has more than 120 lines"
 
 for document in README.md CHANGELOG.md docs/*.md; do
-    for link in $(sed '/^```/,/^```$/d' "$document" | grep -o '](\([^)#]*\))' | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do
+    for link in $(sed '/^```/,/^```$/d' "$document" | grep -o '](\([^)]*\))' | sed 's/](\(.*\))/\1/; s/#.*//' | grep -v '^http' || true); do
         [ -e "$(dirname "$document")/$link" ] || complain "$document links to $link, which is not there"
     done
 done

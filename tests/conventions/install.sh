@@ -6,6 +6,7 @@ set -eu
 build=$1 hello=$2 ranks=$3
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 
 meson install -C "$build" --no-rebuild --quiet --destdir "$root"
 pc=$(find "$root" -name tapegrad.pc)

@@ -5,6 +5,7 @@ set -eu
 language=$1 build=$2 source=$3 mlp=$4
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 need() { command -v "$1" >/dev/null || { echo "skipped: $1 is not installed" && exit 77; }; }
 
 case $language in
@@ -23,4 +24,5 @@ go)
     ;;
 esac
 "$mlp" >"$root/expected"
+[ -s "$root/expected" ]
 head -n "$(wc -l <"$root/expected")" "$root/printed" | diff - "$root/expected"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """layers.py includes SOURCE | symbols SOURCE BUILD | table SOURCE: holds the code to the table of layers in layers.txt.
 
-`includes` reads every #include under src/, tools/ and bench/: the file that it names must lie in the same layer or in one
-that the table allows. Every quoted #include must name a file that lies next to its user, in include/, in src/ or, in tools/,
-in tools/, so that no option of the compiler adds a folder, such as one of tests/. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
-allowed layer. So calls through prototypes in headers that everybody may include are found as well. `table` compares
-the table of docs/design.md, which also says what each folder is for, with layers.txt.
+`includes` reads every #include under src/, tools/ and bench/: the file that it names must lie in the same layer or in
+one that the table allows. Every quoted #include must name a file that lies next to its user, in include/, in src/ or,
+if the user is in tools/, in tools/, so that no option of the compiler adds a folder, such as one of tests/. `symbols`
+reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an allowed layer. So
+calls through prototypes in headers that everybody may include are found as well. `table` compares the table of
+docs/design.md, which also says what each folder is for, with layers.txt.
 
 Breaks that are known stand in layers.known, one `FROM TO` a line. A break that is not listed fails, and so does a
 listed one that is gone. The table itself must have no circle, and umbrella headers are for users: src/ includes none.

@@ -4,6 +4,7 @@ set -eu
 source=$1 hello=$2
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 
 mkdir -p "$root/subprojects/tapegrad"
 for part in meson.build meson_options.txt include src tools; do

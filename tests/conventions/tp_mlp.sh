@@ -4,6 +4,7 @@
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 bad=0
 
 # quoted TEXT: the block of PAGE that follows the first line with TEXT.

@@ -10,6 +10,7 @@ turn=$((${TG_TEST_TURN:-0} % 128))
 passed=0 failed=0 k=0
 printed=$(mktemp)
 trap 'rm -f "$printed"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 while [ $k -lt "$n" ]; do
     pair=$(((turn * n + k) % 128))
     k=$((k + 1))

@@ -3,6 +3,7 @@
 # sites are ignored, as they may contain the program's name.
 a=$(mktemp) b=$(mktemp)
 trap 'rm -f "$a" "$b"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 "$1" >"$a" || { echo "$1: status $?"; exit 1; }
 "$2" >"$b" || { echo "$2: status $?"; exit 1; }
 awk '

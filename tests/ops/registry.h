@@ -34,9 +34,11 @@ static inline bool verdict(tally *t, bool ok, const tg_op *op, const tg_sample *
     return false;
 }
 
+/* Prints the counts. Returns the status of the program; it has failed too if it has checked nothing. */
 static inline int conclude(const tally *t) {
+    if (!t->passed && !t->failed) puts("FAIL: nothing was checked; is there an op of the name that was given?");
     printf("%d passed, %d failed\n", t->passed, t->failed);
-    return t->failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return t->failed || !t->passed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 /* ---- The table ---- */

@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     tg_ctx_free(ctx);
     printf("%llu seeds: %lld elements, %lld at kinks, %lld unsure; the worst right one is %.2g tolerances off\n",
            (unsigned long long)seeds, (long long)y.checked, (long long)y.kinks, (long long)y.unsure, y.worst);
-    verdict(&y.tally, y.unsure * 10000 <= y.checked, tg_op_at(0), NULL, "%lld of %lld are unsure", (long long)y.unsure,
-            (long long)y.checked);
+    verdict(&y.tally, y.checked > 0 && y.unsure * 10000 <= y.checked, tg_op_at(0), NULL, "%lld of %lld are unsure",
+            (long long)y.unsure, (long long)y.checked);
     return conclude(&y.tally);
 }

@@ -62,8 +62,8 @@ static inline double context_off(tg_tensor *x, tg_tensor *whole, const int64_t *
         for (int64_t u = from; u < from + heads; u++)
             for (int64_t r = 0; r < n; r++)
                 for (int64_t j = 0; j < d; j++) {
-                    double off = fabs(a[i++] - all[((e * shape.dim[1] + u) * shape.dim[2] + rows[r]) * d + j]);
-                    most = off <= most ? most : off;
+                    int64_t there = ((e * shape.dim[1] + u) * shape.dim[2] + rows[r]) * d + j;
+                    most = larger_or_nan(most, fabs(a[i++] - all[there]));
                 }
     return most;
 }

@@ -50,7 +50,7 @@ static inline bool is_part(tg_tensor *mine, tg_tensor *whole, tg_axis axis, int 
     if (at.dim || tg_read_f64(mine, a, tg_numel(mine)) || tg_read_f64(whole, b, tg_numel(whole))) return false;
     for (int64_t i = 0; i < tg_numel(mine); i++) {
         int64_t row = i / inner, chunk = row / rows, there = (chunk * n + r) * rows + row % rows;
-        if (fabs(a[i] - b[there * inner + i % inner]) > within) return false;
+        if (!(fabs(a[i] - b[there * inner + i % inner]) <= within)) return false;
     }
     return true;
 }

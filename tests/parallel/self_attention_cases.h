@@ -177,7 +177,8 @@ static inline double attention_off(tg_tensor *x, tg_tensor *whole, const int64_t
     if (tg_numel(x) != n * width || tg_read_f64(x, a, n * width) || tg_read_f64(whole, all, tg_numel(whole)))
         return NAN;
     for (int i = 0; i < n; i++)
-        for (int64_t j = 0; j < width; j++) most = fmax(most, fabs(a[i * width + j] - all[rows[i] * width + j]));
+        for (int64_t j = 0; j < width; j++)
+            most = larger_or_nan(most, fabs(a[i * width + j] - all[rows[i] * width + j]));
     return most;
 }
 

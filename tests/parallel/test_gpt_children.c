@@ -128,7 +128,7 @@ static bool generates(tg_module *gpt, tg_tape *t, data d) {
     tg_read_f64(tg_gpt_next(gpt, t, c, d.ids), last, BATCH * VOCAB);
     for (int b = 0; b < BATCH; b++)
         for (int v = 0; v < VOCAB; v++)
-            off = fmax(off, fabs(last[b * VOCAB + v] - whole[(b * LENGTH + LENGTH - 1) * VOCAB + v]));
+            off = larger_or_nan(off, fabs(last[b * VOCAB + v] - whole[(b * LENGTH + LENGTH - 1) * VOCAB + v]));
     tg_tape_reset(t);
     tg_gpt_cache_free(c);
     return off < 1e-10;

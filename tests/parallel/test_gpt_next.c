@@ -42,7 +42,7 @@ static tg_status logits_are(tg_tensor *y, double *want, bool first) {
     tg_ctx *ctx = tg_ctx_of(y);
     EXPECT(ctx, n <= NUMBERS && tg_dim(y, tg_ndim(y) - 1) == VOCAB);
     RUN(tg_read_f64(y, first ? want : got, n));
-    for (int64_t i = 0; i < n && !first; i++) most = fmax(most, fabs(got[i] - want[i]));
+    for (int64_t i = 0; i < n && !first; i++) most = larger_or_nan(most, fabs(got[i] - want[i]));
     EXPECT(ctx, most < 1e-10);
     return TG_OK;
 }

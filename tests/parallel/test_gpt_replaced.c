@@ -113,7 +113,7 @@ static double generation_off(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
     if (tg_read_f64(tg_gpt_next(gpt, t, c, ids), last, 2 * VOCAB) != TG_OK) most = NAN;
     for (int b = 0; b < 2; b++)
         for (int v = 0; v < VOCAB; v++)
-            most = fmax(most, fabs(last[b * VOCAB + v] - all[(b * LENGTH + LENGTH - 1) * VOCAB + v]));
+            most = larger_or_nan(most, fabs(last[b * VOCAB + v] - all[(b * LENGTH + LENGTH - 1) * VOCAB + v]));
     tg_tape_reset(t);
     tg_gpt_cache_free(c);
     return most;

@@ -225,7 +225,7 @@ static void logits(double *out) {
 
 static double distance(const double *a, const double *b) {
     double worst = 0;
-    for (int i = 0; i < BATCH * LENGTH * VOCAB; i++) worst = fmax(worst, fabs(a[i] - b[i]));
+    for (int i = 0; i < BATCH * LENGTH * VOCAB; i++) worst = larger_or_nan(worst, fabs(a[i] - b[i]));
     return worst;
 }
 

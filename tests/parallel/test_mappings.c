@@ -257,7 +257,7 @@ static void check_added(const struct row *row) {
     run.add = false;
     for (int r = 0; r < run.ranks; r++)
         for (int64_t i = 0; i < run.at[r].gx.n; i++)
-            if (fabs(run.at[r].gx.v[i] - before[r].gx.v[i] - 3 * number(i, 7)) > 1e-12)
+            if (!(fabs(run.at[r].gx.v[i] - before[r].gx.v[i] - 3 * number(i, 7)) <= 1e-12))
                 REPORT(&run, "gradient %lld of rank %d is not added to another's", (long long)i, r);
 }
 

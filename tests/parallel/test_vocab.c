@@ -507,8 +507,8 @@ static tg_status chunks_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
         tg_zero_grad(w);
         tg_tape_reset(t);
     }
-    double most = fmax(fabs(loss[0] - loss[1]), fabs(gw[0] - gw[1]));
-    for (int i = 0; i < N * H; i++) most = fmax(most, fabs(g[0][i] - g[1][i]));
+    double most = larger_or_nan(fabs(loss[0] - loss[1]), fabs(gw[0] - gw[1]));
+    for (int i = 0; i < N * H; i++) most = larger_or_nan(most, fabs(g[0][i] - g[1][i]));
     off_by[me] = most;
     tg_tape_free(t);
     return tg_ctx_status(ctx);

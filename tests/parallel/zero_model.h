@@ -179,8 +179,8 @@ static inline double compare(const setting *s, int ranks, int zero) {
     run(&without, &plain, ranks, 0);
     run(&with, s, ranks, zero);
     for (int k = 0; k < STEPS; k++) {
-        for (int i = 0; i < ALL; i++) most = fmax(most, fabs(with.x[0][k][i] - without.x[0][k][i]));
-        most = fmax(most, fabs(with.norm[k] - without.norm[k]) / fmax(1, without.norm[k]));
+        for (int i = 0; i < ALL; i++) most = larger_or_nan(most, fabs(with.x[0][k][i] - without.x[0][k][i]));
+        most = larger_or_nan(most, fabs(with.norm[k] - without.norm[k]) / fmax(1, without.norm[k]));
     }
     return most;
 }

@@ -5,6 +5,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 library=$1 program=$2
 shift 2
 symbols() { sed -n 's/.* \(tg_[a-z0-9_]*\)@@\{0,1\}TAPEGRAD_PRIVATE$/\1/p' | sort -u; }

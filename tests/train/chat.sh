@@ -79,7 +79,7 @@ mkfifo typing
 chat=$!
 exec 9>typing
 echo 'go on' >&9
-while ! [ -s printed ]; do sleep 0.05; done
+holds "the answer begins" while_alive $chat test -s printed
 kill -INT $chat
 printf '/system\n' >&9
 exec 9>&-

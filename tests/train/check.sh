@@ -5,6 +5,7 @@ set -u
 tapegrad=$(realpath "$1") text=$(realpath "$2")
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM # dash runs no EXIT trap if a signal ends it
 cd "$work" || exit 1
 export LC_ALL=C
 passed=0 failed=0
@@ -89,8 +90,9 @@ while_alive() {
     done
 }
 
-less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
-near() { awk -v a="$1" -v b="$2" -v e="$3" 'BEGIN { d = a - b; exit !(a != "" && d < e && -d < e) }'; }
+# less A B, near A B E: fail if one of the words is no number, such as the message of a program that failed.
+less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 == a && b + 0 == b && a < b) }'; }
+near() { awk -v a="$1" -v b="$2" -v e="$3" 'BEGIN { d = a - b; exit !(a + 0 == a && b + 0 == b && d < e && -d < e) }'; }
 
 # same_weights DIR OTHER: checks that the weights have the same bits; the stages of a pipeline have a file each.
 same_weights() {

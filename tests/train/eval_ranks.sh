@@ -17,7 +17,7 @@ runs $train --out wide --vocab 300 --steps 30
 says() {
     file=$1
     shift
-    "$tapegrad" generate --prompt "Licensed under" --tokens 60 --threads 1 "$@" >"$file" 2>&1
+    "$tapegrad" generate --prompt "Licensed under" --tokens 60 --threads 1 "$@" >"$file" 2>&1 || wrong "generate $*"
 }
 # loss OPTION...: prints the loss that eval computes.
 loss() {
@@ -41,13 +41,14 @@ for model in gpt2 llama; do
         done
     done
     "$tapegrad" run -n 2 -- "$tapegrad" generate --model $model --prompt "Licensed under" --tokens 60 --threads 1 --tp 2 \
-        --precision fp64 >many 2>&1
+        --precision fp64 >many 2>&1 || wrong "$model: generate on processes"
     holds "$model: processes give the text" cmp one many
     loss --model $model --ranks 4 --tp 2 >threads
     "$tapegrad" run -n 4 -- "$tapegrad" eval --model $model --data "$judged" --threads 1 --json --tp 2 >printed 2>&1
     holds "$model: processes print one report" test "$(number loss printed)" = "$(cat threads)"
 done
-"$tapegrad" generate --model wide --prompt-ids 299,7 --tokens 40 --temperature 0 >one 2>&1
+"$tapegrad" generate --model wide --prompt-ids 299,7 --tokens 40 --temperature 0 >one 2>&1 ||
+    wrong "generate --model wide"
 "$tapegrad" generate --model wide --prompt-ids 299,7 --tokens 40 --temperature 0 --ranks 4 --tp 4 >many 2>&1
 holds "padding tokens are never generated" cmp one many
 

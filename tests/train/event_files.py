@@ -9,7 +9,8 @@ import tempfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 program, text = map(os.path.abspath, sys.argv[1:])
-os.chdir(tempfile.mkdtemp())
+folder = tempfile.TemporaryDirectory()  # it is removed at the end of the program
+os.chdir(folder.name)
 tiny = "--layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 4 --threads 1".split()
 
 

@@ -33,12 +33,12 @@ check() {
 says() { grep -qE -- "$1" "$result"; }
 
 check "$2" --only 'a step|bench'
-holds 'it passes' [ $status = 0 ]
-holds 'a step' says '^\| a step \| passed'
-holds 'benches' says '^\| bench \| passed'
+holds 'the check passes' [ $status = 0 ]
+holds 'the step passes' says '^\| a step \| passed'
+holds 'the benches pass' says '^\| bench \| passed'
 for row in 'copy' 'product of' 'layer norm, backward' 'softmax and loss' 'AdamW' 'T 32, backward' 'tokens/s' 'peak' 'host, us a step, eager' \
     'host, us a step, captured'; do
-    holds "the row $row" says "^\\| ${row}[^|]*\\| [0-9]"
+    holds "the benches have the row $row" says "^\\| ${row}[^|]*\\| [0-9]"
 done
 holds 'nothing is judged' [ -z "$(grep -E 'PASS|not met' "$result")" ]
 
@@ -51,13 +51,13 @@ printf '#!/bin/sh\nwhile :; do sleep 1; done\n' >"$work/b/tests/hangs"
 chmod +x "$work"/b/*/*
 printf 'good\tenv "$programs"/tests/good\nhangs\tenv "$programs"/tests/hangs\n' >"$work/b/gpu-tests"
 check "$work/b" --limit 30
-holds 'it fails' [ $status = 1 ]
-holds 'who fails' says '^\| a step \| FAILED: status 3'
-holds 'its last words' says '^the last words$'
-holds 'who passes' says '^\| good \| passed .* 7 passed, 0 failed'
-holds 'who hangs' says '^\| hangs \| FAILED: time ran out'
-holds 'who has no time left' says '^\| bench \| (not run: time ran out|FAILED)'
-holds 'and what is printed' grep -q '^| hangs | FAILED' "$work/said"
+holds 'the check fails with its parts' [ $status = 1 ]
+holds 'a part that fails has its status' says '^\| a step \| FAILED: status 3'
+holds 'its output is shown' says '^the last words$'
+holds 'the next part runs' says '^\| good \| passed .* 7 passed, 0 failed'
+holds 'a part that hangs is ended' says '^\| hangs \| FAILED: time ran out'
+holds 'a part without time left is reported' says '^\| bench \| (not run: time ran out|FAILED)'
+holds 'verdicts are printed too' grep -q '^| hangs | FAILED' "$work/said"
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -1,5 +1,5 @@
-/* Reads the output of `tapegrad inspect`, for tests that compare it with a real step. TAPEGRAD is the program's path.
- * */
+/* Reads the output of `tapegrad inspect`, for tests that compare it with a real step. The environment variable TAPEGRAD
+ * is the program's path. */
 #ifndef TG_TEST_INSPECTED_H
 #define TG_TEST_INSPECTED_H
 

@@ -24,6 +24,7 @@ holds "no rank prints errors of another one" test "$(grep -v '^tapegrad run: ' p
 
 # Only one of the ranks reports a skipped step.
 "$tapegrad" run -n 2 -- "$tapegrad" train $run --out mad --steps 30 --lr 1e6 --clip 0 --warmup 0 >/dev/null 2>printed
+holds "skipped steps are reported" grep -q 'step [0-9]*: the' printed
 holds "each skipped step is reported once" test -z "$(grep -o 'step [0-9]*: the' printed | sort | uniq -d)"
 holds "the remedy is printed" test "$(grep -c 'such steps in a row; try a lower --lr' printed)" = 1
 

@@ -48,7 +48,10 @@ for launcher in "$@"; do
     case $launcher in
     run) trains run 4 ./run.sh $run ;;
     mpirun)
-        command -v mpirun >/dev/null || continue
+        command -v mpirun >/dev/null || {
+            echo "there is no mpirun here: its script is skipped"
+            continue
+        }
         # shellcheck source=tests/comm/mpi_environment.sh
         . "$here/../comm/mpi_environment.sh"
         trains mpirun 4 ./mpirun.sh $run
@@ -79,7 +82,10 @@ exit $status
 EOF
         chmod +x submit.sh
         "$here/../comm/slurm.sh" true >printed 2>&1
-        [ $? != 77 ] || continue
+        [ $? != 77 ] || {
+            cat printed # what is missing
+            continue
+        }
         trains Slurm 2 "$here/../comm/slurm.sh" ./submit.sh $run
         if [ $device = cuda ]; then
             holds "tasks with a GPU each use NCCL" grep -q "^2 ranks (nccl)" printed

@@ -52,7 +52,8 @@ def page(path, kind, steps, ranks):
         check(curves["step"] == list(range(1, int(steps) + 1)), curves["step"])
         for key in ("loss", "grad_norm", "lr", "tokens_per_s", "peak_bytes"):
             check(len(curves[key]["mean"]) == int(steps), key)
-        check(curves["tokens"] == sorted(curves["tokens"]) and curves["seconds"] == sorted(curves["seconds"]), "x")
+        check(curves["tokens"] == sorted(curves["tokens"]) and curves["seconds"] == sorted(curves["seconds"]),
+              "tokens or seconds decrease")
         check(len(curves["val"]) == int(steps) // 10, curves["val"])
     step = data.get("step", {"ranks": []})
     check(len(step["ranks"]) == int(ranks), f"{len(step['ranks'])} ranks")

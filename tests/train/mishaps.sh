@@ -160,6 +160,7 @@ holds "the directory is empty" test -z "$(ls -A there)"
 # Processes that a rank's program has started end with it.
 "$tapegrad" run -n 2 -- sh -c 'sleep 300 & echo $! >>started' >printed 2>&1
 holds "the launcher ends" test $? = 0
+holds "both ranks have started one" test "$(wc -l <started)" = 2
 for pid in $(cat started); do
     holds "what a rank has started ends" eventually sh -c "! kill -0 $pid 2>/dev/null || grep -q '^State:.*Z' /proc/$pid/status"
 done

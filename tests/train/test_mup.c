@@ -91,7 +91,7 @@ static double spread(int64_t width, bool mup, const sizes *base) {
     sizes s = {{0}};
     double most = 0;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) train(width, mup, seed, &s);
-    for (int i = 0; i < PLACES; i++) most = fmax(most, fabs(s.at[i] / base->at[i] - 1));
+    for (int i = 0; i < PLACES; i++) most = larger_or_nan(most, fabs(s.at[i] / base->at[i] - 1));
     return most;
 }
 

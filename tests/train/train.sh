@@ -31,7 +31,7 @@ line="$line, \"tokens_per_s\": $real, \"seconds\": $real, \"tokens\": [0-9]+, \"
 holds "the metrics have 20 lines" test "$(grep -Ec "$line(, \"val_loss\": $real)?}\$" a/metrics.jsonl)" = 20
 holds "the metrics have 2 validations" test "$(number val_loss a/metrics.jsonl | grep -c .)" = 2
 digits=$(number grad_norm a/metrics.jsonl | tr -d . | awk 'length($1) > n { n = length($1) } END { print n }')
-holds "losses have 17 digits" test "$digits" -ge 17
+holds "norms have 17 digits" test "$digits" -ge 17
 holds "the curve begins as SVG" grep -q '^<svg xmlns=' a/loss.svg
 holds "the curve ends as SVG" test "$(tail -n 1 a/loss.svg)" = "</svg>"
 holds "the curve has no NaN or infinity" sh -c '! grep -Eq "nan|inf" a/loss.svg'

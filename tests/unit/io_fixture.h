@@ -1,5 +1,5 @@
-/* Shared by the tests of the io layer: a directory for each test, files in it, and file functions that fail on request.
- * */
+/* Shared by the tests of the io layer: a directory for each test, files in it, and file functions that fail on
+ * request. */
 #ifndef TG_IO_FIXTURE_H
 #define TG_IO_FIXTURE_H
 

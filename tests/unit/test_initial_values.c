@@ -81,7 +81,7 @@ static double off_identity(int64_t rows, int64_t columns, double gain) {
             for (int64_t k = 0; k < length; k++)
                 dot += tall ? value[k * columns + i] * value[k * columns + j]
                             : value[i * columns + k] * value[j * columns + k];
-            worst = fmax(worst, fabs(dot - (i == j ? gain * gain : 0)));
+            worst = larger_or_nan(worst, fabs(dot - (i == j ? gain * gain : 0)));
         }
     return worst;
 }

@@ -29,7 +29,7 @@ bool reads(tg_tensor *x, int n, const double *want) {
     double got[8];
     if (tg_read_f64(x, got, n) != TG_OK) return false;
     for (int i = 0; i < n; i++)
-        if (fabs(got[i] - want[i]) > 1e-12) return false;
+        if (!(fabs(got[i] - want[i]) <= 1e-12)) return false;
     return true;
 }
 

@@ -503,7 +503,7 @@ static void check_hessian(tg_gpt_arch arch) {
             tg_read_f64(tg_grad_of(p[i]), g, k);
             for (int64_t j = 0; j < k; j++) {
                 product[i][j] -= side * g[j] / (2 * eps);
-                if (side > 0) worst = fmax(worst, fabs(product[i][j])), most = fmax(most, fabs(g[j]));
+                if (side > 0) worst = larger_or_nan(worst, fabs(product[i][j])), most = larger_or_nan(most, fabs(g[j]));
             }
             free(g);
             if (side > 0) free(product[i]);
