@@ -349,6 +349,8 @@ def _from_numpy(ctx, data, dtype):
     import numpy
 
     array = numpy.asarray(data)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder('='))
     if array.dtype.kind not in 'biuf' and array.dtype.name not in values.OTHERS:
         raise TypeError(f'the array is {array.dtype}, but must have integers, floats or bools')
     if array.dtype.kind == 'f' and array.dtype.name not in values.OTHERS:

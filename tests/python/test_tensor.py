@@ -54,6 +54,12 @@ def test_dtypes_of_numbers_without_a_dtype():
     assert tg.tensor(2**60 + 1).item() == 2**60 + 1
 
 
+def test_arrays_of_the_other_byte_order_are_converted():
+    for order in '<>':
+        assert tg.tensor(np.array([1, -2.5], order + 'f4')).tolist() == [1, -2.5]
+        assert tg.tensor(np.array([1, -2], order + 'i2')).tolist() == [1, -2]
+
+
 def test_integers_of_64_bits_are_exact():
     most = 2**64 - 1
     x = tg.tensor([most, 2**63, 1])
