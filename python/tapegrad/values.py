@@ -1,6 +1,7 @@
 """Python's values as those of the C interface: dtypes, shapes, and numbers of a new tensor."""
 
 import array
+from numbers import Integral
 
 from ._capi import ffi, lib
 
@@ -97,7 +98,7 @@ def dtype_of_numbers(numbers):
     """bool, i64, u64 if i64 is too narrow, or None for the context's default float."""
     if numbers and all(isinstance(n, bool) for n in numbers):
         return 'bool'
-    if not numbers or not all(isinstance(n, int) for n in numbers):
+    if not numbers or not all(isinstance(n, Integral) for n in numbers):  # also NumPy's integers
         return None
     return 'u64' if max(numbers) >= 2**63 else 'i64'
 

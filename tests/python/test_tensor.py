@@ -52,6 +52,7 @@ def test_dtypes_of_numbers_without_a_dtype():
     assert tg.tensor([1.5], np.float64).dtype == tg.tensor([1.5], 'float64').dtype == 'f64'
     assert tg.tensor([1.5, 2.5], 'bf16').numpy().dtype == np.float32
     assert tg.tensor(2**60 + 1).item() == 2**60 + 1
+    assert tg.tensor([np.int64(2**60 + 1), np.int8(3)]).tolist() == [2**60 + 1, 3]
 
 
 def test_arrays_of_the_other_byte_order_are_converted():
