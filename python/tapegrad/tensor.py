@@ -460,7 +460,9 @@ def ones(shape, *, dtype=None, requires_grad=False, context=None):
 def full(shape, value, *, dtype=None, requires_grad=False, context=None):
     """A new tensor filled with a number."""
     x = zeros(shape, dtype=dtype, context=context)
-    values.write(x._handle(), values.array.array('d', [value]) * x.size)
+    exact = x.dtype in ('i64', 'u64')  # a double does not hold all integers of 64 bits
+    number = values.bytes_of([value], x.dtype) if exact else values.array.array('d', [value])
+    values.write(x._handle(), number * x.size)
     check(x._world)
     if requires_grad:
         x.requires_grad = True

@@ -113,7 +113,12 @@ def bytes_of(numbers, dtype):
     return array.array(code, numbers)
 
 
-def write(x, doubles):
-    """Writes an array of doubles into a new tg_tensor, unless it is of device meta, whose tensors have no values."""
-    if ffi.string(lib.tg_ctx_device(lib.tg_ctx_of(x))) != b'meta':
-        lib.tg_write_f64(x, ffi.from_buffer('double[]', doubles), len(doubles))
+def write(x, numbers):
+    """Writes an array of doubles, or of elements of its dtype, into a new tg_tensor, unless it is of device meta, whose
+    tensors have no values."""
+    if ffi.string(lib.tg_ctx_device(lib.tg_ctx_of(x))) == b'meta':
+        return
+    if numbers.typecode == 'd':
+        lib.tg_write_f64(x, ffi.from_buffer('double[]', numbers), len(numbers))
+    else:
+        lib.tg_write(x, ffi.from_buffer(numbers), len(numbers) * numbers.itemsize)

@@ -69,6 +69,8 @@ def test_integers_of_64_bits_are_exact():
     assert (x > tg.tensor([1, 2**63 + 1, 0], 'u64')).tolist() == [True, False, True]
     assert repr(x) == f'[{most}  {2**63}{1:21}]\nu64[3]'
     assert tg.tensor(np.array([-128, 127], 'int8')).dtype == 'i8'
+    assert tg.full(2, most, dtype='u64').tolist() == [most] * 2
+    assert tg.full((), -(2**53) - 1, dtype='i64').item() == -(2**53) - 1
     for numbers, dtype in (([2**64], 'u64'), ([-1], 'u16'), ([128], 'i8')):
         with pytest.raises(OverflowError):
             tg.tensor(numbers, dtype)
