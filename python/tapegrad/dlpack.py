@@ -3,6 +3,7 @@ else frees it. Both versions of the struct are given and taken."""
 
 import ctypes
 
+from . import ops
 from ._capi import ffi, lib
 from .errors import fail
 
@@ -43,7 +44,7 @@ def device_of(x):
 def export(x, max_version=None, dl_device=None, copy=None):
     """The capsule that __dlpack__ returns."""
     if copy:
-        x = x.detach() + 0
+        x = ops.stack([x.detach()], dim=0).reshape(x.shape)  # stack copies tensors of every dtype
     if dl_device is not None and tuple(dl_device) != device_of(x):
         raise BufferError(
             f'the tensor is on the DLPack device {device_of(x)}, and cannot be given for {tuple(dl_device)}'
