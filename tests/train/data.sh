@@ -251,6 +251,8 @@ printf '' >nothing.jsonl
 refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run
 printf abc >few
 refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --out x $run
+mkdir -p taken/data/data.json
+refuses 1 "'taken/data/data.json' is a directory" train --data pairs.jsonl --out taken $run
 
 # ---- Resume ----
 "$tapegrad" train --data - --out ended $tiny --steps 3 --val-every 3 --checkpoint-every 3 --lr-schedule constant <both.txt >printed 2>&1

@@ -228,12 +228,14 @@ void corpus_remove_cache(const char *cache) {
 }
 
 static bool save_plan(const planner *p) {
-    char *text = json_text(p->plan, JSON_INDENT(2)), *path = text ? path_in(p->o->cache, plan_name) : NULL;
+    char *text = json_text(p->plan, JSON_INDENT(2));
+    if (!text) return no_memory();
+    char *path = path_in(p->o->cache, plan_name);
     if (path) tg_file_save(p->ctx, path, text, strlen(text));
     bool good = path && check(p->ctx);
     free(text);
     free(path);
-    return good || (text && path) || no_memory();
+    return good;
 }
 
 /* ---- Plans ---- */
