@@ -83,8 +83,9 @@ static bool add_all(chat *c) {
 bool chat_add(encoder *e, tg_token_writer *to, const json_t *object, jsonl_place at) {
     chat c = {.encoder = e, .to = to, .messages = json_object_get(object, "messages"), .at = at};
     const json_t *tools = json_object_get(object, "tools");
-    if (!json_is_array(c.messages)) return refuse(&c, "\"messages\" is no array");
     bool has_tools = tools && !json_is_null(tools);
+    if (!json_is_array(c.messages)) return refuse(&c, "\"messages\" is not an array");
+    if (has_tools && !json_is_array(tools)) return refuse(&c, "\"tools\" is not an array");
     if (has_tools && !(c.tools = json_text(tools, JSON_COMPACT))) return refuse(&c, "no memory for the tools");
     bool good = add_all(&c);
     tg_rendered_free(&c.whole);
