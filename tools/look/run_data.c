@@ -25,7 +25,7 @@ typedef struct curves {
     bucket *at;
     int64_t n, capacity;
     int64_t width, lines; /* steps of a bucket, and of the whole file so far */
-    double first_loss, last_loss, last_val, best_val, best_step;
+    double last_loss, best_val, best_step;
     json_t *val; /* rows of step, seconds, tokens, loss */
 } curves;
 
@@ -78,14 +78,14 @@ static void add_line(curves *c, const json_t *line) {
 static void add_validation(curves *c, const json_t *line) {
     const json_t *v = json_object_get(line, "val_loss");
     if (!json_is_number(v)) return;
-    c->last_val = json_number_value(v);
-    if (!(c->last_val >= c->best_val)) {
-        c->best_val = c->last_val;
+    double loss = json_number_value(v);
+    if (!(loss >= c->best_val)) {
+        c->best_val = loss;
         c->best_step = json_number_value(json_object_get(line, "step"));
     }
     json_array_append_new(c->val, json_pack("[I, f, I, f]", json_integer_value(json_object_get(line, "step")),
                                             json_number_value(json_object_get(line, "seconds")),
-                                            json_integer_value(json_object_get(line, "tokens")), c->last_val));
+                                            json_integer_value(json_object_get(line, "tokens")), loss));
 }
 
 /* Reads the lines of metrics.jsonl. A line that is not JSON, such as the last one of a run that was killed, is left
@@ -218,19 +218,18 @@ static const char *last_part(const char *dir) {
 }
 
 json_t *run_json(const char *dir) {
-    curves c = {.width = 1, .last_loss = NAN, .last_val = NAN, .best_val = NAN};
-    char *path = path_in(dir, "metrics.jsonl"), name[512], *safe = strdup(last_part(dir));
+    curves c = {.width = 1, .last_loss = NAN, .best_val = NAN};
+    char *path = path_in(dir, "metrics.jsonl"), name[512];
     json_t *all = NULL;
     c.at = calloc(2 * POINTS, sizeof *c.at);
     c.val = json_array();
-    if (path && c.at && safe && read_metrics(&c, path)) {
-        text_make_utf8(safe, strlen(safe));
+    if (path && c.at && read_metrics(&c, path)) {
         while (c.n > POINTS) halve(&c);
-        snprintf(name, sizeof name, "%s", safe);
+        snprintf(name, sizeof name, "%s", last_part(dir));
+        text_make_utf8(name, strlen(name)); /* after snprintf, which may have cut a character */
         all = json_pack("{s:s, s:o, s:o, s:o}", "name", name, "facts", facts_json(&c, dir), "curves", curves_json(&c),
                         "samples", samples_json(dir));
     }
-    free(safe);
     free(c.at);
     free(path);
     json_decref(c.val);

@@ -236,11 +236,9 @@ static void print_text(const json_t *profile) {
 /* ---- The program ---- */
 
 static json_t *page_data(const char *title, json_t *profile) {
-    char text[512], *safe = strdup(title);
-    if (safe) text_make_utf8(safe, strlen(safe));
-    snprintf(text, sizeof text, "The tape of %s", safe ? safe : "a model");
-    if (safe) text_make_utf8(text, strlen(text)); /* a character may have been cut */
-    free(safe);
+    char text[512];
+    snprintf(text, sizeof text, "The tape of %s", title);
+    text_make_utf8(text, strlen(text)); /* after snprintf, which may have cut a character */
     return json_pack("{s:s, s:s, s:s, s:O}", "kind", "tape", "title", text, "version", tg_version(), "step", profile);
 }
 
@@ -273,6 +271,7 @@ static int run_on_model(tape_options *o, const char *model) {
     int status = good ? run_on_ranks(&o->on, config, tape_rank, of) : 1;
     if (status == 0 && of->profile && !show(o, model, of->profile)) status = 1;
     json_decref(of->profile);
+    free_model_config(&of->model.config);
     free(of);
     return status;
 }
