@@ -11,7 +11,7 @@ static bool add_windows(sequence_pool *p, int64_t *capacity, int64_t first, int6
     for (int64_t at = first; at + 1 < end; at += p->seq_len) {
         if (p->windows == *capacity) {
             int64_t *more = realloc(p->start, (size_t)(*capacity = 2 * *capacity + 1024) * sizeof *more);
-            if (!more) return fail("no memory for the windows of %lld documents", (long long)p->windows), false;
+            if (!more) return fail("no memory for more than %lld windows", (long long)p->windows), false;
             p->start = more;
         }
         p->start[p->windows++] = at;
