@@ -1,4 +1,4 @@
-/* tapegrad convert --adapter: adds low-rank adapters to the weights of their model, and saves it as a model. */
+/* tapegrad convert --adapter: adds low-rank adapters to the weights of their model, and saves the sum as a model. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "common/companions.h"
 #include "common/model_files.h"
 
-/* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what
- * is wrong. */
+/* Returns the dtype of the model's first tensor, in which the sum is computed and saved; TG_DTYPE_DEFAULT after
+ * printing what is wrong. */
 static tg_dtype dtype_of_model(const char *dir) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     char *path =

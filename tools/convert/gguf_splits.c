@@ -20,8 +20,8 @@
 #define O200K  CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}")
 #define TEKKEN CASES("", "\\p{N}")
 
-/* The ways to cut text into words for byte-level BPE: the expression, and llama.cpp's name for it. digits: each digit is
- * a word. whole ("ignore_merges"): a word that is a token is that token, even if no merges lead to it. */
+/* The ways to cut text into words for byte-level BPE: the expression, and llama.cpp's name for it. digits: each digit
+ * is a word. whole ("ignore_merges"): a word that is a token is that token, even if no merges lead to it. */
 static const struct {
     const char *expression, *pre;
     bool digits, whole;
