@@ -12,9 +12,9 @@
 
 /* The numbers of metrics.jsonl that a page shows for each step. */
 static const char *const keys[] = {"loss", "grad_norm", "lr", "tokens_per_s", "peak_bytes", "loss_scale"};
-enum { KEYS = sizeof keys / sizeof keys[0], POINTS = 2000 /* points of a curve, at most about so many */ };
+enum { KEYS = sizeof keys / sizeof keys[0], POINTS = 2000 /* most points of a curve */ };
 
-/* The numbers of some neighboring steps. */
+/* Sums, minima and maxima of the numbers of some neighboring steps. */
 typedef struct bucket {
     double sum[KEYS], lo[KEYS], hi[KEYS];
     int64_t n[KEYS], steps;
@@ -24,7 +24,7 @@ typedef struct bucket {
 typedef struct curves {
     bucket *at;
     int64_t n, capacity;
-    int64_t width, lines; /* steps of a bucket, and of the whole file so far */
+    int64_t width, lines; /* number of steps of a bucket, and lines of steps read so far */
     double last_loss, best_val, best_step;
     json_t *val; /* rows of step, seconds, tokens, loss */
 } curves;
@@ -119,7 +119,7 @@ static bool read_metrics(curves *c, const char *path) {
 
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
-/* Returns a number with few digits: a page shows no more, and is smaller. */
+/* Returns a number without digits after the point, which takes fewer bytes of the page. */
 static json_t *whole(double v) { return json_integer((json_int_t)v); }
 
 static json_t *curve_json(const curves *c, int k) {
@@ -182,7 +182,7 @@ static void add_fact(json_t *facts, const char *name, const char *format, ...) {
     json_array_append_new(facts, json_pack("[s, s]", name, text));
 }
 
-/* Describes the model if the run has written its config, or a checkpoint. */
+/* Adds facts of the model, if the run has written its config or a checkpoint. */
 static void add_model(json_t *facts, const char *dir) {
     char path[4200];
     int64_t step = newest_checkpoint(dir);
@@ -211,7 +211,7 @@ static json_t *facts_json(const curves *c, const char *dir) {
     return facts;
 }
 
-/* Returns the name of a directory, without the folders that it is in. */
+/* Returns the last part of a path; the whole path if it ends with a slash. */
 static const char *last_part(const char *dir) {
     const char *slash = strrchr(dir, '/');
     return slash && slash[1] ? slash + 1 : dir;
