@@ -77,11 +77,11 @@ static void free_spares(tgpy_world *w) {
 }
 
 void tgpy_world_close(tgpy_world *w) {
-    tgpy_catch_up(w);
     pthread_mutex_lock(&w->lock);
     tg_ctx *ctx = w->ctx;
     w->ctx = NULL;
     pthread_mutex_unlock(&w->lock);
+    tgpy_catch_up(w); /* the list is complete: tgpy_later has found no context since */
     tg_ctx_free(ctx); /* it may call back into Python, whose finalizers now find no context */
     free_spares(w);
     if (w->own) tgpy_tape_drop(w->own);
@@ -105,10 +105,8 @@ void tgpy_world_end(tgpy_world *w) {
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object) {
     pthread_mutex_lock(&w->lock);
     pending *p = w->ctx ? malloc(sizeof *p) : NULL; /* after the end of the context there is nothing to end */
-    if (p) {
-        *p = (pending){end, object, atomic_load(&w->later)};
-        atomic_store(&w->later, p);
-    }
+    if (p) *p = (pending){end, object, atomic_load(&w->later)};
+    while (p && !atomic_compare_exchange_weak(&w->later, &p->next, p)) continue; /* tgpy_catch_up takes no lock */
     pthread_mutex_unlock(&w->lock);
 }
 
