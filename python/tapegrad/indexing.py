@@ -30,7 +30,7 @@ def put(x, index, value):
 
 
 def _parts(x, index):
-    """The parts of an index, in which a mask is as many tensors of integers as it has dims, and the ellipsis whole
+    """The parts of an index. A mask becomes one tensor of integers for each of its dims, and an ellipsis becomes whole
     slices."""
     parts = []
     for part in index if isinstance(index, tuple) else (index,):
@@ -86,7 +86,7 @@ def _checked(i, n, dim):
 
 
 def _basic(x, parts):
-    """Applies integers, slices and None. Returns the result, and the dims of it that tensors index, with these."""
+    """Applies integers, slices and None. Returns the result, its dims that tensors index, and these tensors."""
     dim, dims, indices = 0, [], []
     for part in parts:
         if isinstance(part, TensorBase) and part.ndim:

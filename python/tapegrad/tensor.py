@@ -14,8 +14,8 @@ _matmul = ffi.addressof(lib, 'tg_matmul')
 
 
 class Tensor(TensorBase):
-    """A tensor. tensor(), zeros(), randn() and others make one; every op makes more. Objects end with their last
-    reference, and with them what backward would need of them."""
+    """A tensor. tensor(), zeros(), randn() and others make one, and so does every op. It ends with its last reference,
+    and with it what only its own backward would need."""
 
     __slots__ = ()
     __array_priority__ = 1000  # NumPy leaves operators to this class
@@ -23,14 +23,14 @@ class Tensor(TensorBase):
     # ---- Properties ----
 
     def _handle(self):
-        """The tg_tensor. Refused after the context was closed, and while another thread uses it."""
+        """The tg_tensor. Raises an error if the context was closed, or another thread uses it."""
         x = lib.tgpy_usable(self._box)
         if x == NULL:
             fail(self._world)
         return x
 
     def _live(self):
-        """The tg_tensor, refused if the tensor has ended."""
+        """The tg_tensor. Raises an error if the tensor has ended."""
         x = self._handle()
         if not lib.tg_is_alive(x):
             lib.tg_item(x)  # records the error with its reason
@@ -270,7 +270,7 @@ class Tensor(TensorBase):
 
 
 def _mixed(name, a, b):
-    """An operator, such as "add", of two operands of which one is no tensor."""
+    """The result of an operator, such as "add", with one operand that is not a tensor."""
     op = getattr(operator, f'__{name}__')
     if isinstance(a, Tensor):
         other = like(b, a)
@@ -404,7 +404,7 @@ def like(other, x):
 
 
 class _Shared:
-    """A context that is known by one of its tensors only."""
+    """The context of a tensor, as functions that make tensors take it."""
 
     __slots__ = ('_world',)
 

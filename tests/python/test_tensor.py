@@ -570,7 +570,7 @@ CALLS = {
 
 @pytest.mark.parametrize('call', CALLS.values(), ids=CALLS)
 def test_a_context_in_use_by_another_thread_is_refused(in_use, call):
-    with pytest.raises(tg.StateError, match='another thread is using the context in this moment'):
+    with pytest.raises(tg.StateError, match='another thread is using the context at this moment'):
         call(in_use[1])
 
 

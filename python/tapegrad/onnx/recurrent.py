@@ -7,7 +7,7 @@ from ..tensor import full, tensor
 from .elementwise import FUNCTIONS
 from .registry import op
 
-# For each name a function of x, alpha and beta, and the defaults of alpha and beta; None: the function has no such number.
+# For each name a function of x, alpha and beta, and the defaults of alpha and beta; None: the function has none.
 ACTIVATIONS = {
     'Sigmoid': (lambda x, a, b: ops.sigmoid(x), None, None),
     'Tanh': (lambda x, a, b: ops.tanh(x), None, None),
