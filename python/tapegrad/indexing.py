@@ -2,7 +2,8 @@
 meaning.
 
 An index is read from left to right. Integers, slices and None change one dim each, and leave the dims for masks and
-tensors, which are taken together at the end."""
+tensors, which are taken together at the end. So, as in PyTorch, an integer never counts as a tensor: x[0, :, [1, 2]]
+is x[0][:, [1, 2]], whereas NumPy takes 0 and [1, 2] together."""
 
 from . import ops
 from .objects import TensorBase
@@ -67,6 +68,8 @@ def _tensors(x, part):
         raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
     if part.dtype != 'bool':
         return [part.cast('i64')]
+    if not part.ndim:
+        raise IndexError('a part of the index is a bool without dims; expected a mask (ops.where chooses by one bool)')
     count = int(part.cast('i64').sum().item())
     places = ops.nonzero(part, count=count)
     return [places[:, i] for i in range(part.ndim)]
@@ -74,7 +77,7 @@ def _tensors(x, part):
 
 def _checked(i, n, dim):
     """An integer of an index, for a dim of size n."""
-    if not hasattr(i, '__index__'):
+    if isinstance(i, bool) or not hasattr(i, '__index__'):
         raise TypeError(f'a part of the index is {i!r}; expected an integer, slice, None, ..., mask, tensor or list')
     i = i.__index__()
     if not -n <= i < n:

@@ -162,6 +162,12 @@ def test_indexing_by_tensors_and_masks():
         bool(x)
     with pytest.raises(IndexError, match='integers or bools'):
         x[tg.tensor([0.5])]
+    for number in (x.sum() > 100, np.False_):
+        with pytest.raises(IndexError, match='a bool without dims; expected a mask'):
+            x[number] = 0
+    with pytest.raises(TypeError, match='a part of the index is False'):
+        x[False]
+    assert np.array_equal(y[0, :, [1, 2]].numpy(), b[0][:, [1, 2]])
     with pytest.raises(IndexError):
         x[3]
     with pytest.raises(IndexError):
