@@ -22,6 +22,8 @@ def put(x, index, value):
     """A tensor like x, in which x[index] is replaced by value. Gradients flow to both."""
     from .tensor import like
 
+    if isinstance(value, float) and x.dtype not in FLOATS:
+        value = int(value)  # as NumPy converts what is assigned
     if value is not x and (value := like(value, x)) is NotImplemented:
         raise TypeError('the value of an assignment must be a tensor, a number or an array')
     return _replaced(x, _parts(x, index), 0, value.cast(x.dtype) if value.dtype != x.dtype else value)

@@ -6,7 +6,7 @@ import os
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
-from .errors import check, fail, text, using
+from .errors import BY_STATUS, check, fail, text, using
 from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
@@ -391,10 +391,14 @@ def tensor_for(x, data, dtype=None):
 
 def like(other, x):
     """A number or array as a tensor of the context and, for numbers, the dtype of x; NotImplemented for anything
-    else."""
+    else. Raises DtypeError if the number is a fraction and x has integers or bools."""
     if isinstance(other, Tensor):
         return other
     if isinstance(other, (bool, int, float)):
+        if isinstance(other, float) and x.dtype in (*values.INTEGERS, 'bool') and not other.is_integer():
+            raise BY_STATUS[lib.TG_ERR_DTYPE](
+                f'{other} cannot be {x.dtype}, the dtype of the other operand; cast that to a float (Tensor.cast)'
+            )
         return tensor(other, x.dtype, context=_context_of(x))
     return (
         tensor(other, context=_context_of(x))

@@ -211,6 +211,22 @@ def test_assignments_by_masks_and_their_gradients():
         z[0] = 'text'
 
 
+def test_fractions_do_not_become_integers():
+    i = tg.tensor([1, 2, 3])
+    assert (i * 2.0).tolist() == [2, 4, 6] and (i.cast('f32') * 0.5).tolist() == [0.5, 1, 1.5]
+    for call in (
+        lambda: i * 0.5,
+        lambda: i >= 1.5,
+        lambda: 1.5 - i,
+        lambda: i == float('nan'),
+        lambda: tg.ops.where(i > 1, 0.5, 0.25),
+    ):
+        with pytest.raises(tg.DtypeError, match='cast that to a float'):
+            call()
+    i[0] = 7.9
+    assert i.tolist() == [7, 2, 3]
+
+
 def test_operators_are_numpys():
     a, b = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([2.0, 5.0])
     x, y = tg.tensor(a), tg.tensor(b)
