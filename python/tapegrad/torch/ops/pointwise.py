@@ -216,6 +216,7 @@ def where(out, condition, a, b):
 
 @maps(aten.masked_fill.Scalar)
 def masked_fill(out, x, mask, value):
+    value = int(value) if isinstance(value, bool) else value
     return tg.ops.masked_fill(to(x, out.dtype), mask, value=value)
 
 
