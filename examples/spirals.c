@@ -1,7 +1,7 @@
 /* spirals: a small classifier, trained with a data loader, the average of its weights, and metrics.
  *
- * The points of three spirals are to be told apart. A loader shuffles them; Muon trains the matrices and AdamW the
- * rest; an exponential moving average of the weights is evaluated beside the weights themselves. The program ends with
+ * It finds on which of three spirals a point lies. A loader shuffles the points; Muon trains the matrices and AdamW the
+ * rest; an exponential moving average of the weights is evaluated in addition to the weights. The program ends with
  * status 1 unless the averages recognize 95 % of the points that were held out. */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* See bridge.h. */
+/* Worlds, tapes and boxes with counts of owners, and calls of ops on them (bridge.h). */
 #include "bridge.h"
 
 #include "sequence.h"
@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+/* A call that tgpy_later has put off. */
 typedef struct pending {
     void (*end)(void *object);
     void *object;
@@ -15,25 +16,25 @@ typedef struct pending {
 
 struct tgpy_world {
     tg_ctx *ctx;
-    tgpy_tape *open, *own;
+    tgpy_tape *open, *own; /* the tape of tgpy_open, which is borrowed; the context's own tape; NULL: none */
     tgpy_tape *spare; /* tapes that were reset, for tgpy_tape_new */
     tgpy_sequence *recording; /* NULL unless a sequence is being recorded */
-    bool grad, training;
-    void *_Atomic user; /* the thread that uses the context now: the address of its `site` */
-    int depth;          /* how many of its calls are nested */
+    bool grad, training; /* modes of ops: whether they record for backward, and whether they run in training mode */
+    void *_Atomic user; /* the thread that uses the context now: the address of its `site`; NULL: none */
+    int depth;          /* number of nested calls of tgpy_enter by that thread */
     uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
     pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
-    pending *_Atomic later;
+    pending *_Atomic later; /* the newest first */
 };
 
 struct tgpy_tape {
     tg_tape *tape;
     tgpy_world *world;
     bool grad, training; /* modes of the tape */
-    bool lent;
-    bool recording; /* of a lent tape: the library's grad mode */
-    bool own; /* world->own, which does not own the world */
+    bool lent;           /* the library owns the tape, which it has given to a callback */
+    bool recording;      /* the grad mode that the library gave the tape */
+    bool own;            /* it is world->own, which is not an owner of the world */
     atomic_int owners;
     tgpy_tape *next; /* in world->spare */
 };
@@ -41,11 +42,12 @@ struct tgpy_tape {
 struct tgpy_box {
     tg_ref ref;
     tgpy_world *world;
-    tgpy_tape *tape;
+    tgpy_tape *tape; /* of which the tensor is a result; NULL: none */
     atomic_int owners;
     atomic_bool lent;
 };
 
+/* Of this thread: the place in the program that messages about ops name, and whether tgpy_enter has refused a call. */
 static _Thread_local struct {
     const char *file;
     int line;
@@ -75,11 +77,11 @@ static void free_spares(tgpy_world *w) {
 }
 
 void tgpy_world_close(tgpy_world *w) {
-    tgpy_catch_up(w);
     pthread_mutex_lock(&w->lock);
     tg_ctx *ctx = w->ctx;
     w->ctx = NULL;
     pthread_mutex_unlock(&w->lock);
+    tgpy_catch_up(w); /* the list is complete: tgpy_later has found no context since */
     tg_ctx_free(ctx); /* it may call back into Python, whose finalizers now find no context */
     free_spares(w);
     if (w->own) tgpy_tape_drop(w->own);
@@ -102,11 +104,9 @@ void tgpy_world_end(tgpy_world *w) {
 
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object) {
     pthread_mutex_lock(&w->lock);
-    pending *p = w->ctx ? malloc(sizeof *p) : NULL; /* nothing outlives the context */
-    if (p) {
-        *p = (pending){end, object, atomic_load(&w->later)};
-        atomic_store(&w->later, p);
-    }
+    pending *p = w->ctx ? malloc(sizeof *p) : NULL; /* after the end of the context there is nothing to end */
+    if (p) *p = (pending){end, object, atomic_load(&w->later)};
+    while (p && !atomic_compare_exchange_weak(&w->later, &p->next, p)) continue; /* tgpy_catch_up takes no lock */
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -320,6 +320,8 @@ void tgpy_site(const char *file, int line) {
     site.line = line;
 }
 
+/* Prepares a call on t or, if that is NULL or has ended, on the current tape: does what was put off, and sets the
+ * tape's modes and site. Returns the tape; NULL if there is none. */
 static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
@@ -342,6 +344,7 @@ tgpy_tape *tgpy_ready(tgpy_world *w, tgpy_box *const *in, int n) {
     return t;
 }
 
+/* Returns a box of the result y: that of an input if y is one. NULL if the context has an error. */
 static tgpy_box *result(tgpy_world *w, tgpy_tape *t, tg_tensor *y, tgpy_box *const *in, int n) {
     if (tg_ctx_status(w->ctx)) return NULL;
     for (int i = 0; i < n; i++)

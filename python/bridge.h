@@ -1,12 +1,13 @@
-/* What the Python package adds to the C interface, so that an op costs one call of C: tensors, tapes and contexts that
- * Python's garbage collector may end on any thread and in any order. */
+/* What the Python package adds to the C interface, so that an op costs one call of C: objects for tensors, tapes and
+ * contexts that Python's garbage collector may end on any thread and in any order. */
 #ifndef TAPEGRAD_PYTHON_BRIDGE_H
 #define TAPEGRAD_PYTHON_BRIDGE_H
 
 #include <tapegrad/op_call.h>
 #include <tapegrad/tapegrad.h>
 
-/* All three count their owners. A box owns its tape, and both own their world, so a tensor keeps what it was computed on. */
+/* World, tape and box count their owners. A box is an owner of its tape, and both are owners of their world, so a
+ * tensor keeps the tape and the context on which it was computed. */
 typedef struct tgpy_world tgpy_world; /* a context */
 typedef struct tgpy_tape tgpy_tape;   /* a tape */
 typedef struct tgpy_box tgpy_box;     /* a tensor */
@@ -14,22 +15,24 @@ typedef struct tgpy_sequence tgpy_sequence; /* recorded calls (sequence.h) */
 
 /* ---- Contexts ---- */
 
-tgpy_world *tgpy_world_new(tg_ctx *ctx); /* takes over ctx; NULL if memory is missing */
+tgpy_world *tgpy_world_new(tg_ctx *ctx); /* takes over ctx; NULL if there is no memory */
 tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
-/* Frees the context now, whoever still owns objects of it. Their later calls find that it is gone. */
+/* Frees the context now, even if objects of it have owners. Later calls of these objects find that it is gone. */
 void tgpy_world_close(tgpy_world *w);
 void tgpy_world_keep(tgpy_world *w); /* counts one more owner */
+/* Counts one owner less. The last one frees the world and its context. */
 void tgpy_world_drop(tgpy_world *w);
-void tgpy_world_end(tgpy_world *w); /* frees a world that has no owner any more, and its context */
+void tgpy_world_end(tgpy_world *w); /* frees a world that has no owner, and its context */
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
 void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
-/* A context belongs to one thread at a time. tgpy_enter notes that this thread uses it until tgpy_leave, and may be nested.
- * It returns false while another thread uses it, of which nothing may then be touched. All functions below that record
- * or run ops do this themselves; they return NULL or TG_ERR_STATE. */
+/* A context belongs to one thread at a time. tgpy_enter notes that this thread uses it until tgpy_leave; calls may be
+ * nested. It returns false while another thread uses the context, which must then not be touched. All functions below
+ * that record or run ops call it themselves, and then return NULL or TG_ERR_STATE. */
 bool tgpy_enter(tgpy_world *w);
 void tgpy_leave(tgpy_world *w);
-bool tgpy_was_refused(void); /* whether a call of this thread has found the context in use, since the last question */
+/* Returns whether tgpy_enter has returned false on this thread since the last call of tgpy_was_refused. */
+bool tgpy_was_refused(void);
 /* Set whether ops record for backward, and whether they run in training mode. Return what was set before. */
 bool tgpy_set_grad(tgpy_world *w, bool on);
 bool tgpy_set_training(tgpy_world *w, bool on);
@@ -42,28 +45,30 @@ tg_status tgpy_next_draws(tgpy_world *w);
 
 /* ---- Tapes ---- */
 
-tgpy_tape *tgpy_tape_new(tgpy_world *w);  /* NULL if the context has an error */
-tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *t); /* of a callback; its modes are the library's */
+tgpy_tape *tgpy_tape_new(tgpy_world *w);  /* NULL if the context is gone, in use, or has an error */
+tgpy_tape *tgpy_tape_lent(tgpy_world *w, tg_tape *t); /* for the tape of a callback, whose modes the library sets */
 void tgpy_tape_drop(tgpy_tape *t);        /* any thread */
-void tgpy_tape_end(tgpy_tape *t);         /* the callback of a lent tape has returned */
+void tgpy_tape_end(tgpy_tape *t);         /* for a lent tape, when its callback has returned */
 tg_tape *tgpy_tape_of(const tgpy_tape *t); /* NULL if the context is gone, or t is NULL */
-/* Opens a tape: ops whose operands belong to no tape record on it. Returns the one that was open before, which may be
- * NULL. Owners are not counted. */
+/* Opens a tape, or none if t is NULL: ops whose operands belong to no tape record on it. Returns the tape that was open
+ * before, which may be NULL. Neither is counted as an owner. */
 tgpy_tape *tgpy_open(tgpy_world *w, tgpy_tape *t);
-/* The open tape, or else the context's own, which begins with the first call. NULL if there is no memory for it, or the
- * context has an error. */
+/* Returns the open tape, or else the context's own, which the first call makes. NULL if there is no memory for it, or
+ * the context is gone or has an error. */
 tgpy_tape *tgpy_current(tgpy_world *w);
 
 /* ---- Tensors ---- */
 
-/* Returns a box of x, or NULL if x is NULL or inert. t is the tape that x belongs to, or NULL. A box that is lent never
- * releases its tensor, because it belongs to others: to a module, to another tensor, or to the caller of a callback. */
+/* Returns a box of x; NULL if x is NULL or inert, or there is no memory. t is the tape that x belongs to, or NULL. A
+ * box that is lent never releases its tensor, because it belongs to others: to a module, to another tensor, or to the
+ * caller of a callback. */
 tgpy_box *tgpy_box_new(tgpy_world *w, tgpy_tape *t, tg_tensor *x, bool lent);
 tgpy_box *tgpy_box_share(tgpy_box *b); /* counts one more owner */
 void tgpy_box_drop(tgpy_box *b);       /* any thread */
-/* Does the same, but waits for nobody: if the box was the world's last owner, returns the world, for tgpy_world_end. */
+/* Drops the box without freeing the context, which may wait for other threads: if the box was the world's last owner,
+ * returns the world, which the caller passes to tgpy_world_end; else NULL. */
 tgpy_world *tgpy_box_end(tgpy_box *b);
-void tgpy_box_give(tgpy_box *b);       /* from now on the box is lent */
+void tgpy_box_give(tgpy_box *b);       /* makes the box lent from now on */
 tg_tensor *tgpy_tensor(const tgpy_box *b); /* NULL if the context is gone, or b is NULL */
 tg_tensor *tgpy_usable(const tgpy_box *b); /* the same, and NULL while another thread uses the context */
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b);
@@ -71,13 +76,14 @@ tgpy_world *tgpy_world_of(const tgpy_box *b);
 
 /* ---- Ops ---- */
 
-/* The place in the program that messages about later ops of this thread name; file NULL: none. The text must stay. */
+/* Sets the place in the program that messages about later ops of this thread name; file NULL: none. The text must live
+ * as long as the process. */
 void tgpy_site(const char *file, int line);
 /* Prepares a call: returns the tape of the first of n boxes that has one, or else tgpy_current; NULL if that is NULL or
  * the context is gone. */
 tgpy_tape *tgpy_ready(tgpy_world *w, tgpy_box *const *in, int n);
-/* Each records one op, and returns its result, or NULL if the context has an error. If the result is an operand, it is
- * shared. */
+/* Record one op, and return its result; NULL if the context has an error. If the result is an operand, the operand's
+ * box gets one more owner. */
 tgpy_box *tgpy_unary(tg_tensor *(*op)(tg_tape *, tg_tensor *), tgpy_box *a);
 tgpy_box *tgpy_binary(tg_tensor *(*op)(tg_tape *, tg_tensor *, tg_tensor *), tgpy_box *a, tgpy_box *b);
 tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgpy_box *a, double number);

@@ -36,7 +36,7 @@ void *tgpy_pointer_of(PyObject *object, PyObject *type) {
     return _cffi_to_c_pointer(object, (struct _cffi_ctypedescr *)type);
 }
 """
-# What a compiler's own headers declare is known to cffi, so these stand in for them.
+# Empty headers in place of a compiler's own, because cffi knows what these declare.
 FAKE = {name: '' for name in ('stdbool.h', 'stddef.h', 'stdint.h', 'stdio.h', 'string.h', 'assert.h')}
 
 
@@ -81,7 +81,8 @@ def without_bodies(text):
 def main():
     include, bridge, output, *cc = sys.argv[1:]
     names = sorted(path.name for path in pathlib.Path(include, 'tapegrad').glob('*.h') if path.name not in LEFT_OUT)
-    headers = ''.join(f'#include <tapegrad/{name}>\n' for name in names) + '#include "bridge.h"\n#include "sequence.h"\n'
+    headers = ''.join(f'#include <tapegrad/{name}>\n' for name in names)
+    headers += '#include "bridge.h"\n#include "sequence.h"\n'
     ffi = cffi.FFI()
     ffi.cdef(preprocessed(headers, include, bridge, pathlib.Path(output).with_suffix('.d'), cc))
     ffi.cdef(CALLBACKS)

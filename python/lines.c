@@ -1,4 +1,4 @@
-/* The line of the program that calls an op, for messages. */
+/* Finds the line of the program that calls an op, for messages. */
 #include "objects.h"
 
 #if PY_VERSION_HEX < 0x030b0000
@@ -6,18 +6,19 @@
 #define PyFrame_GetLasti(frame) ((frame)->f_lasti)
 #endif
 
-/* The last places from which ops were called, because looking up a line takes time in proportion to the length of its
- * function. A spot keeps its code object, whose address is therefore no other's. The GIL guards the table. */
+/* A cache of places from which ops were called, because looking up a line takes time in proportion to the length of its
+ * function. A spot keeps its code object alive, so no other one can get its address. The GIL guards the table. */
 typedef struct spot {
     PyCodeObject *code;
     int at; /* the instruction */
     int line;
-    const char *file; /* NULL: of the package */
+    const char *file; /* NULL: a file of the package */
 } spot;
 
 enum { SPOTS = 1024 };
 static spot spots[SPOTS];
 
+/* Finds the place of a frame in the table, or asks Python and stores it there. Returns -1 with an exception. */
 static int look_up(PyCodeObject *code, int at, PyFrameObject *frame, spot *out) {
     spot *s = &spots[((uintptr_t)code / sizeof(PyCodeObject) * 31 + (unsigned)at / 2) % SPOTS];
     *out = *s;

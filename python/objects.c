@@ -1,4 +1,4 @@
-/* The module tapegrad._objects; see objects.h. */
+/* Makes the extension module tapegrad._objects (objects.h). */
 #include "objects.h"
 
 tgpy_given tgpy;
@@ -8,7 +8,7 @@ static PyObject *setup(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!OOOOO", &PyType_Type, &tgpy.tensor, &tgpy.box_type, &tgpy.fail, &tgpy.mixed,
                           &tgpy.like, &tgpy.file))
         return NULL;
-    Py_INCREF(args); /* and with it all of them, as long as the process lives */
+    Py_INCREF(args); /* keeps all of them as long as the process lives */
     Py_RETURN_NONE;
 }
 

@@ -1,6 +1,6 @@
-/* OpBase: an op as a function, and as a method of tensors. Calls of a form that the class Op has taught it, a number of
- * positions and a tuple of names, are one call of bridge.h if all inputs are tensors, or None, and all arguments
- * numbers or sequences of integers. All other calls are left to Op._call. */
+/* OpBase: an op as a function, and as a method of tensors. A form of calls is a number of positional arguments and a
+ * tuple of names. If Op has added the form (_learn), all inputs are tensors or None, and all arguments are numbers or
+ * sequences of integers, a call is one call of bridge.h. All other calls are left to Op._call. */
 #include "objects.h"
 
 #include <stddef.h>
@@ -10,12 +10,12 @@ enum { INPUTS = 8, VALUES = 8, OUTPUTS = 4, INTEGERS = 16 }; /* limits of such c
 
 typedef struct form {
     struct form *next;
-    Py_ssize_t n;                 /* how many positions */
-    PyObject *names;              /* a tuple */
+    Py_ssize_t n;                 /* number of positional arguments */
+    PyObject *names;              /* a tuple: the named arguments */
     const tg_op_binding *binding; /* lasts as long as the op */
     int n_in, n_values, n_out;
-    int in[INPUTS]; /* for each input its place among the positions and, after these, the names; -1: absent */
-    int value[VALUES];
+    int in[INPUTS];    /* for each input the index of its argument, of all arguments in their order; -1: absent */
+    int value[VALUES]; /* for each value of the binding the index of its argument */
 } form;
 
 typedef struct op {
@@ -41,6 +41,8 @@ static const form *find(const op *o, Py_ssize_t n, PyObject *names) {
     return NULL;
 }
 
+/* Reads a tuple of indices, in which None becomes -1. Returns their number; -1 if there are more than `limit`, or with
+ * an exception. */
 static int read_places(PyObject *places, int *out, int limit) {
     Py_ssize_t n = PyTuple_GET_SIZE(places);
     if (n > limit) return -1;
@@ -51,8 +53,8 @@ static int read_places(PyObject *places, int *out, int limit) {
     return PyErr_Occurred() ? -1 : (int)n;
 }
 
-/* _learn(n, names, inputs, values, n_out, binding): inputs and values are places. A form beyond the limits is left to
- * Op._call. */
+/* _learn(n, names, inputs, values, n_out, binding): adds a form. inputs and values are indices of arguments. Does
+ * nothing if the form exceeds the limits; its calls are then left to Op._call. */
 static PyObject *learn(PyObject *self, PyObject *args) {
     form *f = PyMem_Calloc(1, sizeof *f);
     PyObject *inputs, *values, *binding;
@@ -76,7 +78,7 @@ static PyObject *learn(PyObject *self, PyObject *args) {
 
 /* ---- Calls ---- */
 
-/* The arguments of a call in C. */
+/* A call in C: its operands and its results. */
 typedef struct call {
     PyObject *first; /* the first input that is a tensor */
     tgpy_box *in[INPUTS], *out[OUTPUTS];
@@ -99,7 +101,7 @@ static bool read_inputs(call *c, const form *f, PyObject *const *args) {
     return c->first;
 }
 
-/* Whether an object is an int that fits into 64 bits, which *out then is. */
+/* Returns whether an object is an int of 64 bits, and sets *out to it. */
 static bool read_integer(PyObject *o, int64_t *out) {
     int overflow = 0;
     if (!PyLong_CheckExact(o)) return false;
@@ -151,7 +153,7 @@ static PyObject *results(const form *f, call *c) {
     return all;
 }
 
-/* Makes a call, if it is of the kind that this file makes. Returns NULL without an exception if not. */
+/* Makes a call of a form. Returns NULL without an exception if its arguments are of kinds that are left to Op._call. */
 static PyObject *made(const form *f, PyObject *const *args) {
     call c = {0};
     if (!read_inputs(&c, f, args)) return NULL;
@@ -163,7 +165,7 @@ static PyObject *made(const form *f, PyObject *const *args) {
     return s ? tgpy_result(c.first, NULL) : results(f, &c);
 }
 
-/* self._call(positions, names) */
+/* Calls self._call(args, named). */
 static PyObject *left_to_python(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names) {
     PyObject *positions = PyTuple_New(n), *named = PyDict_New(), *y = NULL;
     for (Py_ssize_t i = 0; positions && i < n; i++) {
@@ -214,8 +216,8 @@ static PyObject *bound(PyObject *self, PyObject *x, PyObject *owner) {
     return self;
 }
 
-/* Python calls objects of the class by `call`, and as methods without making the method. Until 3.12 it passed neither
- * on to subclasses, so the flags are set for each. */
+/* The flags let Python call objects of the class by `call`, and call methods without making a method object. Before
+ * 3.12 subclasses did not inherit them, so they are set for each subclass. */
 static PyObject *init_subclass(PyObject *type, PyObject *unused) {
     (void)unused;
     ((PyTypeObject *)type)->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
@@ -230,14 +232,10 @@ static PyMethodDef methods[] = {
 };
 static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(op, call), READONLY, NULL}, {0}};
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Calls an op without a way through Python."},
-    {Py_tp_new, new_op},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_descr_get, bound},
-    {Py_tp_methods, methods},
-    {Py_tp_members, members},
-    {0},
+    {Py_tp_doc, "Calls an op in C."}, {Py_tp_new, new_op},
+    {Py_tp_dealloc, dealloc},         {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, bound},         {Py_tp_methods, methods},
+    {Py_tp_members, members},         {0},
 };
 static PyType_Spec spec = {
     "tapegrad._objects.OpBase",

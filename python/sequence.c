@@ -1,5 +1,5 @@
-/* See sequence.h. A sequence has slots for tensors: first its inputs, then its constants and results in the order in
- * which they occur. */
+/* Records calls of ops and runs them again (sequence.h). A sequence has slots for tensors: first its inputs, then
+ * constants and results in the order in which they occur. */
 #include "sequence.h"
 
 #include <stdlib.h>
@@ -8,16 +8,16 @@
 enum { ABSENT = -1 };
 
 typedef struct slot {
-    tgpy_box *constant; /* which the sequence owns; NULL for inputs and results */
-    tg_tensor *x;       /* while recording the tensor of then, in a run that of the run */
-    int last;           /* the last step that reads the slot; n_steps for a result of the sequence */
-    bool own;           /* in a run: the run made x and has to release it */
+    tgpy_box *constant; /* the box of a constant, which the sequence owns; NULL for inputs and results */
+    tg_tensor *x;       /* the tensor: that of the recording, or that of the current run */
+    int last;           /* the last step that reads or makes x; n_steps if x is a result of the sequence */
+    bool own;           /* in a run: the run made x, and has to release it */
 } slot;
 
 typedef struct step {
     tg_op_binding op;
     int n_in, n_out;
-    int *in;          /* slots of the inputs, then of the values that are tensors, then of the outputs */
+    int *in;          /* slots of the inputs, then of the values (ABSENT if not a tensor), then of the outputs */
     tg_value *values; /* texts and lists are copies */
     bool training;
     int n_ended, *ended; /* slots that no later step reads */
@@ -27,23 +27,24 @@ struct tgpy_sequence {
     tgpy_world *world;
     step *steps;
     slot *slots;
-    tg_tensor **operands; /* of the step that runs, of `widest` tensors */
-    int *out;
+    tg_tensor **operands; /* inputs, values and outputs of the step that runs: at most `widest` tensors */
+    int *out;             /* slots of the results of the sequence */
     int n_steps, n_slots, n_in, n_out, widest;
-    bool broken;
+    bool broken; /* it cannot be run: see tgpy_sequence_end */
 };
 
 static int *values_of(const step *s) { return s->in + s->n_in; }
 static int *outputs_of(const step *s) { return s->in + s->n_in + s->op.n; }
 
-/* Returns calloc's memory for at least one element. Notes if there is none. */
+/* Returns calloc's memory for n elements, at least one. Marks the sequence broken if there is none. */
 static void *made(tgpy_sequence *s, int n, size_t size) {
     void *p = calloc((size_t)n + 1, size);
     if (!p) s->broken = true;
     return p;
 }
 
-/* Makes room for one more element of an array, whose capacity is the next power of 2. */
+/* Makes room for one more element of an array of n, whose capacity is n if that is a power of 2, else the next one.
+ * Returns the array; NULL, with the sequence marked broken, if there is no memory. */
 static void *room(tgpy_sequence *s, void *array, int n, size_t size) {
     if (n & (n - 1)) return array;
     void *p = realloc(array, (n ? 2 * (size_t)n : 1) * size);
@@ -53,7 +54,7 @@ static void *room(tgpy_sequence *s, void *array, int n, size_t size) {
 
 /* ---- Recording ---- */
 
-/* Handles are held while the sequence is recorded, so that no two tensors have the same. */
+/* Adds a slot. Its handle is held while the sequence is recorded, so that no other tensor can get the same one. */
 static int add(tgpy_sequence *s, tg_tensor *x, tgpy_box *constant) {
     slot *slots = room(s, s->slots, s->n_slots, sizeof *slots);
     if (!slots) return ABSENT;
@@ -69,6 +70,8 @@ static int find(const tgpy_sequence *s, const tg_tensor *x) {
     return ABSENT;
 }
 
+/* Returns the slot of an operand. An unknown one becomes a constant; if it is on a tape, a call that was not recorded
+ * made it. */
 static int operand(tgpy_sequence *s, tgpy_box *b) {
     tg_tensor *x = tgpy_tensor(b);
     if (!x) return ABSENT;
@@ -134,6 +137,7 @@ void tgpy_sequence_note_results(tgpy_sequence *s, tg_tensor *const *y) {
     }
 }
 
+/* Finds for each step the slots that no later step uses. */
 static void find_ends(tgpy_sequence *s) {
     for (int i = 0; i < s->n_steps; i++)
         for (int k = 0, n = s->steps[i].n_in + s->steps[i].op.n + s->steps[i].n_out; k < n; k++)
@@ -186,8 +190,8 @@ void tgpy_sequence_free(tgpy_sequence *s) {
 
 /* ---- Runs ---- */
 
-/* Puts the results of a step into its slots. A result that is an operand is not the run's to release; nor then is the
- * operand, which two slots may have. */
+/* Puts the results of a step into its slots. If a result is an operand that has another slot, two slots have the same
+ * tensor, and the run releases it through neither. */
 static void keep_results(tgpy_sequence *s, const step *now) {
     const int *out = outputs_of(now);
     tg_tensor *const *y = s->operands + now->n_in + now->op.n;
@@ -223,7 +227,7 @@ static void end_slots(tgpy_sequence *s, const step *now) {
     for (int i = 0; i < now->n_ended; i++) end_slot(&s->slots[now->ended[i]]);
 }
 
-/* Boxes the results. Those that are inputs or constants have a box already. If memory is missing, gives none. */
+/* Boxes the results. Inputs and constants have a box already. If there is no memory, sets no result. */
 static tg_status give(tgpy_sequence *s, tgpy_tape *t, tgpy_box *const *in, tgpy_box **out) {
     for (int i = 0; i < s->n_out; i++) {
         slot *result = &s->slots[s->out[i]];

@@ -70,7 +70,7 @@ def stub_of(op):
     parameters = required + (optional if optional else needed) + (['*', *named] if named else [])
     doc = '\n'.join([op['formula'], *(f"    {a['name']}: {a['doc']}" for a in op['arguments'] if a.get('doc'))])
     doc = doc.replace('\\', '\\\\')
-    body = f'    r"""{doc}"""\n' if '\n' not in doc else f'    """{doc}\n    """\n'
+    body = f'    """{doc}"""\n' if '\n' not in doc else f'    """{doc}\n    """\n'
     return f"def {op['name']}({', '.join(parameters)}) -> {result_of(op)}:\n{body}"
 
 

@@ -1,5 +1,5 @@
-/* TensorBase: each object owns a box, and each of its operators is one call of bridge.h. Operands that are neither
- * tensors nor numbers are left to functions of tensor.py, as errors are. */
+/* TensorBase: each object owns a box, and each of its operators is one call of bridge.h. Functions of tensor.py handle
+ * errors, and operands that are neither tensors nor numbers. */
 #include "objects.h"
 
 #include <stddef.h>
@@ -18,6 +18,7 @@ tgpy_box *tgpy_box_of(PyObject *x) { return ((tensor *)x)->box; }
 
 /* ---- Objects ---- */
 
+/* Returns an object of the type that owns the box. Drops the box if there is no memory. */
 static PyObject *new_of(PyTypeObject *type, tgpy_box *box) {
     PyObject *x = type->tp_alloc(type, 0);
     if (x)
@@ -36,7 +37,8 @@ static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *named)
     return PyErr_Format(PyExc_TypeError, "%s() makes no tensor; tapegrad.tensor(data) does", type->tp_name);
 }
 
-/* The GIL is released only if the context has to be freed, which may wait for threads that need the GIL. */
+/* Drops a box, which may be NULL. Releases the GIL only to free the context, which may wait for threads that need the
+ * GIL. */
 static void drop(tgpy_box *box) {
     tgpy_world *ended = box ? tgpy_box_end(box) : NULL;
     if (!ended) return;
@@ -76,7 +78,7 @@ static PyObject *get_box(PyObject *self, void *unused) {
     return tgpy_object_of(tgpy_box_of(self), tgpy.box_type);
 }
 
-/* The tensor in C; NULL with an exception if it has ended. */
+/* Returns the tensor in C; NULL with an exception if it has ended. */
 static tg_tensor *live(PyObject *self) {
     tg_tensor *x = tgpy_tensor(tgpy_box_of(self));
     if (x && tg_is_alive(x)) return x;
@@ -143,6 +145,7 @@ static PyObject *of_number(number_op *op, PyObject *x, PyObject *b) {
 
 static bool is_number(PyObject *o) { return PyFloat_Check(o) || PyLong_Check(o); }
 
+/* Returns whether the dtype of x is a float. */
 static bool has_floats(PyObject *x) {
     switch (tg_dtype_of(tgpy_tensor(tgpy_box_of(x)))) {
 #define X(NAME, name, bits, kind)                                                                                      \
@@ -155,8 +158,8 @@ static bool has_floats(PyObject *x) {
     }
 }
 
-/* An operator of two operands, one of which at least is a tensor. with_number may be NULL; it takes a number as the
- * right operand. */
+/* Computes an operator of two operands, at least one of which is a tensor. with_number, which may be NULL, computes it
+ * for a number as the right operand. */
 static PyObject *operator(const char *name, binary_op *op, number_op *with_number, PyObject *a, PyObject *b) {
     if (tgpy_note_caller()) return NULL;
     if (tgpy_is_tensor(a) && tgpy_is_tensor(b)) return of_two(op, a, b);
@@ -164,9 +167,10 @@ static PyObject *operator(const char *name, binary_op *op, number_op *with_numbe
     return PyObject_CallFunction(tgpy.mixed, "sOO", name, a, b);
 }
 
+/* Computes an operator in place. If the result is a new tensor, self takes its box. */
 static PyObject *in_place(binary_op *op, PyObject *self, PyObject *b) {
     if (tgpy_note_caller()) return NULL;
-    PyObject *other = PyObject_CallFunctionObjArgs(tgpy.like, b, self, NULL); /* a tensor is itself */
+    PyObject *other = PyObject_CallFunctionObjArgs(tgpy.like, b, self, NULL); /* returns a tensor as it is */
     if (!other || other == Py_NotImplemented) return other;
     PyObject *y = of_two(op, self, other);
     Py_DECREF(other);
@@ -202,7 +206,7 @@ BINARY(X)
 UNARY(X)
 #undef X
 
-/* Methods, because Python would also take slots for the concatenation of sequences, and its result for a sum. */
+/* These are methods, because Python would also use the slots of in-place operators to concatenate sequences. */
 static PyObject *add_in_place(PyObject *a, PyObject *b) { return in_place(tg_add_, a, b); }
 static PyObject *sub_in_place(PyObject *a, PyObject *b) { return in_place(tg_sub_, a, b); }
 static PyObject *mul_in_place(PyObject *a, PyObject *b) { return in_place(tg_mul_, a, b); }

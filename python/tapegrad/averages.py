@@ -9,7 +9,7 @@ from .parameters import Parameters, state, write_all
 
 
 class _Average(Owned):
-    """What both averages have. The parameters are a module's, or a sequence of tensors."""
+    """What EMA and SWA share. The parameters are a module's, or a sequence of tensors."""
 
     def __init__(self, params, new, *numbers):
         self.params, self._numbers = Parameters.of(params), numbers
@@ -21,7 +21,7 @@ class _Average(Owned):
         self._do(lib.tg_average_update)
 
     def apply(self):
-        """Writes the averages into the parameters, and keeps copies of these for restore."""
+        """Writes the averages into the parameters, and keeps copies of the parameters for restore."""
         self._do(lib.tg_average_apply)
 
     def restore(self):
@@ -34,7 +34,7 @@ class _Average(Owned):
 
     @contextlib.contextmanager
     def applied(self):
-        """`with ema.applied():` the parameters are the averages."""
+        """`with ema.applied():` in the block, the parameters have the values of the averages."""
         self.apply()
         try:
             yield
@@ -54,7 +54,7 @@ class _Average(Owned):
 
     def load_state_dict(self, values):
         """Restores a state that state_dict has returned."""
-        write_all(self._state(), values, 'the averages')
+        write_all(self._state(), values, 'the average')
 
     def __reduce__(self):
         return type(self), (self.params, *self._numbers), self.state_dict()

@@ -7,7 +7,8 @@ from ._capi import ffi, lib
 from .errors import fail
 
 _numbers = itertools.count(1)
-_functions = {}  # what a callback's `user` stands for: numbers, because a pointer to a Python object could dangle
+# Python objects by number. A callback's `user` is such a number, because a pointer to a Python object could dangle.
+_functions = {}
 _sweep_at = [64]
 
 
@@ -34,7 +35,7 @@ def guarded(world, call):
     except BaseException as error:  # noqa: BLE001 # also Ctrl-C, which then stops the call that runs the callback
         errors._raised.exceptions.append(error)
         ctx = lib.tgpy_ctx(world)
-        message = ffi.new('char[]', f'{type(error).__name__}: {error}'.encode())
+        message = ffi.new('char[]', f'{type(error).__name__}: {error}'.encode(errors='replace'))
         lib.tg_ctx_fail(ctx, lib.TG_ERR_CALLBACK, ffi.new('char[]', b'%s'), message)
         return lib.TG_ERR_CALLBACK
 
@@ -55,7 +56,7 @@ def on_tape(world, tape, call):
 
 
 class _Hook:
-    """A hook of a tensor. Its box is lent: it does not keep the tensor, but tells whether it has ended."""
+    """A hook of a tensor. Its box is lent: it does not keep the tensor, but shows whether the tensor has ended."""
 
     def __init__(self, x, fn):
         self.fn, self.world = fn, x._world
@@ -116,7 +117,7 @@ def tgpy_on_hook(user, t, x, grad):
 
 
 class Function:
-    """A function of tensors that the library calls, now and later."""
+    """A Python function of tensors that the library calls, perhaps several times."""
 
     def __init__(self, world, fn):
         self.world, self.fn = world, fn

@@ -97,14 +97,14 @@ class Context:
 
 
 def check_new(world):
-    """Raises the error of a context that could not be made. It cannot be cleared, so it is not kept."""
+    """Raises the error of a context that could not be made. Its error cannot be cleared, so it is of no use."""
     if lib.tg_ctx_status(lib.tgpy_ctx(world)):
         fail(world)
 
 
 class Tape:
-    """A tape (tape.h). While it is open (`with`), it records ops whose operands are on no tape. The tape lives as long
-    as it or a tensor on it is used."""
+    """A tape (tape.h). While it is open (`with`), it records ops whose operands are on no tape. It lives as long as
+    something refers to this object or to a tensor on it."""
 
     __slots__ = ('context', '_tape', '_before', '__weakref__')
 
@@ -144,7 +144,7 @@ class Tape:
 
     @property
     def nodes(self):
-        """How many ops are recorded."""
+        """The number of recorded ops."""
         return lib.tg_tape_nodes(self._handle)
 
     def __repr__(self):

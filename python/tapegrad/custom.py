@@ -25,11 +25,11 @@ from .tensor import Tensor, _context_of, like, wrap, zeros
 
 NULL = ffi.NULL
 _ALL = 0xFFFFFFFF  # every tensor, in a bit mask of tg_op
-_tables = []  # those of all ops, because nodes refer to them as long as the process lasts
+_tables = []  # the structs of all ops, which live as long as the process, because nodes refer to them
 
 
 class Call:
-    """One call of an op in Python: what its functions see of it. forward may set attributes of its own for later."""
+    """One call of an op in Python, as its functions see it. forward may set attributes of its own for later."""
 
     def __init__(self, op, world, arguments):
         self._op, self._world = op, world

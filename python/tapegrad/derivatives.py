@@ -49,7 +49,9 @@ def backward(outputs, gradients=None, *, inputs=None, retain=False):
     keep = []
     struct = options('tg_backward_opts', given)
     if gradients is not None:
-        keep.append(_handles(_list(gradients)))
+        gradients = _list(gradients)
+        _same_number('outputs', outputs, 'gradients', gradients)
+        keep.append(_handles(gradients))
         struct.seeds = keep[-1]
     if inputs is not None:
         inputs = _list(inputs)
@@ -70,7 +72,9 @@ def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False
         'tg_grad_opts', {'retain': retain or create_graph, 'create_graph': create_graph, 'allow_unused': allow_unused}
     )
     if grad_outputs is not None:
-        seeds = _handles(_list(grad_outputs))
+        grad_outputs = _list(grad_outputs)
+        _same_number('outputs', outputs, 'gradients of them', grad_outputs)
+        seeds = _handles(grad_outputs)
         struct.seeds = seeds
     out = ffi.new('tg_tensor *[]', len(inputs))
     with using(world):
@@ -84,7 +88,7 @@ def jvp(outputs, inputs, tangents):
     """Forward mode: the tangents of the outputs for the tangents of the inputs. A tangent None is zero."""
     single, outputs = isinstance(outputs, TensorBase), _list(outputs)
     inputs, tangents = _list(inputs), _list(tangents)
-    _same_number(inputs, tangents, 'tangents')
+    _same_number('inputs', inputs, 'tangents', tangents)
     world, tape, t = _tape(outputs)
     out = ffi.new('tg_tensor *[]', len(outputs))
     with using(world):
@@ -99,7 +103,7 @@ def hvp(output, inputs, vectors):
     gradient along the vectors."""
     single = isinstance(inputs, TensorBase)
     inputs, vectors = _list(inputs), _list(vectors)
-    _same_number(inputs, vectors, 'vectors')
+    _same_number('inputs', inputs, 'vectors', vectors)
     world, tape, t = _tape([output])
     out = ffi.new('tg_tensor *[]', len(inputs))
     with using(world):
@@ -109,9 +113,9 @@ def hvp(output, inputs, vectors):
     return results[0] if single else results
 
 
-def _same_number(inputs, others, what):
-    if len(inputs) != len(others):
-        raise ValueError(f'there are {len(inputs)} inputs, but {len(others)} {what}; there must be one for each')
+def _same_number(what, tensors, other, others):
+    if len(tensors) != len(others):
+        raise ValueError(f'there are {len(tensors)} {what}, but {len(others)} {other}; there must be one for each')
 
 
 def recompute(fn, *inputs, outputs=1, name=None, keep_rng=False):

@@ -1,8 +1,9 @@
-"""DLPack's protocol of Python: structs travel in capsules, and who takes a struct renames its capsule, so that nobody
-else frees it. Both versions of the struct are given and taken."""
+"""DLPack's protocol in Python. Structs are passed in capsules. A library that takes a struct renames its capsule, so
+that no other one takes or frees it. Both versions of the struct are exported and imported."""
 
 import ctypes
 
+from . import ops
 from ._capi import ffi, lib
 from .errors import fail
 
@@ -43,7 +44,7 @@ def device_of(x):
 def export(x, max_version=None, dl_device=None, copy=None):
     """The capsule that __dlpack__ returns."""
     if copy:
-        x = x.detach() + 0
+        x = ops.stack([x.detach()], dim=0).reshape(x.shape)  # stack copies tensors of every dtype
     if dl_device is not None and tuple(dl_device) != device_of(x):
         raise BufferError(
             f'the tensor is on the DLPack device {device_of(x)}, and cannot be given for {tuple(dl_device)}'
@@ -72,7 +73,7 @@ def take(ctx, array):
     capsule = _capsule_of(array)
     name = VERSIONED if _is_valid(id(capsule), VERSIONED) else UNVERSIONED
     if not _is_valid(id(capsule), name):
-        raise TypeError(f'{array!r} has no method __dlpack__, and is no capsule of DLPack that nobody has taken')
+        raise TypeError(f'{array!r} has no method __dlpack__, and is not an unused capsule of DLPack')
     struct = _pointer(id(capsule), name)
     _rename(id(capsule), _USED[name])
     if name == VERSIONED:

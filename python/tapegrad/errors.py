@@ -59,7 +59,7 @@ def text(pointer):
 
 
 def _in_python(message):
-    """The message with the names of this package. Names of C at its beginning, with a colon, say which call failed."""
+    """The message with the names of this package. Names of C that a colon follows stay: they say which call failed."""
     return _ADVISED.sub(lambda found: PYTHON_NAMES[found[0]], message)
 
 
@@ -72,10 +72,10 @@ _raised = _Raised()  # this thread's exceptions of callbacks that the library is
 
 
 def fail(world):
-    """Raises the error of a context, and clears it; or that another thread is using it."""
+    """Raises the error of a context, and clears it. If another thread is using the context, raises StateError."""
     if lib.tgpy_was_refused():
         raise BY_STATUS[lib.TG_ERR_STATE](
-            'another thread is using the context in this moment; a context and its tensors belong to one thread at a '
+            'another thread is using the context at this moment; a context and its tensors belong to one thread at a '
             'time (make one for each thread by tapegrad.Context(), or take turns by a lock)'
         )
     ctx = lib.tgpy_ctx(world)
@@ -98,7 +98,7 @@ def check(world):
 
 
 class using:
-    """For a `with` around calls of the library that are not those of bridge.h: the context is in use by this thread."""
+    """`with using(world):` this thread uses the context. Calls of the library need it, except those of bridge.h."""
 
     __slots__ = ('world',)
 

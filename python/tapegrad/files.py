@@ -70,7 +70,7 @@ class File(Owned, Mapping):
 
     @property
     def metadata(self):
-        """The file's texts by key."""
+        """The metadata of the file: texts by key."""
         n = lib.tg_safetensors_metadata_count(self._live)
         pairs = (lib.tg_safetensors_metadata_at(self._live, i) for i in range(n))
         return {text(p.key): text(p.value) for p in pairs}

@@ -2,7 +2,8 @@
 meaning.
 
 An index is read from left to right. Integers, slices and None change one dim each, and leave the dims for masks and
-tensors, which are taken together at the end."""
+tensors, which are taken together at the end. So, as in PyTorch, an integer never counts as a tensor: x[0, :, [1, 2]]
+is x[0][:, [1, 2]], whereas NumPy takes 0 and [1, 2] together."""
 
 from . import ops
 from .objects import TensorBase
@@ -21,6 +22,8 @@ def put(x, index, value):
     """A tensor like x, in which x[index] is replaced by value. Gradients flow to both."""
     from .tensor import like
 
+    if isinstance(value, float) and x.dtype not in FLOATS:
+        value = int(value)  # as NumPy converts what is assigned
     if value is not x and (value := like(value, x)) is NotImplemented:
         raise TypeError('the value of an assignment must be a tensor, a number or an array')
     return _replaced(x, _parts(x, index), 0, value.cast(x.dtype) if value.dtype != x.dtype else value)
@@ -30,7 +33,7 @@ def put(x, index, value):
 
 
 def _parts(x, index):
-    """The parts of an index, in which a mask is as many tensors of integers as it has dims, and the ellipsis whole
+    """The parts of an index. A mask becomes one tensor of integers for each of its dims, and an ellipsis becomes whole
     slices."""
     parts = []
     for part in index if isinstance(index, tuple) else (index,):
@@ -67,6 +70,8 @@ def _tensors(x, part):
         raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
     if part.dtype != 'bool':
         return [part.cast('i64')]
+    if not part.ndim:
+        raise IndexError('a part of the index is a bool without dims; expected a mask (ops.where chooses by one bool)')
     count = int(part.cast('i64').sum().item())
     places = ops.nonzero(part, count=count)
     return [places[:, i] for i in range(part.ndim)]
@@ -74,7 +79,7 @@ def _tensors(x, part):
 
 def _checked(i, n, dim):
     """An integer of an index, for a dim of size n."""
-    if not hasattr(i, '__index__'):
+    if isinstance(i, bool) or not hasattr(i, '__index__'):
         raise TypeError(f'a part of the index is {i!r}; expected an integer, slice, None, ..., mask, tensor or list')
     i = i.__index__()
     if not -n <= i < n:
@@ -86,7 +91,7 @@ def _checked(i, n, dim):
 
 
 def _basic(x, parts):
-    """Applies integers, slices and None. Returns the result, and the dims of it that tensors index, with these."""
+    """Applies integers, slices and None. Returns the result, its dims that tensors index, and these tensors."""
     dim, dims, indices = 0, [], []
     for part in parts:
         if isinstance(part, TensorBase) and part.ndim:

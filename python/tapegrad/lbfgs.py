@@ -19,9 +19,8 @@ class LBFGS(Owned):
         self._own(world, made, 'tg_lbfgs_free')
 
     def step(self, closure):
-        """Makes up to `iterations` iterations, and returns the loss at the parameters that it has found. closure()
-        computes the loss at the present parameters and returns it, a tensor of one element; step calls backward on
-        it."""
+        """Runs up to `iterations` iterations, and returns the loss at the parameters that it has found. closure()
+        returns the loss at the present parameters as a tensor of one element, on which step calls backward."""
         user, loss = register((self._world, closure)), ffi.new('double *')
         try:
             with using(self._world):

@@ -1,4 +1,4 @@
-"""Calls of an op: arguments of Python, sorted and converted by what the library's table says of the op."""
+"""Calls of an op: arguments in Python are sorted and converted by the op's entry in the library's table."""
 
 import difflib
 import inspect
@@ -100,12 +100,12 @@ class Op(OpBase):  # an op of the library; its __doc__ is that of the op
 
 
 class _Plan:
-    """How calls of one form, a number of positions and a tuple of names, become a call in C."""
+    """How calls of one form become calls in C. A form is a number of positional arguments and a tuple of names."""
 
     __slots__ = ('op', 'inputs', 'values', 'fields', 'binding')
 
     def __init__(self, op, n, named):
-        """Inputs and values are places in the positions followed by the named ones."""
+        """inputs and values are indices of arguments: the positional ones first, then the named ones."""
         positional = [*op.inputs, *op.arguments]
         if n > len(positional):
             raise TypeError(f'{op.__name__} takes at most {len(positional)} arguments, but got {n}')

@@ -7,8 +7,8 @@ _Free = ffi.typeof('void (*)(void *)')
 
 
 class Owned:
-    """Owns an object of the library. Its last reference may end on any thread; the object ends at the next call on the
-    context."""
+    """Owns an object of the library. Its last reference may end on any thread; the object is freed at the next call on
+    the context."""
 
     _pointer = None
 
@@ -21,7 +21,7 @@ class Owned:
         self._free = ffi.cast(_Free, ffi.addressof(lib, free))
 
     def _disown(self):
-        """Returns the object, which this no longer owns."""
+        """Gives the object up, and returns it."""
         pointer, self._pointer = self._pointer, None
         lib.tgpy_world_drop(self._world)
         return pointer
@@ -33,7 +33,7 @@ class Owned:
 
     @property
     def _live(self):
-        """The object, refused after the context was closed."""
+        """The object. Raises an error if the context was closed."""
         if lib.tgpy_ctx(self._world) == ffi.NULL:
             fail(self._world)
         lib.tgpy_catch_up(self._world)

@@ -8,7 +8,7 @@ from .errors import text
 from .values import dtype_value, shape_value
 
 _fields = {}
-_alive = weakref.WeakKeyDictionary()  # what the fields of a struct point to, as long as the struct lives
+_alive = weakref.WeakKeyDictionary()  # by struct, what its fields point to, which must live as long as the struct
 
 
 def fields_of(name):
@@ -68,7 +68,7 @@ def options(name, values):
 
 
 def fields_set(name, struct):
-    """The values for `options` that make a struct like this one, which has numbers and no pointers but texts."""
+    """The values from which `options` makes a struct like this one. Its only pointers may be texts."""
     found = {}
     for key, field in fields_of(name).items():
         value = getattr(struct, key)

@@ -6,7 +6,7 @@ import os
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
 from .context import context
-from .errors import check, fail, text, using
+from .errors import BY_STATUS, check, fail, text, using
 from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
@@ -14,8 +14,8 @@ _matmul = ffi.addressof(lib, 'tg_matmul')
 
 
 class Tensor(TensorBase):
-    """A tensor. tensor(), zeros(), randn() and others make one; every op makes more. Objects end with their last
-    reference, and with them what backward would need of them."""
+    """A tensor. tensor(), zeros(), randn() and others make one, and so does every op. It ends with its last reference,
+    and with it what only its own backward would need."""
 
     __slots__ = ()
     __array_priority__ = 1000  # NumPy leaves operators to this class
@@ -23,14 +23,14 @@ class Tensor(TensorBase):
     # ---- Properties ----
 
     def _handle(self):
-        """The tg_tensor. Refused after the context was closed, and while another thread uses it."""
+        """The tg_tensor. Raises an error if the context was closed, or another thread uses it."""
         x = lib.tgpy_usable(self._box)
         if x == NULL:
             fail(self._world)
         return x
 
     def _live(self):
-        """The tg_tensor, refused if the tensor has ended."""
+        """The tg_tensor. Raises an error if the tensor has ended."""
         x = self._handle()
         if not lib.tg_is_alive(x):
             lib.tg_item(x)  # records the error with its reason
@@ -270,7 +270,7 @@ class Tensor(TensorBase):
 
 
 def _mixed(name, a, b):
-    """An operator, such as "add", of two operands of which one is no tensor."""
+    """The result of an operator, such as "add", with one operand that is not a tensor."""
     op = getattr(operator, f'__{name}__')
     if isinstance(a, Tensor):
         other = like(b, a)
@@ -349,6 +349,8 @@ def _from_numpy(ctx, data, dtype):
     import numpy
 
     array = numpy.asarray(data)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder('='))
     if array.dtype.kind not in 'biuf' and array.dtype.name not in values.OTHERS:
         raise TypeError(f'the array is {array.dtype}, but must have integers, floats or bools')
     if array.dtype.kind == 'f' and array.dtype.name not in values.OTHERS:
@@ -389,10 +391,14 @@ def tensor_for(x, data, dtype=None):
 
 def like(other, x):
     """A number or array as a tensor of the context and, for numbers, the dtype of x; NotImplemented for anything
-    else."""
+    else. Raises DtypeError if the number is a fraction and x has integers or bools."""
     if isinstance(other, Tensor):
         return other
     if isinstance(other, (bool, int, float)):
+        if isinstance(other, float) and x.dtype in (*values.INTEGERS, 'bool') and not other.is_integer():
+            raise BY_STATUS[lib.TG_ERR_DTYPE](
+                f'{other} cannot be {x.dtype}, the dtype of the other operand; cast that to a float (Tensor.cast)'
+            )
         return tensor(other, x.dtype, context=_context_of(x))
     return (
         tensor(other, context=_context_of(x))
@@ -402,7 +408,7 @@ def like(other, x):
 
 
 class _Shared:
-    """A context that is known by one of its tensors only."""
+    """The context of a tensor, as functions that make tensors take it."""
 
     __slots__ = ('_world',)
 
@@ -458,7 +464,9 @@ def ones(shape, *, dtype=None, requires_grad=False, context=None):
 def full(shape, value, *, dtype=None, requires_grad=False, context=None):
     """A new tensor filled with a number."""
     x = zeros(shape, dtype=dtype, context=context)
-    values.write(x._handle(), values.array.array('d', [value]) * x.size)
+    exact = x.dtype in ('i64', 'u64')  # a double does not hold all integers of 64 bits
+    number = values.bytes_of([value], x.dtype) if exact else values.array.array('d', [value])
+    values.write(x._handle(), number * x.size)
     check(x._world)
     if requires_grad:
         x.requires_grad = True

@@ -1,6 +1,7 @@
 """Python's values as those of the C interface: dtypes, shapes, and numbers of a new tensor."""
 
 import array
+from numbers import Integral
 
 from ._capi import ffi, lib
 
@@ -97,7 +98,7 @@ def dtype_of_numbers(numbers):
     """bool, i64, u64 if i64 is too narrow, or None for the context's default float."""
     if numbers and all(isinstance(n, bool) for n in numbers):
         return 'bool'
-    if not numbers or not all(isinstance(n, int) for n in numbers):
+    if not numbers or not all(isinstance(n, Integral) for n in numbers):  # also NumPy's integers
         return None
     return 'u64' if max(numbers) >= 2**63 else 'i64'
 
@@ -112,7 +113,12 @@ def bytes_of(numbers, dtype):
     return array.array(code, numbers)
 
 
-def write(x, doubles):
-    """Writes an array of doubles into a new tg_tensor, unless it is of device meta, whose tensors have no values."""
-    if ffi.string(lib.tg_ctx_device(lib.tg_ctx_of(x))) != b'meta':
-        lib.tg_write_f64(x, ffi.from_buffer('double[]', doubles), len(doubles))
+def write(x, numbers):
+    """Writes an array of doubles, or of elements of its dtype, into a new tg_tensor, unless it is of device meta, whose
+    tensors have no values."""
+    if ffi.string(lib.tg_ctx_device(lib.tg_ctx_of(x))) == b'meta':
+        return
+    if numbers.typecode == 'd':
+        lib.tg_write_f64(x, ffi.from_buffer('double[]', numbers), len(numbers))
+    else:
+        lib.tg_write(x, ffi.from_buffer(numbers), len(numbers) * numbers.itemsize)

@@ -19,6 +19,16 @@ def test_numpy_sees_the_bytes():
     assert a.tolist() == [[2, 3], [4, 5]]  # the export keeps them
 
 
+def test_numpy_may_ask_for_a_copy():
+    for values in (True, [True, False], [[1.0, 2.0]], [1, 2]):
+        x = tg.tensor(values)
+        capsule = x.__dlpack__(max_version=(1, 0), copy=True)
+        y = tg.from_dlpack(capsule)
+        assert y.tolist() == values and y.dtype == x.dtype
+        x.write(np.zeros(x.shape))
+        assert y.tolist() == values
+
+
 def test_numpys_memory_is_used_and_freed():
     class Watched(np.ndarray):
         pass

@@ -34,6 +34,10 @@ def test_backward_with_gradients_and_inputs():
     assert y.grad.tolist() == [1, 2]
     with pytest.raises(tg.ShapeError):
         (x * y).backward()
+    with pytest.raises(ValueError, match='there are 2 outputs, but 1 gradients; there must be one for each'):
+        tg.backward([x * y, x + y], [tg.ones(2, dtype='f64')])
+    with pytest.raises(ValueError, match='there are 2 outputs, but 1 gradients of them'):
+        tg.grad([x * y, x + y], [x], [tg.ones(2, dtype='f64')])
 
 
 def test_grad_of_grad():

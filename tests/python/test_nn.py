@@ -320,6 +320,16 @@ def test_gpt_is_a_module(gpt):
     assert len(drawn[0]) == 5 and max(drawn[0]) < 11
 
 
+@pytest.mark.parametrize('dtype', ['f32', 'bf16', 'f16'])
+def test_draws_of_equally_likely_tokens_favor_none(dtype):
+    with tg.Context(dtype=dtype, seed=1, threads=1):
+        model = nn.GPT(arch='gpt2', vocab=4096, layers=1, heads=1, hidden=8, positions=8)
+        for x in model.parameters():
+            nn.init.zeros()(x)
+        drawn = np.array(model.generate([[0]] * 64, 4, temperature=1.0))[:, 1:]
+    assert 1700 < drawn.mean() < 2400
+
+
 def test_adapters_in_a_gpt_are_trained_and_taken_away(gpt):
     train(gpt, (IDS + 1) % 11, 60)
     before = gpt(tg.tensor(IDS)).numpy()

@@ -128,6 +128,24 @@ def transformer_block():
     return model_of(nodes, [info('x', [2, 6, 8])], [info('y', [2, 6, 8])], weights, opset=23)
 
 
+def test_activations_take_their_numbers_in_order():
+    nodes = [
+        node(
+            'GRU',
+            'x w r',
+            'y',
+            hidden_size=1,
+            activations=['Affine', 'ScaledTanh'],
+            activation_alpha=[0.25, 2.0],
+            activation_beta=[0.5, 3.0],
+        )
+    ]
+    weights = {'w': np.ones((1, 3, 1), 'float32'), 'r': np.zeros((1, 3, 1), 'float32')}
+    model = tg.onnx.load(model_of(nodes, [info('x', [1, 1, 1])], [info('y')], weights))
+    z, new = 0.25 * 0.5 + 0.5, 2 * np.tanh(3 * 0.5)
+    assert np.allclose(model(np.full((1, 1, 1), 0.5)).numpy(), (1 - z) * new)
+
+
 def test_a_transformer_block_is_causal():
     model = tg.onnx.load(transformer_block(), requires_grad=True)
     x = f32(2, 6, 8)

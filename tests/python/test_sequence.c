@@ -1,6 +1,8 @@
 /* Recorded sequences of the Python package (python/sequence.h) when memory is missing: every allocation of bridge.c and
  * sequence.c fails in turn, and then every one of the context. A failure is reported, leaves nothing behind, and the
- * same calls succeed afterwards. */
+ * same calls succeed afterwards. Calls that another thread puts off (tgpy_later) are made once. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <tapegrad/op_call.h>
@@ -157,8 +159,36 @@ START_TEST(any_allocation_of_the_context_may_fail) {
 }
 END_TEST
 
+enum { PUT_OFF = 20000 };
+static atomic_int ended;
+static atomic_bool all_put_off;
+
+static void end(void *object) {
+    (void)object;
+    atomic_fetch_add(&ended, 1);
+}
+
+static void *put_off(void *world) {
+    for (int i = 0; i < PUT_OFF; i++) tgpy_later(world, end, NULL);
+    atomic_store(&all_put_off, true);
+    return NULL;
+}
+
+/* Like finalizers that the garbage collector runs on another thread while this one calls ops. */
+START_TEST(calls_that_another_thread_puts_off_are_made_once) {
+    tgpy_world *w = tgpy_world_new(tg_ctx_new(TG_CONFIG(.threads = 1)));
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, put_off, w), 0);
+    while (!atomic_load(&all_put_off)) tgpy_catch_up(w);
+    pthread_join(thread, NULL);
+    tgpy_world_drop(w);
+    ck_assert_int_eq(atomic_load(&ended), PUT_OFF);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {any_allocation_of_a_recording_may_fail, any_allocation_of_a_run_may_fail,
-                                  any_allocation_of_the_context_may_fail};
+                                  any_allocation_of_the_context_may_fail,
+                                  calls_that_another_thread_puts_off_are_made_once};
     return tg_check_main("sequence", tests, sizeof tests / sizeof *tests);
 }

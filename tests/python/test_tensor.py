@@ -52,6 +52,13 @@ def test_dtypes_of_numbers_without_a_dtype():
     assert tg.tensor([1.5], np.float64).dtype == tg.tensor([1.5], 'float64').dtype == 'f64'
     assert tg.tensor([1.5, 2.5], 'bf16').numpy().dtype == np.float32
     assert tg.tensor(2**60 + 1).item() == 2**60 + 1
+    assert tg.tensor([np.int64(2**60 + 1), np.int8(3)]).tolist() == [2**60 + 1, 3]
+
+
+def test_arrays_of_the_other_byte_order_are_converted():
+    for order in '<>':
+        assert tg.tensor(np.array([1, -2.5], order + 'f4')).tolist() == [1, -2.5]
+        assert tg.tensor(np.array([1, -2], order + 'i2')).tolist() == [1, -2]
 
 
 def test_integers_of_64_bits_are_exact():
@@ -62,6 +69,8 @@ def test_integers_of_64_bits_are_exact():
     assert (x > tg.tensor([1, 2**63 + 1, 0], 'u64')).tolist() == [True, False, True]
     assert repr(x) == f'[{most}  {2**63}{1:21}]\nu64[3]'
     assert tg.tensor(np.array([-128, 127], 'int8')).dtype == 'i8'
+    assert tg.full(2, most, dtype='u64').tolist() == [most] * 2
+    assert tg.full((), -(2**53) - 1, dtype='i64').item() == -(2**53) - 1
     for numbers, dtype in (([2**64], 'u64'), ([-1], 'u16'), ([128], 'i8')):
         with pytest.raises(OverflowError):
             tg.tensor(numbers, dtype)
@@ -153,6 +162,12 @@ def test_indexing_by_tensors_and_masks():
         bool(x)
     with pytest.raises(IndexError, match='integers or bools'):
         x[tg.tensor([0.5])]
+    for number in (x.sum() > 100, np.False_):
+        with pytest.raises(IndexError, match='a bool without dims; expected a mask'):
+            x[number] = 0
+    with pytest.raises(TypeError, match='a part of the index is False'):
+        x[False]
+    assert np.array_equal(y[0, :, [1, 2]].numpy(), b[0][:, [1, 2]])
     with pytest.raises(IndexError):
         x[3]
     with pytest.raises(IndexError):
@@ -194,6 +209,22 @@ def test_assignments_by_masks_and_their_gradients():
     assert y.grad.tolist() == [[0, 0], [8, 8]] and v.grad.tolist() == [50, 50]
     with pytest.raises(TypeError, match='must be a tensor'):
         z[0] = 'text'
+
+
+def test_fractions_do_not_become_integers():
+    i = tg.tensor([1, 2, 3])
+    assert (i * 2.0).tolist() == [2, 4, 6] and (i.cast('f32') * 0.5).tolist() == [0.5, 1, 1.5]
+    for call in (
+        lambda: i * 0.5,
+        lambda: i >= 1.5,
+        lambda: 1.5 - i,
+        lambda: i == float('nan'),
+        lambda: tg.ops.where(i > 1, 0.5, 0.25),
+    ):
+        with pytest.raises(tg.DtypeError, match='cast that to a float'):
+            call()
+    i[0] = 7.9
+    assert i.tolist() == [7, 2, 3]
 
 
 def test_operators_are_numpys():
@@ -561,7 +592,7 @@ CALLS = {
 
 @pytest.mark.parametrize('call', CALLS.values(), ids=CALLS)
 def test_a_context_in_use_by_another_thread_is_refused(in_use, call):
-    with pytest.raises(tg.StateError, match='another thread is using the context in this moment'):
+    with pytest.raises(tg.StateError, match='another thread is using the context at this moment'):
         call(in_use[1])
 
 

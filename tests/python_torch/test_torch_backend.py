@@ -159,6 +159,18 @@ def test_an_op_that_falls_back_is_counted_and_has_a_gradient():
     assert tt.report() == {'aten.i0.default': 1} or tt.report() == {'aten.special_i0.default': 1}
 
 
+def test_integers_and_bools_that_ops_do_not_take_fall_back():
+    def f(i, b):
+        return i @ i, i.round() + 1, b + b, b.max(), torch.maximum(b, ~b), b.masked_fill(b, False)
+
+    i, b = torch.arange(9).reshape(3, 3), torch.tensor([True, False])
+    fast = compiled(f)
+    same(fast(i, b), f(i, b))
+    same(fast(i, b), f(i, b))
+    names = 'mm.default round.default add.Tensor max.default maximum.default'
+    assert {name.removeprefix('aten.') for name in tt.report()} <= set(names.split())
+
+
 def test_runs_are_repeated_around_what_pytorch_computes():
     """The first run of a graph calls its ops one by one, the second records them, later ones repeat the recording."""
 

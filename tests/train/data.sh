@@ -214,6 +214,8 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     cp other_config.json counted/tokenizer_config.json
     refuses 1 "'talks.jsonl' line 1: the chat template has no {% generation %}" \
         train --data talks.jsonl --tokenizer counted --out x $run
+    head -n 1 talks.jsonl | sed 's/}$/, "tools": "[]"}/' >tools.jsonl
+    refuses 1 "'tools.jsonl' line 1: \"tools\" is not an array" train --data tools.jsonl --tokenizer chat --out x $run
 
     "$tapegrad" train --data - --tokenizer words --out resumed $tiny --steps 3 --val-every 3 --lr-schedule constant \
         <both.txt >printed 2>&1
@@ -251,6 +253,8 @@ printf '' >nothing.jsonl
 refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run
 printf abc >few
 refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --out x $run
+mkdir -p taken/data/data.json
+refuses 1 "'taken/data/data.json' is a directory" train --data pairs.jsonl --out taken $run
 
 # ---- Resume ----
 "$tapegrad" train --data - --out ended $tiny --steps 3 --val-every 3 --checkpoint-every 3 --lr-schedule constant <both.txt >printed 2>&1

@@ -36,6 +36,7 @@ for model in base llama; do
     "$tapegrad" generate --model $model-merged --prompt 'Gur ' --tokens 20 --temperature 0 >two.txt
     holds "$model: and generates the same" cmp one.txt two.txt
 done
+refuses 1 "does not belong to the model" convert --from base --adapter llama-lora --to x
 
 # A run that is resumed ends with the bits of one that was not stopped.
 lora="$tune --init llama --lora r=2,targets=q_proj,v_proj,alpha=3 --checkpoint-every 10"

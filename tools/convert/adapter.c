@@ -1,8 +1,9 @@
-/* tapegrad convert --adapter: adds low-rank adapters to the weights of their model, and saves it as a model. */
+/* tapegrad convert --adapter: adds low-rank adapters to the weights of their model, and saves the sum as a model. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <tapegrad/lora.h>
 
@@ -10,8 +11,8 @@
 #include "common/companions.h"
 #include "common/model_files.h"
 
-/* Returns the dtype of the model's first tensor, in which it is merged and saved; TG_DTYPE_DEFAULT after printing what
- * is wrong. */
+/* Returns the dtype of the model's first tensor, in which the sum is computed and saved; TG_DTYPE_DEFAULT after
+ * printing what is wrong. */
 static tg_dtype dtype_of_model(const char *dir) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     char *path =
@@ -26,16 +27,19 @@ static tg_dtype dtype_of_model(const char *dir) {
     return dtype;
 }
 
+/* Saves the model with its adapters to the directory `to`. Returns the exit status. */
 static int merge(const model_files *m, const char *to) {
     tg_dtype dtype = dtype_of_model(m->dir);
     if (!dtype) return 1;
-    if (mkdir(to, 0777) != 0 && errno != EEXIST) return fail("cannot make the directory '%s': %s", to, strerror(errno));
+    bool made = mkdir(to, 0777) == 0;
+    if (!made && errno != EEXIST) return fail("cannot make the directory '%s': %s", to, strerror(errno));
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = dtype));
     tg_module *gpt = tg_lm_load_dir(ctx, m->dir, NULL);
     model_adapt(m, gpt);
     tg_lora_merge(gpt);
     if (tg_ctx_status(ctx) == TG_OK && copy_companions(ctx, m->dir, to)) tg_lm_save(&gpt, 1, to, NULL);
     bool good = check(ctx);
+    if (!good && made) rmdir(to); /* fails if it has a file */
     tg_module_free(gpt);
     tg_ctx_free(ctx);
     if (good) printf("the model with the adapters of '%s' is in %s\n", m->adapter, to);

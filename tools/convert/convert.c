@@ -1,5 +1,5 @@
-/* tapegrad convert: converts a model between a directory with config.json and saved state of any ranks, and from such a
- * directory to a GGUF file. */
+/* tapegrad convert: the command line. Converts a model between a directory with config.json and saved state of any
+ * ranks, and from such a directory to a GGUF file (gguf.h). adapter.h has --adapter. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -58,7 +58,8 @@ static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int number) { interrupted = number; }
 
-/* After an interrupt every read and write fails, so that the library removes the file that it has begun. */
+/* Returns whether there was no interrupt, and sets errno for the case that there was one. After an interrupt every read
+ * and write fails, so that the library removes the file that it has begun. */
 static bool goes_on(void) {
     errno = ECANCELED;
     return !interrupted;
@@ -75,7 +76,7 @@ static int64_t write_bytes(void *user, int fd, const void *from, size_t n, int64
 }
 
 static void catch_interrupts(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* the second one ends it */
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* a second one ends it */
     sigemptyset(&a.sa_mask);
     catch_signal(SIGINT, &a);
     catch_signal(SIGTERM, &a);
@@ -84,7 +85,7 @@ static void catch_interrupts(void) {
 
 /* ---- What is converted ---- */
 
-/* Returns the kind of --from, and -1 after printing why it has none. */
+/* Returns what --from is, KIND_MODEL or KIND_STATE; -1 after printing why it is neither. */
 static int kind_of(const convert_options *o) {
     bool state = is_there(o->from, "index.json") || is_there(o->from, "state-00000.safetensors");
     bool model = is_there(o->from, "model.safetensors") || is_there(o->from, "model.safetensors.index.json");
@@ -101,7 +102,7 @@ static int kind_of(const convert_options *o) {
     return -1;
 }
 
-/* Returns the config of a state, which the caller frees; NULL after printing that there is none. */
+/* Returns the path of the config.json for a state, which the caller frees; NULL after printing that there is none. */
 static char *config_of(const convert_options *o) {
     if (o->config) return strdup(o->config);
     if (is_there(o->from, "config.json")) return path_in(o->from, "config.json");

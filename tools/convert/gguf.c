@@ -1,4 +1,4 @@
-/* tapegrad convert --to FILE.gguf: finds what the file has, and writes it whole or not at all. */
+/* tapegrad convert --to FILE.gguf: collects the keys and the tensors of the file, and writes it whole or not at all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ bool is_gguf(const char *path) {
     return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
 }
 
-/* Copies the last part of a path, without slashes at its end, to name[n]. */
+/* Copies the last part of a path to name[n]. Slashes at the end of the path are ignored. */
 static void name_of(const char *path, char *name, size_t n) {
     size_t end = strlen(path);
     while (end && path[end - 1] == '/') end--;
@@ -30,7 +30,7 @@ static tg_status add_tokenizer(tg_ctx *ctx, gguf_head *h, const char *from, bool
                        "'%s' has no tokenizer.json; --no-tokenizer writes the model without a tokenizer", from);
 }
 
-/* Adds all keys but the type of the file, which depends on the tensors. */
+/* Adds all keys except general.file_type, which depends on the tensors. */
 static tg_status add_keys(tg_ctx *ctx, gguf_head *h, const char *from, bool tokenizer, const gguf_family *f,
                           const tg_lm_config *c) {
     char name[256];
@@ -52,7 +52,7 @@ static void write_file(tg_ctx *ctx, const char *to, const gguf_head *h, const gg
     if (s) tg_writer_abandon(&w);
 }
 
-/* Converts the weights to the file, for the model lm, which is on device meta. */
+/* Writes the file from the weights in the directory. lm: the model of its config.json, on device meta. */
 static void convert_model(tg_ctx *ctx, const char *from, const char *to, bool tokenizer, const tg_module *lm) {
     const tg_lm_config *c = tg_lm_config_of(lm);
     const gguf_family *f = gguf_family_of(ctx, c);
@@ -66,8 +66,8 @@ static void convert_model(tg_ctx *ctx, const char *from, const char *to, bool to
     if (p) gguf_u32(&h, "general.file_type", gguf_plan_file_type(p));
     if (p) write_file(ctx, to, &h, p);
     if (tg_ctx_status(ctx) == TG_OK && gguf_context(f, c) < c->positions)
-        warn("llama.cpp does not compute windows of models of this type, so the file says that sequences have at most "
-             "%lld tokens, for which the results are the same; the model takes %lld",
+        warn("llama.cpp does not compute the attention windows of models of this type, so the file limits sequences to "
+             "%lld tokens, up to which the results are the same; the model takes %lld",
              (long long)gguf_context(f, c), (long long)c->positions);
     gguf_plan_free(p);
     tg_safetensors_close(file);

@@ -1,4 +1,5 @@
-/* The keys of a GGUF file that describe the architecture of a model, and what llama.cpp does not compute. */
+/* The keys of a GGUF file that describe the architecture of a model. Models that llama.cpp would compute otherwise are
+ * refused. */
 #include <math.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ int64_t gguf_context(const gguf_family *f, const tg_lm_config *c) {
 
 static tg_status refuse(tg_ctx *ctx, const tg_lm_config *c, const char *what) {
     return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
-                       "llama.cpp computes models of the type \"%s\" otherwise, so there is no GGUF of this one: %s",
+                       "llama.cpp computes models of the type \"%s\" in another way, so this one has no GGUF file: %s",
                        c->family, what);
 }
 
@@ -53,7 +54,8 @@ static tg_status check_layers(tg_ctx *ctx, const gguf_family *f, const tg_lm_con
     return TG_OK;
 }
 
-/* Gemma 2 and 3 of 27 B, which llama.cpp knows by their number of layers, have scores of their own. */
+/* llama.cpp divides scores by the root of head_dim, except in Gemma 2 and 3 of 27 billion parameters, which it
+ * recognizes by their number of layers. There it divides by the root of hidden / heads. */
 static tg_status check_scale(tg_ctx *ctx, const tg_lm_config *c) {
     bool large = (strcmp(c->family, "gemma2") == 0 && c->layers == 46) ||
                  (strcmp(c->family, "gemma3_text") == 0 && c->layers == 62);

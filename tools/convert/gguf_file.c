@@ -1,4 +1,4 @@
-/* Makes what a GGUF file has before its tensors (gguf_file.h). */
+/* Makes the part of a GGUF file before the bytes of its tensors (gguf_file.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -32,7 +32,7 @@ typedef struct gguf_bytes {
 
 /* What comes before the bytes of the tensors. Begin with {0}. */
 typedef struct gguf_head {
-    const char *prefix; /* the architecture; a key that begins with a dot gets it */
+    const char *prefix; /* the architecture, which is put before keys that begin with a dot */
     gguf_bytes values, tensors;
     uint64_t n_values, n_tensors;
     uint64_t offset; /* of the next tensor, from the first one on */
@@ -46,7 +46,8 @@ void gguf_f32(gguf_head *h, const char *key, double value);
 void gguf_bool(gguf_head *h, const char *key, bool value);
 void gguf_text(gguf_head *h, const char *key, const char *value);
 
-/* Begins an array of n values, which the caller appends to h->values by gguf_put and gguf_put_text. */
+/* Begins an array of n values, which the caller appends to h->values by gguf_put and, for GGUF_TEXT, gguf_put_text.
+ * Memory that is missing is noted in h, and makes gguf_write_head fail. */
 void gguf_array(gguf_head *h, const char *key, gguf_type type, size_t n);
 void gguf_put(gguf_bytes *b, const void *data, size_t n);
 void gguf_put_text(gguf_bytes *b, const char *text, size_t n);

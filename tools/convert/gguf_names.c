@@ -1,5 +1,5 @@
-/* Tables of the families that llama.cpp knows: names of tensors, and what it computes of a family. The names are those
- * of the Python package `gguf` (gguf.TensorNameMap). */
+/* Tables of the families that llama.cpp knows: the names of their tensors, and which variants of a family llama.cpp
+ * computes. The names are those of the Python package `gguf` (gguf.TensorNameMap). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +84,8 @@ const gguf_family *gguf_family_of(tg_ctx *ctx, const tg_lm_config *c) {
     const char *type = c->family ? c->family : "llama";
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i].type, type) == 0) return &families[i];
-    tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
-                "llama.cpp does not know models of the type \"%s\", so there is no GGUF of them", type);
+    tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "llama.cpp does not know models of the type \"%s\", so they have no GGUF file",
+                type);
     return NULL;
 }
 
@@ -112,6 +112,8 @@ static const char *look_up(const char *const (*names)[2], const char *path, size
     return NULL;
 }
 
+/* Returns how the values of a parameter of the module (llama.cpp's name) change. layer: the module is in a layer. GPT-2
+ * has its linear layers as [in, out]. */
 static gguf_change change_of(const gguf_family *f, const tg_lm_config *c, const char *module, bool layer) {
     size_t n = strlen(module);
     bool norm = n > 5 && strcmp(module + n - 5, "_norm") == 0;

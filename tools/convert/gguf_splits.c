@@ -9,7 +9,7 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                               \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"                                                                   \
     "\\s+(?!\\S)|\\s+"
-/* The same as tiktoken writes it. */
+/* The same expression in tiktoken's spelling. */
 #define CL100K_TIKTOKEN                                                                                                \
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|"   \
     "\\s+(?!\\S)|\\s+"
@@ -20,7 +20,8 @@
 #define O200K  CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}")
 #define TEKKEN CASES("", "\\p{N}")
 
-/* Cuts of texts that are byte-level BPE. `whole` means that a word which is a token is not merged from its parts. */
+/* The ways to cut text into words for byte-level BPE: the expression, and llama.cpp's name for it. digits: each digit
+ * is a word. whole ("ignore_merges"): a word that is a token is that token, even if no merges lead to it. */
 static const struct {
     const char *expression, *pre;
     bool digits, whole;
@@ -40,6 +41,7 @@ static const struct {
 
 enum { MOST_STEPS = 8 };
 
+/* The steps of a normalizer, or of a pre-tokenizer, which cuts text into words. */
 typedef struct steps {
     const json_t *at[MOST_STEPS];
     int n;
@@ -58,17 +60,18 @@ static tg_status refuse(tg_ctx *ctx, const char *path, const char *what, const c
                        path, what, type);
 }
 
-/* Lists the steps of a normalizer or of what cuts the text: one, or those of a sequence. */
+/* Lists the steps of root[key]: it is one step, or a sequence whose key `list` has the steps; null has none. */
 static tg_status list_steps(tg_ctx *ctx, const json_t *root, const char *path, const char *key, const char *list,
                             steps *out) {
     const json_t *step = json_object_get(root, key), *all = json_object_get(step, list);
     size_t n = all ? json_array_size(all) : json_is_object(step);
-    if (n > MOST_STEPS) return refuse(ctx, path, "many steps of", key);
+    if (n > MOST_STEPS) return refuse(ctx, path, "more than 8 steps of the", key);
     for (size_t i = 0; i < n; i++) out->at[out->n++] = all ? json_array_get(all, i) : step;
     return TG_OK;
 }
 
-/* Returns whether the step cuts by an expression so that what matches is a word. */
+/* Returns whether the step cuts the text by an expression so that each match is a word: either matches become words of
+ * their own ("Isolated"), or everything else is removed. */
 static bool is_cut(const json_t *step) {
     bool inverted = json_is_true(json_object_get(step, "invert"));
     return is_type(step, "Split") && strcmp(text_of(step, "behavior"), inverted ? "Removed" : "Isolated") == 0;
@@ -89,7 +92,7 @@ static tg_status find_bytes(tg_ctx *ctx, const json_t *root, const char *path, c
     const json_t *model = json_object_get(root, "model"), *bytes = cut->at[cut->n - 1];
     bool digits = false, whole = json_is_true(json_object_get(model, "ignore_merges"));
     const char *expression = json_is_false(json_object_get(bytes, "use_regex")) ? "" : GPT2;
-    for (int i = 0; i < normal->n; i++) /* llama.cpp normalizes nothing; text is in this form as a rule */
+    for (int i = 0; i < normal->n; i++) /* llama.cpp does not normalize, but most text is in NFC already */
         if (!is_type(normal->at[i], "NFC")) return refuse(ctx, path, "the normalizer", text_of(normal->at[i], "type"));
     for (int i = 0; i < cut->n - 1; i++) {
         const json_t *step = cut->at[i];
@@ -107,14 +110,14 @@ static tg_status find_bytes(tg_ctx *ctx, const json_t *root, const char *path, c
 
 /* ---- BPE of characters, as SentencePiece has it ---- */
 
-#define SPACE "\xe2\x96\x81" /* U+2581, which is in tokens for a space */
+#define SPACE "\xe2\x96\x81" /* U+2581, which stands for a space in tokens */
 
 static bool is_replace(const json_t *step) {
     return is_type(step, "Replace") && strcmp(text_of(json_object_get(step, "pattern"), "String"), " ") == 0 &&
            strcmp(text_of(step, "content"), SPACE) == 0;
 }
 
-/* Cuts at spaces, of which there are none when they are replaced before. */
+/* Returns whether the step cuts at spaces. It does nothing if the normalizer has replaced all spaces. */
 static bool is_idle(const json_t *step) {
     return is_type(step, "Split") && strcmp(text_of(json_object_get(step, "pattern"), "String"), " ") == 0;
 }
@@ -141,7 +144,7 @@ static tg_status find_characters(tg_ctx *ctx, const char *path, const steps *nor
         out->space_first = out->space_first || (metaspace && puts_space_first(cut->at[i]));
         replaced = replaced || metaspace;
     }
-    if (!replaced) return refuse(ctx, path, "spaces in its tokens, of the model", "BPE");
+    if (!replaced) return refuse(ctx, path, "BPE of characters that does not replace", " ");
     out->model = "llama";
     out->pre = "default";
     return TG_OK;
@@ -152,13 +155,14 @@ tg_status gguf_find_splits(tg_ctx *ctx, const json_t *root, const char *path, gg
     const json_t *model = json_object_get(root, "model");
     *out = (gguf_splits){0};
     if (!is_type(model, "BPE")) return refuse(ctx, path, "the model", text_of(model, "type"));
-    if (*text_of(model, "continuing_subword_prefix") || *text_of(model, "end_of_word_suffix"))
-        return refuse(ctx, path, "tokens that differ within a word, of the model", "BPE");
+    if (*text_of(model, "continuing_subword_prefix"))
+        return refuse(ctx, path, "the option", "continuing_subword_prefix");
+    if (*text_of(model, "end_of_word_suffix")) return refuse(ctx, path, "the option", "end_of_word_suffix");
     tg_status s = list_steps(ctx, root, path, "normalizer", "normalizers", &normal);
     if (!s) s = list_steps(ctx, root, path, "pre_tokenizer", "pretokenizers", &cut);
     if (s) return s;
     if (cut.n && is_type(cut.at[cut.n - 1], "ByteLevel")) return find_bytes(ctx, root, path, &normal, &cut, out);
     if (!json_is_true(json_object_get(model, "byte_fallback")))
-        return refuse(ctx, path, "neither ByteLevel nor \"byte_fallback\", of the model", "BPE");
+        return refuse(ctx, path, "a BPE model that has neither ByteLevel nor", "byte_fallback");
     return find_characters(ctx, path, &normal, &cut, out);
 }

@@ -1,4 +1,4 @@
-/* The tensors of a GGUF file: which tensor of the weights each one comes from, and the writing of their values. */
+/* The tensors of a GGUF file: finds the tensor of the weights from which each one is made, and writes their values. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ void gguf_plan_free(gguf_plan *p) {
 
 /* ---- The plan ---- */
 
-/* Returns the tensor of the file that parameter `path` is in; NULL if there is none. Published files of GPT-2 omit the
- * first part of its names. */
+/* Returns the weights' tensor of the parameter `path`; NULL if there is none. Published files of GPT-2 omit the first
+ * part of the names. */
 static const tg_safetensors_entry *find_source(const gguf_plan *p, const char *path) {
     static const char first[] = "transformer.";
     const tg_safetensors_entry *e = tg_safetensors_find(p->f, path);
@@ -44,7 +44,7 @@ static bool same_shape(const tg_shape *a, const tg_shape *b, bool transposed) {
     return same;
 }
 
-/* llama.cpp adds vectors, and the table of positions, in float32. */
+/* Returns the dtype of a tensor in the file. llama.cpp adds vectors, and the table of positions, in float32. */
 static gguf_dtype dtype_of(const gguf_entry *e) {
     bool exact = e->shape.ndim == 1 || strncmp(e->name, "position_embd", 13) == 0 || e->source->dtype == TG_F32;
     if (exact) return GGUF_TENSOR_F32;
@@ -96,7 +96,7 @@ static void plan_frequencies(gguf_plan *p) {
     e->dtype = GGUF_TENSOR_F32;
 }
 
-/* Returns whether the tensor is no parameter, as masks in files of GPT-2, or is the embedding a second time. */
+/* Returns whether the tensor is not a parameter, as the masks in files of GPT-2, or repeats the embedding. */
 static bool ignorable(const gguf_plan *p, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     size_t n = strlen(name);
@@ -105,7 +105,7 @@ static bool ignorable(const gguf_plan *p, const char *name) {
     return p->c->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-/* Fails if the weights have a tensor that is not of the model. */
+/* Fails if the weights have a tensor that does not belong to the model. */
 static tg_status check_others(const gguf_plan *p) {
     for (int i = 0; i < tg_safetensors_count(p->f); i++) {
         const tg_safetensors_entry *s = tg_safetensors_at(p->f, i);
@@ -159,7 +159,7 @@ static size_t bytes_of(const gguf_entry *e) {
     return n;
 }
 
-/* Reads the values into memory in the order of the shape: a transposed tensor through a view of the memory. */
+/* Reads the values into memory in the order of e->shape. A transposed tensor is read through a transposed view. */
 static tg_status read_values(const gguf_plan *p, const gguf_entry *e, void *memory) {
     tg_dtype dtype = e->dtype == GGUF_TENSOR_F32 ? TG_F32 : e->source->dtype;
     bool turned = e->change == GGUF_TRANSPOSED;
@@ -170,7 +170,7 @@ static tg_status read_values(const gguf_plan *p, const gguf_entry *e, void *memo
     return s;
 }
 
-/* Writes the rows of each head so that rows i and i + d / 2 become neighbors. */
+/* Writes the rows of each head of d rows in such an order that rows i and i + d / 2 become neighbors. */
 static tg_status write_paired(const gguf_plan *p, const gguf_entry *e, tg_writer *w, const char *values) {
     int64_t rows = e->shape.dim[0], d = p->c->head_dim;
     size_t row = bytes_of(e) / (size_t)rows;
@@ -182,7 +182,7 @@ static tg_status write_paired(const gguf_plan *p, const gguf_entry *e, tg_writer
     return s;
 }
 
-/* The factors by which rope of the kind llama3 divides the frequencies (Llama 3.1; see tg_rope_opts). */
+/* Computes the factors by which rope of the kind llama3 divides the frequencies (Llama 3.1; see tg_rope_opts). */
 static void frequencies(const tg_lm_config *c, float *out) {
     for (int64_t i = 0; i < c->head_dim / 2; i++) {
         double wave = 2 * 3.14159265358979323846 * pow(c->rope_base, 2.0 * (double)i / (double)c->head_dim);

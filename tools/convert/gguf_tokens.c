@@ -50,7 +50,8 @@ static tg_status set_token(vocabulary *v, int64_t id, const char *text, int32_t 
     return TG_OK;
 }
 
-/* Sets the added tokens. Some published tokenizers (Gemma 3) have one more than the model, which it cannot take. */
+/* Sets the added tokens. Some published tokenizers (Gemma 3) have one with an id that the model does not have; such
+ * tokens are counted and left out. */
 static tg_status set_added(vocabulary *v, const char *unknown) {
     tg_status s = TG_OK;
     size_t i;
@@ -77,13 +78,14 @@ static tg_status set_tokens(vocabulary *v) {
     return s ? s : set_added(v, unknown);
 }
 
-/* Appends the text of a token. In a text of SentencePiece's kind llama.cpp finds tokens of the user before it replaces
- * spaces. */
+/* Appends the text of a token. With BPE of characters llama.cpp finds added tokens in a text before it replaces spaces,
+ * so their U+2581 become spaces again. An id without a token gets a text that no other token has. */
 static void put_token(const vocabulary *v, int64_t id) {
     const token *k = &v->token[id];
     char *text = NULL, unused[32];
     snprintf(unused, sizeof unused, "[PAD%lld]", (long long)id);
-    if (k->text && k->kind == USER_DEFINED && is_llama(v)) text = strdup(k->text);
+    bool spaced = k->text && k->kind == USER_DEFINED && is_llama(v);
+    if (spaced && !(text = strdup(k->text))) v->h->values.failed = true;
     for (char *at = text; at && (at = strstr(at, "\xe2\x96\x81"));) {
         *at++ = ' ';
         memmove(at, at + 2, strlen(at + 2) + 1);
@@ -122,7 +124,8 @@ static tg_status read_merge(const vocabulary *v, size_t i, char *text, size_t n)
         v->path, i);
 }
 
-/* Scores take the place of merges: the sooner tokens are merged, the higher is the score of the result. */
+/* Gives the result of a merge its score. With BPE of characters llama.cpp has scores instead of merges: it first merges
+ * the pair whose result has the highest score. */
 static void score_merge(vocabulary *v, const char *text, size_t rank) {
     char joined[4096];
     const char *space = strchr(text, ' ');
@@ -152,7 +155,8 @@ static void add_id(vocabulary *v, const char *key, int64_t id) {
     if (id >= 0 && id < v->n) gguf_u32(v->h, key, id);
 }
 
-/* Adds whether a text begins with bos and ends with eos. */
+/* Adds the keys that say whether llama.cpp puts bos before a text and eos after it. Fails if the tokenizer adds other
+ * tokens. */
 static tg_status add_ends(vocabulary *v, const tg_tokenizer *k, int64_t bos, int64_t eos) {
     tg_ids plain = {0}, with = {0};
     tg_status s = tg_tokenizer_encode(k, "a", 1, NULL, &plain);
@@ -161,8 +165,8 @@ static tg_status add_ends(vocabulary *v, const tg_tokenizer *k, int64_t bos, int
     bool ends = eos >= 0 && with.count > plain.count + begins && with.ids[with.count - 1] == eos;
     if (!s && with.count != plain.count + begins + ends)
         s = tg_ctx_fail(v->ctx, TG_ERR_UNSUPPORTED,
-                        "'%s': texts get other tokens than the one that begins and the one that ends a text, which "
-                        "llama.cpp does not do; --no-tokenizer writes the model without a tokenizer",
+                        "'%s': the tokenizer adds other tokens to a text than the one that begins it and the one that "
+                        "ends it, which llama.cpp cannot do; --no-tokenizer writes the model without a tokenizer",
                         v->path);
     gguf_bool(v->h, "tokenizer.ggml.add_bos_token", begins);
     gguf_bool(v->h, "tokenizer.ggml.add_eos_token", ends);
@@ -171,7 +175,7 @@ static tg_status add_ends(vocabulary *v, const tg_tokenizer *k, int64_t bos, int
     return s;
 }
 
-/* Returns the id of the token that tokenizer_config.json gives a role; -1 if there is none. */
+/* Returns the id of the token that tokenizer_config.json names for a role, such as "pad_token"; -1 if there is none. */
 static int64_t role(const tg_tokenizer *k, const char *dir, const char *name) {
     char *path = path_in(dir, "tokenizer_config.json");
     json_t *config = path ? json_load_file(path, 0, NULL) : NULL;

@@ -1,4 +1,4 @@
-/* Writes token files from streams of text, of JSONL and of ids. */
+/* Writes token files from streams of text, JSONL or token ids. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "data/jsonl.h"
 #include "data/stream.h"
 
-enum { CHUNK = 1 << 18, LONGEST = 256 << 20 }; /* bytes that are read at once, and of the longest line */
+enum { CHUNK = 1 << 18, LONGEST = 256 << 20 }; /* bytes: of one read, and of the longest line */
 
 bool cache_open(token_cache *c, tg_ctx *ctx, const char *dir, const char *name, encoder *e, int64_t vocab) {
     char *path = path_in(dir, name);
@@ -26,7 +26,7 @@ bool cache_close(token_cache *c, bool good) {
     return good;
 }
 
-/* Prints how far the reading is, at most once in some seconds. */
+/* Prints how much has been read, at most once every few seconds. */
 static void say_progress(token_cache *c, const data_stream *s, const char *path) {
     enum { SECONDS = 5 };
     if (seconds_now() - c->said < SECONDS) return;
@@ -38,8 +38,9 @@ static void say_progress(token_cache *c, const data_stream *s, const char *path)
 
 /* ---- Text: one document ---- */
 
-/* Returns where a text may be cut: the length of its longest part that ends with a single line break between two other
- * characters, where no token of the known tokenizers goes on. If there is none, cuts between two characters. */
+/* Returns where a text of n bytes may be cut: the length of its longest part that ends with a single line break, with
+ * visible characters before and after it. The known tokenizers have no token that crosses such a place. If there is
+ * none, the cut is between two characters. */
 static size_t cut_of(const char *text, size_t n) {
     for (size_t i = n - 1; i > 2; i--) {
         unsigned char before = (unsigned char)text[text[i - 2] == '\r' ? i - 3 : i - 2];
@@ -50,7 +51,7 @@ static size_t cut_of(const char *text, size_t n) {
     return end > 1 && (unsigned char)text[end - 1] >= 0xc0 ? end - 1 : n;
 }
 
-/* A part of a text that is cut waits for what follows it. */
+/* Adds a text as one document. The bytes after the last cut are kept, and encoded together with those that follow. */
 static bool add_text(token_cache *c, data_stream *s, const char *path, char *chunk) {
     int64_t n;
     size_t kept = 0;

@@ -1,6 +1,6 @@
-/* Token files that are made from what cannot be read in place: standard input, compressed files, JSONL, and many small
+/* Token files made from data that cannot be read in place: standard input, compressed files, JSONL, and many small
  * files. They are Megatron datasets in a directory of the run, so that memory stays bounded and a resumed run reads the
- * same tokens. */
+ * same tokens. Functions that return bool return false after printing what is wrong. */
 #ifndef TAPEGRAD_DATA_CACHE_H
 #define TAPEGRAD_DATA_CACHE_H
 
@@ -22,10 +22,11 @@ typedef struct token_cache {
     encoder *encoder; /* borrowed */
     tg_token_writer *writer;
     int64_t vocab; /* of the dataset */
-    double said;   /* when progress was last printed */
+    double said;   /* seconds_now() when progress was last printed */
 } token_cache;
 
-/* Begins the dataset dir/name, of texts that the encoder encodes. vocab: of the model; 0: that of the encoder. */
+/* Begins the dataset dir/name. e encodes its texts, and must live until cache_close. vocab: the model's vocabulary, or
+ * 0 if it is not known; the dataset's is that of the encoder if that is larger. */
 bool cache_open(token_cache *c, tg_ctx *ctx, const char *dir, const char *name, encoder *e, int64_t vocab);
 /* Appends a file, or standard input if path is "-". format: DATA_TEXT, which makes one document, DATA_JSONL, DATA_U16
  * or DATA_U32. Adds the bytes read to *bytes. */

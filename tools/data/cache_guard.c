@@ -10,10 +10,10 @@
 #include "data/cache_guard.h"
 #include "data/corpus.h"
 
-enum { WAKE = SIGURG }; /* lets the thread look whether it is needed; programs ignore this signal by default */
+enum { WAKE = SIGURG }; /* wakes the thread, so that it reads `ended`; programs ignore this signal by default */
 
 static const char *guarded; /* NULL: there is no guard */
-static atomic_bool ended;   /* the thread is not needed any more */
+static atomic_bool ended;   /* the thread must end */
 static pthread_t guard;
 static sigset_t awaited, blocked_before;
 
@@ -27,7 +27,7 @@ static void choose_signals(void) {
         if (sigaction(numbers[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaddset(&awaited, numbers[i]);
 }
 
-/* Ends the program by the signal, whose handler is the default one. */
+/* Ends the program by the signal, after giving the signal its default action. */
 static void end_by(int number) {
     sigset_t only;
     sigemptyset(&only);
@@ -37,7 +37,8 @@ static void end_by(int number) {
     pthread_sigmask(SIG_UNBLOCK, &only, NULL);
 }
 
-/* Once the directory is gone, the other threads cannot add a file to it. */
+/* The guard's thread. Removes the directory in a loop, because other threads may be adding files to it; once it is
+ * gone, they cannot. */
 static void *wait_for_signal(void *unused) {
     enum { TRIES = 1000 };
     int number;

@@ -1,4 +1,4 @@
-/* Renders conversations, and finds what the assistant says in them. */
+/* Renders conversations by a chat template, and finds the parts that the assistant says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static bool refuse(const chat *c, const char *what) {
     return fail("'%s' line %lld: %s", c->at.path, (long long)c->at.line, what), false;
 }
 
-/* Renders the first n messages. */
+/* Renders the first n messages. prompt: followed by the beginning of an answer. The caller frees *out. */
 static bool render(const chat *c, size_t n, bool prompt, tg_rendered *out) {
     json_t *some = json_array();
     for (size_t i = 0; some && i < n; i++) json_array_append(some, json_array_get(c->messages, i));
@@ -32,7 +32,7 @@ static bool render(const chat *c, size_t n, bool prompt, tg_rendered *out) {
     return !wrong || refuse(c, wrong);
 }
 
-/* Adds the text up to byte `end`. */
+/* Adds the text from c->done to byte `end`. context: it is not predicted. */
 static bool add(chat *c, size_t end, bool context) {
     size_t begin = c->done;
     if (end < begin) end = begin;
@@ -40,6 +40,7 @@ static bool add(chat *c, size_t end, bool context) {
     return encoder_put_markup(c->encoder, c->to, c->whole.text + begin, end - begin, context);
 }
 
+/* Adds what the template marks by {% generation %} as predicted, and the text before each as context. */
 static bool add_spans(chat *c) {
     for (int64_t i = 0; i < c->whole.n_spans; i++)
         if (!add(c, c->whole.spans[i].begin, true) || !add(c, c->whole.spans[i].stop, false)) return false;
@@ -50,7 +51,8 @@ static bool begins_with(const tg_rendered *whole, const tg_rendered *part) {
     return part->n_text <= whole->n_text && !memcmp(whole->text, part->text, part->n_text);
 }
 
-/* Adds message i of the assistant, and what is before it. */
+/* Adds message i of the assistant, and the text before it as context. The message's text is what rendering i + 1
+ * messages adds to rendering i messages and the beginning of an answer. */
 static bool add_answer(chat *c, size_t i) {
     tg_rendered before, after = {0};
     bool good = render(c, i, true, &before) && render(c, i + 1, false, &after);
@@ -83,8 +85,9 @@ static bool add_all(chat *c) {
 bool chat_add(encoder *e, tg_token_writer *to, const json_t *object, jsonl_place at) {
     chat c = {.encoder = e, .to = to, .messages = json_object_get(object, "messages"), .at = at};
     const json_t *tools = json_object_get(object, "tools");
-    if (!json_is_array(c.messages)) return refuse(&c, "\"messages\" is no array");
     bool has_tools = tools && !json_is_null(tools);
+    if (!json_is_array(c.messages)) return refuse(&c, "\"messages\" is not an array");
+    if (has_tools && !json_is_array(tools)) return refuse(&c, "\"tools\" is not an array");
     if (has_tools && !(c.tools = json_text(tools, JSON_COMPACT))) return refuse(&c, "no memory for the tools");
     bool good = add_all(&c);
     tg_rendered_free(&c.whole);

@@ -7,7 +7,8 @@
 
 static bool no_memory(void) { return fail("no memory to open the data"), false; }
 
-/* Returns whether a path leads to the same file as when the plan was made; else the current directory has changed. */
+/* Returns whether a path leads to the same file as when the plan was made. `whole` is the path that it had from the
+ * root. It does not if the current directory is another one. */
 static bool leads_there(const char *path, const char *whole) {
     char *now = realpath(path, NULL);
     bool same = now && !strcmp(now, whole);
@@ -15,7 +16,7 @@ static bool leads_there(const char *path, const char *whole) {
     return same;
 }
 
-/* Opens one part; NULL after printing what is wrong. */
+/* Opens one part of a source; NULL after printing what is wrong. */
 static tg_tokens *open_part(tg_ctx *ctx, const corpus_options *o, const json_t *part) {
     const char *path = json_string_value(json_object_get(part, "path"));
     bool cached = json_is_true(json_object_get(part, "cached"));
@@ -61,7 +62,7 @@ static bool open_source(corpus *c, tg_ctx *ctx, const corpus_options *o, const j
     return true;
 }
 
-/* Makes the weights of the sources of training add up to 1. */
+/* Scales the weights of the sources of training so that they add up to 1. If there are no weights, each becomes 1. */
 static void divide_weights(corpus *c) {
     double sum = 0;
     for (int i = 0; i < c->n; i++) sum += c->source[i].validation ? 0 : c->source[i].weight;

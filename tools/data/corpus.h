@@ -1,5 +1,5 @@
 /* What `train` and `eval` read: the files that --data and --val-data name, as one stream of tokens. Text, token files
- * and Megatron datasets are read in place; everything else becomes a token file first (data_cache.h). */
+ * and Megatron datasets are read in place; everything else becomes a token file first (data/cache.h). */
 #ifndef TAPEGRAD_CORPUS_H
 #define TAPEGRAD_CORPUS_H
 
@@ -16,7 +16,7 @@
 typedef struct corpus_options {
     const char *data, *val_data; /* words separated by line breaks; val_data may be NULL */
     data_format format;
-    const char *cache; /* directory for token files; it need not exist; NULL: none may be made */
+    const char *cache; /* directory for token files, made if it is missing; NULL: no token files may be made */
     int64_t vocab;     /* of the model; 0: not known */
     const char *tokenizer; /* a tokenizer.json, or a directory that has one; NULL: bytes are tokens */
 } corpus_options;
@@ -47,16 +47,18 @@ json_t *corpus_saved_plan(const corpus_options *o);
 const char *corpus_tokenizer_of(const char *dir);
 /* Removes the token files and their directory. */
 void corpus_remove_cache(const char *cache);
-/* Keep the token files of a run while it makes others, for other options or changed files, because their text may be
- * gone, as that of standard input is. corpus_set_aside renames their directory; false after printing what is wrong.
- * corpus_end_aside removes them if the run goes on with the new ones; else takes them back, also those of a run that
- * was killed meanwhile. Without such files they do nothing. */
+/* Keep the token files of a run while the run makes others, for other options or changed files, because their text may
+ * be gone, as that of standard input is. corpus_set_aside renames their directory, and returns false after printing
+ * what is wrong. corpus_end_aside removes the old files if the run goes on with the new ones. Otherwise it removes the
+ * new files and gives the old ones their name again; it also does this for a run that was killed in between. Both do
+ * nothing if there are no such files. */
 bool corpus_set_aside(const char *cache);
 void corpus_end_aside(const char *cache, bool goes_on);
 /* Returns whether bytes are tokens in all files of the plan. */
 bool corpus_is_bytes(const json_t *plan);
 
-/* Opens the stream. The plan must outlive it. Returns false after printing what is wrong. */
+/* Opens the stream. The plan must outlive it. Returns false after printing what is wrong. corpus_close is needed in
+ * both cases. */
 bool corpus_open(corpus *c, tg_ctx *ctx, const corpus_options *o, const json_t *plan);
 void corpus_close(corpus *c);
 

@@ -1,4 +1,4 @@
-/* Keeps the token files of a run while it makes others (corpus.h). */
+/* Renames the token files of a run while the run makes others (corpus.h). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

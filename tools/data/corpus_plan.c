@@ -20,7 +20,7 @@
 #include "data/stream.h"
 #include "data/words.h"
 
-enum { MOST_IN_PLACE = 64 }; /* files of a source that are read in place, because each is open during the run */
+enum { MOST_IN_PLACE = 64 }; /* files of a source that are read in place; each is open during the whole run */
 
 static const char plan_name[] = "data.json";
 
@@ -87,14 +87,15 @@ static bool refuse_empty(const planner *p) {
     return fail("'%s' has no text, expected tokens", strcmp(name, "-") ? name : "standard input"), false;
 }
 
-/* Completes the token file that is open, if any. */
+/* Completes the token file that is open, if any, and adds it to the parts; removes it if `good` is false. Returns
+ * whether all is well. */
 static bool end_dataset(planner *p, bool good) {
     if (!p->cache.writer) return good;
     if (good && !tg_token_writer_count(p->cache.writer)) good = refuse_empty(p);
     return cache_close(&p->cache, good) && good && add_part(p, p->name, DATA_MEGATRON, true);
 }
 
-/* Makes the encoder, whose ids must be in the model's vocabulary. */
+/* Makes the encoder if there is none. The ids of its tokenizer must be in the model's vocabulary. */
 static bool open_encoder(planner *p) {
     const corpus_options *o = p->o;
     if (p->encoder) return true;
@@ -121,7 +122,7 @@ static bool begin_dataset(planner *p) {
     return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->encoder, p->o->vocab);
 }
 
-/* Notes the size and the time of a file, so that a change is noticed. */
+/* Notes the size and the time of a file in the plan, by which is_unchanged notices a change. */
 static bool note_input(planner *p, const char *path) {
     struct stat st;
     if (stat(path, &st) != 0) return true; /* "-", or a dataset without its ending */
@@ -140,6 +141,8 @@ static bool note_tokenizer(planner *p) {
     return good;
 }
 
+/* Returns the bytes of a file, or of PATH.bin if path names a Megatron dataset without its ending; 0 if there is
+ * neither. */
 static int64_t size_of(const char *path) {
     struct stat st;
     char data[4096];
@@ -161,6 +164,8 @@ static bool read_to_cache(planner *p, const char *path, data_format format) {
     return begin_dataset(p) && cache_add(&p->cache, path, format, &p->bytes);
 }
 
+/* Fails if the file holds ids and the size of the vocabulary is not known. Notes in the plan that not all tokens are
+ * bytes. */
 static bool check_ids(const planner *p, const char *path, data_format format) {
     bool ids = format != DATA_TEXT && format != DATA_JSONL;
     if (ids && !p->o->vocab)
@@ -228,12 +233,14 @@ void corpus_remove_cache(const char *cache) {
 }
 
 static bool save_plan(const planner *p) {
-    char *text = json_text(p->plan, JSON_INDENT(2)), *path = text ? path_in(p->o->cache, plan_name) : NULL;
+    char *text = json_text(p->plan, JSON_INDENT(2));
+    if (!text) return no_memory();
+    char *path = path_in(p->o->cache, plan_name);
     if (path) tg_file_save(p->ctx, path, text, strlen(text));
     bool good = path && check(p->ctx);
     free(text);
     free(path);
-    return good || (text && path) || no_memory();
+    return good;
 }
 
 /* ---- Plans ---- */

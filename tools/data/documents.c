@@ -18,7 +18,7 @@ struct documents {
     int file; /* the number of the next file */
     data_stream *stream;
     const char *path;   /* of the file that is open */
-    bool lines, jsonl;  /* of that file */
+    bool lines, jsonl;  /* that file is read line by line; it is JSONL */
     int64_t line, done; /* the number of the last line; bytes of files that have been closed */
     size_t at, filled;  /* of chunk */
     char chunk[CHUNK];
@@ -42,7 +42,7 @@ int64_t documents_bytes(const documents *d) { return d->done + (d->stream ? stre
 
 /* ---- Files ---- */
 
-/* Returns whether the name is that of JSONL. */
+/* Returns whether the name of the file is that of JSONL, which may be compressed. */
 static bool is_jsonl(const char *path) {
     static const char *const endings[] = {".jsonl",  ".jsonl.gz",  ".jsonl.zst",
                                           ".ndjson", ".ndjson.gz", ".ndjson.zst"};
@@ -112,7 +112,7 @@ static int read_piece(documents *d, document *out, bool *ended) {
     return status < 0 ? -1 : 1;
 }
 
-/* Replaces a line of JSONL by its text. */
+/* Replaces a line of JSONL by the text of its field. */
 static bool take_text(const documents *d, document *out) {
     json_error_t error;
     size_t mark = d->line == 1 ? text_mark(out->text, out->n) : 0;
@@ -137,7 +137,7 @@ static bool take_text(const documents *d, document *out) {
     return good;
 }
 
-/* Returns whether a line has spaces only, such as the end of a line of MS-DOS. */
+/* Returns whether a line has only spaces, tabs and carriage returns. */
 static bool is_blank(const document *line) {
     size_t i = 0;
     while (i < line->n && line->text[i] && strchr(" \t\r", line->text[i])) i++;

@@ -14,11 +14,11 @@ typedef enum document_kind {
     DOCUMENTS_FILE,
     DOCUMENTS_LINE,
     DOCUMENTS_JSONL,
-    DOCUMENTS_BROKEN, /* JSONL for FILE.jsonl, else each line with its line break */
+    DOCUMENTS_BROKEN, /* JSONL for FILE.jsonl, else each line together with its line break */
 } document_kind;
 
 typedef struct document {
-    char *text; /* n bytes, from malloc */
+    char *text; /* n bytes without a zero at the end; malloc's */
     size_t n;
     const char *path; /* belongs to the reader's files */
     int64_t line;     /* from 1; 0: the document is a whole file */

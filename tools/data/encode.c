@@ -10,16 +10,18 @@
 #include "common/program.h"
 #include "data/encode.h"
 
-enum { MOST_KEPT = 1 << 12 }; /* ids for which a piece keeps its memory: long texts are rare, but come to all pieces */
-enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64 }; /* of texts that wait; of threads */
+/* Limits of the texts that wait, and of threads. A piece keeps memory for up to MOST_KEPT ids: long texts are rare, but
+ * sooner or later each piece would have encoded one, and would keep its memory. */
+enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64, MOST_KEPT = 1 << 12 };
 
 /* A text that waits, or the end of a document after it. */
 typedef struct piece {
     size_t at, n; /* in encoder.text */
     const char *path;
     int64_t line;
-    bool context, begins, ends; /* begins: it is the first of its document */
-    bool markup;                /* of a template, which has written the special tokens */
+    bool context;      /* its tokens are not predicted */
+    bool begins, ends; /* it is the first piece of its document; it is the end of one */
+    bool markup;       /* a template has made the text, with its special tokens */
     tg_ids ids;
 } piece;
 
@@ -27,16 +29,16 @@ struct encoder {
     tg_ctx *ctx;
     tg_tokenizer *tokenizer;   /* NULL: bytes */
     int64_t vocab, begin, end; /* begin, end: the ids that begin and end a document; -1: none */
-    bool open, markup;         /* the document has a piece; its text is a template's */
+    bool open, markup;         /* the document has a piece; the next text is a template's */
     tg_template *template;     /* the tokenizer's; NULL: not made yet */
-    const char *path;
+    const char *path;          /* where the next text comes from (encoder_at) */
     int64_t line;
-    char *text;
+    char *text; /* of the pieces: `used` of `room` bytes */
     size_t used, room;
     piece *pieces;
     int n, capacity;
-    atomic_int next, wrong; /* the next piece to encode, and the first one that cannot be; n: none */
-    int64_t buffer[1 << 13];
+    atomic_int next, wrong;  /* the next piece to encode, and the first one that cannot be encoded; n: none */
+    int64_t buffer[1 << 13]; /* bytes as tokens, of put_bytes */
 };
 
 /* ---- Making ---- */
@@ -191,7 +193,7 @@ static void note_wrong(encoder *e, int i) {
     while (i < before && !atomic_compare_exchange_weak(&e->wrong, &before, i)) continue;
 }
 
-/* Encodes pieces until there are none. Each thread has a context of its own for errors. */
+/* Encodes pieces until there are none, or one cannot be encoded. Each thread has a context of its own for errors. */
 static void *encode_some(void *of) {
     encoder *e = of;
     tg_ctx *errors = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
@@ -206,7 +208,7 @@ static void *encode_some(void *of) {
     return NULL;
 }
 
-/* Encodes all pieces. Without other threads this one does it alone. */
+/* Encodes all pieces on several threads. If none can be started, this one does it alone. */
 static void encode_all(encoder *e) {
     pthread_t thread[MOST_THREADS];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -219,7 +221,7 @@ static void encode_all(encoder *e) {
     while (started > 0) pthread_join(thread[--started], NULL);
 }
 
-/* Encodes a piece again, for its message. */
+/* Prints why a piece cannot be encoded: encodes it again, with errors in the encoder's context. Returns false. */
 static bool explain(encoder *e, const piece *p) {
     tg_ids ids = {0};
     tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, TG_ENCODE(.literal = true), &ids);

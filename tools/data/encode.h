@@ -1,4 +1,5 @@
-/* Text as tokens: the ids of a text by a tokenizer, or its bytes, and what ends a document. */
+/* Makes tokens of text, by a tokenizer or of its bytes, and adds the tokens that begin and end documents. Functions
+ * that put, end or flush return false after printing what is wrong. */
 #ifndef TAPEGRAD_DATA_ENCODE_H
 #define TAPEGRAD_DATA_ENCODE_H
 
@@ -16,21 +17,23 @@ bool encoder_is_bytes(const encoder *e);
 /* Says where the next text comes from, for messages. line: from 1; 0: the text is a whole file. path must live until
  * the next encoder_flush. */
 void encoder_at(encoder *e, const char *path, int64_t line);
-/* Append a text, and then the end of the document: the token that ends a text or, if the tokenizer has none, a line
- * break, unless the last byte of the text, `last`, is one. context: the tokens are not predicted. A tokenizer's texts
- * wait until there are many, and are then encoded by several threads. Return false after printing what is wrong. */
+/* encoder_put appends a part of a document. context: its tokens are not predicted. encoder_end ends the document by the
+ * token that ends a text. If the tokenizer has none, it appends a line break, unless `last`, the last byte of the text,
+ * is one. A tokenizer's texts wait until there are many, and are then encoded by several threads. */
 bool encoder_put(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context);
 bool encoder_end(encoder *e, tg_token_writer *to, char last);
-/* Ends the document without a token for it if there is none: for files of text. */
+/* Ends a document that is a file of text: appends no line break if the tokenizer has no token that ends a text. */
 bool encoder_end_file(encoder *e, tg_token_writer *to);
 /* Renders a conversation by the tokenizer's chat template (tg_chat_render). messages and tools are JSON; tools may be
- * NULL. The caller frees *out. Returns NULL, or what is wrong, which is valid until the next call. */
+ * NULL. prompt: with the beginning of an answer at the end. The caller frees *out. Returns NULL, or the message of an
+ * error, which is valid until the next call. */
 const char *encoder_render(encoder *e, const char *messages, const char *tools, bool prompt, tg_rendered *out);
-/* Appends text that a template has made: special tokens in it count, and no token is added where a document begins. */
+/* Appends text that a template has made: special tokens in it are encoded as such, and no token is added at the
+ * beginning of a document. */
 bool encoder_put_markup(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context);
-/* Ends the document of such text. */
+/* Ends the document of such text, without a token for it. */
 bool encoder_end_markup(encoder *e, tg_token_writer *to);
-/* Encodes the texts that wait. */
+/* Encodes the texts that wait, and appends their ids to the dataset. */
 bool encoder_flush(encoder *e, tg_token_writer *to);
 
 #endif

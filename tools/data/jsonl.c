@@ -12,7 +12,7 @@ static bool refuse(jsonl_place at, const char *what) {
     return fail("'%s' line %lld: %s", at.path, (long long)at.line, what), false;
 }
 
-/* Returns the string of a key; NULL after printing that it is none. */
+/* Returns the string of a key; NULL after printing that it is missing, or not a string. */
 static const json_t *string_of(const json_t *object, const char *key, jsonl_place at) {
     const json_t *value = json_object_get(object, key);
     char what[64];

@@ -15,7 +15,7 @@ typedef struct jsonl_place {
 /* Appends the document of one line to the dataset:
  * - {"text": ...} is predicted as a whole;
  * - {"prompt": ..., "completion": ...}: the prompt is context, the completion is predicted;
- * - {"messages": [...]}: a conversation (data_chat.h).
+ * - {"messages": [...]}: a conversation (data/chat.h).
  * Other keys are ignored; an empty line is left out. Returns false after printing what is wrong. */
 bool jsonl_add(encoder *e, tg_token_writer *to, const char *line, size_t n, jsonl_place at);
 

@@ -1,5 +1,5 @@
-/* Tells what files hold by their names and first bytes: Megatron datasets, and what are probably no tokens. Computes
- * the checksum of a file's tokens. */
+/* Recognizes Megatron datasets, and files that probably hold no tokens, by their names and first bytes. Computes the
+ * checksum of a file's tokens. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include "common/program.h"
 #include "data/kind.h"
 
-/* ---- What are probably no tokens ---- */
+/* ---- Files that probably hold no tokens ---- */
 
 enum { HEAD_BYTES = 4096 }; /* the first bytes of a file, which are examined */
 

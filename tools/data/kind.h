@@ -1,5 +1,5 @@
-/* Files of tokens: which are Megatron datasets, a warning if a file probably does not have the given format, and a
- * checksum. */
+/* Files of tokens: recognizes Megatron datasets, warns if a file probably does not have the given format, and computes
+ * a checksum. */
 #ifndef TAPEGRAD_DATA_KIND_H
 #define TAPEGRAD_DATA_KIND_H
 
@@ -9,8 +9,8 @@
  * no error, because any bytes are valid tokens. data_format: a tg_token_format. */
 void warn_of_data(const char *path, int data_format);
 
-/* Returns whether path names a Megatron dataset: X.bin or X.idx if both are there, and X if there is no file or
- * directory X. The first bytes of X.idx may say it without X.bin. */
+/* Returns whether path names a Megatron dataset: X.bin or X.idx if both exist, and X if both exist and there is
+ * no file or directory X. X.idx is also one without X.bin if its first bytes are those of an index. */
 bool is_megatron(const char *path);
 
 /* Returns the FNV-1a hash of 64 parts of the tokens, evenly spread over the file, which is enough to notice other data.

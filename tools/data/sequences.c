@@ -1,4 +1,4 @@
-/* Finds windows, shuffles them, and blends several pools of them. */
+/* Finds the windows of pools, shuffles them, and blends several pools. */
 #include <stdlib.h>
 
 #include "common/program.h"
@@ -6,12 +6,12 @@
 
 /* ---- Windows of documents that are padded ---- */
 
-/* Adds the windows of a document. Its last token has no target, so a window begins before it. */
+/* Adds the windows of the document of tokens [first, end). Its last token has no target, so no window begins there. */
 static bool add_windows(sequence_pool *p, int64_t *capacity, int64_t first, int64_t end) {
     for (int64_t at = first; at + 1 < end; at += p->seq_len) {
         if (p->windows == *capacity) {
             int64_t *more = realloc(p->start, (size_t)(*capacity = 2 * *capacity + 1024) * sizeof *more);
-            if (!more) return fail("no memory for the windows of %lld documents", (long long)p->windows), false;
+            if (!more) return fail("no memory for more than %lld windows", (long long)p->windows), false;
             p->start = more;
         }
         p->start[p->windows++] = at;
@@ -20,7 +20,8 @@ static bool add_windows(sequence_pool *p, int64_t *capacity, int64_t first, int6
     return true;
 }
 
-/* Sets *run to the first run of the next document. Returns false at the end of the tokens, and after an error. */
+/* Sets *run to the first run of the next document. Returns false at the end of the tokens, and after an error, which is
+ * recorded in their context. */
 static bool next_document(tg_tokens *t, tg_token_run *run) {
     int64_t document = run->document, all = tg_tokens_count(t);
     while (run->stop < all)
@@ -31,7 +32,7 @@ static bool next_document(tg_tokens *t, tg_token_run *run) {
     return false;
 }
 
-/* Adds the windows of all documents that begin in the part. An error in reading is recorded in the tokens' context. */
+/* Adds the windows of all documents that begin in the part. */
 static bool find_documents(sequence_pool *p, tg_tokens *t) {
     tg_token_run run;
     int64_t capacity = 0, end = p->first + p->tokens;
@@ -90,7 +91,7 @@ int64_t pool_shuffled(sequence_pool *p, int64_t n) {
 
 /* ---- Blends ---- */
 
-/* Returns the pool of sequence number `at`: the one that is furthest behind its share. */
+/* Returns the index of the pool that sequence number `at` comes from: the pool that lacks most of its share. */
 static int choose(const sequence_pool *pools, int n, int64_t at) {
     int best = 0;
     double behind = -1;

@@ -13,13 +13,14 @@ typedef struct sequence_pool {
     int64_t read; /* tokens in all windows together, without padding */
     uint64_t seed;
     int64_t *start;           /* the first token of each window; NULL: they follow each other from `first` on */
-    int64_t *shuffled, epoch; /* the numbers of the windows, in the order that they have in `epoch` */
+    int64_t *shuffled, epoch; /* the numbers of the windows in their order in `epoch`; epoch -1: not yet shuffled */
     int64_t taken;            /* sequences that pools_next has taken */
 } sequence_pool;
 
-/* Finds the windows of `tokens` tokens from `first` on. Windows of packed documents need one token more than their
- * length; padded ones are those of the documents that begin in the part. Returns false after printing what is wrong; a
- * part without windows is none. */
+/* Finds the windows of `tokens` tokens from `first` on. Packed windows need one token more than their length, which is
+ * the target of the last one; padded windows are those of the documents that begin in the part. p->windows may be 0 in
+ * the end. Returns false after printing what is wrong. An error in reading is recorded in the context of t instead,
+ * whose status the caller checks. */
 bool pool_open(sequence_pool *p, tg_tokens *t, int64_t first, int64_t tokens, int64_t seq_len,
                tg_token_windows windows);
 /* Prepares pool_shuffled. */
@@ -31,7 +32,7 @@ int64_t pool_at(const sequence_pool *p, int64_t i);
 int64_t pool_shuffled(sequence_pool *p, int64_t n);
 
 /* Returns the first token of the next sequence of a run that reads n pools by their weights. *at is its number, from 0,
- * and goes up by one. Each time the pool comes that is furthest behind its share. */
+ * and goes up by one. The sequence comes from the pool that lacks most of its share so far. */
 int64_t pools_next(sequence_pool *pools, int n, int64_t *at);
 /* Makes sequence number `to` the next one. *at: the number of the present one. */
 void pools_seek(sequence_pool *pools, int n, int64_t *at, int64_t to);

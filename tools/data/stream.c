@@ -75,6 +75,7 @@ static int64_t read_plain(data_stream *s, char *out, size_t n) {
 
 /* ---- Compressed bytes ---- */
 
+/* Prints that the compressed bytes are damaged, and where. Returns false. */
 static bool damaged(const data_stream *s, const char *why) {
     return fail("'%s' is damaged: %s, near byte %lld", s->path, why,
                 (long long)(s->bytes - (int64_t)(s->filled - s->at))),
@@ -82,7 +83,7 @@ static bool damaged(const data_stream *s, const char *why) {
 }
 
 #ifdef TG_HAVE_ZLIB
-/* Unpacks from the bytes that were read to out. Sets *n to the number of bytes written. */
+/* Unpacks bytes that were read into out, which has room for *n. Sets *n to the number of bytes written. */
 static bool unpack_gzip(data_stream *s, char *out, size_t *n) {
     z_stream *z = &s->gzip;
     size_t room = *n < 1u << 30 ? *n : 1u << 30;
@@ -124,7 +125,8 @@ static bool unpack(data_stream *s, char *out, size_t *n) {
     return damaged(s, "it is compressed");
 }
 
-/* Skips zeros after the last member, with which tapes pad a file, as gzip does. Fails if other bytes follow them. */
+/* Skips zeros after the last member, as gzip does: files on magnetic tape are padded with zeros. Fails if other bytes
+ * follow them. */
 static bool skip_padding(data_stream *s) {
     int64_t zeros = 0;
     for (; s->at < s->filled && !s->raw[s->at]; zeros++) {
@@ -136,7 +138,7 @@ static bool skip_padding(data_stream *s) {
     return true;
 }
 
-/* A file may have several members or frames, one after the other. */
+/* Reads up to n decompressed bytes. A file may have several members or frames, one after the other. */
 static int64_t read_packed(data_stream *s, char *out, size_t n) {
     size_t done = 0;
     while (done < n) {

@@ -45,7 +45,7 @@ static void sort(names *list, int first) {
 
 static bool add_directory(names *list, const char *dir, int depth);
 
-/* Adds what has a name in a directory, if it is a file or a directory. */
+/* Adds a file, or the files in a directory. Other things, such as pipes, are left out. */
 static bool add_entry(names *list, const char *path, int depth) {
     struct stat st;
     if (stat(path, &st) != 0) return fail("cannot open '%s': %s", path, strerror(errno)), false;
@@ -71,7 +71,7 @@ static bool add_directory(names *list, const char *dir, int depth) {
 
 /* ---- Words ---- */
 
-/* What glob could not list; glob passes its callback no argument for it. */
+/* The directory that glob could not list. glob gives its callback no argument in which to store it. */
 static _Thread_local struct {
     char path[4096];
     int error;
@@ -116,14 +116,14 @@ static bool add_word(names *list, const char *option, const char *word) {
 
 /* ---- Weights ---- */
 
-/* Returns the number that a word is; 0 if it is none above 0. */
+/* Returns the value of a word that is a number above 0; else 0. */
 static double number_of(const char *word) {
     char *end;
     double v = strtod(word, &end);
     return *word && !*end && isfinite(v) && v > 0 && strspn(word, "0123456789.") ? v : 0;
 }
 
-/* Returns whether each second word is a number: a weight of the word after it. */
+/* Returns whether the words are pairs of a number, which is a weight, and another word. */
 static bool have_weights(const names *words) {
     if (words->n < 2 || words->n % 2) return false;
     for (int i = 0; i < words->n; i += 2)
@@ -131,7 +131,7 @@ static bool have_weights(const names *words) {
     return true;
 }
 
-/* Refuses numbers among words without weights, unless there are such files. */
+/* Fails if there are numbers among words without weights, unless files have these names. */
 static bool no_numbers(const names *words, const char *option) {
     for (int i = 0; i < words->n; i++)
         if (words->n > 1 && number_of(words->at[i]) && access(words->at[i], F_OK) != 0)

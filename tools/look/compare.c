@@ -37,6 +37,7 @@ static double recent(const json_t *run, const char *key) {
     return count ? sum / count : NAN;
 }
 
+/* Returns the last value of a curve; 0 if there is none. */
 static double last_of(const json_t *run, const char *key) {
     const json_t *all = json_object_get(json_object_get(run, "curves"), key);
     return json_number_value(json_array_get(all, json_array_size(all) - 1));
@@ -56,6 +57,7 @@ static double best_validation(const json_t *run, double *step) {
     return best;
 }
 
+/* Prints a number in a column; "-" if it is NaN or infinite. */
 static void print_number(const char *format, int width, double v) {
     char text[64] = "-";
     if (isfinite(v)) snprintf(text, sizeof text, format, v);

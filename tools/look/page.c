@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const char page_style[], page_script[]; /* made by tools/page/embed.c */
+extern const char page_style[], page_script[]; /* made by page/embed.c */
 
-/* The policy forbids the page all access to a network. */
+/* The security policy denies the page all access to a network. */
 static const char head[] =
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -24,7 +24,7 @@ static void put_text(FILE *f, const char *text) {
     }
 }
 
-/* Writes JSON in which no text can end the element of the script that holds it. */
+/* Writes JSON with "<" as "\u003c", so that no text in it can end the script element that holds it. */
 static void put_json(FILE *f, const char *json) {
     for (; *json; json++)
         if (*json == '<')

@@ -1,4 +1,4 @@
-/* Profiles a training step (profile.h): observes its tape, and makes JSON of what it saw. */
+/* Profiles a training step (profile.h): observes its tapes, and writes the events as JSON. */
 #include "look/profile.h"
 
 #include <inttypes.h>
@@ -23,8 +23,8 @@ typedef struct event {
     char out[96], placement[48];
 } event;
 
-/* What is known of a tensor, or of a number that a tape has given to an op: the number of the op in the profile. Tapes
- * use addresses and numbers again after a reset, so the epoch of the tape belongs to the key. */
+/* An entry of a hash table. It maps a tensor, or the number that a tape has given to an op, to the number of the op in
+ * the profile. Tapes use addresses and numbers again after a reset, so the epoch of the tape belongs to the key. */
 typedef struct known {
     uint64_t epoch, key; /* key: an address, which is even, or 2 n + 1 for the number n; 0: free */
     int64_t number;
@@ -39,7 +39,7 @@ struct profile {
     int n, capacity;
     char **site;
     int n_sites;
-    known *known;                /* a hash table */
+    known *known;                /* a hash table with open addressing */
     int n_known, capacity_known; /* capacity_known: a power of two */
     int64_t forwards;            /* number of forwards so far */
     bool timing;                 /* the timed step is running */
@@ -115,7 +115,8 @@ static int64_t number_of(const profile *p, uint64_t epoch, uint64_t key) {
     return k && k->key ? k->number : -1;
 }
 
-/* Returns the index of a site's text, which is mostly one of the last. */
+/* Returns the index of a site's text. Searches only the newest few, among which it mostly is; a text may be stored
+ * again. */
 static int site_of(profile *p, const char *text) {
     enum { FEW = 64 };
     for (int i = p->n_sites - 1, last = i - FEW; i >= 0 && i > last; i--)
@@ -145,7 +146,7 @@ static event *next_event(profile *p) {
 
 /* ---- Observing ---- */
 
-/* Describes the inputs: the number of the op that made each, or what the tensor is. */
+/* Returns the JSON of the inputs ("in" of profile_gather). */
 static json_t *inputs_of(const profile *p, uint64_t epoch, const tg_op_event *e) {
     json_t *all = json_array();
     for (int i = 0; i < e->n_in; i++) {
@@ -237,13 +238,13 @@ void profile_end_memory(profile *p) {
 
 static double micro(double seconds) { return 1e6 * seconds; }
 
-/* Returns the seconds of the ops that ran within event i, such as recomputed ones. They ended before it did, so they
- * come right before it. */
+/* Returns the seconds of the ops that ran within event i, such as recomputed ones. They ended before it did, so their
+ * events come right before its. */
 static double inner_seconds(const profile *p, int i) {
     double sum = 0, from = p->event[i].ended;
     for (int k = i - 1; k >= 0 && p->event[k].began >= p->event[i].began; k--) {
         const event *e = &p->event[k];
-        if (e->ended > from) continue; /* it ran within one that was counted */
+        if (e->ended > from) continue; /* it ran within an op that was counted */
         sum += e->ended - e->began;
         from = e->began;
     }
@@ -312,7 +313,7 @@ static json_t *rank_json(const profile *p) {
 
 /* ---- All ranks ---- */
 
-/* Returns the greatest of the ranks' numbers; -1: there is no memory. */
+/* Returns the greatest of the ranks' numbers; -1 if there is no memory. Collective. */
 static double greatest(profile *p, double mine) {
     int ranks = tg_comm_size(p->world);
     double *all = calloc((size_t)ranks, sizeof *all), most = -1;
@@ -347,8 +348,8 @@ static char *gather_texts(profile *p, const char *text, size_t n, size_t *most) 
     return free(all), NULL;
 }
 
-/* Makes the times when the ranks began count from that of the first one, because the clock's own are too large for the
- * few digits of a page. */
+/* Makes "began" the seconds after the first rank began. The clock's own times are too large for the few digits that a
+ * page has. */
 static void begin_at_first(json_t *ranks) {
     double first = INFINITY;
     json_t *rank;

@@ -15,14 +15,14 @@ typedef struct profile profile;
 /* Returns NULL after printing that there is no memory. */
 profile *profile_new(tg_ctx *ctx, tg_comm *world);
 void profile_free(profile *p); /* NULL is ignored */
-/* Around the timed step, number `step` of the run, whose ops are on the tape t and on tapes for which profile_watch is
- * called before they run. */
+/* Call them before and after the timed step, which is number `step` of the run. Its ops are those on the tape t, and on
+ * tapes for which profile_watch is called before ops run on them. */
 void profile_begin_times(profile *p, tg_tape *t, int64_t step);
 void profile_end_times(profile *p, tg_tape *t);
-/* Observes the tape if the timed step is running, and else ends that. The profile must live as long as ops run on the
- * tape. */
+/* Begins to observe the tape if the timed step is running; otherwise ends it. The profile must live as long as ops run
+ * on the tape. */
 void profile_watch(profile *p, tg_tape *t);
-/* Around the step in which memory is noted. */
+/* Call them before and after the step in which the blocks of memory are noted. */
 void profile_begin_memory(profile *p);
 void profile_end_memory(profile *p);
 /* Returns the profiles of all ranks as {"number": step, "ranks": [..]}, on rank 0; NULL on other ranks, and after an
@@ -34,14 +34,16 @@ void profile_end_memory(profile *p);
  * for each forward and backward in the order in which they ran:
  * - "n": the name of the op; "b": 1 for backward; "t", "d": when it began, and how long it took, in microseconds;
  * - "m": bytes in use after it; "s": the index of its site; "i": its number, which its forward and backward share;
- * - "e", if other ops ran within it, as recomputed ones do: the microseconds that were left to it;
- * - of a forward, "in": for each input the number of the op that made it, or the description of a tensor that none
- *   made; "o": the description of its outputs; "p": the placement of the first, if ranks divide tensors;
+ * - "e", if other ops ran within it, as recomputed ones do: its microseconds without theirs;
+ * - of a forward, "in": for each input the number of the op that made it, the description of a tensor that no op made,
+ *   or null for an absent input; "o": the description of its outputs; "p": the placement of the first, if ranks divide
+ *   tensors;
  * - of a backward, "f", "sv": floating-point operations of the forward, and bytes that it saved. */
 json_t *profile_gather(profile *p);
 
 /* Writes the profile as a trace in Chrome's JSON format, which Perfetto and chrome://tracing open: a process for each
- * rank, with threads for forward, backward and collectives, and a counter of memory. */
+ * rank, with threads for forward, backward and collectives, and a counter of memory. Returns false after printing what
+ * is wrong. */
 bool trace_save(tg_ctx *ctx, const char *path, const json_t *profile);
 
 #endif

@@ -12,9 +12,9 @@
 
 /* The numbers of metrics.jsonl that a page shows for each step. */
 static const char *const keys[] = {"loss", "grad_norm", "lr", "tokens_per_s", "peak_bytes", "loss_scale"};
-enum { KEYS = sizeof keys / sizeof keys[0], POINTS = 2000 /* points of a curve, at most about so many */ };
+enum { KEYS = sizeof keys / sizeof keys[0], POINTS = 2000 /* most points of a curve */ };
 
-/* The numbers of some neighboring steps. */
+/* Sums, minima and maxima of the numbers of some neighboring steps. */
 typedef struct bucket {
     double sum[KEYS], lo[KEYS], hi[KEYS];
     int64_t n[KEYS], steps;
@@ -24,8 +24,8 @@ typedef struct bucket {
 typedef struct curves {
     bucket *at;
     int64_t n, capacity;
-    int64_t width, lines; /* steps of a bucket, and of the whole file so far */
-    double first_loss, last_loss, last_val, best_val, best_step;
+    int64_t width, lines; /* number of steps of a bucket, and lines of steps read so far */
+    double last_loss, best_val, best_step;
     json_t *val; /* rows of step, seconds, tokens, loss */
 } curves;
 
@@ -78,14 +78,14 @@ static void add_line(curves *c, const json_t *line) {
 static void add_validation(curves *c, const json_t *line) {
     const json_t *v = json_object_get(line, "val_loss");
     if (!json_is_number(v)) return;
-    c->last_val = json_number_value(v);
-    if (!(c->last_val >= c->best_val)) {
-        c->best_val = c->last_val;
+    double loss = json_number_value(v);
+    if (!(loss >= c->best_val)) {
+        c->best_val = loss;
         c->best_step = json_number_value(json_object_get(line, "step"));
     }
     json_array_append_new(c->val, json_pack("[I, f, I, f]", json_integer_value(json_object_get(line, "step")),
                                             json_number_value(json_object_get(line, "seconds")),
-                                            json_integer_value(json_object_get(line, "tokens")), c->last_val));
+                                            json_integer_value(json_object_get(line, "tokens")), loss));
 }
 
 /* Reads the lines of metrics.jsonl. A line that is not JSON, such as the last one of a run that was killed, is left
@@ -119,7 +119,7 @@ static bool read_metrics(curves *c, const char *path) {
 
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
-/* Returns a number with few digits: a page shows no more, and is smaller. */
+/* Returns a number without digits after the point, which takes fewer bytes of the page. */
 static json_t *whole(double v) { return json_integer((json_int_t)v); }
 
 static json_t *curve_json(const curves *c, int k) {
@@ -182,7 +182,7 @@ static void add_fact(json_t *facts, const char *name, const char *format, ...) {
     json_array_append_new(facts, json_pack("[s, s]", name, text));
 }
 
-/* Describes the model if the run has written its config, or a checkpoint. */
+/* Adds facts of the model, if the run has written its config or a checkpoint. */
 static void add_model(json_t *facts, const char *dir) {
     char path[4200];
     int64_t step = newest_checkpoint(dir);
@@ -211,26 +211,25 @@ static json_t *facts_json(const curves *c, const char *dir) {
     return facts;
 }
 
-/* Returns the name of a directory, without the folders that it is in. */
+/* Returns the last part of a path; the whole path if it ends with a slash. */
 static const char *last_part(const char *dir) {
     const char *slash = strrchr(dir, '/');
     return slash && slash[1] ? slash + 1 : dir;
 }
 
 json_t *run_json(const char *dir) {
-    curves c = {.width = 1, .last_loss = NAN, .last_val = NAN, .best_val = NAN};
-    char *path = path_in(dir, "metrics.jsonl"), name[512], *safe = strdup(last_part(dir));
+    curves c = {.width = 1, .last_loss = NAN, .best_val = NAN};
+    char *path = path_in(dir, "metrics.jsonl"), name[512];
     json_t *all = NULL;
     c.at = calloc(2 * POINTS, sizeof *c.at);
     c.val = json_array();
-    if (path && c.at && safe && read_metrics(&c, path)) {
-        text_make_utf8(safe, strlen(safe));
+    if (path && c.at && read_metrics(&c, path)) {
         while (c.n > POINTS) halve(&c);
-        snprintf(name, sizeof name, "%s", safe);
+        snprintf(name, sizeof name, "%s", last_part(dir));
+        text_make_utf8(name, strlen(name)); /* after snprintf, which may have cut a character */
         all = json_pack("{s:s, s:o, s:o, s:o}", "name", name, "facts", facts_json(&c, dir), "curves", curves_json(&c),
                         "samples", samples_json(dir));
     }
-    free(safe);
     free(c.at);
     free(path);
     json_decref(c.val);

@@ -1,5 +1,5 @@
-/* tapegrad tape: runs a training step of a model, and shows its tape: ops with their times, the memory over the step,
- * and the collectives, as a table or a page. */
+/* tapegrad tape: runs a training step of a model without the optimizer, and shows its tape as a table or a page: the
+ * times of ops, the memory over the step, and the collectives. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +88,8 @@ static void run_step(stepper *s) {
     for (int i = 0, n = tg_module_param_count(s->gpt); i < n; i++) tg_zero_grad(tg_module_param(s->gpt, i, NULL));
 }
 
-/* Returns an input [n, seq_len] of a kind, the same in each run: tokens are random. As in training, the last token of a
- * packed document has no target. */
+/* Returns an input [n, seq_len] of a kind. Tokens are random, and the same in each run with the same key. As in
+ * training, the last token of a packed document has no target (-100). */
 static tg_tensor *new_input(stepper *s, const tape_options *o, int64_t n, token_kind kind, uint64_t key) {
     int64_t all = n * o->seq_len, length = (o->seq_len + o->documents - 1) / o->documents; /* of a document */
     int64_t vocab = tg_lm_config_of(s->gpt)->vocab, *v = malloc((size_t)all * sizeof *v);
@@ -135,7 +135,7 @@ static void close_step(stepper *s) {
     tg_parallel_free(s->parallel);
 }
 
-/* The first step fills caches and allocates, the second one is timed, and in the third the memory is noted. */
+/* Runs three steps: the first fills caches and allocates, the second is timed, and in the third the memory is noted. */
 static json_t *profile_step(stepper *s, profile *p) {
     run_step(s);
     if (!check(s->ctx)) return NULL;
@@ -174,6 +174,7 @@ typedef struct op_times {
 
 enum { MOST_OPS = 256 };
 
+/* Returns the row of an op, which is added if there is none; NULL if there are MOST_OPS others. */
 static op_times *times_of(op_times *all, int *n, const char *name) {
     for (int i = 0; i < *n; i++)
         if (!strcmp(all[i].name, name)) return &all[i];
@@ -236,11 +237,9 @@ static void print_text(const json_t *profile) {
 /* ---- The program ---- */
 
 static json_t *page_data(const char *title, json_t *profile) {
-    char text[512], *safe = strdup(title);
-    if (safe) text_make_utf8(safe, strlen(safe));
-    snprintf(text, sizeof text, "The tape of %s", safe ? safe : "a model");
-    if (safe) text_make_utf8(text, strlen(text)); /* a character may have been cut */
-    free(safe);
+    char text[512];
+    snprintf(text, sizeof text, "The tape of %s", title);
+    text_make_utf8(text, strlen(text)); /* after snprintf, which may have cut a character */
     return json_pack("{s:s, s:s, s:s, s:O}", "kind", "tape", "title", text, "version", tg_version(), "step", profile);
 }
 
@@ -273,6 +272,7 @@ static int run_on_model(tape_options *o, const char *model) {
     int status = good ? run_on_ranks(&o->on, config, tape_rank, of) : 1;
     if (status == 0 && of->profile && !show(o, model, of->profile)) status = 1;
     json_decref(of->profile);
+    free_model_config(&of->model.config);
     free(of);
     return status;
 }

@@ -1,10 +1,11 @@
-/* Writes the profile of a step as a trace in Chrome's format, whose times are microseconds ("Trace Event Format"). */
+/* Writes the profile of a step as a trace in Chrome's "Trace Event Format". Its times are in microseconds. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "look/profile.h"
 
-enum { FORWARD = 1, BACKWARD, COLLECTIVES, COLLECTIVE_THREADS = 16 }; /* the threads of a rank */
+/* The threads of a rank in the trace; COLLECTIVES is the first of up to COLLECTIVE_THREADS. */
+enum { FORWARD = 1, BACKWARD, COLLECTIVES, COLLECTIVE_THREADS = 16 };
 
 static json_int_t rank_of(const json_t *rank) { return json_integer_value(json_object_get(rank, "rank")); }
 
@@ -22,7 +23,8 @@ static void add_names(json_t *events, json_int_t rank) {
     add_name(events, rank, BACKWARD, "thread_name", "backward");
 }
 
-/* Adds an event that has a beginning and a duration. shift: of this rank's times, in microseconds. Takes args over. */
+/* Adds an event that has a beginning and a duration. shift: microseconds to add to this rank's times. Takes over args.
+ */
 static void add_span(json_t *events, json_int_t rank, int thread, const json_t *row, const char *name, double shift,
                      json_t *args) {
     json_array_append_new(events, json_pack("{s:s, s:s, s:s, s:I, s:i, s:f, s:f, s:o}", "ph", "X", "name", name, "cat",
@@ -59,7 +61,7 @@ static void add_call(json_t *events, const json_t *rank, const json_t *call, int
 }
 
 /* Adds the collectives of a rank. Spans of one thread must not overlap, so a collective that begins before an earlier
- * one has ended is on a thread of its own. */
+ * one has ended goes to another thread. It is left out if all COLLECTIVE_THREADS are in use. */
 static void add_calls(json_t *events, const json_t *rank, double shift) {
     double until[COLLECTIVE_THREADS];
     int used = 0;
@@ -76,8 +78,8 @@ static void add_calls(json_t *events, const json_t *rank, double shift) {
     }
 }
 
-/* Adds the events of a rank. start: when the first rank began. Clocks of ranks on other machines differ: their steps
- * are shown as if all had begun together. */
+/* Adds the events of a rank. start: when the first rank began. If this rank began more than a minute later, its clock
+ * is that of another machine, and it is shown as if it had begun with the first. */
 static void add_rank(json_t *events, const json_t *rank, double start) {
     const json_t *row;
     double shift = 1e6 * (json_number_value(json_object_get(rank, "began")) - start);

@@ -10,7 +10,7 @@ bool output_open(token_output *o, tg_ctx *ctx, const char *path, output_format f
     return tg_ctx_status(ctx) == TG_OK;
 }
 
-/* Ids fit, because vocab does. */
+/* Appends ids in little-endian order. Ids fit the format, because the caller has checked the size of the vocabulary. */
 static tg_status put_raw(token_output *o, const int64_t *ids, int64_t n) {
     enum { MOST = 1 << 13 };
     unsigned char packed[4 * MOST], *to = packed;

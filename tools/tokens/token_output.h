@@ -1,4 +1,4 @@
-/* Files of token ids, which exist whole or not at all. */
+/* Writes files of token ids, each whole or not at all. */
 #ifndef TAPEGRAD_TOKEN_OUTPUT_H
 #define TAPEGRAD_TOKEN_OUTPUT_H
 
@@ -21,11 +21,14 @@ typedef struct token_output {
     int64_t count, documents;
 } token_output;
 
-/* Begins a file. vocab: the number of ids. Errors of all these functions are recorded in ctx. */
+/* Begins a file. vocab: the number of ids, at most 65,536 for OUTPUT_U16. Errors of all these functions are recorded in
+ * ctx; those that return bool then return false. */
 bool output_open(token_output *o, tg_ctx *ctx, const char *path, output_format format, int64_t vocab);
 /* Appends a document. */
 bool output_put(token_output *o, const int64_t *ids, int64_t n);
+/* Completes the file. */
 bool output_commit(token_output *o);
+/* Removes what was written. Does nothing after output_commit. */
 void output_abandon(token_output *o);
 
 #endif

@@ -68,10 +68,10 @@ typedef struct batch {
     int n;
     size_t bytes;
     atomic_int next;
-    atomic_int wrong; /* the number of the first document that cannot be encoded; n: none */
+    atomic_int wrong; /* the index of the first document that cannot be encoded; n: none */
 } batch;
 
-/* Encodes one document. Its errors are those of `errors`. */
+/* Encodes document i. Errors are recorded in `errors`. */
 static bool encode(const batch *b, tg_ctx *errors, int i) {
     const document *d = &b->documents[i];
     const tg_encode_opts *o = TG_ENCODE(.special = b->o->special, .literal = b->o->literal, .errors = errors);
@@ -96,7 +96,7 @@ static void *encode_some(void *of) {
     return NULL;
 }
 
-/* Encodes all documents of the batch. Without threads this one does it alone. */
+/* Encodes all documents of the batch. If no thread can be started, this one does it alone. */
 static void encode_all(batch *b, int threads) {
     pthread_t thread[1024];
     int started = 0;
@@ -108,7 +108,7 @@ static void encode_all(batch *b, int threads) {
     while (started > 0) pthread_join(thread[--started], NULL);
 }
 
-/* Encodes the wrong document again, for its message. */
+/* Prints why a document cannot be encoded: encodes it again, with errors in ctx. Returns false. */
 static bool explain_wrong(const batch *b, tg_ctx *ctx) {
     const document *d = &b->documents[atomic_load(&b->wrong)];
     tg_ids ids = {0};
@@ -118,6 +118,7 @@ static bool explain_wrong(const batch *b, tg_ctx *ctx) {
     return fail("'%s': %s", d->path, tg_ctx_message(ctx)), false;
 }
 
+/* Writes the ids of the batch. The id b->end is added to documents that do not end with it. */
 static bool write_all(const batch *b, token_output *out) {
     for (int i = 0; i < b->n; i++) {
         tg_ids *ids = &b->ids[i];
@@ -151,7 +152,7 @@ static void clear(batch *b) {
 
 /* ---- The run ---- */
 
-/* Prints how far the work is, at most once in some seconds. */
+/* Prints how much has been read and written, at most once every few seconds. */
 static void say_progress(const documents *from, const token_output *out, double *said) {
     enum { SECONDS = 5 };
     if (seconds_now() - *said < SECONDS) return;
@@ -210,7 +211,7 @@ static bool tokenize_files(const tokenize_options *o, tg_ctx *ctx, batch *b, con
     return good;
 }
 
-/* Returns the id that ends documents: -1 if there shall be none, and -2 after printing that there is none. */
+/* Returns the id to end documents with; -1 for --no-ends; -2 after printing that the tokenizer has no such token. */
 static int64_t end_id(const tokenize_options *o, const tg_tokenizer *k) {
     int64_t id = -1;
     if (!o->ends) return -1;
@@ -247,7 +248,7 @@ static int tokenize(const tokenize_options *o, const names *files) {
     return good ? 0 : 1;
 }
 
-/* Refuses to write over a file that is read. */
+/* Fails if --to would write over a file that is read. */
 static bool keeps_input(const tokenize_options *o, const names *files) {
     char path[2][4096];
     size_t n = strlen(o->to);
@@ -266,7 +267,7 @@ static bool keeps_input(const tokenize_options *o, const names *files) {
 }
 
 static void catch_interrupts(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* the second one ends it */
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* a second one ends it */
     sigemptyset(&a.sa_mask);
     catch_signal(SIGINT, &a);
     catch_signal(SIGTERM, &a);

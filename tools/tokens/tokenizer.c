@@ -51,7 +51,7 @@ static const command tokenizer_command = {
 
 /* ---- Training ---- */
 
-/* The expressions of published models. */
+/* The expressions of published models; NULL: the default of tg_bpe_new. */
 static const struct {
     const char *name, *pattern;
 } patterns[] = {
@@ -68,7 +68,7 @@ static const char *pattern_of(const char *given) {
     return given;
 }
 
-/* Prints how far the work is, at most once in some seconds. */
+/* Returns whether progress should be printed now, and sets *said to now if so. It is printed every few seconds. */
 static bool is_time(double *said) {
     enum { SECONDS = 5 };
     if (seconds_now() - *said < SECONDS) return false;
@@ -97,7 +97,7 @@ static bool count_words(tg_ctx *ctx, tg_bpe *b, documents *from, double *said) {
     return status == 0;
 }
 
-/* *made: it was not there before. */
+/* Makes a directory if it is missing. Sets *made to whether it was missing. */
 static bool make_directory(const char *path, bool *made) {
     *made = mkdir(path, 0777) == 0;
     int why = errno;

@@ -1,4 +1,4 @@
-/* tapegrad tokenizer show: the special tokens of a tokenizer, and how it cuts a text. */
+/* tapegrad tokenizer show: prints the special tokens of a tokenizer, or the tokens of a text. */
 #include <string.h>
 
 #include "common/program.h"
@@ -12,6 +12,7 @@ static void say_token(const tg_tokenizer *k, int64_t id, const char *note) {
     say("  %7lld  %s%s\n", (long long)id, text_escape(text, sizeof text, token ? token : ""), note);
 }
 
+/* Returns what to print after a token that begins or ends a text; "" for other tokens. */
 static const char *note_of(const tg_tokenizer *k, int64_t id) {
     int64_t ends[16];
     int n = tg_tokenizer_ends(k, ends, 16);
@@ -36,11 +37,11 @@ static void say_special(const tg_tokenizer *k) {
 
 static bool say_text(tg_ctx *ctx, const tg_tokenizer *k, const char *text) {
     tg_ids ids = {0};
-    if (tg_tokenizer_encode(k, text, strlen(text), TG_ENCODE(.special = true), &ids) != TG_OK) return check(ctx);
-    say("%lld token%s:\n", (long long)ids.count, plural(ids.count));
-    for (int64_t i = 0; i < ids.count; i++) say_token(k, ids.ids[i], "");
+    bool good = tg_tokenizer_encode(k, text, strlen(text), TG_ENCODE(.special = true), &ids) == TG_OK || check(ctx);
+    if (good) say("%lld token%s:\n", (long long)ids.count, plural(ids.count));
+    for (int64_t i = 0; good && i < ids.count; i++) say_token(k, ids.ids[i], "");
     tg_ids_free(&ids);
-    return true;
+    return good;
 }
 
 int show_tokenizer(const char *path, const char *text) {
@@ -50,7 +51,7 @@ int show_tokenizer(const char *path, const char *text) {
     if (good && text) good = say_text(ctx, k, text);
     if (good && !text) {
         say("%lld ids%s\n", (long long)tg_tokenizer_size(k),
-            tg_tokenizer_chat_template(k) ? ", with the template of a chat" : "");
+            tg_tokenizer_chat_template(k) ? ", with a chat template" : "");
         say_special(k);
     }
     tg_tokenizer_free(k);

@@ -1,4 +1,4 @@
-"""Arrays that both libraries see: the same bytes, without a copy where JAX allows it."""
+"""Passes arrays between the libraries: both see the same bytes, without a copy where JAX allows it."""
 
 import jax
 
@@ -10,7 +10,7 @@ NARROW = {'f64': 'f32', 'i64': 'i32', 'u64': 'u32'}  # what JAX has instead, unl
 
 
 def taken(x, context=None):
-    """An array of JAX as a Tensor on the same bytes, which nobody may write, because an array of JAX never changes."""
+    """An array of JAX as a Tensor on the same bytes. The Tensor is read-only, because an array of JAX never changes."""
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
         raise TypeError(f'an argument has the dtype {x.dtype}, which Tapegrad lacks; pass jax.random.key_data(key)')
     y = tg.from_dlpack(x, context)
@@ -38,7 +38,7 @@ def narrowed(x):
 
 
 def device_of(arrays):
-    """The name of the device that the arrays of a call are on; that of the CPU if there are none."""
+    """The name of the device of the arrays of a call; "cpu" if there are none."""
     names = {_device_name(d) for x in arrays for d in x.devices()}
     if len(names) > 1:
         raise ValueError(f'the arrays of one call are on {", ".join(sorted(names))}; expected one device')

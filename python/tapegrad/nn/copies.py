@@ -1,5 +1,5 @@
-"""Copies and pickles of modules of the library. A copy is made as the module was made; then what has taken the place of
-its parts is put there, and the values are written."""
+"""Copies and pickles of modules of the library. A copy is first made by the same call as the module. Then parts that
+were replaced in the module are replaced in the copy too, and the values are written."""
 
 from .module import Module
 
@@ -23,7 +23,7 @@ class Origin:
 
 
 class Copied(Module):
-    """What modules of the library have for their copies. _origin and _path say where a module was made."""
+    """What modules of the library need to be copied. _path is a module's path in the model that _origin made."""
 
     _INTERNAL = frozenset(['_root', '_pointer', '_roles', '_origin', '_path', '_training'])
 

@@ -99,15 +99,19 @@ class GPT(LM):
         with no_grad():
             for _ in range(n):
                 scores = cache.next(tensor(step))
-                chosen = scores / temperature + _gumbel(scores) if temperature > 0 else scores
-                step = [[token] for token in chosen.argmax(dim=-1).tolist()]
+                if temperature > 0:
+                    scores = _perturbed(scores, temperature)
+                step = [[token] for token in scores.argmax(dim=-1).tolist()]
                 ids = [row + token for row, token in zip(ids, step)]
         return ids
 
 
-def _gumbel(scores):
-    """Noise with which the greatest element of a sum is a draw from the softmax of the scores."""
-    return -(-(uniform(scores.shape, 1e-12, 1, dtype=scores.dtype)).log()).log()
+def _perturbed(scores, temperature):
+    """scores / temperature plus Gumbel noise: the greatest element of a row is a draw from the softmax of the row."""
+    if scores.dtype in ('bf16', 'f16'):
+        scores = scores.cast('f32')  # noise of 16 bits has few values, so that several elements would be the greatest
+    noise = -(-uniform(scores.shape, 1e-12, 1, dtype=scores.dtype).log()).log()
+    return scores / temperature + noise
 
 
 class _Cache(Owned):

@@ -250,12 +250,12 @@ _thread = _Thread()
 
 
 def _kept(x):
-    """A result on a tape as a tensor that lasts, and any other tensor as it is."""
+    """A result on a tape as a tensor that outlives the tape; any other tensor as it is."""
     return x if lib.tg_tape_of(x._live()) == ffi.NULL else x.detach()
 
 
 def _with_role(x, role):
-    """A tensor as an attribute that has had this role, and its role from now on. None is an attribute as any other."""
+    """The tensor to store in an attribute whose role was `role`, and its new role. None: an ordinary attribute."""
     if role in (BUFFER, TRANSIENT):
         return x, role
     on_tape = lib.tg_tape_of(x._live()) != ffi.NULL
@@ -274,7 +274,7 @@ def _world(args):
 
 @contextlib.contextmanager
 def _mode(world, on):
-    """Sets the mode of the world, and of the tape of a callback, whose mode is otherwise the library's."""
+    """Sets the mode of the world, and that of the current tape, which in a callback is set by the library otherwise."""
     tape = lib.tgpy_tape_of(lib.tgpy_current(world))
     before = lib.tgpy_set_training(world, on), lib.tg_is_training(tape)
     lib.tg_tape_set_training(tape, on)

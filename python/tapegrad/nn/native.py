@@ -102,7 +102,7 @@ class Native(Copied):
         _take_back(old, _Root(self._root._world, taken))
 
     def _move(self, root, pointer):
-        """Says that the library's module now belongs to another tree."""
+        """Notes that the library's module now belongs to another tree."""
         vars(self).update(_root=root, _pointer=pointer)
         for value in vars(self).values():
             if isinstance(value, _Part):
@@ -155,7 +155,7 @@ class Native(Copied):
 
 
 def next_draws(world):
-    """Lets the models of a context draw other numbers than before."""
+    """Makes the models of a context draw other numbers than before."""
     lib.tgpy_catch_up(world)
     if lib.tgpy_next_draws(world):
         fail(world)
@@ -196,7 +196,8 @@ def _given(value, root):
 
 
 def _take_back(old, root):
-    """Gives the module that was replaced its own root. If it was one of Python, the root ends what has called it."""
+    """Makes the module that was replaced the owner of `root`, the library's module for it. For a module of Python this
+    is only what called it, and is freed."""
     if isinstance(old, Native):
         vars(old)['_pointer'] = None
         old._move(root, None)

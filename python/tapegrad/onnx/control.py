@@ -13,8 +13,8 @@ def if_(n, scope, condition):
 
 @op('Loop', scope=True)
 def loop(n, scope, limit, condition, *carried):
-    """Runs the body while its condition holds. Returns the carried values, and then what each
-    iteration adds to the other outputs, stacked."""
+    """Runs the body while its condition holds. Returns the carried values, and then the other outputs, each of which
+    stacks what the iterations gave."""
     carried, rows, i = list(carried), [], 0
     going = condition is None or condition.item()
     while going and (limit is None or i < int(limit.item())):

@@ -194,6 +194,8 @@ def thresholded_relu(n, x):
 
 @op('Shrink')
 def shrink(n, x):
+    if x.dtype not in FLOATS:
+        return ops.cast(shrink(n, ops.cast(x, 'f64')), x.dtype)
     zero = full((), 0, dtype=x.dtype)
     return ops.where(x < -n.lambd, x + n.bias, ops.where(x > n.lambd, x - n.bias, zero))
 

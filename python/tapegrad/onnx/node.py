@@ -7,8 +7,9 @@ from .dtypes import FIELDS, from_proto, missing
 
 
 class Node:
-    """A node, without its inputs. op is its name, since the version of the op, n_out the number of outputs, and the
-    other members its attributes: numbers, text, lists, tensors, and graphs."""
+    """A node. op is the name of its op, since the version of the op, inputs and outputs the names of values, n_out the
+    number of outputs, label its name in messages, and lacks the dtypes that have no mapping. The other members are its
+    attributes: numbers, text, lists, tensors, and graphs."""
 
     def __init__(self, proto, schema, attributes):
         self.op, self.since = proto.op_type, schema.since_version if schema else 1

@@ -34,7 +34,7 @@ def instance_norm(n, x, w, b):
 
 @op('LayerNormalization')
 def layer_norm(n, x, w, b=None):
-    """Also the mean and 1 / the standard deviation of the rows, which are all dims from axis on."""
+    """Normalizes rows, each of all dims from axis on. The other outputs are their mean and 1 / standard deviation."""
     axis = n.axis % x.ndim
     rows = x.reshape([*x.shape[:axis], -1])
     if w.shape == x.shape[axis:]:

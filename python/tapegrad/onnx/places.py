@@ -133,4 +133,4 @@ def array_features(n, x, places):
 
 @op('Binarizer', domain='ai.onnx.ml')
 def binarizer(n, x):
-    return ops.cast(x > n.threshold, x.dtype)
+    return ops.cast(ops.cast(x, 'f64') > n.threshold, x.dtype)

@@ -26,7 +26,7 @@ def max_pool(n, x):
 
 
 def _pooled(images, volumes, w, x, value, **options):
-    """An op for windows over two dims or over three. value is in pads that the ops cannot make themselves."""
+    """An op for windows over two dims or over three. Pads that the ops cannot make are filled with value."""
     for d, (low, high) in enumerate(w.extra()):
         x = padded(x, 2 + d, low, high, value=value)
     line = len(w.kernel) == 1

@@ -7,33 +7,31 @@ from ..tensor import full, tensor
 from .elementwise import FUNCTIONS
 from .registry import op
 
-ACTIVATIONS = {  # name: (function of x, alpha and beta; alpha and beta if they are not given)
-    'Sigmoid': (lambda x, a, b: ops.sigmoid(x), 0, 0),
-    'Tanh': (lambda x, a, b: ops.tanh(x), 0, 0),
-    'Relu': (lambda x, a, b: ops.relu(x), 0, 0),
+# For each name a function of x, alpha and beta, and the defaults of alpha and beta; None: the function has none.
+ACTIVATIONS = {
+    'Sigmoid': (lambda x, a, b: ops.sigmoid(x), None, None),
+    'Tanh': (lambda x, a, b: ops.tanh(x), None, None),
+    'Relu': (lambda x, a, b: ops.relu(x), None, None),
     'Affine': (lambda x, a, b: x * a + b, 1, 0),
-    'LeakyRelu': (lambda x, a, b: ops.leaky_relu(x, slope=a), 0.01, 0),
-    'ThresholdedRelu': (lambda x, a, b: ops.where(x > a, x, full((), 0, dtype=x.dtype)), 1, 0),
+    'LeakyRelu': (lambda x, a, b: ops.leaky_relu(x, slope=a), 0.01, None),
+    'ThresholdedRelu': (lambda x, a, b: ops.where(x > a, x, full((), 0, dtype=x.dtype)), 1, None),
     'ScaledTanh': (lambda x, a, b: ops.tanh(x * b) * a, 1, 1),
     'HardSigmoid': (lambda x, a, b: ops.clamp(x * a + b, 0, 1), 0.2, 0.5),
-    'Elu': (lambda x, a, b: ops.elu(x, alpha=a), 1, 0),
-    'Softsign': (lambda x, a, b: FUNCTIONS['Softsign'](x), 0, 0),
-    'Softplus': (lambda x, a, b: ops.softplus(x), 0, 0),
+    'Elu': (lambda x, a, b: ops.elu(x, alpha=a), 1, None),
+    'Softsign': (lambda x, a, b: FUNCTIONS['Softsign'](x), None, None),
+    'Softplus': (lambda x, a, b: ops.softplus(x), None, None),
 }
 
 
 def activations_of(n, defaults, directions):
-    """The functions of each direction, with their parameters."""
+    """The functions of each direction. The node lists alpha and beta for those functions that have them, in order."""
     names = n.activations or defaults * directions
     alphas, betas = iter(n.activation_alpha or ()), iter(n.activation_beta or ())
     chosen = []
     for name in names:
         fn, a, b = ACTIVATIONS[name]
-        chosen.append(
-            functools.partial(
-                lambda fn, a, b, x: fn(x, a, b), fn, next(alphas, a) if a else a, next(betas, b) if b else b
-            )
-        )
+        a, b = (usual if usual is None else next(listed, usual) for usual, listed in ((a, alphas), (b, betas)))
+        chosen.append(functools.partial(lambda fn, a, b, x: fn(x, a, b), fn, a, b))
     k = len(defaults)
     return [chosen[i * k : (i + 1) * k] for i in range(directions)]
 

@@ -9,8 +9,8 @@ from .registry import op
 
 
 def axes_of(n, x, axes):
-    """The dims to reduce: an input in newer versions, an attribute in older ones. If none is
-    given, all dims, or no dim with noop_with_empty_axes."""
+    """The dims to reduce: an input in newer versions, an attribute in older ones. If none is given, all dims, or no dim
+    with noop_with_empty_axes."""
     given = integers(axes) if axes is not None else getattr(n, 'axes', None)
     if not given:
         return [] if getattr(n, 'noop_with_empty_axes', 0) else list(range(x.ndim))

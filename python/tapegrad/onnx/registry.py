@@ -23,7 +23,7 @@ class Mapping:
         self.function, self.scope, self.allowed = function, scope, allowed
 
     def lacks(self, node):
-        """What of the node has no mapping, such as "Resize with mode=cubic"; None if nothing."""
+        """The attribute that has no mapping with its value, as "Resize with mode=cubic"; None if there is none."""
         for name, values in self.allowed.items():
             value = getattr(node, name, None)
             found = value if isinstance(value, list) else [value]

@@ -20,7 +20,7 @@ class Windows:
         self.counts = [self._count(d, self.ceil) for d in range(k)]
 
     def _pads(self, n):
-        """Numbers of elements before and after each dim. SAME gives as many windows as there are strides."""
+        """Numbers of elements to add before and after each dim. SAME gives ceil(size / stride) windows."""
         k, auto = len(self.kernel), getattr(n, 'auto_pad', None) or 'NOTSET'
         if auto == 'VALID':
             return [0] * k, [0] * k
@@ -55,8 +55,8 @@ class Windows:
         return self.before if self.simple() else [0] * len(self.kernel)
 
     def extra(self):
-        """How many elements x then lacks before and after each dim, for windows that fill it; a negative number is too
-        many."""
+        """How many elements the caller adds to x before and after each dim, if not the op makes the pads; a negative
+        number removes some at the end."""
         if self.simple():
             return [(0, 0)] * len(self.kernel)
         parts = zip(self.counts, self.strides, self.extents, self.sizes, self.before)

@@ -10,8 +10,8 @@ from .tensors import given, taken
 
 
 def op(f):
-    """f, a function of PyTorch tensors that returns one or a tuple of them, as a function of Tensors. f sees their bytes.
-    Gradients flow through it, once. Arguments that are no tensors are passed on."""
+    """f, a function of PyTorch tensors that returns one or a tuple of them, as a function of Tensors. f sees their
+    bytes. Gradients flow through it, once. Arguments that are no tensors are passed on."""
 
     @functools.wraps(f)
     def call(*args, **named):

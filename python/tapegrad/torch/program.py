@@ -9,7 +9,7 @@ import tapegrad as tg
 from . import fallback
 from .foreign import Foreign
 from .ops import TABLE, Out, Unmapped
-from .ops.table import DTYPES, MAX_DIMS
+from .ops.table import DTYPES, FLOATS, MAX_DIMS
 from .sequence import Sequence
 from .tensors import taken
 
@@ -36,17 +36,24 @@ class Step:
         return isinstance(self.function, fallback.Operator)
 
     def run(self, values):
-        """Computes the value of the step, and drops those that no later step reads."""
+        """Computes the value of the step, and drops those that no later step reads. If Tapegrad has no counterpart of
+        the op for its arguments, or for integers or bools, PyTorch computes it from then on."""
         try:
             values[self.place] = self.call(values)
         except Unmapped:
-            self.function = fallback.Operator(self.target)
-            values[self.place] = self.call(values)
+            self._fall_back(values)
         except tg.Error as error:
-            error.args = (f'{error} (in {self.target} of the compiled graph)',)
-            raise
+            if isinstance(error, tg.DtypeError) and not _has_floats(self.out):
+                self._fall_back(values)
+            else:
+                error.args = (f'{error} (in {self.target} of the compiled graph)',)
+                raise
         for place in self.ended:
             values[place] = None
+
+    def _fall_back(self, values):
+        self.function = fallback.Operator(self.target)
+        values[self.place] = self.call(values)
 
     def call(self, values):
         args = [_filled(a, values) for a in self.args]
@@ -135,6 +142,11 @@ def _described(value):
     if isinstance(value, (tuple, list)):
         return [_described(x) for x in value]
     return Out(tuple(value.shape), DTYPES.get(value.dtype)) if isinstance(value, torch.Tensor) else None
+
+
+def _has_floats(out):
+    """Whether one of the results of an op has floats."""
+    return any(map(_has_floats, out)) if type(out) is list else out is not None and out.dtype in FLOATS
 
 
 def _placed(argument, places):

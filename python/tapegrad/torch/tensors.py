@@ -1,4 +1,4 @@
-"""Tensors that both libraries see: the same bytes, without a copy."""
+"""Passes tensors between the libraries: both see the same bytes, without a copy."""
 
 import torch
 from torch.utils.dlpack import to_dlpack

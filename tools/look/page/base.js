@@ -44,7 +44,7 @@ function digits(v, n = 4) {
   return v.toFixed(Math.min(after, 8)).replace("-", "\u2212");
 }
 
-/* Writes a tick with as many digits as tell it from its neighbors. */
+/* Writes a tick with enough digits to differ from its neighbors. */
 function tickText(v, all) {
   const step = all.length > 1 ? Math.abs(all[1] - all[0]) : Math.abs(v) || 1;
   if (v === 0) return "0";
@@ -151,7 +151,7 @@ function ofRank0(step, word) {
   return step.ranks.length > 1 ? `${word} rank 0` : "";
 }
 
-/* Divides the text of a site: its scope, and the line of the source. */
+/* Splits the text of a site into its scope and the line of the source. */
 function place(site) {
   const at = site.lastIndexOf("called from ");
   if (at < 0) return {scope: site, source: ""};

@@ -1,5 +1,4 @@
-/* A chart of lines over a number. It draws itself again when its width changes, and shows the values under the
- * pointer. */
+/* A chart of curves. It is drawn again when its width changes, and shows the values under the pointer. */
 
 const MARGIN = {left: 56, top: 14, bottom: 34};
 

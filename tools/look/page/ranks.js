@@ -12,8 +12,8 @@ function joinedSpans(list, shift, gap) {
   return out;
 }
 
-/* Returns when each rank began, in microseconds after the first. Clocks of ranks on other machines differ: then all are
- * shown as if they had begun together. */
+/* Returns when each rank began, in microseconds after the first. If these times differ by more than a minute, the
+ * clocks are those of several machines, and all ranks are shown as if they had begun together. */
 function beginnings(ranks) {
   const first = Math.min(...ranks.map(r => r.began)), after = ranks.map(r => (r.began - first) * 1e6);
   return Math.max(...after) > 60e6 ? after.map(() => 0) : after;

@@ -1,4 +1,4 @@
-/* Ticks of axes, and the shapes of lines: what charts need to know of numbers. */
+/* Computes the ticks of axes, the shapes of lines, and the places of labels. */
 
 /* Returns ticks from lo to hi, about n of them, at 1, 2 or 5 times a power of ten, or at powers of two if `binary`. */
 function ticks(lo, hi, n, binary = false) {

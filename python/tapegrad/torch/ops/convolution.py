@@ -6,7 +6,7 @@ import torch
 
 import tapegrad as tg
 
-from .table import maps, require, times
+from .table import maps, times
 
 aten = torch.ops.aten
 

@@ -38,8 +38,8 @@ def group_norm(out, x, weight, bias, n, c, hw, groups, eps):
 
 @maps(aten._native_batch_norm_legit_functional.default)
 def batch_norm(out, x, weight, bias, running_mean, running_var, training, momentum, eps):
-    """Returns the running statistics as new tensors, after the two places of statistics for PyTorch's backward, which is
-    not used."""
+    """Returns y, None twice instead of statistics for PyTorch's backward, which is not used, and the running statistics
+    as new tensors."""
     running_mean, running_var = (tg.ops.scale(r, a=1) for r in (running_mean, running_var))
     y = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return y, None, None, running_mean, running_var
@@ -56,12 +56,12 @@ def batch_norm_fixed(out, x, weight, bias, running_mean, running_var, momentum, 
 
 
 def _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
-    world = tg.context()
-    before, world.training = world.training, training
+    context = tg.context()
+    before, context.training = context.training, training
     try:
         return tg.ops.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
     finally:
-        world.training = before
+        context.training = before
 
 
 @maps(aten.glu.default)

@@ -13,8 +13,8 @@ aten = torch.ops.aten
 # ---- One operand ----
 
 _SAME = (
-    'neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf tan asin acos atan sinh cosh log1p expm1 sign floor '
-    'ceil round relu silu square erfc asinh acosh atanh log2 log10 exp2 hardsigmoid hardswish mish'
+    'neg abs exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf tan asin acos atan sinh cosh log1p expm1 sign '
+    'floor ceil round relu silu square erfc asinh acosh atanh log2 log10 exp2 hardsigmoid hardswish mish'
 ).split()
 
 
@@ -216,6 +216,7 @@ def where(out, condition, a, b):
 
 @maps(aten.masked_fill.Scalar)
 def masked_fill(out, x, mask, value):
+    value = int(value) if isinstance(value, bool) else value
     return tg.ops.masked_fill(to(x, out.dtype), mask, value=value)
 
 
