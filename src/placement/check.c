@@ -271,33 +271,77 @@ static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED])
     return n;
 }
 
-/* Writes a word of an op's params as text if it is a number that a reader would recognize: a small integer, or a
- * float64 number of usual size. Returns false for other words, such as addresses. */
-static bool readable(int64_t word, char *text, size_t n) {
-    double v;
-    memcpy(&v, &word, sizeof v);
-    if (word > INT32_MIN && word < INT32_MAX) return snprintf(text, n, "%lld", (long long)word), true;
-    if (!(v > 1e-30 && v < 1e30) && !(v < -1e-30 && v > -1e30)) return false;
-    return snprintf(text, n, "%.9g", v), true;
+enum { MAX_NUMBERS = 64 }; /* greatest number of numbers of a call that are compared */
+
+/* A number among the params of an op, at one index of an array or of a single field. */
+typedef struct param_number {
+    const tg_field *field;
+    int index;
+} param_number;
+
+/* Reads the number at `at` as 64 bits: those of a real, or the value of an integer. Returns false for a field that holds
+ * something else, such as a pointer. */
+static bool read_number(const tg_field *f, const char *at, int64_t *bits) {
+    int i;
+    switch (f->kind) {
+    case TG_FIELD_BOOL: *bits = *(const bool *)(const void *)at; return true;
+    case TG_FIELD_INT:
+    case TG_FIELD_ENUM:
+    case TG_FIELD_DTYPE: memcpy(&i, at, sizeof i); *bits = i; return true;
+    case TG_FIELD_INT64:
+    case TG_FIELD_UINT64:
+    case TG_FIELD_SIZE:
+    case TG_FIELD_DOUBLE: memcpy(bits, at, sizeof *bits); return true;
+    default: return false;
+    }
 }
 
-/* Finds the first 64-bit word of the op's params that is not the same on all ranks. Writes both values to text, such as
- * " (2 on rank 0, 3 on rank 1)"; "" if there is no such word or it is not a readable number. Collective. */
-static tg_status describe_numbers(const tg_call *c, tg_comm *comm, char *text, size_t n) {
-    int64_t words = (int64_t)(c->op->params_size / sizeof(int64_t)), wrong, first, other;
-    char one[40], two[40];
+/* Lists the numbers of the call's params. Returns how many there are. */
+static int list_numbers(const tg_call *c, param_number of[MAX_NUMBERS], int64_t bits[MAX_NUMBERS]) {
+    int n = 0;
+    for (int i = 0; c->params && i < c->op->n_fields; i++) {
+        const tg_field *f = &c->op->fields[i];
+        for (int k = 0; k < f->count && n < MAX_NUMBERS; k++) {
+            const char *at = (const char *)c->params + f->offset + (size_t)k * (f->bytes / (size_t)f->count);
+            if (read_number(f, at, &bits[n])) of[n++] = (param_number){f, k};
+        }
+    }
+    return n;
+}
+
+static const char *number_text(const tg_field *f, int64_t bits, char *text, size_t n) {
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    if (f->kind == TG_FIELD_DOUBLE)
+        snprintf(text, n, "%.9g", v);
+    else
+        snprintf(text, n, "%lld", (long long)bits);
+    return text;
+}
+
+/* Finds the first number of the op's params that is not the same on all ranks. Writes its name and both values to text,
+ * such as " (start is 2 on rank 0, 3 on rank 1)"; "" if there is no such number. Collective. */
+static tg_status describe_numbers(const tg_call *c, tg_comm *comm, char *text, size_t size) {
+    param_number of[MAX_NUMBERS];
+    int64_t bits[MAX_NUMBERS], wrong, first, other;
+    char one[40], two[40], index[16] = "";
+    int n = list_numbers(c, of, bits);
     *text = 0;
-    if (!words || !c->params) return TG_OK;
-    TG_TRY(find_other(c->ctx, comm, c->params, words, &wrong, &first, &other));
-    if (wrong < 0 || !readable(first, one, sizeof one) || !readable(other, two, sizeof two)) return TG_OK;
-    snprintf(text, n, " (%s on rank 0, %s on rank %lld)", one, two, (long long)(wrong / words));
+    if (!n) return TG_OK;
+    TG_TRY(find_other(c->ctx, comm, bits, n, &wrong, &first, &other));
+    if (wrong < 0) return TG_OK;
+    const param_number *p = &of[wrong % n];
+    if (p->field->count > 1) snprintf(index, sizeof index, "[%d]", p->index);
+    snprintf(text, size, " (%s%s is %s on rank 0, %s on rank %lld)", p->field->name, index,
+             number_text(p->field, first, one, sizeof one), number_text(p->field, other, two, sizeof two),
+             (long long)(wrong / n));
     return TG_OK;
 }
 
 /* Fails because x, an input or result of c, is not the same on all ranks of the axis, and says why. Collective. */
 static tg_status results_differ(tg_call *c, tg_tensor *x, int axis) {
     tg_comm *comm = tg_grid_of(c->ctx)->comm[axis];
-    char what[160], is[24], element[128], numbers[128];
+    char what[160], is[24], element[128], numbers[160];
     bool result = false;
     int rank;
     for (int i = 0; i < c->n_out; i++) result |= c->out[i] == x;

@@ -186,6 +186,12 @@ static void try_kind(subject *s, fault_kind k) {
         attempt(s, (fault){k, 1 + (n * i + n * k / FAULT_KINDS) / points % n}, false);
 }
 
+#ifdef TG_MEMCHECK
+enum { C_CALLS_FAIL = 0 }; /* valgrind replaces the C library's functions, so those of this program are not called */
+#else
+enum { C_CALLS_FAIL = 1 };
+#endif
+
 static void try_case(const memory_case *c, const char *variant) {
     subject s = {.c = c, .variant = variant, .good = true};
     printf("%s%s%s: ", c->name, variant ? " " : "", variant ? variant : "");
@@ -193,7 +199,7 @@ static void try_case(const memory_case *c, const char *variant) {
     attempt(&s, (fault){FAULT_NONE, 0}, true);
     if (s.good) attempt(&s, (fault){FAULT_NONE, 0}, false);
     for (int k = FAULT_NONE + 1; k < FAULT_KINDS; k++) try_kind(&s, (fault_kind)k);
-    if (s.good && most_faults() > 0)
+    if (s.good && most_faults() > 0 && (C_CALLS_FAIL || s.calls[FAULT_HOST] > 0))
         verdict(&s, (fault){FAULT_NONE, 0}, s.refused > 0, "no run lacked memory") ? passed++ : failed++;
     printf("%lld allocations, %lld mallocs, %lld bytes: %d errors\n", (long long)s.calls[FAULT_HOST],
            (long long)s.calls[FAULT_C], (long long)s.peak, s.refused);

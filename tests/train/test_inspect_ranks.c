@@ -104,7 +104,8 @@ static tg_tokens *open_documents(tg_ctx *ctx, int64_t vocab) {
 static tg_status train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     real *out = arg;
     trainer r;
-    tg_lm_config config = model_config(&out->o.model);
+    tg_lm_config config;
+    if (!model_config(&out->o.model, &config)) return TG_ERR_MEMORY;
     tg_tokens *tokens = open_documents(ctx, config.vocab);
     tg_tokens_set_windows(tokens, train_windows(&out->o));
     if (trainer_open(&r, &out->o, ctx, world, &config, NULL, NULL)) steps(out, &r, tokens);

@@ -23,7 +23,7 @@ typedef struct world {
 } world;
 
 static world begin(void) {
-    world w = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1))};
+    world w = {.ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1))};
     w.t = tg_tape_new(w.ctx);
     w.comm = tg_comm_plan_new(w.ctx, 0, 2);
     w.p = tg_parallel_new(w.comm, TG_PARALLEL(.tp = 2));

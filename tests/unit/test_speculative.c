@@ -52,9 +52,12 @@ START_TEST(greedy_tokens_are_the_models) {
 }
 END_TEST
 
-/* Counts how often each pair of first tokens is drawn. */
+/* Counts how often each pair of first tokens is drawn. draft may be NULL. */
 static void count_pairs(tg_module *lm, tg_module *draft, int64_t samples, const tg_sampling_opts *o, int *count) {
-    tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 4, .draft = draft, .draft_tokens = 2));
+    tg_generator_opts options = *TG_GENERATOR(.rows = 4, .draft = draft);
+    if (draft) options.draft_tokens = 2;
+    tg_generator *g = tg_generator_new(lm, &options);
+    ck_assert_msg(g != NULL, "%s", tg_ctx_message(ctx));
     tg_generator_run(g, &prompts[1], 1, TG_GENERATE(.tokens = 3, .samples = samples, .sampling = o));
     for (int64_t s = 0; s < samples; s++) {
         const int64_t *ids = tg_generator_result(g, 0, s)->ids;

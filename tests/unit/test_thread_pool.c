@@ -13,7 +13,7 @@
 #include "core/context.h"
 #include "base/thread_pool.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(TG_MEMCHECK)
 #define SANITIZED 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -207,7 +207,7 @@ static bool no_thread_to_be_had(tg_ctx *ctx, tg_pool *unused) {
     return !tg_pool_new(ctx, 64) && tg_ctx_status(ctx) == TG_ERR_MEMORY && strstr(tg_ctx_message(ctx), "of 64");
 }
 
-/* Sanitizers need address space. */
+/* Sanitizers and valgrind need address space. */
 START_TEST(a_thread_that_cannot_start_is_an_error) {
     if (SANITIZED) return;
     tg_ctx *ctx = ctx_new();

@@ -169,8 +169,9 @@ static void unlisten(tg_flat *f) {
 
 static tg_tensor *zeros(tg_ctx *ctx, tg_dtype dtype, int64_t n, tg_category category) {
     tg_tensor *x = tg_owned_empty(ctx, dtype, 1, &n, category);
-    if (x) ctx->run.ops->fill(ctx, tg_array_of(x), 0);
-    return tg_ok(ctx) ? x : NULL;
+    if (x && ctx->run.ops->fill(ctx, tg_array_of(x), 0) == TG_OK) return x;
+    tg_drop(x);
+    return NULL;
 }
 
 /* Returns a view of this rank's part of a bucket's tensor. */
@@ -186,7 +187,9 @@ static tg_tensor *gradients(tg_ctx *ctx, tg_dtype dtype, int64_t n) {
     tg_tensor *x = zeros(ctx, dtype, n, TG_MEM_GRADIENT);
     tg_storage_extra *e = x ? tg_storage_extra_of(x->storage) : NULL;
     if (e) e->in_flat = true;
-    return x;
+    if (e) return x;
+    tg_drop(x);
+    return NULL;
 }
 
 /* Makes the bucket's gradients and, from zero 1 on, this rank's part of them. */

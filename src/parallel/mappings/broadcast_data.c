@@ -137,7 +137,7 @@ static tg_status unpack(data *d, const tg_tensor *flat) {
         d->copies[i] = x;
         at += numel;
     }
-    if (d->n) memcpy(d->x, d->copies, (size_t)d->n * sizeof *d->x);
+    for (int i = 0; i < d->n; i++) d->x[i] = d->copies[i];
     return TG_OK;
 }
 
