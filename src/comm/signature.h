@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 
 typedef struct tg_signature {
-    uint8_t kind, dtype, op;
+    uint8_t kind, dtype, op, unused; /* unused: 0, so that no byte is undefined where a signature is sent */
     int32_t root;
     int64_t count;   /* elements; 0 if the sizes of parts may differ between ranks */
     uint64_t counts; /* of an all-gather or reduce-scatter: a digest of the sizes of all parts; else 0 */

@@ -105,18 +105,18 @@ static double loss_with(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *n
     return loss_now(gpt, t, ids, next);
 }
 
-/* Returns the difference of the last token's logits, computed with a cache, from the logits of all. */
+/* Returns the difference of the last token's logits, computed with a cache, from the logits of all; NaN on error. */
 static double generation_off(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
     double all[2 * LENGTH * VOCAB], last[2 * VOCAB], most = 0;
     tg_gpt_cache *c = tg_gpt_cache_new(gpt, 2, POSITIONS);
     tg_read_f64(tg_gpt_logits(gpt, t, ids), all, 2 * LENGTH * VOCAB);
-    if (tg_read_f64(tg_gpt_next(gpt, t, c, ids), last, 2 * VOCAB) != TG_OK) most = NAN;
-    for (int b = 0; b < 2; b++)
+    bool good = tg_read_f64(tg_gpt_next(gpt, t, c, ids), last, 2 * VOCAB) == TG_OK;
+    for (int b = 0; good && b < 2; b++)
         for (int v = 0; v < VOCAB; v++)
             most = larger_or_nan(most, fabs(last[b * VOCAB + v] - all[(b * LENGTH + LENGTH - 1) * VOCAB + v]));
     tg_tape_reset(t);
     tg_gpt_cache_free(c);
-    return most;
+    return good ? most : NAN;
 }
 
 /* Returns whether the model has used the module's parameters in an op of its own, so that another op rounds otherwise.
