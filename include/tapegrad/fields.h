@@ -20,10 +20,10 @@ typedef enum tg_field_kind {
     TG_FIELD_SIZE,     /* size_t */
     TG_FIELD_DOUBLE,   /* double */
     TG_FIELD_DTYPE,    /* tg_dtype */
-    TG_FIELD_ENUM,     /* an int of the values of the enum `of` (tg_enum_find) */
+    TG_FIELD_ENUM,     /* an int that has a value of the enum with the name in `of` (tg_enum_find) */
     TG_FIELD_TEXT,     /* const char *, terminated by 0 */
     TG_FIELD_TENSOR,   /* tg_tensor * */
-    TG_FIELD_STRUCT,   /* a struct of the type `of`, as a part of this struct */
+    TG_FIELD_STRUCT,   /* a struct, as a part of this one, of the type with the name in `of` */
     TG_FIELD_FUNCTION, /* a pointer to a function */
     TG_FIELD_POINTER,  /* any other pointer; `of` is the type that it points to, such as "tg_comm" */
     TG_FIELD_SHAPE,    /* tg_shape */
@@ -31,7 +31,7 @@ typedef enum tg_field_kind {
     TG_FIELD_LIST,     /* const int64_t *; its length is stored in the int at length_at */
 } tg_field_kind;
 
-/* One field of a struct. tg_struct.defaults has the default of the field at the same offset. */
+/* One field of a struct. Its default is at the same offset of tg_struct.defaults, or of an op's preset (op.h). */
 typedef struct tg_field {
     const char *name;
     tg_field_kind kind;
@@ -46,8 +46,8 @@ typedef struct tg_field {
 } tg_field;
 
 /* Initializers of a tg_field. S is the struct, and KIND a tg_field_kind without its prefix:
- * - TG_FIELD(tg_adamw_opts, lr, DOUBLE, "learning rate"): a field of a plain kind.
- * - TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "..."): a field of a kind with a type.
+ * - TG_FIELD(tg_adamw_opts, lr, DOUBLE, "learning rate"): a field of a kind that does not use `of`.
+ * - TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "..."): a field of a kind that uses it.
  * - TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "..."): an array. */
 #define TG_FIELD(S, member, KIND, doc_) TG_FIELD_OF(S, member, KIND, NULL, doc_)
 #define TG_FIELD_OF(S, member, KIND, of_, doc_) TG_FIELD_N_(S, member, KIND, 1, of_, doc_)
@@ -78,9 +78,9 @@ typedef struct tg_enum {
 typedef struct tg_struct {
     const char *name; /* such as "tg_adamw_opts" */
     size_t size;      /* bytes */
-    int n_fields;     /* all fields but the first one, `size` */
+    int n_fields;     /* number of `fields`: all but the first, in which the struct has its own size */
     const tg_field *fields;
-    const void *defaults; /* such a struct with all defaults, as its macro makes it */
+    const void *defaults; /* a struct of the described type that has all defaults, as its macro makes it */
     const char *doc;      /* one line: what the struct is for */
 } tg_struct;
 
@@ -91,10 +91,10 @@ TG_API const tg_struct *tg_struct_at(int i);
 TG_API const tg_struct *tg_struct_find(const char *name);
 /* Fills a struct of options with its defaults, as its macro does in C. `size` is sizeof the struct in the program,
  * which may be smaller than the library's. Writes nothing and returns TG_ERR_ARGUMENT if there is no struct of this
- * name, s is NULL, or size is larger than the library's struct or too small for the field `size`. */
+ * name, if s is NULL, or if `size` is larger than the library's struct or too small for the struct's first field. */
 TG_API tg_status tg_struct_fill(const char *name, void *s, size_t size);
 
-TG_API int tg_enum_count(void); /* Returns the number of enums that fields of structs of options have. */
+TG_API int tg_enum_count(void); /* Returns the number of enums that are types of fields of options. */
 /* Returns the i-th of these enums; NULL if i is out of range. */
 TG_API const tg_enum *tg_enum_at(int i);
 /* Returns the enum with this name; NULL if there is none. */
@@ -117,8 +117,8 @@ template <class S> struct tg_name_of {
 TG_OPTIONS_LIST(TG_X)
 #undef TG_X
 
-/* Returns a struct of options with its defaults, or any other struct that begins with its size, such as an info, with
- * zeros after the size. In C++17 it replaces the macros that make structs in C:
+/* Returns a struct of options that has its defaults. Of any other struct that begins with its size, such as
+ * tg_memory_info, all other fields are 0. In C++17 it replaces the macros that make structs in C:
  *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
 template <class S> inline S tg_make() {
     S s;

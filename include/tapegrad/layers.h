@@ -2,15 +2,19 @@
  * docs/modules.md has a table of all layers.
  *
  * Every rank holds these layers as a whole. tensor_parallel.h has layers that are sharded over ranks. It also has
- * deferred weight gradients (tg_wgrads), which do not need tensor parallelism. The parameters are invariant (TG_I in
- * placement.h) until tg_place or tg_module_replicate places them. The input x of a layer's forward may have any
- * placement that the layer's op (tg_linear for tg_nn_linear, and so on) accepts with these parameters.
+ * deferred weight gradients (tg_wgrads), which do not need tensor parallelism. The parameters of the layers here have
+ * the placement TG_I (invariant, placement.h) until tg_place or tg_module_replicate places them. The input x of a
+ * layer's forward may have any placement that the layer's op (tg_linear for tg_nn_linear, and so on) accepts with these
+ * parameters.
  *
  * Names and shapes of parameters are PyTorch's. The weights of linear, embedding and convolution layers are drawn from
- * a normal distribution with mean 0 and standard deviation std >= 0. Biases start as 0. To set other values, pass
- * std 0, which draws nothing, and call tg_param_init (nn.h). To give parameters another dtype, call tg_module_cast.
+ * a normal distribution with mean 0 and standard deviation std >= 0, and their biases start as 0. To set other values,
+ * pass std 0, which draws nothing, and call tg_param_init (nn.h). To give parameters another dtype, call
+ * tg_module_cast.
  *
- * A size below 1 fails with TG_ERR_ARGUMENT. On error the functions return an inert module (tapegrad.h). */
+ * Sizes and counts (groups, layers) below 1 fail with TG_ERR_ARGUMENT. An error in parentheses is the one of an
+ * argument that breaks the rule before it. On error the functions that create a module return an inert one
+ * (tapegrad.h). */
 #ifndef TAPEGRAD_LAYERS_H
 #define TAPEGRAD_LAYERS_H
 
@@ -22,7 +26,7 @@ extern "C" {
 
 /* ---- Linear layers and embeddings ---- */
 
-/* Creates a linear layer. It computes x @ weight^T + bias, the product with the transposed weight: x [.., in] gives
+/* Creates a linear layer. It computes x @ weight^T + bias, where weight^T is the transposed weight. x [.., in] gives
  * [.., out]. weight is [out, in]. The layer has a bias [out] only if the argument bias is true. */
 TG_API tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
 /* Creates an embedding. It looks up rows of weight [vocab, hidden]: ids [..], int64 or int32, give [.., hidden]. An id
@@ -31,10 +35,10 @@ TG_API tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, do
 
 /* ---- Norms ---- */
 
-/* All norms have a weight, which starts as 1, and all but tg_nn_rms_norm a bias, which starts as 0. The result has the
- * shape of x. eps must be finite and 0 or more (TG_ERR_ARGUMENT). */
+/* All norms have a weight, which starts as 1. All but tg_nn_rms_norm have a bias too, which starts as 0. The result has
+ * the shape of x. eps must be finite and 0 or more (TG_ERR_ARGUMENT). */
 
-/* Create a norm over the last dim of x [.., hidden]. weight and bias are [hidden]. */
+/* Create a norm over the last dim of x [.., hidden]. The weight is [hidden], and so is the bias of tg_nn_layer_norm. */
 TG_API tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps);
 TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
 /* Creates a norm over each of `groups` groups of adjacent channels of x [n, channels, ..] (tg_group_norm). weight and
@@ -42,17 +46,18 @@ TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
 TG_API tg_module *tg_nn_group_norm(tg_ctx *ctx, int64_t groups, int64_t channels, double eps);
 /* Creates a norm over each channel of x [n, channels, ..] (tg_batch_norm). weight and bias are [channels]. The buffers
  * running_mean and running_var, both [channels], start as 0 and 1. In training mode x is normalized with its own
- * statistics, and the buffers move toward them by the fraction momentum, 0 to 1 (TG_ERR_ARGUMENT); PyTorch's default is
- * 0.1. In evaluation mode x is normalized with the buffers. tg_module_cast leaves the buffers as they are. PyTorch's
- * count num_batches_tracked does not exist; load its files with .partial. */
+ * statistics, and each buffer b becomes (1 - momentum) * b + momentum * statistic. momentum must be in [0, 1]
+ * (TG_ERR_ARGUMENT); PyTorch's default is 0.1. In evaluation mode x is normalized with the buffers. tg_module_cast
+ * leaves the buffers as they are. There is no num_batches_tracked, PyTorch's count of batches; load files that have it
+ * with .partial (tg_module_load). */
 TG_API tg_module *tg_nn_batch_norm(tg_ctx *ctx, int64_t channels, double momentum, double eps);
 
 /* ---- Convolutions ---- */
 
-/* Create a convolution with windows of `size` elements of x [n, in, l], or of height x width elements of
- * x [n, in, h, w] (tg_conv1d and tg_conv2d say what is computed). weight is [out, in / groups, size], or [out, in /
- * groups, height, width]. The layer has a bias [out] only if the argument bias is true. opts may be NULL. opts->groups
- * must divide in and out (TG_ERR_ARGUMENT). */
+/* Create a convolution: tg_nn_conv1d over x [n, in, l] with windows of `size` elements, tg_nn_conv2d over x [n, in, h,
+ * w] with windows of height * width elements (tg_conv1d and tg_conv2d say what is computed). weight is [out, in /
+ * groups, size], or [out, in / groups, height, width]. The layer has a bias [out] only if the argument bias is true.
+ * opts may be NULL. opts->groups must divide in and out (TG_ERR_ARGUMENT). */
 TG_API tg_module *tg_nn_conv1d(tg_ctx *ctx, int64_t in, int64_t out, int64_t size, bool bias, double std,
                                const tg_conv_opts *opts);
 TG_API tg_module *tg_nn_conv2d(tg_ctx *ctx, int64_t in, int64_t out, int64_t height, int64_t width, bool bias,
@@ -69,11 +74,11 @@ TG_API tg_module *tg_nn_function(tg_ctx *ctx, const char *name, tg_tensor *(*fn)
 /* ---- Sequences of modules ---- */
 
 /* Creates a module that passes its input through its children, in the order in which they were added; without children
- * it returns its input. Children may have any names (tg_module_add_child). tg_sequential_add names them by their
- * numbers, "0", "1" and so on, as PyTorch's Sequential does. */
+ * it returns its input. tg_module_add_child adds a child of any name; tg_sequential_add names it by its number, "0",
+ * "1" and so on, as PyTorch's Sequential does. */
 TG_API tg_module *tg_nn_sequential(tg_ctx *ctx);
-/* Adds a child, which m then owns, under the number of children that m has. Fails with TG_ERR_ARGUMENT if m was not
- * made by tg_nn_sequential. Errors and who frees child are otherwise those of tg_module_add_child. */
+/* Adds a child, which m then owns. Its name is the number of children that m had before. Fails with TG_ERR_ARGUMENT if
+ * m was not made by tg_nn_sequential. The other errors, and who frees child, are as for tg_module_add_child. */
 TG_API tg_status tg_sequential_add(tg_module *m, tg_module *child);
 
 /* ---- Recurrent layers ---- */
@@ -81,7 +86,7 @@ TG_API tg_status tg_sequential_add(tg_module *m, tg_module *child);
 typedef struct tg_rnn_opts {
     size_t size;
     bool bidirectional; /* a second set of parameters reads the sequence from its end */
-    bool no_bias;       /* the products have no biases */
+    bool no_bias;       /* the layers have no bias_ih and bias_hh */
     double dropout;     /* probability of dropout, in [0, 1), of the outputs of every layer but the last one */
 } tg_rnn_opts;
 
@@ -89,8 +94,9 @@ typedef struct tg_rnn_opts {
 #define TG_RNN(...) (&(tg_rnn_opts){TG_RNN_DEFAULTS, __VA_ARGS__})
 
 /* Create a GRU (Cho et al., arXiv 1406.1078) or LSTM (Hochreiter and Schmidhuber, Neural Computation 9(8), 1997) with
- * the equations, parameter names and initial values of PyTorch's GRU and LSTM. It has `layers` layers: layer l reads
- * the outputs of layer l - 1. d below is 1, or 2 if opts->bidirectional is set. opts may be NULL.
+ * the equations, parameter names and initial values of PyTorch's GRU and LSTM. It has `layers` layers. Layer 0
+ * reads x, and layer l > 0 the outputs of layer l - 1. d below is 1, or 2 if opts->bidirectional is set. opts may be
+ * NULL.
  *
  * A call (tg_module_call) takes
  * - x [s, b, in], a batch of b sequences of s >= 1 elements each;
@@ -99,18 +105,21 @@ typedef struct tg_rnn_opts {
  * and gives
  * - y [s, b, d * hidden], the states of the last layer after each element, both directions joined;
  * - h and c after the last element.
- * States may be left out or NULL, and are then 0; outputs may be left out from the end. tg_module_forward maps x to y.
- * The states of layer l are number l * d, and those of its second direction number l * d + 1. Other shapes fail with
- * TG_ERR_SHAPE.
+ * The input states h and c may be left out or NULL, and are then 0. A call may ask for y alone, or for y and h.
+ * tg_module_forward maps x to y. Index l * d of the first dim of h and c is layer l, and index l * d + 1 its second
+ * direction. Other shapes fail with TG_ERR_SHAPE.
  *
- * With sig for tg_sigmoid, and the gates of W_ih x + b_ih and W_hh h + b_hh in the order of their rows:
+ * In these equations sig is tg_sigmoid; x_k is the block of W_ih x + b_ih for gate k, and h_k that of W_hh h + b_hh.
+ * The blocks are in the order r, z, n of a GRU, and i, f, g, o of an LSTM.
  *   GRU:  r = sig(x_r + h_r), z = sig(x_z + h_z), n = tanh(x_n + r * h_n), h = (1 - z) * n + z * h
- *   LSTM: i, f, o = sig(x + h), g = tanh(x_g + h_g), c = f * c + i * g, h = o * tanh(c); rows are i, f, g, o
+ *   LSTM: i = sig(x_i + h_i), f = sig(x_f + h_f), o = sig(x_o + h_o), g = tanh(x_g + h_g), c = f * c + i * g,
+ *         h = o * tanh(c)
  *
- * Layer l has the parameters weight_ih_l<l> [g * hidden, in of the layer] and weight_hh_l<l> [g * hidden, hidden],
- * where g is 3 for a GRU and 4 for an LSTM, and the biases bias_ih_l<l> and bias_hh_l<l> [g * hidden]. Names of the
- * second direction end in "_reverse". All are drawn from the uniform distribution between -1 / sqrt(hidden) and
- * 1 / sqrt(hidden). Dropout with one layer fails with TG_ERR_ARGUMENT, because it would do nothing. */
+ * With k for the number of gates, 3 or 4, layer l has the parameters weight_ih_l<l> [k * hidden, in], for l > 0 [k *
+ * hidden, d * hidden], and weight_hh_l<l> [k * hidden, hidden]. Unless opts->no_bias is set it has the biases
+ * bias_ih_l<l> and bias_hh_l<l> [k * hidden]. Names of the second direction end in "_reverse". All are drawn from the
+ * uniform distribution between -1 / sqrt(hidden) and 1 / sqrt(hidden). Dropout with one layer fails with
+ * TG_ERR_ARGUMENT, because it would do nothing. */
 TG_API tg_module *tg_nn_gru(tg_ctx *ctx, int64_t in, int64_t hidden, int layers, const tg_rnn_opts *opts);
 TG_API tg_module *tg_nn_lstm(tg_ctx *ctx, int64_t in, int64_t hidden, int layers, const tg_rnn_opts *opts);
 

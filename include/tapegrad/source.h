@@ -1,5 +1,5 @@
-/* Places in the source of a program that is written in another language, for messages. tapegrad.h includes this
- * header. */
+/* Lets messages name a place in the source of a program that is written in another language than C. tapegrad.h includes
+ * this header. */
 #ifndef TAPEGRAD_SOURCE_H
 #define TAPEGRAD_SOURCE_H
 
@@ -11,9 +11,9 @@ extern "C" {
 
 /* Sets the place in the program's source from which later ops of the tape are called, such as ("model.py", 12).
  * Messages, dumps and reports then name that place ("called from model.py:12") instead of the place in C, also for ops
- * that layers record. The place lasts until the next call, also over resets of the tape. file NULL removes it. file is
- * copied. A binding calls this before each op: the call is cheap, and allocates only when a place is new to the
- * tape. */
+ * that layers record. The place stays set until this function is called again, also if the tape is reset. file NULL
+ * removes it. file is copied. A binding calls this before each op: the call is cheap, and allocates only when a place
+ * is new to the tape. */
 TG_API tg_status tg_tape_set_site(tg_tape *t, const char *file, int line);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* The communicator of all ranks that a launcher has started, whichever launcher it was. Include it in programs that
- * must run alone and under `tapegrad run`, mpirun, torchrun and Slurm's srun. docs/cluster.md has a job script for
- * each. */
+/* The communicator of all ranks that a launcher has started, whichever launcher it was. Include this header in programs
+ * that must run both alone and under `tapegrad run`, mpirun, torchrun and Slurm's srun. docs/cluster.md has a job
+ * script for each. */
 #ifndef TAPEGRAD_WORLD_H
 #define TAPEGRAD_WORLD_H
 
@@ -20,66 +20,69 @@ typedef enum tg_launcher {
 
 typedef enum tg_world_transport {
     TG_WORLD_ALONE, /* one rank */
-    TG_WORLD_SHM,   /* the memory of `tapegrad run` */
+    TG_WORLD_SHM,   /* memory that `tapegrad run` shares between its ranks */
     TG_WORLD_MPI,
     TG_WORLD_TCP,
 } tg_world_transport;
 
-/* How this process was started. The strings end with 0. */
+/* How this process was started. The strings are terminated by a 0 byte. */
 typedef struct tg_world_info {
     size_t size;
     tg_launcher launcher;
-    tg_world_transport transport; /* by which the ranks reach each other; ranks of one node then share memory */
-    int rank, ranks;              /* the number of this rank, from 0, and the number of all ranks */
+    tg_world_transport transport; /* how the ranks find each other; ranks of one node exchange data by shared memory */
+    int rank, ranks;              /* this rank, from 0, and how many ranks there are */
     int local_rank, local_ranks;  /* the same among the ranks of this node; local_ranks is 0 if it is unknown */
-    char host[256];  /* over TCP: the name or address of rank 0's node, and ports on which it may listen: */
-    int port, ports; /* the first one, and their number */
-    char job[128];   /* over TCP: the name of the run, which is the same on all ranks */
+    char host[256];               /* over TCP: the name or address of rank 0's node */
+    int port, ports;              /* over TCP: the first port on which rank 0 may listen, and the number of ports */
+    char job[128];                /* over TCP: the name of the run, which is the same on all ranks */
 } tg_world_info;
 
 #define TG_WORLD_INFO() ((tg_world_info){.size = sizeof(tg_world_info)})
 
-/* Fills *out, which TG_WORLD_INFO() initializes, from the environment variables of the launchers. If several have
- * started this process, the innermost counts, in this order: `tapegrad run`, torchrun, mpirun, srun.
+/* Fills *out, which TG_WORLD_INFO() initializes, from the environment variables of the launchers. If the
+ * variables of several launchers are set, the first of these counts, because it is usually the innermost one:
+ * `tapegrad run`, torchrun, mpirun, srun. The variables after a semicolon are optional.
  *
  *   tapegrad run   TAPEGRAD_RANK, TAPEGRAD_SIZE and TAPEGRAD_FD
  *   torchrun       RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK, LOCAL_WORLD_SIZE
- *   mpirun         OMPI_COMM_WORLD_RANK and ..._SIZE, ..._LOCAL_RANK, ..._LOCAL_SIZE (Open MPI); PMI_RANK and PMI_SIZE,
- *                  MPI_LOCALRANKID, MPI_LOCALNRANKS (MPICH)
+ *   mpirun         Open MPI: OMPI_COMM_WORLD_RANK and ..._SIZE; ..._LOCAL_RANK, ..._LOCAL_SIZE.
+ *                  MPICH: PMI_RANK and PMI_SIZE; MPI_LOCALRANKID, MPI_LOCALNRANKS
  *   srun           SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS; SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE and
  *                  SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST. With --mpi=pmix or --mpi=pmi2
- *                  (PMIX_RANK, PMI_RANK) the ranks communicate over MPI if libtapegrad-mpi.so is installed
+ *                  (PMIX_RANK, PMI_RANK) the ranks communicate over MPI if libtapegrad-mpi.so is installed,
+ *                  else over TCP
  *
  * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. "tcp" under mpirun or `tapegrad run` needs MASTER_ADDR
  * and MASTER_PORT.
  *
  * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
- * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the port is the one after it. Under srun both may be
- * missing: the address is then the first node, and the port is the first of SLURM_STEP_RESV_PORTS (srun --resv-ports),
- * or else one that follows from the ids of the job and the step.
+ * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the port is the one after it. Under srun MASTER_ADDR
+ * and MASTER_PORT may be missing: the address is then the first node, and the port is the first of
+ * SLURM_STEP_RESV_PORTS (srun --resv-ports), or else one that follows from the ids of the job and the step.
  *
- * Returns TG_ERR_ARGUMENT if variables contradict each other, such as WORLD_SIZE without RANK, and if out->size is that
- * of another version. The reason is then written to message, at most n bytes; message may be NULL. */
+ * Returns TG_ERR_ARGUMENT if variables are missing (WORLD_SIZE without RANK, for example) or contradict each other, and
+ * if out->size is that of another version. The reason is then written to message, at most n bytes with the terminating
+ * 0; message may be NULL. */
 TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
 
-/* Writes one line about info, without a newline, such as "rank 2 of 4, number 0 of 2 on this node, started by torchrun,
- * over TCP: the ranks meet at node1, port 29501 to 29516": at most n bytes with the terminating 0. Returns the length
- * of the whole text. */
+/* Writes one line about info to buf, without a newline: at most n bytes with the terminating 0. Returns the length of
+ * the text, also of what was cut off. Such a line is "rank 2 of 4, number 0 of 2 on this node, started by torchrun,
+ * over TCP: the ranks meet at node1, port 29501 to 29516". */
 TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
 
-/* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller; NULL
- * means that this call queries it. Every rank makes the call, and later calls tg_comm_free, which waits for the others.
- * A process that is alone gets a communicator of one rank.
+/* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller. If info
+ * is NULL, this call calls tg_world_query. Every rank makes the call, and later calls tg_comm_free, which waits for the
+ * others. A process that is alone gets a communicator of one rank.
  *
- * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it, and the end of
- * the communicator finalizes it. A process can initialize MPI only once.
+ * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it, and
+ * tg_comm_free finalizes it. A process can initialize MPI only once, so such a program has one communicator over MPI.
  *
- * The context's device is the caller's choice: for GPUs it is "cuda:N" with N = info.local_rank, and tg_comm_nccl_new
- * (nccl.h) makes the communicator of the GPUs from the result.
+ * The caller chooses the context's device. For GPUs it is "cuda:N", where N is the local_rank of tg_world_query, and
+ * tg_comm_nccl_new (nccl.h) makes the communicator of the GPUs from the one that this call returns.
  *
- * The errors are those of tg_world_query, of tg_comm_tcp_new (tcp.h) and of tg_comm_launched_new. Fails with
- * TG_ERR_STATE if MPI has another number of ranks than the launcher has started, and with TG_ERR_UNSUPPORTED if
- * libtapegrad-mpi.so is missing. On error returns an inert communicator (tapegrad.h). */
+ * Fails with the errors of tg_world_query, of tg_comm_tcp_new (tcp.h) and of tg_comm_launched_new; with TG_ERR_STATE if
+ * MPI has another number of ranks than the launcher has started; and with TG_ERR_UNSUPPORTED if libtapegrad-mpi.so is
+ * missing. On error returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_world_new(tg_ctx *ctx, const tg_world_info *info);
 
 #ifdef __cplusplus

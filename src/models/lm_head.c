@@ -23,21 +23,23 @@ bool tg_lm_head_is_called(const tg_module *lm) {
     return head && !tg_is_own_linear(head) && (head->ops != &tg_lm_output_ops || head->hooks);
 }
 
-/* With the maximal update parametrization, divides the trunk's output, and so the logits, by tg_mup_width. */
+/* With the maximal update parametrization, divides the trunk's output, and so its product with the output matrix, by
+ * tg_mup_width. */
 static tg_tensor *narrow(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     return c->mup_base > 0 ? tg_scale(t, x, 1 / tg_mup_width(c)) : x;
 }
 
 /* Returns the input of the product with the output matrix, from the trunk's output x after `narrow`. If tp is above 1,
- * the matrix is sharded, and every rank needs all of x: gathers x under sequence parallelism, else passes it through
- * tg_copy_to_tp. */
+ * the matrix is sharded, and every rank needs all of x: with sequence parallelism this function gathers x, and without
+ * it calls tg_copy_to_tp. */
 static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_lm_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_lm_tp_comm(c), NULL)
                                                 : tg_copy_to_tp(t, x, tg_lm_tp_comm(c));
 }
 
-/* The forward of lm_head if tp is above 1. The module wraps the embedding as which its matrix is stored. */
+/* The forward of lm_head if tp is above 1. The module has the matrix of an embedding over
+ * ranks, because it is sharded in the same way (lm.c). */
 static tg_tensor *output_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     return tg_linear(t, head_input(tg_layer_config(m), t, x), tg_module_own(m, "weight"), NULL);
 }
@@ -122,7 +124,8 @@ tg_tensor *tg_lm_loss_of_trunk(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tenso
     return reduction == TG_LOSS_NONE ? tg_transpose(t, y, 0, 1) : y;
 }
 
-/* Checks target before anything is recorded. The trunk checks ids. */
+/* Checks reduction and target before anything is recorded. The trunk checks the dtype and the dims of ids; if these are
+ * wrong, target is not compared with them here. */
 static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction,
                               const char *who) {
     char want[160], got[160];
@@ -171,12 +174,14 @@ static tg_status check_logits(const tg_module *lm, const tg_tensor *logits, cons
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_lm_loss: labels are %s, expected i64[batch, sequence]", of);
     if (logits->ndim != 3 || logits->shape[0] != labels->shape[1] || logits->shape[1] != labels->shape[0])
         return tg_fail(ctx, TG_ERR_SHAPE,
-                       "tg_lm_loss: logits are %s and labels %s, expected logits [sequence, batch, vocabulary]", is,
-                       of);
+                       "tg_lm_loss: logits are %s and labels are %s, expected logits [sequence, batch, vocabulary] for "
+                       "labels [batch, sequence]",
+                       is, of);
     return TG_OK;
 }
 
-/* Checks that the last dim of the logits is the model's vocabulary or, if tp is above 1, this rank's shard of it. */
+/* Checks that the last dim of the logits has the size of the vocabulary with its padding or, if tp is above 1, that the
+ * logits are this rank's contiguous shard of it. */
 static tg_status check_vocabulary(const tg_module *lm, const tg_tensor *logits) {
     char is[160];
     const tg_lm_config *c = &tg_lm_of(lm)->c;
@@ -186,12 +191,13 @@ static tg_status check_vocabulary(const tg_module *lm, const tg_tensor *logits) 
     if (tg_lm_tp(c) > 1 && (at.kind != TG_VARYING || at.layout != TG_CONTIGUOUS || at.dim != 2))
         return tg_fail(
             lm->ctx, TG_ERR_PLACEMENT,
-            "tg_lm_loss: logits are %s and not a shard of the vocabulary on tp, expected V2 on tp; pass them "
-            "as the output matrix gives them (tg_lm_part), without gathering",
+            "tg_lm_loss: logits are %s and not a shard of the vocabulary, expected a contiguous shard of dim 2 on tp "
+            "(V2); pass the logits of tg_lm_part without gathering them",
             is);
     if (logits->shape[2] == columns) return TG_OK;
-    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_loss: logits are %s, expected %s", is,
-                   tg_count(columns, "column").text);
+    return tg_fail(lm->ctx, TG_ERR_SHAPE,
+                   "tg_lm_loss: logits are %s, expected %lld as the last dim, the vocabulary%s", is,
+                   (long long)columns, tg_lm_tp(c) > 1 ? " with its padding, divided by tp" : "");
 }
 
 static tg_tensor *checked_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels,

@@ -1,16 +1,16 @@
 /* Max pooling into a given number of windows, which are those of adaptive_avg_pool. The positions of the maxima are
  * found without gradients; the op then takes the elements of x at these positions.
  *
- * To find them, each dim is replaced by its windows, all as large as the largest. A smaller window repeats its last
- * element, which changes neither the maximum nor the first of equal elements. */
+ * To find them, each pooled dim is replaced by its windows, one after the other, all of the size of the largest. A
+ * smaller window repeats its last element, which changes neither the maximum nor which of equal maxima is the first. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 #include "ops/max_pool.h"
 
 enum { SPATIAL = 3 }; /* the most dims that are pooled */
 
-/* The greatest product of the number of windows and the number of elements of a dim: a float64 holds integers up to
- * here exactly (elements_of). */
+/* The limit of the product of a dim's number of windows and its number of elements. elements_of computes with integers
+ * up to this product in float64, which holds all integers up to 2^53 exactly. */
 static const int64_t exact_in_double = (int64_t)1 << 53;
 
 typedef struct adaptive_params {
@@ -20,8 +20,8 @@ typedef struct adaptive_params {
 static tg_status check(tg_tape *t, tg_shape size, const tg_tensor *x) {
     if (size.ndim < 1 || size.ndim > SPATIAL || x->ndim != size.ndim + 2)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
-                       "size has %s and x %s; x must be [n, c, ..] with as many dims after c as "
-                       "size has, 1 to %d",
+                       "size has %s and x has %s; expected 1 to %d numbers, and x [n, c, ..] with a dim after c for "
+                       "each",
                        tg_count(size.ndim, "number").text, tg_count(x->ndim, "dim").text, SPATIAL);
     if (!tg_is_float(x->dtype))
         return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s; expected a float dtype", tg_dtype_name((tg_dtype)x->dtype));
@@ -33,7 +33,7 @@ static tg_status check(tg_tape *t, tg_shape size, const tg_tensor *x) {
                            d, (long long)size.dim[d], tg_count(x->shape[d + 2], "element").text);
         if (size.dim[d] * x->shape[d + 2] > exact_in_double)
             return tg_fail(t->ctx, TG_ERR_SHAPE,
-                           "size[%d] is %lld, for a dim of %s; the product of both must be at most 2^53", d,
+                           "size[%d] is %lld, for a dim of %s; their product must be at most 2^53", d,
                            (long long)size.dim[d], tg_count(x->shape[d + 2], "element").text);
     }
     return TG_OK;
@@ -49,9 +49,11 @@ static int64_t largest(int64_t n, int64_t m) {
     return most;
 }
 
-/* Returns [m k]: the positions of the k elements of each of m windows over n elements. The starts i n / m are computed
- * in float64. i n is exact, since m n is at most 2^53, and the rounded quotient is an integer only if the exact one is:
- * otherwise the exact one is at least 1 / m away from every integer, which is more than the rounding error. */
+/* Returns a tensor of one dim with m * k elements: for each of m windows over n elements the positions of its elements,
+ * the last one repeated until there are k. Window i begins at floor(i * n / m) and ends before ceil((i + 1) * n / m).
+ * Both are computed in float64, and are right although quotients are rounded: the products are exact, because m * n is
+ * at most 2^53, and a quotient that is no integer is at least 1 / m away from every integer, while its rounding error
+ * is below n / 2^53, which is at most 1 / m. */
 static tg_tensor *elements_of(tg_tape *t, int64_t n, int64_t m, int64_t k) {
     tg_tensor *count = tg_full(t, TG_F64, TG_SHAPE(), (double)m),
               *starts = tg_arange(t, TG_F64, 0, (double)(m * n), (double)n);
@@ -61,8 +63,8 @@ static tg_tensor *elements_of(tg_tape *t, int64_t n, int64_t m, int64_t k) {
     return tg_reshape(t, tg_cast(t, tg_minimum(t, all, tg_unsqueeze(t, last, 1)), TG_I64), TG_SHAPE(m * k));
 }
 
-/* Moves the elements of the windows to the last dim: x [.., m0 k0, m1 k1, ..] -> [.., m0 m1 .., k0 k1 ..]. The first
- * `leading` dims stay. */
+/* Moves the elements of each window to the last dim, and joins the dims of windows: of x [.., m0 * k0, m1 * k1] makes
+ * [.., m0 * m1, k0 * k1]. The first `leading` dims stay. */
 static tg_tensor *windows_last(tg_tape *t, tg_tensor *x, int leading, tg_shape m, const int64_t *k) {
     int n = (int)m.ndim;
     tg_shape split = {.ndim = leading + 2 * n}, joined = {.ndim = leading + 2};
@@ -80,7 +82,7 @@ static tg_tensor *windows_last(tg_tape *t, tg_tensor *x, int leading, tg_shape m
     return tg_reshape(t, tg_permute(t, tg_reshape(t, x, split), order), joined);
 }
 
-/* Returns the positions of the maxima of x [n, c, ..] in its channels, [n, c, size..]. */
+/* Returns [n, c, size..]: the position of the maximum of each window of x [n, c, ..], counted within its channel. */
 static tg_tensor *positions(tg_tape *t, tg_tensor *x, tg_shape size) {
     int64_t k[SPATIAL];
     tg_tensor *at = NULL, *values = tg_detach(t, x);
@@ -89,7 +91,7 @@ static tg_tensor *positions(tg_tape *t, tg_tensor *x, tg_shape size) {
         k[d] = largest(n, size.dim[d]);
         tg_tensor *index = elements_of(t, n, size.dim[d], k[d]);
         values = tg_index_select(t, values, d + 2, index);
-        /* at [.., m k] = the position along the dims so far */
+        /* at [.., m * k]: the position within the dims that have been handled so far */
         at = !at ? index
                  : tg_add(t, tg_unsqueeze(t, tg_mul(t, at, tg_full(t, TG_I64, TG_SHAPE(), (double)n)), d), index);
     }
@@ -126,7 +128,7 @@ static const tg_sample adaptive_samples[] = {
     {.note = "no windows", .params = TO(2, 0), .n_in = 1, .input = {TG_S(2, 2, 3, 3)}, .refused = TG_ERR_SHAPE},
     {.note = "too few dims", .params = TO(2, 2), .n_in = 1, .input = {TG_S(2, 3, 3)}, .refused = TG_ERR_SHAPE},
     {.note = "integers", .params = TO(2), .n_in = 1, .input = {TG_S_INDEX(9, 1, 1, 4)}, .refused = TG_ERR_DTYPE},
-    {.note = "VGG's last", .params = TO(7, 7), .n_in = 1, .input = {TG_S(32, 512, 12, 12)}, .bench = true},
+    {.note = "the last pooling of VGG", .params = TO(7, 7), .n_in = 1, .input = {TG_S(32, 512, 12, 12)}, .bench = true},
 };
 #undef TO
 
@@ -146,8 +148,8 @@ const tg_op tg_op_adaptive_max_pool = {.size = sizeof(tg_op),
                                        TG_FIELDS(adaptive_fields),
                                        TG_SAMPLES(adaptive_samples)};
 
-/* Returns the maximum of x [n, c, ..] in each of size.dim[d] windows along dim 2 + d: [n, c, size..]. *index (may be
- * NULL) receives its position in its channel of x. */
+/* Divides each dim 2 + d of x [n, c, ..] into size.dim[d] windows, and returns the maximum of each combination of them:
+ * [n, c, size..]. If index is not NULL, *index receives the position of each maximum, counted within its channel. */
 tg_tensor *tg_adaptive_max_pool(tg_tape *t, tg_tensor *x, tg_shape size, tg_tensor **index) {
     tg_tensor *out[2] = {NULL, NULL};
     tg_apply(t, &tg_op_adaptive_max_pool, &(adaptive_params){size}, &x, 1, out, 2, NULL, NULL, TG_SITE);

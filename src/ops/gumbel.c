@@ -19,14 +19,15 @@ static tg_status gumbel_infer(tg_call *c) {
     /* Logits are multiplied by 1 / tau in the accumulation dtype, so 1 / tau must be finite there. */
     double most = tg_greatest((tg_dtype)c->input[0]->dtype);
     if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be finite and above 0, and 1 / tau finite too",
-                            p->tau);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "tau is %g; it must be finite and above 0, and 1 / tau must not overflow in %s", p->tau,
+                            tg_dtype_name(tg_accumulate_dtype((tg_dtype)c->input[0]->dtype)));
     p->draws = tg_call_draws(c, c->input[0]);
     return c->ctx->run.status;
 }
 
-/* Computes -ln(-ln(u)). u is the midpoint of one of 2^24 intervals of [0, 1], also for float64. So it is neither 0
- * nor 1, and the noise differs between dtypes only by rounding. */
+/* Computes -ln(-ln(u)). u is drawn in float32 from [2^-25, 1) for every dtype of x, so it is neither 0 nor 1, and the
+ * noise differs between dtypes only by rounding. */
 static tg_status gumbel_forward(tg_call *c) {
     const tg_tensor *x = c->input[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
@@ -124,9 +125,10 @@ const tg_op tg_op_gumbel_softmax = {
     .compose = gumbel_softmax_compose, TG_FIELDS(gumbel_softmax_fields), .preset = SOFT(1, -1),
     TG_SAMPLES(gumbel_softmax_samples)};
 
-/* Returns softmax((x + gumbel) / tau) along dim, tau > 0: rows close to one-hot, where the position of the 1 is drawn
- * with the probabilities softmax(x). If hard is true, each row of the result is exactly one-hot, with the 1 at the
- * greatest element of the softmax, and the gradient is that of the softmax. */
+/* Returns softmax((x + gumbel) / tau) along dim. The position of the greatest element is drawn with the probabilities
+ * softmax(x), and the smaller tau is, the closer the result is to one-hot along dim. tau and 1 / tau must be finite and
+ * above 0. If hard is true, the result is exactly one-hot, with the 1 at the greatest element of the softmax, and the
+ * gradient is that of the softmax. */
 tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim) {
     return TG_RECORD(t, tg_op_gumbel_softmax, (&(gumbel_softmax_params){tau, hard, dim}), x);
 }

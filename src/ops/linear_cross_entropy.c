@@ -96,10 +96,10 @@ const tg_op tg_op_linear_cross_entropy = {
 };
 
 /* Returns cross_entropy(x w^T, target) for x [.., h], w [v, h] and target [..]: the head and the loss of a language
- * model, without class weights. The logits exist for a chunk of rows at a time, and no buffer of the weight's size
- * is allocated. The op saves x, w, two numbers per row and the logits of the last chunk; backward computes the
- * logits of the other chunks again. Logits are float32 even for 16-bit inputs. Options and results are those of
- * tg_cross_entropy. */
+ * model. Forward and backward have the logits of one chunk of rows at a time. The op saves its inputs, two numbers per
+ * row and the logits of the last chunk; backward computes the logits of the other chunks again. The logits of 16-bit
+ * inputs are float32. Options and results are those of tg_cross_entropy, but class weights fail with
+ * TG_ERR_UNSUPPORTED. */
 tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                    const tg_cross_entropy_opts *opts) {
     tg_row_loss_params p = tg_row_loss_params_of(opts);

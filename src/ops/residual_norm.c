@@ -14,7 +14,7 @@ typedef struct residual_params {
 
 enum { X, RESIDUAL, W };
 enum { R, Y };
-enum { MEAN, RSTD }; /* private saved buffers; RMS norm does not use the mean */
+enum { MEAN, RSTD }; /* buffers that the op saves; MEAN has no elements, because RMS norm has no mean */
 
 static tg_status residual_shapes(tg_call *c) {
     const tg_tensor *x = c->input[X], *w = c->input[W];
@@ -67,7 +67,8 @@ static tg_status residual_forward(tg_call *c) {
     return (ops->norm ? ops->norm : tg_composed_norm)(c->ctx, &a);
 }
 
-/* x and residual both get the gradient of r, which is the sum of r's output gradient and of what the norm adds. */
+/* x and residual both get the gradient of r: the gradient of output r, which may be missing, plus that of output y,
+ * which may be missing too, through the norm. */
 static tg_status residual_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *gr = c->gout[R], *gy = c->gout[Y], *g = gr;
@@ -88,8 +89,8 @@ static tg_status residual_backward(tg_call *c) {
     return c->gin_mode[RESIDUAL] ? tg_call_pass(c, RESIDUAL, g) : TG_OK;
 }
 
-/* Computes from r, because x and residual are not saved. With unit = r rstd and g = gy w, the norm adds
- * rstd (g - unit mean(g unit)) to the gradient of r. */
+/* Computes the gradients from r, because x and residual are not saved. With rstd = 1 / sqrt(mean(r^2) + eps),
+ * unit = r * rstd and g = gy * w, the norm adds rstd * (g - unit * mean(g * unit)) to the gradient of r. */
 static tg_status residual_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *r = tg_node_out(n)[R], *w = tg_node_in(n)[W], *gr = gout[R], *gy = gout[Y];
     tg_dtype dtype = (tg_dtype)r->dtype;
@@ -166,7 +167,7 @@ const tg_op tg_op_residual_rms_norm = {
     TG_SAMPLES(residual_samples),
 };
 
-/* Returns y = r / sqrt(mean(r^2) + eps) w, where r = x + residual. x and residual have one shape [.., h]; w is [h] or
+/* Returns y = w * r / sqrt(mean(r^2) + eps), where r = x + residual. x and residual have one shape [.., h]; w is [h] or
  * NULL. If sum is not NULL, *sum receives r. The op saves r, w and one number per row. */
 tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                 tg_tensor **sum) {

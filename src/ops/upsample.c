@@ -21,7 +21,8 @@ static tg_status check(tg_tape *t, const upsample_params *p, const tg_tensor *x)
     TG_TRY(tg_size_check(t->ctx, p->given, sizeof(tg_upsample_opts), "the options"));
     if (p->size.ndim < 1 || p->size.ndim > SPATIAL || x->ndim != k + 2)
         return tg_fail(t->ctx, TG_ERR_SHAPE,
-                       "size has %s and x %s; x must be [n, c, ..] with as many dims after c as size has, 1 to %d",
+                       "size has %s and x has %s; expected 1 to %d numbers, and x [n, c, ..] with a dim after c for "
+                       "each",
                        tg_count(p->size.ndim, "number").text, tg_count(x->ndim, "dim").text, SPATIAL);
     if (!tg_is_float(x->dtype))
         return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s; expected a float dtype", tg_dtype_name((tg_dtype)x->dtype));

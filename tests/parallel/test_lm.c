@@ -235,7 +235,7 @@ static tg_status loss_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, fabs(tg_item(mean) * (LM_BATCH * LM_LENGTH - 1) - total) < 1e-10);
     if (how->tp > 1) {
         tg_tensor *whole = tg_gather_from_tp(t, logits, tg_parallel_comm(p, TG_TP));
-        REFUSED(ctx, TG_ERR_PLACEMENT, "expected V2 on tp; pass them as the output matrix gives them",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "expected a contiguous shard of dim 2 on tp (V2); pass the logits of tg_lm_part",
                 tg_lm_loss(m, t, whole, b.targets[0], TG_LOSS_SUM));
     }
     REFUSED(ctx, TG_ERR_SHAPE, "expected logits [sequence, batch, vocabulary]",
