@@ -279,8 +279,8 @@ typedef struct param_number {
     int index;
 } param_number;
 
-/* Reads the number at `at` as 64 bits: those of a real, or the value of an integer. Returns false for a field that holds
- * something else, such as a pointer. */
+/* Reads the number at `at` as 64 bits: those of a real, or the value of an integer. Returns false for a field that
+ * holds something else, such as a pointer. */
 static bool read_number(const tg_field *f, const char *at, int64_t *bits) {
     int i;
     switch (f->kind) {

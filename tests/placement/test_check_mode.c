@@ -244,7 +244,8 @@ static tg_status numbers(void *arg, tg_ctx *ctx, tg_comm *world) {
              "ranks gave it different numbers (a is 0.5 on rank 0, 0.25 on rank %d)",
              n - 1, n - 1, n - 1);
     REFUSED(ctx, TG_ERR_PLACEMENT, says, tg_scale(g.t, x, g.last ? 0.25 : 0.5));
-    REFUSED(ctx, TG_ERR_PLACEMENT, "gave it different numbers (start is 0 on rank 0, 1 on rank ", tg_slice(g.t, x, 0, g.last ? 1 : 0, g.last ? 3 : 2, 1));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "gave it different numbers (start is 0 on rank 0, 1 on rank ",
+            tg_slice(g.t, x, 0, g.last ? 1 : 0, g.last ? 3 : 2, 1));
     tg_tensor *scaled = tg_scale(g.t, c, g.last ? 0.25 : 0.5); /* no gradient: found where one is needed */
     REFUSED(ctx, TG_ERR_PLACEMENT, "mul: its input f64[3] is I on axis tp, but its bytes differ between ranks 0 and ",
             tg_mul(g.t, x, scaled));
