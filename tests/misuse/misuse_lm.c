@@ -92,7 +92,7 @@ static void losses(misuse_world *b) {
           tg_lm_loss(m, t, logits, b->ids, TG_LOSS_MEAN));
     INERT(tg_lm_loss, SHAPE, "expected logits [sequence, batch, vocabulary]",
           tg_lm_loss(m, t, b->x, labels, TG_LOSS_MEAN));
-    INERT(tg_lm_loss, SHAPE, "expected 5 columns", tg_lm_loss(m, t, wide, labels, TG_LOSS_MEAN));
+    INERT(tg_lm_loss, SHAPE, "expected 5 as the last dim", tg_lm_loss(m, t, wide, labels, TG_LOSS_MEAN));
     DEAD_TENSOR(tg_lm_loss, tg_lm_loss(m, t, x, labels, TG_LOSS_MEAN));
     DEAD_TENSOR(tg_lm_loss, tg_lm_loss(m, t, logits, x, TG_LOSS_MEAN));
     QUIET(tg_lm_set_tokens, tg_lm_set_tokens(NULL, none) == TG_ERR_ARGUMENT);

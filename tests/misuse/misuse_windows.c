@@ -216,7 +216,7 @@ static void of_sizes(misuse_world *b, const images *m) {
     later.size = 4096;
     INERT(tg_adaptive_avg_pool, SHAPE, "size has 1 number", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2)));
     INERT(tg_adaptive_avg_pool, SHAPE, "size[1] is -1", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2, -1)));
-    INERT(tg_upsample_nearest, SHAPE, "size has 3 numbers and x 4 dims",
+    INERT(tg_upsample_nearest, SHAPE, "size has 3 numbers and x has 4 dims",
           tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2, 2), NULL));
     INERT(tg_upsample_nearest, ARGUMENT, "align_corners is set",
           tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.align_corners = true)));

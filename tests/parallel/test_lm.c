@@ -241,7 +241,7 @@ static tg_status loss_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_SHAPE, "expected logits [sequence, batch, vocabulary]",
             tg_lm_loss(m, t, tg_transpose(t, logits, 0, 1), b.targets[0], TG_LOSS_SUM));
     if (how->tp == 1)
-        REFUSED(ctx, TG_ERR_SHAPE, "expected 50 columns",
+        REFUSED(ctx, TG_ERR_SHAPE, "expected 50 as the last dim",
                 tg_lm_loss(m, t, tg_slice(t, logits, 2, 0, 7, 1), b.targets[0], TG_LOSS_SUM));
     lm_batch_drop(&b);
     tg_tape_free(t);
