@@ -230,8 +230,7 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *pa
     }
     pthread_mutex_unlock(&r->lock);
     if (!g)
-        tg_fail(ctx, TG_ERR_MEMORY, "group \"%s\": no memory for a group of %s", name ? name : "",
-                tg_count(n, "rank").text);
+        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: group \"%s\" of %s", name ? name : "", tg_count(n, "rank").text);
     return g;
 }
 
