@@ -22,6 +22,7 @@ if "$tapegrad" tokenizer train --data a.txt --to words --vocab 300 >printed 2>&1
         rm -rf as_ids
         runs train --data $name --vocab 300 --out as_ids $run
         holds "'$name' names a dataset" grep -q "vocabulary 300" printed
+        holds "the bytes of '$name' are those of its tokens" grep -q "\"bytes\": *$(wc -c <ids.bin)" as_ids/data/data.json
     done
     mkdir alone
     cp ids.idx alone/ids.idx

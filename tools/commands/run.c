@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "common/program.h"
+#include "common/interrupts.h"
 #include "common/spawn.h"
 
 enum { MAX_PROCESSES = 256 };

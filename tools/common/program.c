@@ -129,6 +129,14 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+bool is_time_to_say(double *said) {
+    enum { SECONDS = 5 };
+    double now = seconds_now();
+    if (now - *said < SECONDS) return false;
+    *said = now;
+    return true;
+}
+
 /* Returns the kind of a file that is not regular, such as "a directory"; NULL: it is regular. */
 static const char *kind_of(const struct stat *st) {
     return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";

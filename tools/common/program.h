@@ -83,6 +83,9 @@ char *json_text(const json_t *json, size_t flags);
 int print_json(json_t *json);
 /* Returns the time of the monotonic clock in seconds. */
 double seconds_now(void);
+/* Returns whether five seconds have passed since *said, a time of seconds_now; if so, sets *said to now. Progress that
+ * is printed only then does not fill the terminal. */
+bool is_time_to_say(double *said);
 /* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not
  * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);

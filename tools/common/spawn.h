@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_SPAWN_H
 #define TAPEGRAD_SPAWN_H
 
-#include <signal.h>
+#include <sys/types.h>
 
 #include "comm/shm/launch.h"
 
@@ -14,12 +14,5 @@ int spawn_rank(const tg_launch *l, int rank, char *const *argv, pid_t *pid);
  * not in its foreground process group. */
 enum { PASSED_ON = 4 };
 extern const int passed_on[PASSED_ON];
-
-/* Calls sigaction, unless the signal was ignored when the program began: a shell makes its background jobs ignore
- * SIGINT, which is meant for the job in the foreground, and nohup makes a program ignore SIGHUP. */
-static inline void catch_signal(int number, const struct sigaction *a) {
-    struct sigaction was;
-    if (sigaction(number, NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(number, a, NULL);
-}
 
 #endif

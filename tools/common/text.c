@@ -115,6 +115,19 @@ char *text_shell_word(char *out, size_t n, const char *text) {
     return out;
 }
 
+bool text_ends_with(const char *text, const char *ending) {
+    size_t n = strlen(text), m = strlen(ending);
+    return n >= m && !memcmp(text + n - m, ending, m);
+}
+
+const char *text_last_part(const char *path, size_t *n) {
+    size_t end = strlen(path), begin;
+    while (end && path[end - 1] == '/') end--;
+    for (begin = end; begin && path[begin - 1] != '/';) begin--;
+    *n = end - begin;
+    return path + begin;
+}
+
 int64_t text_read_bytes(const char *text) {
     static const char units[] = "KMGT";
     char *end;

@@ -1,8 +1,9 @@
 /* Text from files, for the terminal and from command lines: finds byte order marks, makes names that come from files
- * safe to print, shortens messages of the library, and reads numbers of bytes. */
+ * safe to print, shortens messages of the library, and reads numbers of bytes and parts of paths. */
 #ifndef TAPEGRAD_TEXT_H
 #define TAPEGRAD_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,12 @@ char *text_shell_word(char *out, size_t n, const char *text);
 
 /* Replaces each byte of the text that is not part of a character of UTF-8, and each byte 0, by '?'. */
 void text_make_utf8(char *text, size_t n);
+
+/* Returns whether the text ends with `ending`. */
+bool text_ends_with(const char *text, const char *ending);
+
+/* Returns the last part of a path, and sets *n to its length: "b" of "a/b" and of "a/b/". It is empty for "/". */
+const char *text_last_part(const char *path, size_t *n);
 
 /* Reads a number of bytes, such as "900M", "1.5G" or "4096": a number, and the first letter of KiB, MiB, GiB or TiB or
  * none. Returns -1 if it is none, or more than INT64_MAX. */

@@ -10,7 +10,7 @@
 #include "convert/adapter.h"
 #include "convert/gguf.h"
 #include "common/companions.h"
-#include "common/spawn.h"
+#include "common/interrupts.h"
 
 enum { KIND_AUTO, KIND_MODEL, KIND_STATE };
 
@@ -54,15 +54,11 @@ static const command convert_command = {
 
 /* ---- Interrupts ---- */
 
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number) { interrupted = number; }
-
 /* Returns whether there was no interrupt, and sets errno for the case that there was one. After an interrupt every read
  * and write fails, so that the library removes the file that it has begun. */
 static bool goes_on(void) {
     errno = ECANCELED;
-    return !interrupted;
+    return !interrupted_by();
 }
 
 static int64_t read_bytes(void *user, int fd, void *to, size_t n, int64_t offset) {
@@ -73,14 +69,6 @@ static int64_t read_bytes(void *user, int fd, void *to, size_t n, int64_t offset
 static int64_t write_bytes(void *user, int fd, const void *from, size_t n, int64_t offset) {
     (void)user;
     return goes_on() ? pwrite(fd, from, n, offset) : -1;
-}
-
-static void catch_interrupts(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* a second one ends it */
-    sigemptyset(&a.sa_mask);
-    catch_signal(SIGINT, &a);
-    catch_signal(SIGTERM, &a);
-    catch_signal(SIGHUP, &a);
 }
 
 /* ---- What is converted ---- */
@@ -118,7 +106,7 @@ static int convert(const convert_options *o, int kind) {
     bool there = access(o->to, F_OK) == 0;
     if (kind == KIND_STATE && !config) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .files = &files));
-    catch_interrupts();
+    interrupts_catch(0, NULL);
     if (is_gguf(o->to))
         convert_gguf(ctx, o->from, o->to, !o->no_tokenizer);
     else if (kind == KIND_STATE)
@@ -126,7 +114,7 @@ static int convert(const convert_options *o, int kind) {
     else
         tg_gpt_to_state(ctx, o->from, o->to, prefix);
     if (tg_ok(ctx) && !is_gguf(o->to)) copy_companions(ctx, o->from, o->to);
-    bool good = interrupted && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
+    bool good = interrupted_by() && !tg_ok(ctx) ? fail("interrupted"), false : check(ctx);
     if (!good && !there) rmdir(o->to); /* fails if it has a file */
     tg_ctx_free(ctx);
     free(config);
@@ -162,6 +150,6 @@ int run_convert(int argc, char **argv) {
     if (same_file(o.from, o.to)) return fail("--to is the directory '%s' itself; give another one", o.from);
     int status = convert(&o, kind);
     if (!status) printf("the %s is in %s\n", kind == KIND_STATE || is_gguf(o.to) ? "model" : "state", o.to);
-    if (status && interrupted) raise(interrupted);
+    if (status && interrupted_by()) raise(interrupted_by());
     return status;
 }

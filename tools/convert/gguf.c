@@ -3,22 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "convert/gguf.h"
 #include "common/program.h"
+#include "common/text.h"
+#include "convert/gguf.h"
 
-bool is_gguf(const char *path) {
-    size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
-}
-
-/* Copies the last part of a path to name[n]. Slashes at the end of the path are ignored. */
-static void name_of(const char *path, char *name, size_t n) {
-    size_t end = strlen(path);
-    while (end && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin && path[begin - 1] != '/') begin--;
-    snprintf(name, n, "%.*s", (int)(end - begin), path + begin);
-}
+bool is_gguf(const char *path) { return text_ends_with(path, ".gguf"); }
 
 static tg_status add_tokenizer(tg_ctx *ctx, gguf_head *h, const char *from, bool tokenizer, int64_t vocab) {
     if (!tokenizer) {
@@ -34,7 +23,9 @@ static tg_status add_tokenizer(tg_ctx *ctx, gguf_head *h, const char *from, bool
 static tg_status add_keys(tg_ctx *ctx, gguf_head *h, const char *from, bool tokenizer, const gguf_family *f,
                           const tg_lm_config *c) {
     char name[256];
-    name_of(from, name, sizeof name);
+    size_t n;
+    const char *last = text_last_part(from, &n);
+    snprintf(name, sizeof name, "%.*s", (int)n, last);
     h->prefix = f->arch;
     gguf_text(h, "general.architecture", f->arch);
     gguf_text(h, "general.type", "model");

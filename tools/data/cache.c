@@ -28,9 +28,7 @@ bool cache_close(token_cache *c, bool good) {
 
 /* Prints how much has been read, at most once every few seconds. */
 static void say_progress(token_cache *c, const data_stream *s, const char *path) {
-    enum { SECONDS = 5 };
-    if (seconds_now() - c->said < SECONDS) return;
-    c->said = seconds_now();
+    if (!is_time_to_say(&c->said)) return;
     say("reading '%s': %.1f MB, %lld tokens\n", path, 1e-6 * (double)stream_bytes(s),
         (long long)tg_token_writer_count(c->writer));
     flush_or_go_on();

@@ -16,6 +16,7 @@
 #include "common/program.h"
 #include "common/text.h"
 #include "data/corpus.h"
+#include "data/documents.h"
 #include "data/kind.h"
 #include "data/stream.h"
 #include "data/words.h"
@@ -43,27 +44,17 @@ typedef struct planner {
 
 /* ---- The format of a file ---- */
 
-static bool ends_with(const char *text, size_t n, const char *ending) {
-    size_t m = strlen(ending);
-    return n > m && !memcmp(text + n - m, ending, m);
-}
-
 static data_format format_of(const planner *p, const char *path) {
-    size_t n = strlen(path);
     if (p->o->format != DATA_AUTO) return p->o->format;
     if (is_megatron(path)) return DATA_MEGATRON;
-    if (ends_with(path, n, ".gz"))
-        n -= 3;
-    else if (ends_with(path, n, ".zst"))
-        n -= 4;
-    return ends_with(path, n, ".jsonl") || ends_with(path, n, ".ndjson") ? DATA_JSONL : DATA_TEXT;
+    return is_jsonl(path) ? DATA_JSONL : DATA_TEXT;
 }
 
 /* Returns whether the file is X.idx, and X.bin is in the list as well. */
 static bool is_second(const names *files, const char *path) {
     size_t n = strlen(path);
-    for (int i = 0; ends_with(path, n, ".idx") && i < files->n; i++)
-        if (strlen(files->at[i]) == n && !strncmp(files->at[i], path, n - 4) && ends_with(files->at[i], n, ".bin"))
+    for (int i = 0; text_ends_with(path, ".idx") && i < files->n; i++)
+        if (strlen(files->at[i]) == n && !strncmp(files->at[i], path, n - 4) && text_ends_with(files->at[i], ".bin"))
             return true;
     return false;
 }
@@ -141,17 +132,18 @@ static bool note_tokenizer(planner *p) {
     return good;
 }
 
-/* Returns the bytes of a file, or of PATH.bin if path names a Megatron dataset without its ending; 0 if there is
- * neither. */
-static int64_t size_of(const char *path) {
+/* Returns the bytes of the tokens in a file, for a Megatron dataset those of X.bin; 0 if there is no such file. */
+static int64_t size_of(const char *path, data_format format) {
     struct stat st;
     char data[4096];
-    snprintf(data, sizeof data, "%s.bin", path);
-    return stat(path, &st) == 0 || stat(data, &st) == 0 ? st.st_size : 0;
+    bool ends = text_ends_with(path, ".bin") || text_ends_with(path, ".idx");
+    int n = (int)strlen(path) - (ends ? 4 : 0);
+    snprintf(data, sizeof data, "%.*s.bin", n, path);
+    return stat(format == DATA_MEGATRON ? data : path, &st) == 0 ? st.st_size : 0;
 }
 
 static bool read_in_place(planner *p, const char *path, data_format format) {
-    p->bytes += size_of(path);
+    p->bytes += size_of(path, format);
     warn_of_data(path, (int)format);
     return end_dataset(p, true) && add_part(p, path, format, false);
 }

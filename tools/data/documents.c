@@ -42,15 +42,11 @@ int64_t documents_bytes(const documents *d) { return d->done + (d->stream ? stre
 
 /* ---- Files ---- */
 
-/* Returns whether the name of the file is that of JSONL, which may be compressed. */
-static bool is_jsonl(const char *path) {
+bool is_jsonl(const char *path) {
     static const char *const endings[] = {".jsonl",  ".jsonl.gz",  ".jsonl.zst",
                                           ".ndjson", ".ndjson.gz", ".ndjson.zst"};
-    size_t n = strlen(path);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        size_t m = strlen(endings[i]);
-        if (n >= m && !strcmp(path + n - m, endings[i])) return true;
-    }
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (text_ends_with(path, endings[i])) return true;
     return false;
 }
 

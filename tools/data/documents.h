@@ -17,6 +17,9 @@ typedef enum document_kind {
     DOCUMENTS_BROKEN, /* JSONL for FILE.jsonl, else each line together with its line break */
 } document_kind;
 
+/* Returns whether the name of the file is that of JSONL, which may be compressed. */
+bool is_jsonl(const char *path);
+
 typedef struct document {
     char *text; /* n bytes without a zero at the end; malloc's */
     size_t n;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "common/program.h"
+#include "common/text.h"
 #include "data/kind.h"
 
 /* ---- Files that probably hold no tokens ---- */
@@ -63,11 +64,6 @@ void warn_of_data(const char *path, int data_format) {
 
 /* ---- Megatron datasets ---- */
 
-static bool ends_with(const char *text, const char *ending) {
-    size_t n = strlen(text), m = strlen(ending);
-    return n > m && !strcmp(text + n - m, ending);
-}
-
 /* Returns whether the first n characters of path, followed by the ending, name a file. */
 static bool is_file(const char *path, size_t n, const char *ending) {
     char other[4096];
@@ -87,8 +83,8 @@ static bool begins_as_index(const char *path) {
 
 bool is_megatron(const char *path) {
     size_t n = strlen(path);
-    if (ends_with(path, ".bin")) return is_file(path, n - 4, ".idx");
-    if (ends_with(path, ".idx")) return is_file(path, n - 4, ".bin") || begins_as_index(path);
+    if (text_ends_with(path, ".bin")) return is_file(path, n - 4, ".idx");
+    if (text_ends_with(path, ".idx")) return is_file(path, n - 4, ".bin") || begins_as_index(path);
     return access(path, F_OK) != 0 && is_file(path, n, ".bin") && is_file(path, n, ".idx");
 }
 

@@ -211,12 +211,6 @@ static json_t *facts_json(const curves *c, const char *dir) {
     return facts;
 }
 
-/* Returns the last part of a path; the whole path if it ends with a slash. */
-static const char *last_part(const char *dir) {
-    const char *slash = strrchr(dir, '/');
-    return slash && slash[1] ? slash + 1 : dir;
-}
-
 json_t *run_json(const char *dir) {
     curves c = {.width = 1, .last_loss = NAN, .best_val = NAN};
     char *path = path_in(dir, "metrics.jsonl"), name[512];
@@ -225,7 +219,9 @@ json_t *run_json(const char *dir) {
     c.val = json_array();
     if (path && c.at && read_metrics(&c, path)) {
         while (c.n > POINTS) halve(&c);
-        snprintf(name, sizeof name, "%s", last_part(dir));
+        size_t n;
+        const char *last = text_last_part(dir, &n);
+        snprintf(name, sizeof name, "%.*s", (int)n, last);
         text_make_utf8(name, strlen(name)); /* after snprintf, which may have cut a character */
         all = json_pack("{s:s, s:o, s:o, s:o}", "name", name, "facts", facts_json(&c, dir), "curves", curves_json(&c),
                         "samples", samples_json(dir));

@@ -8,8 +8,8 @@
 
 #include <tapegrad/tokenizer.h>
 
+#include "common/interrupts.h"
 #include "common/program.h"
-#include "common/spawn.h"
 #include "common/text.h"
 #include "data/documents.h"
 #include "tokens/token_output.h"
@@ -50,10 +50,6 @@ static const command tokenize_command = {
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number) { interrupted = number; }
-
 /* ---- Batches of documents ---- */
 
 enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24 };
@@ -87,7 +83,7 @@ static void note_wrong(batch *b, int i) {
 static void *encode_some(void *of) {
     batch *b = of;
     tg_ctx *errors = tg_ctx_new(TG_CONFIG(.threads = 1));
-    for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->n && !interrupted;) {
+    for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->n && !interrupted_by();) {
         if (encode(b, errors, i)) continue;
         note_wrong(b, i);
         break;
@@ -154,9 +150,7 @@ static void clear(batch *b) {
 
 /* Prints how much has been read and written, at most once every few seconds. */
 static void say_progress(const documents *from, const token_output *out, double *said) {
-    enum { SECONDS = 5 };
-    if (seconds_now() - *said < SECONDS) return;
-    *said = seconds_now();
+    if (!is_time_to_say(said)) return;
     say("%.1f MB read, %lld documents, %lld tokens\n", 1e-6 * (double)documents_bytes(from), (long long)out->documents,
         (long long)out->count);
     flush_or_go_on();
@@ -167,15 +161,15 @@ static bool run_batches(batch *b, documents *from, token_output *out, int thread
     double said = seconds_now();
     int status = 1;
     bool good = true;
-    for (*bytes = 0; good && !interrupted && (status = fill(b, from)) > 0; clear(b)) {
+    for (*bytes = 0; good && !interrupted_by() && (status = fill(b, from)) > 0; clear(b)) {
         encode_all(b, threads);
-        if (interrupted) break;
+        if (interrupted_by()) break;
         good = atomic_load(&b->wrong) < b->n ? explain_wrong(b, out->ctx) : write_all(b, out);
         *bytes += (int64_t)b->bytes;
         say_progress(from, out, &said);
     }
     clear(b);
-    if (interrupted) return fail("interrupted"), false;
+    if (interrupted_by()) return fail("interrupted"), false;
     return good && status == 0;
 }
 
@@ -266,14 +260,6 @@ static bool keeps_input(const tokenize_options *o, const names *files) {
     return true;
 }
 
-static void catch_interrupts(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}; /* a second one ends it */
-    sigemptyset(&a.sa_mask);
-    catch_signal(SIGINT, &a);
-    catch_signal(SIGTERM, &a);
-    catch_signal(SIGHUP, &a);
-}
-
 int run_tokenize(int argc, char **argv) {
     tokenize_options o = {.field = "text", .ends = true};
     parsed p;
@@ -287,9 +273,9 @@ int run_tokenize(int argc, char **argv) {
     if (good && sources.n > 1)
         good = (fail("--data has weights, which belong to tapegrad train; give the files alone"), false);
     good = good && keeps_input(&o, &sources.at[0].files);
-    catch_interrupts();
+    interrupts_catch(0, NULL);
     int status = good ? tokenize(&o, &sources.at[0].files) : 1;
     words_free(&sources);
-    if (status && interrupted) raise(interrupted);
+    if (status && interrupted_by()) raise(interrupted_by());
     return status;
 }

@@ -68,16 +68,8 @@ static const char *pattern_of(const char *given) {
     return given;
 }
 
-/* Returns whether progress should be printed now, and sets *said to now if so. It is printed every few seconds. */
-static bool is_time(double *said) {
-    enum { SECONDS = 5 };
-    if (seconds_now() - *said < SECONDS) return false;
-    *said = seconds_now();
-    return true;
-}
-
 static void say_merges(void *user, int64_t ids, int64_t vocab) {
-    if (!is_time(user)) return;
+    if (!is_time_to_say(user)) return;
     say("%lld of %lld ids\n", (long long)ids, (long long)vocab);
     flush_or_go_on();
 }
@@ -90,7 +82,7 @@ static bool count_words(tg_ctx *ctx, tg_bpe *b, documents *from, double *said) {
         bool good = tg_bpe_add(b, d.text, d.n) == TG_OK;
         free(d.text);
         if (!good) return fail("'%s' line %lld: %s", d.path, (long long)d.line, tg_ctx_message(ctx)), false;
-        if (!is_time(said)) continue;
+        if (!is_time_to_say(said)) continue;
         say("%.1f MB read, %lld different words\n", 1e-6 * (double)documents_bytes(from), (long long)tg_bpe_words(b));
         flush_or_go_on();
     }

@@ -5,26 +5,18 @@
 #include <string.h>
 
 #include "common/companions.h"
-#include "common/spawn.h"
+#include "common/interrupts.h"
 #include "train/run.h"
 
 /* ---- Interrupts ---- */
 
-static volatile sig_atomic_t interrupted;
-
-/* Handles a signal. The first one ends the run after its step. The second one ends the program, because the handler
- * is reset. */
+/* Called in the handler of a signal that ends the run after its step. */
 static void on_interrupt(int number) {
-    interrupted = number;
     if (number == SIGTERM) dump_record();
 }
 
 void catch_interrupts(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
-    sigemptyset(&a.sa_mask);
-    catch_signal(SIGINT, &a);
-    catch_signal(SIGTERM, &a);
-    catch_signal(SIGHUP, &a);
+    interrupts_catch(SA_RESTART, on_interrupt);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe does not end the run: flush_or_go_on handles the error */
 }
 
@@ -141,7 +133,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     bool recorded = r->recorder && step == r->o.record_step;
     if (recorded) recorder_begin(r->recorder, r->trainer.tape, step);
     look_before_step(&r->look, &r->trainer, step);
-    step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
+    step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted_by() != 0);
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
     if (!look_after_step(&r->look, &r->trainer, step)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
@@ -170,7 +162,7 @@ static bool finish(run *r, int64_t step) {
     if (r->chief && !keep_tokenizer(r)) return false;
     trainer_save(&r->trainer, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
-    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
+    if (!whole && r->chief) r->plan->ended_by = interrupted_by() ? interrupted_by() : SIGINT; /* 0: another rank got the signal */
     const ending end = {&r->o, &r->plan->p, r->world, r->saved, r->samples.text};
     if (!whole) say_how_to_go_on(&end, step);
     if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
