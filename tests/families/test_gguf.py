@@ -295,6 +295,7 @@ def test_other_tokenizers_are_refused(named, tmp_path):
 
 
 CHANGED = {
+    "llama": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
     "qwen3": {"attention_bias": True},
     "gemma2": {"attn_logit_softcapping": None},
     "gemma3_text": {"query_pre_attn_scalar": 24},

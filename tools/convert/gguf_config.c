@@ -72,12 +72,17 @@ static tg_status check_caps(tg_ctx *ctx, const tg_lm_config *c) {
                          : "it has \"attn_logit_softcapping\" or \"final_logit_softcapping\"");
 }
 
+/* Returns how many elements of a head are rotated. */
+static int64_t rotated(const tg_lm_config *c) { return c->rope_dims == TG_AUTO ? c->head_dim : c->rope_dims; }
+
 static tg_status check_model(tg_ctx *ctx, const gguf_family *f, const tg_lm_config *c) {
     tg_status s = check_biases(ctx, f, c);
     if (!s) s = check_layers(ctx, f, c);
     if (!s) s = check_scale(ctx, c);
     if (!s) s = check_caps(ctx, c);
     if (!s && c->unit_norm && !c->tied) s = refuse(ctx, c, "its output matrix is not its embedding matrix");
+    if (!s && f->paired && rotated(c) < c->head_dim)
+        s = refuse(ctx, c, "only a part of each head is rotated (\"partial_rotary_factor\")");
     if (!s && c->rope_kind == TG_ROPE_LLAMA3 && !f->llama3) s = refuse(ctx, c, "\"rope_type\" is \"llama3\"");
     return s;
 }
@@ -116,7 +121,7 @@ static void add_yarn(gguf_head *h, const tg_lm_config *c) {
 
 static void add_rope(gguf_head *h, const tg_lm_config *c) {
     if (c->position_kind != TG_LM_ROTARY) return;
-    gguf_u32(h, ".rope.dimension_count", c->rope_dims == TG_AUTO ? c->head_dim : c->rope_dims);
+    gguf_u32(h, ".rope.dimension_count", rotated(c));
     gguf_f32(h, ".rope.freq_base", c->rope_base);
     if (c->rope_local_base != TG_AUTO) gguf_f32(h, ".rope.freq_base_swa", c->rope_local_base);
     if (c->rope_kind != TG_ROPE_LINEAR && c->rope_kind != TG_ROPE_YARN) return;
