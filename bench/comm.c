@@ -11,28 +11,21 @@
 #include <tapegrad/ranks.h>
 
 #include "bench.h"
+#include "comm_sizes.h"
+#include "median.h"
 #include "../tools/common/spawn.h"
-
-static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
-enum { SIZES = sizeof sizes / sizeof *sizes, MAX_CALLS = 400 };
-
-static int by_value(const void *a, const void *b) {
-    double d = *(const double *)a - *(const double *)b;
-    return d > 0 ? 1 : d < 0 ? -1 : 0;
-}
 
 /* Returns the median time of an all-reduce in microseconds. */
 static double median_us(tg_comm *c, tg_tensor *y, tg_tensor *x, int64_t bytes) {
     double took[MAX_CALLS];
-    int n = bytes > 8 << 20 ? 9 : bytes > 512 << 10 ? 60 : MAX_CALLS;
+    int n = calls_of(bytes);
     for (int i = 0; i < n; i++) {
         tg_comm_barrier(c);
         double begun = seconds_now();
         tg_work_wait(tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM));
         took[i] = seconds_now() - begun;
     }
-    qsort(took, (size_t)n, sizeof *took, by_value);
-    return 1e6 * took[n / 2];
+    return 1e6 * median(took, n);
 }
 
 /* Returns on all ranks whether rank 0 has read another line, which asks for one more round. */

@@ -1,30 +1,23 @@
 /* tapegrad-bench-comm-mpi, the reference for comm.c: measures MPI_Allreduce of the same sizes in the same way. */
 #include <mpi.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
-enum { SIZES = sizeof sizes / sizeof *sizes, MAX_CALLS = 400 };
-
-static int by_value(const void *a, const void *b) {
-    double d = *(const double *)a - *(const double *)b;
-    return d > 0 ? 1 : d < 0 ? -1 : 0;
-}
+#include "comm_sizes.h"
+#include "median.h"
 
 static double median_us(float *y, float *x, int64_t bytes) {
     double took[MAX_CALLS];
-    int n = bytes > 8 << 20 ? 9 : bytes > 512 << 10 ? 60 : MAX_CALLS;
+    int n = calls_of(bytes);
     for (int i = 0; i < n; i++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double begun = MPI_Wtime();
         MPI_Allreduce(x, y, (int)(bytes / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         took[i] = MPI_Wtime() - begun;
     }
-    qsort(took, (size_t)n, sizeof *took, by_value);
-    return 1e6 * took[n / 2];
+    return 1e6 * median(took, n);
 }
 
 /* Returns on all ranks whether rank 0 has read another line. Ranks that wait sleep between polls, because MPI's own

@@ -9,18 +9,9 @@
 
 #include "catalog/samples.h"
 #include "bench.h"
+#include "median.h"
 
 enum { REPEATS = 7, WARM = 2 };
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *times) {
-    qsort(times, REPEATS, sizeof *times, by_size);
-    return times[REPEATS / 2];
-}
 
 static double bytes_of(tg_tensor *const *x, int n) {
     double bytes = 0;
@@ -56,7 +47,7 @@ static bool measure(tg_ctx *ctx, tg_tape *t, const tg_op *op, int sample) {
     if (tg_case_open(&c, ctx, op, sample, &(tg_case_opts){.dtype = TG_F32, .seed = 1}) != TG_OK) return false;
     for (int i = -WARM; i < REPEATS; i++) call(&c, t, &forward[i < 0 ? 0 : i], &backward[i < 0 ? 0 : i], &bytes);
     const char *note = tg_sample_at(op, sample)->note;
-    double f = median(forward), b = median(backward);
+    double f = median(forward, REPEATS), b = median(backward, REPEATS);
     printf("%-28s %-28s %10.3f ", op->name, note ? note : "", 1e3 * f);
     if (b >= 0) printf("%10.3f", 1e3 * b);
     else printf("%10s", "");
