@@ -40,6 +40,23 @@ class Model(nn.Module):
         return self.head(self.dropout(x))
 
 
+def test_a_buffer_that_is_computed_again_keeps_no_tape_alive():
+    class Mean(nn.Module):
+        def __init__(self, n):
+            self.mean = nn.Buffer(tg.zeros((n,)))
+
+    n = 10000
+    with tg.Context() as ctx:
+        model = Mean(n)
+        for step in range(50):
+            with tg.no_grad():
+                model.mean = 0.5 * model.mean + 1
+            if step == 1:
+                live = ctx.memory()['live']
+        assert [name for name, _ in model.named_buffers()] == ['mean']
+        assert model.mean[0].item() == pytest.approx(2) and ctx.memory()['live'] <= live
+
+
 def test_attributes_become_parameters_buffers_and_children():
     model = Model()
     assert [path for path, _ in model.named_parameters()] == [

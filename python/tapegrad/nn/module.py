@@ -257,7 +257,7 @@ def _kept(x):
 def _with_role(x, role):
     """The tensor to store in an attribute whose role was `role`, and its new role. None: an ordinary attribute."""
     if role in (BUFFER, TRANSIENT):
-        return x, role
+        return x if x.requires_grad else _kept(x), role  # a buffer on a tape would keep the tape alive
     on_tape = lib.tg_tape_of(x._live()) != ffi.NULL
     if on_tape and x.requires_grad or role is None and _thread.running:
         return x, None
