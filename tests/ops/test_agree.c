@@ -29,8 +29,10 @@ static int64_t longest(const tg_sample *s) {
 
 static double furthest(const values *a, const values *b) {
     double most = 0;
-    for (int64_t i = 0; a->at && b->at && i < a->n && i < b->n; i++)
-        if (fabs(a->at[i] - b->at[i]) > most) most = fabs(a->at[i] - b->at[i]);
+    for (int64_t i = 0; a->at && b->at && i < a->n && i < b->n; i++) {
+        double far = fabs(a->at[i] - b->at[i]);
+        if (isfinite(far) && far > most) most = far; /* an infinite tolerance would accept anything */
+    }
     return most;
 }
 
