@@ -14,11 +14,11 @@ extern "C" {
 /* ---- Mappings (recorded on the tape) ---- */
 
 /* Each mapping converts the placement of x on c's axis, and keeps its placements on all other axes. If c is not the
- * communicator of an axis of a grid (parallel.h), a mapping only moves data, and checks no placement. The comment gives
- * the conversion in the letters of placement.h: I, R, P and V are TG_I, TG_R, TG_P and TG_V (invariant, replicated,
- * partial, and varying but no shard), and Vd is a shard of dim d. After "backward" the comment says what backward does
- * with the gradient; without that word, backward passes the gradient on unchanged. n is the number of ranks of c. Every
- * rank of c must call the mapping, and run its backward.
+ * communicator of an axis of a grid (parallel.h), there is no placement to convert, and only data moves. The comment
+ * gives the conversion in the letters of placement.h: I, R, P and V are TG_I, TG_R, TG_P and TG_V (invariant,
+ * replicated, partial, and varying but no shard), and Vd is a shard of dim d. After "backward" the comment says what
+ * backward does with the gradient; without that word, backward passes the gradient on unchanged. n is the number of
+ * ranks of c. Every rank of c must call the mapping, and run its backward.
  *
  * x may have any strides. The result is contiguous, or a view of x if no data moves. It belongs to the tape.
  * Communication starts at once, and the result may be in flight (work.h) until it is read. If c has one rank, a mapping
