@@ -17,8 +17,9 @@ extern "C" {
  * NULL means zero. dout[i] has the shape, dtype and placement of outs[i], and belongs to the tape; it is 0 if outs[i]
  * does not depend on the inputs. On an error each dout[i] is an inert tensor (tapegrad.h).
  *
- * Also fails with TG_ERR_STATE in a backward of t, or if a backward has released what the nodes saved, and with
- * TG_ERR_UNSUPPORTED if an op has no jvp, or in the first run of a recomputed function. */
+ * Also fails with TG_ERR_STATE in a backward of t, or if a backward has released what the nodes saved, with
+ * TG_ERR_VERSION if what they saved was overwritten, and with TG_ERR_UNSUPPORTED if an op has no jvp, or in the first
+ * run of a recomputed function. */
 TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                         tg_tensor *const *din, tg_tensor **dout);
 /* Computes products with the Hessian of root, which has one element (TG_ERR_SHAPE): hv[i] is the sum over j of

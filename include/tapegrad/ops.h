@@ -3,11 +3,11 @@
  * dims exchanged, and x^2 is a power. "x [.., h] -> [..]" means that x has the first shape and the result the second.
  * [.., h] is a shape of any number of dims, the last of size h. The functions in src/ops have the full comments.
  *
- * Every op records a node on the tape t, runs at once, and returns a tensor. The tape owns this tensor, which lives
- * until the tape is reset. If an op fails, the context records the error, and the op returns an inert tensor
- * (tapegrad.h). Further results, such as *index, are inert tensors too. Shapes and dims that do not fit fail with
- * TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that do not match with TG_ERR_PLACEMENT (placement.h), and
- * numbers and options out of their ranges with TG_ERR_ARGUMENT.
+ * Every op runs at once, and returns a tensor. In grad mode it also records a node on the tape t if a tensor operand
+ * requires a gradient. The tape owns the result, which lives until the tape is reset. If an op fails, the context
+ * records the error, and the op returns an inert tensor (tapegrad.h). Further results, such as *index, are inert
+ * tensors too. Shapes and dims that do not fit fail with TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that
+ * do not match with TG_ERR_PLACEMENT (placement.h), and numbers and options out of their ranges with TG_ERR_ARGUMENT.
  *
  * Shapes broadcast as in NumPy if the comment says so. Negative dims count from the end. A tensor operand that "may be
  * NULL" is optional; NULL in place of any other one fails with TG_ERR_ARGUMENT. opts may always be NULL, which means
@@ -95,8 +95,8 @@ TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b */
 /* Converts x to dtype. TG_DTYPE_DEFAULT means the context's default dtype. The result is a view of x if x has this
  * dtype already. A float or float8 gets the nearest value, and of two the even one. From a float to an integer the
- * fraction is removed, a number out of range becomes the nearest one in range, and NaN becomes 0. Bools are false where
- * x is 0. */
+ * fraction is removed, a number out of range becomes the nearest one in range, and NaN becomes 0. To bool, 0 becomes
+ * false, and every other value true. */
 TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype);
 TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x); /* a view of x that passes no gradient to x */
 /* Tests: x has any dtype; the result is bool and has no gradient. */
@@ -161,7 +161,9 @@ TG_API tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, doub
  * - if other handles on the bytes of a are alive (views, tg_keep, tg_tape_input);
  * - if b shares bytes with a;
  * - if a is a leaf that requires a gradient, except in no-grad mode;
- * - if a belongs to the context and b needs a gradient, except in no-grad mode. */
+ * - if a belongs to the context and b needs a gradient, except in no-grad mode.
+ *
+ * If an earlier op has saved the old value of a, a backward that needs this value fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_add_(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_sub_(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_mul_(tg_tape *t, tg_tensor *a, tg_tensor *b);
@@ -431,7 +433,7 @@ TG_API tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count);
 /* ---- New tensors: dtype is the result's; TG_DTYPE_DEFAULT means the context's default dtype ---- */
 
 /* The numbers start + i * step, for i = 0, 1, .., that lie before stop: [ceil((stop - start) / step)], or empty if this
- * is negative. step is not 0, and may be negative. Of an integer dtype, start and step are integers. dtype is not
+ * is negative. step is not 0, and may be negative. For an integer dtype, start and step are integers. dtype is not
  * bool. */
 TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
 TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value); /* every element is value */
@@ -443,13 +445,13 @@ TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t
 TG_API tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim);     /* e^x / (sum of e^x along dim) */
 TG_API tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim); /* log of tg_softmax */
 /* (x - mean) / sqrt(variance + eps) * w + b. mean and variance are those of the last dim, of size h; the variance is
- * the mean of (x - mean)^2. w and b are [h] and may be NULL, which means 1 and 0. eps is finite and 0 or more, as in
- * the next norms. */
+ * the mean of (x - mean)^2. w and b are [h] and may be NULL, which means 1 and 0. eps is finite and 0 or more, here
+ * and in the next norms. */
 TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
 /* x / sqrt(mean of x^2 + eps) * w. The mean is that of the last dim, of size h. w is [h] and may be NULL. */
 TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
 /* (x - mean) / sqrt(variance + eps) * w + b for x [n, c, ..]. The c channels form `groups` groups of adjacent ones;
- * groups divides c. mean and variance are those of all elements of a group, separately for each element of dim 0. w and
+ * groups divides c. mean and variance are those of all elements of a group, separately for each index in dim 0. w and
  * b are [c] and may be NULL. */
 TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps);
 /* Normalizes each channel of x [n, c, ..] over all other dims: (x - mean) / sqrt(variance + eps) * w + b. w and b are
@@ -505,13 +507,12 @@ TG_API tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, dou
 typedef enum tg_rope_kind {
     TG_ROPE_PLAIN,  /* the plain frequencies */
     TG_ROPE_LINEAR, /* all frequencies are divided by `factor` (Chen et al., arXiv 2306.15595) */
-    /* A pair that makes fewer than `low` turns over the original positions has its frequency divided by `factor`. A
-     * pair that makes more than `high` turns keeps its frequency. Between them the change is linear in the number of
-     * turns (Llama 3.1, arXiv 2407.21783). */
+    /* The frequency of a pair is multiplied by 1 / factor if the pair makes `low` turns or fewer over the original
+     * positions, and by 1 if it makes `high` turns or more. Between these limits the multiplier is linear in the number
+     * of turns (Llama 3.1, arXiv 2407.21783). */
     TG_ROPE_LLAMA3,
-    /* The pairs up to the one that makes `high` turns keep their frequencies. The pairs from the one on that makes
-     * `low` turns have them divided by `factor`. Between them the change is linear in i. The i of the first limit is
-     * rounded down, and that of the second one up (YaRN, Peng et al., arXiv 2309.00071). */
+    /* The same limits, but between them the multiplier is linear in i. The i of the pair that makes `high` turns is
+     * rounded down, and that of the pair that makes `low` turns is rounded up (YaRN, Peng et al., arXiv 2309.00071). */
     TG_ROPE_YARN,
 } tg_rope_kind;
 
@@ -768,8 +769,8 @@ TG_API tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta,
  * place of w or pw means 1. */
 TG_API tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
                                      const tg_loss_opts *opts);
-/* y * (log(y) - x), or 0 where y is 0. x contains logarithms of probabilities. With opts->log_target it is e^y * (y -
- * x). TG_LOSS_MEAN divides by the number of elements. */
+/* y * (log(y) - x), or 0 where y is 0. x contains logarithms of probabilities. With opts->log_target it is
+ * e^y * (y - x). TG_LOSS_MEAN divides by the number of elements. */
 TG_API tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts);
 /* -w[target] * x[target] for each row of x [.., v], which contains logarithms of probabilities. target [..] is int64. w
  * is [v]; NULL means that all weights are 1. The result is a scalar, or [..] with TG_LOSS_NONE. TG_LOSS_MEAN divides by
