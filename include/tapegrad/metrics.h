@@ -1,5 +1,5 @@
-/* Metrics: means over a stream of batches, such as a loss, a perplexity or an accuracy. They are summed on the device,
- * so that a batch does not make the host wait, and over ranks once, at the end.
+/* Metrics: means over a stream of batches, such as a loss, a perplexity or an accuracy. The values of a batch are added
+ * on the device, so the host does not wait for it. The sums of the ranks are added once, at the end.
  *
  *     tg_metric *hits = tg_metric_new(ctx);
  *     for (int64_t i = 0; i < tg_loader_batches(l); i++) {
@@ -23,29 +23,31 @@ typedef struct tg_metric tg_metric;
 
 /* Creates a metric without values. On an error returns an inert object, on which calls do nothing. */
 TG_API tg_metric *tg_metric_new(tg_ctx *ctx);
-TG_API void tg_metric_free(tg_metric *m);
+TG_API void tg_metric_free(tg_metric *m); /* m may be NULL */
 TG_API tg_status tg_metric_reset(tg_metric *m); /* Removes all values. */
 
-/* Adds the elements of x, which has numbers or bools, each as `weight` >= 1 values, fewer than 2^63 in all. So the mean
- * loss of a batch of n samples, a scalar, is added with weight n. x must not be PARTIAL over ranks (TG_ERR_PLACEMENT).
- */
+/* Adds each element of x as `weight` values. So the mean loss of a batch of n samples, a scalar, is added with weight
+ * n. x has numbers or bools. weight is 1 or more, and weight times the number of elements is less than 2^63
+ * (TG_ERR_ARGUMENT). x must not be P on any axis (placement.h; TG_ERR_PLACEMENT). */
 TG_API tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight);
 /* Adds one value for each target: 1 if it is among the k classes of the greatest logits, and else 0. Of equal logits,
- * that of the lower class counts as greater; if the target's logit is NaN, the value is 0. logits is [..., classes],
- * floats, and targets is [...], int64; k is from 1 to the number of classes. A target that is ignore_index adds no
- * value. Any other target must be in [0, classes) (TG_ERR_DATA). Records ops on t in no-grad mode; they stay there
- * until the tape is reset. */
+ * that of the lower class counts as greater. If the target's logit is NaN, the value is 0. A target that is
+ * ignore_index adds no value. Any other target must be in [0, classes) (TG_ERR_DATA).
+ *
+ * logits is [.., classes], floats, and targets is [..], int64; neither may be P on an axis (TG_ERR_PLACEMENT). k is
+ * from 1 to `classes`. t, logits and targets belong to the context of m (TG_ERR_HANDLE). Records ops on t in no-grad
+ * mode; their tensors live until the tape is reset. */
 TG_API tg_status tg_metric_add_hits(tg_metric *m, tg_tape *t, tg_tensor *logits, tg_tensor *targets, int k,
                                     int64_t ignore_index);
-/* Replaces sum and number by their sums over the ranks of c. Collective. Call it once, after the last value: a second
- * call would count every rank's values again. Does nothing if c is NULL. */
+/* Replaces the sum and the number of values by their sums over the ranks of c. Every rank of c must call it. Call it
+ * once, after the last value: a second call would count every rank's values again. Does nothing if c is NULL. */
 TG_API tg_status tg_metric_reduce(tg_metric *m, tg_comm *c);
 
-/* Return the number of values; their sum; their mean, NaN if there are none; and the exponential of the mean, which is
- * the perplexity if the values are the losses of tokens. Wait for the device. Return 0, or NaN, on an error. */
-TG_API int64_t tg_metric_count(const tg_metric *m);
-TG_API double tg_metric_sum(const tg_metric *m);
-TG_API double tg_metric_mean(const tg_metric *m);
+/* These functions wait for the device. On an error tg_metric_count returns 0, and the others return NaN. */
+TG_API int64_t tg_metric_count(const tg_metric *m); /* Returns the number of values. */
+TG_API double tg_metric_sum(const tg_metric *m);    /* Returns the sum of the values; 0 if there are none. */
+TG_API double tg_metric_mean(const tg_metric *m);   /* Returns the mean of the values; NaN if there are none. */
+/* Returns e^mean, which is the perplexity if the values are the losses of tokens; NaN if there are none. */
 TG_API double tg_metric_perplexity(const tg_metric *m);
 
 #ifdef __cplusplus

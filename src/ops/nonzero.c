@@ -76,7 +76,7 @@ static tg_status masked_scatter_compose(tg_tape *t, const void *params, tg_tenso
     tg_tensor *rest = tg_logical_not(t, mask), *number = tg_add_scalar(t, tg_cumsum(t, mask, 0), -1);
     if (x->numel == 0 || src->numel == 0) { /* nothing to write, unless the mask is true somewhere */
         tg_tensor *none = tg_masked_select(t, tg_reshape(t, x, TG_SHAPE(x->numel)), mask, 0);
-        out[0] = tg_is_alive(none) ? tg_scale(t, x, 1) : none;
+        out[0] = tg_is_alive(none) ? tg_masked_fill(t, x, in[1], 0) : none;
         return t->ctx->run.status;
     }
     tg_tensor *from = tg_reshape(t, src, TG_SHAPE(src->numel));

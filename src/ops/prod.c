@@ -86,7 +86,7 @@ const tg_op tg_op_prod = {
     .infer = prod_infer, .forward = prod_forward, .backward = prod_backward, .vjp = prod_vjp, .jvp = prod_jvp,
     .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(prod_samples)};
 
-/* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right also if
- * elements are 0: a single zero among the elements of a product has the product of the others as its slope, and with
- * two or more zeros all slopes are 0. */
+/* Returns the product over dims, 1 for no elements: uint64 for uint64, int64 for other integers and bools. The gradient
+ * is right also if elements are 0: a single zero among the elements of a product has the product of the others as its
+ * slope, and with two or more zeros all slopes are 0. */
 TG_REDUCTION(prod)

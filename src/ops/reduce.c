@@ -138,7 +138,8 @@ const tg_op tg_op_sum = {
     .forward = sum_forward, .backward = sum_backward, .vjp = sum_vjp, .jvp = tg_jvp_linear, .flops = tg_reduce_flops,
     TG_REDUCE_ARGS, TG_SAMPLES(sum_samples)};
 
-/* Returns the sum over dims; int64 for integers and bools (for bools, the number of true elements). */
+/* Returns the sum over dims: uint64 for uint64, int64 for other integers and bools (for bools, the number of true
+ * elements). */
 TG_REDUCTION(sum)
 
 /* ---- mean ---- */

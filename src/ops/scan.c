@@ -89,8 +89,8 @@ static tg_status cumsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* Returns the sum of each element and all elements before it along dim; int64 for integers and bools. Float sums run
- * in float64. */
+/* Returns the sum of each element and all elements before it along dim: uint64 for uint64, int64 for other integers and
+ * bools. Float sums run in float64. */
 tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_cumsum, SCAN(dim), x);
 }
@@ -160,8 +160,8 @@ const tg_op tg_op_cumprod = {
     .sums_f32 = true, .infer = scan_infer, .forward = cumprod_forward, .backward = cumprod_backward, .vjp = cumprod_vjp,
     .jvp = cumprod_jvp, TG_FIELDS(scan_fields), TG_SAMPLES(cumprod_samples)};
 
-/* Returns the product of each element and all elements before it along dim; int64 for integers and bools. The
- * gradient is right also if elements are 0. */
+/* Returns the product of each element and all elements before it along dim: uint64 for uint64, int64 for other integers
+ * and bools. The gradient is right also if elements are 0. */
 tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_cumprod, SCAN(dim), x);
 }

@@ -243,6 +243,19 @@ START_TEST(wide_integers_are_rounded_once) {
 }
 END_TEST
 
+START_TEST(nothing_is_scattered_into_integers_and_bools) {
+    const int64_t v[] = {3, -1, 4};
+    const uint8_t none[3] = {0};
+    begin();
+    tg_tensor *x = line(TG_I64, 3, v), *mask = line(TG_BOOL, 3, none);
+    tg_tensor *no_numbers = line(TG_I64, 0, v), *no_bools = line(TG_BOOL, 0, none);
+    ck_bytes(tg_masked_scatter(t, x, mask, no_numbers), v);
+    ck_bytes(tg_masked_scatter(t, mask, mask, no_bools), none);
+    ck_assert_int_eq(tg_numel(tg_masked_scatter(t, no_numbers, no_bools, x)), 0);
+    end();
+}
+END_TEST
+
 START_TEST(integers_are_printed) {
     char text[256];
     begin();
@@ -395,6 +408,7 @@ int main(void) {
                                   floats_saturate_in_integers,
                                   large_uint64_are_exact,
                                   wide_integers_are_rounded_once,
+                                  nothing_is_scattered_into_integers_and_bools,
                                   integers_are_printed,
                                   float8_are_the_numbers_of_their_formats,
                                   floats_are_rounded_to_the_nearest_float8,

@@ -85,8 +85,9 @@ static const char introduction[] =
     "elements (TG_ERR_SHAPE). Every device refuses `linear_cross_entropy` with class weights (TG_ERR_UNSUPPORTED). A\n"
     "device that a program adds (`tapegrad/device.h`) may lack some functions. Operations that need them are then\n"
     "composed of functions that every device has. Two groups cannot be composed and fail with TG_ERR_UNSUPPORTED:\n"
-    "`sort`, `topk` and `median`; and, if the host cannot read the device's memory, `attention` with a window,\n"
-    "lengths or packed sequences.\n"
+    "`sort`, `topk` and `median`, and with them `argsort`, `scatter_prod`, `scatter_max` and `scatter_min`, which use\n"
+    "`sort`; and, if the host cannot read the device's memory, `attention` with a window, lengths or packed\n"
+    "sequences.\n"
     "\n";
 
 static void print_markdown(void) {
