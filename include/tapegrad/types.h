@@ -235,9 +235,10 @@ typedef struct tg_placement {
 /* ---- Callbacks and small types ---- */
 
 /* The caller's allocator, which provides the host memory of a context (tg_config.allocator). alloc returns NULL on
- * failure. align is a power of two, at most 2 MiB. free gets the same number of bytes as alloc. Both must work until
- * the context has ended. If tensors that were exported by DLPack outlive tg_ctx_free, the release of the last one calls
- * free, on any thread. */
+ * failure. align is a power of two, at most 2 MiB. free gets the same number of bytes as alloc. Several
+ * threads may call both at the same time: the thread of the context, and the library's threads that read data (data.h)
+ * or write checkpoints (checkpoint.h). Both must work until the context has ended. If tensors that were exported by
+ * DLPack outlive tg_ctx_free, the release of the last one calls free, on any thread. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
@@ -246,9 +247,9 @@ typedef struct tg_allocator {
 
 /* The body of a parallel loop: processes the indices from begin to end - 1. */
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
-/* A parallel loop of the caller's own (tg_config.parallel_for). It calls body(arg, begin, end) for disjoint ranges that
- * together cover [0, n), and returns when all calls have returned. The calls may run on any threads. Kernels split
- * their work by shapes and strides alone, so results do not depend on the threads. */
+/* A parallel loop of the caller's own (tg_config.parallel_for). n is 2 or more. The function calls body(arg, begin,
+ * end) for disjoint ranges that together cover [0, n), and returns when all calls have returned. The calls may run on
+ * any threads. Kernels split their work by shapes and strides alone, so results do not depend on the threads. */
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
