@@ -13,7 +13,7 @@ typedef struct tg_print_opts {
     int precision;     /* greatest number of digits after the decimal point, 0 or more; 8 by default */
     int64_t threshold; /* tensors with more elements than this are summarized, 0 or more; 1000 by default */
     int edge;          /* number of elements that a summary shows at each end of a dim, 1 or more; 3 by default */
-    int width;         /* a line of more characters is broken between numbers, 1 or more; 75 by default */
+    int width;         /* greatest number of characters of a line of several numbers, 1 or more; 75 by default */
     bool values_only;  /* true: leave out what follows the values: the name, the dtype and the shape */
 } tg_print_opts;
 
