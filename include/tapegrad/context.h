@@ -41,7 +41,7 @@ typedef struct tg_config {
      * tg_ctx_new_on. */
     const char *device;
     uint64_t seed;      /* seed of the default random stream; 0 by default */
-    int threads;        /* threads of this context, 1 to 1024; TG_AUTO means one per core that the process may use */
+    int threads;        /* threads of this context, 1 to 1024; TG_AUTO, the default, means one per usable core */
     tg_dtype dtype;     /* default dtype of new tensors, a float: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
     /* The CPU kernels: "portable", "avx2", "avx512", "avx512_bf16" or "amx". NULL means the best that this CPU runs.
      * Creation fails with TG_ERR_UNSUPPORTED if the CPU cannot run them. */
@@ -53,8 +53,8 @@ typedef struct tg_config {
     /* Host memory. If alloc and free are both NULL, the system provides it. If only one of them is NULL, creation fails
      * with TG_ERR_ARGUMENT. */
     tg_allocator allocator;
-    tg_parallel_for_fn parallel_for; /* used instead of the context's thread pool; NULL means the pool; not called if
-                                        threads is 1 */
+    /* Used instead of the context's thread pool, unless threads is 1. NULL means the pool. */
+    tg_parallel_for_fn parallel_for;
     void *parallel_user;             /* first argument of parallel_for */
     tg_log_fn log;  /* receives diagnostics; NULL means none; the library never prints */
     void *log_user; /* first argument of log */
@@ -62,8 +62,8 @@ typedef struct tg_config {
      * fails with TG_ERR_TIMEOUT. */
     double deadline;
     const tg_file_ops *files; /* used instead of the system's file calls (io.h); NULL means the system's */
-    /* Limit in bytes on live tensors plus workspaces (tg_memory_query), 1 or more. TG_NONE means no limit. A call that
-     * would exceed it fails with TG_ERR_MEMORY. */
+    /* Limit in bytes on live tensors plus workspaces (tg_memory_query), 1 or more. TG_NONE, the default, means no
+     * limit. A call that would exceed the limit fails with TG_ERR_MEMORY. */
     int64_t memory;
 } tg_config;
 
@@ -171,9 +171,9 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  * TG_ERR_STATE.
  *
  * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
- * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Two
- * kinds of draws are repeated on purpose and do not fail: those of a recomputed function that backward runs again, and
- * those of the derivative of an op that has drawn. */
+ * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Two kinds of draws are
+ * repeated on purpose and do not fail: those of a recomputed function that backward runs again, and those of the
+ * derivative of an op that has drawn. */
 TG_API tg_status tg_key_open(tg_ctx *ctx, uint64_t key);
 TG_API tg_status tg_key_close(tg_ctx *ctx);
 /* Begins a step of the program. From now on keyed draws are those of this step, and every key may draw again. A context

@@ -16,8 +16,8 @@ extern "C" {
  * and ops on it fail. */
 TG_API tg_tape *tg_tape_new(tg_ctx *ctx);
 /* Frees a tape and ends its handles. Later calls with the tape fail with TG_ERR_HANDLE. Once another tg_tape_new has
- * reused the memory of the tape, they act on the new tape. Does nothing if t is NULL, inert or freed. While a callback
- * or a backward of the tape runs, frees nothing and records TG_ERR_STATE in the context. */
+ * reused the memory of the tape, such calls act on the new tape. Does nothing if t is NULL, inert or freed. While a
+ * callback or a backward of the tape runs, frees nothing and records TG_ERR_STATE in the context. */
 TG_API void tg_tape_free(tg_tape *t);
 /* Ends every handle, node and open scope of the tape, and keeps the memory for the next step. After one reset the
  * library still recognizes an ended handle. After two resets it may read an ended handle as another tensor (tensor.h).
@@ -27,8 +27,8 @@ TG_API void tg_tape_free(tg_tape *t);
  * with TG_ERR_STATE. On device "cuda" a reset reports an error in data that kernels have found (TG_ERR_DATA). */
 TG_API void tg_tape_reset(tg_tape *t);
 /* Releases, as tg_release does, each result and leaf of the tape that the program does not hold (tg_hold). A released
- * tensor ends as soon as no node needs it, and a node ends with its results. So do the tensors that layers and
- * recomputed functions made on the tape for themselves, for which tg_release cannot be called.
+ * tensor ends as soon as no node needs it, and a node ends with its results. The call also releases tensors for which
+ * tg_release cannot be called: those that layers and recomputed functions made on the tape for themselves.
  *
  * The call is for programs that hold every handle that they keep, as bindings do. It takes time in proportion to the
  * number of the tape's handles, so call it, for example, whenever that number has doubled since the last call. Does
@@ -63,8 +63,8 @@ TG_API tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x);
  * - those that a node saved for backward;
  * - those of tensors that were kept (tg_keep) or are pinned (tg_pin).
  *
- * Scopes nest. Each open needs one close, even if the open failed. A close always closes the innermost scope, even if
- * the close fails. A close without an open fails with TG_ERR_STATE. name is copied and may be NULL. Error messages and
+ * Scopes nest. Each open needs one close, even if the open failed. A close that fails has closed the scope
+ * nevertheless. A close without an open fails with TG_ERR_STATE. name is copied and may be NULL. Error messages and
  * reports name the scopes around a call, such as "layer.attention" for a scope "attention" within a scope "layer". */
 TG_API tg_status tg_scope_open(tg_tape *t, const char *name);
 TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
@@ -107,10 +107,10 @@ typedef struct tg_pack_ops {
      * the bytes are read again, mostly by backward. It may do so several times, because a backward with retain releases
      * the bytes again. If unpack fails, the call that reads the bytes fails with TG_ERR_CALLBACK. Required. */
     tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
-    /* Frees packed. The library calls drop once for each packed that is not NULL, when unpack will not be called for it
-     * any more: for example when backward has passed the last node that saved x, when the memory of x is freed, or
-     * when the program calls tg_keep for x, and at the latest when the tape is reset or freed. If another tape
-     * still uses x at that time, the library calls unpack first. May be NULL. */
+    /* Frees packed. The library calls drop once for each *packed that is not NULL, when unpack will not be called for
+     * it any more: for example when backward has passed the last node that saved x, when the memory of x is freed, or
+     * when the program calls tg_keep for x, and at the latest when the tape is reset or freed. If another tape still
+     * uses x at that time, the library calls unpack first. May be NULL. */
     void (*drop)(void *user, void *packed);
     void *user; /* must stay valid while the packer is set, and after that until the tape is reset or freed */
 } tg_pack_ops;
