@@ -178,8 +178,7 @@ TG_API tg_status tg_key_open(tg_ctx *ctx, uint64_t key);
 TG_API tg_status tg_key_close(tg_ctx *ctx);
 /* Begins a step of the program. From now on keyed draws are those of this step, and every key may draw again. A context
  * begins in step 0, which is for initial parameters. After a second call with the same number, the draws of the step
- * are repeated.
- * Fails with TG_ERR_STATE while a key is open. */
+ * are repeated. Fails with TG_ERR_STATE while a key is open. */
 TG_API tg_status tg_draws_step(tg_ctx *ctx, uint64_t step);
 
 #ifdef __cplusplus
