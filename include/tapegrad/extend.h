@@ -1,5 +1,5 @@
-/* Umbrella header for those who write ops, devices, transports or language bindings. It adds the tables of functions
- * that such extensions fill in, and includes tapegrad.h. */
+/* The header for programs that define ops, devices or transports, and for language bindings. It includes tapegrad.h and
+ * the headers with the tables of functions that such programs fill in. */
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 

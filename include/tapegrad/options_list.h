@@ -1,9 +1,9 @@
-/* The list of all structs of options. It is in a header of its own, because what includes it is compiled again whenever
- * a struct is added. It needs no other header. */
+/* The list of all structs of options. It is in a header of its own, because every file that includes the list must be
+ * compiled again when a struct is added. This header includes no other. */
 #ifndef TAPEGRAD_OPTIONS_LIST_H
 #define TAPEGRAD_OPTIONS_LIST_H
 
-/* X(struct, MACRO): TG_MACRO(...) makes the struct with its defaults in C. */
+/* Calls X(struct, MACRO) for each struct. In C, TG_MACRO(...) makes the struct with its defaults (types.h). */
 #define TG_OPTIONS_LIST(X)                      \
     X(tg_config, CONFIG)                        \
     X(tg_file_ops, FILE_OPS)                    \

@@ -1,26 +1,35 @@
 /* Tapegrad: an autograd tensor runtime with an explicit tape. A program includes this header.
  *
  * It includes the headers for status codes, dtypes, contexts, random streams, tensors, tapes, backward, recomputation,
- * asynchronous works and the ops (ops.h).
+ * asynchronous works, the ops (ops.h) and structs of options (fields.h).
  *
- * Errors are sticky. A failed call records its error in the context and returns an inert tensor. From then on every
- * call on that context does nothing, until tg_ctx_clear; only free, drop, reset, status, message and clear still work.
- * An inert object is never NULL; a call on it does nothing, and it may be freed. A function that makes another kind of
- * object returns NULL instead if its comment says so; the calls on that object, and its free function, accept NULL. So
- * a program may check once, at the end, with tg_ctx_status, which reports the first error. A call without a tape uses
- * the context of its first tensor. A call that has neither a tape nor a tensor, such as tg_full(NULL, ...), fails too,
- * but has no context that could record its error. It returns an inert tensor, and the next call that gets this tensor
- * and has a context records the error there.
+ * Errors are sticky. A call that fails records its error in the context. It returns an error status, or an inert object
+ * where it would return an object, unless its comment says otherwise. An inert object is never NULL; calls on it do
+ * nothing and return an error status or another inert object, and it may be freed. A function that makes another kind
+ * of object returns NULL instead if its comment says so; the calls on that object, and its free function, accept NULL.
+ *
+ * After an error, every call on the context does nothing and returns what a failed call returns, until tg_ctx_clear.
+ * Only these still work: tg_ctx_status, tg_ctx_message and tg_ctx_clear; the functions that free, drop, release or
+ * reset; those that return a property, such as tg_ndim; and those that close what was opened (tg_scope_close,
+ * tg_rng_join, tg_key_close). So a program may check once, at the end, with tg_ctx_status, which reports the first
+ * error.
+ *
+ * A call uses the context that it is given, or that of its tape. If it takes neither, or its tape is NULL, it uses the
+ * context of its first tensor that is not NULL. If there is no such tensor, as in tg_full(NULL, ...), the call fails,
+ * but no context can record its error. It returns an inert tensor, and the next call that gets this tensor and has a
+ * context records an error there.
  *
  * Ownership:
- * - what a *_new function returns is released by the *_free function of its type, such as tg_comm_free or
- *   tg_module_free, and what a *_open function returns by its *_close; a parameter (tg_param_new) is a tensor, and is
- *   released by tg_drop;
- * - what tg_keep returns is released by tg_drop;
- * - nothing else needs to be released. A tensor created on a context lives until tg_ctx_free, or until tg_drop if the
- *   program calls it earlier. A tensor that an op returns lives until its tape is reset.
+ * - What a *_new function returns is released by the *_free function of its type, such as tg_comm_free or
+ *   tg_module_free, and what a *_open function returns is released by its *_close. A parameter (tg_param_new) is a
+ *   tensor, and is released by tg_drop.
+ * - What tg_keep returns is released by tg_drop.
+ * - Nothing else needs to be released, unless its comment says so. A tensor created on a context lives until
+ *   tg_ctx_free, or until tg_drop if the program calls it earlier. A tensor that an op returns lives until its tape is
+ *   reset.
  *
  * Threads: only one thread at a time may use a context and the objects made on it. Different contexts are independent.
+ * The few functions that may be called from any thread, such as tg_drop_later, say so.
  */
 #ifndef TAPEGRAD_H
 #define TAPEGRAD_H

@@ -11,14 +11,15 @@ extern "C" {
 
 /* ---- Creation: the context owns these tensors, which live until tg_drop or tg_ctx_free ---- */
 
-/* TG_DTYPE_DEFAULT means the context's default dtype. Functions that draw numbers fail with TG_ERR_DTYPE unless dtype
- * is a float. A shape with a negative size fails with TG_ERR_SHAPE; a size of 0 is allowed. On error the functions
- * return an inert tensor: a handle that is not NULL; calls that are given it do nothing (see tapegrad.h). tg_place in
- * placement.h says which placement a new tensor has on several ranks.
+/* TG_DTYPE_DEFAULT means the context's default dtype. Functions that draw numbers take them from the current random
+ * stream (context.h), and fail with TG_ERR_DTYPE unless dtype is a float. A shape with a negative size fails with
+ * TG_ERR_SHAPE; a size of 0 is allowed. Except for parameters, a new tensor requires no gradient until
+ * tg_set_requires_grad. On error the functions return an inert tensor: a handle that is not NULL, on which calls do
+ * nothing (tapegrad.h). tg_place in placement.h says which placement a new tensor has on several ranks.
  *
- * A tg_tensor pointer is a handle. It ends when the tensor is dropped, or when its tape is reset or freed. If an op
- * overwrites a tensor of a tape in place, the handle ends too, and the op returns a new one. Calls that need the tensor
- * refuse an ended handle with TG_ERR_HANDLE. */
+ * A tg_tensor pointer is a handle. It ends when the tensor is dropped or released (handles.h), or when its tape is
+ * reset or freed. If an op overwrites a tensor of a tape in place, the handle ends too, and the op returns a new one.
+ * Calls that need the tensor refuse an ended handle with TG_ERR_HANDLE. */
 
 /* Creates a tensor filled with zeros. */
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
@@ -27,23 +28,24 @@ TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
 /* Creates a tensor on the caller's memory, without a copy. data is the address of the first element, whose indices are
  * all 0. strides are in elements, and may be negative or 0. strides NULL means row-major. data must be aligned to the
- * size of an element, and may be NULL if there are no elements. The library calls release(user) once: when no handle
- * and no node needs the memory any more, or at once on error. release may be NULL. tg_set_read_only (handles.h) forbids
- * writes. Works only on contexts of device "cpu" (TG_ERR_DEVICE). */
+ * size of an element, and may be NULL if there are no elements (TG_ERR_ARGUMENT). The library calls release(user) once:
+ * when no handle and no node needs the memory any more, or at once on error. release may be NULL. tg_set_read_only
+ * (handles.h) forbids writes. Works only on devices whose memory is the host's, such as "cpu" (TG_ERR_DEVICE). */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
 /* Creates a tensor of normal numbers with mean 0 and standard deviation std, which must be finite and 0 or more
  * (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std);
-/* Creates a tensor of uniform numbers in [lo, hi). lo and hi must be finite, with lo <= hi (TG_ERR_ARGUMENT). */
+/* Creates a tensor of uniform numbers in [lo, hi), or equal to lo if lo and hi are equal. lo and hi must be finite,
+ * with lo <= hi. If lo < hi, the dtype must have a number in [lo, hi) (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi);
 /* Creates a parameter: a leaf that requires a gradient. Its values are normal with mean 0 and standard deviation std;
  * with std 0 they are 0. Its gradient is accumulated in float32, or in the parameter's dtype if that is wider. name is
  * copied. name NULL means "". */
 TG_API tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std);
 
-/* Returns a new handle on the bytes of x. The context owns the new handle, so it outlives the tape of x. Release it
- * with tg_drop. No gradient flows through it. */
+/* Returns a new handle on the bytes of x, or an inert tensor on error. The context owns the new handle, so it outlives
+ * the tape of x. Release it with tg_drop. No gradient flows through it. */
 TG_API tg_tensor *tg_keep(tg_tensor *x);
 /* Releases a handle that the context owns. The bytes are freed when no handle and no node needs them any more. Does
  * nothing for NULL, for ended and inert handles, for tensors of a tape, for tensors that belong to a module or an
@@ -76,11 +78,11 @@ TG_API bool tg_requires_grad(const tg_tensor *x);
 TG_API const char *tg_name(const tg_tensor *x); /* "" if x has no name */
 /* Sets the name of x. name is copied and must not be NULL. */
 TG_API tg_status tg_set_name(tg_tensor *x, const char *name);
-/* Sets whether x gets a gradient from ops that are recorded from now on. Fails with TG_ERR_STATE for the result of an
- * op, and with TG_ERR_DTYPE if `on` is true and the dtype of x is not a float. */
+/* Sets whether x gets a gradient from ops that are recorded from now on. Fails with TG_ERR_STATE if x is the result of
+ * an op that has recorded a node, and with TG_ERR_DTYPE if `on` is true and the dtype of x is not a float. */
 TG_API tg_status tg_set_requires_grad(tg_tensor *x, bool on);
-/* Writes a description such as "fc1.weight f32[32, 8]" to buf. buf, n and the result are as in snprintf; see
- * tg_memory_report. */
+/* Writes a description such as "fc1.weight f32[32, 8]" to buf; "NULL" or "dead tensor" if x is not alive. buf, n and
+ * the result are as in snprintf; see tg_memory_report. */
 TG_API size_t tg_describe(const tg_tensor *x, char *buf, size_t n);
 
 /* A reference that may be held indefinitely, for example by a language binding. It detects that its tensor has ended,
@@ -96,25 +98,29 @@ TG_API tg_ref tg_ref_of(const tg_tensor *x);
  * no error. ctx must not have been freed. */
 TG_API tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r);
 
-/* ---- Values: host reads and writes; these wait until the bytes are present ---- */
+/* ---- Values ----
+ *
+ * The functions from tg_item to tg_host_data wait until the bytes are present. On device "meta" they fail with
+ * TG_ERR_DEVICE. Those that read, and tg_host_data, fail with TG_ERR_STATE if x is a gradient that is not yet summed
+ * over the ranks; call tg_grads_finalize first. */
 
-/* Returns the only element of x. If x does not have exactly one element, fails with TG_ERR_SHAPE. Returns NaN on
- * error. */
+/* Returns the only element of x, converted to double. If x does not have exactly one element, fails with TG_ERR_SHAPE.
+ * Returns NaN on error. */
 TG_API double tg_item(tg_tensor *x);
 /* Copy all elements to dst or from src, in row-major order and in the dtype of x. bytes must be exactly the number of
- * elements times the size of an element (TG_ERR_ARGUMENT). tg_read fails with TG_ERR_STATE if x is a gradient that is
- * not yet summed over the ranks (call tg_grads_finalize first). tg_write fails with TG_ERR_STATE if elements of x share
- * memory, as after tg_expand. */
+ * elements times the size of an element (TG_ERR_ARGUMENT). tg_write fails with TG_ERR_STATE if elements of x share
+ * memory, as after tg_expand, or if x is read-only (tg_set_read_only). */
 TG_API tg_status tg_read(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
-/* Do the same, but convert the elements to or from double. n must be the number of elements (TG_ERR_ARGUMENT). */
+/* Do the same, but convert the elements to or from double, as tg_cast does. n must be the number of elements
+ * (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
-/* Returns a pointer to the bytes of x; NULL on error. Works only if the device's memory is host memory, as that of
- * "cpu" is (TG_ERR_DEVICE), and not for a gradient that is not yet summed over the ranks (TG_ERR_STATE). The pointer is
- * valid until the next call that has the tape or the context of x as an argument, or, if x is pinned, until tg_unpin.
- * After a write through the pointer, call tg_touch (handles.h). If x is a leaf and such writes may make its bytes
- * differ between ranks, declare its placement with tg_place. */
+/* Returns the address of the first element of x; NULL on error. tg_stride says where the others are. Works only if the
+ * device's memory is host memory, as that of "cpu" is (TG_ERR_DEVICE). The pointer is valid until the next call that
+ * has x, its tape or its context as an argument, except the functions of properties above, or, if x is pinned, until
+ * tg_unpin. After a write through the pointer, call tg_touch (handles.h). If x is a leaf and such writes may make its
+ * bytes differ between ranks, declare its placement with tg_place. */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid. A later read of the values fails with
@@ -123,12 +129,13 @@ TG_API void *tg_host_data(tg_tensor *x);
  * already released. */
 TG_API tg_status tg_discard(tg_tensor *x);
 
-/* The state of a tensor's bytes: present, being filled by a work (work.h), or released. */
+/* The state of a tensor's bytes: present, being filled by a work (work.h), or released (discarded). */
 typedef enum tg_storage_state { TG_PRESENT, TG_IN_FLIGHT, TG_DISCARDED } tg_storage_state;
 TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x); /* TG_DISCARDED for NULL, inert and ended handles */
-/* Releases the bytes of x now, as tg_discard does. The next read of x calls refill, which writes all bytes of x to dst;
- * `bytes` is their number. If a scope or a backward discards the bytes again, the next read calls refill again. After
- * another write to x the library no longer calls refill.
+/* Releases the bytes of x now, as tg_discard does, with the same errors. The next read of x calls refill, which must
+ * write the memory that x shares with its views: `bytes` bytes at dst, an address on the device (NULL on device
+ * "meta"). If refill fails, the read fails with TG_ERR_CALLBACK. If a scope or a backward discards the bytes again, the
+ * next read calls refill again. After another write to x the library no longer calls refill. refill must not be NULL.
  *
  * The library calls free(user) once: when the memory of x is freed; when tg_keep, tg_discard or another tg_discard_with
  * is called for x; or at once on error. free may be NULL. */

@@ -82,20 +82,20 @@ TG_API const char *tg_version(void); /* Returns the TG_VERSION that the library 
  * TG_ERR_ARGUMENT if ctx is NULL. */
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
 /* Returns the message of the first error: what was wrong, what was expected, and where. Returns "" if there is no
- * error. The text is valid until the next tg_ctx_clear. */
+ * error, and "context is NULL" if ctx is NULL. The text is valid until the next tg_ctx_clear. */
 TG_API const char *tg_ctx_message(const tg_ctx *ctx);
-/* Clears the error, so that calls on ctx work again. Does nothing if ctx is NULL, or is the
- * context that tg_ctx_new returns when it fails. */
+/* Clears the error, so that calls on ctx work again. Does nothing if ctx is NULL or dead (tg_ctx_new). */
 TG_API void tg_ctx_clear(tg_ctx *ctx);
-/* Records an error of the caller's own, for example from a callback or a data source. If the context already has an
- * error, keeps that error and ignores the new one. Returns the status of the context afterwards. If s is TG_OK or an
- * unknown code, records TG_ERR_INTERNAL. Returns TG_ERR_ARGUMENT if ctx is NULL. */
+/* Records an error of the caller's own, for example from a callback or a data source. format and what follows make the
+ * message as in printf; format NULL means the general text of s. If the context already has an error, keeps that error
+ * and ignores the new one. If s is TG_OK or an unknown code, records TG_ERR_INTERNAL. Returns the status of the context
+ * afterwards, or TG_ERR_ARGUMENT if ctx is NULL. */
 TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
 /* ---- Dtypes and shapes ---- */
 
 /* The list of dtypes, as X(NAME, name, bits, kind). kind is f (float), i (integer, signed), u (integer, unsigned), b
- * (boolean) or q (quantized). Dtypes of kind q with 8 bits can be stored, moved, and converted by tg_cast; no op
+ * (boolean) or q (quantized). Dtypes of kind q with 8 bits can be stored, moved, and converted by tg_cast; no other op
  * computes with them. F8E4M3 has no infinity (PyTorch's float8_e4m3fn), F8E5M2 has (float8_e5m2), and F8E8M0 holds
  * powers of two (float8_e8m0fnu). No tensor has a dtype of 4 bits, because its elements have no addresses. */
 #define TG_DTYPE_LIST(X)         \
@@ -125,8 +125,10 @@ typedef enum tg_dtype {
     TG_DTYPE_COUNT
 } tg_dtype;
 
-TG_API const char *tg_dtype_name(tg_dtype d); /* Returns a name such as "f32"; "?" if the dtype is unknown. */
-TG_API int tg_dtype_bits(tg_dtype d);         /* Returns the bits per element; 0 if the dtype is unknown. */
+/* Returns a name such as "f32"; "default" for TG_DTYPE_DEFAULT, and "?" if the dtype is unknown. */
+TG_API const char *tg_dtype_name(tg_dtype d);
+/* Returns the bits per element; 0 for TG_DTYPE_DEFAULT, and if the dtype is unknown. */
+TG_API int tg_dtype_bits(tg_dtype d);
 
 /* The scales of a quantized tensor. There is one scale for each block of the tensor. A block has block[i] elements
  * along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use a tg_quant, and no op takes one yet. */
@@ -139,21 +141,21 @@ typedef struct tg_quant {
 
 enum { TG_MAX_DIMS = 8 }; /* the greatest number of dims of a tensor */
 
-/* A shape, passed by value. If ndim > TG_MAX_DIMS, the shape was made from too many dims, and functions that take it
- * fail with TG_ERR_SHAPE. */
+/* A shape, passed by value. ndim 0 is the shape of a scalar, which has one element. If ndim > TG_MAX_DIMS, functions
+ * that take the shape fail with TG_ERR_SHAPE. */
 typedef struct tg_shape {
     int64_t ndim;
     int64_t dim[TG_MAX_DIMS];
 } tg_shape;
 
-/* A list of dims to reduce over. Negative dims count from the end. n < 0 means all dims. */
+/* A list of dims, such as those to reduce over. Negative dims count from the end. n < 0 means all dims. */
 typedef struct tg_dims {
     int n;
     int dim[TG_MAX_DIMS];
 } tg_dims;
 
-/* Make a shape, or a list of dims, from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0,
- * functions that take the result fail. */
+/* Make a shape, or a list of dims, from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0, the
+ * result has TG_MAX_DIMS + 1 dims, and functions that take it fail. */
 TG_API tg_shape tg_shape_make(size_t n, const int64_t *dims);
 TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 
@@ -166,9 +168,10 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #endif
 
 /* A struct of options or results that a caller passes has the field `size` first (tg_placement and tg_allocator have
- * none). The macro of a struct of options, for example TG_CONFIG for tg_config, sets the size and all defaults, and the
- * caller's designators replace the defaults that they name: TG_ADAMW(.lr = 0.1). C++ programs use tg_make instead, and
- * bindings tg_struct_fill (fields.h). NULL in place of a struct means one with all defaults.
+ * none). The macro of a struct of options, for example TG_CONFIG for tg_config, makes a struct in the enclosing block
+ * and gives its address. It sets the size and all defaults, and the caller's designators replace the defaults that they
+ * name: TG_ADAMW(.lr = 0.1). C++ programs use tg_make instead, and bindings tg_struct_fill (fields.h). NULL in place of
+ * a struct of options means one with all defaults.
  *
  * The value of a field is used as it is: 0 means zero, or is refused with TG_ERR_ARGUMENT if the field cannot be zero.
  * If a field is an array, a designator replaces all of its elements, and those that it does not list are 0. Two names,
@@ -177,7 +180,8 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
  * (TG_ERR_ARGUMENT).
  *
  * If the size was never set, or is larger than that of the library's struct, the call that gets the struct fails with
- * TG_ERR_ARGUMENT. Fields that the struct of an earlier version does not have get their defaults. */
+ * TG_ERR_ARGUMENT. If the caller was compiled with an earlier version, whose struct is smaller, the fields that it
+ * lacks get their defaults. */
 #define TG_AUTO (-1) /* the library chooses the value */
 #define TG_NONE (-1) /* no limit, or nothing of the kind */
 
@@ -201,7 +205,7 @@ TG_API void tg_struct_init(void *s, size_t size);
 /* The axes of a grid of ranks (parallel.h):
  * - TG_TP, TG_CP, TG_DP and TG_PP are tensor, context, data and pipeline parallelism.
  * - TG_ETP, TG_EP and TG_EDP are tensor, expert and data parallelism of the layers of experts.
- * - TG_AXIS_USER stands for a group of the caller's own (tg_comm_split). Nothing is placed on it, as on TG_PP. */
+ * - TG_AXIS_USER stands for a group of the caller's own (tg_comm_split). No tensor is placed on it or on TG_PP. */
 typedef enum tg_axis { TG_TP, TG_CP, TG_DP, TG_PP, TG_ETP, TG_EP, TG_EDP, TG_AXIS_USER, TG_MAX_AXES } tg_axis;
 
 typedef enum tg_placement_kind {
@@ -211,7 +215,7 @@ typedef enum tg_placement_kind {
     TG_PARTIAL,    /* the value of the tensor is the sum of the ranks' tensors; its gradient is REPLICATED */
 } tg_placement_kind;
 
-/* Says which part of a VARYING tensor lies on rank r, where there are n ranks. The sharded dim is divided into equal
+/* Says which part of a VARYING tensor lies on rank r of the n ranks of an axis. The sharded dim is divided into equal
  * chunks, which are numbered from 0. k is the field `chunks` of tg_placement. */
 typedef enum tg_layout {
     TG_OPAQUE,     /* no part: each rank has a tensor of its own */
@@ -230,8 +234,11 @@ typedef struct tg_placement {
 
 /* ---- Callbacks and small types ---- */
 
-/* The caller's allocator, which provides the host memory of a context. alloc returns NULL on failure. align is a power
- * of two, at most 2 MiB. free gets the same number of bytes as alloc. */
+/* The caller's allocator, which provides the host memory of a context (tg_config.allocator). alloc returns NULL on
+ * failure. align is a power of two, at most 2 MiB. free gets the same number of bytes as alloc. Several threads may
+ * call both at the same time: the thread of the context, and the library's threads that read data (data.h) or write
+ * checkpoints (checkpoint.h). Both must work until the context has ended. If tensors that were exported by DLPack
+ * outlive tg_ctx_free, the release of the last one calls free, on any thread. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
@@ -240,12 +247,13 @@ typedef struct tg_allocator {
 
 /* The body of a parallel loop: processes the indices from begin to end - 1. */
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
-/* A parallel loop of the caller's own (tg_config.parallel_for). It calls body(arg, begin, end) for disjoint ranges that
- * together cover [0, n), and returns when all calls have returned. The calls may run on any threads. Kernels split
- * their work by shapes and strides alone, so results do not depend on the threads. */
+/* A parallel loop of the caller's own (tg_config.parallel_for). n is 2 or more. The function calls body(arg, begin,
+ * end) for disjoint ranges that together cover [0, n), and returns when all calls have returned. The calls may run on
+ * any threads. Kernels split their work by shapes and strides alone, so results do not depend on the threads. */
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
+/* Receives a diagnostic (tg_config.log). message is valid during the call. */
 typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 
 /* How a collective combines the elements of the ranks (comm.h). TG_REDUCE_AVG is the mean. */

@@ -3,12 +3,12 @@
  * src/placement/draws.c. */
 #include "core/context.h"
 
-tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
+tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, uint64_t micro, tg_random kind, double a, double b) {
     tg_draws d;
-    TG_TRY(tg_rng_take(x->ctx, from, 0, x->numel, &d));
+    TG_TRY(tg_rng_take(x->ctx, from, micro, x->numel, &d));
     return x->ctx->run.ops->random(x->ctx, kind, tg_array_of(x), a, b, &d);
 }
 
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
-    return tg_fill_random_from(x, &x->ctx->rng, kind, a, b);
+    return tg_fill_random_from(x, &x->ctx->rng, 0, kind, a, b);
 }

@@ -196,13 +196,14 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
 }
 /* Fails unless numbers of the dtype can be drawn from [lo, hi). The error message begins with `who`. */
 tg_status tg_interval_check(tg_ctx *ctx, tg_dtype t, double lo, double hi, const char *who);
-/* Fills x with draws from the current stream. */
+/* Fills x with draws from the current stream, of micro-batch 0 if they are by key. */
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b);
 /* Returns whether x is a parameter that was made without bytes (tg_ctx.unfilled) and has none yet. */
 bool tg_param_is_unfilled(const tg_tensor *x);
 tg_status tg_param_fill(tg_tensor *x); /* gives such a parameter bytes, which are undefined; does nothing otherwise */
-/* Fills x with draws from another stream of the context, and advances that stream by the number of elements of x. */
-tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b);
+/* Fills x with draws from any stream of the context, and of any micro-batch. Draws by order advance the stream by the
+ * number of elements of x. */
+tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, uint64_t micro, tg_random kind, double a, double b);
 
 /* Returns the handle that the storage was made for, or NULL if that handle has ended. */
 static inline const tg_tensor *tg_storage_maker(const tg_storage *s) {

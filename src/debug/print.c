@@ -169,6 +169,7 @@ size_t tg_print(tg_tensor *x, char *buf, size_t n, const tg_print_opts *opts) {
     if (!buf) n = 0;
     if (n) buf[0] = 0;
     if (!x || !tg_ok(x->ctx) || tg_check(x->ctx, x, "tg_print") != TG_OK) return 0;
+    if (tg_refuse_partial(x, "tg_print") != TG_OK) return 0; /* the handles of blocks do not have the flag */
     printed p = {.x = x, .buf = buf, .n = n};
     if (choose(&p, opts) != TG_OK) return 0;
     size_t bytes = (size_t)p.numel * tg_dtype_size(x->dtype);

@@ -388,7 +388,7 @@ tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b
     tg_draws all;
     tg_rng *from;
     TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
-    if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random_from(x, from, kind, a, b);
+    if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random_from(x, from, 0, kind, a, b);
     TG_TRY(sharding_of(ctx, x->ndim, x->shape, p->at, &l));
     if (!l.numel) return TG_OK;
     for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);

@@ -45,12 +45,13 @@ tg_tensor *tg_input(tg_tape *t, tg_dtype dtype, tg_shape shape, const void *data
     return finish(t, x, bytes ? ctx->run.ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
 }
 
-/* Makes a leaf of random numbers from the current stream. If this stream may differ between ranks, the leaf may too. */
+/* Makes a leaf of random numbers from the current stream, of the micro-batch that the tape records. If this stream may
+ * differ between ranks, the leaf may too. */
 static tg_tensor *drawn(tg_tape *t, tg_dtype dtype, const tg_shape *shape, tg_random kind, double a, double b,
                         const char *who) {
     tg_tensor *x = new_leaf(t, dtype, shape, who);
     if (x && !tg_rng_is_common(t->ctx)) x->flags |= TG_F_GIVEN;
-    return finish(t, x, x ? tg_fill_random(x, kind, a, b) : TG_OK);
+    return finish(t, x, x ? tg_fill_random_from(x, &t->ctx->rng, t->micro, kind, a, b) : TG_OK);
 }
 
 tg_tensor *tg_tape_randn(tg_tape *t, tg_dtype dtype, tg_shape shape, double std) {

@@ -4,6 +4,7 @@
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/explain.h>
 #include <tapegrad/ops.h>
+#include <tapegrad/print.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/recompute.h>
 
@@ -108,9 +109,13 @@ START_TEST(gradients_have_the_dual_placement) {
     ck_assert_int_eq(tg_read_f64(tg_grad_of(x), v, 12), TG_OK);
     tg_read_f64(tg_grad_of(w), v, 6);
     ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize first, or read the share (tg_grad_share)");
+    char printed[256];
+    ck_assert(tg_print(tg_grad_of(w), printed, sizeof printed, NULL) == 0 && !*printed);
+    ck_refused(g, TG_ERR_STATE, "tg_print: this gradient is one rank's share of a sum");
     tg_tensor *share = tg_grad_share(w);
     ck_place(share, "dp P");
     ck_assert_int_eq(tg_read_f64(share, v, 6), TG_OK);
+    ck_assert(tg_print(share, printed, sizeof printed, NULL) > 0);
     ck_assert_int_eq(tg_read_f64(tg_grad_share(x), v, 12), TG_OK); /* no share: the gradient */
     tg_optim *o = tg_adamw_new(g.ctx, &w, 1, NULL);
     tg_optim_step(o);

@@ -8,6 +8,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/gradcheck.h>
+#include <tapegrad/inputs.h>
 #include <tapegrad/op_call.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/recompute.h>
@@ -232,6 +233,29 @@ START_TEST(micro_batches_and_steps_draw_other_numbers) {
     mask_in(t, 3, N, again); /* a reset sets the micro-batch to 0 */
     ck_assert(same(again, y[0], N));
     expect_ok(ctx);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(leaves_of_a_tape_draw_in_its_micro_batch) {
+    enum { N = 8 };
+    float first[N], second[N], context[N];
+    tg_ctx *ctx = new_ctx(4);
+    tg_tape *t = tg_tape_new(ctx);
+    for (uint64_t micro = 0; micro < 2; micro++) {
+        tg_tape_key(t, micro);
+        tg_key_open(ctx, 3);
+        tg_read(tg_tape_randn(t, TG_F32, TG_SHAPE(N), 1), micro ? second : first, sizeof first);
+        tg_key_close(ctx);
+        tg_tape_reset(t);
+    }
+    tg_draws_step(ctx, 0);
+    tg_key_open(ctx, 3);
+    tg_read(tg_randn(ctx, TG_F32, TG_SHAPE(N), 1), context, sizeof context); /* without a tape: micro-batch 0 */
+    tg_key_close(ctx);
+    expect_ok(ctx);
+    ck_assert(!same(first, second, N) && same(first, context, N));
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }
@@ -557,6 +581,7 @@ int main(void) {
         order_does_not_matter,
         keys_nest,
         micro_batches_and_steps_draw_other_numbers,
+        leaves_of_a_tape_draw_in_its_micro_batch,
         a_key_draws_once_in_a_step,
         opens_and_closes_match,
         a_failed_op_draws_nothing,
