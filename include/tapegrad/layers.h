@@ -123,8 +123,8 @@ typedef struct tg_rnn_opts {
  * - bias_ih_l<l> and bias_hh_l<l> [gates * hidden], unless opts->no_bias is set.
  *
  * Names of the second direction end in "_reverse". All parameters are drawn from the uniform distribution between -r
- * and r, where r is 1 / sqrt(hidden). Dropout with one layer fails with TG_ERR_ARGUMENT, because it would do nothing.
- * */
+ * and r, where r is 1 / sqrt(hidden). Dropout with one layer fails with TG_ERR_ARGUMENT, because it would do
+ * nothing. */
 TG_API tg_module *tg_nn_gru(tg_ctx *ctx, int64_t in, int64_t hidden, int layers, const tg_rnn_opts *opts);
 TG_API tg_module *tg_nn_lstm(tg_ctx *ctx, int64_t in, int64_t hidden, int layers, const tg_rnn_opts *opts);
 
