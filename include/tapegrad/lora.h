@@ -79,8 +79,9 @@ TG_API tg_status tg_lora_save(tg_module *m, const char *dir, const char *base);
  * layer are those of the files. Freezes all other parameters, and fails with TG_ERR_STATE where tg_lora_apply does. A
  * variant of LoRA that the library does not compute, such as DoRA, fails with TG_ERR_UNSUPPORTED; the message names its
  * key in adapter_config.json, or the tensor. A matrix of a layer that m does not have, or files without matrices, fail
- * with TG_ERR_FORMAT, and a matrix that does not fit its layer with TG_ERR_SHAPE. On an error no layer is adapted, and
- * no parameter is frozen. Every rank that has m must make the call, and reads the files. */
+ * with TG_ERR_FORMAT, and a matrix that does not fit its layer with TG_ERR_SHAPE. So m must be whole, as for
+ * tg_lora_save. On an error no layer is adapted, and no parameter is frozen. Every rank that has m must make the call,
+ * and reads the files. */
 TG_API tg_status tg_lora_load(tg_module *m, const char *dir);
 
 #ifdef __cplusplus

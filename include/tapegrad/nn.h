@@ -50,8 +50,8 @@ typedef struct tg_module_ops {
 
 /* Creates a module. ops->free(state) is called when the module is freed, unless state is NULL. On error tg_module_new
  * calls ops->free at once and returns an inert module. ops->size must cover the fields up to `free`, and be at most
- * sizeof(tg_module_ops). If ops->size is another one, or if ops is NULL (TG_ERR_ARGUMENT), ops->free is not called, and
- * the caller must release state. */
+ * sizeof(tg_module_ops). If ops->size is out of this range, or if ops is NULL (TG_ERR_ARGUMENT), ops->free is not
+ * called, and the caller must release state. */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
 /* Frees the module, its children, its parameters and its buffers. m may be NULL. While m or a module in it runs its
  * forward, the call records TG_ERR_STATE and frees nothing. If m is the child of another module, m is removed from its
@@ -312,10 +312,11 @@ typedef struct tg_init {
  * which must be contiguous and have a floating-point dtype (TG_ERR_ARGUMENT). init must not be NULL (TG_ERR_ARGUMENT).
  * If x is sharded, each rank writes its own part of the global tensor. Random kinds take as many numbers of the current
  * random stream as the global tensor has elements; tg_rng_mode says from which streams TG_RNG_MEGATRON draws.
- * TG_INIT_CALL, TG_INIT_ORTHOGONAL and TG_INIT_EYE fail with TG_ERR_PLACEMENT if x is partial or opaque on an axis.
- * TG_INIT_ORTHOGONAL fails with TG_ERR_UNSUPPORTED if the ranks that share x have different seeds in the current stream
- * (tg_rng_seed_parallel). Use tg_param_init for layers whose constructors have no tg_init: create the layer with std 0,
- * which draws nothing, and then set its parameters. */
+ * TG_INIT_ORTHOGONAL needs 2 dims or more, and TG_INIT_EYE exactly 2 (TG_ERR_SHAPE). TG_INIT_CALL, TG_INIT_ORTHOGONAL
+ * and TG_INIT_EYE fail with TG_ERR_PLACEMENT if x is partial or opaque on an axis. TG_INIT_ORTHOGONAL fails with
+ * TG_ERR_UNSUPPORTED if the ranks that share x have different seeds in the current stream (tg_rng_seed_parallel). Use
+ * tg_param_init for layers whose constructors have no tg_init: create the layer with std 0, which draws nothing, and
+ * then set its parameters. */
 TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
 
 #ifdef __cplusplus
