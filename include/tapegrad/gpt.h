@@ -1,5 +1,5 @@
-/* GPT models: GPT-2 and Llama as configs of the language model of lm.h, generation, and model directories. Include it
- * to train or to run a GPT-2 or Llama model. */
+/* GPT models: GPT-2 and Llama as configs of the language model of lm.h, generation with a cache, and model directories.
+ * Include this header to train or to run a GPT-2 or Llama model. */
 #ifndef TAPEGRAD_GPT_H
 #define TAPEGRAD_GPT_H
 
@@ -20,7 +20,7 @@ typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
  * attention, and no biases. Its output matrix is separate from the embedding matrix.
  *
  * A field marked "GPT2 only" must keep its default for TG_LLAMA, and a field marked "LLAMA only" for TG_GPT2
- * (TG_ERR_ARGUMENT). */
+ * (TG_ERR_ARGUMENT). The number for which TG_AUTO stands may be given in place of TG_AUTO. */
 typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
@@ -31,8 +31,7 @@ typedef struct tg_gpt_config {
     int64_t ffn;
     int64_t positions; /* longest sequence; must be given */
     int64_t head_dim;  /* size of a head; TG_AUTO means hidden / heads; LLAMA only */
-    /* Dropout probability in [0, 1), of embedding, attention and residual; GPT2 only. With TG_RNG_MEGATRON call
-     * tg_rng_seed_parallel first. */
+    /* Probability in [0, 1) of dropout of the embedding, of attention and of the residual; 0 by default; GPT2 only. */
     double dropout;
     double norm_eps;  /* above 0; TG_AUTO means 1e-5 (GPT2) or 1e-6 (LLAMA) */
     double rope_base; /* above 0; 10000 by default; LLAMA only */
@@ -49,11 +48,13 @@ typedef struct tg_gpt_config {
      *
      * The weights are sharded over tp. Every parameter has a placement (tg_place) on every axis. heads and ffn must be
      * multiples of tp (TG_ERR_SHAPE). kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If kv_heads is
-     * smaller than tp, every rank computes all keys and values and uses one head of them. If tp is above 1, the
-     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results.
+     * smaller than tp, every rank computes all keys and values and uses one head of them. With TG_RNG_MEGATRON and tp
+     * above 1, call tg_rng_seed_parallel before you create the model (TG_ERR_STATE). If tp is above 1, the vocabulary
+     * is padded internally to a multiple of 128 * tp; the padding does not change results.
      *
-     * If pp or vp is above 1, the module is one part of the GPT: chunk number `chunk` of this rank's stage. tg_lm_part
-     * (lm.h) runs it. tg_gpt_logits, tg_gpt_loss and generation need a whole model. */
+     * If pp or vp is above 1, or if `layout` has several parts, the module is one part of the GPT: chunk number `chunk`
+     * of this rank's stage. tg_lm_part (lm.h) runs a part. tg_gpt_logits, tg_gpt_loss and generation need a whole model
+     * (TG_ERR_STATE). */
     const tg_parallel *parallel;
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
@@ -66,92 +67,103 @@ typedef struct tg_gpt_config {
     .rope_base = 10000, .init_std = 0.02, .cp_inner = TG_AUTO, .key = (uint64_t)TG_NONE
 #define TG_GPT(...) (&(tg_gpt_config){TG_GPT_DEFAULTS, __VA_ARGS__})
 
-/* Create one part of a GPT from the GPT's config: an attention, an MLP, or a whole transformer layer. The module's
- * forward takes x [s, b, hidden] (s is the sequence, b the batch) and returns a tensor of the same shape.
- * config->layers only scales the initial weights of the residual projections (init_std). On an error the functions
- * return an inert module. */
+/* Create one module of a GPT from the GPT's config: an attention, an MLP, or a whole transformer layer. The module's
+ * forward takes x [s, b, hidden] (s is the sequence, b the batch) and returns a tensor of the same shape. Under
+ * sequence or context parallelism s is the number of rows on this rank. config->layers only scales the initial weights
+ * of the residual projections (init_std). Of the values of `recompute` only TG_GPT_SELECTIVE has an effect; layout,
+ * chunk, key and unfilled have none. On an error the functions return an inert module. */
 TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
 
-/* Creates a GPT with random weights. Copies the config. Returns an inert module on an error. tg_module_free releases
- * the GPT. A GPT is a language model, so the functions of lm.h take it too. */
+/* Creates a GPT with random weights. Copies the config, which must not be NULL (TG_ERR_ARGUMENT). Returns an inert
+ * module on an error. tg_module_free releases the GPT. A GPT is a language model, so the functions of lm.h take it
+ * too. */
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
-/* Returns the config with its defaults filled in; NULL if the module is not a GPT. */
+/* Returns the config with its defaults filled in; NULL if the module is not a GPT. The config lives as long as the
+ * module. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
-/* Returns the logits [b, s, vocab] of ids [b, s], int64, with s <= positions. The logits are whole on every tp rank,
- * and have no columns of padding. An id outside [0, vocab) fails with TG_ERR_DATA.
+/* Returns the logits [b, s, vocab] of ids [b, s], int64, with s <= positions (TG_ERR_SHAPE). The module may be any
+ * whole language model, also for tg_gpt_loss and generation. The logits are whole on every tp rank, and have no columns
+ * of padding. An id outside [0, vocab) fails with TG_ERR_DATA. If cp is above 1, ids and logits are this rank's rows of
+ * the sequences, as `parallel` of tg_lm_config says.
  *
  * ids must be the same on every tp rank. Declare that with tg_place(p, ids, TG_TP, TG_I) (placement.h). */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
-/* Returns the cross-entropy of the logits of ids with target; both are [b, s] int64. TG_LOSS_MEAN and TG_LOSS_SUM
- * return a scalar, the mean or the sum over all tokens. TG_LOSS_NONE returns the loss of each token, [b, s]. A target
- * of -100 does not count. Any other target outside [0, vocab) fails with TG_ERR_DATA. Only the logits of a few tokens
- * are in memory at a time.
+/* Returns the cross-entropy of the logits of ids with target; ids and target are [b, s] int64 (TG_ERR_SHAPE).
+ * TG_LOSS_MEAN and TG_LOSS_SUM return a scalar, the mean or the sum over all tokens that count. TG_LOSS_NONE returns
+ * the loss of each token, [b, s]. A token whose target is -100 does not count: its loss is 0. Any other target outside
+ * [0, vocab) fails with TG_ERR_DATA. Only the logits of a few tokens are in memory at a time.
  *
  * If data-parallel ranks each have a part of the batch, use TG_LOSS_SUM, and pass the number of this rank's tokens to
- * tg_grads_finalize. That call divides the gradients by the total number over all ranks. TG_LOSS_MEAN is not right
- * there:
- * - If the batch is declared TG_SHARD(0) on dp, TG_LOSS_MEAN fails with TG_ERR_PLACEMENT.
+ * tg_grads_finalize. That call divides the gradients by the total number over all ranks. TG_LOSS_MEAN does not give the
+ * mean over the whole batch:
+ * - If the batch is declared TG_SHARD(0) on dp, TG_LOSS_MEAN fails with TG_ERR_PLACEMENT. So it does if cp is above 1.
  * - If the batch is not declared, TG_LOSS_MEAN is the mean over this rank's tokens, and the gradients are those of the
  *   sum of the ranks' means. If all ranks have equally many tokens, these gradients are dp times those of the mean over
  *   the whole batch. Otherwise the tokens of different ranks have different weights. */
 TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
                               tg_loss_reduction reduction);
 
-/* A key-value cache for generation. It holds the keys and values of `batch` sequences, of up to `positions` tokens
- * each. positions is 1 to the positions of the model's config. Each tensor-parallel rank holds the keys and values of
- * its own heads, and all tp ranks must make the same calls.
+/* A key-value cache for generation. It holds the keys and values of `batch` sequences, 1 or more, of up to `positions`
+ * tokens each. positions is 1 to the positions of the model's config (TG_ERR_ARGUMENT). Each tensor-parallel rank holds
+ * the keys and values of its own heads, and all tp ranks must make the same calls.
  *
- * tg_gpt_cache_new returns NULL on an error. It fails with TG_ERR_STATE if the model uses sequence parallelism, because
- * a single token cannot be split; use a tg_parallel without sequence_parallel for generation. tg_gpt_cache_length
- * returns the number of positions in use; 0 for NULL. */
+ * tg_gpt_cache_new returns NULL on an error. It fails with TG_ERR_STATE if the model uses sequence parallelism or cp is
+ * above 1, because a single token cannot be split over ranks; use a tg_parallel without both for generation. The cache
+ * is for this model only, and tg_gpt_cache_free must be called before tg_ctx_free. tg_gpt_cache_free does nothing for
+ * NULL. tg_gpt_cache_length returns the number of positions in use; 0 for NULL. */
 typedef struct tg_gpt_cache tg_gpt_cache;
 TG_API tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions);
 TG_API void tg_gpt_cache_free(tg_gpt_cache *c);
 TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
-/* Appends the next n >= 1 tokens of each sequence, ids [b, n] int64, to the cache. Returns the logits [b, vocab] of the
- * last token of each sequence. The logits are whole on every tp rank, and have no columns of padding. ids must be the
- * same on every tp rank and be declared so, as for tg_gpt_logits. Runs without gradients and without dropout. Fails
- * with TG_ERR_SHAPE if the cache has no room for n more tokens, and with TG_ERR_UNSUPPORTED if a layer or the attention
- * of one is not the library's own (tg_module_replace), because it cannot use the cache. */
+/* Computes the next n >= 1 tokens of each sequence, ids [b, n] int64, and appends their keys and values to the cache. b
+ * is the cache's batch. Returns the logits [b, vocab] of the last token of each sequence. The logits are whole on every
+ * tp rank, and have no columns of padding. ids must be the same on every tp rank and be declared so, as for
+ * tg_gpt_logits. Runs without gradients and without dropout. Fails with TG_ERR_ARGUMENT if c is the cache of another
+ * model, with TG_ERR_SHAPE if the cache has no room for n more tokens, and with TG_ERR_UNSUPPORTED if a layer or the
+ * attention of a layer is not the library's own (tg_module_replace), because such a module cannot use the cache. After
+ * an error the length of the cache is as before. */
 TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids);
 
 /* ---- Model directories ----
  *
  * A model directory has config.json and the weights: model.safetensors, or several files with an index,
- * model.safetensors.index.json. They have the names, layouts and keys of the published GPT-2 and Llama checkpoints
- * (Hugging Face transformers).
+ * model.safetensors.index.json. Names, layouts and keys are those of the published GPT-2 and Llama checkpoints (Hugging
+ * Face transformers).
  *
  * What tg_gpt_save writes lets a program check that config.json and the weights belong together. The weights hold a
  * copy of the config, as one line of JSON, in their metadata "tapegrad.config". config.json holds a checksum of the
  * weights, in its member "tapegrad_weights_xxh64". If the weights are one file, this is that file's
  * "tapegrad.xxh64.header" (io.h). If they are several files, it is the checksum of the index, which holds a checksum of
- * each file. The functions that load do not compare the config and the weights. The program `tapegrad` compares both
- * ways, and warns of a difference. */
+ * each file. The functions that load make neither comparison. The program `tapegrad` makes both, and warns of a
+ * difference. */
 
-/* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
- * inert module on an error. A model that is no GPT-2 or Llama, or has options that tg_gpt_config lacks, fails with
- * TG_ERR_UNSUPPORTED; tg_lm_load_dir (lm.h) loads other models. */
+/* Creates the GPT that config.json in dir describes, whole on this rank, and fills it as tg_gpt_load_weights does.
+ * Returns an inert module on an error. A model that is no GPT-2 or Llama, or has options that tg_gpt_config lacks,
+ * fails with TG_ERR_UNSUPPORTED; tg_lm_load_dir (lm.h) loads other models, and divides a model over ranks. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
-/* Creates a GPT with random weights, of one rank, from the config.json at path. Returns an inert module on an error. */
+/* Creates a GPT with random weights, whole on this rank, from the config.json at path. Fails as tg_gpt_load does. */
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
-/* Fills gpt from the weights in dir, as tg_lm_load does. Does not read config.json. Every rank reads the file and keeps
- * its part. Collective over pp if gpt is one of several parts.
+/* Fills gpt, which must be a GPT (TG_ERR_ARGUMENT), from the weights in dir, as tg_lm_load does. Does not read
+ * config.json. Every rank reads the files and keeps its part. Collective over pp if pp is above 1. A stage with several
+ * chunks needs tg_lm_load.
  *
  * Makes these checks before it changes gpt. A tensor that is missing or that gpt does not have fails with
  * TG_ERR_FORMAT. A tensor whose shape is not that of gpt's parameter fails with TG_ERR_SHAPE. If the file has checksums
  * (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
-/* Saves gpt into dir, which must exist. Collective over the ranks of the model. The first rank of each stage writes one
- * file of weights, so a model of one stage is saved as one file. A stage with several chunks needs tg_lm_save. */
+/* Saves gpt, which must be a GPT (TG_ERR_ARGUMENT), into dir, which must exist. Collective over the ranks of the model.
+ * The first rank of each stage writes one file of weights, so a model of one stage is saved as one file. A stage with
+ * several chunks needs tg_lm_save. */
 TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
-/* Convert a model between a directory with config.json and saved state (checkpoint.h), without the model in memory: one
- * tensor at a time is read and written, in the dtype that it has. In the state the keys of the parameters begin with
- * "<prefix>."; they are those of tg_shards_add_module(s, prefix, gpt). prefix may be NULL or "". ctx must be on a
- * device whose memory is host memory, such as "cpu" (TG_ERR_DEVICE). One rank alone makes the call. Names, shapes and
- * dtypes are checked before anything is written. Keys of config.json that the library does not know are kept.
+/* Convert a model between a model directory and saved state (checkpoint.h). The model is never in memory as a whole:
+ * one tensor at a time is read and written, in the dtype that it has. The model may be one of any family that lm.h
+ * knows. In the state the keys of the parameters begin with "<prefix>."; they are those of tg_shards_add_module(s,
+ * prefix, gpt). prefix may be NULL or "", which both mean that the keys have no prefix. ctx must be on a device whose
+ * memory is host memory, such as "cpu" (TG_ERR_DEVICE). Only one rank makes the call. Names, shapes and dtypes are
+ * checked before anything is written. Keys of config.json that the library does not know are kept.
  *
  * tg_gpt_to_state writes the state into the directory `state`, which is created if it is missing, and must have neither
  * a state nor a config.json (TG_ERR_STATE). Any ranks can load it. The config is written next to it, as config.json.

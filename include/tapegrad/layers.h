@@ -8,12 +8,12 @@
  * parameters.
  *
  * Names and shapes of parameters are PyTorch's. The weights of linear, embedding and convolution layers are drawn from
- * a normal distribution with mean 0 and standard deviation std >= 0, and their biases start as 0. To set other values,
- * pass std 0, which draws nothing, and call tg_param_init (nn.h). To give parameters another dtype, call
- * tg_module_cast.
+ * a normal distribution with mean 0 and standard deviation std, which is finite and 0 or more (TG_ERR_ARGUMENT). Their
+ * biases start as 0. To set other values, pass std 0, which draws nothing, and call tg_param_init (nn.h). To give
+ * parameters another dtype, call tg_module_cast.
  *
- * Sizes and counts (groups, layers) below 1 fail with TG_ERR_ARGUMENT. An error in parentheses is the one of an
- * argument that breaks the rule before it. On error the functions that create a module return an inert one
+ * A size or a count (of groups, of layers) below 1 fails with TG_ERR_ARGUMENT. An error in parentheses is the error of
+ * an argument that breaks the rule before it. On error the functions that create a module return an inert one
  * (tapegrad.h). */
 #ifndef TAPEGRAD_LAYERS_H
 #define TAPEGRAD_LAYERS_H
@@ -45,11 +45,11 @@ TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
  * bias are [channels]. groups must divide channels (TG_ERR_ARGUMENT). */
 TG_API tg_module *tg_nn_group_norm(tg_ctx *ctx, int64_t groups, int64_t channels, double eps);
 /* Creates a norm over each channel of x [n, channels, ..] (tg_batch_norm). weight and bias are [channels]. The buffers
- * running_mean and running_var, both [channels], start as 0 and 1. In training mode x is normalized with its own
- * statistics, and each buffer b becomes (1 - momentum) * b + momentum * statistic. momentum must be in [0, 1]
- * (TG_ERR_ARGUMENT); PyTorch's default is 0.1. In evaluation mode x is normalized with the buffers. tg_module_cast
- * leaves the buffers as they are. There is no num_batches_tracked, PyTorch's count of batches; load files that have it
- * with .partial (tg_module_load). */
+ * running_mean and running_var, both [channels], start as 0 and 1. In training mode x is normalized with its own mean
+ * and variance, and each buffer r becomes (1 - momentum) * r + momentum * s, where s is the mean of x or its unbiased
+ * variance. momentum must be in [0, 1] (TG_ERR_ARGUMENT); PyTorch's default is 0.1. In evaluation mode x is normalized
+ * with the buffers. tg_module_cast leaves the buffers as they are. There is no num_batches_tracked, PyTorch's count of
+ * batches; load files that have it with .partial (tg_module_load). */
 TG_API tg_module *tg_nn_batch_norm(tg_ctx *ctx, int64_t channels, double momentum, double eps);
 
 /* ---- Convolutions ---- */
@@ -57,7 +57,8 @@ TG_API tg_module *tg_nn_batch_norm(tg_ctx *ctx, int64_t channels, double momentu
 /* Create a convolution: tg_nn_conv1d over x [n, in, l] with windows of `size` elements, tg_nn_conv2d over x [n, in, h,
  * w] with windows of height * width elements (tg_conv1d and tg_conv2d say what is computed). weight is [out, in /
  * groups, size], or [out, in / groups, height, width]. The layer has a bias [out] only if the argument bias is true.
- * opts may be NULL. opts->groups must divide in and out (TG_ERR_ARGUMENT). */
+ * opts is copied and may be NULL. opts->groups must divide in and out (TG_ERR_ARGUMENT); the forward checks the other
+ * options. */
 TG_API tg_module *tg_nn_conv1d(tg_ctx *ctx, int64_t in, int64_t out, int64_t size, bool bias, double std,
                                const tg_conv_opts *opts);
 TG_API tg_module *tg_nn_conv2d(tg_ctx *ctx, int64_t in, int64_t out, int64_t height, int64_t width, bool bias,
@@ -68,7 +69,7 @@ TG_API tg_module *tg_nn_conv2d(tg_ctx *ctx, int64_t in, int64_t out, int64_t hei
 /* Creates a dropout (tg_dropout) with probability p, 0 <= p < 1 (TG_ERR_ARGUMENT). */
 TG_API tg_module *tg_nn_dropout(tg_ctx *ctx, double p);
 /* Creates a module that computes fn(t, x). fn is an op with one input, such as tg_relu, or a function of the caller.
- * `name` is what tg_module_print shows; it must not be NULL. */
+ * `name`, which is copied, is what tg_module_print shows. Neither name nor fn may be NULL (TG_ERR_ARGUMENT). */
 TG_API tg_module *tg_nn_function(tg_ctx *ctx, const char *name, tg_tensor *(*fn)(tg_tape *t, tg_tensor *x));
 
 /* ---- Sequences of modules ---- */
@@ -77,8 +78,9 @@ TG_API tg_module *tg_nn_function(tg_ctx *ctx, const char *name, tg_tensor *(*fn)
  * it returns its input. tg_module_add_child adds a child of any name; tg_sequential_add names it by its number, "0",
  * "1" and so on, as PyTorch's Sequential does. */
 TG_API tg_module *tg_nn_sequential(tg_ctx *ctx);
-/* Adds a child, which m then owns. Its name is the number of children that m had before. Fails with TG_ERR_ARGUMENT if
- * m was not made by tg_nn_sequential. The other errors, and who frees child, are as for tg_module_add_child. */
+/* Adds a child, which m then owns. The child's name is the number of children that m had before. Fails with
+ * TG_ERR_ARGUMENT if m was not made by tg_nn_sequential. The other errors, and who owns child after an error, are as
+ * for tg_module_add_child. */
 TG_API tg_status tg_sequential_add(tg_module *m, tg_module *child);
 
 /* ---- Recurrent layers ---- */
@@ -99,15 +101,15 @@ typedef struct tg_rnn_opts {
  * NULL.
  *
  * A call (tg_module_call) takes
- * - x [s, b, in], a batch of b sequences of s >= 1 elements each;
+ * - x [s, b, in], a batch of b >= 1 sequences of s >= 1 elements each;
  * - h [layers * d, b, hidden], the state before the first element;
  * - c, of the same shape, the cell state of an LSTM;
  * and gives
  * - y [s, b, d * hidden], the states of the last layer after each element, both directions joined;
- * - h and c after the last element.
- * The input states h and c may be left out or NULL, and are then 0. A call may ask for y alone, or for y and h.
- * tg_module_forward maps x to y. Index l * d of the first dim of h and c is layer l, and index l * d + 1 its second
- * direction. Other shapes fail with TG_ERR_SHAPE.
+ * - h, and c of an LSTM, after the element that is read last.
+ * The input states h and c may be NULL or, with a smaller n_in, left out; they are then 0. A call may ask for y alone,
+ * or for y and h. tg_module_forward maps x to y. Index l * d of the first dim of h and c is layer l, and the next index
+ * is its second direction if d is 2. Other shapes and other numbers of inputs or outputs fail with TG_ERR_SHAPE.
  *
  * In these equations sig is tg_sigmoid; x_k is the block of W_ih x + b_ih for gate k, and h_k that of W_hh h + b_hh.
  * The blocks are in the order r, z, n of a GRU, and i, f, g, o of an LSTM.
@@ -115,11 +117,14 @@ typedef struct tg_rnn_opts {
  *   LSTM: i = sig(x_i + h_i), f = sig(x_f + h_f), o = sig(x_o + h_o), g = tanh(x_g + h_g), c = f * c + i * g,
  *         h = o * tanh(c)
  *
- * With k for the number of gates, 3 or 4, layer l has the parameters weight_ih_l<l> [k * hidden, in], for l > 0 [k *
- * hidden, d * hidden], and weight_hh_l<l> [k * hidden, hidden]. Unless opts->no_bias is set it has the biases
- * bias_ih_l<l> and bias_hh_l<l> [k * hidden]. Names of the second direction end in "_reverse". All are drawn from the
- * uniform distribution between -1 / sqrt(hidden) and 1 / sqrt(hidden). Dropout with one layer fails with
- * TG_ERR_ARGUMENT, because it would do nothing. */
+ * Layer l has these parameters, where gates is 3 for a GRU and 4 for an LSTM:
+ * - weight_ih_l<l> [gates * hidden, in], or [gates * hidden, d * hidden] if l > 0;
+ * - weight_hh_l<l> [gates * hidden, hidden];
+ * - bias_ih_l<l> and bias_hh_l<l> [gates * hidden], unless opts->no_bias is set.
+ *
+ * Names of the second direction end in "_reverse". All parameters are drawn from the uniform distribution between -r
+ * and r, where r is 1 / sqrt(hidden). Dropout with one layer fails with TG_ERR_ARGUMENT, because it would do
+ * nothing. */
 TG_API tg_module *tg_nn_gru(tg_ctx *ctx, int64_t in, int64_t hidden, int layers, const tg_rnn_opts *opts);
 TG_API tg_module *tg_nn_lstm(tg_ctx *ctx, int64_t in, int64_t hidden, int layers, const tg_rnn_opts *opts);
 

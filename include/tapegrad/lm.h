@@ -2,8 +2,7 @@
  * positions and attention. A module is the whole model, or one part of it in a pipeline. Include this header to build a
  * model from options, or to train a model in stages. gpt.h has two configs of such models, GPT-2 and Llama.
  *
- * Letters in shapes: b is the batch, s the sequence, h the hidden size, v the vocabulary with its padding. I, R, P and
- * V are the placements of placement.h. */
+ * Letters in shapes: b is the batch, s the sequence, h the hidden size, v the vocabulary with its padding. */
 #ifndef TAPEGRAD_LM_H
 #define TAPEGRAD_LM_H
 
@@ -23,10 +22,12 @@ extern "C" {
 /* Which activations backward computes again instead of keeping them. Unless the value is TG_GPT_KEEP, the module must
  * live until the tape is reset, because backward runs its layers again. */
 typedef enum tg_gpt_recompute {
-    TG_GPT_KEEP,        /* none: all activations are kept */
-    TG_GPT_FULL,        /* all activations of every layer; only the input of each layer is kept */
-    TG_GPT_SELECTIVE,   /* only the results of the norms and of the MLP's activation function */
-    TG_GPT_DISTRIBUTED, /* as TG_GPT_FULL, but each tp rank keeps only its own part of the input of a layer */
+    TG_GPT_KEEP,      /* none: all activations are kept */
+    TG_GPT_FULL,      /* all activations of every layer; only the input of each layer is kept */
+    TG_GPT_SELECTIVE, /* only the results of norms before attention and MLP, and of the MLP's activation function */
+    /* As TG_GPT_FULL, but each tp rank keeps only its own part of the input of a layer. This is TG_GPT_FULL if tp is 1,
+     * and with sequence parallelism, where a rank has only a part of the input anyway. */
+    TG_GPT_DISTRIBUTED,
 } tg_gpt_recompute;
 
 /* When the weight gradients of the attention and MLP projections are computed.
@@ -81,17 +82,19 @@ typedef enum tg_lm_backend {
     TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores */
 } tg_lm_backend;
 
-/* The configuration of a language model. Sizes are 1 or more. */
+/* The configuration of a language model. Sizes are 1 or more. A field that takes TG_AUTO or TG_NONE has it by default.
+ * Values that are out of range, or that do not fit together, fail with TG_ERR_ARGUMENT unless another error is
+ * named. */
 typedef struct tg_lm_config {
     size_t size;
     int64_t vocab, layers, heads, hidden, positions; /* positions: longest sequence. All five must be given */
-    int64_t kv_heads;                                /* heads of keys and values; TG_AUTO means heads */
-    int64_t head_dim;                                /* size of a head; TG_AUTO means hidden / heads */
+    int64_t kv_heads; /* heads of keys and values, a divisor of heads; TG_AUTO means heads */
+    int64_t head_dim; /* size of a head; TG_AUTO means hidden / heads */
     /* Hidden size of the MLP. TG_AUTO means 4 * hidden with TG_LM_GELU_TANH, and 8/3 * hidden rounded up to a multiple
      * of 64 with TG_LM_SWIGLU and TG_LM_GEGLU_TANH. */
     int64_t ffn;
     /* The family of published models after which the parameters are named. It is the model_type of Hugging Face
-     * transformers, one of those that tg_lm_family lists. NULL means "llama". It changes no other field;
+     * transformers, one of those that tg_lm_family lists. NULL means "llama". The family changes no other field;
      * tg_lm_family_config and tg_lm_from_config set the other fields of a published model. "gpt2" has q, k and v in one
      * projection, so kv_heads must be heads and head_dim must be hidden / heads. */
     const char *family;
@@ -100,17 +103,19 @@ typedef struct tg_lm_config {
     bool unit_norm; /* the factor of an RMS norm is 1 + weight (Gemma); needs TG_LM_RMS_NORM */
     tg_lm_qk_norm qk_norm;
     tg_lm_activation activation;
-    /* x + attention(norm(x)) + mlp(norm(x)), with one norm a layer (Phi). Needs TG_LM_NORM_BEFORE. */
+    /* A layer computes x + attention(norm(x)) + mlp(norm(x)), with one norm for both (Phi). Needs TG_LM_NORM_BEFORE. */
     bool parallel_residual;
-    bool bias;                         /* all linear layers of the layers have biases */
+    bool bias;                         /* sets qkv_bias, out_bias and mlp_bias */
     bool qkv_bias, out_bias, mlp_bias; /* biases of queries, keys and values; of attention's output; of the MLP */
     bool head_bias;                    /* bias of the output matrix; needs tied false, and tp 1 (TG_ERR_UNSUPPORTED) */
     bool tied;                         /* the output matrix is the embedding matrix */
     double norm_eps; /* above 0; TG_AUTO means 1e-6 with TG_LM_RMS_NORM and 1e-5 with the other norms */
-    /* Probabilities in [0, 1) of dropout of the residual, 0 by default; of the embedding; and of attention. For the
-     * last two TG_AUTO, the default, means the value of `dropout`. */
+    /* Probabilities of dropout, in [0, 1). `dropout` is that of the residual, 0 by default. embed_dropout is that of
+     * the embedding and attention_dropout that of the attention weights; for both TG_AUTO means the value of
+     * `dropout`. */
     double dropout, embed_dropout, attention_dropout;
-    double embed_scale;       /* factor of the rows of the embedding, finite and not 0; 1 by default */
+    /* Factor of the rows of the embedding, finite and not 0; 1 by default. It is rounded to the embedding's dtype. */
+    double embed_scale;
     double attention_scale;   /* factor of the scores, above 0; TG_AUTO means 1 / sqrt(head_dim) */
     double attention_softcap; /* soft cap of the scores (tg_attention), above 0; TG_NONE means none */
     double logit_softcap;     /* logits become softcap * tanh(logits / softcap); above 0; TG_NONE means none */
@@ -118,14 +123,16 @@ typedef struct tg_lm_config {
     /* Number of tokens to which a query of windowed attention attends, including its own; 1 or more. TG_NONE means that
      * no layer has a window. */
     int64_t window;
-    /* A letter for each layer, repeated if there are fewer: f attends to all tokens before it, w within the window; F
-     * and W do the same without positions. "wf" alternates. NULL means w if there is a window, and f otherwise.
-     * Copied. */
+    /* The kinds of attention of the layers, one letter for each layer. If there are fewer letters than layers, they are
+     * repeated: "wf" alternates. In a layer of letter f a token attends to itself and all tokens before it, and in one
+     * of letter w to those of them that are within the window, which must be given. F and W are f and w without rotary
+     * positions; they need TG_LM_ROTARY. NULL means w if there is a window, and f otherwise. Copied. */
     const char *attention_kinds;
     tg_lm_positions position_kind;
-    double rope_base;   /* above 0; 10000 by default. It and the other options of rope need TG_LM_ROTARY */
+    double rope_base;   /* above 0; 10000 by default. This and the other options of rope are for TG_LM_ROTARY only */
     int64_t rope_dims;  /* elements of a head that are rotated, an even number; TG_AUTO means head_dim */
-    /* How frequencies are changed for longer sequences, as in tg_rope_opts. Plain by default. */
+    /* How frequencies are changed for longer sequences, as `kind`, `factor`, `low`, `high` and `original` of
+     * tg_rope_opts say. TG_ROPE_PLAIN by default. */
     tg_rope_kind rope_kind;
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;
@@ -135,54 +142,58 @@ typedef struct tg_lm_config {
      * residual have init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
     double init_std;
     /* Number of depths of multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2), 0 to 64, and the weight
-     * of their losses. Depth d predicts, at each position, the token d + 1 ahead, from the last layer's output and the
-     * embedding of the token d ahead. mtp_weight is above 0; 0.1 by default. */
+     * of their losses. Depth d, from 1, predicts at each position the token d + 1 ahead. Its inputs are the embedding
+     * of the token d ahead and the output of depth d - 1 or, for depth 1, of the model's last norm. mtp_weight is above
+     * 0; 0.1 by default. */
     int mtp;
     double mtp_weight;
-    /* Hidden size of the base model of the maximal update parametrization (Yang et al., arXiv 2203.03466); TG_NONE
-     * means that it is not used. With m = hidden / mup_base, the initial weights of the layers' matrices are divided by
-     * sqrt(m), the logits by m, and the scores of attention have the factor 1 / head_dim in place of 1 /
-     * sqrt(head_dim). tg_lm_groups divides the learning rate of the layers' matrices by m. */
+    /* Hidden size, above 0, of the base model of the maximal update parametrization (Yang et al., arXiv 2203.03466).
+     * TG_NONE means that the parametrization is not used. With m = hidden / mup_base, the initial weights of the
+     * layers' matrices are divided by sqrt(m), the logits by m, and TG_AUTO in attention_scale means 1 / head_dim in
+     * place of 1 / sqrt(head_dim). tg_lm_groups divides the learning rate of the layers' matrices by m. */
     double mup_base;
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
     tg_lm_backend backend; /* must be TG_LM_FUSED if cp is above 1 (TG_ERR_UNSUPPORTED) */
-    /* How the ranks of cp exchange keys and values (context_parallel.h); TG_CP_RING by default. cp_inner is the number
-     * of ranks of a group with TG_CP_HIERARCHY, a divisor of cp. TG_AUTO, the default, means all ranks; other kinds
-     * need TG_AUTO. */
+    /* How the ranks of cp exchange keys and values (context_parallel.h); TG_CP_RING by default. With TG_CP_HIERARCHY
+     * cp_inner is the number of ranks of a group, a divisor of cp, and TG_AUTO means all ranks. Other kinds need
+     * TG_AUTO. */
     tg_cp_kind cp_kind;
     int cp_inner;
     /* The grid of ranks, which must outlive the model. NULL means one rank. The weights are sharded over tp. heads and
-     * ffn must be multiples of tp; kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If tp is above 1, the
-     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results.
+     * ffn must be multiples of tp; kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If the family has
+     * queries, keys and values in one matrix, tp above 1 needs kv_heads = heads (TG_ERR_UNSUPPORTED). With
+     * TG_RNG_MEGATRON and tp above 1, call tg_rng_seed_parallel before you create the model (TG_ERR_STATE). If tp is
+     * above 1, the vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results.
      *
      * If cp is above 1, each rank has its rows of every sequence: ids and targets [b, s / cp] are zigzag shards, placed
      * TG_SHARD_ZIGZAG(1) on cp (tg_context_cut lists the rows), and so are the results of the model. s is a multiple of
      * 2 cp. */
     const tg_parallel *parallel;
-    /* How the model is cut into the parts of a pipeline: "E t*3|t*4|t*4|t L". E is the embedding, t a layer, t*3 three
-     * layers, m a depth of multi-token prediction, L the last norm, the output matrix and the loss. "|" begins the next
-     * part. There are pp * vp parts; part i is chunk i / pp of stage i mod pp. Without `parallel` the model may have
-     * any number of parts, which are all chunks of this one rank.
+    /* How the model is cut into the parts of a pipeline, such as "E t*3|t*4|t*4|t L". E is the embedding, t a layer,
+     * t*3 three layers, m a depth of multi-token prediction, L the last norm, the output matrix and the loss. "|"
+     * begins the next part. There are pp * vp parts; part i is chunk i / pp of stage i mod pp. Without `parallel` the
+     * model may have any number of parts, which are all chunks of this one rank.
      *
-     * NULL means equal numbers of layers. If the parts do not divide the layers, the call fails with TG_ERR_ARGUMENT
-     * and the message has a layout that would do. Copied. */
+     * NULL means pp * vp parts with equal numbers of layers. If the parts do not divide the layers, or if the layout is
+     * not valid, the call fails with TG_ERR_ARGUMENT and the message has a layout that would do. If pp is 1, a model
+     * that is tied or has mtp must be one part (TG_ERR_UNSUPPORTED). Copied. */
     const char *layout;
-    int chunk; /* which chunk of this rank's stage the module is, from 0 */
-    /* A key (tg_key_open) that the model opens around its own keys. TG_NONE means none. The model's own keys, which it
-     * opens to draw weights and dropout, are l for layer l, 2^32 for the embeddings, 2^32 + 1 for the output matrix,
-     * and 2^33 + d for depth d, from 1, of multi-token prediction. Two models of one context would draw the same
-     * numbers with the same key. So they need different keys, or a tg_draws_step between their draws (TG_ERR_STATE).
-     * The chunks of one model need the same key.
+    int chunk; /* which chunk of this rank's stage the module is, from 0; 0 by default */
+    /* A key (tg_key_open) that the model opens around its own keys. TG_NONE means none. The model opens its own keys to
+     * draw weights and dropout. They are l for layer l, from 0, 2^32 for the embeddings, 2^32 + 1 for the output
+     * matrix, and 2^33 + d for depth d, from 1, of multi-token prediction. Two models of one context would draw the
+     * same numbers with the same key. So they need different values of this field, or a tg_draws_step between their
+     * draws (TG_ERR_STATE). The chunks of one model need the same value.
      *
      * A program that trains with dropout calls tg_draws_step before each step. If a step has several micro-batches, the
      * program also calls tg_tape_key before it records each of them, except with tg_lm_part, which makes this call. */
     uint64_t key;
     /* Other members of config.json: a JSON object, as text. tg_lm_save writes them back. NULL means none. Copied. */
     const char *extra;
-    /* Draws no initial weights: matrices have no memory until tg_lm_load or tg_lm_map fills them, so that a model which
-     * is loaded is in memory only once. Any other use of them before that fails with TG_ERR_STATE. Norms and biases
-     * have their usual values. Has no effect on device "meta". */
+    /* The model is created without initial weights: its matrices have no memory until tg_lm_load or tg_lm_map fills
+     * them, so that a model which is loaded is in memory only once. Any other use of the matrices before that fails
+     * with TG_ERR_STATE. Norms and biases have their usual values. Has no effect on device "meta". */
     bool unfilled;
 } tg_lm_config;
 
@@ -195,53 +206,57 @@ typedef struct tg_lm_config {
     .cp_inner = TG_AUTO, .key = (uint64_t)TG_NONE
 #define TG_LM(...) (&(tg_lm_config){TG_LM_DEFAULTS, __VA_ARGS__})
 
-/* Creates a language model with random weights, or the part of one that a chunk of this rank's stage has. Copies the
- * config. Returns an inert module on an error. tg_module_free releases the model.
+/* Creates a language model with random weights, or the part of it that chunk config->chunk of this rank's stage is.
+ * Copies the config, which must not be NULL (TG_ERR_ARGUMENT). Returns an inert module on an error. tg_module_free
+ * releases the model.
  *
  * A part has only its own layers, but under the names that they have in the whole model: a part that begins with layer
- * 6 has "model.layers.6.mlp.up_proj.weight". So the parts of any layout read and write one checkpoint. If the output
- * matrix is the embedding matrix and the two are in different parts, the last part has a copy under the name of the
- * first one.
+ * 6 has "model.layers.6.mlp.up_proj.weight". So the parts of any layout read and write one checkpoint. If the model is
+ * tied or has mtp, and the embedding and the output matrix are in different parts, the last part has a copy of the
+ * embedding matrix, under the name that the matrix has in the first part.
  *
  * The forward of a whole model (tg_module_forward) takes ids [b, s] and returns the logits [b, s, vocab]. */
 TG_API tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *config);
-/* Returns the config with its defaults filled in; NULL if the module is not a language model. A GPT (gpt.h) is one. */
+/* Returns the config with its defaults filled in; NULL if the module is not a language model. A GPT (gpt.h) is one. The
+ * config lives as long as the module. */
 TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
 /* Returns the i-th published family (model_type) whose names and config.json the library knows, from 0; NULL if there
  * is none. */
 TG_API const char *tg_lm_family(int i);
 /* Turns *c, which TG_LM has initialized, into the config of a new model of a published family. Sets the kinds of norms,
  * activation, positions and attention, biases, soft caps, rope, and whether the output matrix is tied, to what is usual
- * in the family. Leaves sizes, dropout, mtp, mup_base, and the fields that tg_lm_from_config takes from `with`, as they
- * are. The layers with windows are those of the published models; a window is half of `positions`, and at most 4096.
- * c->attention_kinds and c->extra are then NULL or texts of the library. For some families c->extra makes config.json
- * say that there is no padding token. Fails with TG_ERR_ARGUMENT for another family. */
+ * in the family. Leaves the sizes, which must be set before the call, the probabilities of dropout, mtp, mtp_weight,
+ * mup_base, and the fields that tg_lm_from_config takes from `with`, as they are. The layers with windows are those of
+ * the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and c->extra are then
+ * NULL or texts of the library. For some families c->extra makes config.json say that there is no padding token. Fails
+ * with TG_ERR_ARGUMENT if tg_lm_family does not list the family. */
 TG_API tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c);
 
-/* Returns the matrix that a tied model has twice (Megatron-Core's shared_embedding_or_output_weight): the embedding
- * matrix on a part that has the embedding, the output matrix on the last part, and NULL on the parts between and if the
- * module is not a language model. The module owns it. */
+/* Returns the embedding matrix if the part has the embedding, else the output matrix if the part is the last one, else
+ * NULL. A tied model whose first and last parts differ has this matrix twice (Megatron-Core's
+ * shared_embedding_or_output_weight). Returns NULL if the module is not a language model, and on an error. The module
+ * owns the matrix. */
 TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
 
 /* ---- Parts ---- */
 
-/* Runs this part for one micro-batch: the body of a tg_pipe_fn (pipe.h). ids and targets are arrays of 1 + mtp tensors,
+/* Runs this part for one micro-batch; a tg_pipe_fn (pipe.h) calls it. ids and targets are arrays of 1 + mtp tensors,
  * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
- * targets[d] those d + 1 ahead. Cut them from the whole sequence. A target of -100, for example after the end of the
- * sequence, does not count. ids must be valid tokens there too.
+ * targets[d] those d + 1 ahead. Cut all of them from the whole sequence. A target of -100, for example after the end of
+ * the sequence, does not count. ids must be valid tokens even there.
  *
- * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which only
- *   learned positions take (TG_ERR_UNSUPPORTED).
- * - Positions [b, s] are those of packed documents, as in tg_lm_packed_logits. All parts need them, and all models take
- *   them. ids[d] and targets[d] should not reach into the next document: give -100 there.
+ * - The first part reads ids[0]. It also reads positions unless that is NULL: int64 [s], the position of each token.
+ *   Only learned positions can be given so (TG_ERR_UNSUPPORTED).
+ * - positions of shape [b, s] are those of packed documents, as in tg_lm_packed_logits. All parts need them, and models
+ *   with any positions take them. Where ids[d] or targets[d] reaches into the next document, set targets[d] to -100.
  * - All parts but the first take hidden states c->input[0], and all but the last give c->out[0]. Both are [s, b, h],
- *   under sequence parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. Parts between the first
+ *   where s is the number of rows on this rank. A pipe declares them as its one tg_pipe_edge. Parts between the first
  *   and the last read neither ids nor targets, which may then be NULL.
  * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus the losses of multi-token
- *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v]. If tp is above 1, they
- *   are sharded over tp along the last dim, as tg_lm_loss takes them.
+ *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v]. If tp is above 1, the
+ *   logits are sharded over tp along the last dim, as tg_lm_loss takes them.
  *
- * Without a pipe, a program fills in tape, in and out of c itself. */
+ * Without a pipe, a program fills in tape, micro, input and out of c itself. */
 TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_tensor *const *targets,
                             tg_tensor *positions);
 
@@ -251,70 +266,80 @@ TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *id
  * Krell et al., arXiv 2107.02027). */
 
 /* Returns the logits [b, s, vocab] of ids [b, s], as tg_gpt_logits does (gpt.h), for a whole model. positions [b, s],
- * int64, has the position of each token in its document: 0 where a document begins, and then one more for each token.
- * A sequence whose first position is above 0 begins within a document. A token attends to those of its document,
- * within the layer's window, and rotary and learned positions are those given. So each document has the logits that it
- * has alone. A learned position that the model does not have fails with TG_ERR_DATA.
+ * int64, has the position of each token in its document: 0 where a document begins, and then one more for each token. A
+ * sequence whose first position is above 0 begins within a document. A token attends to itself and to the tokens before
+ * it that are of its document and within the layer's window. Rotary and learned positions are those given. So each
+ * document has, within rounding, the logits that it has alone. A learned position that the model does not have fails
+ * with TG_ERR_DATA.
  *
  * positions must be placed like ids: with tp, sequence parallelism and pipelines each rank has those of whole
  * sequences, and with cp those of its chunks (context_parallel.h), wherever documents begin. Fails with
  * TG_ERR_UNSUPPORTED if a layer or the attention of one is not the library's own (tg_module_replace). */
 TG_API tg_tensor *tg_lm_packed_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions);
-/* Returns the cross-entropy of these logits with target [b, s], as tg_gpt_loss does. The target of the last token of a
- * document should be -100, because it does not see the token after it. */
+/* Returns the cross-entropy of the logits of tg_lm_packed_logits with target [b, s], as tg_gpt_loss does. The target of
+ * the last token of a document should be -100, because it does not see the token after it. */
 TG_API tg_tensor *tg_lm_packed_loss(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, tg_tensor *target,
                                     tg_loss_reduction reduction);
 
 /* ---- Loss ---- */
 
-/* Returns the cross-entropy of logits for labels [b, s] int64. logits are those of the output matrix, [s, b, vocab]: if
- * tp is above 1, they are V on tp, sharded on their last dim, and have columns of padding; tg_lm_part returns such
- * logits. TG_LOSS_MEAN and TG_LOSS_SUM return a scalar, TG_LOSS_NONE the loss of each token, [b, s]. A label of -100
- * does not count; any other label outside [0, vocab) fails with TG_ERR_DATA.
+/* Returns the cross-entropy of logits for labels [b, s] int64. logits are what tg_lm_part gives without targets: [s, b,
+ * vocab] or, if tp is above 1, this rank's contiguous shard of [s, b, v], v being the vocabulary with its padding.
+ * TG_LOSS_MEAN and TG_LOSS_SUM return a scalar, the mean or the sum over all tokens that count. TG_LOSS_NONE returns
+ * the loss of each token, [b, s]. A token whose label is -100 does not count: its loss is 0. Any other label outside
+ * [0, vocab) fails with TG_ERR_DATA. If a part of the batch is on other ranks, tg_gpt_loss (gpt.h) says which reduction
+ * to use.
  *
- * If tp is above 1, logits that were gathered fail with TG_ERR_PLACEMENT. The logits need not be those of this model,
- * and lm may be any part of one. Logits of tg_gpt_logits, [b, s, vocab], must be transposed. */
+ * If tp is above 1, logits that were gathered fail with TG_ERR_PLACEMENT. Only the vocabulary and the grid of lm
+ * matter: the logits may be those of another model, and lm may be any part of a model. Logits of tg_gpt_logits, [b, s,
+ * vocab], must be transposed. */
 TG_API tg_tensor *tg_lm_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels,
                              tg_loss_reduction reduction);
 
 /* ---- Multi-token prediction ---- */
 
-/* Says how many tokens of the next step, over all micro-batches and ranks, have a label: tokens[0] of targets[0], and
- * tokens[d] of targets[d], for each depth d up to the config's mtp. The sum of the losses of depth d then has the
- * weight mtp_weight / mtp * tokens[0] / tokens[d], so that the division of all gradients by tokens[0]
- * (tg_grads_finalize) gives the mean of each. A depth without tokens weighs 0. Until the first call all depths count as
- * having equally many. Does nothing on a part that has no head. Call it before the step's first forward. */
+/* Says how many targets of the next steps count (are not -100), over all micro-batches and ranks. tokens has 1 + mtp
+ * elements: tokens[0] is the number of those in targets[0] of tg_lm_part, and tokens[d], for depth d, the number of
+ * those in targets[d]. All are 0 or more (TG_ERR_ARGUMENT). The sum of the losses of depth d then has the weight
+ * mtp_weight / mtp * tokens[0] / tokens[d], so that the division of all gradients by tokens[0] (tg_grads_finalize)
+ * gives the mean of each. A depth without tokens weighs 0. The numbers hold until the next call. Until the first call
+ * all depths count as having equally many. Has no effect on a part that does not have the output matrix. Call it before
+ * the first forward of a step. */
 TG_API tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens);
 
 /* ---- Learning rates ---- */
 
-/* Learning rates of the groups of parameters. All rates are 0 or more. */
+/* Learning rates of the groups of parameters. All rates are finite and 0 or more (TG_ERR_ARGUMENT). */
 typedef struct tg_lm_rates {
     size_t size;
-    double lr, min_lr;             /* of all parameters but those of the embedding and output; lr must be above 0 */
-    double embed_lr, embed_min_lr; /* of embeddings and of the output matrix; TG_AUTO means lr, and min_lr */
-    double weight_decay;           /* of matrices; TG_AUTO means that of the optimizer's group 0. Vectors have none */
+    double lr, min_lr;             /* of all parameters but embeddings and the output matrix; lr must be above 0 */
+    double embed_lr, embed_min_lr; /* of embeddings and the output matrix; TG_AUTO, the default, means lr, and min_lr */
+    /* Weight decay of matrices and embeddings, 0 or more; TG_AUTO, the default, means that of the optimizer's group 0.
+     * Vectors have none. */
+    double weight_decay;
     /* The warm-up, and the decay of a rate to its minimum. Each group of parameters has a copy of the schedule, in
      * which lr and min_lr are replaced by the group's rate and minimum, and start_lr is scaled by the ratio of the new
-     * lr to the old one. NULL means constant rates; both minimums must then be 0. */
+     * lr to the old one. NULL means constant rates; both minimums must then be 0 (TG_ERR_ARGUMENT). */
     const tg_schedule *schedule;
 } tg_lm_rates;
 #define TG_LM_RATES_DEFAULTS                                                                           \
     .size = sizeof(tg_lm_rates), .embed_lr = TG_AUTO, .embed_min_lr = TG_AUTO, .weight_decay = TG_AUTO
 #define TG_LM_RATES(...) (&(tg_lm_rates){TG_LM_RATES_DEFAULTS, __VA_ARGS__})
 
-/* Divides the parameters of the modules lm[n] that o has into groups: embeddings and the output matrix with rates of
- * their own, the matrices of the layers, and vectors (norms and biases) without weight decay. With mup_base the rate,
- * its minimum and Adam's eps of the layers' matrices are divided by m. o must be Adam or AdamW if m is not 1
- * (TG_ERR_ARGUMENT). Parameters of o that are not of lm stay in their groups. r must not be NULL (TG_ERR_ARGUMENT). */
+/* Adds groups to o, and moves into them those parameters of o that belong to the n modules lm[n]. There are up to three
+ * groups: embeddings and the output matrix with rates of their own, all other matrices, and vectors (norms and biases)
+ * without weight decay. With mup_base the rate, its minimum and Adam's eps of the group of other matrices are divided
+ * by the m of tg_lm_config.mup_base. If m is not 1, o must be Adam or AdamW (TG_ERR_ARGUMENT). Parameters of o that do
+ * not belong to these modules stay in their groups. r, which is copied with its schedule, must not be NULL
+ * (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rates *r);
 
 /* ---- Files ----
  *
  * The weights of a model are in one file, model.safetensors, or in several files and an index of them,
- * model.safetensors.index.json, as Hugging Face transformers writes them. The functions take the modules that this rank
- * has of one model, lm[n]: the whole model, or all chunks of its stage. They are collective over the ranks of the model
- * if it has several stages. */
+ * model.safetensors.index.json, as Hugging Face transformers writes them. tg_lm_load, tg_lm_map and tg_lm_save take an
+ * array lm of all n modules that this rank has of one model: the whole model, or the chunks of its stage. These
+ * functions are collective over the ranks of the model if it has several stages. */
 
 /* Creates the model that the config.json at path describes, with random weights. `with` (may be NULL) gives what a file
  * does not say: recompute, wgrad, backend, cp_kind, cp_inner, parallel, layout, chunk, key and unfilled; its other
@@ -323,7 +348,8 @@ TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg
  * The families are those of tg_lm_family. Fails with TG_ERR_UNSUPPORTED for another model_type, and for a member that
  * changes numbers in a way that the library does not compute; the message names it. Other members are kept (extra). */
 TG_API tg_module *tg_lm_from_config(tg_ctx *ctx, const char *path, const tg_lm_config *with);
-/* Creates the model that config.json in dir describes, as tg_lm_from_config does, and fills it as tg_lm_load does. */
+/* Creates the model that config.json in dir describes, as tg_lm_from_config does, and fills it as tg_lm_load does. If
+ * this rank has several chunks, create each by tg_lm_from_config and fill all of them by one tg_lm_load instead. */
 TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_config *with);
 /* Fills the modules from the weights in dir. Each rank reads the tensors of its own layers, and keeps its part of them.
  * If dir has both model.safetensors and an index, reads model.safetensors.
@@ -333,15 +359,19 @@ TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_confi
  * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
 /* Does what tg_lm_load does, but maps the files into memory instead of copying them. The system reads a page of a file
- * when the page is first used. So a model can be used at once, processes share its pages, and the system can drop pages
- * and read them again. A page that is written becomes the process's own. A parameter is still copied if its dtype or
- * the order of its dims differs from the file's (the projections of GPT-2), if this rank has only a part of it, if the
- * device is not the CPU, or if the program has file functions of its own (tg_file_ops). Meant for frozen parameters, as
+ * when the page is first used. So a model can be used at once, processes share the pages, and the system can drop pages
+ * and read them again. A page that is written becomes the process's own. tg_lm_map is meant for frozen parameters, as
  * with lora.h, and for evaluation.
  *
- * The files must stay as they are while the model lives. To change one, write a new file and rename it, as tg_lm_save
- * does. If a file becomes shorter, the system sends SIGBUS when a missing page is used, which ends the program unless a
- * handler calls tg_mapping_fault (io.h). */
+ * In these cases a parameter is copied nevertheless:
+ * - its dtype or the order of its dims differs from the file's, as in the projections of GPT-2;
+ * - this rank has only a part of it;
+ * - the device is not the CPU;
+ * - the program has file functions of its own (tg_file_ops).
+ *
+ * The files must stay as they are while the model lives. To change a file, write a new one and rename it, as tg_lm_save
+ * does. If a file becomes shorter, the system sends SIGBUS when a missing page is used. The signal ends the program
+ * unless a handler calls tg_mapping_fault (io.h). */
 TG_API tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir);
 
 /* Returns whether tg_lm_save writes config.json for the model. It does if the format of the model's family can describe
@@ -359,13 +389,13 @@ typedef struct tg_lm_save_opts {
 
 /* Saves the weights into dir, which must exist, and config.json if the format of the family can describe the model
  * (tg_lm_has_config). It can for every model of tg_lm_from_config. Whole tensors are written, without padding, so any
- * other composition of ranks and stages can load them. One stage whose tensors fit into one file writes
- * model.safetensors. Otherwise the first rank of each stage writes the files of the stage.
+ * other composition of ranks and stages can load them. A model of one stage whose tensors fit into one file is saved as
+ * model.safetensors. Otherwise the first rank of each stage writes the files of the stage, and there is an index.
  *
- * The files get their names when all files of all stages are complete. Before that, an old config.json is removed, and
- * an old index too if there are several new files. Other files of an old model are removed after that. config.json is
- * written last. So whoever reads dir at any time, or after a failure, finds the old model, the new one, or none. opts
- * may be NULL. */
+ * The new files get their names only when all files of all stages are complete. First an old config.json is removed,
+ * and an old index too if there are several new files. Then the new files get their names, and the other files of the
+ * old model are removed. config.json is written last. So a program that reads dir at any time, or after a failure,
+ * finds the old model, the new one, or none. opts may be NULL. */
 TG_API tg_status tg_lm_save(tg_module *const *lm, int n, const char *dir, const tg_lm_save_opts *opts);
 
 #ifdef __cplusplus

@@ -60,10 +60,10 @@ static tg_status check_targets(const tg_module *lm, const tg_tensor *x, tg_tenso
 static tg_status check_hidden(const tg_module *lm, const tg_tensor *x) {
     char is[160];
     int64_t h = tg_lm_of(lm)->c.hidden;
-    TG_TRY(tg_check(lm->ctx, x, "tg_lm_part: in[0]"));
+    TG_TRY(tg_check(lm->ctx, x, "tg_lm_part: input[0]"));
     if (x->ndim == 3 && x->shape[2] == h) return TG_OK;
     tg_describe(x, is, sizeof is);
-    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_part: in[0] is %s, expected [sequence, batch, %lld]", is,
+    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_part: input[0] is %s, expected [sequence, batch, %lld]", is,
                    (long long)h);
 }
 
@@ -114,7 +114,8 @@ tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_t
         return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_part: %s is NULL", c ? "out of the call" : "the call");
     TG_TRY(tg_lm_enter(lm, c->tape, "tg_lm_part"));
     if (!tg_lm_of(lm)->stage.embedding && !c->input)
-        return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_part: in of the call is NULL, but part %d takes hidden states",
+        return tg_fail(lm->ctx, TG_ERR_ARGUMENT,
+                       "tg_lm_part: input of the call is NULL, but part %d takes hidden states",
                        tg_lm_of(lm)->stage.part);
     TG_TRY(tg_tape_key(c->tape, (uint64_t)c->micro));
     tg_scope *s = tg_site_open(c->tape, TG_SITE);
