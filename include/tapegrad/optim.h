@@ -200,9 +200,9 @@ TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
  * the device. Returns NaN before the first step, after a step that did not measure the norm, and if the norm cannot be
  * read. */
 TG_API double tg_optim_norm(const tg_optim *o);
-/* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. Only the next
- * step then clips to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step
- * does not clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
+/* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. The next
+ * step, and no later one, clips to max_norm instead of the norm of tg_optim_set_clip; max_norm 0 means that it does not
+ * clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
