@@ -51,10 +51,11 @@ typedef struct tg_graph tg_graph;
  * If fn or the recording fails, the device has run nothing. Random streams and gradients are as before the call. The
  * tensors that fn made are discarded, and the caller must reset the tapes that fn has used.
  *
- * On devices "cpu" and "meta" nothing is recorded: this call and every replay call fn. If fn then fails, what it did
- * before the error remains done. On any other device that cannot record, the call fails with TG_ERR_UNSUPPORTED.
- * Captures do not nest (TG_ERR_STATE); this is detected only on a device that records. A context on such a device has
- * at most 255 graphs at a time (TG_ERR_MEMORY); each slot of a captured module (tg_captured_new) counts as one.
+ * On device "meta", and on devices that work in the memory of the host, such as "cpu", nothing is recorded: this call
+ * and every replay call fn. If fn then fails, what it did before the error remains done. On any other device that
+ * cannot record, the call fails with TG_ERR_UNSUPPORTED. Captures do not nest (TG_ERR_STATE); this is detected only on
+ * a device that records. A context on such a device has at most 255 graphs at a time (TG_ERR_MEMORY); each slot of a
+ * captured module (tg_captured_new) counts as one.
  */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
