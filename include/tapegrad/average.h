@@ -8,9 +8,9 @@
  *         tg_optim_step(o);
  *         tg_average_update(ema);          // after each step, or every few
  *     }
- *     tg_average_apply(ema);               // the parameters are the averages
+ *     tg_average_apply(ema);               // the parameters have the values of the averages
  *     evaluate(model);
- *     tg_average_restore(ema);             // the parameters are their own again
+ *     tg_average_restore(ema);             // the parameters have their own values again
  */
 #ifndef TAPEGRAD_AVERAGE_H
 #define TAPEGRAD_AVERAGE_H
@@ -23,38 +23,41 @@ extern "C" {
 
 typedef struct tg_average tg_average;
 
-/* Create averages of n >= 1 different parameters. Each is a contiguous leaf of the context that requires a gradient
- * (TG_ERR_STATE), and must outlive the averages. An average has the dtype of its parameter, or float32 if that has 16
- * bits. The first update copies the parameters. Each later update of an EMA makes an average decay * average + (1 -
- * decay) * parameter, with decay in [0, 1). After k updates of a mean, an average is the mean of the k values. On an
- * error the functions return an inert object. */
+/* Create averages of n >= 1 different parameters (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that
+ * requires a gradient (TG_ERR_STATE), and must outlive the averages. An average has the dtype of its parameter, or
+ * float32 if the parameter has 16 bits. On an error the functions return an inert object (tapegrad.h).
+ *
+ * The first update copies the parameters to the averages. Each later update of an EMA replaces an average by decay *
+ * average + (1 - decay) * parameter, with decay in [0, 1) (TG_ERR_ARGUMENT). After k updates with tg_swa_new, an
+ * average is the mean of the k values that its parameter had. */
 TG_API tg_average *tg_ema_new(tg_ctx *ctx, tg_tensor *const *params, int n, double decay);
 TG_API tg_average *tg_swa_new(tg_ctx *ctx, tg_tensor *const *params, int n);
 /* Frees the averages. If they are applied, the parameters keep the averaged values. */
 TG_API void tg_average_free(tg_average *a);
 
 /* Adds the current values of the parameters to the averages. Queues work on the device, allocates nothing, and may be a
- * part of a captured step (capture.h). Call it after a step that may have been skipped, too: the averages then move
- * toward the unchanged parameters. Fails with TG_ERR_STATE while the averages are applied. */
+ * part of a captured step (capture.h). An update after a step that was skipped (optim.h) adds the unchanged parameters
+ * once more. Fails with TG_ERR_STATE while the averages are applied. */
 TG_API tg_status tg_average_update(tg_average *a);
-/* Writes the averages into the parameters, rounded to their dtypes, and keeps copies of the parameters, for which it
- * allocates memory. Fails with TG_ERR_STATE if the averages are applied already, or if there was no update, and with
- * TG_ERR_UNSUPPORTED in a captured step. */
+/* Applies the averages: writes them into the parameters, rounded to their dtypes, and keeps copies of the parameters,
+ * for which it allocates memory. Fails with TG_ERR_STATE if the averages are applied already, or if there was no
+ * update, and with TG_ERR_UNSUPPORTED in a captured step. */
 TG_API tg_status tg_average_apply(tg_average *a);
-/* Writes the copies back, with the same bits, and releases them. An optimizer then continues as if the averages had not
- * been applied. Fails with TG_ERR_STATE, and changes nothing, if the averages are not applied, or if a parameter was
- * written meanwhile, for example by a step. */
+/* Writes the copies back to the parameters, with the same bits, and releases the copies. An optimizer then continues as
+ * if the averages had not been applied. Fails with TG_ERR_STATE, and changes nothing, if the averages are not applied,
+ * or if a parameter was written after tg_average_apply, for example by a step. */
 TG_API tg_status tg_average_restore(tg_average *a);
-/* Makes the applied averages permanent by releasing the copies of the parameters. Fails with TG_ERR_STATE if the
- * averages are not applied. */
+/* Makes the values that the parameters have now permanent, by releasing the copies of tg_average_apply. Fails with
+ * TG_ERR_STATE if the averages are not applied. */
 TG_API tg_status tg_average_commit(tg_average *a);
 
 /* Returns the number of updates; 0 on an error. Waits for the device. */
 TG_API int64_t tg_average_updates(const tg_average *a);
-/* Return the number of tensors of the state, and tensor i with its name: "<param>.average" for each parameter, and last
- * "updates", the count of updates as one float64. The tensors belong to the averages, and the text of *name is valid
- * until the next call. An index out of range fails with TG_ERR_ARGUMENT. To restore a state, write into the tensors
- * (tg_write, tg_safetensors_read). tg_shards_add_average (checkpoint.h) adds the tensors to the state of all ranks. */
+/* Return the number of state tensors, and state tensor i with its name: "<param>.average" for each parameter, and last
+ * "updates", the number of updates as one float64. The tensors belong to the averages; tg_drop has no effect on them.
+ * name may be NULL. The text of *name is valid until the next call of tg_average_state. An index out of range fails
+ * with TG_ERR_ARGUMENT. To restore a state, write into the tensors (tg_write, tg_safetensors_read).
+ * tg_shards_add_average (checkpoint.h) adds the tensors to the state of all ranks. */
 TG_API int tg_average_state_count(const tg_average *a);
 TG_API tg_tensor *tg_average_state(tg_average *a, int i, const char **name);
 

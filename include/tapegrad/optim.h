@@ -4,9 +4,9 @@
  * An optimizer holds a list of parameters in groups. It allocates all its memory (moments, master weights) when it is
  * created.
  *
- * A step is skipped after an error, also after an error in data, such as an id outside the vocabulary. It is also
- * skipped if it measures a norm of the gradients that is not finite. A skipped step changes no parameter and no moment,
- * and does not count as a step.
+ * A step is skipped if there was an error in its data, such as an id outside the vocabulary. It is also skipped if it
+ * measures the norm of the gradients (tg_optim_set_clip, tg_optim_set_scale) and the norm is not finite. A skipped step
+ * changes no parameter and no moment, and does not count as a step.
  *
  * The numbers that change from step to step are in device memory. A step copies nothing between host and device.
  * Functions that set such a number copy it to the device. Functions that return the count of steps, the norm or the
@@ -21,13 +21,15 @@
 extern "C" {
 #endif
 
+/* Options of SGD. Every number is 0 by default, also lr: the parameters then keep their values until tg_optim_set_lr
+ * sets another rate. */
 typedef struct tg_sgd_opts {
     size_t size;
-    double lr; /* learning rate, 0 or more. At 0 the parameters keep their values until tg_optim_set_lr sets another */
-    /* momentum is in [0, 1). dampening is in [0, 1], and 0 if momentum is 0. weight_decay is 0 or more;
+    double lr; /* learning rate, 0 or more */
+    /* momentum is in [0, 1). dampening is in [0, 1], and must be 0 if momentum is 0. weight_decay is 0 or more;
      * weight_decay * parameter is added to the gradient. */
     double momentum, dampening, weight_decay;
-    bool nesterov; /* Nesterov momentum; needs momentum > 0 and dampening 0 */
+    bool nesterov; /* Nesterov momentum, which needs momentum > 0 and dampening 0; false by default */
 } tg_sgd_opts;
 
 /* Options of Adam and AdamW. */
@@ -47,10 +49,12 @@ typedef struct tg_rmsprop_opts {
     double eps;          /* 0 or more: added to the root of the mean square; 1e-8 by default */
     double momentum;     /* in [0, 1); 0 by default */
     double weight_decay; /* 0 or more: weight_decay * parameter is added to the gradient; 0 by default */
-    bool centered;       /* divides by the standard deviation of the gradients, not the root of their mean square */
+    /* Divides by the standard deviation of the gradients instead of the root of their mean square; false by default. */
+    bool centered;
 } tg_rmsprop_opts;
 
-/* Options of Adagrad. A learning rate that falls with the steps is a schedule of a group (tg_optim_add_group). */
+/* Options of Adagrad. There is no option that lowers the learning rate with the steps; a group with a schedule does so
+ * (tg_optim_add_group). */
 typedef struct tg_adagrad_opts {
     size_t size;
     double lr;           /* learning rate, 0 or more; 1e-2 by default */
@@ -67,8 +71,10 @@ typedef struct tg_lion_opts {
     double weight_decay; /* 0 or more: lr * weight_decay * parameter is subtracted; 0 by default */
 } tg_lion_opts;
 
-/* The factor of Muon's step of a matrix [m, n]: sqrt(max(1, m / n)), as Jordan et al. use it, or
- * 0.2 sqrt(max(m, n)), so that the step has the mean square that AdamW's has (Liu et al., arXiv 2502.16982). */
+/* The factor by which Muon multiplies the step of a matrix [m, n].
+ * - TG_MUON_ROWS: sqrt(max(1, m / n)) (Jordan et al.).
+ * - TG_MUON_RMS: 0.2 sqrt(max(m, n)). The root mean square of a step is then about that of AdamW (Liu et al., arXiv
+ *   2502.16982). */
 typedef enum tg_muon_scale { TG_MUON_ROWS, TG_MUON_RMS } tg_muon_scale;
 
 /* Options of Muon. */
@@ -78,11 +84,11 @@ typedef struct tg_muon_opts {
     double momentum;     /* in [0, 1); 0.95 by default */
     bool nesterov;       /* true by default */
     double weight_decay; /* of matrices, 0 or more: lr * weight_decay * parameter is subtracted; 0 by default */
-    int iterations;      /* 1 or more Newton-Schulz iterations; 5 by default */
-    double eps;          /* above 0: the least norm by which a matrix is divided; 1e-7 by default */
+    int iterations;      /* number of Newton-Schulz iterations, 1 or more; 5 by default */
+    double eps;          /* above 0: a matrix is divided by its norm, or by eps if that is greater; 1e-7 by default */
     tg_muon_scale scale; /* TG_MUON_ROWS by default */
-    /* n_others matrices that AdamW steps, such as embeddings and the output matrix. The array is read when the
-     * optimizer is created. NULL and 0 by default. */
+    /* Those of the parameters that AdamW steps although they are matrices, such as embeddings and the output matrix.
+     * The array is read only when the optimizer is created. NULL and 0 by default. */
     tg_tensor *const *others;
     int n_others;
     const tg_adamw_opts *adamw; /* options of AdamW for all other parameters; NULL: its defaults */
@@ -105,10 +111,10 @@ typedef struct tg_muon_opts {
 
 /* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980), AdamW
  * (Loshchilov and Hutter, arXiv 1711.05101), RMSprop (Tieleman and Hinton, 2012), Adagrad (Duchi, Hazan and Singer,
- * JMLR 12, 2011), Lion (Chen et al., arXiv 2302.06675) or Muon (Jordan et al., 2024). lbfgs.h has L-BFGS. params are
- * n >= 1 different tensors. Each is a contiguous leaf of the context that requires a gradient, and must outlive the
- * optimizer. 16-bit parameters get float32 master weights. opts may be NULL for all but SGD. On error the
- * functions return an inert optimizer; calls on it do nothing (tapegrad.h). */
+ * JMLR 12, 2011), Lion (Chen et al., arXiv 2302.06675) or Muon (Jordan et al., 2024). lbfgs.h has L-BFGS. params[n] are
+ * different tensors, at least one (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that requires a
+ * gradient (TG_ERR_STATE), and must outlive the optimizer. 16-bit parameters get float32 master weights. opts may be
+ * NULL, except for SGD (TG_ERR_ARGUMENT). On error the functions return an inert optimizer (tapegrad.h). */
 TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
 /* Adam adds weight_decay * parameter to the gradient (L2). AdamW instead subtracts lr * weight_decay * parameter from
  * the parameter. */
@@ -117,25 +123,26 @@ TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, cons
 TG_API tg_optim *tg_rmsprop_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_rmsprop_opts *opts);
 TG_API tg_optim *tg_adagrad_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adagrad_opts *opts);
 TG_API tg_optim *tg_lion_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lion_opts *opts);
-/* Muon steps parameters of exactly 2 dims, computing in float32 (float64 for float64). AdamW steps the parameters with
- * another number of dims, and those in .others. Muon's parameters are group 0 and AdamW's are group 1 at first, and
- * tg_optim_assign may move any of them, without changing the method. The learning rate of the optimizer is Muon's;
- * group 1 multiplies it by (AdamW's rate / Muon's rate). A matrix of which each rank has only a part fails with
- * TG_ERR_PLACEMENT; list it in .others. */
+/* Muon steps parameters of exactly 2 dims, and computes in float32 (float64 for float64 parameters). AdamW steps the
+ * parameters with another number of dims, and those in .others. At first, group 0 has Muon's parameters and group 1 has
+ * AdamW's. tg_optim_assign may move a parameter to another group, but the method that steps the parameter stays the
+ * same. The learning rate of the optimizer is Muon's. The lr_scale of group 1 is AdamW's rate / Muon's rate, so
+ * tg_optim_set_lr changes both rates in proportion. Set lr_scale also in other groups for AdamW's parameters. If a rank
+ * has only a part of a matrix, the call fails with TG_ERR_PLACEMENT; list such a matrix in .others. */
 TG_API tg_optim *tg_muon_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_muon_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
 /* Options of a group: the parameters of one group are stepped with the same numbers. */
 typedef struct tg_group_opts {
     size_t size;
-    double lr_scale;     /* factor of the learning rate, 0 or more; 1 by default */
-    double weight_decay; /* 0 or more; TG_AUTO means the weight decay of group 0 */
-    /* TG_AUTO means the value of group 0. Numbers that the method does not have must be TG_AUTO (TG_ERR_ARGUMENT):
-     * groups of SGD have none of them, those of Lion no eps, and those of RMSprop and Adagrad no betas. Muon's are
-     * those of AdamW. */
+    double lr_scale;     /* factor of the learning rate, also of a schedule's; 0 or more; 1 by default */
+    double weight_decay; /* 0 or more; TG_AUTO, the default, means the weight decay of group 0 */
+    /* In the ranges of tg_adamw_opts. TG_AUTO, the default, means the value of group 0. A number that the method does
+     * not have must be TG_AUTO (TG_ERR_ARGUMENT): SGD has none of the three, Lion has no eps, and RMSprop and Adagrad
+     * have no betas. If the optimizer is Muon, the numbers are for the parameters that AdamW steps. */
     double beta1, beta2, eps;
-    /* Gives the learning rate of each step; copied. NULL means the rate that tg_optim_set_lr or tg_optim_set_lr_of has
-     * set. */
+    /* Gives the learning rate of each step; copied. NULL, the default, means the rate that tg_optim_set_lr or
+     * tg_optim_set_lr_of has set. */
     const tg_schedule *schedule;
 } tg_group_opts;
 
@@ -144,55 +151,58 @@ typedef struct tg_group_opts {
     .eps = TG_AUTO
 #define TG_GROUP(...) (&(tg_group_opts){TG_GROUP_DEFAULTS, __VA_ARGS__})
 
-/* Adds a group and returns its number, or a negative number on error. opts may be NULL. An optimizer starts with group
- * 0, which holds every parameter and has the options that the optimizer was created with. An optimizer has at most 32
- * groups (TG_STEP_GROUPS). If a group has a schedule, the device evaluates the schedule in each step. The schedule
- * therefore counts no skipped steps, and captured steps (capture.h) follow it too. */
+/* Adds a group, which has no parameters yet, and returns its number, or a negative number on error. opts may be NULL.
+ * An optimizer starts with group 0, which has every parameter and the options with which the optimizer was created;
+ * Muon also starts with group 1 (tg_muon_new). An optimizer has at most 32 groups (TG_ERR_ARGUMENT). If a group has a
+ * schedule, the device evaluates the schedule in each step. The schedule therefore counts no skipped steps, and
+ * captured steps (capture.h) follow it too. */
 TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
-/* Moves n parameters of the optimizer into a group. On error moves none. */
+/* Moves n >= 0 parameters of the optimizer into a group. On error moves none. Fails with TG_ERR_ARGUMENT if there is no
+ * such group, or if a tensor is no parameter of the optimizer. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* Moves the parameters whose names (tg_set_name) a pattern matches into a group. Patterns are those of tg_module_train
- * (nn.h): name parameters by their paths first. Returns the number of parameters that match, or a negative number on an
- * error; then none is moved. A pattern that matches no name fails with TG_ERR_ARGUMENT. */
+ * (nn.h), so names should be paths, such as "h.0.attn.weight". Returns the number of parameters that match, or a
+ * negative number on an error; then none is moved. A pattern that matches no name fails with TG_ERR_ARGUMENT. */
 TG_API int tg_optim_assign_named(tg_optim *o, int group, const char *patterns);
 /* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a decay and
  * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
-/* Steps every parameter that has a gradient, and leaves the other parameters unchanged. Adam's bias correction counts
- * the steps of the optimizer, not the steps of one parameter. SGD's dampening does not apply in the optimizer's first
- * step.
+/* Steps every parameter that has a gradient, and leaves the other parameters unchanged. A call counts as a step even if
+ * no parameter has a gradient. Adam's bias correction counts the steps of the optimizer, not the steps of one
+ * parameter. SGD's dampening does not apply in the optimizer's first step. Fails with TG_ERR_HANDLE if a parameter was
+ * dropped, and with TG_ERR_STATE if a gradient is still one rank's share of a sum (tg_grads_finalize).
  *
- * On a grid of ranks (tg_parallel_new) a step that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is
- * collective over the axes that shard parameters, and over the pipeline axis (pp). The norm is that of the whole model,
- * so all ranks clip alike, and all skip the step or none does. A device such as CUDA finds errors in data late. On such
- * a device every step is collective over all ranks: if one rank finds an error in data, for example an id outside the
- * vocabulary, all ranks skip the step. */
+ * On a grid of ranks (tg_parallel_new) a step that measures the norm is collective over the axes that shard parameters,
+ * and over the pipeline axis (pp). The norm is that of the whole model, so all ranks clip alike, and all skip the step
+ * or none does. A device such as CUDA finds errors in data late. On such a device every step is collective over all
+ * ranks: if one rank finds an error in data, all ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
 /* Clears the gradients of all parameters, like tg_zero_grad. Also cancels a tg_optim_clip that no step has used yet. */
 TG_API tg_status tg_optim_zero_grad(tg_optim *o);
-/* Sets the learning rate of every group that has no schedule, and of groups that are added later. Each group multiplies
- * this rate by its lr_scale. */
+/* Sets the learning rate, 0 or more, of every group that has no schedule, and of groups that are added later. Each
+ * group multiplies this rate by its lr_scale. */
 TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
 /* Sets the learning rate of one group, until the next call of tg_optim_set_lr. The group multiplies this rate by its
- * lr_scale. Fails with TG_ERR_STATE if the group has a schedule. */
+ * lr_scale. Fails with TG_ERR_ARGUMENT if there is no such group, and with TG_ERR_STATE if the group has a schedule. */
 TG_API tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr);
 /* Returns the rate that the last tg_optim_set_lr, or the creation of the optimizer, set. Returns NaN if o is NULL. */
 TG_API double tg_optim_lr(const tg_optim *o);
-/* Returns the number of steps, without skipped steps; 0 on error. Waits for the device. */
+/* Returns the number of steps, without skipped steps; 0 if it cannot be read. Waits for the device. */
 TG_API int64_t tg_optim_steps(const tg_optim *o);
 
-/* Sets the norm to which later steps clip. Each step then measures the L2 norm of all gradients together. If f =
- * max_norm / (norm + 1e-6) is below 1, the step uses f * gradient in place of each gradient (Pascanu et al., ICML
+/* Sets the norm to which later steps clip, 0 or more. Each step then measures the L2 norm of all gradients together. If
+ * f = max_norm / (norm + 1e-6) is below 1, the step uses f * gradient in place of each gradient (Pascanu et al., ICML
  * 2013). The gradients in memory do not change. max_norm INFINITY means that steps measure the norm but do not clip.
- * max_norm 0, the default, means that steps do neither. */
+ * max_norm 0, the default, means that steps do not clip; they then measure the norm only for loss scaling. */
 TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
 /* Returns the norm that the last step measured. It is the norm of the gradients divided by the loss scale. Waits for
- * the device. Returns NaN before the first step, after a step that did not measure the norm, and on error. */
+ * the device. Returns NaN before the first step, after a step that did not measure the norm, and if the norm cannot be
+ * read. */
 TG_API double tg_optim_norm(const tg_optim *o);
-/* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. Only the next
- * step then clips to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step
- * does not clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
+/* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. The next
+ * step, and no later one, clips to max_norm instead of the norm of tg_optim_set_clip; max_norm 0 means that it does not
+ * clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
@@ -216,39 +226,40 @@ typedef struct tg_loss_scale {
 #define TG_LOSS_SCALE(...) (&(tg_loss_scale){TG_LOSS_SCALE_DEFAULTS, __VA_ARGS__})
 
 /* Turns on loss scaling (Megatron-Core's DynamicGradScaler). Afterwards call backward on tg_scale_loss(t, loss, o)
- * instead of loss. A step divides gradients by the scale as it reads them; the gradients in memory do not change. If
- * the norm of the gradients is not finite, the step is skipped; this is an overflow.
+ * instead of loss. A step divides gradients by the scale as it reads them; the gradients in memory do not change. Each
+ * step then measures the norm of the gradients. If the norm is not finite, the step is skipped; this is an overflow.
  *
  * Unless `fixed` is set, the scale changes. After `hysteresis` overflows, and after each further one, the scale becomes
- * max(scale * backoff, min). After `interval` steps in a row without an overflow, the scale is multiplied by growth,
- * and the overflows are counted from 0 again. Another call of tg_optim_set_scale starts over. scale NULL, the default,
- * turns loss scaling off. */
+ * max(scale * backoff, min). After `interval` steps in a row without an overflow, the scale is multiplied by growth
+ * (unless the result would be infinite), and the overflows are counted from 0 again. Another call of tg_optim_set_scale
+ * starts over with `initial`. A program that never calls it has no loss scaling, and scale NULL turns it off. */
 TG_API tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *scale);
-/* Returns the current scale; 1 if loss scaling is off, and NaN on error. Waits for the device. */
+/* Returns the current scale; 1 if loss scaling is off, and NaN if the scale cannot be read. Waits for the device. */
 TG_API double tg_optim_scale(const tg_optim *o);
 /* Returns loss times the current scale of o, or loss itself if loss scaling is off. The product is computed on the
- * device, in float32 if loss has 16 bits. Call backward on the result before the next step of o. After that step,
- * backward fails with TG_ERR_VERSION. */
+ * device, and is float32 if loss has 16 bits. Call backward on the result before the next step of o. After that step,
+ * backward from the result fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 
 /* Return the number of state tensors, and state tensor i with its name. A checkpoint saves these tensors and the count
  * of steps (tg_optim_steps, tg_optim_set_steps). For each parameter, in the order in which parameters were given, the
  * tensors are
- * - with Adam "<param>.m" and "<param>.v", and so for parameters of Muon that AdamW steps;
+ * - with Adam and AdamW "<param>.m" and "<param>.v", also for parameters of Muon that AdamW steps;
  * - with SGD "<param>.momentum" if it has momentum;
  * - with RMSprop "<param>.square", "<param>.mean" if it is centered, and "<param>.momentum" if it has momentum;
  * - with Adagrad "<param>.sum", with Lion "<param>.m", and with Muon "<param>.momentum";
  * - "<param>.master" if the parameter has 16 bits.
  *
- * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If the loss
- * scale can change, the last tensor is "loss_scale", which has three numbers.
+ * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If loss
+ * scaling is on and not `fixed`, the last tensor is "loss_scale", which has three float64 numbers. The other tensors
+ * have the shape of the parameter, and are float64 if it is, else float32.
  *
- * The tensors belong to the optimizer; tg_drop has no effect on them. The text of *name is valid until the next call of
- * tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
+ * The tensors belong to the optimizer; tg_drop has no effect on them. name may be NULL. The text of *name is valid
+ * until the next call of tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
  *
- * To restore a state, write into the tensors (tg_write, tg_safetensors_read), and call tg_optim_set_steps. If both a
- * parameter and its master weight were written, the next step uses the master weight. If only the parameter was
- * written, its values replace the master weights, except those that round to them.
+ * To restore a state, write into the tensors (tg_write, tg_safetensors_read), and call tg_optim_set_steps. If a master
+ * weight was written, the next step copies it to the parameter. If only the parameter was written, the next step copies
+ * those of its elements to the master weight that differ from the rounded master weight.
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
