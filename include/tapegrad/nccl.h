@@ -15,7 +15,8 @@ extern "C" {
  * `host` is a communicator over a transport that moves host memory: threads, processes, MPI or TCP. The caller keeps
  * it, and it must outlive the result. The ranks exchange NCCL's id over host. They also use host to compare each call
  * before its data moves, so calls that differ between ranks fail with the errors of comm.h. tg_comm_recover of the
- * result also recovers host. If host has one rank, the result moves no data and needs no NCCL.
+ * result also recovers host, so do not call it for host. If host has one rank, the result moves no data and needs no
+ * NCCL.
  *
  * A call is queued after the work that the rank's GPU already has, and returns at once. A kernel that reads the result
  * waits on the GPU; the rank's CPU thread does not wait. If a rank never makes the call, the other ranks therefore

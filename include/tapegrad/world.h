@@ -58,10 +58,10 @@ typedef struct tg_world_info {
  * needs MASTER_ADDR and MASTER_PORT.
  *
  * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
- * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True"), the port is the one after it. Rank 0 may
- * listen on 16 ports from there on, but on one of SLURM_STEP_RESV_PORTS only. Under srun MASTER_ADDR
- * and MASTER_PORT may be missing: the address is then the first node, and the port is the first of
- * SLURM_STEP_RESV_PORTS (srun --resv-ports), or else one that follows from the ids of the job and the step.
+ * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True"), the port is the one after it. Rank 0
+ * listens on the first free one of 16 ports, which begin with this port. Under srun MASTER_ADDR and MASTER_PORT may be
+ * missing: the address is then the first node, and the port is the first of SLURM_STEP_RESV_PORTS (srun --resv-ports)
+ * without the 15 after it, or else one that follows from the ids of the job and the step.
  *
  * Returns TG_ERR_ARGUMENT if variables are missing (WORLD_SIZE without RANK, for example) or contradict each other, and
  * if out is NULL or out->size is that of another version. *out must then not be used. The reason is written to message,
