@@ -56,9 +56,10 @@ TG_API int tg_comm_size(const tg_comm *c);
 TG_API const char *tg_comm_name(const tg_comm *c); /* Returns the name given to tg_comm_split; "" if there is none. */
 TG_API const char *tg_comm_transport(const tg_comm *c); /* Returns "self", "threads", "shm", "mpi", "plan" ... */
 TG_API tg_axis tg_comm_axis(const tg_comm *c); /* Returns the axis given to tg_comm_split; TG_MAX_AXES if none. */
-/* Restarts c after a failure, without the ranks that have ended. Call tg_ctx_clear first. Collective over the remaining
- * ranks, which are renumbered and keep their order. Groups that were split from c end: their calls fail with
- * TG_ERR_ABORTED, and the caller frees them. For a grid use tg_parallel_recover.
+/* Restarts c after a failure, without the ranks that have ended or do not call it within the deadline. Call
+ * tg_ctx_clear first. Collective over the remaining ranks, which are renumbered and keep their order. Groups that were
+ * split from c end: their calls fail with TG_ERR_ABORTED, and the caller frees them. For a grid use
+ * tg_parallel_recover.
  *
  * Fails with TG_ERR_UNSUPPORTED if the transport cannot recover, and with TG_ERR_ABORTED if this rank calls it so late
  * that the others have recovered without it. One rank chooses the members of the new group; if that rank ends meanwhile
@@ -104,8 +105,8 @@ TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
  * (TG_ERR_ARGUMENT). The counts are read during the call. In place, both counts must be equal. */
 TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
                                    const int64_t *recv_counts);
-/* Like tg_comm_all_gather and tg_comm_reduce_scatter, but the part of rank r has counts[r] elements. Every rank passes
- * the same counts. */
+/* Like tg_comm_all_gather and tg_comm_reduce_scatter, but the part of rank r has counts[r] elements, 0 or more. Every
+ * rank passes the same counts. NULL means that the parts are equal. */
 TG_API tg_work *tg_comm_all_gather_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts);
 TG_API tg_work *tg_comm_reduce_scatter_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts,
                                          tg_reduce_op op);
