@@ -72,8 +72,7 @@ typedef struct tg_p2p_ops {
  * above 1024, with TG_ERR_STATE if the layer has ended, and with TG_ERR_TIMEOUT if it has not opened within
  * tg_config.deadline. On error calls ops->close before it returns, provided that state is not NULL and ops->size
  * includes that slot, and returns an inert communicator (tapegrad.h). One error is an exception: if a rank fails while
- * the ranks find out which of them share a node, the result is a communicator over the layer, and the caller frees it.
- * */
+ * the ranks find out which of them share a node, the result is a communicator over the layer; the caller frees it. */
 TG_API tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus
