@@ -3,13 +3,13 @@
  * the layer below a communicator that moves the data (threads, shared memory, MPI, NCCL).
  *
  * A communicator belongs to one context. All its calls except queries are collective: every rank makes the same calls
- * in the same order. Sends and receives are calls of two ranks only. If a rank makes a different call, all ranks of its
- * node fail with an error that names the rank: with TG_ERR_MISMATCH before data moves, or with TG_ERR_TIMEOUT at the
- * context's deadline.
+ * in the same order. Sends and receives are calls of two ranks only. If the calls of the ranks differ, all ranks of the
+ * communicator fail with TG_ERR_MISMATCH before data moves. If a rank does not make the call, the ranks that wait for
+ * it fail with TG_ERR_TIMEOUT at the context's deadline (tg_config.deadline). The messages name the ranks.
  *
- * If a rank fails, the ranks that wait for it get TG_ERR_REMOTE with its message. After tg_ctx_clear, local calls work
- * again. Collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a grid: tg_parallel_recover).
- */
+ * If a rank fails or ends, the ranks that wait for it get TG_ERR_REMOTE, with its message or its last call. After
+ * tg_ctx_clear, local calls work again. Collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a grid:
+ * tg_parallel_recover). */
 #ifndef TAPEGRAD_COMM_H
 #define TAPEGRAD_COMM_H
 
@@ -27,9 +27,9 @@ extern "C" {
  * Create the communicator before the first tensor of its context. It then provides the memory of the context, and
  * collectives within a node copy nothing. If the context has tensors already, collectives work too, but make copies.
  *
- * tg_comm_plan_new creates the communicator of one rank whose peers do not exist. It serves to plan a run on device
- * "meta": it counts calls and bytes, and the results of its collectives keep their old contents. tg_comm_split refuses
- * such a communicator if its size is above 1 (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
+ * tg_comm_plan_new creates the communicator of rank `rank` of `size`, whose peers do not exist. It serves to plan a run
+ * on device "meta": it counts calls and bytes, and the results of its collectives keep their old contents.
+ * tg_comm_split refuses such a communicator if its size is above 1 (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* one rank */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank without peers */
 /* Creates the communicator of the processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other
@@ -37,36 +37,46 @@ TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank wit
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx);
 /* Returns the rank of this process; -1 if `tapegrad run` has not started it. */
 TG_API int tg_comm_launched_rank(void);
+/* Waits for the works of c, and frees c. The groups that were split from c stay valid, and are freed on their own. Free
+ * all before ctx. */
 TG_API void tg_comm_free(tg_comm *c);
 
 /* Splits c into groups, and returns the group of this rank, which tg_comm_free releases. Collective over c. Ranks with
  * the same color form a group, in the order of their keys, and of their ranks if keys are equal. A rank with a negative
  * color is in no group and gets NULL. On an error returns an inert communicator.
  *
- * name, such as "tp", is copied and may be NULL. axis is the axis of the grid that the group stands for: ops that
- * communicate over the group convert placements on this axis (mappings.h). TG_MAX_AXES means no axis, for groups that
- * sum statistics or connect pipeline stages. */
+ * name, such as "tp", is copied (at most 31 bytes) and may be NULL. axis is the axis of the grid that the group stands
+ * for: ops that communicate over the group convert placements on this axis (mappings.h). TG_MAX_AXES means no axis, for
+ * groups that sum statistics or connect pipeline stages. */
 TG_API tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis);
+/* These queries accept NULL, and then return NULL, 0, 1, "", "" and TG_MAX_AXES. */
 TG_API tg_ctx *tg_comm_ctx(const tg_comm *c);
 TG_API int tg_comm_rank(const tg_comm *c); /* Returns 0 to size - 1. */
 TG_API int tg_comm_size(const tg_comm *c);
 TG_API const char *tg_comm_name(const tg_comm *c); /* Returns the name given to tg_comm_split; "" if there is none. */
 TG_API const char *tg_comm_transport(const tg_comm *c); /* Returns "self", "threads", "shm", "mpi", "plan" ... */
-TG_API tg_axis tg_comm_axis(const tg_comm *c);
-/* Restarts c after a failure, without the failed ranks. The remaining ranks are renumbered and keep their order.
- * Collective over the remaining ranks. Groups that were split from c end. Fails with TG_ERR_REMOTE, with the rank's
- * number, if the rank that was to choose the new group's members has ended meanwhile; then only a new communicator
- * helps. For a grid use tg_parallel_recover. */
+TG_API tg_axis tg_comm_axis(const tg_comm *c); /* Returns the axis given to tg_comm_split; TG_MAX_AXES if none. */
+/* Restarts c after a failure, without the ranks that have ended or do not call it within the deadline. Call
+ * tg_ctx_clear first. Collective over the remaining ranks, which are renumbered and keep their order. Groups that were
+ * split from c end: their calls fail with TG_ERR_ABORTED, and the caller frees them. For a grid use
+ * tg_parallel_recover.
+ *
+ * Fails with TG_ERR_UNSUPPORTED if the transport cannot recover, and with TG_ERR_ABORTED if this rank calls it so late
+ * that the others have recovered without it. One rank chooses the members of the new group; if that rank ends meanwhile
+ * or sends nothing within two deadlines, fails with TG_ERR_REMOTE or TG_ERR_TIMEOUT. After such a failure only a new
+ * communicator helps. */
 TG_API tg_status tg_comm_recover(tg_comm *c);
 
 /* ---- Collectives on tensors, outside the tape ----
  *
  * Each collective starts at once and returns a work (work.h); NULL on an error. The work fills dst, and reading dst
  * waits for it, so tg_work_wait is not necessary. The caller does not own the work. Its handle is valid until dst has
- * been read. The handle of a call without dst, such as a send, is valid until 32 more calls without dst have started.
+ * been read or tg_work_wait has returned. The handle of a call without dst, such as a send, is valid until tg_work_wait
+ * has returned or 32 more calls without dst have started on c.
  *
  * The work keeps the bytes of src until it has ended. In the meantime src may be dropped or discarded, and its tape
- * reset. A library call that changes src waits for the work.
+ * reset. A library call that changes src waits for the work, except tg_comm_recv: do not receive into a tensor that an
+ * earlier call still sends.
  *
  * dst and src are contiguous and have the sizes given below (TG_ERR_SHAPE). They have the same dtype, any but float8
  * (TG_ERR_DTYPE). They do not overlap (TG_ERR_ARGUMENT), unless the call is in place: dst and src are then the same
@@ -90,11 +100,13 @@ TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *sr
 /* Copies x of rank root to x of every rank. */
 TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
 /* Sends part r of src to rank r, and receives part r of dst from rank r. Part r of src has send_counts[r] elements, and
- * part r of dst has recv_counts[r]. The parts lie one after another. If both counts are NULL, the n parts are equal. */
+ * part r of dst has recv_counts[r], 0 or more. send_counts[r] of this rank equals recv_counts[this rank] of rank r. The
+ * parts lie one after another. If both counts are NULL, the n parts are equal; one alone must not be NULL
+ * (TG_ERR_ARGUMENT). The counts are read during the call. In place, both counts must be equal. */
 TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
                                    const int64_t *recv_counts);
-/* Like tg_comm_all_gather and tg_comm_reduce_scatter, but the part of rank r has counts[r] elements. Every rank passes
- * the same counts. */
+/* Like tg_comm_all_gather and tg_comm_reduce_scatter, but the part of rank r has counts[r] elements, 0 or more. Every
+ * rank passes the same counts. NULL means that the parts are equal. */
 TG_API tg_work *tg_comm_all_gather_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts);
 TG_API tg_work *tg_comm_reduce_scatter_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts,
                                          tg_reduce_op op);
@@ -104,25 +116,26 @@ TG_API tg_work *tg_comm_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src, int r
 /* Writes part r of n equal parts of src of rank root to dst of rank r. src has n times as many elements as dst at the
  * root, and is NULL on the other ranks. */
 TG_API tg_work *tg_comm_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root);
-/* Send src to rank `to`, or receive dst from rank `from`. A send and its receive have the same dtype and number of
- * elements. */
+/* Send src to rank `to`, or receive dst from rank `from`, which must be another rank. A send and its receive have the
+ * same dtype and number of elements. */
 TG_API tg_work *tg_comm_send(tg_comm *c, tg_tensor *src, int to);
 TG_API tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from);
 /* Open and close a batch of sends and receives. Those of a batch start together, and each rank may call them in any
- * order. A ring in which every rank sends and receives therefore cannot deadlock. */
+ * order. A ring in which every rank sends and receives therefore cannot deadlock. While a batch is open, other
+ * collectives of c fail with TG_ERR_STATE, and no work of the batch may be waited for. */
 TG_API tg_status tg_comm_batch_open(tg_comm *c);
 TG_API tg_status tg_comm_batch_close(tg_comm *c);
 TG_API tg_status tg_comm_barrier(tg_comm *c); /* Waits until every rank of c has called it. */
 
-/* Memory that has the same size on all ranks of c, for fused collectives. It is available if ranks are threads, and
- * over NCCL, as an NCCL window.
+/* Memory that has the same size on all ranks of c, for fused collectives. It is available if ranks are threads, if c
+ * has one rank, and over NCCL, as an NCCL window.
  *
- * tg_symmetric_new is collective over c. The memory has the smallest number of bytes that a rank passes. The call
- * returns NULL on an error; tg_symmetric_free releases the result.
+ * tg_symmetric_new is collective over c. The memory has the smallest number of bytes that a rank passes; it has 0 bytes
+ * if such memory is not available. The call returns NULL on an error; tg_symmetric_free releases the result.
  *
- * tg_symmetric_take creates n tensors of the tape in this memory, each at a multiple of 16 bytes. It returns false
- * without an error if the memory is too small, if the transport has no such memory, or if tensors of an earlier call
- * are still in use. The caller then uses other memory. */
+ * tg_symmetric_take creates n tensors of tape t in this memory, each at a multiple of 16 bytes, and stores them in
+ * out[]. It returns false without an error if the memory is too small, if s is NULL, or if tensors of an earlier call
+ * are still in use. The caller then uses other memory. If it returns false, each out[i] is an inert tensor. */
 typedef struct tg_symmetric tg_symmetric;
 TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
 TG_API void tg_symmetric_free(tg_symmetric *s);
@@ -131,14 +144,14 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
 
 /* ---- The record ---- */
 
-/* Write the record of collectives, to find the cause of a deadlock. It has the last calls, 256 or more, of each rank of
- * this node, and what each rank is doing now. A call has its sequence number, group, kind, dtype, count, reduction,
- * root, call site and state. Sequence numbers count the collectives of a group from 1. A send or a receive has the
- * number of the next collective.
+/* Write the record of collectives, to find the cause of a deadlock. It has the last 256 calls of each rank, and what
+ * the rank is doing now. If the ranks do not share memory (mpi or tcp between nodes, tg_comm_new_on), it has only this
+ * rank. A call has its sequence number, group, kind, dtype, count, reduction, root, call site and state. Sequence
+ * numbers count the collectives of a group from 1. A send or a receive has the number of the next collective.
  *
  * tg_comm_record writes at most n bytes of text (TG_TEXT) or JSON (TG_JSON), terminated by 0, and returns the length of
- * the whole text. tg_comm_record_dump writes what this rank knows to an open file descriptor. A signal handler may call
- * it. */
+ * the whole text. buf may be NULL. Returns 0 if c is NULL or if the format is another one (TG_ERR_ARGUMENT).
+ * tg_comm_record_dump writes the text to an open file descriptor. A signal handler may call it. */
 TG_API size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n);
 TG_API void tg_comm_record_dump(const tg_comm *c, int fd);
 
@@ -154,22 +167,24 @@ typedef enum tg_collective {
     TG_SEND,
     TG_RECV,
     TG_BARRIER,
-    TG_COLLECTIVES
+    TG_COLLECTIVES /* number of kinds; in the record, a replay of a captured step */
 } tg_collective;
 
-/* The calls of this rank over a communicator and over the groups that were split from it (tg_comm_query). */
+/* The calls of this rank over a communicator and over the groups that were split from it (tg_comm_query). Calls over
+ * one rank are not counted. */
 typedef struct tg_comm_info {
     size_t size;
     int64_t calls[16]; /* number of calls, by tg_collective */
-    /* Payload in bytes, by tg_collective. That of an all-reduce is the size of its vector, that of an all-gather the
-     * size of its result, and that of a reduce-scatter the size of its source. */
+    /* Payload in bytes, by tg_collective: the size of dst on this rank for an all-gather, a scatter and a receive, that
+     * of x for a broadcast, and that of src for the others. */
     int64_t bytes[16];
 } tg_comm_info;
 
 #define TG_COMM_INFO() ((tg_comm_info){.size = sizeof(tg_comm_info)})
-/* Fills *out, which TG_COMM_INFO() initializes. */
+/* Fills *out, which TG_COMM_INFO() initializes. Fails with TG_ERR_ARGUMENT if c or out is NULL. */
 TG_API tg_status tg_comm_query(const tg_comm *c, tg_comm_info *out);
-TG_API const char *tg_collective_name(tg_collective k); /* Returns "all_reduce" ...; "?" if out of range. */
+/* Returns "all_reduce" ..., "replay" for TG_COLLECTIVES, and "?" if k is out of range. */
+TG_API const char *tg_collective_name(tg_collective k);
 
 #ifdef __cplusplus
 }

@@ -31,16 +31,18 @@ extern "C" {
 
 typedef struct tg_flat_opts {
     size_t size;
-    /* A bucket is full when it has at least this many elements, 1 or more. TG_AUTO, the default, means max(40e6, 1e6
-     * n), as in Megatron-Core. INT64_MAX means one bucket. */
+    /* A bucket is full when it has at least this many elements, 1 or more, with the padding between parameters.
+     * TG_AUTO, the default, means max(40e6, 1e6 n), as in Megatron-Core. INT64_MAX means one bucket for each dtype and
+     * group. */
     int64_t bucket;
     /* 0, the default: every rank has all of the optimizer's state. 1: each rank has the state of 1/n of the elements.
      * 2: each rank also keeps the sums of gradients of these elements only (tg_grads_reduce). 3: each rank also keeps
      * the parameters of these elements only (tg_flat_watch). */
     int zero;
     /* The dtype in which gradients travel. TG_DTYPE_DEFAULT, the default, means the dtype in which they are
-     * accumulated. TG_BF16 halves the bytes that float32 takes: each addend is rounded, and the sum is computed in the
-     * dtype of the gradients. With zero 0 the sum is rounded too. Other dtypes fail with TG_ERR_DTYPE. */
+     * accumulated. TG_BF16 halves the bytes that float32 takes: each addend is rounded. From zero 1 on, the sum is
+     * computed in the dtype in which gradients are accumulated. With zero 0 it is an all-reduce of bfloat16 (comm.h),
+     * so the sum is rounded too. Other dtypes fail with TG_ERR_DTYPE. */
     tg_dtype wire;
 } tg_flat_opts;
 
@@ -60,70 +62,73 @@ typedef struct tg_flat_opts {
  * the group has the sum of part r of n. The sum starts in backward, when the bucket's last gradient has been
  * accumulated, also if that is a postponed one (tg_wgrads), and the sums of all earlier buckets have started.
  * tg_grads_finalize starts the sums that are left and waits for all. Buckets have one order over all tg_flat of p:
- * those of the newest come first, and of one tg_flat those first that backward completes first. So every rank must
- * create its tg_flat in the same order.
+ * those of the newest tg_flat come first, and of one tg_flat those first that backward completes first. So every rank
+ * must create its tg_flat in the same order. The ranks of a group must give the same options, and parameters of the
+ * same dtypes, sizes and order.
  *
- * In addition, tg_grads_finalize makes one all-reduce of a float32 for each parameter, which tells whether any rank has
- * a gradient. A parameter that no rank has used keeps its value and its state in the optimizer. The device decides
- * this; the host reads nothing.
+ * In addition, tg_grads_finalize makes one all-reduce for each group, of one float32 for each parameter, which tells
+ * whether any rank has a gradient. A parameter that no rank has used keeps its value and its state in the optimizer.
+ * The device decides this; the host reads nothing.
  *
  * From zero 1 on the parameters are views of the buckets. A parameter with b bytes an element, a float32 gradient and
- * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes
- * b + 12/n, and 4/n more if it has 16 bits: a bucket of gradients has memory from the first contribution until its sum,
- * and a sum starts when the one before has ended. So at most one bucket is being summed while backward fills others.
- * From the start of its sum until tg_grads_finalize or tg_grads_reduce, reading a gradient fails with TG_ERR_STATE.
- * With zero 3 it takes (b + 12)/n, and 4/n more if it has 16 bits; besides, buckets that are in use have memory
- * (tg_flat_watch).
+ * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes b +
+ * 12/n, and 4/n more if it has 16 bits: a bucket of gradients has memory from the first contribution until its sum, and
+ * a sum starts when the one before has ended. So at most one bucket is being summed while backward fills others. With
+ * zero 3 it takes (b + 12)/n, and 4/n more if it has 16 bits; besides, buckets of parameters that are in use have
+ * memory (tg_flat_watch). With zero 2 and 3, reading a gradient fails with TG_ERR_STATE from the start of its bucket's
+ * sum until tg_grads_finalize or tg_grads_reduce.
  *
  * A parameter must be a leaf of the context that requires a gradient (TG_ERR_STATE), and R on the axes of its group
  * (TG_ERR_PLACEMENT). It must have no main gradient (tg_set_main_grad) and be in no other tg_flat (TG_ERR_STATE). With
- * zero above 0 it must also be contiguous, and no node, optimizer, captured step or other handle may use its bytes
- * (TG_ERR_STATE). Creation fails with TG_ERR_STATE if sums of this step have started; create a tg_flat between
- * steps. */
+ * zero above 0 it must also be contiguous, and no node, optimizer, captured step, pin or other handle may use its bytes
+ * (TG_ERR_STATE). params[] must have one or more parameters, each once (TG_ERR_ARGUMENT). Creation fails with
+ * TG_ERR_STATE if sums of this step have started; create a tg_flat between steps. */
 TG_API tg_flat *tg_flat_new(const tg_parallel *p, tg_tensor *const *params, int n, const tg_flat_opts *opts);
-/* Frees the buckets, and discards the gradients in them. The parameters keep their values. Free optimizers of its
- * leaves first. Records TG_ERR_STATE if sums of this step have started, for which other ranks wait, or if parameters
- * wait for tg_flat_gather; it frees all nevertheless. */
+/* Frees the buckets, and discards the gradients in them. The parameters keep their values, with zero 3 only if they are
+ * whole (tg_flat_set_whole). Free optimizers of the leaves first. Records TG_ERR_STATE if sums of this step have
+ * started, for which other ranks wait, or if parameters wait for tg_flat_gather; it frees all nevertheless. */
 TG_API void tg_flat_free(tg_flat *f);
-/* Turns the sums in backward on (the default) or off, and returns the previous setting. While they are off, backward
- * only accumulates gradients. Turn them off for all micro-batches of a step except the last. A pipeline (pipe.h) does
- * that by itself. With zero 2 and 3 they may stay on, if tg_grads_reduce is called between micro-batches. */
+/* Turns the sums in backward on (the default) or off, and returns the previous setting; false if f is NULL. While they
+ * are off, backward only accumulates gradients. Turn them off for all micro-batches of a step except the last. A
+ * pipeline (pipe.h) does that by itself. With zero 2 and 3 they may stay on, if tg_grads_reduce is called between
+ * micro-batches. */
 TG_API bool tg_flat_set_reduce(tg_flat *f, bool on);
 /* Ends a micro-batch that is not the last of its step, for every tg_flat of p that has zero 2 or 3 and whose sums are
- * on: starts the sums that backward has not started, waits for all, and adds them to those of earlier micro-batches. So
- * whole gradients have no memory between micro-batches; the price is one reduce-scatter of each bucket a micro-batch.
- * Each micro-batch is summed over the ranks before micro-batches are added up, so a step of several micro-batches
- * rounds differently than with sums that are off until the last one. Until tg_grads_finalize the gradients of the
- * leaves are incomplete, so reading them, or a step with them, fails with TG_ERR_STATE; the parameters have no
- * gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE if a weight gradient waits (tg_wgrads). Collective:
- * all ranks call it equally often. */
+ * on: starts the sums that backward has not started, waits for all sums, and adds them to those of earlier
+ * micro-batches. So buckets of gradients have no memory between micro-batches; the price is one reduce-scatter of each
+ * bucket a micro-batch. Each micro-batch is summed over the ranks before micro-batches are added up, so a step of
+ * several micro-batches rounds differently than with sums that are off until the last one. Until tg_grads_finalize the
+ * gradients of the leaves are incomplete, so reading them, or a step with them, fails with TG_ERR_STATE; the parameters
+ * have no gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE if a weight gradient waits (tg_wgrads).
+ * Collective: all ranks call it equally often. */
 TG_API tg_status tg_grads_reduce(const tg_parallel *p);
 
 /* Sets *out to the leaves of f, which are the tensors that optimizers step. Returns their number, which equals the
- * number of parameters; 0 if f is NULL. Leaf i belongs to parameter i. The array and the leaves belong to f.
+ * number of parameters. If f is NULL, sets *out to NULL and returns 0. Leaf i belongs to parameter i of tg_flat_new.
+ * The array and the leaves belong to f. out may be NULL.
  *
  * With zero 0 the leaves are the parameters. Otherwise leaf i is a view with 1 dim of those elements of parameter i
  * that lie in this rank's part of the bucket, and is named like "h.0.fc.weight[128:192]". It may be empty. It is V on
  * the axes of the group and where the parameter is V, so norms count each element once. Its gradient is present from
- * tg_grads_finalize on; the parameter then has none (tg_has_grad is false). Zeroing the gradient of either one zeroes
- * both. tg_optim_no_decay_1d goes by the dims of the parameter, and tg_shards_add_optim saves the state under the
- * parameter's key, so that any number of ranks can load it. */
+ * tg_grads_finalize on; the parameter then has none (tg_has_grad is false). Zeroing the gradient of one of the two
+ * zeroes that of the other. tg_optim_no_decay_1d goes by the dims of the parameter, and tg_shards_add_optim saves the
+ * state under the parameter's key, so that any number of ranks can load it. */
 TG_API int tg_flat_leaves(tg_flat *f, tg_tensor *const **out);
 /* If x is a leaf of a tg_flat with zero above 0, returns true and sets *param to the parameter, and *begin and *end to
  * the range of the parameter's row-major elements that x has. Otherwise returns false, and sets *param to x and the
- * range to all elements of x. param, begin and end may be NULL. */
+ * range to all elements of x; to none if x is NULL or not alive. param, begin and end may be NULL. */
 TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, int64_t *end);
 
 /* With zero 1 and 2, sends each rank's part of every bucket of parameters to the other ranks of its group: one
  * all-gather for each bucket, all of which start at once, in the order in which forward needs them. The first reader of
- * a bucket waits for it alone. With zero 0 does nothing. With zero 3 parameters are gathered when they are read: this
- * call only discards those that were gathered before. It is not needed after a step; call it after other writes to
- * leaves.
+ * a bucket waits for it alone. With zero 0 does nothing. With zero 3 parameters are gathered when they are read, so
+ * this call only discards those that were gathered before. It is then not needed after tg_optim_step, but after other
+ * writes to leaves.
  *
- * With zero 1 and 2 the parameters of a bucket have values of different steps from tg_optim_step of a leaf until this
- * call, and reading one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while other work
- * runs, or, in a captured step, at the start of the next one: then they arrive while the first layers run.
- * Collective. */
+ * With zero 1 and 2, from tg_optim_step of a leaf until this call, the parameters of its bucket have values of
+ * different steps, and reading one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while
+ * other work runs, or, in a captured step, at the start of the next one: then they arrive while the first layers run.
+ * Collective: every rank of p calls it. */
 TG_API tg_status tg_flat_gather(tg_flat *f);
 
 /* ---- Parameters that are divided over the ranks (zero 3) ----
@@ -134,28 +139,31 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * TG_ERR_MISMATCH or at the deadline. Do not use zero 3 for a parameter that only some ranks use, unless its bucket has
  * others that all ranks read at that time.
  *
- * Gathered parameters are discarded in backward when the last gradient of their bucket has arrived, in
- * tg_grads_finalize, in tg_flat_gather, and before a module that tg_flat_watch names. They must not be pinned or
- * exported then (TG_ERR_STATE). Writing a parameter fails with TG_ERR_STATE, except while parameters are whole
- * (tg_flat_set_whole). tg_shards_add_module lists this rank's ranges of the parameters, and tg_shards_load loads them.
- * A step in which parameters are gathered cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters
- * without values (TG_ERR_DISCARDED), unless they are whole. After a recovery from lost ranks, create the model again,
- * too. */
+ * In backward, when the first gradient of a bucket arrives, all gathered buckets except this one and the next one are
+ * discarded; when its last gradient has arrived, the bucket itself is discarded. Gathered buckets are also discarded in
+ * tg_grads_finalize, in tg_flat_gather, and before a module that tg_flat_watch names. Their parameters must not be
+ * pinned or exported then (TG_ERR_STATE). Writing a parameter fails with TG_ERR_STATE, except while parameters are
+ * whole (tg_flat_set_whole). tg_shards_add_module lists this rank's ranges of the parameters, and tg_shards_load loads
+ * them. A step in which parameters are gathered cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters
+ * without values (TG_ERR_DISCARDED), unless they are whole. After a recovery without some ranks (tg_parallel_recover),
+ * every tg_flat with zero above 0 fails with TG_ERR_STATE: free it and its optimizer, create others, and load a
+ * checkpoint. With zero 3, create the model again, too. */
 
-/* Adds modules, such as the layers of a model, whose parameters are used together. Before each run of one of them, the
- * buckets with its parameters and those of the next bucket start to be gathered, and all others are discarded. So the
- * parameters of one module and one bucket more are present. Without it, a forward run keeps all parameters that it has
- * read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with TG_ERR_ARGUMENT if a
- * module has no parameter of f; then it adds none of the modules. */
+/* Adds n modules, such as the layers of a model, each of which uses its parameters together. Before each run of one of
+ * them, the buckets with its parameters and the bucket that comes next start to be gathered, and all others are
+ * discarded. So the parameters of one module and one more bucket are present. Without this call, a forward run keeps
+ * all parameters that it has read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with
+ * TG_ERR_ARGUMENT if a module is NULL or has no parameter of f; then it adds none of the modules. */
 TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
 /* If on is true, gathers all parameters, and keeps them whole. Then each rank may read parameters by itself, for
  * example to save them, and all ranks may write the same values to them; writing leaves, as a step does, fails with
  * TG_ERR_STATE. If on is false, which is the setting at first and after a recovery, keeps this rank's ranges of the
- * present values, and discards the rest. With zero 0 to 2 does nothing. Collective. */
+ * present values, and discards the rest. With zero 0 to 2 does nothing. Collective: every rank of p calls it. */
 TG_API tg_status tg_flat_set_whole(tg_flat *f, bool on);
 
-/* Writes a table of the buckets, and of the ranges of each parameter that the ranks have: text, or JSON. Works like
- * snprintf (tg_memory_report). */
+/* Writes a table of the buckets, and of the range of each parameter that each rank has, as text (TG_TEXT) or JSON
+ * (TG_JSON). Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL.
+ * Returns 0 if f is NULL. */
 TG_API size_t tg_flat_text(const tg_flat *f, tg_format format, char *buf, size_t n);
 
 #ifdef __cplusplus

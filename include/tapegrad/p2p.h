@@ -17,50 +17,62 @@ typedef enum tg_p2p_phase {
     TG_P2P_ENDED,
 } tg_p2p_phase;
 
-/* A function of the library. A layer calls it to report that the operation with this token is complete. For a receive,
- * bytes is the number of bytes received. For a send it is ignored. */
+/* A function of the library, which it passes to poll and close. In these two slots, a layer calls it to report that the
+ * operation with this token is complete. For a receive, bytes is the number of bytes received. For a send it is
+ * ignored. */
 typedef void (*tg_p2p_completed_fn)(void *token, size_t bytes);
 
-/* The functions of a message layer. `state` is one rank's end of the layer, which carries messages of up to 128 KiB
- * between the ranks. Messages from one rank to another with the same tag (0 to 32000) must arrive in the order of
- * sending. The context's thread calls every slot, and every slot must return at once. Slots that return int return 0 on
- * success, and on failure an error number of the layer's own. The first error ends all communicators over the layer. */
+/* The functions of a message layer. `state` is one rank's end of the layer, which carries messages of 0 bytes to 128
+ * KiB between the ranks. A receive takes the first message of its sender and tag, as in MPI: messages from one rank to
+ * another with the same tag (0 to 32000) arrive in the order of sending, and receives that match the same messages
+ * complete in the order in which they were started. A message may arrive before its receive.
+ *
+ * The context's thread calls every slot, and every slot must return at once. Slots that return int return 0 on success,
+ * and on failure an error number of the layer's own. The first error ends all communicators over the layer
+ * (TG_ERR_IO). */
 typedef struct tg_p2p_ops {
     size_t size;      /* sizeof(tg_p2p_ops) */
-    const char *name; /* returned by tg_comm_transport */
+    const char *name; /* returned by tg_comm_transport; required */
 
     /* Required slots. send and receive start an operation. The layer may use the memory until poll has called
      * `completed` with the token of the operation. `to` and `from` are ranks, counted from 0. A receive whose `from` is
-     * -1 accepts a message from any rank. */
+     * -1 accepts a message from any rank. No message is longer than the capacity of its receive. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
     /* Calls `completed` once for each operation that has become complete since the last poll. */
     int (*poll)(void *state, tg_p2p_completed_fn completed);
     /* Writes the text of an error number to buf: at most n bytes, including the terminating 0. */
     void (*explain)(void *state, int error, char *buf, size_t n);
-    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete. Sends may stay
-     * incomplete: the layer may go on reading their memory, which the library then never frees. quiet true means that
-     * every rank has sent its last message. If quiet is false, more messages may arrive; a state that is
-     * created later must not receive them. */
+    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete, unless the layer may still
+     * write to its memory. Sends may stay incomplete. The library never frees the memory of operations that have not
+     * been completed. If quiet is true, every rank has sent its last message. If it is false, more messages may arrive;
+     * a state that is created later must not receive them. */
     void (*close)(void *state, bool quiet, tg_p2p_completed_fn completed);
 
-    /* Optional slot. Returns the phase of the layer. NULL means that the layer is always TG_P2P_OPEN. */
+    /* Optional slot. Returns the phase of the layer. While the ranks connect, the library calls only this slot and
+     * close, so phase must advance the connecting. NULL means that the layer is always TG_P2P_OPEN. */
     tg_p2p_phase (*phase)(void *state);
     /* Optional slot. Returns NULL while messages of that rank can still arrive, or wait for a receive. Otherwise the
-     * rank is lost: returns "" if its process has ended, and else why it cannot be reached, such as "connection timed
-     * out". Sends to a lost rank then complete, and receives from it complete with 0 bytes; neither is an error. NULL
-     * means that the layer cannot tell: ranks whose process ends are then reported at the deadline. */
+     * rank is lost: returns "" if its process has ended, or the reason why it cannot be reached, such as "connection
+     * timed out". Sends to a lost rank then complete, and receives from it complete with 0 bytes; neither is an error.
+     * NULL means that the layer cannot tell: ranks whose process ends are then reported at the deadline. */
     const char *(*lost)(void *state, int rank);
 } tg_p2p_ops;
 
-/* Creates a communicator of `size` ranks over the given layer. Every rank must make the call, and later call
- * tg_comm_free, which waits for the other ranks. Ranks of one node that are processes exchange data through shared
- * memory instead of the layer. If several ranks of a node are threads of one process, all ranks of that node use the
- * layer.
+/* Creates a communicator of `size` ranks, 1 to 1024, over the given layer. Every rank must make the call, and later
+ * call tg_comm_free, which waits for the other ranks while the layer is in use. Ranks of one node that are processes
+ * exchange data through shared memory instead of the layer. If several ranks of a node are threads of one process, all
+ * ranks of that node use the layer.
  *
- * The library calls ops->close when the last communicator over state is freed. If tg_comm_p2p_new fails, it calls
- * ops->close before it returns, provided that ops->size includes that slot, and returns an inert communicator
- * (tapegrad.h). */
+ * The library calls ops->close when the last communicator over state is freed. If all ranks can share the memory of one
+ * node, it needs no layer, and calls ops->close before tg_comm_p2p_new returns; the transport is then "shm". ops is not
+ * copied; it must stay valid until the library has called ops->close. state must not be NULL.
+ *
+ * Fails with TG_ERR_ARGUMENT if an argument is wrong or ops lacks a required slot, with TG_ERR_UNSUPPORTED if size is
+ * above 1024, with TG_ERR_STATE if the layer has ended, and with TG_ERR_TIMEOUT if it has not opened within
+ * tg_config.deadline. On error calls ops->close before it returns, provided that state is not NULL and ops->size
+ * includes that slot, and returns an inert communicator (tapegrad.h). One error is an exception: if a rank fails while
+ * the ranks find out which of them share a node, the result is a communicator over the layer; the caller frees it. */
 TG_API tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus

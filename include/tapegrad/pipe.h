@@ -64,17 +64,18 @@ typedef struct tg_pipe_plan_opts {
     /* Number of chunks of each stage, 1 to 256; 1 by default. TG_PIPE_1F1B and TG_PIPE_ZB_H1 take only 1. */
     int chunks;
     int micros; /* number of micro-batches in a step, 1 or more */
-    /* Number of micro-batches in a turn through the chunks: `stages` or more; TG_AUTO means `stages`. Only for the
-     * kinds GPIPE, INTERLEAVED and FORWARD; TG_AUTO for the others. If micros is not a multiple of group, the rest
+    /* Number of micro-batches in a turn through the chunks: `stages` or more; TG_AUTO, the default, means `stages`. The
+     * kinds 1F1B, ZB_H1 and CUSTOM have no turns and take only TG_AUTO. If micros is not a multiple of group, the rest
      * makes a turn of its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which
      * Megatron-Core refuses, is spread over the other turns, so that no stage waits longer. */
     int group;
-    /* The time that F, B and W of each part take, in any unit; arrays of stages * chunks numbers >= 0, indexed by
-     * part. If the schedule has no W, its B takes b + w. NULL means 1 / chunks for every part. */
+    /* The times that F, B and W of each part take, in any unit. Each is an array of stages * chunks finite numbers, 0
+     * or more, indexed by part, or NULL, which means 1 / chunks for every part. If the schedule has no W, its B takes
+     * b + w. */
     const double *f, *b, *w;
     double hop; /* the time from the end of an item to the arrival of its message at another stage, >= 0 */
-    /* For TG_PIPE_CUSTOM, NULL otherwise: items[s] are the n_items[s] items of stage s, in the order in which the stage
-     * computes them. The call copies the lists. */
+    /* Required for TG_PIPE_CUSTOM; must be NULL for other kinds. items[s] are the n_items[s] items of stage s, in the
+     * order in which the stage computes them. */
     const tg_pipe_item *const *items;
     const int *n_items;
 } tg_pipe_plan_opts;
@@ -84,7 +85,8 @@ typedef struct tg_pipe_plan_opts {
 /* A schedule that has been checked, with the times of its items. It does not change after it is made. */
 typedef struct tg_pipe_plan tg_pipe_plan;
 
-/* Creates a plan. Checks the lists of all stages, also those of the built-in schedules, as follows:
+/* Creates a plan, and copies the arrays of opts. Checks the lists of all stages, also those of the built-in schedules,
+ * as follows:
  * - Each part has one F for every micro-batch. If any list has a B, each part also has one B for every micro-batch,
  *   after its F. If any list has a W, each part also has one W for every micro-batch, after its B, and the W of a stage
  *   are in the order of its B.
@@ -93,8 +95,8 @@ typedef struct tg_pipe_plan tg_pipe_plan;
  *   and for the item whose message it receives: F of a part for F of the part before, B of a part for B of the part
  *   after.
  *
- * If a list breaks a rule, fails with TG_ERR_ARGUMENT, and the message names the items. An item is written as its act
- * and micro-batch, and its chunk if stages have several: "B3", or "B3.1" for chunk 1.
+ * If a list breaks a rule or an option is out of its range, fails with TG_ERR_ARGUMENT. The message names items by
+ * their act, micro-batch and, if stages have several chunks, chunk: "B3", or "B3.1" for chunk 1.
  *
  * Returns NULL on an error. Free the plan before ctx. */
 TG_API tg_pipe_plan *tg_pipe_plan_new(tg_ctx *ctx, const tg_pipe_plan_opts *opts);
@@ -104,82 +106,87 @@ TG_API void tg_pipe_plan_free(tg_pipe_plan *p);
 typedef struct tg_pipe_report {
     size_t size;
     double makespan; /* the time from the first item of the plan to the end of its last item, over all stages */
-    double ideal;    /* the time that the stage computes: the sum of the times of its items */
+    double ideal;    /* the time for which the stage computes: the sum of the times of its items */
     double bubble;   /* the part of the makespan in which the stage is idle: 1 - ideal / makespan; 0 if makespan is 0 */
-    /* The most micro-batches whose activations the stage keeps at one time. Each part counts by itself, so with v
-     * chunks a micro-batch counts up to v times. Activations are kept from F to W, or to B if the schedule has no W. */
+    /* The largest number of micro-batches whose activations the stage keeps at one time. Each part counts by itself, so
+     * with v chunks a micro-batch counts up to v times. Activations are kept from F to W, or to B if the schedule has
+     * no W; a schedule without B keeps them only during F. */
     int peak;
     int waiting; /* the largest number of B at one time whose W has not run; 0 if the schedule has no W */
-    /* Number of messages that the stage sends to, and receives from, other stages in a step. A message has all tensors
-     * that go from one part to the next. */
+    /* Number of messages that the stage sends to, and receives from, other stages in a step. All tensors that go from
+     * one part to the next for a micro-batch are one message. */
     int64_t sends, receives;
 } tg_pipe_report;
 #define TG_PIPE_REPORT() ((tg_pipe_report){.size = sizeof(tg_pipe_report)})
 
-/* Fills *out with the costs of one stage. With stage TG_NONE, fills it with those of the whole plan: ideal, peak and
- * waiting are then those of the stage where they are largest, bubble is the idle part of the time of all stages
- * together, and sends and receives are sums. Fails with TG_ERR_ARGUMENT if p or out is NULL, or if there is no such
- * stage. */
+/* Fills *out, which TG_PIPE_REPORT() initializes, with the costs of one stage, or of the whole plan if stage is
+ * TG_NONE. For the whole plan, ideal, peak and waiting are each the largest of any stage, bubble is the idle part of
+ * the time of all stages together, and sends and receives are sums. Fails with TG_ERR_ARGUMENT if p or out is NULL, or
+ * if there is no such stage. */
 TG_API tg_status tg_pipe_plan_query(const tg_pipe_plan *p, int stage, tg_pipe_report *out);
 
 /* Writes the plan as a diagram with a row for each stage, over time:
  * - TG_TEXT: characters. The first line gives the time that a column stands for. "-" continues the item to the left,
- *   and "." is idle time. If an item does not begin or end at a whole column, the nearest column is used.
+ *   and "." is idle time. Items begin and end at the nearest column; one shorter than half a column may be missing.
  * - TG_SVG: a picture, which a browser shows.
  *
- * Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL if n is 0. Returns
- * 0 if p is NULL, and on an error. Other formats fail with TG_ERR_ARGUMENT. */
+ * Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL if n is 0. If p is
+ * NULL, or if the format is another one (TG_ERR_ARGUMENT), returns 0. */
 TG_API size_t tg_pipe_plan_text(const tg_pipe_plan *p, tg_format format, char *buf, size_t n);
 
 /* ---- Running a plan ---- */
 
-/* One call of a part: its forward for one micro-batch. */
+/* One call of a part: its forward for one micro-batch. tg_pipe_run fills all fields except out[] and aux. */
 typedef struct tg_pipe_call {
     size_t size;
-    tg_tape *tape; /* records the call; belongs to the pipe, which resets it after the backward of the call */
+    tg_tape *tape; /* records the call; belongs to the pipe, which resets it after B (F if the plan has no B) */
     int micro;     /* the micro-batch, from 0 */
     int chunk;     /* the chunk of this stage, from 0 */
     int part;      /* chunk * stages + stage */
     int parts;     /* number of parts, stages * chunks */
-    /* The tensors of the edge: those that the part before has sent, and those that fn sets for the part after. They
-     * belong to the tape. Part 0 has no input[] (NULL). The last part sets out[0] to its loss, a float of one
-     * element. */
+    /* input[] has the tensors that the part before has sent, in the order of tg_pipe_opts.edge. For part 0 input is
+     * NULL. fn sets each out[], which is NULL at the call, to the tensor for the part after. Both are tensors of the
+     * tape. The last part sets only out[0], to its loss, a float of one element. */
     tg_tensor *const *input;
     tg_tensor **out;
-    /* A float of one element that fn may set on any part, such as the balance loss of experts: another root of the
-     * backward of this part, with seed 1. NULL at the call, which means none. */
+    /* A loss that fn may add on any part, such as the balance loss of experts: a float of one element, which becomes
+     * another root of the backward of this part, with seed 1. NULL at the call, which means none. tg_pipe_losses leaves
+     * it out. */
     tg_tensor *aux;
 } tg_pipe_call;
 
-/* Computes one part for one micro-batch, by recording ops on c->tape. state is that of tg_pipe_run. */
+/* Computes one part for one micro-batch, by recording ops on c->tape. state is that of tg_pipe_run. Returns TG_OK or an
+ * error. Must not reset the tape, run or free the pipe, or recover or free its tg_parallel. */
 typedef tg_status (*tg_pipe_fn)(void *state, tg_pipe_call *c);
 
 /* One tensor that goes from each part to the next. An example for a transformer of float32, without and with sequence
  * parallelism: {TG_F32, TG_SHAPE(s, b, h), TG_PLACES({TG_DP, TG_V})} and {TG_F32, TG_SHAPE(s / tp, b, h),
  * TG_PLACES({TG_DP, TG_V}, {TG_TP, TG_SHARD(0)})}. */
 typedef struct tg_pipe_edge {
-    /* A float, whose gradient is sent back, or an integer or bool, which has no gradient. 0 means the context's default
-     * dtype. */
+    /* A float, whose gradient is sent back, or an integer or bool, which has no gradient. float8 cannot be sent. 0
+     * means the context's default dtype. */
     tg_dtype dtype;
     tg_shape shape;        /* of this rank's tensor */
-    const tg_place_at *at; /* its placements (placement.h); copied. It is I on the axes that are not listed */
+    const tg_place_at *at; /* n_at placements (placement.h); copied. The tensor is I on the axes that are not listed */
     int n_at;
 } tg_pipe_edge;
 
 typedef struct tg_pipe_opts {
     size_t size;
-    /* The tensors of an edge; copied. All edges are alike, and every stage declares the same ones. May be NULL if there
-     * is one part. */
+    /* The n_edge tensors that go from each part to the next; copied. They are the same between all parts, and every
+     * stage declares the same ones. May be NULL if there is one part. */
     const tg_pipe_edge *edge;
     int n_edge;
-    /* Sets *out to the shape of tensor i of the edges for a micro-batch, if shapes differ between micro-batches. Must
-     * give the same answer on every stage and in every call, because no shapes are sent. The shape in `edge` is then
-     * only an example, on which placements are checked. NULL means that all micro-batches have the shape in `edge`. */
+    /* Sets *out to the shape of tensor i for a micro-batch, if shapes differ between micro-batches. tg_pipe_run calls
+     * it with its own state. Must give the same answer on every stage and in every call, because no shapes are sent.
+     * The shape in `edge` is then only an example, on which placements are checked. NULL means that all micro-batches
+     * have the shape in `edge`. */
     tg_status (*shape)(void *state, int micro, int i, tg_shape *out);
-    /* The optimizer whose loss scale multiplies the loss and aux (tg_scale_loss). NULL means no loss scale. */
+    /* The optimizer whose loss scale multiplies the loss and aux (tg_scale_loss). It must outlive the pipe. NULL means
+     * no loss scale. */
     tg_optim *scale;
-    /* A stage posts the receives of an item this many items in advance, 1 or more; 1 by default. A larger number hides
-     * a longer delay of messages, and needs more receive buffers. */
+    /* A stage starts to receive the message of an item this many items before it, 1 or more; 1 by default. A larger
+     * number hides a longer delay of messages, and needs more memory for them. */
     int ahead;
 } tg_pipe_opts;
 #define TG_PIPE_DEFAULTS .size = sizeof(tg_pipe_opts), .ahead = 1
@@ -189,33 +196,34 @@ typedef struct tg_pipe_opts {
 typedef struct tg_pipe tg_pipe;
 
 /* Creates a pipe. The plan must have as many stages as pp of p, and as many chunks as vp (tg_parallel_opts). Every rank
- * of p calls it, with equal plans and edges, which are compared over pp (TG_ERR_MISMATCH). plan and p must outlive the
- * pipe. opts may be NULL if there is one part. Returns NULL on an error. */
+ * of p calls it, with plans of the same lists and with the same edges. They are compared over pp (TG_ERR_MISMATCH).
+ * plan and p must outlive the pipe. opts may be NULL if there is one part. Returns NULL on an error. */
 TG_API tg_pipe *tg_pipe_new(const tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opts *opts);
 /* Frees a pipe. While tg_pipe_run runs it, records TG_ERR_STATE and frees nothing. */
 TG_API void tg_pipe_free(tg_pipe *x);
 
-/* Runs all items of this stage once: the forwards and backwards of all micro-batches of a step. Collective over p. Adds
- * the gradients of all micro-batches to those of the parameters. The caller then calls tg_grads_finalize and steps its
- * optimizer, on every stage.
+/* Runs all items of this stage once: the forwards and backwards of all micro-batches of a step. Every rank of p calls
+ * it. Adds the gradients of all micro-batches to those of the parameters. The caller then calls tg_grads_finalize and
+ * steps its optimizer, on every stage.
  *
- * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. fn gives the sum of
- *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens). Keyed draws
- *   (tg_key_open) in fn are those of the micro-batch (tg_tape_key).
+ * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. The loss is the sum
+ *   over the tokens of the micro-batch, not the mean, because tg_grads_finalize divides (tg_finalize_opts.tokens). The
+ *   pipe sets the tape's key to the number of the micro-batch (tg_tape_key), so keyed draws (tg_key_open) depend on it.
  * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of input[], and resets the
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.
  *
- * Buckets (flat.h) start their sums in the last B and the last W of each chunk only; tg_flat_set_reduce
- * need not be called.
+ * Buckets (flat.h) start their sums in the last B and the last W of each chunk only; tg_flat_set_reduce need not be
+ * called.
  *
- * Fails with TG_ERR_SHAPE or TG_ERR_PLACEMENT if an out[] differs from the declaration of its edge, with
- * TG_ERR_ARGUMENT if fn leaves one NULL, and with TG_ERR_CALLBACK if fn fails without an error of its own. An error is
- * reported to the other stages. After tg_ctx_clear and tg_parallel_recover the step can be repeated, with zero
- * gradients. */
+ * Fails with TG_ERR_SHAPE or TG_ERR_PLACEMENT if an out[] differs from the declaration of its edge or a loss is no
+ * float of one element, with TG_ERR_ARGUMENT if fn leaves an out[] NULL, with TG_ERR_HANDLE if fn sets a tensor of
+ * another tape, with TG_ERR_STATE if a loss needs no gradient but the plan has B, and with TG_ERR_CALLBACK if fn or
+ * `shape` returns an error that it has not recorded. An error is reported to the other stages. After tg_ctx_clear and
+ * tg_parallel_recover the step can be repeated; first set the gradients to zero. */
 TG_API tg_status tg_pipe_run(tg_pipe *x, tg_pipe_fn fn, void *state);
-/* Returns the losses of the last tg_pipe_run, float64 [micros], without the loss scale. On all stages but the last one
- * they are 0. The tensor belongs to the pipe. On an error returns an inert tensor. */
+/* Returns the losses of the last tg_pipe_run, float64 [micros], without the loss scale. They are 0 on all stages except
+ * the last one, and before the first run. The tensor belongs to the pipe. Returns an inert tensor if x is NULL. */
 TG_API tg_tensor *tg_pipe_losses(tg_pipe *x);
 
 #ifdef __cplusplus

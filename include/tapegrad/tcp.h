@@ -11,26 +11,27 @@ extern "C" {
 
 typedef struct tg_tcp_opts {
     size_t size;
-    int rank, ranks; /* the number of this rank, from 0, and the number of all ranks */
+    int rank, ranks; /* the number of this rank, from 0, and the number of all ranks, 1 to 1024 */
     /* Required: name or address of rank 0's node. Rank 0 listens there, and the others connect to it. */
     const char *host;
     /* Rank 0 listens on the first free one of the `ports` ports that begin with `port` (1 to 65535). The other ranks
      * try all of these ports, and recognize rank 0 by its greeting. ports is 1 by default. */
     int port, ports;
-    /* Names the run. It is the same on all ranks; ranks of another run are turned away. NULL means "". It is no
-     * password: any program that knows it can join. */
+    /* The name of the run, which must be the same on all ranks. Ranks of another run are turned away. NULL means "".
+     * The name is no password: any program that knows it can join. */
     const char *job;
-    /* All ranks are on one node. This matters only if host is a name, other than "localhost", of a loopback address on
-     * rank 0's node, as the name of the node itself may be. If one_node is set, rank 0 then listens on that address
-     * only. If not, it listens on all addresses of its node, because on other nodes the name has another address. */
+    /* true: all ranks are on one node. Matters only if host is a name, other than "localhost", that has a loopback
+     * address on rank 0's node, as the name of the node itself may have. With true, rank 0 listens on that address
+     * only. With false, the default, rank 0 listens on all addresses of its node, because on other nodes the name has
+     * another address. */
     bool one_node;
 } tg_tcp_opts;
 
 #define TG_TCP_DEFAULTS .size = sizeof(tg_tcp_opts), .ports = 1
 #define TG_TCP(...)     (&(tg_tcp_opts){TG_TCP_DEFAULTS, __VA_ARGS__})
 
-/* Creates a communicator over TCP. Every rank must make the call, and later call tg_comm_free, which waits for the
- * other ranks. Ranks of one node that are processes exchange data through shared memory instead.
+/* Creates a communicator over TCP. Every rank must make the call, and later call tg_comm_free, which may wait for the
+ * other ranks. Ranks of one node that are processes exchange data through shared memory instead (p2p.h).
  *
  * The ranks meet at rank 0, and then connect with each other: two ranks have one connection. A rank stops listening
  * when all are connected. Like those of MPI and NCCL, the connections are neither encrypted nor authenticated, so use
@@ -41,11 +42,12 @@ typedef struct tg_tcp_opts {
  * tg_comm_recover goes on without it. TCP itself reports the failure of a whole node or network only after minutes;
  * until then tg_config.deadline limits the wait.
  *
- * Fails with TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message on the other ranks
- * names the missing ones, up to 8 of them. Fails with TG_ERR_STATE if the ports are in use or two processes are the
- * same rank, with TG_ERR_ARGUMENT if opts are wrong, with TG_ERR_IO if host has no address or a connection fails, and
- * with TG_ERR_UNSUPPORTED if plugin libtapegrad-tcp.so or libuv is missing. On error returns an inert communicator
- * (tapegrad.h). */
+ * Fails with TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the ranks that have connected
+ * name the missing ones, up to 8 of them. Fails with TG_ERR_STATE if the ports are in use, if two processes are the
+ * same rank, or if the ranks differ in ranks or in the version of the library; with TG_ERR_REMOTE if a rank ends
+ * meanwhile; with TG_ERR_ARGUMENT if opts are wrong; with TG_ERR_IO if host has no address or rank 0 cannot listen
+ * there; and with TG_ERR_UNSUPPORTED if ranks is above 1024, or if plugin libtapegrad-tcp.so or libuv is missing. On
+ * error returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_tcp_new(tg_ctx *ctx, const tg_tcp_opts *opts);
 
 #ifdef __cplusplus

@@ -12,69 +12,86 @@ extern "C" {
 /* ---- Transports ---- */
 
 /* One collective call. The library has checked it: the group has two or more ranks, dtypes and counts fit this rank's
- * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
+ * tensors, data are contiguous, and src overlaps dst only in place (comm.h). Counts are in elements.
  *
- * A call may carry no data: src and dst are then both NULL, on all ranks. The ranks still compare the call and wait for
- * each other. In this way a transport can let another one compare its calls: before the NCCL transport moves data
- * through the GPUs, it passes the call, without data, to a second transport in host memory, which compares it. */
+ * If src and dst are both NULL, this rank moves no data, whatever the counts are: the call is a barrier, or this rank
+ * has no elements, or the call carries no data on any rank. The ranks still compare the call and wait for each other.
+ * The NCCL transport makes such calls on its host communicator (nccl.h), which compares each call before its data
+ * moves. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
+    /* TG_COLLECTIVES means that a captured step is replayed. Only a `queued` transport and the host communicator of
+     * NCCL get this call. It carries no data, and count must be equal on all ranks. */
     tg_collective kind;
     tg_dtype dtype;
-    tg_reduce_op op;
-    int root;        /* the root rank; of a send or receive, the other rank */
-    const void *src; /* NULL if this rank sends nothing */
-    void *dst;       /* NULL if this rank receives nothing */
-    /* Number of elements of one rank's part, for example of src in a gather and of dst in a scatter. If the kind has no
-     * parts, number of all elements. */
+    tg_reduce_op op; /* for TG_ALL_REDUCE and TG_REDUCE_SCATTER only */
+    int root;        /* the root rank, or the other rank of a send or receive */
+    const void *src; /* NULL if this rank sends nothing; in a broadcast NULL on all ranks */
+    void *dst;       /* NULL if this rank receives nothing; in a broadcast the memory of x on all ranks */
+    /* For an all-gather and a gather, the number of elements of src; for a reduce-scatter and a scatter, that of dst;
+     * for an all-to-all, that of one part. For the other kinds, the number of all elements. */
     int64_t count;
-    /* If the parts are not equal: send[r] elements go to rank r, recv[r] come from rank r, and count is not used. NULL
-     * if the parts are equal. Valid only until start returns. */
+    /* NULL if the parts of the ranks are equal. Otherwise count is not used: send[r] elements of src go to rank r, and
+     * recv[r] elements of dst come from rank r. The parts lie one after another. An all-to-all sets both arrays, an
+     * all-gather only recv, and a reduce-scatter only send. The arrays are valid only until start returns. */
     const int64_t *send, *recv;
-    const void *site; /* call site, which errors quote */
-    uint64_t record;  /* number of this call in this rank's record (tg_comm_record) */
+    const void *site; /* call site, which errors quote; may be NULL */
+    uint64_t record;  /* number of this call in this rank's record (tg_comm_record); 0 if it is not recorded */
 } tg_transfer;
 
 /* The functions of a transport. `state` is one rank's end of one group of ranks. The context's thread calls every slot.
- * A slot that fails must record its error with tg_ctx_fail. Every wait must end at the context's deadline at the latest
- * (tg_ctx_deadline). */
+ * A slot that returns a status returns TG_OK, or records an error with tg_ctx_fail and returns its status. Every wait
+ * must end when it has lasted for the context's deadline (tg_ctx_deadline).
+ *
+ * A call that fails ends its group: later calls on the group fail too, on every rank, until `recover`. */
 typedef struct tg_comm_ops {
     size_t size;      /* sizeof(tg_comm_ops) */
-    const char *name; /* returned by tg_comm_transport */
-    bool host;        /* true: works only with memory that the host can read */
-    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). It
-     * then takes memory of any device. */
+    const char *name; /* returned by tg_comm_transport; required */
+    /* true: works only with memory that the host can read and write. Calls on tensors of other devices then fail with
+     * TG_ERR_DEVICE. */
+    bool host;
+    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new).
+     * tg_comm_split then fails if the group has several ranks, and tg_comm_recover does nothing. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
-     * and work that is queued later sees its result. The transport itself must mark the end of the call in the
-     * record. */
+     * and work that is queued later sees its result; but `wait` waits on the host for a barrier. The library does not
+     * know when a queued call ends: the record (tg_comm_record) of a program's own transport lists it as "started". */
     bool queued;
 
     /* ---- Required slots ---- */
 
-    /* Starts the call and returns at once, without waiting for other ranks. Exception: a transport that has `batch` may
-     * wait here for the partner of a send or receive. Sets *request to a pointer that identifies the call until drop,
-     * or to NULL if the call is done already. If the ranks make different calls, the transport must fail on all of them
-     * before it moves data. */
-    tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
-    /* Advances the call. Returns true if the call is done or has failed. */
-    bool (*test)(tg_ctx *ctx, void *state, void *request);
-    /* Waits until the call is done or has failed; of a `queued` transport, until it is queued. */
-    tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
-    /* Ends a request. If the call is not done, drop waits for it; if it cannot finish, drop aborts it and the group.
-     * After drop returns, nothing may access the memory of the call, except work that a `queued` transport has put on
-     * the device before. drop never fails. */
-    void (*drop)(tg_ctx *ctx, void *state, void *request);
-    /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. Sets *group to this
-     * rank's state of the new group. name is for errors, and may be NULL.
+    /* Starts the call and returns at once, without waiting for other ranks, except where an older call or, if there is
+     * `batch`, the partner of a send or receive must come first. Several calls may be in flight, and the library waits
+     * for them in any order. Sets *request, which is NULL before, to a pointer that identifies the call until drop.
+     * Leaves it NULL if the call is already done, or if start fails.
      *
-     * If `all` is false, only the ranks of the new group call split. Ranks that share several
-     * new groups create them in the same order. If `all` is true, every rank of this group calls split at this point.
-     * The new groups are then disjoint, and each rank passes the group that contains it. */
+     * The memory of the call stays valid until drop returns. If the ranks make different calls, the call must fail on
+     * all of them, here or in `wait`, before data moves. Calls differ if their kind, dtype, count or counts differ, or
+     * the op or root of kinds that have one. In an all-to-all send[r] of this rank must equal recv[this rank] of rank
+     * r; each rank may otherwise have counts of its own. */
+    tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
+    /* Advances the call. Returns true if the call is done or has failed; `wait` then returns its status. */
+    bool (*test)(tg_ctx *ctx, void *state, void *request);
+    /* Waits until the call is done or has failed, or, if the transport is `queued`, until it is queued. The library may
+     * call it again for the same call. */
+    tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
+    /* Ends a request. The library calls it once for every request, also if the call has failed. If the call is not
+     * done, drop waits as `wait` does. If the deadline passes, the call and its group have failed. After drop returns,
+     * nothing may access the memory of the call, except work that a `queued` transport has already queued on the
+     * device. */
+    void (*drop)(tg_ctx *ctx, void *state, void *request);
+    /* Creates a group of n ranks of this group: rank i of the new group is rank ranks[i] of this group. This rank is
+     * ranks[rank]. Sets *group to this rank's state of the new group. name is for errors, and may be NULL. ranks and
+     * name are valid only until split returns. n is 2 or more, because the library itself makes groups of one rank,
+     * except if the transport is `silent`.
+     *
+     * If `all` is false, only the ranks of the new group call split. Ranks that share several new groups create them in
+     * the same order. If `all` is true, every rank of this group calls split at this point. The new groups are then
+     * disjoint, and each rank passes the group that contains it. */
     tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                        void **group);
-    /* Frees state. The library calls it after the last drop. If other ranks still wait for this rank in a call, that
-     * call must fail on those ranks. */
+    /* Frees state. The library calls it after the last drop; groups that were split from this one may close later. If
+     * other ranks still wait for this rank in a call, that call must fail on those ranks. */
     void (*close)(tg_ctx *ctx, void *state);
 
     /* ---- Optional slots ---- */
@@ -83,29 +100,38 @@ typedef struct tg_comm_ops {
      * without waiting for each other's receive. May be NULL if start never waits for the partner of a send or
      * receive. */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
-    /* Tells the other ranks of the group that this rank has failed and makes no more calls, until `recover`. Calls in
-     * which they wait for this rank must fail there. `why` is the reason, as text for their errors. */
+    /* Ends the group, because this rank has missed a call after an error, or because the group that this one was split
+     * from recovers. Calls in which other ranks wait for this rank must fail there. `why` is the reason, as text for
+     * their errors. The library calls abort once, until `recover`. If the slot is NULL, the other ranks wait until the
+     * deadline. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
-    /* Restarts the group with the ranks that still run, also those that called abort; each of them calls recover. Sets
-     * *size to their number and *rank to this rank's number among them. If the slot is NULL, an abort is permanent. */
+    /* Restarts a group that has ended. Every rank that goes on calls recover, also a rank that has called abort; ranks
+     * whose process has ended do not. Sets *size to the number of ranks that take part and *rank to this rank's number
+     * among them. If the slot is NULL, tg_comm_recover fails with TG_ERR_UNSUPPORTED. */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
-    /* The library calls poll while the host waits for something outside the transport, such as a device. `waited` is
-     * the number of seconds so far; a negative number means that the wait has ended. poll advances pending calls, and
-     * must not block. It fails if the group has failed, or if `request`, the call for whose result the host waits, can
-     * no longer finish. request is NULL if there is no such call. */
+    /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
+     * communicator (tg_comm_nccl_new), while the host waits for the GPU or for NCCL. `waited` is the number of seconds
+     * so far; a negative number means that the wait has ended. `request` is the call on this communicator that the
+     * awaited work depends on; NULL if there is none. poll fails if the group has failed, or if `request` can no longer
+     * finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
      * of the window, which the other two slots take. If no memory is available, it returns NULL without an error.
-     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size.
-     * window_free frees a window; the library may call it after close. */
+     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size,
+     * but no rank does if window_alloc has returned NULL on any. window_free frees a window, whether it was joined or
+     * not; the library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);
 } tg_comm_ops;
 
-/* Creates a communicator over the caller's transport, for rank `rank` of `size`. The communicator calls ops->close when
- * it is freed. On error tg_comm_new_on calls ops->close at once, if ops->size includes that slot, and returns an inert
+/* Creates a communicator over the caller's transport, for rank `rank` of `size`. ops is not copied; it must stay valid
+ * until ctx has been freed. The communicator calls ops->close when it is freed. If size is 1, it starts no calls,
+ * because a collective of one rank only copies src to dst.
+ *
+ * Fails with TG_ERR_ARGUMENT if ops is NULL or of another size, if ops lacks the name or a required slot, or if rank is
+ * out of range. On error tg_comm_new_on calls ops->close at once, if ops->size includes that slot, and returns an inert
  * communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
 

@@ -2,7 +2,7 @@
  * that runs in parallel with kernels. tapegrad.h includes this header.
  *
  * Only a reader of the tensor waits for its work. If the reader is a kernel on a GPU, the kernel's stream waits, and
- * the host does not.
+ * the host does not. A work ends when it has been waited for. Its handle must not be used afterward.
  */
 #ifndef TAPEGRAD_WORK_H
 #define TAPEGRAD_WORK_H
@@ -13,9 +13,11 @@
 extern "C" {
 #endif
 
-/* Returns whether the work is done or has failed; true if w is NULL. May advance the work. */
+/* Returns whether the work is done or has failed; true if w is NULL. May advance the work. Does not end it. */
 TG_API bool tg_work_test(tg_work *w);
-/* Lets the host wait until the work is done. Fails with TG_ERR_ARGUMENT if w is NULL. */
+/* Waits until the work is done, and ends it. Returns its error if it has failed. If the device runs the work like a
+ * kernel, as a collective over NCCL, the device's later work waits for it, and the host does not. Fails with
+ * TG_ERR_ARGUMENT if w is NULL. */
 TG_API tg_status tg_work_wait(tg_work *w);
 
 /* ---- Copies ---- */
@@ -23,21 +25,20 @@ TG_API tg_status tg_work_wait(tg_work *w);
 /* Copies bytes to x like tg_write, but returns at once, with x in flight. src may be changed as soon as tg_upload has
  * returned.
  *
- * The copy to x runs after all work that the device has so far, and in parallel with later work. To hide the time of
- * the copy, upload the inputs of the next step before this step is recorded, into tensors that this step does not use.
- * On the CPU, and if x is not contiguous, the copy is complete when tg_upload returns. Fails with TG_ERR_UNSUPPORTED
- * within a captured step.
- */
+ * The copy to x runs after all work that the device has so far, and in parallel with later work. (After an upload to a
+ * parameter, a gradient or an optimizer's state, later work waits for the copy.) To hide the time of the copy, upload
+ * the inputs of the next step before this step is recorded, into tensors that this step does not use. On the CPU, and
+ * if x is not contiguous, the copy is complete when tg_upload returns. Fails with TG_ERR_UNSUPPORTED within a captured
+ * step. */
 TG_API tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes);
 /* Start a copy of the bytes of x to dst and return its work at once, or NULL on error. tg_download copies bytes as
  * tg_read does. tg_download_f64 converts n elements to double as tg_read_f64 does.
  *
  * dst has the bytes only after tg_work_wait has returned TG_OK, and must stay valid until then. The caller owns the
- * work, which ends with that wait or with its context. The copied bytes are those of x at the time of the call; x may
- * then be dropped, discarded or overwritten at once. If the memory of x is released before the copy has run, the device
- * uses that memory again only after the copy. The copy does not report errors in data (TG_ERR_DATA). Fails with
- * TG_ERR_UNSUPPORTED within a captured step.
- */
+ * work, which ends with that wait or with its context; if it ends with its context, dst may not have the bytes. The
+ * copied bytes are those of x at the time of the call; x may then be dropped, discarded or overwritten at once. If the
+ * memory of x is released before the copy has run, the device uses that memory again only after the copy. The copy does
+ * not report errors in data (TG_ERR_DATA). Fails with TG_ERR_UNSUPPORTED within a captured step. */
 TG_API tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n);
 
@@ -48,8 +49,10 @@ TG_API tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n);
 typedef struct tg_work_ops {
     size_t size;
     const char *name;         /* name in messages; NULL means "work" */
-    bool (*test)(void *self); /* returns whether the work is done; NULL means always true */
-    tg_status (*wait)(tg_ctx *ctx, void *self); /* waits until the work is done; required */
+    bool (*test)(void *self); /* returns whether the work is done or has failed; NULL means always true */
+    /* Required. Waits until the work is done, or, on a GPU, makes the device's later work run after this work. Returns
+     * TG_OK or the work's error. The library may call it more than once. */
+    tg_status (*wait)(tg_ctx *ctx, void *self);
     /* Cancels the work. After abort returns, the work must write nothing more. NULL means that the library calls wait
      * instead. */
     void (*abort)(void *self);
@@ -59,9 +62,10 @@ typedef struct tg_work_ops {
     tg_status (*order)(tg_ctx *ctx, void *self);
 } tg_work_ops;
 
-/* Creates a work. The work ends when tg_work_wait returns, or with the tensor that it fills (tg_call_out_in_flight). If
- * neither has happened, it ends with the context, which aborts the work. On error returns NULL and calls no function of
- * ops, so the caller still owns self. */
+/* Creates a work. ops is not copied; it must stay valid until the work has ended. The work ends when tg_work_wait
+ * returns, or when the tensor that it fills (tg_call_out_in_flight) is read or ends. If neither has happened, it ends
+ * with the context, which aborts the work. Fails with TG_ERR_ARGUMENT if ops is NULL, of another size, or without wait.
+ * On error returns NULL and calls no function of ops, so the caller still owns self. */
 TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
 
 #ifdef __cplusplus

@@ -19,70 +19,75 @@ typedef enum tg_launcher {
 } tg_launcher;
 
 typedef enum tg_world_transport {
-    TG_WORLD_ALONE, /* one rank */
+    TG_WORLD_ALONE, /* no transport, because there is one rank */
     TG_WORLD_SHM,   /* memory that `tapegrad run` shares between its ranks */
     TG_WORLD_MPI,
     TG_WORLD_TCP,
 } tg_world_transport;
 
-/* How this process was started. The strings are terminated by a 0 byte. */
+/* How this process was started. If no launcher has started it, it is rank 0 of 1. The strings are terminated by a 0
+ * byte. */
 typedef struct tg_world_info {
     size_t size;
     tg_launcher launcher;
     tg_world_transport transport; /* how the ranks find each other; ranks of one node exchange data by shared memory */
-    int rank, ranks;              /* this rank, from 0, and how many ranks there are */
+    int rank, ranks;              /* the number of this rank, from 0, and the number of all ranks */
     int local_rank, local_ranks;  /* the same among the ranks of this node; local_ranks is 0 if it is unknown */
-    char host[256];               /* over TCP: the name or address of rank 0's node */
-    int port, ports;              /* over TCP: the first port on which rank 0 may listen, and the number of ports */
-    char job[128];                /* over TCP: the name of the run, which is the same on all ranks */
+    /* These are used over TCP only. */
+    char host[256];  /* the name or address of rank 0's node */
+    int port, ports; /* the first port on which rank 0 may listen, and the number of ports */
+    char job[128];   /* the name of the run, which is the same on all ranks */
 } tg_world_info;
 
 #define TG_WORLD_INFO() ((tg_world_info){.size = sizeof(tg_world_info)})
 
-/* Fills *out, which TG_WORLD_INFO() initializes, from the environment variables of the launchers. If the
- * variables of several launchers are set, the first of these counts, because it is usually the innermost one:
- * `tapegrad run`, torchrun, mpirun, srun. The variables after a semicolon are optional.
+/* Fills *out, which TG_WORLD_INFO() initializes, from the environment variables of the launchers. If the variables of
+ * several launchers are set, the first launcher of this list counts, because it is usually the innermost one. The
+ * variables after a semicolon are optional. An empty variable counts as not set.
  *
  *   tapegrad run   TAPEGRAD_RANK, TAPEGRAD_SIZE and TAPEGRAD_FD
  *   torchrun       RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK, LOCAL_WORLD_SIZE
  *   mpirun         Open MPI: OMPI_COMM_WORLD_RANK and ..._SIZE; ..._LOCAL_RANK, ..._LOCAL_SIZE.
  *                  MPICH: PMI_RANK and PMI_SIZE; MPI_LOCALRANKID, MPI_LOCALNRANKS
- *   srun           SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS; SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE and
- *                  SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST. With --mpi=pmix or --mpi=pmi2
- *                  (PMIX_RANK, PMI_RANK) the ranks communicate over MPI if libtapegrad-mpi.so is installed,
- *                  else over TCP
+ *   srun           SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS (or SLURM_NTASKS); SLURM_LOCALID,
+ *                  SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID. Rank 0 is on the first node of SLURM_STEP_NODELIST (or
+ *                  SLURM_JOB_NODELIST). With --mpi=pmix or --mpi=pmi2 (PMIX_RANK, PMI_RANK) the ranks communicate over
+ *                  MPI if libtapegrad-mpi.so is installed, else over TCP
  *
- * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport. "tcp" under mpirun or `tapegrad run` needs MASTER_ADDR
- * and MASTER_PORT.
+ * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport of several ranks. "tcp" under mpirun or `tapegrad run`
+ * needs MASTER_ADDR and MASTER_PORT.
  *
  * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
- * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the port is the one after it. Under srun MASTER_ADDR
- * and MASTER_PORT may be missing: the address is then the first node, and the port is the first of
- * SLURM_STEP_RESV_PORTS (srun --resv-ports), or else one that follows from the ids of the job and the step.
+ * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True"), the port is the one after it. Rank 0
+ * listens on the first free one of 16 ports, which begin with this port. Under srun MASTER_ADDR and MASTER_PORT may be
+ * missing: the address is then the first node, and the port is the first of SLURM_STEP_RESV_PORTS (srun --resv-ports)
+ * without the 15 after it, or else one that follows from the ids of the job and the step.
  *
  * Returns TG_ERR_ARGUMENT if variables are missing (WORLD_SIZE without RANK, for example) or contradict each other, and
- * if out->size is that of another version. The reason is then written to message, at most n bytes with the terminating
- * 0; message may be NULL. */
+ * if out is NULL or out->size is that of another version. *out must then not be used. The reason is written to message,
+ * at most n bytes with the terminating 0; message may be NULL. On success message is set to "". */
 TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
 
 /* Writes one line about info to buf, without a newline: at most n bytes with the terminating 0. Returns the length of
- * the text, also of what was cut off. Such a line is "rank 2 of 4, number 0 of 2 on this node, started by torchrun,
- * over TCP: the ranks meet at node1, port 29501 to 29516". */
+ * the text, also of what was cut off; 0 if info is NULL or invalid. buf may be NULL if n is 0. Such a line is "rank 2
+ * of 4, number 0 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port 29501 to 29516". */
 TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
 
 /* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller. If info
- * is NULL, this call calls tg_world_query. Every rank makes the call, and later calls tg_comm_free, which waits for the
- * others. A process that is alone gets a communicator of one rank.
+ * is NULL, this call calls tg_world_query. Every rank makes the call, and later calls tg_comm_free, which may wait for
+ * the others. A process that is alone gets a communicator of one rank.
  *
- * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it, and
- * tg_comm_free finalizes it. A process can initialize MPI only once, so such a program has one communicator over MPI.
+ * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it. tg_comm_free
+ * then finalizes it; if all ranks share the memory of one node, this call does so before it returns. After a failure
+ * MPI is not finalized. A process can initialize MPI only once, so such a program has one communicator over MPI.
  *
  * The caller chooses the context's device. For GPUs it is "cuda:N", where N is the local_rank of tg_world_query, and
  * tg_comm_nccl_new (nccl.h) makes the communicator of the GPUs from the one that this call returns.
  *
- * Fails with the errors of tg_world_query, of tg_comm_tcp_new (tcp.h) and of tg_comm_launched_new; with TG_ERR_STATE if
- * MPI has another number of ranks than the launcher has started; and with TG_ERR_UNSUPPORTED if libtapegrad-mpi.so is
- * missing. On error returns an inert communicator (tapegrad.h). */
+ * Fails with the errors of tg_world_query, of tg_comm_tcp_new (tcp.h), of tg_comm_mpi_new (mpi.h) and of
+ * tg_comm_launched_new; with TG_ERR_STATE if MPI has given this process another rank or number of ranks than the
+ * launcher; with TG_ERR_UNSUPPORTED if libtapegrad-mpi.so is missing; and with TG_ERR_ARGUMENT if info is invalid. On
+ * error returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_world_new(tg_ctx *ctx, const tg_world_info *info);
 
 #ifdef __cplusplus

@@ -207,6 +207,21 @@ START_TEST(a_report_of_the_plan_covers_all_stages) {
 }
 END_TEST
 
+START_TEST(a_stage_without_backward_keeps_one_micro_batch) {
+    tg_ctx *ctx = ctx_new();
+    for (int v = 1; v <= 2; v++) {
+        tg_pipe_plan *plan = plan_with(ctx, TG_PIPE_FORWARD, 2, v, 5, 1, 1, 1);
+        for (int s = 0; s < 2; s++) {
+            ck_assert_int_eq(report(plan, s).peak, 1);
+            ck_assert_int_eq(tg_pipe_tapes(plan, s), 1);
+        }
+        ck_assert_int_eq(report(plan, TG_NONE).peak, 1);
+        tg_pipe_plan_free(plan);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(a_plan_of_thousand_micro_batches_is_made) {
     tg_ctx *ctx = ctx_new();
     tg_pipe_plan *plan = plan_with(ctx, TG_PIPE_ZB_H1, 64, 1, 1000, 1, 1, 1);
@@ -544,6 +559,7 @@ int main(void) {
         interleaved_lists_are_those_of_megatron_core,
         any_number_of_micro_batches_is_interleaved,
         a_report_of_the_plan_covers_all_stages,
+        a_stage_without_backward_keeps_one_micro_batch,
         a_plan_of_thousand_micro_batches_is_made,
         random_lists_that_follow_the_rules_are_planned,
         changed_lists_are_refused_with_the_items_that_are_wrong,

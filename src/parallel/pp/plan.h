@@ -42,8 +42,8 @@ int tg_pipe_part_after(const tg_pipe_plan *p, int act, int part);
 int tg_pipe_source(const tg_pipe_plan *p, int stage, tg_pipe_item item);
 int tg_pipe_target(const tg_pipe_plan *p, int stage, tg_pipe_item item);
 
-/* Counts the micro-batches of each part of a stage that have begun F and not ended B, and returns the largest sum of
- * these counts at one time. Each such micro-batch of a part needs a tape of its own. */
+/* Counts the micro-batches of each part of a stage that have begun F and not ended B (F if the plan has no B), and
+ * returns the largest sum of these counts at one time. Each such micro-batch of a part needs a tape of its own. */
 int tg_pipe_tapes(const tg_pipe_plan *p, int stage);
 
 /* ---- Text ---- */

@@ -70,7 +70,10 @@ static int most_between(const tg_pipe_plan *p, int stage, tg_pipe_act from, tg_p
     return most;
 }
 
-int tg_pipe_tapes(const tg_pipe_plan *p, int stage) { return most_between(p, stage, TG_PIPE_F, TG_PIPE_B); }
+/* Returns the act at whose end a tape is reset. */
+static tg_pipe_act last_on_tape(const tg_pipe_plan *p) { return p->backward ? TG_PIPE_B : TG_PIPE_F; }
+
+int tg_pipe_tapes(const tg_pipe_plan *p, int stage) { return most_between(p, stage, TG_PIPE_F, last_on_tape(p)); }
 
 static tg_pipe_report report_of(const tg_pipe_plan *p, int stage) {
     tg_pipe_report r = TG_PIPE_REPORT();
@@ -79,7 +82,7 @@ static tg_pipe_report report_of(const tg_pipe_plan *p, int stage) {
         r.sends += tg_pipe_target(p, stage, p->item[i]) >= 0;
         r.receives += tg_pipe_source(p, stage, p->item[i]) >= 0;
     }
-    r.peak = most_between(p, stage, TG_PIPE_F, p->split ? TG_PIPE_W : TG_PIPE_B);
+    r.peak = most_between(p, stage, TG_PIPE_F, p->split ? TG_PIPE_W : last_on_tape(p));
     if (p->split) r.waiting = most_between(p, stage, TG_PIPE_B, TG_PIPE_W);
     r.makespan = p->makespan;
     r.bubble = p->makespan > 0 ? 1 - r.ideal / p->makespan : 0;
