@@ -15,35 +15,40 @@ extern "C" {
 /* Options of tg_grads_finalize. */
 typedef struct tg_finalize_opts {
     size_t size;
-    /* A tensor of one element: the number of tokens for which this rank has computed a loss in this step. Gradients are
-     * divided by max(sum, 1), where sum is the total of these numbers over dp, cp and pp. A pipeline stage that
-     * computes no loss passes NULL, or a tensor that holds 0. If tokens is NULL on all ranks, gradients are not
-     * divided.
+    /* A tensor of one element (TG_ERR_SHAPE): the number of tokens for which this rank has computed a loss in this
+     * step. Gradients are divided by max(sum, 1), where sum is the total of these numbers over dp, cp and pp. NULL, the
+     * default, on all ranks means that gradients are not divided. A pipeline stage that computes no loss passes NULL,
+     * or a tensor that holds 0. Apart from such stages, either all ranks pass a tensor or none does.
      *
-     * The call fails with TG_ERR_PLACEMENT if the tensor is I or R on dp or cp, because the sum would then count the
-     * same tokens once for each rank. It also fails so if the tensor is P on another axis. */
+     * On an axis on which tg_place has not placed it, a leaf counts as this rank's own number. Otherwise the call fails
+     * with TG_ERR_PLACEMENT if the tensor is I or R on dp or cp, because the sum would then count the same tokens once
+     * for each rank. It also fails with TG_ERR_PLACEMENT if the tensor is P on another axis than dp and cp. */
     tg_tensor *tokens;
 } tg_finalize_opts;
 
 #define TG_FINALIZE_DEFAULTS .size = sizeof(tg_finalize_opts)
 #define TG_FINALIZE(...) (&(tg_finalize_opts){TG_FINALIZE_DEFAULTS, __VA_ARGS__})
 
-/* Makes the gradients of params whole. Call it once in a step, after the last backward. It waits for the sums of
- * buckets (tg_flat). Then it sums each gradient that is still P, over the axes on which its parameter is R. opts may be
+/* Makes the gradients of the n parameters params[] whole. Call it once in a step, after the last backward. It waits for
+ * the sums of buckets (tg_flat). Then it sums each gradient that is still P, over the axes on which its parameter is R,
+ * and the gradients of shared parameters (tg_share). Last, it divides by the number of tokens. n may be 0. opts may be
  * NULL.
  *
  * Before this call, a gradient that is P cannot be read, measured (its norm), clipped or used in a step of an optimizer
- * (TG_ERR_STATE). A second call also fails with TG_ERR_STATE, unless the gradients were zeroed in between.
+ * (TG_ERR_STATE). After the call, zero the gradients before the next backward: until then a backward that would add to
+ * a summed gradient, and a second call, fail with TG_ERR_STATE.
  *
- * The call is collective over the axes on which params are R and, if there are pipeline stages, over dp, cp and pp. A
- * rank that had no micro-batch makes the call too, with 0 tokens, and gets the sums of the others.
+ * The call is collective over the axes on which params are R and, if there are tokens or pipeline stages, over dp, cp
+ * and pp. All ranks of such an axis pass the parameters in the same order. A rank that had no micro-batch makes the
+ * call too, with 0 tokens, and gets the sums of the others.
  *
  * A parameter that no rank has used has no gradient afterward. If this rank has not used a parameter, only the device
  * knows whether another rank has used it. A step of an optimizer copies nothing to the host to find out; tg_has_grad
  * and tg_grad_of wait for the device.
  *
- * A parameter that is given twice fails with TG_ERR_ARGUMENT. A parameter that is in a tg_flat but not in params fails
- * with TG_ERR_STATE, unless it requires no gradient and has none. */
+ * Fails with TG_ERR_ARGUMENT if p is NULL or if a parameter is given twice. Fails with TG_ERR_STATE if a tensor of
+ * params is not a leaf that needs a gradient, if its gradient waits in a tg_wgrads (tensor_parallel.h), or if a
+ * parameter is in a tg_flat but not in params, unless that parameter requires no gradient and has none. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 #ifdef __cplusplus

@@ -29,10 +29,11 @@ extern "C" {
 #define TG_SHARD_ZIGZAG(d) ((tg_placement){.kind = TG_VARYING, .layout = TG_ZIGZAG, .dim = (d)})
 #endif
 
-/* Declares the placement of a leaf on one axis of p. Call it before the first use of the leaf (TG_ERR_STATE).
+/* Declares the placement of a leaf on one axis of p. Call it before the first use of the leaf (TG_ERR_STATE). A
+ * negative dim of a shard counts from the end.
  *
  * A leaf that is not declared has these placements:
- * - Parameters, and tensors that the library has filled, are I.
+ * - Parameters, buffers of modules, and tensors that the library has filled, are I.
  * - Bytes that may differ between ranks are V on tp, cp and dp, and I on the axes of the expert grid. Such bytes come
  *   from the caller (tg_from_host, tg_wrap, tg_write), from a file (tg_safetensors_load, tg_safetensors_read), or from
  *   tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all or tg_comm_recv.
@@ -43,42 +44,48 @@ extern "C" {
  * The library notices bytes that are written through tg_host_data only if tg_touch (handles.h) is called, which makes
  * them bytes from the caller. Otherwise declare such a leaf.
  *
- * pp has no placements. A parameter must not be P or opaque (TG_ERR_PLACEMENT). If several axes shard one dim, the axis
- * that is placed first is the major one: it divides the dim, and each later axis divides the parts that result. On an
- * axis of one rank any placement is accepted and ignored. Placing a leaf again on an axis does nothing if the placement
- * is the same, and fails with TG_ERR_STATE if it is another one. If both grids are the same (tg_parallel_opts), etp is
- * another name of tp, and edp of dp and cp together.
+ * If several axes shard one dim, the axis that is placed first is the major one: it divides the dim, and each later
+ * axis divides the parts that result. On an axis of one rank a placement is checked, but has no effect. Placing a leaf
+ * again on an axis does nothing if the placement is the same, and fails with TG_ERR_STATE if it is another one. If both
+ * grids are the same (tg_parallel_opts), etp is another name of tp, and edp of dp and cp together.
  *
- * Dropout may draw from a stream that tg_rng_seed_parallel seeded by rank. Its result is then V on the axes over which
- * the seed differs, or stays a shard if x is a shard there. x must not be P there, and not I if x needs a gradient
- * (TG_ERR_PLACEMENT). Unlike tg_randn, dropout takes a stream of tg_rng_add as equal on all ranks.
+ * Fails with TG_ERR_ARGUMENT if leaf is NULL, if p is not the tg_parallel of its context, or if axis is TG_PP, which
+ * has no placements, or TG_AXIS_USER. Fails with TG_ERR_STATE if the tensor is not a leaf, with TG_ERR_SHAPE if the
+ * sizes of leaf do not allow the shard, with TG_ERR_PLACEMENT if a parameter would be P or opaque, and with
+ * TG_ERR_UNSUPPORTED for a zigzag shard over edp if edp is dp and cp together.
+ *
+ * Dropout of x may draw from a stream that tg_rng_seed_parallel seeded by rank. Its result is then V on the axes over
+ * which the seed differs, or stays a shard if x is a shard there. x must not be P there, and not I if x needs a
+ * gradient (TG_ERR_PLACEMENT). Unlike tg_randn, dropout assumes that a stream of tg_rng_add is equal on all ranks.
  *
  * The library cannot verify a declaration, except in check mode (tg_config.check). In check mode it compares I and R
- * leaves over the ranks of the axis: on tp and cp at their first use, and on dp in tg_grads_finalize. It also compares
- * the seeds of the default streams in tg_parallel_new. On tp and cp it compares in addition
+ * leaves over the ranks of the axis, at their first use; over dp and edp it compares parameters, in tg_grads_finalize.
+ * It also compares the seeds of the default streams in tg_parallel_new. On tp and cp it compares in addition
  * - the gradient from which a backward starts and the result of a gradient hook, where they are I or R. A hook must
  *   replace the gradient on all ranks of the axis or on none;
  * - the results of ops that record a node, where inputs and results are I or R. If the inputs are equal but the results
  *   differ, ranks passed different numbers to the op. The comparison is a collective, so all ranks of an axis must
  *   record the same such ops. In no-grad mode each rank may record ops of its own.
  *
- * Check mode compares no results of collective ops and mappings, of ops that write in place, and of ops that run in
- * backward or in a recorded derivative. It compares nothing in captured steps, no tensors that are not contiguous, no
- * results of ops on a grid whose expert grid differs from the dense grid, and nothing over a communicator of
- * tg_comm_plan_new.
- */
+ * Check mode does not compare
+ * - results of collective ops and mappings, of ops that write in place, and of ops that run in backward or in a
+ *   recorded derivative;
+ * - results of ops on a grid whose expert grid differs from the dense grid;
+ * - tensors that are not contiguous;
+ * - anything in captured steps, or over a communicator of tg_comm_plan_new. */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
-/* Return the placement of x on an axis, and the shape of the global tensor. x may be any tensor; the placements of an
- * op's result follow from those of its inputs. If x has no placement, neither declared nor by default (tg_place), or is
- * not alive, the result is I. */
+/* Returns the placement of x on an axis. x may be any tensor; the placements of an op's result follow from those of its
+ * inputs. Returns I if axis has one rank or no placements, or if x is not alive. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
+/* Returns the shape of the global tensor that the ranks' x form. Returns tg_shape_of(x) if x is not alive. */
 TG_API tg_shape tg_global_shape(const tg_tensor *x);
 /* Writes the placements of x other than I, for example "dp R, tp V0:s3"; "" if all are I. Works like snprintf
  * (tg_memory_report). */
 TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n);
 /* Returns x with the placement `to` on an axis, in place of the placement that the library has derived. Use it where
- * the caller knows better than the library. Forward and backward are the identity. Only the local sizes of x are
- * checked (TG_ERR_SHAPE). The op appears in dumps and errors as assume_placement. */
+ * the caller knows better than the library. Forward and backward are the identity. Of the placement only the local
+ * sizes of x are checked (TG_ERR_SHAPE); p and axis are checked as in tg_place. The op appears in dumps and errors as
+ * assume_placement. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
 /* An axis and the placement on it, for tg_param_new_placed. */
@@ -94,19 +101,22 @@ typedef struct tg_place_at {
         (int)(sizeof((const tg_place_at[]){__VA_ARGS__}) / sizeof(tg_place_at))
 
 /* Creates this rank's part of a parameter, as tg_param_new creates a whole one. `global` is the shape of the whole
- * parameter. The local shape follows from `global` and the n placements at[]. If several axes shard one dim, the first
- * of them in at[] is the major one. Fails with TG_ERR_SHAPE if a sharded dim is not a multiple of the number of ranks
- * of its axis.
+ * parameter. The local shape follows from `global` and the n placements at[] (0 to TG_MAX_AXES). On axes that at[] does
+ * not name the parameter is I. If several axes shard one dim, the first of them in at[] is the major one. On error
+ * returns an inert tensor. Fails with TG_ERR_ARGUMENT if at[] names an axis twice, and with TG_ERR_SHAPE if a sharded
+ * dim is not a multiple of the number of ranks of its axis, or a rank's part of it not a multiple of its chunks.
  *
  * With TG_RNG_GLOBAL the values depend on global coordinates: the joined shards of any grid equal the parameter that
- * one rank would create, bit for bit. With TG_RNG_MEGATRON each shard is drawn from the stream of its rank: from
- * "expert-parallel-rng" if at[] names an axis of the expert grid, else from "model-parallel-rng" (tg_rng_mode). */
+ * one rank would create, bit for bit. With TG_RNG_MEGATRON a shard over tp, etp or ep is drawn from the stream of its
+ * rank: from "expert-parallel-rng" if at[] names an axis of the expert grid, else from "model-parallel-rng"
+ * (tg_rng_mode). A shard over cp, dp or edp alone is drawn from the default stream, so all ranks draw equal numbers. */
 TG_API tg_tensor *tg_param_new_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global,
                                       double std, const tg_place_at *at, int n);
 
 /* Reshapes like tg_reshape, and states that the sharded dim of x becomes dim `dim` of the result. Needed only where the
- * sizes do not decide this. Example: with one head per rank, [s, b, h/n] sharded along dim 2 becomes [s, b, 1, h/n];
- * dim 2 says that the heads are sharded, and dim 3 would say that the elements of a head are. */
+ * sizes do not decide this; a sharded dim that cannot become dim `dim` moves as in tg_reshape. A negative `dim` counts
+ * from the end. Example: with one head per rank, [s, b, h/n] sharded along dim 2 becomes [s, b, 1, h/n]; dim 2 says
+ * that the heads are sharded, and dim 3 would say that the elements of a head are. */
 TG_API tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim);
 
 #ifdef __cplusplus

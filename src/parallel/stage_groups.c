@@ -43,7 +43,12 @@ void tg_parallel_drop_stage_groups(tg_parallel *p) {
         }
 }
 
-tg_comm *tg_parallel_embedding(const tg_parallel *p) { return p ? p->embedding : NULL; }
+/* A recovery may have moved this rank to a stage between the first and the last one. Its old group has then ended, but
+ * still exists, because a shared parameter may have its address. */
+tg_comm *tg_parallel_embedding(const tg_parallel *p) {
+    int n = tg_parallel_size(p, TG_PP), stage = tg_parallel_rank(p, TG_PP);
+    return p && (stage == 0 || stage == n - 1) ? p->embedding : NULL;
+}
 
 /* Activations that this stage sends and gradients that it receives belong to the edge to the stage after it; the others
  * belong to the edge to the stage before it. */

@@ -54,6 +54,29 @@ START_TEST(each_stage_has_edges_to_its_neighbors) {
 }
 END_TEST
 
+/* Three of six ranks are lost, so each of the others is a stage of its own now. Rank 1 was in the first stage, and is
+ * between the first and the last one. */
+static tg_status lose_half(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    int rank = tg_comm_rank(world);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 3));
+    EXPECT(ctx, tg_parallel_rank(p, TG_PP) == rank / 2 && (tg_parallel_embedding(p) == NULL) == (rank / 2 == 1));
+    if (rank < 3) {
+        if (tg_comm_barrier(world) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "no rank is missing");
+        tg_ctx_clear(ctx);
+        RUN(tg_parallel_recover(p));
+        tg_comm *ends = tg_parallel_embedding(p);
+        EXPECT(ctx, tg_parallel_rank(p, TG_PP) == rank && tg_parallel_size(p, TG_DP) == 1);
+        EXPECT(ctx, rank == 1 ? !ends : ends && tg_comm_size(ends) == 2 && tg_comm_rank(ends) == rank / 2);
+        if (ends) RUN(tg_comm_barrier(ends));
+    }
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_recovery_moves_ranks_to_other_stages) { on_ranks(6, lose_half, NULL); }
+END_TEST
+
 /* ---- Messages as leaves ---- */
 
 /* A received leaf takes part in backward; the caller sends its gradient back. */
@@ -178,7 +201,8 @@ START_TEST(check_mode_compares_copies) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {each_stage_has_edges_to_its_neighbors, a_message_becomes_a_leaf,
-                                  copies_are_summed_and_counted_once, check_mode_compares_copies};
+    const TTest *const tests[] = {each_stage_has_edges_to_its_neighbors, a_recovery_moves_ranks_to_other_stages,
+                                  a_message_becomes_a_leaf, copies_are_summed_and_counted_once,
+                                  check_mode_compares_copies};
     return tg_check_main("stage_groups", tests, sizeof tests / sizeof *tests);
 }
