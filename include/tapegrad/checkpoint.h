@@ -1,5 +1,5 @@
-/* Checkpoints: directories that are complete or absent, state that all ranks save together and any other composition
- * of ranks can load, and this rank's part of a whole tensor in a safetensors file. */
+/* Checkpoints: directories that are complete or absent, state that all ranks save together and that ranks on any other
+ * grid can load, and this rank's part of a whole tensor in a safetensors file. */
 #ifndef TAPEGRAD_CHECKPOINT_H
 #define TAPEGRAD_CHECKPOINT_H
 
@@ -61,15 +61,16 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 
 /* ---- Sharded state ----
  *
- * A tg_shards is a list of tensors. Of each tensor, every rank has the whole or a part. The list is saved as one global
- * state, which ranks on a grid of the same or any other shape (parallel.h) can load. The placement of a tensor
- * (placement.h) says where in the global tensor each rank's part lies. The state of an optimizer has the placement of
- * its parameter. Saving and loading are collective over the world: every rank makes the call.
+ * A tg_shards is a rank's list of tensors. Of each tensor, the rank has the whole or a part. Ranks may list different
+ * tensors, as pipeline stages do. The lists of all ranks are saved as one global state, which ranks on a grid of the
+ * same or any other shape (parallel.h) can load. The placement of a tensor (placement.h) says where in the global
+ * tensor each rank's part lies. The state of an optimizer has the placement of its parameter. Saving and loading are
+ * collective over the world: every rank makes the call.
  *
  * Each rank writes parts that it has to a file of its own, rank-NNNNN.safetensors. Rank 0 also writes index.json, the
- * index of all files. If several ranks have the same part, as data-parallel ranks do, one of them writes it. Such parts
- * are divided evenly among the ranks that have them: the numbers of bytes that two of these ranks write differ by at
- * most the size of the largest part. No bytes of tensors move between ranks. The format is described in
+ * index of all files. If several ranks have the same part, as data-parallel ranks do, one of them writes it. These
+ * parts are divided evenly: if all parts of two ranks are the same, the numbers of bytes that the two write differ by
+ * at most the size of the largest part. No bytes of tensors move between ranks. The format is described in
  * src/checkpoint/state_index.h. Directories of earlier versions can be loaded.
  *
  * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer, under the keys
@@ -81,7 +82,7 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
     size_t size;
-    const char *key; /* the same on every rank; valid until the list is freed */
+    const char *key; /* valid until the list is freed */
     tg_tensor *tensor;
     /* whole is the shape of the global tensor, with the dims of tg_shards_push in front, and with the rows that
      * tg_shards_set_rows leaves out. offset has an index for each of these dims: that of the first element of this
@@ -110,9 +111,9 @@ TG_API void tg_shards_free(tg_shards *s);
  * (tg_shards_push). A tensor that m has under several names is added once, under its first key. A call that fails adds
  * nothing.
  *
- * While `shards` of a module runs, this function and tg_shards_add_tensor put the path of that module in front of their
- * prefix or key. So tg_shards_add_module(s, "body", tg_module_child(m, "body")) in `shards` of m adds the child "body"
- * under the keys that it would have without `shards`. */
+ * While `shards` of a module runs, this function, tg_shards_add_tensor and tg_shards_add_range put the path of that
+ * module in front of their prefix or key. So tg_shards_add_module(s, "body", tg_module_child(m, "body")) in `shards` of
+ * m adds the child "body" under the keys that it would have without `shards`. */
 TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
 /* Stack the tensors of one key, so that a list of n >= 1 layers is saved as one tensor for each parameter, as with
  * Megatron-Core's prepended offsets. tg_shards_push says that the tensors that are added until the matching
