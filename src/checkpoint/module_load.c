@@ -98,7 +98,6 @@ static void check_file(loader *l) {
 }
 
 static tg_status check(loader *l) {
-    if (l->o.report && l->o.report_size) l->o.report[0] = 0;
     TG_TRY(check_module(l));
     check_file(l);
     if (l->o.partial || !*l->first) return TG_OK;
@@ -133,9 +132,11 @@ tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *opts) {
     loader l = {.m = m, .path = file};
     if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
     TG_TRY(tg_options(m->ctx, &l.o, &tg_load_opts_struct, opts, "tg_module_load: the options"));
+    l.o.missing = l.o.unknown = 0;
+    if (l.o.report && l.o.report_size) *l.o.report = 0;
+    if (opts) tg_options_give(opts, &l.o); /* in case the file cannot be opened */
     if (!file) return tg_fail(m->ctx, TG_ERR_ARGUMENT, "%s: file is NULL", call);
     if (!(l.f = tg_safetensors_open(m->ctx, file))) return m->ctx->run.status;
-    l.o.missing = l.o.unknown = 0;
     l.params = tg_state_count(m, TG_STATE_PARAMS);
     l.all = l.params + tg_state_count(m, TG_STATE_SAVED_BUFFERS);
     tg_status s = load(&l);

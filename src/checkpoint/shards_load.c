@@ -152,7 +152,6 @@ static tg_status check_keys(const loader *l) {
 }
 
 static tg_status check_all(loader *l) {
-    if (l->o.report && l->o.report_size) *l->o.report = 0;
     for (int i = 0; i < l->s->n; i++) TG_TRY(check_item(l, i));
     if (l->o.missing && !l->o.partial)
         return tg_fail(l->s->ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s' (%s missing in all)", l->state.dir,
@@ -244,10 +243,12 @@ static void end(loader *l) {
 static tg_status check_and_load(loader *l, const char *dir, tg_shards_load_opts *opts) {
     TG_TRY(l->s->ctx->run.status);
     TG_TRY(tg_options(l->s->ctx, &l->o, &tg_shards_load_opts_struct, opts, l->call));
+    l->o.missing = l->o.unknown = 0;
+    if (l->o.report && l->o.report_size) *l->o.report = 0;
+    if (opts) tg_options_give(opts, &l->o); /* in case the call fails before it compares keys */
     TG_TRY(tg_shards_check_dir(l->s, dir, l->call));
     TG_TRY(tg_shards_check(l->s, l->call));
     TG_TRY(tg_shards_find_owners(l->s, l->call));
-    l->o.missing = l->o.unknown = 0;
     tg_status s = load(l, dir);
     end(l);
     if (opts) tg_options_give(opts, &l->o);

@@ -158,8 +158,10 @@ void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id) {
     s->finish = finish_of(g, s);
     if (g->call.logprobs) note(g, s, s->count - s->given - 1);
     if (s->decoder) add_text(g, s);
-    if (s->finish != TG_FINISH_NONE) end_sample(g, s);
+    bool goes_on = s->finish == TG_FINISH_NONE;
+    if (!goes_on) end_sample(g, s);
     if (g->call.on_token) show(g, s);
+    if (goes_on && s->finish != TG_FINISH_NONE) end_sample(g, s); /* on_token has ended it */
 }
 
 void tg_samples_finish(tg_generator *g) {

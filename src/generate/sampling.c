@@ -1,4 +1,5 @@
 /* The distribution from which a token is drawn: penalties, temperature, top_k, top_p and min_p. */
+#include <float.h>
 #include <math.h>
 
 #include "base/host_memory.h"
@@ -87,6 +88,9 @@ tg_status tg_logits_check(tg_ctx *ctx, const double *logits, int64_t vocab, int6
 
 /* ---- Penalties ---- */
 
+/* Returns x or, if it has overflowed, the greatest finite number of its sign. */
+static double bounded(double x) { return x > DBL_MAX ? DBL_MAX : x < -DBL_MAX ? -DBL_MAX : x; }
+
 /* Divides or multiplies the logits of the tokens ids[count] by the penalty. Each id counts once, because its mark is
  * cleared at its first use. */
 static void penalize_repetition(tg_sampler *s, double *x, const int64_t *ids, int64_t count, double penalty) {
@@ -95,7 +99,7 @@ static void penalize_repetition(tg_sampler *s, double *x, const int64_t *ids, in
     for (int64_t i = 0; i < count; i++) {
         if (!s->count[ids[i]]) continue;
         s->count[ids[i]] = 0;
-        x[ids[i]] = x[ids[i]] > 0 ? x[ids[i]] / penalty : x[ids[i]] * penalty;
+        x[ids[i]] = bounded(x[ids[i]] > 0 ? x[ids[i]] / penalty : x[ids[i]] * penalty);
     }
 }
 
@@ -105,7 +109,8 @@ static void penalize_presence(tg_sampler *s, double *x, const int64_t *ids, int6
     for (int64_t i = 0; i < count; i++) s->count[ids[i]]++;
     for (int64_t i = 0; i < count; i++) {
         if (!s->count[ids[i]]) continue;
-        x[ids[i]] -= o->presence_penalty + o->frequency_penalty * (double)s->count[ids[i]];
+        double more = o->frequency_penalty * (double)s->count[ids[i]];
+        x[ids[i]] = bounded(x[ids[i]] - (o->presence_penalty + more));
         s->count[ids[i]] = 0;
     }
 }

@@ -73,7 +73,7 @@ static double value_at(tg_module *m, const char *path, int64_t i) {
 
 static tg_status reports(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
-    char path[256], text[128], cut[20];
+    char path[256], none[256], text[128], cut[20];
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_module *m = model_new(p, 7);
     double before = value_at(m, "up.weight", 0), bias = value_at(m, "up.bias", 3);
@@ -86,6 +86,8 @@ static tg_status reports(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, !strcmp(text, "missing up.bias\nunknown other\n") && strict.missing == 1 && strict.unknown == 1);
     EXPECT(ctx, value_at(m, "up.weight", 0) == before && value_at(m, "mean", 0) == 7); /* nothing has changed */
     REFUSED(ctx, TG_ERR_FORMAT, "of the module missing", tg_module_load(m, path, NULL));
+    REFUSED(ctx, TG_ERR_IO, "cannot open", tg_module_load(m, in_root(none, "none"), &strict));
+    EXPECT(ctx, !*text && !strict.missing && !strict.unknown); /* nothing is left of the call before */
 
     tg_load_opts partial = {.size = sizeof partial, .partial = true, .report = cut, .report_size = sizeof cut};
     RUN(tg_module_load(m, path, &partial));

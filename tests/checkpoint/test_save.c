@@ -363,6 +363,8 @@ static tg_status some_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
     }
     REFUSED(ctx, TG_ERR_FORMAT, "has no tensor 'net.body.c' (1 tensor missing in all)",
             tg_shards_load_with(t, dir, TG_SHARDS_LOAD(.from_prefix = "model", .to_prefix = "net.body")));
+    REFUSED(ctx, TG_ERR_IO, "cannot open", tg_shards_load_with(t, in_root(dir, "no-state"), o));
+    EXPECT(ctx, !*report && !o->missing && !o->unknown); /* nothing is left of the call before */
     tg_shards_free(s);
     tg_shards_free(t);
     for (int k = 0; k < 3; k++) tg_drop(x[k]);

@@ -220,6 +220,37 @@ START_TEST(the_callback_sees_each_token_and_ends_samples) {
 }
 END_TEST
 
+/* The sample that the first call ends, and the id of its token. */
+typedef struct ended {
+    const tg_generator *g;
+    int64_t calls, prompt, id;
+} ended;
+
+static tg_generate_next end_first(void *state, const tg_token *t) {
+    ended *e = state;
+    if (e->calls++ == 0) {
+        e->prompt = t->prompt, e->id = t->id;
+        return TG_GENERATE_END_SAMPLE;
+    }
+    equals(tg_generator_result(e->g, e->prompt, 0), &e->id, 1);
+    ck_assert_int_eq(tg_generator_result(e->g, e->prompt, 0)->finish, TG_FINISH_CALLER);
+    return TG_GENERATE_CONTINUE;
+}
+
+START_TEST(later_callbacks_see_the_result_of_a_sample_that_one_ended) {
+    begin();
+    make_prompts();
+    tg_module *lm = model(TG_LLAMA, 1, 1);
+    tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 3));
+    ended e = {.g = g};
+    tg_generator_run(g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = end_first, .state = &e));
+    ck_assert_int_eq(e.calls, 1 + (PROMPTS - 1) * TOKENS);
+    tg_generator_free(g);
+    tg_module_free(lm);
+    end();
+}
+END_TEST
+
 /* ---- The cache ---- */
 
 static tg_generate_stats stats(const tg_generator *g) {
@@ -260,6 +291,7 @@ int main(void) {
                             positions_end_a_sample_or_slide,
                             samples_of_a_full_prompt_slide,
                             the_callback_sees_each_token_and_ends_samples,
+                            later_callbacks_see_the_result_of_a_sample_that_one_ended,
                             a_prompt_is_computed_once};
     return tg_check_main("generate", tests, sizeof tests / sizeof *tests);
 }

@@ -86,6 +86,24 @@ START_TEST(probabilities_are_the_references) {
 }
 END_TEST
 
+/* A penalty may be so large that a logit overflows. Its token is then the only one, or has the probability 0. */
+START_TEST(penalties_that_overflow_leave_probabilities) {
+    const int64_t ids[] = {1, 1};
+    const tg_sampling_opts *o[] = {TG_SAMPLING(.repetition_penalty = 1e-308),
+                                   TG_SAMPLING(.frequency_penalty = -1.5e308),
+                                   TG_SAMPLING(.frequency_penalty = 1.5e308)};
+    begin();
+    for (int i = 0; i < 3; i++) {
+        double p[] = {3, 1e10, 3};
+        ck_assert_int_eq(tg_sampling_probabilities(ctx, p, 3, ids, 2, 0, o[i], p), TG_OK);
+        ck_assert_double_eq(p[1], i < 2 ? 1 : 0);
+        ck_assert_double_eq(p[0], i < 2 ? 0 : 0.5);
+        ck_assert_double_eq(p[2], p[0]);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(draws_follow_probabilities) {
     enum { DRAWS = 100000 };
     const double p[] = {0, 0.5, 0, 0.125, 0.25, 0.125, 0};
@@ -113,7 +131,7 @@ START_TEST(uniform_numbers_depend_on_all_arguments) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {probabilities_are_the_references, draws_follow_probabilities,
-                            uniform_numbers_depend_on_all_arguments};
+    const TTest *tests[] = {probabilities_are_the_references, penalties_that_overflow_leave_probabilities,
+                            draws_follow_probabilities, uniform_numbers_depend_on_all_arguments};
     return tg_check_main("sampling", tests, sizeof tests / sizeof *tests);
 }
