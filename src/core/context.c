@@ -12,6 +12,7 @@
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
+#include "core/dlpack.h"
 #include "core/handles.h"
 #include "base/thread_pool.h"
 #include "core/memory_report.h"
@@ -21,12 +22,17 @@
 #include "core/work.h"
 #include "kernels/cpu/cpu.h"
 
-/* The result of tg_ctx_new when there is no memory for a context. It can be const, because tg_fail does not write to a
- * context that has an error. */
-const tg_ctx tg_dead_ctx = {
-    .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
-    .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
-};
+/* ---- Requests of other threads ---- */
+
+/* Does what an entry of the list asks for, `times` times. */
+static void do_request(tg_later *e, unsigned times) {
+    if (e->kind == TG_LATER_DROP)
+        tg_handle_drop((tg_tensor *)((char *)e - offsetof(tg_tensor, later)), times);
+    else if (e->kind == TG_LATER_UNPIN)
+        tg_storage_unpin((tg_storage_extra *)((char *)e - offsetof(tg_storage_extra, unpin)), times);
+    else
+        tg_export_end((tg_export *)((char *)e - offsetof(tg_export, later)));
+}
 
 /* ---- The tg_heap_source of a context: segments on the device, descriptors on the host ---- */
 
@@ -205,6 +211,7 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->run.allocator = a;
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
+    ctx->do_request = do_request;
     atomic_init(&ctx->users, 1);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
     if (refused)

@@ -74,6 +74,7 @@ struct tg_ctx {
     struct tg_buffer *buffers;  /* named scratch buffers */
     tg_tensor *owned;           /* the context-owned handles, linked through their ext */
     _Atomic(tg_later *) later;  /* the requests of other threads (later.h) */
+    void (*do_request)(tg_later *e, unsigned times); /* does what an entry of that list asks for */
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
     tg_storage_extra *pinned; /* the pinned storages */

@@ -5,7 +5,8 @@
 one that the table allows. Every quoted #include must name a file that lies next to its user, in include/, in src/ or,
 if the user is in tools/, in tools/, so that no option of the compiler adds a folder, such as one of tests/. `symbols`
 reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an allowed layer. So
-calls through prototypes in headers that everybody may include are found as well. `table` compares the table of
+calls through prototypes in headers that everybody may include are found as well. Files that need each other, directly
+or through others, form a circle; none may have more than 12 files. `table` compares the table of
 docs/design.md, which also says what each folder is for, with layers.txt.
 
 Breaks that are known stand in layers.known, one `FROM TO` a line. A break that is not listed fails, and so does a
@@ -20,6 +21,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+LARGEST_CIRCLE = 12  # files
 FOLDERS = ('src', 'tools', 'bench')
 UMBRELLAS = {'include/tapegrad/tapegrad.h', 'include/tapegrad/extend.h'}
 
@@ -113,7 +115,8 @@ def include_breaks(source, layers):
                 yield path, used, layers.of(used)
 
 
-def symbol_breaks(source, build, layers):
+def symbols(source, build):
+    """Where each symbol of the library is defined, and the pairs of a file and a symbol that it needs."""
     files = {}  # object: source
     for command in json.loads((build / 'compile_commands.json').read_text()):
         file = (pathlib.Path(command['directory']) / command['file']).resolve()
@@ -134,9 +137,41 @@ def symbol_breaks(source, build, layers):
                 needed.append((file, symbol))
             elif kind.isupper():
                 defined[symbol] = file
-    for file, symbol in sorted(set(needed)):
+    return defined, sorted(set(needed))
+
+
+def symbol_breaks(defined, needed, layers):
+    for file, symbol in needed:
         if symbol in defined and not layers.allows(layers.of(file), layers.of(defined[symbol])):
             yield file, symbol, layers.of(defined[symbol])
+
+
+def large_circles(defined, needed):
+    """The circles of more files than LARGEST_CIRCLE: Tarjan's strongly connected components (SIAM J. Comput. 1, 1972)."""
+    uses = {}
+    for file, symbol in needed:
+        uses.setdefault(file, set()).add(defined.get(symbol, file))
+    number, low, stack, circles = {}, {}, [], []
+
+    def visit(file):
+        number[file] = low[file] = len(number)
+        stack.append(file)
+        for used in sorted(uses.get(file, ())):
+            if used not in number:
+                visit(used)
+                low[file] = min(low[file], low[used])
+            elif used in stack:
+                low[file] = min(low[file], number[used])
+        if low[file] == number[file]:
+            at = stack.index(file)
+            circles.append(sorted(stack[at:]))
+            del stack[at:]
+
+    sys.setrecursionlimit(10000)
+    for file in sorted(uses):
+        if file not in number:
+            visit(file)
+    return [circle for circle in circles if len(circle) > LARGEST_CIRCLE]
 
 
 def table_breaks(source, layers):
@@ -166,7 +201,11 @@ def main():
     if check == 'includes':
         found = list(include_breaks(source, layers))
     else:
-        found = list(symbol_breaks(source, pathlib.Path(sys.argv[3]).resolve(), layers))
+        defined, needed = symbols(source, pathlib.Path(sys.argv[3]).resolve())
+        found = list(symbol_breaks(defined, needed, layers))
+        for circle in large_circles(defined, needed):
+            print(f'{len(circle)} files need each other, expected at most {LARGEST_CIRCLE}:', *circle)
+            bad = 1
     found = {f'{user} {used}': f'layer {layers.of(user) or "program"} may not use {layer or "it"}'
              for user, used, layer in found}
     list_file = HERE / f'layers.{check}.known'
