@@ -17,8 +17,9 @@ from measure import KEEP_PAGES, ROOT, measure, measure_next_to
 
 def main():
     options = parse()
+    limit = limit_peers(options.isa)
     out = Report()
-    head(out, options)
+    head(out, options, limit)
     bench = Bench(options)
     out.print("| | ours | reference | ratio | target | |")
     out.print("| --- | ---: | ---: | ---: | ---: | --- |")
@@ -41,7 +42,8 @@ def parse():
     parser.add_argument("--program", default=str(ROOT / "build/bench/tapegrad-bench"))
     parser.add_argument("--before", metavar="PROGRAM",
                         help="compare with the tapegrad-bench of another build instead, such as one of an older commit")
-    parser.add_argument("--isa", help="our kernels: portable, avx2, avx512, avx512_bf16 or amx; not given: the best")
+    parser.add_argument("--isa",
+                        help="the kernels, ours and PyTorch's: portable, avx2, avx512, avx512_bf16 or amx; not given: the best")
     parser.add_argument("--rounds", type=int, help="measurements of each program")
     parser.add_argument("--save", action="store_true", help="write the table to bench/results too")
     options = parser.parse_args()
@@ -56,6 +58,24 @@ def parse():
     if options.save and options.rows:
         parser.error("--save is for the whole table")
     return options
+
+
+# For each --isa, what PyTorch's own kernels, oneDNN and MKL may use, so that like is compared with like.
+PEERS_ISA = {
+    "portable": ("default", "SSE41", "SSE4_2"),
+    "avx2": ("avx2", "AVX2", "AVX2"),
+    "avx512": ("avx512", "AVX512_CORE", "AVX512"),
+    "avx512_bf16": ("avx512", "AVX512_CORE_BF16", "AVX512"),
+}
+
+
+def limit_peers(isa):
+    """Sets the variables for peers, in the environment that they inherit. Returns what the report says of it."""
+    if isa not in PEERS_ISA:
+        return ""
+    own, onednn, mkl = PEERS_ISA[isa]
+    os.environ |= {"ATEN_CPU_CAPABILITY": own, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl}
+    return f", oneDNN with {onednn}"
 
 
 def isa(options):
@@ -143,7 +163,7 @@ def output_of(*argv):
         return ""
 
 
-def head(out, options):
+def head(out, options, limit):
     version = 'import torch; print(torch.__version__, "with", torch.backends.cpu.get_cpu_capability())'
     changed = " with changes" if output_of("git", "status", "--porcelain", "--untracked-files=no") else ""
     out.print("# Speed and memory on a CPU")
@@ -156,7 +176,7 @@ def head(out, options):
         out.print(f"- before: {output_of(options.before, '--about', *isa(options))}")
         out.print()
         return
-    out.print(f"- peer: PyTorch {output_of(sys.executable, '-c', version)}; tuned: fused AdamW, gradients kept, "
+    out.print(f"- peer: PyTorch {output_of(sys.executable, '-c', version)}{limit}; tuned: fused AdamW, gradients kept, "
               f"jemalloc ({KEEP_PAGES}); as installed: the defaults, and the system's malloc")
     out.print()
 
