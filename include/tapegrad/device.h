@@ -17,7 +17,7 @@ extern "C" {
 
 /* The bytes and the layout of a tensor, as a kernel gets them. An array is valid during one call. Strides are in
  * elements and may be negative; a dim that is broadcast has stride 0. If an optional array is absent, its data is
- * NULL. */
+ * NULL; the data of an array without elements is not. */
 typedef struct tg_array {
     void *data; /* the element whose indices are all 0 */
     const int64_t *shape, *stride;
