@@ -95,9 +95,10 @@ TG_API tg_status tg_op_bind(tg_ctx *ctx, const tg_op *op, const char *const *nam
  * member `name` is not read. */
 TG_API tg_status tg_op_call_bound(tg_tape *t, const tg_op_binding *b, tg_tensor *const *in, int n_in,
                                   const tg_value *values, tg_tensor **out, int n_out);
-/* Returns the number of outputs that a call with these values will have. values[] is as for tg_op_call_bound; it is
- * read only if the op has n_out < 0. Returns -1 after recording an error: TG_ERR_ARGUMENT if an argument does not take
- * its value, TG_ERR_UNSUPPORTED if only the op itself can tell the number (tg_op.outputs_of is NULL). */
+/* Returns the number of outputs that a call with these values will have; 0 if they ask for a negative number, which the
+ * call refuses. values[] is as for tg_op_call_bound; it is read only if the op has n_out < 0. Returns -1 after
+ * recording an error: TG_ERR_ARGUMENT if an argument does not take its value, TG_ERR_UNSUPPORTED if only the op itself
+ * can tell the number (tg_op.outputs_of is NULL). */
 TG_API int tg_op_output_count(tg_ctx *ctx, const tg_op_binding *b, const tg_value *values);
 
 #ifdef __cplusplus
