@@ -16,9 +16,10 @@ extern "C" {
 /* ---- Arrays ---- */
 
 /* The bytes and the layout of a tensor, as a kernel gets them. An array is valid during one call. Strides are in
- * elements; a dim that is broadcast has stride 0. If an optional array is absent, its data is NULL. */
+ * elements and may be negative; a dim that is broadcast has stride 0. If an optional array is absent, its data is
+ * NULL; the data of an array without elements is not. */
 typedef struct tg_array {
-    void *data;
+    void *data; /* the element whose indices are all 0 */
     const int64_t *shape, *stride;
     int64_t numel;
     uint8_t ndim;
@@ -26,7 +27,8 @@ typedef struct tg_array {
     bool contiguous; /* row-major, without gaps */
 } tg_array;
 
-/* Returns the array of x. All its fields are 0 if x is NULL or if the bytes of x are gone. */
+/* Returns the array of x. If the bytes of x were discarded, data is NULL. If x is NULL or has ended, all fields are
+ * 0. */
 TG_API tg_array tg_array_of(const tg_tensor *x);
 
 /* ---- Devices ---- */
@@ -37,13 +39,14 @@ TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
 /* Evaluates the formula on doubles. A test of a device can compare the results of its slot `apply` with those of this
- * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in` is NULL or f is out
- * of range. */
+ * function. in[] has the tg_formula_inputs(f) inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in`
+ * is NULL or f is out of range. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 /* TG_SUMSQ is the sum of squares. */
 typedef enum tg_reduction { TG_SUM, TG_PROD, TG_MAX, TG_MIN, TG_ARGMAX, TG_ARGMIN, TG_SUMSQ } tg_reduction;
 typedef enum tg_random { TG_RANDOM_UNIFORM, TG_RANDOM_NORMAL } tg_random;
+/* TG_ACT_GELU is the exact formula, with erf; TG_ACT_GELU_TANH is the approximation by tanh. */
 typedef enum tg_activation { TG_ACT_NONE, TG_ACT_RELU, TG_ACT_GELU_TANH, TG_ACT_GELU, TG_ACT_SILU } tg_activation;
 typedef enum tg_copy_kind { TG_COPY_DEVICE, TG_COPY_TO_HOST, TG_COPY_FROM_HOST } tg_copy_kind;
 
@@ -59,10 +62,10 @@ typedef struct tg_matrix {
 /* The product C = act(alpha * (A @ B) + beta * C + bias) for every matrix of the batch. A is [m,k], B is [k,n], C is
  * [m,n], and bias is [n].
  *
- * A and B have the same dtype. C has that dtype too, or, if A and B are 16-bit floats, may be float32. Sums run in
- * float32 (float64 for float64). The shapes and strides alone decide how the sum over k is split, and its parts are
- * added in a fixed order. So the bits of C depend neither on the number of threads nor on the other matrices of the
- * batch. If beta is 0, C is not read. */
+ * A and B are floats of the same dtype. C has that dtype too, or, if A and B are 16-bit floats, may be float32. Sums
+ * run in float32 (float64 for float64). The shapes and strides alone decide how the sum over k is split, and the parts
+ * of the sum are added in a fixed order. So the bits of C depend neither on the number of threads nor on the values of
+ * the other matrices of the batch. If k is 0, A @ B is 0. If beta is 0, C is not read. */
 typedef struct tg_gemm {
     int64_t m, n, k, batch[2];
     tg_matrix a, b, c;
@@ -70,7 +73,7 @@ typedef struct tg_gemm {
     const void *bias; /* [n], contiguous, of dtype bias_dtype; NULL means no bias */
     tg_dtype bias_dtype;
     tg_activation act;
-    tg_matrix pre; /* unless its data is NULL, receives the value before the activation */
+    tg_matrix pre; /* [m,n] like c; receives the value before the activation, unless pre.data is NULL */
 } tg_gemm;
 
 /* Which draw of a random stream each element of an array takes.
@@ -82,18 +85,19 @@ typedef struct tg_gemm {
  * digits). In this way the elements of a shard take the draws of their positions in the global tensor. The innermost
  * stride is mostly 1, so that neighboring elements take consecutive draws.
  *
- * rows may be given if n is above 0, and is NULL otherwise. If it is given, the element whose outermost digit is i uses
- * rows[i] in place of i.
+ * If n is above 0, rows may be given; otherwise it is NULL. If rows is given, the element whose outermost digit is i
+ * uses rows[i] in place of i.
  *
- * In a captured step (capture.h), `captured` points to three numbers on the device, which change between replays. Its
- * seed replaces rng.seed. Its stream and its counter are added to those of rng. */
+ * In a captured step (capture.h), `captured` points to a tg_rng on the device, which changes between replays. The
+ * kernel must read it when it runs. captured->seed replaces rng.seed; captured->stream and captured->counter are added
+ * to those of rng. */
 enum { TG_DRAW_DIGITS = 8 };
 typedef struct tg_draws {
     tg_rng rng;
     int n;
     int64_t extent[TG_DRAW_DIGITS], stride[TG_DRAW_DIGITS];
     const tg_rng *captured; /* NULL means that no step is captured */
-    const int64_t *rows;    /* memory of the device, contiguous; NULL for all ops but tg_dropout_rows */
+    const int64_t *rows;    /* memory of the device, [extent[0]]; NULL for all ops but tg_dropout_rows */
 } tg_draws;
 
 /* Returns the number of the draw that the element at this row-major position takes; 0 if d is NULL. Ignores
@@ -105,45 +109,47 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * the mask is float. The matrix of all scores is never stored.
  *
  * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
- * has the score sink[u], which belongs to no key. Slot `attention` writes top and mass, both [b,h,sq]; slot
- * `attention_grad` reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or
- * 0 if the row has no score. top and mass are float32 (float64 for float64).
+ * has the score sink[u], which belongs to no key. top is the greatest score of a row. mass is the sum of
+ * exp(score - top) over the row, or 0 if the row has no score. top and mass are [b,h,sq], float32 (float64 for
+ * float64). Slot `attention` writes them, unless their data is NULL. Slot `attention_grad` reads them.
  *
  * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
  * ((e * h + u) * sq + i) * sk + j.
  *
- * Query i sees key j if all of these hold, with p = i + sk - sq + shift * sq:
+ * Query i of batch entry e sees key j if all of these hold, with p = i + sk - sq + shift * sq:
  * - j <= p, if causal;
  * - j <= p + right, if right_bound;
  * - j >= p - left, if left_bound;
- * - j < lengths[e] in batch entry e, if lengths is given;
- * - the mask is true there, if the mask is bool.
+ * - j < lengths[e], if lengths is given;
+ * - the mask is true for i and j, if the mask is bool.
  *
  * A query that sees no key gives zeros.
  *
- * starts_q and starts_k, if given, pack several sequences into each batch entry. Sequence s of one has the queries from
- * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
- * its own sequence. p is then i + c in place of i + sk - sq. Each sequence has its own c, chosen so that p of its last
- * query is the index of its last key. If the sequence has m queries, shift adds shift * m to p.
+ * starts_q and starts_k are both given or both absent. If they are given, each batch entry packs several sequences.
+ * Sequence s of the entry has the queries from starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to
+ * starts_k[s + 1] - 1. A query sees only keys of its own sequence. p is then i + c + shift * m, where m is the number
+ * of queries of the sequence. Each sequence has its own c, chosen so that i + c of its last query is the index of its
+ * last key.
  *
- * shift is 0 except in context parallelism, where queries and keys are equally long blocks of longer sequences. It is
- * the number of blocks from the block of the keys to that of the queries. out may be float32 (float64 for float64) in
- * slot `attention` in place of the dtype of q. */
+ * shift is 0 except in context parallelism, where queries and keys are equally long blocks of longer sequences. There
+ * shift is the number of blocks from the block of the keys to the block of the queries. In slot `attention`, out has
+ * the dtype of q, or is float32 (float64 for float64). */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
-    double softcap; /* if not 0, softcap * tanh(score / softcap) takes the place of a score, before the mask is added */
+    double softcap; /* if above 0, softcap * tanh(score / softcap) replaces each score, before the mask is added */
     bool causal, left_bound, right_bound;
-    int64_t left, right;       /* 0 or more */
+    int64_t left, right;       /* 0 or more; right is not used if causal */
     int64_t shift;             /* 0 or more */
     tg_array mask;             /* [b,h,sq,sk], with stride 0 where it is repeated; bool or float */
     tg_array sink;             /* [h]: one more score of each row; it is in the denominator of the softmax only */
     tg_array lengths;          /* [b], int64, in [0, sk] */
-    /* int64 [b, sequences + 1], or [sequences + 1] for all entries; contiguous, growing from 0 to sq, or to sk. */
+    /* int64 [b, sequences + 1], or [sequences + 1] for all entries; contiguous. The values of a row never fall. They
+     * rise from 0 to sq in starts_q, and from 0 to sk in starts_k. */
     tg_array starts_q, starts_k;
-    /* In slot `attention`: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
-     * starts_k. The entries of starts_k are numbered after those of starts_q. NULL means that these arrays are known to
-     * be valid. */
+    /* In slot `attention`: bad[0] receives 1 + the position of the first invalid value of lengths; or, if lengths has
+     * none, of starts_q and starts_k, where the positions of starts_k follow those of starts_q. NULL means that these
+     * arrays are known to be valid. */
     int64_t *bad;
     tg_draws draws;
     tg_array gout, gq, gk, gv; /* in slot `attention_grad`; data NULL means that a gradient is not wanted */
@@ -152,14 +158,15 @@ typedef struct tg_attention_args {
     bool add_mask, add_sink;   /* add to gmask, gsink instead of overwriting them */
 } tg_attention_args;
 
-/* Normalization of the rows of x along the last dim: y = (x - mean) * rstd * w + b, or y = x * rstd * w if rms. w and b
- * are [last dim]; they are absent if their data is NULL. mean and rstd are [rows], float32 (float64 for float64). Slot
- * norm writes them, and slot norm_grad reads them. If rms, mean is not used. */
+/* Normalization of the rows of x along the last dim: y = (x - mean) * rstd * w + b, with rstd = 1 / sqrt(variance +
+ * eps). If rms: y = x * rstd * w + b, with rstd = 1 / sqrt(mean of x^2 + eps), and mean is not used. w and b are [last
+ * dim], and may be absent. mean and rstd are [rows], float32 (float64 for float64). Slot `norm` writes them, and slot
+ * `norm_grad` reads them. */
 typedef struct tg_norm_args {
     tg_array x, w, b, y, mean, rstd;
     double eps;
     bool rms;
-    tg_array gy, gx, gw, gb; /* in slot norm_grad; data NULL means that a gradient is not wanted */
+    tg_array gy, gx, gw, gb; /* in slot `norm_grad`; data NULL means that a gradient is not wanted */
     bool add_x, add_w, add_b; /* add to gx, gw, gb instead of overwriting them */
 } tg_norm_args;
 
@@ -167,28 +174,30 @@ typedef struct tg_norm_args {
  * class, unless the logits are a shard (below).
  *
  * With smoothing s, as PyTorch defines it, loss[r] = (1 - s) * -log(p[target]) + s * mean(-log(p)), where p are the
- * probabilities of row r. If the target is ignore_index, loss[r] is 0. If a target is out of range, which is a data
- * error, bad[0] receives 1 + the number of the first such row.
+ * probabilities of row r. If the target is ignore_index, loss[r] is 0. A target that is out of range is a data error:
+ * loss[r] is 0, and in slot `cross_entropy` bad[0] receives 1 + the index of the first such row. The gradient of a row
+ * whose loss is 0 for one of these reasons is 0.
  *
  * Slot `cross_entropy` writes top and mass, and slot `cross_entropy_grad` reads them. top[r] is the greatest logit of
- * the row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0.
- * The probability of a logit x is exp(x - top[r]) / mass[r]. top and mass are two numbers because one,
+ * the row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, top[r] is -inf and
+ * mass[r] is 0. The probability of a logit x is exp(x - top[r]) / mass[r]. top and mass are two numbers because one,
  * log(sum(exp(x))), would lose precision where logits are large. top, mass and loss are float32 (float64 for float64).
  * glogits may be the memory of logits.
  *
- * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
- * possibly none. Targets are in [0, classes). Slot `cross_entropy` then writes the top and the mass of these columns
- * only. Instead of the loss it writes the shard's part of the loss: loss[r] = hit - s / classes * sum(d). Here d(x) is
- * x - top[r] for each logit x of these columns (x itself if mass[r] is 0), and `hit` is -(1 - s) * d(logit of the
- * target), or 0 if the target is not in these columns. The whole row is the row with the logits of all shards. To get
- * its loss, the caller corrects each part for the difference between the shard's top and the top of the whole row, sums
- * the parts, and adds log(mass of the whole row). Slot `cross_entropy_grad` gets the top and the mass of whole rows. */
+ * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns of the classes from
+ * `first` on, possibly none. Targets are in [0, classes). Slot `cross_entropy` then writes the top and the mass of
+ * these columns only. Instead of the loss it writes the shard's part of the loss: loss[r] = hit - s / classes * sum(d).
+ * Here d(x) is x - top[r] for each logit x of these columns (x itself if mass[r] is 0), and `hit` is -(1 - s) * d(logit
+ * of the target), or 0 if the target is not in these columns. The whole row is the row with the logits of all shards.
+ * To get its loss, the caller corrects each part for the difference between the shard's top and the top of the whole
+ * row, sums the parts, and adds log(mass of the whole row). Slot `cross_entropy_grad` gets the top and the mass of
+ * whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
     int64_t first, classes; /* both 0 if the logits are whole */
     double smoothing;
-    int64_t *bad;
+    int64_t *bad;            /* in slot `cross_entropy` */
     tg_array gloss, glogits; /* in slot `cross_entropy_grad` */
     bool add;                /* add to glogits instead of overwriting it */
 } tg_cross_entropy_args;
@@ -198,31 +207,38 @@ typedef struct tg_prepare_args tg_prepare_args;
 typedef struct tg_adamw_args tg_adamw_args;
 
 /* The table of a device. A slot that returns a status returns TG_OK, or records an error with tg_ctx_fail and returns
- * it.
+ * it. The table must outlive the contexts that tg_ctx_new_on makes with it. The library calls the slots of a context on
+ * one thread at a time.
  *
  * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are those with which ops compute
  * (TG_F32 to TG_BOOL). Only `apply` with formula `id`, `fill`, `take` and `put` get float8 as well (TG_F8E4M3 to
  * TG_F8E8M0); between arrays of the same dtype they move the bytes. Integers wrap around. If `add` is true, a slot
  * adds to the output. Otherwise it overwrites the output and does not read it; (+)= below stands for both. Outputs
  * do not overlap inputs, but the output of an element-wise slot may be exactly one of its inputs, and glogits may be
- * logits. What is said of bad[0] holds for a device without slot `poll`; others report data errors through poll. */
+ * logits.
+ *
+ * bad[0] is in host memory, and is 0 before the call. Only a device without slot `poll` writes it. A device with poll
+ * reports data errors through poll instead. */
 struct tg_device_ops {
-    size_t size;
+    size_t size; /* sizeof(tg_device_ops) */
     const char *name;
     bool host; /* the host may read and write the device's bytes directly */
 
     /* Required: memory and order. A device may queue the work of its slots. Queued work runs in the order of the
      * calls. */
-    tg_status (*open)(tg_ctx *ctx, void **dev); /* sets *dev to the device's state for this context */
-    void (*close)(tg_ctx *ctx, void *dev);      /* called when the context ends */
-    /* Returns memory of the device. Returns NULL if there is none left; the library then records the error. */
+    /* Sets *dev to the device's state for this context, which may be NULL. If open fails, close is not called. */
+    tg_status (*open)(tg_ctx *ctx, void **dev);
+    void (*close)(tg_ctx *ctx, void *dev); /* called when the context ends, after all other slots */
+    /* Returns memory of the device, aligned to `align` bytes. Returns NULL if there is none left; the library then
+     * records the error. */
     void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align);
     void (*free)(tg_ctx *ctx, void *p, size_t bytes);
     /* Copies bytes. When it returns, host memory that it reads may be reused, and host memory that it fills is
      * complete. */
     tg_status (*copy)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
     tg_status (*sync)(tg_ctx *ctx); /* makes the host wait until all queued work is done */
-    /* Makes *event stand for the present end of the queue. Creates the event if *event is NULL. */
+    /* Makes *event stand for the present end of the queue. Creates the event, which event_free frees, if *event is
+     * NULL. */
     tg_status (*event_record)(tg_ctx *ctx, void **event);
     tg_status (*event_wait)(tg_ctx *ctx, void *event); /* makes work that is queued from now on run after the event */
     void (*event_free)(tg_ctx *ctx, void *event);
@@ -230,9 +246,9 @@ struct tg_device_ops {
     /* Required: the operations from which all others can be composed. They take any strides and dtypes, and convert
      * when they load and store (round to nearest even).
      *
-     * out (+)= formula(in..., p). Serves as map, zip, cast, permute and strided copy. Each of in[] has the shape of
-     * out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires.
-     * Numbers of uint64 are ordered, and converted to floats, by their values without a sign. */
+     * apply: out (+)= formula(in..., p). Serves as map, zip, cast, permute and strided copy. Each of in[] has the shape
+     * of out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires.
+     * Numbers of uint64 are compared, and converted to floats, as unsigned numbers. */
     tg_status (*apply)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
                      bool add);
     /* Sets every element to value. */
@@ -241,35 +257,41 @@ struct tg_device_ops {
     tg_status (*iota)(tg_ctx *ctx, tg_array out, double start, double step);
     /* out (+)= scale * the reduction of `in`. The array `out` has the ndim of `in`, and size 1 (or stride 0) in the
      * reduced dims. Sums run in a fixed order. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim; of
-     * equal elements, that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
+     * equal elements, the index of the first. scale and add do not apply to indices. In TG_MAX, TG_MIN, TG_ARGMAX and
+     * TG_ARGMIN, NaN wins over any number. */
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
     /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. put_add is the reverse:
-     * dst[.., index[.., i, ..], ..] += src[.., i, ..]. It adds in row-major order of src, so that sums have a fixed
-     * order. Sums of 16-bit elements of dst are computed in float32 and rounded once. index is int64 or int32. It has
-     * the shape of out in take, and of src in put_add, with stride 0 in broadcast dims.
+     * dst[.., index[.., i, ..], ..] += src[.., i, ..]. put_add adds in row-major order of src, so that sums have a
+     * fixed order. Sums of 16-bit elements of dst are computed in float32 and rounded once. index is int64 or int32,
+     * and has the shape of out in take, and of src in put_add, with stride 0 in broadcast dims.
      *
-     * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
-     * index, unless bad is NULL. */
+     * Where an index is negative or too large, nothing is read or written. This is a data error unless bad is NULL:
+     * bad[0] receives 1 + the row-major position of the first such index. */
     tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
     /* Fills each element from its draw (tg_draws): uniform in [a, b), or normal with mean a and standard deviation
      * b. */
     tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-    /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. softmax,
-     * norm, scan and sort work on the last dim, with any strides. If log is true, the result y is the logarithm of the
-     * softmax. */
+    /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. Composed
+     * slots pass memory of tg_workspace, which is host memory, to the required slots. So a device that cannot access
+     * host memory must define all slots from softmax to put except sort, and adamw.
+     *
+     * softmax, norm, scan and sort work on the last dim, with any strides. If log is true, the result y is the
+     * logarithm of the softmax. */
     tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log);
     tg_status (*softmax_grad)(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
     tg_status (*norm)(tg_ctx *ctx, const tg_norm_args *a);
     tg_status (*norm_grad)(tg_ctx *ctx, const tg_norm_args *a);
     tg_status (*cross_entropy)(tg_ctx *ctx, const tg_cross_entropy_args *a);
     tg_status (*cross_entropy_grad)(tg_ctx *ctx, const tg_cross_entropy_args *a);
+    /* If a slot of attention is NULL and `host` is false, calls with left_bound, lengths or starts, with right_bound
+     * but not causal, and with causal and shift fail with TG_ERR_UNSUPPORTED. */
     tg_status (*attention)(tg_ctx *ctx, const tg_attention_args *a);
     tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
     /* y (+)= x * keep / (1 - p). keep is 1 for an element whose draw, as a uniform number in [0, 1), is p or more, and
-     * 0 for the others. Serves forward and backward. */
+     * 0 for the others. If p is 1, all elements are dropped. Serves forward and backward. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; if back is true, of x[.., i] to the
      * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends
@@ -290,9 +312,9 @@ struct tg_device_ops {
     /* Makes the optimizer's step for n parameters a[0] to a[n - 1] (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
     /* Returns TG_ERR_DATA if kernels have found a data error, such as an index out of range, since the last call. The
-     * library calls poll at each reset of a tape. poll must report an error no later than at the second reset after the
-     * work was queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, the slots write bad[0]
-     * before they return. */
+     * library calls poll at each reset of a tape, and before each replay of a captured step. poll must report an error
+     * no later than at the second reset after the work was queued. If poll is NULL, the slots write bad[0] before they
+     * return. */
     tg_status (*poll)(tg_ctx *ctx);
     /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet.
      * Otherwise leaves *sum unchanged. The addition is queued like other work. A device has both poll and fault_sum, or
@@ -300,8 +322,9 @@ struct tg_device_ops {
     tg_status (*fault_sum)(tg_ctx *ctx, double *sum);
     /* Captured steps (capture.h). A device has all four slots, or none. Between capture_begin and capture_end, the
      * other slots record the work that they would queue. capture_end sets *graph to what was recorded, and *nodes to
-     * the number of its nodes. If keep is false, or on an error, it discards what was recorded. capture_free is called
-     * after the last capture_launch of the graph, whose work may still be running. */
+     * the number of its nodes. If keep is false, or on an error, capture_end discards what was recorded. capture_launch
+     * queues the work of the graph once. capture_free is called after the last capture_launch of the graph, whose work
+     * may still be running. */
     tg_status (*capture_begin)(tg_ctx *ctx);
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
@@ -320,15 +343,18 @@ struct tg_device_ops {
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* makes the host wait for the event */
 };
 
-/* Return the table of the context's device, and the state that its slot `open` has set. */
+/* Return the table of the context's device, and the state that its slot `open` has set; NULL if ctx is NULL. */
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
-/* Calls body on ranges that together cover [0, n), on the threads of the context or by tg_config.parallel_for. The
- * threads choose where the ranges begin and end, so results must not depend on that. */
+/* Calls body(arg, begin, end) on disjoint ranges that together cover [0, n), on the threads of the context or by
+ * tg_config.parallel_for. Returns when all calls have returned. The number of threads decides where the ranges begin
+ * and end, so results must not depend on that. Does nothing if n is 0 or less. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
 /* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES blocks, and
- * `block` is the number of the wanted one, from 0. A block is kept, and the next call with its number returns it again.
- * Returns NULL after recording an error. */
+ * `block` is the number of the wanted one, from 0. A block lives as long as the context. The next call with the same
+ * number returns the block again or, if it is too small, replaces it by a larger one. The library's own slots use these
+ * blocks too, so the contents last only until another slot runs. Returns NULL after recording an error: TG_ERR_MEMORY,
+ * or TG_ERR_ARGUMENT if block is out of range. */
 enum { TG_WORKSPACES = 8 };
 TG_API void *tg_workspace(tg_ctx *ctx, int block, size_t bytes);
 

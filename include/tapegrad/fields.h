@@ -1,5 +1,6 @@
 /* Descriptions of structs and enums: the name, type and place of every field. Bindings for other languages and tools
- * read them; most C programs do not need this header. C++ programs fill structs of options with tg_make. */
+ * read them; most C programs do not need this header. C++ programs fill structs of options with tg_make. The
+ * descriptions of the library are constant and need no free. */
 #ifndef TAPEGRAD_FIELDS_H
 #define TAPEGRAD_FIELDS_H
 
@@ -23,32 +24,34 @@ typedef enum tg_field_kind {
     TG_FIELD_ENUM,     /* an int that has a value of the enum with the name in `of` (tg_enum_find) */
     TG_FIELD_TEXT,     /* const char *, terminated by 0 */
     TG_FIELD_TENSOR,   /* tg_tensor * */
-    TG_FIELD_STRUCT,   /* a struct, as a part of this one, of the type with the name in `of` */
+    TG_FIELD_STRUCT,   /* a struct within this one, of the type with the name in `of` */
     TG_FIELD_FUNCTION, /* a pointer to a function */
     TG_FIELD_POINTER,  /* any other pointer; `of` is the type that it points to, such as "tg_comm" */
     TG_FIELD_SHAPE,    /* tg_shape */
     TG_FIELD_DIMS,     /* tg_dims */
-    TG_FIELD_LIST,     /* const int64_t *; its length is stored in the int at length_at */
+    TG_FIELD_LIST,     /* const int64_t *; the number of its elements is in the int at length_at */
 } tg_field_kind;
 
-/* One field of a struct. Its default is at the same offset of tg_struct.defaults, or of an op's preset (op.h). */
+/* One field of a struct. Its default is at the same offset of tg_struct.defaults or, if the field is an argument of an
+ * op (op.h), of tg_op.preset. */
 typedef struct tg_field {
     const char *name;
     tg_field_kind kind;
     int count;       /* number of elements of an array; 1 for any other field */
     size_t offset;   /* bytes from the start of the struct */
     size_t bytes;    /* bytes of the whole field */
-    const char *of;  /* name of the type, for the kinds that say so; NULL for the others */
+    const char *of;  /* name of the type, for the kinds ENUM, STRUCT and POINTER; NULL for the others */
     const char *doc; /* one line: what the field means, and which values it takes */
-    bool required;   /* only for arguments of ops (op.h): the field has no default */
-    /* TG_FIELD_LIST, only for arguments of ops: bytes from the start of the struct to the field with the length. */
+    bool required;   /* only for arguments of ops: the argument has no default */
+    /* Only for arguments of ops of kind TG_FIELD_LIST: bytes from the start of the struct to the int with the
+     * length. */
     size_t length_at;
 } tg_field;
 
 /* Initializers of a tg_field. S is the struct, and KIND a tg_field_kind without its prefix:
  * - TG_FIELD(tg_adamw_opts, lr, DOUBLE, "learning rate"): a field of a kind that does not use `of`.
- * - TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "..."): a field of a kind that uses it.
- * - TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "..."): an array. */
+ * - TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "..."): a field of a kind that uses `of`.
+ * - TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "..."): a field that is an array. */
 #define TG_FIELD(S, member, KIND, doc_) TG_FIELD_OF(S, member, KIND, NULL, doc_)
 #define TG_FIELD_OF(S, member, KIND, of_, doc_) TG_FIELD_N_(S, member, KIND, 1, of_, doc_)
 #define TG_FIELD_ARRAY(S, member, KIND, doc_) \
@@ -78,7 +81,7 @@ typedef struct tg_enum {
 typedef struct tg_struct {
     const char *name; /* such as "tg_adamw_opts" */
     size_t size;      /* bytes */
-    int n_fields;     /* number of `fields`: all but the first, in which the struct has its own size */
+    int n_fields;     /* number of `fields`: all but the first of the struct, in which it has its own size */
     const tg_field *fields;
     const void *defaults; /* a struct of the described type that has all defaults, as its macro makes it */
     const char *doc;      /* one line: what the struct is for */
@@ -89,12 +92,13 @@ TG_API int tg_struct_count(void); /* Returns the number of structs of options. *
 TG_API const tg_struct *tg_struct_at(int i);
 /* Returns the struct of options with this name; NULL if there is none. */
 TG_API const tg_struct *tg_struct_find(const char *name);
-/* Fills a struct of options with its defaults, as its macro does in C. `size` is sizeof the struct in the program,
- * which may be smaller than the library's. Writes nothing and returns TG_ERR_ARGUMENT if there is no struct of this
- * name, if s is NULL, or if `size` is larger than the library's struct or too small for the struct's first field. */
+/* Fills the struct of options at s, which has this name, with its defaults, as its macro does in C. `size` is sizeof
+ * the struct in the program; it may be smaller than in the library, and becomes the value of the struct's first field.
+ * Writes nothing and returns TG_ERR_ARGUMENT if there is no struct of this name, if s is NULL, or if `size` is larger
+ * than in the library or too small for the first field. Needs no context and records no error. */
 TG_API tg_status tg_struct_fill(const char *name, void *s, size_t size);
 
-TG_API int tg_enum_count(void); /* Returns the number of enums that are types of fields of options. */
+TG_API int tg_enum_count(void); /* Returns the number of enums that are types of fields or of arguments of ops. */
 /* Returns the i-th of these enums; NULL if i is out of range. */
 TG_API const tg_enum *tg_enum_at(int i);
 /* Returns the enum with this name; NULL if there is none. */
@@ -117,8 +121,9 @@ template <class S> struct tg_name_of {
 TG_OPTIONS_LIST(TG_X)
 #undef TG_X
 
-/* Returns a struct of options that has its defaults. Of any other struct that begins with its size, such as
- * tg_memory_info, all other fields are 0. In C++17 it replaces the macros that make structs in C:
+/* Returns a struct of options with its defaults. For any other struct that begins with its size, such as
+ * tg_memory_info, returns it with this size and all other fields 0. In C++, tg_make replaces the macros that make such
+ * structs in C:
  *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
 template <class S> inline S tg_make() {
     S s;

@@ -234,7 +234,10 @@ int tg_op_output_count(tg_ctx *ctx, const tg_op_binding *b, const tg_value *valu
     }
     if (b->op->n_out >= 0) return b->op->n_out;
     if (begin(ctx, b->op, NULL, 0, &a) != TG_OK || give(ctx, b, values, &a) != TG_OK) return -1;
-    if (b->op->outputs_of) return b->op->outputs_of(a.params);
+    if (b->op->outputs_of) {
+        int n = b->op->outputs_of(a.params);
+        return n > 0 ? n : 0; /* the op refuses a number below 0; -1 would say that an error was recorded */
+    }
     tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: only a call of the op tells how many outputs it has", b->op->name);
     return -1;
 }

@@ -1,6 +1,7 @@
 /* Functions that the slots of an op (infer, forward, backward) call: for outputs, views, saved buffers, temporaries,
  * random draws and errors. */
 #include "tape/call.h"
+#include "base/recording.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -186,7 +187,7 @@ tg_rng tg_call_draw(tg_call *c, int64_t n) {
     tg_draws d = {.rng = c->ctx->rng};
     if (n < 0)
         tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_draw: n is %lld, expected 0 or more", (long long)n);
-    else
+    else if (!n || tg_recording_refuse(c->ctx, "tg_call_draw", TG_RECORDING_DRAW, tg_call_site(c)) == TG_OK)
         tg_rng_take(c->ctx, &c->ctx->rng, c->tape->micro, n, &d);
     return d.rng;
 }

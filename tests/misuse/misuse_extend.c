@@ -164,6 +164,8 @@ static tg_status pass_shape(tg_call *c) {
     return tg_call_pass(c, 0, tg_call_view_of(c, c->gout[0], 0, 1, six, one));
 }
 
+static tg_status pass_dtype(tg_call *c) { return tg_call_pass(c, 0, tg_call_temp(c, TG_F64, 2, two)); }
+
 static void calls_of_infer(misuse_world *b) {
     tg_op variadic = probe_op;
     variadic.n_out = -1;
@@ -218,6 +220,7 @@ static void calls_of_backward(misuse_world *b) {
     BACKWARD(tg_call_pass, ARGUMENT, "the tensor is NULL", pass_null);
     BACKWARD(tg_call_pass, ARGUMENT, "the input is 7, expected 0 to 0", pass_dead);
     BACKWARD(tg_call_pass, SHAPE, "f32[6], expected w f32[2, 3]", pass_shape);
+    BACKWARD(tg_call_pass, DTYPE, "f64[2, 3], expected w f32[2, 3]", pass_dtype);
     BACKWARD(tg_call_pass, STATE, "already given the gradient of input 0", pass_twice);
     BACKWARD(tg_call_gin, STATE, "already given the gradient of input 0", gin_passed);
     BACKWARD(tg_call_in_flight, STATE, "already given the gradient of input 0", in_flight_passed);

@@ -242,6 +242,43 @@ START_TEST(a_stream_that_went_is_missed) {
 }
 END_TEST
 
+static tg_status by_rng_infer(tg_call *c) {
+    const tg_shape s = tg_shape_of(c->input[0]);
+    tg_call_draw(c, 16);
+    return tg_ok(c->ctx) ? tg_call_out(c, 0, tg_dtype_of(c->input[0]), 1, s.dim) : tg_ctx_status(c->ctx);
+}
+
+static tg_status by_rng_forward(tg_call *c) { return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 1); }
+
+static const tg_op by_rng = {
+    .size = sizeof(tg_op), .name = "by_rng", .n_in = 1, .n_out = 1, .infer = by_rng_infer, .forward = by_rng_forward};
+
+static tg_status rng_step(void *state, tg_ctx *ctx) {
+    draw *d = state;
+    tg_apply(d->t, &by_rng, NULL, &d->x, 1, &d->y, 1, NULL, NULL, TG_SITE);
+    tg_tape_reset(d->t);
+    return tg_ctx_status(ctx);
+}
+
+/* A state of a stream that the host has read is the same in every replay. */
+START_TEST(a_step_does_not_draw_by_states_of_the_host) {
+    if (!on_device()) return; /* the CPU calls the step */
+    tg_rng before, after;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
+    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
+    tg_rng_get(ctx, NULL, &before);
+    tg_graph_new(ctx, rng_step, &d);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "draws numbers that every replay would draw again"), "%s",
+                  tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_rng_get(ctx, NULL, &after);
+    ck_assert(before.counter == after.counter);
+    tg_tape_free(d.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {replays_draw_from_where_the_stream_is,
                             named_streams_go_on,
@@ -249,6 +286,7 @@ int main(void) {
                             keys_of_a_replay_draw_once_in_a_step,
                             replays_draw_in_the_keys_around_them,
                             a_step_keeps_the_keys_of_its_caller,
-                            a_stream_that_went_is_missed};
+                            a_stream_that_went_is_missed,
+                            a_step_does_not_draw_by_states_of_the_host};
     return tg_check_main("capture_draws", tests, sizeof tests / sizeof *tests);
 }

@@ -123,7 +123,7 @@ START_TEST(outputs_are_counted_before_the_call) {
     tg_tensor *x = numbers(TG_SHAPE(2, 6)), *part[3];
     const char *const names[] = {"dim", "sizes"}, *const equal[] = {"dim", "n"};
     const tg_value sizes[] = {INTEGER("dim", 1), LIST("sizes", 3, 1, 2, 3)};
-    const tg_value chunks[] = {INTEGER("dim", 1), INTEGER("n", 2)};
+    const tg_value chunks[] = {INTEGER("dim", 1), INTEGER("n", 2)}, negative[] = {INTEGER("dim", 1), INTEGER("n", -3)};
     tg_op_binding split = TG_OP_BINDING(), chunk = TG_OP_BINDING(), sort = TG_OP_BINDING();
     tg_op_bind(ctx, tg_op_find("split"), names, 2, &split);
     tg_op_bind(ctx, tg_op_find("chunk"), equal, 2, &chunk);
@@ -135,6 +135,9 @@ START_TEST(outputs_are_counted_before_the_call) {
     same(part[2], tg_slice(t, x, 1, 3, 6, 1));
     ck_assert(tg_op_call_bound(t, &chunk, &x, 1, chunks, part, 2) == TG_OK);
     same(part[1], tg_slice(t, x, 1, 3, 6, 1));
+    ck_assert_int_eq(tg_op_output_count(ctx, &chunk, negative), 0);
+    ck_assert_int_eq(tg_op_call_bound(t, &chunk, &x, 1, negative, part, 0), TG_ERR_ARGUMENT);
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST
