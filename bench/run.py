@@ -43,7 +43,7 @@ def parse():
     parser.add_argument("--before", metavar="PROGRAM",
                         help="compare with the tapegrad-bench of another build instead, such as one of an older commit")
     parser.add_argument("--isa",
-                        help="the kernels, ours and PyTorch's: portable, avx2, avx512, avx512_bf16, amx; default: the best")
+                        help="kernels, ours and PyTorch's: portable, avx2, avx512, avx512_bf16, amx; default: the best")
     parser.add_argument("--rounds", type=int, help="measurements of each program")
     parser.add_argument("--save", action="store_true", help="write the table to bench/results too")
     options = parser.parse_args()

@@ -162,7 +162,8 @@ static bool finish(run *r, int64_t step) {
     if (r->chief && !keep_tokenizer(r)) return false;
     trainer_save(&r->trainer, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
-    if (!whole && r->chief) r->plan->ended_by = interrupted_by() ? interrupted_by() : SIGINT; /* 0: another rank got the signal */
+    int signal = interrupted_by(); /* 0: another rank got the signal */
+    if (!whole && r->chief) r->plan->ended_by = signal ? signal : SIGINT;
     const ending end = {&r->o, &r->plan->p, r->world, r->saved, r->samples.text};
     if (!whole) say_how_to_go_on(&end, step);
     if (r->chief && !look_save_page(&r->look)) return false; /* after config.json, which it describes */
