@@ -3,7 +3,6 @@
 #include "checkpoint/state_index.h"
 
 #include <dirent.h>
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <tapegrad/io.h>
 
@@ -111,13 +110,33 @@ static tg_status write(tg_ctx *ctx, const char *path, json_t *root) {
     return s;
 }
 
-/* Returns whether the file is left from an earlier save, complete or interrupted: it has the name of a file of this or
- * an earlier version, perhaps a temporary one, and the index does not list it. Files of other names are the
+/* ---- Files of earlier saves ---- */
+
+/* Return what follows `begin`, or a run of at least so many digits, at the beginning of text. NULL: text is NULL, or
+ * begins in another way. */
+static const char *after(const char *text, const char *begin) {
+    size_t n = strlen(begin);
+    return text && strncmp(text, begin, n) == 0 ? text + n : NULL;
+}
+static const char *after_digits(const char *text, size_t at_least) {
+    size_t n = text ? strspn(text, "0123456789") : 0;
+    return n >= at_least ? text + n : NULL;
+}
+
+/* Returns what follows the name of a file of pieces: "rank-00000.safetensors", "rank-00000-17.safetensors" or, in a
+ * directory of an earlier version, "state-00000.safetensors". NULL: the name is none of these. */
+static const char *after_pieces(const char *name) {
+    const char *rank = after_digits(after(name, "rank-"), 5), *number = after_digits(after(rank, "-"), 1);
+    return after(number ? number : rank ? rank : after_digits(after(name, "state-"), 5), ".safetensors");
+}
+
+/* Returns whether an earlier save has left the file: it has the name of a file of pieces that the new index does not
+ * list, or the temporary name of a file that an interrupted save was writing. Files of any other name are the
  * caller's. */
 static bool is_stale(const char *file, const char (*names)[TG_STATE_NAME], int n) {
-    static const char pieces[] = "rank-[0-9][0-9][0-9][0-9][0-9]*.safetensors*",
-                      old[] = "state-[0-9][0-9][0-9][0-9][0-9]*.safetensors*";
-    if (fnmatch(pieces, file, 0) && fnmatch(old, file, 0)) return false;
+    const char *pieces = after_pieces(file), *end = pieces ? pieces : after(file, "index.json");
+    if (end && tg_is_temporary_suffix(end)) return true;
+    if (!pieces || *pieces) return false;
     for (int i = 0; i < n; i++)
         if (!strcmp(file, names[i])) return false;
     return true;

@@ -297,18 +297,41 @@ START_TEST(the_bytes_of_the_call_are_saved) {
 }
 END_TEST
 
+/* A save removes what earlier saves have left, also interrupted ones and those of old versions, and nothing else. */
 START_TEST(files_of_other_names_are_kept) {
-    static const char *const names[] = {"state-dict.safetensors", "rank-table.safetensors"};
-    char dir[256], path[2][320];
+    static const struct { const char *name; bool goes; } files[] = {
+        {"rank-00007.safetensors", true},
+        {"rank-100000-1700000000000000000.safetensors", true},
+        {"rank-00000.safetensors.tmp-17-0", true},
+        {"state-00001.safetensors", true},
+        {"index.json.tmp-4194304-12", true},
+        {"state-dict.safetensors", false},
+        {"rank-table.safetensors", false},
+        {"rank-0000.safetensors", false},
+        {"rank-00000-best.safetensors", false},
+        {"rank-00000-.safetensors", false},
+        {"rank-00001.safetensors.bak", false},
+        {"rank-00001.safetensors.tmp-17", false},
+        {"rank-00001.safetensors.tmp-17-0.bak", false},
+        {"state-00001-1.safetensors", false},
+        {"index.json.bak", false},
+        {"index.json.tmp--0", false},
+    };
+    char dir[256], path[320];
     in_root(dir, "kept");
     on_ranks(1, save, &(job){1, dir});
-    for (int i = 0; i < 2; i++) {
-        snprintf(path[i], sizeof path[i], "%s/%s", dir, names[i]);
-        FILE *f = fopen(path[i], "w");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
+        FILE *f = fopen(path, "w");
         ck_assert(f && fclose(f) == 0);
     }
     on_ranks(1, save, &(job){1, dir});
-    for (int i = 0; i < 2; i++) ck_assert_msg(access(path[i], F_OK) == 0, "%s was removed", path[i]);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
+        bool kept = access(path, F_OK) == 0;
+        ck_assert_msg(kept != files[i].goes, "%s was %s", path, kept ? "kept" : "removed");
+    }
+    on_ranks(1, load_and_compare, &(job){1, dir});
 }
 END_TEST
 
