@@ -3,6 +3,7 @@
 #include "checkpoint/state_index.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad/io.h>
 
@@ -142,26 +143,35 @@ static bool is_stale(const char *file, const char (*names)[TG_STATE_NAME], int n
     return true;
 }
 
-/* Removes the files of earlier saves. Ignores failures, because the new state is complete without this. */
-static void remove_stale(tg_ctx *ctx, const char *dir, const char (*names)[TG_STATE_NAME], int n) {
+/* Removes the files of earlier saves. Ignores failures, because the new state is complete without this. path: memory,
+ * of `size` bytes, for the path of any file in the directory. tg_file_ops has no function that lists a directory, so
+ * the system lists it; files that the caller's tg_file_ops keep elsewhere are not removed. */
+static void remove_stale(tg_ctx *ctx, const char *dir, const char (*names)[TG_STATE_NAME], int n, char *path,
+                         size_t size) {
     tg_file_ops ops = tg_file_ops_of(ctx);
     DIR *list = opendir(dir);
     for (struct dirent *e; list && (e = readdir(list));) {
-        char *path = is_stale(e->d_name, names, n) ? tg_format_path(ctx, "%s/%s", dir, e->d_name) : NULL;
-        if (path) ops.unlink(ops.user, path);
-        tg_host_strfree(ctx, path);
+        if (!is_stale(e->d_name, names, n)) continue;
+        snprintf(path, size, "%s/%s", dir, e->d_name);
+        ops.unlink(ops.user, path);
     }
     if (list) closedir(list);
 }
 
 tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const char (*names)[TG_STATE_NAME], int n) {
-    char *path = tg_format_path(ctx, TG_STATE_INDEX, dir);
+    /* The memory for the paths of earlier files is taken now, because the save must not fail once the index is
+     * there. */
+    size_t size = strlen(dir) + 1 + sizeof((struct dirent *)0)->d_name;
+    char *path = tg_host_alloc(ctx, size);
     tg_status s = path ? TG_OK : ctx->run.status;
     for (int i = 0; i < n && s == TG_OK; i++) s = add_file(ctx, dir, root, names[i], i);
     if (s == TG_OK) s = check_pieces(ctx, dir, root);
-    if (s == TG_OK) s = write(ctx, path, root);
-    if (s == TG_OK) remove_stale(ctx, dir, names, n);
-    tg_host_strfree(ctx, path);
+    if (s == TG_OK) {
+        snprintf(path, size, TG_STATE_INDEX, dir);
+        s = write(ctx, path, root);
+    }
+    if (s == TG_OK) remove_stale(ctx, dir, names, n, path, size);
+    tg_host_free(ctx, path, size);
     json_decref(root);
     return s;
 }
