@@ -51,8 +51,19 @@ static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_j
     return no_memory(j.ctx, j.path);
 }
 
-/* Copies the strings of an object whose keys `to` lacks. */
+/* Adds the metadata of a file, which are the numbers of steps of a rank's optimizers, to the metadata of the index. An
+ * optimizer that several ranks have is in the metadata of each of them. */
 static tg_status add_steps(json_t *to, const tg_json *steps) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(steps->object, key, value) {
+        const char *here = json_string_value(value), *before = json_string_value(json_object_get(to, key));
+        if (here && before && strcmp(here, before) != 0)
+            return tg_fail(steps->ctx, TG_ERR_STATE,
+                           "'%s': '%.128s' is %.24s, but %.24s on an earlier rank; the optimizers that ranks add with "
+                           "one prefix must have made the same number of steps",
+                           steps->path, key, here, before);
+    }
     if (tg_json_add_missing(to, steps->object) == 0) return TG_OK;
     return no_memory(steps->ctx, steps->path);
 }

@@ -422,11 +422,37 @@ static tg_status other_shapes(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(ranks_must_agree_on_shapes) { on_ranks(2, other_shapes, NULL); }
 END_TEST
 
+/* Rank 1 has made a step with its optimizer, and rank 0 none. */
+static tg_status other_steps(void *arg, tg_ctx *ctx, tg_comm *world) {
+    char dir[256];
+    (void)arg;
+    int r = tg_comm_rank(world);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tensor *x = filled(p, "w", 0, TG_F64, TG_SHAPE(4, 2), TG_PLACES({TG_TP, TG_SHARD(0)}), 1);
+    tg_optim *o = tg_adamw_new(ctx, &x, 1, NULL);
+    RUN(tg_optim_set_steps(o, r));
+    tg_shards *s = tg_shards_new(p);
+    tg_shards_add_tensor(s, "w", x);
+    tg_shards_add_optim(s, "optim", o);
+    tg_status got = tg_shards_save(s, in_root(dir, "steps"));
+    bool right = r ? got == TG_ERR_REMOTE
+                   : got == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "'optim.steps' is 1, but 0 on an earlier rank");
+    tg_ctx_clear(ctx);
+    tg_shards_free(s);
+    tg_optim_free(o);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d got %s", r, tg_status_name(got));
+}
+
+START_TEST(ranks_must_agree_on_steps) { on_ranks(2, other_steps, NULL); }
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         each_rank_writes_its_share,      ranges_move_between_any_cuts,       ranges_must_be_the_whole_tensor,
         the_bytes_of_the_call_are_saved, tensors_without_elements_are_saved, some_keys_are_loaded_under_other_names,
-        ranks_must_agree_on_shapes,      files_of_other_names_are_kept,
+        ranks_must_agree_on_shapes,      ranks_must_agree_on_steps,          files_of_other_names_are_kept,
     };
     return state_main("save", tests, sizeof tests / sizeof *tests);
 }
