@@ -1,5 +1,5 @@
-/* Writes index.json. Rank 0 makes it from the headers of the files of all ranks, and checks that their pieces are whole
- * tensors. */
+/* Writes index.json. Rank 0 makes it from the headers of the files of all ranks, and checks that each element of every
+ * tensor is in exactly one piece. */
 #include "checkpoint/state_index.h"
 
 #include <dirent.h>
@@ -9,8 +9,8 @@
 
 #include "base/host_memory.h"
 
-static tg_status no_memory(tg_ctx *ctx, const char *path) {
-    return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the index of '%s'", path);
+static tg_status no_memory(tg_ctx *ctx, const char *file) {
+    return tg_fail(ctx, TG_ERR_MEMORY, "no memory to add '%s' to the index of its directory", file);
 }
 
 json_t *tg_state_root(int world) {
@@ -20,7 +20,8 @@ json_t *tg_state_root(int world) {
 
 /* ---- Gathering the headers ---- */
 
-/* Returns the key's member of "tensors", which it adds if there is none. NULL: no memory. */
+/* Returns the member of the index's "tensors" that describes the tensor of this key. Adds it if there is none. NULL: no
+ * memory. */
 static json_t *tensor_of(json_t *tensors, const char *key, const char *dtype, json_t *shape) {
     json_t *t = json_object_get(tensors, key);
     if (t) return t;
@@ -28,7 +29,8 @@ static json_t *tensor_of(json_t *tensors, const char *key, const char *dtype, js
     return json_object_set_new(tensors, key, t) == 0 ? t : NULL;
 }
 
-/* Adds entry i of a file. `pieces`, which the file has in its metadata, says what the entry is. */
+/* Adds entry i of f, which is number `file` of the index's files, to the pieces of its tensor. `pieces` is the metadata
+ * TG_STATE_PIECES of f: it has the entry's key and place. */
 static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_json *pieces, int file) {
     const tg_safetensors_entry *e = &f->entries[i];
     const char *key, *at;
@@ -42,11 +44,11 @@ static tg_status add_entry(json_t *tensors, tg_safetensors *f, int i, const tg_j
     const char *dtype = json_string_value(json_object_get(t, "dtype"));
     if (t && (strcmp(dtype, e->dtype_name) != 0 || !json_equal(json_object_get(t, "shape"), shape)))
         return tg_fail(j.ctx, TG_ERR_SHAPE,
-                       "'%s': the ranks have given the key '%.128s' tensors of different dtypes or global shapes",
+                       "'%s': the tensor of the key '%.128s' has another dtype or global shape than on an earlier rank",
                        j.path, key);
     json_t *piece = json_pack("{s:i, s:s, s:s, s:s%}", "file", file, "name", e->name, "at", at, "xxh64",
                               f->sums + (size_t)i * TG_CHECKSUM_DIGITS, (size_t)TG_CHECKSUM_DIGITS);
-    /* Also if t is NULL: the call then frees the piece, and fails. */
+    /* If t is NULL, for lack of memory, this call frees the piece and fails. */
     if (json_array_append_new(json_object_get(t, "pieces"), piece) == 0) return TG_OK;
     return no_memory(j.ctx, j.path);
 }
@@ -68,7 +70,7 @@ static tg_status add_steps(json_t *to, const tg_json *steps) {
     return no_memory(steps->ctx, steps->path);
 }
 
-/* Reads a JSON object from the file's metadata. */
+/* Reads the JSON object that the file's metadata have under this key. */
 static tg_status parse_metadata(tg_safetensors *f, const char *key, tg_json *out) {
     const char *text = tg_safetensors_metadata(f, key);
     if (text) return tg_json_parse(out, f->file.ctx, f->file.path, text, strlen(text));
@@ -103,7 +105,8 @@ static tg_status add_file(tg_ctx *ctx, const char *dir, json_t *root, const char
 
 /* ---- Checking and writing ---- */
 
-/* Fails if the pieces of a key overlap or leave a hole. The cause is then that the ranks' lists do not fit together. */
+/* Fails if pieces of a tensor overlap or leave out an element of it. The cause is then that the lists of the ranks
+ * (tg_shards) disagree about which part of the tensor each rank has. */
 static tg_status check_pieces(tg_ctx *ctx, const char *dir, json_t *root) {
     tg_state d = {.ctx = ctx, .dir = dir};
     tg_status s = tg_state_from_json(&d, json_incref(root), dir);
@@ -112,12 +115,13 @@ static tg_status check_pieces(tg_ctx *ctx, const char *dir, json_t *root) {
     return s;
 }
 
-static tg_status write(tg_ctx *ctx, const char *path, json_t *root) {
+/* Writes index.json, with its checksum in place of the zeros that tg_state_root has put there. */
+static tg_status write_index(tg_ctx *ctx, const char *path, json_t *root) {
     char *text = tg_json_text(root, JSON_COMPACT);
-    size_t n = text ? strlen(text) : 0;
-    char *digits = text ? tg_state_sum_in(text, n) : NULL;
-    if (digits) tg_checksum_text(tg_checksum(text, n), digits);
-    tg_status s = digits ? tg_file_save(ctx, path, text, n) : no_memory(ctx, path);
+    if (!text) return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the text of '%s'", path);
+    size_t n = strlen(text);
+    tg_checksum_text(tg_checksum(text, n), tg_state_sum_in(text, n));
+    tg_status s = tg_file_save(ctx, path, text, n);
     free(text);
     return s;
 }
@@ -179,7 +183,7 @@ tg_status tg_state_write_index(tg_ctx *ctx, const char *dir, json_t *root, const
     if (s == TG_OK) s = check_pieces(ctx, dir, root);
     if (s == TG_OK) {
         snprintf(path, size, TG_STATE_INDEX, dir);
-        s = write(ctx, path, root);
+        s = write_index(ctx, path, root);
     }
     if (s == TG_OK) remove_stale(ctx, dir, names, n, path, size);
     tg_host_free(ctx, path, size);

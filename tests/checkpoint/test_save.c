@@ -411,7 +411,7 @@ static tg_status other_shapes(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_status got = tg_shards_save(s, in_root(dir, "disagree"));
     bool right =
         r ? got == TG_ERR_REMOTE
-          : got == TG_ERR_SHAPE && strstr(tg_ctx_message(ctx), "the key 'w' tensors of different dtypes or global");
+          : got == TG_ERR_SHAPE && strstr(tg_ctx_message(ctx), "the key 'w' has another dtype or global shape");
     tg_ctx_clear(ctx);
     tg_shards_free(s);
     tg_drop(x);
