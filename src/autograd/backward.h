@@ -43,7 +43,7 @@ struct tg_pass {
     uint32_t id;
     bool all;                   /* every node is needed */
     struct tg_grad_sink *sinks; /* one sink per input of the running node */
-    struct tg_keyed *by_x;      /* targets sorted by tensor; NULL if there are few */
+    struct tg_keyed *by_x;      /* the targets by tensor; NULL if they are few or tg_pass_find_targets has not run */
 };
 
 /* Runs one pass of backward from n roots. Fails with TG_ERR_STATE if a backward of this tape is running already. `who`

@@ -46,6 +46,10 @@ tg_status tg_pass_find_targets(tg_pass *p) {
     return TG_OK;
 }
 
+void tg_pass_free_targets(tg_pass *p) {
+    tg_tape_give(p->t, p->by_x, (size_t)p->o->n_targets * sizeof *p->by_x);
+}
+
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out) {
     const tg_tensor *x = tg_node_out(n)[out];
     const tg_keyed *k = p->by_x ? tg_keyed_find(p->by_x, p->o->n_targets, x) : NULL;
