@@ -28,7 +28,7 @@ typedef struct tg_pass_ops {
 
 typedef struct tg_pass_opts {
     tg_tensor *const *seeds; /* one per root; if seeds or an entry of it is NULL, the seed is tg_placement_seed */
-    tg_target *targets; /* NULL means that the pass accumulates into leaves */
+    tg_target *targets; /* different tensors; NULL means that the pass accumulates into leaves */
     int n_targets;
     tg_tensor *const *only; /* accumulate only into these leaves; NULL means into all */
     int n_only;

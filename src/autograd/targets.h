@@ -10,7 +10,8 @@ typedef struct tg_keyed {
     int64_t at;
 } tg_keyed;
 
-/* Sorts by address, in place, without allocating. */
+/* Sorts n entries by their keys, which are compared as addresses, in place and without allocating. Entries with the
+ * same key end up in any order. */
 void tg_keyed_sort(tg_keyed *a, int64_t n);
 /* Returns the first entry with this key in a sorted list, or NULL if there is none. */
 tg_keyed *tg_keyed_find(tg_keyed *a, int64_t n, const void *key);
