@@ -195,7 +195,8 @@ typedef struct tg_save_opts {
  * be freed before tg_save_finish.
  *
  * tg_save_finish fails with TG_ERR_FORMAT if the parts that the ranks have added overlap, or leave out elements of a
- * tensor, and with TG_ERR_SHAPE if ranks have given one key tensors of different dtypes or global shapes.
+ * tensor, with TG_ERR_SHAPE if ranks have given one key tensors of different dtypes or global shapes, and with
+ * TG_ERR_STATE if ranks have given one prefix optimizers that have made different numbers of steps.
  *
  * The ranks communicate by two barriers, an all-gather of 16 bytes, and one of 16 bytes for each part that a rank has;
  * they also send the random streams and the keys of shared parameters. Without .background a buffer of 1 MiB is

@@ -307,8 +307,6 @@ static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char
     if (s == TG_OK) s = run_nodes(p);
     if (!p->o->targets) tg_tapes_of(p->t->ctx)->backwards++;
     if (s != TG_OK) forget_pass(p->t);
-    tg_tape_give(p->t, p->by_x, (size_t)p->o->n_targets * sizeof *p->by_x);
-    p->by_x = NULL;
     return s;
 }
 
@@ -317,6 +315,7 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
     tg_pass p = {.t = t, .o = o, .id = ++t->pass, .all = !o->targets && !o->only};
     t->in_backward = true;
     tg_status s = o->graph ? o->graph->run(&p, roots, n, who) : run_pass(&p, roots, n, who);
+    tg_pass_free_targets(&p);
     t->in_backward = false;
     return s;
 }

@@ -28,7 +28,7 @@ typedef struct tg_pass_ops {
 
 typedef struct tg_pass_opts {
     tg_tensor *const *seeds; /* one per root; if seeds or an entry of it is NULL, the seed is tg_placement_seed */
-    tg_target *targets; /* NULL means that the pass accumulates into leaves */
+    tg_target *targets; /* different tensors; NULL means that the pass accumulates into leaves */
     int n_targets;
     tg_tensor *const *only; /* accumulate only into these leaves; NULL means into all */
     int n_only;
@@ -43,7 +43,7 @@ struct tg_pass {
     uint32_t id;
     bool all;                   /* every node is needed */
     struct tg_grad_sink *sinks; /* one sink per input of the running node */
-    struct tg_keyed *by_x;      /* targets sorted by tensor; NULL if there are few */
+    struct tg_keyed *by_x;      /* the targets by tensor; NULL if they are few or tg_pass_find_targets has not run */
 };
 
 /* Runs one pass of backward from n roots. Fails with TG_ERR_STATE if a backward of this tape is running already. `who`

@@ -1,7 +1,8 @@
-/* Targets of a pass, found by the addresses of their tensors. */
+/* Finds out whether an output of a node is a target of a pass, by the address of the tensor. A few targets are compared
+ * one after another; many are sorted and bisected. */
 #include "autograd/targets.h"
 
-/* Moves a[i] down in the heap a[n] until none of its children is greater. */
+/* Moves the entry at i down in a heap, the first n entries of a, until neither of its children has a greater key. */
 static void sift(tg_keyed *a, int64_t i, int64_t n) {
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && (uintptr_t)a[child + 1].key > (uintptr_t)a[child].key) child++;
@@ -12,7 +13,7 @@ static void sift(tg_keyed *a, int64_t i, int64_t n) {
     }
 }
 
-/* Heapsort, in place: qsort may allocate, and a step must not allocate. */
+/* Heapsort. The C library's qsort may call malloc, which a steady step must not do. */
 void tg_keyed_sort(tg_keyed *a, int64_t n) {
     for (int64_t i = n / 2; i-- > 0;) sift(a, i, n);
     for (int64_t end = n; end-- > 1;) {
@@ -44,6 +45,10 @@ tg_status tg_pass_find_targets(tg_pass *p) {
     for (int i = 0; i < n; i++) p->by_x[i] = (tg_keyed){p->o->targets[i].x, i};
     tg_keyed_sort(p->by_x, n);
     return TG_OK;
+}
+
+void tg_pass_free_targets(tg_pass *p) {
+    tg_tape_give(p->t, p->by_x, (size_t)p->o->n_targets * sizeof *p->by_x);
 }
 
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out) {

@@ -208,6 +208,14 @@ static tg_status open_temporary(tg_writer *w) {
     return s;
 }
 
+bool tg_is_temporary_suffix(const char *text) {
+    static const char begin[] = ".tmp-", digits[] = "0123456789";
+    if (strncmp(text, begin, sizeof begin - 1) != 0) return false;
+    const char *number = text + sizeof begin - 1, *end = number + strspn(number, digits);
+    size_t n = *end == '-' ? strspn(end + 1, digits) : 0;
+    return end > number && n > 0 && end[1 + n] == 0;
+}
+
 /* Fails if path exists and is not a regular file. Renaming the new file to it would replace a device, or a link to
  * one. */
 static tg_status require_replaceable(tg_ctx *ctx, const char *path) {

@@ -297,18 +297,41 @@ START_TEST(the_bytes_of_the_call_are_saved) {
 }
 END_TEST
 
+/* A save removes what earlier saves have left, also interrupted ones and those of old versions, and nothing else. */
 START_TEST(files_of_other_names_are_kept) {
-    static const char *const names[] = {"state-dict.safetensors", "rank-table.safetensors"};
-    char dir[256], path[2][320];
+    static const struct { const char *name; bool goes; } files[] = {
+        {"rank-00007.safetensors", true},
+        {"rank-100000-1700000000000000000.safetensors", true},
+        {"rank-00000.safetensors.tmp-17-0", true},
+        {"state-00001.safetensors", true},
+        {"index.json.tmp-4194304-12", true},
+        {"state-dict.safetensors", false},
+        {"rank-table.safetensors", false},
+        {"rank-0000.safetensors", false},
+        {"rank-00000-best.safetensors", false},
+        {"rank-00000-.safetensors", false},
+        {"rank-00001.safetensors.bak", false},
+        {"rank-00001.safetensors.tmp-17", false},
+        {"rank-00001.safetensors.tmp-17-0.bak", false},
+        {"state-00001-1.safetensors", false},
+        {"index.json.bak", false},
+        {"index.json.tmp--0", false},
+    };
+    char dir[256], path[320];
     in_root(dir, "kept");
     on_ranks(1, save, &(job){1, dir});
-    for (int i = 0; i < 2; i++) {
-        snprintf(path[i], sizeof path[i], "%s/%s", dir, names[i]);
-        FILE *f = fopen(path[i], "w");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
+        FILE *f = fopen(path, "w");
         ck_assert(f && fclose(f) == 0);
     }
     on_ranks(1, save, &(job){1, dir});
-    for (int i = 0; i < 2; i++) ck_assert_msg(access(path[i], F_OK) == 0, "%s was removed", path[i]);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
+        bool kept = access(path, F_OK) == 0;
+        ck_assert_msg(kept != files[i].goes, "%s was %s", path, kept ? "kept" : "removed");
+    }
+    on_ranks(1, load_and_compare, &(job){1, dir});
 }
 END_TEST
 
@@ -388,7 +411,7 @@ static tg_status other_shapes(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_status got = tg_shards_save(s, in_root(dir, "disagree"));
     bool right =
         r ? got == TG_ERR_REMOTE
-          : got == TG_ERR_SHAPE && strstr(tg_ctx_message(ctx), "the key 'w' tensors of different dtypes or global");
+          : got == TG_ERR_SHAPE && strstr(tg_ctx_message(ctx), "the key 'w' has another dtype or global shape");
     tg_ctx_clear(ctx);
     tg_shards_free(s);
     tg_drop(x);
@@ -399,11 +422,37 @@ static tg_status other_shapes(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(ranks_must_agree_on_shapes) { on_ranks(2, other_shapes, NULL); }
 END_TEST
 
+/* Rank 1 has made a step with its optimizer, and rank 0 none. */
+static tg_status other_steps(void *arg, tg_ctx *ctx, tg_comm *world) {
+    char dir[256];
+    (void)arg;
+    int r = tg_comm_rank(world);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tensor *x = filled(p, "w", 0, TG_F64, TG_SHAPE(4, 2), TG_PLACES({TG_TP, TG_SHARD(0)}), 1);
+    tg_optim *o = tg_adamw_new(ctx, &x, 1, NULL);
+    RUN(tg_optim_set_steps(o, r));
+    tg_shards *s = tg_shards_new(p);
+    tg_shards_add_tensor(s, "w", x);
+    tg_shards_add_optim(s, "optim", o);
+    tg_status got = tg_shards_save(s, in_root(dir, "steps"));
+    bool right = r ? got == TG_ERR_REMOTE
+                   : got == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "'optim.steps' is 1, but 0 on an earlier rank");
+    tg_ctx_clear(ctx);
+    tg_shards_free(s);
+    tg_optim_free(o);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d got %s", r, tg_status_name(got));
+}
+
+START_TEST(ranks_must_agree_on_steps) { on_ranks(2, other_steps, NULL); }
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         each_rank_writes_its_share,      ranges_move_between_any_cuts,       ranges_must_be_the_whole_tensor,
         the_bytes_of_the_call_are_saved, tensors_without_elements_are_saved, some_keys_are_loaded_under_other_names,
-        ranks_must_agree_on_shapes,      files_of_other_names_are_kept,
+        ranks_must_agree_on_shapes,      ranks_must_agree_on_steps,          files_of_other_names_are_kept,
     };
     return state_main("save", tests, sizeof tests / sizeof *tests);
 }

@@ -41,6 +41,19 @@ static tg_status work(void *arg, tg_ctx *ctx, tg_comm *world) {
     return status;
 }
 
+/* Saves a tensor from one rank. */
+static tg_status alone(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(3));
+    tg_shards *s = tg_shards_new(p);
+    tg_shards_add_tensor(s, "x", x);
+    tg_shards_save(s, arg);
+    tg_shards_free(s);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
 /* Checks that the state is whole, with memory that fails at call number `at`. */
 static tg_status check_whole(const char *dir, counted *memory) {
     char report[2000];
@@ -91,7 +104,32 @@ START_TEST(any_allocation_of_a_check_may_fail) {
 }
 END_TEST
 
+/* Saves with n files of earlier saves in the directory, and returns the number of allocations. */
+static int64_t allocations_with_files(const char *dir, int n) {
+    counted memory = {0};
+    for (int i = 0; i < n; i++) {
+        char path[300];
+        snprintf(path, sizeof path, "%s/rank-%05d-1.safetensors", dir, i);
+        FILE *f = fopen(path, "w");
+        ck_assert(f && fclose(f) == 0);
+    }
+    const tg_config *config = TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory});
+    tg_status s = tg_ranks_run(1, alone, (void *)dir, TG_RANKS(.config = config));
+    ck_assert_msg(s == TG_OK, "%s", tg_status_name(s));
+    return memory.calls;
+}
+
+/* When files of earlier saves are removed, the new state is there. A lack of memory must not be reported any more. */
+START_TEST(the_removal_of_earlier_files_takes_no_memory) {
+    char dir[256];
+    allocations_with_files(in_root(dir, "earlier"), 0);
+    int64_t few = allocations_with_files(dir, 1);
+    ck_assert_int_eq(allocations_with_files(dir, 30), few);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {any_allocation_of_ranks_may_fail, any_allocation_of_a_check_may_fail};
+    const TTest *const tests[] = {any_allocation_of_ranks_may_fail, any_allocation_of_a_check_may_fail,
+                                  the_removal_of_earlier_files_takes_no_memory};
     return state_main("save memory", tests, sizeof tests / sizeof *tests);
 }

@@ -211,6 +211,25 @@ START_TEST(loops_without_reset_keep_their_memory) {
 }
 END_TEST
 
+/* More targets than a pass looks through one by one, with and without recorded derivatives. */
+START_TEST(gradients_of_many_inputs_keep_their_memory) {
+    enum { INPUTS = 100, WARM = 50, LOOPS = 500 };
+    begin();
+    tg_tensor *w[INPUTS], *g[INPUTS];
+    int64_t host = 0;
+    for (int k = 0; k < INPUTS; k++) w[k] = leaf(k);
+    for (int i = 0; i < LOOPS; i++) {
+        tg_tensor *y = w[0];
+        for (int k = 1; k < INPUTS; k++) y = tg_add(t, y, w[k]);
+        tg_grad(t, &y, 1, w, INPUTS, g, TG_GRAD(.create_graph = i % 2));
+        tg_tape_collect(t);
+        if (i == WARM) host = allocations();
+    }
+    ck_assert_int_eq(allocations(), host);
+    end();
+}
+END_TEST
+
 START_TEST(results_without_nodes_end_at_once) {
     begin();
     tg_tape_set_grad_mode(t, false);
@@ -407,6 +426,7 @@ int main(void) {
                             epochs_and_tapes,
                             gradients_are_the_same_with_releases,
                             loops_without_reset_keep_their_memory,
+                            gradients_of_many_inputs_keep_their_memory,
                             results_without_nodes_end_at_once,
                             long_chains_end_without_recursion,
                             dropped_leaves_end_with_their_last_node,

@@ -1,5 +1,6 @@
-/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses between rows and columns
- * (reduce.h). Also chooses the number of parts. Both choices depend on shapes and strides alone. */
+/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses between rows and columns, and
+ * the number of parts (reduce.h). The two choices depend on the kind of reduction and on shapes, strides and dtypes
+ * alone, so that a sum has the same bits every time. */
 #include "kernels/cuda/reduce.h"
 
 #include "kernels/cuda/slots.h"
@@ -7,8 +8,8 @@
 namespace tg {
 namespace {
 
-/* Returns the compute type. As on the CPU, integers are reduced in int64 unless the output is a float, and 16-bit
- * floats in float32. */
+/* Returns the compute type. As on the CPU, 16-bit floats are reduced in float32, and integers in int64 or, if the
+ * output is a float, in float64. */
 int compute_type(int in, int out) {
     if (in == TG_F64 || out == TG_F64 || (!is_real(in) && is_real(out))) return TG_F64;
     return is_real(in) ? TG_F32 : TG_I64;
@@ -42,22 +43,24 @@ bool by_columns(const Sides &s) {
     return k.shape[k.n - 1] >= 16 && k.stride[0][k.n - 1] < r.stride[0][r.n - 1];
 }
 
-/* Returns whether the strides of the input along the first n dims are multiples of 16 bytes. */
+/* Returns whether the strides of the input along the first n dims of m are multiples of 16 bytes. size: bytes of an
+ * element. */
 bool whole_strides(const Dims<2> &m, int n, int size) {
     bool whole = true;
     for (int d = 0; d < n; d++) whole = whole && m.stride[0][d] * size % 16 == 0;
     return whole;
 }
 
-/* Returns the number of threads that share an output of `count` elements: about one for 8 elements, up to a warp, and a
- * whole block from 2048 elements on. */
+/* Returns the number of threads that share an output of `count` elements. Below 2048 elements it is the least power of
+ * two that gives each thread at most 8 of them, but no more than a warp. From 2048 on it is a whole block. */
 int lanes_for(int64_t count) {
     int lanes = 1;
     while (lanes < 32 && lanes * 8 < count) lanes *= 2;
     return count >= 2048 ? REDUCE_THREADS : lanes;
 }
 
-/* Cuts the reduced elements into at most this many parts, whose length is a multiple of `multiple`. */
+/* Cuts the reduced elements of an output into parts of equal length, at most `parts` of them. The length is a multiple
+ * of `multiple`; the last part may have fewer elements. If an output has no elements, there is one part without any. */
 void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
     job.part_len = ceil_div(ceil_div(job.count, parts > 1 ? parts : 1), multiple) * multiple;
     if (job.part_len == 0) job.part_len = multiple;
@@ -67,8 +70,10 @@ void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Long reductions have enough parts for BLOCKS blocks in all, but each part has at least PART elements (PART_ROWS rows
- * along columns). */
+/* A reduction that would start too few blocks for the GPU is cut into parts, each with blocks of its own: about as many
+ * as make BLOCKS blocks in all, but so few that a part, except the last, has at least PART elements along rows, or
+ * PART_ROWS along columns. Rows are cut only if a whole block reduces each output, and if the outputs are fewer than
+ * BLOCKS / 2. */
 enum { BLOCKS = 2048, PART = 8192, PART_ROWS = 64 };
 
 void plan_rows(ReduceJob &job, const Sides &s, bool arg) {
@@ -94,7 +99,8 @@ void plan_columns(ReduceJob &job, const Sides &s, int quad) {
                 whole_strides(s.reduced, s.reduced.n, job.in_size);
 }
 
-/* Sets all fields of the job that depend on the dims. */
+/* Sets all fields of the job that depend on the dims. A reduced dim of size 0 has no divider: nothing is read then, so
+ * no position is divided. */
 void plan(ReduceJob &job, const Sides &s, int quad, bool arg) {
     int last = s.reduced.n - 1;
     job.outputs = s.kept.count;
@@ -122,14 +128,16 @@ void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
         reduce_i64(job, stream);
 }
 
-/* Returns the distance between the results of two outputs in scratch memory. The results of the parts of one output are
- * adjacent there, so that they are reduced as a row. Rows begin at whole quads. */
-int64_t pitch_of(const ReduceJob &parts) { return ceil_div(parts.parts, 4) * 4; }
+/* Returns the distance, in elements, between the results of neighboring outputs in scratch memory. The results of the
+ * parts of one output are adjacent there, as a row that is then reduced. A row begins at a whole quad of any compute
+ * type, because quads have 2 or 4 elements. */
+int64_t pitch_of(const ReduceJob &job) { return ceil_div(job.parts, 4) * 4; }
 
-/* Makes two jobs of one: `parts` writes the results of parts to scratch memory, and `rest` reduces those into out. */
-void split(ReduceJob &parts, ReduceJob &rest, const Sides &s, void *results, void *positions, int compute, int quad) {
-    bool arg = parts.path == REDUCE_ARG;
-    int64_t step = pitch_of(parts), out_step[TG_MAX_DIMS] = {};
+/* Splits a job in two. `job` is changed: it writes the result of each part to the scratch memory `results` and, of
+ * argmax and argmin, its position to `positions`. `rest` reduces these into the output that job had. */
+void split(ReduceJob &job, ReduceJob &rest, const Sides &s, void *results, void *positions, int compute, int quad) {
+    bool arg = job.path == REDUCE_ARG;
+    int64_t step = pitch_of(job), out_step[TG_MAX_DIMS] = {};
     Sides t = s;
     for (int d = s.kept.n - 1; d >= 0; d--) {
         t.kept.stride[0][d] = out_step[d] = step;
@@ -137,29 +145,30 @@ void split(ReduceJob &parts, ReduceJob &rest, const Sides &s, void *results, voi
     }
     t.reduced = {};
     t.reduced.count = 1;
-    push_dim(t.reduced, parts.parts, {1, 0});
-    rest = parts;
-    rest.kind = parts.kind == TG_SUMSQ ? TG_SUM : parts.kind;
+    push_dim(t.reduced, job.parts, {1, 0});
+    rest = job;
+    rest.kind = job.kind == TG_SUMSQ ? TG_SUM : job.kind;
     rest.in = (char *)results;
     rest.in_dtype = compute;
     rest.in_size = element_size(compute);
     rest.positions = (const int64_t *)positions;
     plan(rest, t, quad, arg);
     cut(rest, 1, 1024);
-    parts.scale = 1;
-    parts.add = false;
-    parts.out = (char *)(arg ? positions : results);
-    parts.out_dtype = arg ? (int)TG_I64 : compute;
-    parts.extremes = arg ? (char *)results : nullptr;
-    parts.part_step = 1;
-    for (int d = 0; d < parts.kept.ndim; d++) parts.kept.stride[1][d] = out_step[d];
-    parts.out_col = pitch_of(parts);
+    job.scale = 1;
+    job.add = false;
+    job.out = (char *)(arg ? positions : results);
+    job.out_dtype = arg ? (int)TG_I64 : compute;
+    job.extremes = arg ? (char *)results : nullptr;
+    job.part_step = 1;
+    for (int d = 0; d < job.kept.ndim; d++) job.kept.stride[1][d] = out_step[d];
+    job.out_col = pitch_of(job);
 }
 
+/* Reduces the parts, and then their results. */
 tg_status reduce_parts(tg_ctx *ctx, ReduceJob &job, const Sides &s, int compute, int quad) {
     size_t results = (size_t)(pitch_of(job) * job.outputs), bytes = results * (size_t)element_size(compute);
     bool arg = job.path == REDUCE_ARG;
-    size_t aligned_bytes = (bytes + 255) / 256 * 256;
+    size_t aligned_bytes = (bytes + 255) / 256 * 256; /* where the positions begin */
     tg_cuda_scratch scratch;
     ReduceJob rest;
     tg_status status = tg_cuda_scratch_take(ctx, aligned_bytes + (arg ? results * sizeof(int64_t) : 0), &scratch);

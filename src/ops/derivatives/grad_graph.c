@@ -133,14 +133,17 @@ static tg_status derive(tg_pass *p, tg_node *n) {
                        "tg_grad: .create_graph needs the vjp slot of every op on the way, and that of op %s is NULL",
                        n->op->name);
     TG_TRY(tg_node_ready(n));
-    tg_tensor **gin = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *gin);
+    size_t bytes = ((size_t)n->n_in + n->n_out) * sizeof(tg_tensor *);
+    tg_tensor **gin = tg_tape_alloc(t, bytes);
     if (!gin) return t->ctx->run.status;
     tg_tensor **gout = gin + n->n_in;
     for (int i = 0; i < n->n_in; i++) gin[i] = NULL;
     for (int i = 0; i < n->n_out; i++) gout[i] = tg_node_slots(n)[i].g;
     tg_status s = n->op->vjp(t, n, gout, gin);
     if (s == TG_OK) s = t->ctx->run.status;
-    return s == TG_OK ? contribute(p, n, gin) : s;
+    if (s == TG_OK) s = contribute(p, n, gin);
+    tg_tape_give(t, gin, bytes);
+    return s;
 }
 
 /* Completes the gradients of n's outputs and, if one is not zero, computes those of its inputs. */

@@ -100,7 +100,8 @@ tg_status tg_cp_attend(tg_cp_pass *w, const tg_cp_keys *keys);
 /* Writes to gk and gv the gradients of these keys and values from this rank's queries, and adds to w->gq. gk and gv
  * have the shapes of keys->k and keys->v. */
 tg_status tg_cp_attend_grad(tg_cp_pass *w, const tg_cp_keys *keys, tg_array gk, tg_array gv);
-/* Returns the number of floating-point operations of this rank's forward, counted as those of tg_attention. */
+/* Returns the number of floating-point operations of this rank's forward, counted as those of tg_attention. sizes: the
+ * last dims of k and v together. */
 int64_t tg_cp_flops(const tg_cp_params *p, int64_t batch, int64_t sizes);
 
 /* ---- travel.c: keys and values as one buffer ---- */
