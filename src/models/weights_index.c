@@ -1,6 +1,5 @@
 /* Which files of a directory are the model: the index of several files, and the removal of an older model. */
 #include <dirent.h>
-#include <fnmatch.h>
 #include <errno.h>
 #include <stdio.h>
 
@@ -99,6 +98,15 @@ static int files_of(const char *name) {
     return strcmp(again, name) == 0 ? n : 0;
 }
 
+/* Returns whether the name is the temporary one of a file that a save of weights writes. */
+static bool is_temporary(const char *name) {
+    char whole[64];
+    const char *suffix = strstr(name, ".tmp-");
+    if (!suffix || suffix - name >= (ptrdiff_t)sizeof whole || !tg_is_temporary_suffix(suffix)) return false;
+    snprintf(whole, sizeof whole, "%.*s", (int)(suffix - name), name);
+    return files_of(whole) || strcmp(whole, TG_WEIGHTS_FILE) == 0 || strcmp(whole, TG_WEIGHTS_INDEX) == 0;
+}
+
 /* Removes the files of older models of several files, and those that an interrupted save has begun. A file whose name
  * says that it is one of n > 1 files stays, because it is the new model's. A directory that the system does not know is
  * no error: file functions of the program (tg_file_ops) may keep the files elsewhere. */
@@ -108,8 +116,7 @@ static tg_status remove_parts(tg_ctx *ctx, const char *dir, int n) {
     tg_status s = TG_OK;
     for (struct dirent *e; s == TG_OK && (e = readdir(d));) {
         int of = files_of(e->d_name);
-        bool begun = fnmatch("model*.safetensors.tmp-*", e->d_name, 0) == 0;
-        if (begun || (of && (n == 1 || of != n))) s = remove_file(ctx, dir, e->d_name);
+        if (is_temporary(e->d_name) || (of && (n == 1 || of != n))) s = remove_file(ctx, dir, e->d_name);
     }
     closedir(d);
     return s;

@@ -274,6 +274,39 @@ START_TEST(a_save_leaves_nothing_of_an_older_model) {
 }
 END_TEST
 
+/* A save removes its own temporary files of an interrupted save, and no file of another name. */
+START_TEST(files_of_other_names_are_kept) {
+    static const struct {
+        const char *name;
+        bool stale;
+    } files[] = {
+        {"model.safetensors.tmp-17-0", true},
+        {"model-00001-of-00003.safetensors.tmp-17-2", true},
+        {"model.safetensors.index.json.tmp-4194304-12", true},
+        {"model-00001-of-00009.safetensors", true},
+        {"model-best.safetensors.tmp-17-0", false},
+        {"model.safetensors.tmp-of-mine", false},
+        {"model.safetensors.tmp-17-0.bak", false},
+        {"model-1-of-9.safetensors", false},
+        {"models.safetensors", false},
+    };
+    saved s;
+    char path[160];
+    saved_open(&s);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", s.j.dir, files[i].name);
+        FILE *f = fopen(path, "w");
+        ck_assert(f && fclose(f) == 0);
+    }
+    ck_assert_int_eq(save_as(&s, 1, sizes[0]), TG_OK);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", s.j.dir, files[i].name);
+        ck_assert_msg((access(path, F_OK) != 0) == files[i].stale, "%s", files[i].name);
+    }
+    saved_close(&s);
+}
+END_TEST
+
 /* Files of two saves, with equal names and shapes. */
 START_TEST(files_of_two_saves_are_refused) {
     char copy[64], command[320], name[64] = "", message[1024];
@@ -354,7 +387,7 @@ int main(void) {
     const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint,
                             a_checkpoint_of_another_model_is_refused,
                             a_save_that_fails_leaves_a_whole_model_or_none,
-                            a_save_leaves_nothing_of_an_older_model,
+                            a_save_leaves_nothing_of_an_older_model, files_of_other_names_are_kept,
                             files_of_two_saves_are_refused,
                             a_failing_allocator_leaves_nothing_behind,
                             a_config_describes_any_number_of_rotated_elements};
