@@ -6,10 +6,10 @@
  * Every op runs at once, and returns a tensor. In grad mode it also records a node on the tape t if a tensor operand
  * requires a gradient. The tape owns the result, which lives until the tape is reset. If an op fails, the context
  * records the error, and the op returns an inert tensor (tapegrad.h). Further results, such as *index, are inert
- * tensors too. Shapes and dims that do not fit fail with TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that
- * do not match with TG_ERR_PLACEMENT (placement.h), and numbers and options out of their ranges with TG_ERR_ARGUMENT.
- * Wrong values in a tensor, such as an index out of range, fail with TG_ERR_DATA. On a GPU a reset of the tape reports
- * TG_ERR_DATA, at the latest the second reset after the op.
+ * tensors too. Shapes, dims and numbers that do not fit the shapes of the operands fail with TG_ERR_SHAPE, wrong dtypes
+ * with TG_ERR_DTYPE, placements that do not match with TG_ERR_PLACEMENT (placement.h), and other numbers and options
+ * out of their ranges with TG_ERR_ARGUMENT. Wrong values in a tensor, such as an index out of range, fail with
+ * TG_ERR_DATA. On a GPU a reset of the tape reports TG_ERR_DATA, at the latest the second reset after the op.
  *
  * Shapes broadcast as in NumPy if the comment says so. Negative dims count from the end. A tensor operand that "may be
  * NULL" is optional; NULL in place of any other one fails with TG_ERR_ARGUMENT. opts may always be NULL, which means
@@ -83,8 +83,8 @@ TG_API tg_tensor *tg_hardsigmoid(tg_tape *t, tg_tensor *x); /* max(0, min(x + 3,
 TG_API tg_tensor *tg_hardswish(tg_tape *t, tg_tensor *x);   /* x * max(0, min(x + 3, 6)) / 6 */
 TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope); /* x if x > 0, else slope * x */
 TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if x > 0, else alpha * (e^x - 1) */
-/* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. beta is not 0; 1 is a common beta. 20 is a
- * common threshold, and INFINITY means none. */
+/* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. beta is finite and not 0; 1 is a common
+ * beta. 20 is a common threshold, and INFINITY means none. */
 TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold);
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN if x < 0 and p is not an integer */
 /* max(lo, min(x, hi)), with lo <= hi. The gradient is 1 where lo <= x <= hi, and 0 elsewhere. The bounds may be
@@ -221,9 +221,9 @@ TG_API tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_
 /* The sum, or the product, of each element and all elements before it along dim. The dtype is that of tg_sum. */
 TG_API tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim);
 TG_API tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim);
-/* The greatest, or the least, of each element and all elements before it along dim. *index (index may be NULL) receives
- * its position along dim, int64: that of the last NaN if there is one, and otherwise that of the last of equal
- * elements. The gradient goes to the element at this position. */
+/* The greatest, or the least, of each element and all elements before it along dim; NaN if one of them is NaN. *index
+ * (index may be NULL) receives the position of the result along dim, int64. If several elements are equal to the result
+ * or NaN, it is the position of the last one. The gradient goes to the element at this position. */
 TG_API tg_tensor *tg_cummax(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
 TG_API tg_tensor *tg_cummin(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
 /* x sorted along dim in ascending or descending order. *index (index may be NULL) receives the position that each
@@ -300,7 +300,8 @@ TG_API tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim); /* inserts a 
  * INT64_MAX means the size of dim. Counted from the front, 0 <= start <= stop <= size of dim (TG_ERR_SHAPE). step is 1
  * or more (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step);
-TG_API tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index); /* element `index` of dim; removes dim */
+/* Element `index` of dim, which is removed. A negative index counts from the end. */
+TG_API tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index);
 TG_API tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x); /* x itself if x is contiguous (row-major), else a copy */
 /* Joins n >= 1 tensors along dim. Their sizes must be equal in all other dims. */
 TG_API tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim);
@@ -397,8 +398,8 @@ TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *
  * tensors of indices broadcast to one shape. In the result this shape takes the place of the indexed dims, or comes
  * first if other dims lie between them. */
 TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *const *index, int n);
-/* Copies x and writes src to the positions of tg_index. If accumulate is true, adds src there instead, which is for
- * numbers only. src broadcasts to the shape of the result of tg_index. If several elements of src are written to one
+/* Copies x and writes src to the positions of tg_index. If accumulate is true, adds src there instead, and x must have
+ * numbers. src broadcasts to the shape of the result of tg_index. If several elements of src are written to one
  * place, the last one in row-major order remains. */
 TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
                                bool accumulate);
@@ -420,9 +421,9 @@ typedef struct tg_bag_opts {
  * a bag in which no id counts. table has floats.
  *
  * If offsets is NULL, each row of ids [b, l] is a bag. Otherwise bag i has the elements of ids [n] from number
- * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64, begins with
- * 0, and never decreases. With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED. Without offsets, include_last_offset
- * fails with TG_ERR_ARGUMENT.
+ * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64 and begins
+ * with 0 (TG_ERR_DATA). It must not decrease, which the op does not check. With offsets, TG_BAG_MAX fails with
+ * TG_ERR_UNSUPPORTED. Without offsets, include_last_offset fails with TG_ERR_ARGUMENT.
  *
  * weights may be NULL. It has the shape of ids and the dtype of table, and multiplies the rows. With TG_BAG_MEAN and
  * TG_BAG_MAX it must be NULL (TG_ERR_ARGUMENT). */
