@@ -183,8 +183,8 @@ TG_API tg_tensor *tg_copy_(tg_tape *t, tg_tensor *a, tg_tensor *b); /* writes b 
  * int64.
  *
  * A reduction of no elements gives 0 for tg_sum, and for tg_norm if p is finite and 0 or more. It gives 1 for tg_prod,
- * NaN for tg_mean, -infinity for tg_logsumexp, false for tg_any, and true for tg_all. The others fail with
- * TG_ERR_SHAPE. */
+ * NaN for tg_mean, -infinity for tg_logsumexp, false for tg_any, and true for tg_all. The other reductions of
+ * no elements fail with TG_ERR_SHAPE. */
 TG_API tg_tensor *tg_sum(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 /* The sum of (x - mean)^2 over n elements, divided by n - correction. correction 1 gives the unbiased estimate, and 0
@@ -378,11 +378,10 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
-/* Copy x, and combine the elements of src that index sends to one place by their mean, product, maximum or minimum,
- * which replaces the element there. If include_self is true, the element of x at this place is combined with them.
- * Places to which no element is sent keep the element of x. The shapes are those of tg_scatter_add. tg_scatter_mean
- * takes floats, and the others numbers. Several elements that are the maximum or the minimum share the gradient
- * equally. */
+/* Copy x. An element of the copy becomes the mean, product, maximum or minimum of the elements of src that index sends
+ * to it; if include_self is true, the element of x is one of them. Elements to which index sends nothing stay as they
+ * are. The shapes are those of tg_scatter_add. tg_scatter_mean takes floats, and the others numbers. Several elements
+ * that are the maximum or the minimum share the gradient equally. */
 TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
                                   bool include_self);
 TG_API tg_tensor *tg_scatter_prod(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
@@ -505,7 +504,7 @@ TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool h
  * has position p = offset + r. Its elements i and i + d/2, for i < d/2, are rotated as a pair by the angle
  * p * base^(-2 * i / d). */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
-/* The same for rows in another order, such as those of a sharded sequence. Row r has position positions[r], with
+/* tg_rope for rows in another order, such as those of a sharded sequence. Row r has position positions[r], with
  * positions int64 [s]. If positions is [n, s], where n is the size of the first dim of x, row r in element e of this
  * dim has position positions[e, r]. Dim s of x may be sharded if positions is sharded alike. */
 TG_API tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base);
