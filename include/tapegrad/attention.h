@@ -14,7 +14,8 @@ extern "C" {
 
 typedef struct tg_self_attention_opts {
     size_t size;
-    /* Number of heads of queries, 1 or more; must be given. A multiple of the number of tp ranks (TG_ERR_SHAPE). */
+    /* Number of heads of queries, 1 or more. It must be given, and be a multiple of the number of tp ranks
+     * (TG_ERR_SHAPE). */
     int64_t heads;
     /* Number of heads of keys and values, 1 or more. It divides heads, and it is a multiple or a divisor of the number
      * of tp ranks (TG_ERR_SHAPE). TG_AUTO, the default: heads. */
@@ -23,8 +24,8 @@ typedef struct tg_self_attention_opts {
      * (TG_ERR_SHAPE). */
     int64_t head_dim;
     int64_t v_dim;    /* size of a head of values, 1 or more; TG_AUTO, the default: head_dim */
-    /* Queries come from x, keys and values from a second input, the memory. Not with rope_base (TG_ERR_ARGUMENT),
-     * because the memory has positions of its own. */
+    /* If true, queries come from x, and keys and values from a second input, the memory. rope_base must then be TG_NONE
+     * (TG_ERR_ARGUMENT), because the memory has positions of its own. */
     bool cross;
     /* causal to softcap have the same meanings, ranges and defaults as in tg_attention_opts (ops.h). With cross, causal
      * and left fail with TG_ERR_UNSUPPORTED if cp has several ranks, because they need whole sequences. */
@@ -42,8 +43,9 @@ typedef struct tg_self_attention_opts {
     bool out_bias;   /* the projection back has a bias */
     /* Each head has a trained logit, the sink of tg_attention, which is 0 at first. */
     bool sink;
-    /* How the ranks of cp exchange keys and values: kind and inner of tg_context_attention_opts. With cross both must
-     * keep their defaults (TG_ERR_ARGUMENT), because every rank of cp then has the whole memory. */
+    /* kind and inner of tg_context_attention_opts (context_parallel.h): how the ranks of cp exchange keys and values.
+     * With cross both must keep their defaults (TG_ERR_ARGUMENT), because every rank of cp then has the whole
+     * memory. */
     tg_cp_kind cp_kind;
     int cp_inner;
     /* Options of the projections of queries, keys and values (linear), and of the projection back (out_linear). NULL:
@@ -73,18 +75,19 @@ typedef struct tg_self_attention_opts {
  *
  * Parameters, with g = kv_heads, r = heads / g, dk = head_dim and dv = v_dim. With TG_RNG_GLOBAL (parallel.h) their
  * initial values do not depend on the number of ranks. On dp and cp all are R.
- * - qkv.weight [g * (r * dk + dk + dv), hidden] V0, a block of rows for each head of keys and values: the rows of the r
- *   heads of queries that it serves, those of the key, and those of the value (Megatron-Core's linear_qkv). So each
- *   rank has adjacent blocks;
- * - with cross, instead of qkv.weight: q.weight [heads * dk, hidden] V0, and kv.weight [g * (dk + dv), hidden] V0;
- * - with bias: qkv.bias, or q.bias and kv.bias: V0;
+ * - qkv.weight [g * (r * dk + dk + dv), hidden] V0, with one block of rows for each head of keys and values. A block
+ *   has the rows of the r heads of queries that use this head, then those of its key, then those of its value
+ *   (Megatron-Core's linear_qkv);
+ * - with cross, instead of qkv.weight: q.weight [heads * dk, hidden] V0, and kv.weight [g * (dk + dv), hidden] V0, in
+ *   which a block has the rows of a key and then those of a value;
+ * - with bias: qkv.bias V0, or with cross q.bias V0 and kv.bias V0;
  * - with qk_norm: q_norm.weight and k_norm.weight [dk]: R on tp, because every rank norms its own heads;
  * - with sink: sink [heads] V0;
  * - out.weight [hidden, heads * dv] V1, and with out_bias: out.bias, placed as in tg_nn_row_linear.
  *
- * If kv_heads is less than the number of tp ranks, the number of rows of qkv.weight (with cross, of kv.weight) must be
- * a multiple of that number (TG_ERR_SHAPE). The ranks then gather queries, keys and values before each of them takes
- * its heads, and backward reduce-scatters the gradients. */
+ * If there are fewer kv_heads than tp ranks, the number of rows of qkv.weight (with cross, of kv.weight) must be a
+ * multiple of the number of tp ranks (TG_ERR_SHAPE). The ranks then gather queries, keys and values before each rank
+ * takes its heads, and backward reduce-scatters the gradients. */
 TG_API tg_module *tg_nn_self_attention(const tg_parallel *p, int64_t hidden, const tg_self_attention_opts *opts);
 
 #ifdef __cplusplus

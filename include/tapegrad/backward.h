@@ -29,9 +29,9 @@ typedef struct tg_backward_opts {
 
 /* Add d root / d leaf to the gradient of every leaf that requires one and on which the root depends (reverse mode;
  * Griewank and Walther, Evaluating Derivatives). tg_backward takes one root, which must have one element, and uses the
- * default seed (tg_backward_opts). tg_backward_with takes n >= 1 roots, each times its seed; opts may be NULL. Nodes
- * run in the reverse of the order in which they were recorded. The hooks of a leaf run after the last node has added to
- * the gradient of that leaf.
+ * default seed (tg_backward_opts). tg_backward_with takes n >= 1 roots and multiplies each by its seed. opts may be
+ * NULL. Nodes run in the reverse of the order in which they were recorded. The hooks of a leaf run after the last node
+ * has added to the gradient of that leaf.
  *
  * Backward releases the tensors that were saved by the nodes that it runs, unless retain is set. Some ops, such as
  * tg_sqrt, save their own result, which is then released too. To use such a result after backward, call tg_keep on it
@@ -77,9 +77,9 @@ TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_te
 /* Returns whether x has an accumulated gradient; false if x is NULL or not alive. */
 TG_API bool tg_has_grad(const tg_tensor *x);
 /* Returns the accumulated gradient of leaf x. It has the shape of x, and is float64 if x is, else float32. The result
- * is not a copy: later backwards change its values. It is the buffer of tg_set_main_grad or, if x has none, belongs to
- * x and ends with x; tg_drop has no effect on it. Fails with TG_ERR_STATE, and returns an inert tensor, if x has no
- * gradient. */
+ * is not a copy: later backwards change its values. If x has a main gradient (tg_set_main_grad), the result is this
+ * buffer. Otherwise the result belongs to x and ends with x, and tg_drop has no effect on it. Fails with TG_ERR_STATE,
+ * and returns an inert tensor, if x has no gradient. */
 TG_API tg_tensor *tg_grad_of(tg_tensor *x);
 /* Returns a copy of the gradient of leaf x on this rank; tg_drop frees the copy.
  *

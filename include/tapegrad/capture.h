@@ -76,9 +76,9 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * communicator of the step was freed, aborted or recovered; capture the step again.
  */
 TG_API tg_status tg_graph_replay(tg_graph *g);
-/* Frees the graph. Its memory returns to the context, except memory of tensors that have not ended, such as those of
- * tg_keep. When the context ends, it frees the graphs that are left. If fn calls this for its own graph, the call
- * fails with TG_ERR_STATE and frees nothing. */
+/* Frees the graph. g may be NULL. The memory of the graph returns to the context, except memory of tensors that have
+ * not ended, such as those of tg_keep. When the context ends, it frees the graphs that are left. If fn calls this for
+ * its own graph, nothing is freed, and TG_ERR_STATE is recorded in the context. */
 TG_API void tg_graph_free(tg_graph *g);
 
 /* What tg_graph_query returns. */

@@ -17,16 +17,17 @@ extern "C" {
  * NULL means zero. dout[i] has the shape, dtype and placement of outs[i], and belongs to the tape; it is 0 if outs[i]
  * does not depend on the inputs. On an error each dout[i] is an inert tensor (tapegrad.h).
  *
- * Also fails with TG_ERR_STATE in a backward of t, or if a backward has released what the nodes saved, with
- * TG_ERR_VERSION if what they saved was overwritten, and with TG_ERR_UNSUPPORTED if an op has no jvp, or in the first
- * run of a recomputed function. */
+ * Also fails with
+ * - TG_ERR_STATE while a backward of t runs, or if an earlier backward has released what the nodes saved;
+ * - TG_ERR_VERSION if what the nodes saved was overwritten;
+ * - TG_ERR_UNSUPPORTED if an op has no jvp, or in the first run of a recomputed function. */
 TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                         tg_tensor *const *din, tg_tensor **dout);
 /* Computes products with the Hessian of root, which has one element (TG_ERR_SHAPE): hv[i] is the sum over j of
  * (d2 root / d inputs[i] d inputs[j]) * v[j]. v[j] and hv[j] have the shape and dtype of inputs[j]. v[j] NULL means
- * zero. n is 1 or more. Takes one backward and one forward pass (Pearlmutter, Fast Exact Multiplication by the Hessian,
- * 1994). The call may be made in no-grad mode, but root must have been recorded. Also fails with the errors of tg_grad
- * and tg_jvp. On an error each hv[i] is an inert tensor. */
+ * zero. hv[j] is 0 if root does not depend on inputs[j]. n is 1 or more. Takes one backward and one forward pass
+ * (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). The call may be made in no-grad mode, but root must
+ * have been recorded. Also fails with the errors of tg_grad and tg_jvp. On an error each hv[i] is an inert tensor. */
 TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                         tg_tensor **hv);
 
@@ -34,8 +35,8 @@ TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, i
  *
  * Both slots compute by recording ops. vjp computes gin[], the gradients of the inputs, from gout[], the gradients of
  * the outputs. jvp computes dout[], the tangents of the outputs, from din[], the tangents of the inputs. In all four
- * arrays NULL means zero. A slot may read what the op saves, and only the shapes of the node's other tensors. If a slot
- * is NULL, derivatives that need it fail with TG_ERR_UNSUPPORTED. */
+ * arrays NULL means zero. A slot may read the values of the tensors that the op saves. Of the node's other tensors it
+ * may read only the shapes. If a slot is NULL, derivatives that need it fail with TG_ERR_UNSUPPORTED. */
 
 /* Returns whether input i needs a gradient; false if i is out of range. */
 TG_API bool tg_node_needs_grad(const tg_node *n, int i);
@@ -47,8 +48,9 @@ TG_API tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like);
  * An output whose out[i] the function leaves NULL is not differentiable. */
 typedef tg_status (*tg_compose_fn)(tg_tape *t, const tg_node *n, tg_tensor **out);
 /* Bodies of the slots vjp and jvp of an op whose outputs f computes by other ops. They call f, and differentiate those
- * ops. tg_vjp_composed adds the gradients of the inputs itself, so the slot leaves gin[] as it is. Outside of these
- * slots they fail with TG_ERR_STATE. */
+ * ops. tg_vjp_composed adds the gradients of the inputs itself, so the slot leaves gin[] as it is. tg_jvp_composed
+ * finds the tangents of the inputs itself, so it does not take din[]. Outside of these slots they fail with
+ * TG_ERR_STATE. */
 TG_API tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f);
 TG_API tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f);
 /* Bodies of jvp slots:

@@ -1,4 +1,5 @@
-/* Gradient checks, which compare gradients with finite differences. Include it in tests of your own ops and functions.
+/* Gradient checks, which compare gradients with finite differences. Include this header in tests of your own ops and
+ * functions.
  *
  * A check draws random cotangents, which are gradients of the outputs, and runs backward from them. It compares the
  * gradients of the inputs with central differences in float64, for each element or along random directions (Griewank

@@ -1,5 +1,5 @@
 /* Metrics: means over a stream of batches, such as a loss, a perplexity or an accuracy. The values of a batch are added
- * on the device, so the host does not wait for it. The sums of the ranks are added once, at the end.
+ * on the device, so the host does not wait. The sums of the ranks are added once, at the end.
  *
  *     tg_metric *hits = tg_metric_new(ctx);
  *     for (int64_t i = 0; i < tg_loader_batches(l); i++) {
@@ -31,8 +31,9 @@ TG_API tg_status tg_metric_reset(tg_metric *m); /* Removes all values. */
  * (TG_ERR_ARGUMENT). x must not be P on any axis (placement.h; TG_ERR_PLACEMENT). */
 TG_API tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight);
 /* Adds one value for each target: 1 if it is among the k classes of the greatest logits, and else 0. Of equal logits,
- * that of the lower class counts as greater. If the target's logit is NaN, the value is 0. A target that is
- * ignore_index adds no value. Any other target must be in [0, classes) (TG_ERR_DATA).
+ * that of the lower class counts as greater. If the target's logit is NaN, the value is 0; any other NaN counts as
+ * greater than a number. A target that is ignore_index adds no value. Any other target must be in [0, classes)
+ * (TG_ERR_DATA).
  *
  * logits is [.., classes], floats, and targets is [..], int64; neither may be P on an axis (TG_ERR_PLACEMENT). k is
  * from 1 to `classes`. t, logits and targets belong to the context of m (TG_ERR_HANDLE). Records ops on t in no-grad

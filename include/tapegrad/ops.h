@@ -6,8 +6,10 @@
  * Every op runs at once, and returns a tensor. In grad mode it also records a node on the tape t if a tensor operand
  * requires a gradient. The tape owns the result, which lives until the tape is reset. If an op fails, the context
  * records the error, and the op returns an inert tensor (tapegrad.h). Further results, such as *index, are inert
- * tensors too. Shapes and dims that do not fit fail with TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that
- * do not match with TG_ERR_PLACEMENT (placement.h), and numbers and options out of their ranges with TG_ERR_ARGUMENT.
+ * tensors too. Shapes, dims and numbers that do not fit the shapes of the operands fail with TG_ERR_SHAPE, wrong dtypes
+ * with TG_ERR_DTYPE, placements that do not match with TG_ERR_PLACEMENT (placement.h), and other numbers and options
+ * out of their ranges with TG_ERR_ARGUMENT. Wrong values in a tensor, such as an index out of range, fail with
+ * TG_ERR_DATA. On a GPU a reset of the tape reports TG_ERR_DATA, at the latest the second reset after the op.
  *
  * Shapes broadcast as in NumPy if the comment says so. Negative dims count from the end. A tensor operand that "may be
  * NULL" is optional; NULL in place of any other one fails with TG_ERR_ARGUMENT. opts may always be NULL, which means
@@ -16,8 +18,8 @@
  * An op takes floats (float32, float64, bfloat16, float16) unless the comment of the op or of its group says more.
  * "Numbers" are floats and integers (of 8 to 64 bits, signed or unsigned), and "any dtype" is numbers and bool. The
  * tensor operands and the result of an op have the same dtype unless the comment says otherwise. 16-bit floats are
- * computed in float32. Integers wrap around. A number that an op combines with integers or bools, or writes to them,
- * must be a value of their dtype. Only floats have gradients.
+ * computed in float32. Integers wrap around. An argument of type double that an op combines with integers or bools, or
+ * writes to them, must be a value of their dtype. Only floats have gradients.
  *
  * No op computes with float8 (TG_F8E4M3, TG_F8E5M2, TG_F8E8M0). tg_cast converts from and to these dtypes. tg_detach,
  * tg_contiguous, tg_copy_, tg_reshape, tg_view, tg_permute, tg_transpose, tg_expand, tg_squeeze, tg_unsqueeze,
@@ -81,8 +83,8 @@ TG_API tg_tensor *tg_hardsigmoid(tg_tape *t, tg_tensor *x); /* max(0, min(x + 3,
 TG_API tg_tensor *tg_hardswish(tg_tape *t, tg_tensor *x);   /* x * max(0, min(x + 3, 6)) / 6 */
 TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope); /* x if x > 0, else slope * x */
 TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if x > 0, else alpha * (e^x - 1) */
-/* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. beta is not 0; 1 is a common beta. 20 is a
- * common threshold, and INFINITY means none. */
+/* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. beta is finite and not 0; 1 is a common
+ * beta. 20 is a common threshold, and INFINITY means none. */
 TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold);
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN if x < 0 and p is not an integer */
 /* max(lo, min(x, hi)), with lo <= hi. The gradient is 1 where lo <= x <= hi, and 0 elsewhere. The bounds may be
@@ -94,17 +96,20 @@ TG_API tg_tensor *tg_hardtanh(tg_tape *t, tg_tensor *x, double lo, double hi);
 TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b */
 /* Converts x to dtype. TG_DTYPE_DEFAULT means the context's default dtype. The result is a view of x if x has this
- * dtype already. A float or float8 gets the nearest value, and of two the even one. From a float to an integer the
- * fraction is removed, a number out of range becomes the nearest one in range, and NaN becomes 0. To bool, 0 becomes
- * false, and every other value true. */
+ * dtype already.
+ * - To a float or float8, numbers are rounded to the nearest value, and ties to even. A number too large for float8
+ *   becomes 448 in TG_F8E4M3, infinity in TG_F8E5M2, and NaN in TG_F8E8M0. Negative numbers become NaN in TG_F8E8M0.
+ * - From a float or float8 to an integer, the fraction is removed. A number out of range becomes the nearest one in
+ *   range, and NaN becomes 0.
+ * - To bool, 0 becomes false, and every other value true. */
 TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype);
 TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x); /* a view of x that passes no gradient to x */
-/* Tests: x has any dtype; the result is bool and has no gradient. */
+/* The results of the tests tg_isnan to tg_logical_not are bool, and have no gradient. x has any dtype. */
 TG_API tg_tensor *tg_isnan(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_isinf(tg_tape *t, tg_tensor *x);    /* infinity or -infinity */
 TG_API tg_tensor *tg_isfinite(tg_tape *t, tg_tensor *x); /* neither NaN nor an infinity */
 TG_API tg_tensor *tg_logical_not(tg_tape *t, tg_tensor *x); /* x == 0 */
-TG_API tg_tensor *tg_bitwise_not(tg_tape *t, tg_tensor *x); /* of integers or bools: each bit inverted */
+TG_API tg_tensor *tg_bitwise_not(tg_tape *t, tg_tensor *x); /* inverts each bit; x has integers or bools */
 
 /* ---- Binary ops ---- */
 
@@ -152,16 +157,16 @@ TG_API tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, doub
 
 /* ---- Ops in place ---- */
 
-/* These ops write their result into the memory of a. If a is a result of the tape, they return a new handle for the
- * memory, and the handle a is invalid from then on. If a belongs to the context, they return a itself. b broadcasts to
- * the shape of a. The ops take numbers, and tg_copy_ any dtype.
+/* These ops write their result into the memory of a. If a belongs to the tape, they return a new handle for the memory,
+ * and the old handle a ends. If a belongs to the context, they return a itself. b broadcasts to the shape of a. The ops
+ * take numbers, and tg_copy_ any dtype.
  *
  * They fail with TG_ERR_STATE
  * - if a is a view, or not contiguous;
  * - if other handles on the bytes of a are alive (views, tg_keep, tg_tape_input);
  * - if b shares bytes with a;
  * - if a is a leaf that requires a gradient, except in no-grad mode;
- * - if a belongs to the context and b needs a gradient, except in no-grad mode.
+ * - if a belongs to the context and b requires a gradient, except in no-grad mode.
  *
  * If an earlier op has saved the old value of a, a backward that needs this value fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_add_(tg_tape *t, tg_tensor *a, tg_tensor *b);
@@ -177,8 +182,9 @@ TG_API tg_tensor *tg_copy_(tg_tape *t, tg_tensor *a, tg_tensor *b); /* writes b 
  * tg_argmin and tg_median take any dtype. tg_sum and tg_prod of uint64 return uint64, and of other integers and bools
  * int64.
  *
- * Of no elements, tg_sum, and tg_norm with a finite p of 0 or more, return 0, tg_prod 1, tg_mean NaN, tg_logsumexp
- * -infinity, tg_any false and tg_all true. The other reductions of no elements fail with TG_ERR_SHAPE. */
+ * A reduction of no elements gives 0 for tg_sum, and for tg_norm if p is finite and 0 or more. It gives 1 for tg_prod,
+ * NaN for tg_mean, -infinity for tg_logsumexp, false for tg_any, and true for tg_all. The other reductions of
+ * no elements fail with TG_ERR_SHAPE. */
 TG_API tg_tensor *tg_sum(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 /* The sum of (x - mean)^2 over n elements, divided by n - correction. correction 1 gives the unbiased estimate, and 0
@@ -215,9 +221,9 @@ TG_API tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_
 /* The sum, or the product, of each element and all elements before it along dim. The dtype is that of tg_sum. */
 TG_API tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim);
 TG_API tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim);
-/* The greatest, or the least, of each element and all elements before it along dim. *index (index may be NULL) receives
- * its position along dim, int64: that of the last NaN if there is one, and otherwise that of the last of equal
- * elements. The gradient goes to the element at this position. */
+/* The greatest, or the least, of each element and all elements before it along dim; NaN if one of them is NaN. *index
+ * (index may be NULL) receives the position of the result along dim, int64. If several elements are equal to the result
+ * or NaN, it is the position of the last one. The gradient goes to the element at this position. */
 TG_API tg_tensor *tg_cummax(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
 TG_API tg_tensor *tg_cummin(tg_tape *t, tg_tensor *x, int dim, tg_tensor **index);
 /* x sorted along dim in ascending or descending order. *index (index may be NULL) receives the position that each
@@ -270,7 +276,7 @@ typedef struct tg_solve_opts {
 TG_API tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts);
 /* The lower triangular matrix l for which l @ l^T = a. a [.., n, n] is symmetric; otherwise (a + a^T) / 2 takes its
  * place. Fails with TG_ERR_DATA if the matrix is not positive definite. On the CPU the message names the leading minor
- * that is not positive. On a GPU the error is reported later, like all errors in data. */
+ * that is not positive. */
 TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 
 /* ---- Shape ---- */
@@ -294,11 +300,12 @@ TG_API tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim); /* inserts a 
  * INT64_MAX means the size of dim. Counted from the front, 0 <= start <= stop <= size of dim (TG_ERR_SHAPE). step is 1
  * or more (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step);
-TG_API tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index); /* element `index` of dim; removes dim */
+/* Element `index` of dim, which is removed. A negative index counts from the end. */
+TG_API tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index);
 TG_API tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x); /* x itself if x is contiguous (row-major), else a copy */
-/* Joins n tensors along dim. Their sizes must be equal in all other dims. */
+/* Joins n >= 1 tensors along dim. Their sizes must be equal in all other dims. */
 TG_API tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim);
-/* Joins n tensors of the same shape along a new dim of size n, at dim. */
+/* Joins n >= 1 tensors of the same shape along a new dim of size n, at dim. */
 TG_API tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim);
 /* Sets out[0] to out[n - 1], with n >= 1, to adjacent parts of x along dim; out[i] has size sizes[i] there, 0 or more.
  * The sum of sizes must be the size of dim. */
@@ -338,8 +345,8 @@ TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
 /* Copies elements of x, which are numbered in row-major order: result[i, j, ..] is element number
  * offset + i * stride[0] + j * stride[1] + .. of x. stride has a number for each dim of shape; it may be 0 or negative.
- * An element of x that is read several times gets the sum of the gradients. Fails with TG_ERR_SHAPE if x does not have
- * an element of a number that is read. */
+ * An element of x that is read several times gets the sum of the gradients. Fails with TG_ERR_SHAPE if a number is less
+ * than 0, or not less than the number of elements of x. */
 TG_API tg_tensor *tg_as_strided(tg_tape *t, tg_tensor *x, tg_shape shape, tg_shape stride, int64_t offset);
 /* Diagonal k of a matrix is the main diagonal if k is 0, lies above it if k > 0, and below it if k < 0. x of tg_tril
  * and tg_triu is [.., m, n]. */
@@ -360,8 +367,7 @@ TG_API tg_tensor *tg_select_scatter(tg_tape *t, tg_tensor *x, tg_tensor *src, in
 /* ---- Indexing ---- */
 
 /* These ops take any dtype unless their comments say otherwise. Indices are int64 or int32, and have no gradient. An
- * index must be in [0, size of dim), and for tg_index and tg_index_put in [-size, size) (TG_ERR_DATA). On a GPU this
- * error is reported later. */
+ * index must be in [0, size of dim), and for tg_index and tg_index_put in [-size, size) (TG_ERR_DATA). */
 
 /* Reads elements of x. The result has the shape of index: for dim 0 of a matrix, result[i, j] = x[index[i, j], j].
  * index has as many dims as x. In each dim but `dim`, its size is at most that of x. */
@@ -372,10 +378,10 @@ TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *i
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
 TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
-/* Copies x, and replaces each element to which index sends elements of src by their mean, product, maximum or minimum.
- * If include_self is true, the element of x counts as one of them. The shapes are those of tg_scatter_add.
- * tg_scatter_mean takes floats, and the others numbers. Several elements that are the maximum or the minimum share the
- * gradient equally. */
+/* Copy x. An element of the copy becomes the mean, product, maximum or minimum of the elements of src that index sends
+ * to it; if include_self is true, the element of x is one of them. Elements to which index sends nothing stay as they
+ * are. The shapes are those of tg_scatter_add. tg_scatter_mean takes floats, and the others numbers. Several elements
+ * that are the maximum or the minimum share the gradient equally. */
 TG_API tg_tensor *tg_scatter_mean(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
                                   bool include_self);
 TG_API tg_tensor *tg_scatter_prod(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src,
@@ -391,8 +397,8 @@ TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *
  * tensors of indices broadcast to one shape. In the result this shape takes the place of the indexed dims, or comes
  * first if other dims lie between them. */
 TG_API tg_tensor *tg_index(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *const *index, int n);
-/* Copies x and writes src to the positions of tg_index. If accumulate is true, adds src there instead, which is for
- * numbers only. src broadcasts to the shape of the result of tg_index. If several elements of src are written to one
+/* Copies x and writes src to the positions of tg_index. If accumulate is true, adds src there instead, and x must have
+ * numbers. src broadcasts to the shape of the result of tg_index. If several elements of src are written to one
  * place, the last one in row-major order remains. */
 TG_API tg_tensor *tg_index_put(tg_tape *t, tg_tensor *x, tg_dims dims, tg_tensor *src, tg_tensor *const *index, int n,
                                bool accumulate);
@@ -404,7 +410,7 @@ typedef struct tg_bag_opts {
     size_t size;
     tg_bag_mode mode;          /* TG_BAG_MEAN by default */
     int64_t ignore_index;      /* ids with this value do not count; TG_NONE means that all ids count */
-    bool include_last_offset;  /* offsets has one number more, the end of the last bag; only with offsets */
+    bool include_last_offset;  /* offsets has b + 1 numbers, and the last one is the end of the last bag */
 } tg_bag_opts;
 
 #define TG_BAG_DEFAULTS .size = sizeof(tg_bag_opts), .mode = TG_BAG_MEAN, .ignore_index = TG_NONE
@@ -414,10 +420,12 @@ typedef struct tg_bag_opts {
  * a bag in which no id counts. table has floats.
  *
  * If offsets is NULL, each row of ids [b, l] is a bag. Otherwise bag i has the elements of ids [n] from number
- * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64, begins with
- * 0, and never decreases. With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED.
+ * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64 and begins
+ * with 0 (TG_ERR_DATA). It must not decrease, which the op does not check. With offsets, TG_BAG_MAX fails with
+ * TG_ERR_UNSUPPORTED. Without offsets, include_last_offset fails with TG_ERR_ARGUMENT.
  *
- * weights may be NULL. It has the shape of ids, and multiplies the rows. Only with TG_BAG_SUM (TG_ERR_ARGUMENT). */
+ * weights may be NULL. It has the shape of ids and the dtype of table, and multiplies the rows. With TG_BAG_MEAN and
+ * TG_BAG_MAX it must be NULL (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_embedding_bag(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_tensor *offsets, tg_tensor *weights,
                                    const tg_bag_opts *opts);
 /* The elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. Fails with
@@ -460,7 +468,7 @@ TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_ten
  * In training mode mean and variance are those of x. The op then updates running_mean and running_var, both [c], in
  * place: r := (1 - momentum) * r + momentum * s. Here s is the mean of x for running_mean. For running_var s is the
  * unbiased variance of x, whose divisor is the number of elements of a channel minus 1. The op fails with TG_ERR_SHAPE
- * if this number is 1. momentum is in [0, 1].
+ * if a channel has only one element. momentum is in [0, 1].
  *
  * In evaluation mode mean and variance are running_mean and running_var. If both of them are NULL, mean and variance
  * are those of x in both modes; if only one is NULL, the op fails with TG_ERR_ARGUMENT. running_mean and running_var
@@ -483,7 +491,7 @@ TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
  * is int64 [n] for an x with n rows.
  *
  * A key must be open (tg_key_open; TG_ERR_STATE). The op does not know how many rows the global tensor has, so it takes
- * 2^40 numbers of the key. A rows[i] that is negative, or whose row would need a number after these, fails with
+ * 2^40 numbers of the key. A rows[i] that is negative, or so large that its row would need a later number, fails with
  * TG_ERR_DATA. With TG_RNG_MEGATRON (parallel.h) the op ignores the values of rows, and draws as tg_dropout does. */
 TG_API tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows);
 /* Noise -log(-log(u)) in the shape of x, where u is uniform in (0, 1). The values of x do not matter, and get no
@@ -496,9 +504,9 @@ TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool h
  * has position p = offset + r. Its elements i and i + d/2, for i < d/2, are rotated as a pair by the angle
  * p * base^(-2 * i / d). */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
-/* The same, but row r has position positions[r], with positions int64 [s]. If positions is [n, s], where n is the size
- * of the first dim of x, row r in element e of this dim has position positions[e, r]. For rows in another order, such
- * as those of a sharded sequence: dim s of x may be sharded if positions is sharded alike. */
+/* tg_rope for rows in another order, such as those of a sharded sequence. Row r has position positions[r], with
+ * positions int64 [s]. If positions is [n, s], where n is the size of the first dim of x, row r in element e of this
+ * dim has position positions[e, r]. Dim s of x may be sharded if positions is sharded alike. */
 TG_API tg_tensor *tg_rope_at(tg_tape *t, tg_tensor *x, tg_tensor *positions, double base);
 
 /* How the frequencies of rotary positions are changed, so that a model that was trained with `original` positions can
@@ -524,9 +532,11 @@ typedef struct tg_rope_opts {
     int64_t dims;         /* the first `dims` elements of each row are rotated, an even number; TG_AUTO: all */
     tg_rope_kind kind;    /* TG_ROPE_PLAIN by default */
     double factor;        /* finite and greater than 0; 1 by default, as it must be with TG_ROPE_PLAIN */
-    double low, high;     /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only; 0 < low < high; 1 and 4 by default */
-    int64_t original;     /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only: must be given, 1 or more */
-    double gain;          /* factor of the rotated elements, finite; 1 by default. YaRN has 0.1 ln(factor) + 1 */
+    /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only; the other kinds ignore these three members. 0 < low < high; 1 and 4 by
+     * default. original has no default, and is 1 or more. */
+    double low, high;
+    int64_t original;
+    double gain;          /* factor of the rotated elements, finite; 1 by default. YaRN uses 0.1 ln(factor) + 1 */
 } tg_rope_opts;
 
 #define TG_ROPE_DEFAULTS                                                                                \
@@ -544,19 +554,20 @@ TG_API tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim); /* a * sigmoid(b); 
 typedef struct tg_attention_opts {
     size_t size;
     bool causal;    /* query i attends only to keys j <= p */
-    double scale;   /* factor of the scores, 0 or more; TG_AUTO means 1 / sqrt(dk) */
+    double scale;   /* factor of the scores, finite and 0 or more; TG_AUTO means 1 / sqrt(dk) */
     double dropout; /* probability with which training mode drops an attention weight (tg_dropout), in [0, 1) */
     /* Bounds the scores smoothly, before masks: softcap * tanh(score / softcap) takes the place of a score (Gemma 2,
-     * arXiv 2408.00118). Greater than 0, or TG_NONE for no bound. */
+     * arXiv 2408.00118). Finite and greater than 0, or TG_NONE for no bound. */
     double softcap;
     /* Window: query i attends only to keys with p - left <= j <= p + right. Both are 0 or more, or TG_NONE for no bound
      * on that side. */
     int64_t left, right;
-    /* Broadcasts to [b, h, sq, sk]. A bool mask hides keys where it is false. A float mask is added to the scores. */
+    /* Broadcasts to [b, h, sq, sk]. A bool mask hides keys where it is false. A float mask is added to the scores. This
+     * tensor and each of the following ones may be NULL. */
     tg_tensor *mask;
     tg_tensor *sink;    /* [h]: e^sink[i] is added to the denominators of the softmaxes of head i */
-    /* int64 [b]: keys j >= lengths[e] of batch element e are padding, and hidden. From 0 to sk (TG_ERR_DATA). Not
-     * together with starts_q (TG_ERR_ARGUMENT). */
+    /* int64 [b], with values from 0 to sk (TG_ERR_DATA): keys j >= lengths[e] of batch element e are padding, and
+     * hidden. Not together with starts_q (TG_ERR_ARGUMENT). */
     tg_tensor *lengths;
     /* int64 [b, m + 1], or [m + 1] if b is 1: m sequences are packed along sq. Each attends only to itself. Sequence n
      * has the rows starts_q[n] to starts_q[n + 1] - 1, or none if the two entries are equal. The first entry is 0, the
@@ -642,8 +653,8 @@ TG_API tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_po
 TG_API tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_max_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
-/* tg_max_pool2d and tg_max_pool3d. *index (index may be NULL) receives the position of each maximum among the h * w or
- * d * h * w elements of its channel, int64. */
+/* tg_max_pool2d and tg_max_pool3d. *index (index may be NULL) receives the position of each maximum in its channel of
+ * x, int64: the number of the element in row-major order. */
 TG_API tg_tensor *tg_max_pool2d_with_indices(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts,
                                              tg_tensor **index);
 TG_API tg_tensor *tg_max_pool3d_with_indices(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w,
@@ -654,7 +665,8 @@ TG_API tg_tensor *tg_adaptive_avg_pool(tg_tape *t, tg_tensor *x, tg_shape size);
 /* The maximum of each of the windows of tg_adaptive_avg_pool. Each number in size is 1 or more. index is that of
  * tg_max_pool2d_with_indices, and may be NULL. */
 TG_API tg_tensor *tg_adaptive_max_pool(tg_tape *t, tg_tensor *x, tg_shape size, tg_tensor **index);
-/* The elements of the h x w windows of x [n, c, ..], as in tg_conv2d, in columns: [n, c * h * w, windows]. */
+/* The windows of x, which has two dims after [n, c]: [n, c * h * w, windows]. Each window of h x w elements, as in
+ * tg_conv2d, becomes a column. */
 TG_API tg_tensor *tg_im2col(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_conv_opts *opts);
 /* The reverse: x [n, c * h * w, windows] -> [n, c, size..], where size has two dims. Each column is added to the
  * elements of its window. Elements in the padding are left out. */
@@ -708,8 +720,7 @@ typedef enum tg_loss_reduction {
     TG_LOSS_BATCH_MEAN, /* tg_kl_div only: the sum divided by the size of dim 0 */
 } tg_loss_reduction;
 
-/* How label smoothing distributes the target over K classes. a is label_smoothing. A kind other than TG_SMOOTHING_TORCH
- * fails with TG_ERR_ARGUMENT if a is 0. */
+/* How label smoothing distributes the target over K classes. a is label_smoothing. */
 typedef enum tg_smoothing {
     TG_SMOOTHING_TORCH,    /* each class gets a / K, and the target class gets 1 - a in addition */
     TG_SMOOTHING_MEGATRON, /* each wrong class gets a / (K - 1), and the target class gets 1 - a */
@@ -769,15 +780,15 @@ TG_API tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta,
  * place of w or pw means 1. */
 TG_API tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
                                      const tg_loss_opts *opts);
-/* y * (log(y) - x), or 0 where y is 0. x contains logarithms of probabilities. With opts->log_target it is
+/* y * (log(y) - x), or 0 where y is 0. x contains logarithms of probabilities. With opts->log_target the loss is
  * e^y * (y - x). TG_LOSS_MEAN divides by the number of elements. */
 TG_API tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts);
-/* -w[target] * x[target] for each row of x [.., v], which contains logarithms of probabilities. target [..] is int64. w
- * is [v]; NULL means that all weights are 1. The result is a scalar, or [..] with TG_LOSS_NONE. TG_LOSS_MEAN divides by
- * the sum of w[target] over all rows that are not ignored. */
+/* -w[target] * x[target] for each row of x [.., v], which contains logarithms of probabilities. target [..] is int64,
+ * in [0, v) or ignore_index (TG_ERR_DATA). w is [v]; NULL means that all weights are 1. The result is a scalar, or [..]
+ * with TG_LOSS_NONE. TG_LOSS_MEAN divides by the sum of w[target] over all rows that are not ignored. */
 TG_API tg_tensor *tg_nll(tg_tape *t, tg_tensor *x, tg_tensor *target, tg_tensor *w, const tg_loss_opts *opts);
 /* (sum of x * y) / (max(norm of x, eps) * max(norm of y, eps)), where sum and norms are those along dim, which is
- * removed. x and y have the same shape. The op has no options of losses, and the result has the dtype of x. */
+ * removed. eps is finite and 0 or more. x and y have the same shape. The result has the dtype of x. */
 TG_API tg_tensor *tg_cosine_similarity(tg_tape *t, tg_tensor *x, tg_tensor *y, int dim, double eps);
 
 #ifdef __cplusplus

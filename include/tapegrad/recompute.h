@@ -17,13 +17,13 @@ typedef struct tg_recompute_opts {
     /* Frees state when the node ends, at the latest when the tape is reset. If the call records no node, or fails, it
      * calls destroy before it returns. NULL means that the caller frees state. */
     void (*destroy)(void *state);
-    /* NULL means that each rank keeps all of in[0]. Otherwise each rank of the communicator `distribute` keeps only its
-     * part of the elements of in[0], and backward gathers the parts again. in[0] must have the same values on all ranks
-     * of `distribute`; only check mode compares them. in[0] is divided only if an op on the tape has computed it, and
-     * if no other node has saved it; any other in[0] stays whole. All ranks of `distribute` must make the call and run
-     * its backward. There are at most 1,024 of them (TG_ERR_UNSUPPORTED). If the context has a grid, `distribute` must
-     * be the communicator of one of its axes, and in[0] must be INVARIANT or REPLICATED on that axis
-     * (TG_ERR_PLACEMENT). */
+    /* If set, each rank of this communicator keeps only its part of the elements of in[0], and backward gathers the
+     * parts again. NULL means that each rank keeps all of in[0]. in[0] is divided only if an op on the tape has
+     * computed it, and if no other node has saved it; any other in[0] stays whole.
+     *
+     * All ranks, at most 1,024 (TG_ERR_UNSUPPORTED), must make the call and run its backward. in[0] must have the same
+     * values on all of them; only check mode compares the values. If the context has a grid, `distribute` must be the
+     * communicator of one of its axes, and in[0] must be INVARIANT or REPLICATED on that axis (TG_ERR_PLACEMENT). */
     tg_comm *distribute;
 } tg_recompute_opts;
 
@@ -32,9 +32,9 @@ typedef struct tg_recompute_opts {
 
 /* Runs fn now without keeping what its ops save for backward, and runs fn again in each backward (Chen et al., arXiv
  * 1604.06174). One node of t stands for the whole function. Each run of fn gets state, a tape on which it must record
- * its ops, tensors that share the bytes of in[n_in], and an array for its n_out results. The call sets out[n_out] to
- * tensors of t, or to inert tensors on an error. n_in is 0 to 65535, and n_out is 1 to 65535. opts may be NULL. fn may
- * call tg_recompute itself. In no-grad mode fn runs only once, and the call records no node.
+ * its ops, tensors that share the bytes of in[n_in], and an array for its n_out results. No in[i] may be NULL. The call
+ * sets out[n_out] to tensors of t, or to inert tensors on an error. n_in is 0 to 65535, and n_out is 1 to 65535. opts
+ * may be NULL. fn may call tg_recompute itself. In no-grad mode fn runs only once, and the call records no node.
  *
  * Parameters that fn uses become inputs of the node, so they get their gradients even if they are not in in[]. The node
  * needs at least one input or parameter (TG_ERR_ARGUMENT). The second run uses the random streams in their state at the
