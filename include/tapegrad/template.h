@@ -18,8 +18,8 @@
  * and nesting are limited (TG_ERR_FORMAT), and so are the steps, the depth of calls, the memory and the output of a
  * render (TG_ERR_DATA). Messages name the template, the line and the column.
  *
- * Templates, messages and texts are UTF-8. Errors are recorded in the context. Free a template before its context. The
- * functions that render return TG_ERR_ARGUMENT if t is NULL. */
+ * Templates, messages and texts are UTF-8 (TG_ERR_FORMAT). Errors are recorded in the context. Free a template before
+ * its context. The functions that render return TG_ERR_ARGUMENT if t is NULL. */
 #ifndef TAPEGRAD_TEMPLATE_H
 #define TAPEGRAD_TEMPLATE_H
 
