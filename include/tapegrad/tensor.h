@@ -38,8 +38,9 @@ TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int
 /* Creates a tensor of normal numbers with mean 0 and standard deviation std, which must be finite and 0 or more
  * (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std);
-/* Creates a tensor of uniform numbers in [lo, hi), or equal to lo if lo and hi are equal. lo and hi must be finite,
- * with lo <= hi. If lo < hi, the dtype must have a number in [lo, hi) (TG_ERR_ARGUMENT). */
+/* Creates a tensor of uniform numbers in [lo, hi), or equal to lo if lo and hi are equal. lo must be at most hi. Both,
+ * and their difference, must be finite in the dtype; for dtypes of 16 bits the difference must be finite in float32. If
+ * lo < hi, the dtype must have a number in [lo, hi). Otherwise fails with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi);
 /* Creates a parameter: a leaf that requires a gradient. Its values are normal with mean 0 and standard deviation std;
  * with std 0 they are 0. Its gradient is accumulated in float32, or in the parameter's dtype if that is wider. name is

@@ -180,9 +180,10 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
  * field takes one of them, and what the name means there. If a call does not use a field, the field must keep its
  * default (TG_ERR_ARGUMENT), unless its comment says otherwise.
  *
- * If the size was never set, or is larger than that of the library's struct, the call that gets the struct fails with
- * TG_ERR_ARGUMENT. If the caller was compiled with an earlier version, whose struct is smaller, the fields that it
- * lacks get their defaults. */
+ * If the size of a struct of options was never set, or is larger than that of the library's struct, the call that gets
+ * the struct fails with TG_ERR_ARGUMENT. If the caller was compiled with an earlier version, whose struct is smaller,
+ * the fields that it lacks get their defaults. Tables such as tg_op and tg_device_ops must have exactly the library's
+ * size. */
 #define TG_AUTO (-1) /* the library chooses the value */
 #define TG_NONE (-1) /* no limit, or nothing of the kind */
 
