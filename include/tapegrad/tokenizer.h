@@ -97,7 +97,8 @@ TG_API tg_status tg_tokenizer_encode(const tg_tokenizer *k, const char *text, si
 typedef struct tg_decoder tg_decoder;
 
 /* Begins a stream. If skip_special is true, special tokens give no text; otherwise they give their text in the file.
- * The decoder uses k, and must be freed before k. Returns NULL on an error, or if k is NULL. */
+ * The decoder uses k, and must be freed before k. Returns NULL on an error, or if k is NULL. The call reads the
+ * tokenizer's context, so make it on a thread that may use that context. */
 TG_API tg_decoder *tg_decoder_new(const tg_tokenizer *k, bool skip_special);
 /* Returns the text that became certain with this id, and sets *n to its length in bytes, which may be 0. The text
  * belongs to the decoder, ends with a zero byte, and is valid until the next call for this decoder. An id that the
@@ -140,7 +141,8 @@ typedef struct tg_bpe tg_bpe;
  * error. Free the training before the context. */
 TG_API tg_bpe *tg_bpe_new(tg_ctx *ctx, const tg_bpe_opts *opts);
 /* Counts the words of a text of n bytes. A word does not go on in the text of the next call. text may be NULL if n is
- * 0. Text that is not UTF-8 fails with TG_ERR_DATA. */
+ * 0. Text that is not UTF-8 fails with TG_ERR_DATA, and nothing is counted. Text that is too difficult for the pattern
+ * fails with TG_ERR_UNSUPPORTED; the words before it may have been counted. */
 TG_API tg_status tg_bpe_add(tg_bpe *b, const char *text, size_t n);
 /* A function of the caller that tg_bpe_save calls after each merge. ids is the number of ids so far, and vocab the
  * number to be reached (tg_bpe_opts). */
