@@ -7,7 +7,8 @@
  * - a tape is not reset, and its results are given back one by one: tg_release;
  * - a handle may be used after its tensor has ended, as an object of another language does: tg_hold and tg_unhold, and
  *   tg_drop_later where the end is noticed on another thread;
- * - the program keeps a pointer to the bytes, or writes through one: tg_pin, tg_unpin and tg_touch. */
+ * - the program keeps a pointer to the bytes, or writes through one: tg_pin, tg_unpin and tg_touch;
+ * - the bytes move into other memory, or may not be written: tg_rehome and tg_set_read_only. */
 #ifndef TAPEGRAD_HANDLES_H
 #define TAPEGRAD_HANDLES_H
 

@@ -35,7 +35,7 @@ typedef struct tg_tokenizer tg_tokenizer;
  * config.json, which name the tokens that begin and end a text. It takes the chat template from chat_template.jinja or
  * tokenizer_config.json. Each of these other files may be missing. Returns NULL on an error. Fails with TG_ERR_FORMAT
  * if a file is malformed, and with TG_ERR_UNSUPPORTED if the tokenizer needs something that this library does not know,
- * or the plugin libtapegrad-text.so, which is not installed. */
+ * or if it needs the plugin libtapegrad-text.so and the plugin is not installed. */
 TG_API tg_tokenizer *tg_tokenizer_load(tg_ctx *ctx, const char *path);
 /* Returns the tokenizer of models that were trained on bytes. It has 256 ids; id b is the byte b. It encodes any bytes,
  * UTF-8 or not. Returns NULL on an error. */
