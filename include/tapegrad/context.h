@@ -1,5 +1,5 @@
-/* Contexts. A context owns all tensors, tapes and random streams of a rank or thread. It also holds the error, the
- * configuration and the memory. A program creates one context per rank or thread. tapegrad.h includes this header. */
+/* Contexts. A context owns the tensors, tapes and random streams of a rank or thread, their memory, and the record of
+ * an error. A program creates one context per rank or thread. tapegrad.h includes this header. */
 #ifndef TAPEGRAD_CONTEXT_H
 #define TAPEGRAD_CONTEXT_H
 
@@ -35,16 +35,18 @@ struct tg_file_ops {
 /* The configuration of a context. */
 typedef struct tg_config {
     size_t size;
-    /* "cpu", "cuda", "cuda:N" for GPU number N, or "meta", which computes shapes but no values. NULL, the default,
-     * means "cpu". The first context on "cuda" loads plugin libtapegrad-cuda.so. Creation fails with TG_ERR_DEVICE if
-     * the name is another one, or if the plugin, the driver or the GPU is missing. For a device of the caller's own see
+    /* "cpu", "cuda", "cuda:N" for GPU number N, or "meta", which computes shapes but no values. "cuda" means the
+     * current GPU of the calling thread (cudaGetDevice), which is number 0 at first. NULL, the default, means "cpu".
+     * The first context on "cuda" loads plugin libtapegrad-cuda.so. Creation fails with TG_ERR_DEVICE if the name is
+     * another one, or if the plugin, the driver or the GPU is missing. For a device of the caller's own see
      * tg_ctx_new_on. */
     const char *device;
-    uint64_t seed;      /* seed of the default random stream; 0 by default */
-    int threads;        /* threads of this context, 1 to 1024; TG_AUTO, the default, means one per usable core */
-    tg_dtype dtype;     /* default dtype of new tensors, a float: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
+    uint64_t seed;  /* seed of the default random stream; 0 by default */
+    int threads;    /* threads of this context, 1 to 1024; TG_AUTO, the default, means one per usable core */
+    tg_dtype dtype; /* default dtype of new tensors, a float: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
     /* The CPU kernels: "portable", "avx2", "avx512", "avx512_bf16" or "amx". NULL means the best that this CPU runs.
-     * Creation fails with TG_ERR_UNSUPPORTED if the CPU cannot run them. */
+     * Creation fails with TG_ERR_UNSUPPORTED if the CPU cannot run them, and with TG_ERR_ARGUMENT if isa is another
+     * name. */
     const char *isa;
     /* Turns check mode on. Then a recomputation must give the same bits again (recompute.h), and the library fills
      * memory for new gradients with NaN, and leased buffers (tg_lease) with NaN or, if they hold integers, -1. Over
@@ -53,11 +55,11 @@ typedef struct tg_config {
     /* Host memory. If alloc and free are both NULL, the system provides it. If only one of them is NULL, creation fails
      * with TG_ERR_ARGUMENT. */
     tg_allocator allocator;
-    /* Used instead of the context's thread pool, unless threads is 1. NULL means the pool. */
+    /* Used instead of the context's thread pool. Not called if threads is 1. NULL means the pool. */
     tg_parallel_for_fn parallel_for;
-    void *parallel_user;             /* first argument of parallel_for */
-    tg_log_fn log;  /* receives diagnostics; NULL means none; the library never prints */
-    void *log_user; /* first argument of log */
+    void *parallel_user; /* first argument of parallel_for */
+    tg_log_fn log;       /* receives diagnostics; NULL means none; the library never prints */
+    void *log_user;      /* first argument of log */
     /* Seconds for which a collective may wait for other ranks, above 0; 300 by default. A collective that waits longer
      * fails with TG_ERR_TIMEOUT. */
     double deadline;
@@ -75,8 +77,8 @@ typedef struct tg_config {
  * object created on the context is inert (tapegrad.h). A dead context may be freed. */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Frees a context with all its tensors and tapes. Free its other objects first, such as modules, optimizers and files.
- * After the call no handle of the context may be used, not even to drop or free it. Only tensors that were exported by
- * DLPack (dlpack.h) may outlive the context: its memory stays until they have ended. Does nothing if ctx is NULL.
+ * After the call no handle of the context may be used, not even to drop or free it. Memory that was exported by DLPack
+ * (dlpack.h) stays valid: the context's memory is freed when the last export has ended. Does nothing if ctx is NULL.
  *
  * While a callback of the context (a hook, or a function of an op) or a backward runs, and while a step is captured,
  * frees nothing and records TG_ERR_STATE in the context. */
@@ -87,8 +89,8 @@ TG_API void tg_ctx_free(tg_ctx *ctx);
  * is NULL, has the size of another version, or lacks a required slot. */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 
-/* Return the number of threads, the name of the device, such as "cpu", and the name of the CPU kernels, such as "avx2".
- * If ctx is NULL they return 0 or "". */
+/* Return the number of threads, the name of the device without a number, such as "cuda", and the name of the CPU
+ * kernels, such as "avx2". If ctx is NULL they return 0 or "". Names are valid while the context lives. */
 TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
@@ -136,8 +138,9 @@ TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
 /* Make the named stream the current one, or return to the stream that was current before. The named stream continues
  * from its last state. A name that is NULL or unknown fails with TG_ERR_ARGUMENT. Forks nest, also those of the same
- * name. Every fork needs a join, even if the fork failed. A join without a fork fails with TG_ERR_STATE. If the default
- * stream is seeded again while a fork is open, the join of the outermost fork logs a warning. */
+ * name. Every fork needs a join, even if the fork failed. A join without a fork fails with TG_ERR_STATE. If a call
+ * seeds the default stream while a fork is open, as tg_rng_seed_parallel does, the join of the outermost fork logs a
+ * warning. */
 TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
 TG_API tg_status tg_rng_join(tg_ctx *ctx);
 
@@ -145,9 +148,10 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  *
  * Without an open key, draws depend on their order: each takes the next numbers of the current stream. With an open key
  * a draw depends on the seed of the current stream, the step, the micro-batch of the tape (tg_tape_key; 0 if the call
- * has no tape, as tg_randn), the open keys, and the position of the element in the tensor over all ranks. So a layer
- * that opens a key of its own draws the same numbers wherever and whenever it runs: in another order of layers or
- * micro-batches, on another number of ranks, in another pipeline stage, in a recomputation, and in a resumed run.
+ * has no tape, as tg_randn), the open keys, the number of the draw within the innermost key, and the position of the
+ * element in the tensor over all ranks. So a layer that opens a key of its own draws the same numbers wherever and
+ * whenever it runs: in another order of layers or micro-batches, on another number of ranks, in another pipeline stage,
+ * in a recomputation, and in a resumed run.
  *
  *     for (uint64_t step = 1; step <= steps; step++) {
  *         tg_draws_step(ctx, step);                // before the first draw of each step
@@ -162,13 +166,12 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  *     }
  *
  * Within a key, draws are numbered from 0 in the order in which they are made. So a layer must make its draws in the
- * same order each time. Draws by key do not advance the stream. Under one key, streams of different seeds draw
- * different numbers. GPT models open keys for their layers (gpt.h). With TG_RNG_MEGATRON (parallel.h) keys can be
- * opened and closed, but do not change draws: all draws come from the streams, by order. */
+ * same order each time. Draws by key do not advance the stream. GPT models open keys for their layers (gpt.h). With
+ * TG_RNG_MEGATRON (parallel.h) keys can be opened and closed, but do not change draws: all draws come from the streams,
+ * by order. */
 
-/* Open and close a key. Keys nest. More than 16 open keys fail with TG_ERR_STATE. A key within another differs from the
- * same key elsewhere. Every open needs a close, even if the open failed. A close without an open fails with
- * TG_ERR_STATE.
+/* Open and close a key. Keys nest: key 7 within key 3 is not the same key as 7 alone. More than 16 open keys fail with
+ * TG_ERR_STATE. Every open needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
  *
  * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
  * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Two kinds of draws are

@@ -7,8 +7,8 @@
  * - TG_ERR_DATA means that a value in a file is out of range, or that a checksum does not match.
  *
  * The functions that open a file, a stream or a writer return NULL on an error. Close what they return before the
- * context is freed. All functions accept NULL in its place: those that count or find return 0 or NULL,
- * tg_safetensors_load returns an inert tensor, and all others that return a status return TG_ERR_ARGUMENT.
+ * context is freed. The functions that take such a file, stream or writer accept NULL: those that count or find return
+ * 0 or NULL, tg_safetensors_load returns an inert tensor, and those that return a status return TG_ERR_ARGUMENT.
  *
  * A file is written completely or not at all. The library writes it under a temporary name in the same directory, syncs
  * it to the disk, renames it, and syncs the directory. If a step before the sync of the directory fails, an old file of
@@ -44,7 +44,7 @@ TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
  * - the length of the header, in 8 bytes, little-endian;
  * - the header, a JSON object. It maps each tensor name to the tensor's dtype, shape and data_offsets, and the key
  *   "__metadata__" to an object of strings;
- * - the bytes of the tensors, row-major and little-endian, without gaps.
+ * - the bytes of the tensors, row-major and little-endian, without gaps between tensors.
  *
  * Reading is strict. Opening fails with TG_ERR_FORMAT
  * - if the header is longer than 100 MB or than the file, does not begin with '{', is not JSON or not UTF-8, repeats a
@@ -64,8 +64,8 @@ TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
  * programs, are read without these checks.
  *
  * An index that tg_lm_save (lm.h) writes has in its metadata, under "tapegrad.xxh64.headers", the checksum of the
- * header of each file. If a header has another checksum, opening the index fails with TG_ERR_FORMAT, because its file
- * is of another save. */
+ * header of each file. If a header has another checksum, its file is of another save, and opening the index fails with
+ * TG_ERR_FORMAT. */
 
 /* Returns the XXH64 checksum (seed 0) of `bytes` bytes at data. data may be NULL if bytes is 0. */
 TG_API uint64_t tg_checksum(const void *data, size_t bytes);
@@ -77,7 +77,7 @@ typedef struct tg_safetensors_entry {
     const char *dtype_name; /* name of the dtype in the format, such as "F32" */
     tg_dtype dtype;         /* TG_DTYPE_DEFAULT if the library has no tg_dtype for it; such a tensor cannot be read */
     tg_shape shape;
-    int64_t begin, stop; /* offsets, from the start of the file, of the first byte and of the byte after the last */
+    int64_t begin, stop; /* offsets in the tensor's file of its first byte, and of the byte after its last */
 } tg_safetensors_entry;
 
 typedef struct tg_metadata {
@@ -89,9 +89,9 @@ typedef struct tg_metadata {
  * A path that ends in ".index.json" is the path of an index: a JSON object for a large model in several files, such as
  * model.safetensors.index.json. Its member "weight_map" maps each tensor name to the name of a file in the directory of
  * the index. tg_safetensors_open opens every file of the map, at most 1,024 (TG_ERR_FORMAT). The functions below then
- * work on all tensors of the map, and list them file by file. An index has no metadata. Tensors that are in a file but
- * not in the map are ignored. Fails with TG_ERR_FORMAT if the index is malformed, if a file name is empty or has a
- * slash, or if a file lacks a tensor that the map assigns to it. */
+ * work on all tensors of the map, and list them file by file. They list no metadata for an index. Tensors that are in a
+ * file but not in the map are ignored. Fails with TG_ERR_FORMAT if the index is malformed, if a file name is empty or
+ * has a slash, or if a file lacks a tensor that the map assigns to it. */
 TG_API tg_safetensors *tg_safetensors_open(tg_ctx *ctx, const char *path);
 TG_API void tg_safetensors_close(tg_safetensors *f);
 

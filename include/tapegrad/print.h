@@ -21,10 +21,10 @@ typedef struct tg_print_opts {
 #define TG_PRINT(...) (&(tg_print_opts){TG_PRINT_DEFAULTS, __VA_ARGS__})
 
 /* Writes the values of x as NumPy prints an array: nested in brackets, in columns, and with as few digits as identify
- * each number. The notation is scientific if the largest magnitude is at least 1e8, the smallest that is not 0 is below
- * 1e-4, or their quotient is above 1000. The name, the dtype and the shape follow as tg_describe writes them, on a line
- * of their own unless x is a scalar. Waits for the values. Copies only the elements that are shown. buf, n and the
- * result are as in snprintf; see tg_memory_report. opts may be NULL.
+ * each number. Floats have scientific notation if, of the finite magnitudes shown except 0, the largest is at least
+ * 1e8, the smallest is below 1e-4, or their quotient is above 1000. The name, the dtype and the shape follow as
+ * tg_describe writes them, on a line of their own unless x is a scalar. Waits for the values. Copies only the elements
+ * that are shown. buf, n and the result are as in snprintf; see tg_memory_report. opts may be NULL.
  *
  * On error writes an empty text and returns 0. Fails with TG_ERR_ARGUMENT if an option is out of range, and as tg_read
  * does, for example with TG_ERR_DEVICE on device "meta". */

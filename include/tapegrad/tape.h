@@ -58,7 +58,7 @@ TG_API bool tg_is_grad_on(const tg_tape *t);  /* Returns the grad mode; false if
 TG_API tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x);
 
 /* Open and close a scope. Closing a scope releases, as tg_discard does, the bytes of the tape's tensors that were made
- * in it, except
+ * in it, except:
  * - those of the n outputs; outputs may be NULL if n is 0;
  * - those that a node saved for backward;
  * - those of tensors that were kept (tg_keep) or are pinned (tg_pin).

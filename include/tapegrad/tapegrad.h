@@ -1,12 +1,13 @@
 /* Tapegrad: an autograd tensor runtime with an explicit tape. A program includes this header.
  *
- * It includes the headers for status codes, dtypes, contexts, random streams, tensors, tapes, backward, recomputation,
- * asynchronous works, the ops (ops.h) and structs of options (fields.h).
+ * It includes the headers for contexts, tensors, tapes, the ops (ops.h), backward, recomputation, asynchronous
+ * operations (work.h) and structs of options (fields.h). Include every other header by its own name.
  *
  * Errors are sticky. A call that fails records its error in the context. It returns an error status, or an inert object
  * where it would return an object, unless its comment says otherwise. An inert object is never NULL; calls on it do
- * nothing and return an error status or another inert object, and it may be freed. A function that makes another kind
- * of object returns NULL instead if its comment says so; the calls on that object, and its free function, accept NULL.
+ * nothing and return an error status or another inert object, and it may be freed. Some functions return NULL where
+ * others return an inert object; their comments say so. The functions that take such an object accept NULL, its free
+ * function included.
  *
  * After an error, every call on the context does nothing and returns what a failed call returns, until tg_ctx_clear.
  * Only these still work: tg_ctx_status, tg_ctx_message and tg_ctx_clear; the functions that free, drop, release or
@@ -14,10 +15,10 @@
  * tg_rng_join, tg_key_close). So a program may check once, at the end, with tg_ctx_status, which reports the first
  * error.
  *
- * A call uses the context that it is given, or that of its tape. If it takes neither, or its tape is NULL, it uses the
- * context of its first tensor that is not NULL. If there is no such tensor, as in tg_full(NULL, ...), the call fails,
- * but no context can record its error. It returns an inert tensor, and the next call that gets this tensor and has a
- * context records an error there.
+ * A call uses the context that it is given. If it takes none, it uses the context of its tape or, if it takes no tape,
+ * that of its first tensor that is not NULL. An op whose tape is NULL fails, and records the error in the context of
+ * its first tensor. If it has no tensor, as in tg_full(NULL, ...), no context can record the error. The op then returns
+ * an inert tensor, and the next call that gets this tensor and has a context records an error there.
  *
  * Ownership:
  * - What a *_new function returns is released by the *_free function of its type, such as tg_comm_free or
@@ -26,7 +27,7 @@
  * - What tg_keep returns is released by tg_drop.
  * - Nothing else needs to be released, unless its comment says so. A tensor created on a context lives until
  *   tg_ctx_free, or until tg_drop if the program calls it earlier. A tensor that an op returns lives until its tape is
- *   reset.
+ *   reset or freed.
  *
  * Threads: only one thread at a time may use a context and the objects made on it. Different contexts are independent.
  * The few functions that may be called from any thread, such as tg_drop_later, say so.

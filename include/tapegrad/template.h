@@ -18,8 +18,8 @@
  * and nesting are limited (TG_ERR_FORMAT), and so are the steps, the depth of calls, the memory and the output of a
  * render (TG_ERR_DATA). Messages name the template, the line and the column.
  *
- * Templates, messages and texts are UTF-8. Errors are recorded in the context. Free a template before its context. The
- * functions that render return TG_ERR_ARGUMENT if t is NULL. */
+ * Templates, messages and texts are UTF-8 (TG_ERR_FORMAT). Errors are recorded in the context. Free a template before
+ * its context. The functions that render return TG_ERR_ARGUMENT if t is NULL. */
 #ifndef TAPEGRAD_TEMPLATE_H
 #define TAPEGRAD_TEMPLATE_H
 
@@ -94,10 +94,10 @@ typedef struct tg_chat_opts {
 
 /* Renders a conversation. messages is the text of a JSON array of objects, each with a "role" and mostly a "content"
  * (TG_ERR_FORMAT). The template gets the variables that transformers' apply_chat_template gives: messages, tools,
- * documents, add_generation_prompt, bos_token, eos_token and opts.variables. If tools or documents is NULL, that
- * variable is none, which Jinja counts as defined. As in transformers, a message that has "reasoning_content",
- * "thinking" or "reasoning" is given both of the first two names for it. opts may be NULL. Results and errors are
- * otherwise as for tg_template_render. */
+ * documents, add_generation_prompt, bos_token, eos_token and those of tg_chat_opts.variables. If tools or documents is
+ * NULL, that variable is none, which Jinja counts as defined. If a message has "reasoning_content", "thinking" or
+ * "reasoning", the template finds that text under both of the first two names, as in transformers. opts may be NULL.
+ * Results and errors are otherwise as for tg_template_render. */
 TG_API tg_status tg_chat_render(const tg_template *t, const char *messages, const tg_chat_opts *opts, tg_rendered *out);
 
 #ifdef __cplusplus

@@ -13,9 +13,10 @@ extern "C" {
 
 /* TG_DTYPE_DEFAULT means the context's default dtype. Functions that draw numbers take them from the current random
  * stream (context.h), and fail with TG_ERR_DTYPE unless dtype is a float. A shape with a negative size fails with
- * TG_ERR_SHAPE; a size of 0 is allowed. Except for parameters, a new tensor requires no gradient until
- * tg_set_requires_grad. On error the functions return an inert tensor: a handle that is not NULL, on which calls do
- * nothing (tapegrad.h). tg_place in placement.h says which placement a new tensor has on several ranks.
+ * TG_ERR_SHAPE; a size of 0 is allowed. The tensors are leaves, that is, no op made them. Except for parameters, a new
+ * tensor requires no gradient until tg_set_requires_grad. On error the functions return an inert tensor: a handle that
+ * is not NULL, on which calls do nothing (tapegrad.h). tg_place in placement.h says which placement a new tensor has on
+ * several ranks.
  *
  * A tg_tensor pointer is a handle. It ends when the tensor is dropped or released (handles.h), or when its tape is
  * reset or freed. If an op overwrites a tensor of a tape in place, the handle ends too, and the op returns a new one.
@@ -27,17 +28,19 @@ TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
  * `dtype`. data may be NULL if there are no elements. */
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
 /* Creates a tensor on the caller's memory, without a copy. data is the address of the first element, whose indices are
- * all 0. strides are in elements, and may be negative or 0. strides NULL means row-major. data must be aligned to the
- * size of an element, and may be NULL if there are no elements (TG_ERR_ARGUMENT). The library calls release(user) once:
- * when no handle and no node needs the memory any more, or at once on error. release may be NULL. tg_set_read_only
- * (handles.h) forbids writes. Works only on devices whose memory is the host's, such as "cpu" (TG_ERR_DEVICE). */
+ * all 0. It must be aligned to the size of an element (TG_ERR_ARGUMENT), and may be NULL if there are no elements.
+ * strides are in elements, and may be negative or 0. strides NULL means row-major. The library calls release(user)
+ * once: when no handle and no node needs the memory any more, or at once on error. release may be NULL.
+ * tg_set_read_only (handles.h) forbids writes. Works only on devices whose memory is the host's, such as "cpu"
+ * (TG_ERR_DEVICE). */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
 /* Creates a tensor of normal numbers with mean 0 and standard deviation std, which must be finite and 0 or more
  * (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std);
-/* Creates a tensor of uniform numbers in [lo, hi), or equal to lo if lo and hi are equal. lo and hi must be finite,
- * with lo <= hi. If lo < hi, the dtype must have a number in [lo, hi) (TG_ERR_ARGUMENT). */
+/* Creates a tensor of uniform numbers in [lo, hi), or equal to lo if lo and hi are equal. lo must be at most hi. Both,
+ * and their difference, must be finite in the dtype; for dtypes of 16 bits the difference must be finite in float32. If
+ * lo < hi, the dtype must have a number in [lo, hi). Otherwise fails with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi);
 /* Creates a parameter: a leaf that requires a gradient. Its values are normal with mean 0 and standard deviation std;
  * with std 0 they are 0. Its gradient is accumulated in float32, or in the parameter's dtype if that is wider. name is
@@ -58,10 +61,10 @@ TG_API void tg_drop(tg_tensor *x);
  * tg_requires_grad false; tg_ndim and tg_numel 0; tg_dim and tg_stride -1; tg_shape_of a shape of 0 dims; tg_dtype_of
  * TG_DTYPE_DEFAULT; tg_name "".
  *
- * The library does not recognize ended handles forever. It recognizes an ended handle of the context, or one that was
- * released (handles.h), until the memory of the handle is reused for a new handle, and an ended handle of a tape until
- * the second tg_tape_reset. After that, the old pointer may be read as another tensor, unless the program holds the
- * handle (tg_hold). To keep a tensor for longer, use tg_keep. tg_ref detects the end of a tensor at any time. */
+ * The library does not recognize ended handles forever. A handle that a reset of its tape has ended is recognized until
+ * the next reset. A handle that was dropped or released is recognized until its memory is reused for a new handle.
+ * After that, the old pointer may be read as another tensor, unless the program holds the handle (tg_hold). To keep a
+ * tensor for longer, use tg_keep. tg_ref detects the end of a tensor at any time. */
 
 /* Returns whether x is a tensor that can be used: false if x is NULL or inert, or if its handle has ended. */
 TG_API bool tg_is_alive(const tg_tensor *x);
@@ -118,9 +121,9 @@ TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 /* Returns the address of the first element of x; NULL on error. tg_stride says where the others are. Works only if the
  * device's memory is host memory, as that of "cpu" is (TG_ERR_DEVICE). The pointer is valid until the next call that
- * has x, its tape or its context as an argument, except the functions of properties above, or, if x is pinned, until
- * tg_unpin. After a write through the pointer, call tg_touch (handles.h). If x is a leaf and such writes may make its
- * bytes differ between ranks, declare its placement with tg_place. */
+ * has x, its tape or its context as an argument; the functions of properties above do not count. If x is pinned
+ * (tg_pin), it is valid until tg_unpin. After a write through the pointer, call tg_touch (handles.h). If x is a leaf
+ * and such writes may make its bytes differ between ranks, declare its placement with tg_place. */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid. A later read of the values fails with

@@ -1,6 +1,6 @@
 /* Tokenizers: text to token ids and back. A tokenizer is read from the file tokenizer.json that published language
  * models come with. This header also has functions that train a tokenizer and write such a file. docs/tokenizers.md
- * says which tokenizers are read.
+ * says which tokenizers this library can read.
  *
  *     tg_tokenizer *k = tg_tokenizer_load(ctx, "smollm");
  *     tg_ids ids = {0};
@@ -30,12 +30,12 @@ extern "C" {
 
 typedef struct tg_tokenizer tg_tokenizer;
 
-/* Reads a tokenizer. path is a tokenizer.json, or a directory that contains one. Of a directory the function also reads
- * tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json, which name the tokens that
- * begin and end a text, and the chat template from chat_template.jinja or tokenizer_config.json. Each of these files
- * may be missing. Returns NULL on an error. Fails with TG_ERR_FORMAT if a file is malformed, and with
- * TG_ERR_UNSUPPORTED if it needs something that this library does not know, or if it needs the plugin
- * libtapegrad-text.so and that is not installed. */
+/* Reads a tokenizer, which tg_tokenizer_free releases. path is a tokenizer.json, or a directory that contains one. In a
+ * directory the function also reads tokenizer_config.json, special_tokens_map.json, generation_config.json and
+ * config.json, which name the tokens that begin and end a text. It takes the chat template from chat_template.jinja or
+ * tokenizer_config.json. Each of these other files may be missing. Returns NULL on an error. Fails with TG_ERR_FORMAT
+ * if a file is malformed, and with TG_ERR_UNSUPPORTED if the tokenizer needs something that this library does not know,
+ * or if it needs the plugin libtapegrad-text.so and the plugin is not installed. */
 TG_API tg_tokenizer *tg_tokenizer_load(tg_ctx *ctx, const char *path);
 /* Returns the tokenizer of models that were trained on bytes. It has 256 ids; id b is the byte b. It encodes any bytes,
  * UTF-8 or not. Returns NULL on an error. */
@@ -44,7 +44,7 @@ TG_API void tg_tokenizer_free(tg_tokenizer *k);
 
 /* Returns the size of a table with a row for each id: the greatest id plus 1. */
 TG_API int64_t tg_tokenizer_size(const tg_tokenizer *k);
-/* Returns the id of a token, which is written as in the file; -1 if the tokenizer does not have it. */
+/* Returns the id of a token, which is given as the file writes it; -1 if the tokenizer does not have it. */
 TG_API int64_t tg_tokenizer_id(const tg_tokenizer *k, const char *token);
 /* Returns the token of an id, as the file has it; NULL if there is none. The string belongs to the tokenizer. Files
  * write bytes as characters, so the string is not always the text that the token stands for. tg_decoder_push gives that
@@ -96,8 +96,9 @@ TG_API tg_status tg_tokenizer_encode(const tg_tokenizer *k, const char *text, si
  * library. */
 typedef struct tg_decoder tg_decoder;
 
-/* Begins a stream. If skip_special is true, special tokens give no text; otherwise they give the text of the file. The
- * decoder uses k, and must be freed before k. Returns NULL on an error, or if k is NULL. */
+/* Begins a stream. If skip_special is true, special tokens give no text; otherwise they give their text in the file.
+ * The decoder uses k, and must be freed before k. Returns NULL on an error, or if k is NULL. The call reads the
+ * tokenizer's context, so make it on a thread that may use that context. */
 TG_API tg_decoder *tg_decoder_new(const tg_tokenizer *k, bool skip_special);
 /* Returns the text that became certain with this id, and sets *n to its length in bytes, which may be 0. The text
  * belongs to the decoder, ends with a zero byte, and is valid until the next call for this decoder. An id that the
@@ -117,11 +118,11 @@ typedef struct tg_bpe_opts {
      * are fewer ids if no more pairs can be merged. */
     int64_t vocab;
     int64_t min_frequency; /* a pair that is rarer is not merged; 0 or more, 2 by default */
-    /* A merged token of 3 bytes or more has fewer bytes than this, as in `tokenizers`. 2 or more. TG_NONE, the default,
-     * means no limit. */
+    /* A merged token has fewer bytes than this, as in `tokenizers`, but may always have 2 bytes. 2 or more. TG_NONE,
+     * the default, means no limit. */
     int64_t max_length;
-    /* A regular expression that matches a word. Merges take place only within words. NULL, the default, means the
-     * expression of GPT-2. */
+    /* A regular expression that matches a word, as tokenizer files have it (docs/tokenizers.md). Merges take place only
+     * within words. NULL, the default, means the expression of GPT-2. */
     const char *pattern;
     /* The special tokens, one a line; the first one ends a text. "<|endoftext|>" by default. NULL or "" means that
      * there are none. */
@@ -140,7 +141,8 @@ typedef struct tg_bpe tg_bpe;
  * error. Free the training before the context. */
 TG_API tg_bpe *tg_bpe_new(tg_ctx *ctx, const tg_bpe_opts *opts);
 /* Counts the words of a text of n bytes. A word does not go on in the text of the next call. text may be NULL if n is
- * 0. Text that is not UTF-8 fails with TG_ERR_DATA. */
+ * 0. Text that is not UTF-8 fails with TG_ERR_DATA, and nothing is counted. Text that is too difficult for the pattern
+ * fails with TG_ERR_UNSUPPORTED; the words before it may have been counted. */
 TG_API tg_status tg_bpe_add(tg_bpe *b, const char *text, size_t n);
 /* A function of the caller that tg_bpe_save calls after each merge. ids is the number of ids so far, and vocab the
  * number to be reached (tg_bpe_opts). */

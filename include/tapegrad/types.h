@@ -14,7 +14,7 @@
 #if defined(__GNUC__)
 #define TG_API __attribute__((visibility("default")))
 #define TG_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define TG_SITE __builtin_return_address(0) /* the address of the caller, which error messages show (tg_apply) */
+#define TG_SITE __builtin_return_address(0) /* the caller's address, which error messages show; see tg_apply */
 #else
 #define TG_API
 #define TG_PRINTF(f, a)
@@ -95,9 +95,9 @@ TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) 
 /* ---- Dtypes and shapes ---- */
 
 /* The list of dtypes, as X(NAME, name, bits, kind). kind is f (float), i (integer, signed), u (integer, unsigned), b
- * (boolean) or q (quantized). Dtypes of kind q with 8 bits can be stored, moved, and converted by tg_cast; no other op
- * computes with them. F8E4M3 has no infinity (PyTorch's float8_e4m3fn), F8E5M2 has (float8_e5m2), and F8E8M0 holds
- * powers of two (float8_e8m0fnu). No tensor has a dtype of 4 bits, because its elements have no addresses. */
+ * (boolean) or q (quantized). Ops convert dtypes of kind q with 8 bits (tg_cast) and move their elements, but do not
+ * compute with them (ops.h). F8E4M3 has no infinity (PyTorch's float8_e4m3fn), F8E5M2 has one (float8_e5m2), and F8E8M0
+ * holds powers of two (float8_e8m0fnu). No tensor has a dtype of 4 bits, because its elements have no addresses. */
 #define TG_DTYPE_LIST(X)         \
     X(F32, f32, 32, 'f')         \
     X(F64, f64, 64, 'f')         \
@@ -127,7 +127,7 @@ typedef enum tg_dtype {
 
 /* Returns a name such as "f32"; "default" for TG_DTYPE_DEFAULT, and "?" if the dtype is unknown. */
 TG_API const char *tg_dtype_name(tg_dtype d);
-/* Returns the bits per element; 0 for TG_DTYPE_DEFAULT, and if the dtype is unknown. */
+/* Returns the bits per element; 0 for TG_DTYPE_DEFAULT and for an unknown dtype. */
 TG_API int tg_dtype_bits(tg_dtype d);
 
 /* The scales of a quantized tensor. There is one scale for each block of the tensor. A block has block[i] elements
@@ -167,21 +167,23 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #define TG_ALL_DIMS ((tg_dims){.n = -1})
 #endif
 
-/* A struct of options or results that a caller passes has the field `size` first (tg_placement and tg_allocator have
- * none). The macro of a struct of options, for example TG_CONFIG for tg_config, makes a struct in the enclosing block
- * and gives its address. It sets the size and all defaults, and the caller's designators replace the defaults that they
- * name: TG_ADAMW(.lr = 0.1). C++ programs use tg_make instead, and bindings tg_struct_fill (fields.h). NULL in place of
- * a struct of options means one with all defaults.
+/* Structs of options begin with the field `size`. So do tables of functions, except tg_allocator, and structs of
+ * results that have an initializer (TG_MEMORY_INFO). Each struct of options has a macro, for example TG_CONFIG for
+ * tg_config. The macro makes a struct, which lives until the end of the enclosing block, and gives its address. It sets
+ * the size and all defaults, and the caller's designators replace the defaults that they name: TG_ADAMW(.lr = 0.1). C++
+ * programs use tg_make instead, and bindings tg_struct_fill (fields.h). NULL in place of a struct of options means one
+ * with all defaults.
  *
  * The value of a field is used as it is: 0 means zero, or is refused with TG_ERR_ARGUMENT if the field cannot be zero.
  * If a field is an array, a designator replaces all of its elements, and those that it does not list are 0. Two names,
  * TG_AUTO and TG_NONE, stand for a choice that is no ordinary value of a field. The comment of a field says if the
- * field takes one of them, and what the name means there. A field that a call does not use must keep its default
- * (TG_ERR_ARGUMENT).
+ * field takes one of them, and what the name means there. If a call does not use a field, the field must keep its
+ * default (TG_ERR_ARGUMENT), unless its comment says otherwise.
  *
- * If the size was never set, or is larger than that of the library's struct, the call that gets the struct fails with
- * TG_ERR_ARGUMENT. If the caller was compiled with an earlier version, whose struct is smaller, the fields that it
- * lacks get their defaults. */
+ * If the size of a struct of options was never set, or is larger than that of the library's struct, the call that gets
+ * the struct fails with TG_ERR_ARGUMENT. If the caller was compiled with an earlier version, whose struct is smaller,
+ * the fields that it lacks get their defaults. Tables such as tg_op and tg_device_ops must have exactly the library's
+ * size. */
 #define TG_AUTO (-1) /* the library chooses the value */
 #define TG_NONE (-1) /* no limit, or nothing of the kind */
 
@@ -211,7 +213,9 @@ typedef enum tg_axis { TG_TP, TG_CP, TG_DP, TG_PP, TG_ETP, TG_EP, TG_EDP, TG_AXI
 typedef enum tg_placement_kind {
     TG_INVARIANT,  /* the tensor is the same on every rank, and so is its gradient */
     TG_REPLICATED, /* the tensor is the same on every rank; its gradient is PARTIAL */
-    TG_VARYING,    /* each rank has a part of the tensor (a shard along a dim), or a tensor of its own (opaque) */
+    /* Each rank has a part of the tensor (a shard along a dim), or a tensor of its own (opaque). Its gradient is
+     * VARYING too. */
+    TG_VARYING,
     TG_PARTIAL,    /* the value of the tensor is the sum of the ranks' tensors; its gradient is REPLICATED */
 } tg_placement_kind;
 
@@ -253,7 +257,7 @@ typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
-/* Receives a diagnostic (tg_config.log). message is valid during the call. */
+/* Receives a diagnostic (tg_config.log), on the thread that uses the context. message is valid during the call. */
 typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 
 /* How a collective combines the elements of the ranks (comm.h). TG_REDUCE_AVG is the mean. */
@@ -285,8 +289,8 @@ typedef struct tg_memory_info {
     int64_t live, peak;
     int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
     int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
-    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the part of live in each tg_category */
-    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same when live was peak */
+    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the bytes of live in each tg_category */
+    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same for peak */
     int64_t host_allocations; /* number of host allocations so far; a steady training step adds none */
 } tg_memory_info;
 

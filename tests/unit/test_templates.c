@@ -245,6 +245,7 @@ START_TEST(wrong_chats_are_refused) {
     check_chat_error(turns, TG_CHAT(.continue_last = true), TG_ERR_DATA, "leaves out the last message");
     check_chat_error(turns, TG_CHAT(.continue_last = true, .generation_prompt = true), TG_ERR_ARGUMENT, "both set");
     check_chat_error(turns, TG_CHAT(.tools = "{}"), TG_ERR_FORMAT, "tools: found a JSON object");
+    check_chat_error(turns, TG_CHAT(.bos = "<\xff"), TG_ERR_FORMAT, "bos_token is not UTF-8 at offset 1");
 }
 END_TEST
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "base/text.h"
 #include "core/context.h"
 #include "text/template/characters.h"
 #include "text/template/template.h"
@@ -117,8 +118,11 @@ static tg_status fail_memory(tg_ctx *ctx) {
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the variables of the template");
 }
 
-static int set_text(json_t *variables, const char *name, const char *text) {
-    return text ? json_object_set_new(variables, name, json_string(text)) : 0;
+/* Sets a variable to a text. NULL leaves the variable undefined. */
+static tg_status set_text(tg_ctx *ctx, json_t *variables, const char *name, const char *text) {
+    size_t n = text ? strlen(text) : 0, wrong = n ? tg_utf8_check(text, n) : 0;
+    if (wrong < n) return tg_fail(ctx, TG_ERR_FORMAT, "tg_chat_render: %s is not UTF-8 at offset %zu", name, wrong);
+    return text && json_object_set_new(variables, name, json_string(text)) ? fail_memory(ctx) : TG_OK;
 }
 
 /* Sets a variable to the array of a text of JSON, or to none. */
@@ -142,9 +146,10 @@ static tg_status add_variables(tg_ctx *ctx, json_t *variables, const char *text)
 static tg_status set_variables(tg_ctx *ctx, json_t *variables, json_t *messages, const tg_chat_opts *o) {
     TG_TRY(set_array(ctx, variables, "tools", o->tools));
     TG_TRY(set_array(ctx, variables, "documents", o->documents));
+    TG_TRY(set_text(ctx, variables, "bos_token", o->bos));
+    TG_TRY(set_text(ctx, variables, "eos_token", o->eos));
     int failed = json_object_set(variables, "messages", messages) |
-                 json_object_set_new(variables, "add_generation_prompt", json_boolean(o->generation_prompt)) |
-                 set_text(variables, "bos_token", o->bos) | set_text(variables, "eos_token", o->eos);
+                 json_object_set_new(variables, "add_generation_prompt", json_boolean(o->generation_prompt));
     if (failed) return fail_memory(ctx);
     return add_variables(ctx, variables, o->variables);
 }
