@@ -126,7 +126,7 @@ static void parts(misuse_world *b) {
     FAILS(tg_lm_part, SHAPE, "positions are i64[1, 3], expected i64[1, 2]", tg_lm_part(m, &call, &ids, NULL, three));
     tg_drop(three);
     FAILS(tg_lm_part, ARGUMENT, "part 1 takes hidden states", tg_lm_part(last, &call, &ids, NULL, NULL));
-    FAILS(tg_lm_part, SHAPE, "in[0] is f32[2, 3], expected [sequence, batch, 4]",
+    FAILS(tg_lm_part, SHAPE, "input[0] is f32[2, 3], expected [sequence, batch, 4]",
           tg_lm_part(last, &flat, NULL, NULL, NULL));
     tg_drop(ids);
     tg_module_free(m);
