@@ -61,8 +61,8 @@ size_t tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t 
 /* Fails unless m has no adapters and its layers can be replaced. `who` is the public function. */
 tg_status tg_lora_check_new(tg_module *m, const char *who);
 /* Adapts the layers of the list, layer i with numbers[i], and replaces the elements of the list by the adapters. On an
- * error no layer is adapted. */
-tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers);
+ * error no layer is adapted. `who` is the public function. */
+tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers, const char *who);
 /* Lets only the matrices of adapters get gradients: freezes all other parameters of m. */
 tg_status tg_lora_freeze(tg_module *m);
 /* Lists the adapters of m; fails if it has none. */

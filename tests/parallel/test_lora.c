@@ -377,6 +377,25 @@ START_TEST(wrong_calls_are_refused) {
 }
 END_TEST
 
+START_TEST(layers_in_a_captured_module_are_not_adapted) {
+    char dir[64];
+    make_directory(dir);
+    begin((composition){.arch = TG_LLAMA});
+    tg_module *m = tg_nn_sequential(ctx), *inner = tg_nn_sequential(ctx);
+    tg_sequential_add(inner, tg_nn_linear(ctx, 4, 4, false, 0.1));
+    tg_sequential_add(m, inner);
+    tg_lora_apply(m, NULL);
+    ck_assert_int_eq(tg_lora_save(m, dir, NULL), TG_OK);
+    tg_lora_remove(m);
+    tg_captured_new(inner, &(tg_shape){2, {2, 4}}, &(tg_dtype){TG_F64}, 1, 1);
+    refused(tg_lora_apply(m, NULL), TG_ERR_STATE, "tg_lora_apply: a layer is in a captured module, whose graphs");
+    refused(tg_lora_load(m, dir), TG_ERR_STATE, "tg_lora_load: a layer is in a captured module, whose graphs");
+    tg_module_free(m);
+    remove_directory(dir);
+    end();
+}
+END_TEST
+
 /* Changes the last byte of the matrices in dir, which their checksum then shows. */
 static void damage_matrices(const char *dir) {
     char path[128];
@@ -441,6 +460,7 @@ int main(void) {
                             files_of_the_model_have_no_matrices,
                             long_paths_are_written_whole_or_refused,
                             wrong_calls_are_refused,
+                            layers_in_a_captured_module_are_not_adapted,
                             files_that_cannot_be_used_change_nothing};
     return tg_check_main("lora", tests, sizeof tests / sizeof *tests);
 }
