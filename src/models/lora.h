@@ -22,9 +22,10 @@ typedef struct tg_lora {
     tg_ctx *ctx;
     tg_lora_numbers n;
     tg_lora_kind kind;
-    tg_comm *comm; /* the ranks that divide the layer; NULL: it is no parallel layer */
-    bool sp;       /* sequence parallelism: the layer's input (column) or output (row) is a shard of rows */
-    bool merged;   /* the layer's weight has the product of the matrices already */
+    tg_comm *comm;   /* the ranks that divide the layer; NULL: it is no parallel layer */
+    bool sp;         /* sequence parallelism: the layer's input (column) or output (row) is a shard of rows */
+    bool input_is_r; /* the input of a column layer is R already, and the caller sums its gradient (no_dgrad_reduce) */
+    bool merged;     /* the layer's weight has the product of the matrices already */
 } tg_lora;
 
 static inline tg_lora *tg_lora_of(const tg_module *adapter) { return adapter->state; }
