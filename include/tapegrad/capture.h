@@ -59,9 +59,10 @@ typedef struct tg_graph tg_graph;
  */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
-/* Runs the step once more. On a device that records, a call that fails has not run this step. Such a device finds bad
- * data, such as an index out of range, only after the call has returned. So TG_ERR_DATA may be about data of an earlier
- * step.
+/* Runs the step once more. On a device that records, a call that fails has not run this step, unless a communicator of
+ * the step has failed during the call: the step may then have run in part, and what is in the memory that it writes is
+ * undefined. Such a device finds bad data, such as an index out of range, only after the call has returned. So
+ * TG_ERR_DATA may be about data of an earlier step.
  *
  * On a device that records, fails with TG_ERR_STATE if a replay would not do what a call of fn would do now:
  * - a parameter of the step has a gradient but had none when the step was recorded, or the reverse;

@@ -70,8 +70,9 @@ typedef struct tg_gpt_config {
 /* Create one module of a GPT from the GPT's config: an attention, an MLP, or a whole transformer layer. The module's
  * forward takes x [s, b, hidden] (s is the sequence, b the batch) and returns a tensor of the same shape. Under
  * sequence or context parallelism s is the number of rows on this rank. config->layers only scales the initial weights
- * of the residual projections (init_std). Of the values of `recompute` only TG_GPT_SELECTIVE has an effect; layout,
- * chunk, key and unfilled have none. On an error the functions return an inert module. */
+ * of the residual projections (init_std). The fields layout, chunk, key and unfilled must keep their defaults, and
+ * recompute must be TG_GPT_KEEP or, for the MLP and the layer, TG_GPT_SELECTIVE (TG_ERR_ARGUMENT). On an error the
+ * functions return an inert module. */
 TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);

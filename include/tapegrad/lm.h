@@ -132,7 +132,7 @@ typedef struct tg_lm_config {
     double rope_base;   /* above 0; 10000 by default. This and the other options of rope are for TG_LM_ROTARY only */
     int64_t rope_dims;  /* elements of a head that are rotated, an even number; TG_AUTO means head_dim */
     /* How frequencies are changed for longer sequences, as `kind`, `factor`, `low`, `high` and `original` of
-     * tg_rope_opts say. TG_ROPE_PLAIN by default. */
+     * tg_rope_opts say. TG_ROPE_PLAIN by default. An option that the kind does not use must keep its default. */
     tg_rope_kind rope_kind;
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;

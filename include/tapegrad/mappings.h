@@ -22,7 +22,7 @@ extern "C" {
  *
  * x may have any strides. The result is contiguous, or a view of x if no data moves. It belongs to the tape.
  * Communication starts at once, and the result may be in flight (work.h) until it is read. If c has one rank, a mapping
- * returns x itself. A negative dim counts from the end.
+ * returns x itself, and of its arguments checks only t, x and c. A negative dim counts from the end.
  *
  * Fails with TG_ERR_ARGUMENT if c is NULL or of another context, with TG_ERR_PLACEMENT if x has another placement than
  * the conversion starts from, and with TG_ERR_SHAPE if a dim that is divided over the ranks is not a multiple of n. On

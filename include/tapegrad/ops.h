@@ -420,9 +420,10 @@ typedef struct tg_bag_opts {
  * a bag in which no id counts. table has floats.
  *
  * If offsets is NULL, each row of ids [b, l] is a bag. Otherwise bag i has the elements of ids [n] from number
- * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64 and begins
- * with 0 (TG_ERR_DATA). It must not decrease, which the op does not check. With offsets, TG_BAG_MAX fails with
- * TG_ERR_UNSUPPORTED. Without offsets, include_last_offset fails with TG_ERR_ARGUMENT.
+ * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64. The first
+ * must be 0, and none may be less than the one before it, or greater than n (TG_ERR_DATA). offsets may be empty
+ * only if ids is (TG_ERR_SHAPE). With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED. Without offsets,
+ * include_last_offset fails with TG_ERR_ARGUMENT.
  *
  * weights may be NULL. It has the shape of ids and the dtype of table, and multiplies the rows. With TG_BAG_MEAN and
  * TG_BAG_MAX it must be NULL (TG_ERR_ARGUMENT). */

@@ -390,10 +390,10 @@ TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
 /* Runs any module once, and gives the caller a bias that the module has not added, for a fused op (Megatron-Core's pair
- * of output and bias). If m is a linear layer of this header that was made with skip_bias_add, returns its output
- * without the bias, and sets *bias to the bias. tg_add(t, output, *bias) then equals the output of the layer without
- * skip_bias_add. For any other module *bias is NULL, so a caller can use the same code if another module has replaced
- * the linear layer.
+ * of output and bias). If m is a linear layer of this header that was made with skip_bias_add, or holds one because of
+ * tg_lora_apply, tg_captured_new or tg_float16_new, returns its output without the bias, and sets *bias to the bias.
+ * tg_add(t, output, *bias) then equals the output of the layer without skip_bias_add. For any other module *bias is
+ * NULL, so a caller can use the same code if another module has replaced the linear layer.
  *
  * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. bias NULL
  * fails with TG_ERR_ARGUMENT. On error *bias is NULL. */

@@ -53,8 +53,7 @@ static tg_status refuse_input(tg_call *c, int i) {
 static inline tg_status check_input(tg_call *c, int i) {
     const tg_tensor *x = c->input[i];
     if (!x && tg_bit(c->op->optional, i)) return TG_OK;
-    bool known = x && tg_living(x) && x->ctx == c->ctx;
-    return TG_UNLIKELY(!known || (x->tape && x->tape != c->tape)) ? refuse_input(c, i) : TG_OK;
+    return TG_LIKELY(tg_is_input(c->tape, x)) ? TG_OK : refuse_input(c, i);
 }
 
 /* Fails because input i has a dtype with which the op does not compute. */

@@ -1,4 +1,5 @@
-/* Functions of this folder that record ops: a short form of tg_apply, and the checks of what an op overwrites. */
+/* Functions of this folder that record ops: a short form of tg_apply, and the checks of inputs and of what an op
+ * overwrites. */
 #ifndef TG_APPLY_H
 #define TG_APPLY_H
 
@@ -7,6 +8,16 @@
 /* Records an op with one output, and returns the output; an inert tensor on an error. `site` is the return address of
  * the public function that records the op. */
 tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, const void *site);
+
+/* Returns whether x may be an input of an op on t: it is alive, of t's context, and no result of another tape. */
+static inline bool tg_is_input(const tg_tape *t, const tg_tensor *x) {
+    return x && tg_living(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
+}
+/* Returns whether a function may return x itself in place of the result of an op on t. Otherwise recording the op fails
+ * with the error that the function must report. */
+static inline bool tg_may_return(const tg_tape *t, const tg_tensor *x) {
+    return t && t->epoch && t->ctx->run.status == TG_OK && tg_is_input(t, x);
+}
 
 /* ---- writes.c ---- */
 

@@ -19,7 +19,7 @@ void tg_graphs_free(tg_ctx *ctx); /* called when the context ends */
  * uses it to count the step's collectives and to compare them between ranks. */
 typedef struct tg_replay_hooks {
     tg_status (*begin)(struct tg_replay_hooks *h, const void *site); /* before the launch */
-    tg_status (*end)(struct tg_replay_hooks *h);                     /* after the launch */
+    tg_status (*end)(struct tg_replay_hooks *h); /* after the launch; fails only if a communicator has failed */
     void (*free)(struct tg_replay_hooks *h);
     /* Returns whether the work is a call of a group in which the step makes calls too. */
     bool (*meets)(const struct tg_replay_hooks *h, const tg_work *w);

@@ -57,10 +57,12 @@ static tg_status check_members(const tg_json *rope) {
     return TG_OK;
 }
 
-/* Reads one object of options. */
+/* Reads one object of options. The kind of rope, and the options of this kind, are those of the object that is read
+ * last. */
 static tg_status read_options(const tg_json *rope, rope_members *m) {
     tg_lm_config *c = m->c;
     TG_TRY(check_members(rope));
+    tg_lm_set_plain_rope(c);
     TG_TRY(read_kind(rope, c));
     TG_TRY(tg_member_positive(rope, "rope_theta", &c->rope_base));
     TG_TRY(tg_member_positive(rope, "partial_rotary_factor", &m->rotated));

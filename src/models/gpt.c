@@ -122,25 +122,43 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
     return tg_lm_make(ctx, &lm, &c, "tg_gpt_new", TG_SITE);
 }
 
-/* Creates a layer by `make` from the config of a GPT. */
-static tg_module *layer(tg_ctx *ctx, const tg_gpt_config *given, const char *who,
-                        tg_module *(*make)(tg_ctx *ctx, const tg_lm_config *c)) {
+/* Fails if an option is set that only whole GPTs use. A GPT recomputes its layers as a whole; within them, the norms of
+ * a layer and the activation of an MLP can be recomputed alone (TG_GPT_SELECTIVE), but nothing of attention. */
+static tg_status check_unused_by_module(tg_ctx *ctx, const tg_gpt_config *c, const char *who, bool recomputes) {
+    const char *set = c->layout                     ? "layout"
+                      : c->chunk                    ? "chunk"
+                      : c->key != (uint64_t)TG_NONE ? "key"
+                      : c->unfilled                 ? "unfilled"
+                                                    : NULL;
+    if (set)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but only a whole GPT uses it; leave it at its default",
+                       who, set);
+    if (c->recompute == TG_GPT_KEEP || (recomputes && c->recompute == TG_GPT_SELECTIVE)) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT,
+                   "%s: recompute is %s, expected TG_GPT_KEEP%s; to recompute all of the module, call tg_recompute",
+                   who, tg_gpt_recompute_enum.values[c->recompute].name, recomputes ? " or TG_GPT_SELECTIVE" : "");
+}
+
+/* Creates a module of a GPT by `make` from the config of the GPT. */
+static tg_module *module(tg_ctx *ctx, const tg_gpt_config *given, const char *who, bool recomputes,
+                         tg_module *(*make)(tg_ctx *ctx, const tg_lm_config *c)) {
     tg_gpt_config c;
     tg_lm_config lm;
     if (!tg_ok(ctx)) return tg_module_new(NULL, NULL, NULL);
     tg_options(ctx, &c, &tg_gpt_config_struct, given, who);
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the config is NULL", who);
-    return complete(ctx, &c, who, &lm) == TG_OK ? make(ctx, &lm) : tg_module_new(NULL, NULL, NULL);
+    bool good = complete(ctx, &c, who, &lm) == TG_OK && check_unused_by_module(ctx, &c, who, recomputes) == TG_OK;
+    return good ? make(ctx, &lm) : tg_module_new(NULL, NULL, NULL);
 }
 
 tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config) {
-    return layer(ctx, config, "tg_nn_attention", tg_lm_attention_new);
+    return module(ctx, config, "tg_nn_attention", false, tg_lm_attention_new);
 }
 tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config) {
-    return layer(ctx, config, "tg_nn_mlp", tg_lm_mlp_new);
+    return module(ctx, config, "tg_nn_mlp", true, tg_lm_mlp_new);
 }
 tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config) {
-    return layer(ctx, config, "tg_nn_transformer_layer", tg_lm_layer_new);
+    return module(ctx, config, "tg_nn_transformer_layer", true, tg_lm_layer_new);
 }
 
 /* ---- Logits and loss ---- */

@@ -61,6 +61,8 @@ bool tg_lm_layer_has_window(const tg_lm_config *c, int64_t layer);
 bool tg_lm_layer_has_positions(const tg_lm_config *c, int64_t layer);
 /* Returns the config of one layer: window, position_kind and the options of rope are those of this layer. */
 tg_lm_config tg_lm_config_of_layer(const tg_lm_config *c, int64_t layer);
+/* Sets the kind of rope to plain, and the options of other kinds to their defaults. */
+void tg_lm_set_plain_rope(tg_lm_config *c);
 /* Returns the rotation of queries and keys. */
 tg_rope_opts tg_lm_rope_of(const tg_lm_config *c);
 tg_status tg_lm_check_layers(tg_ctx *ctx, const tg_lm_config *c, const char *who);

@@ -18,11 +18,11 @@ double tg_lora_scale(const tg_lora *s) {
 
 /* ---- Forward ---- */
 
-/* Returns the input of A: x after dropout. For a column layer it is whole on every rank, because each rank computes its
- * own rows of the output from all of it. */
+/* Returns the input of A: x after dropout. For a column layer it is R, whole on every rank, because each rank computes
+ * its own rows of the output from all of it. */
 static tg_tensor *enter(const tg_lora *s, tg_tape *t, tg_tensor *x) {
     if (s->n.dropout > 0) x = tg_dropout(t, x, s->n.dropout);
-    if (s->kind != TG_LORA_COLUMN) return x;
+    if (s->kind != TG_LORA_COLUMN || s->input_is_r) return x;
     return s->sp ? tg_gather_from_sp(t, x, s->comm, NULL) : tg_copy_to_tp(t, x, s->comm);
 }
 
@@ -119,6 +119,7 @@ static tg_module *empty(const tg_module *layer, const tg_lora_numbers *n) {
     if (s->kind != TG_LORA_WHOLE) {
         s->comm = tg_parallel_linear_of(layer)->comm;
         s->sp = tg_parallel_linear_of(layer)->sp;
+        s->input_is_r = tg_parallel_linear_of(layer)->o.no_dgrad_reduce;
         if (tg_comm_size(s->comm) == 1) s->kind = TG_LORA_WHOLE;
     }
     tg_module *m = tg_module_new(layer->ctx, &adapter_ops, s);

@@ -22,9 +22,10 @@ typedef struct tg_lora {
     tg_ctx *ctx;
     tg_lora_numbers n;
     tg_lora_kind kind;
-    tg_comm *comm; /* the ranks that divide the layer; NULL: it is no parallel layer */
-    bool sp;       /* sequence parallelism: the layer's input (column) or output (row) is a shard of rows */
-    bool merged;   /* the layer's weight has the product of the matrices already */
+    tg_comm *comm;   /* the ranks that divide the layer; NULL: it is no parallel layer */
+    bool sp;         /* sequence parallelism: the layer's input (column) or output (row) is a shard of rows */
+    bool input_is_r; /* the input of a column layer is R already, and the caller sums its gradient (no_dgrad_reduce) */
+    bool merged;     /* the layer's weight has the product of the matrices already */
 } tg_lora;
 
 static inline tg_lora *tg_lora_of(const tg_module *adapter) { return adapter->state; }
@@ -61,8 +62,8 @@ size_t tg_lora_path(const tg_module *m, const tg_module *of, char *path, size_t 
 /* Fails unless m has no adapters and its layers can be replaced. `who` is the public function. */
 tg_status tg_lora_check_new(tg_module *m, const char *who);
 /* Adapts the layers of the list, layer i with numbers[i], and replaces the elements of the list by the adapters. On an
- * error no layer is adapted. */
-tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers);
+ * error no layer is adapted. `who` is the public function. */
+tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers, const char *who);
 /* Lets only the matrices of adapters get gradients: freezes all other parameters of m. */
 tg_status tg_lora_freeze(tg_module *m);
 /* Lists the adapters of m; fails if it has none. */

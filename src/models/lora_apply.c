@@ -100,13 +100,14 @@ static tg_status check_targets(const tg_module *m, const char *targets) {
 }
 
 /* Fails if a layer is in a captured module, whose graphs would go on running it. */
-static tg_status check_captured(const tg_module *m, const tg_lora_list *l) {
+static tg_status check_captured(const tg_module *m, const tg_lora_list *l, const char *who) {
     for (int i = 0; i < l->n; i++)
         for (const tg_module *up = l->list[i]; up; up = up->parent)
             if (tg_is_captured(up))
                 return tg_fail(m->ctx, TG_ERR_STATE,
-                               "tg_lora_apply: a layer is in a captured module, whose graphs would go on running it; "
-                               "adapt layers before tg_captured_new");
+                               "%s: a layer is in a captured module, whose graphs would go on running it; adapt layers "
+                               "before tg_captured_new",
+                               who);
     return TG_OK;
 }
 
@@ -121,8 +122,8 @@ tg_status tg_lora_freeze(tg_module *m) {
     return TG_OK;
 }
 
-tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers) {
-    TG_TRY(check_captured(m, l));
+tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers, const char *who) {
+    TG_TRY(check_captured(m, l, who));
     int done = 0;
     for (tg_module *adapter; done < l->n && (adapter = tg_lora_new(l->list[done], &numbers[done])); done++)
         l->list[done] = adapter;
@@ -141,7 +142,7 @@ static tg_status adapt_alike(tg_module *m, tg_lora_list *l, const tg_lora_opts *
                                        .alpha = o->alpha == TG_AUTO ? 2 * (double)o->rank : o->alpha,
                                        .dropout = o->dropout,
                                        .rslora = o->rslora};
-    if (tg_lora_adapt(m, l, numbers) == TG_OK) tg_lora_freeze(m);
+    if (tg_lora_adapt(m, l, numbers, "tg_lora_apply") == TG_OK) tg_lora_freeze(m);
     tg_host_free(m->ctx, numbers, bytes);
     return m->ctx->run.status;
 }

@@ -256,7 +256,7 @@ static tg_status adapt(const source *s, tg_lora_list *l, tg_lora_numbers *number
     TG_TRY(choose(s, l, numbers));
     for (kept.n = 0; kept.n < l->n && l->list[kept.n]; kept.n++) {}
     if (!kept.n) return tg_fail(s->m->ctx, TG_ERR_FORMAT, "'%s' has no matrices", s->path);
-    TG_TRY(tg_lora_adapt(s->m, &kept, numbers));
+    TG_TRY(tg_lora_adapt(s->m, &kept, numbers, "tg_lora_load"));
     if (fill_all(s, &kept) == TG_OK) return tg_lora_freeze(s->m);
     for (int i = 0; i < kept.n; i++) tg_lora_free(kept.list[i]);
     return s->m->ctx->run.status;

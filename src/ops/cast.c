@@ -114,7 +114,5 @@ const tg_op tg_op_contiguous = {
 
 /* Returns x in row-major order without gaps: x itself if it already is, otherwise a copy. */
 tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x) {
-    bool ready =
-        t && t->epoch && x && tg_ok(t->ctx) && tg_is_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
-    return ready && x->flags & TG_F_CONTIGUOUS ? x : TG_RECORD(t, tg_op_contiguous, NULL, x);
+    return tg_may_return(t, x) && x->flags & TG_F_CONTIGUOUS ? x : TG_RECORD(t, tg_op_contiguous, NULL, x);
 }

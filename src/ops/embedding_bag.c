@@ -36,6 +36,9 @@ static tg_status check(tg_tape *t, const bag_params *p, tg_tensor *const *in) {
         return tg_fail(t->ctx, TG_ERR_SHAPE, "table must be [v, h], and ids [b, l], or [n] with offsets [b]");
     if (offsets && offsets->shape[0] < (p->last ? 1 : 0))
         return tg_fail(t->ctx, TG_ERR_SHAPE, "offsets is empty; with include_last_offset it has one number or more");
+    if (offsets && !offsets->shape[0] && ids->shape[0])
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "offsets is empty, but there are %s; expected the beginning of each bag",
+                       tg_count(ids->shape[0], "id").text);
     if (weights && !tg_same_shape(weights, ids))
         return tg_fail(t->ctx, TG_ERR_SHAPE, "weights must have the shape of ids");
     if (!tg_is_float(in[TABLE]->dtype) || (weights && weights->dtype != in[TABLE]->dtype))
@@ -47,12 +50,54 @@ static tg_status check(tg_tape *t, const bag_params *p, tg_tensor *const *in) {
     return TG_OK;
 }
 
+/* ---- Offsets ---- */
+
+/* Checks offsets that the host can read: the first is 0, and none is less than the one before it or greater than n. */
+static tg_status check_offsets(const tg_tape *t, const tg_tensor *offsets, int64_t n) {
+    const int64_t *at = tg_data(offsets);
+    for (int64_t i = 0, before = 0; i < offsets->shape[0]; i++) {
+        int64_t now = at[i * offsets->stride[0]];
+        if (now < before || now > (i ? n : 0))
+            return tg_fail(t->ctx, TG_ERR_DATA,
+                           "offsets[%lld] is %lld; the first must be 0, and none may be less than the one before it "
+                           "or greater than %lld, the number of ids",
+                           (long long)i, (long long)now, (long long)n);
+        before = now;
+    }
+    return TG_OK;
+}
+
+/* Returns offsets with -1 in place of each that is less than the one before it. No index is -1, so a device that
+ * reports errors in data later reports the place of this one. */
+static tg_tensor *mark_decreases(tg_tape *t, tg_tensor *offsets) {
+    int64_t n = tg_dim(offsets, 0);
+    if (n < 2) return offsets;
+    tg_tensor *before = tg_slice(t, offsets, 0, 0, n - 1, 1), *later = tg_slice(t, offsets, 0, 1, n, 1);
+    tg_tensor *less = tg_lt(t, later, before), *marked = tg_masked_fill(t, later, less, -1);
+    tg_tensor *all = tg_concat(t, (tg_tensor *[]){tg_slice(t, offsets, 0, 0, 1, 1), marked}, 2, 0);
+    tg_discard(less);
+    tg_discard(marked);
+    return all;
+}
+
+/* Returns the offsets after a check, which takes place now or, if the host cannot read them, on the device. A first
+ * offset above 0 leaves the ids before it without a bag, which the device reports. */
+static tg_tensor *checked_offsets(tg_tape *t, tg_tensor *offsets, int64_t n) {
+    if (t->ctx->meta) return offsets;
+    if (!t->ctx->host) return mark_decreases(t, offsets);
+    return check_offsets(t, offsets, n) == TG_OK ? offsets : tg_inert(t->ctx);
+}
+
+/* ---- Sums ---- */
+
 /* Returns the bag of each of n ids: the number of offsets at or before its place, less 1. [n], int64. Offsets mark the
  * places where bags begin, and a cumulative sum counts them. One place more takes the offsets of empty bags at the
  * end. */
 static tg_tensor *bag_of_ids(tg_tape *t, tg_tensor *offsets, int64_t n) {
     tg_tensor *ones = tg_full(t, TG_I64, TG_SHAPE(tg_dim(offsets, 0)), 1);
-    tg_tensor *begins = tg_scatter_add(t, tg_full(t, TG_I64, TG_SHAPE(n + 1), 0), 0, offsets, ones);
+    tg_tensor *at = checked_offsets(t, offsets, n);
+    tg_tensor *begins = tg_scatter_add(t, tg_full(t, TG_I64, TG_SHAPE(n + 1), 0), 0, at, ones);
+    if (at != offsets) tg_discard(at);
     return tg_add_scalar(t, tg_slice(t, tg_cumsum(t, begins, 0), 0, 0, n, 1), -1);
 }
 

@@ -144,6 +144,29 @@ START_TEST(cuda_tells_of_bad_data) {
 }
 END_TEST
 
+/* The host does not read offsets of bags on a GPU; a kernel finds those that decrease, or do not begin with 0. */
+START_TEST(cuda_tells_of_bad_offsets) {
+    tg_ctx *ctx = cuda_ctx();
+    if (!ctx) return;
+    static const int64_t starts[][3] = {{0, 2, 1}, {1, 2, 2}, {0, 1, 5}};
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *table = tg_zeros(ctx, TG_F32, TG_SHAPE(5, 4));
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(4), (const int64_t[]){1, 0, 3, 4});
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        tg_tensor *offsets = tg_from_host(ctx, TG_I64, TG_SHAPE(3), starts[i]);
+        tg_embedding_bag(t, table, ids, offsets, NULL, NULL);
+        tg_tape_reset(t);
+        tg_tape_reset(t);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_DATA && strstr(tg_ctx_message(ctx), "recorded by embedding_bag"),
+                      "%zu: %s", i, tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+        tg_drop(offsets);
+    }
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* More blocks than a launch can have are refused, also if their number needs more than 32 bits. */
 START_TEST(cuda_refuses_endless_attention) {
     tg_ctx *ctx = cuda_ctx();
@@ -193,7 +216,8 @@ END_TEST
 #define CUDA_TEST_OF(part) cuda_##part,
 #define CUDA_TESTS                 \
     CONTRACT_PARTS(CUDA_TEST_OF)   \
-    cuda_tells_of_bad_data, cuda_steps_nothing_after_bad_data, cuda_refuses_endless_attention,
+    cuda_tells_of_bad_data, cuda_tells_of_bad_offsets, cuda_steps_nothing_after_bad_data, \
+    cuda_refuses_endless_attention,
 #else
 #define CUDA_TESTS
 #endif

@@ -60,11 +60,28 @@ static void blocks(misuse_world *b) {
     NONE(ARGUMENT, "with windows, but window is TG_NONE", SMALL, .attention_kinds = "fw");
     NONE(ARGUMENT, "only rotary positions belong to layers", SMALL, .attention_kinds = "fF",
          .position_kind = TG_LM_LEARNED);
-    NONE(ARGUMENT, "rope_kind, rope_local_base or rope_dims is set", SMALL, .position_kind = TG_LM_NO_POSITIONS,
+    NONE(ARGUMENT, "rope_kind is 1, but the positions are none", SMALL, .position_kind = TG_LM_NO_POSITIONS,
          .rope_kind = TG_ROPE_LINEAR);
+    NONE(ARGUMENT, "rope_dims is 1, but the positions are none", SMALL, .position_kind = TG_LM_NO_POSITIONS,
+         .rope_dims = 1);
+    NONE(ARGUMENT, "rope_local_base is 9, but the positions are learned", SMALL, .position_kind = TG_LM_LEARNED,
+         .rope_local_base = 9);
+    NONE(ARGUMENT, "rope_factor is 8, but the positions are learned", SMALL, .position_kind = TG_LM_LEARNED,
+         .rope_factor = 8);
+    NONE(ARGUMENT, "rope_gain is 2, but the positions are learned", SMALL, .position_kind = TG_LM_LEARNED,
+         .rope_gain = 2);
     NONE(ARGUMENT, "rope_dims is 3, expected an even number from 2 to head_dim = 2", SMALL, .rope_dims = 3);
-    NONE(ARGUMENT, "rope_factor is 2, expected a positive, finite number, and 1 with TG_ROPE_PLAIN", SMALL,
+    NONE(ARGUMENT, "rope_factor is 2, but it is not used with TG_ROPE_PLAIN; leave rope_factor at its default", SMALL,
          .rope_factor = 2);
+    NONE(ARGUMENT, "rope_factor is -2, expected a positive, finite number", SMALL, .rope_kind = TG_ROPE_LINEAR,
+         .rope_factor = -2);
+    NONE(ARGUMENT, "rope_low is 2, but it is not used with TG_ROPE_PLAIN", SMALL, .rope_low = 2);
+    NONE(ARGUMENT, "rope_high is 8, but it is not used with TG_ROPE_LINEAR", SMALL, .rope_kind = TG_ROPE_LINEAR,
+         .rope_factor = 2, .rope_high = 8);
+    NONE(ARGUMENT, "rope_original is 131072, but it is not used with TG_ROPE_LINEAR", SMALL,
+         .rope_kind = TG_ROPE_LINEAR, .rope_factor = 2, .rope_original = 131072);
+    NONE(ARGUMENT, "rope_gain is 2, but it is not used with TG_ROPE_LLAMA3", SMALL, .rope_kind = TG_ROPE_LLAMA3,
+         .rope_original = 4, .rope_gain = 2);
     NONE(ARGUMENT, "rope_original 0; expected 0 < rope_low < rope_high", SMALL, .rope_kind = TG_ROPE_LLAMA3);
     NONE(ARGUMENT, "rope_local_base 0", SMALL, .rope_local_base = 0);
     NONE(ARGUMENT, "extra is \"[1]\", expected a JSON object", SMALL, .extra = "[1]");
@@ -126,7 +143,7 @@ static void parts(misuse_world *b) {
     FAILS(tg_lm_part, SHAPE, "positions are i64[1, 3], expected i64[1, 2]", tg_lm_part(m, &call, &ids, NULL, three));
     tg_drop(three);
     FAILS(tg_lm_part, ARGUMENT, "part 1 takes hidden states", tg_lm_part(last, &call, &ids, NULL, NULL));
-    FAILS(tg_lm_part, SHAPE, "in[0] is f32[2, 3], expected [sequence, batch, 4]",
+    FAILS(tg_lm_part, SHAPE, "input[0] is f32[2, 3], expected [sequence, batch, 4]",
           tg_lm_part(last, &flat, NULL, NULL, NULL));
     tg_drop(ids);
     tg_module_free(m);

@@ -231,6 +231,47 @@ static void sequences(misuse_world *b, tg_comm *c, tg_comm *far) {
     tg_drop(three);
 }
 
+/* With one rank a mapping returns x itself, but checks it as with several ranks. */
+static void alone(misuse_world *b) {
+    tg_comm *c = tg_comm_self_new(b->ctx);
+#define ALONE(symbol, ...)                                                                            \
+    do {                                                                                              \
+        QUIET(symbol, symbol(b->t, b->x, __VA_ARGS__) == b->x);                                       \
+        VIEW(symbol, symbol(t, x, __VA_ARGS__));                                                      \
+    } while (0)
+    ALONE(tg_copy_to_tp, c);
+    ALONE(tg_reduce_from_tp, c);
+    ALONE(tg_all_reduce, c);
+    ALONE(tg_all_reduce_max, c);
+    ALONE(tg_broadcast, 0, c);
+    ALONE(tg_shift, c);
+    ALONE(tg_as_partial, c);
+    ALONE(tg_as_opaque, c);
+    ALONE(tg_as_shard, 0, c);
+    ALONE(tg_i_to_p, c);
+    ALONE(tg_r_to_i, c);
+    ALONE(tg_scatter_to_tp, c);
+    ALONE(tg_gather_from_tp, c);
+    ALONE(tg_scatter_to_sp, c);
+    ALONE(tg_gather_from_sp, c, NULL);
+    ALONE(tg_reduce_scatter_to_sp, c, NULL);
+    ALONE(tg_all_gather_last_dim, c);
+    ALONE(tg_reduce_scatter_last_dim, c);
+    ALONE(tg_scatter_to, 0, c);
+    ALONE(tg_gather_from, 0, c);
+    ALONE(tg_all_gather, 0, c);
+    ALONE(tg_reduce_scatter, 0, c);
+    ALONE(tg_shard, 0, c);
+    ALONE(tg_shard_as, TG_SHARD(0), c);
+    ALONE(tg_all_to_all, NULL, NULL, c);
+    ALONE(tg_reshard, 1, 0, c);
+    ALONE(tg_gather_1d, 6, c);
+    VIEW(tg_split_1d, tg_split_1d(t, x, c));
+    VIEW(tg_all_to_all_sp2hp, tg_all_to_all_sp2hp(t, x, c));
+    VIEW(tg_all_to_all_hp2sp, tg_all_to_all_hp2sp(t, x, c));
+    tg_comm_free(c);
+}
+
 void misuse_mappings(misuse_world *b) {
     tg_comm *c = tg_comm_plan_new(b->ctx, 0, 2), *far = tg_comm_plan_new(b->far, 0, 2);
     same_shape(b, c, far);
@@ -242,6 +283,7 @@ void misuse_mappings(misuse_world *b) {
     data(b, c, far);
     vocabulary(b, c, far);
     sequences(b, c, far);
+    alone(b);
     tg_comm_free(c);
     tg_comm_free(far);
 }

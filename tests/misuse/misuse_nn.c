@@ -313,6 +313,20 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
 #undef CONFIG
 }
 
+/* Options of whole GPTs, which modules of one do not use. */
+#define ONE_MODULE(symbol)                                                                                   \
+    do {                                                                                                     \
+        NONE(symbol, ARGUMENT, #symbol ": layout is set, but only a whole GPT uses it; leave it at its default", \
+             symbol(b->ctx, TG_GPT(SMALL, .layout = "E t L")));                                              \
+        NONE(symbol, ARGUMENT, "chunk is set", symbol(b->ctx, TG_GPT(SMALL, .chunk = 1)));                   \
+        NONE(symbol, ARGUMENT, "key is set", symbol(b->ctx, TG_GPT(SMALL, .key = 0)));                       \
+        NONE(symbol, ARGUMENT, "unfilled is set", symbol(b->ctx, TG_GPT(SMALL, .unfilled = true)));          \
+        NONE(symbol, ARGUMENT, "recompute is TG_GPT_FULL, expected TG_GPT_KEEP",                             \
+             symbol(b->ctx, TG_GPT(SMALL, .recompute = TG_GPT_FULL)));                                       \
+        NONE(symbol, ARGUMENT, "recompute is TG_GPT_DISTRIBUTED, expected TG_GPT_KEEP",                      \
+             symbol(b->ctx, TG_GPT(SMALL, .recompute = TG_GPT_DISTRIBUTED)));                                \
+    } while (0)
+
 /* Names each of the functions that `configs` tests. */
 static void parts(misuse_world *b) {
     configs(b, tg_gpt_new);
@@ -322,6 +336,11 @@ static void parts(misuse_world *b) {
     NONE(tg_nn_attention, ARGUMENT, "the config is NULL", tg_nn_attention(b->ctx, NULL));
     NONE(tg_nn_mlp, ARGUMENT, "the config is NULL", tg_nn_mlp(b->ctx, NULL));
     NONE(tg_nn_transformer_layer, ARGUMENT, "the config is NULL", tg_nn_transformer_layer(b->ctx, NULL));
+    ONE_MODULE(tg_nn_attention);
+    ONE_MODULE(tg_nn_mlp);
+    ONE_MODULE(tg_nn_transformer_layer);
+    NONE(tg_nn_attention, ARGUMENT, "recompute is TG_GPT_SELECTIVE, expected TG_GPT_KEEP; to recompute all",
+         tg_nn_attention(b->ctx, TG_GPT(SMALL, .recompute = TG_GPT_SELECTIVE)));
 }
 
 /* ---- The model ---- */

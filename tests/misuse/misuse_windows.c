@@ -272,6 +272,19 @@ static void of_places(misuse_world *b, const images *m) {
           tg_embedding_bag(t, b->x, b->ids, NULL, NULL, NULL));
     INERT(tg_embedding_bag, ARGUMENT, "there are no offsets",
           tg_embedding_bag(t, b->x, m->bags, NULL, NULL, TG_BAG(.include_last_offset = true)));
+    static const int64_t starts[][3] = {{0, 2, 1}, {1, 1, 2}, {-1, 0, 1}, {0, 1, 4}};
+    static const char *const says[] = {"offsets[2] is 1; the first must be 0, and none may be less than the one before",
+                                       "offsets[0] is 1; the first must be 0", "offsets[0] is -1",
+                                       "offsets[2] is 4; the first must be 0"};
+    for (int i = 0; i < 4; i++) {
+        tg_tensor *offsets = tg_from_host(b->ctx, TG_I64, TG_SHAPE(3), starts[i]);
+        INERT(tg_embedding_bag, DATA, says[i], tg_embedding_bag(t, b->x, b->ids, offsets, NULL, NULL));
+        tg_drop(offsets);
+    }
+    tg_tensor *no_offsets = tg_zeros(b->ctx, TG_I64, TG_SHAPE(0));
+    INERT(tg_embedding_bag, SHAPE, "offsets is empty, but there are 2 ids",
+          tg_embedding_bag(t, b->x, b->ids, no_offsets, NULL, NULL));
+    tg_drop(no_offsets);
     INERT(tg_embedding_bag, ARGUMENT, "mode is 5",
           tg_embedding_bag(t, b->x, m->bags, NULL, NULL, TG_BAG(.mode = (tg_bag_mode)5)));
     INERT(tg_embedding_bag, ARGUMENT, "this library knows", tg_embedding_bag(t, b->x, m->bags, NULL, NULL, &bag));

@@ -383,6 +383,41 @@ START_TEST(a_config_describes_any_number_of_rotated_elements) {
 }
 END_TEST
 
+/* Options of a kind of rope in rope_parameters do not stay if rope_scaling, which is read later, has another kind. */
+START_TEST(the_kind_of_rope_is_that_of_the_object_that_is_read_last) {
+    static const struct {
+        const char *scaling;
+        tg_rope_kind kind;
+    } rows[] = {{"{\"rope_type\": \"default\"}", TG_ROPE_PLAIN},
+                {"{\"rope_type\": \"linear\", \"factor\": 2}", TG_ROPE_LINEAR}};
+    char dir[64], path[96];
+    make_directory(dir);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fopen(path, "w");
+        fprintf(f,
+                "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 4, \"num_hidden_layers\": 1, "
+                "\"num_attention_heads\": 2, \"intermediate_size\": 8, \"max_position_embeddings\": 8, "
+                "\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 2, "
+                "\"high_freq_factor\": 3}, \"rope_scaling\": %s}",
+                rows[i].scaling);
+        fclose(f);
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
+        tg_module *lm = tg_lm_from_config(ctx, path, NULL);
+        const tg_lm_config *c = tg_lm_config_of(lm), usual = {TG_LM_DEFAULTS};
+        ck_assert_msg(c != NULL, "%s", tg_ctx_message(ctx));
+        ck_assert_int_eq(c->rope_kind, rows[i].kind);
+        ck_assert_double_eq(c->rope_factor, i ? 2 : 1);
+        ck_assert_double_eq(c->rope_low, usual.rope_low);
+        ck_assert_double_eq(c->rope_high, usual.rope_high);
+        ck_assert_int_eq(c->rope_original, 0);
+        tg_module_free(lm);
+        tg_ctx_free(ctx);
+    }
+    remove_directory(dir);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint,
                             a_checkpoint_of_another_model_is_refused,
@@ -390,6 +425,7 @@ int main(void) {
                             a_save_leaves_nothing_of_an_older_model, files_of_other_names_are_kept,
                             files_of_two_saves_are_refused,
                             a_failing_allocator_leaves_nothing_behind,
-                            a_config_describes_any_number_of_rotated_elements};
+                            a_config_describes_any_number_of_rotated_elements,
+                            the_kind_of_rope_is_that_of_the_object_that_is_read_last};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }

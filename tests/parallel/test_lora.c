@@ -9,6 +9,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/layers.h>
 #include <tapegrad/lora.h>
+#include <tapegrad/megatron.h>
 #include <tapegrad/tensor_parallel.h>
 
 #include "on_ranks.h"
@@ -191,6 +192,66 @@ static const composition compositions[] = {
 
 START_TEST(ranks_train_the_adapters_of_one_rank) {
     for (size_t i = 0; i < sizeof compositions / sizeof *compositions; i++) compare_with_one_rank(compositions[i]);
+}
+END_TEST
+
+/* ---- Options of parallel layers ---- */
+
+enum { IN = 4, MIDDLE = 8, ROWS = 3 };
+
+/* What is compared: the loss, the gradient of x, and those of the whole matrices, A of the first layer, B of the
+ * second. */
+typedef struct pair {
+    double loss, gx[ROWS * IN], ga[RANK * IN], gb[IN * RANK];
+} pair;
+
+/* A column layer that leaves the sum of the gradient of x to the caller, and a row layer that leaves the addition of
+ * its bias to the caller, both with adapters. */
+static tg_status pair_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    pair *out = arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));
+    tg_comm *tp = tg_parallel_comm(p, TG_TP);
+    const tg_init *bias = TG_INIT(.kind = TG_INIT_CALL, .fill = value_of_matrix, .user = &(int){9});
+    tg_module *m = tg_nn_sequential(ctx), *layer[2];
+    tg_sequential_add(m, tg_nn_column_linear(p, IN, MIDDLE, TG_PARALLEL_LINEAR(.std = 0.5, .no_dgrad_reduce = true)));
+    tg_sequential_add(
+        m, tg_nn_row_linear(p, MIDDLE, IN, TG_PARALLEL_LINEAR(.std = 0.5, .skip_bias_add = true, .bias_init = bias)));
+    RUN(tg_lora_apply(m, TG_LORA(.rank = RANK, .alpha = 4)));
+    fill_matrices(m);
+    for (int i = 0; i < 2; i++) layer[i] = tg_module_child(m, i ? "1" : "0");
+    tg_tape *t = tape_on_nans(ctx);
+    tg_tensor *x = made(ctx, 5, TG_SHAPE(ROWS, IN)), *added;
+    tg_set_requires_grad(x, true);
+    tg_place(p, x, TG_TP, TG_I);
+    tg_tensor *h = tg_module_forward(layer[0], t, tg_copy_to_tp(t, x, tp));
+    tg_tensor *y = tg_parallel_linear_pair(layer[1], t, h, &added);
+    EXPECT(ctx, added == tg_module_find(m, "1.bias"));
+    tg_tensor *loss = tg_sum(t, tg_square(t, tg_add(t, y, added)), TG_ALL_DIMS, false);
+    tg_backward(t, loss);
+    tg_tensor *params[16], *a = tg_module_find(m, "0.lora_A.weight"), *b = tg_module_find(m, "1.lora_B.weight");
+    RUN(tg_grads_finalize(p, params, trained(m, params), NULL));
+    EXPECT(ctx, !tg_has_grad(added));
+    if (tg_comm_rank(world) == 0) {
+        out->loss = tg_item(loss);
+        RUN(tg_read_f64(tg_grad_of(x), out->gx, ROWS * IN));
+        RUN(tg_read_f64(tg_grad_of(a), out->ga, RANK * IN));
+        RUN(tg_read_f64(tg_grad_of(b), out->gb, IN * RANK));
+    }
+    tg_drop(x);
+    tg_tape_free(t);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(layers_that_leave_sums_and_biases_to_the_caller_are_adapted) {
+    pair one = {0}, two = {0};
+    on_ranks(1, pair_rank, &one);
+    on_ranks(2, pair_rank, &two);
+    ck_assert_double_eq_tol(one.loss, two.loss, 1e-12 * one.loss);
+    for (int i = 0; i < ROWS * IN; i++) ck_assert_double_eq_tol(one.gx[i], two.gx[i], 1e-12);
+    for (int i = 0; i < RANK * IN; i++) ck_assert_double_eq_tol(one.ga[i], two.ga[i], 1e-12);
+    for (int i = 0; i < RANK * IN; i++) ck_assert_double_eq_tol(one.gb[i], two.gb[i], 1e-12);
 }
 END_TEST
 
@@ -377,6 +438,25 @@ START_TEST(wrong_calls_are_refused) {
 }
 END_TEST
 
+START_TEST(layers_in_a_captured_module_are_not_adapted) {
+    char dir[64];
+    make_directory(dir);
+    begin((composition){.arch = TG_LLAMA});
+    tg_module *m = tg_nn_sequential(ctx), *inner = tg_nn_sequential(ctx);
+    tg_sequential_add(inner, tg_nn_linear(ctx, 4, 4, false, 0.1));
+    tg_sequential_add(m, inner);
+    tg_lora_apply(m, NULL);
+    ck_assert_int_eq(tg_lora_save(m, dir, NULL), TG_OK);
+    tg_lora_remove(m);
+    tg_captured_new(inner, &(tg_shape){2, {2, 4}}, &(tg_dtype){TG_F64}, 1, 1);
+    refused(tg_lora_apply(m, NULL), TG_ERR_STATE, "tg_lora_apply: a layer is in a captured module, whose graphs");
+    refused(tg_lora_load(m, dir), TG_ERR_STATE, "tg_lora_load: a layer is in a captured module, whose graphs");
+    tg_module_free(m);
+    remove_directory(dir);
+    end();
+}
+END_TEST
+
 /* Changes the last byte of the matrices in dir, which their checksum then shows. */
 static void damage_matrices(const char *dir) {
     char path[128];
@@ -435,12 +515,14 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {ranks_train_the_adapters_of_one_rank,
+                            layers_that_leave_sums_and_biases_to_the_caller_are_adapted,
                             a_new_adapter_changes_nothing_and_a_merged_one_computes_the_same,
                             generation_uses_the_adapters,
                             the_output_matrix_is_adapted_on_request,
                             files_of_the_model_have_no_matrices,
                             long_paths_are_written_whole_or_refused,
                             wrong_calls_are_refused,
+                            layers_in_a_captured_module_are_not_adapted,
                             files_that_cannot_be_used_change_nothing};
     return tg_check_main("lora", tests, sizeof tests / sizeof *tests);
 }

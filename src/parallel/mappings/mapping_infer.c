@@ -179,7 +179,8 @@ tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, con
 /* ---- Recording ---- */
 
 tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_params *p, tg_tensor *x, const void *site) {
-    if (t && p->comm && tg_comm_size(p->comm) == 1 && tg_comm_ctx(p->comm) == t->ctx) return x;
+    bool alone = t && p->comm && tg_comm_size(p->comm) == 1 && tg_comm_ctx(p->comm) == t->ctx;
+    if (alone && tg_may_return(t, x)) return x;
     return tg_record(t, op, p, &x, 1, site);
 }
 

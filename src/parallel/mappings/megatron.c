@@ -64,7 +64,7 @@ static tg_status check_part(const tg_tape *t, const tg_tensor *x, int64_t numel,
     int n = tg_comm_size(c);
     if (numel < 0)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: numel is %lld, expected 0 or more", (long long)numel);
-    bool accepted = tg_comm_ctx(c) == t->ctx && tg_is_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
+    bool accepted = tg_comm_ctx(c) == t->ctx && tg_may_return(t, x);
     if (!accepted || numel % n || x->numel == numel / n) return TG_OK;
     return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_gather_1d: x has %s, expected %lld, a part of numel = %lld for %d ranks",
                    tg_count(x->numel, "element").text, (long long)(numel / n), (long long)numel, n);

@@ -205,6 +205,7 @@ tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_te
         return tg_inert(m->ctx);
     }
     tg_tensor *y = tg_module_forward(m, t, x);
+    while (tg_module_wrapped(m)) m = tg_module_wrapped(m); /* such as the layer of an adapter */
     if (!tg_is_parallel_linear(m) || !tg_ok(m->ctx)) return y;
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
     tg_tensor *own = s->o.skip_bias_add ? tg_module_own(m, "bias") : NULL;
