@@ -82,9 +82,9 @@ typedef enum tg_lm_backend {
     TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores */
 } tg_lm_backend;
 
-/* The configuration of a language model. Sizes are 1 or more. A field that takes TG_AUTO or TG_NONE has it by default.
- * Values that are out of range, or that do not fit together, fail with TG_ERR_ARGUMENT unless another error is
- * named. */
+/* The configuration of a language model. Sizes are 1 or more. A field that takes TG_AUTO or TG_NONE has it by default;
+ * an enum has its first value, and a bool is false. Values that are out of range, or that do not fit together, fail
+ * with TG_ERR_ARGUMENT unless another error is named. */
 typedef struct tg_lm_config {
     size_t size;
     int64_t vocab, layers, heads, hidden, positions; /* positions: longest sequence. All five must be given */
@@ -130,10 +130,12 @@ typedef struct tg_lm_config {
      * - F and W: the same as f and w, but without rotary positions; they need TG_LM_ROTARY. */
     const char *attention_kinds;
     tg_lm_positions position_kind;
-    double rope_base;   /* above 0; 10000 by default. This and the other options of rope are for TG_LM_ROTARY only */
+    /* The options of rope are for TG_LM_ROTARY. With other positions rope_base, rope_dims, rope_kind and
+     * rope_local_base must keep their defaults; the others have no effect. */
+    double rope_base;   /* above 0; 10000 by default */
     int64_t rope_dims;  /* elements of a head that are rotated, an even number; TG_AUTO means head_dim */
     /* How frequencies are changed for longer sequences, as `kind`, `factor`, `low`, `high` and `original` of
-     * tg_rope_opts say. TG_ROPE_PLAIN by default. */
+     * tg_rope_opts say. */
     tg_rope_kind rope_kind;
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;
