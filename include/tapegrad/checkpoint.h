@@ -127,10 +127,11 @@ TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_modul
  * add different indices. The state tensors of an optimizer get the same dims in front as their parameter. */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
-/* Adds the state tensors of an optimizer under "<prefix>.<key of the parameter>.<name of the state>", and its number of
- * steps under "<prefix>.steps". prefix may be NULL or "", which leaves out "<prefix>.". Add the module first, because
- * the key of a parameter is the one that it has in the list. If the list does not have the parameter, its name is used
- * instead. A list has at most 8 optimizers (TG_ERR_STATE). */
+/* Adds the state tensors of an optimizer under "<prefix>.<key of the parameter>.<name of the state>", its number of
+ * steps under "<prefix>.steps", and its loss scale, if that is dynamic, under "<prefix>.loss_scale". Master weights
+ * count as a state with the name "master". prefix may be NULL or "", which leaves out "<prefix>.". Add the module
+ * first, because the key of a parameter is the one that it has in the list. If the list does not have the parameter,
+ * its name is used instead. A list has at most 8 optimizers (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
 /* Adds averages of parameters (average.h) under "<prefix>.<key of the parameter>.average", and their number of updates
  * under "<prefix>.updates". prefix and keys are as for tg_shards_add_optim. */
