@@ -49,10 +49,10 @@ TG_API size_t tg_checkpoints_path(const tg_checkpoints *c, int64_t step, char *b
  * checkpoint already, or if another checkpoint has begun. */
 TG_API const char *tg_checkpoints_begin(tg_checkpoints *c, int64_t step);
 /* Completes the checkpoint that has begun: syncs its directory to the disk, gives it its final name, and syncs the
- * parent directory. The files themselves must be on the disk already, as the functions above leave them. An error
- * before the renaming, or one that the context has already, abandons the checkpoint. If only the last sync fails, the
- * checkpoint is complete, but its name may not survive a crash of the system. Fails with TG_ERR_STATE if no checkpoint
- * has begun. */
+ * parent directory. The files themselves must be on the disk already, as tg_file_save, tg_safetensors_save and
+ * tg_shards_save leave them. An error before the renaming, or one that the context has already, abandons the
+ * checkpoint. If only the last sync fails, the checkpoint is complete, but its name may not survive a crash of the
+ * system. Fails with TG_ERR_STATE if no checkpoint has begun. */
 TG_API tg_status tg_checkpoints_commit(tg_checkpoints *c);
 /* Removes the checkpoint that has begun; does nothing if there is none. Works also while the context has an error. */
 TG_API void tg_checkpoints_abandon(tg_checkpoints *c);
@@ -67,17 +67,17 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * tensor each rank's part lies. The state of an optimizer has the placement of its parameter. Saving and loading are
  * collective over the world: every rank makes the call.
  *
- * Each rank writes parts that it has to a file of its own, rank-NNNNN.safetensors. Rank 0 also writes index.json, the
- * index of all files. If several ranks have the same part, as data-parallel ranks do, one of them writes it. These
- * parts are divided evenly: if all parts of two ranks are the same, the numbers of bytes that the two write differ by
- * at most the size of the largest part. No bytes of tensors move between ranks. The format is described in
- * src/checkpoint/state_index.h. Directories of earlier versions can be loaded.
+ * Each rank writes its parts to a file whose name begins with "rank-NNNNN". If several ranks have the same part, as
+ * data-parallel ranks do, only one of them writes it. The bytes are balanced: if two ranks have the same parts, what
+ * they write differs by at most the size of the largest part. Rank 0 also writes index.json, the index of all files. No
+ * bytes of tensors move between ranks. The format is described in src/checkpoint/state_index.h. Directories of earlier
+ * versions can be loaded.
  *
- * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer, under the keys
- * of the first of its owners, the ranks that share it. All owners read it. So each owner must add the parameter and its
- * state; otherwise saving and loading fail with TG_ERR_MISMATCH. An owner may use other keys than the first owner if it
- * adds its shared parameters in the same order. A checkpoint of an earlier version, which has every copy, can be
- * loaded. */
+ * A parameter that ranks share (tg_share in parallel.h) is saved once, and so is its state in an optimizer. The ranks
+ * that share it are its owners. The state has it under the keys of the first owner, and all owners read it. Each owner
+ * must add the parameter and its state; otherwise saving and loading fail with TG_ERR_MISMATCH. An owner may use other
+ * keys than the first owner if it adds its shared parameters in the same order. A checkpoint of an earlier version,
+ * which has every copy, can be loaded. */
 
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
@@ -127,10 +127,11 @@ TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_modul
  * add different indices. The state tensors of an optimizer get the same dims in front as their parameter. */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
-/* Adds the state tensors of an optimizer under "<prefix>.<key of the parameter>.<name of the state>", and its number of
- * steps under "<prefix>.steps". prefix may be NULL or "", which leaves out "<prefix>.". Add the module first, because
- * the key of a parameter is the one that it has in the list. If the list does not have the parameter, its name is used
- * instead. A list has at most 8 optimizers (TG_ERR_STATE). */
+/* Adds the state tensors of an optimizer under "<prefix>.<key of the parameter>.<name of the state>", its number of
+ * steps under "<prefix>.steps", and its loss scale, if that is dynamic, under "<prefix>.loss_scale". Master weights
+ * count as a state with the name "master". prefix may be NULL or "", which leaves out "<prefix>.". Add the module
+ * first, because the key of a parameter is the one that it has in the list. If the list does not have the parameter,
+ * its name is used instead. A list has at most 8 optimizers (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
 /* Adds averages of parameters (average.h) under "<prefix>.<key of the parameter>.average", and their number of updates
  * under "<prefix>.updates". prefix and keys are as for tg_shards_add_optim. */
@@ -145,10 +146,10 @@ TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *
  * elements of the part) fails with TG_ERR_ARGUMENT, and an x of another shape with TG_ERR_SHAPE. */
 TG_API tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *param, int64_t begin,
                                      int64_t end);
-/* Adds the random streams of the context and the step of keyed draws (tg_draws_step). Saving writes the states that
- * they have then. The default stream must have the same state on every rank or, with TG_RNG_MEGATRON, on every rank of
- * a pipeline stage. The context must have the same named streams, in the same order, on every rank. A second call fails
- * with TG_ERR_STATE.
+/* Adds the random streams of the context and the step of keyed draws (tg_draws_step). A save writes the states at the
+ * time of tg_shards_save_begin. The default stream must have the same state on every rank or, with TG_RNG_MEGATRON, on
+ * every rank of a pipeline stage. The context must have the same named streams, in the same order, on every rank. A
+ * second call fails with TG_ERR_STATE.
  *
  * Loading gives a named stream the state that it had on a rank with the same positions on the axes tp, pp, etp and ep.
  * If one of these axes now has another size, a named stream keeps the seed that it has in the context. Its counter
@@ -198,10 +199,10 @@ typedef struct tg_save_opts {
  * tensor, with TG_ERR_SHAPE if ranks have given one key tensors of different dtypes or global shapes, and with
  * TG_ERR_STATE if ranks have given one prefix optimizers that have made different numbers of steps.
  *
- * The ranks communicate by two barriers, an all-gather of 16 bytes, and one of 16 bytes for each part that a rank has;
- * they also send the random streams and the keys of shared parameters. Without .background a buffer of 1 MiB is
- * allocated, or none if all tensors are contiguous and on the CPU. Megatron-Core's dist_checkpointing and PyTorch's
- * torch.distributed.checkpoint save in a similar way. */
+ * The ranks communicate by two barriers and two all-gathers, one of 16 bytes for each rank and one of 16 bytes for each
+ * part of each rank. They also exchange the random streams and the keys of shared parameters. Without .background a
+ * buffer of 1 MiB is allocated, or none if all tensors are contiguous and on the CPU. Megatron-Core's
+ * dist_checkpointing and PyTorch's torch.distributed.checkpoint save in a similar way. */
 TG_API tg_save *tg_shards_save_begin(tg_shards *s, const char *dir, const tg_save_opts *opts); /* NULL on an error */
 TG_API bool tg_save_test(tg_save *w);
 TG_API tg_status tg_save_finish(tg_save *w);
@@ -210,8 +211,8 @@ TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
 
 typedef struct tg_shards_load_opts {
     size_t size;
-    /* Missing and unknown keys (see below) do not fail. Missing tensors and numbers of steps keep their values. false
-     * by default. */
+    /* Missing and unknown keys, which `missing` and `unknown` count, are no errors. Missing tensors and numbers of
+     * steps keep their values. false by default. */
     bool partial;
     /* Load only the keys of the directory that begin with "<from_prefix>.". Each is loaded into the key of the list
      * that begins with "<to_prefix>." and has the same rest. All other keys, of the directory and of the list, are

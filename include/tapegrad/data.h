@@ -53,8 +53,8 @@ typedef struct tg_loader_opts {
      * and as TG_I on tp and cp; the smaller tensors of keep_last are TG_V on dp. NULL, the default, means that `rank`
      * and `ranks` say how batches are divided. Must outlive the loader. */
     const tg_parallel *parallel;
-    /* The samples are this rank's rows of sequences that the ranks of axis cp divide. The caller's source then reads
-     * only the rows that tg_context_cut lists (context_parallel.h), and the loader places the tensors as
+    /* Each sample is this rank's part of a sequence that the ranks of axis cp divide. The caller's source must then
+     * read only the rows that tg_context_cut lists (context_parallel.h); the loader places the tensors as
      * TG_SHARD_ZIGZAG(1) on cp. Has no effect without `parallel`. false by default; tg_loader_open_tokens always sets
      * it, and reads the right rows. */
     bool sequences;
@@ -83,9 +83,9 @@ typedef struct tg_data_ops {
 #define TG_DATA_OPS(...) (&(tg_data_ops){TG_DATA_OPS_DEFAULTS, __VA_ARGS__})
 
 /* Create a loader of `samples` >= 1 samples, each with 1 to 64 parts, from a source or from arrays. ops and the data of
- * parts[] must outlive the loader; parts[] itself and opts are copied. All memory is allocated now: for prefetch
- * batches on the host, or one if prefetch is 0, and for two batches on the device. On an error these functions, and
- * those below that open files, return an inert loader, on which calls do nothing. */
+ * parts[] must outlive the loader; parts[] itself and opts are copied. All memory is allocated now: on the host for as
+ * many batches as opts->prefetch says, at least one, and on the device for two batches. On an error these functions,
+ * and those below that open files, return an inert loader, on which calls do nothing. */
 TG_API tg_loader *tg_loader_new(tg_ctx *ctx, const tg_data_ops *ops, void *state, const tg_data_part *parts, int n,
                                 int64_t samples, const tg_loader_opts *opts);
 TG_API tg_loader *tg_loader_new_arrays(tg_ctx *ctx, const tg_data_part *parts, int n, int64_t samples,

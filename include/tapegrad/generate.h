@@ -32,15 +32,16 @@ typedef struct tg_sampling_opts {
     /* Only the top_k likeliest tokens are kept. Of equally likely tokens, those with lesser ids count as likelier. 0,
      * the default, or a number above the vocabulary's size keeps all. */
     int64_t top_k;
-    /* Only the likeliest tokens are kept: as few as have probabilities that sum to top_p or more (nucleus sampling,
-     * Holtzman et al., arXiv 1904.09751). In (0, 1]; 1, the default, keeps all. */
+    /* Only the likeliest tokens are kept: as few as have probabilities that sum to top_p or more, where the
+     * probabilities of the tokens that top_k keeps sum to 1 (nucleus sampling, Holtzman et al., arXiv 1904.09751). In
+     * (0, 1]; 1, the default, keeps all. */
     double top_p;
     /* Only tokens with at least min_p times the probability of the likeliest one are kept (Nguyen et al., arXiv
      * 2407.01082). In [0, 1]; 0, the default, keeps all. */
     double min_p;
-    /* The logit of each token that the prompt or the continuation has is divided by this number if it is positive, and
-     * multiplied by this number if not (Keskar et al., arXiv 1909.05858). Finite and above 0; 1, the default, changes
-     * nothing. */
+    /* Changes the logits of the tokens that the prompt or the continuation has: a logit above 0 is divided by this
+     * number, and any other is multiplied by it (Keskar et al., arXiv 1909.05858). Finite and above 0; 1, the default,
+     * changes nothing. */
     double repetition_penalty;
     /* presence_penalty is subtracted once from the logit of each token that the continuation has. frequency_penalty is
      * subtracted once for each time that the continuation has the token. The prompt does not count. Finite, and may be
@@ -69,17 +70,17 @@ TG_API double tg_sampling_uniform(uint64_t seed, int64_t prompt, int64_t sample,
 /* ---- The generator ---- */
 
 /* A generator has a language model and a key-value cache for each of its rows. A row computes one sample at a time. The
- * caches are kept between calls of tg_generator_run: of a prompt that begins like a sequence that is still in a cache,
- * such as the next turn of a conversation, only the tokens from the first one on that differs are computed. */
+ * caches are kept between calls of tg_generator_run. If a prompt begins like a sequence that is still in a cache, such
+ * as the next turn of a conversation, only the tokens after the common beginning are computed. */
 typedef struct tg_generator tg_generator;
 
 typedef struct tg_generator_opts {
     size_t size;
     /* Most samples that are computed at the same time, 1 to 2^20; 1 by default. The others wait. */
     int64_t rows;
-    /* Most tokens of a sequence in the cache, from 2 to the model's positions. These are the prompt, and all generated
-     * tokens but the last. TG_AUTO, the default, means the model's positions. The caches take rows * positions times
-     * the bytes of one position. */
+    /* Most tokens of a sequence in the cache, from 2 to the model's positions. All tokens of the prompt and of the
+     * continuation count, except the last one. TG_AUTO, the default, means the model's positions. The caches take rows
+     * times positions times the bytes of one position. */
     int64_t positions;
     /* Most tokens of prompts in one forward, 1 to 2^20; 512 by default. */
     int64_t chunk;
@@ -197,7 +198,7 @@ typedef struct tg_generated {
     int64_t n_top;         /* as in tg_token */
     const int64_t *top_id; /* [count][n_top], as in tg_token; NULL if n_top is 0 */
     const double *top_logprob;
-    const char *text; /* n_text bytes and a 0, without the stop string; NULL without `tokenizer` */
+    const char *text; /* n_text bytes and a 0, without a stop string or a stop id; NULL without `tokenizer` */
     size_t n_text;
     tg_finish finish; /* TG_FINISH_NONE if an error ended the call first */
 } tg_generated;
@@ -210,7 +211,7 @@ TG_API const tg_generated *tg_generator_result(const tg_generator *g, int64_t pr
  * that tg_token are freed too. Does nothing for a sample that has not ended, or that does not exist. g may be NULL. */
 TG_API void tg_generator_release(tg_generator *g, int64_t prompt, int64_t sample);
 
-/* What the last call of tg_generator_run did. */
+/* What the last call of tg_generator_run did; all 0 before the first call. */
 typedef struct tg_generate_stats {
     size_t size;
     /* Tokens of all prompts, each prompt counted once; and how many of them were in a cache already. */

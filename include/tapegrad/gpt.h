@@ -20,7 +20,7 @@ typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
  * attention, and no biases. Its output matrix is separate from the embedding matrix.
  *
  * A field marked "GPT2 only" must keep its default for TG_LLAMA, and a field marked "LLAMA only" for TG_GPT2
- * (TG_ERR_ARGUMENT). The number for which TG_AUTO stands may be given in place of TG_AUTO. */
+ * (TG_ERR_ARGUMENT). If the default is TG_AUTO, the number for which it stands is allowed too. */
 typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
@@ -58,7 +58,7 @@ typedef struct tg_gpt_config {
     const tg_parallel *parallel;
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
-    uint64_t key;       /* the model opens this key around its own, as in tg_lm_config; TG_NONE, the default: none */
+    uint64_t key;       /* a key around the model's own keys, as in tg_lm_config; TG_NONE, the default: none */
     bool unfilled;      /* weights get their memory when they are loaded, as in tg_lm_config */
 } tg_gpt_config;
 
@@ -84,23 +84,25 @@ TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 /* Returns the config with its defaults filled in; NULL if the module is not a GPT. The config lives as long as the
  * module. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
-/* Returns the logits [b, s, vocab] of ids [b, s], int64, with s <= positions (TG_ERR_SHAPE). The module may be any
- * whole language model, also for tg_gpt_loss and generation. The logits are whole on every tp rank, and have no columns
- * of padding. An id outside [0, vocab) fails with TG_ERR_DATA. If cp is above 1, ids and logits are this rank's rows of
- * the sequences, as `parallel` of tg_lm_config says.
+/* Returns the logits [b, s, vocab] of ids [b, s], int64, with s <= positions (TG_ERR_SHAPE). This function, tg_gpt_loss
+ * and the functions for generation take any whole language model (tg_lm_new). The logits are whole on every tp rank,
+ * and have no columns of padding. An id outside [0, vocab) fails with TG_ERR_DATA. If cp is above 1, ids and logits are
+ * this rank's rows of the sequences, as `parallel` of tg_lm_config says.
  *
  * ids must be the same on every tp rank. Declare that with tg_place(p, ids, TG_TP, TG_I) (placement.h). */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
 /* Returns the cross-entropy of the logits of ids with target; ids and target are [b, s] int64 (TG_ERR_SHAPE).
  * TG_LOSS_MEAN and TG_LOSS_SUM return a scalar, the mean or the sum over all tokens that count. TG_LOSS_NONE returns
- * the loss of each token, [b, s]. A token whose target is -100 does not count: its loss is 0. Any other target outside
- * [0, vocab) fails with TG_ERR_DATA. Only the logits of a few tokens are in memory at a time.
+ * the loss of each token, [b, s]. A token whose target is -100 does not count: its loss is 0. If no token counts, the
+ * mean is NaN and the gradients are 0. Any other target outside [0, vocab) fails with TG_ERR_DATA. Only the logits of a
+ * few tokens are in memory at a time.
  *
  * If data-parallel ranks each have a part of the batch, use TG_LOSS_SUM, and pass the number of this rank's tokens to
  * tg_grads_finalize. That call divides the gradients by the total number over all ranks. TG_LOSS_MEAN does not give the
  * mean over the whole batch:
- * - If the batch is declared TG_SHARD(0) on dp, TG_LOSS_MEAN fails with TG_ERR_PLACEMENT. So it does if cp is above 1.
- * - If the batch is not declared, TG_LOSS_MEAN is the mean over this rank's tokens, and the gradients are those of the
+ * - If ids or target is placed TG_SHARD(0) on dp (tg_place), or if cp is above 1, TG_LOSS_MEAN fails with
+ *   TG_ERR_PLACEMENT.
+ * - If neither is placed on dp, TG_LOSS_MEAN is the mean over this rank's tokens, and the gradients are those of the
  *   sum of the ranks' means. If all ranks have equally many tokens, these gradients are dp times those of the mean over
  *   the whole batch. Otherwise the tokens of different ranks have different weights. */
 TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
@@ -146,13 +148,9 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 /* Creates a GPT with random weights, whole on this rank, from the config.json at path. Fails as tg_gpt_load does. */
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
-/* Fills gpt, which must be a GPT (TG_ERR_ARGUMENT), from the weights in dir, as tg_lm_load does. Does not read
- * config.json. Every rank reads the files and keeps its part. Collective over pp if pp is above 1. A stage with several
- * chunks needs tg_lm_load.
- *
- * Makes these checks before it changes gpt. A tensor that is missing or that gpt does not have fails with
- * TG_ERR_FORMAT. A tensor whose shape is not that of gpt's parameter fails with TG_ERR_SHAPE. If the file has checksums
- * (io.h), a damaged tensor fails with TG_ERR_DATA. */
+/* Fills gpt, which must be a GPT (TG_ERR_ARGUMENT), from the weights in dir, with the checks of tg_lm_load. Does not
+ * read config.json. Every rank reads the files and keeps its part. Collective over pp if pp is above 1. A stage with
+ * several chunks needs tg_lm_load. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
 /* Saves gpt, which must be a GPT (TG_ERR_ARGUMENT), into dir, which must exist. Collective over the ranks of the model.
  * The first rank of each stage writes one file of weights, so a model of one stage is saved as one file. A stage with
@@ -163,18 +161,18 @@ TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
  * one tensor at a time is read and written, in the dtype that it has. The model may be one of any family that lm.h
  * knows. In the state the keys of the parameters begin with "<prefix>."; they are those of tg_shards_add_module(s,
  * prefix, gpt). prefix may be NULL or "", which both mean that the keys have no prefix. ctx must be on a device whose
- * memory is host memory, such as "cpu" (TG_ERR_DEVICE). Only one rank makes the call. Names, shapes and dtypes are
- * checked before anything is written. Keys of config.json that the library does not know are kept.
+ * memory is host memory, such as "cpu" (TG_ERR_DEVICE). Only one rank makes the call. Names and shapes are checked
+ * before anything is written. Keys of config.json that the library does not know are kept.
  *
  * tg_gpt_to_state writes the state into the directory `state`, which is created if it is missing, and must have neither
  * a state nor a config.json (TG_ERR_STATE). Any ranks can load it. The config is written next to it, as config.json.
  * Fails as tg_gpt_load_weights does if the files do not fit the config.
  *
  * tg_gpt_from_state writes config.json and the weights into the directory `model`, which is created if it is missing. A
- * model that is in it is replaced. config is the path of the config.json that describes the model. Other keys of the
- * state, such as those of an optimizer, are left out. If no key has the prefix, if a parameter is missing or has
- * another shape, or if the model lacks a key that has the prefix, the call fails with TG_ERR_FORMAT. All checksums are
- * compared before anything is written. */
+ * model that is in it is replaced. config is the path of the config.json that describes the model. Keys without the
+ * prefix, such as those of an optimizer, are left out; if there is no prefix, every key must be one of the model. If no
+ * key has the prefix, if a parameter is missing or has another shape, or if the model lacks a key that has the prefix,
+ * the call fails with TG_ERR_FORMAT. All checksums are compared before anything is written. */
 TG_API tg_status tg_gpt_to_state(tg_ctx *ctx, const char *model, const char *state, const char *prefix);
 TG_API tg_status tg_gpt_from_state(tg_ctx *ctx, const char *state, const char *prefix, const char *config,
                                    const char *model);

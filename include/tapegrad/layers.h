@@ -7,14 +7,14 @@
  * layer's forward may have any placement that the layer's op (tg_linear for tg_nn_linear, and so on) accepts with these
  * parameters.
  *
+ * A size or a count (of groups, of layers) below 1 fails with TG_ERR_ARGUMENT. Where a comment names an error in
+ * parentheses, the call fails with it if an argument breaks the rule before the parentheses. On error the functions
+ * that create a module return an inert one (tapegrad.h).
+ *
  * Names and shapes of parameters are PyTorch's. The weights of linear, embedding and convolution layers are drawn from
  * a normal distribution with mean 0 and standard deviation std, which is finite and 0 or more (TG_ERR_ARGUMENT). Their
  * biases start as 0. To set other values, pass std 0, which draws nothing, and call tg_param_init (nn.h). To give
- * parameters another dtype, call tg_module_cast.
- *
- * A size or a count (of groups, of layers) below 1 fails with TG_ERR_ARGUMENT. An error in parentheses is the error of
- * an argument that breaks the rule before it. On error the functions that create a module return an inert one
- * (tapegrad.h). */
+ * parameters another dtype, call tg_module_cast. */
 #ifndef TAPEGRAD_LAYERS_H
 #define TAPEGRAD_LAYERS_H
 
@@ -89,7 +89,7 @@ typedef struct tg_rnn_opts {
     size_t size;
     bool bidirectional; /* a second set of parameters reads the sequence from its end */
     bool no_bias;       /* the layers have no bias_ih and bias_hh */
-    double dropout;     /* probability of dropout, in [0, 1), of the outputs of every layer but the last one */
+    double dropout;     /* of the outputs of every layer but the last one: a probability in [0, 1); 0 by default */
 } tg_rnn_opts;
 
 #define TG_RNN_DEFAULTS .size = sizeof(tg_rnn_opts)
@@ -106,7 +106,7 @@ typedef struct tg_rnn_opts {
  * - c, of the same shape, the cell state of an LSTM;
  * and gives
  * - y [s, b, d * hidden], the states of the last layer after each element, both directions joined;
- * - h, and c of an LSTM, after the element that is read last.
+ * - h, and c of an LSTM: the states after the last element that a direction reads, in the shape of the inputs h and c.
  * The input states h and c may be NULL or, with a smaller n_in, left out; they are then 0. A call may ask for y alone,
  * or for y and h. tg_module_forward maps x to y. Index l * d of the first dim of h and c is layer l, and the next index
  * is its second direction if d is 2. Other shapes and other numbers of inputs or outputs fail with TG_ERR_SHAPE.

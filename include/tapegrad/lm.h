@@ -59,7 +59,7 @@ typedef enum tg_lm_norm_place {
 typedef enum tg_lm_qk_norm {
     TG_LM_NO_QK_NORM,
     TG_LM_QK_NORM_OF_HEADS, /* of each head, with one weight [head_dim] for all heads (Qwen3, arXiv 2505.09388) */
-    /* of all heads of a token at once, with weights [heads head_dim] and [kv_heads head_dim] (OLMo 2). tp must be 1
+    /* of all heads of a token at once, with weights [heads * head_dim] and [kv_heads * head_dim] (OLMo 2). tp must be 1
      * (TG_ERR_UNSUPPORTED). */
     TG_LM_QK_NORM_OF_PROJECTIONS,
 } tg_lm_qk_norm;
@@ -76,15 +76,15 @@ typedef enum tg_lm_positions {
     TG_LM_NO_POSITIONS /* none; the causal mask alone tells positions apart */
 } tg_lm_positions;
 
-/* How attention is computed. Both ways give the same result within rounding, and drop the same weights. */
+/* How attention is computed. Both ways give the same result within rounding. Dropout drops the same weights in both. */
 typedef enum tg_lm_backend {
     TG_LM_FUSED,   /* tg_attention, which never stores the scores as a whole */
     TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores */
 } tg_lm_backend;
 
-/* The configuration of a language model. Sizes are 1 or more. A field that takes TG_AUTO or TG_NONE has it by default.
- * Values that are out of range, or that do not fit together, fail with TG_ERR_ARGUMENT unless another error is
- * named. */
+/* The configuration of a language model. Sizes are 1 or more. A field that takes TG_AUTO or TG_NONE has it by default;
+ * an enum has its first value, and a bool is false. Values that are out of range, or that do not fit together, fail
+ * with TG_ERR_ARGUMENT unless another error is named. */
 typedef struct tg_lm_config {
     size_t size;
     int64_t vocab, layers, heads, hidden, positions; /* positions: longest sequence. All five must be given */
@@ -124,12 +124,14 @@ typedef struct tg_lm_config {
      * no layer has a window. */
     int64_t window;
     /* The kinds of attention of the layers, one letter for each layer. If there are fewer letters than layers, they are
-     * repeated: "wf" alternates. In a layer of letter f a token attends to itself and all tokens before it, and in one
-     * of letter w to those of them that are within the window, which must be given. F and W are f and w without rotary
-     * positions; they need TG_LM_ROTARY. NULL means w if there is a window, and f otherwise. Copied. */
+     * repeated: "wf" alternates. NULL means "w" if `window` is given, and "f" otherwise. Copied.
+     * - f: a token attends to itself and to all tokens before it.
+     * - w: the same, but only within `window`, which must be given.
+     * - F and W: the same as f and w, but without rotary positions; they need TG_LM_ROTARY. */
     const char *attention_kinds;
     tg_lm_positions position_kind;
-    double rope_base;   /* above 0; 10000 by default. This and the other options of rope are for TG_LM_ROTARY only */
+    /* The options of rope are for TG_LM_ROTARY. With other positions they must keep their defaults. */
+    double rope_base;   /* above 0; 10000 by default */
     int64_t rope_dims;  /* elements of a head that are rotated, an even number; TG_AUTO means head_dim */
     /* How frequencies are changed for longer sequences, as `kind`, `factor`, `low`, `high` and `original` of
      * tg_rope_opts say. TG_ROPE_PLAIN by default. An option that the kind does not use must keep its default. */
@@ -171,13 +173,14 @@ typedef struct tg_lm_config {
      * 2 cp. */
     const tg_parallel *parallel;
     /* How the model is cut into the parts of a pipeline, such as "E t*3|t*4|t*4|t L". E is the embedding, t a layer,
-     * t*3 three layers, m a depth of multi-token prediction, L the last norm, the output matrix and the loss. "|"
-     * begins the next part. There are pp * vp parts; part i is chunk i / pp of stage i mod pp. Without `parallel` the
-     * model may have any number of parts, which are all chunks of this one rank.
+     * t*3 three layers, m a depth of multi-token prediction, L the last norm, the output matrix and the loss. They
+     * stand in the order E, t, m, L, and m is in the part of L. "|" begins the next part. There are pp * vp parts; part
+     * i is chunk i / pp of stage i mod pp. Without `parallel` the model may have any number of parts, which are all
+     * chunks of this one rank.
      *
-     * NULL means pp * vp parts with equal numbers of layers. If the parts do not divide the layers, or if the layout is
-     * not valid, the call fails with TG_ERR_ARGUMENT and the message has a layout that would do. If pp is 1, a model
-     * that is tied or has mtp must be one part (TG_ERR_UNSUPPORTED). Copied. */
+     * NULL means pp * vp parts with equal numbers of layers, so `layers` must be a multiple of pp * vp. If it is not,
+     * or if the layout is not valid, the call fails with TG_ERR_ARGUMENT, and the message has a valid one if there is
+     * one. If pp is 1, a model that is tied or has mtp must be one part (TG_ERR_UNSUPPORTED). Copied. */
     const char *layout;
     int chunk; /* which chunk of this rank's stage the module is, from 0; 0 by default */
     /* A key (tg_key_open) that the model opens around its own keys. TG_NONE means none. The model opens its own keys to
@@ -225,11 +228,11 @@ TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
 TG_API const char *tg_lm_family(int i);
 /* Turns *c, which TG_LM has initialized, into the config of a new model of a published family. Sets the kinds of norms,
  * activation, positions and attention, biases, soft caps, rope, and whether the output matrix is tied, to what is usual
- * in the family. Leaves the sizes, which must be set before the call, the probabilities of dropout, mtp, mtp_weight,
- * mup_base, and the fields that tg_lm_from_config takes from `with`, as they are. The layers with windows are those of
- * the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and c->extra are then
- * NULL or texts of the library. For some families c->extra makes config.json say that there is no padding token. Fails
- * with TG_ERR_ARGUMENT if tg_lm_family does not list the family. */
+ * in the family. These fields stay as they are: the sizes, which must be set before the call; the probabilities of
+ * dropout; mtp, mtp_weight and mup_base; and the fields that tg_lm_from_config takes from `with`. The layers with
+ * windows are those of the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and
+ * c->extra are then NULL or texts of the library. For some families c->extra makes config.json say that there is no
+ * padding token. Fails with TG_ERR_ARGUMENT if tg_lm_family does not list the family. */
 TG_API tg_status tg_lm_family_config(tg_ctx *ctx, const char *family, tg_lm_config *c);
 
 /* Returns the embedding matrix if the part has the embedding, else the output matrix if the part is the last one, else
@@ -242,13 +245,15 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
 
 /* Runs this part for one micro-batch; a tg_pipe_fn (pipe.h) calls it. ids and targets are arrays of 1 + mtp tensors,
  * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
- * targets[d] those d + 1 ahead. Cut all of them from the whole sequence. A target of -100, for example after the end of
- * the sequence, does not count. ids must be valid tokens even there.
+ * targets[d] those d + 1 ahead. If cp is above 1, shift the whole sequence first and then cut it: the next token of a
+ * row may be on another rank. A target of -100, for example after the end of the sequence, does not count. ids must be
+ * valid tokens even there.
  *
- * - The first part reads ids[0]. It also reads positions unless that is NULL: int64 [s], the position of each token.
- *   Only learned positions can be given so (TG_ERR_UNSUPPORTED).
- * - positions of shape [b, s] are those of packed documents, as in tg_lm_packed_logits. All parts need them, and models
- *   with any positions take them. Where ids[d] or targets[d] reaches into the next document, set targets[d] to -100.
+ * - The first part reads ids[0].
+ * - positions is NULL if the positions of every sequence are 0, 1, 2 and so on. int64 [s] gives the position of each
+ *   column of ids. Only the first part reads it, and the model must have learned positions (TG_ERR_UNSUPPORTED). int64
+ *   [b, s] gives the positions of packed documents, as in tg_lm_packed_logits. All parts need it, and any model takes
+ *   it. Where ids[d] or targets[d] reaches into the next document, set targets[d] to -100.
  * - All parts but the first take hidden states c->input[0], and all but the last give c->out[0]. Both are [s, b, h],
  *   where s is the number of rows on this rank. A pipe declares them as its one tg_pipe_edge. Parts between the first
  *   and the last read neither ids nor targets, which may then be NULL.
@@ -272,12 +277,13 @@ TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *id
  * document has, within rounding, the logits that it has alone. A learned position that the model does not have fails
  * with TG_ERR_DATA.
  *
- * positions must be placed like ids: with tp, sequence parallelism and pipelines each rank has those of whole
- * sequences, and with cp those of its chunks (context_parallel.h), wherever documents begin. Fails with
- * TG_ERR_UNSUPPORTED if a layer or the attention of one is not the library's own (tg_module_replace). */
+ * positions must be placed like ids. If cp is above 1, each rank has the positions of its chunks (context_parallel.h);
+ * documents need not begin where chunks do. Otherwise each rank has those of whole sequences, with sequence parallelism
+ * too. Fails with TG_ERR_UNSUPPORTED if a layer or the attention of one is not the library's own
+ * (tg_module_replace). */
 TG_API tg_tensor *tg_lm_packed_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions);
 /* Returns the cross-entropy of the logits of tg_lm_packed_logits with target [b, s], as tg_gpt_loss does. The target of
- * the last token of a document should be -100, because it does not see the token after it. */
+ * the last token of a document should be -100, because the token after it is of another document. */
 TG_API tg_tensor *tg_lm_packed_loss(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, tg_tensor *target,
                                     tg_loss_reduction reduction);
 
@@ -298,13 +304,12 @@ TG_API tg_tensor *tg_lm_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_te
 
 /* ---- Multi-token prediction ---- */
 
-/* Says how many targets of the next steps count (are not -100), over all micro-batches and ranks. tokens has 1 + mtp
- * elements: tokens[0] is the number of those in targets[0] of tg_lm_part, and tokens[d], for depth d, the number of
- * those in targets[d]. All are 0 or more (TG_ERR_ARGUMENT). The sum of the losses of depth d then has the weight
- * mtp_weight / mtp * tokens[0] / tokens[d], so that the division of all gradients by tokens[0] (tg_grads_finalize)
- * gives the mean of each. A depth without tokens weighs 0. The numbers hold until the next call. Until the first call
- * all depths count as having equally many. Has no effect on a part that does not have the output matrix. Call it before
- * the first forward of a step. */
+/* Says how many targets count (are not -100) in each of the next steps, over all micro-batches and ranks. tokens has
+ * mtp + 1 elements: tokens[d] is the number in targets[d] of tg_lm_part, 0 or more (TG_ERR_ARGUMENT). The sum of the
+ * losses of depth d >= 1 then has the weight mtp_weight / mtp * tokens[0] / tokens[d]. When tg_grads_finalize divides
+ * all gradients by tokens[0], each depth has the gradient of its mean loss times mtp_weight / mtp. A depth without
+ * tokens weighs 0. The numbers hold until the next call. Until the first call all depths count as having equally many.
+ * Has no effect on a part that does not have the output matrix. Call it before the first forward of a step. */
 TG_API tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens);
 
 /* ---- Learning rates ---- */
@@ -313,7 +318,7 @@ TG_API tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens);
 typedef struct tg_lm_rates {
     size_t size;
     double lr, min_lr;             /* of all parameters but embeddings and the output matrix; lr must be above 0 */
-    double embed_lr, embed_min_lr; /* of embeddings and the output matrix; TG_AUTO, the default, means lr, and min_lr */
+    double embed_lr, embed_min_lr; /* of embeddings and the output matrix; TG_AUTO, the default, means lr or min_lr */
     /* Weight decay of matrices and embeddings, 0 or more; TG_AUTO, the default, means that of the optimizer's group 0.
      * Vectors have none. */
     double weight_decay;
@@ -338,8 +343,8 @@ TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg
  *
  * The weights of a model are in one file, model.safetensors, or in several files and an index of them,
  * model.safetensors.index.json, as Hugging Face transformers writes them. tg_lm_load, tg_lm_map and tg_lm_save take an
- * array lm of all n modules that this rank has of one model: the whole model, or the chunks of its stage. These
- * functions are collective over the ranks of the model if it has several stages. */
+ * array lm of all n modules that this rank has of one model: the whole model, or the chunks of its stage. tg_lm_save is
+ * collective over the ranks of the model, and tg_lm_load and tg_lm_map over pp if pp is above 1. */
 
 /* Creates the model that the config.json at path describes, with random weights. `with` (may be NULL) gives what a file
  * does not say: recompute, wgrad, backend, cp_kind, cp_inner, parallel, layout, chunk, key and unfilled; its other
@@ -352,16 +357,17 @@ TG_API tg_module *tg_lm_from_config(tg_ctx *ctx, const char *path, const tg_lm_c
  * this rank has several chunks, create each by tg_lm_from_config and fill all of them by one tg_lm_load instead. */
 TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_config *with);
 /* Fills the modules from the weights in dir. Each rank reads the tensors of its own layers, and keeps its part of them.
- * If dir has both model.safetensors and an index, reads model.safetensors.
+ * Floats are converted to the dtype of the parameter. If dir has both model.safetensors and an index, reads
+ * model.safetensors.
  *
  * Makes these checks before it changes any module. A tensor that is missing, or that no part of the model has, fails
  * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
  * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
 /* Does what tg_lm_load does, but maps the files into memory instead of copying them. The system reads a page of a file
- * when the page is first used. So a model can be used at once, processes share the pages, and the system can drop pages
- * and read them again. A page that is written becomes the process's own. tg_lm_map is meant for frozen parameters, as
- * with lora.h, and for evaluation.
+ * when the page is first used, can drop it and read it again, and shares it between processes. A page that is written
+ * becomes the process's own. Files that have checksums are read once by the call, which compares them; others can be
+ * used at once. tg_lm_map is meant for frozen parameters, as with lora.h, and for evaluation.
  *
  * In these cases a parameter is copied nevertheless:
  * - its dtype or the order of its dims differs from the file's, as in the projections of GPT-2;

@@ -8,7 +8,7 @@
  *
  * The functions take any module m: a language model, or one of your own. Linear layers are the modules in m that
  * tg_nn_linear, tg_nn_column_linear or tg_nn_row_linear made, on any grid of ranks. Parallel layers with one of the
- * options expert, gather_output, input_is_whole and no_weight, or on another axis than tp, are not adapted. An adapted
+ * options expert, gather_output, input_is_whole or no_weight, or on another axis than tp, are not adapted. An adapted
  * layer is called like the layer that it was, so recomputation, pipelines, generation and hooks work as before. Paths
  * of parameters stay as they were. The matrices are added after the parameters of their layer, as "<path of the
  * layer>.lora_A.weight" and ".lora_B.weight". The dtype of the matrices is that of the layer's weight.
@@ -39,8 +39,8 @@ typedef struct tg_lora_opts {
 #define TG_LORA(...)     (&(tg_lora_opts){TG_LORA_DEFAULTS, __VA_ARGS__})
 
 /* Adapts layers of m, and freezes all parameters of m except the matrices: frozen parameters get no gradient. To train
- * some of them too, such as norms, call tg_module_train afterwards. The matrices A are drawn from the uniform
- * distribution between -1 / sqrt(in) and 1 / sqrt(in), from the current random stream.
+ * some of them too, such as norms, call tg_module_train afterwards. The elements of the matrices A are drawn from the
+ * current random stream, uniformly between -1 / sqrt(in) and 1 / sqrt(in).
  *
  * Call it before you create what holds the parameters: an optimizer, buckets, a captured step. Pass only parameters
  * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_ARGUMENT if m has no
@@ -68,7 +68,7 @@ TG_API tg_status tg_lora_remove(tg_module *m);
  *
  * Adapters are saved in the files of PEFT, a library of Hugging Face. adapter_config.json has the options, and
  * adapter_model.safetensors the matrices. PEFT loads what tg_lora_save saves, and tg_lora_load loads what PEFT saves,
- * with the exceptions that its comment names. */
+ * with the exceptions that the comment of tg_lora_load names. */
 
 /* Saves the adapters of m into dir, which must exist. The file of matrices is written first, and each file whole or not
  * at all. The config names base as the model to which the adapters belong. base is a path or a name for PEFT, in UTF-8
@@ -77,11 +77,11 @@ TG_API tg_status tg_lora_remove(tg_module *m);
 TG_API tg_status tg_lora_save(tg_module *m, const char *dir, const char *base);
 /* Adapts the layers of m for which dir has matrices, and fills the matrices. Rank, alpha, dropout and rslora of each
  * layer are those of the files. Freezes all other parameters, and fails with TG_ERR_STATE where tg_lora_apply does. A
- * variant of LoRA that the library does not compute, such as DoRA, fails with TG_ERR_UNSUPPORTED; the message names its
- * key in adapter_config.json, or the tensor. A matrix of a layer that m does not have, or files without matrices, fail
- * with TG_ERR_FORMAT, and a matrix that does not fit its layer with TG_ERR_SHAPE. So m must be whole, as for
- * tg_lora_save. On an error no layer is adapted, and no parameter is frozen. Every rank that has m must make the call,
- * and reads the files. */
+ * variant of LoRA that the library does not compute, such as DoRA, fails with TG_ERR_UNSUPPORTED; the message names the
+ * key of adapter_config.json, or the tensor, that needs the variant. A matrix of a layer that m does not have, or files
+ * without matrices, fail with TG_ERR_FORMAT, and a matrix that does not fit its layer with TG_ERR_SHAPE. So m must be
+ * whole, as for tg_lora_save. On an error no layer is adapted, and no parameter is frozen. Every rank that has m must
+ * make the call, and reads the files. */
 TG_API tg_status tg_lora_load(tg_module *m, const char *dir);
 
 #ifdef __cplusplus

@@ -36,7 +36,7 @@ typedef struct tg_module_ops {
     void (*free)(void *state); /* releases state; may be NULL */
     /* Computes n_out outputs from n_in inputs, and sets every out[i]. An input may be NULL. On an error returns its
      * status; what it wrote to out[] is then ignored. The run fails with the error that the context has, or with
-     * TG_ERR_CALLBACK if the context has none. NULL means that the module has one input and one output. */
+     * TG_ERR_CALLBACK if the context has none. A module without `call` has one input and one output. */
     tg_status (*call)(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
     /* Adds the module's state to a list of sharded state (checkpoint.h) with tg_shards_add_tensor, tg_shards_add_module
      * and tg_shards_push. NULL means that parameters are added, then buffers that are not transient, then children. */
@@ -49,29 +49,30 @@ typedef struct tg_module_ops {
 } tg_module_ops;
 
 /* Creates a module. ops->free(state) is called when the module is freed, unless state is NULL. On error tg_module_new
- * calls ops->free at once and returns an inert module. ops->size must cover the fields up to `free`, and be at most
- * sizeof(tg_module_ops). If ops->size is out of this range, or if ops is NULL (TG_ERR_ARGUMENT), ops->free is not
- * called, and the caller must release state. */
+ * calls ops->free at once and returns an inert module. In two cases it cannot call ops->free, and the caller must
+ * release state: ops is NULL, or ops->size does not cover the fields up to `free` or is above sizeof(tg_module_ops).
+ * Both fail with TG_ERR_ARGUMENT. */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
 /* Frees the module, its children, its parameters and its buffers. m may be NULL. While m or a module in it runs its
  * forward, the call records TG_ERR_STATE and frees nothing. If m is the child of another module, m is removed from its
  * parent. A parent whose forward needs that child fails with TG_ERR_STATE in forward until a new child is added under
  * the same name; tg_module_replace exchanges a child in one call. */
 TG_API void tg_module_free(tg_module *m);
-/* Return what tg_module_new was given. For NULL and inert modules the state is NULL and the kind "". */
+/* Return what tg_module_new was given. For NULL and inert modules the state is NULL and the kind "". The context of
+ * NULL is NULL; that of an inert module is dead (tg_ctx_new). */
 TG_API tg_ctx *tg_module_ctx(const tg_module *m);
 TG_API void *tg_module_state(const tg_module *m);
 TG_API const char *tg_module_kind(const tg_module *m);
-/* Adds a parameter, which m then owns: it is dropped when m is freed, and calling tg_drop on it before does nothing.
- * param must be a tensor of the context, not of a tape (TG_ERR_STATE). A name must not be empty or contain dots
+/* Adds a parameter, which m then owns: m drops param when m is freed, and until then tg_drop(param) does nothing. param
+ * must be a tensor of the context, not of a tape (TG_ERR_STATE). A name must not be empty or contain dots
  * (TG_ERR_ARGUMENT). All parameters, buffers and children of one module must have different names (TG_ERR_STATE). On
  * error param stays the caller's. If one tensor is added under several names, in one module or in several, the names
  * are tied: the state dict lists the tensor once, under the first name, and the last module that has the tensor drops
  * it. */
 TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param);
 /* Adds a child, which m then owns. If child is already in a module, is m or contains m, the call fails with
- * TG_ERR_STATE and leaves child as it is. On any other error, such as a name that m already has, it frees child at
- * once. A child of another context fails with TG_ERR_HANDLE. */
+ * TG_ERR_STATE and leaves child as it is. A child of another context fails with TG_ERR_HANDLE, and a name with the
+ * errors of tg_module_add_param. On these and all other errors the call frees child at once. */
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 /* Returns the child of m with that name; NULL if m has none. name is not a path. */
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name);
@@ -133,8 +134,9 @@ typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tenso
 /* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
  * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
  * module again (recompute.h). Models of the library run some of their modules as one op, such as the output matrix with
- * the loss. A module that has hooks is called by itself instead. There is one exception: the embedding of a tied model
- * is not called where it serves as the output matrix. user must stay valid until the hook is removed or m is freed. */
+ * the loss. A module that has hooks is called as a module of its own instead. There is one exception: the embedding of
+ * a tied model is not called where it serves as the output matrix. user must stay valid until the hook is removed or m
+ * is freed. */
 TG_API uint64_t tg_module_hook(tg_module *m, tg_module_when when, tg_module_fn fn, void *user);
 /* Removes a hook of m; fails with TG_ERR_ARGUMENT if m has no hook of this number. A hook may remove itself. */
 TG_API tg_status tg_module_unhook(tg_module *m, uint64_t id);
@@ -186,8 +188,8 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * and the dtype dtypes[i] (TG_ERR_DTYPE). Both arrays are copied. A call may ask for any number of outputs that m can
  * give, but every call must ask for the same number (TG_ERR_SHAPE). Outputs, random draws, the gradients that backward
  * adds and the buffers that m writes have the bits that a call of m gives, with one exception: if m uses a parameter
- * several times, its gradients within m are summed before they are added to the parameter's gradient, which rounds
- * differently.
+ * several times, the gradients of these uses are summed first, and then their sum is added to the parameter's gradient,
+ * which rounds differently.
  *
  * The module has `slots` graphs, 1 to 255. The call for micro-batch i (tg_tape_key) uses slot i modulo slots, from its
  * forward until its backward, or until its tape is reset. A call that finds its slot in use fails with TG_ERR_STATE. A
@@ -204,9 +206,12 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * gradient counts as having one of zeros. If a communicator of m has ended or a parameter was replaced, the next use of
  * a slot records again.
  *
- * In these cases m itself is called, op by op: on a device that does not record (the CPU), on a tape in evaluation mode
- * or in no-grad mode (as in the first run of a recomputation), in the second run of a recomputation if m writes
- * buffers, on an observed tape, and within a captured step. */
+ * In these cases no graph is used; m itself is called, op by op:
+ * - the device does not record (the CPU);
+ * - the tape is in evaluation mode, in no-grad mode (as in the first run of a recomputation), or observed
+ *   (tg_tape_observe);
+ * - m writes buffers, and the call is the second run of a recomputation;
+ * - the call is within a captured step. */
 TG_API tg_module *tg_captured_new(tg_module *m, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots);
 
 /* ---- The state dict ---- */
@@ -223,7 +228,7 @@ TG_API int tg_module_param_count(const tg_module *m);
 TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 /* Fills out[] with the first n parameters, and returns the number of all parameters. out may be NULL. */
 TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
-/* Returns the parameter or buffer of that path; NULL if m has none. */
+/* Returns the parameter or buffer of that path; NULL if m has none. Finds transient buffers too. */
 TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);
 TG_API int64_t tg_module_numel(const tg_module *m); /* number of elements that all parameters have on this rank */
 /* Makes the parameters of m that match a pattern require a gradient if `on` is true, and freezes them otherwise. A
@@ -253,7 +258,7 @@ TG_API size_t tg_module_print(const tg_module *m, char *buf, size_t n);
 
 typedef enum tg_init_kind {
     TG_INIT_NORMAL,     /* mean a, standard deviation b >= 0 */
-    TG_INIT_UNIFORM,    /* from a up to, but not including, b >= a; a if both are equal */
+    TG_INIT_UNIFORM,    /* in [a, b), b >= a; a if they are equal */
     TG_INIT_TRUNCATED,  /* normal with mean a and standard deviation b >= 0, between a - 2 b and a + 2 b */
     TG_INIT_CONSTANT,   /* a */
     TG_INIT_CALL,       /* what `fill` writes */
@@ -272,9 +277,9 @@ typedef enum tg_init_fan {
 } tg_init_fan;
 
 /* The initial values of one parameter. Each element depends on its position in the global tensor, so the shards of any
- * number of ranks are, bit for bit, those of the tensor that one rank makes. With TG_RNG_MEGATRON (parallel.h) this
- * does not hold for TG_INIT_NORMAL, _UNIFORM and _TRUNCATED: shards on the axes named there are drawn from the streams
- * of their ranks. */
+ * number of ranks are, bit for bit, those of the tensor that one rank makes. With TG_RNG_MEGATRON this does not hold
+ * for TG_INIT_NORMAL, _UNIFORM and _TRUNCATED: on the axes that parallel.h names, each rank draws its shard from a
+ * stream of its own. */
 typedef struct tg_init {
     size_t size;
     tg_init_kind kind;
@@ -284,8 +289,8 @@ typedef struct tg_init {
      * divide the positions. */
     void (*fill)(void *user, int64_t first, int64_t n, double *out);
     void *user; /* for fill */
-    /* Only TG_INIT_NORMAL, _UNIFORM and _TRUNCATED may have a fan (TG_ERR_ARGUMENT). b >= 0 is then a gain: the mean is
-     * a, and the standard deviation before truncation is b / sqrt(fan). */
+    /* Only TG_INIT_NORMAL, _UNIFORM and _TRUNCATED may have a fan (TG_ERR_ARGUMENT). b >= 0 is then a gain, with
+     * TG_INIT_UNIFORM too: the mean is a, and the standard deviation before truncation is b / sqrt(fan). */
     tg_init_fan fan;
 } tg_init;
 #define TG_INIT_DEFAULTS .size = sizeof(tg_init)
@@ -314,9 +319,9 @@ typedef struct tg_init {
  * random stream as the global tensor has elements; tg_rng_mode says from which streams TG_RNG_MEGATRON draws.
  * TG_INIT_ORTHOGONAL needs 2 dims or more, and TG_INIT_EYE exactly 2 (TG_ERR_SHAPE). TG_INIT_CALL, TG_INIT_ORTHOGONAL
  * and TG_INIT_EYE fail with TG_ERR_PLACEMENT if x is partial or opaque on an axis. TG_INIT_ORTHOGONAL fails with
- * TG_ERR_UNSUPPORTED if the ranks that share x have different seeds in the current stream (tg_rng_seed_parallel). Use
- * tg_param_init for layers whose constructors have no tg_init: create the layer with std 0, which draws nothing, and
- * then set its parameters. */
+ * TG_ERR_UNSUPPORTED if the ranks that have shards of x have different seeds in the current stream
+ * (tg_rng_seed_parallel). Use tg_param_init for layers whose constructors have no tg_init: create the layer with std 0,
+ * which draws nothing, and then set its parameters. */
 TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
 
 #ifdef __cplusplus

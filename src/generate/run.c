@@ -137,8 +137,9 @@ tg_status tg_generator_run(tg_generator *g, const tg_prompt *prompts, int64_t n,
 
 const tg_generated *tg_generator_result(const tg_generator *g, int64_t prompt, int64_t sample) {
     if (!g || prompt < 0 || sample < 0 || sample >= g->call.samples) return NULL;
-    int64_t i = prompt * g->call.samples + sample;
-    return i < g->n_samples && !g->sample[i].released ? &g->sample[i].result : NULL;
+    if (prompt >= g->n_samples / g->call.samples) return NULL;
+    const tg_sample *s = &g->sample[prompt * g->call.samples + sample];
+    return s->released ? NULL : &s->result;
 }
 
 tg_status tg_generator_stats(const tg_generator *g, tg_generate_stats *s) {

@@ -41,6 +41,8 @@ static void against_the_model(tg_gpt_arch arch, const tg_sampling_opts *o) {
                 equals(tg_generator_result(g, i, s), ids[i][s] + prompts[i].count, TOKENS);
                 ck_assert_int_eq(tg_generator_result(g, i, s)->finish, TG_FINISH_LENGTH);
             }
+        ck_assert_ptr_null(tg_generator_result(g, PROMPTS, 0));
+        ck_assert_ptr_null(tg_generator_result(g, INT64_MAX, 0)); /* the number of the sample would overflow */
         tg_generator_free(g);
     }
     tg_module_free(lm);
