@@ -163,7 +163,7 @@ typedef struct tg_generate_opts {
     const char *const *stop;
     int64_t n_stop;
     /* Makes the samples' text (tokenizer.h), without special tokens. NULL, the default, means that samples have no
-     * text. */
+     * text. It may be of another context than the generator. If that context has an error, the call fails with it. */
     const tg_tokenizer *tokenizer;
     bool logprobs; /* compute the log-probability of each token; false by default */
     /* For each token, also compute the log-probabilities of this number of likeliest tokens, 0 to 1000 and at most the

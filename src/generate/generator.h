@@ -107,6 +107,8 @@ void tg_samples_finish(tg_generator *g); /* fills in the results of all samples 
 
 /* ---- sample_text.c ---- */
 
+/* Fails if the tokenizer is of a context that has an error. k may be NULL. */
+tg_status tg_sample_text_check(const tg_generator *g, const tg_tokenizer *k);
 tg_status tg_sample_text_open(tg_generator *g, tg_sample *s);
 void tg_sample_text_close(tg_generator *g, tg_sample *s);
 /* Adds the text of a token, or, with id -1, the rest that the decoder has. Sets s->finish at a stop string. */

@@ -36,6 +36,7 @@ static tg_status check_call(const tg_generator *g, const tg_generate_opts *o) {
     if (o->top_logprobs > g->vocab)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: top_logprobs is %lld, but the vocabulary has only %lld ids", who,
                        (long long)o->top_logprobs, (long long)g->vocab);
+    TG_TRY(tg_sample_text_check(g, o->tokenizer));
     return check_stops(g, o);
 }
 

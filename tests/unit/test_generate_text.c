@@ -129,6 +129,33 @@ START_TEST(pieces_are_whole_characters) {
 }
 END_TEST
 
+static tg_generate_next break_context(void *state, const tg_token *t) {
+    (void)t;
+    tg_ctx_fail(state, TG_ERR_IO, "the tokenizer's context is broken");
+    return TG_GENERATE_CONTINUE;
+}
+
+/* The second sample needs a decoder after the callback of the first one has recorded an error in the other context. */
+START_TEST(an_error_of_the_tokenizers_context_is_passed_on) {
+    begin();
+    tg_module *lm = byte_model();
+    tg_ctx *other = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_tokenizer *k = tg_tokenizer_new_bytes(other);
+    tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 1));
+    const int64_t ids[] = {'a'};
+    ck_assert_int_eq(tg_generator_run(g, &(tg_prompt){ids, 1}, 1,
+                                      TG_GENERATE(.tokens = 2, .samples = 2, .tokenizer = k, .state = other,
+                                                  .on_token = break_context)),
+                     TG_ERR_IO);
+    fails(TG_ERR_IO, "the tokenizer's context is broken");
+    tg_generator_free(g);
+    tg_tokenizer_free(k);
+    tg_ctx_free(other);
+    tg_module_free(lm);
+    end();
+}
+END_TEST
+
 START_TEST(log_probabilities_are_the_models) {
     begin();
     make_prompts();
@@ -162,6 +189,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {a_stop_string_ends_the_text_before_it, what_may_be_a_stop_string_is_shown_if_it_is_none,
-                            pieces_are_whole_characters, log_probabilities_are_the_models};
+                            pieces_are_whole_characters, an_error_of_the_tokenizers_context_is_passed_on,
+                            log_probabilities_are_the_models};
     return tg_check_main("generate_text", tests, sizeof tests / sizeof *tests);
 }
