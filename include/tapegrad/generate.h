@@ -197,7 +197,10 @@ typedef struct tg_generated {
     int64_t n_top;         /* as in tg_token */
     const int64_t *top_id; /* [count][n_top], as in tg_token; NULL if n_top is 0 */
     const double *top_logprob;
-    const char *text; /* n_text bytes and a 0, without the stop string; NULL without `tokenizer` */
+    /* n_text bytes and a 0, without the stop string; NULL without `tokenizer`. Bytes at the end that form no character
+     * are U+FFFD. If on_token has ended the sample, it has not been given this U+FFFD, nor text at the end that may be
+     * the beginning of a stop string. */
+    const char *text;
     size_t n_text;
     tg_finish finish; /* TG_FINISH_NONE if an error ended the call first */
 } tg_generated;

@@ -103,7 +103,8 @@ tg_status tg_sample_start(tg_generator *g, tg_sample *s);
 tg_status tg_sample_reserve(tg_generator *g, tg_sample *s, int64_t n);
 /* Adds a token to a sample, which must have room for it, sets the sample's finish, and calls on_token. */
 void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id);
-void tg_samples_finish(tg_generator *g); /* fills in the results of all samples */
+/* Fills in the results of all samples. Ends those that go on if on_token has ended the call. */
+tg_status tg_samples_finish(tg_generator *g);
 
 /* ---- sample_text.c ---- */
 

@@ -129,9 +129,9 @@ tg_status tg_generator_run(tg_generator *g, const tg_prompt *prompts, int64_t n,
     tg_status status = tg_samples_open(g, prompts, n);
     if (status == TG_OK) status = generate(g);
     leave_rows(g, status != TG_OK);
-    tg_samples_finish(g);
+    tg_status finished = tg_samples_finish(g);
     g->stats.seconds = tg_system_now() - start;
-    return status;
+    return status == TG_OK ? finished : status;
 }
 
 /* ---- Results ---- */
