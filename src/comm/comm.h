@@ -24,6 +24,9 @@ typedef struct tg_collective_args {
  * work (tapegrad/comm.h). Returns NULL after recording an error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
+/* Returns whether collectives move tensors of this dtype: they move those with which ops compute. */
+static inline bool tg_comm_moves(tg_dtype dtype) { return tg_is_computed(dtype); }
+
 /* Returns the communicator whose call the work is; NULL if it is no call of a communicator. */
 tg_comm *tg_comm_of_work(const tg_work *w);
 

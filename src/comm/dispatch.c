@@ -25,9 +25,9 @@ static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char 
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %s on rank %d of %d", e->name, role,
                        x ? "given, expected NULL" : "NULL", e->c->rank, e->c->size);
     TG_TRY(tg_check(ctx, x, e->name));
-    if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
+    if (TG_LIKELY(tg_comm_moves(x->dtype) && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
-    if (x->dtype > TG_BOOL)
+    if (!tg_comm_moves(x->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s has a dtype that collectives do not move; cast it first (tg_cast)",
                        e->name, role, what);
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
