@@ -125,8 +125,8 @@ typedef struct tg_linear_grad_opts {
     /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: if a
      * leaf has a main gradient (tg_set_main_grad), its gradient is always added straight into that. */
     bool fused_wgrad;
-    /* The list that takes the gradient of w if w is a leaf. NULL, or a list of another context, means that backward
-     * computes this gradient. The list may be freed before backward. */
+    /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. The list
+     * must be of the context of the tape (TG_ERR_ARGUMENT). It may be freed before backward. */
     tg_wgrads *deferred;
     /* Number of messages, 1 to 16, that carry a rank's rows under sequence parallelism; 1 by default. Above 1, a ring
      * takes the place of the gather in forward and of the reduce-scatter in backward: each rank sends its chunks of

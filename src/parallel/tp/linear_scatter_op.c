@@ -216,7 +216,8 @@ static tg_status read_options(tg_tape *t, tg_tensor *const xw[2], tg_comm *c, co
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "%s: %s is set, but it is an option of tg_linear_with_grad_accumulation only", who,
                        o->sequence_parallel ? "sequence_parallel" : "allreduce_dgrad");
-    return c ? TG_OK : tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", who);
+    if (!c) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", who);
+    return tg_wgrads_check(o->deferred, t, "tg_linear_reduce_scatter: opts.deferred");
 }
 
 tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
