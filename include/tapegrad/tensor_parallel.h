@@ -161,8 +161,8 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
  *
  * If opts->chunks is above 1, a ring that runs during the product takes the place of the reduce-scatter. In backward, a
  * ring that runs during the product for the gradient of x takes the place of the gather. opts->chunks must divide the
- * number of rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel and allreduce_dgrad fail with
- * TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
+ * number of rows of the result on a rank (TG_ERR_SHAPE). If c has one rank, chunks has no effect. sequence_parallel
+ * and allreduce_dgrad fail with TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
                                            const tg_linear_grad_opts *opts);
 
