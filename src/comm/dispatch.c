@@ -381,13 +381,30 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
 
 static void request_abort(void *self) { (void)self; } /* request_free, which follows, ends the call */
 
-/* Ends the transport's request and records whether the call succeeded. */
+tg_status tg_comm_record_end(tg_comm *c, uint64_t record, tg_status status) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (!c->ops) return c->ctx->run.status;
+    uint64_t calls = tg_recorder_calls(c->recorder);
+    if (!c->ops->queued)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT,
+                       "tg_comm_record_end: c is of transport \"%s\", which is not queued; the library itself ends its "
+                       "calls",
+                       c->ops->name);
+    if (record > calls)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT,
+                       "tg_comm_record_end: record is %llu, expected the number of a call (tg_transfer.record); the "
+                       "last one has %llu",
+                       (unsigned long long)record, (unsigned long long)calls);
+    tg_recorder_finish(c->recorder, record, status == TG_OK);
+    return TG_OK;
+}
+
+/* Ends the transport's request and records whether the call succeeded. A `queued` transport records it itself. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* recorded below */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
-    if (r->entry && !(c->ops->queued && r->request))
-        tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    if (r->entry && !(c->ops->queued && r->request)) tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK);
     r->request = NULL;
     r->entry = 0;
 }
