@@ -102,7 +102,7 @@ TG_API tg_loader *tg_loader_open_tokens(tg_ctx *ctx, const char *path, tg_token_
  * so they are not compared. */
 TG_API tg_loader *tg_loader_open_safetensors(tg_ctx *ctx, const char *path, const char *const *names, int n,
                                              const tg_loader_opts *opts);
-/* Frees the loader and drops its tensors. Waits until the loader's thread has read the batch that it is reading. */
+/* Frees the loader and drops its tensors. Waits until the loader's thread has read the sample that it is reading. */
 TG_API void tg_loader_free(tg_loader *l);
 
 /* Sets out[p] to part p of the next batch, for all parts, and goes on to the batch after it, or to the first one of the
@@ -118,7 +118,8 @@ TG_API int64_t tg_loader_batches(const tg_loader *l); /* Returns the number of b
 TG_API int64_t tg_loader_epoch(const tg_loader *l);
 TG_API int64_t tg_loader_step(const tg_loader *l);
 /* Makes batch number `step` of an epoch the next one. Both numbers count from 0. step may be the number of batches in
- * an epoch, which means the first batch of the next epoch. Other numbers fail with TG_ERR_ARGUMENT. */
+ * an epoch, which means the first batch of the next epoch. Other numbers fail with TG_ERR_ARGUMENT. The batches that
+ * were read ahead are given up. Waits as tg_loader_free does. */
 TG_API tg_status tg_loader_seek(tg_loader *l, int64_t epoch, int64_t step);
 
 #ifdef __cplusplus

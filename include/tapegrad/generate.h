@@ -164,7 +164,7 @@ typedef struct tg_generate_opts {
     const char *const *stop;
     int64_t n_stop;
     /* Makes the samples' text (tokenizer.h), without special tokens. NULL, the default, means that samples have no
-     * text. */
+     * text. It may be of another context than the generator. If that context has an error, the call fails with it. */
     const tg_tokenizer *tokenizer;
     bool logprobs; /* compute the log-probability of each token; false by default */
     /* For each token, also compute the log-probabilities of this number of likeliest tokens, 0 to 1000 and at most the
@@ -198,7 +198,10 @@ typedef struct tg_generated {
     int64_t n_top;         /* as in tg_token */
     const int64_t *top_id; /* [count][n_top], as in tg_token; NULL if n_top is 0 */
     const double *top_logprob;
-    const char *text; /* n_text bytes and a 0, without a stop string or a stop id; NULL without `tokenizer` */
+    /* n_text bytes and a 0, without a stop string or a stop id; NULL without `tokenizer`. Bytes at the end that form no
+     * character are U+FFFD. If on_token has ended the sample, it has not been given this U+FFFD, nor text at the end
+     * that may be the beginning of a stop string. */
+    const char *text;
     size_t n_text;
     tg_finish finish; /* TG_FINISH_NONE if an error ended the call first */
 } tg_generated;

@@ -71,8 +71,9 @@ typedef struct tg_p2p_ops {
  * Fails with TG_ERR_ARGUMENT if an argument is wrong or ops lacks a required slot, with TG_ERR_UNSUPPORTED if size is
  * above 1024, with TG_ERR_STATE if the layer has ended, and with TG_ERR_TIMEOUT if it has not opened within
  * tg_config.deadline. On error calls ops->close before it returns, provided that state is not NULL and ops->size
- * includes that slot, and returns an inert communicator (tapegrad.h). One error is an exception: if a rank fails while
- * the ranks find out which of them share a node, the result is a communicator over the layer; the caller frees it. */
+ * includes that slot, and returns an inert communicator (tapegrad.h). If a rank fails after the layer has opened, while
+ * the ranks find out which of them share a node, the call fails with the error of a collective (comm.h), and first
+ * waits for the other ranks as tg_comm_free does. */
 TG_API tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus

@@ -163,8 +163,8 @@ typedef tg_status (*tg_pipe_fn)(void *state, tg_pipe_call *c);
  * parallelism: {TG_F32, TG_SHAPE(s, b, h), TG_PLACES({TG_DP, TG_V})} and {TG_F32, TG_SHAPE(s / tp, b, h),
  * TG_PLACES({TG_DP, TG_V}, {TG_TP, TG_SHARD(0)})}. */
 typedef struct tg_pipe_edge {
-    /* A float, whose gradient is sent back, or an integer or bool, which has no gradient. float8 cannot be sent. 0
-     * means the context's default dtype. */
+    /* A float, whose gradient is sent back, or an integer or bool, which has no gradient. Float8 cannot be sent
+     * (TG_ERR_DTYPE). 0 means the context's default dtype. */
     tg_dtype dtype;
     tg_shape shape;        /* of this rank's tensor */
     const tg_place_at *at; /* n_at placements (placement.h); copied. The tensor is I on the axes that are not listed */

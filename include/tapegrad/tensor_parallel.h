@@ -125,8 +125,8 @@ typedef struct tg_linear_grad_opts {
     /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: if a
      * leaf has a main gradient (tg_set_main_grad), its gradient is always added straight into that. */
     bool fused_wgrad;
-    /* The list that takes the gradient of w if w is a leaf. NULL, or a list of another context, means that backward
-     * computes this gradient. The list may be freed before backward. */
+    /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. The list
+     * must be of the context of the tape (TG_ERR_ARGUMENT). It may be freed before backward. */
     tg_wgrads *deferred;
     /* Number of messages, 1 to 16, that carry a rank's rows under sequence parallelism; 1 by default. Above 1, a ring
      * takes the place of the gather in forward and of the reduce-scatter in backward: each rank sends its chunks of
@@ -161,8 +161,8 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
  *
  * If opts->chunks is above 1, a ring that runs during the product takes the place of the reduce-scatter. In backward, a
  * ring that runs during the product for the gradient of x takes the place of the gather. opts->chunks must divide the
- * number of rows of the result on a rank (TG_ERR_SHAPE). sequence_parallel and allreduce_dgrad fail with
- * TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
+ * number of rows of the result on a rank (TG_ERR_SHAPE). If c has one rank, chunks has no effect. sequence_parallel
+ * and allreduce_dgrad fail with TG_ERR_ARGUMENT. opts may be NULL; c may not (TG_ERR_ARGUMENT). */
 TG_API tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
                                            const tg_linear_grad_opts *opts);
 

@@ -36,7 +36,7 @@ typedef struct tg_transfer {
      * all-gather only recv, and a reduce-scatter only send. The arrays are valid only until start returns. */
     const int64_t *send, *recv;
     const void *site; /* call site, which errors quote; may be NULL */
-    uint64_t record;  /* number of this call in this rank's record (tg_comm_record); 0 if it is not recorded */
+    uint64_t record;  /* number of this call in this rank's record, for tg_comm_record_end; 0 if it is not recorded */
 } tg_transfer;
 
 /* The functions of a transport. `state` is one rank's end of one group of ranks. The context's thread calls every slot.
@@ -55,7 +55,7 @@ typedef struct tg_comm_ops {
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result; but `wait` waits on the host for a barrier. The library does not
-     * know when a queued call ends: the record (tg_comm_record) of a program's own transport lists it as "started". */
+     * know when such a call ends, so the transport calls tg_comm_record_end. */
     bool queued;
 
     /* ---- Required slots ---- */
@@ -134,6 +134,15 @@ typedef struct tg_comm_ops {
  * out of range. On error tg_comm_new_on calls ops->close at once, if ops->size includes that slot, and returns an inert
  * communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
+/* A `queued` transport calls this function when the device has run a call. It ends the call in this rank's record
+ * (tg_comm_record) as "done", or as "failed" if status is not TG_OK. Until then the record lists the call as "started".
+ * The library itself ends calls for which `start` has left *request NULL, or has failed.
+ *
+ * c is any communicator of the transport's world, and record is the member of tg_transfer. 0 does nothing, and so does
+ * a call that is no longer among the last 256. Returns TG_OK also if the context has an error. Fails with
+ * TG_ERR_ARGUMENT if c is NULL or of a transport that is not `queued`, or if no call has that number yet. Only the
+ * thread of the context may call it. */
+TG_API tg_status tg_comm_record_end(tg_comm *c, uint64_t record, tg_status status);
 
 #ifdef __cplusplus
 }

@@ -57,8 +57,8 @@ typedef struct tg_work_ops {
      * instead. */
     void (*abort)(void *self);
     void (*free)(void *self); /* frees self; the library calls it after wait or abort; may be NULL */
-    /* Makes all work that the device gets from now on run after this work. NULL means that the library calls wait
-     * instead. */
+    /* Makes all work that the device gets from now on run after this work. The library calls it once at most, for
+     * example before a captured step is replayed. NULL means that the library calls wait instead. */
     tg_status (*order)(tg_ctx *ctx, void *self);
 } tg_work_ops;
 

@@ -70,8 +70,10 @@ static tg_status begin_part(part *p, const void *site) {
     t.record = tg_recorder_post(c->recorder, &entry);
     p->request = NULL;
     p->begun = true;
-    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* end_part closes the batch */
-    return c->ops->start(c->ctx, c->state, &t, &p->request);
+    tg_status s = c->ops->batch ? c->ops->batch(c->ctx, c->state, true) : TG_OK; /* end_part closes the batch */
+    if (s == TG_OK) s = c->ops->start(c->ctx, c->state, &t, &p->request);
+    if (!p->request) tg_recorder_finish(c->recorder, t.record, s == TG_OK); /* else the transport does (transport.h) */
+    return s;
 }
 
 /* Ends what begin_part has begun, also if it failed halfway. */

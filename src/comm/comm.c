@@ -138,6 +138,11 @@ void tg_comm_free_all(tg_comm *c) {
 
 /* ---- Split ---- */
 
+static void set_name(tg_comm *g, const char *name) {
+    size_t at = 0;
+    tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
+}
+
 /* Makes the communicator of a group that was split from c. Closes state on error. */
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
                          tg_axis axis) {
@@ -147,8 +152,7 @@ static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int ra
         ops->close(c->ctx, state);
         return tg_comm_or_inert(NULL);
     }
-    size_t at = 0;
-    tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
+    set_name(g, name);
     if (c->listens && ops == c->ops) listen(g);
     g->axis = axis;
     g->parent = c;
@@ -262,16 +266,17 @@ tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis
     return g;
 }
 
-tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
+tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, const char *name, bool all) {
     int mine;
     void *state = NULL;
     tg_comm *c = g->parent;
     if (!c || !tg_comm_ok(c)) return g->ctx->run.status;
-    TG_TRY(check_members(c, g->name, ranks, n, &mine));
+    TG_TRY(check_members(c, name, ranks, n, &mine));
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
-    if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, all, &state));
+    if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, name, all, &state));
     tg_replays_end(g);
     g->ops->close(g->ctx, g->state);
+    set_name(g, name);
     g->ops = ops;
     g->state = state;
     g->rank = mine;

@@ -24,6 +24,9 @@ typedef struct tg_collective_args {
  * work (tapegrad/comm.h). Returns NULL after recording an error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
+/* Returns whether collectives move tensors of this dtype: they move those with which ops compute. */
+static inline bool tg_comm_moves(tg_dtype dtype) { return tg_is_computed(dtype); }
+
 /* Returns the communicator whose call the work is; NULL if it is no call of a communicator. */
 tg_comm *tg_comm_of_work(const tg_work *w);
 
@@ -56,8 +59,8 @@ void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *us
 TG_PRIVATE_API tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis,
                                             bool all);
 /* Forms a group in the same way, but in the existing communicator g, which ended when its parent recovered. g keeps its
- * address, so code that has a pointer to g can go on using it. */
-tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all);
+ * address and its axis, so code that has a pointer to g can go on using it. */
+tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, const char *name, bool all);
 
 /* A call that was started. The work that the call returned points to it. */
 typedef struct tg_comm_request {

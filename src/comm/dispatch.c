@@ -25,9 +25,9 @@ static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char 
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %s on rank %d of %d", e->name, role,
                        x ? "given, expected NULL" : "NULL", e->c->rank, e->c->size);
     TG_TRY(tg_check(ctx, x, e->name));
-    if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
+    if (TG_LIKELY(tg_comm_moves(x->dtype) && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
-    if (x->dtype > TG_BOOL)
+    if (!tg_comm_moves(x->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s has a dtype that collectives do not move; cast it first (tg_cast)",
                        e->name, role, what);
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
@@ -381,13 +381,30 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
 
 static void request_abort(void *self) { (void)self; } /* request_free, which follows, ends the call */
 
-/* Ends the transport's request and records whether the call succeeded. */
+tg_status tg_comm_record_end(tg_comm *c, uint64_t record, tg_status status) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (!c->ops) return c->ctx->run.status;
+    uint64_t calls = tg_recorder_calls(c->recorder);
+    if (!c->ops->queued)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT,
+                       "tg_comm_record_end: c is of transport \"%s\", which is not queued; the library itself ends its "
+                       "calls",
+                       c->ops->name);
+    if (record > calls)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT,
+                       "tg_comm_record_end: record is %llu, expected the number of a call (tg_transfer.record); the "
+                       "last one has %llu",
+                       (unsigned long long)record, (unsigned long long)calls);
+    tg_recorder_finish(c->recorder, record, status == TG_OK);
+    return TG_OK;
+}
+
+/* Ends the transport's request and records whether the call succeeded. A `queued` transport records it itself. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* recorded below */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
-    if (r->entry && !(c->ops->queued && r->request))
-        tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    if (r->entry && !(c->ops->queued && r->request)) tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK);
     r->request = NULL;
     r->entry = 0;
 }

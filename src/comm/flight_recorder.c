@@ -120,6 +120,10 @@ uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry) {
     return entry->index;
 }
 
+uint64_t tg_recorder_calls(const tg_recorder *b) {
+    return atomic_load_explicit(&b->rank_slot[b->me].calls, memory_order_relaxed);
+}
+
 bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry) {
     const _Atomic uint64_t *from = c->ring[index % TG_RING].word;
     uint64_t word[TG_ENTRY_WORDS];
@@ -131,11 +135,11 @@ bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *en
 
 /* Does not clear the entry's index during the write, because the state and the end time are in one word each: a reader
  * sees either the old or the new value. */
-void tg_recorder_finish(tg_recorder *b, uint64_t index, int state) {
+void tg_recorder_finish(tg_recorder *b, uint64_t index, bool done) {
     tg_rank_slot *c = &b->rank_slot[b->me];
     tg_call_entry entry;
     if (!tg_rank_slot_entry(c, index, &entry)) return;
-    entry.state = (uint8_t)state;
+    entry.state = done ? TG_CALL_DONE : TG_CALL_FAILED;
     entry.ended = tg_recorder_now();
     uint64_t word[TG_ENTRY_WORDS];
     memcpy(word, &entry, sizeof word);

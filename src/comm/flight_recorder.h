@@ -94,10 +94,12 @@ TG_PRIVATE_API void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 uint64_t tg_recorder_now(void); /* nanoseconds */
 /* Adds a call to the rank's own slot. Returns its index. */
 uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry);
+uint64_t tg_recorder_calls(const tg_recorder *b); /* returns the number of calls of this rank */
 /* Stores the description of a call site in the rank's own slot, so that other ranks can quote it. */
 void tg_recorder_keep_site(tg_recorder *b, uint64_t site);
-/* Marks a call of this rank as done or failed (TG_CALL_DONE, TG_CALL_FAILED). */
-TG_PRIVATE_API void tg_recorder_finish(tg_recorder *b, uint64_t index, int state);
+/* Marks a call of this rank as done or, if `done` is false, as failed. Does nothing if a later call has overwritten the
+ * entry, or if index is 0. */
+TG_PRIVATE_API void tg_recorder_finish(tg_recorder *b, uint64_t index, bool done);
 /* Reads an entry. Returns false if a later call has overwritten it. */
 bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry);
 /* Reads the latest entry. Returns false if the rank has made no call. */

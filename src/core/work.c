@@ -103,8 +103,9 @@ void tg_work_stop_reading(tg_work *w) {
 }
 
 tg_status tg_work_order(tg_work *w) {
-    if (!w->reads && !w->holds) return TG_OK;
+    if (w->ordered) return TG_OK;
     TG_TRY(w->ops->order(w->ctx, w->self));
+    w->ordered = true;
     tg_work_stop_reading(w);
     return TG_OK;
 }

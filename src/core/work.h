@@ -16,6 +16,7 @@ struct tg_work {
     const tg_graph *graph; /* the step that was being recorded when it began, or NULL */
     tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
+    bool ordered;            /* the device's later work runs after it (tg_work_order) */
 };
 
 /* Notes that w reads src's bytes. They stay allocated until w ends or stops reading, whatever happens to src. Does
@@ -31,8 +32,8 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b);
 tg_status tg_work_fills(tg_work *w, tg_storage *s);
 /* Aborts w, or waits for it if it cannot be aborted, and ends it. Called when the storage that w fills is released. */
 void tg_work_abandon(tg_work *w);
-/* Orders all later work of the device after w, and ends w's hold on what it reads. w must have an `order` function,
- * unless it reads nothing. */
+/* Orders all later work of the device after w, and ends w's hold on what it reads. Does nothing if it has done so
+ * before. w must have an `order` function. */
 tg_status tg_work_order(tg_work *w);
 /* Calls tg_work_order for all works that only read and have an `order` function. Memory that they hold, and that has
  * been released, becomes available. */

@@ -3,6 +3,7 @@
 #define TG_DATA_LOADER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include <tapegrad/data.h>
 
@@ -16,13 +17,14 @@ typedef struct tg_batch_at {
 } tg_batch_at;
 
 /* Batches that have been read wait in a ring of `places` places, of which `filled` from place `first` on are used.
- * While a thread reads ahead, `lock` protects these fields, except `reads`, which only the thread uses then. */
+ * While a thread reads ahead, `lock` protects these fields, except `reads`, which only the thread uses then. The thread
+ * also reads `stop` without the lock, between two samples. */
 typedef struct tg_loader_ring {
     char *bytes; /* [places][bytes of a batch of this rank] */
     int places, first, filled;
     bool failed;        /* reading the batch after the filled ones has failed; `errors` has the error */
     bool running;       /* the thread has been started */
-    bool stop;          /* the thread must end */
+    _Atomic bool stop;  /* the thread must end */
     tg_batch_at reads;  /* the batch that is read next */
     pthread_t thread;
     pthread_mutex_t lock;

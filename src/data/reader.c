@@ -7,11 +7,12 @@
 
 /* ---- Reading ---- */
 
-/* Reads this rank's samples of a batch to `to`. */
+/* Reads this rank's samples of a batch to `to`. Returns early if the thread must end; tg_loader_stop then forgets the
+ * incomplete batch. */
 static tg_status read_batch(const tg_loader *l, tg_batch_at at, char *to) {
     void *out[TG_LOADER_PARTS];
     int64_t first, n = tg_loader_share(l, at, &first);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !atomic_load_explicit(&l->ring.stop, memory_order_relaxed); i++) {
         char *part = to;
         for (int p = 0; p < l->n; p++) {
             out[p] = part + (size_t)i * tg_loader_part_bytes(l, p);
@@ -75,7 +76,8 @@ void tg_loader_stop(tg_loader *l) {
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
     if (r->running) pthread_join(r->thread, NULL);
-    r->running = r->stop = r->failed = false;
+    r->running = r->failed = false;
+    r->stop = false;
     r->first = r->filled = 0;
     r->reads = l->at;
     tg_ctx_clear(l->errors);

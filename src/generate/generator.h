@@ -103,10 +103,13 @@ tg_status tg_sample_start(tg_generator *g, tg_sample *s);
 tg_status tg_sample_reserve(tg_generator *g, tg_sample *s, int64_t n);
 /* Adds a token to a sample, which must have room for it, sets the sample's finish, and calls on_token. */
 void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id);
-void tg_samples_finish(tg_generator *g); /* fills in the results of all samples */
+/* Fills in the results of all samples. Ends those that go on if on_token has ended the call. */
+tg_status tg_samples_finish(tg_generator *g);
 
 /* ---- sample_text.c ---- */
 
+/* Fails if the tokenizer is of a context that has an error. k may be NULL. */
+tg_status tg_sample_text_check(const tg_generator *g, const tg_tokenizer *k);
 tg_status tg_sample_text_open(tg_generator *g, tg_sample *s);
 void tg_sample_text_close(tg_generator *g, tg_sample *s);
 /* Adds the text of a token, or, with id -1, the rest that the decoder has. Sets s->finish at a stop string. */

@@ -36,6 +36,7 @@ static tg_status check_call(const tg_generator *g, const tg_generate_opts *o) {
     if (o->top_logprobs > g->vocab)
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: top_logprobs is %lld, but the vocabulary has only %lld ids", who,
                        (long long)o->top_logprobs, (long long)g->vocab);
+    TG_TRY(tg_sample_text_check(g, o->tokenizer));
     return check_stops(g, o);
 }
 
@@ -128,9 +129,9 @@ tg_status tg_generator_run(tg_generator *g, const tg_prompt *prompts, int64_t n,
     tg_status status = tg_samples_open(g, prompts, n);
     if (status == TG_OK) status = generate(g);
     leave_rows(g, status != TG_OK);
-    tg_samples_finish(g);
+    tg_status finished = tg_samples_finish(g);
     g->stats.seconds = tg_system_now() - start;
-    return status;
+    return status == TG_OK ? finished : status;
 }
 
 /* ---- Results ---- */

@@ -1,6 +1,7 @@
 /* The text of a sample: what the decoder makes of its tokens, up to the first stop string. */
 #include "base/host_memory.h"
 #include "generate/generator.h"
+#include "text/tokenizer.h"
 
 /* ---- Memory ---- */
 
@@ -17,16 +18,25 @@ static tg_status reserve(tg_generator *g, tg_growing_text *t, size_t n) {
     return TG_OK;
 }
 
-/* A decoder records no error. */
+/* tg_decoder_push and tg_decoder_finish record no error. */
 static tg_status no_memory(tg_generator *g) {
     return tg_fail(g->ctx, TG_ERR_MEMORY, "tg_generator_run: no memory for the text of a sample");
+}
+
+tg_status tg_sample_text_check(const tg_generator *g, const tg_tokenizer *k) {
+    if (!k || tg_ok(k->ctx)) return TG_OK;
+    return tg_fail(g->ctx, tg_ctx_status(k->ctx),
+                   "tg_generator_run: the context of opts.tokenizer has an error; call tg_ctx_clear for it. The error "
+                   "is: %s",
+                   tg_ctx_message(k->ctx));
 }
 
 /* The decoder also sees the prompt, because some tokenizers write the first token of a text in another way. */
 tg_status tg_sample_text_open(tg_generator *g, tg_sample *s) {
     TG_TRY(reserve(g, &s->text, 0));
     s->decoder = tg_decoder_new(g->call.tokenizer, true);
-    bool good = s->decoder;
+    TG_TRY(tg_sample_text_check(g, g->call.tokenizer)); /* without a decoder that context has an error */
+    bool good = true;
     for (int64_t i = 0; i < s->given && good; i++) good = tg_decoder_push(s->decoder, s->ids[i], NULL);
     return good ? g->ctx->run.status : no_memory(g);
 }

@@ -152,6 +152,14 @@ static void end_sample(const tg_generator *g, tg_sample *s) {
     give(g, s);
 }
 
+/* Ends a sample that on_token has ended after its last token. A stop string in the rest of the text changes its
+ * finish, as at any other end. */
+static void end_by_caller(tg_generator *g, tg_sample *s) {
+    s->finish = TG_FINISH_CALLER;
+    if (s->decoder) tg_sample_text_add(g, s, -1);
+    end_sample(g, s);
+}
+
 void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id) {
     s->ids[s->count++] = id;
     g->stats.tokens++;
@@ -161,13 +169,14 @@ void tg_sample_add(tg_generator *g, tg_sample *s, int64_t id) {
     bool goes_on = s->finish == TG_FINISH_NONE;
     if (!goes_on) end_sample(g, s);
     if (g->call.on_token) show(g, s);
-    if (goes_on && s->finish != TG_FINISH_NONE) end_sample(g, s); /* on_token has ended it */
+    if (goes_on && s->finish != TG_FINISH_NONE) end_by_caller(g, s);
 }
 
-void tg_samples_finish(tg_generator *g) {
+tg_status tg_samples_finish(tg_generator *g) {
     for (int64_t i = 0; i < g->n_samples; i++) {
         tg_sample *s = &g->sample[i];
-        if (s->finish == TG_FINISH_NONE && g->ended) s->finish = TG_FINISH_CALLER;
+        if (s->finish == TG_FINISH_NONE && g->ended) end_by_caller(g, s);
         if (!s->released) give(g, s);
     }
+    return g->ctx->run.status;
 }

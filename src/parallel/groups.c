@@ -115,7 +115,7 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
 void tg_parallel_make_comm(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all,
                            tg_comm **out) {
     if (*out)
-        tg_comm_rejoin(*out, ranks, n, all);
+        tg_comm_rejoin(*out, ranks, n, name, all);
     else
         *out = tg_comm_split_known(p->world, ranks, n, name, axis, all);
 }

@@ -44,6 +44,7 @@ typedef struct line {
     int me, n_receives, n_sent, n_failures; /* n_failures: used by wires.sends */
     bool quiet; /* as the transport said at the end */
     bool cut;   /* every poll fails */
+    int closed; /* number of calls of close */
     receiving receives[LETTERS_IN_FLIGHT];
     void *sent[LETTERS_IN_FLIGHT];
 } line;
@@ -118,6 +119,7 @@ static inline void line_explain(void *state, int error, char *buf, size_t n) {
 static inline void line_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     line *l = state;
     l->quiet = quiet;
+    l->closed++;
     while (l->n_sent) completed(l->sent[--l->n_sent], 0);
     while (l->n_receives) completed(l->receives[--l->n_receives].token, 0);
 }

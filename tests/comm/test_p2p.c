@@ -14,6 +14,7 @@ enum { RANKS = LETTER_RANKS };
 typedef struct rank_end {
     tg_status opened, status, after;
     char message[1024], later[1024]; /* the second is that of `after` */
+    bool inert; /* the communicator is inert, and the layer is closed */
 } rank_end;
 
 typedef struct world {
@@ -229,11 +230,44 @@ START_TEST(recovery_reports_a_layer_that_has_failed) {
 }
 END_TEST
 
+/* Cuts the line of rank 1 when that rank arrives at its first collective, which is a part of tg_comm_p2p_new. */
+static void cuts_one(line *l, const void *data, int tag) {
+    const tg_p2p_message *m = data;
+    if (l->me == 1 && tag == 0 && m->kind == TG_P2P_CALL) l->cut = true;
+}
+
+static void *opens(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    rank_end *end = &a.all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 0.5));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    end->opened = tg_ctx_status(ctx);
+    snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    end->inert = tg_comm_size(c) == 1 && !*tg_comm_transport(c) && a.all->lines[a.me].closed == 1;
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(a_rank_that_fails_while_ranks_meet_leaves_no_communicator) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .sends = cuts_one}};
+    run_ranks(&all, opens);
+    for (int r = 0; r < RANKS; r++) {
+        const rank_end *e = &all.end[r];
+        ck_assert_msg(r == 1 ? e->opened == TG_ERR_IO : e->opened == TG_ERR_TIMEOUT || e->opened == TG_ERR_REMOTE,
+                      "rank %d: %s: %s", r, tg_status_name(e->opened), e->message);
+        ck_assert_msg(e->inert, "rank %d", r);
+        ck_assert(all.lines[r].closed == 1 && !all.lines[r].quiet);
+    }
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
                             both_groups_of_a_deadlock_end_at_once,
                             a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
-                            recovery_reports_a_layer_that_has_failed};
+                            recovery_reports_a_layer_that_has_failed,
+                            a_rank_that_fails_while_ranks_meet_leaves_no_communicator};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

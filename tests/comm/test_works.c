@@ -328,6 +328,47 @@ static const tg_comm_ops phones = {.size = sizeof phones,
                                    .abort = phone_abort,
                                    .recover = phone_recover};
 
+/* Queues a call and keeps its number. */
+static tg_status queue_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    (void)ctx;
+    *(uint64_t *)state = t->record;
+    *request = state;
+    return TG_OK;
+}
+static void queue_close(tg_ctx *ctx, void *state) { (void)ctx, (void)state; }
+
+static bool record_says(tg_comm *c, const char *state) {
+    char text[4096];
+    tg_comm_record(c, TG_TEXT, text, sizeof text);
+    return strstr(text, state) != NULL;
+}
+
+START_TEST(a_queued_call_ends_when_its_transport_says_so) {
+    tg_comm_ops ops = phones;
+    ops.queued = true, ops.start = queue_start, ops.close = queue_close;
+    uint64_t record = 0;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *world = tg_comm_new_on(ctx, &ops, &record, 0, 2);
+    tg_comm *group = tg_comm_split_known(world, (int[]){0, 1}, 2, "both", TG_TP, true);
+    tg_tensor *x = filled(ctx, 3, 1);
+    tg_comm_all_reduce(group, x, x, TG_REDUCE_SUM);
+    ck_assert(all_are(x, 1) && record && record_says(world, "started"));
+    ck_assert_int_eq(tg_comm_record_end(world, record, TG_OK), TG_OK);
+    ck_assert(!record_says(world, "started") && record_says(world, "done"));
+    tg_comm_all_reduce(group, x, x, TG_REDUCE_SUM);
+    ck_assert(all_are(x, 1) && record_says(world, "started"));
+    tg_ctx_fail(ctx, TG_ERR_IO, "also after an error");
+    ck_assert_int_eq(tg_comm_record_end(group, record, TG_ERR_IO), TG_OK);
+    ck_assert(!record_says(world, "started") && record_says(world, "failed"));
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_comm_record_end(group, 0, TG_OK), TG_OK);
+    tg_drop(x);
+    tg_comm_free(group);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* The world and every group of it are informed once that this rank misses a call, and why. */
 START_TEST(a_callers_transport_hears_of_missed_calls) {
     phone p = {0};
@@ -429,6 +470,7 @@ int main(void) {
                                   wrong_members_are_refused_by_the_group_s_name,
                                   a_group_of_one_copies,
                                   device_memory_is_refused,
+                                  a_queued_call_ends_when_its_transport_says_so,
                                   a_callers_transport_hears_of_missed_calls,
                                   the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);

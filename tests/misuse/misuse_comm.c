@@ -92,6 +92,16 @@ static void transports(misuse_world *b) {
     GIVES(tg_comm_new_on, ARGUMENT, "rank 2 of 2", refused_on(b, table(), 2, 2, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "rank -1 of 2", refused_on(b, table(), -1, 2, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "rank 0 of 0", refused_on(b, table(), 0, 0, 1));
+    int closed = 0;
+    tg_comm_ops plain = table(), queued = table();
+    queued.queued = true;
+    tg_comm *c = tg_comm_new_on(b->ctx, &plain, &closed, 0, 2), *q = tg_comm_new_on(b->ctx, &queued, &closed, 0, 2);
+    QUIET(tg_comm_record_end, tg_comm_record_end(NULL, 1, TG_OK) == TG_ERR_ARGUMENT);
+    FAILS(tg_comm_record_end, ARGUMENT, "c is of transport \"none\", which is not queued",
+          tg_comm_record_end(c, 0, TG_OK));
+    FAILS(tg_comm_record_end, ARGUMENT, "record is 1, expected the number of a call", tg_comm_record_end(q, 1, TG_OK));
+    tg_comm_free(c);
+    tg_comm_free(q);
     QUIET(tg_comm_self_new, is_inert_comm(tg_comm_self_new(NULL)));
     QUIET(tg_comm_plan_new, is_inert_comm(tg_comm_plan_new(NULL, 0, 1)));
     GIVES(tg_comm_plan_new, ARGUMENT, "rank 3 of 3", is_inert_comm(tg_comm_plan_new(b->ctx, 3, 3)));

@@ -70,7 +70,8 @@ static void calls(misuse_world *b, tg_module *m) {
     const tg_prompt good = {ids, 1}, none = {ids, 0}, null = {NULL, 3}, outside = {ids, 2}, far = {long_ids, 9};
     const char *const empty[] = {""}, *const missing[] = {NULL}, *const text[] = {"a"};
     tg_generator *g = tg_generator_new(m, NULL);
-    tg_tokenizer *bytes = tg_tokenizer_new_bytes(b->ctx);
+    tg_ctx *broken = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_tokenizer *bytes = tg_tokenizer_new_bytes(b->ctx), *of_broken = tg_tokenizer_new_bytes(broken);
     tg_generate_opts size = {0};
     tg_generate_stats stats = {.size = sizeof stats};
 #define RUN_FAILS(code, says, p, n, ...) \
@@ -94,6 +95,9 @@ static void calls(misuse_world *b, tg_module *m) {
     RUN_FAILS(ARGUMENT, "without a tokenizer", &good, 1, .stop = text, .n_stop = 1);
     RUN_FAILS(ARGUMENT, "stop[0] is empty", &good, 1, .stop = empty, .n_stop = 1, .tokenizer = bytes);
     RUN_FAILS(ARGUMENT, "stop[0] is NULL", &good, 1, .stop = missing, .n_stop = 1, .tokenizer = bytes);
+    tg_ctx_fail(broken, TG_ERR_IO, "it is broken");
+    RUN_FAILS(IO, "the context of opts.tokenizer has an error; call tg_ctx_clear for it. The error is: it is broken",
+              &good, 1, .tokenizer = of_broken);
     RUN_FAILS(ARGUMENT, "tg_generator_run: top_p is 2", &good, 1, .sampling = TG_SAMPLING(.top_p = 2));
     QUIET(tg_generator_result, !tg_generator_result(NULL, 0, 0) && !tg_generator_result(g, 0, 0) &&
                                    !tg_generator_result(g, -1, 0) && !tg_generator_result(g, 0, 7));
@@ -104,6 +108,8 @@ static void calls(misuse_world *b, tg_module *m) {
     FAILS(tg_generator_stats, ARGUMENT, "size is 0", tg_generator_stats(g, &(tg_generate_stats){0}));
     tg_generator_free(g);
     tg_tokenizer_free(bytes);
+    tg_tokenizer_free(of_broken);
+    tg_ctx_free(broken);
 }
 
 void misuse_generate(misuse_world *b) {

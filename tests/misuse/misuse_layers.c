@@ -98,7 +98,15 @@ static void waiting(misuse_world *b) {
     FAILS(tg_wgrads_run_to, ARGUMENT, "mark is 1, expected a result of tg_wgrads_mark", tg_wgrads_run_to(d, 1));
     FAILS(tg_wgrads_run_to, ARGUMENT, "mark is -1", tg_wgrads_run_to(d, -1));
     QUIET(tg_tape_defer, tg_tape_defer(NULL, d) == TG_ERR_ARGUMENT);
-    FAILS(tg_tape_defer, ARGUMENT, "the list belongs to another context", tg_tape_defer(b->t, far));
+    FAILS(tg_tape_defer, ARGUMENT, "d is a list of another context than the tape", tg_tape_defer(b->t, far));
+    tg_comm *c = tg_comm_self_new(b->ctx);
+#define FAR(symbol, ...) INERT(symbol, ARGUMENT, #symbol ": opts.deferred is a list of another context", __VA_ARGS__)
+    FAR(tg_linear_with_grad_accumulation,
+        tg_linear_with_grad_accumulation(b->t, b->x, b->w, NULL, NULL, TG_LINEAR_GRAD(.deferred = far)));
+    FAR(tg_linear_reduce_scatter, tg_linear_reduce_scatter(b->t, b->x, b->w, c, TG_LINEAR_GRAD(.deferred = far)));
+    FAR(tg_norm_linear,
+        tg_norm_linear(b->t, b->x, b->w, NULL, NULL, NULL, NULL, TG_NORM_LINEAR(.deferred = far)));
+    tg_comm_free(c);
     tg_wgrads_free(d);
     tg_wgrads_free(far);
 }

@@ -82,8 +82,9 @@ static void running(misuse_world *b) {
                  *long_plan = tg_pipe_plan_new(b->ctx, TG_PIPE_PLAN(.stages = 4, .micros = 2)),
                  *far = tg_pipe_plan_new(b->far, TG_PIPE_PLAN(.stages = 2, .micros = 2));
     const tg_place_at axis = {TG_PP, TG_I};
-    tg_pipe_edge edge = {.dtype = TG_F32, .shape = TG_SHAPE(2, 3)}, wide = {.shape = {.ndim = 9}},
-                 placed = {TG_F32, TG_SHAPE(2), &axis, 1}, none = {TG_F32, TG_SHAPE(2), NULL, 1};
+    tg_pipe_edge edge = {.dtype = TG_F32, .shape = TG_SHAPE(2, 3)}, small = {.dtype = TG_F8E4M3, .shape = TG_SHAPE(2)},
+                 wide = {.shape = {.ndim = 9}}, placed = {TG_F32, TG_SHAPE(2), &axis, 1},
+                 none = {TG_F32, TG_SHAPE(2), NULL, 1};
     tg_pipe_opts zero = {0}, later = {.size = sizeof later + 8};
 #define PIPE(code, says, plan_, ...) GIVES(tg_pipe_new, code, says, !tg_pipe_new(p, plan_, __VA_ARGS__))
     QUIET(tg_pipe_new, !tg_pipe_new(NULL, plan, NULL));
@@ -98,6 +99,8 @@ static void running(misuse_world *b) {
     PIPE(ARGUMENT, "ahead is 0, expected 1 or more", plan, TG_PIPE(.edge = &edge, .n_edge = 1, .ahead = 0));
     PIPE(ARGUMENT, "ahead is -1, expected 1 or more", plan, TG_PIPE(.edge = &edge, .n_edge = 1, .ahead = -1));
     PIPE(SHAPE, "tensor 0 of the edges", plan, TG_PIPE(.edge = &wide, .n_edge = 1));
+    PIPE(DTYPE, "tensor 0 of the edges: dtype is f8e4m3, which collectives do not move; declare another", plan,
+         TG_PIPE(.edge = &small, .n_edge = 1));
     PIPE(ARGUMENT, "n_at is 1 and at is", plan, TG_PIPE(.edge = &none, .n_edge = 1));
     PIPE(ARGUMENT, "(tensor 0 of the edges of tg_pipe_new)", plan, TG_PIPE(.edge = &placed, .n_edge = 1));
     tg_pipe *x = tg_pipe_new(p, plan, TG_PIPE(.edge = &edge, .n_edge = 1));

@@ -351,6 +351,27 @@ START_TEST(a_rank_that_fails_is_reported) {
 }
 END_TEST
 
+/* On one rank 3 chunks, which do not divide the 16 rows, are one. */
+static tg_status alone(void *arg, tg_ctx *ctx, tg_comm *world) {
+    for (kind k = COLUMN; k < KINDS; k++) {
+        const plan p = {.kind = k, .dtype = TG_F32};
+        tg_tensor *in[2][INPUTS], *y[2];
+        tg_tape *t = tg_tape_new(ctx);
+        for (int i = 0; i < 2; i++) {
+            leaves(ctx, &p, 0, 1, in[i]);
+            RUN(run(t, world, &p, in[i], i ? 3 : 1, NULL, &y[i]));
+        }
+        EXPECT(ctx, off(y[1], y[0], -1, 0, 1) == 0);
+        for (int i = 0; i < 2; i++) EXPECT(ctx, off(tg_grad_of(in[1][i]), tg_grad_of(in[0][i]), -1, 0, 1) == 0);
+        REFUSED(ctx, TG_ERR_ARGUMENT, "chunks is 17, expected 1 to 16", layer(t, world, &p, in[0], in[0][0], 17, arg));
+        tg_tape_free(t);
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(one_rank_has_one_chunk) { on_ranks(1, alone, NULL); }
+END_TEST
+
 static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     plan column = {.kind = COLUMN, .dtype = TG_F64}, row = {.kind = ROW, .dtype = TG_F64};
@@ -397,6 +418,7 @@ int main(void) {
                                   a_steady_step_allocates_nothing,
                                   recomputed_and_recorded_gradients_agree,
                                   a_rank_that_fails_is_reported,
+                                  one_rank_has_one_chunk,
                                   wrong_chunks_say_what_was_expected};
     return tg_check_main("chunks", tests, sizeof tests / sizeof *tests);
 }

@@ -54,6 +54,21 @@ START_TEST(each_stage_has_edges_to_its_neighbors) {
 }
 END_TEST
 
+/* Both ranks of a group call it by its stages. */
+static bool is_called(const tg_comm *c, const char *what, int stage, int n) {
+    char name[32];
+    snprintf(name, sizeof name, "%s %d-%d", what, stage, (stage + 1) % n);
+    return !strcmp(tg_comm_name(c), name);
+}
+
+static bool edges_have_names(const tg_parallel *p) {
+    int n = tg_parallel_size(p, TG_PP), me = tg_parallel_rank(p, TG_PP), before = (me + n - 1) % n;
+    return is_called(tg_parallel_edge(p, true, true), "activations", me, n) &&
+           is_called(tg_parallel_edge(p, true, false), "activations", before, n) &&
+           is_called(tg_parallel_edge(p, false, true), "gradients", before, n) &&
+           is_called(tg_parallel_edge(p, false, false), "gradients", me, n);
+}
+
 /* Three of six ranks are lost, so each of the others is a stage of its own now. Rank 1 was in the first stage, and is
  * between the first and the last one. */
 static tg_status lose_half(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -61,6 +76,7 @@ static tg_status lose_half(void *arg, tg_ctx *ctx, tg_comm *world) {
     int rank = tg_comm_rank(world);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 3));
     EXPECT(ctx, tg_parallel_rank(p, TG_PP) == rank / 2 && (tg_parallel_embedding(p) == NULL) == (rank / 2 == 1));
+    EXPECT(ctx, edges_have_names(p));
     if (rank < 3) {
         if (tg_comm_barrier(world) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "no rank is missing");
         tg_ctx_clear(ctx);
@@ -69,6 +85,7 @@ static tg_status lose_half(void *arg, tg_ctx *ctx, tg_comm *world) {
         EXPECT(ctx, tg_parallel_rank(p, TG_PP) == rank && tg_parallel_size(p, TG_DP) == 1);
         EXPECT(ctx, rank == 1 ? !ends : ends && tg_comm_size(ends) == 2 && tg_comm_rank(ends) == rank / 2);
         if (ends) RUN(tg_comm_barrier(ends));
+        EXPECT(ctx, edges_have_names(p));
     }
     tg_parallel_free(p);
     return tg_ctx_status(ctx);

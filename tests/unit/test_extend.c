@@ -10,6 +10,8 @@
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/work.h>
 
+#include "core/work.h"
+
 /* ---- Params ---- */
 
 START_TEST(params_are_typed_and_copied) {
@@ -420,6 +422,30 @@ START_TEST(works_end_with_their_wait_or_their_context) {
 }
 END_TEST
 
+static tg_status add_order(tg_ctx *c, void *self) {
+    *(int *)self += 1000 * (tg_ctx_status(c) == TG_OK);
+    return TG_OK;
+}
+
+/* As before a captured step is replayed: works that fill and read nothing are ordered once, or waited for. */
+START_TEST(later_work_runs_after_works_that_fill_nothing) {
+    static const tg_work_ops orders = {.size = sizeof orders, .wait = fine, .order = add_order},
+                             waits = {.size = sizeof waits, .wait = fine};
+    int ordered = 0, waited = 0;
+    begin();
+    tg_work *w = tg_work_new(ctx, &orders, &ordered);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(tg_works_settle(ctx, NULL, NULL), TG_OK);
+    ck_assert_int_eq(ordered, 1000);
+    ck_assert_int_eq(tg_work_wait(w), TG_OK);
+    ck_assert_int_eq(ordered, 1010);
+    w = tg_work_new(ctx, &waits, &waited);
+    ck_assert_int_eq(tg_works_settle(ctx, NULL, NULL), TG_OK);
+    ck_assert_int_eq(waited, 10);
+    ck_assert_int_eq(tg_work_wait(w), TG_OK);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {params_are_typed_and_copied,
                             a_state_lives_as_long_as_its_node,
@@ -431,6 +457,7 @@ int main(void) {
                             no_function_frees_its_own_tape_or_context,
                             forwards_record_no_nodes,
                             works_end_with_their_wait_or_their_context,
+                            later_work_runs_after_works_that_fill_nothing,
                             a_work_that_ends_with_its_context_may_use_its_threads};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }

@@ -129,6 +129,79 @@ START_TEST(pieces_are_whole_characters) {
 }
 END_TEST
 
+/* Returns *state after a byte that begins a character of several bytes. */
+static tg_generate_next end_in_character(void *state, const tg_token *t) {
+    return t->id >= 0xC2 && t->id <= 0xF4 ? *(const tg_generate_next *)state : TG_GENERATE_CONTINUE;
+}
+
+/* Checks that the text of a sample is all that the decoder makes of its tokens. */
+static void has_whole_text(const tg_tokenizer *k, int64_t prompt, const tg_generated *r) {
+    tg_decoder *d = tg_decoder_new(k, true);
+    size_t n, at = 0;
+    tg_decoder_push(d, prompt, NULL);
+    for (int64_t i = 0; i <= r->count; i++) {
+        const char *text = i < r->count ? tg_decoder_push(d, r->ids[i], &n) : tg_decoder_finish(d, &n);
+        ck_assert_uint_le(at + n, r->n_text);
+        ck_assert_int_eq(memcmp(r->text + at, text, n), 0);
+        at += n;
+    }
+    ck_assert_uint_eq(at, r->n_text);
+    tg_decoder_free(d);
+}
+
+START_TEST(a_sample_has_its_whole_text_however_it_ends) {
+    enum { SAMPLES = 20 };
+    begin();
+    tg_module *lm = byte_model();
+    tg_tokenizer *k = tg_tokenizer_new_bytes(ctx);
+    tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 4));
+    static const int64_t ids[] = {'a'};
+    for (tg_generate_next next = TG_GENERATE_CONTINUE; next <= TG_GENERATE_END; next++) {
+        int ended = 0;
+        tg_generator_run(g, &(tg_prompt){ids, 1}, 1,
+                         TG_GENERATE(.tokens = 40, .samples = SAMPLES, .tokenizer = k, .on_token = end_in_character,
+                                     .state = &next, .sampling = TG_SAMPLING(.temperature = 5)));
+        for (int i = 0; i < SAMPLES; i++) {
+            const tg_generated *r = tg_generator_result(g, 0, i);
+            has_whole_text(k, *ids, r);
+            ended += r->finish == TG_FINISH_CALLER && r->count;
+        }
+        ck_assert_int_ge(ended, next == TG_GENERATE_CONTINUE ? 0 : next == TG_GENERATE_END_SAMPLE ? 10 : 1);
+    }
+    tg_generator_free(g);
+    tg_tokenizer_free(k);
+    tg_module_free(lm);
+    end();
+}
+END_TEST
+
+static tg_generate_next break_context(void *state, const tg_token *t) {
+    (void)t;
+    tg_ctx_fail(state, TG_ERR_IO, "the tokenizer's context is broken");
+    return TG_GENERATE_CONTINUE;
+}
+
+/* The second sample needs a decoder after the callback of the first one has recorded an error in the other context. */
+START_TEST(an_error_of_the_tokenizers_context_is_passed_on) {
+    begin();
+    tg_module *lm = byte_model();
+    tg_ctx *other = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_tokenizer *k = tg_tokenizer_new_bytes(other);
+    tg_generator *g = tg_generator_new(lm, TG_GENERATOR(.rows = 1));
+    const int64_t ids[] = {'a'};
+    ck_assert_int_eq(tg_generator_run(g, &(tg_prompt){ids, 1}, 1,
+                                      TG_GENERATE(.tokens = 2, .samples = 2, .tokenizer = k, .state = other,
+                                                  .on_token = break_context)),
+                     TG_ERR_IO);
+    fails(TG_ERR_IO, "the tokenizer's context is broken");
+    tg_generator_free(g);
+    tg_tokenizer_free(k);
+    tg_ctx_free(other);
+    tg_module_free(lm);
+    end();
+}
+END_TEST
+
 START_TEST(log_probabilities_are_the_models) {
     begin();
     make_prompts();
@@ -161,7 +234,11 @@ START_TEST(log_probabilities_are_the_models) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_stop_string_ends_the_text_before_it, what_may_be_a_stop_string_is_shown_if_it_is_none,
-                            pieces_are_whole_characters, log_probabilities_are_the_models};
+    const TTest *tests[] = {a_stop_string_ends_the_text_before_it,
+                            what_may_be_a_stop_string_is_shown_if_it_is_none,
+                            pieces_are_whole_characters,
+                            an_error_of_the_tokenizers_context_is_passed_on,
+                            a_sample_has_its_whole_text_however_it_ends,
+                            log_probabilities_are_the_models};
     return tg_check_main("generate_text", tests, sizeof tests / sizeof *tests);
 }

@@ -286,16 +286,18 @@ END_TEST
 
 /* ---- Errors ---- */
 
-/* A source whose sample `bad` cannot be read while `broken` is set. */
+/* A source whose sample `bad` cannot be read while `broken` is set. If `fast` is not 0, each read after the first
+ * `fast` ones takes 50 ms. */
 typedef struct source {
     int64_t bad;
+    int fast;
     atomic_bool broken;
     atomic_int freed, reads;
 } source;
 
 static tg_status read_source(void *state, tg_ctx *errors, int64_t sample, void *const *out) {
     source *s = state;
-    atomic_fetch_add(&s->reads, 1);
+    if (atomic_fetch_add(&s->reads, 1) >= s->fast && s->fast) usleep(50000);
     if (sample == s->bad && atomic_load(&s->broken))
         return tg_ctx_fail(errors, TG_ERR_IO, "sample %d is lost", (int)sample);
     *(int64_t *)out[0] = sample;
@@ -349,6 +351,31 @@ START_TEST(reading_ahead_is_bounded) {
 }
 END_TEST
 
+/* The thread ends between two samples of a batch. */
+START_TEST(a_batch_is_not_read_to_its_end_in_vain) {
+    enum { BATCH = 10 };
+    tg_ctx *ctx = open_ctx();
+    for (int seeks = 0; seeks < 2; seeks++) {
+        source s = {.bad = -1, .fast = BATCH};
+        int64_t x[MOST];
+        tg_loader *l =
+            tg_loader_new(ctx, &source_ops, &s, parts(), 2, SAMPLES, TG_LOADER(.batch = BATCH, .prefetch = 1));
+        next(l, x);
+        while (atomic_load(&s.reads) <= BATCH) usleep(1000); /* the thread reads the second batch */
+        if (seeks) {
+            ck_assert_int_eq(tg_loader_seek(l, 0, 1), TG_OK);
+            ck_assert_int_lt(s.reads, 2 * BATCH);
+            next(l, x);
+            for (int i = 0; i < BATCH; i++) ck_assert_int_eq(x[i], BATCH + i);
+            s.reads = 0;
+        }
+        tg_loader_free(l);
+        ck_assert_int_lt(s.reads, 2 * BATCH);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(a_file_that_fails_is_reported) {
     faulty f = {.error = EIO};
     tg_file_ops ops = faulty_ops(&f);
@@ -393,7 +420,7 @@ int main(void) {
                             two_batches_are_alive,          tokens_are_windows_and_what_follows,
                             ranks_of_cp_read_their_chunks,
                             safetensors_are_tables,         an_error_comes_in_its_turn,
-                            reading_ahead_is_bounded,       a_file_that_fails_is_reported,
-                            every_allocation_may_fail};
+                            reading_ahead_is_bounded,       a_batch_is_not_read_to_its_end_in_vain,
+                            a_file_that_fails_is_reported,  every_allocation_may_fail};
     return tg_check_main("loader", tests, sizeof tests / sizeof *tests);
 }

@@ -104,7 +104,7 @@ static bool all_have_called(tg_nccl_call *c) {
 /* Ends a call that has been removed from the list. done: the call has succeeded. */
 static void finish(tg_nccl_call *c, bool done) {
     tg_nccl_group *g = c->group;
-    tg_recorder_finish(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
+    tg_recorder_finish(g->self->recorder, c->record, done);
     c->finished = true;
     if (c->dropped) call_free(c);
 }

@@ -325,30 +325,33 @@ static tg_comm *world(tg_p2p_rank *self) {
     return c;
 }
 
-/* Finds out which ranks share a node. Returns c or, if all ranks are of one node and share its memory, the communicator
- * over that memory, which replaces c. */
-static tg_comm *find_nodes(tg_comm *c) {
+/* Finds out which ranks share a node, over a group of all ranks of c. The last two arguments are those of
+ * tg_p2p_meet. */
+static tg_status meet(tg_comm *c, tg_comm **node, bool *in_one) {
     tg_p2p_rank *self = ((tg_p2p_handle *)c->state)->self;
-    tg_comm *node = NULL;
-    bool in_one = false;
     size_t bytes = (size_t)c->size * sizeof(int);
-    int *ranks = c->size > 1 ? tg_host_alloc(c->ctx, bytes) : NULL;
-    self->nodes = ranks ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
-    if (!self->nodes) {
-        tg_host_free(c->ctx, ranks, bytes);
-        return c;
-    }
+    self->nodes = tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes);
+    int *ranks = self->nodes ? tg_host_alloc(c->ctx, bytes) : NULL;
+    if (!ranks) return c->ctx->run.status;
     for (int i = 0; i < c->size; i++) ranks[i] = i;
     tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES, true);
     tg_host_free(c->ctx, ranks, bytes);
-    tg_status s = meeting->ops ? tg_p2p_meet(self, meeting, &node, &in_one) : c->ctx->run.status;
+    tg_status s = meeting->ops ? tg_p2p_meet(self, meeting, node, in_one) : c->ctx->run.status;
     tg_comm_free(meeting);
-    if (s == TG_OK && in_one) {
-        tg_comm_free(c);
-        return node;
-    }
-    self->node = node && node->ops ? node : NULL;
-    return c;
+    return s;
+}
+
+/* Connects the ranks that share a node. Returns c or, if all ranks are of one node and share its memory, the
+ * communicator over that memory. In the second case frees c. On an error frees c too, and returns NULL. */
+static tg_comm *connect_nodes(tg_comm *c) {
+    tg_comm *node = NULL;
+    bool in_one = false;
+    tg_status s = c->size > 1 ? meet(c, &node, &in_one) : TG_OK;
+    bool replaced = s == TG_OK && in_one;
+    if (!replaced) ((tg_p2p_handle *)c->state)->self->node = node && node->ops ? node : NULL;
+    if (s == TG_OK && !replaced) return c;
+    tg_comm_free(c);
+    return replaced ? node : NULL;
 }
 
 static void ignore_completed(void *token, size_t bytes) { (void)token, (void)bytes; }
@@ -366,5 +369,5 @@ tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int ra
                            .size = size, .cause = -1};
     self->table.name = ops->name;
     tg_comm *c = world(self);
-    return tg_comm_or_inert(c ? find_nodes(c) : NULL);
+    return tg_comm_or_inert(c ? connect_nodes(c) : NULL);
 }

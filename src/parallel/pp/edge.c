@@ -14,8 +14,14 @@
 static tg_status check_declared(const tg_pipe *x, const tg_pipe_edge *e, int i) {
     char who[64];
     size_t at = 0;
+    tg_dtype dtype = e->dtype ? e->dtype : x->ctx->dtype;
     tg_text(who, sizeof who, &at, "tg_pipe_new: tensor %d of the edges", i);
-    TG_TRY(tg_shape_check(x->ctx, &e->shape, e->dtype ? e->dtype : x->ctx->dtype, who));
+    TG_TRY(tg_shape_check(x->ctx, &e->shape, dtype, who));
+    if (!tg_comm_moves(dtype))
+        return tg_fail(x->ctx, TG_ERR_DTYPE,
+                       "%s: dtype is %s, which collectives do not move; declare another dtype, and cast the tensor to "
+                       "it (tg_cast)",
+                       who, tg_dtype_name(dtype));
     if (e->n_at < 0 || e->n_at > TG_MAX_AXES || (e->n_at && !e->at))
         return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: n_at is %d and at is %p, expected an array of 0 to %d placements",
                        who, e->n_at, (const void *)e->at, TG_MAX_AXES);

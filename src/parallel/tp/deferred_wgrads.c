@@ -60,7 +60,12 @@ static void drop_entry(wgrad *i) {
     if (i->w->serial == i->ref.serial) i->w->ext->deferred--;
 }
 
-tg_ctx *tg_wgrads_ctx(const tg_wgrads *d) { return d->ctx; }
+tg_status tg_wgrads_check(const tg_wgrads *d, const tg_tape *t, const char *who) {
+    if (!d || d->ctx == t->ctx) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                   "%s is a list of another context than the tape; create it with tg_wgrads_new(tg_tape_ctx(t), ..)",
+                   who);
+}
 
 tg_wgrads *tg_wgrads_keep(tg_wgrads *d) {
     d->refs++;
@@ -118,7 +123,7 @@ static tg_tensor *reference_to(const tg_tensor *x) {
 
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
     bool full = d->limit != TG_NONE && d->n >= d->limit;
-    if (d->ended || full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
+    if (d->ended || full || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
     wgrad i = {.x = reference_to(x), .gy = reference_to(gy), .w = c->input[w], .ref = tg_ref_of(c->input[w]),
                .comm = comm};
     if (!i.x || !i.gy) {

@@ -4,6 +4,9 @@
 
 #include <tapegrad/megatron.h>
 
+static bool are_chunks(int chunks) { return chunks >= 1 && chunks <= TG_MOST_CHUNKS; }
+
+/* Keeps a wrong number of chunks also on one rank, so that infer refuses it there too. */
 tg_linear_params tg_linear_params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
     bool communicates = !comm || tg_comm_size(comm) > 1;
     return (tg_linear_params){
@@ -11,13 +14,15 @@ tg_linear_params tg_linear_params_of(const tg_comm *comm, const tg_linear_grad_o
         .sequence_parallel = o->sequence_parallel && communicates,
         .allreduce_dgrad = o->allreduce_dgrad && communicates,
         .fused = o->fused_wgrad,
-        .chunks = communicates || o->chunks < 1 ? o->chunks : 1,
+        .chunks = communicates || !are_chunks(o->chunks) ? o->chunks : 1,
     };
 }
 
 /* ---- infer ---- */
 
-tg_status tg_linear_check_fused(tg_call *c, const tg_linear_params *p) {
+tg_status tg_linear_check_options(tg_call *c, const tg_linear_params *p) {
+    if (!are_chunks(p->chunks))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "chunks is %d, expected 1 to %d", p->chunks, TG_MOST_CHUNKS);
     if (p->fused && c->input[TG_LINEAR_W]->node && tg_needs(c, TG_LINEAR_W))
         return tg_call_fail(c, TG_ERR_STATE,
                             "fused_wgrad is set, but w is the result of an op and has no main_grad; expected a leaf, "
@@ -26,6 +31,7 @@ tg_status tg_linear_check_fused(tg_call *c, const tg_linear_params *p) {
 }
 
 static tg_status check_params(tg_call *c, const tg_linear_params *p) {
+    TG_TRY(tg_linear_check_options(c, p));
     if (p->sequence_parallel && p->allreduce_dgrad)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "sequence_parallel and allreduce_dgrad are both set; the first reduce-scatters the "
@@ -39,13 +45,11 @@ static tg_status check_params(tg_call *c, const tg_linear_params *p) {
                             "chunks is %d, but without sequence_parallel no rows are gathered; set sequence_parallel, "
                             "or leave chunks at 1",
                             p->chunks);
-    return tg_linear_check_fused(c, p);
+    return TG_OK;
 }
 
 tg_status tg_linear_open_ring(tg_call *c, tg_linear_params *p, int ndim, const int64_t *shape) {
     int64_t elements = 1;
-    if (p->chunks < 1 || p->chunks > TG_MOST_CHUNKS)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "chunks is %d, expected 1 to %d", p->chunks, TG_MOST_CHUNKS);
     if (p->chunks == 1) return TG_OK;
     int n = tg_comm_size(p->comm), me = tg_comm_rank(p->comm);
     if (shape[0] % p->chunks)

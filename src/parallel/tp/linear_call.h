@@ -38,10 +38,10 @@ static inline bool tg_linear_reduces(const tg_linear_params *p) { return p->sequ
 /* Returns whether a ring of messages takes the place of one collective. */
 static inline bool tg_linear_rings(const tg_linear_params *p) { return p->chunks > 1 && p->ring_send; }
 
-/* Checks `chunks`, and prepares the messages of the ring. shape: this rank's rows, which the messages divide. */
+/* Prepares the messages of the ring, if chunks is above 1. shape: this rank's rows, which the messages divide. */
 tg_status tg_linear_open_ring(tg_call *c, tg_linear_params *p, int ndim, const int64_t *shape);
-/* Fails if fused_wgrad is set and w is no leaf. */
-tg_status tg_linear_check_fused(tg_call *c, const tg_linear_params *p);
+/* Fails if chunks is out of range, or if fused_wgrad is set and w is no leaf. */
+tg_status tg_linear_check_options(tg_call *c, const tg_linear_params *p);
 /* Checks x, w, b and the params, states placements, and declares y. x is placed on the communicator's axis as for two
  * separate ops: a gather of x to R (with sequence_parallel) or tg_copy_to_tp (with allreduce_dgrad), and then
  * tg_linear. */

@@ -136,7 +136,7 @@ static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_gra
     if (frozen && (o->deferred || o->fused_wgrad))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but a frozen weight has no gradient", who,
                        o->deferred ? "deferred" : "fused_wgrad");
-    return TG_OK;
+    return tg_wgrads_check(o->deferred, t, "tg_linear_with_grad_accumulation: opts.deferred"); /* NULL if frozen */
 }
 
 static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,

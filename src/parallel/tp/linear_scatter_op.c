@@ -20,7 +20,7 @@ static tg_status check_params(tg_call *c) {
     if (x->shape[0] % n)
         return tg_call_fail(c, TG_ERR_SHAPE, "x has %s, expected a multiple of the %lld ranks of group \"%s\"",
                             tg_count(x->shape[0], "row").text, (long long)n, tg_comm_name(p->comm));
-    return tg_linear_check_fused(c, p);
+    return tg_linear_check_options(c, p);
 }
 
 /* States the placements of the product and the reduce-scatter: the communicator's axis shards what is summed. */
@@ -216,7 +216,8 @@ static tg_status read_options(tg_tape *t, tg_tensor *const xw[2], tg_comm *c, co
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "%s: %s is set, but it is an option of tg_linear_with_grad_accumulation only", who,
                        o->sequence_parallel ? "sequence_parallel" : "allreduce_dgrad");
-    return c ? TG_OK : tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", who);
+    if (!c) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", who);
+    return tg_wgrads_check(o->deferred, t, "tg_linear_reduce_scatter: opts.deferred");
 }
 
 tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_comm *c,
@@ -224,7 +225,7 @@ tg_tensor *tg_linear_reduce_scatter(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_c
     tg_linear_grad_opts o;
     tg_tensor *const xw[] = {x, w};
     if (tg_comm_note_missed(c, read_options(t, xw, c, opts, &o)) != TG_OK) return tg_tape_inert(t, xw, 2);
-    const tg_linear_params p = {.comm = c, .fused = o.fused_wgrad, .chunks = o.chunks};
+    const tg_linear_params p = tg_linear_params_of(c, &o);
     tg_tensor *y = tg_inert(t->ctx);
     tg_apply(t, &tg_op_linear_reduce_scatter, &p, xw, 2, &y, 1, o.deferred ? tg_wgrads_keep(o.deferred) : NULL,
              tg_wgrads_drop, TG_SITE);

@@ -297,7 +297,8 @@ static norm_linear_params params_of(const tg_comm *comm, const tg_norm_linear_op
 static tg_status read_options(tg_tape *t, tg_tensor *const xw[2], const tg_norm_linear_opts *given,
                               tg_norm_linear_opts *o) {
     TG_TRY(tg_tape_check_with(t, xw, 2, "tg_norm_linear"));
-    return tg_options(t->ctx, o, &tg_norm_linear_opts_struct, given, "tg_norm_linear");
+    TG_TRY(tg_options(t->ctx, o, &tg_norm_linear_opts_struct, given, "tg_norm_linear"));
+    return tg_wgrads_check(o->deferred, t, "tg_norm_linear: opts.deferred");
 }
 
 tg_tensor *tg_norm_linear(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *norm_weight,

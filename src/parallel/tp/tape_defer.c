@@ -27,10 +27,7 @@ static const tg_tape_listener_ops list_ops = {.size = sizeof(tape_list), .reset 
 
 tg_status tg_tape_defer(tg_tape *t, tg_wgrads *d) {
     TG_TRY(tg_tape_check(t, "tg_tape_defer"));
-    if (d && tg_wgrads_ctx(d) != t->ctx)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_tape_defer: the list belongs to another context than the tape; create it with "
-                       "tg_wgrads_new(tg_tape_ctx(t), ..)");
+    TG_TRY(tg_wgrads_check(d, t, "tg_tape_defer: d"));
     tape_list *l = (tape_list *)tg_tape_listen(t, &list_ops);
     if (!l) return t->ctx->run.status;
     set_list(l, d);

@@ -8,12 +8,14 @@
 
 /* Called in backward. Defers the product gy^T x, the gradient of the weight, which is input w of the call. If comm is
  * not NULL, x has this rank's rows; tg_wgrads_run first gathers the rows of all ranks. Returns false if the caller must
- * compute the gradient now: the list is full, freed or of another context, memory is short, or the call does not add
- * straight into the gradient of a leaf. */
+ * compute the gradient now: the list is full or freed, memory is short, or the call does not add straight into the
+ * gradient of a leaf. */
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm);
 
 void tg_wgrads_clear(tg_wgrads *d); /* removes all entries, and discards their gradients */
-tg_ctx *tg_wgrads_ctx(const tg_wgrads *d);
+/* Fails with TG_ERR_ARGUMENT if d is a list of another context than t. who: the call and the argument. d may be
+ * NULL. */
+tg_status tg_wgrads_check(const tg_wgrads *d, const tg_tape *t, const char *who);
 /* tg_wgrads_keep adds a reference to the list, for a node or a tape, and returns d. tg_wgrads_drop drops such a
  * reference. tg_wgrads_free empties the list, which then accepts no more gradients, and drops the caller's reference.
  * The memory of the list is freed with the last reference. */
