@@ -25,11 +25,11 @@ typedef enum tg_rng_mode {
      * key (tg_key_open), because a stage draws only for its own layers. */
     TG_RNG_GLOBAL,
     /* Each rank has streams of its own, seeded by Megatron-Core's formulas. Call tg_rng_seed_parallel before the first
-     * draw. The placement of a tensor (placement.h) selects the stream:
+     * draw. The placement of a tensor (placement.h) on the axes with several ranks selects the stream:
      * - V or a shard on etp or ep: "expert-parallel-rng";
-     * - V or a shard on tp only: "model-parallel-rng". Exception: parameters that tg_param_new_placed places on an axis
-     *   of the expert grid too draw from "expert-parallel-rng";
-     * - neither: the default stream, which is the same on every rank.
+     * - otherwise, V or a shard on tp: "model-parallel-rng". Exception: a parameter that tg_param_new_placed places on
+     *   an axis of the expert grid too draws from "expert-parallel-rng";
+     * - otherwise the default stream, which is the same on every rank.
      *
      * Each rank draws its part as if the part were a whole tensor. While a stream is forked (tg_rng_fork), all draws
      * come from that stream. Open keys (tg_key_open) change nothing. */
