@@ -146,8 +146,8 @@ typedef struct tg_pipe_call {
     int part;      /* chunk * stages + stage */
     int parts;     /* number of parts, stages * chunks */
     /* input[] has the tensors that the part before has sent, in the order of tg_pipe_opts.edge. For part 0 input is
-     * NULL. out[] has as many entries, which are NULL at the call; fn sets each to a tensor of the tape for the part
-     * after. The last part sets only out[0], to its loss, a float of one element. */
+     * NULL. out[] has an entry for each tensor of `edge`, which is NULL at the call; fn sets it to a tensor of the tape
+     * for the part after. The last part sets only out[0], to its loss, a float of one element. */
     tg_tensor *const *input;
     tg_tensor **out;
     /* A second loss, which fn may set on any part, such as the balance loss of experts: a float of one element.
