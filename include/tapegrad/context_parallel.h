@@ -1,6 +1,6 @@
-/* Context parallelism: attention over a sequence that the ranks of an axis divide, and which rows each rank has.
- * Include this header in programs whose sequences are too long for the memory of one rank. docs/parallel.md has the
- * tables of what is sent and kept.
+/* Context parallelism: attention over a sequence that is divided over the ranks of an axis. Include this header in
+ * programs whose sequences are too long for the memory of one rank. docs/parallel.md has the tables of what is sent and
+ * kept.
  *
  * The layout. n ranks cut a sequence into 2n chunks of equal length. Rank r has chunks r and 2n - 1 - r, in this order:
  * a zigzag shard, TG_SHARD_ZIGZAG(d), written Vd:z. Megatron-Core cuts sequences in the same way. Under a causal mask
@@ -65,9 +65,10 @@ typedef struct tg_context_attention_opts {
     /* As in tg_attention: [h], the same on every rank of c. If it needs a gradient, it must be R on the axis of c, else
      * R or I. NULL: none. */
     tg_tensor *sink;
-    /* Packed sequences: int64 [m + 1] with b = 1, I or R on the axis of c. Before the packed sequence is cut, sequence
-     * i has its rows starts[i] to starts[i + 1] - 1, or none. The first entry must be 0, and the last the number of all
-     * rows. No entry may be less than the one before it, and all must be multiples of 2n. NULL: one sequence. */
+    /* Packed sequences: int64 [m + 1] with b = 1, I or R on the axis of c. Sequence i begins at row starts[i] of the
+     * packed sequence before the cut, and ends before row starts[i + 1]; it is empty if the two are equal. The first
+     * entry must be 0, and the last the number of all rows. No entry may be less than the one before it, and all must
+     * be multiples of 2n. NULL: one sequence. */
     tg_tensor *starts;
     /* The packed sequence is cut as if it were one. Entries of starts between the first and the last then need not be
      * multiples of 2n, and starts may be [b, m + 1], with a row for each batch entry. false by default; without starts
@@ -108,10 +109,10 @@ typedef struct tg_context_attention_opts {
 TG_API tg_tensor *tg_context_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, tg_comm *c,
                                        const tg_context_attention_opts *opts);
 
-/* Lists the rows of a packed sequence that rank `rank` of n ranks has if each sequence is cut by itself, so that a
- * program can load only these. starts [m + 1] says where the m sequences begin, as in tg_context_attention_opts. Writes
- * starts[m] / n row numbers to rows[], in the order in which the rank has the rows. For one sequence of s rows, and
- * with cut_as_one, pass {0, s} and m = 1.
+/* Lists the rows that rank `rank` of n ranks has of a packed sequence in which each sequence is cut by itself. A
+ * program can then load only these rows. starts [m + 1] says where the m sequences begin, as in
+ * tg_context_attention_opts. Writes starts[m] / n row numbers to rows[], in the order in which the rank has the rows.
+ * For one sequence of s rows, and with cut_as_one, pass {0, s} and m = 1.
  *
  * With n = 1 any lengths are allowed, and the rows are all rows in order. Fails with TG_ERR_ARGUMENT if a pointer is
  * NULL, if m or n is less than 1, or if rank is not in [0, n). Fails with TG_ERR_DATA if starts[0] is not 0, if the

@@ -20,16 +20,17 @@ typedef struct tg_finalize_opts {
      * default, on all ranks means that gradients are not divided. A pipeline stage that computes no loss passes NULL,
      * or a tensor that holds 0. Apart from such stages, either all ranks pass a tensor or none does.
      *
-     * On an axis on which tg_place has not placed it, a leaf counts as this rank's own number. Otherwise the call fails
-     * with TG_ERR_PLACEMENT if the tensor is I or R on dp or cp, because the sum would then count the same tokens once
-     * for each rank. It also fails with TG_ERR_PLACEMENT if the tensor is P on another axis than dp and cp. */
+     * A leaf need not be placed (tg_place): on an axis without a declared placement it counts as this rank's own
+     * number. Apart from that, the tensor must not be I or R on dp or cp (TG_ERR_PLACEMENT), because the sum would
+     * count the same tokens once for each rank. It must not be P on other axes than dp and cp either
+     * (TG_ERR_PLACEMENT). */
     tg_tensor *tokens;
 } tg_finalize_opts;
 
 #define TG_FINALIZE_DEFAULTS .size = sizeof(tg_finalize_opts)
 #define TG_FINALIZE(...) (&(tg_finalize_opts){TG_FINALIZE_DEFAULTS, __VA_ARGS__})
 
-/* Makes the gradients of the n parameters params[] whole. Call it once in a step, after the last backward. It waits for
+/* Completes the gradients of the n parameters params[]. Call it once in a step, after the last backward. It waits for
  * the sums of buckets (tg_flat). Then it sums each gradient that is still P, over the axes on which its parameter is R,
  * and the gradients of shared parameters (tg_share). Last, it divides by the number of tokens. n may be 0. opts may be
  * NULL.
@@ -42,9 +43,9 @@ typedef struct tg_finalize_opts {
  * and pp. All ranks of such an axis pass the parameters in the same order. A rank that had no micro-batch makes the
  * call too, with 0 tokens, and gets the sums of the others.
  *
- * A parameter that no rank has used has no gradient afterward. If this rank has not used a parameter, only the device
- * knows whether another rank has used it. A step of an optimizer copies nothing to the host to find out; tg_has_grad
- * and tg_grad_of wait for the device.
+ * A parameter that no rank has used has no gradient afterward. If another rank has used a parameter but this rank has
+ * not, only the device knows it. For that parameter tg_has_grad and tg_grad_of wait for the device; a step of an
+ * optimizer does not.
  *
  * Fails with TG_ERR_ARGUMENT if p is NULL or if a parameter is given twice. Fails with TG_ERR_STATE if a tensor of
  * params is not a leaf that needs a gradient, if its gradient waits in a tg_wgrads (tensor_parallel.h), or if a

@@ -1,10 +1,10 @@
 /* Flat buffers of data-parallel training. Gradients are summed in buckets while backward runs (Li et al., PyTorch
- * Distributed, VLDB 2020). The ranks may divide the optimizer's state (zero 1), also the sums of gradients (zero 2),
- * and also the parameters (zero 3): these are the stages of ZeRO (Rajbhandari et al., SC 2020, arXiv 1910.02054). With
- * zero 3 the next parameters are fetched ahead (Zhao et al., PyTorch FSDP, VLDB 2023). Include this header in a
- * training program with several data-parallel ranks.
+ * Distributed, VLDB 2020). The option `zero` says what the ranks divide among themselves: 1 the optimizer's state, 2
+ * also the sums of gradients, 3 also the parameters. These are the stages of ZeRO (Rajbhandari et al., SC 2020, arXiv
+ * 1910.02054). With zero 3 the next parameters are fetched ahead (Zhao et al., PyTorch FSDP, VLDB 2023). Include this
+ * header in a training program with several data-parallel ranks.
  *
- * A step of a program with optimizer state that is divided (zero 1):
+ * A step of a program with zero 1:
  *
  *     tg_tensor *const *leaves;
  *     tg_flat *f = tg_flat_new(p, params, n, TG_FLAT(.zero = 1));
@@ -35,9 +35,14 @@ typedef struct tg_flat_opts {
      * TG_AUTO, the default, means max(40e6, 1e6 n), as in Megatron-Core. INT64_MAX means one bucket for each dtype and
      * group. */
     int64_t bucket;
-    /* 0, the default: every rank has all of the optimizer's state. 1: each rank has the state of 1/n of the elements.
-     * 2: each rank also keeps the sums of gradients of these elements only (tg_grads_reduce). 3: each rank also keeps
-     * the parameters of these elements only (tg_flat_watch). */
+    /* What each rank keeps, and the bytes that an element then takes with a float32 gradient and Adam, without padding.
+     * b is the size of an element of the parameter in bytes; 16-bit parameters take 4 bytes more with zero 0, and 4/n
+     * more with zero 1 to 3.
+     * - 0, the default: all of the optimizer's state. b + 12 bytes.
+     * - 1: the optimizer's state of 1/n of the elements. b + 4 + 8/n bytes.
+     * - 2: also the sums of gradients of these elements only. b + 12/n bytes, and buckets of gradients in backward.
+     * - 3: also the parameters of these elements only. (b + 12)/n bytes, and buckets of gradients and parameters that
+     *   are in use. */
     int zero;
     /* The dtype in which gradients travel. TG_DTYPE_DEFAULT, the default, means the dtype in which they are
      * accumulated. TG_BF16 halves the bytes that float32 takes: each addend is rounded. From zero 1 on, the sum is
@@ -49,9 +54,10 @@ typedef struct tg_flat_opts {
 #define TG_FLAT_DEFAULTS .size = sizeof(tg_flat_opts), .bucket = TG_AUTO
 #define TG_FLAT(...) (&(tg_flat_opts){TG_FLAT_DEFAULTS, __VA_ARGS__})
 
-/* Lays out the gradients of the parameters in params[] in buckets, flat buffers that are summed as a whole, and from
- * zero 1 on also the parameters. In this comment n is the number of ranks of a group, not the length of params[]. opts
- * may be NULL. Returns NULL on an error. tg_flat_free releases the result, before p's context is freed.
+/* Lays out the gradients of the parameters in params[] in buckets, which are flat buffers that are summed as a whole.
+ * From zero 1 on the parameters are laid out too, and become views of buckets. In this comment n is the number of ranks
+ * of a group, not the length of params[]. opts may be NULL. Returns NULL on an error. tg_flat_free releases the result,
+ * before p's context is freed.
  *
  * The parameters come in the reverse of their order in params, because backward produces their gradients in about that
  * order. Each begins at a multiple of 64 elements, and a bucket ends at a multiple of 128 and of n. A bucket has the
@@ -59,34 +65,33 @@ typedef struct tg_flat_opts {
  * the parameters are padding, which is 0.
  *
  * Each bucket is summed over its group: by an all-reduce or, from zero 1 on, by a reduce-scatter, after which rank r of
- * the group has the sum of part r of n. The sum starts in backward, when the bucket's last gradient has been
- * accumulated, also if that is a postponed one (tg_wgrads), and the sums of all earlier buckets have started.
- * tg_grads_finalize starts the sums that are left and waits for all. Buckets have one order over all tg_flat of p:
- * those of the newest tg_flat come first, and of one tg_flat those first that backward completes first. So every rank
- * must create its tg_flat in the same order. The ranks of a group must give the same options, and parameters of the
- * same dtypes, sizes and order.
+ * the group has the sum of part r of n. Backward starts the sum when it has accumulated all gradients of the bucket,
+ * also the deferred ones (tg_wgrads), and when the sums of all earlier buckets have started. tg_grads_finalize starts
+ * the sums that are left and waits for all. With zero 2 and 3 a bucket of gradients has memory from the first
+ * contribution until its sum, and a sum starts when the one before has ended. So at most one bucket is being summed
+ * while backward fills others. Reading a gradient then fails with TG_ERR_STATE from the start of its bucket's sum until
+ * tg_grads_finalize or tg_grads_reduce.
+ *
+ * All ranks start the sums in one order: first those of the newest tg_flat of p, and within a tg_flat in the order in
+ * which backward completes the buckets if it goes through params from the end. So every rank must create its tg_flat in
+ * the same order. The ranks of a group must give the same options, and parameters of the same dtypes, sizes and order.
  *
  * In addition, tg_grads_finalize makes one all-reduce for each group, of one float32 for each parameter, which tells
  * whether any rank has a gradient. A parameter that no rank has used keeps its value and its state in the optimizer.
  * The device decides this; the host reads nothing.
  *
- * From zero 1 on the parameters are views of the buckets. A parameter with b bytes an element, a float32 gradient and
- * Adam takes b + 4 + 8/n bytes an element, and 4/n more if it has 16 bits; padding is extra. With zero 2 it takes b +
- * 12/n, and 4/n more if it has 16 bits: a bucket of gradients has memory from the first contribution until its sum, and
- * a sum starts when the one before has ended. So at most one bucket is being summed while backward fills others. With
- * zero 3 it takes (b + 12)/n, and 4/n more if it has 16 bits; besides, buckets of parameters that are in use have
- * memory (tg_flat_watch). With zero 2 and 3, reading a gradient fails with TG_ERR_STATE from the start of its bucket's
- * sum until tg_grads_finalize or tg_grads_reduce.
- *
- * A parameter must be a leaf of the context that requires a gradient (TG_ERR_STATE), and R on the axes of its group
- * (TG_ERR_PLACEMENT). It must have no main gradient (tg_set_main_grad) and be in no other tg_flat (TG_ERR_STATE). With
- * zero above 0 it must also be contiguous, and no node, optimizer, captured step, pin or other handle may use its bytes
- * (TG_ERR_STATE). params[] must have one or more parameters, each once (TG_ERR_ARGUMENT). Creation fails with
- * TG_ERR_STATE if sums of this step have started; create a tg_flat between steps. */
+ * Fails with
+ * - TG_ERR_ARGUMENT if params[] is empty or has a parameter twice, or if an option is out of its range;
+ * - TG_ERR_STATE if a parameter is not a leaf of the context that requires a gradient, has a main gradient
+ *   (tg_set_main_grad), or is in another tg_flat;
+ * - TG_ERR_STATE with zero above 0 if a parameter is not contiguous, or if a node, optimizer, captured step, pin or
+ *   other handle uses its bytes;
+ * - TG_ERR_STATE if sums of this step have started; create a tg_flat between steps;
+ * - TG_ERR_PLACEMENT if a parameter is not R on the axes of its group. */
 TG_API tg_flat *tg_flat_new(const tg_parallel *p, tg_tensor *const *params, int n, const tg_flat_opts *opts);
 /* Frees the buckets, and discards the gradients in them. The parameters keep their values, with zero 3 only if they are
- * whole (tg_flat_set_whole). Free optimizers of the leaves first. Records TG_ERR_STATE if sums of this step have
- * started, for which other ranks wait, or if parameters wait for tg_flat_gather; it frees all nevertheless. */
+ * whole (tg_flat_set_whole). Free optimizers of the leaves first. If sums of this step have started, for which other
+ * ranks wait, or if parameters wait for tg_flat_gather, frees everything too, but records TG_ERR_STATE. */
 TG_API void tg_flat_free(tg_flat *f);
 /* Turns the sums in backward on (the default) or off, and returns the previous setting; false if f is NULL. While they
  * are off, backward only accumulates gradients. Turn them off for all micro-batches of a step except the last. A
@@ -94,13 +99,14 @@ TG_API void tg_flat_free(tg_flat *f);
  * micro-batches. */
 TG_API bool tg_flat_set_reduce(tg_flat *f, bool on);
 /* Ends a micro-batch that is not the last of its step, for every tg_flat of p that has zero 2 or 3 and whose sums are
- * on: starts the sums that backward has not started, waits for all sums, and adds them to those of earlier
- * micro-batches. So buckets of gradients have no memory between micro-batches; the price is one reduce-scatter of each
- * bucket a micro-batch. Each micro-batch is summed over the ranks before micro-batches are added up, so a step of
- * several micro-batches rounds differently than with sums that are off until the last one. Until tg_grads_finalize the
- * gradients of the leaves are incomplete, so reading them, or a step with them, fails with TG_ERR_STATE; the parameters
- * have no gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE if a weight gradient waits (tg_wgrads).
- * Collective: all ranks call it equally often. */
+ * on. Starts the sums that backward has not started, waits for all sums, and adds them to those of earlier
+ * micro-batches. Buckets of gradients then have no memory between micro-batches, but each bucket is reduce-scattered in
+ * every micro-batch. A step is rounded differently than with sums that are off until its last micro-batch, because the
+ * sum over ranks comes before the sum over micro-batches.
+ *
+ * Until tg_grads_finalize the gradients of the leaves are incomplete, so reading them, or a step with them, fails with
+ * TG_ERR_STATE; the parameters have no gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE if a weight
+ * gradient is deferred (tg_wgrads). Collective: all ranks call it equally often. */
 TG_API tg_status tg_grads_reduce(const tg_parallel *p);
 
 /* Sets *out to the leaves of f, which are the tensors that optimizers step. Returns their number, which equals the
@@ -119,38 +125,43 @@ TG_API int tg_flat_leaves(tg_flat *f, tg_tensor *const **out);
  * range to all elements of x; to none if x is NULL or not alive. param, begin and end may be NULL. */
 TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, int64_t *end);
 
-/* With zero 1 and 2, sends each rank's part of every bucket of parameters to the other ranks of its group: one
- * all-gather for each bucket, all of which start at once, in the order in which forward needs them. The first reader of
- * a bucket waits for it alone. With zero 0 does nothing. With zero 3 parameters are gathered when they are read, so
- * this call only discards those that were gathered before. It is then not needed after tg_optim_step, but after other
- * writes to leaves.
+/* With zero 1 and 2, sends each rank's part of every bucket of parameters to the other ranks of its group, by one
+ * all-gather for each bucket. All of them start at once, in the order in which forward needs them. Reading a parameter
+ * waits for its own bucket only.
  *
- * With zero 1 and 2, from tg_optim_step of a leaf until this call, the parameters of its bucket have values of
- * different steps, and reading one fails with TG_ERR_STATE. Call it after the step, so that the buckets arrive while
- * other work runs, or, in a captured step, at the start of the next one: then they arrive while the first layers run.
- * Collective: every rank of p calls it. */
+ * From tg_optim_step of a leaf until this call, the parameters of its bucket have values of different steps, and
+ * reading one fails with TG_ERR_STATE. Call it after the step; the buckets then arrive while other work runs. In a
+ * captured step, call it first instead; the buckets then arrive while the first layers run.
+ *
+ * With zero 3 parameters are gathered when they are read, and the call only discards those that were gathered before.
+ * Call it after writes to leaves; after tg_optim_step it is not needed. With zero 0 does nothing. Collective: every
+ * rank of p calls it. */
 TG_API tg_status tg_flat_gather(tg_flat *f);
 
 /* ---- Parameters that are divided over the ranks (zero 3) ----
  *
- * A bucket of parameters is gathered, by one all-gather, when one of them is read and the bucket is not present: before
- * forward, before backward and, if layers are recomputed, before that. So reading a parameter is collective over its
- * group: all ranks must read the buckets in the same order, in each micro-batch and in evaluation, or fail with
- * TG_ERR_MISMATCH or at the deadline. Do not use zero 3 for a parameter that only some ranks use, unless its bucket has
- * others that all ranks read at that time.
+ * When a parameter is read and its bucket is not present, the bucket is gathered by one all-gather: before forward,
+ * before backward and, if layers are recomputed, before that. So reading a parameter is collective over its group: in
+ * each micro-batch and in evaluation, all ranks must read the buckets in the same order, or the read fails with
+ * TG_ERR_MISMATCH or at the deadline (comm.h). If only some ranks use a parameter, its bucket must have another
+ * parameter that all ranks read at that time; otherwise do not use zero 3 for it.
  *
- * In backward, when the first gradient of a bucket arrives, all gathered buckets except this one and the next one are
- * discarded; when its last gradient has arrived, the bucket itself is discarded. Gathered buckets are also discarded in
- * tg_grads_finalize, in tg_flat_gather, and before a module that tg_flat_watch names. Their parameters must not be
- * pinned or exported then (TG_ERR_STATE). Writing a parameter fails with TG_ERR_STATE, except while parameters are
- * whole (tg_flat_set_whole). tg_shards_add_module lists this rank's ranges of the parameters, and tg_shards_load loads
- * them. A step in which parameters are gathered cannot be captured (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters
- * without values (TG_ERR_DISCARDED), unless they are whole. After a recovery without some ranks (tg_parallel_recover),
- * every tg_flat with zero above 0 fails with TG_ERR_STATE: free it and its optimizer, create others, and load a
- * checkpoint. With zero 3, create the model again, too. */
+ * Gathered buckets are discarded
+ * - in backward: when the first gradient of a bucket arrives, all except this bucket and the next one; when its last
+ *   gradient has arrived, the bucket itself;
+ * - in tg_grads_finalize, tg_optim_step and tg_flat_gather;
+ * - before a module that tg_flat_watch names.
+ *
+ * Their parameters must not be pinned or exported then (TG_ERR_STATE). Writing a parameter fails with TG_ERR_STATE,
+ * except while parameters are whole (tg_flat_set_whole). tg_shards_add_module lists this rank's ranges of the
+ * parameters, and tg_shards_load loads them. A step in which parameters are gathered cannot be captured
+ * (TG_ERR_UNSUPPORTED). tg_flat_free leaves parameters without values (TG_ERR_DISCARDED), unless they are whole.
+ *
+ * After a recovery without some ranks (tg_parallel_recover), every tg_flat with zero above 0 fails with TG_ERR_STATE:
+ * free it and its optimizer, create others, and load a checkpoint. With zero 3, create the model again, too. */
 
 /* Adds n modules, such as the layers of a model, each of which uses its parameters together. Before each run of one of
- * them, the buckets with its parameters and the bucket that comes next start to be gathered, and all others are
+ * them, the buckets with its parameters and the bucket that is used next start to be gathered, and all others are
  * discarded. So the parameters of one module and one more bucket are present. Without this call, a forward run keeps
  * all parameters that it has read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with
  * TG_ERR_ARGUMENT if a module is NULL or has no parameter of f; then it adds none of the modules. */

@@ -25,13 +25,13 @@ TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* I 
 typedef struct tg_sp_opts {
     size_t size;
     bool invariant; /* tg_gather_from_sp only (TG_ERR_ARGUMENT): the result is I instead of R */
-    /* Number of rows of each rank, which are slices along dim 0: one number, 0 or more (TG_ERR_ARGUMENT), for each rank
-     * of c. They are read during the call only. NULL means equal parts. A part is x of tg_gather_from_sp, or the result
+    /* The number of rows (slices along dim 0) of each rank: one entry, 0 or more (TG_ERR_ARGUMENT), for each rank of c.
+     * The array is read during the call only. NULL means equal parts. A part is x of tg_gather_from_sp, or the result
      * of tg_reduce_scatter_to_sp.
      *
-     * Equal parts are V0. With splits the result of tg_reduce_scatter_to_sp is V (TG_V), and x of tg_gather_from_sp is
-     * V or V0 with layout TG_CONTIGUOUS; TG_STRIDED and TG_ZIGZAG fail with TG_ERR_PLACEMENT. Fails with TG_ERR_SHAPE
-     * if the rows of x are not those that splits say. */
+     * Without splits the parts are V0. With splits the result of tg_reduce_scatter_to_sp is V (TG_V), and x of
+     * tg_gather_from_sp is V or V0 with layout TG_CONTIGUOUS; TG_STRIDED and TG_ZIGZAG fail with TG_ERR_PLACEMENT.
+     * Fails with TG_ERR_SHAPE if the rows of x are not those that splits say. */
     const int64_t *splits;
     const char *buffer; /* name of the scratch buffer for the result (tg_lease); NULL means newly allocated memory */
 } tg_sp_opts;

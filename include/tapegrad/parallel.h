@@ -25,11 +25,11 @@ typedef enum tg_rng_mode {
      * key (tg_key_open), because a stage draws only for its own layers. */
     TG_RNG_GLOBAL,
     /* Each rank has streams of its own, seeded by Megatron-Core's formulas. Call tg_rng_seed_parallel before the first
-     * draw. A tensor draws from
-     * - "expert-parallel-rng" if it is V or a shard (placement.h) on etp or ep, or if it is a parameter that is a shard
-     *   on tp and that tg_param_new_placed has placed on an axis of the expert grid;
-     * - "model-parallel-rng" if it is any other tensor that is V or a shard on tp;
-     * - the default stream, which is the same on every rank, otherwise.
+     * draw. The placement of a tensor (placement.h) on the axes with several ranks selects the stream:
+     * - V or a shard on etp or ep: "expert-parallel-rng";
+     * - otherwise, V or a shard on tp: "model-parallel-rng". Exception: a parameter that tg_param_new_placed places on
+     *   an axis of the expert grid too draws from "expert-parallel-rng";
+     * - otherwise the default stream, which is the same on every rank.
      *
      * Each rank draws its part as if the part were a whole tensor. While a stream is forked (tg_rng_fork), all draws
      * come from that stream. Open keys (tg_key_open) change nothing. */
@@ -64,9 +64,10 @@ typedef struct tg_parallel_opts {
 
 /* Creates this rank's groups, one for each axis, and makes them the grid of the context. Every rank of world must call
  * it. world must outlive the result. opts NULL means the defaults, so dp has all ranks. A context has at most one
- * tg_parallel at a time (TG_ERR_STATE). Placed tensors and modules refer to the tg_parallel, so free it after them. On
- * error returns an inert object (tapegrad.h). */
+ * tg_parallel at a time (TG_ERR_STATE). On error returns an inert object (tapegrad.h). */
 TG_API tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *opts);
+/* Frees the groups. Before it, free the modules and other objects that were made with p. After it, placed and shared
+ * tensors can only be dropped. */
 TG_API void tg_parallel_free(tg_parallel *p);
 TG_API tg_ctx *tg_parallel_ctx(const tg_parallel *p);
 /* Return the world, and this rank's group along an axis. The group of an unused axis has size 1. The world belongs to
@@ -128,11 +129,11 @@ TG_API tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c);
  * then has to be freed. Fails with TG_ERR_STATE too while a pipe of p runs (tg_pipe_run). */
 TG_API tg_status tg_parallel_recover(tg_parallel *p);
 
-/* Lists the groups of one or several axes ("tp-dp") of a grid (Megatron-Core's RankGenerator). `order` has 1 to 5 names
- * of at most 7 bytes, joined by "-"; the rank numbers vary fastest along the first axis. sizes[i] is the size of axis
- * number i of `order`, 1 or more. Fills out[] with the ranks of the world, one group after the other, each in ascending
- * order. out has one element for each rank of the world. Returns the number of groups, and sets *group_size to the
- * number of ranks of each group. out and group_size may be NULL.
+/* Lists the groups of a grid along `axes`: one axis, or several such as "tp-dp" (Megatron-Core's RankGenerator).
+ * `order` has 1 to 5 names of at most 7 bytes, joined by "-"; the rank numbers vary fastest along the first axis.
+ * sizes[i] is the size of axis number i of `order`, 1 or more. Fills out[] with the ranks of the world, one group after
+ * the other, each in ascending order. out has one element for each rank of the world. Returns the number of groups, and
+ * sets *group_size to the number of ranks of each group. out and group_size may be NULL.
  *
  * Returns -1 if order, sizes or axes is NULL or invalid, if an axis is not in `order`, or if the world has more than
  * INT_MAX ranks. */

@@ -1,8 +1,8 @@
 /* Pipelines: the layers of a model are divided over the ranks of axis pp, and the micro-batches of a step follow each
  * other through them.
  *
- * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers; a chunk of a stage is a
- * part of the model. The activations go through the parts in order: part 0 is chunk 0 of stage 0, part 1 is chunk 0 of
+ * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers. A chunk of a stage is
+ * called a part. The activations go through the parts in order: part 0 is chunk 0 of stage 0, part 1 is chunk 0 of
  * stage 1, and so on; in general part = chunk * stages + stage.
  *
  * A schedule says in which order each stage computes. A plan is a schedule that has been checked before it runs
@@ -67,7 +67,8 @@ typedef struct tg_pipe_plan_opts {
     /* Number of micro-batches in a turn through the chunks: `stages` or more; TG_AUTO, the default, means `stages`. The
      * kinds 1F1B, ZB_H1 and CUSTOM have no turns and take only TG_AUTO. If micros is not a multiple of group, the rest
      * makes a turn of its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which
-     * Megatron-Core refuses, is spread over the other turns, so that no stage waits longer. */
+     * Megatron-Core refuses, is spread over the other turns, so that no stage waits longer. If micros is less than
+     * group, there is one turn. */
     int group;
     /* The times that F, B and W of each part take, in any unit. Each is an array of stages * chunks finite numbers, 0
      * or more, indexed by part, or NULL, which means 1 / chunks for every part. If the schedule has no W, its B takes
@@ -107,7 +108,7 @@ typedef struct tg_pipe_report {
     size_t size;
     double makespan; /* the time from the first item of the plan to the end of its last item, over all stages */
     double ideal;    /* the time for which the stage computes: the sum of the times of its items */
-    double bubble;   /* the part of the makespan in which the stage is idle: 1 - ideal / makespan; 0 if makespan is 0 */
+    double bubble;   /* fraction of the makespan in which the stage is idle: 1 - ideal / makespan; 0 if makespan is 0 */
     /* The largest number of micro-batches whose activations the stage keeps at one time. Each part counts by itself, so
      * with v chunks a micro-batch counts up to v times. Activations are kept from F to W, or to B if the schedule has
      * no W; a schedule without B keeps them only during F. */
@@ -120,9 +121,9 @@ typedef struct tg_pipe_report {
 #define TG_PIPE_REPORT() ((tg_pipe_report){.size = sizeof(tg_pipe_report)})
 
 /* Fills *out, which TG_PIPE_REPORT() initializes, with the costs of one stage, or of the whole plan if stage is
- * TG_NONE. For the whole plan, ideal, peak and waiting are each the largest of any stage, bubble is the idle part of
- * the time of all stages together, and sends and receives are sums. Fails with TG_ERR_ARGUMENT if p or out is NULL, or
- * if there is no such stage. */
+ * TG_NONE. For the whole plan, ideal, peak and waiting are each the largest of any stage, bubble is the mean over the
+ * stages, and sends and receives are sums. Fails with TG_ERR_ARGUMENT if p or out is NULL, or if there is no such
+ * stage. */
 TG_API tg_status tg_pipe_plan_query(const tg_pipe_plan *p, int stage, tg_pipe_report *out);
 
 /* Writes the plan as a diagram with a row for each stage, over time:
@@ -145,13 +146,13 @@ typedef struct tg_pipe_call {
     int part;      /* chunk * stages + stage */
     int parts;     /* number of parts, stages * chunks */
     /* input[] has the tensors that the part before has sent, in the order of tg_pipe_opts.edge. For part 0 input is
-     * NULL. fn sets each out[], which is NULL at the call, to the tensor for the part after. Both are tensors of the
-     * tape. The last part sets only out[0], to its loss, a float of one element. */
+     * NULL. out[] has an entry for each tensor of `edge`, which is NULL at the call; fn sets it to a tensor of the tape
+     * for the part after. The last part sets only out[0], to its loss, a float of one element. */
     tg_tensor *const *input;
     tg_tensor **out;
-    /* A loss that fn may add on any part, such as the balance loss of experts: a float of one element, which becomes
-     * another root of the backward of this part, with seed 1. NULL at the call, which means none. tg_pipe_losses leaves
-     * it out. */
+    /* A second loss, which fn may set on any part, such as the balance loss of experts: a float of one element.
+     * Backward of this part also starts from it, with gradient 1. NULL at the call, which means none. tg_pipe_losses
+     * leaves it out. */
     tg_tensor *aux;
 } tg_pipe_call;
 
@@ -177,10 +178,10 @@ typedef struct tg_pipe_opts {
      * stage declares the same ones. May be NULL if there is one part. */
     const tg_pipe_edge *edge;
     int n_edge;
-    /* Sets *out to the shape of tensor i for a micro-batch, if shapes differ between micro-batches. tg_pipe_run calls
-     * it with its own state. Must give the same answer on every stage and in every call, because no shapes are sent.
-     * The shape in `edge` is then only an example, on which placements are checked. NULL means that all micro-batches
-     * have the shape in `edge`. */
+    /* Sets *out to the shape of edge[i] for a micro-batch, if shapes differ between micro-batches. tg_pipe_run calls it
+     * with its own `state`. Must give the same answer on every stage and in every call, because no shapes are sent. The
+     * shape in `edge` is then only an example, on which placements are checked. NULL means that all micro-batches have
+     * the shape in `edge`. */
     tg_status (*shape)(void *state, int micro, int i, tg_shape *out);
     /* The optimizer whose loss scale multiplies the loss and aux (tg_scale_loss). It must outlive the pipe. NULL means
      * no loss scale. */
@@ -206,9 +207,10 @@ TG_API void tg_pipe_free(tg_pipe *x);
  * it. Adds the gradients of all micro-batches to those of the parameters. The caller then calls tg_grads_finalize and
  * steps its optimizer, on every stage.
  *
- * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. The loss is the sum
- *   over the tokens of the micro-batch, not the mean, because tg_grads_finalize divides (tg_finalize_opts.tokens). The
- *   pipe sets the tape's key to the number of the micro-batch (tg_tape_key), so keyed draws (tg_key_open) depend on it.
+ * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. The loss must be the
+ *   sum over the tokens of the micro-batch, not the mean, because tg_grads_finalize divides (tg_finalize_opts.tokens).
+ *   The pipe sets the tape's key to the number of the micro-batch (tg_tape_key), so keyed draws (tg_key_open) depend on
+ *   it.
  * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of input[], and resets the
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.
@@ -216,11 +218,16 @@ TG_API void tg_pipe_free(tg_pipe *x);
  * Buckets (flat.h) start their sums in the last B and the last W of each chunk only; tg_flat_set_reduce need not be
  * called.
  *
- * Fails with TG_ERR_SHAPE or TG_ERR_PLACEMENT if an out[] differs from the declaration of its edge or a loss is no
- * float of one element, with TG_ERR_ARGUMENT if fn leaves an out[] NULL, with TG_ERR_HANDLE if fn sets a tensor of
- * another tape, with TG_ERR_STATE if a loss needs no gradient but the plan has B, and with TG_ERR_CALLBACK if fn or
- * `shape` returns an error that it has not recorded. An error is reported to the other stages. After tg_ctx_clear and
- * tg_parallel_recover the step can be repeated; first set the gradients to zero. */
+ * Fails with
+ * - TG_ERR_SHAPE if the dtype or shape of an out[] is not that of its edge, or if a loss is no float of one element;
+ * - TG_ERR_PLACEMENT if an out[] is not placed as its edge;
+ * - TG_ERR_ARGUMENT if fn is NULL or leaves an out[] NULL;
+ * - TG_ERR_HANDLE if fn sets a tensor of another tape;
+ * - TG_ERR_STATE if a loss needs no gradient but the plan has B, or if the pipe is running;
+ * - TG_ERR_CALLBACK if fn or `shape` returns an error that it has not recorded.
+ *
+ * An error is reported to the other stages. After tg_ctx_clear and tg_parallel_recover the step can be repeated; first
+ * set the gradients to zero. */
 TG_API tg_status tg_pipe_run(tg_pipe *x, tg_pipe_fn fn, void *state);
 /* Returns the losses of the last tg_pipe_run, float64 [micros], without the loss scale. They are 0 on all stages except
  * the last one, and before the first run. The tensor belongs to the pipe. Returns an inert tensor if x is NULL. */

@@ -30,42 +30,46 @@ extern "C" {
 #endif
 
 /* Declares the placement of a leaf on one axis of p. Call it before the first use of the leaf (TG_ERR_STATE). A
- * negative dim of a shard counts from the end.
+ * negative dim of a shard counts from the end. Placing a leaf again on an axis does nothing if the placement is the
+ * same, and fails with TG_ERR_STATE if it is another one.
  *
- * A leaf that is not declared has these placements:
+ * If several axes shard one dim, the axis that is placed first is the major one: it divides the dim, and each later
+ * axis divides the parts that result. On an axis of one rank a placement is checked, but has no effect. If both grids
+ * are the same (tg_parallel_opts), etp is another name of tp, and edp of dp and cp together.
+ *
+ * The library cannot verify a declaration, except in check mode (see below). Fails with
+ * - TG_ERR_ARGUMENT if leaf is NULL, if p is not the tg_parallel of its context, or if axis is TG_AXIS_USER or TG_PP,
+ *   which has no placements;
+ * - TG_ERR_STATE if the tensor is not a leaf;
+ * - TG_ERR_SHAPE if the sizes of leaf do not allow the shard;
+ * - TG_ERR_PLACEMENT if a parameter would be P or opaque;
+ * - TG_ERR_UNSUPPORTED for a zigzag shard over edp if edp is dp and cp together. */
+TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
+
+/* A leaf that is not declared has these placements:
  * - Parameters, buffers of modules, and tensors that the library has filled, are I.
  * - Bytes that may differ between ranks are V on tp, cp and dp, and I on the axes of the expert grid. Such bytes come
  *   from the caller (tg_from_host, tg_wrap, tg_write), from a file (tg_safetensors_load, tg_safetensors_read), or from
- *   tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all or tg_comm_recv.
+ *   tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all or tg_comm_recv. If a program writes to tg_host_data,
+ *   it must declare the leaf, or call tg_touch (handles.h), after which the bytes count as the caller's.
  * - Random numbers (tg_randn, tg_uniform) from the default stream are I. tg_config must therefore have the same seed on
  *   all ranks. Random numbers are V on tp, cp and dp if they come from a stream of tg_rng_add, from the default stream
  *   after tg_rng_set with another seed, or from a stream that tg_rng_seed_parallel seeded by rank.
  *
- * The library notices bytes that are written through tg_host_data only if tg_touch (handles.h) is called, which makes
- * them bytes from the caller. Otherwise declare such a leaf.
- *
- * If several axes shard one dim, the axis that is placed first is the major one: it divides the dim, and each later
- * axis divides the parts that result. On an axis of one rank a placement is checked, but has no effect. Placing a leaf
- * again on an axis does nothing if the placement is the same, and fails with TG_ERR_STATE if it is another one. If both
- * grids are the same (tg_parallel_opts), etp is another name of tp, and edp of dp and cp together.
- *
- * Fails with TG_ERR_ARGUMENT if leaf is NULL, if p is not the tg_parallel of its context, or if axis is TG_PP, which
- * has no placements, or TG_AXIS_USER. Fails with TG_ERR_STATE if the tensor is not a leaf, with TG_ERR_SHAPE if the
- * sizes of leaf do not allow the shard, with TG_ERR_PLACEMENT if a parameter would be P or opaque, and with
- * TG_ERR_UNSUPPORTED for a zigzag shard over edp if edp is dp and cp together.
- *
- * Dropout of x may draw from a stream that tg_rng_seed_parallel seeded by rank. Its result is then V on the axes over
- * which the seed differs, or stays a shard if x is a shard there. x must not be P there, and not I if x needs a
- * gradient (TG_ERR_PLACEMENT). Unlike tg_randn, dropout assumes that a stream of tg_rng_add is equal on all ranks.
- *
- * The library cannot verify a declaration, except in check mode (tg_config.check). In check mode it compares I and R
- * leaves over the ranks of the axis, at their first use; over dp and edp it compares parameters, in tg_grads_finalize.
- * It also compares the seeds of the default streams in tg_parallel_new. On tp and cp it compares in addition
- * - the gradient from which a backward starts and the result of a gradient hook, where they are I or R. A hook must
- *   replace the gradient on all ranks of the axis or on none;
- * - the results of ops that record a node, where inputs and results are I or R. If the inputs are equal but the results
- *   differ, ranks passed different numbers to the op. The comparison is a collective, so all ranks of an axis must
- *   record the same such ops. In no-grad mode each rank may record ops of its own.
+ * Dropout is no leaf, but draws too. If it draws from a stream that tg_rng_seed_parallel seeded by rank, its result is
+ * V on the axes over which the seed differs, or stays a shard where x is one. x must not be P there, and not I if x
+ * needs a gradient (TG_ERR_PLACEMENT). Unlike tg_randn, dropout assumes that a stream of tg_rng_add is equal on all
+ * ranks. */
+
+/* Check mode (tg_config.check) compares I and R tensors over the ranks, and fails with TG_ERR_PLACEMENT if their bytes
+ * differ:
+ * - leaves, at their first use; over dp and edp only parameters, in tg_grads_finalize;
+ * - the seeds of the default streams, in tg_parallel_new;
+ * - on tp and cp, the gradient from which a backward starts, and the result of a gradient hook. A hook must replace the
+ *   gradient on all ranks of the axis or on none;
+ * - on tp and cp, the results of ops that record a node. If the inputs are equal but the results differ, ranks passed
+ *   different numbers to the op. The comparison is a collective, so all ranks of an axis must record the same such ops.
+ *   In no-grad mode each rank may record ops of its own.
  *
  * Check mode does not compare
  * - results of collective ops and mappings, of ops that write in place, and of ops that run in backward or in a
@@ -73,7 +77,7 @@ extern "C" {
  * - results of ops on a grid whose expert grid differs from the dense grid;
  * - tensors that are not contiguous;
  * - anything in captured steps, or over a communicator of tg_comm_plan_new. */
-TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
+
 /* Returns the placement of x on an axis. x may be any tensor; the placements of an op's result follow from those of its
  * inputs. Returns I if axis has one rank or no placements, or if x is not alive. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
@@ -83,8 +87,8 @@ TG_API tg_shape tg_global_shape(const tg_tensor *x);
  * (tg_memory_report). */
 TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n);
 /* Returns x with the placement `to` on an axis, in place of the placement that the library has derived. Use it where
- * the caller knows better than the library. Forward and backward are the identity. Of the placement only the local
- * sizes of x are checked (TG_ERR_SHAPE); p and axis are checked as in tg_place. The op appears in dumps and errors as
+ * the caller knows better than the library. Forward and backward are the identity. Fails with TG_ERR_SHAPE if the local
+ * sizes of x do not allow the placement, and for p and axis as tg_place. The op appears in dumps and errors as
  * assume_placement. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 

@@ -10,7 +10,8 @@ extern "C" {
 
 /* The function that each rank runs. arg is the arg of tg_ranks_run, the same on all ranks. ctx and world are the rank's
  * own context and communicator; tg_ranks_run frees both after the function returns. The rank has failed if the function
- * returns another status than TG_OK, or if ctx then has an error. */
+ * returns another status than TG_OK, or if ctx then has an error. A rank whose context cannot be created fails without
+ * calling it. */
 typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 typedef struct tg_ranks_opts {
@@ -19,9 +20,9 @@ typedef struct tg_ranks_opts {
      * share the cores evenly. If config->device is "cuda", rank r uses GPU r. All ranks call config->allocator and the
      * other callbacks of config, several at a time. */
     const tg_config *config;
-    /* Buffer for the error of the rank that failed first, as "rank 2: ...". If several ranks failed with the same
-     * error, the text names the lowest of them. It is "" if no rank failed. NULL means that the caller does not want
-     * the error. */
+    /* Buffer for the error: that of the rank that failed first, as "rank 2: ...", or why no rank could run. If several
+     * ranks failed with the same error, the text names the lowest of them. The text is "" if the call returns TG_OK.
+     * NULL means that the caller does not want the text. */
     char *message;
     size_t message_size; /* size of message in bytes, 1 or more unless message is NULL; a longer text is cut */
 } tg_ranks_opts;
@@ -32,7 +33,8 @@ typedef struct tg_ranks_opts {
 /* Runs fn on n threads (1 to 1024), one for each rank, and joins the threads. Returns TG_OK if no rank failed.
  * Otherwise returns the status of the rank that failed first, not the TG_ERR_REMOTE of its peers. opts may be NULL.
  *
- * Returns TG_ERR_ARGUMENT if n, fn or an option is invalid, and TG_ERR_MEMORY if a thread cannot be started. */
+ * Returns TG_ERR_ARGUMENT if n, fn or an option is invalid, and TG_ERR_MEMORY if memory is short or a thread cannot be
+ * started. */
 TG_API tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *opts);
 
 #ifdef __cplusplus

@@ -4,14 +4,15 @@
  * Under sequence parallelism (Korthikanti et al., arXiv 2205.05198) the ranks also divide the activations between
  * layers: each rank has some of the rows, which are the slices along dim 0.
  *
- * Comments give shapes as "x [.., in] -> [.., out]", with the result's shape after the arrow. The letters after a shape
- * are its placement on c's axis: I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h (invariant, replicated,
- * partial and varying), and V0 and V1 are shards of dim 0 and dim 1. n is the number of ranks of c, so [v/n, h] is one
- * rank's part of [v, h]. x @ w^T is the matrix product of x and the transpose of w.
+ * Comments give a tensor as "w [v/n, h] V0": its name, its shape, and its placement on c's axis. I, R, P and V are
+ * TG_I, TG_R, TG_P and TG_V of placement.h (invariant, replicated, partial and varying), and V0 and V1 are shards of
+ * dim 0 and dim 1. n is the number of ranks of c, so [v/n, h] is one rank's part of [v, h], a tensor of v rows. x @ w^T
+ * is the matrix product of x and the transpose of w.
  *
- * Every rank of c calls the functions that have a parameter c. The tape owns the results of ops. Ops fail with
- * TG_ERR_PLACEMENT if an input has another placement than the comment says. On error a function that returns a tensor
- * or a module returns an inert one (tapegrad.h), which is never NULL. */
+ * Every rank of c calls the functions that have a parameter c, and runs their backward; every rank of a layer's axis
+ * runs the layer. The tape owns the results of ops. Ops fail with TG_ERR_PLACEMENT if an input has another placement
+ * than the comment says. On error a function that returns a tensor or a module returns an inert one (tapegrad.h), which
+ * is never NULL. */
 #ifndef TAPEGRAD_TENSOR_PARALLEL_H
 #define TAPEGRAD_TENSOR_PARALLEL_H
 
@@ -35,15 +36,16 @@ typedef struct tg_vocab_opts {
      * count them. The default is -100, which is no class. */
     int64_t ignore_index;
     double label_smoothing; /* in [0, 1]; 0 by default */
-    /* TG_SMOOTHING_TORCH by default. Must keep its default if label_smoothing is 0 (TG_ERR_ARGUMENT). */
+    /* TG_SMOOTHING_TORCH (ops.h) by default. Must keep its default if label_smoothing is 0 (TG_ERR_ARGUMENT). */
     tg_smoothing smoothing_kind;
     /* TG_LOSS_MEAN by default: the mean of the rows that are not ignored, or NaN if all are ignored. TG_LOSS_BATCH_MEAN
      * fails with TG_ERR_ARGUMENT. */
     tg_loss_reduction reduction;
-    /* Backward writes the gradient of the logits over the logits, and then discards the logits, so a second backward
-     * fails. Logits that are pinned (tg_pin) when backward runs stay as they are. If the logits need a gradient, they
-     * must be contiguous, the result of an op, and neither a view nor a scratch buffer (tg_lease), and no other handle
-     * may share their bytes; otherwise the call fails with TG_ERR_STATE. */
+    /* Backward stores the gradient of the logits in the memory of the logits. The logits then have no values any more,
+     * so a second backward fails. Logits that are pinned (tg_pin) when backward runs keep their values.
+     *
+     * If the logits need a gradient, they must be contiguous, the result of an op, and neither a view nor a scratch
+     * buffer (tg_lease), and no other handle may share their bytes; otherwise the call fails with TG_ERR_STATE. */
     bool in_place;
     /* Number of real classes, 1 to the number of columns of all ranks. Later columns are padding: they do not count,
      * and their gradient is 0. TG_AUTO, the default, means that there is no padding. */
@@ -82,8 +84,9 @@ TG_API void tg_wgrads_free(tg_wgrads *d);
 /* Returns the number of entries in the list; 0 if d is NULL. */
 TG_API int tg_wgrads_count(const tg_wgrads *d);
 /* Computes the gradients of all entries, in the order in which backward added the entries to the list, and removes the
- * entries. The gradients have the same bits as without deferring. Runs the hooks of a weight (tg_on_accumulated) when
- * no list holds an entry for that weight any more.
+ * entries. The gradients have the same bits as without deferring, unless backward has itself added to the gradient of
+ * the same weight, for example because the list was full: the sum then has another order. Runs the hooks of a weight
+ * (tg_on_accumulated) when no list holds an entry for that weight any more.
  *
  * A step that has failed may leave entries. Before the step is repeated, run the list, and then zero the gradients.
  *
@@ -109,9 +112,9 @@ TG_API tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark);
  * list then keeps the gradient of the logits. Larger calls never store all logits, and backward computes their weight
  * gradients.
  *
- * The mode lasts until the next tg_tape_defer, also over tg_tape_reset. d NULL, the initial state, means that the tape
- * has no list: backward computes the gradients, except those of layers that have a list of their own. d may be freed
- * before t; backward then computes all gradients. d and t must be of one context (TG_ERR_ARGUMENT). */
+ * The mode lasts until the next tg_tape_defer; tg_tape_reset does not end it. d NULL, the initial state, means that the
+ * tape has no list: backward computes the gradients, except those of layers that have a list of their own. d may be
+ * freed before t; backward then computes all gradients. d and t must be of one context (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_tape_defer(tg_tape *t, tg_wgrads *d);
 
 typedef struct tg_linear_grad_opts {
@@ -155,9 +158,9 @@ TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_
  * backward. opts->deferred and opts->fused_wgrad fail with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                const tg_linear_grad_opts *opts);
-/* Computes the reduce-scatter of x @ w^T: the product of a row layer, and tg_reduce_scatter_to_sp. x [s, .., in/n] is
- * sharded on its last dim, and w [out, in/n] is V1. The result [s/n, .., out] is V0. Backward gathers the gradient of
- * the result.
+/* Computes x @ w^T and reduce-scatters it, as a row layer (TG_LINEAR_ROW) does under sequence parallelism with
+ * tg_reduce_scatter_to_sp (megatron.h). x [s, .., in/n] is sharded on its last dim, and w [out, in/n] is V1. The result
+ * [s/n, .., out] is V0. Backward gathers the gradient of the result.
  *
  * If opts->chunks is above 1, a ring that runs during the product takes the place of the reduce-scatter. In backward, a
  * ring that runs during the product for the gradient of x takes the place of the gather. opts->chunks must divide the
@@ -182,9 +185,9 @@ typedef struct tg_linear_all_reduce_opts {
 #define TG_LINEAR_ALL_REDUCE_DEFAULTS .size = sizeof(tg_linear_all_reduce_opts)
 #define TG_LINEAR_ALL_REDUCE(...) (&(tg_linear_all_reduce_opts){TG_LINEAR_ALL_REDUCE_DEFAULTS, __VA_ARGS__})
 
-/* Computes x @ w^T, summed over the ranks of c: the product of a row layer that only runs forward. x [.., in/n] is
- * sharded on its last dim, and w [out, in/n] is V1. The result [.., out] is I. If gradients are recorded and x or w
- * needs one, fails with TG_ERR_STATE.
+/* Computes x @ w^T, summed over the ranks of c, as a row layer does, but has no backward. x [.., in/n] is sharded on
+ * its last dim, and w [out, in/n] is V1. The result [.., out] is I. If gradients are recorded and x or w needs one,
+ * fails with TG_ERR_STATE.
  *
  * For every kind the result has the bits of tg_reduce_from_tp(tg_linear(x, w)), on transports that sum in the order of
  * ranks (comm.h). If the buffer has no memory (tg_symmetric_new), or too little, or is in use, the sum is an ordinary
@@ -195,8 +198,8 @@ TG_API tg_tensor *tg_linear_all_reduce(tg_tape *t, tg_tensor *x, tg_tensor *w, t
 
 typedef struct tg_norm_linear_opts {
     size_t size;
-    bool rms;           /* the norm is tg_rms_norm, without norm_bias (TG_ERR_ARGUMENT), instead of tg_layer_norm */
-    double eps;         /* eps of the norm: finite, and 0 or more; 1e-5 by default */
+    bool rms;   /* true: tg_rms_norm, and norm_bias must be NULL (TG_ERR_ARGUMENT); false: tg_layer_norm */
+    double eps; /* eps of the norm: finite, and 0 or more; 1e-5 by default */
     /* The norm multiplies by 1 + norm_weight, a sum in the dtype of norm_weight, so that weight decay pulls the factor
      * to 1. Needs norm_weight (TG_ERR_ARGUMENT). */
     bool zero_centered;
@@ -209,8 +212,8 @@ typedef struct tg_norm_linear_opts {
 
 /* Computes norm(x) @ w^T + b in one op: a norm over the last dim, and tg_linear_with_grad_accumulation of its result,
  * whose comment describes x, w, b, c and the result. norm_weight and norm_bias are [in] or NULL. They are R with
- * sequence_parallel, because each rank norms other rows, and I with allreduce_dgrad. With sequence_parallel the rows
- * are gathered after the norm.
+ * sequence_parallel, because each rank normalizes other rows, and I with allreduce_dgrad. With sequence_parallel the
+ * rows are gathered after the norm.
  *
  * Values and gradients are those of the two ops, bit for bit, except that the gradient of a zero-centered norm_weight
  * of 16 bits is rounded once less. For backward the op keeps x, and the mean and reciprocal standard deviation of each
@@ -224,7 +227,7 @@ TG_API tg_tensor *tg_norm_linear(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tens
 /* How a linear layer is divided over the ranks of its axis. */
 typedef enum tg_linear_mode {
     TG_LINEAR_COLUMN,     /* each rank has out/n of the outputs */
-    TG_LINEAR_ROW,        /* each rank has in/n of the inputs, and computes an addend of all outputs */
+    TG_LINEAR_ROW,        /* each rank has in/n of the inputs, and computes an addend of every output */
     TG_LINEAR_DUPLICATED, /* each rank has the whole layer */
 } tg_linear_mode;
 
@@ -255,9 +258,9 @@ typedef struct tg_parallel_linear_opts {
      * tg_parallel if axis is TG_TP, and off otherwise. A layer with `expert` has no sequence parallelism, so 1 then
      * fails with TG_ERR_ARGUMENT. No effect if axis has one rank. */
     int sequence_parallel;
-    /* A tied weight: [out/n, in] for a column layer, [out, in/n] for a row layer, [out, in] for a duplicated layer,
-     * with the placement that the layer's own would have. The module owns it, like every parameter
-     * (tg_module_add_param). NULL means that the layer makes its own. */
+    /* An existing weight, such as that of another module (a tied weight): [out/n, in] for a column layer, [out, in/n]
+     * for a row layer, [out, in] for a duplicated layer, with the placement that the layer's own would have. The module
+     * owns it, like every parameter (tg_module_add_param). NULL means that the layer makes its own. */
     tg_tensor *weight;
     bool no_weight; /* the layer has no weight; each call passes one to tg_parallel_linear_apply */
     bool no_init;   /* the weight that the layer makes stays 0; not with weight or no_weight (TG_ERR_ARGUMENT) */
@@ -331,12 +334,12 @@ typedef enum tg_mlp_activation {
     TG_MLP_GELU_TANH, /* tg_gelu_tanh */
     TG_MLP_RELU,      /* tg_relu */
     TG_MLP_SILU,      /* tg_silu */
-    TG_MLP_SWIGLU,    /* tg_swiglu of the halves of the first layer's output, which is twice as wide: gate, up */
+    TG_MLP_SWIGLU,    /* tg_swiglu(gate, up), where gate and up are the halves of the output of fc1 */
 } tg_mlp_activation;
 
 typedef struct tg_norm_mlp_opts {
     size_t size;
-    tg_mlp_activation activation;
+    tg_mlp_activation activation; /* TG_MLP_GELU by default */
     bool no_bias;                 /* neither linear layer has a bias */
     bool rms_norm, zero_centered; /* as in tg_parallel_linear_opts */
     double norm_eps;              /* as in tg_parallel_linear_opts; 1e-5 by default */
@@ -382,18 +385,18 @@ typedef struct tg_vocab_embedding_opts {
  * of ranks of opts->axis. A forward with an id outside [0, vocab) fails with TG_ERR_DATA. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
-/* Runs a layer of tg_nn_parallel_linear or tg_nn_norm_linear once with the given weight, which has the shape of the
- * layer's own on this rank. weight NULL means the module's own. gather_output overrides the option of that name of a
- * column layer for this call: > 0 means true, 0 means false, and a negative number leaves the option as it is. Fails
- * with TG_ERR_ARGUMENT if gather_output is > 0 for a row or duplicated layer, if weight is NULL and the layer has none
- * (no_weight), or if m is another kind of module. */
+/* Runs a layer of tg_nn_parallel_linear or tg_nn_norm_linear once with the given weight. It must have the shape of this
+ * rank's part of the layer's weight (TG_ERR_SHAPE). weight NULL means the layer's own. gather_output overrides the
+ * option of that name of a column layer for this call: > 0 means true, 0 means false, and a negative number leaves the
+ * option as it is. Fails with TG_ERR_ARGUMENT if gather_output is > 0 for a row or duplicated layer, if weight is NULL
+ * and the layer has none (no_weight), or if m is another kind of module. */
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
 /* Runs any module once, and gives the caller a bias that the module has not added, for a fused op (Megatron-Core's pair
  * of output and bias). If m is a linear layer of this header that was made with skip_bias_add, or holds one because of
  * tg_lora_apply, tg_captured_new or tg_float16_new, returns its output without the bias, and sets *bias to the bias.
- * tg_add(t, output, *bias) then equals the output of the layer without skip_bias_add. For any other module *bias is
- * NULL, so a caller can use the same code if another module has replaced the linear layer.
+ * tg_add(t, output, *bias) then equals, up to rounding, the output of the layer without skip_bias_add. For any other
+ * module *bias is NULL, so a caller can use the same code if another module has replaced the linear layer.
  *
  * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. bias NULL
  * fails with TG_ERR_ARGUMENT. On error *bias is NULL. */
@@ -404,11 +407,11 @@ TG_API tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x
  *
  * The row layers of m that have one communicator share one block of symmetric memory. Its size is that of the largest
  * output so far: the ranks make it together (tg_symmetric_new) in the first forward, and again in a forward with a
- * larger output. So run a forward of the largest size before you capture a step. All ranks of tp must make the same
- * call. Fails with TG_ERR_ARGUMENT if m is NULL or kind is not in the enum. */
+ * larger output. So run a forward of the largest size before you capture a step. All ranks of the layers' axes must
+ * make the same call. Fails with TG_ERR_ARGUMENT if m is NULL or kind is not in the enum. */
 TG_API tg_status tg_module_set_symmetric(tg_module *m, tg_symmetric_ar kind);
-/* Runs tg_wgrads_run for each linear layer's list in m and its children, including the layers of a GPT whose
- * config has TG_WGRAD_DEFERRED. Does nothing for layers without a list. */
+/* Calls tg_wgrads_run on the list of each linear layer in m and its children: layers with deferred_wgrads, and those of
+ * a GPT whose config has TG_WGRAD_DEFERRED. Fails with TG_ERR_ARGUMENT if m is NULL. */
 TG_API tg_status tg_wgrads_drain(tg_module *m);
 
 #ifdef __cplusplus

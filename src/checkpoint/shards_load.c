@@ -197,6 +197,7 @@ static tg_status read_item(loader *l, int i) {
     tg_tensor *x = item->x;
     size_t bytes = (size_t)tg_block_count(&p->block) * tg_dtype_size(x->dtype);
     TG_TRY(tg_storage_may_change(x));
+    TG_TRY(tg_range_may_change(x, l->call));
     tg_storage_wrote(x->storage, l->call, l->site);
     TG_TRY(tg_range_wrote(x, l->call, l->site));
     if (x->ctx->host && x->flags & TG_F_CONTIGUOUS) {

@@ -29,6 +29,19 @@ tg_status tg_rehome_check(const tg_tensor *x, int handles, const char *who) {
     return tg_fail(x->ctx, TG_ERR_STATE, "%s: the bytes of %s cannot move: %s", who, what, held);
 }
 
+tg_status tg_range_may_change(const tg_tensor *x, const char *who) {
+    char what[160];
+    const tg_tensor *whole = tg_range_whole(x);
+    if (whole->storage == x->storage) return TG_OK;
+    tg_later_settle(x->ctx); /* pins end there */
+    if (!tg_storage_pins(whole->storage)) return TG_OK;
+    tg_describe(whole, what, sizeof what);
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "%s: %s is pinned or exported, so that its old values cannot be discarded when this rank's range of "
+                   "it is written (zero 3); call tg_unpin or the deleter first",
+                   who, what);
+}
+
 tg_status tg_range_wrote(const tg_tensor *x, const char *by, const void *site) {
     tg_tensor *whole = tg_range_whole(x);
     if (whole == x) return TG_OK;

@@ -295,6 +295,35 @@ static tg_status refuse(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(what_divided_parameters_refuse) { on_ranks(1, refuse, NULL); }
 END_TEST
 
+/* A step discards whole parameters, whose values are old then. While one is pinned, a step fails and changes nothing;
+ * without that the old values would replace those of the step later. */
+static tg_status step_pinned(void *arg, tg_ctx *ctx, tg_comm *world) {
+    double before[WIDE], after[WIDE];
+    model m;
+    (void)arg;
+    RUN(model_open(&m, ctx, world, &(setting){.zero = 3, .micros = 1, .dtype = TG_F32}));
+    RUN(tg_backward(m.t, forward(&m, 0)));
+    tg_tape_reset(m.t);
+    RUN(tg_grads_finalize(m.p, m.x, PARAMS, NULL));
+    RUN(tg_read_f64(m.leaf[1], before, WIDE));
+    tg_storage *pinned = tg_pin(m.x[1]);
+    REFUSED(ctx, TG_ERR_STATE, "is pinned or exported, so that its old values cannot", tg_optim_step(m.o));
+    RUN(tg_read_f64(m.leaf[1], after, WIDE));
+    EXPECT(ctx, !memcmp(before, after, sizeof before));
+    tg_unpin(pinned);
+    RUN(tg_optim_step(m.o));
+    RUN(tg_read_f64(m.leaf[1], after, WIDE));
+    EXPECT(ctx, memcmp(before, after, sizeof before));
+    RUN(tg_flat_gather(m.flat));
+    RUN(tg_read_f64(m.x[1], before, WIDE));
+    EXPECT(ctx, !memcmp(before, after, sizeof before));
+    model_close(&m);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_step_fails_while_a_parameter_is_pinned) { on_ranks(1, step_pinned, NULL); }
+END_TEST
+
 /* A call that is refused watches no module: a run of the first one does not discard the parameters of the last one. */
 static tg_status watch_partly(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *other = tg_nn_linear(ctx, 2, 2, true, 0.1);
@@ -344,6 +373,7 @@ int main(void) {
         whole_parameters_may_be_written,
         averages_of_ranges_change_nothing,
         what_divided_parameters_refuse,
+        a_step_fails_while_a_parameter_is_pinned,
         a_refused_watch_watches_nothing,
         a_lone_reader_is_reported,
     };
