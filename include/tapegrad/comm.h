@@ -82,8 +82,9 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * (TG_ERR_DTYPE). They do not overlap (TG_ERR_ARGUMENT), unless the call is in place: dst and src are then the same
  * memory, or the smaller one is this rank's part of the larger one.
  *
- * A sum adds the values in rank order, and adds 16-bit floats in float32. NCCL adds in another way (nccl.h).
- * TG_REDUCE_AVG needs floats (TG_ERR_DTYPE). On a communicator of one rank src is copied to dst.
+ * A sum adds the values in rank order; it adds 16-bit floats in float32, and rounds once. In a maximum or a minimum NaN
+ * wins over any number. NCCL does otherwise (nccl.h). TG_REDUCE_AVG needs floats (TG_ERR_DTYPE). On a communicator of
+ * one rank src is copied to dst.
  *
  * A reduce-scatter, an all-to-all, a scatter and a receive may write different bytes on each rank. A leaf that they
  * fill is therefore VARYING (placement.h), as after tg_write, unless it was placed (tg_place).
