@@ -59,8 +59,8 @@ typedef struct tg_world_info {
  *
  * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
  * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True"), the port is the one after it. Rank 0
- * listens on the first free one of 16 ports, which begin with this port. Under srun these variables may be missing.
- * Without MASTER_ADDR the address is the first node. Without MASTER_PORT the only port is the first of
+ * listens on the first free one of 16 ports, which begin with this port. Under srun MASTER_ADDR and MASTER_PORT may be
+ * missing. Without MASTER_ADDR the address is the first node. Without MASTER_PORT the only port is the first of
  * SLURM_STEP_RESV_PORTS (srun --resv-ports); without that variable too, the ids of the job and the step decide the
  * first of the 16 ports.
  *
