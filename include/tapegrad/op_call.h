@@ -1,5 +1,5 @@
-/* Calls of ops by name, with named arguments. With them a binding for another language offers every op without code for
- * each of them. tg_op (op.h) describes the arguments; `tapegrad ops --json` prints the descriptions. */
+/* Calls of ops by name, with named arguments. By these calls a library for another language can offer every op without
+ * code for each one. tg_op (op.h) describes the arguments; `tapegrad ops --json` prints the descriptions. */
 #ifndef TAPEGRAD_OP_CALL_H
 #define TAPEGRAD_OP_CALL_H
 
@@ -73,8 +73,8 @@ TG_API tg_status tg_op_call(tg_tape *t, const char *name, tg_tensor *const *in, 
                             int n_values, tg_tensor **out, int n_out);
 
 /* An op and the names of arguments. tg_op_bind looks the names up once, for calls that give the same arguments again
- * and again. A binding is the caller's. It owns no memory and needs no free. It belongs to no context: any number of
- * contexts and threads may use it. */
+ * and again. A binding owns no memory and needs no free. It belongs to no context: any number of contexts and threads
+ * may use it. */
 typedef struct tg_op_binding {
     size_t size; /* sizeof(tg_op_binding) */
     const tg_op *op;
