@@ -102,8 +102,8 @@ typedef struct tg_comm_ops {
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
     /* Ends the group, because this rank has missed a call after an error, or because the group that this one was split
      * from recovers. Calls in which other ranks wait for this rank must fail there. `why` is the reason, as text for
-     * their errors. The library calls abort once, until `recover`. If the slot is NULL, the other ranks wait until the
-     * deadline. */
+     * their errors. The library does not call abort again before `recover`. If the slot is NULL, the other ranks wait
+     * until the deadline. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
     /* Restarts a group that has ended. Every rank that goes on calls recover, also a rank that has called abort; ranks
      * whose process has ended do not. Sets *size to the number of ranks that take part and *rank to this rank's number
@@ -118,9 +118,9 @@ typedef struct tg_comm_ops {
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
      * of the window, which the other two slots take. If no memory is available, it returns NULL without an error.
-     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size,
-     * but no rank does if window_alloc has returned NULL on any. window_free frees a window, whether it was joined or
-     * not; the library may call it after close. */
+     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size. If
+     * window_alloc has returned NULL on any rank, no rank calls window_join. window_free frees a window, whether it was
+     * joined or not; the library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);
