@@ -138,10 +138,10 @@ TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state,
  * (tg_comm_record) as "done", or as "failed" if status is not TG_OK. Until then the record lists the call as "started".
  * The library itself ends calls for which `start` has left *request NULL, or has failed.
  *
- * c is any communicator of the transport's world, and record is the member of tg_transfer. 0 does nothing, and so does
- * a call that is no longer among the last 256. Returns TG_OK also if the context has an error. Fails with
- * TG_ERR_ARGUMENT if c is NULL or of a transport that is not `queued`, or if no call has that number yet. Only the
- * thread of the context may call it. */
+ * c is the communicator of tg_comm_new_on, or any group that was split from it. record is the number in the call's
+ * tg_transfer; 0, and the number of a call that is no longer among the last 256, are ignored. Returns TG_OK also if the
+ * context has an error. Fails with TG_ERR_ARGUMENT if c is NULL or of a transport that is not `queued`, or if no call
+ * has that number yet. Only the thread of the context may call it. */
 TG_API tg_status tg_comm_record_end(tg_comm *c, uint64_t record, tg_status status);
 
 #ifdef __cplusplus
