@@ -324,10 +324,10 @@ struct tg_device_ops {
      * neither. */
     tg_status (*fault_sum)(tg_ctx *ctx, double *sum);
     /* Captured steps (capture.h). A device has all four slots, or none. Between capture_begin and capture_end, the
-     * other slots record the work that they would queue. capture_end sets *graph to what was recorded, and *nodes to
-     * the number of its nodes. If keep is false, or on an error, capture_end discards what was recorded. capture_launch
-     * queues the work of the graph once. capture_free is called after the last capture_launch of the graph, whose work
-     * may still be running. */
+     * other slots record the work that they would queue; `copy` from or to the host fails with TG_ERR_UNSUPPORTED.
+     * capture_end sets *graph to what was recorded, and *nodes to the number of its nodes. If keep is false, or on an
+     * error, capture_end discards what was recorded. capture_launch queues the work of the graph once. capture_free is
+     * called after the last capture_launch of the graph, whose work may still be running. */
     tg_status (*capture_begin)(tg_ctx *ctx);
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
