@@ -7,9 +7,9 @@
  * communicator fail with TG_ERR_MISMATCH before data moves. If a rank does not make the call, the ranks that wait for
  * it fail with TG_ERR_TIMEOUT at the context's deadline (tg_config.deadline). The messages name the ranks.
  *
- * If a rank fails or ends, the ranks that wait for it get TG_ERR_REMOTE, with its message or its last call. After
- * tg_ctx_clear, local calls work again. Collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a grid:
- * tg_parallel_recover). */
+ * If a rank fails, ends or frees the communicator, the ranks that wait for it fail with TG_ERR_REMOTE. Their message
+ * quotes the error of that rank or, if it had none, its last call. After tg_ctx_clear, local calls work again, but
+ * collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a grid: tg_parallel_recover). */
 #ifndef TAPEGRAD_COMM_H
 #define TAPEGRAD_COMM_H
 
@@ -38,14 +38,14 @@ TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx);
 /* Returns the rank of this process; -1 if `tapegrad run` has not started it. */
 TG_API int tg_comm_launched_rank(void);
 /* Waits for the works of c, and frees c. The groups that were split from c stay valid, and are freed on their own. Free
- * all before ctx. */
+ * all communicators of a context before the context. */
 TG_API void tg_comm_free(tg_comm *c);
 
 /* Splits c into groups, and returns the group of this rank, which tg_comm_free releases. Collective over c. Ranks with
  * the same color form a group, in the order of their keys, and of their ranks if keys are equal. A rank with a negative
  * color is in no group and gets NULL. On an error returns an inert communicator.
  *
- * name, such as "tp", is copied (at most 31 bytes) and may be NULL. axis is the axis of the grid that the group stands
+ * name, such as "tp", may be NULL; its first 31 bytes are copied. axis is the axis of the grid that the group stands
  * for: ops that communicate over the group convert placements on this axis (mappings.h). TG_MAX_AXES means no axis, for
  * groups that sum statistics or connect pipeline stages. */
 TG_API tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis);
@@ -62,9 +62,9 @@ TG_API tg_axis tg_comm_axis(const tg_comm *c); /* Returns the axis given to tg_c
  * tg_parallel_recover.
  *
  * Fails with TG_ERR_UNSUPPORTED if the transport cannot recover, and with TG_ERR_ABORTED if this rank calls it so late
- * that the others have recovered without it. One rank chooses the members of the new group; if that rank ends meanwhile
- * or sends nothing within two deadlines, fails with TG_ERR_REMOTE or TG_ERR_TIMEOUT. After such a failure only a new
- * communicator helps. */
+ * that the others have recovered without it. One rank chooses the members of the new group. The call fails with
+ * TG_ERR_REMOTE if that rank ends meanwhile, and with TG_ERR_TIMEOUT if it does not send its choice within two
+ * deadlines. After any of these errors the caller must create a new communicator. */
 TG_API tg_status tg_comm_recover(tg_comm *c);
 
 /* ---- Collectives on tensors, outside the tape ----
@@ -82,11 +82,12 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * (TG_ERR_DTYPE). They do not overlap (TG_ERR_ARGUMENT), unless the call is in place: dst and src are then the same
  * memory, or the smaller one is this rank's part of the larger one.
  *
- * Sums are added in the order of ranks, and 16-bit sums accumulate in float32; nccl.h has exceptions. TG_REDUCE_AVG
- * needs floats (TG_ERR_DTYPE). On a communicator of one rank src is copied to dst.
+ * A sum adds the values in rank order; it adds 16-bit floats in float32, and rounds once. In a maximum or a minimum NaN
+ * wins over any number. NCCL does otherwise (nccl.h). TG_REDUCE_AVG needs floats (TG_ERR_DTYPE). On a communicator of
+ * one rank src is copied to dst.
  *
- * A reduce-scatter, an all-to-all, a scatter and a receive may give every rank other bytes. So a leaf into which they
- * write is VARYING afterward, as after tg_write, unless it was placed (tg_place).
+ * A reduce-scatter, an all-to-all, a scatter and a receive may write different bytes on each rank. A leaf that they
+ * fill is therefore VARYING (placement.h), as after tg_write, unless it was placed (tg_place).
  *
  * Below, n is the size of c. */
 
@@ -102,7 +103,8 @@ TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
 /* Sends part r of src to rank r, and receives part r of dst from rank r. Part r of src has send_counts[r] elements, and
  * part r of dst has recv_counts[r], 0 or more. send_counts[r] of this rank equals recv_counts[this rank] of rank r. The
  * parts lie one after another. If both counts are NULL, the n parts are equal; one alone must not be NULL
- * (TG_ERR_ARGUMENT). The counts are read during the call. In place, both counts must be equal. */
+ * (TG_ERR_ARGUMENT). The counts are read during the call. If the call is in place, send_counts[r] must equal
+ * recv_counts[r] for every r (TG_ERR_ARGUMENT). */
 TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
                                    const int64_t *recv_counts);
 /* Like tg_comm_all_gather and tg_comm_reduce_scatter, but the part of rank r has counts[r] elements, 0 or more. Every
@@ -135,7 +137,8 @@ TG_API tg_status tg_comm_barrier(tg_comm *c); /* Waits until every rank of c has
  *
  * tg_symmetric_take creates n tensors of tape t in this memory, each at a multiple of 16 bytes, and stores them in
  * out[]. It returns false without an error if the memory is too small, if s is NULL, or if tensors of an earlier call
- * are still in use. The caller then uses other memory. If it returns false, each out[i] is an inert tensor. */
+ * are still in use. The caller then uses other memory. Whenever it returns false, also after an error, each out[i] is
+ * an inert tensor. */
 typedef struct tg_symmetric tg_symmetric;
 TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
 TG_API void tg_symmetric_free(tg_symmetric *s);

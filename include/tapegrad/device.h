@@ -16,8 +16,8 @@ extern "C" {
 /* ---- Arrays ---- */
 
 /* The bytes and the layout of a tensor, as a kernel gets them. An array is valid during one call. Strides are in
- * elements and may be negative; a dim that is broadcast has stride 0. If an optional array is absent, its data is
- * NULL; the data of an array without elements is not. */
+ * elements and may be negative; a dim that is broadcast has stride 0. If an optional array is absent, its data is NULL.
+ * The data of an array without elements is not NULL. */
 typedef struct tg_array {
     void *data; /* the element whose indices are all 0 */
     const int64_t *shape, *stride;
@@ -104,14 +104,16 @@ typedef struct tg_draws {
  * d->captured. The host must be able to read d->rows. */
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
-/* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g, and each
- * head of k and v serves h / g heads of q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if
- * the mask is float. The matrix of all scores is never stored.
+/* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. In slot `attention`, out has the
+ * dtype of q, or is float32 (float64 for float64). h is a multiple of g, and each head of k and v serves h / g heads of
+ * q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if the mask is float. The matrix of all
+ * scores is never stored.
  *
  * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
- * has the score sink[u], which belongs to no key. top is the greatest score of a row. mass is the sum of
- * exp(score - top) over the row, or 0 if the row has no score. top and mass are [b,h,sq], float32 (float64 for
- * float64). Slot `attention` writes them, unless their data is NULL. Slot `attention_grad` reads them.
+ * has the score sink[u], which belongs to no key. top is the greatest score of a row, and mass is the sum of exp(score
+ * - top) over the row. If the row has no score, mass is 0, and top is -inf or the lowest finite number. top and mass
+ * are [b,h,sq], float32 (float64 for float64). Slot `attention` writes them, unless their data is NULL. Slot
+ * `attention_grad` reads them.
  *
  * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
  * ((e * h + u) * sq + i) * sk + j.
@@ -132,8 +134,7 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * last key.
  *
  * shift is 0 except in context parallelism, where queries and keys are equally long blocks of longer sequences. There
- * shift is the number of blocks from the block of the keys to the block of the queries. In slot `attention`, out has
- * the dtype of q, or is float32 (float64 for float64). */
+ * shift is the number of blocks from the block of the keys to the block of the queries. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
@@ -276,7 +277,7 @@ struct tg_device_ops {
 
     /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. Composed
      * slots pass memory of tg_workspace, which is host memory, to the required slots. So a device that cannot access
-     * host memory must define all slots from softmax to put except sort, and adamw.
+     * host memory must define adamw and all slots from softmax to put, but need not define sort.
      *
      * softmax, norm, scan and sort work on the last dim, with any strides. If log is true, the result y is the
      * logarithm of the softmax. */
@@ -286,16 +287,18 @@ struct tg_device_ops {
     tg_status (*norm_grad)(tg_ctx *ctx, const tg_norm_args *a);
     tg_status (*cross_entropy)(tg_ctx *ctx, const tg_cross_entropy_args *a);
     tg_status (*cross_entropy_grad)(tg_ctx *ctx, const tg_cross_entropy_args *a);
-    /* If a slot of attention is NULL and `host` is false, calls with left_bound, lengths or starts, with right_bound
-     * but not causal, and with causal and shift fail with TG_ERR_UNSUPPORTED. */
+    /* If one of these two slots is NULL and `host` is false, its calls fail with TG_ERR_UNSUPPORTED
+     * - with left_bound, lengths or starts_q;
+     * - with right_bound without causal;
+     * - with causal and a shift above 0. */
     tg_status (*attention)(tg_ctx *ctx, const tg_attention_args *a);
     tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
     /* y (+)= x * keep / (1 - p). keep is 1 for an element whose draw, as a uniform number in [0, 1), is p or more, and
      * 0 for the others. If p is 1, all elements are dropped. Serves forward and backward. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; if back is true, of x[.., i] to the
-     * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends
-     * on the shapes and strides alone. */
+     * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends on
+     * the shapes and strides alone. */
     tg_status (*scan)(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
     /* Sorts each row of x in rising order, or falling if `falling` is true. y receives the first elements of the sorted
      * row, as many as a row of y has, in the dtype of x. order receives the positions that these elements have in the
@@ -321,10 +324,10 @@ struct tg_device_ops {
      * neither. */
     tg_status (*fault_sum)(tg_ctx *ctx, double *sum);
     /* Captured steps (capture.h). A device has all four slots, or none. Between capture_begin and capture_end, the
-     * other slots record the work that they would queue. capture_end sets *graph to what was recorded, and *nodes to
-     * the number of its nodes. If keep is false, or on an error, capture_end discards what was recorded. capture_launch
-     * queues the work of the graph once. capture_free is called after the last capture_launch of the graph, whose work
-     * may still be running. */
+     * other slots record the work that they would queue; `copy` from or to the host fails with TG_ERR_UNSUPPORTED.
+     * capture_end sets *graph to what was recorded, and *nodes to the number of its nodes. If keep is false, or on an
+     * error, capture_end discards what was recorded. capture_launch queues the work of the graph once. capture_free is
+     * called after the last capture_launch of the graph, whose work may still be running. */
     tg_status (*capture_begin)(tg_ctx *ctx);
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);

@@ -43,8 +43,8 @@ typedef struct tg_field {
     const char *of;  /* name of the type, for the kinds ENUM, STRUCT and POINTER; NULL for the others */
     const char *doc; /* one line: what the field means, and which values it takes */
     bool required;   /* only for arguments of ops: the argument has no default */
-    /* Only for arguments of ops of kind TG_FIELD_LIST: bytes from the start of the struct to the int with the
-     * length. */
+    /* Only for kind TG_FIELD_LIST, which only arguments of ops have: bytes from the start of the struct to the int with
+     * the length. */
     size_t length_at;
 } tg_field;
 
@@ -81,7 +81,7 @@ typedef struct tg_enum {
 typedef struct tg_struct {
     const char *name; /* such as "tg_adamw_opts" */
     size_t size;      /* bytes */
-    int n_fields;     /* number of `fields`: all but the first of the struct, in which it has its own size */
+    int n_fields;     /* number of `fields`; the struct's first field, which has its size, is not among them */
     const tg_field *fields;
     const void *defaults; /* a struct of the described type that has all defaults, as its macro makes it */
     const char *doc;      /* one line: what the struct is for */

@@ -55,9 +55,9 @@ TG_API tg_lbfgs *tg_lbfgs_new(tg_ctx *ctx, tg_tensor *const *params, int n, cons
 TG_API void tg_lbfgs_free(tg_lbfgs *l);
 /* Makes up to `iterations` iterations. Each finds a direction (Nocedal, Mathematics of Computation 35, 1980), and
  * searches along it for a length that meets the strong Wolfe conditions, with constants 1e-4 and 0.9 (Nocedal and
- * Wright, Numerical Optimization, algorithms 3.5 and 3.6). If 26 evaluations do not find one, the iteration takes the
- * better end of the interval that remains. The history is only right if nothing else changes the parameters between
- * calls.
+ * Wright, Numerical Optimization, algorithms 3.5 and 3.6). The search gives up after 26 evaluations, or when the
+ * interval that remains changes every element of the parameters by less than change_tolerance. The iteration then takes
+ * the better end of that interval. The history is only right if nothing else changes the parameters between calls.
  *
  * Sets *loss, unless loss is NULL, to the loss at the final parameters. The gradients are those of the last evaluation,
  * which may have been at other values of the parameters. On an error the parameters have the values of the last

@@ -42,8 +42,8 @@ TG_API tg_comm *tg_comm_nccl_new(tg_comm *host);
  * to tg_comm_nccl_new_by. */
 typedef int (*tg_nccl_broadcast_fn)(void *user, void *data, size_t bytes);
 
-/* Creates an NCCL communicator without a host communicator. The ranks share NCCL's id through `broadcast`, which this
- * call calls once, and not at all if size is 1. The ranks do not compare calls: if they disagree or a rank never calls,
+/* Creates an NCCL communicator without a host communicator. The ranks share NCCL's id through `broadcast`, which is
+ * called once, and not at all if size is 1. The ranks do not compare calls: if they disagree or a rank never calls,
  * only NCCL's own errors and tg_config.deadline reveal it. In tg_comm_split every rank must join a group of two or more
  * ranks; otherwise the split fails with TG_ERR_UNSUPPORTED. tg_comm_recover fails with TG_ERR_UNSUPPORTED. Fails with
  * the errors of tg_comm_nccl_new, and with TG_ERR_ARGUMENT if rank or size is out of range or broadcast is NULL. */

@@ -1,5 +1,5 @@
-/* Ops: the table that defines an op, the functions that its callbacks may call, and the nodes of a tape. Those who
- * write an op include this header, mostly through extend.h. */
+/* Ops: the table that defines an op, the functions that its callbacks may call, and the nodes of a tape. Programs that
+ * define an op include this header, mostly through extend.h. */
 #ifndef TAPEGRAD_OP_H
 #define TAPEGRAD_OP_H
 
@@ -52,7 +52,7 @@ typedef struct tg_call {
     tg_tensor *const *gout;
     /* In backward: the gradients of the inputs, to be written as gin_mode says. gin[i] is contiguous, and has the shape
      * and the dtype of input i; if the op has sums_f32, it may be float32 for a 16-bit input. gin[i] is NULL if input i
-     * needs no gradient, and when backward begins also if input i is in tg_op.passes. */
+     * needs no gradient. If input i is in tg_op.passes, gin[i] is also NULL when backward begins. */
     tg_tensor **gin;
     const uint8_t *gin_mode; /* in backward: the tg_grad_mode of each input */
     /* Bit mask of dims of input 0. The mask begins as 0, and infer sets it. For TG_FAMILY_SUM, MEAN, REDUCE and
@@ -182,20 +182,24 @@ struct tg_op {
     /* Bit mask of the inputs whose gradients backward gives by tg_call_pass, tg_call_in_flight or tg_call_gin. For
      * these inputs gin[i] is NULL when backward begins. */
     uint32_t passes;
-    /* Bit mask of the inputs that forward may write, as batch_norm writes its running statistics. Such an input must
-     * need no gradient. It must share its bytes with no other input or output, and its elements must not share memory.
-     * Otherwise the call fails with TG_ERR_ARGUMENT. If an earlier node has saved the input, the backward of that node
-     * fails with TG_ERR_VERSION.
+    /* Bit mask of the inputs that forward may write, as batch_norm writes its running statistics. The call fails with
+     * TG_ERR_ARGUMENT if such an input needs a gradient, if it shares bytes with another input or an output, or if its
+     * elements share memory. If an earlier node has saved the input, the backward of that node fails with
+     * TG_ERR_VERSION.
      *
      * The outputs must not depend on what these inputs hold before the call. In the second run of a recomputation
      * tg_call.writes is 0, and forward must then leave these inputs unchanged. */
     uint32_t writes;
     tg_family family;
-    /* Output 0 overwrites the bytes of input 0, and must have its dtype and number of elements (TG_ERR_SHAPE). Input 0
-     * must be contiguous and no view, and must not be a leaf that needs a gradient. No other live handle and no other
-     * input may share its bytes. If input 0 belongs to the context, no other input may need a gradient. Otherwise the
-     * call fails with TG_ERR_STATE. After the call, out[0] replaces input 0, and later uses of input 0 fail; a tensor
-     * of the context stays valid, and is out[0] itself. */
+    /* Output 0 overwrites the bytes of input 0. The two have the same dtype and number of elements (TG_ERR_SHAPE).
+     * After the call, out[0] replaces input 0, and later uses of input 0 fail; but if input 0 belongs to the context,
+     * it stays valid, and is out[0] itself.
+     *
+     * The call fails with TG_ERR_STATE
+     * - if input 0 is a view or not contiguous;
+     * - if another live handle or another input shares its bytes;
+     * - in grad mode, if input 0 is a leaf that requires a gradient;
+     * - in grad mode, if input 0 belongs to the context and another input requires a gradient. */
     bool inplace;
     /* The op moves or converts elements. So its inputs may have every dtype that a tensor can have. If false, inputs of
      * the dtypes with which no op computes, such as TG_F8E4M3, fail with TG_ERR_DTYPE. */
@@ -213,8 +217,8 @@ struct tg_op {
     /* Fills the outputs and the saved buffers. Ops that forward records are in no-grad mode. NULL means that infer
      * makes every output a view (tg_call_view), so that nothing runs. */
     tg_status (*forward)(tg_call *c);
-    /* Computes gin from gout. May run several times for one call. If NULL, tg_backward through the op fails with
-     * TG_ERR_UNSUPPORTED. If vjp is NULL too, the outputs require no gradient. */
+    /* Computes gin from gout. May run several times for one call. If only backward is NULL, tg_backward through the op
+     * fails with TG_ERR_UNSUPPORTED. If both backward and vjp are NULL, the outputs require no gradient. */
     tg_status (*backward)(tg_call *c);
     /* vjp and jvp compute derivatives by recording ops on t (derivatives.h). Both may read the elements of the
      * given tensors and of what the node saves. vjp (vector-Jacobian product) sets gin[], the gradients of the
@@ -298,8 +302,8 @@ TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
  *
  * tg_call_role states the role of dim d of input i. j >= 0 means that dim d is free, and becomes dim j of the output.
  * TG_SUMMED means that the op sums over dim d, and TG_WHOLE that dim d must not be sharded. If several inputs have
- * summed dims, these are paired in order: the first summed dim of every input has one index of the sum, the second one
- * the next index, and so on.
+ * summed dims, these are paired in order: the first summed dims of all inputs are one index of the sum, the second ones
+ * are another, and so on.
  *
  * tg_call_linear states one set of inputs in which the op is jointly linear, without a constant term; bit i of `set`
  * stands for input i. An op may call it up to 4 times. The stated sets replace those of the family. If the only call

@@ -1,5 +1,5 @@
-/* Calls of ops by name, with named arguments. With them a binding for another language offers every op without code for
- * each of them. tg_op (op.h) describes the arguments; `tapegrad ops --json` prints the descriptions. */
+/* Calls of ops by name, with named arguments. By these calls a library for another language can offer every op without
+ * code for each one. tg_op (op.h) describes the arguments; `tapegrad ops --json` prints the descriptions. */
 #ifndef TAPEGRAD_OP_CALL_H
 #define TAPEGRAD_OP_CALL_H
 
@@ -73,8 +73,8 @@ TG_API tg_status tg_op_call(tg_tape *t, const char *name, tg_tensor *const *in, 
                             int n_values, tg_tensor **out, int n_out);
 
 /* An op and the names of arguments. tg_op_bind looks the names up once, for calls that give the same arguments again
- * and again. A binding is the caller's. It owns no memory and needs no free. It belongs to no context: any number of
- * contexts and threads may use it. */
+ * and again. A binding owns no memory and needs no free. It belongs to no context: any number of contexts and threads
+ * may use it. */
 typedef struct tg_op_binding {
     size_t size; /* sizeof(tg_op_binding) */
     const tg_op *op;
@@ -87,9 +87,10 @@ typedef struct tg_op_binding {
 /* Looks up the names of n arguments of op, 0 to TG_OP_VALUES, and fills *b, which TG_OP_BINDING() initializes. op is an
  * op of the library (tg_op_find) or of the program, and must live as long as b is used. The names are not kept.
  *
- * Fails with TG_ERR_ARGUMENT if op is NULL or has no such argument, if a name occurs twice, or if the name of an
- * argument without a default is missing. Fails with TG_ERR_UNSUPPORTED if the op has more than 1024 bytes of params or
- * more than 31 inputs; lists of inputs (tg_op.n_in < 0) may be longer. On an error *b is unchanged. */
+ * Fails with TG_ERR_ARGUMENT if op is NULL or has no such argument, if a name occurs twice, or if a required argument
+ * of tg_op.fields is missing. (Inputs may be missing: tg_op_call_bound also takes them by position.) Fails with
+ * TG_ERR_UNSUPPORTED if the op has more than 1024 bytes of params or more than 31 inputs; lists of inputs (tg_op.n_in <
+ * 0) may be longer. On an error *b is unchanged. */
 TG_API tg_status tg_op_bind(tg_ctx *ctx, const tg_op *op, const char *const *names, int n, tg_op_binding *b);
 /* Does what tg_op_call does, with the op and the names of b. values[] has b->n values in the order of the names. Their
  * member `name` is not read. */

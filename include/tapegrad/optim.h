@@ -38,7 +38,7 @@ typedef struct tg_adamw_opts {
     double lr;           /* learning rate, 0 or more; 1e-3 by default */
     double beta1, beta2; /* in [0, 1); 0.9 and 0.999 by default */
     double eps;          /* 0 or more; 1e-8 by default */
-    double weight_decay; /* 0 or more; TG_AUTO means 0.01 for AdamW, and 0 for Adam */
+    double weight_decay; /* 0 or more; TG_AUTO, the default, means 0.01 for AdamW, and 0 for Adam */
 } tg_adamw_opts;
 
 /* Options of RMSprop. */
@@ -111,10 +111,11 @@ typedef struct tg_muon_opts {
 
 /* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980), AdamW
  * (Loshchilov and Hutter, arXiv 1711.05101), RMSprop (Tieleman and Hinton, 2012), Adagrad (Duchi, Hazan and Singer,
- * JMLR 12, 2011), Lion (Chen et al., arXiv 2302.06675) or Muon (Jordan et al., 2024). lbfgs.h has L-BFGS. params[n] are
- * different tensors, at least one (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that requires a
- * gradient (TG_ERR_STATE), and must outlive the optimizer. 16-bit parameters get float32 master weights. opts may be
- * NULL, except for SGD (TG_ERR_ARGUMENT). On error the functions return an inert optimizer (tapegrad.h). */
+ * JMLR 12, 2011), Lion (Chen et al., arXiv 2302.06675) or Muon (Jordan et al., 2024). lbfgs.h has L-BFGS. params has n
+ * tensors, at least one and all different (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that
+ * requires a gradient (TG_ERR_STATE), and must outlive the optimizer. 16-bit parameters get float32 master weights.
+ * opts may be NULL, except for SGD. NULL there, and an option out of its range, fail with TG_ERR_ARGUMENT. On error the
+ * functions return an inert optimizer (tapegrad.h). */
 TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
 /* Adam adds weight_decay * parameter to the gradient (L2). AdamW instead subtracts lr * weight_decay * parameter from
  * the parameter. */
@@ -213,7 +214,7 @@ typedef struct tg_loss_scale {
     double initial; /* first scale, above 0; 2^32 by default, as in Megatron-Core */
     bool fixed;     /* the scale never changes; the options below must then keep their defaults (TG_ERR_ARGUMENT) */
     /* How the scale changes (tg_optim_set_scale). growth is above 1; 2 by default. backoff is in (0, 1); 0.5 by
-     * default. min is the least scale, above 0 and at most initial; 1 by default. */
+     * default. min is the least scale; it is above 0 and, unless `fixed` is set, at most initial; 1 by default. */
     double growth, backoff, min;
     /* When the scale changes. interval is a number of steps, 1 or more; 1000 by default. hysteresis is a number of
      * overflows, 1 or more; 2 by default. */
@@ -258,8 +259,8 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  * until the next call of tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
  *
  * To restore a state, write into the tensors (tg_write, tg_safetensors_read), and call tg_optim_set_steps. If a master
- * weight was written, the next step copies it to the parameter. If only the parameter was written, the next step copies
- * those of its elements to the master weight that differ from the rounded master weight.
+ * weight was written, the next step copies it to the parameter. If only the parameter was written, the next step
+ * compares the parameter with the rounded master weight, and copies its elements that differ to the master weight.
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);

@@ -52,10 +52,11 @@ typedef struct tg_p2p_ops {
     /* Optional slot. Returns the phase of the layer. While the ranks connect, the library calls only this slot and
      * close, so phase must advance the connecting. NULL means that the layer is always TG_P2P_OPEN. */
     tg_p2p_phase (*phase)(void *state);
-    /* Optional slot. Returns NULL while messages of that rank can still arrive, or wait for a receive. Otherwise the
-     * rank is lost: returns "" if its process has ended, or the reason why it cannot be reached, such as "connection
-     * timed out". Sends to a lost rank then complete, and receives from it complete with 0 bytes; neither is an error.
-     * NULL means that the layer cannot tell: ranks whose process ends are then reported at the deadline. */
+    /* Optional slot. Returns NULL while messages of that rank can still arrive, or have arrived and wait for a receive.
+     * Otherwise the rank is lost: returns "" if its process has ended, or the reason why it cannot be reached, such as
+     * "connection timed out"; this text lives as long as state. Sends to a lost rank then complete, and receives from
+     * it complete with 0 bytes; neither is an error. NULL means that the layer cannot tell: ranks whose process ends
+     * are then reported at the deadline. */
     const char *(*lost)(void *state, int rank);
 } tg_p2p_ops;
 

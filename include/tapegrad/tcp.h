@@ -1,5 +1,6 @@
-/* Communicators over TCP, for ranks of several nodes that no MPI has started. Include it in programs that know their
- * ranks by themselves; most programs call tg_comm_world_new (world.h), which reads what the launcher has said. */
+/* Communicators over TCP, for ranks on several nodes that MPI has not started. Include it in programs that number their
+ * ranks themselves. Most programs call tg_comm_world_new (world.h), which reads the environment variables of the
+ * launcher. */
 #ifndef TAPEGRAD_TCP_H
 #define TAPEGRAD_TCP_H
 
@@ -17,8 +18,8 @@ typedef struct tg_tcp_opts {
     /* Rank 0 listens on the first free one of the `ports` ports that begin with `port` (1 to 65535). The other ranks
      * try all of these ports, and recognize rank 0 by its greeting. ports is 1 by default. */
     int port, ports;
-    /* The name of the run, which must be the same on all ranks. Ranks of another run are turned away. NULL means "".
-     * The name is no password: any program that knows it can join. */
+    /* The name of the run, which must be the same on all ranks. Ranks of another run are refused. NULL means "". The
+     * name is no password: any program that knows it can join. */
     const char *job;
     /* true: all ranks are on one node. Matters only if host is a name, other than "localhost", that has a loopback
      * address on rank 0's node, as the name of the node itself may have. With true, rank 0 listens on that address
@@ -42,12 +43,14 @@ typedef struct tg_tcp_opts {
  * tg_comm_recover goes on without it. TCP itself reports the failure of a whole node or network only after minutes;
  * until then tg_config.deadline limits the wait.
  *
- * Fails with TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the ranks that have connected
- * name the missing ones, up to 8 of them. Fails with TG_ERR_STATE if the ports are in use, if two processes are the
- * same rank, or if the ranks differ in ranks or in the version of the library; with TG_ERR_REMOTE if a rank ends
- * meanwhile; with TG_ERR_ARGUMENT if opts are wrong; with TG_ERR_IO if host has no address or rank 0 cannot listen
- * there; and with TG_ERR_UNSUPPORTED if ranks is above 1024, or if plugin libtapegrad-tcp.so or libuv is missing. On
- * error returns an inert communicator (tapegrad.h). */
+ * On error returns an inert communicator (tapegrad.h). Fails with
+ * - TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message names up to 8 of them;
+ * - TG_ERR_REMOTE if a rank ends meanwhile;
+ * - TG_ERR_STATE if the ports are in use, if two processes are the same rank, or if the ranks give different numbers of
+ *   ranks or have different versions of the library;
+ * - TG_ERR_ARGUMENT if opts is NULL, or if a value in it is wrong;
+ * - TG_ERR_IO if host has no address, or if rank 0 cannot listen there;
+ * - TG_ERR_UNSUPPORTED if ranks is above 1024, or if plugin libtapegrad-tcp.so or libuv is missing. */
 TG_API tg_comm *tg_comm_tcp_new(tg_ctx *ctx, const tg_tcp_opts *opts);
 
 #ifdef __cplusplus

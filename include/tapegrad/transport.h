@@ -14,9 +14,9 @@ extern "C" {
 /* One collective call. The library has checked it: the group has two or more ranks, dtypes and counts fit this rank's
  * tensors, data are contiguous, and src overlaps dst only in place (comm.h). Counts are in elements.
  *
- * If src and dst are both NULL, this rank moves no data, whatever the counts are: the call is a barrier, or this rank
- * has no elements, or the call carries no data on any rank. The ranks still compare the call and wait for each other.
- * The NCCL transport makes such calls on its host communicator (nccl.h), which compares each call before its data
+ * If src and dst are both NULL, this rank moves no data, whatever the counts are. The ranks still compare the call and
+ * wait for each other. Such calls are barriers, replays (TG_COLLECTIVES), and calls for which this rank has no
+ * elements. The NCCL transport also makes them on its host communicator (nccl.h), to compare each call before its data
  * moves. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
@@ -54,16 +54,16 @@ typedef struct tg_comm_ops {
      * tg_comm_split then fails if the group has several ranks, and tg_comm_recover does nothing. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
-     * and work that is queued later sees its result; but `wait` waits on the host for a barrier. The library does not
-     * know when such a call ends, so the transport calls tg_comm_record_end. */
+     * and work that is queued later sees its result. For a barrier, however, `wait` returns only when every rank has
+     * made the call. The library does not know when a queued call ends, so the transport calls tg_comm_record_end. */
     bool queued;
 
     /* ---- Required slots ---- */
 
-    /* Starts the call and returns at once, without waiting for other ranks, except where an older call or, if there is
-     * `batch`, the partner of a send or receive must come first. Several calls may be in flight, and the library waits
-     * for them in any order. Sets *request, which is NULL before, to a pointer that identifies the call until drop.
-     * Leaves it NULL if the call is already done, or if start fails.
+    /* Starts the call, and returns without waiting for other ranks. There are two exceptions: start may wait until an
+     * older call is done and, if the transport has slot `batch`, for the partner of a send or receive. Several calls
+     * may be in flight, and the library waits for them in any order. Sets *request, which is NULL before, to a pointer
+     * that identifies the call until drop. Leaves it NULL if the call is already done, or if start fails.
      *
      * The memory of the call stays valid until drop returns. If the ranks make different calls, the call must fail on
      * all of them, here or in `wait`, before data moves. Calls differ if their kind, dtype, count or counts differ, or
@@ -102,8 +102,8 @@ typedef struct tg_comm_ops {
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
     /* Ends the group, because this rank has missed a call after an error, or because the group that this one was split
      * from recovers. Calls in which other ranks wait for this rank must fail there. `why` is the reason, as text for
-     * their errors. The library calls abort once, until `recover`. If the slot is NULL, the other ranks wait until the
-     * deadline. */
+     * their errors. The library does not call abort again before `recover`. If the slot is NULL, the other ranks wait
+     * until the deadline. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
     /* Restarts a group that has ended. Every rank that goes on calls recover, also a rank that has called abort; ranks
      * whose process has ended do not. Sets *size to the number of ranks that take part and *rank to this rank's number
@@ -118,9 +118,9 @@ typedef struct tg_comm_ops {
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
      * of the window, which the other two slots take. If no memory is available, it returns NULL without an error.
-     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size,
-     * but no rank does if window_alloc has returned NULL on any. window_free frees a window, whether it was joined or
-     * not; the library may call it after close. */
+     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size. If
+     * window_alloc has returned NULL on any rank, no rank calls window_join. window_free frees a window, whether it was
+     * joined or not; the library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);
@@ -131,17 +131,17 @@ typedef struct tg_comm_ops {
  * because a collective of one rank only copies src to dst.
  *
  * Fails with TG_ERR_ARGUMENT if ops is NULL or of another size, if ops lacks the name or a required slot, or if rank is
- * out of range. On error tg_comm_new_on calls ops->close at once, if ops->size includes that slot, and returns an inert
- * communicator (tapegrad.h). */
+ * out of range. On error tg_comm_new_on calls ops->close at once, if ctx is not NULL and ops->size includes that slot,
+ * and returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
 /* A `queued` transport calls this function when the device has run a call. It ends the call in this rank's record
  * (tg_comm_record) as "done", or as "failed" if status is not TG_OK. Until then the record lists the call as "started".
  * The library itself ends calls for which `start` has left *request NULL, or has failed.
  *
- * c is any communicator of the transport's world, and record is the member of tg_transfer. 0 does nothing, and so does
- * a call that is no longer among the last 256. Returns TG_OK also if the context has an error. Fails with
- * TG_ERR_ARGUMENT if c is NULL or of a transport that is not `queued`, or if no call has that number yet. Only the
- * thread of the context may call it. */
+ * c is the communicator of tg_comm_new_on, or any group that was split from it. record is the number in the call's
+ * tg_transfer; 0, and the number of a call that is no longer among the last 256, are ignored. Returns TG_OK also if the
+ * context has an error. Fails with TG_ERR_ARGUMENT if c is NULL or of a transport that is not `queued`, or if no call
+ * has that number yet. Only the thread of the context may call it. */
 TG_API tg_status tg_comm_record_end(tg_comm *c, uint64_t record, tg_status status);
 
 #ifdef __cplusplus

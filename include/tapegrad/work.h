@@ -34,11 +34,11 @@ TG_API tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes);
 /* Start a copy of the bytes of x to dst and return its work at once, or NULL on error. tg_download copies bytes as
  * tg_read does. tg_download_f64 converts n elements to double as tg_read_f64 does.
  *
- * dst has the bytes only after tg_work_wait has returned TG_OK, and must stay valid until then. The caller owns the
- * work, which ends with that wait or with its context; if it ends with its context, dst may not have the bytes. The
- * copied bytes are those of x at the time of the call; x may then be dropped, discarded or overwritten at once. If the
- * memory of x is released before the copy has run, the device uses that memory again only after the copy. The copy does
- * not report errors in data (TG_ERR_DATA). Fails with TG_ERR_UNSUPPORTED within a captured step. */
+ * The caller owns the work, which ends with tg_work_wait, or else with its context. dst must stay valid until the work
+ * has ended. dst has the bytes only if tg_work_wait has returned TG_OK. The copied bytes are those of x at the time of
+ * the call; x may then be dropped, discarded or overwritten at once. If the memory of x is released before the copy has
+ * run, the device uses that memory again only after the copy. The copy does not report errors in data (TG_ERR_DATA).
+ * Fails with TG_ERR_UNSUPPORTED within a captured step. */
 TG_API tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n);
 

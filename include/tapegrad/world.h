@@ -54,14 +54,15 @@ typedef struct tg_world_info {
  *                  SLURM_JOB_NODELIST). With --mpi=pmix or --mpi=pmi2 (PMIX_RANK, PMI_RANK) the ranks communicate over
  *                  MPI if libtapegrad-mpi.so is installed, else over TCP
  *
- * TAPEGRAD_TRANSPORT, "tcp" or "mpi", replaces the transport of several ranks. "tcp" under mpirun or `tapegrad run`
- * needs MASTER_ADDR and MASTER_PORT.
+ * If there are several ranks, TAPEGRAD_TRANSPORT ("tcp" or "mpi") replaces their transport. "tcp" under mpirun or
+ * `tapegrad run` needs MASTER_ADDR and MASTER_PORT.
  *
  * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
  * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True"), the port is the one after it. Rank 0
  * listens on the first free one of 16 ports, which begin with this port. Under srun MASTER_ADDR and MASTER_PORT may be
- * missing: the address is then the first node, and the port is the first of SLURM_STEP_RESV_PORTS (srun --resv-ports)
- * without the 15 after it, or else one that follows from the ids of the job and the step.
+ * missing. Without MASTER_ADDR the address is the first node. Without MASTER_PORT the only port is the first of
+ * SLURM_STEP_RESV_PORTS (srun --resv-ports); without that variable too, the ids of the job and the step decide the
+ * first of the 16 ports.
  *
  * Returns TG_ERR_ARGUMENT if variables are missing (WORLD_SIZE without RANK, for example) or contradict each other, and
  * if out is NULL or out->size is that of another version. *out must then not be used. The reason is written to message,
@@ -79,7 +80,8 @@ TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
  *
  * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it. tg_comm_free
  * then finalizes it; if all ranks share the memory of one node, this call does so before it returns. After a failure
- * MPI is not finalized. A process can initialize MPI only once, so such a program has one communicator over MPI.
+ * MPI is not finalized. A process can initialize MPI only once. A program that leaves this to tg_comm_world_new can
+ * therefore create only one communicator over MPI.
  *
  * The caller chooses the context's device. For GPUs it is "cuda:N", where N is the local_rank of tg_world_query, and
  * tg_comm_nccl_new (nccl.h) makes the communicator of the GPUs from the one that this call returns.
