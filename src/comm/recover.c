@@ -19,9 +19,15 @@ static bool may_decide(tg_control *c, bool late) {
     return awaited_proposer(c) < 0;
 }
 
+/* Returns why member i is lost; NULL if it is not, or if it is this rank. */
+static const char *lost(tg_control *c, int i) {
+    return i != c->rank && c->ops->lost ? c->ops->lost(c, i) : NULL;
+}
+
+/* Proposes the members that have joined, without those that have been lost since. */
 static void decide(tg_control *c) {
     bool *list = c->ops->own_list(c);
-    for (int i = 0; i < c->size; i++) list[i] = c->ops->has_joined(c, i);
+    for (int i = 0; i < c->size; i++) list[i] = c->ops->has_joined(c, i) && !lost(c, i);
     c->ops->propose(c);
 }
 
@@ -29,7 +35,7 @@ static void decide(tg_control *c) {
  * other member may take its place: some may have its list already, and there would be two groups. */
 static const char *lost_proposer(tg_control *c) {
     int i = awaited_proposer(c);
-    return i >= 0 && c->ops->lost ? c->ops->lost(c, i) : NULL;
+    return i >= 0 ? lost(c, i) : NULL;
 }
 
 /* Joins the recovery and returns the valid list. Waits up to two deadlines: one until a member may propose a list, and
@@ -46,9 +52,9 @@ static const bool *agree(tg_control *c) {
             continue;
         }
         if (waited > 2 * deadline || (c->ops->broken && c->ops->broken(c))) return NULL;
-        bool lost = lost_proposer(c);
+        bool without = lost_proposer(c);
         c->mover->advance(c); /* receives what a lost member has sent before */
-        if (lost && lost_proposer(c)) return c->ops->decided_list(c);
+        if (without && lost_proposer(c)) return c->ops->decided_list(c);
         c->ops->pause(c, NULL, round);
     }
     return list;

@@ -54,7 +54,7 @@ tg_status tg_captured_draws_open(tg_captured_draws *d, tg_ctx *ctx, const tg_rec
     for (int i = 1; i < d->n_streams; i++, r = r->next) d->streams[i].id = r->id;
     for (int i = 0; i < d->n_streams; i++) d->streams[i].before = *tg_rng_by_id(ctx, d->streams[i].id);
     d->current = tg_rng_id(ctx, &ctx->rng);
-    d->forks = tg_rng_forks_open(ctx);
+    d->forks = ctx->streams.forks;
     d->keyed = tg_is_keyed(ctx);
     d->micro = micro;
     d->open_keys = ctx->keys.depth;
@@ -152,12 +152,11 @@ static tg_status check_no_more(const tg_captured_draws *d) {
 
 tg_status tg_captured_draws_end(tg_captured_draws *d) {
     tg_ctx *ctx = d->ctx;
-    int before = d->forks.held + d->forks.missed, more = tg_rng_forks_since(ctx, d->forks);
-    if (more || tg_rng_id(ctx, &ctx->rng) != d->current)
+    if (ctx->streams.forks != d->forks || tg_rng_id(ctx, &ctx->rng) != d->current)
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: %s ends with %d open forks of random streams, but began with %d; match each tg_rng_fork "
                        "with tg_rng_join",
-                       d->words->record, d->words->subject, before + more, before);
+                       d->words->record, d->words->subject, ctx->streams.forks, d->forks);
     if (ctx->keys.depth != d->open_keys || opening_now(ctx) != d->opening)
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: %s ends with %d open keys, but began with %d; match each tg_key_open with tg_key_close",

@@ -13,7 +13,7 @@ typedef struct tg_captured_draws {
     const tg_recording_words *words;
     struct tg_captured_stream *streams; /* the random streams that existed before the step */
     int n_streams;
-    tg_rng_forks forks; /* open before the step */
+    int forks;          /* number of open forks before the step */
     uint64_t current;   /* id of the current stream before and after the step */
     /* What the recorded kernels add to their draws (tg_draws.captured): on the device, and the host's copy. */
     tg_rng *device_rows, *host_rows;

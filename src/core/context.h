@@ -41,9 +41,9 @@ struct tg_ctx {
     tg_rng rng; /* state of the current stream: the default one, except between a fork and its join */
     struct {
         struct tg_named_rng *first, *current; /* current is NULL for the default stream */
-        struct tg_named_rng **outer;          /* for each open fork: the stream that was current before it */
-        int forks, forks_capacity;            /* number of open forks, all in `outer`; capacity of `outer` */
-        int forks_missed;                     /* open forks that `outer` does not hold, because memory ran out */
+        struct tg_open_fork *fork;            /* the open forks, except those for which memory ran out */
+        int n_held, capacity;                 /* length and capacity of `fork` */
+        int forks;                            /* number of all open forks */
         tg_rng base;                          /* state of the default stream while another one is current */
         tg_rng outside;                       /* state of the default stream when the outermost open fork began */
         uint64_t seed; /* the seed that the library gave to the default stream, on every rank */

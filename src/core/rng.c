@@ -97,7 +97,7 @@ tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed) {
 /* Returns whether a fork to r, or from r, is open. */
 static bool is_forked(const tg_ctx *ctx, const tg_named_rng *r) {
     bool open = ctx->streams.current == r;
-    for (int i = 0; i < ctx->streams.forks; i++) open |= ctx->streams.outer[i] == r;
+    for (int i = 0; i < ctx->streams.n_held; i++) open |= ctx->streams.fork[i].outer == r;
     return open;
 }
 
@@ -133,7 +133,7 @@ const char *tg_rng_name(const tg_ctx *ctx, int i) {
 
 void tg_rngs_free(tg_ctx *ctx) {
     while (ctx->streams.first) remove_stream(ctx, ctx->streams.first);
-    tg_host_free(ctx, ctx->streams.outer, (size_t)ctx->streams.forks_capacity * sizeof *ctx->streams.outer);
+    tg_host_free(ctx, ctx->streams.fork, (size_t)ctx->streams.capacity * sizeof *ctx->streams.fork);
 }
 
 /* ---- States ---- */
@@ -213,13 +213,12 @@ tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     tg_named_rng *to = ctx->streams.current;
     tg_status s = fork_to(ctx, name, &to);
-    if (!tg_host_grow(ctx, (void **)&ctx->streams.outer, ctx->streams.forks, &ctx->streams.forks_capacity,
-                      sizeof *ctx->streams.outer)) {
-        ctx->streams.forks_missed++;
+    int before = ctx->streams.forks++;
+    if (!tg_host_grow(ctx, (void **)&ctx->streams.fork, ctx->streams.n_held, &ctx->streams.capacity,
+                      sizeof *ctx->streams.fork))
         return ctx->run.status;
-    }
-    if (!ctx->streams.forks) ctx->streams.outside = *state_of(ctx, NULL);
-    ctx->streams.outer[ctx->streams.forks++] = ctx->streams.current;
+    if (!ctx->streams.n_held) ctx->streams.outside = *state_of(ctx, NULL);
+    ctx->streams.fork[ctx->streams.n_held++] = (tg_open_fork){ctx->streams.current, before};
     make_current(ctx, to);
     return s;
 }
@@ -236,30 +235,21 @@ static void warn_if_moved(tg_ctx *ctx) {
 
 tg_status tg_rng_join(tg_ctx *ctx) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
-    if (ctx->streams.forks_missed) {
-        ctx->streams.forks_missed--;
-        return ctx->run.status;
-    }
     if (!ctx->streams.forks)
         return ctx->run.status != TG_OK
                    ? ctx->run.status
                    : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked; call tg_rng_fork first");
-    make_current(ctx, ctx->streams.outer[--ctx->streams.forks]);
-    if (!ctx->streams.forks) warn_if_moved(ctx);
+    int held = ctx->streams.n_held;
+    tg_rng_unwind(ctx, ctx->streams.forks - 1);
+    if (held && !ctx->streams.n_held) warn_if_moved(ctx);
     return ctx->run.status;
 }
 
-tg_rng_forks tg_rng_forks_open(const tg_ctx *ctx) {
-    return (tg_rng_forks){ctx->streams.forks, ctx->streams.forks_missed};
-}
-
-int tg_rng_forks_since(const tg_ctx *ctx, tg_rng_forks before) {
-    return ctx->streams.forks - before.held + ctx->streams.forks_missed - before.missed;
-}
-
-void tg_rng_unwind(tg_ctx *ctx, tg_rng_forks before) {
-    ctx->streams.forks_missed = before.missed;
-    while (ctx->streams.forks > before.held) make_current(ctx, ctx->streams.outer[--ctx->streams.forks]);
+/* A fork for which memory ran out has changed no stream, so only the number of forks says that it is open. */
+void tg_rng_unwind(tg_ctx *ctx, int n) {
+    if (ctx->streams.forks > n) ctx->streams.forks = n;
+    while (ctx->streams.n_held && ctx->streams.fork[ctx->streams.n_held - 1].before >= n)
+        make_current(ctx, ctx->streams.fork[--ctx->streams.n_held].outer);
 }
 
 /* ---- The streams of tg_rng_seed_parallel ---- */

@@ -14,6 +14,12 @@ typedef struct tg_named_rng {
     tg_rng rng;    /* its state while another stream is current */
 } tg_named_rng;
 
+/* A fork that is open. */
+typedef struct tg_open_fork {
+    tg_named_rng *outer; /* the stream that was current before it; NULL for the default stream */
+    int before;          /* number of forks that were open before it */
+} tg_open_fork;
+
 /* Copies of the states of all streams, and of the open keys. */
 typedef struct tg_rng_states {
     tg_keys keys;
@@ -37,17 +43,8 @@ void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
 /* Restores the states and the open keys. Streams that have been removed since are skipped, and those added since keep
  * their state. Open forks stay open. */
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
-/* How many forks are open: those whose outer stream is held, and those that were missed because memory ran out. */
-typedef struct tg_rng_forks {
-    int held, missed;
-} tg_rng_forks;
-
-tg_rng_forks tg_rng_forks_open(const tg_ctx *ctx);
-/* Returns how many more forks are open than at `before`; negative if fewer are open. */
-int tg_rng_forks_since(const tg_ctx *ctx, tg_rng_forks before);
-/* Closes the newest forks until only those of `before` are open, after a function has failed between a fork and its
- * join. */
-void tg_rng_unwind(tg_ctx *ctx, tg_rng_forks before);
+/* Closes the newest forks until at most n are open, after a function has failed between a fork and its join. */
+void tg_rng_unwind(tg_ctx *ctx, int n);
 /* Creates and seeds the streams of tg_rng_seed_parallel. tp, ep and etp are the tensor-parallel, expert-parallel and
  * expert-tensor-parallel ranks, from which two of the seeds are computed. `own` says that these are the true ranks, so
  * that the two seeds may differ between ranks; otherwise the caller passes 0 for all of them. */

@@ -161,13 +161,10 @@ json_t *tg_lm_config_json(const tg_module *lm) {
 }
 
 char *tg_config_line(tg_ctx *ctx, const json_t *root) {
-    enum { FLAGS = JSON_COMPACT | JSON_SORT_KEYS };
-    size_t n = json_dumpb(root, NULL, 0, FLAGS | JSON_REAL_PRECISION(17));
-    char *text = n ? tg_host_alloc(ctx, n + 1) : NULL; /* ends with a zero */
-    bool good = text && json_dumpb(root, text, n, FLAGS | JSON_REAL_PRECISION(17)) == n;
-    char *copy = good ? tg_host_strdup(ctx, text) : NULL;
-    if (text) tg_host_free(ctx, text, n + 1);
-    if (!good) no_memory(ctx);
+    char *text = tg_json_text(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    char *copy = text ? tg_host_strdup(ctx, text) : NULL;
+    if (!text) no_memory(ctx);
+    free(text);
     return copy;
 }
 

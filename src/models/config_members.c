@@ -63,7 +63,7 @@ static tg_status check_value(const tg_json *j, const char *name, double usual) {
     double is = json_is_true(v) ? 1 : json_is_number(v) ? json_number_value(v) : 0;
     bool known = !v || json_is_null(v) || json_is_boolean(v) || json_is_number(v);
     if (!v || json_is_null(v) || (known && is == usual)) return TG_OK;
-    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = tg_json_text(v, JSON_ENCODE_ANY | JSON_COMPACT);
     tg_status s = tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %.80s, which is not supported", j->path, name,
                           text ? text : "another value");
     free(text);

@@ -130,7 +130,7 @@ static tg_status check_variant(const tg_lora_config *c) {
                                           "monteclora_config"};
     for (int i = 0; i < TG_LEN(unknown); i++) {
         if (is_off(json_object_get(c->json.object, unknown[i]))) continue;
-        char *text = json_dumps(json_object_get(c->json.object, unknown[i]), JSON_ENCODE_ANY | JSON_COMPACT);
+        char *text = tg_json_text(json_object_get(c->json.object, unknown[i]), JSON_ENCODE_ANY | JSON_COMPACT);
         tg_fail(c->json.ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %.100s, which the library does not compute",
                 c->json.path, unknown[i], text ? text : "set");
         free(text);

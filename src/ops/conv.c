@@ -535,16 +535,20 @@ static const tg_conv_params conv2d_preset = {.w = TG_WINDOWS(2, .size = {1, 1}, 
 CONV(conv1d);
 CONV(conv2d);
 
-static tg_conv_params params_of(int dims, const tg_conv_opts *given) {
+tg_conv_params tg_conv_params_of(int dims, const tg_conv_opts *given, int result) {
+    static const char *const name[] = {"output_padding", "output_padding[1]", "output_padding[2]"};
     static const int64_t size[] = {1, 1}; /* infer takes the window size from w */
     tg_conv_opts o;
     tg_op_options(&o, &tg_conv_opts_struct, given);
     tg_conv_params p = {
-        .w = tg_windows_of(dims, size, o.stride, o.padding, o.dilation), .groups = o.groups, .result = Y};
+        .w = tg_windows_of(dims, size, o.stride, o.padding, o.dilation), .groups = o.groups, .result = result};
     p.w.given = o.size;
     p.w.known = sizeof o;
     for (int d = 0; d < 3; d++)
-        if (o.output_padding[d]) p.w.unused = "output_padding";
+        if (result == X && d < dims)
+            p.more[d + 2 - dims] = o.output_padding[d];
+        else if (o.output_padding[d])
+            p.w.unused = name[result == X ? d : 0];
     return p;
 }
 
@@ -555,12 +559,12 @@ static tg_conv_params params_of(int dims, const tg_conv_opts *given) {
  * order for any number of threads. Copies of the windows take a few megabytes of work memory; windows that are single
  * adjacent elements are not copied. opts may be NULL. */
 tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
-    tg_conv_params p = params_of(1, opts);
+    tg_conv_params p = tg_conv_params_of(1, opts, Y);
     return TG_RECORD(t, tg_op_conv1d, &p, x, w, b);
 }
 
 /* The same for images: x [n, c, h, w], w [o, c / groups, kh, kw]. */
 tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
-    tg_conv_params p = params_of(2, opts);
+    tg_conv_params p = tg_conv_params_of(2, opts, Y);
     return TG_RECORD(t, tg_op_conv2d, &p, x, w, b);
 }

@@ -3,6 +3,8 @@
 #ifndef TG_CONV_H
 #define TG_CONV_H
 
+#include <tapegrad/ops.h>
+
 #include "ops/common/windows.h"
 
 enum { TG_CONV_X, TG_CONV_W, TG_CONV_Y }; /* the tensors of y = conv(x, w) */
@@ -13,6 +15,10 @@ typedef struct tg_conv_params {
     int64_t more[2];          /* transposed: output_padding, elements at the end of h and w of x */
     int result;               /* which tensor the op computes; the other two are its inputs, in their order */
 } tg_conv_params;
+
+/* Returns the params of an op of 1 or 2 dims from the caller's options. result is TG_CONV_Y for a convolution, which
+ * uses no output_padding, or TG_CONV_X for a transposed one. */
+tg_conv_params tg_conv_params_of(int dims, const tg_conv_opts *given, int result);
 
 /* Records the transposed convolution of x with w, without bias. This is the gradient with respect to its input of a
  * convolution with w whose result has the gradient x. p->result is TG_CONV_X. */

@@ -192,30 +192,16 @@ static const tg_field transpose2d_fields[] = {
 CONV_TRANSPOSE(conv_transpose1d, TRANSPOSE1(1, 0, 1, 1, 0), transpose1d_fields, transpose1d_samples);
 CONV_TRANSPOSE(conv_transpose2d, TRANSPOSE2(1, 1, 0, 0, 1, 1, 1, 0, 0), transpose2d_fields, transpose2d_samples);
 
-static tg_conv_params params_of(int dims, const tg_conv_opts *given) {
-    static const int64_t size[] = {1, 1}; /* tg_conv_transposed takes the window size from w */
-    tg_conv_opts o;
-    tg_op_options(&o, &tg_conv_opts_struct, given);
-    tg_conv_params p = {
-        .w = tg_windows_of(dims, size, o.stride, o.padding, o.dilation), .groups = o.groups, .result = TG_CONV_X};
-    p.w.given = o.size;
-    p.w.known = sizeof o;
-    for (int d = 2 - dims, k = 0; d < 2; d++, k++) p.more[d] = o.output_padding[k];
-    for (int k = dims; k < 3; k++)
-        if (o.output_padding[k]) p.w.unused = k == 1 ? "output_padding[1]" : "output_padding[2]";
-    return p;
-}
-
 /* Returns the gradient of a convolution with w [c, o / groups, k] with respect to its input, where x [n, c, l] is the
  * gradient of the convolution's result, plus b [o] (or NULL): [n, o, m], with
  * m = (l - 1) stride - 2 padding + dilation (k - 1) + 1 + output_padding. */
 tg_tensor *tg_conv_transpose1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
-    tg_conv_params p = params_of(1, opts);
+    tg_conv_params p = tg_conv_params_of(1, opts, TG_CONV_X);
     return TG_RECORD(t, tg_op_conv_transpose1d, &p, x, w, b);
 }
 
 /* The same for images: x [n, c, h, w], w [c, o / groups, kh, kw]. */
 tg_tensor *tg_conv_transpose2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
-    tg_conv_params p = params_of(2, opts);
+    tg_conv_params p = tg_conv_params_of(2, opts, TG_CONV_X);
     return TG_RECORD(t, tg_op_conv_transpose2d, &p, x, w, b);
 }

@@ -7,17 +7,31 @@
 
 /* ---- l1, smooth_l1, huber ----
  *
- * With d = x - y, and m = d clamped to [-width, width], the loss is m (d - m / 2). This is d^2 / 2 in the middle, where
- * |d| <= width, and a straight line outside. With a width of 0 the loss is |d|. */
+ * With d = scale (x - y), and m = d clamped to [-w, w] where w = scale width, the loss is m (d - m / 2). If scale is 1,
+ * this is d^2 / 2 in the middle, where |d| <= width, and a straight line outside. Other scales multiply that by
+ * scale^2. With a width of 0 the loss is |d|.
+ *
+ * The loss of smooth_l1 is 1 / beta times that of huber, so its scale is 1 / sqrt(beta). If the loss were divided by
+ * beta instead, d^2 would overflow or underflow for values of beta for which d^2 / beta does not. */
 
 static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 
+/* d = scale (x - y) */
+static tg_status scaled_difference(tg_call *c, tg_tensor *d, const tg_tensor *x, const tg_tensor *y) {
+    double scale = params(c)->scale;
+    if (scale == 1) return tg_op_map(c, TG_FN_sub, d, TG_T2(x, y), 2, 0, 0, false);
+    tg_tensor *s = tg_call_temp(c, (tg_dtype)d->dtype, 0, NULL);
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(s), scale));
+    return tg_op_map(c, TG_FN_sub_mul, d, TG_T3(x, y, s), 3, 0, 0, false);
+}
+
 static tg_status distance_forward(tg_call *c) {
-    double w = params(c)->width;
+    double w = params(c)->width * params(c)->scale;
     tg_tensor *loss = tg_elementwise_loss_buffer(c), *d = tg_elementwise_loss_temp(c),
               *middle = w ? tg_elementwise_loss_temp(c) : NULL;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_PUT(sub, d, c->input[0], c->input[1]);
+    TG_TRY(scaled_difference(c, d, c->input[0], c->input[1]));
     if (w) {
         TG_PUT_P(clamp, -w, w, middle, d);
         TG_PUT_P(linear_sum, 1, -0.5, d, d, middle);
@@ -28,13 +42,13 @@ static tg_status distance_forward(tg_call *c) {
     return tg_elementwise_loss_reduce(c, loss);
 }
 
-/* gx (+)= g m, or g sign(d) if the width is 0; gy (+)= the negative of that. */
+/* gx (+)= g scale m, or g sign(d) if the width is 0; gy (+)= the negative of that. */
 static tg_status distance_backward(tg_call *c) {
-    double w = params(c)->width;
+    double scale = params(c)->scale, w = params(c)->width * scale;
     tg_formula slope = w ? TG_FN_mul : TG_FN_abs_d;
-    tg_tensor *d = tg_elementwise_loss_temp(c), *g = tg_elementwise_loss_gradient(c, 1);
+    tg_tensor *d = tg_elementwise_loss_temp(c), *g = tg_elementwise_loss_gradient(c, scale);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_PUT(sub, d, c->input[0], c->input[1]);
+    TG_TRY(scaled_difference(c, d, c->input[0], c->input[1]));
     if (w) TG_PUT_P(clamp, -w, w, d, d);
     if (c->gin_mode[0]) TG_TRY(tg_op_map(c, slope, c->gin[0], TG_T2(g, d), 2, 0, 0, tg_adds(c, 0)));
     if (!c->gin_mode[1]) return TG_OK;
@@ -43,8 +57,10 @@ static tg_status distance_backward(tg_call *c) {
 }
 
 static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    double w = ((const tg_elementwise_loss_params *)tg_node_params(n))->width;
+    const tg_elementwise_loss_params *p = tg_node_params(n);
+    double w = p->width * p->scale;
     tg_tensor *d = tg_sub(t, tg_wide(t, tg_node_in(n)[0]), tg_wide(t, tg_node_in(n)[1])), *loss;
+    if (p->scale != 1) d = tg_scale(t, d, p->scale);
     if (w) {
         tg_tensor *middle = tg_clamp(t, d, -w, w);
         loss = tg_mul(t, middle, tg_sub(t, d, tg_scale(t, middle, 0.5)));
@@ -58,7 +74,9 @@ static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out)
 TG_COMPOSED(distance)
 
 static tg_status l1_infer(tg_call *c) {
-    ((tg_elementwise_loss_params *)c->params)->width = 0;
+    tg_elementwise_loss_params *p = c->params;
+    p->width = 0;
+    p->scale = 1;
     return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }
 
@@ -99,14 +117,14 @@ tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opt
     return TG_RECORD(t, tg_op_l1, &p, x, y);
 }
 
-/* Replaces a width below the normal numbers of the computing dtype by 0: in that dtype the width may be 0, and its
- * reciprocal, by which the loss is multiplied, infinite. */
+/* Replaces a width below all positive numbers of the computing dtype by 0, because it would be 0 in that dtype, and the
+ * scale infinite. The result is the same: no difference is in the middle. */
 static tg_status smooth_l1_infer(tg_call *c) {
     tg_elementwise_loss_params *p = c->params;
     if (!(p->width >= 0 && isfinite(p->width)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g; it must be finite and 0 or more", p->width);
-    if (p->width < (c->input[0]->dtype == TG_F64 ? DBL_MIN : (double)FLT_MIN)) p->width = 0;
-    p->factor = p->width ? 1 / p->width : 1;
+    if (c->input[0]->dtype != TG_F64 && p->width < (double)FLT_TRUE_MIN) p->width = 0;
+    p->scale = p->width ? 1 / sqrt(p->width) : 1;
     return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }
 
@@ -137,8 +155,9 @@ tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, con
 }
 
 static tg_status huber_infer(tg_call *c) {
-    const tg_elementwise_loss_params *p = c->params;
+    tg_elementwise_loss_params *p = c->params;
     if (!(p->width > 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "delta is %g; it must be greater than 0", p->width);
+    p->scale = 1;
     return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }
 

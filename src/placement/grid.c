@@ -35,6 +35,5 @@ void tg_grid_clear(tg_ctx *ctx) {
 }
 
 void tg_ctx_may_skip(tg_ctx *ctx) {
-    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
-    if (ctx->run.status != TG_OK && tg_grid_axes(ctx) & ~after_backward) tg_ctx_skip(ctx);
+    if (ctx->run.status != TG_OK && tg_grid_axes(ctx) & ~TG_DATA_PARALLEL_AXES) tg_ctx_skip(ctx);
 }

@@ -23,6 +23,8 @@ typedef struct tg_grid {
 } tg_grid;
 
 enum { TG_EXPERT_AXES = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP }; /* the axes of the expert grid, without pp */
+/* The data-parallel axes. Their ranks need not record the same ops, because they communicate only after backward. */
+enum { TG_DATA_PARALLEL_AXES = 1u << TG_DP | 1u << TG_EDP };
 
 extern const tg_grid tg_no_grid; /* the grid of a context that has none: every axis has one rank */
 

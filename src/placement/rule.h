@@ -108,7 +108,7 @@ tg_status tg_call_draws_now(tg_call *c);
 /* States that infer itself has set the outputs' placements. */
 void tg_call_placed(tg_call *c);
 
-/* ---- Check mode (placement/check.c) ---- */
+/* ---- Check mode (placement/check.c, check_results.c, differences.c) ---- */
 
 /* Fails unless a leaf that is I or R has the same bytes on all ranks of the tensor- and context-parallel axes.
  * Called at the first use of the leaf. */

@@ -68,8 +68,8 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* Fails if not as many forks of random streams are open as `before`, at the start of the function. Closes the surplus
  * forks. */
-static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, tg_rng_forks before) {
-    int left = tg_rng_forks_since(ctx, before);
+static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
+    int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
@@ -89,8 +89,7 @@ static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int befor
 
 /* Calls the function, and checks its status, its forks, its keys and its outputs. */
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
-    const tg_rng_forks forks = tg_rng_forks_open(t->ctx);
-    int keys = t->ctx->keys.depth;
+    int forks = t->ctx->streams.forks, keys = t->ctx->keys.depth;
     uint64_t outer = tg_tapes_of(t->ctx)->recomputing;
     if (t->collects || t->again) tg_tapes_of(t->ctx)->recomputing = t->ctx->serial;
     t->busy++;

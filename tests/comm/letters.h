@@ -1,6 +1,6 @@
 /* A message layer for tests (tapegrad/p2p.h): its ranks are threads of one process, and its messages are letters in
  * their inboxes. It can hold back the letters of one rank to another, so that messages of different ranks arrive in
- * orders that are rare elsewhere. */
+ * orders that are rare elsewhere, and let a rank end between two letters. */
 #ifndef TG_TEST_LETTERS_H
 #define TG_TEST_LETTERS_H
 
@@ -36,6 +36,7 @@ typedef struct wires {
     letter *inbox[LETTER_RANKS];
     atomic_bool held; /* letters from holder to waiter are held back */
     int holder, waiter;
+    atomic_bool ended[LETTER_RANKS]; /* it sends nothing more, as if its process had ended: set by wires.sends */
 } wires;
 
 /* One rank's end. */
@@ -52,11 +53,13 @@ typedef struct line {
 static inline int line_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
     line *l = state;
     if (l->w->sends) l->w->sends(l, data, tag);
+    if (l->n_sent == LETTERS_IN_FLIGHT) return 1;
+    l->sent[l->n_sent++] = token;
+    if (atomic_load(&l->w->ended[l->me])) return 0;
     letter *m = malloc(sizeof *m + bytes);
-    if (!m || l->n_sent == LETTERS_IN_FLIGHT) return free(m), 1;
+    if (!m) return l->n_sent--, 1;
     *m = (letter){.from = l->me, .tag = tag, .bytes = bytes};
     memcpy(m->data, data, bytes);
-    l->sent[l->n_sent++] = token;
     pthread_mutex_lock(&l->w->lock);
     letter **end = &l->w->inbox[to];
     while (*end) end = &(*end)->next;
@@ -82,14 +85,21 @@ static inline letter *take_letter(line *l, const receiving *r, bool held) {
     return m;
 }
 
+/* Returns whether the rank has ended and all its letters to this rank have been received. Holds the lock. */
+static inline bool is_lost(line *l, int rank) {
+    letter *m = l->w->inbox[l->me];
+    while (m && m->from != rank) m = m->next;
+    return !m && atomic_load(&l->w->ended[rank]);
+}
+
 static inline int deliver_letters(line *l, tg_p2p_completed_fn completed) {
     bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
     for (int i = 0; i < l->n_receives; i++) {
         receiving r = l->receives[i];
         letter *m = take_letter(l, &r, held);
-        if (!m) continue;
-        size_t n = m->bytes;
-        if (n <= r.capacity) memcpy(r.data, m->data, n);
+        if (!m && (r.from < 0 || !is_lost(l, r.from))) continue;
+        size_t n = m ? m->bytes : 0;
+        if (n && n <= r.capacity) memcpy(r.data, m->data, n);
         free(m);
         if (n > r.capacity) return 2;
         memmove(&l->receives[i], &l->receives[i + 1], (size_t)(--l->n_receives - i) * sizeof r);
@@ -102,7 +112,7 @@ static inline int deliver_letters(line *l, tg_p2p_completed_fn completed) {
 /* Holds the lock: a letter that came meanwhile would land in a later receive than the next one. */
 static inline int line_poll(void *state, tg_p2p_completed_fn completed) {
     line *l = state;
-    if (l->cut) return 3;
+    if (l->cut || atomic_load(&l->w->ended[l->me])) return 3;
     while (l->n_sent) completed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
     int error = deliver_letters(l, completed);
@@ -114,6 +124,14 @@ static inline void line_explain(void *state, int error, char *buf, size_t n) {
     static const char *const texts[] = {"no capacity", "a letter is too long", "the line is cut"};
     (void)state;
     snprintf(buf, n, "%s", texts[error - 1]);
+}
+
+static inline const char *line_lost(void *state, int rank) {
+    line *l = state;
+    pthread_mutex_lock(&l->w->lock);
+    bool lost = is_lost(l, rank);
+    pthread_mutex_unlock(&l->w->lock);
+    return lost ? "" : NULL;
 }
 
 static inline void line_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
@@ -130,7 +148,8 @@ static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops),
                                     .receive = line_receive,
                                     .poll = line_poll,
                                     .explain = line_explain,
-                                    .close = line_close};
+                                    .close = line_close,
+                                    .lost = line_lost};
 
 /* Frees the letters that were never received. */
 static inline void wires_free(wires *w) {

@@ -15,6 +15,7 @@ typedef struct rank_end {
     tg_status opened, status, after;
     char message[1024], later[1024]; /* the second is that of `after` */
     bool inert; /* the communicator is inert, and the layer is closed */
+    int size;   /* of the last group */
 } rank_end;
 
 typedef struct world {
@@ -24,6 +25,7 @@ typedef struct world {
     atomic_int started, left, failed;
     atomic_bool interrupted; /* a rank waits in is_interrupted */
     bool late; /* rank 0 leaves late */
+    int told; /* rank 0 ends in a recovery, after it has sent the list of members to so many ranks */
 } world;
 
 typedef struct rank_arg {
@@ -262,12 +264,59 @@ START_TEST(a_rank_that_fails_while_ranks_meet_leaves_no_communicator) {
 }
 END_TEST
 
+/* Ends rank 0 in the recovery. */
+static void is_ended(line *l, const void *data, int tag) {
+    const world *all = (world *)((char *)l->w - offsetof(world, w));
+    const tg_p2p_message *m = data;
+    if (tag == 0 && m->kind == TG_P2P_DECIDE && l->n_failures++ == all->told) atomic_store(&l->w->ended[l->me], true);
+}
+
+static void *recovers_twice(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    rank_end *end = &a.all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    end->opened = tg_comm_barrier(c);
+    end->status = tg_comm_recover(c);
+    if (a.me && end->status == TG_OK) end->status = tg_comm_barrier(c);
+    snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    if (a.me && tg_comm_size(c) == RANKS) end->after = begins_anew(ctx, c);
+    snprintf(end->later, sizeof end->later, "%s", tg_ctx_message(ctx));
+    end->size = tg_comm_size(c);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+/* The next call of the ranks that have the list of members reports the end of rank 0, or the failure of a rank that
+ * lacks the list. They recover again. The others are told to create a new communicator, as often as they try to
+ * recover. */
+START_TEST(ranks_that_have_the_list_recover_without_its_sender) {
+    for (int told = 0; told < RANKS; told++) {
+        world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .sends = is_ended}, .told = told};
+        run_ranks(&all, recovers_twice);
+        for (int r = 0; r < RANKS; r++) {
+            const rank_end *e = &all.end[r];
+            ck_assert_int_eq(e->opened, TG_OK);
+            if (r == 0) continue;
+            ck_assert_msg(e->status == TG_ERR_REMOTE &&
+                              strstr(e->message, r <= told ? "rank 0" : "rank 0, which was to choose the members"),
+                          "%d told, rank %d: %s: %s", told, r, tg_status_name(e->status), e->message);
+            ck_assert_msg(e->after == (r <= told ? TG_OK : TG_ERR_REMOTE) && (r > told || e->size == told),
+                          "%d told, rank %d in a group of %d: %s: %s", told, r, e->size, tg_status_name(e->after),
+                          e->later);
+        }
+    }
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
                             both_groups_of_a_deadlock_end_at_once,
                             a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
                             recovery_reports_a_layer_that_has_failed,
-                            a_rank_that_fails_while_ranks_meet_leaves_no_communicator};
+                            a_rank_that_fails_while_ranks_meet_leaves_no_communicator,
+                            ranks_that_have_the_list_recover_without_its_sender};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

@@ -40,6 +40,8 @@ for row in 'copy' 'product of' 'layer norm, backward' 'softmax and loss' 'AdamW'
     'host, us a step, captured'; do
     holds "the benches have the row $row" says "^\\| ${row}[^|]*\\| [0-9]"
 done
+holds 'programs that were there are not said to be built here' says '^programs  built before this check$'
+holds 'nor to be of the commit here' says '^commit    unknown$'
 holds 'nothing is judged' [ -z "$(grep -E 'PASS|not met' "$result")" ]
 
 # A build directory of programs that do not work.
@@ -50,7 +52,9 @@ printf '#!/bin/sh\necho 7 passed, 0 failed\n' >"$work/b/tests/good"
 printf '#!/bin/sh\nwhile :; do sleep 1; done\n' >"$work/b/tests/hangs"
 chmod +x "$work"/b/*/*
 printf 'good\tenv "$programs"/tests/good\nhangs\tenv "$programs"/tests/hangs\n' >"$work/b/gpu-tests"
+echo abc1234 >"$work/b/commit"
 check "$work/b" --limit 30
+holds 'programs with a commit are of that commit' says '^commit    abc1234$'
 holds 'the check fails with its parts' [ $status = 1 ]
 holds 'a part that fails has its status' says '^\| a step \| FAILED: status 3'
 holds 'its output is shown' says '^the last words$'

@@ -342,6 +342,39 @@ START_TEST(narrow_parabolas_are_lines) {
 }
 END_TEST
 
+/* Compares smooth_l1 of d and 0 with the definition. */
+static void check_parabola(tg_ctx *ctx, double d, double beta, bool recorded) {
+    const double zero = 0, slope = d < beta ? d / beta : 1, minus = -slope;
+    const double value = d < beta ? 0.5 * d * (d / beta) : d - 0.5 * beta;
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *in[] = {leaf(ctx, TG_F32, TG_SHAPE(), &d), leaf(ctx, TG_F32, TG_SHAPE(), &zero)}, *g[2];
+    tg_tensor *loss = tg_smooth_l1(t, in[0], in[1], beta, NULL);
+    tg_grad(t, &loss, 1, in, 2, g, TG_GRAD(.create_graph = recorded));
+    char what[80];
+    snprintf(what, sizeof what, "smooth_l1(%g, 0, %g)%s", d, beta, recorded ? ", recorded" : "");
+    check_values(loss, &value, what, 1e-6);
+    check_values(g[0], &slope, what, 1e-6);
+    check_values(g[1], &minus, what, 1e-6);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_drop(in[0]);
+    tg_drop(in[1]);
+}
+
+/* The squares of the differences are outside the range of float32, but the losses are inside. */
+START_TEST(parabolas_of_any_width_keep_their_digits) {
+    static const double beta[] = {4e-37, 3e-30, 7e-20, 0.3, 5e20, 2e35}, of[] = {0.3, 0.9, 1.1, 50};
+    tg_ctx *ctx = open_ctx(TG_F32);
+    for (int i = 0; i < 6; i++)
+        for (int recorded = 0; recorded < 2; recorded++) {
+            for (int k = 0; k < 4; k++) check_parabola(ctx, (double)(float)(of[k] * beta[i]), beta[i], recorded);
+            check_parabola(ctx, 1.5, beta[i], recorded);
+            check_parabola(ctx, 1e15F, beta[i], recorded);
+        }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* Small losses keep their digits in float32. */
 START_TEST(far_logits_lose_nothing) {
     tg_ctx *ctx = open_ctx(TG_F32);
@@ -448,6 +481,7 @@ int main(void) {
                             products_with_zeros_have_right_derivatives,
                             special_pairs_are_right,
                             narrow_parabolas_are_lines,
+                            parabolas_of_any_width_keep_their_digits,
                             far_logits_lose_nothing,
                             targets,
                             rows_without_targets_are_handled,

@@ -310,7 +310,7 @@ END_TEST
 
 static tg_status misses(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)in, (void)n_in, (void)out, (void)n_out;
-    tg_tape_ctx(t)->streams.forks_missed++; /* as a fork does for which there is no memory */
+    tg_tape_ctx(t)->streams.forks++; /* as a fork does for which there is no memory */
     return tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "on purpose"), TG_ERR_MEMORY;
 }
 
@@ -320,18 +320,44 @@ START_TEST(missed_forks_stay_open_until_their_joins) {
     tg_ctx *ctx = layer_ctx(&w);
     tg_tape *t = tg_tape_new(ctx);
     layer fails = {.forks = true, .fails = true};
-    ctx->streams.forks_missed = 1;
+    ctx->streams.forks++;
     tg_recompute(t, drops, &fails, &w, 1, &y, 1, NULL);
     expect_error(ctx, TG_ERR_DATA, "on purpose");
-    ck_assert_int_eq(ctx->streams.forks_missed, 1);
+    ck_assert_int_eq(ctx->streams.forks, 1);
     tg_recompute(t, misses, NULL, &w, 1, &y, 1, NULL);
     expect_error(ctx, TG_ERR_MEMORY, "on purpose");
-    ck_assert_int_eq(ctx->streams.forks_missed, 1);
+    ck_assert_int_eq(ctx->streams.forks, 1);
     tg_rng_join(ctx);
     expect_ok(ctx);
     tg_rng_join(ctx);
     expect_error(ctx, TG_ERR_STATE, "no stream is forked");
     tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* Each join returns to the stream that was current before its own fork, although one fork has had no memory. */
+START_TEST(joins_after_a_missed_fork_are_in_order) {
+    tg_ctx *ctx = new_ctx();
+    float a[16], b[16], x[16];
+    draws_of(11, a), draws_of(12, b);
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    tg_rng_fork(ctx, "a");
+    ctx->streams.forks++; /* as a fork does for which there is no memory */
+    tg_rng_fork(ctx, "b");
+    draw(ctx, 1, x);
+    ck_assert(same(x, b, 1));
+    for (int i = 0; i < 2; i++) {
+        tg_rng_join(ctx);
+        draw(ctx, 1, x);
+        ck_assert(same(x, a + i, 1));
+    }
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    ck_assert(!ctx->streams.current);
+    tg_rng_join(ctx);
+    expect_error(ctx, TG_ERR_STATE, "no stream is forked");
     tg_ctx_free(ctx);
 }
 END_TEST
@@ -441,6 +467,7 @@ int main(void) {
                                   a_function_must_join_its_forks_and_no_others,
                                   gradcheck_draws_the_same_in_every_run,
                                   missed_forks_stay_open_until_their_joins,
+                                  joins_after_a_missed_fork_are_in_order,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,
                                   streams_are_listed_as_they_came};

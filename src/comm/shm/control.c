@@ -254,6 +254,11 @@ static bool has_joined(tg_control *c, int i) {
     return is_recovering(m) && !has_left(m);
 }
 
+static const char *lost(tg_control *c, int i) {
+    tg_shm_group *s = tg_shm_of(c);
+    return tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank) ? NULL : "";
+}
+
 static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
 
 /* Counts members that died before they left the group. They will never leave it. */
@@ -303,6 +308,7 @@ const tg_control_ops tg_shm_control = {
     .join_recovery = join_recovery,
     .is_expected = is_expected,
     .has_joined = has_joined,
+    .lost = lost,
     .own_list = own_list,
     .propose = propose,
     .decided_list = decided_list,

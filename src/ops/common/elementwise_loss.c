@@ -27,7 +27,6 @@ tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last) {
     if (p->unused)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "option %s is set, but this loss does not use it; leave it at its default", p->unused);
-    if (p->factor == 0) p->factor = 1;
     if (p->reduction >= TG_LOSS_MEAN && p->reduction <= last) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d; it must be TG_LOSS_MEAN, _SUM%s", (int)p->reduction,
                         last == TG_LOSS_NONE ? " or _NONE" : ", _NONE or _BATCH_MEAN");
@@ -107,8 +106,8 @@ tg_tensor *tg_elementwise_loss_buffer(tg_call *c) {
 
 /* Returns the factor that turns the sum of the elements' losses into the result. */
 static double scale_of(const tg_elementwise_loss_params *p, const tg_tensor *x) {
-    if (p->reduction == TG_LOSS_MEAN) return p->factor / (double)x->numel;
-    return p->reduction == TG_LOSS_BATCH_MEAN ? p->factor / (double)x->shape[0] : p->factor;
+    if (p->reduction == TG_LOSS_MEAN) return 1 / (double)x->numel;
+    return p->reduction == TG_LOSS_BATCH_MEAN ? 1 / (double)x->shape[0] : 1;
 }
 
 tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss) {
@@ -122,9 +121,9 @@ tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss) {
     return scale == 1 ? TG_OK : tg_op_map(c, TG_FN_affine, loss, TG_T1(loss), 1, scale, 0, false);
 }
 
-tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign) {
+tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double factor) {
     tg_tensor *g = c->gout[0];
-    double scale = sign * scale_of(c->params, c->input[0]);
+    double scale = factor * scale_of(c->params, c->input[0]);
     if (scale == 1) return g;
     tg_tensor *scaled = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
     if (tg_ok(c->ctx)) tg_op_map(c, TG_FN_affine, scaled, TG_T1(g), 1, scale, 0, false);

@@ -15,7 +15,7 @@ typedef struct tg_elementwise_loss_params {
     /* of huber and smooth_l1: the loss is a parabola where |x - y| <= width, and a straight line elsewhere; 0 means no
      * parabola */
     double width;
-    double factor; /* multiplies every element's loss; set by infer */
+    double scale; /* of l1, huber and smooth_l1: multiplies x - y (distance_losses.c); set by infer */
     const char *unused; /* the name of an option that is set although the loss does not use it, or NULL */
 } tg_elementwise_loss_params;
 
@@ -42,11 +42,11 @@ tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last);
 tg_tensor *tg_elementwise_loss_buffer(tg_call *c);
 /* Returns a temporary of input 0's shape, in the result's dtype. */
 tg_tensor *tg_elementwise_loss_temp(tg_call *c);
-/* Reduces the elements' losses to the result, and multiplies by the factor. */
+/* Reduces the elements' losses to the result. */
 tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss);
-/* Returns the gradient of every element's loss, times sign: a scalar if it is the same for all elements, otherwise a
+/* Returns the gradient of every element's loss, times factor: a scalar if it is the same for all elements, otherwise a
  * tensor of input 0's shape. Callers check tg_ok before they use it. */
-tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign);
+tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double factor);
 /* Does what tg_elementwise_loss_reduce does, by recording ops. */
 tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *loss);
 

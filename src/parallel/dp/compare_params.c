@@ -4,17 +4,15 @@
 #include "base/host_memory.h"
 #include "parallel/dp/grads.h"
 
-static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
-
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n) {
     tg_ctx *ctx = p->ctx;
-    if (!ctx->check || !(tg_grid_axes(ctx) & data_axes)) return TG_OK;
+    if (!ctx->check || !(tg_grid_axes(ctx) & TG_DATA_PARALLEL_AXES)) return TG_OK;
     size_t bytes = (size_t)n * (sizeof(tg_tensor *) + sizeof(int64_t));
     tg_tensor **x = bytes ? tg_host_alloc(ctx, bytes) : NULL;
     int64_t *mine = x ? (int64_t *)(x + n) : NULL;
     for (int a = 0; x && a < TG_MAX_AXES && ctx->run.status == TG_OK; a++) {
         int k = 0;
-        for (int i = 0; data_axes >> a & 1 && i < n; i++) {
+        for (int i = 0; TG_DATA_PARALLEL_AXES >> a & 1 && i < n; i++) {
             if (!(tg_placement_claimed(params[i]) >> a & 1) || !tg_placement_comparable(params[i])) continue;
             x[k] = params[i];
             if (tg_placement_hash(params[i], &mine[k++]) != TG_OK) tg_ctx_skip(ctx);

@@ -4,11 +4,8 @@
 
 #include "parallel/tp/layers.h"
 
-static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
-    tg_tensor *w = tg_parallel_linear_weight(m, given);
-    (void)gather;
-    if (!w) return tg_inert(m->ctx);
     tg_linear_grad_opts o = {.size = sizeof o, .fused_wgrad = s->o.fused_wgrad, .deferred = s->deferred, .chunks = 1};
     return tg_linear_with_grad_accumulation(t, x, w, tg_parallel_linear_bias(m), NULL, &o);
 }

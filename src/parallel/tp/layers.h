@@ -21,9 +21,8 @@ typedef struct tg_linear_kind {
     tg_module_ops ops;
     tg_linear_mode mode;
     bool norm; /* a norm is in front of the product */
-    /* Runs one call. weight replaces the layer's own weight, unless it is NULL. gather > 0 gathers the output of a
-     * column layer, 0 does not, and < 0 does what the layer's options say. */
-    tg_tensor *(*run)(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);
+    /* Runs one call with this weight, which is not NULL. Does not gather the output. */
+    tg_tensor *(*run)(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w);
 } tg_linear_kind;
 extern const tg_linear_kind tg_column_linear, tg_row_linear, tg_duplicated_linear, tg_norm_column_linear;
 /* The ops of such a kind. */
@@ -63,9 +62,6 @@ tg_status tg_parallel_linear_read(tg_parallel_linear *s, const char *who, const 
 void tg_parallel_linear_free(void *state);
 size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n);
 static inline const tg_parallel_linear *tg_parallel_linear_of(const tg_module *m) { return m->state; }
-/* Returns the weight of one call: `given` after a check of its shape, or the module's own if `given` is NULL.
- * Returns NULL after recording the error. */
-tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given);
 tg_tensor *tg_parallel_linear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
 /* Returns the placement of the norm's weight and bias on the layer's axis. */
 tg_placement tg_linear_norm_place(const tg_parallel_linear *s);

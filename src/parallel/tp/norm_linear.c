@@ -9,10 +9,8 @@
 
 #include "parallel/tp/layers.h"
 
-static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
-    tg_tensor *w = tg_parallel_linear_weight(m, given);
-    if (!w) return tg_inert(m->ctx);
     tg_norm_linear_opts o = {
         .size = sizeof o,
         .rms = s->o.rms_norm,
@@ -24,9 +22,8 @@ static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, 
         .deferred = s->deferred,
         .chunks = s->sp ? s->o.chunks : 1,
     };
-    tg_tensor *y = tg_norm_linear(t, x, w, tg_parallel_linear_bias(m), tg_module_own(m, "layer_norm_weight"),
-                                  tg_module_own(m, "layer_norm_bias"), s->comm, &o);
-    return (gather < 0 ? s->o.gather_output : gather > 0) ? tg_gather_from_tp(t, y, s->comm) : y;
+    return tg_norm_linear(t, x, w, tg_parallel_linear_bias(m), tg_module_own(m, "layer_norm_weight"),
+                          tg_module_own(m, "layer_norm_bias"), s->comm, &o);
 }
 
 const tg_linear_kind tg_norm_column_linear = {

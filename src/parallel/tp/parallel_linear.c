@@ -136,7 +136,9 @@ size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n) {
 /* Only layers of these kinds have a state that this function frees. */
 bool tg_is_parallel_linear(const tg_module *m) { return m && m->ops && m->ops->free == tg_parallel_linear_free; }
 
-tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given) {
+/* Returns the weight of one call: `given` after a check of its shape, or the module's own if `given` is NULL.
+ * Returns NULL after recording the error. */
+static tg_tensor *weight_of(const tg_module *m, tg_tensor *given) {
     const tg_parallel_linear *s = m->state;
     if (given) return check_weight(s, m->ops->kind, given) == TG_OK ? given : NULL;
     tg_tensor *own = tg_module_own(m, "weight");
@@ -168,25 +170,33 @@ static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     return TG_OK;
 }
 
+/* Runs the layer without its hooks. `given` replaces the layer's own weight, unless it is NULL. gather_output > 0
+ * gathers the output of a column layer, 0 does not, and < 0 does what the layer's options say. */
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather_output) {
+    const tg_parallel_linear *s = tg_parallel_linear_of(m);
+    tg_tensor *w = weight_of(m, given);
+    if (!w) return tg_inert(m->ctx);
+    tg_tensor *y = s->kind->run(m, t, x, w);
+    bool gathers = gather_output < 0 ? s->o.gather_output : gather_output > 0;
+    return gathers ? tg_gather_from_tp(t, y, s->comm) : y; /* only a column layer's options and calls can say so */
+}
+
 /* Runs the layer, with its hooks, in the scope that is open. */
-static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+static tg_tensor *run_with_hooks(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
     bool training;
     tg_tensor *y = NULL;
-    if (tg_module_enter(m, t, &x, 1, &training) == TG_OK)
-        y = tg_parallel_linear_of(m)->kind->run(m, t, x, weight, gather_output);
+    if (tg_module_enter(m, t, &x, 1, &training) == TG_OK) y = run(m, t, x, weight, gather_output);
     return tg_module_leave(m, t, &y, 1, training) == TG_OK ? y : tg_inert(m->ctx);
 }
 
-tg_tensor *tg_parallel_linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
-    return tg_parallel_linear_of(m)->kind->run(m, t, x, NULL, -1);
-}
+tg_tensor *tg_parallel_linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return run(m, t, x, NULL, -1); }
 
 static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output,
                         const void *site) {
     if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
     if (check_apply(m, t, gather_output) != TG_OK) return tg_inert(m->ctx);
     if (tg_scope_open_at(t, m->ops->kind, site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
-    tg_tensor *y = run(m, t, x, weight, gather_output);
+    tg_tensor *y = run_with_hooks(m, t, x, weight, gather_output);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
 }
 

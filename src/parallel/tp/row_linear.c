@@ -32,12 +32,10 @@ static tg_tensor *product(const tg_parallel_linear *s, tg_tape *t, tg_tensor *x,
 }
 
 /* Adds the bias after the reduction, so that the sum over ranks contains it once. */
-static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
-    tg_tensor *w = tg_parallel_linear_weight(m, given), *b = tg_parallel_linear_bias(m);
+    tg_tensor *b = tg_parallel_linear_bias(m);
     bool alone = tg_comm_size(s->comm) == 1;
-    (void)gather;
-    if (!w) return tg_inert(m->ctx);
     if (s->o.input_is_whole) x = tg_scatter_to_tp(t, x, s->comm);
     tg_linear_grad_opts o = {TG_LINEAR_GRAD_DEFAULTS, .fused_wgrad = s->o.fused_wgrad, .deferred = s->deferred};
     if (alone) return tg_linear_with_grad_accumulation(t, x, w, b, s->comm, &o);
