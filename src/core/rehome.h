@@ -19,8 +19,8 @@ static inline tg_tensor *tg_range_kept(const tg_tensor *x) {
     tg_tensor *range = x->ext ? x->ext->range : NULL;
     return range && range->storage != x->storage ? range : (tg_tensor *)x;
 }
-/* Called before the context's tensor x is written. Fails with TG_ERR_STATE if x is a range of a parameter that has other
- * bytes, and these are pinned or exported: tg_range_wrote must discard them, and cannot. */
+/* Called before the context's tensor x is written. Fails with TG_ERR_STATE if x is a range of a parameter that has
+ * other bytes, and these are pinned or exported: tg_range_wrote must discard them, and cannot. */
 tg_status tg_range_may_change(const tg_tensor *x, const char *who);
 /* Called when the context's tensor x was written. If x is a range of a parameter, the parameter counts as written too:
  * its storage awaits tg_flat_gather or, if it has other bytes than x, is discarded. */
