@@ -105,14 +105,19 @@ silent() {
     ! grep -Eq -- "$found" "$work/said.$(printf %s "$key" | cksum | cut -d' ' -f1)"
 }
 
-mutant_one() {
+# Writes the changed file below $work. Done for all mutants, also for those that do not run: it takes no time.
+applies() {
     : >"$work/log"
     rm -rf "$work/src" "$work/mutated" "$work/mutated.o"
     mkdir -p "$work/$(dirname "$file")"
+    edited "$work/old" "$work/new" "$root/$file" >"$work/$file" && return
+    wrong "its lines are not in $file exactly once"
+    return 1
+}
+
+mutant_one() {
     silent || { wrong "without it, $program $test fails or is not silent" && return; }
     : >"$work/log"
-    edited "$work/old" "$work/new" "$root/$file" >"$work/$file" ||
-        { wrong "its lines are not in $file exactly once" && return; }
     compiled >"$work/log" 2>&1 || { wrong "does not compile" && return; }
     linked >"$work/log" 2>&1 || { wrong "does not link" && return; }
     run_of "$work/mutated"
@@ -131,7 +136,7 @@ mutant_one() {
 # Runs the mutant of the paragraph that has ended.
 conclude() {
     if [ -n "$mutant" ] && [[ $mutant == *"$word"* ]]; then
-        if [ $((nth % share)) = 0 ]; then mutant_one; fi
+        if applies && [ $((nth % share)) = 0 ]; then mutant_one; fi
         nth=$((nth + 1))
     fi
     mutant='' file='' unit='' program='' test='' with='' found=''
