@@ -154,7 +154,8 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
     return all;
 }
 
-/* Frees the layer. Frees its communicator only if no message can still arrive for it (`quiet`, and no request is left).
+/* Frees the layer, unless MPI_Comm_idup is not complete: MPI will still write to l->comm then. Frees the communicator
+ * only if no message can still arrive for it (`quiet`, and no request is left).
  * If it were freed while a message is on its way, MPI could reuse its internal number for a new communicator, and
  * deliver the late message there. MPI_Finalize could wait forever for a rank that has failed; the launcher then ends
  * the job. */
