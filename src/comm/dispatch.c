@@ -218,6 +218,7 @@ static tg_status prepare_memory(dispatch *e) {
                        e->name, ops->name, ctx->run.ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
+    if (d) TG_TRY(tg_storage_check_write(d->storage, e->name));
     if (d && e->a->kind != TG_RECV) TG_TRY(tg_storage_await_readers(d->storage));
     e->t.src = s && s->numel ? tg_data(s) : NULL;
     e->t.dst = d && d->numel ? tg_data(d) : NULL;

@@ -282,6 +282,22 @@ START_TEST(device_memory_is_refused) {
 }
 END_TEST
 
+START_TEST(read_only_memory_is_not_written) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *c = tg_comm_plan_new(ctx, 0, 2);
+    tg_tensor *x = filled(ctx, 3, 1), *y = filled(ctx, 3, 1);
+    tg_set_read_only(x, true);
+    ck_assert(!tg_comm_recv(c, x, 1) && tg_ctx_status(ctx) == TG_ERR_STATE);
+    ck_assert_str_eq(tg_ctx_message(ctx), "recv: the tensor's memory is read-only; write to a copy");
+    tg_ctx_clear(ctx);
+    ck_assert(!tg_comm_all_reduce(c, x, y, TG_REDUCE_SUM) && strstr(tg_ctx_message(ctx), "all_reduce: the tensor's"));
+    tg_ctx_clear(ctx);
+    ck_assert(tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM) && tg_comm_send(c, x, 1)); /* reading is allowed */
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- A caller's transport ---- */
 
 typedef struct phone {
@@ -471,6 +487,7 @@ int main(void) {
                                   a_group_of_one_copies,
                                   device_memory_is_refused,
                                   a_queued_call_ends_when_its_transport_says_so,
+                                  read_only_memory_is_not_written,
                                   a_callers_transport_hears_of_missed_calls,
                                   the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
