@@ -346,12 +346,7 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
     dispatch e = {.c = c, .a = a, .name = tg_collective_name(a->kind)};
     e.t = (tg_transfer){.size = sizeof e.t, .kind = a->kind, .op = a->op, .root = a->root, .site = a->site};
     e.t.dtype = any ? (tg_dtype)any->dtype : TG_U8;
-    if (c->ended)
-        tg_fail(
-            c->ctx, TG_ERR_ABORTED,
-            "%s: group \"%s\" has ended because the communicator that it was split from has recovered; split it again",
-            e.name, c->name);
-    if (c->ended || check_dispatch(&e) != TG_OK) return miss(c);
+    if (tg_comm_check_ended(c, e.name) != TG_OK || check_dispatch(&e) != TG_OK) return miss(c);
     tg_comm_reap(c);
     if (!a->dst && a->kind != TG_BARRIER && reserve(c) != TG_OK) return miss(c);
     tg_comm_request *r = tg_comm_request_new(c);

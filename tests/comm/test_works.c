@@ -413,6 +413,31 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
 }
 END_TEST
 
+/* A group of a communicator that has recovered has ended. No group is formed while a batch is open. */
+START_TEST(calls_out_of_place_are_refused) {
+    phone p = {0};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *world = tg_comm_new_on(ctx, &phones, &p, 0, 2);
+    tg_comm *group = tg_comm_split_known(world, (int[]){0, 1}, 2, "both", TG_TP, true);
+    tg_comm_batch_open(world);
+    ck_assert(!tg_comm_split(world, 0, 0, "x", TG_TP)->ops);
+    ck_assert_str_eq(tg_ctx_message(ctx),
+                     "tg_comm_split: a batch of sends and receives is open; call tg_comm_batch_close first");
+    tg_ctx_clear(ctx);
+    tg_comm_batch_close(world);
+    ck_assert_int_eq(tg_comm_recover(world), TG_OK);
+    ck_assert_int_eq(tg_comm_recover(group), TG_ERR_ABORTED);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "tg_comm_recover: group \"both\" has ended"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    ck_assert(!tg_comm_split(group, 0, 0, "x", TG_TP)->ops && tg_ctx_status(ctx) == TG_ERR_ABORTED);
+    tg_ctx_clear(ctx);
+    tg_comm_free(group);
+    tg_comm_free(world);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- The flight record ---- */
 
 static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
@@ -489,6 +514,7 @@ int main(void) {
                                   a_queued_call_ends_when_its_transport_says_so,
                                   read_only_memory_is_not_written,
                                   a_callers_transport_hears_of_missed_calls,
+                                  calls_out_of_place_are_refused,
                                   the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
 }
