@@ -176,6 +176,24 @@ static tg_status grouped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(groups_are_splits) { each_world(6, grouped, NULL); }
 END_TEST
 
+/* Rank 1 does not form the first group of the pair. After the recovery both form a group of the same ranks. */
+static tg_status formed_again(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    const int ranks[] = {0, 1};
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    if (n < 2 || on_gpus) return TG_OK; /* NCCL forms a group only with all of its ranks */
+    tg_comm *first = me == 0 ? tg_comm_split_known(c, ranks, 2, "pair", TG_TP, false) : NULL;
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == n);
+    tg_comm *pair = me < 2 ? tg_comm_split_known(c, ranks, 2, "pair", TG_TP, false) : NULL;
+    EXPECT(ctx, !pair || tg_comm_barrier(pair) == TG_OK);
+    tg_comm_free(pair);
+    tg_comm_free(first);
+    return tg_comm_barrier(c);
+}
+
+START_TEST(a_group_formed_after_recovery_is_a_new_one) { each_world(4, formed_again, NULL); }
+END_TEST
+
 /* ---- Counts ---- */
 
 static bool counted(const tg_comm *c, tg_collective k, int64_t calls, int64_t bytes) {
@@ -506,6 +524,7 @@ int main(void) {
                                   a_communicator_ends_with_its_works_done,
                                   a_steady_step_allocates_nothing,
                                   groups_are_splits,
+                                  a_group_formed_after_recovery_is_a_new_one,
                                   calls_and_bytes_are_counted,
                                   a_plan_moves_nothing_and_counts_all,
                                   wrong_members_are_refused_by_the_group_s_name,

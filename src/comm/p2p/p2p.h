@@ -258,6 +258,7 @@ struct tg_p2p_group {
     tg_p2p_member member[];
 };
 
+uint64_t tg_p2p_digest(const tg_p2p_key *key);
 /* Makes the group of these n ranks of the world, in this order; this rank is number `rank`. parent: key of the group
  * that it is split from; NULL: it is the world. Returns NULL after recording the error. */
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
