@@ -70,7 +70,7 @@ static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
     const char *name = *c->name ? c->name : "world";
     if (!m->last.sequence) {
-        tg_text(buf, n, at, "it has made no call in this group yet");
+        tg_text(buf, n, at, "it has made no collective call in this group yet");
         return;
     }
     tg_text(buf, n, at, "its last call was ");

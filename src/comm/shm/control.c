@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/text.h"
 #include "comm/shm/shm.h"
 
 static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->request : NULL; }
@@ -37,10 +38,13 @@ static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_shm_
 /* Waits for the reason for a limited time, because the rank that claimed the group may have died. */
 static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     tg_group *g = tg_shm_of(c)->g;
+    size_t at = 0;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
         sched_yield();
     if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED)
         tg_shared_text_read(&g->failure, buf, n);
+    else
+        tg_text(buf, n, &at, "the rank that ended it has not published the reason; its process may have died");
     *end = (tg_group_end){g->status, g->culprit, g->reporter, buf};
 }
 

@@ -132,14 +132,15 @@ int tg_region_file(int n);
 /* Maps the file. whole: maps the arenas too. On failure returns NULL and sets *why to the reason, a static string. */
 tg_region *tg_region_map(int fd, bool whole, const char **why);
 void tg_region_unmap(tg_region *r, bool whole);
-/* Added to the id of a group, to make an origin: the new group replaces that group after a recovery. Without it the
- * group could be taken for one of the same ranks that was split from that group, and that some rank never joined. */
+/* A flag that makes an origin of a group's id: the new group replaces that group after a recovery. Without the flag the
+ * new group could be taken for one of the same ranks that was split from the old group, and that a rank never joined. */
 #define TG_ORIGIN_RECOVERY ((uint64_t)1 << 63)
-/* Added to a number of a group of another transport, to make an origin: the new group is split from that group. */
+/* A flag that makes an origin of any number: the new group is split from a group of another transport, which all
+ * members identify by that number. */
 #define TG_ORIGIN_OTHER ((uint64_t)1 << 62)
 /* Joins the group of these n ranks of the world, in which this rank is number `mine`. The first of them to arrive
- * creates the group. origin: the id of the group that it is split from, or one of the numbers above; 0: it is the
- * world. Returns NULL after recording the error. */
+ * creates the group. origin: the id of the group that it is split from, an origin made with one of the flags above, or
+ * 0 for the world. Returns NULL after recording the error. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, uint64_t origin, const int *ranks, int n, int mine,
                         const char *name);
 /* Notes that n members have died without leaving the group. The group is freed once all other members have left. */
