@@ -132,8 +132,9 @@ int tg_region_file(int n);
 /* Maps the file. whole: maps the arenas too. On failure returns NULL and sets *why to the reason, a static string. */
 tg_region *tg_region_map(int fd, bool whole, const char **why);
 void tg_region_unmap(tg_region *r, bool whole);
-/* A flag that makes an origin of a group's id: the new group replaces that group after a recovery. Without the flag the
- * new group could be taken for one of the same ranks that was split from the old group, and that a rank never joined. */
+/* A flag that makes an origin of a group's id: the new group replaces that group after a recovery. Without the flag,
+ * the new group could be taken for one of the same ranks that was split from the old group, and that a rank has never
+ * joined. */
 #define TG_ORIGIN_RECOVERY ((uint64_t)1 << 63)
 /* A flag that makes an origin of any number: the new group is split from a group of another transport, which all
  * members identify by that number. */
