@@ -62,8 +62,8 @@ typedef struct tg_p2p_ops {
 
 /* Creates a communicator of `size` ranks, 1 to 1024, over the given layer. Every rank must make the call, and later
  * call tg_comm_free, which waits for the other ranks while the layer is in use. Ranks of one node that are processes
- * exchange data through shared memory instead of the layer. If several ranks of a node are threads of one process, all
- * ranks of that node use the layer.
+ * exchange data through shared memory instead of the layer. They use the layer if several ranks of the node are threads
+ * of one process, or if the context of a rank uses the shared memory of an earlier communicator.
  *
  * The library calls ops->close when the last communicator over state is freed. If all ranks can share the memory of one
  * node, it needs no layer, and calls ops->close before tg_comm_p2p_new returns; the transport is then "shm". ops is not

@@ -16,6 +16,14 @@ tg_status tg_comm_note_missed(const tg_comm *c, tg_status s) {
 
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
+tg_status tg_comm_check_ended(const tg_comm *c, const char *who) {
+    if (!c->ended) return TG_OK;
+    return tg_fail(
+        c->ctx, TG_ERR_ABORTED,
+        "%s: group \"%s\" has ended because the communicator that it was split from has recovered; split it again", who,
+        c->name);
+}
+
 tg_call_entry tg_transfer_entry(const tg_transfer *t, int size) {
     return (tg_call_entry){.kind = (uint8_t)t->kind,
                            .dtype = (uint8_t)t->dtype,
@@ -245,6 +253,10 @@ static tg_status check_split(const tg_comm *c, tg_axis axis) {
     if (!tg_comm_ok(c)) return TG_ERR_ABORTED;
     if (axis < 0 || axis > TG_MAX_AXES)
         return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
+    TG_TRY(tg_comm_check_ended(c, "tg_comm_split"));
+    if (c->batch)
+        return tg_fail(c->ctx, TG_ERR_STATE,
+                       "tg_comm_split: a batch of sends and receives is open; call tg_comm_batch_close first");
     if (c->ops->silent && c->size > 1)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
                        "tg_comm_split: transport \"%s\" cannot exchange the colors of the ranks; use "
@@ -324,6 +336,7 @@ static void end_with_parent(tg_comm *c) {
 tg_status tg_comm_recover(tg_comm *c) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
     int rank = c->rank, size = c->size;
+    TG_TRY(tg_comm_check_ended(c, "tg_comm_recover"));
     if (c->size == 1 || c->ops->silent) return TG_OK;
     if (!c->ops->recover)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,

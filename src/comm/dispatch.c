@@ -218,6 +218,7 @@ static tg_status prepare_memory(dispatch *e) {
                        e->name, ops->name, ctx->run.ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
+    if (d) TG_TRY(tg_storage_check_write(d->storage, e->name));
     if (d && e->a->kind != TG_RECV) TG_TRY(tg_storage_await_readers(d->storage));
     e->t.src = s && s->numel ? tg_data(s) : NULL;
     e->t.dst = d && d->numel ? tg_data(d) : NULL;
@@ -345,12 +346,7 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
     dispatch e = {.c = c, .a = a, .name = tg_collective_name(a->kind)};
     e.t = (tg_transfer){.size = sizeof e.t, .kind = a->kind, .op = a->op, .root = a->root, .site = a->site};
     e.t.dtype = any ? (tg_dtype)any->dtype : TG_U8;
-    if (c->ended)
-        tg_fail(
-            c->ctx, TG_ERR_ABORTED,
-            "%s: group \"%s\" has ended because the communicator that it was split from has recovered; split it again",
-            e.name, c->name);
-    if (c->ended || check_dispatch(&e) != TG_OK) return miss(c);
+    if (tg_comm_check_ended(c, e.name) != TG_OK || check_dispatch(&e) != TG_OK) return miss(c);
     tg_comm_reap(c);
     if (!a->dst && a->kind != TG_BARRIER && reserve(c) != TG_OK) return miss(c);
     tg_comm_request *r = tg_comm_request_new(c);

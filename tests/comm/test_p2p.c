@@ -1,7 +1,8 @@
 /* The transport between nodes over the message layer of letters.h: disagreements that ranks hear of in different
- * orders, ranks that leave early or come late, and nodes whose ranks are threads. */
+ * orders, ranks that leave early, come late or end in the middle of a message, and nodes whose ranks are threads. */
 #include <time.h>
 
+#include "base/os.h"
 #include "check_main.h"
 #include "comm/letters.h"
 #include "comm/p2p/p2p.h"
@@ -16,6 +17,7 @@ typedef struct rank_end {
     char message[1024], later[1024]; /* the second is that of `after` */
     bool inert; /* the communicator is inert, and the layer is closed */
     int size;   /* of the last group */
+    double seconds;
 } rank_end;
 
 typedef struct world {
@@ -310,6 +312,52 @@ START_TEST(ranks_that_have_the_list_recover_without_its_sender) {
 }
 END_TEST
 
+static bool has_piece(wires *w, int rank) {
+    pthread_mutex_lock(&w->lock);
+    const letter *m = w->inbox[rank];
+    while (m && m->tag == 0) m = m->next;
+    pthread_mutex_unlock(&w->lock);
+    return m;
+}
+
+/* Rank 1 ends while it receives a long message from rank 0, after rank 0 has sent it the first pieces. */
+static void *ends_while_it_receives(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    world *all = a.all;
+    rank_end *end = &all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 10));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
+    tg_tensor *x = tg_zeros(ctx, TG_U8, TG_SHAPE(1 << 20));
+    end->opened = tg_comm_barrier(c);
+    if (a.me == 0) {
+        tg_work *w = tg_comm_send(c, x, 1);
+        atomic_store(&all->started, 1);
+        double since = tg_system_now();
+        end->status = tg_work_wait(w);
+        end->seconds = tg_system_now() - since;
+        snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    } else if (a.me == 1) {
+        while (!atomic_load(&all->started)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        tg_comm_recv(c, x, 0);
+        while (!has_piece(&all->w, 1)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        atomic_store(&all->w.ended[1], true);
+    }
+    tg_drop(x);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(a_sender_does_not_wait_for_a_receiver_that_has_ended) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+    run_ranks(&all, ends_while_it_receives);
+    const rank_end *end = &all.end[0];
+    ck_assert_int_eq(end->opened, TG_OK);
+    ck_assert_msg(end->status == TG_ERR_REMOTE && strstr(end->message, "has ended unexpectedly"), "%s", end->message);
+    ck_assert_msg(end->seconds < 5, "%g seconds", end->seconds);
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
@@ -317,6 +365,7 @@ int main(void) {
                             a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
                             recovery_reports_a_layer_that_has_failed,
                             a_rank_that_fails_while_ranks_meet_leaves_no_communicator,
-                            ranks_that_have_the_list_recover_without_its_sender};
+                            ranks_that_have_the_list_recover_without_its_sender,
+                            a_sender_does_not_wait_for_a_receiver_that_has_ended};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

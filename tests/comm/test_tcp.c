@@ -141,7 +141,7 @@ START_TEST(runs_of_different_names_do_not_meet) {
 }
 END_TEST
 
-/* ---- Ranks that are killed ---- */
+/* ---- Ranks that are processes ---- */
 
 /* A rank that is a process of its own. Its result goes to the pipe. */
 static pid_t fork_rank(rank *r, int to) {
@@ -152,6 +152,35 @@ static pid_t fork_rank(rank *r, int to) {
     if (write(to, r, sizeof *r) != sizeof *r) _exit(1);
     _exit(0);
 }
+
+/* The first communicator uses the memory of the node, and the second one the network. */
+static void creates_another(rank *r, tg_ctx *ctx, tg_comm *c) {
+    tg_tcp_opts again = r->opts;
+    again.job = "another test";
+    tg_comm *second = tg_comm_tcp_new(ctx, &again);
+    sums(r, ctx, second);
+    if (strcmp(tg_comm_transport(c), "shm") || strcmp(tg_comm_transport(second), "tcp")) r->result = 0;
+    tg_comm_free(second);
+}
+
+START_TEST(a_context_may_have_two_communicators_of_one_node) {
+    rank ranks[2];
+    int ends[2];
+    pid_t pid[2];
+    setenv("TG_MPI_NODES", "1", 1);
+    ck_assert_int_eq(pipe(ends), 0);
+    plan(ranks, 2, free_port(), 20);
+    for (int i = 0; i < 2; i++) {
+        ranks[i].fn = creates_another;
+        pid[i] = fork_rank(&ranks[i], ends[1]);
+    }
+    setenv("TG_MPI_NODES", "4", 1);
+    for (int i = 0; i < 2; i++) ck_assert(read(ends[0], &ranks[i], sizeof *ranks) == (ssize_t)sizeof *ranks);
+    expect_all(ranks, 2);
+    close(ends[0]), close(ends[1]);
+    for (int i = 0; i < 2; i++) waitpid(pid[i], NULL, 0);
+}
+END_TEST
 
 static double seconds_now(void) {
     struct timespec t;
@@ -316,7 +345,8 @@ END_TEST
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *const tests[] = {
-        a_killed_rank_is_named_and_the_others_recover, /* before there are threads */
+        a_context_may_have_two_communicators_of_one_node, /* the first three fork before there are threads */
+        a_killed_rank_is_named_and_the_others_recover,
         a_rank_killed_in_recovery_is_named,
         ranks_meet_in_any_order_and_by_any_name_of_this_node,
         no_rank_listens_once_all_have_met,

@@ -176,6 +176,24 @@ static tg_status grouped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(groups_are_splits) { each_world(6, grouped, NULL); }
 END_TEST
 
+/* Rank 1 does not form the first group of the pair. After the recovery both form a group of the same ranks. */
+static tg_status formed_again(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    const int ranks[] = {0, 1};
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    if (n < 2 || on_gpus) return TG_OK; /* NCCL forms a group only with all of its ranks */
+    tg_comm *first = me == 0 ? tg_comm_split_known(c, ranks, 2, "pair", TG_TP, false) : NULL;
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == n);
+    tg_comm *pair = me < 2 ? tg_comm_split_known(c, ranks, 2, "pair", TG_TP, false) : NULL;
+    EXPECT(ctx, !pair || tg_comm_barrier(pair) == TG_OK);
+    tg_comm_free(pair);
+    tg_comm_free(first);
+    return tg_comm_barrier(c);
+}
+
+START_TEST(a_group_formed_after_recovery_is_a_new_one) { each_world(4, formed_again, NULL); }
+END_TEST
+
 /* ---- Counts ---- */
 
 static bool counted(const tg_comm *c, tg_collective k, int64_t calls, int64_t bytes) {
@@ -279,6 +297,22 @@ START_TEST(device_memory_is_refused) {
     const world_end *end = run_world(THREADS, 2, on_meta, NULL, TG_CONFIG(.device = "meta"));
     ck_assert(end->status[0] == TG_ERR_DEVICE && end->status[1] == TG_ERR_DEVICE);
     ck_assert_ptr_nonnull(strstr(end->message[0], "\"meta\""));
+}
+END_TEST
+
+START_TEST(read_only_memory_is_not_written) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *c = tg_comm_plan_new(ctx, 0, 2);
+    tg_tensor *x = filled(ctx, 3, 1), *y = filled(ctx, 3, 1);
+    tg_set_read_only(x, true);
+    ck_assert(!tg_comm_recv(c, x, 1) && tg_ctx_status(ctx) == TG_ERR_STATE);
+    ck_assert_str_eq(tg_ctx_message(ctx), "recv: the tensor's memory is read-only; write to a copy");
+    tg_ctx_clear(ctx);
+    ck_assert(!tg_comm_all_reduce(c, x, y, TG_REDUCE_SUM) && strstr(tg_ctx_message(ctx), "all_reduce: the tensor's"));
+    tg_ctx_clear(ctx);
+    ck_assert(tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM) && tg_comm_send(c, x, 1)); /* reading is allowed */
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
 }
 END_TEST
 
@@ -397,6 +431,31 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
 }
 END_TEST
 
+/* A group of a communicator that has recovered has ended. No group is formed while a batch is open. */
+START_TEST(calls_out_of_place_are_refused) {
+    phone p = {0};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *world = tg_comm_new_on(ctx, &phones, &p, 0, 2);
+    tg_comm *group = tg_comm_split_known(world, (int[]){0, 1}, 2, "both", TG_TP, true);
+    tg_comm_batch_open(world);
+    ck_assert(!tg_comm_split(world, 0, 0, "x", TG_TP)->ops);
+    ck_assert_str_eq(tg_ctx_message(ctx),
+                     "tg_comm_split: a batch of sends and receives is open; call tg_comm_batch_close first");
+    tg_ctx_clear(ctx);
+    tg_comm_batch_close(world);
+    ck_assert_int_eq(tg_comm_recover(world), TG_OK);
+    ck_assert_int_eq(tg_comm_recover(group), TG_ERR_ABORTED);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "tg_comm_recover: group \"both\" has ended"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    ck_assert(!tg_comm_split(group, 0, 0, "x", TG_TP)->ops && tg_ctx_status(ctx) == TG_ERR_ABORTED);
+    tg_ctx_clear(ctx);
+    tg_comm_free(group);
+    tg_comm_free(world);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- The flight record ---- */
 
 static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
@@ -465,13 +524,16 @@ int main(void) {
                                   a_communicator_ends_with_its_works_done,
                                   a_steady_step_allocates_nothing,
                                   groups_are_splits,
+                                  a_group_formed_after_recovery_is_a_new_one,
                                   calls_and_bytes_are_counted,
                                   a_plan_moves_nothing_and_counts_all,
                                   wrong_members_are_refused_by_the_group_s_name,
                                   a_group_of_one_copies,
                                   device_memory_is_refused,
                                   a_queued_call_ends_when_its_transport_says_so,
+                                  read_only_memory_is_not_written,
                                   a_callers_transport_hears_of_missed_calls,
+                                  calls_out_of_place_are_refused,
                                   the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
 }

@@ -154,14 +154,16 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
     return all;
 }
 
-/* Frees the layer. Frees its communicator only if no message can still arrive for it (`quiet`, and no request is left).
- * If it were freed while a message is on its way, MPI could reuse its internal number for a new communicator, and
- * deliver the late message there. MPI_Finalize could wait forever for a rank that has failed; the launcher then ends
- * the job. */
+/* Frees the layer, unless MPI_Comm_idup is not complete: MPI will still write to l->comm. Frees the communicator only
+ * if no message can still arrive for it (`quiet`, and no request is left). If it were freed while a message is on its
+ * way, MPI could reuse its internal number for a new communicator, and deliver the late message there. MPI_Finalize
+ * could wait forever for a rank that has failed; the launcher then ends the job. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
-    bool over = mpi_phase(l) == TG_P2P_ENDED;
-    if (cancel_receives(l, over, completed) && quiet && !over && l->open && !l->broken) {
+    tg_p2p_phase phase = mpi_phase(l);
+    bool over = phase == TG_P2P_ENDED;
+    if (phase == TG_P2P_OPENING) return;
+    if (cancel_receives(l, over, completed) && quiet && !over && !l->broken) {
         MPI_Comm_free(&l->comm);
         if (l->finalizes) MPI_Finalize();
     }

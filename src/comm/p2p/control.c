@@ -70,7 +70,7 @@ static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
     const char *name = *c->name ? c->name : "world";
     if (!m->last.sequence) {
-        tg_text(buf, n, at, "it has made no call in this group yet");
+        tg_text(buf, n, at, "it has made no collective call in this group yet");
         return;
     }
     tg_text(buf, n, at, "its last call was ");
@@ -132,14 +132,17 @@ static bool needs(const tg_p2p_call *call, int i) {
     return tg_p2p_awaited(call, i) || call->ready || call->lost;
 }
 
-/* Ends the group, from the call of w on, if the call needs a member that is lost. */
+/* Ends the group, from the call of w on, if the call needs a member that is lost. Marks the call as lost, because a
+ * send or a receive whose peer has arrived would otherwise go on after the end of the group (tg_p2p_cannot_finish). */
 static void check_lost(tg_control *c, const tg_wait *w) {
     const tg_p2p_group *g = tg_p2p_of(c);
+    tg_p2p_call *call = call_of(w);
     for (int i = 0; i < c->size && !has_ended(c, w); i++) {
         const tg_p2p_member *m = &g->member[i];
         const char *why = i == c->rank || m->left ? NULL : tg_p2p_lost(g->self, m->rank);
-        if (why && (!call_of(w) || needs(call_of(w), i)))
-            tg_control_died(c, w, i, (long long)g->self->peer[m->rank].pid, why);
+        if (!why || (call && !needs(call, i))) continue;
+        if (call) call->lost = true;
+        tg_control_died(c, w, i, (long long)g->self->peer[m->rank].pid, why);
     }
 }
 

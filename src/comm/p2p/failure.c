@@ -8,8 +8,8 @@
 
 /* ---- The group's failure ---- */
 
-/* Answers all requests for pieces of the call with empty pieces. */
-static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
+void tg_p2p_refuse_all(tg_p2p_call *c) {
+    const tg_p2p_group *g = c->g;
     for (int i = 0; i < g->control.size && c->owed; i++) {
         tg_p2p_side *s = &c->side[c->pair ? 0 : i];
         int rank = g->member[c->pair ? c->peer : i].rank;
@@ -28,7 +28,7 @@ bool tg_p2p_cannot_finish(const tg_p2p_call *c) {
  * buffers and are ignored. */
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)
-        if (r->group == g && tg_p2p_cannot_finish(r->call)) refuse_all(g, r->call);
+        if (r->group == g && tg_p2p_cannot_finish(r->call)) tg_p2p_refuse_all(r->call);
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PHASES * TG_P2P_PIECES; k++) {
             tg_p2p_piece *p = &g->member[i].in[k / TG_P2P_PIECES][k % TG_P2P_PIECES];

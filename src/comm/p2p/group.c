@@ -10,6 +10,8 @@ static uint64_t mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 29);
 }
 
+uint64_t tg_p2p_digest(const tg_p2p_key *key) { return mix(key->base, key->ordinal); }
+
 /* Returns the entry that counts the groups with this base; NULL: there is no such group yet. Members that form several
  * groups of the same list, split from the same group, form them in the same order. So the n-th of these groups has the
  * same key on all its members. */
@@ -21,7 +23,7 @@ static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
 
 /* Sets *key to the key of the next group of these ranks, split from the group with key *parent. */
 static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, tg_p2p_key *key) {
-    key->base = parent ? mix(mix(parent->base, parent->ordinal), (uint64_t)n) : 0;
+    key->base = parent ? mix(tg_p2p_digest(parent), (uint64_t)n) : 0;
     for (int i = 0; i < n; i++) key->base = mix(key->base, (uint64_t)ranks[i] + 1);
     tg_p2p_base *b = base_of(self, key->base);
     if (!b) {

@@ -1,5 +1,5 @@
 /* Connects ranks that are processes of one node through shared memory. Over the message layer the ranks first exchange
- * their nodes, then the file that the first rank of each node has made, and then whether each could map the file. */
+ * their nodes, then the file that the first rank of each node has made, and then whether each can share its memory. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -87,9 +87,11 @@ static int open_file(const address *a) {
     return -1;
 }
 
-static bool can_be_mapped(int fd) {
+/* Returns whether this rank can share the memory of the file. A context can use the memory of one file only, so a
+ * further communicator of the context goes over the message layer, also within the node. */
+static bool can_share(const tg_ctx *ctx, int fd) {
     const char *why;
-    tg_region *r = fd < 0 ? NULL : tg_region_map(fd, true, &why);
+    tg_region *r = fd < 0 || ctx->arena ? NULL : tg_region_map(fd, true, &why);
     if (r) tg_region_unmap(r, true);
     return r != NULL;
 }
@@ -111,11 +113,11 @@ static tg_status all_gather(tg_comm *world, const void *mine, void *all, int64_t
     return tg_comm_exchange(world, &call);
 }
 
-/* Sets *can to whether all ranks of this rank's node can map the node's file, and *in_one to whether all ranks of world
- * can, on one node. fd: the file, opened by this rank; -1: it is not open. */
+/* Sets *can to whether all ranks of this rank's node can share the memory of the node's file, and *in_one to whether
+ * all ranks of world can, on one node. fd: the file, opened by this rank; -1: it is not open. */
 static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(int64_t);
-    int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);
+    int64_t mine = can_share(world->ctx, fd), *each = tg_host_alloc(world->ctx, bytes);
     tg_status s = each ? all_gather(world, &mine, each, 1) : world->ctx->run.status;
     *can = *in_one = s == TG_OK;
     for (int i = 0; s == TG_OK && i < world->size; i++) {

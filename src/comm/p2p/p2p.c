@@ -100,8 +100,9 @@ static tg_status recover(tg_p2p_handle *handle, int *rank, int *size) {
     size_t bytes = (size_t)old->control.size * sizeof(int);
     int n = 0, mine = -1, *ranks = tg_host_alloc(ctx, bytes);
     if (!ranks) return ctx->run.status;
+    tg_p2p_key origin = {old->key.base, ~old->key.ordinal}; /* differs from that of a group split from the old one */
     if (tg_control_regroup(&old->control, ranks, &n, &mine) == TG_OK)
-        g = tg_p2p_group_new(old->self, &old->key, ranks, n, mine, old->name);
+        g = tg_p2p_group_new(old->self, &origin, ranks, n, mine, old->name);
     tg_host_free(ctx, ranks, bytes);
     if (!g) return ctx->run.status;
     g->world = old->world;
@@ -142,12 +143,12 @@ static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
 }
 
 /* Makes the group of these ranks of the world: over the node's transport if all of them are of this node. */
-static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name,
-                            bool all) {
+static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name) {
     tg_p2p_rank *self = handle->self;
     void *inner = NULL;
     if (are_of_this_node(self, ranks, n)) {
-        tg_status s = self->node->ops->split(self->ctx, self->node->state, ranks, n, rank, name, all, &inner);
+        uint64_t origin = tg_p2p_digest(&handle->g->key) >> 2 | TG_ORIGIN_OTHER;
+        tg_status s = tg_shm_split(self->ctx, self->node->state, origin, ranks, n, rank, name, &inner);
         return s == TG_OK ? handle_new(self, NULL, inner) : NULL;
     }
     tg_p2p_group *g = tg_p2p_group_new(self, &handle->g->key, ranks, n, rank, name);
@@ -172,7 +173,7 @@ static tg_status p2p_split(tg_ctx *ctx, void *state, const int *ranks, int n, in
     int *of_world = tg_host_alloc(ctx, bytes);
     if (!of_world) return ctx->run.status;
     for (int i = 0; i < n; i++) of_world[i] = handle->g->member[ranks[i]].rank;
-    *group = split(handle, of_world, n, rank, name, all);
+    *group = split(handle, of_world, n, rank, name);
     tg_host_free(ctx, of_world, bytes);
     return *group ? TG_OK : ctx->run.status;
 }

@@ -258,6 +258,7 @@ struct tg_p2p_group {
     tg_p2p_member member[];
 };
 
+uint64_t tg_p2p_digest(const tg_p2p_key *key);
 /* Makes the group of these n ranks of the world, in this order; this rank is number `rank`. parent: key of the group
  * that it is split from; NULL: it is the world. Returns NULL after recording the error. */
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
@@ -399,7 +400,7 @@ tg_status tg_p2p_meet(tg_p2p_rank *self, tg_comm *world, tg_comm **node, bool *i
 
 /* Handles the messages and pieces that have arrived, and advances this rank's calls. */
 void tg_p2p_progress(tg_p2p_rank *self);
-/* Removes a call that cannot be finished from those in flight. */
+/* Removes a call that cannot be finished from those in flight, and refuses the pieces that were requested from it. */
 void tg_p2p_forget(tg_p2p_request *r);
 /* Pauses this thread in a wait. round: number of earlier pauses. The first rounds spin, the others sleep. */
 void tg_p2p_pause(const tg_p2p_rank *self, int round);
@@ -411,6 +412,8 @@ bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self));
 /* Returns whether the call cannot be finished because its group has failed. A collective before the first lost one goes
  * on: a member may have finished it and failed afterward. A send or a receive whose peer has arrived goes on too. */
 bool tg_p2p_cannot_finish(const tg_p2p_call *c);
+/* Answers with empty pieces the requests for pieces of the call that were not answered yet. */
+void tg_p2p_refuse_all(tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the rank that found the failure; if it is this rank, the function notifies the other members. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);

@@ -194,11 +194,15 @@ static void serve_member(tg_p2p_call *c, int to) {
 
 /* ---- Pieces that have arrived ---- */
 
-/* Stores a piece that has arrived. A piece of a sum stays in its buffer until sum_next. A piece whose call was given up
- * is dropped. */
+/* Stores a piece that has arrived. A piece of a sum stays in its buffer until sum_next. Drops a piece whose call cannot
+ * be finished: the call may have been given up since, and its memory freed. */
 static void use_piece(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
     if (!c || p->buffer.in_flight) return;
+    if (tg_p2p_cannot_finish(c)) {
+        p->call = NULL;
+        return;
+    }
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
     if (p->buffer.bytes == 0) {

@@ -67,6 +67,7 @@ void tg_p2p_progress(tg_p2p_rank *self) {
 }
 
 void tg_p2p_forget(tg_p2p_request *r) {
+    tg_p2p_refuse_all(r->call);
     r->call->request = NULL;
     remove_request(r);
 }

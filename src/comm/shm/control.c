@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/text.h"
 #include "comm/shm/shm.h"
 
 static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->request : NULL; }
@@ -37,10 +38,13 @@ static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_shm_
 /* Waits for the reason for a limited time, because the rank that claimed the group may have died. */
 static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     tg_group *g = tg_shm_of(c)->g;
+    size_t at = 0;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
         sched_yield();
     if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED)
         tg_shared_text_read(&g->failure, buf, n);
+    else
+        tg_text(buf, n, &at, "the rank that ended it has not published the reason; its process may have died");
     *end = (tg_group_end){g->status, g->culprit, g->reporter, buf};
 }
 
@@ -190,10 +194,12 @@ static void begin_checks(tg_control *c, const tg_wait *w) {
                               memory_order_release);
 }
 
+/* Clears the sleeping flag even if no check has begun: prepare sets it just before the first check. */
 static void end_wait(tg_control *c, const tg_wait *w) {
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(tg_shm_of(c)->self);
+    if (atomic_load_explicit(&rank_slot->sleeping, memory_order_relaxed))
+        atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
     if (w->since == 0) return;
-    atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
 }
 

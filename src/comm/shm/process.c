@@ -195,7 +195,8 @@ static tg_process *map_process(tg_ctx *ctx, int fd, int rank, const char *who) {
                NULL;
     if (ctx->arena)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "%s: this context already uses the memory of another launch; create a new context for this one",
+                       "%s: this context already uses the shared memory of an earlier communicator; create this "
+                       "communicator before others, and only once in a process",
                        who),
                NULL;
     tg_region *r = tg_region_map(fd, true, &why);

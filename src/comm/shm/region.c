@@ -173,7 +173,7 @@ static void lock(tg_region *r) {
 static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE * TG_LINE; }
 
 /* Makes a group and adds it to the region's list, whose lock this rank holds. Returns NULL if memory is short. */
-static tg_group *group_new(const tg_region_view *v, const tg_group *parent, const int *ranks, int n, const char *name) {
+static tg_group *group_new(const tg_region_view *v, uint64_t origin, const int *ranks, int n, const char *name) {
     tg_region *r = v->region;
     size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));
     size_t slots = whole_lines(sizeof(tg_group)), messages = slots + TG_CALLS * slot;
@@ -184,7 +184,7 @@ static tg_group *group_new(const tg_region_view *v, const tg_group *parent, cons
     if (!g) return NULL;
     memset(g, 0, bytes);
     g->id = ++r->group_ids;
-    g->parent = parent ? parent->id : 0;
+    g->origin = origin;
     g->bytes = bytes;
     g->slot_bytes = slot;
     g->size = n;
@@ -201,8 +201,8 @@ static tg_group *group_new(const tg_region_view *v, const tg_group *parent, cons
     return g;
 }
 
-static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int mine) {
-    if (g->parent != parent || g->size != n || tg_group_member(g, mine)->joined) return false;
+static bool is_group(tg_group *g, uint64_t origin, const int *ranks, int n, int mine) {
+    if (g->origin != origin || g->size != n || tg_group_member(g, mine)->joined) return false;
     for (int i = 0; i < n; i++)
         if (tg_group_member(g, i)->rank != ranks[i]) return false;
     return true;
@@ -210,19 +210,19 @@ static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int 
 
 /* Finds the oldest matching group that this rank has not joined, because members form groups of the same ranks in the
  * same order. The newest group is first in the region's list. */
-static tg_group *find(const tg_region_view *v, uint64_t parent, const int *ranks, int n, int mine) {
+static tg_group *find(const tg_region_view *v, uint64_t origin, const int *ranks, int n, int mine) {
     tg_group *found = NULL;
     for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))
-        if (is_group(g, parent, ranks, n, mine)) found = g;
+        if (is_group(g, origin, ranks, n, mine)) found = g;
     return found;
 }
 
-tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *parent, const int *ranks, int n, int mine,
+tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, uint64_t origin, const int *ranks, int n, int mine,
                         const char *name) {
     tg_region *r = v->region;
     lock(r);
-    tg_group *g = find(v, parent ? parent->id : 0, ranks, n, mine);
-    if (!g) g = group_new(v, parent, ranks, n, name);
+    tg_group *g = find(v, origin, ranks, n, mine);
+    if (!g) g = group_new(v, origin, ranks, n, name);
     if (g) {
         tg_group_member(g, mine)->joined = true;
         atomic_store_explicit(&tg_group_member(g, mine)->missed_calls, 1 + ctx->run.missed, memory_order_release);

@@ -59,7 +59,8 @@ enum { TG_MESSAGE_FREE, TG_MESSAGE_POSTED, TG_MESSAGE_TAKEN, TG_MESSAGE_DONE };
 
 typedef struct tg_group {
     uint64_t id;
-    tg_shared next, parent; /* the next group in the region's list; id of the group that it was split from, 0: none */
+    tg_shared next;  /* the next group in the region's list */
+    uint64_t origin; /* what it was formed from (tg_group_join) */
     size_t bytes, slot_bytes;
     int size, joined, left, lost; /* numbers of all members, and of those that have joined, have left, have died */
     _Atomic int failed;     /* TG_GROUP_WHOLE etc. */
@@ -131,10 +132,17 @@ int tg_region_file(int n);
 /* Maps the file. whole: maps the arenas too. On failure returns NULL and sets *why to the reason, a static string. */
 tg_region *tg_region_map(int fd, bool whole, const char **why);
 void tg_region_unmap(tg_region *r, bool whole);
+/* A flag that makes an origin of a group's id: the new group replaces that group after a recovery. Without the flag,
+ * the new group could be taken for one of the same ranks that was split from the old group, and that a rank has never
+ * joined. */
+#define TG_ORIGIN_RECOVERY ((uint64_t)1 << 63)
+/* A flag that makes an origin of any number: the new group is split from a group of another transport, which all
+ * members identify by that number. */
+#define TG_ORIGIN_OTHER ((uint64_t)1 << 62)
 /* Joins the group of these n ranks of the world, in which this rank is number `mine`. The first of them to arrive
- * creates the group. parent: the group that it is split from; NULL: it is the world. Returns NULL after recording the
- * error. */
-tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *parent, const int *ranks, int n, int mine,
+ * creates the group. origin: the id of the group that it is split from, an origin made with one of the flags above, or
+ * 0 for the world. Returns NULL after recording the error. */
+tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, uint64_t origin, const int *ranks, int n, int mine,
                         const char *name);
 /* Notes that n members have died without leaving the group. The group is freed once all other members have left. */
 void tg_group_lost(const tg_region_view *v, tg_group *g, int n);

@@ -251,18 +251,23 @@ static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     return s;
 }
 
-static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
-                           void **group) {
-    (void)all;
+tg_status tg_shm_split(tg_ctx *ctx, void *state, uint64_t origin, const int *ranks, int n, int rank, const char *name,
+                       void **group) {
     tg_shm_group *s = state;
     int *of_world = tg_host_alloc(ctx, (size_t)n * sizeof *of_world);
     if (!of_world) return ctx->run.status;
     for (int i = 0; i < n; i++) of_world[i] = tg_group_member(s->g, ranks[i])->rank;
-    tg_group *g = tg_group_join(ctx, &s->self->view, s->g, of_world, n, rank, name);
+    tg_group *g = tg_group_join(ctx, &s->self->view, origin, of_world, n, rank, name);
     tg_host_free(ctx, of_world, (size_t)n * sizeof *of_world);
     if (!g) return ctx->run.status;
     *group = group_state(s->self, g, rank, n);
     return *group ? TG_OK : ctx->run.status;
+}
+
+static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+                           void **group) {
+    (void)all;
+    return tg_shm_split(ctx, state, ((tg_shm_group *)state)->g->id, ranks, n, rank, name, group);
 }
 
 static void detach_context(tg_shm_rank *self);
@@ -327,7 +332,8 @@ static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     int n = 0, mine = -1, *ranks = tg_host_alloc(ctx, bytes);
     if (!ranks) return ctx->run.status;
     tg_status status = tg_control_regroup(&s->control, ranks, &n, &mine);
-    tg_group *g = status == TG_OK ? tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name) : NULL;
+    uint64_t origin = s->g->id | TG_ORIGIN_RECOVERY;
+    tg_group *g = status == TG_OK ? tg_group_join(ctx, &s->self->view, origin, ranks, n, mine, s->g->name) : NULL;
     tg_host_free(ctx, ranks, bytes);
     if (!g) return ctx->run.status;
     replace_group(s, g, mine, n);
@@ -402,7 +408,7 @@ static tg_group *join_world(tg_ctx *ctx, const tg_region_view *view) {
     int *ranks = tg_host_alloc(ctx, (size_t)n * sizeof *ranks);
     if (!ranks) return NULL;
     for (int i = 0; i < n; i++) ranks[i] = i;
-    tg_group *g = tg_group_join(ctx, view, NULL, ranks, n, view->me, "world");
+    tg_group *g = tg_group_join(ctx, view, 0, ranks, n, view->me, "world");
     tg_host_free(ctx, ranks, (size_t)n * sizeof *ranks);
     return g;
 }

@@ -77,6 +77,10 @@ extern const tg_comm_ops tg_threads_transport, tg_processes_transport;
 /* Makes the communicator of all ranks of a region. Takes over `process` (NULL: the rank is a thread). Returns NULL
  * after recording the error. */
 tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *process);
+/* Implements `split` of tg_comm_ops for members that form the group from another one than that of `state`, such as a
+ * group of another transport. origin: see tg_group_join. */
+tg_status tg_shm_split(tg_ctx *ctx, void *state, uint64_t origin, const int *ranks, int n, int rank, const char *name,
+                       void **group);
 
 /* ---- reduce.c ---- */
 
