@@ -87,6 +87,28 @@ START_TEST(a_model_without_initial_weights_is_filled_by_loading) {
 }
 END_TEST
 
+/* A load that runs out of memory leaves parameters that a later load can fill. */
+START_TEST(a_load_without_memory_can_be_repeated) {
+    enum { LIMIT = 8 << 20, LEFT = 256 << 10 }; /* the embedding has 750 KiB */
+    save(TG_LLAMA);
+    ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 7, .memory = LIMIT));
+    t = tg_tape_new(ctx);
+    tg_module *m = model(TG_LLAMA, true);
+    tg_memory_info i = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &i);
+    tg_tensor *rest = tg_zeros(ctx, TG_U8, TG_SHAPE(LIMIT - LEFT - i.live - i.workspace));
+    ck_assert_int_eq(tg_gpt_load_weights(m, dir), TG_ERR_MEMORY);
+    tg_ctx_clear(ctx);
+    tg_drop(rest);
+    ck_assert_msg(tg_gpt_load_weights(m, dir) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 static void compare_mapped(tg_gpt_arch arch) {
     save(arch);
     open_context(NULL);
@@ -186,7 +208,9 @@ START_TEST(a_program_with_file_functions_of_its_own_gets_copies) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_model_without_initial_weights_is_filled_by_loading, a_mapped_model_computes_the_same,
+    const TTest *tests[] = {a_model_without_initial_weights_is_filled_by_loading,
+                            a_load_without_memory_can_be_repeated,
+                            a_mapped_model_computes_the_same,
                             what_is_written_to_a_mapped_parameter_stays_in_memory,
                             a_file_that_becomes_shorter_is_an_error,
                             a_program_with_file_functions_of_its_own_gets_copies};
