@@ -237,6 +237,7 @@ tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
 tg_status tg_storage_map(tg_storage *s, void *data, void (*release)(void *), void *user) {
     if (!tg_storage_extra_of(s)) return s->ctx->run.status;
     release_bytes(s);
+    if (s->extra->release) s->extra->release(s->extra->user);
     s->data = data;
     s->state = TG_PRESENT;
     s->extra->restore = NULL;

@@ -90,7 +90,7 @@ tg_status tg_storage_bytes_again(tg_storage *s);
  * buffer. */
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 /* Makes memory that the caller provides the bytes of s, and returns its own bytes to the heap. data has as many bytes.
- * release(user) is called when s ends. s must not have a release function yet. */
+ * release(user) is called when s ends. If s has a release function, as after an earlier call, it is called now. */
 tg_status tg_storage_map(tg_storage *s, void *data, void (*release)(void *), void *user);
 void tg_storage_categorize(tg_storage *s, tg_category c);
 

@@ -150,6 +150,33 @@ START_TEST(what_is_written_to_a_mapped_parameter_stays_in_memory) {
 }
 END_TEST
 
+/* Returns how many mappings of the file the process has. */
+static int count_mappings(void) {
+    char line[512];
+    int n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) n += strstr(line, path) != NULL;
+    if (maps) fclose(maps);
+    return n;
+}
+
+START_TEST(mapping_again_ends_the_mapping_before) {
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, true);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+        ck_assert_int_eq(count_mappings(), 1);
+    }
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    ck_assert_int_eq(count_mappings(), 0);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 /* ---- Files that become shorter ---- */
 
 static void on_fault(int number, siginfo_t *info, void *context) {
@@ -212,6 +239,7 @@ int main(void) {
                             a_load_without_memory_can_be_repeated,
                             a_mapped_model_computes_the_same,
                             what_is_written_to_a_mapped_parameter_stays_in_memory,
+                            mapping_again_ends_the_mapping_before,
                             a_file_that_becomes_shorter_is_an_error,
                             a_program_with_file_functions_of_its_own_gets_copies};
     return tg_check_main("lm_map", tests, sizeof tests / sizeof *tests);
