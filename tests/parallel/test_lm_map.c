@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <tapegrad/gpt.h>
+#include <tapegrad/handles.h>
 #include <tapegrad/io.h>
 #include <tapegrad/lora.h>
 
@@ -177,6 +178,25 @@ START_TEST(mapping_again_ends_the_mapping_before) {
 }
 END_TEST
 
+START_TEST(pinned_bytes_stay_at_their_address) {
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, false);
+    tg_tensor *w = tg_module_find(m, "model.embed_tokens.weight");
+    tg_param_init(w, TG_INIT(.kind = TG_INIT_CONSTANT, .a = 2));
+    tg_storage *s = tg_pin(w);
+    const void *bytes = tg_host_data(w);
+    ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+    ck_assert_ptr_eq(tg_host_data(w), bytes);
+    tg_unpin(s);
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 /* ---- Files that become shorter ---- */
 
 static void on_fault(int number, siginfo_t *info, void *context) {
@@ -240,6 +260,7 @@ int main(void) {
                             a_mapped_model_computes_the_same,
                             what_is_written_to_a_mapped_parameter_stays_in_memory,
                             mapping_again_ends_the_mapping_before,
+                            pinned_bytes_stay_at_their_address,
                             a_file_that_becomes_shorter_is_an_error,
                             a_program_with_file_functions_of_its_own_gets_copies};
     return tg_check_main("lm_map", tests, sizeof tests / sizeof *tests);
