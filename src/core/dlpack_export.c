@@ -3,6 +3,7 @@
 
 #include "base/host_memory.h"
 #include "core/handles.h"
+#include "core/mapping.h"
 
 tg_dl_dtype tg_dl_dtype_of(tg_dtype d) {
     static const tg_dl_dtype of[] = {
@@ -67,6 +68,7 @@ static tg_status give(tg_tensor *x, tg_dl_device *device, const char *who, const
     TG_TRY(tg_dl_device_of(ctx, device, who));
     TG_TRY(refuse_grad(x, who));
     TG_TRY(tg_refuse_partial(x, who));
+    TG_TRY(tg_mappings_check(ctx));
     TG_TRY(tg_storage_need(x->storage, x));
     return ctx->host ? TG_OK : ctx->run.ops->sync(ctx);
 }

@@ -3,6 +3,7 @@
  * last. */
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "core/mapping.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 
@@ -232,12 +233,14 @@ tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char
     return begin(w, &j);
 }
 
-/* Completes the header's checksum and writes the header. */
+/* Completes the header's checksum and writes the header. Fails if some of the data came from a mapped file that has
+ * lost its bytes: what was written for them are zeros. */
 static tg_status seal(tg_safetensors_writer *w) {
     tg_ctx *ctx = w->ctx;
     if (w->next != w->count)
         return tg_fail(ctx, TG_ERR_INTERNAL, "tg_safetensors_commit: '%s' has %d of %d tensors", w->file.path, w->next,
                        w->count);
+    TG_TRY(tg_mappings_check(ctx));
     tg_checksum_text(tg_checksum(w->header, w->bytes), w->header + w->sum);
     return tg_writer_put_at(&w->file, 0, w->header, w->bytes);
 }

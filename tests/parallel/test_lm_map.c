@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <tapegrad/dlpack.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/handles.h>
 #include <tapegrad/io.h>
@@ -204,6 +205,34 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     if (!tg_mapping_fault(ctx, info->si_addr)) signal(number, SIG_DFL);
 }
 
+START_TEST(zeros_in_place_of_lost_bytes_are_not_saved) {
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
+    char copy[128];
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, true);
+    tg_lm_map(&m, 1, dir);
+    tg_tensor *w = tg_detach(t, tg_module_find(m, "model.embed_tokens.weight"));
+    const tg_named_tensor named = {"w", w};
+    snprintf(copy, sizeof copy, "%s/copy.safetensors", dir);
+    sigaction(SIGBUS, &a, &before);
+    ck_assert_int_eq(truncate(path, 8192), 0);
+    ck_assert_int_eq(tg_safetensors_save(ctx, copy, &named, 1, NULL, 0), TG_ERR_IO);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), path) && strstr(tg_ctx_message(ctx), "has become shorter"), "%s",
+                  tg_ctx_message(ctx));
+    ck_assert(access(copy, F_OK) != 0);
+    sigaction(SIGBUS, &before, NULL);
+    tg_ctx_clear(ctx);
+    ck_assert_ptr_null(tg_dlpack_export(w)); /* another library would read the zeros */
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_IO);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 START_TEST(a_file_that_becomes_shorter_is_an_error) {
     struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
     save(TG_LLAMA);
@@ -261,6 +290,7 @@ int main(void) {
                             what_is_written_to_a_mapped_parameter_stays_in_memory,
                             mapping_again_ends_the_mapping_before,
                             pinned_bytes_stay_at_their_address,
+                            zeros_in_place_of_lost_bytes_are_not_saved,
                             a_file_that_becomes_shorter_is_an_error,
                             a_program_with_file_functions_of_its_own_gets_copies};
     return tg_check_main("lm_map", tests, sizeof tests / sizeof *tests);
