@@ -6,6 +6,7 @@
 #include <tapegrad/ops.h>
 
 #include "base/host_memory.h"
+#include "comm/comm.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "placement/placing.h"
@@ -180,8 +181,8 @@ static tg_status reduce(tg_comm *c, tg_tensor *x) {
 }
 
 tg_status tg_metric_reduce(tg_metric *m, tg_comm *c) {
-    TG_TRY(enter(m));
-    if (!c) return TG_OK;
+    if (!m || !c) return enter(m);
+    TG_TRY(tg_comm_note_missed(c, enter(m)));
     TG_TRY(reduce(c, m->sum));
     return reduce(c, m->count);
 }
