@@ -131,9 +131,10 @@ typedef struct tg_named_tensor {
 
 /* Writes the tensors to a file, in the given order. Tensors may have any strides. Names must be unique, metadata keys
  * must be unique, and all strings must be UTF-8 (TG_ERR_ARGUMENT). A dtype that the format lacks fails with
- * TG_ERR_DTYPE, and a context of device "meta" with TG_ERR_DEVICE. tensors may be NULL if n_tensors is 0, and metadata
- * may be NULL if n_metadata is 0. The data begin at a multiple of 8 bytes in the file. The call allocates memory for
- * the header and buffers of 1 MiB. */
+ * TG_ERR_DTYPE, a gradient that is one rank's share of a sum (tg_grad_share, backward.h) with TG_ERR_STATE, and a
+ * context of device "meta" with TG_ERR_DEVICE. tensors may be NULL if n_tensors is 0, and metadata may be NULL if
+ * n_metadata is 0. The data begin at a multiple of 8 bytes in the file. The call allocates memory for the header and
+ * buffers of 1 MiB. */
 TG_API tg_status tg_safetensors_save(tg_ctx *ctx, const char *path, const tg_named_tensor *tensors, int n_tensors,
                                      const tg_metadata *metadata, int n_metadata);
 

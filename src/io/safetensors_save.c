@@ -41,7 +41,8 @@ static tg_status check_tensor(const job *j, int i) {
     TG_TRY(check_string(j, t->name, "the name of tensor", i));
     if (strcmp(t->name, "__metadata__") == 0)
         return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the format reserves the name '__metadata__'");
-    if (!j->later && tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK)
+    if (!j->later && (tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK ||
+                      tg_refuse_partial(t->tensor, "tg_safetensors_save") != TG_OK))
         return tg_fail_note(j->ctx, " (tensor '%.128s')", t->name);
     if (!tg_safetensors_dtype_of(t->tensor->dtype))
         return tg_fail(j->ctx, TG_ERR_DTYPE,
