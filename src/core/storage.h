@@ -27,7 +27,8 @@ typedef struct tg_storage_extra {
     bool read_only;           /* the bytes may not be written (tg_set_read_only) */
     bool lasting;             /* the bytes stay, even if a work that fills them fails */
     bool in_flat;             /* a buffer of a tg_flat: tg_discard refuses it, because other tensors lie there too */
-    uint32_t pins;            /* number of calls of tg_pin whose tg_unpin has not been done */
+    uint32_t pins;            /* number of exports, and of calls of tg_pin whose tg_unpin has not been done */
+    uint32_t exports;         /* number of exports (dlpack.h) */
     tg_later unpin;           /* calls of tg_unpin that are still to be done */
     /* Valid while it is pinned: the storage, and the neighbors in the context's list of what is pinned. */
     tg_storage *of;
