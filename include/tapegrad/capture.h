@@ -19,6 +19,7 @@
  * - writes of values by the host: tg_write, tg_from_host;
  * - calls that set, add or remove a random stream, such as tg_rng_set, and tg_draws_step;
  * - exports, and uses of imported tensors (dlpack.h);
+ * - calls that pin memory or give tensors other memory: tg_pin, tg_rehome, tg_module_cast;
  * - the asynchronous copies tg_upload and tg_download (work.h). Outside of the step, such a copy may run in parallel
  *   with a replay if the step does not use its tensors.
  *

@@ -22,9 +22,9 @@ struct DLManagedTensorVersioned;
  *
  * The receiver calls the deleter of the struct once, on any thread. Until then the bytes stay at their address and are
  * not used for another tensor, whatever happens to x and its tape. The bytes are released at the next call on the
- * context after the deleter, as by tg_unpin. A deleter may also be called after tg_ctx_free. In that case the last
- * deleter frees the memory of the context, on the thread that calls it. tg_config.allocator, and the release functions
- * of tg_wrap for exported memory, must then work on that thread.
+ * context after the deleter, as by tg_unpin. A deleter may also be called after tg_ctx_free. It then releases the bytes
+ * itself, and the last one frees the memory of the context. tg_config.allocator, and the release functions of tg_wrap
+ * for exported memory, must then work on the threads that call deleters.
  *
  * The context must be on "cuda" or on a device whose memory is host memory, such as "cpu" (TG_ERR_DEVICE). The bytes
  * are complete when the function returns: on "cuda" it waits for the work that is queued. So the bytes may be read on

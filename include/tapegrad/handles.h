@@ -64,7 +64,8 @@ TG_API void tg_unpin(tg_storage *s);
  * and keeps its shape, in row-major order. From then on it shares its bytes with view. Both tensors must belong to the
  * context (TG_ERR_STATE). view must have as many elements as x (TG_ERR_SHAPE) and its dtype (TG_ERR_DTYPE), be
  * contiguous, and share no bytes with x (TG_ERR_STATE). The call fails with TG_ERR_STATE if something relies on the
- * bytes of x: a node, an optimizer, a captured step, a work, a pin or another handle. */
+ * bytes of x: a node, an optimizer, a captured step, a work, a pin or another handle. In a captured step it fails with
+ * TG_ERR_UNSUPPORTED. */
 TG_API tg_status tg_rehome(tg_tensor *x, tg_tensor *view);
 /* Says that the program has written bytes of x through a pointer. A node that saved them reports the write in backward
  * (TG_ERR_VERSION), as it does after an in-place op. On several ranks x then counts as the caller's values, as after

@@ -33,9 +33,9 @@ TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, s
 /* Handles a fault in a mapped file. A program that calls tg_lm_map may call this function in its SIGBUS handler, with
  * siginfo_t.si_addr as the address. If the address lies in a file that ctx has mapped, puts a page of zeros there, so
  * that the interrupted code can go on, and returns true. The context's next read of values (tg_read, tg_item, ..),
- * forward of a language model, or step of an optimizer then fails with TG_ERR_IO and the name of the file. Returns
- * false if the signal has another cause, or if the page could not be replaced. May be called from any thread, and in a
- * signal handler, while ctx is not being freed. */
+ * forward of a language model, step of an optimizer, save to a safetensors file, or export (dlpack.h) then fails with
+ * TG_ERR_IO and the name of the file. Returns false if the signal has another cause, or if the page could not be
+ * replaced. May be called from any thread, and in a signal handler, while ctx is not being freed. */
 TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
 
 /* ---- safetensors (github.com/huggingface/safetensors, README, "Format") ----
@@ -131,9 +131,10 @@ typedef struct tg_named_tensor {
 
 /* Writes the tensors to a file, in the given order. Tensors may have any strides. Names must be unique, metadata keys
  * must be unique, and all strings must be UTF-8 (TG_ERR_ARGUMENT). A dtype that the format lacks fails with
- * TG_ERR_DTYPE, and a context of device "meta" with TG_ERR_DEVICE. tensors may be NULL if n_tensors is 0, and metadata
- * may be NULL if n_metadata is 0. The data begin at a multiple of 8 bytes in the file. The call allocates memory for
- * the header and buffers of 1 MiB. */
+ * TG_ERR_DTYPE, a gradient that is one rank's share of a sum (tg_grad_share, backward.h) with TG_ERR_STATE, and a
+ * context of device "meta" with TG_ERR_DEVICE. tensors may be NULL if n_tensors is 0, and metadata may be NULL if
+ * n_metadata is 0. The data begin at a multiple of 8 bytes in the file. The call allocates memory for the header and
+ * buffers of 1 MiB. */
 TG_API tg_status tg_safetensors_save(tg_ctx *ctx, const char *path, const tg_named_tensor *tensors, int n_tensors,
                                      const tg_metadata *metadata, int n_metadata);
 

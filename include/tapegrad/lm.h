@@ -372,6 +372,7 @@ TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
  * In these cases a parameter is copied nevertheless:
  * - its dtype or the order of its dims differs from the file's, as in the projections of GPT-2;
  * - this rank has only a part of it;
+ * - its bytes are pinned or exported (handles.h, dlpack.h), or lie in a buffer of a tg_flat (flat.h);
  * - the device is not the CPU;
  * - the program has file functions of its own (tg_file_ops).
  *

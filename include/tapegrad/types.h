@@ -242,7 +242,7 @@ typedef struct tg_placement {
  * failure. align is a power of two, at most 2 MiB. free gets the same number of bytes as alloc. Several threads may
  * call both at the same time: the thread of the context, and the library's threads that read data (data.h) or write
  * checkpoints (checkpoint.h). Both must work until the context has ended. If tensors that were exported by DLPack
- * outlive tg_ctx_free, the release of the last one calls free, on any thread. */
+ * outlive tg_ctx_free, their release calls free, on any thread. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);

@@ -31,6 +31,7 @@ typedef struct tg_recording {
 #define TG_RECORDING_STREAM "changes a random stream, which a replay would not"
 #define TG_RECORDING_DRAW "draws numbers that every replay would draw again"
 #define TG_RECORDING_PIN "pins memory of the step"
+#define TG_RECORDING_MOVE "gives a tensor other memory, which a replay would not"
 #define TG_RECORDING_OUTSIDE "uses memory of another library, which may be freed before a replay"
 #define TG_RECORDING_WAIT "waits for the device, which does not run"
 

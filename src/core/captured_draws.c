@@ -1,8 +1,9 @@
 /* The random draws of a captured step. A recorded kernel contains the stream number and the counter of its draw in the
  * recording. To these it adds the numbers of a row on the device, which the host fills before each replay. Draws by
- * order have one row for each random stream. So have draws by key if the step opens its keys itself, because then only
- * the seed differs between replays. If a replay draws in keys that its caller has opened, each key of the recording has
- * a row: the difference between the key's stream number in the replay and that in the recording. */
+ * order have one row for each random stream. Draws by key have one for each stream too if the step opens its keys
+ * itself, because then only the seed differs between replays. If a replay draws in keys that its caller has opened,
+ * each key of the recording has a row: the difference between the key's stream number in the replay and that in the
+ * recording. */
 #include "core/captured_draws.h"
 
 #include "base/host_memory.h"
@@ -125,7 +126,7 @@ static tg_status list_keys(tg_captured_draws *d) {
     return TG_OK;
 }
 
-/* Returns how many numbers of a random stream, by order, have been drawn since the begin of the recording. */
+/* Returns how many numbers of a random stream, by order, have been drawn since the recording began. */
 static uint64_t drawn_of(const tg_captured_draws *d, const stream *s) {
     return tg_rng_by_id(d->ctx, s->id)->counter - s->before.counter;
 }

@@ -43,7 +43,7 @@ size_t tg_captured_draws_bytes(const tg_captured_draws *d);
 /* Sets out->captured for draws that the step makes, as tg_capture_draws does. */
 tg_status tg_captured_draws_row(tg_captured_draws *d, const tg_rng *stream, uint64_t micro, tg_draws *out);
 /* At the end of a recorded function, fails if a fork was not joined or a key not closed. Notes what the first function
- * draws, and fails if a later one draws more than what the first has drawn again. */
+ * draws. Fails if a later function draws numbers that the first has not drawn; those that it has may be drawn again. */
 tg_status tg_captured_draws_end(tg_captured_draws *d);
 /* Restores the states before the recording, which has failed, or whose step is not run now. */
 void tg_captured_draws_undo(tg_captured_draws *d);

@@ -213,6 +213,7 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->serial = TG_SERIAL_FIRST;
     ctx->do_request = do_request;
     atomic_init(&ctx->users, 1);
+    atomic_init(&ctx->settling, true);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
@@ -269,10 +270,17 @@ static void end_works(tg_ctx *ctx) {
     }
 }
 
+/* Ends the program's pins. Those of exports remain. */
+static void end_pins(tg_ctx *ctx) {
+    for (tg_storage_extra *e = ctx->pinned, *next; e; e = next) {
+        next = e->pinned_next;
+        tg_storage_unpin(e, e->pins);
+    }
+}
+
 /* Frees what is left of a context that tg_ctx_free has ended. The last export may do this on any thread. */
 static void free_memory(tg_ctx *ctx) {
     tg_later_settle(ctx);
-    while (ctx->pinned) tg_storage_unpin(ctx->pinned, ctx->pinned->pins);
     if (ctx->run.heap) tg_heap_free(ctx->run.heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->run.workspace[i].p, ctx->run.workspace[i].bytes);
     if (ctx->run.ops && ctx->run.heap) ctx->run.ops->close(ctx, ctx->run.device_state);
@@ -291,7 +299,19 @@ static void free_memory(tg_ctx *ctx) {
     a.free(a.user, ctx, sizeof *ctx);
 }
 
+/* Does what other threads have asked for since the context ended. This cannot wait for the last user: an export may
+ * keep an import of memory that the same context has exported, and the export of that memory, which is a user too, ends
+ * only with the import. One thread at a time does it. A thread that finds another one at it may go on, because the
+ * other one looks at the list again after its exchange. */
+static void settle_ended(tg_ctx *ctx) {
+    while (atomic_load(&ctx->later) && !atomic_exchange(&ctx->settling, true)) {
+        tg_later_run(ctx);
+        atomic_exchange(&ctx->settling, false);
+    }
+}
+
 void tg_ctx_leave(tg_ctx *ctx) {
+    settle_ended(ctx);
     if (atomic_fetch_sub_explicit(&ctx->users, 1, memory_order_acq_rel) == 1) free_memory(ctx);
 }
 
@@ -310,7 +330,9 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_trace_free(ctx);
     tg_copies_free(ctx);
     end_works(ctx);
+    end_pins(ctx);
     tg_pool_free(ctx, ctx->run.pool); /* waiting for a work may have used the threads */
+    atomic_exchange(&ctx->settling, false);
     tg_ctx_leave(ctx);
 }
 

@@ -81,6 +81,7 @@ struct tg_ctx {
     _Atomic(struct tg_mapping *) mappings; /* the mapped files (mapping.h) */
     bool unfilled;                         /* parameters with 2 dims or more are made without bytes (tg_param_fill) */
     atomic_int users; /* number of users of the memory: the program, until tg_ctx_free, and each export (dlpack.h) */
+    atomic_bool settling; /* a thread may process `later`: until tg_ctx_free the context's own, then one of its users */
 };
 
 /* The result of tg_ctx_new if there is no memory for a context. Nothing writes to it: tg_fail keeps the first error. */

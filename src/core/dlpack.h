@@ -64,7 +64,7 @@ typedef struct tg_export {
     } as;
 } tg_export;
 
-/* Removes the pin and frees e, on the context's thread, or when the context's memory is freed. */
+/* Removes the pin and frees e: on the context's thread or, after tg_ctx_free, on the thread of a deleter. */
 void tg_export_end(tg_export *e);
 
 /* Returns the dtype of DLPack for d; its bits are 0 if tensors cannot have d. */

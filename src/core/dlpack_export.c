@@ -3,6 +3,7 @@
 
 #include "base/host_memory.h"
 #include "core/handles.h"
+#include "core/mapping.h"
 
 tg_dl_dtype tg_dl_dtype_of(tg_dtype d) {
     static const tg_dl_dtype of[] = {
@@ -30,6 +31,7 @@ tg_status tg_dl_device_of(tg_ctx *ctx, tg_dl_device *d, const char *who) {
 void tg_export_end(tg_export *e) {
     tg_storage *s = e->storage;
     tg_host_free(s->ctx, e, sizeof *e);
+    s->extra->exports--;
     tg_storage_unpin(s->extra, 1);
 }
 
@@ -67,6 +69,7 @@ static tg_status give(tg_tensor *x, tg_dl_device *device, const char *who, const
     TG_TRY(tg_dl_device_of(ctx, device, who));
     TG_TRY(refuse_grad(x, who));
     TG_TRY(tg_refuse_partial(x, who));
+    TG_TRY(tg_mappings_check(ctx));
     TG_TRY(tg_storage_need(x->storage, x));
     return ctx->host ? TG_OK : ctx->run.ops->sync(ctx);
 }
@@ -82,6 +85,7 @@ static tg_export *export_new(tg_tensor *x, const tg_dl_device *device, tg_dl_ten
     atomic_fetch_add_explicit(&ctx->users, 1, memory_order_relaxed);
     e->later.kind = TG_LATER_EXPORT;
     e->storage = x->storage;
+    e->storage->extra->exports++;
     memcpy(e->shape, x->shape, x->ndim * sizeof *e->shape);
     memcpy(e->stride, x->stride, x->ndim * sizeof *e->stride);
     *out = (tg_dl_tensor){.data = x->numel ? tg_data(x) : NULL,

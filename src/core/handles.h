@@ -8,7 +8,7 @@
 void tg_handle_drop(tg_tensor *x, unsigned holds);
 /* Adds a pin to the storage, whose bytes must be present. */
 tg_status tg_storage_pin(tg_storage *s);
-/* Removes this many pins of the storage. */
+/* Removes this many pins of the storage, except those of its exports. */
 void tg_storage_unpin(tg_storage_extra *e, unsigned pins);
 
 #endif

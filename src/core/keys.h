@@ -23,7 +23,7 @@ typedef struct tg_keys {
     uint64_t counter; /* how many numbers of the innermost open key are taken */
     int depth;        /* number of open keys */
     int missed;       /* number of calls that failed to open a further key and whose close has not come yet */
-    bool repeats;     /* a second run, as of a recomputation, repeats earlier draws now, which are not noted again */
+    bool repeats;     /* a second run, such as a recomputation, is repeating earlier draws, which are noted already */
     tg_key_level level[TG_KEY_LEVELS];
 } tg_keys;
 

@@ -3,7 +3,8 @@
  *
  * A page of a file that was truncated after it was mapped cannot be read: the system then sends SIGBUS. The library has
  * no signal handlers. A program that has one passes the address to tg_mapping_fault (io.h), which puts a page of zeros
- * there and notes it here; the next call that hands values to the program, or steps parameters, reports the error. */
+ * there and notes it here. The next call that gives values to the program or to a file, or steps parameters, reports
+ * the error. */
 #ifndef TG_MAPPING_H
 #define TG_MAPPING_H
 

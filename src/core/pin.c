@@ -35,7 +35,7 @@ static void unlink_pinned(tg_storage_extra *e) {
 
 void tg_storage_unpin(tg_storage_extra *e, unsigned pins) {
     tg_storage *s = e->of;
-    for (; pins && e->pins; pins--) {
+    for (; pins && e->pins > e->exports; pins--) {
         if (!--e->pins) unlink_pinned(e);
         tg_storage_unref(s); /* the last reference makes e free for another storage, with no pins */
     }

@@ -100,5 +100,6 @@ tg_status tg_rehome(tg_tensor *x, tg_tensor *view) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(check(x, view));
+    TG_TRY(tg_recording_refuse(ctx, "tg_rehome", TG_RECORDING_MOVE, TG_SITE));
     return tg_rehome_move(x, view);
 }

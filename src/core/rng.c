@@ -285,21 +285,33 @@ static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
     return TG_OK;
 }
 
+/* Finds the three streams, and adds those that do not exist. If there is no memory for all of them, adds none. */
+static tg_status find_rank_streams(tg_ctx *ctx, tg_named_rng *r[RANK_STREAMS]) {
+    const tg_named_rng *newest = ctx->streams.first;
+    for (int i = 0; i < RANK_STREAMS; i++) {
+        r[i] = find(ctx, rank_streams[i]);
+        if (r[i] || (r[i] = add(ctx, rank_streams[i]))) continue;
+        while (ctx->streams.first != newest) remove_stream(ctx, ctx->streams.first);
+        return ctx->run.status;
+    }
+    return TG_OK;
+}
+
 /* Adds the three streams, or seeds them again if they exist. The formulas for the seeds are those of Megatron-Core
  * (core/tensor_parallel/random.py). */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp) {
     const uint64_t seeds[RANK_STREAMS] = {seed, seed + 2718 + (uint64_t)tp,
                                           seed + 1024 + 100 * (uint64_t)ep + (uint64_t)etp};
+    tg_named_rng *r[RANK_STREAMS];
     TG_TRY(tg_recording_refuse(ctx, "tg_rng_seed_parallel", TG_RECORDING_STREAM, NULL));
     if (seed == 0) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_seed_parallel: the seed is 0, expected 1 or more");
     TG_TRY(check_seeds(ctx, seeds));
+    TG_TRY(find_rank_streams(ctx, r));
     for (int i = 0; i < RANK_STREAMS; i++) {
-        tg_named_rng *r = find(ctx, rank_streams[i]);
-        if (!r && !(r = add(ctx, rank_streams[i]))) return ctx->run.status;
-        r->seed = seeds[i];
-        r->common = i == 0 || !own;
-        r->by_rank = !r->common;
-        r->rng = (tg_rng){.seed = seeds[i]};
+        r[i]->seed = seeds[i];
+        r[i]->common = i == 0 || !own;
+        r[i]->by_rank = !r[i]->common;
+        r[i]->rng = (tg_rng){.seed = seeds[i]};
     }
     *state_of(ctx, NULL) = (tg_rng){.seed = seed};
     ctx->streams.seed = seed;

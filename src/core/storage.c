@@ -231,12 +231,15 @@ tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
         return TG_OK;
     }
     TG_TRY(tg_storage_bytes_again(s));
-    return s->data ? ctx->run.ops->copy(ctx, s->data, from->data, s->bytes, TG_COPY_DEVICE) : TG_OK;
+    tg_status status = s->data ? ctx->run.ops->copy(ctx, s->data, from->data, s->bytes, TG_COPY_DEVICE) : TG_OK;
+    if (status != TG_OK) tg_storage_discard(s, s->by, s->by_site); /* a later read must not find undefined bytes */
+    return status;
 }
 
 tg_status tg_storage_map(tg_storage *s, void *data, void (*release)(void *), void *user) {
     if (!tg_storage_extra_of(s)) return s->ctx->run.status;
     release_bytes(s);
+    if (s->extra->release) s->extra->release(s->extra->user);
     s->data = data;
     s->state = TG_PRESENT;
     s->extra->restore = NULL;

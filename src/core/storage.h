@@ -27,7 +27,8 @@ typedef struct tg_storage_extra {
     bool read_only;           /* the bytes may not be written (tg_set_read_only) */
     bool lasting;             /* the bytes stay, even if a work that fills them fails */
     bool in_flat;             /* a buffer of a tg_flat: tg_discard refuses it, because other tensors lie there too */
-    uint32_t pins;            /* number of calls of tg_pin whose tg_unpin has not been done */
+    uint32_t pins;            /* number of exports, and of calls of tg_pin whose tg_unpin has not been done */
+    uint32_t exports;         /* number of exports (dlpack.h) */
     tg_later unpin;           /* calls of tg_unpin that are still to be done */
     /* Valid while it is pinned: the storage, and the neighbors in the context's list of what is pinned. */
     tg_storage *of;
@@ -90,7 +91,7 @@ tg_status tg_storage_bytes_again(tg_storage *s);
  * buffer. */
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 /* Makes memory that the caller provides the bytes of s, and returns its own bytes to the heap. data has as many bytes.
- * release(user) is called when s ends. s must not have a release function yet. */
+ * release(user) is called when s ends. If s has a release function, as after an earlier call, it is called now. */
 tg_status tg_storage_map(tg_storage *s, void *data, void (*release)(void *), void *user);
 void tg_storage_categorize(tg_storage *s, tg_category c);
 

@@ -124,8 +124,9 @@ bool tg_param_is_unfilled(const tg_tensor *x) {
 
 tg_status tg_param_fill(tg_tensor *x) {
     if (!tg_param_is_unfilled(x)) return TG_OK;
-    x->storage->extra->restore = NULL;
-    return tg_storage_renew(x->storage);
+    TG_TRY(tg_storage_renew(x->storage));
+    x->storage->extra->restore = NULL; /* only now: without memory, x stays a parameter that a later load can fill */
+    return TG_OK;
 }
 
 static tg_status begin_param(tg_tensor *x, const char *name, double std) {

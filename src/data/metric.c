@@ -6,6 +6,7 @@
 #include <tapegrad/ops.h>
 
 #include "base/host_memory.h"
+#include "comm/comm.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "placement/placing.h"
@@ -112,7 +113,8 @@ tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight) {
 /* ---- Hits ---- */
 
 /* Records for each target how many classes come after it, itself included: those whose logit is less, and those of an
- * equal logit that are not lower. It is 0 if the target's logit is NaN. index is targets with a last dim of size 1. */
+ * equal logit whose index is not lower. The number is 0 if the target's logit is NaN. index is targets with a last dim
+ * of size 1. */
 static tg_tensor *classes_after(tg_tape *t, tg_tensor *logits, tg_tensor *index) {
     double classes = (double)logits->shape[logits->ndim - 1];
     tg_tensor *logit = tg_gather(t, logits, -1, index), *number = tg_arange(t, TG_I64, 0, classes, 1);
@@ -180,8 +182,8 @@ static tg_status reduce(tg_comm *c, tg_tensor *x) {
 }
 
 tg_status tg_metric_reduce(tg_metric *m, tg_comm *c) {
-    TG_TRY(enter(m));
-    if (!c) return TG_OK;
+    if (!m || !c) return enter(m);
+    TG_TRY(tg_comm_note_missed(c, enter(m)));
     TG_TRY(reduce(c, m->sum));
     return reduce(c, m->count);
 }

@@ -70,7 +70,7 @@ tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_
 TG_PRIVATE_API tg_status tg_writer_commit(tg_writer *w);
 TG_PRIVATE_API void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
 
-/* Returns whether tg_writer_open makes temporary names of such a kind: a path followed by this text. */
+/* Returns whether the text can be what tg_writer_open appends to a path to make a temporary name. */
 bool tg_is_temporary_suffix(const char *text);
 
 /* Sync the entries of a directory to the disk: tg_sync_directory those of directory `path`, tg_sync_directory_of those

@@ -154,7 +154,7 @@ static tg_status read_entry(tg_tokens *t, int64_t at, int64_t i, int bytes, int6
     return TG_OK;
 }
 
-/* Finds the last of the n numbers, which never fall, that is at most `value`; the first one is. */
+/* Finds the last of n numbers in ascending order that is at most `value`. The first number must be at most `value`. */
 static tg_status search(tg_tokens *t, int64_t at, int64_t n, int64_t value, int64_t *out) {
     int64_t low = 0, high = n, middle, v;
     while (high - low > 1) {

@@ -7,14 +7,16 @@
 #include "io/safetensors.h"
 
 /* Returns whether x can have the file's own bytes: the same dtype, all elements in order, in memory that the host and
- * the device share. A program that has its own file functions may have no file that the system could map. */
+ * the device share. Bytes that are pinned, or that lie in a buffer of a tg_flat, must stay at their address. A program
+ * that has its own file functions may have no file that the system could map. */
 static bool can_map(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *x) {
     const tg_ctx *ctx = x->ctx;
     bool own_files = ctx->files && (ctx->files->open || ctx->files->pread);
+    bool stays = tg_storage_pins(x->storage) || (x->ext->flat && !tg_storage_is_own(x->storage));
     bool same = e->dtype == x->dtype && e->shape.ndim == x->ndim &&
                 memcmp(e->shape.dim, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
     bool all = x->flags & TG_F_CONTIGUOUS && x->offset == 0 && x->storage->bytes == (size_t)(e->stop - e->begin);
-    return f->file.path && ctx->host && !ctx->meta && !own_files && same && all && e->stop > e->begin &&
+    return f->file.path && ctx->host && !ctx->meta && !own_files && !stays && same && all && e->stop > e->begin &&
            e->begin % (int64_t)tg_dtype_size(e->dtype) == 0;
 }
 

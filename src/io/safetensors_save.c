@@ -3,6 +3,7 @@
  * last. */
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "core/mapping.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 
@@ -40,7 +41,8 @@ static tg_status check_tensor(const job *j, int i) {
     TG_TRY(check_string(j, t->name, "the name of tensor", i));
     if (strcmp(t->name, "__metadata__") == 0)
         return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the format reserves the name '__metadata__'");
-    if (!j->later && tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK)
+    if (!j->later && (tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK ||
+                      tg_refuse_partial(t->tensor, "tg_safetensors_save") != TG_OK))
         return tg_fail_note(j->ctx, " (tensor '%.128s')", t->name);
     if (!tg_safetensors_dtype_of(t->tensor->dtype))
         return tg_fail(j->ctx, TG_ERR_DTYPE,
@@ -232,12 +234,14 @@ tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char
     return begin(w, &j);
 }
 
-/* Completes the header's checksum and writes the header. */
+/* Completes the header's checksum and writes the header. Fails if some of the data came from a mapped file that has
+ * lost its bytes: what was written for them are zeros. */
 static tg_status seal(tg_safetensors_writer *w) {
     tg_ctx *ctx = w->ctx;
     if (w->next != w->count)
         return tg_fail(ctx, TG_ERR_INTERNAL, "tg_safetensors_commit: '%s' has %d of %d tensors", w->file.path, w->next,
                        w->count);
+    TG_TRY(tg_mappings_check(ctx));
     tg_checksum_text(tg_checksum(w->header, w->bytes), w->header + w->sum);
     return tg_writer_put_at(&w->file, 0, w->header, w->bytes);
 }

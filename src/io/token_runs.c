@@ -126,8 +126,8 @@ static tg_status find_after(tg_tokens *t, int64_t first, tg_token_run *run, int6
     return run->stop == first ? next(t, run) : TG_OK;
 }
 
-/* Counts the tokens of a range that are predicted, and, unless out is NULL, replaces the others in it. Not predicted
- * are context and, with TG_WINDOWS_PACKED, the first token of a document. */
+/* Counts the tokens of a range that are predicted, and, unless out is NULL, replaces the others in it. The others are
+ * context and, with TG_WINDOWS_PACKED, the first token of each document. */
 static tg_status mask(tg_tokens *t, int64_t first, int64_t n, int64_t *out, int64_t *count) {
     tg_token_run run;
     int64_t end = first + n, document;

@@ -48,7 +48,7 @@ tg_status tg_module_cast(tg_module *m, tg_dtype dtype) {
     if (!tg_is_float(dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_module_cast: dtype is %s, expected a floating-point dtype",
                        tg_dtype_name(dtype));
-    TG_TRY(tg_recording_refuse(ctx, "tg_module_cast", TG_RECORDING_WRITE, TG_SITE));
+    TG_TRY(tg_recording_refuse(ctx, "tg_module_cast", TG_RECORDING_MOVE, TG_SITE));
     int params = tg_state_count(m, TG_STATE_PARAMS), all = params + tg_state_count(m, TG_STATE_BUFFERS);
     size_t bytes = (size_t)all * sizeof(cast) + 1;
     cast *c = tg_host_alloc(ctx, bytes);

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <tapegrad/dlpack.h>
 #include <tapegrad/gpt.h>
+#include <tapegrad/handles.h>
 #include <tapegrad/io.h>
 #include <tapegrad/lora.h>
 
@@ -87,6 +89,28 @@ START_TEST(a_model_without_initial_weights_is_filled_by_loading) {
 }
 END_TEST
 
+/* A load that runs out of memory leaves parameters that a later load can fill. */
+START_TEST(a_load_without_memory_can_be_repeated) {
+    enum { LIMIT = 8 << 20, LEFT = 256 << 10 }; /* the embedding has 750 KiB */
+    save(TG_LLAMA);
+    ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 7, .memory = LIMIT));
+    t = tg_tape_new(ctx);
+    tg_module *m = model(TG_LLAMA, true);
+    tg_memory_info i = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &i);
+    tg_tensor *rest = tg_zeros(ctx, TG_U8, TG_SHAPE(LIMIT - LEFT - i.live - i.workspace));
+    ck_assert_int_eq(tg_gpt_load_weights(m, dir), TG_ERR_MEMORY);
+    tg_ctx_clear(ctx);
+    tg_drop(rest);
+    ck_assert_msg(tg_gpt_load_weights(m, dir) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 static void compare_mapped(tg_gpt_arch arch) {
     save(arch);
     open_context(NULL);
@@ -128,12 +152,86 @@ START_TEST(what_is_written_to_a_mapped_parameter_stays_in_memory) {
 }
 END_TEST
 
+/* Returns how many mappings of the file the process has. */
+static int count_mappings(void) {
+    char line[512];
+    int n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) n += strstr(line, path) != NULL;
+    if (maps) fclose(maps);
+    return n;
+}
+
+START_TEST(mapping_again_ends_the_mapping_before) {
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, true);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+        ck_assert_int_eq(count_mappings(), 1);
+    }
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    ck_assert_int_eq(count_mappings(), 0);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
+START_TEST(pinned_bytes_stay_at_their_address) {
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, false);
+    tg_tensor *w = tg_module_find(m, "model.embed_tokens.weight");
+    tg_param_init(w, TG_INIT(.kind = TG_INIT_CONSTANT, .a = 2));
+    tg_storage *s = tg_pin(w);
+    const void *bytes = tg_host_data(w);
+    ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+    ck_assert_ptr_eq(tg_host_data(w), bytes);
+    tg_unpin(s);
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 /* ---- Files that become shorter ---- */
 
 static void on_fault(int number, siginfo_t *info, void *context) {
     (void)context;
     if (!tg_mapping_fault(ctx, info->si_addr)) signal(number, SIG_DFL);
 }
+
+START_TEST(zeros_in_place_of_lost_bytes_are_not_saved) {
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
+    char copy[128];
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_module *m = model(TG_LLAMA, true);
+    tg_lm_map(&m, 1, dir);
+    tg_tensor *w = tg_detach(t, tg_module_find(m, "model.embed_tokens.weight"));
+    const tg_named_tensor named = {"w", w};
+    snprintf(copy, sizeof copy, "%s/copy.safetensors", dir);
+    sigaction(SIGBUS, &a, &before);
+    ck_assert_int_eq(truncate(path, 8192), 0);
+    ck_assert_int_eq(tg_safetensors_save(ctx, copy, &named, 1, NULL, 0), TG_ERR_IO);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), path) && strstr(tg_ctx_message(ctx), "has become shorter"), "%s",
+                  tg_ctx_message(ctx));
+    ck_assert(access(copy, F_OK) != 0);
+    sigaction(SIGBUS, &before, NULL);
+    tg_ctx_clear(ctx);
+    ck_assert_ptr_null(tg_dlpack_export(w)); /* another library would read the zeros */
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_IO);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+END_TEST
 
 START_TEST(a_file_that_becomes_shorter_is_an_error) {
     struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
@@ -186,8 +284,13 @@ START_TEST(a_program_with_file_functions_of_its_own_gets_copies) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_model_without_initial_weights_is_filled_by_loading, a_mapped_model_computes_the_same,
+    const TTest *tests[] = {a_model_without_initial_weights_is_filled_by_loading,
+                            a_load_without_memory_can_be_repeated,
+                            a_mapped_model_computes_the_same,
                             what_is_written_to_a_mapped_parameter_stays_in_memory,
+                            mapping_again_ends_the_mapping_before,
+                            pinned_bytes_stay_at_their_address,
+                            zeros_in_place_of_lost_bytes_are_not_saved,
                             a_file_that_becomes_shorter_is_an_error,
                             a_program_with_file_functions_of_its_own_gets_copies};
     return tg_check_main("lm_map", tests, sizeof tests / sizeof *tests);

@@ -3,6 +3,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/explain.h>
+#include <tapegrad/io.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/print.h>
 #include <tapegrad/ranks.h>
@@ -141,6 +142,8 @@ START_TEST(gradients_have_the_dual_placement) {
     ck_place(tg_grad_of(w), "dp P");
     ck_assert(!tg_host_data(tg_grad_of(w)));
     ck_refused(g, TG_ERR_STATE, "tg_host_data: this gradient is one rank's share of a sum");
+    tg_safetensors_save(g.ctx, "/tmp/tg-share.safetensors", &(tg_named_tensor){"g", tg_grad_of(w)}, 1, NULL, 0);
+    ck_refused(g, TG_ERR_STATE, "tg_safetensors_save: this gradient is one rank's share of a sum");
     tg_optim_free(o);
     end(&g);
 }

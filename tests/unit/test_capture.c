@@ -5,6 +5,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/capture.h>
 #include <tapegrad/gpt.h>
+#include <tapegrad/handles.h>
 #include <tapegrad/optim.h>
 
 /* ---- The same bits ---- */
@@ -238,7 +239,7 @@ typedef struct wrong {
     world *w;
     int what;
     tg_graph *other;
-    tg_tensor *kept;
+    tg_tensor *kept, *moved, *view; /* moved and view: of four elements, made outside of the step */
     tg_optim *optim;
 } wrong;
 
@@ -248,7 +249,7 @@ static tg_status nothing(void *state, tg_ctx *ctx) {
 }
 
 enum { READS, ITEM, WRITES, WRITES_F64, FROM_HOST, SETS, ADDS, REMOVES, NESTS, REPLAYS, CLIPS, RATES, FORKS, CLEARS,
-       FAILS, ENDS, STEPS_ON, OPENS, WRONGS };
+       FAILS, ENDS, STEPS_ON, OPENS, MOVES, WRONGS };
 static const struct {
     const char *says;
     tg_status status;
@@ -271,6 +272,7 @@ static const struct {
     [ENDS] = {"tg_ctx_free: a step is being captured", TG_ERR_STATE},
     [STEPS_ON] = {"tg_draws_step: the step that tg_graph_new records changes a random stream", TG_ERR_UNSUPPORTED},
     [OPENS] = {"ends with 1 open keys, but began with 0", TG_ERR_STATE},
+    [MOVES] = {"tg_rehome: the step that tg_graph_new records gives a tensor other memory", TG_ERR_UNSUPPORTED},
 };
 
 static tg_status wrong_step(void *state, tg_ctx *ctx) {
@@ -303,6 +305,7 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
     case ENDS: tg_ctx_free(ctx); break;
     case STEPS_ON: tg_draws_step(ctx, 1); break;
     case OPENS: tg_key_open(ctx, 1); break;
+    case MOVES: tg_rehome(s->moved, s->view); break;
     default: break;
     }
     if (s->what == CLEARS) tg_ctx_clear(ctx);
@@ -316,6 +319,7 @@ START_TEST(calls_that_cannot_be_replayed_are_refused) {
     eager(a, 1);
     eager(b, 1);
     wrong s = {.w = b, .other = captured(b), .optim = tg_sgd_new(b->ctx, b->p, b->n, TG_SGD(.lr = 1))};
+    s.moved = tg_zeros(b->ctx, TG_F32, TG_SHAPE(4)), s.view = tg_zeros(b->ctx, TG_F32, TG_SHAPE(4));
     eager(a, 1);
     for (s.what = 0; s.what < WRONGS; s.what++) {
         int64_t live = memory_of(b->ctx).live;

@@ -68,6 +68,25 @@ START_TEST(pins_end_with_the_context) {
 }
 END_TEST
 
+/* The context imports what it has itself exported, so its own memory is a user of the context. That must not keep it
+ * alive when the import ends: with tg_ctx_free, although it is pinned, or later, because it is exported in turn. */
+START_TEST(an_import_of_its_own_export_ends) {
+    for (int i = 0; i < 4; i++) {
+        counted memory = {0};
+        exported e = {0};
+        begin_counted(&memory);
+        tg_tensor *x = import(export_as(i % 2, tg_zeros(ctx, TG_F64, TG_SHAPE(4))));
+        if (i < 2)
+            ck_assert_ptr_nonnull(tg_pin(x));
+        else
+            e = export_as(i % 2, x);
+        end();
+        give_back(e);
+        ck_assert_int_eq(memory.held, 0);
+    }
+}
+END_TEST
+
 enum { THREADS = 4, EACH = 200 };
 
 typedef struct receiver {
@@ -123,6 +142,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {exported_bytes_stay_where_they_are, exports_outlive_the_context, pins_end_with_the_context,
+                            an_import_of_its_own_export_ends,
                             deleters_run_on_any_thread, a_loop_of_exports_keeps_its_memory};
     return tg_check_main("dlpack_ends", tests, sizeof tests / sizeof *tests);
 }

@@ -111,8 +111,29 @@ START_TEST(ranks_are_summed_once) {
 }
 END_TEST
 
+/* Rank 1 has an error when it calls tg_metric_reduce, which is therefore not made. Its next call must not be taken for
+ * that one, although the error was cleared. */
+static tg_status rank_misses(void *arg, tg_ctx *c, tg_comm *world) {
+    (void)arg;
+    tg_metric *m = tg_metric_new(c);
+    bool failed = tg_comm_rank(world) == 1;
+    if (failed) {
+        EXPECT(c, tg_metric_add(m, NULL, 1) == TG_ERR_ARGUMENT && tg_metric_reduce(m, world) == TG_ERR_ARGUMENT);
+        tg_ctx_clear(c);
+    }
+    tg_status s = tg_metric_reduce(m, world);
+    bool right = s != TG_OK && strstr(tg_ctx_message(c), "rank 1 failed");
+    tg_ctx_clear(c);
+    tg_metric_free(m);
+    return right ? TG_OK : TG_ERR_INTERNAL;
+}
+
+START_TEST(a_rank_that_misses_a_reduction_is_reported) { on_ranks(2, rank_misses, NULL); }
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {a_mean_is_of_all_values, sums_and_counts_have_64_bits, hits_are_those_worked_out_by_hand,
-                            ignored_targets_may_be_out_of_range, ranks_are_summed_once};
+                            ignored_targets_may_be_out_of_range, ranks_are_summed_once,
+                            a_rank_that_misses_a_reduction_is_reported};
     return tg_check_main("metrics", tests, sizeof tests / sizeof *tests);
 }

@@ -8,6 +8,7 @@
 
 #include "check_main.h"
 #include "core/rng.h"
+#include "unit/counted_allocator.h"
 
 static tg_ctx *new_ctx(void) { return tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3)); }
 
@@ -439,6 +440,25 @@ START_TEST(ranks_are_seeded_by_the_formulas) {
 }
 END_TEST
 
+START_TEST(ranks_are_seeded_entirely_or_not_at_all) {
+    bool failed = true;
+    for (int fail = 1; failed; fail++) {
+        counted memory = {0};
+        const tg_allocator allocator = {counted_alloc, counted_free, &memory};
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .allocator = allocator));
+        memory.fail_at = memory.calls + fail;
+        failed = tg_rng_seed_ranks(ctx, 1000, true, 3, 2, 1) != TG_OK;
+        ck_assert(failed ? tg_ctx_status(ctx) == TG_ERR_MEMORY : fail > 6); /* three streams, each with a name */
+        tg_ctx_clear(ctx);
+        ck_assert(seed_of(ctx, NULL) == (failed ? 3 : 1000) && (tg_rng_name(ctx, 0) == NULL) == failed);
+        ck_assert(tg_rng_seed_ranks(ctx, 1000, true, 3, 2, 1) == TG_OK);
+        ck_assert(seed_of(ctx, "expert-parallel-rng") == 2225 && !tg_rng_name(ctx, 3));
+        tg_ctx_free(ctx);
+        ck_assert_int_eq(memory.held, 0);
+    }
+}
+END_TEST
+
 START_TEST(streams_are_listed_as_they_came) {
     tg_ctx *ctx = new_ctx();
     ck_assert_ptr_null(tg_rng_name(ctx, 0));
@@ -470,6 +490,7 @@ int main(void) {
                                   joins_after_a_missed_fork_are_in_order,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,
+                                  ranks_are_seeded_entirely_or_not_at_all,
                                   streams_are_listed_as_they_came};
     return tg_check_main("streams", tests, sizeof tests / sizeof *tests);
 }
