@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/interrupts.h"
 #include "common/spawn.h"
 
 enum { OURS = 3, LENGTH = 48 }; /* OURS: number of environment variables for a rank; LENGTH: bytes for each */
