@@ -203,7 +203,8 @@ TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
 TG_API double tg_optim_norm(const tg_optim *o);
 /* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. The next
  * step, and no later one, clips to max_norm instead of the norm of tg_optim_set_clip; max_norm 0 means that it does not
- * clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
+ * clip. If that step is captured (capture.h), it fails with TG_ERR_UNSUPPORTED. Returns NaN on error. Collective over
+ * the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
