@@ -166,7 +166,8 @@ TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *param
  * negative number on an error; then none is moved. A pattern that matches no name fails with TG_ERR_ARGUMENT. */
 TG_API int tg_optim_assign_named(tg_optim *o, int group, const char *patterns);
 /* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a decay and
- * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. */
+ * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. Fails with
+ * TG_ERR_ARGUMENT, and changes nothing, if the optimizer would have more than 32 groups. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
 /* Steps every parameter that has a gradient, and leaves the other parameters unchanged. A call counts as a step even if
