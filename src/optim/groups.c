@@ -10,8 +10,9 @@ static double given_or(double given, double usual) { return given == TG_AUTO ? u
 /* Fails if the optimizer has no space for `more` groups. */
 static tg_status check_space(const tg_optim *o, int more, const char *who) {
     if (o->n_groups + more <= TG_LEN(o->group)) return TG_OK;
-    return tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: the optimizer has %d groups already, and would get %d more; expected at "
-                   "most %d groups", who, o->n_groups, more, TG_LEN(o->group));
+    return tg_fail(o->ctx, TG_ERR_ARGUMENT,
+                   "%s: the optimizer has %d groups already, and would get %d more; expected at most %d groups", who,
+                   o->n_groups, more, TG_LEN(o->group));
 }
 
 /* Adds a group, for which there is space, and sends its learning rate to the device. Returns the group's number, or -1

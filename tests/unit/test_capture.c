@@ -265,7 +265,7 @@ static const struct {
     [NESTS] = {"captures do not nest", TG_ERR_STATE},
     [REPLAYS] = {"captures do not nest", TG_ERR_STATE},
     [CLIPS] = {"tg_optim_clip: the step that tg_graph_new records reads a value of the device", TG_ERR_UNSUPPORTED},
-    [CLIPPED] = {"tg_optim_step: the step that tg_graph_new records uses the norm that tg_optim_clip measured before it",
+    [CLIPPED] = {"tg_optim_step: the step that tg_graph_new records uses the norm that tg_optim_clip measured",
                  TG_ERR_UNSUPPORTED},
     [RATES] = {"tg_graph_new: the step", TG_ERR_UNSUPPORTED},
     [FORKS] = {"ends with 1 open forks of random streams, but began with 0", TG_ERR_STATE},
