@@ -16,6 +16,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_dropout, ARGUMENT, "p is -0.1", tg_dropout(t, b->x, -0.1));
     INERT(tg_dropout, ARGUMENT, "p is nan", tg_dropout(t, b->x, NAN));
     INERT(tg_dropout_rows, ARGUMENT, "p is 1", tg_dropout_rows(t, b->x, 1, b->ids));
+    INERT(tg_dropout_rows, ARGUMENT, "dropout_rows: input 1: the tensor is NULL", tg_dropout_rows(t, b->x, 0.5, NULL));
     INERT(tg_dropout_rows, DTYPE, "rows is f32; it must be i64", tg_dropout_rows(t, b->x, 0.5, b->x));
     INERT(tg_dropout_rows, SHAPE, "rows has 1 dim and 2 elements; it must have 1 dim",
           tg_dropout_rows(t, tg_transpose(t, b->x, 0, 1), 0.5, b->ids));
