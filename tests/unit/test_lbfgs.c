@@ -201,12 +201,27 @@ START_TEST(a_function_may_not_step_or_free_the_object) {
 }
 END_TEST
 
+/* While the object lives, a parameter's bytes cannot move, so it cannot be divided over ranks or get another dtype. */
+START_TEST(parameters_are_held) {
+    begin();
+    tg_tensor *x = start(), *view = tg_zeros(ctx, tg_dtype_of(x), TG_SHAPE(N));
+    tg_lbfgs *l = tg_lbfgs_new(ctx, &x, 1, NULL);
+    ck_assert_int_eq(tg_rehome(x, view), TG_ERR_STATE);
+    ck_says("an optimizer holds it");
+    tg_ctx_clear(ctx);
+    tg_lbfgs_free(l);
+    ck_assert_int_eq(tg_rehome(x, view), TG_OK);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {the_steps_are_pytorch_s,
                             the_minimum_is_found,
                             several_parameters_are_one_vector,
                             a_failed_function_leaves_a_complete_iteration,
                             a_function_may_not_drop_a_parameter,
-                            a_function_may_not_step_or_free_the_object};
+                            a_function_may_not_step_or_free_the_object,
+                            parameters_are_held};
     return tg_check_main("lbfgs", tests, sizeof tests / sizeof *tests);
 }
