@@ -266,7 +266,7 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
-/* Sets the count of steps, 0 or more. */
+/* Sets the count of steps, 0 to 2^53 (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);
 
 #ifdef __cplusplus
