@@ -42,7 +42,8 @@ typedef struct tg_lbfgs_opts {
  * gradients with tg_backward. The parameters have no gradients when it is called. It returns TG_OK, or another status
  * to end the call of tg_lbfgs_step. That call then fails with the context's error or, if there is none, with
  * TG_ERR_CALLBACK. The function may be called at points where the loss is infinite or NaN. It should then set *loss to
- * that value; the line search continues at another point. */
+ * that value; the line search continues at another point. It must not call tg_lbfgs_step or tg_lbfgs_free for the same
+ * object (TG_ERR_STATE). */
 typedef tg_status (*tg_loss_fn)(void *user, double *loss);
 
 /* Creates L-BFGS for n >= 1 different parameters (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that

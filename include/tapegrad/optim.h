@@ -166,7 +166,8 @@ TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *param
  * negative number on an error; then none is moved. A pattern that matches no name fails with TG_ERR_ARGUMENT. */
 TG_API int tg_optim_assign_named(tg_optim *o, int group, const char *patterns);
 /* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a decay and
- * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. */
+ * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. Fails with
+ * TG_ERR_ARGUMENT, and changes nothing, if the optimizer would have more than 32 groups. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
 /* Steps every parameter that has a gradient, and leaves the other parameters unchanged. A call counts as a step even if
@@ -203,7 +204,8 @@ TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
 TG_API double tg_optim_norm(const tg_optim *o);
 /* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. The next
  * step, and no later one, clips to max_norm instead of the norm of tg_optim_set_clip; max_norm 0 means that it does not
- * clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
+ * clip. If that step is captured (capture.h), it fails with TG_ERR_UNSUPPORTED. Returns NaN on error. Collective over
+ * the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
@@ -264,7 +266,7 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
-/* Sets the count of steps, 0 or more. */
+/* Sets the count of steps, 0 to 2^53 (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);
 
 #ifdef __cplusplus

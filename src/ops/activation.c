@@ -129,14 +129,10 @@ tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold) 
 
 /* ---- hardtanh, hardsigmoid, hardswish ---- */
 
-/* Returns a mask of the elements with lo < x < hi. */
-static tg_tensor *between(tg_tape *t, tg_tensor *x, double lo, double hi) {
-    return tg_logical_and(t, tg_above(t, x, lo), tg_below(t, x, hi));
-}
-
 /* Returns g where lo < x < hi, and 0 elsewhere. */
 static tg_tensor *inside(tg_tape *t, tg_tensor *g, tg_tensor *x, double lo, double hi) {
-    return tg_where(t, between(t, x, lo, hi), g, tg_number_like(t, g, 0));
+    tg_tensor *between = tg_logical_and(t, tg_above(t, x, lo), tg_below(t, x, hi));
+    return tg_where(t, between, g, tg_number_like(t, g, 0));
 }
 
 static tg_status hardtanh_infer(tg_call *c) {
@@ -189,10 +185,11 @@ static const tg_sample hard_samples[] = {
         TG_SAMPLES(hard_samples)};                                                                               \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
 
-/* Returns the slope of hardswish: x / 3 + 1 / 2 where -3 < x < 3, 0 below and 1 above. */
+/* Returns the slope of hardswish: 0 where x <= -3, 1 where x >= 3, and x / 3 + 1 / 2 elsewhere, also where x is NaN. */
 static tg_tensor *hardswish_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *line = tg_add_scalar(t, tg_scale(t, x, 1.0 / 3), 0.5);
-    return tg_where(t, between(t, x, -3, 3), line, tg_cast(t, tg_above(t, x, 0), (tg_dtype)x->dtype));
+    tg_tensor *low = tg_le(t, x, tg_number_like(t, x, -3)), *high = tg_ge(t, x, tg_number_like(t, x, 3));
+    return tg_where(t, low, tg_number_like(t, x, 0), tg_where(t, high, tg_number_like(t, x, 1), line));
 }
 
 /* The gradients at -3 and 3 are those of the line outside. */

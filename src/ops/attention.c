@@ -286,13 +286,14 @@ static tg_status bad_extent(tg_call *c, int64_t bad) {
     const tg_tensor *x = c->input[LENGTHS] ? c->input[LENGTHS] : c->input[STARTS_Q];
     int64_t i = bad - 1, total = size(c, Q, 2);
     const char *name = c->input[LENGTHS] ? "lengths" : "starts_q";
-    if (!bad || !c->ctx->host) return tg_op_bad(c, bad, name);
+    if (TG_LIKELY(!bad)) return TG_OK;
     if (!c->input[LENGTHS] && i >= x->numel) {
         i -= x->numel;
         total = size(c, K, 2);
         x = c->input[STARTS_K];
         name = "starts_k";
     }
+    if (!c->ctx->host) return tg_op_bad(c, i + 1, name);
     int64_t columns = x->shape[x->ndim - 1], row = i / columns, column = i % columns;
     long long found = entry_of(x, row, column);
     if (c->input[LENGTHS])

@@ -121,11 +121,15 @@ static tg_status pow_backward(tg_call *c) {
  * where b is 0; the gradient of b is 0 where a is 0 and b is not negative. In these cases the arguments of the recorded
  * ops are replaced, not their results: the derivative of a result that is replaced afterward would be 0 times infinity.
  * Where b is 0, the gradient of a has the derivative g / a with respect to b. To keep this derivative, the exponent is
- * replaced there only if 1 / a is not finite. */
+ * replaced there only if 1 / a is not finite. The exponent b - 1 of 16-bit tensors is computed in float32, because its
+ * rounding would change the result by powers of a. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
+    tg_dtype dtype = (tg_dtype)g->dtype;
+    g = tg_wide(t, g), a = tg_wide(t, a), b = tg_wide(t, b);
     tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
     tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
-    return tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less)));
+    tg_tensor *slope = tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less)));
+    return slope->dtype == dtype ? slope : tg_cast(t, slope, dtype);
 }
 
 static tg_tensor *pow_by_b(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {

@@ -38,6 +38,10 @@ tg_status tg_conv_transposed_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be %s, with a c that groups divides",
                             p->w.dims == 1 ? "[n, c, l] and w [c, o / groups, k]"
                                            : "[n, c, h, w] and w [c, o / groups, kh, kw]");
+    int64_t channels;
+    if (__builtin_mul_overflow(w->shape[1], p->groups, &channels))
+        return tg_call_fail(c, TG_ERR_SHAPE, "%s of w for each of %lld groups overflow 64 bits",
+                            tg_count(w->shape[1], "output channel").text, (long long)p->groups);
     for (int d = 0; d < 2; d++) {
         bool has = d >= 2 - p->w.dims;
         if (has) p->w.size[d] = w->shape[d + p->w.dims];
@@ -145,6 +149,8 @@ static const tg_sample transpose2d_samples[] = {
             TG_S(2)),
     REFUSED("more than a stride", TG_ERR_ARGUMENT, TRANSPOSE2(2, 2, 0, 0, 1, 1, 1, 2, 0), TG_S(1, 2, 2, 2),
             TG_S(2, 2, 2, 2), TG_S(2)),
+    REFUSED("groups of nothing that overflow", TG_ERR_SHAPE, TRANSPOSE2(1, 1, 0, 0, 1, 1, INT64_C(1) << 62, 0, 0),
+            TG_S(1, 0, 2, 2), TG_S(0, 4, 2, 2), TG_S_ABSENT),
     REFUSED("b of another size", TG_ERR_SHAPE, TRANSPOSE2(1, 1, 0, 0, 1, 1, 1, 0, 0), TG_S(1, 2, 2, 2),
             TG_S(2, 2, 2, 2), TG_S(1)),
     REFUSED("too few dims", TG_ERR_SHAPE, TRANSPOSE2(1, 1, 0, 0, 1, 1, 1, 0, 0), TG_S(2, 2, 2), TG_S(2, 2, 2, 2),

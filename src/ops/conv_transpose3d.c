@@ -21,6 +21,10 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
                        "x has %s, w is for %lld, and groups is %lld; the first two must be equal, and groups must "
                        "divide them",
                        tg_count(x->shape[1], "channel").text, (long long)w->shape[0], (long long)p->groups);
+    int64_t channels;
+    if (__builtin_mul_overflow(w->shape[1], p->groups, &channels))
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "%s of w for each of %lld groups overflow 64 bits",
+                       tg_count(w->shape[1], "output channel").text, (long long)p->groups);
     return TG_OK;
 }
 
@@ -116,6 +120,8 @@ static const tg_sample volume_samples[] = {
     REFUSED("all removed", TG_ERR_SHAPE, VOLUME(1, 2, 1, 0, 1), TG_S(1, 1, 2, 2, 2), TG_S(1, 1, 3, 1, 1), TG_S(1)),
     REFUSED("more than a stride", TG_ERR_ARGUMENT, VOLUME(2, 0, 1, 2, 1), TG_S(1, 1, 2, 2, 2), TG_S(1, 1, 2, 2, 2),
             TG_S(1)),
+    REFUSED("groups of nothing that overflow", TG_ERR_SHAPE, VOLUME(1, 0, 1, 0, INT64_C(1) << 62), TG_S(1, 0, 2, 2, 2),
+            TG_S(0, 4, 2, 2, 2), TG_S_ABSENT),
     REFUSED("b of another size", TG_ERR_SHAPE, VOLUME(1, 0, 1, 0, 1), TG_S(1, 1, 2, 2, 2), TG_S(1, 2, 2, 2, 2),
             TG_S(1)),
     {.note = "a decoder's", .params = VOLUME(2, 0, 1, 0, 1), .n_in = 3,

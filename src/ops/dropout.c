@@ -233,7 +233,9 @@ static tg_tensor *drop_rows_again(tg_tape *t, const tg_node *n, tg_tensor *g) {
     return p.identity ? g : TG_RECORD(t, tg_op_dropout_rows, &p, g, tg_node_in(n)[1]);
 }
 
-/* Does what tg_dropout does, but row i of x takes the draws of row rows[i] of a global tensor. */
+/* Does what tg_dropout does, but row i of x takes the draws of row rows[i] of a global tensor. Copies rows with gaps
+ * once, because forward and backward would each copy them. */
 tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows) {
-    return TG_RECORD(t, tg_op_dropout_rows, &(dropout_params){.p = p}, x, tg_contiguous(t, rows));
+    if (tg_is_alive(rows) && !tg_is_contiguous(rows)) rows = tg_contiguous(t, rows);
+    return TG_RECORD(t, tg_op_dropout_rows, &(dropout_params){.p = p}, x, rows);
 }

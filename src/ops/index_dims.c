@@ -169,6 +169,26 @@ static tg_status as_result(tg_call *c, const plan *p, const tg_tensor *x, tg_ext
     return TG_OK;
 }
 
+/* If bad is not 0, reports the tuple of indices that a slot has found to be out of range. bad is 1 + a position in
+ * [front, n, back]. The message quotes the index that is wrong if the host can read it, and otherwise only the place of
+ * the tuple. */
+static tg_status bad_tuple(tg_call *c, const plan *p, int64_t bad) {
+    int64_t stride[TG_MAX_DIMS];
+    if (TG_LIKELY(!bad)) return TG_OK;
+    int64_t tuple = (bad - 1) / p->back % p->n;
+    for (int k = 0; c->ctx->host && k < p->indexed; k++) {
+        const tg_array index = tg_array_of(c->input[p->input[k]]);
+        int dim = p->order[p->before + k];
+        int64_t size = c->input[0]->shape[dim];
+        int64_t found = tg_index_at(tg_array_expand(index, (int)p->tuples.ndim, p->tuples.dim, stride), tuple);
+        if (found < -size || found >= size)
+            return tg_call_fail(c, TG_ERR_DATA,
+                                "index %lld is out of range for dim %d of x; it must be from %lld to %lld",
+                                (long long)found, dim, (long long)-size, (long long)size - 1);
+    }
+    return tg_op_bad(c, tuple + 1, "the indices");
+}
+
 /* to [front, n, back] = the elements of `from`, which has x's shape, at the positions. */
 static tg_status take(tg_call *c, const plan *p, const tg_tensor *to, const tg_tensor *from, const tg_tensor *at) {
     grouped g;
@@ -178,7 +198,7 @@ static tg_status take(tg_call *c, const plan *p, const tg_tensor *to, const tg_t
     TG_TRY(group(c, p, from, &g));
     TG_TRY(as_result(c, p, to, &te, &y));
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, y, g.a, spread(p, at, &e), 1, &bad));
-    return tg_op_bad(c, bad, "the indices");
+    return bad_tuple(c, p, bad);
 }
 
 /* Writes src to the positions in `to`, which has x's shape, or adds it there. */
@@ -192,7 +212,7 @@ static tg_status put(tg_call *c, const plan *p, const tg_tensor *to, const tg_te
     TG_TRY(as_result(c, p, src, &se, &from));
     TG_TRY(add ? tg_ctx_ops(c->ctx)->put_add(c->ctx, g.a, from, spread(p, at, &e), 1, &bad)
                : tg_op_put(c, g.a, from, spread(p, at, &e), 1, &bad));
-    TG_TRY(tg_op_bad(c, bad, "the indices"));
+    TG_TRY(bad_tuple(c, p, bad));
     return ungroup(c, &g);
 }
 

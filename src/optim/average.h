@@ -1,4 +1,4 @@
-/* The averages of parameters, as checkpoints see them. */
+/* The struct of averages of parameters, which checkpoints read too. */
 #ifndef TG_OPTIM_AVERAGE_H
 #define TG_OPTIM_AVERAGE_H
 

@@ -1,4 +1,4 @@
-/* What the methods share that step each element of a parameter by itself with the slot `apply`. */
+/* Helpers of the methods whose step treats each element of a parameter by itself, by calls of the slot `apply`. */
 #ifndef TG_OPTIM_ELEMENTWISE_H
 #define TG_OPTIM_ELEMENTWISE_H
 
@@ -7,7 +7,7 @@
 
 /* The step of one parameter, as arrays of the parameter's shape. param is the master, if there is one. gradient is the
  * gradient times TG_SCALAR_COEFFICIENT. It and `other` are work memory, which the step may overwrite. scalar[] has the
- * numbers of step.h, each as often as the parameter has elements. */
+ * numbers of step.h, each repeated in the parameter's shape with strides of 0. */
 typedef struct tg_optim_arrays {
     tg_ctx *ctx;
     const tg_optim_group_t *group;
@@ -17,8 +17,9 @@ typedef struct tg_optim_arrays {
 
 typedef tg_status (*tg_optim_item_fn)(const tg_optim *o, const tg_optim_arrays *a);
 
-/* Calls fn for each parameter of a method that has a gradient, and rounds a master that fn has changed to the
- * parameter. Elements must stay as they are where TG_SCALAR_SKIP is not 0: the gradient may then be NaN. */
+/* Calls fn for each parameter of a method that has a gradient. If the parameter has a master, fn steps the master, and
+ * the parameter then becomes the rounded master. Where TG_SCALAR_SKIP is not 0, fn must change neither the parameter
+ * nor its state; the gradient may be NaN there. */
 tg_status tg_optim_each(tg_optim *o, const tg_optim_method *method, tg_optim_item_fn fn);
 /* Returns the bytes of work memory that tg_optim_each needs for p: those of `gradient` and `other`. */
 size_t tg_optim_each_work(const tg_tensor *p);

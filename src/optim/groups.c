@@ -7,13 +7,17 @@
 /* Returns an option of a group: `usual` if it is TG_AUTO. */
 static double given_or(double given, double usual) { return given == TG_AUTO ? usual : given; }
 
-/* Adds a group and sends its learning rate to the device. Returns the group's number, or -1 on an error. */
-static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
-    if (o->n_groups == TG_LEN(o->group)) {
-        tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: the optimizer has %d groups already; expected at most %d groups", who,
-                o->n_groups, TG_LEN(o->group));
-        return -1;
-    }
+/* Fails if the optimizer has no space for `more` groups. */
+static tg_status check_space(const tg_optim *o, int more, const char *who) {
+    if (o->n_groups + more <= TG_LEN(o->group)) return TG_OK;
+    return tg_fail(o->ctx, TG_ERR_ARGUMENT,
+                   "%s: the optimizer has %d groups already, and would get %d more; expected at most %d groups", who,
+                   o->n_groups, more, TG_LEN(o->group));
+}
+
+/* Adds a group, for which there is space, and sends its learning rate to the device. Returns the group's number, or -1
+ * on an error. */
+static int add_group(tg_optim *o, const tg_optim_group_t *g) {
     o->group[o->n_groups] = *g;
     return tg_optim_send_rate(o, o->n_groups) == TG_OK ? o->n_groups++ : -1;
 }
@@ -59,7 +63,8 @@ int tg_optim_add_group(tg_optim *o, const tg_group_opts *given) {
     if (opts.schedule &&
         tg_options(o->ctx, &g.schedule, &tg_schedule_struct, opts.schedule, "tg_optim_add_group: the schedule"))
         return -1;
-    return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_add_group") : -1;
+    if (check_group(o, &opts, &g) != TG_OK || check_space(o, 1, "tg_optim_add_group") != TG_OK) return -1;
+    return add_group(o, &g);
 }
 
 tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n) {
@@ -85,21 +90,24 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
 /* Returns whether the parameter of the item, which may have only a range of it, has fewer than two dims. */
 static bool is_vector(const tg_optim_item *it) { return tg_range_whole(it->param)->ndim < 2; }
 
-/* Returns whether the group has a parameter with fewer than two dims. */
-static bool holds_vectors(const tg_optim *o, int group) {
-    for (int i = 0; i < o->n; i++)
+/* Returns whether the group has weight decay and a parameter with fewer than two dims. */
+static bool decays_vectors(const tg_optim *o, int group) {
+    for (int i = 0; o->group[group].weight_decay != 0 && i < o->n; i++)
         if (o->item[i].group == group && is_vector(&o->item[i])) return true;
     return false;
 }
 
 tg_status tg_optim_no_decay_1d(tg_optim *o) {
+    int more = 0;
     TG_TRY(tg_optim_check(o));
     TG_TRY(tg_optim_check_items(o, "tg_optim_no_decay_1d"));
+    for (int g = 0; g < o->n_groups; g++) more += decays_vectors(o, g);
+    TG_TRY(check_space(o, more, "tg_optim_no_decay_1d"));
     for (int g = 0, groups = o->n_groups; g < groups; g++) {
-        if (o->group[g].weight_decay == 0 || !holds_vectors(o, g)) continue;
+        if (!decays_vectors(o, g)) continue;
         tg_optim_group_t without = o->group[g];
         without.weight_decay = 0;
-        int copy = add_group(o, &without, "tg_optim_no_decay_1d");
+        int copy = add_group(o, &without);
         if (copy < 0) return tg_optim_check(o);
         for (int i = 0; i < o->n; i++)
             if (o->item[i].group == g && is_vector(&o->item[i])) o->item[i].group = copy;

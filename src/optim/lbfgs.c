@@ -1,5 +1,5 @@
 /* L-BFGS: the history of steps and changes of the gradient, the direction that they give (Nocedal, 1980), and the
- * iteration around the line search. Its rules for ending, and for keeping a pair of vectors, are PyTorch's. */
+ * iteration around the line search. When a call ends, and which pairs of vectors are kept, is decided as in PyTorch. */
 #include <math.h>
 
 #include <tapegrad/lbfgs.h>
@@ -28,6 +28,7 @@ struct tg_lbfgs {
     double scale;       /* the initial inverse Hessian, a multiple of the identity */
     double *curvature;  /* 1 / (y s) of the pair at each place */
     double *weight;     /* work memory for the direction, by place */
+    bool running;       /* tg_lbfgs_step is running: its loss function must not step or free this object */
 };
 
 /* The object that a failed creation returns. */
@@ -160,11 +161,17 @@ tg_status tg_lbfgs_step(tg_lbfgs *l, tg_loss_fn fn, void *user, double *loss) {
     if (!l) return TG_ERR_ARGUMENT;
     TG_TRY(l->ctx->run.status);
     if (!fn) return tg_fail(l->ctx, TG_ERR_ARGUMENT, "tg_lbfgs_step: fn is NULL, expected a function of the loss");
+    if (l->running)
+        return tg_fail(l->ctx, TG_ERR_STATE,
+                       "tg_lbfgs_step: called by the loss function of a step of the same object; call it after that "
+                       "step");
     TG_TRY(tg_recording_refuse(l->ctx, "tg_lbfgs_step", TG_RECORDING_READ, TG_SITE));
     TG_TRY(tg_vectors_check(&l->vectors, "tg_lbfgs_step"));
     TG_TRY(tg_vectors_from_params(&l->vectors, START));
     const problem p = {l, fn, user};
+    l->running = true;
     tg_status s = run(&p, loss ? loss : &unused);
+    l->running = false;
     if (s != TG_OK) tg_vectors_to_params(&l->vectors, START, "tg_lbfgs_step");
     return s;
 }
@@ -224,6 +231,11 @@ tg_lbfgs *tg_lbfgs_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lb
 
 void tg_lbfgs_free(tg_lbfgs *l) {
     if (!l || l == &inert) return;
+    if (l->running) {
+        tg_fail(l->ctx, TG_ERR_STATE,
+                "tg_lbfgs_free: called by the loss function of tg_lbfgs_step; free the object after the step");
+        return;
+    }
     tg_vectors_close(&l->vectors);
     tg_host_free(l->ctx, l->curvature, (size_t)places(l) * sizeof *l->curvature);
     tg_host_free(l->ctx, l->weight, (size_t)places(l) * sizeof *l->weight);

@@ -40,7 +40,8 @@ static tg_status evaluate(search *s, double t, const tg_point keep[2], tg_point 
 static bool is_too_high(const search *s, tg_point p) { return p.f > s->start.f + decrease * p.t * s->start.slope; }
 static bool is_flat(const search *s, tg_point p) { return fabs(p.slope) <= -curvature * s->start.slope; }
 
-/* Algorithm 3.5: lengthens the step until b[1] is flat, or until b[2] brackets a length that is. */
+/* Algorithm 3.5: lengthens the step until the point b[1] is flat, and then sets *done; or until a flat point must lie
+ * between the two points of b. After MOST_TRIALS, the points are the start and the last one. */
 static tg_status bracket(search *s, double t, tg_point b[2], bool *done) {
     b[0] = b[1] = s->start;
     TG_TRY(evaluate(s, t, b, &b[1]));
@@ -56,8 +57,9 @@ static tg_status bracket(search *s, double t, tg_point b[2], bool *done) {
     return TG_OK;
 }
 
-/* Returns a length between those of b[2]. If interpolation comes close to an end of the bracket twice, or leaves it,
- * returns a length a tenth of the bracket away from that end. *stuck tells whether it came close in the last trial. */
+/* Returns a length between those of the two points of b. If interpolation comes close to an end of this bracket twice,
+ * or reaches it, returns a length a tenth of the bracket away from that end. *stuck tells whether interpolation came
+ * close in the last trial. */
 static double between(const tg_point b[2], bool *stuck) {
     double lo = fmin(b[0].t, b[1].t), hi = fmax(b[0].t, b[1].t), margin = 0.1 * (hi - lo);
     double t = interpolate(b[0], b[1], lo, hi);
@@ -67,7 +69,8 @@ static double between(const tg_point b[2], bool *stuck) {
     return hi - t < t - lo ? hi - margin : lo + margin;
 }
 
-/* Algorithm 3.6: shortens the bracket until the lower of its points is flat, which is then b[1]. */
+/* Algorithm 3.6: shortens the bracket until the point with the lower loss is flat, or until a limit of the search is
+ * reached. Sets b[1] to that point. */
 static tg_status zoom(search *s, tg_point b[2]) {
     bool stuck = false, done = false;
     int low = b[0].f <= b[1].f ? 0 : 1;

@@ -11,8 +11,8 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315;
 
 /* ---- The Newton-Schulz iteration ---- */
 
-/* Its matrices in work memory. x and y are [short, long], transposed if the parameter has more rows than columns; s and
- * t are [short, short]. */
+/* The matrices of the iteration, in work memory. x and y are [few, many], transposed if the parameter has more rows
+ * than columns; s and t are [few, few]. */
 typedef struct iteration {
     int64_t few, many; /* the shorter and the longer dim of the parameter */
     tg_array x, y, s, t;
@@ -105,7 +105,7 @@ static size_t work(const tg_tensor *p) {
     return tg_optim_each_work(p) + 2 * tg_optim_work_bytes(tg_accumulate_dtype((tg_dtype)p->dtype), few * few);
 }
 
-/* AdamW steps what is no matrix, and the matrices that the caller has listed. */
+/* Returns AdamW for a parameter that is no matrix or that the caller has listed, and NULL for other parameters. */
 static const tg_optim_method *other(const tg_optim *o, const tg_tensor *p) {
     bool listed = tg_range_whole(p)->ndim != 2;
     for (int i = 0; i < o->muon.n_others; i++) listed |= o->muon.others[i] == p;
@@ -146,7 +146,7 @@ static tg_status check_others(tg_ctx *ctx, const tg_muon_opts *m, tg_tensor *con
     return TG_OK;
 }
 
-/* Fails if a rank has only a part of a matrix: the iteration needs all of it. */
+/* Fails if a rank has only a part of a matrix that Muon would step: the iteration needs all of it. */
 static tg_status check_whole(tg_ctx *ctx, const tg_optim *o, tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
         char place[128], what[160];

@@ -51,7 +51,7 @@ static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     tg_dtype wide = tg_accumulate_dtype(p->dtype);
     const tg_optim_method *main = o->method, *other = main->other ? main->other(o, p) : NULL;
     *it = (tg_optim_item){.method = other ? other : main, .param = p, .ref = tg_ref_of(p), .group = other ? 1 : 0};
-    p->ext->held++;
+    tg_optim_hold(p);
     for (int i = 0; i < TG_OPTIM_STATES; i++) {
         if (!it->method->state_name[i] || (it->method->keeps && !it->method->keeps(o, i))) continue;
         if (!(it->state[i] = state_tensor(p, wide))) return o->ctx->run.status;
@@ -136,15 +136,16 @@ void tg_optim_drop_state(tg_tensor *s) {
     tg_drop(s);
 }
 
-/* Subtracts 1 from the number of optimizers that update a parameter (tg_ext.held), unless the parameter was dropped. */
-static void let_go(const tg_optim *o, const tg_optim_item *it) {
-    if (it->param && tg_ref_get(o->ctx, it->ref) == it->param) it->param->ext->held--;
+void tg_optim_hold(tg_tensor *param) { param->ext->held++; }
+
+void tg_optim_let_go(tg_ctx *ctx, tg_ref ref) {
+    if (ref.tensor && tg_ref_get(ctx, ref) == ref.tensor) ref.tensor->ext->held--;
 }
 
 void tg_optim_free(tg_optim *o) {
     if (!o || o == &inert) return;
     for (int i = 0; i < o->n; i++) {
-        let_go(o, &o->item[i]);
+        tg_optim_let_go(o->ctx, o->item[i].ref);
         for (int j = 0; j < TG_OPTIM_STATES; j++) tg_optim_drop_state(o->item[i].state[j]);
         tg_optim_drop_state(o->item[i].master);
     }

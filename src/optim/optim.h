@@ -86,6 +86,10 @@ tg_status tg_optim_check_params(tg_ctx *ctx, tg_tensor *const *params, int n, co
 /* Fails if a parameter is divided over ranks (tg_flat_new), so that only its ranges may be stepped. */
 tg_status tg_optim_check_undivided(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who);
 tg_status tg_optim_check(const tg_optim *o); /* returns the context's error; TG_ERR_ARGUMENT if o is NULL */
+/* Count the optimizers that update a parameter (tg_ext.held). While there is one, the parameter's bytes do not move,
+ * and its dtype does not change. tg_optim_let_go does nothing if ref is empty or its parameter was dropped. */
+void tg_optim_hold(tg_tensor *param);
+void tg_optim_let_go(tg_ctx *ctx, tg_ref ref);
 void tg_optim_drop_state(tg_tensor *s); /* drops a tensor that the optimizer owns; s may be NULL */
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* returns whether lr is valid; records an error if not */
 /* Returns the numbers that AdamW (decoupled) or Adam has with these options, as a group. */

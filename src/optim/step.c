@@ -133,10 +133,21 @@ static tg_status step(tg_optim *o) {
     return note_writes(o);
 }
 
+/* Fails while a step is captured if the optimizer would use sums that tg_optim_clip has computed before: replays would
+ * clip by that norm again, and not by the norm of their own gradients. */
+static tg_status check_recording(const tg_optim *o, const void *site) {
+    if (!o->summed) return TG_OK;
+    return tg_recording_refuse(o->ctx, "tg_optim_step",
+                               "uses the norm that tg_optim_clip measured before it, which a replay would not measure "
+                               "again (tg_optim_set_clip does)",
+                               site);
+}
+
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
     bool collective = o->ctx->run.has_peers && (measures(o) || shares_faults(o));
     tg_status s = tg_mappings_check(o->ctx);
+    if (s == TG_OK) s = check_recording(o, TG_SITE);
     if (s == TG_OK) s = step(o);
     if (s != TG_OK && collective) tg_ctx_skip(o->ctx);
     return s;

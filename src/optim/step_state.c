@@ -99,8 +99,8 @@ double tg_optim_lr(const tg_optim *o) { return o ? o->lr : NAN; }
 
 tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
     TG_TRY(tg_optim_check(o));
-    if (steps < 0)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: steps is %lld, expected 0 or more",
+    if (steps < 0 || steps > (int64_t)1 << 53) /* the device counts in float64 */
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: steps is %lld, expected 0 to 2^53",
                        (long long)steps);
     return tg_optim_put(o, TG_STEP_COUNT, &(const double){(double)steps}, 1);
 }

@@ -14,6 +14,7 @@ tg_status tg_vectors_open(tg_vectors *v, tg_ctx *ctx, tg_tensor *const *params, 
     v->item = tg_host_alloc(ctx, (size_t)n * sizeof *v->item);
     for (int i = 0; v->item && i < n; i++) {
         v->item[i] = (tg_vectors_item){params[i], tg_ref_of(params[i]), v->length};
+        tg_optim_hold(params[i]);
         v->length += params[i]->numel;
         if (params[i]->dtype == TG_F64) dtype = TG_F64;
     }
@@ -26,6 +27,7 @@ tg_status tg_vectors_open(tg_vectors *v, tg_ctx *ctx, tg_tensor *const *params, 
 void tg_vectors_close(tg_vectors *v) {
     if (v->number) tg_drop(v->number);
     if (v->vectors) tg_drop(v->vectors);
+    for (int i = 0; v->item && i < v->n; i++) tg_optim_let_go(v->ctx, v->item[i].ref);
     tg_host_free(v->ctx, v->item, (size_t)v->n * sizeof *v->item);
 }
 

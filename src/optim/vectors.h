@@ -1,4 +1,4 @@
-/* Vectors that have all elements of a list of parameters, one parameter after the other, as L-BFGS computes with. */
+/* The vectors of L-BFGS. Each has an element for every element of a list of parameters, parameter after parameter. */
 #ifndef TG_OPTIM_VECTORS_H
 #define TG_OPTIM_VECTORS_H
 

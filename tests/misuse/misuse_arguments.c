@@ -16,6 +16,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_dropout, ARGUMENT, "p is -0.1", tg_dropout(t, b->x, -0.1));
     INERT(tg_dropout, ARGUMENT, "p is nan", tg_dropout(t, b->x, NAN));
     INERT(tg_dropout_rows, ARGUMENT, "p is 1", tg_dropout_rows(t, b->x, 1, b->ids));
+    INERT(tg_dropout_rows, ARGUMENT, "dropout_rows: input 1: the tensor is NULL", tg_dropout_rows(t, b->x, 0.5, NULL));
     INERT(tg_dropout_rows, DTYPE, "rows is f32; it must be i64", tg_dropout_rows(t, b->x, 0.5, b->x));
     INERT(tg_dropout_rows, SHAPE, "rows has 1 dim and 2 elements; it must have 1 dim",
           tg_dropout_rows(t, tg_transpose(t, b->x, 0, 1), 0.5, b->ids));
@@ -453,6 +454,12 @@ static void data(misuse_world *b) {
     INERT(tg_embedding, DATA,
           "index -9223372036854775808 is out of range; it must be from 0 to 1", tg_embedding(t, b->x, far));
     INERT(tg_index_select, DATA, "index 9 is out of range; it must be from 0 to 1", tg_index_select(t, b->x, 0, ids));
+    INERT(tg_index, DATA,
+          "index 9 is out of range for dim 1 of x; it must be from -3 to 2",
+          tg_index(t, b->x, TG_DIMS(0, 1), (tg_tensor *[]){low, ids}, 2));
+    INERT(tg_index_put, DATA,
+          "index 9 is out of range for dim 0 of x; it must be from -2 to 1",
+          tg_index_put(t, b->x, TG_DIMS(0), b->x, &ids, 1, true));
     INERT(tg_gather, DATA, "index 9 is out of range; it must be from 0 to 2", tg_gather(t, b->v, 0, ids));
     INERT(tg_gather, DATA,
           "index -9223372036854775808 is out of range; it must be from 0 to 2", tg_gather(t, b->v, 0, far));

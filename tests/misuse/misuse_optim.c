@@ -240,7 +240,8 @@ static void steps(misuse_world *b) {
     GIVES(tg_optim_clip, ARGUMENT, "max_norm is -1, expected 0 (no clipping) or more", isnan(tg_optim_clip(o, -1)));
     GIVES(tg_optim_clip, ARGUMENT, "max_norm is nan, expected 0 (no clipping) or more", isnan(tg_optim_clip(o, NAN)));
     QUIET(tg_optim_set_steps, tg_optim_set_steps(NULL, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_steps, ARGUMENT, "steps is -1, expected 0 or more", tg_optim_set_steps(o, -1));
+    FAILS(tg_optim_set_steps, ARGUMENT, "steps is -1, expected 0 to 2^53", tg_optim_set_steps(o, -1));
+    FAILS(tg_optim_set_steps, ARGUMENT, "expected 0 to 2^53", tg_optim_set_steps(o, INT64_MAX));
     QUIET(tg_optim_state_count, tg_optim_state_count(NULL) == 0 && tg_optim_state_count(o) == 2);
     QUIET(tg_optim_state, misuse_inert(tg_optim_state(NULL, 0, NULL)));
     QUIET(tg_optim_state, keeps_its_state(b));

@@ -248,8 +248,8 @@ static tg_status nothing(void *state, tg_ctx *ctx) {
     return TG_OK;
 }
 
-enum { READS, ITEM, WRITES, WRITES_F64, FROM_HOST, SETS, ADDS, REMOVES, NESTS, REPLAYS, CLIPS, RATES, FORKS, CLEARS,
-       FAILS, ENDS, STEPS_ON, OPENS, MOVES, WRONGS };
+enum { READS, ITEM, WRITES, WRITES_F64, FROM_HOST, SETS, ADDS, REMOVES, NESTS, REPLAYS, CLIPS, CLIPPED, RATES, FORKS,
+       CLEARS, FAILS, ENDS, STEPS_ON, OPENS, MOVES, WRONGS };
 static const struct {
     const char *says;
     tg_status status;
@@ -265,6 +265,8 @@ static const struct {
     [NESTS] = {"captures do not nest", TG_ERR_STATE},
     [REPLAYS] = {"captures do not nest", TG_ERR_STATE},
     [CLIPS] = {"tg_optim_clip: the step that tg_graph_new records reads a value of the device", TG_ERR_UNSUPPORTED},
+    [CLIPPED] = {"tg_optim_step: the step that tg_graph_new records uses the norm that tg_optim_clip measured",
+                 TG_ERR_UNSUPPORTED},
     [RATES] = {"tg_graph_new: the step", TG_ERR_UNSUPPORTED},
     [FORKS] = {"ends with 1 open forks of random streams, but began with 0", TG_ERR_STATE},
     [CLEARS] = {"cleared the error", TG_ERR_STATE},
@@ -299,6 +301,7 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
         break;
     case REPLAYS: tg_graph_replay(s->other); break;
     case CLIPS: tg_optim_clip(s->optim, 1); break;
+    case CLIPPED: tg_optim_step(s->optim); break;
     case RATES: tg_optim_set_lr(s->optim, 1); break;
     case FORKS: tg_rng_fork(ctx, "there"); break;
     case FAILS: return TG_ERR_IO;
@@ -324,6 +327,7 @@ START_TEST(calls_that_cannot_be_replayed_are_refused) {
     for (s.what = 0; s.what < WRONGS; s.what++) {
         int64_t live = memory_of(b->ctx).live;
         tg_draws_step(b->ctx, 1000);
+        if (s.what == CLIPPED) tg_optim_clip(s.optim, 1);
         tg_graph *g = tg_graph_new(b->ctx, wrong_step, &s);
         ck_assert_msg(strstr(tg_ctx_message(b->ctx), wrongs[s.what].says), "%d: %s", s.what, tg_ctx_message(b->ctx));
         ck_assert_int_eq(tg_ctx_status(b->ctx), wrongs[s.what].status);

@@ -166,8 +166,62 @@ START_TEST(a_function_may_not_drop_a_parameter) {
 }
 END_TEST
 
+/* A loss function that steps or frees the object for which it is called. */
+typedef struct inner {
+    pair p;
+    tg_lbfgs *l;
+    bool frees, clears; /* clears: clears the error of its own call */
+} inner;
+
+static tg_status two_within(void *user, double *loss) {
+    inner *i = user;
+    if (i->frees)
+        tg_lbfgs_free(i->l);
+    else
+        tg_lbfgs_step(i->l, two, &i->p, NULL);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
+    ck_says(i->frees ? "tg_lbfgs_free: called by the loss function" : "tg_lbfgs_step: called by the loss function");
+    if (i->clears) tg_ctx_clear(ctx);
+    return two(&i->p, loss);
+}
+
+START_TEST(a_function_may_not_step_or_free_the_object) {
+    begin();
+    for (int k = 0; k < 4; k++) {
+        inner i = {.p = pair_of(), .frees = k & 1, .clears = k & 2};
+        double loss = 0;
+        i.l = tg_lbfgs_new(ctx, (tg_tensor *[]){i.p.a, i.p.b}, 2, TG_LBFGS(.iterations = 60, .evaluations = 200));
+        ck_assert_int_eq(tg_lbfgs_step(i.l, two_within, &i, &loss), i.clears ? TG_OK : TG_ERR_STATE);
+        tg_ctx_clear(ctx);
+        ck_assert_int_eq(tg_lbfgs_step(i.l, two, &i.p, &loss), TG_OK);
+        ck_assert_double_eq_tol(loss, 4, 1e-6);
+        tg_lbfgs_free(i.l);
+    }
+    end();
+}
+END_TEST
+
+/* While the object lives, a parameter's bytes cannot move, so it cannot be divided over ranks or get another dtype. */
+START_TEST(parameters_are_held) {
+    begin();
+    tg_tensor *x = start(), *view = tg_zeros(ctx, tg_dtype_of(x), TG_SHAPE(N));
+    tg_lbfgs *l = tg_lbfgs_new(ctx, &x, 1, NULL);
+    ck_assert_int_eq(tg_rehome(x, view), TG_ERR_STATE);
+    ck_says("an optimizer holds it");
+    tg_ctx_clear(ctx);
+    tg_lbfgs_free(l);
+    ck_assert_int_eq(tg_rehome(x, view), TG_OK);
+    end();
+}
+END_TEST
+
 int main(void) {
-    const TTest *tests[] = {the_steps_are_pytorch_s, the_minimum_is_found, several_parameters_are_one_vector,
-                            a_failed_function_leaves_a_complete_iteration, a_function_may_not_drop_a_parameter};
+    const TTest *tests[] = {the_steps_are_pytorch_s,
+                            the_minimum_is_found,
+                            several_parameters_are_one_vector,
+                            a_failed_function_leaves_a_complete_iteration,
+                            a_function_may_not_drop_a_parameter,
+                            a_function_may_not_step_or_free_the_object,
+                            parameters_are_held};
     return tg_check_main("lbfgs", tests, sizeof tests / sizeof *tests);
 }

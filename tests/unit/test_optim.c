@@ -82,6 +82,24 @@ START_TEST(vectors_do_not_decay) {
 }
 END_TEST
 
+/* Two groups need a copy, but there is space for one. */
+START_TEST(all_vectors_decay_if_a_group_has_no_space) {
+    begin();
+    tg_tensor *p[2] = {leaf_of(TG_SHAPE(1), &(double){1}), leaf_of(TG_SHAPE(1), &(double){1})};
+    tg_optim *o = tg_adamw_new(ctx, p, 2, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
+    tg_optim_assign(o, tg_optim_add_group(o, NULL), &p[1], 1);
+    while (tg_optim_add_group(o, NULL) < 30) continue;
+    ck_assert_int_eq(tg_optim_no_decay_1d(o), TG_ERR_ARGUMENT);
+    ck_says("tg_optim_no_decay_1d: the optimizer has 31 groups already, and would get 2 more; expected at most 32");
+    tg_ctx_clear(ctx);
+    for (int i = 0; i < 2; i++) give(p[i], 0);
+    tg_optim_step(o);
+    for (int i = 0; i < 2; i++) ck_near(value(p[i]), 1 - 0.1 * 0.5);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
 /* A group steps like an optimizer made with its options. */
 START_TEST(a_group_has_its_own_numbers) {
     begin();
@@ -257,6 +275,7 @@ int main(void) {
     const TTest *tests[] = {adamw_is_its_formula,
                             sgd_is_its_formula,
                             vectors_do_not_decay,
+                            all_vectors_decay_if_a_group_has_no_space,
                             a_group_has_its_own_numbers,
                             a_group_follows_its_schedule,
                             a_clip_is_of_the_gradients_that_it_saw,

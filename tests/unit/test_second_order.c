@@ -295,6 +295,7 @@ static tg_tensor *spread(tg_tape *u, tg_tensor *x, tg_tensor *z) {
 }
 static tg_tensor *sizes(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_abs(u, x), z); }
 static tg_tensor *ramps(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_relu(u, x), z); }
+static tg_tensor *swishes(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_hardswish(u, x), z); }
 static tg_tensor *distance(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_l1(u, x, z, NULL); }
 
 static bool near(double got, double want) {
@@ -368,6 +369,7 @@ START_TEST(edges_are_those_of_backward) {
     check_edge(power, "pow", TG_F32, 1e-42, 0);
     check_edge(power, "pow", TG_F32, -INFINITY, 0);
     check_edge(power, "pow", TG_F16, 1e-6, 0);
+    check_edge(power, "pow", TG_BF16, -1, 258); /* bfloat16 cannot represent 257 */
     const double odd[][2] = {{NAN, 1},      {1, NAN},      {NAN, 0},       {0, NAN},            {NAN, NAN},
                              {INFINITY, 1}, {0, INFINITY}, {-INFINITY, 0}, {INFINITY, INFINITY}};
     for (int i = 0; i < 9; i++) {
@@ -378,6 +380,7 @@ START_TEST(edges_are_those_of_backward) {
         if (odd[i][0] == 0 || odd[i][1] == 0) check_edge(products, "prod", TG_F32, odd[i][0], odd[i][1]);
         check_edge(sizes, "abs", TG_F32, odd[i][0], 1);
         check_edge(ramps, "relu", TG_F32, odd[i][0], 1);
+        check_edge(swishes, "hardswish", TG_F32, odd[i][0], i % 2 ? 3 : -3);
         check_edge(distance, "l1", TG_F32, odd[i][0], odd[i][1]);
         check_edge(sums, "logsumexp", TG_F32, odd[i][0], odd[i][1]);
         check_edge(sums, "logsumexp", TG_F16, odd[i][0], odd[i][1]);

@@ -6,8 +6,7 @@ const tg_field tg_index_fields[1] = {
     TG_ARG(tg_index_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
 };
 
-/* Returns the element at a position, counted in row-major order. The host must be able to read the bytes. */
-static int64_t index_at(tg_array index, int64_t position) {
+int64_t tg_index_at(tg_array index, int64_t position) {
     int64_t at = 0;
     for (int d = index.ndim - 1; d >= 0; d--) {
         at += position % index.shape[d] * index.stride[d];
@@ -18,7 +17,7 @@ static int64_t index_at(tg_array index, int64_t position) {
 
 tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
-    int64_t found = index_at(index, bad - 1);
+    int64_t found = tg_index_at(index, bad - 1);
     return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld", (long long)found,
                         (long long)size - 1);
 }

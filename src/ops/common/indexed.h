@@ -19,6 +19,8 @@ extern const tg_field tg_index_fields[1];
 #define TG_S_INDEX_AS(layout_, n_, ...) \
     {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = (n_), .layout = (layout_)}
 
+/* Returns the index at a position, counted in row-major order. The host must be able to read the bytes. */
+int64_t tg_index_at(tg_array index, int64_t position);
 /* Fails with TG_ERR_DATA if bad is not 0. bad is the number that a device slot stored through its argument `bad`: 1 +
  * the position in `index` of the first one that is out of range for a dim of this size. The message quotes the index if
  * the host can read it, and otherwise only its position. */
