@@ -308,7 +308,7 @@ static void drop_groups(tg_parallel *p) {
     tg_grid_clear(p->ctx);
 }
 
-static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
+static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .o.vp = 1};
 
 /* Makes the tg_parallel. Returns NULL on an error. */
 static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
