@@ -82,7 +82,7 @@ static void cut(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_shard_as, SHAPE, "dim 2 is out of range", tg_shard_as(b->t, b->x, TG_SHARD(2), c));
     INERT(tg_shard_as, PLACEMENT, "`to` is P, expected a shard", tg_shard_as(b->t, b->x, TG_P, c));
     INERT(tg_shard_as, HANDLE, "the tape was freed", tg_shard_as(b->freed, b->x, TG_P, c));
-    QUIET(tg_shard_as, misuse_inert(tg_shard_as(NULL, b->x, TG_P, c)));
+    INERT(tg_shard_as, ARGUMENT, "the tape is NULL", tg_shard_as(NULL, b->x, TG_P, c));
 }
 
 static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
