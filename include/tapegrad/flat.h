@@ -131,7 +131,8 @@ TG_API bool tg_range_of(const tg_tensor *x, tg_tensor **param, int64_t *begin, i
  *
  * From tg_optim_step of a leaf until this call, the parameters of its bucket have values of different steps, and
  * reading one fails with TG_ERR_STATE. Call it after the step; the buckets then arrive while other work runs. In a
- * captured step, call it first instead; the buckets then arrive while the first layers run.
+ * captured step, call it first instead; the buckets then arrive while the first layers run. After tg_parallel_recover,
+ * which may have ended gathers, call it before parameters are read.
  *
  * With zero 3 parameters are gathered when they are read, and the call only discards those that were gathered before.
  * Call it after writes to leaves; after tg_optim_step it is not needed. With zero 0 does nothing. Collective: every

@@ -79,7 +79,7 @@ TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis); /* this rank's 
 TG_API int tg_parallel_size(const tg_parallel *p, tg_axis axis); /* number of ranks of that group; 1 if p is NULL */
 TG_API bool tg_is_sequence_parallel(const tg_parallel *p); /* whether opts set sequence_parallel and tp > 1 */
 TG_API tg_rng_mode tg_parallel_rng(const tg_parallel *p);
-TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 if p is NULL */
+TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 if p is NULL or inert */
 /* Sets the seeds of this rank's random streams, and adds the streams that do not exist yet:
  * - the default stream and "data-parallel-rng" get seed;
  * - "model-parallel-rng" gets seed + 2718 + tp rank;

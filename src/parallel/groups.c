@@ -143,6 +143,9 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
 /* The names of the axes in an order. In the expert grid tp and dp stand for etp and edp. */
 static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
 
+/* Returns whether a * b * c, which may be too large for 64 bits, divides n. */
+static bool divides(int n, int a, int b, int c) { return n % a == 0 && n / a % b == 0 && n / a / b % c == 0; }
+
 /* Checks the options, and fills in their defaults. */
 static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     int *const size[] = {&o->tp, &o->cp, &o->pp, &o->etp, &o->ep};
@@ -160,11 +163,11 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
                        "tg_parallel_new: vp is %d and pp is 1, expected vp 1: only the stages of a pipeline have "
                        "several chunks",
                        o->vp);
-    if (world % ((int64_t)o->tp * o->cp * o->pp))
+    if (!divides(world, o->tp, o->cp, o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_parallel_new: the world of %s is not divisible by tp x cp x pp = %d x %d x %d",
                        tg_count(world, "rank").text, o->tp, o->cp, o->pp);
-    if (world % ((int64_t)o->etp * o->ep * o->pp))
+    if (!divides(world, o->etp, o->ep, o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_parallel_new: the world of %s is not divisible by etp x ep x pp = %d x %d x %d",
                        tg_count(world, "rank").text, o->etp, o->ep, o->pp);
@@ -305,7 +308,7 @@ static void drop_groups(tg_parallel *p) {
     tg_grid_clear(p->ctx);
 }
 
-static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
+static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .o.vp = 1};
 
 /* Makes the tg_parallel. Returns NULL on an error. */
 static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {

@@ -148,14 +148,16 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     TG_TRY(tg_check(ctx, leaf, "tg_place"));
     TG_TRY(check_grid(p, ctx, axis, "tg_place"));
     tg_axis at[2];
-    int n = axes_of(p, axis, at);
+    int n = axes_of(p, axis, at), left = 0;
     uint32_t yet = tg_grid_axes(ctx) & ~((leaf->ext ? leaf->ext->placed : 0) | 1u << at[0] | 1u << at[n - 1]);
     TG_TRY(check_placement(leaf, &placement, yet, "tg_place"));
     TG_TRY(check_zigzag(ctx, n, placement, "tg_place"));
-    bool again = placed_alike(leaf, at[0], placement) && placed_alike(leaf, at[n - 1], placement);
-    if (again) return TG_OK;
-    for (int i = 0; i < n; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
-    return declare(leaf, at, n, placement, yet);
+    for (int i = 0; i < n; i++) {
+        bool alone = n == 2 && !(tg_grid_axes(ctx) >> at[i] & 1); /* the other axis has several ranks */
+        if (!alone && !placed_alike(leaf, at[i], placement)) at[left++] = at[i];
+    }
+    for (int i = 0; i < left; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
+    return left ? declare(leaf, at, left, placement, yet) : TG_OK;
 }
 
 /* ---- assume_placement ---- */

@@ -82,7 +82,7 @@ static void cut(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_shard_as, SHAPE, "dim 2 is out of range", tg_shard_as(b->t, b->x, TG_SHARD(2), c));
     INERT(tg_shard_as, PLACEMENT, "`to` is P, expected a shard", tg_shard_as(b->t, b->x, TG_P, c));
     INERT(tg_shard_as, HANDLE, "the tape was freed", tg_shard_as(b->freed, b->x, TG_P, c));
-    QUIET(tg_shard_as, misuse_inert(tg_shard_as(NULL, b->x, TG_P, c)));
+    INERT(tg_shard_as, ARGUMENT, "the tape is NULL", tg_shard_as(NULL, b->x, TG_P, c));
 }
 
 static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
@@ -234,6 +234,9 @@ static void sequences(misuse_world *b, tg_comm *c, tg_comm *far) {
 /* With one rank a mapping returns x itself, but checks it as with several ranks. */
 static void alone(misuse_world *b) {
     tg_comm *c = tg_comm_self_new(b->ctx);
+    tg_context_attention_opts zero = {0};
+    INERT(tg_context_attention, ARGUMENT, "size is 0", tg_context_attention(b->t, b->x, b->x, b->x, c, &zero));
+    INERT(tg_context_attention, ARGUMENT, "the tape is NULL", tg_context_attention(NULL, b->x, b->x, b->x, c, NULL));
 #define ALONE(symbol, ...)                                                                            \
     do {                                                                                              \
         QUIET(symbol, symbol(b->t, b->x, __VA_ARGS__) == b->x);                                       \

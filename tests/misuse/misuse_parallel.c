@@ -28,6 +28,12 @@ static void groups(misuse_world *b) {
     NEW(ARGUMENT, "rng is 9", TG_PARALLEL(.rng = (tg_rng_mode)9));
     NEW(ARGUMENT, "vp is 2 and pp is 1", TG_PARALLEL(.vp = 2));
     NEW(ARGUMENT, "vp is -1", TG_PARALLEL(.vp = -1));
+    GIVES(tg_parallel_vp, ARGUMENT, "tp is 3", tg_parallel_vp(tg_parallel_new(world, TG_PARALLEL(.tp = 3))) == 1);
+    tg_comm *large = tg_comm_plan_new(b->ctx, 0, 1 << 22);
+    tg_parallel_opts *product = TG_PARALLEL(.tp = 1 << 22, .cp = 1 << 22, .pp = 1 << 22); /* 2^66 ranks */
+    GIVES(tg_parallel_new, ARGUMENT, "is not divisible by tp x cp x pp = 4194304 x 4194304 x 4194304",
+          (tg_parallel_free(tg_parallel_new(large, product)), true));
+    tg_comm_free(large);
     tg_comm *alone = tg_comm_self_new(b->ctx);
     tg_parallel *p = tg_parallel_new(alone, NULL);
     NEW(STATE, "the context already has a tg_parallel; call tg_parallel_free on it first", NULL);

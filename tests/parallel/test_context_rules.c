@@ -309,6 +309,43 @@ START_TEST(narrow_results_are_merged_in_float32) {
 }
 END_TEST
 
+/* ---- An empty sequence ---- */
+
+/* Attention of no rows runs, and the sink gets gradients of 0. */
+static tg_status empty_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    int n = tg_comm_size(world);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = n));
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(1, 4, 0, 3)), *sink = tg_zeros(ctx, TG_F64, TG_SHAPE(4));
+    tg_tensor *starts = tg_zeros(ctx, TG_I64, TG_SHAPE(3));
+    tg_place(p, x, TG_CP, TG_SHARD_ZIGZAG(2));
+    tg_place(p, starts, TG_CP, TG_I);
+    tg_place(p, sink, TG_CP, TG_R);
+    tg_set_requires_grad(x, true);
+    tg_set_requires_grad(sink, true);
+    for (int i = 0; i < 12; i++) { /* one sequence; two that are packed, cut apart and cut as one */
+        double g[4] = {1, 1, 1, 1};
+        tg_tape *t = tape_on_nans(ctx);
+        tg_tensor *y = tg_context_attention(t, x, x, x, tg_parallel_comm(p, TG_CP),
+                                            TG_CONTEXT_ATTENTION(.kind = kinds[i % 4], .causal = true, .sink = sink,
+                                                                 .starts = i < 4 ? NULL : starts,
+                                                                 .cut_as_one = i >= 8));
+        RUN(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)));
+        RUN(tg_read(tg_grad_share(sink), g, sizeof g));
+        EXPECT(ctx, tg_numel(y) == 0 && g[0] == 0 && g[1] == 0 && g[2] == 0 && g[3] == 0);
+        tg_zero_grad(sink);
+        tg_zero_grad(x);
+        tg_tape_free(t);
+    }
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_sequence_may_be_empty) {
+    for (int n = 2; n <= 4; n += 2) on_ranks(n, empty_rank, NULL);
+}
+END_TEST
+
 /* ---- Derivatives made of ops ---- */
 
 /* Computes the gradient g of <y, seed> for q as ops, and the gradient of <g, g> for v. */
@@ -584,6 +621,7 @@ int main(void) {
                                   messages_travel_while_parts_are_computed,
                                   two_runs_agree_in_all_bits,
                                   narrow_results_are_merged_in_float32,
+                                  a_sequence_may_be_empty,
                                   derivatives_of_derivatives_are_those_of_one_rank,
                                   wrong_programs_are_refused,
                                   rows_are_cut_sequence_by_sequence,

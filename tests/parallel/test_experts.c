@@ -282,9 +282,31 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
+/* A placement on edp, which is dp and cp here, places a leaf on the axes where it is not placed so already. */
+static tg_status one_axis_is_placed(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 3)), *y = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 3));
+    RUN(tg_place(p, x, TG_DP, TG_R));
+    RUN(tg_place(p, x, TG_EDP, TG_R));
+    EXPECT(ctx, tg_placement_of(x, TG_CP).kind == TG_REPLICATED);
+    RUN(tg_place(p, y, TG_DP, TG_SHARD(0)));
+    RUN(tg_place(p, y, TG_EDP, TG_SHARD(0)));
+    EXPECT(ctx, tg_global_shape(y).dim[0] == 4 * tg_comm_size(world));
+    tg_add(t, x, x);
+    RUN(tg_place(p, x, TG_EDP, TG_R));
+    REFUSED(ctx, TG_ERR_STATE, "it is R there, and cannot become I", tg_place(p, x, TG_EDP, TG_I));
+    tg_tape_free(t);
+    tg_drop(x), tg_drop(y);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
 START_TEST(etp_is_tp_there) {
     on_ranks(4, two_names, NULL);
     on_ranks(4, two_axes, NULL);
+    for (int n = 2; n <= 4; n += 2) on_ranks(n, one_axis_is_placed, NULL); /* 2: dp has one rank */
 }
 END_TEST
 

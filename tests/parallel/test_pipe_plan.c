@@ -524,6 +524,22 @@ START_TEST(a_picture_has_a_box_for_each_item_that_takes_time) {
 }
 END_TEST
 
+START_TEST(a_picture_takes_any_times) {
+    static const double times[] = {1.7e308, 1e305, 1e-305, 1e-310, 5e-324};
+    static char text[1 << 14];
+    tg_ctx *ctx = ctx_new();
+    for (int i = 0; i < (int)(sizeof times / sizeof *times); i++) {
+        tg_pipe_plan *plan =
+            tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = TG_PIPE_FORWARD, .stages = 1, .micros = 1, .f = &times[i]));
+        size_t n = tg_pipe_plan_text(plan, TG_SVG, text, sizeof text);
+        ck_assert_msg(n < sizeof text && !strstr(text, "inf") && !strstr(text, "nan"), "%g: %s", times[i], text);
+        ck_assert_int_eq(count_boxes(text), 1);
+        tg_pipe_plan_free(plan);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Memory ---- */
 
 START_TEST(a_plan_that_memory_does_not_suffice_for_leaves_none) {
@@ -567,6 +583,7 @@ int main(void) {
         a_diagram_has_a_row_for_each_stage,
         a_diagram_rounds_times_to_columns,
         a_picture_has_a_box_for_each_item_that_takes_time,
+        a_picture_takes_any_times,
         a_plan_that_memory_does_not_suffice_for_leaves_none,
     };
     return tg_check_main("pipe_plan", tests, sizeof tests / sizeof *tests);

@@ -174,6 +174,44 @@ START_TEST(ranks_go_on_after_a_failure) {
 }
 END_TEST
 
+/* The hook of a gradient: fails at its first call. */
+static tg_status fail_once(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    int *calls = user;
+    (void)t, (void)grad;
+    return (*calls)++ ? TG_OK : tg_ctx_fail(tg_ctx_of(x), TG_ERR_IO, "the dog ate the gradient");
+}
+
+/* Backward fails on the last rank when some gradients of the only bucket have arrived. After the recovery all ranks
+ * must gather alike again, also those whose backward ended earlier. */
+static tg_status fail_in_backward(void *arg, tg_ctx *ctx, tg_comm *world) {
+    setting s = divided;
+    int calls = 0;
+    (void)arg;
+    s.bucket = INT64_MAX;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = model_open(ctx, p, &s);
+    RUN(run_step(ctx, t, p, &m, &s, 0));
+    if (tg_comm_rank(world) == tg_comm_size(world) - 1) tg_on_accumulated(m.x[2], fail_once, &calls);
+    run_step(ctx, t, p, &m, &s, 1);
+    for (int i = 0; i < 3 && tg_ctx_status(ctx) == TG_OK; i++) tg_comm_barrier(world);
+    if (tg_ctx_status(ctx) == TG_OK) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not reported");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    RUN(tg_parallel_recover(p));
+    if (s.zero < 3) RUN(tg_flat_gather(m.flat)); /* the recovery may have ended gathers */
+    for (int step = 1; step < 3; step++) RUN(run_step(ctx, t, p, &m, &s, step));
+    model_close(&m);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(ranks_go_on_after_a_backward_that_fails) {
+    for (divided.zero = 1; divided.zero <= MOST; divided.zero++) on_ranks(3, fail_in_backward, NULL);
+}
+END_TEST
+
 /* The last rank leaves, and with it its parts of the state: the others must begin with a new tg_flat. */
 static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
     bool leaves = tg_comm_rank(world) == tg_comm_size(world) - 1;
@@ -223,6 +261,7 @@ int main(void) {
         rounds_end_where_the_caller_says,
         gradients_that_were_sent_cannot_be_read,
         ranks_go_on_after_a_failure,
+        ranks_go_on_after_a_backward_that_fails,
         ranks_that_are_left_begin_anew,
     };
     return tg_check_main("zero rounds", tests, sizeof tests / sizeof *tests);

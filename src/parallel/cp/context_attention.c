@@ -216,12 +216,16 @@ const tg_op tg_op_context_attention = {
 /* The op on one rank. */
 static tg_tensor *attention_alone(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v,
                                   const tg_context_attention_opts *o, const void *site) {
-    tg_scope *s = t ? tg_site_open(t, site) : NULL;
+    tg_tensor *const in[] = {q, k, v};
+    if (tg_tape_check_with(t, in, 3, "tg_context_attention") != TG_OK ||
+        tg_size_check(t->ctx, o->size, sizeof *o, "tg_context_attention: the options") != TG_OK)
+        return tg_tape_inert(t, in, 3);
+    tg_scope *s = tg_site_open(t, site);
     tg_tensor *y = tg_attention(t, q, k, v,
                                 TG_ATTENTION(.causal = o->causal, .scale = o->scale, .dropout = o->dropout,
                                              .softcap = o->softcap, .left = o->left, .sink = o->sink,
                                              .starts_q = o->starts, .starts_k = o->starts));
-    if (t) tg_site_close(t, s);
+    tg_site_close(t, s);
     return y;
 }
 

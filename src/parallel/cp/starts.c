@@ -137,7 +137,7 @@ static tg_status check_starts(const int64_t *starts, int m, int64_t divisor) {
 
 tg_status tg_context_cut(const int64_t *starts, int m, int n, int rank, int64_t *rows) {
     if (!starts || !rows || m < 1 || n < 1 || rank < 0 || rank >= n) return TG_ERR_ARGUMENT;
-    int chunks = n > 1 ? 2 * n : 1;
+    int64_t chunks = n > 1 ? 2 * (int64_t)n : 1;
     TG_TRY(check_starts(starts, m, chunks));
     for (int half = 0; half < (n > 1 ? 2 : 1); half++)
         for (int i = 0; i < m; i++) {

@@ -14,10 +14,10 @@ static tg_array array_in(const tg_cp_pass *w, const tg_cp_buffer *b, int64_t off
 }
 
 tg_cp_keys tg_cp_keys_in(const tg_cp_pass *w, tg_cp_buffer *b, int64_t rows) {
-    int64_t keys = w->q.shape[0] * w->p->groups * rows * w->k.shape[3];
+    int64_t keys = w->q.shape[0] * w->p->groups * rows * w->k.shape[3], of_block = w->p->blocks.rows;
     return (tg_cp_keys){.k = array_in(w, b, 0, rows, w->k.shape[3], &b->k),
                         .v = array_in(w, b, keys, rows, w->v.shape[3], &b->v),
-                        .count = (int)(rows / w->p->blocks.rows)};
+                        .count = of_block ? (int)(rows / of_block) : 0}; /* 0: the sequence is empty */
 }
 
 tg_cp_buffer tg_cp_buffer_new(const tg_cp_pass *w, tg_dtype dtype, int64_t rows) {

@@ -112,11 +112,16 @@ tg_status tg_flat_divide_params(tg_flat *f) {
     return tg_flat_release(f);
 }
 
+/* The ranks may have failed at different points of a backward. Forgets that point, so that all of them discard and
+ * gather the same buckets again. */
 void tg_flat_lose_params(tg_flat *f) {
-    for (int k = 0; k < f->n_buckets && tg_flat_divides_params(f); k++) {
-        tg_storage_discard(f->bucket[k].params->storage, "tg_flat", NULL);
-        set_writable(&f->bucket[k], false);
+    if (!tg_flat_divides_params(f)) return;
+    for (tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets; k++) {
+        tg_storage_discard(k->params->storage, "tg_flat", NULL);
+        set_writable(k, false);
+        k->passed = 0;
     }
+    f->used = f->n_buckets;
     f->whole = false;
 }
 

@@ -227,9 +227,9 @@ tg_tensor *tg_shard_as(tg_tape *t, tg_tensor *x, tg_placement to, tg_comm *c) {
     if (tg_placement_shards(to))
         return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = to.dim, .shard = to);
     tg_placement_name(to, is, sizeof is);
-    if (t && tg_tape_check(t, "tg_shard_as") == TG_OK)
+    if (tg_tape_check_with(t, &x, 1, "tg_shard_as") == TG_OK)
         tg_fail(t->ctx, TG_ERR_PLACEMENT, "tg_shard_as: `to` is %s, expected a shard such as TG_SHARD_ZIGZAG(0)", is);
-    return tg_tape_inert(t, NULL, 0);
+    return tg_tape_inert(t, &x, 1);
 }
 
 static tg_status unshard_infer(tg_call *c) {

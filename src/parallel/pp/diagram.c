@@ -15,7 +15,8 @@ static bool are_multiples(const double *time, int n, double unit) {
     return true;
 }
 
-/* The most columns of the shortest item, of the longest, and of the longest if times are rounded to columns. */
+/* The largest number of columns of the shortest item (SHORT), and of the longest item: if all times are whole columns
+ * (LONG), and if they are rounded to columns (ROUNDED). */
 enum { SHORT = 4, LONG = 20, ROUNDED = 10 };
 
 /* Returns the span of a column that suits the times of the items and hop. */

@@ -56,8 +56,10 @@ static tg_status check_lists(tg_ctx *ctx, const tg_pipe_plan_opts *o, int *n) {
                        custom ? "given for TG_PIPE_CUSTOM" : "NULL, because only TG_PIPE_CUSTOM takes lists");
     for (int s = 0; custom && s < o->stages; s++) {
         if (o->n_items[s] < 0 || (o->n_items[s] && !o->items[s]))
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: items[%d] is %s, and n_items[%d] is %d", s,
-                           o->items[s] ? "a list" : "NULL", s, o->n_items[s]);
+            return tg_fail(ctx, TG_ERR_ARGUMENT,
+                           "tg_pipe_plan_new: items[%d] is %s, and n_items[%d] is %d, expected a list of 0 or more "
+                           "items",
+                           s, o->items[s] ? "a list" : "NULL", s, o->n_items[s]);
         sum += o->n_items[s];
     }
     if (custom && (sum < 1 || sum > INT_MAX))

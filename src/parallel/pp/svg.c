@@ -5,26 +5,28 @@
 #include "base/text.h"
 #include "parallel/pp/plan.h"
 
-enum { LEFT = 72, RIGHT = 16, TOP = 64, BOTTOM = 44 };       /* margins, in pixels */
-enum { COLUMN = 26, ROW = 30, BOX = 24, TICK = 2 * COLUMN }; /* in pixels; COLUMN is the width of one tg_pipe_column */
+enum { LEFT = 72, RIGHT = 16, TOP = 64, BOTTOM = 44 }; /* margins, in pixels */
+enum { COLUMN = 26, ROW = 30, BOX = 24 };              /* in pixels; COLUMN is the width of one tg_pipe_column */
 
 typedef struct picture {
     const tg_pipe_plan *p;
-    double scale; /* pixels per unit of time */
+    double column; /* tg_pipe_column */
     char *buf;
     size_t size, *at;
 } picture;
 
 #define PUT(...) tg_text(d->buf, d->size, d->at, __VA_ARGS__)
 
-static double x_of(const picture *d, double time) { return LEFT + d->scale * time; }
+/* The pixels of one unit of time may be too many for a double, so the division comes first. */
+static double width_of(const picture *d, double time) { return COLUMN * (time / d->column); }
+static double x_of(const picture *d, double time) { return LEFT + width_of(d, time); }
 static int y_of(int stage) { return TOP + ROW * stage; }
 
 static void box(const picture *d, int stage, int i) {
     const tg_pipe_plan *p = d->p;
     tg_pipe_item item = p->item[i];
     double begin = p->begin[i], length = p->cost[item.act][tg_pipe_part(p, stage, item.chunk)];
-    double width = d->scale * length;
+    double width = width_of(d, length);
     tg_pipe_name name = tg_pipe_item_name(p, item);
     if (length == 0) return;
     PUT("<g><title>%s, stage %d, %.6g to %.6g</title><rect class=\"%c\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" "
@@ -35,18 +37,23 @@ static void box(const picture *d, int stage, int i) {
         y_of(stage) + BOX / 2 + 4, name.text + 1);
 }
 
-/* Returns the smallest number that is 1, 2 or 5 times a power of ten and at least x. */
+/* Returns the smallest number that is 1, 2 or 5 times a power of ten and at least x; x itself if a double cannot hold
+ * these. */
 static double round_up(double x) {
     double power = pow(10, floor(log10(x))), digit = x / power;
-    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+    double up = power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+    return power > 0 && isfinite(up) ? up : x;
 }
 
+/* Draws lines that are two columns or more apart. With the largest times of a double there is only the line at 0. */
 static void axis(const picture *d) {
     int y = y_of(d->p->stages);
-    double step = round_up(TICK / d->scale);
-    for (int64_t i = 0; (double)i * step <= d->p->makespan * (1 + 1e-9); i++)
+    double step = round_up(2 * d->column), lines = d->p->makespan / step * (1 + 1e-9);
+    for (int64_t i = 0; (double)i <= lines; i++) {
+        double time = i ? (double)i * step : 0;
         PUT("<path d=\"M%.2f %dV%d\"/><text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
-            x_of(d, (double)i * step), TOP, y + 4, x_of(d, (double)i * step), y + 18, (double)i * step);
+            x_of(d, time), TOP, y + 4, x_of(d, time), y + 18, time);
+    }
 }
 
 static void legend(const picture *d) {
@@ -62,7 +69,7 @@ static void legend(const picture *d) {
 }
 
 void tg_pipe_svg(const tg_pipe_plan *p, char *buf, size_t size, size_t *at) {
-    picture of = {p, COLUMN / tg_pipe_column(p), buf, size, at}, *d = &of;
+    picture of = {p, tg_pipe_column(p), buf, size, at}, *d = &of;
     double width = fmax(x_of(d, p->makespan), LEFT + 480) + RIGHT; /* the legend needs 480 pixels */
     PUT("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %d\" font-family=\"sans-serif\" "
         "font-size=\"11\">\n<style>text{fill:#222}path{stroke:#e4e4e4}.F{fill:#9ec3ea}.B{fill:#f2b183}"

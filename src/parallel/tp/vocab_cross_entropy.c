@@ -142,6 +142,8 @@ static const tg_sample vocab_cross_entropy_samples[] = {
     {.note = "a class that is padding", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 5), .n_in = 2,
      .input = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}},
          .refused = TG_ERR_DATA},
+    {.note = "no classes", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
+     .input = {TG_S(4, 0), V_INDEX(1, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "too many classes", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 11), .n_in = 2,
      .input = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "in place, a leaf", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = true), .n_in = 2,

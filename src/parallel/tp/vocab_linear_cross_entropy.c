@@ -64,6 +64,8 @@ static const tg_sample vocab_linear_samples[] = {
     {.note = "class out of range", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
      .input = {TG_S(4, 3), TG_S(5, 3), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
      .refused = TG_ERR_DATA},
+    {.note = "no classes", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
+     .input = {TG_S(4, 3), TG_S(0, 3), TG_S_INDEX(1, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "h differs", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 3,
      .input = {TG_S(4, 3), TG_S(5, 4), TG_S_INDEX(5, 4)}, .refused = TG_ERR_SHAPE},
     {.note = "in place", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = true), .n_in = 3,

@@ -34,7 +34,7 @@ tg_status tg_vocab_loss_shard(tg_call *c, int64_t v) {
     if (__builtin_mul_overflow(v, (int64_t)tg_comm_size(p->comm), &all))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of the whole vocabulary is too large for 64 bits");
     if (p->classes == TG_AUTO) p->classes = all;
-    if (p->classes < 1 || p->classes > all)
+    if (all && (p->classes < 1 || p->classes > all)) /* without columns the shapes are refused later */
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "classes is %lld, expected 1 to %lld, the columns of all ranks, or TG_AUTO for all of them",
                             (long long)p->classes, (long long)all);
