@@ -137,6 +137,7 @@ tg_status tg_average_update(tg_average *a) {
 int64_t tg_average_updates(const tg_average *a) {
     double n = 0;
     if (enter(a) != TG_OK || a->ctx->meta) return 0;
+    if (tg_recording_refuse(a->ctx, "tg_average_updates", TG_RECORDING_READ, TG_SITE) != TG_OK) return 0;
     if (tg_storage_need(a->updates->storage, a->updates) != TG_OK) return 0;
     a->ctx->run.ops->copy(a->ctx, &n, tg_data(a->updates), sizeof n, TG_COPY_TO_HOST);
     return (int64_t)n;
