@@ -41,11 +41,14 @@ TG_API void tg_average_free(tg_average *a);
 TG_API tg_status tg_average_update(tg_average *a);
 /* Applies the averages: writes them into the parameters, rounded to their dtypes, and keeps copies of the parameters,
  * for which it allocates memory. Fails with TG_ERR_STATE if the averages are applied already, or if there was no
- * update, and with TG_ERR_UNSUPPORTED in a captured step. */
+ * update, and with TG_ERR_UNSUPPORTED in a captured step. If the device fails, the parameters get their own values
+ * back. If that fails too, the averages count as applied, and tg_average_restore writes the copies after
+ * tg_ctx_clear. */
 TG_API tg_status tg_average_apply(tg_average *a);
 /* Writes the copies back to the parameters, with the same bits, and releases the copies. An optimizer then continues as
  * if the averages had not been applied. Fails with TG_ERR_STATE, and changes nothing, if the averages are not applied,
- * or if a parameter was written after tg_average_apply, for example by a step. */
+ * or if a parameter was written after tg_average_apply, for example by a step. If the device fails, the copies are
+ * kept, and the call can be made again after tg_ctx_clear. */
 TG_API tg_status tg_average_restore(tg_average *a);
 /* Makes the values that the parameters have now permanent, by releasing the copies of tg_average_apply. Fails with
  * TG_ERR_STATE if the averages are not applied. */
