@@ -41,17 +41,21 @@ TG_API void tg_average_free(tg_average *a);
 TG_API tg_status tg_average_update(tg_average *a);
 /* Applies the averages: writes them into the parameters, rounded to their dtypes, and keeps copies of the parameters,
  * for which it allocates memory. Fails with TG_ERR_STATE if the averages are applied already, or if there was no
- * update, and with TG_ERR_UNSUPPORTED in a captured step. */
+ * update, and with TG_ERR_UNSUPPORTED in a captured step. If the device fails, the parameters get their own values
+ * back. If that fails too, the averages count as applied, and tg_average_restore writes the copies after
+ * tg_ctx_clear. */
 TG_API tg_status tg_average_apply(tg_average *a);
 /* Writes the copies back to the parameters, with the same bits, and releases the copies. An optimizer then continues as
  * if the averages had not been applied. Fails with TG_ERR_STATE, and changes nothing, if the averages are not applied,
- * or if a parameter was written after tg_average_apply, for example by a step. */
+ * or if a parameter was written after tg_average_apply, for example by a step. If the device fails, the copies are
+ * kept, and the call can be made again after tg_ctx_clear. */
 TG_API tg_status tg_average_restore(tg_average *a);
 /* Makes the values that the parameters have now permanent, by releasing the copies of tg_average_apply. Fails with
  * TG_ERR_STATE if the averages are not applied. */
 TG_API tg_status tg_average_commit(tg_average *a);
 
-/* Returns the number of updates; 0 on an error. Waits for the device. */
+/* Returns the number of updates; 0 on an error. Waits for the device, and fails with TG_ERR_UNSUPPORTED in a captured
+ * step. */
 TG_API int64_t tg_average_updates(const tg_average *a);
 /* Return the number of state tensors, and state tensor i with its name: "<param>.average" for each parameter, and last
  * "updates", the number of updates as one float64. The tensors belong to the averages; tg_drop has no effect on them.

@@ -15,7 +15,7 @@
  *
  * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
  * the call. Such calls are, for example:
- * - reads of values by the host: tg_item, tg_read, tg_optim_clip, tg_average_apply, tg_lbfgs_step;
+ * - reads of values by the host: tg_item, tg_read, tg_optim_clip, tg_optim_norm, tg_average_apply, tg_lbfgs_step;
  * - writes of values by the host: tg_write, tg_from_host;
  * - calls that set, add or remove a random stream, such as tg_rng_set, and tg_draws_step;
  * - exports, and uses of imported tensors (dlpack.h);

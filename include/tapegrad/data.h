@@ -117,9 +117,9 @@ TG_API int64_t tg_loader_batches(const tg_loader *l); /* Returns the number of b
 /* Return the epoch of the next batch, and the number of this batch in the epoch, both from 0. Return 0 on an error. */
 TG_API int64_t tg_loader_epoch(const tg_loader *l);
 TG_API int64_t tg_loader_step(const tg_loader *l);
-/* Makes batch number `step` of an epoch the next one. Both numbers count from 0. step may be the number of batches in
- * an epoch, which means the first batch of the next epoch. Other numbers fail with TG_ERR_ARGUMENT. The batches that
- * were read ahead are given up. Waits as tg_loader_free does. */
+/* Makes batch number `step` of an epoch the next one. Both numbers count from 0; the last epoch is 2^62. step may be
+ * the number of batches in an epoch, which means the first batch of the next epoch. Other numbers fail with
+ * TG_ERR_ARGUMENT. The batches that were read ahead are given up. Waits as tg_loader_free does. */
 TG_API tg_status tg_loader_seek(tg_loader *l, int64_t epoch, int64_t step);
 
 #ifdef __cplusplus

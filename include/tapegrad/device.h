@@ -275,9 +275,9 @@ struct tg_device_ops {
      * b. */
     tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-    /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. Composed
-     * slots pass memory of tg_workspace, which is host memory, to the required slots. So a device that cannot access
-     * host memory must define adamw and all slots from softmax to put, but need not define sort.
+    /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. For their
+     * temporaries composed slots take memory of the device, which slot alloc has returned, or, if `host` is true, that
+     * of tg_workspace.
      *
      * softmax, norm, scan and sort work on the last dim, with any strides. If log is true, the result y is the
      * logarithm of the softmax. */

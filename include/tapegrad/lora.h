@@ -9,9 +9,10 @@
  * The functions take any module m: a language model, or one of your own. Linear layers are the modules in m that
  * tg_nn_linear, tg_nn_column_linear or tg_nn_row_linear made, on any grid of ranks. Parallel layers with one of the
  * options expert, gather_output, input_is_whole or no_weight, or on another axis than tp, are not adapted. An adapted
- * layer is called like the layer that it was, so recomputation, pipelines, generation and hooks work as before. Paths
- * of parameters stay as they were. The matrices are added after the parameters of their layer, as "<path of the
- * layer>.lora_A.weight" and ".lora_B.weight". The dtype of the matrices is that of the layer's weight.
+ * layer is called like the layer that it was, so recomputation, pipelines, generation and hooks work as before; only
+ * tg_parallel_linear_apply, which calls a layer with another weight, refuses it. Paths of parameters stay as they were.
+ * The matrices are added after the parameters of their layer, as "<path of the layer>.lora_A.weight" and
+ * ".lora_B.weight". The dtype of the matrices is that of the layer's weight.
  *
  * tg_lm_save and tg_lm_load (lm.h) save and fill the model's own weights, and leave out the matrices. So a model may be
  * adapted before it is loaded or after. */

@@ -199,12 +199,14 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  *
  * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The functions of m run
  * on the host during the recording only, and so do hooks on modules in m and on gradients of tensors that m makes.
- * Hooks on the captured module itself and on parameters run at every call. The modes of modules (tg_module_set_mode)
- * and which tensors need a gradient must stay as they were during the recording. An input that needs a gradient where
- * the recorded one needed none is refused (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT).
- * Backward with .retain = true, and derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no
- * gradient counts as having one of zeros. If a communicator of m has ended or a parameter was replaced, the next use of
- * a slot records again.
+ * Hooks on the captured module itself and on parameters run at every call. An input that needs a gradient where the
+ * recorded one needed none is refused (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT). Backward
+ * with .retain = true, and derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no gradient
+ * counts as having one of zeros. The next use of a slot records again if a communicator of m has ended, a parameter was
+ * replaced, a module in m has another mode (tg_module_set_mode), adapters were merged (tg_lora_merge) or taken out
+ * again, or a parameter of m that needed a gradient needs none now, or the reverse. Whatever else m depends on must
+ * stay as it was during the recording, such as which tensors need a gradient that m uses but that are not its
+ * parameters.
  *
  * In these cases no graph is used; m itself is called, op by op:
  * - the device does not record (the CPU);

@@ -115,7 +115,7 @@ TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
  *
  * Every rank of c makes the call. If the ranks share several parameters over c, all ranks make these calls in the same
  * order, and pass the parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here
- * and in every tg_grads_finalize (TG_ERR_PLACEMENT).
+ * and in every tg_grads_finalize (TG_ERR_PLACEMENT). The declaration ends when c is freed, as by tg_parallel_free.
  *
  * Fails with TG_ERR_ARGUMENT if p or c is NULL, or if c is of another context. Fails with TG_ERR_STATE if param is not
  * a leaf that needs a gradient, if it is shared already, or if tg_flat_new has divided it already. */

@@ -389,7 +389,8 @@ TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int
  * rank's part of the layer's weight (TG_ERR_SHAPE). weight NULL means the layer's own. gather_output overrides the
  * option of that name of a column layer for this call: > 0 means true, 0 means false, and a negative number leaves the
  * option as it is. Fails with TG_ERR_ARGUMENT if gather_output is > 0 for a row or duplicated layer, if weight is NULL
- * and the layer has none (no_weight), or if m is another kind of module. */
+ * and the layer has none (no_weight), or if m is another kind of module. A layer that tg_lora_apply has adapted, or
+ * that another wrapper holds, is one: call it by tg_module_forward or tg_parallel_linear_pair. */
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
 /* Runs any module once, and gives the caller a bias that the module has not added, for a fused op (Megatron-Core's pair

@@ -11,6 +11,8 @@ from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
 _matmul = ffi.addressof(lib, 'tg_matmul')
+# Errors of a read that tell of the tensor: it has been discarded, or is one rank's share of a sum.
+_NO_VALUES = BY_STATUS[lib.TG_ERR_DISCARDED], BY_STATUS[lib.TG_ERR_STATE]
 
 
 class Tensor(TensorBase):
@@ -151,7 +153,11 @@ class Tensor(TensorBase):
         size = lib.tg_print(x, NULL, 0, NULL)
         buffer = ffi.new('char[]', size + 1)
         lib.tg_print(x, buffer, size + 1, NULL)
-        check(self._world)
+        try:
+            check(self._world)
+        except _NO_VALUES as error:
+            lib.tg_describe(x, described := ffi.new('char[]', 256), 256)
+            return f'<tapegrad.Tensor {text(described)} whose values cannot be read: {error}>'
         return text(buffer)
 
     def _repr_html_(self):

@@ -123,11 +123,18 @@ static void leave_parent(tg_comm *c) {
     for (tg_comm *child = c->child; child; child = child->sibling) child->parent = NULL;
 }
 
+/* Ends the declarations that the ranks of c share parameters (tg_share). */
+static void end_shares(const tg_comm *c) {
+    for (tg_tensor *x = c->ctx->owned; x; x = x->ext->next_owned)
+        if (x->ext->shared == c) x->ext->shared = NULL;
+}
+
 void tg_comm_free(tg_comm *c) {
     if (!c || !c->ops) return;
     tg_ctx *ctx = c->ctx;
     tg_comm_finish_all(c);
     tg_replays_end(c);
+    end_shares(c);
     if (c->listens) tg_ctx_unlisten(c->ctx, &c->listener);
     leave_parent(c);
     c->ops->close(ctx, c->state);

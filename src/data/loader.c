@@ -17,6 +17,9 @@ static bool is_inert(const tg_loader *l) { return !l || l == &inert; }
 
 /* ---- Positions ---- */
 
+/* The last epoch that a program may ask for. From there on the loader can count further without an overflow. */
+static const int64_t last_epoch = (int64_t)1 << 62;
+
 int64_t tg_loader_samples(const tg_loader *l) { return is_inert(l) ? 0 : l->samples; }
 int64_t tg_loader_epoch(const tg_loader *l) { return is_inert(l) ? 0 : l->at.epoch; }
 int64_t tg_loader_step(const tg_loader *l) { return is_inert(l) ? 0 : l->at.step; }
@@ -42,11 +45,11 @@ int64_t tg_loader_share(const tg_loader *l, tg_batch_at at, int64_t *first) {
 tg_status tg_loader_seek(tg_loader *l, int64_t epoch, int64_t step) {
     if (!l) return TG_ERR_ARGUMENT;
     TG_TRY(l->ctx->run.status);
-    if (epoch < 0 || step < 0 || step > tg_loader_batches(l))
+    if (epoch < 0 || epoch > last_epoch || step < 0 || step > tg_loader_batches(l))
         return tg_fail(
             l->ctx, TG_ERR_ARGUMENT,
-            "tg_loader_seek: epoch is %lld and step %lld, expected an epoch from 0 on and a step of 0 to %lld",
-            (long long)epoch, (long long)step, (long long)tg_loader_batches(l));
+            "tg_loader_seek: epoch is %lld and step %lld, expected an epoch of 0 to %lld and a step of 0 to %lld",
+            (long long)epoch, (long long)step, (long long)last_epoch, (long long)tg_loader_batches(l));
     l->at = (tg_batch_at){epoch, step};
     if (step == tg_loader_batches(l)) l->at = (tg_batch_at){epoch + 1, 0};
     tg_loader_stop(l);

@@ -15,17 +15,16 @@ static tg_status exp_rows(tg_ctx *ctx, tg_array x, tg_array m, tg_array e, tg_ar
     return TG_OK;
 }
 
-tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
+static tg_status softmax(tg_ctx *ctx, arena *w, tg_array y, tg_array x, bool log) {
     tg_dtype d = compute_of(&x);
     int64_t rows = x.ndim && x.shape[x.ndim - 1] ? x.numel / x.shape[x.ndim - 1] : 1;
-    arena w;
     view e, m, s;
     if (!x.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, arena_bytes(x.numel, d) + 2 * arena_bytes(rows, d)));
-    view_dense(&e, arena_take(&w, x.numel, d), d, x.ndim, x.shape);
-    view_rows(&m, arena_take(&w, rows, d), d, &x);
-    view_rows(&s, arena_take(&w, rows, d), d, &x);
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, arena_bytes(x.numel, d) + 2 * arena_bytes(rows, d)));
+    view_dense(&e, arena_take(w, x.numel, d), d, x.ndim, x.shape);
+    view_rows(&m, arena_take(w, rows, d), d, &x);
+    view_rows(&s, arena_take(w, rows, d), d, &x);
     TG_TRY(exp_rows(ctx, x, m.a, e.a, s.a));
     if (log) {
         MAP(sub, e.a, x, m.a);
@@ -37,17 +36,21 @@ tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
     return TG_OK;
 }
 
+tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
+    arena w = {0};
+    return arena_close(ctx, &w, softmax(ctx, &w, y, x, log));
+}
+
 /* Computes gx (+)= y (gy - sum(gy y)), or for log-softmax gx (+)= gy - exp(y) sum(gy). (+)= adds if `add` is true, and
  * overwrites otherwise. */
-tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add) {
+static tg_status softmax_grad(tg_ctx *ctx, arena *w, tg_array gx, tg_array gy, tg_array y, bool log, bool add) {
     tg_dtype d = compute_of(&y);
-    arena w;
     view t, s;
     if (!y.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 2 * arena_bytes(y.numel, d)));
-    view_dense(&t, arena_take(&w, y.numel, d), d, y.ndim, y.shape);
-    view_rows(&s, arena_take(&w, y.numel, d), d, &y);
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, 2 * arena_bytes(y.numel, d)));
+    view_dense(&t, arena_take(w, y.numel, d), d, y.ndim, y.shape);
+    view_rows(&s, arena_take(w, y.numel, d), d, &y);
     if (log) {
         REDUCE(TG_SUM, s.a, gy, 1, false);
         MAP_P(sub_exp_mul, gx, 0, 0, add, gy, y, s.a);
@@ -59,17 +62,21 @@ tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_arr
     return TG_OK;
 }
 
+tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add) {
+    arena w = {0};
+    return arena_close(ctx, &w, softmax_grad(ctx, &w, gx, gy, y, log, add));
+}
+
 /* ---- Norms ---- */
 
-tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
+static tg_status norm(tg_ctx *ctx, arena *w, const tg_norm_args *a) {
     tg_dtype d = compute_of(&a->x);
     int64_t n = a->x.ndim ? a->x.shape[a->x.ndim - 1] : 1;
-    arena w;
     view h, mean, rstd;
     if (!a->x.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, arena_bytes(a->x.numel, d)));
-    view_dense(&h, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, arena_bytes(a->x.numel, d)));
+    view_dense(&h, arena_take(w, a->x.numel, d), d, a->x.ndim, a->x.shape);
     view_rows(&mean, a->mean.data, d, &a->x);
     view_rows(&rstd, a->rstd.data, d, &a->x);
     if (a->rms) {
@@ -100,6 +107,11 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
     return TG_OK;
 }
 
+tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
+    arena w = {0};
+    return arena_close(ctx, &w, norm(ctx, &w, a));
+}
+
 /* Computes g (+)= the sum of x's rows. Does nothing if g is absent. */
 static tg_status sum_rows(tg_ctx *ctx, const tg_array *g, tg_array x, bool add) {
     view v;
@@ -116,16 +128,15 @@ static tg_status sum_rows(tg_ctx *ctx, const tg_array *g, tg_array x, bool add) 
 
 /* With h = (x - mean) rstd and g = gy w, computes gx (+)= g rstd - h (mean(g h) rstd) - mean(g) rstd. RMS norm has
  * h = x rstd and no last term. gw and gb receive the sums over all rows of gy h and of gy. */
-tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
+static tg_status norm_grad(tg_ctx *ctx, arena *w, const tg_norm_args *a) {
     tg_dtype d = compute_of(&a->x);
     double inverse = a->x.ndim && a->x.shape[a->x.ndim - 1] ? 1.0 / (double)a->x.shape[a->x.ndim - 1] : 1;
-    arena w;
     view h, g, t, mean, rstd, row;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 4 * arena_bytes(a->x.numel, d)));
-    view_dense(&h, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
-    view_dense(&g, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
-    view_dense(&t, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
-    view_rows(&row, arena_take(&w, a->x.numel, d), d, &a->x);
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, 4 * arena_bytes(a->x.numel, d)));
+    view_dense(&h, arena_take(w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_dense(&g, arena_take(w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_dense(&t, arena_take(w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_rows(&row, arena_take(w, a->x.numel, d), d, &a->x);
     view_rows(&mean, a->mean.data, d, &a->x);
     view_rows(&rstd, a->rstd.data, d, &a->x);
     if (a->rms)
@@ -154,6 +165,11 @@ tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
     return TG_OK;
 }
 
+tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
+    arena w = {0};
+    return arena_close(ctx, &w, norm_grad(ctx, &w, a));
+}
+
 /* ---- Cross-entropy ---- */
 
 /* Makes v the column [rows, 1] of x, an array [rows]. */
@@ -166,6 +182,7 @@ static void view_column(view *v, const tg_array *x) {
 
 /* What forward and gradient share. The views are columns [rows, 1] unless stated otherwise. */
 typedef struct entropy {
+    arena memory;
     view target;     /* the class of the row */
     view checked;    /* the class of the row, but 0 in ignored rows */
     view valid;      /* 1 if the row is not ignored and its class exists, else 0 */
@@ -192,20 +209,20 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     int64_t column[2] = {a->logits.shape[0], 1}, rows = column[0], one[2] = {1, 1};
     size_t bytes = 3 * arena_bytes(rows, TG_I64) + arena_bytes(1, TG_I64) + 3 * arena_bytes(rows, d) +
                    arena_bytes(a->logits.numel, d);
-    arena w;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, bytes));
+    arena *w = &e->memory;
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, bytes));
     e->classes = a->classes ? a->classes : a->logits.shape[1];
     view_column(&e->target, &a->target);
     view_column(&e->top, &a->top);
     view_column(&e->mass, &a->mass);
-    view_dense(&e->checked, arena_take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->local, arena_take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->at, arena_take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->ignored, arena_take(&w, 1, TG_I64), TG_I64, 2, one);
-    view_dense(&e->valid, arena_take(&w, rows, d), d, 2, column);
-    view_dense(&e->row, arena_take(&w, rows, d), d, 2, column);
-    view_dense(&e->other, arena_take(&w, rows, d), d, 2, column);
-    view_dense(&e->t, arena_take(&w, a->logits.numel, d), d, 2, a->logits.shape);
+    view_dense(&e->checked, arena_take(w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->local, arena_take(w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->at, arena_take(w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->ignored, arena_take(w, 1, TG_I64), TG_I64, 2, one);
+    view_dense(&e->valid, arena_take(w, rows, d), d, 2, column);
+    view_dense(&e->row, arena_take(w, rows, d), d, 2, column);
+    view_dense(&e->other, arena_take(w, rows, d), d, 2, column);
+    view_dense(&e->t, arena_take(w, a->logits.numel, d), d, 2, a->logits.shape);
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e->ignored.a, (double)a->ignore_index));
     MAP(ne, e->checked.a, e->target.a, e->ignored.a);
     TG_TRY(within(ctx, e->local.a, e->at.a, e->target.a, 0, e->classes));
@@ -249,51 +266,63 @@ static tg_status find_bad(tg_ctx *ctx, const tg_cross_entropy_args *a, const ent
     return tg_ctx_ops(ctx)->take(ctx, e->at.a, all.a, e->checked.a, 1, a->bad);
 }
 
-tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
-    entropy e;
+static tg_status cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a, entropy *e) {
     view loss;
     if (!a->logits.shape[0] || (!a->logits.numel && !a->classes)) return TG_OK;
-    TG_TRY(entropy_open(ctx, a, &e));
+    TG_TRY(entropy_open(ctx, a, e));
     view_column(&loss, &a->loss);
-    TG_TRY(entropy_terms(ctx, a, &e));
+    TG_TRY(entropy_terms(ctx, a, e));
     if (!a->classes)
-        MAP(log_add, e.row.a, e.mass.a, e.row.a);
-    MAP(where_da, loss.a, e.valid.a, e.row.a);
-    return find_bad(ctx, a, &e);
+        MAP(log_add, e->row.a, e->mass.a, e->row.a);
+    MAP(where_da, loss.a, e->valid.a, e->row.a);
+    return find_bad(ctx, a, e);
+}
+
+tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
+    entropy e = {.memory = {0}};
+    return arena_close(ctx, &e.memory, cross_entropy(ctx, a, &e));
 }
 
 /* Computes glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss with smoothing s. The gradient of rows that are
  * not valid is 0. */
-tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
-    entropy e;
+static tg_status cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a, entropy *e) {
     view gloss;
     if (!a->logits.numel)
         return TG_OK;
-    TG_TRY(entropy_open(ctx, a, &e));
+    TG_TRY(entropy_open(ctx, a, e));
     view_column(&gloss, &a->gloss);
-    MAP(reciprocal, e.other.a, e.mass.a);
-    MAP(exp_sub_mul, e.t.a, a->logits, e.top.a, e.other.a);
-    MAP_P(affine, e.t.a, 1, -a->smoothing / (double)e.classes, false, e.t.a);
-    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
-    MAP(where_da, e.row.a, e.local.a, e.row.a);
-    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.at.a, 1, NULL));
-    MAP(mul, e.t.a, e.t.a, gloss.a);
-    MAP_P(where_da, a->glogits, 0, 0, a->add, e.valid.a, e.t.a);
+    MAP(reciprocal, e->other.a, e->mass.a);
+    MAP(exp_sub_mul, e->t.a, a->logits, e->top.a, e->other.a);
+    MAP_P(affine, e->t.a, 1, -a->smoothing / (double)e->classes, false, e->t.a);
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e->row.a, a->smoothing - 1));
+    MAP(where_da, e->row.a, e->local.a, e->row.a);
+    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e->t.a, e->row.a, e->at.a, 1, NULL));
+    MAP(mul, e->t.a, e->t.a, gloss.a);
+    MAP_P(where_da, a->glogits, 0, 0, a->add, e->valid.a, e->t.a);
     return TG_OK;
+}
+
+tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
+    entropy e = {.memory = {0}};
+    return arena_close(ctx, &e.memory, cross_entropy_grad(ctx, a, &e));
 }
 
 /* ---- Element-wise ---- */
 
-tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add) {
-    arena w;
+static tg_status dropout(tg_ctx *ctx, arena *w, tg_array y, tg_array x, double p, const tg_draws *draws, bool add) {
     view u;
     if (!x.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, arena_bytes(x.numel, TG_F32)));
-    view_dense(&u, arena_take(&w, x.numel, TG_F32), TG_F32, x.ndim, x.shape);
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, arena_bytes(x.numel, TG_F32)));
+    view_dense(&u, arena_take(w, x.numel, TG_F32), TG_F32, x.ndim, x.shape);
     TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, u.a, 0, 1, draws));
     MAP_P(keep, y, (float)p, p < 1 ? 1 / (1 - p) : 0, add, x, u.a);
     return TG_OK;
+}
+
+tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add) {
+    arena w = {0};
+    return arena_close(ctx, &w, dropout(ctx, &w, y, x, p, draws, add));
 }
 
 /* ---- The optimizer step ---- */
@@ -320,22 +349,21 @@ tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
 /* Makes the step of one parameter. The scalars that change from step to step (tg_step_scalar) stay in the device's
  * memory, and each is read there as an array of one element. If the host read them, it would have to wait for the
  * device. */
-static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
+static tg_status step_one(tg_ctx *ctx, arena *w, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);
     int64_t n = a->param.numel;
     view step[TG_STEP_SCALARS], g, m, v, factor, used, skip;
-    arena w;
     if (!n)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * arena_bytes(n, d) + 2 * arena_bytes(1, TG_F64)));
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, 3 * arena_bytes(n, d) + 2 * arena_bytes(1, TG_F64)));
     for (int i = 0; i < TG_STEP_SCALARS; i++)
         view_dense(&step[i], (void *)(uintptr_t)(a->step + i), TG_F64, 1, (const int64_t[]){1});
-    view_dense(&factor, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
-    view_dense(&g, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
-    view_dense(&m, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
-    view_dense(&v, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
-    view_dense(&skip, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
+    view_dense(&factor, arena_take(w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
+    view_dense(&g, arena_take(w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&m, arena_take(w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&v, arena_take(w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&skip, arena_take(w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
     if (a->used) {
         view_dense(&used, (void *)(uintptr_t)a->used, TG_F32, 1, (const int64_t[]){1});
         MAP(logical_not, skip.a, used.a);
@@ -360,6 +388,9 @@ static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
 }
 
 tg_status tg_composed_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n) {
-    for (int i = 0; i < n; i++) TG_TRY(step_one(ctx, &a[i]));
+    for (int i = 0; i < n; i++) {
+        arena w = {0};
+        TG_TRY(arena_close(ctx, &w, step_one(ctx, &w, &a[i])));
+    }
     return TG_OK;
 }

@@ -8,6 +8,7 @@
 /* The operands and gradients of one head, dense and in the dtype of the computation (compute_of). o is the output or
  * its gradient. */
 typedef struct head {
+    arena memory;
     view q, k, v, o, gq, gk, gv, product; /* product: out times its gradient */
     view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where hidden, draws */
     view tanh;                            /* [sq, sk]: scores / softcap, if they are bounded */
@@ -35,13 +36,13 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
         {&h->sum, a->gmask.data ? sq : 0, sk, d}, {&h->total, 1, 1, d}, {&h->tanh, a->softcap > 0 ? sq : 0, sk, d},
     };
     size_t bytes = 0;
-    arena w;
+    arena *w = &h->memory;
     for (int i = 0; i < TG_LEN(parts); i++)
         bytes += arena_bytes(parts[i].m * parts[i].n, parts[i].dtype);
-    TG_TRY(arena_open(ctx, &w, COMPOSED_HEADS, bytes));
+    TG_TRY(arena_open(ctx, w, COMPOSED_HEADS, bytes));
     for (int i = 0; i < TG_LEN(parts); i++) {
         const part *p = &parts[i];
-        view_dense(p->view, arena_take(&w, p->m * p->n, p->dtype), p->dtype, 2, (const int64_t[]){p->m, p->n});
+        view_dense(p->view, arena_take(w, p->m * p->n, p->dtype), p->dtype, 2, (const int64_t[]){p->m, p->n});
     }
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->row.a, (double)(sk - sq), 1));
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->key.a, 0, 1));
@@ -194,27 +195,31 @@ static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h,
     return TG_OK;
 }
 
-tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
-    head h;
-    TG_TRY(head_open(ctx, a, &h));
-    if (a->bad && (*a->bad = tg_mask_bad(&h.rules, a->q.shape[0])) != 0) return TG_OK;
+static tg_status attention(tg_ctx *ctx, const tg_attention_args *a, head *h) {
+    TG_TRY(head_open(ctx, a, h));
+    if (a->bad && (*a->bad = tg_mask_bad(&h->rules, a->q.shape[0])) != 0) return TG_OK;
     for (int64_t b = 0; b < a->q.shape[0]; b++) {
-        TG_TRY(hide_by_rules(ctx, &h, b));
+        TG_TRY(hide_by_rules(ctx, h, b));
         for (int64_t i = 0; i < a->q.shape[1]; i++) {
             int64_t g = i / (a->q.shape[1] / a->k.shape[1]);
-            TG_TRY(load(ctx, &h.q, &a->q, b, i));
-            TG_TRY(load(ctx, &h.k, &a->k, b, g));
-            TG_TRY(load(ctx, &h.v, &a->v, b, g));
-            TG_TRY(scores(ctx, a, &h, b, i));
-            TG_TRY(softmax(ctx, a, &h, i));
-            TG_TRY(drop(ctx, a, &h, &h.p, b, i));
-            TG_TRY(multiply(ctx, &h.p, false, &h.v, false, &h.o, 1, 0));
-            TG_TRY(save(ctx, &a->out, b, i, &h.o, false));
-            TG_TRY(save(ctx, &a->top, b, i, &h.row, false));
-            TG_TRY(save(ctx, &a->mass, b, i, &h.other, false));
+            TG_TRY(load(ctx, &h->q, &a->q, b, i));
+            TG_TRY(load(ctx, &h->k, &a->k, b, g));
+            TG_TRY(load(ctx, &h->v, &a->v, b, g));
+            TG_TRY(scores(ctx, a, h, b, i));
+            TG_TRY(softmax(ctx, a, h, i));
+            TG_TRY(drop(ctx, a, h, &h->p, b, i));
+            TG_TRY(multiply(ctx, &h->p, false, &h->v, false, &h->o, 1, 0));
+            TG_TRY(save(ctx, &a->out, b, i, &h->o, false));
+            TG_TRY(save(ctx, &a->top, b, i, &h->row, false));
+            TG_TRY(save(ctx, &a->mass, b, i, &h->other, false));
         }
     }
     return TG_OK;
+}
+
+tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
+    head h = {.memory = {0}};
+    return arena_close(ctx, &h.memory, attention(ctx, a, &h));
 }
 
 /* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), or 0
@@ -312,13 +317,17 @@ static tg_status extras_grad(tg_ctx *ctx, const tg_attention_args *a, const head
     return TG_OK;
 }
 
-tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
-    head h;
-    TG_TRY(head_open(ctx, a, &h));
+static tg_status attention_grad(tg_ctx *ctx, const tg_attention_args *a, head *h) {
+    TG_TRY(head_open(ctx, a, h));
     for (int64_t b = 0; b < a->k.shape[0]; b++) {
-        TG_TRY(hide_by_rules(ctx, &h, b));
+        TG_TRY(hide_by_rules(ctx, h, b));
         for (int64_t g = 0; g < a->k.shape[1]; g++)
-            TG_TRY(group_grad(ctx, a, &h, b, g));
+            TG_TRY(group_grad(ctx, a, h, b, g));
     }
-    return extras_grad(ctx, a, &h);
+    return extras_grad(ctx, a, h);
+}
+
+tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
+    head h = {.memory = {0}};
+    return arena_close(ctx, &h.memory, attention_grad(ctx, a, &h));
 }

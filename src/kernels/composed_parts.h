@@ -1,8 +1,8 @@
-/* Helpers for the composed slots: short names for a device's required slots, and temporaries in the context's work
- * memory. */
+/* Helpers for the composed slots: short names for a device's required slots, and memory for temporaries. */
 #ifndef TG_COMPOSED_PARTS_H
 #define TG_COMPOSED_PARTS_H
 
+#include "base/device_memory.h"
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/composed.h"
@@ -15,9 +15,10 @@ typedef struct view {
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } view;
 
-/* Memory for the temporaries of one call, handed out in order. */
+/* Memory for the temporaries of one call, handed out in order. It begins as {0}, and ends with arena_close. */
 typedef struct arena {
-    char *at; /* the next free byte */
+    char *at;        /* the next free byte */
+    tg_block *block; /* on a device whose memory the host cannot access; NULL elsewhere */
 } arena;
 
 /* Returns the dtype in which kernels compute on x. */
@@ -100,10 +101,25 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
  * the CPU use these two blocks, but composed slots do not call them.) */
 enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
 
-/* Reserves `bytes` bytes of this block of work memory for the calls of arena_take. */
+/* Reserves `bytes` bytes for the calls of arena_take: this block of work memory or, because that is on the host, memory
+ * of the device if the host cannot access it. */
 static inline tg_status arena_open(tg_ctx *ctx, arena *m, int block, size_t bytes) {
-    m->at = tg_workspace(ctx, block, bytes ? bytes : 1);
-    return m->at ? TG_OK : TG_ERR_MEMORY;
+    if (tg_ctx_ops(ctx)->host) {
+        m->at = tg_workspace(ctx, block, bytes ? bytes : 1);
+        return m->at ? TG_OK : TG_ERR_MEMORY;
+    }
+    m->block = tg_take_block(ctx, bytes, TG_MEM_WORKSPACE);
+    if (!m->block) return tg_memory_fail(ctx, bytes, " of workspace");
+    m->at = tg_block_data(m->block);
+    return TG_OK;
+}
+
+/* Releases the memory, which later work of the device may use again: that runs after what is queued now. Returns s, the
+ * status of the calls that have used the memory. */
+static inline tg_status arena_close(tg_ctx *ctx, arena *m, tg_status s) {
+    if (m->block) tg_heap_release(tg_runtime_of(ctx)->heap, m->block);
+    m->block = NULL;
+    return s;
 }
 
 #endif

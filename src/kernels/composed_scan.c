@@ -44,19 +44,23 @@ static tg_status combine_at(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t 
 /* Scans rows of n elements in 2 n operations and 2 log2(n) maps (Brent and Kung, A Regular Layout for Parallel Adders,
  * 1982). The first loop combines blocks of 2, 4, 8, ... elements, and stores the result of a block in its last element.
  * The second loop completes the other elements. */
-tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
+static tg_status scan(tg_ctx *ctx, arena *w, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
     tg_dtype d = scan_dtype(&x, &y);
     int64_t by = 1;
-    arena m;
-    view w;
+    view v;
     if (!x.numel) return TG_OK;
-    TG_TRY(arena_open(ctx, &m, COMPOSED_ROWS, arena_bytes(x.numel, d)));
-    view_dense(&w, arena_take(&m, x.numel, d), d, x.ndim, x.shape);
-    MAP(id, w.a, x);
-    for (; by < x.shape[x.ndim - 1]; by *= 2) TG_TRY(combine_at(ctx, kind, w.a, 2 * by - 1, by, 2 * by, back));
-    for (; by >= 1; by /= 2) TG_TRY(combine_at(ctx, kind, w.a, 3 * by - 1, by, 2 * by, back));
-    MAP_P(id, y, 0, 0, add, w.a);
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS, arena_bytes(x.numel, d)));
+    view_dense(&v, arena_take(w, x.numel, d), d, x.ndim, x.shape);
+    MAP(id, v.a, x);
+    for (; by < x.shape[x.ndim - 1]; by *= 2) TG_TRY(combine_at(ctx, kind, v.a, 2 * by - 1, by, 2 * by, back));
+    for (; by >= 1; by /= 2) TG_TRY(combine_at(ctx, kind, v.a, 3 * by - 1, by, 2 * by, back));
+    MAP_P(id, y, 0, 0, add, v.a);
     return TG_OK;
+}
+
+tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
+    arena w = {0};
+    return arena_close(ctx, &w, scan(ctx, &w, kind, y, x, back, add));
 }
 
 /* ---- Put ---- */
@@ -91,23 +95,22 @@ static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, i
 /* First stores -0 in every element of dst that a write goes to; a number that is added to -0 stays unchanged. Then
  * writes by slot put_add. If several writes go to one element, all except the last get the index -1, which put_add
  * skips. put_add does not take float8, whose elements are therefore moved as bytes. */
-tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+static tg_status put(tg_ctx *ctx, arena *w, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];
     view numbers, chosen;
     put_parts p;
-    arena m;
     if (!src.numel) return TG_OK;
     tg_move_as_bytes(&dst, &src);
     for (int d = 0; d < src.ndim; d++) along[d] = d == dim ? src.shape[d] : 1;
-    TG_TRY(arena_open(ctx, &m, COMPOSED_ROWS,
+    TG_TRY(arena_open(ctx, w, COMPOSED_ROWS,
                       arena_bytes(along[dim], TG_I64) + 2 * arena_bytes(dst.numel, TG_I64) +
                           2 * arena_bytes(src.numel, TG_I64)));
-    view_dense(&numbers, arena_take(&m, along[dim], TG_I64), TG_I64, src.ndim, along);
-    view_dense(&p.last, arena_take(&m, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
-    view_dense(&p.written, arena_take(&m, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
-    view_dense(&p.temp, arena_take(&m, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
-    view_dense(&chosen, arena_take(&m, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
+    view_dense(&numbers, arena_take(w, along[dim], TG_I64), TG_I64, src.ndim, along);
+    view_dense(&p.last, arena_take(w, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
+    view_dense(&p.written, arena_take(w, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
+    view_dense(&p.temp, arena_take(w, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
+    view_dense(&chosen, arena_take(w, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
     view_expand(&p.position, &numbers.a, src.ndim, src.shape);
     TG_TRY(ops->iota(ctx, numbers.a, 0, 1));
     TG_TRY(ops->fill(ctx, p.temp.a, 0));
@@ -121,4 +124,9 @@ tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array inde
     MAP(mul, chosen.a, chosen.a, p.temp.a);
     MAP_P(affine, chosen.a, 1, -1, false, chosen.a);
     return ops->put_add(ctx, dst, src, chosen.a, dim, NULL);
+}
+
+tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+    arena w = {0};
+    return arena_close(ctx, &w, put(ctx, &w, dst, src, index, dim, bad));
 }

@@ -25,8 +25,10 @@ static tg_status merge(tg_module *m, bool on, const char *who, const void *site)
         double factor = on ? tg_lora_scale(s) : -tg_lora_scale(s);
         if (s->merged == on) continue;
         if (add_product(tg_module_own(adapter, "weight"), tg_lora_matrix(adapter, 0), tg_lora_matrix(adapter, 1),
-                        factor, who, site) == TG_OK)
+                        factor, who, site) == TG_OK) {
             s->merged = on;
+            adapter->settings++;
+        }
     }
     tg_lora_list_free(&l);
     return m->ctx->run.status;

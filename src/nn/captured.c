@@ -52,9 +52,10 @@ static tg_status check_free(const tg_captured_slot *s, uint64_t micro) {
                    s->of->n_slots);
 }
 
-/* Returns whether what was recorded can still run: its communicators have not ended, and its parameters exist. */
-static bool is_current(const tg_captured_slot *s) {
-    bool current = s->graph && !tg_graph_has_ended(s->graph);
+/* Returns whether what was recorded can still run, and is what m computes now: its communicators have not ended, its
+ * parameters exist, and m has the settings of the recording. */
+static bool is_current(const tg_captured_slot *s, const tg_module *m) {
+    bool current = s->graph && !tg_graph_has_ended(s->graph) && s->settings == tg_captured_settings(m);
     for (int i = 0; current && i < s->n_leaves; i++) current = s->leaf[i].tensor->serial == s->leaf[i].serial;
     return current;
 }
@@ -87,7 +88,7 @@ static tg_status captured_call(tg_module *m, tg_tape *t, tg_tensor *const *in, i
     TG_TRY(check_inputs(c, in, n_in));
     if (!uses_graphs(t)) return tg_module_call(tg_module_wrapped(m), t, in, n_in, out, n_out);
     TG_TRY(check_free(s, t->micro));
-    if (!is_current(s)) {
+    if (!is_current(s, tg_module_wrapped(m))) {
         tg_captured_clear(s);
         TG_TRY(tg_captured_record(s, m, t, in, n_out, site));
     }

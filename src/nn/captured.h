@@ -13,6 +13,7 @@ typedef struct tg_captured_slot {
     struct tg_captured *of;
     tg_graph *graph; /* forward, and backward if it has n_roots; NULL before the first use */
     bool collective; /* the module communicates with other ranks */
+    uint64_t settings; /* tg_captured_settings of the recording */
     int n_out, n_roots, n_leaves;
     tg_tensor **in, **out;
     tg_tensor **seed; /* the gradients of the outputs; NULL for an output that needs none */
@@ -45,6 +46,10 @@ typedef struct tg_captured_use {
  * stays empty. */
 tg_status tg_captured_record(tg_captured_slot *s, tg_module *m, tg_tape *t, tg_tensor *const *in, int n_out,
                              const void *site);
+/* Returns a hash of the settings of m on which its recording depends: the mode and the settings of each module in it,
+ * the parameters and buffers, and which of them need a gradient. Returns 0 if m is NULL, because the module that the
+ * captured one held was freed. */
+uint64_t tg_captured_settings(const tg_module *m);
 /* Empties a slot that is not in use. */
 void tg_captured_clear(tg_captured_slot *s);
 

@@ -3,6 +3,7 @@
 #include <tapegrad/tape.h>
 
 #include "autograd/backward.h"
+#include "base/hash.h"
 #include "base/host_memory.h"
 #include "nn/captured.h"
 #include "placement/placing.h"
@@ -189,6 +190,25 @@ static tg_status record_backward(void *state, tg_ctx *ctx) {
     return status;
 }
 
+/* ---- Settings ---- */
+
+static uint64_t hash_number(uint64_t h, uint64_t number) { return tg_hash_bytes(h, &number, sizeof number); }
+
+static uint64_t hash_module(uint64_t h, const tg_module *m) {
+    h = hash_number(hash_number(h, (uint64_t)m->mode), m->settings);
+    for (const tg_module_entry *e = m->first; e; e = e->next) {
+        if (e->child) {
+            h = hash_module(hash_number(h, (uint64_t)(uintptr_t)e->child), e->child);
+        } else if (e->tensor) {
+            h = hash_number(h, e->tensor->serial);
+            h = hash_number(h, e->tensor->flags & TG_F_REQUIRES_GRAD);
+        }
+    }
+    return h;
+}
+
+uint64_t tg_captured_settings(const tg_module *m) { return m ? hash_module(TG_HASH_START, m) : 0; }
+
 /* ---- Both ---- */
 
 static tg_status record(recorder *r, uint64_t micro, const void *site) {
@@ -215,6 +235,7 @@ tg_status tg_captured_record(tg_captured_slot *s, tg_module *m, tg_tape *t, tg_t
     tg_status status = record(&r, t->micro, site);
     t->busy--;
     tg_tape_free(r.inner);
+    s->settings = tg_captured_settings(r.m); /* now, because the first call of a module may make its buffers */
     if (status != TG_OK) tg_captured_clear(s);
     return status;
 }

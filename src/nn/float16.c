@@ -80,5 +80,6 @@ tg_status tg_float16_set_output(tg_module *f, bool f32) {
                        "tg_float16_set_output: the module is a \"%s\", expected one that tg_float16_new made",
                        f->ops->kind);
     ((float16 *)f->state)->f32 = f32;
+    f->settings++;
     return TG_OK;
 }

@@ -41,6 +41,7 @@ struct tg_module {
     uint64_t last_hook; /* the number of the hook that was added last */
     int running;        /* number of runs of its forward that have not returned */
     tg_mode mode;
+    uint32_t settings; /* incremented by each call that changes what its forward computes, except tg_module_set_mode */
     tg_module_cursor cursor[TG_STATE_LISTS]; /* at the tensors that were returned last */
     char path[256];                          /* the last path that was returned */
 };

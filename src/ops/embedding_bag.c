@@ -88,6 +88,16 @@ static tg_tensor *checked_offsets(tg_tape *t, tg_tensor *offsets, int64_t n) {
     return check_offsets(t, offsets, n) == TG_OK ? offsets : tg_inert(t->ctx);
 }
 
+/* Adds x to `to` at indices that come from the offsets. A device that reports errors in data later names the
+ * offsets. */
+static tg_tensor *add_by_offsets(tg_tape *t, tg_tensor *to, tg_tensor *index, tg_tensor *x) {
+    const char *composer = t->ctx->run.composer;
+    t->ctx->run.composer = "embedding_bag from its offsets";
+    tg_tensor *y = tg_scatter_add(t, to, 0, index, x);
+    t->ctx->run.composer = composer;
+    return y;
+}
+
 /* ---- Sums ---- */
 
 /* Returns the bag of each of n ids: the number of offsets at or before its place, less 1. [n], int64. Offsets mark the
@@ -96,7 +106,7 @@ static tg_tensor *checked_offsets(tg_tape *t, tg_tensor *offsets, int64_t n) {
 static tg_tensor *bag_of_ids(tg_tape *t, tg_tensor *offsets, int64_t n) {
     tg_tensor *ones = tg_full(t, TG_I64, TG_SHAPE(tg_dim(offsets, 0)), 1);
     tg_tensor *at = checked_offsets(t, offsets, n);
-    tg_tensor *begins = tg_scatter_add(t, tg_full(t, TG_I64, TG_SHAPE(n + 1), 0), 0, at, ones);
+    tg_tensor *begins = add_by_offsets(t, tg_full(t, TG_I64, TG_SHAPE(n + 1), 0), at, ones);
     if (at != offsets) tg_discard(at);
     return tg_add_scalar(t, tg_slice(t, tg_cumsum(t, begins, 0), 0, 0, n, 1), -1);
 }
@@ -106,7 +116,7 @@ static tg_tensor *add_to_bags(tg_tape *t, tg_tensor *x, tg_tensor *bag, int64_t 
     tg_shape shape = tg_shape_kept(x);
     tg_tensor *index = x->ndim == 2 ? tg_expand(t, tg_unsqueeze(t, bag, 1), shape) : bag;
     shape.dim[0] = bags;
-    return tg_scatter_add(t, tg_full(t, (tg_dtype)x->dtype, shape, 0), 0, index, x);
+    return add_by_offsets(t, tg_full(t, (tg_dtype)x->dtype, shape, 0), index, x);
 }
 
 /* Returns the sums over bags of x: rows [.., h], or one number for each id. If bag is NULL, each row of ids is a

@@ -137,6 +137,7 @@ tg_status tg_average_update(tg_average *a) {
 int64_t tg_average_updates(const tg_average *a) {
     double n = 0;
     if (enter(a) != TG_OK || a->ctx->meta) return 0;
+    if (tg_recording_refuse(a->ctx, "tg_average_updates", TG_RECORDING_READ, TG_SITE) != TG_OK) return 0;
     if (tg_storage_need(a->updates->storage, a->updates) != TG_OK) return 0;
     a->ctx->run.ops->copy(a->ctx, &n, tg_data(a->updates), sizeof n, TG_COPY_TO_HOST);
     return (int64_t)n;
@@ -157,12 +158,23 @@ static tg_status keep_own(tg_average *a) {
     return TG_OK;
 }
 
-/* Writes x to the parameter of an item. */
-static tg_status put(tg_average_item *it, const tg_tensor *x, const char *who) {
-    TG_TRY(tg_storage_may_change(it->param));
-    TG_TRY(tg_gradient_put(it->param, x, false));
-    tg_storage_wrote(it->param->storage, who, TG_SITE);
+/* Fails if a parameter must not be written now. */
+static tg_status check_writable(const tg_average *a) {
+    for (int i = 0; i < a->n; i++) TG_TRY(tg_storage_may_change(a->item[i].param));
     return TG_OK;
+}
+
+/* Writes the averages, or the copies if `own`, to the parameters. Also after an error, which may leave some parameters
+ * written, tg_average_restore can write the copies. */
+static tg_status put(tg_average *a, bool own, const char *who, const void *site) {
+    tg_status s = TG_OK;
+    for (int i = 0; i < a->n && s == TG_OK; i++) {
+        tg_average_item *it = &a->item[i];
+        tg_storage_wrote(it->param->storage, who, site); /* a write that fails may have written some elements */
+        s = tg_gradient_put(it->param, own ? it->own : it->average, false);
+    }
+    for (int i = 0; i < a->n; i++) a->item[i].version = a->item[i].param->storage->version; /* they may share one */
+    return s;
 }
 
 tg_status tg_average_apply(tg_average *a) {
@@ -176,12 +188,13 @@ tg_status tg_average_apply(tg_average *a) {
     if (tg_average_updates(a) == 0 && !a->ctx->meta)
         return tg_fail(a->ctx, TG_ERR_STATE,
                        "tg_average_apply: there was no tg_average_update, so there are no averages");
-    tg_status s = keep_own(a);
+    tg_status s = check_writable(a);
+    if (s == TG_OK) s = keep_own(a);
     if (s != TG_OK) return drop_own(a), s;
     a->applied = true;
-    for (int i = 0; i < a->n; i++) TG_TRY(put(&a->item[i], a->item[i].average, "tg_average_apply"));
-    for (int i = 0; i < a->n; i++) a->item[i].version = a->item[i].param->storage->version; /* they may share one */
-    return TG_OK;
+    s = put(a, false, "tg_average_apply", TG_SITE);
+    if (s != TG_OK && put(a, true, "tg_average_apply", TG_SITE) == TG_OK) drop_own(a);
+    return s;
 }
 
 static tg_status need_applied(const tg_average *a, const char *who) {
@@ -202,7 +215,8 @@ tg_status tg_average_restore(tg_average *a) {
                        "tg_average_commit to keep what it has now",
                        i, what);
     }
-    for (int i = 0; i < a->n; i++) TG_TRY(put(&a->item[i], a->item[i].own, "tg_average_restore"));
+    TG_TRY(check_writable(a));
+    TG_TRY(put(a, true, "tg_average_restore", TG_SITE));
     drop_own(a);
     return TG_OK;
 }

@@ -60,7 +60,7 @@ tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *given) {
 
 double tg_optim_scale(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    return tg_optim_read(o, s) ? s[TG_STEP_SCALE] : NAN;
+    return tg_optim_read(o, s, "tg_optim_scale", TG_SITE) ? s[TG_STEP_SCALE] : NAN;
 }
 
 tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {

@@ -106,7 +106,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
     if (!o->ctx->meta)
         TG_TRY(
             o->ctx->run.ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));
-    if (!tg_optim_read(o, state)) return o->ctx->run.status;
+    if (!tg_optim_read(o, state, "tg_optim_clip", site)) return o->ctx->run.status;
     for (int i = 0; i < o->n_sums; i++) total += sums[i];
     *norm = sqrt(total) / state[TG_STEP_SCALE];
     o->summed = true;
@@ -132,5 +132,5 @@ tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
 
 double tg_optim_norm(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    return tg_optim_read(o, s) ? s[TG_STEP_NORM] : NAN;
+    return tg_optim_read(o, s, "tg_optim_norm", TG_SITE) ? s[TG_STEP_NORM] : NAN;
 }

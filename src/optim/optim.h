@@ -115,8 +115,9 @@ void tg_optim_device_close(tg_optim *o);
 /* Writes v[n] to the device, into the state from index `first` on. */
 tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n);
 /* Reads the state from the device, also after an error. Returns false if it could not be read; s then has the state
- * before the first step. */
-bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]);
+ * before the first step. A captured step must not read it. who and site: the public function and its call site, for
+ * errors. */
+bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE], const char *who, const void *site);
 tg_status tg_optim_send_rate(tg_optim *o, int group); /* sends the group's lr */
 
 /* ---- norm.c ---- */

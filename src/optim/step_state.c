@@ -23,12 +23,13 @@ tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n) {
     return o->ctx->run.ops->copy(o->ctx, at, v, (size_t)n * sizeof *v, TG_COPY_FROM_HOST);
 }
 
-bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]) {
+bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE], const char *who, const void *site) {
     static const double initial[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
     memcpy(s, initial, sizeof initial);
     if (!o || !o->state) return false;
     if (o->ctx->meta) return true;
-    if (tg_storage_need(o->state->storage, o->state) == TG_OK &&
+    if (tg_recording_refuse(o->ctx, who, TG_RECORDING_READ, site) == TG_OK &&
+        tg_storage_need(o->state->storage, o->state) == TG_OK &&
         o->ctx->run.ops->copy(o->ctx, s, tg_data(o->state), sizeof initial, TG_COPY_TO_HOST) == TG_OK)
         return true;
     memcpy(s, initial, sizeof initial);
@@ -107,6 +108,6 @@ tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
 
 int64_t tg_optim_steps(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    tg_optim_read(o, s);
+    tg_optim_read(o, s, "tg_optim_steps", TG_SITE);
     return (int64_t)s[TG_STEP_COUNT];
 }

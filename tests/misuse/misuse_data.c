@@ -97,8 +97,9 @@ static void loaders(misuse_world *b) {
     QUIET(tg_loader_step, tg_loader_step(NULL) == 0 && tg_loader_step(l) == 0);
     QUIET(tg_loader_seek, tg_loader_seek(NULL, 0, 0) == TG_ERR_ARGUMENT);
     FAILS(tg_loader_seek, ARGUMENT, "epoch is -1", tg_loader_seek(l, -1, 0));
-    FAILS(tg_loader_seek, ARGUMENT, "step -1, expected an epoch from 0 on and a step of 0 to 2",
+    FAILS(tg_loader_seek, ARGUMENT, "step -1, expected an epoch of 0 to 4611686018427387904 and a step of 0 to 2",
           tg_loader_seek(l, 0, -1));
+    FAILS(tg_loader_seek, ARGUMENT, "epoch is 9223372036854775807", tg_loader_seek(l, INT64_MAX, 2));
     FAILS(tg_loader_seek, ARGUMENT, "step 3", tg_loader_seek(l, 0, 3));
     tg_loader_free(l);
 }

@@ -1,6 +1,7 @@
 /* Linear layers of tensor parallelism, on one rank. */
 #include <tapegrad/attention.h>
 #include <tapegrad/io.h>
+#include <tapegrad/lora.h>
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/checkpoint.h>
@@ -244,6 +245,14 @@ static void calls(misuse_world *b, const tg_parallel *p) {
               *e = tg_nn_vocab_embedding(p, 4, 2, 1, NULL),
               *a = tg_nn_self_attention(p, 4, TG_SELF_ATTENTION(.heads = 2)),
               *cross = tg_nn_self_attention(p, 4, TG_SELF_ATTENTION(.heads = 2, .cross = true));
+    tg_module *adapted = tg_nn_sequential(b->ctx);
+    tg_sequential_add(adapted, tg_nn_column_linear(p, 3, 2, NULL));
+    tg_lora_apply(adapted, NULL);
+    INERT(tg_parallel_linear_apply, ARGUMENT,
+          "the module is a \"lora\" that holds a layer, expected a layer of tg_nn_parallel_linear or "
+          "tg_nn_norm_linear; call it by tg_module_forward",
+          tg_parallel_linear_apply(tg_module_child(adapted, "0"), b->t, b->x, NULL, -1));
+    tg_module_free(adapted);
     INERT(tg_parallel_linear_apply, ARGUMENT, "the tape is NULL", tg_parallel_linear_apply(m, NULL, b->x, NULL, -1));
     INERT(tg_parallel_linear_apply, HANDLE, "different contexts",
           tg_parallel_linear_apply(m, b->far_t, b->foreign, NULL, -1));

@@ -185,6 +185,33 @@ START_TEST(copies_are_summed_and_counted_once) {
 }
 END_TEST
 
+/* A declaration ends with its group: the parameter may be shared again, and counts as any other. */
+static tg_status share_again(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_tensor *w = tg_param_new(ctx, "w", TG_F64, TG_SHAPE(3), 1);
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
+        RUN(tg_share(p, w, tg_parallel_embedding(p)));
+        tg_parallel_free(p);
+    }
+    tg_comm *own = tg_comm_split(world, tg_comm_rank(world), 0, "own", TG_MAX_AXES);
+    tg_parallel *p = tg_parallel_new(own, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    RUN(tg_backward(t, tg_sum(t, w, TG_ALL_DIMS, false)));
+    RUN(tg_grads_finalize(p, &w, 1, NULL));
+    tg_optim *optim = tg_sgd_new(ctx, &w, 1, TG_SGD(.lr = 1));
+    EXPECT(ctx, fabs(tg_optim_clip(optim, 0) - sqrt(3)) < 1e-12);
+    tg_optim_free(optim);
+    tg_tape_free(t);
+    tg_drop(w);
+    tg_parallel_free(p);
+    tg_comm_free(own);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_group_that_ends_shares_nothing) { on_ranks(2, share_again, NULL); }
+END_TEST
+
 /* Check mode finds copies that differ: at the start, or later. */
 static tg_status differ(void *arg, tg_ctx *ctx, tg_comm *world) {
     bool later = *(const bool *)arg;
@@ -220,6 +247,6 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {each_stage_has_edges_to_its_neighbors, a_recovery_moves_ranks_to_other_stages,
                                   a_message_becomes_a_leaf, copies_are_summed_and_counted_once,
-                                  check_mode_compares_copies};
+                                  a_group_that_ends_shares_nothing, check_mode_compares_copies};
     return tg_check_main("stage_groups", tests, sizeof tests / sizeof *tests);
 }

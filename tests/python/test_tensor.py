@@ -423,6 +423,27 @@ def test_printing():
     assert '<pre>' in tg.tensor([1.0])._repr_html_() and 'f32 [1] on cpu' in tg.tensor([1.0])._repr_html_()
 
 
+def test_values_that_cannot_be_read_are_no_error_of_repr(monkeypatch):
+    x = tg.tensor([1.0, 2.5])
+
+    def is_a_share(world):
+        raise tg.StateError("tg_print: this gradient is one rank's share of a sum")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[tg.Tensor.__module__], 'check', is_a_share)
+        assert repr(x) == (
+            "<tapegrad.Tensor f32[2] whose values cannot be read: tg_print: this gradient is one rank's share of a sum>"
+        )
+        assert 'share' in x._repr_html_()
+    assert repr(x) == '[1.  2.5]\nf32[2]'
+    x.requires_grad = True
+    y = x.exp()
+    (y * y).sum().backward()  # discards y, which no one else needs
+    assert repr(y).startswith('<tapegrad.Tensor f32[2] whose values cannot be read: the bytes of f32[2] were discarded')
+    with pytest.raises(tg.DiscardedError):
+        y.tolist()
+
+
 def test_pickles_and_copies():
     x = tg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True).transpose(0, 1)
     y = pickle.loads(pickle.dumps(x))

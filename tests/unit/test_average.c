@@ -138,6 +138,55 @@ START_TEST(calls_out_of_order_change_nothing) {
 }
 END_TEST
 
+static struct {
+    tg_ctx *ctx;
+    const tg_device_ops *ops;
+    int left; /* the number of maps of this context that succeed, before `failing` ones fail */
+    int failing;
+} weak;
+
+static tg_status weak_apply(tg_ctx *c, tg_formula f, tg_array out, const tg_array *in, int n, const double p[2],
+                            bool add) {
+    if (c != weak.ctx || weak.left-- > 0 || weak.failing-- <= 0) return weak.ops->apply(c, f, out, in, n, p, add);
+    return tg_ctx_fail(c, TG_ERR_DEVICE, "the device is weak");
+}
+
+/* A device that fails in the midst leaves the parameters as they were, or a state from which they are restored. */
+START_TEST(a_device_that_fails_loses_no_parameter) {
+    enum { N = 3 };
+    tg_ctx *cpu = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_device_ops ops = *(weak.ops = tg_ctx_ops(cpu));
+    ops.apply = weak_apply;
+    ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    t = tg_tape_new(ctx);
+    tg_tensor *x[N];
+    for (int i = 0; i < N; i++) x[i] = leaf(i);
+    tg_average *a = tg_ema_new(ctx, x, N, 0.5);
+    tg_average_update(a);
+    for (int i = 0; i < N; i++) set(x[i], 10 + i);
+    for (int failing = 1; failing <= 2; failing++) /* 2: the copies cannot be written back either */
+        for (int left = 0; left < 2 * N; left++) {
+            weak.ctx = ctx, weak.left = left, weak.failing = failing;
+            REFUSED(DEVICE, "the device is weak", tg_average_apply(a));
+            weak.ctx = NULL;
+            if (failing == 2 && left >= N) ck_assert_int_eq(tg_average_restore(a), TG_OK);
+            REFUSED(STATE, "call tg_average_apply first", tg_average_restore(a));
+            for (int i = 0; i < N; i++) ck_assert(tg_item(x[i]) == 10 + i);
+        }
+    for (int left = 0; left < N; left++) {
+        ck_assert_int_eq(tg_average_apply(a), TG_OK);
+        weak.ctx = ctx, weak.left = left, weak.failing = 1;
+        REFUSED(DEVICE, "the device is weak", tg_average_restore(a));
+        weak.ctx = NULL;
+        ck_assert_int_eq(tg_average_restore(a), TG_OK);
+        for (int i = 0; i < N; i++) ck_assert(tg_item(x[i]) == 10 + i);
+    }
+    tg_average_free(a);
+    end();
+    tg_ctx_free(cpu);
+}
+END_TEST
+
 /* Also the state of an optimizer, of which several tensors have names that differ at the end alone. */
 START_TEST(long_names_are_whole) {
     begin();
@@ -196,6 +245,7 @@ int main(void) {
                             sixteen_bits_average_in_float32,
                             evaluation_leaves_no_trace,
                             calls_out_of_order_change_nothing,
+                            a_device_that_fails_loses_no_parameter,
                             long_names_are_whole,
                             a_state_is_restored};
     return tg_check_main("average", tests, sizeof tests / sizeof *tests);

@@ -1,5 +1,7 @@
 /* The layers of a GPT as captured modules: training computes the same bits as without graphs, with dropout, whatever is
  * recomputed within the layers or around them. */
+#include <tapegrad/lora.h>
+
 #include "unit/captured.h"
 
 enum { LAYERS = 2, HIDDEN = 16, IN_FLIGHT = 3, BATCHES = 5, STEPS = 3 };
@@ -143,8 +145,43 @@ START_TEST(a_captured_gpt_generates) {
 }
 END_TEST
 
+enum { ROUNDS = 3, NUMBERS = HIDDEN * HIDDEN };
+
+/* A linear layer with an adapter: as it is, after a merge, and after the merge was undone. */
+static void merge_between(bool captured, double y[ROUNDS][NUMBERS]) {
+    double v[NUMBERS];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1, .dtype = TG_F64));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_module *m = tg_nn_sequential(ctx);
+    for (int i = 0; i < NUMBERS; i++) v[i] = (i * 5 % 7 - 3) / 8.0;
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(HIDDEN, HIDDEN), v);
+    tg_sequential_add(m, tg_nn_linear(ctx, HIDDEN, HIDDEN, true, 0.1));
+    tg_lora_apply(m, TG_LORA(.rank = 2));
+    tg_write_f64(tg_module_find(m, "0.lora_B.weight"), v, 2 * HIDDEN); /* 0 at first */
+    if (captured) m = tg_captured_new(m, (tg_shape[]){TG_SHAPE(HIDDEN, HIDDEN)}, (tg_dtype[]){TG_F64}, 1, 1);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i == 1) tg_lora_merge(m);
+        if (i == 2) tg_lora_unmerge(m);
+        tg_read_f64(tg_module_forward(m, t, x), y[i], NUMBERS);
+        tg_tape_reset(t);
+    }
+    ck_fine(ctx);
+    tg_module_free(m);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+START_TEST(merged_adapters_count_once) {
+    static double y[2][ROUNDS][NUMBERS];
+    for (int captured = 0; captured < 2; captured++) merge_between(captured, y[captured]);
+    ck_assert_mem_eq(y[0], y[1], sizeof y[0]);
+    for (int i = 0; i < NUMBERS; i++) ck_assert_double_eq_tol(y[1][1][i], y[1][0][i], 1e-12);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {captured_layers_train_as_plain_ones, layers_in_16_bits_train_as_plain_ones,
-                            recomputation_goes_within_and_around, a_captured_gpt_generates};
+                            recomputation_goes_within_and_around, a_captured_gpt_generates,
+                            merged_adapters_count_once};
     return tg_check_main("captured_layers", tests, sizeof tests / sizeof *tests);
 }

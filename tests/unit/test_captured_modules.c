@@ -433,6 +433,49 @@ START_TEST(inputs_are_those_of_the_recording) {
 }
 END_TEST
 
+enum { WIDTH = 8, ROUNDS = 5, NUMBERS = 2 * WIDTH * WIDTH + 2 };
+
+/* Changes the mode of a module, and which parameters need a gradient, between the rounds. */
+static void change_settings(tg_module *m, int round) {
+    static const tg_mode mode[ROUNDS] = {TG_MODE_TAPE, TG_MODE_EVAL, TG_MODE_TRAIN, TG_MODE_TAPE, TG_MODE_TAPE};
+    tg_module_set_mode(tg_module_child(m, "1"), mode[round]);
+    tg_set_requires_grad(tg_module_find(m, "0.weight"), round != 3);
+    tg_set_requires_grad(tg_module_find(m, "0.bias"), round > 1);
+}
+
+static void run_rounds(bool captured, double out[ROUNDS][NUMBERS]) {
+    begin();
+    tg_module *m = tg_nn_sequential(ctx);
+    tg_sequential_add(m, tg_nn_linear(ctx, WIDTH, WIDTH, true, 0.1));
+    tg_sequential_add(m, tg_nn_dropout(ctx, 0.5));
+    if (captured) m = tg_captured_new(m, (tg_shape[]){TG_SHAPE(WIDTH, WIDTH)}, (tg_dtype[]){TG_F64}, 1, 1);
+    tg_tensor *x = of_host(TG_F64, TG_SHAPE(WIDTH, WIDTH), 1, 1);
+    tg_tensor *w = tg_module_find(m, "0.weight"), *b = tg_module_find(m, "0.bias");
+    for (int i = 0; i < ROUNDS; i++) {
+        change_settings(m, i);
+        tg_tensor *y = tg_module_forward(m, t, x);
+        tg_read_f64(y, out[i], WIDTH * WIDTH);
+        tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false));
+        bool has_w = tg_has_grad(w), has_b = tg_has_grad(b);
+        out[i][NUMBERS - 1] = has_w, out[i][NUMBERS - 2] = has_b;
+        ck_assert(has_w == (i != 3) && has_b == (i > 1));
+        if (has_w) tg_read_f64(tg_grad_of(w), out[i] + WIDTH * WIDTH, WIDTH * WIDTH);
+        tg_zero_grad(w), tg_zero_grad(b);
+        tg_tape_reset(t);
+        ck_status(TG_OK);
+    }
+    tg_module_free(m);
+    end();
+}
+
+START_TEST(changed_settings_are_recorded_again) {
+    static double a[ROUNDS][NUMBERS], b[ROUNDS][NUMBERS];
+    run_rounds(false, a);
+    run_rounds(true, b);
+    for (int i = 0; i < ROUNDS; i++) ck_assert_msg(!memcmp(a[i], b[i], sizeof a[i]), "round %d", i);
+}
+END_TEST
+
 static tg_tensor *reads(tg_module *m, tg_tape *tape, tg_tensor *x) {
     (void)m;
     tg_tensor *y = tg_sum(tape, x, TG_ALL_DIMS, false);
@@ -530,6 +573,7 @@ int main(void) {
                             a_slot_serves_one_micro_batch,
                             a_module_may_go_before_its_backward,
                             inputs_are_those_of_the_recording,
+                            changed_settings_are_recorded_again,
                             what_cannot_be_recorded_is_refused,
                             derivatives_of_derivatives_are_refused,
                             a_captured_child_takes_its_place};

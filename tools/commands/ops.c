@@ -84,10 +84,10 @@ static const char introduction[] =
     "Devices `cpu` and `cuda` run all operations, except that `cuda` refuses `attention` with heads of more than 256\n"
     "elements (TG_ERR_SHAPE). Every device refuses `linear_cross_entropy` with class weights (TG_ERR_UNSUPPORTED). A\n"
     "device that a program adds (`tapegrad/device.h`) may lack some functions. Operations that need them are then\n"
-    "composed of functions that every device has. This needs a device that can access host memory. Two groups cannot\n"
-    "be composed and fail with TG_ERR_UNSUPPORTED: `sort`, `topk` and `median`, and with them `argsort`,\n"
-    "`scatter_prod`, `scatter_max` and `scatter_min`, which use `sort`; and, if the host cannot read the device's\n"
-    "memory, `attention` with a window, lengths or packed sequences.\n"
+    "composed of functions that every device has. Two groups cannot be composed and fail with\n"
+    "TG_ERR_UNSUPPORTED: `sort`, `topk` and `median`, and with them `argsort`, `scatter_prod`, `scatter_max` and\n"
+    "`scatter_min`, which use `sort`; and, if the host cannot read the device's memory, `attention` with a window,\n"
+    "lengths or packed sequences.\n"
     "\n";
 
 static void print_markdown(void) {

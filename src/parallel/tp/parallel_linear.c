@@ -150,16 +150,30 @@ static tg_tensor *weight_of(const tg_module *m, tg_tensor *given) {
     return own;
 }
 
+/* Returns the module that m holds in wrappers, such as the layer of an adapter; m itself if it is no wrapper. */
+static tg_module *innermost(tg_module *m) {
+    while (tg_module_wrapped(m)) m = tg_module_wrapped(m);
+    return m;
+}
+
 tg_tensor *tg_parallel_linear_bias(const tg_module *m) {
     return tg_parallel_linear_of(m)->o.skip_bias_add ? NULL : tg_module_own(m, "bias");
 }
 
-static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
-    if (!tg_is_parallel_linear(m))
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_linear_apply: the module is a \"%s\", expected a layer of tg_nn_parallel_linear or "
-                       "tg_nn_norm_linear",
-                       tg_module_kind(m));
+/* A wrapper is refused, because its own part, such as the product of an adapter, is not that of another weight. */
+static tg_status refuse_kind(tg_module *m) {
+    bool holds = tg_is_parallel_linear(innermost(m));
+    return tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                   "tg_parallel_linear_apply: the module is a \"%s\"%s, expected a layer of tg_nn_parallel_linear or "
+                   "tg_nn_norm_linear%s",
+                   tg_module_kind(m), holds ? " that holds a layer" : "",
+                   holds ? "; call it by tg_module_forward or tg_parallel_linear_pair, and gather its output by "
+                           "tg_gather_from_tp"
+                         : "");
+}
+
+static tg_status check_apply(tg_module *m, const tg_tape *t, int gather) {
+    if (!tg_is_parallel_linear(m)) return refuse_kind(m);
     if (!t || t->ctx != m->ctx)
         return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_parallel_linear_apply: %s",
                        t ? "tape and module are of different contexts" : "the tape is NULL");
@@ -215,7 +229,7 @@ tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_te
         return tg_inert(m->ctx);
     }
     tg_tensor *y = tg_module_forward(m, t, x);
-    while (tg_module_wrapped(m)) m = tg_module_wrapped(m); /* such as the layer of an adapter */
+    m = innermost(m);
     if (!tg_is_parallel_linear(m) || !tg_ok(m->ctx)) return y;
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
     tg_tensor *own = s->o.skip_bias_add ? tg_module_own(m, "bias") : NULL;
