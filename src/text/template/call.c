@@ -194,8 +194,10 @@ static tpl_value range(tpl_run *r, const tpl_call *c) {
     long double n = ((long double)a[1] - a[0]) / a[2];
     if (n > MOST) tg_tpl_fail(r, TG_ERR_DATA, "'range' has at most %d numbers", MOST);
     int64_t count = 0;
-    for (int64_t v = a[0]; n > 0 && (a[2] > 0 ? v < a[1] : v > a[1]); count++)
+    for (int64_t v = a[0]; n > 0 && (a[2] > 0 ? v < a[1] : v > a[1]);) {
+        count++;
         if (__builtin_add_overflow(v, a[2], &v)) break;
+    }
     if (count > MOST) tg_tpl_fail(r, TG_ERR_DATA, "'range' has at most %d numbers", MOST);
     return tg_tpl_range_new(r, a, count);
 }
