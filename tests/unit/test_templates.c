@@ -148,6 +148,8 @@ START_TEST(errors_name_line_and_column) {
                 "line 2, column 8: a value of type dict has no attribute or element 'y'");
     check_error("{{ x + 1 }}", NULL, TG_ERR_DATA, "column 6: 'x' is undefined");
     check_error("{{ 9223372036854775807|round(-1) }}", NULL, TG_ERR_DATA, "an integer of more than 64 bits");
+    check_error("{{ 5.5|round(400, 'ceil') }}", NULL, TG_ERR_DATA, "the precision is too large");
+    check_error("{{ 5.5|round(-400, 'floor') }}", NULL, TG_ERR_DATA, "the precision is too large");
     check_error("{{ strftime_now('%999999999d') }}", NULL, TG_ERR_DATA, "the template needs more than");
     check_error("{{ strftime_now('ab\\0') }}", NULL, TG_ERR_DATA, "the format has a zero byte");
     check_error("{{ 'a' + 1 }}", NULL, TG_ERR_DATA, "'+' does not take a str and a int");
