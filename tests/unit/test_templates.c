@@ -236,6 +236,20 @@ START_TEST(a_message_with_a_zero_byte_goes_on_whole) {
 }
 END_TEST
 
+START_TEST(names_of_reasoning_have_the_order_of_transformers) {
+    tg_ctx *ctx = context();
+    tg_rendered r;
+    tg_template *t = tg_template_new(ctx, "{% for m in messages %}{{ m|tojson }}{% endfor %}", NULL);
+    static const char reasoning[] = "[{\"a\": 1, \"reasoning\": \"r\"}, {\"a\": 1, \"thinking\": \"t\"}]";
+    ck_assert_int_eq(tg_chat_render(t, reasoning, NULL, &r), TG_OK);
+    ck_assert_str_eq(r.text, "{\"thinking\": \"r\", \"a\": 1, \"reasoning\": \"r\", \"reasoning_content\": \"r\"}"
+                             "{\"thinking\": \"t\", \"a\": 1, \"reasoning_content\": \"t\"}");
+    tg_rendered_free(&r);
+    tg_template_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 static void check_chat_error(const char *messages, const tg_chat_opts *o, tg_status status, const char *says) {
     tg_ctx *ctx = context();
     tg_rendered r;
@@ -270,6 +284,7 @@ int main(void) {
         long_texts_are_no_loops,
         chats_get_the_variables_of_transformers,
         a_message_with_a_zero_byte_goes_on_whole,
+        names_of_reasoning_have_the_order_of_transformers,
         wrong_chats_are_refused,
     };
     return tg_check_main("templates", tests, sizeof tests / sizeof tests[0]);

@@ -178,6 +178,7 @@ TPL_FILTER(round) {
         return round_whole(r, tg_tpl_to_int(r, on, ""), precision >= 0 ? 0 : precision > -20 ? -precision : 20);
     if (common) return tg_tpl_real(round_decimals(v, precision));
     double unit = pow(10, (double)precision), scaled = v * unit;
-    if (!isfinite(scaled) || unit == 0) tg_tpl_fail(r, TG_ERR_DATA, "'round': the number or the precision is too large");
+    if (!isfinite(scaled) || unit == 0)
+        tg_tpl_fail(r, TG_ERR_DATA, "'round': the number or the precision is too large");
     return tg_tpl_real((up ? ceil(scaled) : floor(scaled)) / unit);
 }
