@@ -1,4 +1,4 @@
-/* The normalizer: normal forms of Unicode, replacements, text before the beginning, and stripping of white space. */
+/* The normalizer: normal forms of Unicode, replacements, text that is prepended, and stripping of white space. */
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
