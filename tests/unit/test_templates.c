@@ -112,6 +112,7 @@ START_TEST(filters_and_tests_work_on_messages) {
          {"{{ strftime_now('%Y-%j ' * 500) == '1970-001 ' * 500 }}", NULL, "True"},
          {"{{ 42|round }} {{ true|round }} {{ 3.7|round }} {{ 3|round(0, 'ceil') }}", NULL, "42 1 4.0 3.0"},
          {"{{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ (-1250)|round(-2) }}", NULL, "1200 1400 -1200"},
+         {"{{ (-0.4)|round(0, 'ceil') }} {{ (-0.4)|round }}", NULL, "0.0 -0.0"},
          {"{{ 15|round(-1) }} {{ 7|round(-30) }}", NULL, "20 0"},
          {"{{ 1250.0|round(-2) }} {{ 1234|round(-2, 'floor') }}", NULL, "1200.0 1200.0"},
          {"{{ '\xc3\x84\xc3\x9f'|lower }} {{ '\xc3\xa4\xc3\x9f'|upper }} {{ '\xe4\xb8\x96'|length }}", NULL,

@@ -180,5 +180,6 @@ TPL_FILTER(round) {
     double unit = pow(10, (double)precision), scaled = v * unit;
     if (!isfinite(scaled) || unit == 0)
         tg_tpl_fail(r, TG_ERR_DATA, "'round': the number or the precision is too large");
-    return tg_tpl_real((up ? ceil(scaled) : floor(scaled)) / unit);
+    double whole = up ? ceil(scaled) : floor(scaled);
+    return tg_tpl_real(whole == 0 ? 0 : whole / unit); /* 0, never -0: Python's ceil and floor are integers */
 }
