@@ -159,8 +159,8 @@ typedef struct tg_generate_opts {
     const tg_sampling_opts *sampling; /* NULL, the default, means the defaults of that struct */
     const int64_t *stop_ids; /* [n_stop_ids]: ids that end a sample, such as that of the end of text; none by default */
     int64_t n_stop_ids;
-    /* [n_stop]: strings that end a sample, in UTF-8 and not empty. They are sought in the text of the sample, which
-     * then ends before the string. They need `tokenizer` (TG_ERR_ARGUMENT). None by default. */
+    /* [n_stop]: strings that end a sample, in UTF-8 and not empty (TG_ERR_ARGUMENT). They are sought in the text of the
+     * sample, which then ends before the string. They need `tokenizer` (TG_ERR_ARGUMENT). None by default. */
     const char *const *stop;
     int64_t n_stop;
     /* Makes the samples' text (tokenizer.h), without special tokens. NULL, the default, means that samples have no

@@ -92,6 +92,7 @@ typedef struct tg_gradcheck_info {
  * - TG_ERR_STATE if an input belongs to a tape, if no float64 input requires a gradient, if no float64 output depends
  *   on one that does, or if a callback of t runs;
  * - TG_ERR_DTYPE if no input is float64;
+ * - TG_ERR_SHAPE if the checked outputs do not have the same number of elements in every call of fn;
  * - TG_ERR_ARGUMENT if options or numbers are invalid, or if fn leaves a result NULL;
  * - the status of fn if fn fails. */
 TG_API tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,

@@ -121,8 +121,8 @@ typedef struct tg_bpe_opts {
     /* A merged token has fewer bytes than this, as in `tokenizers`, but may always have 2 bytes. 2 or more. TG_NONE,
      * the default, means no limit. */
     int64_t max_length;
-    /* A regular expression that matches a word, as tokenizer files have it (docs/tokenizers.md). Merges take place only
-     * within words. NULL, the default, means the expression of GPT-2. */
+    /* A regular expression that matches a word, as tokenizer files have it (docs/tokenizers.md); not "". Merges take
+     * place only within words. NULL, the default, means the expression of GPT-2. */
     const char *pattern;
     /* The special tokens, one a line; the first one ends a text. "<|endoftext|>" by default. NULL or "" means that
      * there are none. */

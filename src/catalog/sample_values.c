@@ -35,6 +35,7 @@ static double to_grid(double v, tg_dtype grid) {
 /* Returns element number i of starts [n], or [rows, n], which rise from 0 to s->hi in each row. They rise as a power of
  * the index: its square in row 0, the index itself in row 1, and smaller powers in further rows. So the rows differ. */
 static double start_of(const tg_sample_input *s, int64_t i) {
+    if (s->shape.ndim == 0 || s->shape.dim[s->shape.ndim - 1] < 2) return 0; /* a single one */
     double last = (double)s->shape.dim[s->shape.ndim - 1] - 1, row = floor((double)i / (last + 1));
     double power = 2 / (1 + row);
     return floor(s->hi * pow((double)i - row * (last + 1), power) / pow(last, power));

@@ -11,7 +11,7 @@ const tg_enum *tg_argument_enum(const char *name);
 /* Stores v in the member of `params` that f describes. If v is not a value that f takes, records an error that begins
  * with the name of the op. */
 tg_status tg_value_store(tg_ctx *ctx, const tg_op *op, const tg_field *f, const tg_value *v, void *params);
-/* Records that v is not a value that the argument `name` takes, which is `expected`. */
+/* Records that argument `name` does not take v. The text `expected` says what it takes. */
 tg_status tg_value_refuse(tg_ctx *ctx, const tg_op *op, const char *name, const tg_value *v, const char *expected);
 
 #endif

@@ -86,10 +86,10 @@ struct tg_generator {
     tg_generate_stats stats;
 };
 
-/* Products with up to so many rows compute each row alike (kernels/cpu/gemm), and so do products with more rows, in
- * another way. So that a token's numbers do not depend on the other tokens of a forward, forwards that continue samples
- * have at most so many tokens, unless the generator has more rows. Forwards of prompts have more tokens: short ones are
- * filled up. */
+/* All products with at most this number of rows compute a row in one way, and all larger products in another way, which
+ * rounds differently (kernels/cpu/gemm). A token's numbers must not depend on the other tokens of a forward. Therefore
+ * forwards that continue samples have at most this number of tokens, unless the generator has more rows, and forwards
+ * of prompts have more: short ones are filled up. */
 enum { TG_GENERATE_FEW = 12 };
 
 /* ---- samples.c ---- */

@@ -1,6 +1,7 @@
 /* A call of a generator: checks of arguments, and the loop. */
 #include "base/options.h"
 #include "base/os.h"
+#include "base/text.h"
 #include "generate/generator.h"
 
 static const char who[] = "tg_generator_run";
@@ -17,10 +18,15 @@ static tg_status check_stops(const tg_generator *g, const tg_generate_opts *o) {
                        "%s: stop strings are given without a tokenizer, but only text can have them; give the "
                        "tokenizer, or stop_ids",
                        who);
-    for (int64_t i = 0; i < o->n_stop; i++)
-        if (!o->stop[i] || !o->stop[i][0])
+    for (int64_t i = 0; i < o->n_stop; i++) {
+        size_t n = o->stop[i] ? strlen(o->stop[i]) : 0, wrong = n ? tg_utf8_check(o->stop[i], n) : 0;
+        if (!n)
             return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: stop[%lld] is %s, expected a string that is not empty", who,
                            (long long)i, o->stop[i] ? "empty" : "NULL");
+        if (wrong < n) /* such a string might end a text within a character */
+            return tg_fail(g->ctx, TG_ERR_ARGUMENT, "%s: stop[%lld] is not UTF-8 at offset %zu", who, (long long)i,
+                           wrong);
+    }
     return TG_OK;
 }
 

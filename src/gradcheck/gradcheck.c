@@ -24,8 +24,13 @@ tg_status tg_check_record(tg_check_run *r, bool grad) {
         if (!r->out[i]) return tg_fail(r->ctx, TG_ERR_ARGUMENT, "%s: the function did not set output %d", r->d.name, i);
         TG_TRY(tg_check(r->ctx, r->out[i], r->d.name));
     }
-    for (int i = 0; i < r->n_roots; i++) r->roots[i] = r->out[r->root[i]];
-    return TG_OK;
+    int64_t m = 0;
+    for (int i = 0; i < r->n_roots; i++) m += (r->roots[i] = r->out[r->root[i]])->numel;
+    if (m == r->d.m) return TG_OK; /* all arrays have this length; before the first run both are 0 */
+    return tg_fail(r->ctx, TG_ERR_SHAPE,
+                   "%s: the checked outputs have %s in this run and had %lld in the first one; the function must give "
+                   "outputs of the same shapes in every run",
+                   r->d.name, tg_count(m, "element").text, (long long)r->d.m);
 }
 
 tg_status tg_check_read(tg_check_run *r, double *y) {

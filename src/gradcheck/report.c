@@ -220,7 +220,8 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     int64_t n = 1;
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));
-        if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
+        if (!json_is_integer(json_array_get(dims, i)) || size < 0 ||
+            __builtin_mul_overflow(n, size ? size : 1, &n))
             return tg_fail(j->ctx, TG_ERR_FORMAT,
                            "'%s': dim %zu of a shape is invalid; expected an integer, 0 or more, and fewer than 2^63 "
                            "elements in total",

@@ -87,7 +87,7 @@ static tg_status join(tg_tokenizer *k, frame first, frame second, int64_t **ids,
     return TG_OK;
 }
 
-/* Reads a template. If there was one before, this one frames what that has made. */
+/* Reads a template. Its ids go around those of the templates before it. */
 static tg_status read_template(tg_tokenizer *k, const tg_json *j) {
     frame before = {0}, after = {0};
     TG_TRY(read_frames(k, j, &before, &after));

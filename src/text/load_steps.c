@@ -128,7 +128,8 @@ static tg_status read_byte_level(tg_tokenizer *k, const tg_json *j, tg_split_ste
 
 tg_status tg_load_split_step(tg_tokenizer *k, const tg_json *j) {
     const char *type = tg_load_type(j);
-    TG_TRY(check_room(k, "the pre-tokenizer", k->n_split + 1)); /* ByteLevel may be two steps */
+    bool twice = !strcmp(type, "ByteLevel"); /* it may be two steps */
+    TG_TRY(check_room(k, "the pre-tokenizer", k->n_split + twice));
     if (k->model.byte_level) return tg_load_refuse(k, "the pre-tokenizer after ByteLevel", type);
     tg_split_step *s = k->split + k->n_split++;
     if (!strcmp(type, "Split")) return read_split(k, j, s);

@@ -1,5 +1,5 @@
 /* Memory of tokenizers. What a tokenizer reads when it is loaded comes from its context, in pieces that are freed
- * together (tg_pieces). What grows while it works is malloc's (tg_buffer_text, tg_grown), because several threads may
+ * together (tg_pieces). What grows while it works is malloc's (tg_grown, tg_growing), because several threads may
  * use one tokenizer and a context has one thread. */
 #ifndef TG_TEXT_MEMORY_H
 #define TG_TEXT_MEMORY_H

@@ -1,4 +1,4 @@
-/* The normalizer: normal forms of Unicode, replacements, text before the beginning, and stripping of white space. */
+/* The normalizer: normal forms of Unicode, replacements, text that is prepended, and stripping of white space. */
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -68,17 +68,19 @@ static void replace_bytes(tg_head *h, size_t end, size_t n) {
     if (h->goes_on) h->now += n;
 }
 
+/* Appends the text with its matches replaced. An empty match counts too, unless another match has just ended there. */
 static bool add_replaced(tg_encoder *e, const tg_normal_step *s, tg_span text, size_t *head, tg_growing *out) {
     size_t done = 0, from = 0, begin, end;
     int found = 0;
     tg_head h = {.before = *head, .goes_on = true};
     while (from <= text.n && (found = find_next(e, s, text, from, &begin, &end)) > 0) {
+        from = end > begin ? end : end < text.n ? end + tg_char_length(text.at[end]) : text.n + 1;
+        if (begin == end && begin == done && done > 0) continue;
         if (!tg_growing_add(out, text.at + done, begin - done) || !tg_growing_add(out, s->content.at, s->content.n))
             return false;
         keep_bytes(&h, done, begin);
         replace_bytes(&h, end, s->content.n);
         done = end;
-        from = end > begin ? end : end < text.n ? end + tg_char_length(text.at[end]) : text.n + 1;
     }
     keep_bytes(&h, done, text.n);
     *head = h.now;

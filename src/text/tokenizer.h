@@ -1,4 +1,4 @@
-/* A tokenizer in memory, and what the files of this folder call of each other. Text goes through a tokenizer in this
+/* A tokenizer in memory, and the functions that the files of this folder share. Text goes through a tokenizer in this
  * order: added tokens are cut out (added.c), the rest is normalized (normalize.c), cut into words (split.c), and each
  * word becomes ids (word.c). decode.c turns ids into text. */
 #ifndef TG_TEXT_TOKENIZER_H
@@ -64,7 +64,7 @@ static inline const tg_merge *tg_merges_find(const tg_model *m, uint32_t left, u
 /* ---- Added tokens (added.c) ---- */
 
 typedef struct tg_added_token {
-    tg_span content, shown; /* shown: what the normalizer makes of content, if `normalized`; it is what is decoded */
+    tg_span content, shown; /* shown: what decoding gives; the content, normalized if `normalized` is true */
     int32_t id;
     bool special;
     bool normalized;     /* is sought in normalized text */
@@ -180,7 +180,7 @@ struct tg_tokenizer {
 
 /* ---- Loading ---- */
 
-/* Creates an empty tokenizer, which messages call by the path. NULL after recording an error. */
+/* Creates an empty tokenizer. Messages name it by `path`. Returns NULL after recording an error. */
 tg_tokenizer *tg_tokenizer_make(tg_ctx *ctx, const char *path);
 /* Compiles a pattern that the tokenizer keeps. is_ours: the text is in PCRE2's syntax already. */
 tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool is_ours, tg_pattern **out);
@@ -189,7 +189,7 @@ tg_status tg_tokenizer_pattern(tg_tokenizer *k, const char *text, size_t n, bool
 tg_status tg_tokenizer_split_bytes(tg_tokenizer *k, const char *pattern);
 /* Loads the plugin, unless it is loaded. */
 tg_status tg_tokenizer_needs_functions(tg_tokenizer *k);
-/* Completes a tokenizer whose model, steps and added tokens are there: the tables by id. */
+/* Makes the tables by id of a tokenizer whose model, steps and added tokens are set. */
 tg_status tg_tokenizer_finish(tg_tokenizer *k);
 
 /* Adds tokens to the model's. Their ids are set here: a token that the model has keeps the model's. */

@@ -68,6 +68,9 @@ static tg_status check_options(tg_ctx *ctx, const tg_bpe_opts *o) {
     if (o->max_length != TG_NONE && o->max_length < 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_bpe_new: max_length is %lld, expected 2 or more, or TG_NONE",
                        (long long)o->max_length);
+    if (o->pattern && !*o->pattern) /* a tokenizer file with such an expression could not be loaded */
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_bpe_new: pattern is empty, expected a regular expression, or NULL for that of GPT-2");
     size_t n = o->special ? strlen(o->special) : 0, wrong = n ? tg_utf8_check(o->special, n) : 0;
     if (wrong < n) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_bpe_new: special is not UTF-8 at offset %zu", wrong);
     return TG_OK;

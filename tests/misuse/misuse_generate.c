@@ -68,7 +68,7 @@ static void generators(misuse_world *b, tg_module *m) {
 static void calls(misuse_world *b, tg_module *m) {
     const int64_t ids[9] = {0, 5}, long_ids[9] = {0};
     const tg_prompt good = {ids, 1}, none = {ids, 0}, null = {NULL, 3}, outside = {ids, 2}, far = {long_ids, 9};
-    const char *const empty[] = {""}, *const missing[] = {NULL}, *const text[] = {"a"};
+    const char *const empty[] = {""}, *const missing[] = {NULL}, *const text[] = {"a"}, *const half[] = {"\xa9"};
     tg_generator *g = tg_generator_new(m, NULL);
     tg_ctx *broken = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_tokenizer *bytes = tg_tokenizer_new_bytes(b->ctx), *of_broken = tg_tokenizer_new_bytes(broken);
@@ -94,6 +94,7 @@ static void calls(misuse_world *b, tg_module *m) {
     RUN_FAILS(ARGUMENT, "n_stop -1", &good, 1, .n_stop = -1);
     RUN_FAILS(ARGUMENT, "without a tokenizer", &good, 1, .stop = text, .n_stop = 1);
     RUN_FAILS(ARGUMENT, "stop[0] is empty", &good, 1, .stop = empty, .n_stop = 1, .tokenizer = bytes);
+    RUN_FAILS(ARGUMENT, "stop[0] is not UTF-8 at offset 0", &good, 1, .stop = half, .n_stop = 1, .tokenizer = bytes);
     RUN_FAILS(ARGUMENT, "stop[0] is NULL", &good, 1, .stop = missing, .n_stop = 1, .tokenizer = bytes);
     tg_ctx_fail(broken, TG_ERR_IO, "it is broken");
     RUN_FAILS(IO, "the context of opts.tokenizer has an error; call tg_ctx_clear for it. The error is: it is broken",

@@ -66,6 +66,7 @@ static void training(misuse_world *b) {
     NONE(tg_bpe_new, ARGUMENT, "vocab is 256, expected 257", tg_bpe_new(b->ctx, TG_BPE(.vocab = 256)));
     NONE(tg_bpe_new, ARGUMENT, "min_frequency is -1", tg_bpe_new(b->ctx, TG_BPE(.min_frequency = -1)));
     NONE(tg_bpe_new, ARGUMENT, "max_length is 1", tg_bpe_new(b->ctx, TG_BPE(.max_length = 1)));
+    NONE(tg_bpe_new, ARGUMENT, "pattern is empty", tg_bpe_new(b->ctx, TG_BPE(.pattern = "")));
     NONE(tg_bpe_new, ARGUMENT, "special is not UTF-8 at offset 1", tg_bpe_new(b->ctx, TG_BPE(.special = "a\xff")));
     QUIET(tg_bpe_add, tg_bpe_add(NULL, "a", 1) == TG_ERR_ARGUMENT);
     QUIET(tg_bpe_save, tg_bpe_save(NULL, b->dir, NULL, NULL) == TG_ERR_ARGUMENT);

@@ -401,8 +401,17 @@ static tg_status cut(void *state, tg_tape *tape, tg_tensor *const *in, int n_in,
     return TG_OK;
 }
 
+/* Its result has 1 row in the first call, and 1000 rows more in each later call. */
+static tg_status grow(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    int64_t rows = 1 + 1000 * (*(int *)state)++;
+    out[0] = tg_add(tape, in[0], tg_zeros(tg_tape_ctx(tape), TG_F64, TG_SHAPE(rows, 3)));
+    return TG_OK;
+}
+
 START_TEST(uncheckable_functions_are_refused) {
     begin();
+    int calls = 0, more_calls = 0;
     tg_tensor *x = leaf_of(TG_SHAPE(3), (double[]){1, 2, 3}), *y = tg_neg(t, x);
     tg_tensor *single = tg_zeros(ctx, TG_F32, TG_SHAPE(3)), *frozen = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
     tg_set_requires_grad(single, true);
@@ -427,6 +436,8 @@ START_TEST(uncheckable_functions_are_refused) {
         {cut, NULL, x, NULL, TG_ERR_STATE, "no float64 output depends on an input"},
         {refuse, NULL, x, NULL, TG_ERR_SHAPE, "add"},
         {refuse, &x, x, NULL, TG_ERR_DATA, "the function returned TG_ERR_DATA"},
+        {grow, &calls, x, NULL, TG_ERR_SHAPE, "3003 elements in this run and had 3 in the first one"},
+        {grow, &more_calls, x, TG_GRADCHECK(.no_extras = true), TG_ERR_SHAPE, "the same shapes in every run"},
     };
     for (int i = 0; i < LEN(rows); i++) {
         tg_status s = tg_gradcheck(t, rows[i].fn, rows[i].state, &rows[i].input, 1, 1, NULL, rows[i].opts);

@@ -66,7 +66,13 @@ START_TEST(operators_follow_python) {
          {"{{ 'hello'[1:-1] }} {{ 'hello'[::-1] }} {{ [1,2,3][-1] }} {{ [1,2,3][::2] }}", NULL, "ell olleh 3 [1, 3]"},
          {"{{ range(0, 5, 2) }} {{ range(5, 0) }} {{ range(10)[2:5:2] }} {{ range(10)[::-1] }}", NULL,
           "range(0, 5, 2) range(5, 0) range(2, 5, 2) range(9, -1, -1)"},
+         {"{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904)|list }}", NULL,
+          "[-9223372036854775807, -4611686018427387903, 1, 4611686018427387905]"},
+         {"{{ 0x_1f }} {{ 0b1_0 }} {{ 00 }} {{ 0_0 }} {{ '0x_1f'|int(0, 16) }} {{ '0x_'|int(7, 16) }}", NULL,
+          "31 2 0 0 31 7"},
+         {"{{ dict({1e999 - 1e999: 1, 'a': 2}) }}", NULL, "{nan: 1, 'a': 2}"},
          {"{{ '%s=%03d %.2f' % ('a', 7, 1.5) }}", NULL, "a=007 1.50"},
+         {"{{ '%a %r' % ('\xc3\xa9\xf0\x9f\x91\x8d', '\xc3\xa9') }}", NULL, "'\\xe9\\U0001f44d' '\xc3\xa9'"},
          {"{{ '%*d|%-*d|%.*f' % (3, 7, 3, 7, -1, 1.5) }}", NULL, "  7|7  |2"});
 }
 END_TEST
@@ -106,6 +112,7 @@ START_TEST(filters_and_tests_work_on_messages) {
          {"{{ strftime_now('%Y-%j ' * 500) == '1970-001 ' * 500 }}", NULL, "True"},
          {"{{ 42|round }} {{ true|round }} {{ 3.7|round }} {{ 3|round(0, 'ceil') }}", NULL, "42 1 4.0 3.0"},
          {"{{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ (-1250)|round(-2) }}", NULL, "1200 1400 -1200"},
+         {"{{ (-0.4)|round(0, 'ceil') }} {{ (-0.4)|round }}", NULL, "0.0 -0.0"},
          {"{{ 15|round(-1) }} {{ 7|round(-30) }}", NULL, "20 0"},
          {"{{ 1250.0|round(-2) }} {{ 1234|round(-2, 'floor') }}", NULL, "1200.0 1200.0"},
          {"{{ '\xc3\x84\xc3\x9f'|lower }} {{ '\xc3\xa4\xc3\x9f'|upper }} {{ '\xe4\xb8\x96'|length }}", NULL,
@@ -142,6 +149,8 @@ START_TEST(errors_name_line_and_column) {
                 "line 2, column 8: a value of type dict has no attribute or element 'y'");
     check_error("{{ x + 1 }}", NULL, TG_ERR_DATA, "column 6: 'x' is undefined");
     check_error("{{ 9223372036854775807|round(-1) }}", NULL, TG_ERR_DATA, "an integer of more than 64 bits");
+    check_error("{{ 5.5|round(400, 'ceil') }}", NULL, TG_ERR_DATA, "the precision is too large");
+    check_error("{{ 5.5|round(-400, 'floor') }}", NULL, TG_ERR_DATA, "the precision is too large");
     check_error("{{ strftime_now('%999999999d') }}", NULL, TG_ERR_DATA, "the template needs more than");
     check_error("{{ strftime_now('ab\\0') }}", NULL, TG_ERR_DATA, "the format has a zero byte");
     check_error("{{ 'a' + 1 }}", NULL, TG_ERR_DATA, "'+' does not take a str and a int");
@@ -228,6 +237,20 @@ START_TEST(a_message_with_a_zero_byte_goes_on_whole) {
 }
 END_TEST
 
+START_TEST(names_of_reasoning_have_the_order_of_transformers) {
+    tg_ctx *ctx = context();
+    tg_rendered r;
+    tg_template *t = tg_template_new(ctx, "{% for m in messages %}{{ m|tojson }}{% endfor %}", NULL);
+    static const char reasoning[] = "[{\"a\": 1, \"reasoning\": \"r\"}, {\"a\": 1, \"thinking\": \"t\"}]";
+    ck_assert_int_eq(tg_chat_render(t, reasoning, NULL, &r), TG_OK);
+    ck_assert_str_eq(r.text, "{\"thinking\": \"r\", \"a\": 1, \"reasoning\": \"r\", \"reasoning_content\": \"r\"}"
+                             "{\"thinking\": \"t\", \"a\": 1, \"reasoning_content\": \"t\"}");
+    tg_rendered_free(&r);
+    tg_template_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 static void check_chat_error(const char *messages, const tg_chat_opts *o, tg_status status, const char *says) {
     tg_ctx *ctx = context();
     tg_rendered r;
@@ -262,6 +285,7 @@ int main(void) {
         long_texts_are_no_loops,
         chats_get_the_variables_of_transformers,
         a_message_with_a_zero_byte_goes_on_whole,
+        names_of_reasoning_have_the_order_of_transformers,
         wrong_chats_are_refused,
     };
     return tg_check_main("templates", tests, sizeof tests / sizeof tests[0]);

@@ -285,6 +285,19 @@ START_TEST(expressions_mean_what_they_mean_in_oniguruma) {
 }
 END_TEST
 
+#define REPLACE_RUNS "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"a*\"}, \"content\": \"c\"}"
+
+START_TEST(an_empty_match_after_a_match_is_not_replaced) {
+    if (!tg_plugin_is_here("text")) return;
+    workplace w = workplace_new(NULL);
+    tg_tokenizer *k = load(&w, FILE_OF(MODEL, "[]", REPLACE_RUNS, "null", "null", "null"));
+    ENCODES(k, "baab", "12 16 16");
+    ENCODES(k, "aa", "12");
+    tg_tokenizer_free(k);
+    workplace_free(&w);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         merges_have_an_order,
@@ -298,6 +311,7 @@ int main(void) {
         a_small_text_takes_little_memory,
         words_are_cut_by_the_pattern,
         expressions_mean_what_they_mean_in_oniguruma,
+        an_empty_match_after_a_match_is_not_replaced,
         white_space_around_tokens_is_taken_once,
         characters_around_a_dropped_one_are_merged,
     };

@@ -26,6 +26,10 @@ typedef struct wrong_file {
 #define WITH_DECODER(step)       FILE_OF(MODEL, ADDED, "null", "null", "null", step)
 #define BPE(vocab, merges, rest) "{\"type\": \"BPE\", \"vocab\": " vocab ", \"merges\": " merges rest "}"
 
+#define ONE_STEP      STEP("Metaspace", ", \"prepend_scheme\": \"never\"")
+#define FOUR_STEPS    ONE_STEP ", " ONE_STEP ", " ONE_STEP ", " ONE_STEP
+#define SIXTEEN_STEPS FOUR_STEPS ", " FOUR_STEPS ", " FOUR_STEPS ", " FOUR_STEPS
+
 static const wrong_file files[] = {
     {"[]", TG_ERR_FORMAT, "a JSON array, expected an object"},
     {"{", TG_ERR_FORMAT, "is not JSON"},
@@ -61,6 +65,8 @@ static const wrong_file files[] = {
      "'Odd'"},
     {WITH_SPLIT(STEP("Metaspace", ", \"prepend_scheme\": \"last\"")), TG_ERR_UNSUPPORTED, "'last'"},
     {WITH_SPLIT(STEP("Metaspace", ", \"replacement\": \"ab\"")), TG_ERR_UNSUPPORTED, "is 'ab', expected one character"},
+    {WITH_SPLIT(STEP("Sequence", ", \"pretokenizers\": [" SIXTEEN_STEPS ", " ONE_STEP "]")), TG_ERR_UNSUPPORTED,
+     "the pre-tokenizer has too many steps, expected at most 16"},
     {WITH_POST(STEP("BertProcessing", "")), TG_ERR_UNSUPPORTED, "the post-processor is 'BertProcessing'"},
     {WITH_POST(STEP("TemplateProcessing", ", \"single\": []")), TG_ERR_UNSUPPORTED,
      "the template has 0 sequences, expected 1"},
@@ -86,6 +92,16 @@ START_TEST(what_is_not_known_is_named) {
         ck_assert_ptr_nonnull(strstr(tg_ctx_message(w.ctx), "tokenizer.json'"));
         tg_ctx_clear(w.ctx);
     }
+    workplace_free(&w);
+}
+END_TEST
+
+START_TEST(a_pre_tokenizer_may_have_16_steps) {
+    workplace w = workplace_new(NULL);
+    save(&w, "tokenizer.json", WITH_SPLIT(STEP("Sequence", ", \"pretokenizers\": [" SIXTEEN_STEPS "]")));
+    tg_tokenizer *k = tg_tokenizer_load(w.ctx, w.dir);
+    ck_assert_msg(k != NULL, "%s", tg_ctx_message(w.ctx));
+    tg_tokenizer_free(k);
     workplace_free(&w);
 }
 END_TEST
@@ -231,6 +247,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         what_is_not_known_is_named,
+        a_pre_tokenizer_may_have_16_steps,
         expressions_that_mean_something_else_are_refused,
         a_directory_says_what_ends_a_text,
         a_model_s_config_says_it_if_no_other_file_does,

@@ -152,11 +152,11 @@ static tpl_value strftime_now(tpl_run *r, const tpl_call *c) {
 
 static void add_pairs_of(tpl_run *r, tpl_dict *d, tpl_value of) {
     tpl_value item;
+    if (of.kind == TPL_DICT) { /* its keys are not looked up, because NaN is not found: it is not equal to itself */
+        for (int64_t i = 0; i < of.dict->n; i++) tg_tpl_set(r, d, of.dict->pairs[i].key, of.dict->pairs[i].value);
+        return;
+    }
     for (tpl_iter i = tg_tpl_iterate(r, of); tg_tpl_next(r, &i, &item);) {
-        if (of.kind == TPL_DICT) {
-            tg_tpl_set(r, d, item, tg_tpl_find(r, of.dict, item)->value);
-            continue;
-        }
         tpl_value pair = tg_tpl_collect(r, item);
         if (pair.list->n != 2)
             tg_tpl_fail(r, TG_ERR_DATA, "'dict' takes pairs, but one has %lld items", (long long)pair.list->n);
@@ -194,8 +194,10 @@ static tpl_value range(tpl_run *r, const tpl_call *c) {
     long double n = ((long double)a[1] - a[0]) / a[2];
     if (n > MOST) tg_tpl_fail(r, TG_ERR_DATA, "'range' has at most %d numbers", MOST);
     int64_t count = 0;
-    for (int64_t v = a[0]; n > 0 && (a[2] > 0 ? v < a[1] : v > a[1]); count++)
+    for (int64_t v = a[0]; n > 0 && (a[2] > 0 ? v < a[1] : v > a[1]);) {
+        count++;
         if (__builtin_add_overflow(v, a[2], &v)) break;
+    }
     if (count > MOST) tg_tpl_fail(r, TG_ERR_DATA, "'range' has at most %d numbers", MOST);
     return tg_tpl_range_new(r, a, count);
 }

@@ -15,18 +15,23 @@ static const char marker[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /* ---- Messages ---- */
 
-/* Gives the reasoning of a message the names that templates read. */
-static int name_reasoning(json_t *message) {
+/* Gives the reasoning of a message the names that templates read. As in transformers, "thinking" becomes the first key
+ * of the message, and "reasoning_content" keeps its place or becomes the last one. Returns false if there is no memory.
+ */
+static bool name_reasoning(json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *reasoning = NULL;
     for (int i = 0; i < TG_LEN(names) && !reasoning; i++) {
         reasoning = json_object_get(message, names[i]);
         if (json_is_null(reasoning)) reasoning = NULL;
     }
-    if (!reasoning) return 0;
-    json_incref(reasoning);
-    int failed = json_object_get(message, "thinking") ? 0 : json_object_set(message, "thinking", reasoning);
-    return json_object_set_new(message, "reasoning_content", reasoning) | failed;
+    if (!reasoning) return true;
+    json_t *named = json_object();
+    bool good = named && !json_object_set(named, "thinking", reasoning) && !json_object_update(named, message) &&
+                !json_object_set(named, "reasoning_content", reasoning) && !json_object_clear(message) &&
+                !json_object_update(message, named);
+    json_decref(named);
+    return good;
 }
 
 static tg_status check_messages(tg_ctx *ctx, const json_t *messages) {
@@ -35,7 +40,7 @@ static tg_status check_messages(tg_ctx *ctx, const json_t *messages) {
     json_array_foreach(messages, i, message) {
         if (!json_is_object(message))
             return tg_fail(ctx, TG_ERR_FORMAT, "tg_chat_render: message %zu is not a JSON object", i + 1);
-        if (name_reasoning(message)) return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
+        if (!name_reasoning(message)) return tg_fail(ctx, TG_ERR_MEMORY, "tg_chat_render: no memory for the messages");
     }
     return TG_OK;
 }

@@ -1,4 +1,4 @@
-/* The interpreter: what its files call of each other. */
+/* The interpreter: the state of a render, and the functions that its files share. */
 #ifndef TG_TEXT_TEMPLATE_EVALUATE_H
 #define TG_TEXT_TEMPLATE_EVALUATE_H
 

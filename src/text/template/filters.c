@@ -177,6 +177,9 @@ TPL_FILTER(round) {
     if (common && on.kind != TPL_REAL)
         return round_whole(r, tg_tpl_to_int(r, on, ""), precision >= 0 ? 0 : precision > -20 ? -precision : 20);
     if (common) return tg_tpl_real(round_decimals(v, precision));
-    double unit = pow(10, (double)precision);
-    return tg_tpl_real((up ? ceil(v * unit) : floor(v * unit)) / unit);
+    double unit = pow(10, (double)precision), scaled = v * unit;
+    if (!isfinite(scaled) || unit == 0)
+        tg_tpl_fail(r, TG_ERR_DATA, "'round': the number or the precision is too large");
+    double whole = up ? ceil(scaled) : floor(scaled);
+    return tg_tpl_real(whole == 0 ? 0 : whole / unit); /* 0, never -0: Python's ceil and floor are integers */
 }

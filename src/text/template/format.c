@@ -102,12 +102,26 @@ static void put_padded(formatter *f, const conversion *k, const char *s, size_t 
     if (k->left) pad(f, missing, ' ');
 }
 
+/* Returns the text with escapes in place of the characters beyond ASCII, as Python's ascii() does. */
+static tpl_buffer ascii_of(tpl_run *r, const tpl_buffer *text) {
+    tpl_buffer out = {0};
+    for (size_t at = 0, n; at < text->n; at += n) {
+        uint32_t c = tg_char_at(text->bytes + at, &n);
+        if (c < 0x80)
+            tg_tpl_put(r, &out, text->bytes + at, n);
+        else
+            tg_tpl_put_escape(r, &out, c);
+    }
+    return out;
+}
+
 static void put_string(formatter *f, conversion k, tpl_value v) {
     tpl_buffer b = {0};
     if (k.letter == 's')
         tg_tpl_put_value(f->r, &b, v);
     else
         tg_tpl_put_repr(f->r, &b, v);
+    if (k.letter == 'a') b = ascii_of(f->r, &b);
     tpl_text t = {b.bytes, b.n, -1};
     k.zero = false;
     if (k.precision >= 0 && tg_tpl_chars(f->r, &t) > k.precision) b.n = tg_tpl_offset(f->r, &t, k.precision);

@@ -77,9 +77,9 @@ size_t tg_tpl_number(tpl_run *r, const char *s, size_t n, bool after_dot, tpl_va
     }
     const char *prefix = n > 2 && s[0] == '0' && s[1] ? strchr(prefixes, s[1]) : NULL;
     int base = !prefix ? 10 : s[1] == 'b' || s[1] == 'B' ? 2 : s[1] == 'o' || s[1] == 'O' ? 8 : 16;
-    size_t skip = prefix ? 2 : 0;
+    size_t skip = prefix ? 2 + (s[2] == '_') : 0;
     length = prefix ? digits(s + skip, n - skip, base) : 0;
-    if (!length) skip = 0, base = 10, length = digits(s, s[0] == '0' ? 1 : n, 10);
+    if (!length) skip = 0, base = 10, length = digits(s, n, s[0] == '0' ? 1 : 10); /* base 1: zeros */
     *out = tg_tpl_int(digits_value(r, s + skip, length, base, false));
     return skip + length;
 }
@@ -99,7 +99,7 @@ bool tg_tpl_parse_int(tpl_run *r, const tpl_text *text, int base, int64_t *out) 
     size_t n = t.n - sign;
     char letter = n > 2 && s[0] == '0' ? (char)(s[1] | 0x20) : 0;
     int named = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
-    if (named && (base == 0 || base == named)) s += 2, n -= 2, base = named;
+    if (named && (base == 0 || base == named)) s += 2 + (s[2] == '_'), n = t.n - (size_t)(s - t.bytes), base = named;
     if (base == 0) base = 10;
     if (!n || digits(s, n, base) != n) return false;
     *out = digits_value(r, s, n, base, negative);

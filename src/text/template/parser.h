@@ -1,4 +1,4 @@
-/* The state of the parser, and what its files call of each other. */
+/* The state of the parser, and the functions that its files share. */
 #ifndef TG_TEXT_TEMPLATE_PARSER_H
 #define TG_TEXT_TEMPLATE_PARSER_H
 

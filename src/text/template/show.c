@@ -71,7 +71,7 @@ static void put_int(tpl_run *r, tpl_buffer *b, int64_t v) {
 
 /* ---- Texts ---- */
 
-static void put_escape(tpl_run *r, tpl_buffer *b, uint32_t c) {
+void tg_tpl_put_escape(tpl_run *r, tpl_buffer *b, uint32_t c) {
     char text[16];
     if (c == '\n' || c == '\r' || c == '\t')
         snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
@@ -90,7 +90,7 @@ static void put_quoted(tpl_run *r, tpl_buffer *b, const tpl_text *t) {
         if (tg_tpl_is_class(r, c, 'p'))
             tg_tpl_put(r, b, t->bytes + at, n);
         else
-            put_escape(r, b, c);
+            tg_tpl_put_escape(r, b, c);
     }
     tg_tpl_put(r, b, &quote, 1);
 }

@@ -43,7 +43,11 @@ tpl_value tg_tpl_pair_new(tpl_run *r, tpl_value a, tpl_value b) {
 tpl_value tg_tpl_range_new(tpl_run *r, const int64_t arguments[3], int64_t n) {
     tpl_value v = tg_tpl_list_new(r, TPL_RANGE);
     memcpy(v.list->range, arguments, sizeof v.list->range);
-    for (int64_t i = 0; i < n; i++) tg_tpl_append(r, v.list, tg_tpl_int(arguments[0] + i * arguments[2]));
+    int64_t number = arguments[0];
+    for (int64_t i = 0; i < n; i++) {
+        tg_tpl_append(r, v.list, tg_tpl_int(number));
+        if (__builtin_add_overflow(number, arguments[2], &number)) break; /* this was the last one */
+    }
     return v;
 }
 

@@ -150,6 +150,8 @@ int64_t tg_tpl_length(tpl_run *r, tpl_value v);
 void tg_tpl_put_value(tpl_run *r, tpl_buffer *b, tpl_value v);
 void tg_tpl_put_repr(tpl_run *r, tpl_buffer *b, tpl_value v);
 void tg_tpl_put_real(tpl_run *r, tpl_buffer *b, double v);
+/* Writes a character as an escape of Python: \n, \r, \t, or a number such as \x1b or \u2028. */
+void tg_tpl_put_escape(tpl_run *r, tpl_buffer *b, uint32_t c);
 tpl_value tg_tpl_to_text(tpl_run *r, tpl_value v); /* str(v) */
 
 #endif
