@@ -119,6 +119,10 @@ static tg_status add_slices(tg_state *d, tg_state_key *k, int file, const tg_saf
     return TG_OK;
 }
 
+static bool same_shape(const tg_shape *a, const tg_shape *b) {
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
+}
+
 /* Returns whether the rows of the file's tensor have the shape `whole` without its `fronts` dims in front. */
 static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int fronts) {
     return e->shape.ndim == 1 + whole->ndim - fronts &&
@@ -126,7 +130,8 @@ static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int
 }
 
 /* Adds a tensor of a file. If several stages have a copy of a tensor, each has it under the same key; the first file
- * counts. */
+ * counts. Slices that do not fit the item, or a whole tensor of that key in an earlier file, are left out: the loader
+ * then reports the shape of the key, or the elements that are missing. */
 static tg_status add_tensor(tg_state *d, const tg_shards *s, int file, const tg_safetensors_entry *e) {
     char places[sizeof OLD_PLACES + TG_SHARDS_KEY];
     snprintf(places, sizeof places, OLD_PLACES "%s", e->name);
@@ -137,7 +142,7 @@ static tg_status add_tensor(tg_state *d, const tg_shards *s, int file, const tg_
     if (k && !list) return TG_OK;
     if (!k && !(k = tg_state_add_key(d, e->name, e->dtype, &whole))) return d->ctx->run.status;
     if (!list) return add_piece(d, k, file, e->name, 0, 0, 0);
-    if (!item || !are_slices(e, &k->whole, item->front.n)) return TG_OK;
+    if (!item || !same_shape(&k->whole, &whole) || !are_slices(e, &whole, item->front.n)) return TG_OK;
     return add_slices(d, k, file, e, list, item);
 }
 
