@@ -200,6 +200,7 @@ static tg_status read_item(loader *l, int i) {
     TG_TRY(tg_range_may_change(x, l->call));
     tg_storage_wrote(x->storage, l->call, l->site);
     TG_TRY(tg_range_wrote(x, l->call, l->site));
+    x->flags &= (uint16_t)~TG_F_COMPARED; /* check mode compares the new bytes */
     if (x->ctx->host && x->flags & TG_F_CONTIGUOUS) {
         size_t all = (size_t)x->numel * tg_dtype_size(x->dtype);
         if (all > bytes) memset((char *)tg_data(x) + bytes, 0, all - bytes);
