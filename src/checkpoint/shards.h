@@ -89,6 +89,13 @@ tg_shape tg_shard_whole_shape(const tg_shard_item *i);
  * Element k of the block is element k of x, row-major. */
 tg_status tg_shard_block(const tg_shard_item *i, tg_block *out);
 static inline const char *tg_shard_key(const tg_shard_item *i) { return i->owner ? i->owner : i->key; }
+/* Returns what follows "<prefix>." in a key, or NULL if the key begins in another way. If prefix is NULL or "", returns
+ * the key. */
+static inline const char *tg_key_after(const char *key, const char *prefix) {
+    size_t n = prefix ? strlen(prefix) : 0;
+    if (!n) return key;
+    return strncmp(key, prefix, n) == 0 && key[n] == '.' ? key + n + 1 : NULL;
+}
 
 /* ---- shard_gather.c ---- */
 

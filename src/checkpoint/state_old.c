@@ -76,9 +76,19 @@ static tg_state_key *find_key(const tg_state *d, const char *key) { /* the keys 
     return NULL;
 }
 
-static const tg_shard_item *find_item(const tg_shards *s, const char *key) {
-    for (int i = 0; s && i < s->n; i++)
-        if (!strcmp(s->item[i].key, key) || !strcmp(tg_shard_key(&s->item[i]), key)) return &s->item[i];
+/* Returns whether a key of the list has the same rest after its prefix. */
+static bool is_key(const tg_state_target *target, const char *key, const char *rest) {
+    const char *own = tg_key_after(key, target->to);
+    return own && strcmp(own, rest) == 0;
+}
+
+/* Returns the item of the list that a key of the state is loaded into; NULL: there is none. */
+static const tg_shard_item *find_item(const tg_state_target *target, const char *key) {
+    const char *rest = target ? tg_key_after(key, target->from) : NULL;
+    for (int i = 0; rest && i < target->s->n; i++) {
+        const tg_shard_item *e = &target->s->item[i];
+        if (is_key(target, e->key, rest) || is_key(target, tg_shard_key(e), rest)) return e;
+    }
     return NULL;
 }
 
@@ -132,11 +142,11 @@ static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int
 /* Adds a tensor of a file. If several stages have a copy of a tensor, each has it under the same key; the first file
  * counts. Slices that do not fit the item, or a whole tensor of that key in an earlier file, are left out: the loader
  * then reports the shape of the key, or the elements that are missing. */
-static tg_status add_tensor(tg_state *d, const tg_shards *s, int file, const tg_safetensors_entry *e) {
+static tg_status add_tensor(tg_state *d, const tg_state_target *target, int file, const tg_safetensors_entry *e) {
     char places[sizeof OLD_PLACES + TG_SHARDS_KEY];
     snprintf(places, sizeof places, OLD_PLACES "%s", e->name);
     const char *list = tg_safetensors_metadata(d->file[file].open, places);
-    const tg_shard_item *item = list ? find_item(s, e->name) : NULL;
+    const tg_shard_item *item = list ? find_item(target, e->name) : NULL;
     const tg_shape unknown = {.ndim = -1}, whole = !list ? e->shape : item ? tg_shard_whole_shape(item) : unknown;
     tg_state_key *k = find_key(d, e->name);
     if (k && !list) return TG_OK;
@@ -160,14 +170,14 @@ static tg_status add_metadata(tg_state *d, const tg_safetensors *f) {
     return TG_OK;
 }
 
-tg_status tg_state_read_old(tg_state *d, const tg_shards *s) {
+tg_status tg_state_read_old(tg_state *d, const tg_state_target *target) {
     d->root = json_pack("{s:{}, s:[]}", "metadata", "files");
     if (!d->root) return tg_fail(d->ctx, TG_ERR_MEMORY, "no memory for the list of the files in '%s'", d->dir);
     TG_TRY(open_files(d));
     for (int i = 0; i < d->n_files; i++) {
         tg_safetensors *f = d->file[i].open;
         TG_TRY(add_metadata(d, f));
-        for (int k = 0; k < f->count; k++) TG_TRY(add_tensor(d, s, i, &f->entries[k]));
+        for (int k = 0; k < f->count; k++) TG_TRY(add_tensor(d, target, i, &f->entries[k]));
     }
     return TG_OK;
 }

@@ -104,6 +104,35 @@ START_TEST(old_directories_are_loaded_and_replaced) {
 }
 END_TEST
 
+/* Loads the tensors under keys with a prefix that the directory's keys do not have. */
+static tg_status load_renamed(void *arg, tg_ctx *ctx, tg_comm *world) {
+    static const char *const keys[] = {"m.w0", "m.w1", "m.shared", "m.layers"};
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_shards *s = tg_shards_new(p);
+    tg_tensor *x[3 + LAYERS];
+    for (int i = 0; i < 3 + LAYERS; i++) {
+        x[i] = made(ctx, 99, TG_SHAPE(ROWS, WIDTH));
+        if (i >= 3) tg_shards_push(s, NULL, LAYERS, i - 3);
+        RUN(tg_shards_add_tensor(s, keys[i < 3 ? i : 3], x[i]));
+        if (i >= 3) tg_shards_pop(s);
+    }
+    RUN(tg_shards_load_with(s, arg, TG_SHARDS_LOAD(.to_prefix = "m")));
+    for (int i = 0; i < 3 + LAYERS; i++) {
+        RUN(compare(x[i], i < 2 ? i : i == 2 ? 5 : 10 + i - 3, 0, 1, -1));
+        tg_drop(x[i]);
+    }
+    tg_shards_free(s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(old_directories_are_loaded_under_other_keys) {
+    char dir[256];
+    written(dir, "renamed", "1234");
+    on_ranks(1, load_renamed, dir);
+}
+END_TEST
+
 static tg_status refused(void *arg, tg_ctx *ctx, tg_comm *world) {
     const char *const *row = arg;
     tg_parallel *p = tg_parallel_new(world, NULL);
@@ -177,7 +206,8 @@ START_TEST(a_whole_tensor_and_slices_of_one_key_are_refused) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {old_directories_are_loaded_and_replaced, files_of_two_saves_are_refused,
-                                  old_damage_is_found, a_whole_tensor_and_slices_of_one_key_are_refused};
+    const TTest *const tests[] = {old_directories_are_loaded_and_replaced, old_directories_are_loaded_under_other_keys,
+                                  files_of_two_saves_are_refused, old_damage_is_found,
+                                  a_whole_tensor_and_slices_of_one_key_are_refused};
     return state_main("old state", tests, sizeof tests / sizeof *tests);
 }
