@@ -47,7 +47,7 @@ typedef struct tg_state_key {
     tg_shape whole; /* ndim -1: not known, because a directory of an earlier version does not have it */
     tg_state_piece *piece;
     int n, capacity;
-    bool known; /* a list has the key */
+    bool known; /* this rank's list has the key */
 } tg_state_key;
 
 typedef struct tg_state {
@@ -132,7 +132,7 @@ tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
 tg_status tg_state_writer_commit(tg_state_writer *w);
 void tg_state_writer_abandon(tg_state_writer *w);
 tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if it has a state, of any version */
-tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
+tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* unless it exists; its parent must exist */
 
 /* ---- state_data.c ---- */
 

@@ -1,7 +1,8 @@
-/* Directories of state of earlier versions: "state-NNNNN.safetensors" of each pipeline stage, with global tensors, and
- * no index. The metadata of each file have "format", "files", the number of files, and "save", which is the same in all
- * of them, and in addition the numbers of steps and the random streams. If a stage has only some slices of a stacked
- * tensor (tg_shards_push), it has these along a single dim in front, and their places under "places.KEY". */
+/* Directories of state of earlier versions. They have no index, and for each pipeline stage a file
+ * "state-NNNNN.safetensors" with global tensors. The metadata of a file have its "format"; "files", which is the number
+ * of files; "save", a text that is the same in all files of a save; the optimizers' numbers of steps; and the random
+ * streams. If a stage has only some slices of a stacked tensor (tg_shards_push), the file has these along a single dim
+ * in front, and their places are in the metadata as "places.KEY". */
 #include "checkpoint/state_index.h"
 
 #include <stdio.h>
