@@ -78,9 +78,9 @@ TG_API tg_module *tg_nn_function(tg_ctx *ctx, const char *name, tg_tensor *(*fn)
  * it returns its input. tg_module_add_child adds a child of any name; tg_sequential_add names it by its number, "0",
  * "1" and so on, as PyTorch's Sequential does. */
 TG_API tg_module *tg_nn_sequential(tg_ctx *ctx);
-/* Adds a child, which m then owns. The child's name is the number of children that m had before. Fails with
- * TG_ERR_ARGUMENT if m was not made by tg_nn_sequential. The other errors, and who owns child after an error, are as
- * for tg_module_add_child. */
+/* Adds a child, which m then owns. The child's name is the number of children that m had before or, if a child has that
+ * name already, the next number that is free. Fails with TG_ERR_ARGUMENT if m was not made by tg_nn_sequential. The
+ * other errors, and who owns child after an error, are as for tg_module_add_child. */
 TG_API tg_status tg_sequential_add(tg_module *m, tg_module *child);
 
 /* ---- Recurrent layers ---- */

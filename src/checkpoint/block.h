@@ -21,9 +21,9 @@ typedef struct tg_block {
 } tg_block;
 
 void tg_block_free(tg_ctx *ctx, tg_block *b);
-/* tg_block_open begins a block of ndim dims with at most n_spans spans. tg_block_add then adds spans of n indices, in
- * ascending order of the dims, and of the indices in each dim; a dim without indices gets one with n = 0.
- * tg_block_close completes the block, which has all elements of its spans. */
+/* tg_block_open begins a block of ndim dims with at most n_spans spans. tg_block_add then adds a span of n indices to a
+ * dim. The calls must be in ascending order of the dims, and of the indices in each dim. A dim without indices needs a
+ * call too, with n = 0. tg_block_close completes the block, which has all elements of its spans. */
 tg_status tg_block_open(tg_ctx *ctx, tg_block *b, int ndim, int n_spans);
 void tg_block_add(tg_block *b, int dim, int64_t first, int64_t n);
 void tg_block_close(tg_block *b);

@@ -87,11 +87,9 @@ static tg_status check_module(loader *l) {
 
 /* Counts the keys of the file that begin with the prefix and that the module lacks. */
 static void check_file(loader *l) {
-    size_t n = l->o.prefix ? strlen(l->o.prefix) : 0;
     for (int i = 0; i < tg_safetensors_count(l->f); i++) {
         const char *name = tg_safetensors_at(l->f, i)->name;
-        bool ours = !n || (strncmp(name, l->o.prefix, n) == 0 && name[n] == '.');
-        if (l->known[i] || !ours) continue;
+        if (l->known[i] || !tg_key_after(name, l->o.prefix)) continue;
         l->o.unknown++;
         report(l, "unknown", name);
     }

@@ -26,9 +26,11 @@ typedef struct holding {
 
 typedef struct deal {
     int ranks;
-    int64_t total, *count, *load; /* number of holdings; by rank, of its pieces and of its bytes */
-    identity *all;                /* [total] of all ranks, in rank order */
-    holding *holding;             /* [total] */
+    int64_t total;    /* number of holdings */
+    int64_t *count;   /* [ranks] how many int64 a rank's identities are: two for each of its pieces */
+    int64_t *load;    /* [2 * ranks] load[r] is the number of bytes that rank r writes so far; also scratch memory */
+    identity *all;    /* [total] of all ranks, in rank order */
+    holding *holding; /* [total] */
 } deal;
 
 /* ---- What the ranks have ---- */
@@ -57,11 +59,14 @@ static tg_status number_of_save(const tg_save *w, int64_t *number) {
 
 /* Fills d->count and d->total, and sets the suffix from the number that rank 0 has chosen. */
 static tg_status exchange_counts(tg_save *w, deal *d) {
-    int64_t mine[2] = {w->n, 0}, *all = d->load; /* two for each rank */
+    int64_t mine[2] = {w->n, 0}, *all = d->load; /* each rank's number of pieces, and the number of the save */
     if (tg_comm_rank(w->world) == 0) TG_TRY(number_of_save(w, &mine[1]));
     TG_TRY(gather(w->world, mine, 2, all, 2 * d->ranks, NULL));
     if (all[1]) snprintf(w->suffix, sizeof w->suffix, "-%lld", (long long)all[1]);
-    for (int r = 0; r < d->ranks; r++) d->total += d->count[r] = all[2 * r];
+    for (int r = 0; r < d->ranks; r++) {
+        d->total += all[2 * r];
+        d->count[r] = 2 * all[2 * r];
+    }
     memset(d->load, 0, 2 * (size_t)d->ranks * sizeof *d->load);
     return TG_OK;
 }
@@ -73,7 +78,6 @@ static tg_status exchange_pieces(tg_save *w, deal *d) {
     d->holding = tg_host_alloc(w->ctx, (size_t)d->total * sizeof *d->holding + 1);
     tg_status s = w->ctx->run.status;
     for (int i = 0; i < w->n && s == TG_OK; i++) mine[i] = (identity){w->piece[i].hash, w->piece[i].bytes};
-    for (int r = 0; r < d->ranks; r++) d->count[r] *= 2; /* a piece is two numbers */
     if (s == TG_OK) s = gather(w->world, mine, 2 * w->n, d->all, 2 * d->total, d->count);
     tg_host_free(w->ctx, mine, bytes);
     return s;

@@ -19,6 +19,12 @@ bool tg_shards_writer(const tg_shards *s) {
     return first_of(s->p, dense, TG_LEN(dense));
 }
 
+/* Only the first replica takes part in gathers (tg_shard_whole); the other replicas do not wait for it. */
+tg_status tg_shard_note_missed(const tg_parallel *p, tg_status s) {
+    static const tg_axis replicas[] = {TG_CP, TG_DP};
+    return first_of(p, replicas, TG_LEN(replicas)) ? tg_comm_note_missed(tg_parallel_comm(p, TG_TP), s) : s;
+}
+
 static tg_tensor *row_major_copy(const tg_tensor *x) {
     const double none[2] = {0, 0};
     tg_tensor *y = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);

@@ -89,12 +89,23 @@ tg_shape tg_shard_whole_shape(const tg_shard_item *i);
  * Element k of the block is element k of x, row-major. */
 tg_status tg_shard_block(const tg_shard_item *i, tg_block *out);
 static inline const char *tg_shard_key(const tg_shard_item *i) { return i->owner ? i->owner : i->key; }
+/* Returns what follows "<prefix>." in a key, or NULL if the key begins in another way. If prefix is NULL or "", returns
+ * the key. */
+static inline const char *tg_key_after(const char *key, const char *prefix) {
+    size_t n = prefix ? strlen(prefix) : 0;
+    if (!n) return key;
+    return strncmp(key, prefix, n) == 0 && key[n] == '.' ? key + n + 1 : NULL;
+}
 
 /* ---- shard_gather.c ---- */
 
 /* Returns the whole tensor of item i, as a temporary, on the rank that writes the item. Returns NULL on other ranks and
  * after an error. Collective over the axes that shard the tensor. */
 tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i);
+/* Called with the status s of a rank that gathers tensors that only tp shards. If s is an error, reports to the ranks
+ * that gather them together with this one that it misses the next call (tg_comm_note_missed). Returns s. p may be
+ * NULL. */
+tg_status tg_shard_note_missed(const tg_parallel *p, tg_status s);
 bool tg_shards_writer(const tg_shards *s); /* whether this rank is the one of its pipeline stage that writes a file */
 
 #endif

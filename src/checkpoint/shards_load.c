@@ -35,10 +35,7 @@ typedef struct loader {
 
 /* ---- Keys ---- */
 
-static bool has_prefix(const char *key, const char *prefix) {
-    size_t n = prefix ? strlen(prefix) : 0;
-    return !n || (!strncmp(key, prefix, n) && key[n] == '.');
-}
+static bool has_prefix(const char *key, const char *prefix) { return tg_key_after(key, prefix) != NULL; }
 
 static bool is_renamed(const loader *l) {
     return (l->o.from_prefix && *l->o.from_prefix) || (l->o.to_prefix && *l->o.to_prefix);
@@ -46,9 +43,8 @@ static bool is_renamed(const loader *l) {
 
 /* Writes the key that the state has for a key of the list. Returns false if the list's key is none of those to load. */
 static bool key_in_state(const loader *l, const char *key, char out[TG_SHARDS_KEY]) {
-    if (!has_prefix(key, l->o.to_prefix)) return false;
-    const char *rest = l->o.to_prefix && *l->o.to_prefix ? key + strlen(l->o.to_prefix) + 1 : key;
-    return tg_shards_join(l->s, out, l->o.from_prefix, rest, "") == TG_OK;
+    const char *rest = tg_key_after(key, l->o.to_prefix);
+    return rest && tg_shards_join(l->s, out, l->o.from_prefix, rest, "") == TG_OK;
 }
 
 /* Finds an item under its own key or, if it is a copy that is saved only once, under that of its first owner. */
@@ -200,6 +196,7 @@ static tg_status read_item(loader *l, int i) {
     TG_TRY(tg_range_may_change(x, l->call));
     tg_storage_wrote(x->storage, l->call, l->site);
     TG_TRY(tg_range_wrote(x, l->call, l->site));
+    x->flags &= (uint16_t)~TG_F_COMPARED; /* check mode compares the new bytes */
     if (x->ctx->host && x->flags & TG_F_CONTIGUOUS) {
         size_t all = (size_t)x->numel * tg_dtype_size(x->dtype);
         if (all > bytes) memset((char *)tg_data(x) + bytes, 0, all - bytes);
@@ -220,7 +217,7 @@ static tg_status load(loader *l, const char *dir) {
     l->part = tg_host_alloc(s->ctx, (size_t)s->n * sizeof *l->part + 1);
     l->stream = tg_host_alloc(s->ctx, (size_t)l->n_streams * sizeof *l->stream + 1);
     TG_TRY(s->ctx->run.status);
-    TG_TRY(tg_state_open(&l->state, s->ctx, dir, s));
+    TG_TRY(tg_state_open(&l->state, s->ctx, dir, &(tg_state_target){s, l->o.from_prefix, l->o.to_prefix}));
     TG_TRY(check_all(l));
     TG_TRY(tg_comm_barrier(world)); /* all ranks have passed the checks: from here on values change */
     for (int i = 0; i < s->n; i++)

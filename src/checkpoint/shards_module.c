@@ -108,7 +108,9 @@ tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m) {
     TG_TRY(enter(s));
     if (!tg_module_ok(m) || m->ctx != s->ctx)
         return tg_fail(s->ctx, m ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "%s: %s", call,
-                       m ? "the module is of another context" : "the module is NULL");
+                       !m        ? "the module is NULL"
+                       : !m->ops ? "the module is inert, because the call that made it has failed"
+                                 : "the module is of another context");
     bool outermost = !s->modules++;
     tg_status status = outermost ? add_whole(s, prefix, m) : add_module(s, prefix, m);
     s->modules--;

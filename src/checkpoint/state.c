@@ -43,16 +43,16 @@ tg_status tg_state_has(tg_ctx *ctx, const char *dir, const char *format, bool *h
     return s;
 }
 
-static tg_status fill(tg_state *d, const tg_shards *s) {
+static tg_status fill(tg_state *d, const tg_state_target *target) {
     bool index = false, old = false;
     TG_TRY(tg_state_has(d->ctx, d->dir, TG_STATE_INDEX, &index));
     if (!index) TG_TRY(tg_state_has(d->ctx, d->dir, TG_STATE_OLD, &old));
-    return old ? tg_state_read_old(d, s) : tg_state_read_index(d);
+    return old ? tg_state_read_old(d, target) : tg_state_read_index(d);
 }
 
-tg_status tg_state_open(tg_state *d, tg_ctx *ctx, const char *dir, const tg_shards *s) {
+tg_status tg_state_open(tg_state *d, tg_ctx *ctx, const char *dir, const tg_state_target *target) {
     *d = (tg_state){.ctx = ctx, .dir = dir};
-    TG_TRY(fill(d, s));
+    TG_TRY(fill(d, target));
     d->metadata = json_object_get(d->root, "metadata");
     d->by_key = tg_host_alloc(ctx, (size_t)d->n_keys * sizeof *d->by_key + 1);
     if (d->by_key) tg_index_names(d->key, d->n_keys, sizeof *d->key, d->by_key);

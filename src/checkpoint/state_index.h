@@ -47,7 +47,7 @@ typedef struct tg_state_key {
     tg_shape whole; /* ndim -1: not known, because a directory of an earlier version does not have it */
     tg_state_piece *piece;
     int n, capacity;
-    bool known; /* a list has the key */
+    bool known; /* this rank's list has the key */
 } tg_state_key;
 
 typedef struct tg_state {
@@ -62,12 +62,18 @@ typedef struct tg_state {
     const void **by_key;
 } tg_state;
 
+/* The list that a state is loaded into. A key of the state, "<from>.<rest>", is key "<to>.<rest>" of the list; prefixes
+ * that are NULL or "" are left out. */
+typedef struct tg_state_target {
+    const tg_shards *s;
+    const char *from, *to;
+} tg_state_target;
+
 /* ---- state.c ---- */
 
-/* Opens the directory: reads and checks its index. s: the list that is to be loaded, from which the shapes of stacked
- * tensors are taken if the directory is of an earlier version; may be NULL. The caller calls tg_state_close afterward,
- * after an error too. */
-tg_status tg_state_open(tg_state *d, tg_ctx *ctx, const char *dir, const tg_shards *s);
+/* Opens the directory: reads and checks its index. The shapes of stacked tensors of a directory of an earlier version
+ * are those that `target` has; it may be NULL. The caller calls tg_state_close afterward, after an error too. */
+tg_status tg_state_open(tg_state *d, tg_ctx *ctx, const char *dir, const tg_state_target *target);
 void tg_state_close(tg_state *d);
 tg_state_key *tg_state_find(const tg_state *d, const char *key); /* NULL: there is none */
 static inline const char *tg_state_metadata(const tg_state *d, const char *key) {
@@ -98,7 +104,7 @@ tg_status tg_state_from_json(tg_state *d, json_t *root, const char *path);
 /* ---- state_old.c ---- */
 
 /* Fills d from the files of a directory of an earlier version. */
-tg_status tg_state_read_old(tg_state *d, const tg_shards *s);
+tg_status tg_state_read_old(tg_state *d, const tg_state_target *target);
 
 /* ---- state_write.c ---- */
 
@@ -126,7 +132,7 @@ tg_status tg_state_writer_put(tg_state_writer *w, tg_tensor *x);
 tg_status tg_state_writer_commit(tg_state_writer *w);
 void tg_state_writer_abandon(tg_state_writer *w);
 tg_status tg_state_require_none(tg_ctx *ctx, const char *dir); /* fails if it has a state, of any version */
-tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* its parent must exist; it may exist itself */
+tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir); /* unless it exists; its parent must exist */
 
 /* ---- state_data.c ---- */
 

@@ -1,7 +1,8 @@
-/* Directories of state of earlier versions: "state-NNNNN.safetensors" of each pipeline stage, with global tensors, and
- * no index. The metadata of each file have "format", "files", the number of files, and "save", which is the same in all
- * of them, and in addition the numbers of steps and the random streams. If a stage has only some slices of a stacked
- * tensor (tg_shards_push), it has these along a single dim in front, and their places under "places.KEY". */
+/* Directories of state of earlier versions. They have no index, and for each pipeline stage a file
+ * "state-NNNNN.safetensors" with global tensors. The metadata of a file have its "format"; "files", which is the number
+ * of files; "save", a text that is the same in all files of a save; the optimizers' numbers of steps; and the random
+ * streams. If a stage has only some slices of a stacked tensor (tg_shards_push), the file has these along a single dim
+ * in front, and their places are in the metadata as "places.KEY". */
 #include "checkpoint/state_index.h"
 
 #include <stdio.h>
@@ -76,9 +77,19 @@ static tg_state_key *find_key(const tg_state *d, const char *key) { /* the keys 
     return NULL;
 }
 
-static const tg_shard_item *find_item(const tg_shards *s, const char *key) {
-    for (int i = 0; s && i < s->n; i++)
-        if (!strcmp(s->item[i].key, key) || !strcmp(tg_shard_key(&s->item[i]), key)) return &s->item[i];
+/* Returns whether a key of the list has the same rest after its prefix. */
+static bool is_key(const tg_state_target *target, const char *key, const char *rest) {
+    const char *own = tg_key_after(key, target->to);
+    return own && strcmp(own, rest) == 0;
+}
+
+/* Returns the item of the list that a key of the state is loaded into; NULL: there is none. */
+static const tg_shard_item *find_item(const tg_state_target *target, const char *key) {
+    const char *rest = target ? tg_key_after(key, target->from) : NULL;
+    for (int i = 0; rest && i < target->s->n; i++) {
+        const tg_shard_item *e = &target->s->item[i];
+        if (is_key(target, e->key, rest) || is_key(target, tg_shard_key(e), rest)) return e;
+    }
     return NULL;
 }
 
@@ -119,6 +130,10 @@ static tg_status add_slices(tg_state *d, tg_state_key *k, int file, const tg_saf
     return TG_OK;
 }
 
+static bool same_shape(const tg_shape *a, const tg_shape *b) {
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
+}
+
 /* Returns whether the rows of the file's tensor have the shape `whole` without its `fronts` dims in front. */
 static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int fronts) {
     return e->shape.ndim == 1 + whole->ndim - fronts &&
@@ -126,18 +141,19 @@ static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int
 }
 
 /* Adds a tensor of a file. If several stages have a copy of a tensor, each has it under the same key; the first file
- * counts. */
-static tg_status add_tensor(tg_state *d, const tg_shards *s, int file, const tg_safetensors_entry *e) {
+ * counts. Slices that do not fit the item, or a whole tensor of that key in an earlier file, are left out: the loader
+ * then reports the shape of the key, or the elements that are missing. */
+static tg_status add_tensor(tg_state *d, const tg_state_target *target, int file, const tg_safetensors_entry *e) {
     char places[sizeof OLD_PLACES + TG_SHARDS_KEY];
     snprintf(places, sizeof places, OLD_PLACES "%s", e->name);
     const char *list = tg_safetensors_metadata(d->file[file].open, places);
-    const tg_shard_item *item = list ? find_item(s, e->name) : NULL;
+    const tg_shard_item *item = list ? find_item(target, e->name) : NULL;
     const tg_shape unknown = {.ndim = -1}, whole = !list ? e->shape : item ? tg_shard_whole_shape(item) : unknown;
     tg_state_key *k = find_key(d, e->name);
     if (k && !list) return TG_OK;
     if (!k && !(k = tg_state_add_key(d, e->name, e->dtype, &whole))) return d->ctx->run.status;
     if (!list) return add_piece(d, k, file, e->name, 0, 0, 0);
-    if (!item || !are_slices(e, &k->whole, item->front.n)) return TG_OK;
+    if (!item || !same_shape(&k->whole, &whole) || !are_slices(e, &whole, item->front.n)) return TG_OK;
     return add_slices(d, k, file, e, list, item);
 }
 
@@ -155,14 +171,14 @@ static tg_status add_metadata(tg_state *d, const tg_safetensors *f) {
     return TG_OK;
 }
 
-tg_status tg_state_read_old(tg_state *d, const tg_shards *s) {
+tg_status tg_state_read_old(tg_state *d, const tg_state_target *target) {
     d->root = json_pack("{s:{}, s:[]}", "metadata", "files");
     if (!d->root) return tg_fail(d->ctx, TG_ERR_MEMORY, "no memory for the list of the files in '%s'", d->dir);
     TG_TRY(open_files(d));
     for (int i = 0; i < d->n_files; i++) {
         tg_safetensors *f = d->file[i].open;
         TG_TRY(add_metadata(d, f));
-        for (int k = 0; k < f->count; k++) TG_TRY(add_tensor(d, s, i, &f->entries[k]));
+        for (int k = 0; k < f->count; k++) TG_TRY(add_tensor(d, target, i, &f->entries[k]));
     }
     return TG_OK;
 }

@@ -133,14 +133,19 @@ static int write_members(json_t *root, const tg_lm_family_row *f, const tg_lm_co
     return f->write_layers ? failed | f->write_layers(root, c) : failed;
 }
 
-/* Returns whether the config that root describes is c. */
+/* Returns whether the config that root describes is c. A root that cannot be read, such as one with a size that the
+ * family cannot have, describes no config, which is no error of ctx; so it is read with a context of its own. */
 static bool describes(tg_ctx *ctx, json_t *root, const tg_lm_config *c) {
-    const tg_json j = {.ctx = ctx, .path = "config.json", .object = root};
+    tg_ctx *own = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1, .allocator = ctx->run.allocator));
+    const tg_json j = {.ctx = own, .path = "config.json", .object = root};
     tg_config_file f = {.c = {TG_LM_DEFAULTS}};
-    bool good = tg_config_parse(&j, &f) == TG_OK;
-    tg_lm_choose(&f.c);
+    bool good = tg_ok(own) && tg_config_parse(&j, &f) == TG_OK;
+    tg_status s = tg_ctx_status(own);
+    if (s != TG_OK && s != TG_ERR_UNSUPPORTED && s != TG_ERR_FORMAT) tg_fail(ctx, s, "%s", tg_ctx_message(own));
+    if (good) tg_lm_choose(&f.c);
     good = good && tg_lm_same(&f.c, c);
-    tg_config_free(ctx, &f);
+    tg_config_free(own, &f);
+    tg_ctx_free(own);
     return good;
 }
 

@@ -1,5 +1,6 @@
 /* Reads and writes the members of config.json that the rows of families list, and refuses others that would change
  * numbers. */
+#include <float.h>
 #include <math.h>
 
 #include "models/families.h"
@@ -40,7 +41,7 @@ static double square_of(double v) {
         if (1 / sqrt(next) == v) return next;
         if (1 / sqrt(previous) == v) return previous;
     }
-    return s;
+    return fmin(s, DBL_MAX); /* JSON has no infinity */
 }
 
 /* ---- Reading ---- */

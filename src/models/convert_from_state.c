@@ -4,13 +4,6 @@
 
 /* ---- The state ---- */
 
-/* Returns what follows the prefix in a key of the state; NULL: the key has another prefix. */
-static const char *path_in(const tg_conversion *c, const char *key) {
-    size_t n = strlen(c->prefix);
-    if (!n) return key;
-    return strncmp(key, c->prefix, n) == 0 && key[n] == '.' ? key + n + 1 : NULL;
-}
-
 /* Finds parameter i in the state, and checks its shape. NULL after recording an error. */
 static const tg_state_key *require(const tg_conversion *c, const tg_state *d, int i) {
     char has[160], wants[160];
@@ -29,7 +22,7 @@ static const tg_state_key *require(const tg_conversion *c, const tg_state *d, in
 static tg_status check_keys(const tg_conversion *c, const tg_state *d) {
     int n = 0;
     for (int i = 0; i < d->n_keys; i++) {
-        const char *path = path_in(c, d->key[i].key);
+        const char *path = tg_key_after(d->key[i].key, c->prefix);
         n += path != NULL;
         if (path && !tg_module_find(c->lm, path))
             return tg_fail(c->ctx, TG_ERR_FORMAT,
@@ -135,9 +128,10 @@ static tg_status write_model(const tg_conversion *c, tg_state *d, const char *di
 
 /* Returns a dtype of the state's parameters that config.json can name. */
 static tg_dtype dtype_of(const tg_conversion *c, const tg_state *d) {
-    for (int i = 0; i < d->n_keys; i++)
-        if (path_in(c, d->key[i].key) && tg_is_float(d->key[i].dtype) && tg_dtype_size(d->key[i].dtype) > 1)
-            return d->key[i].dtype;
+    for (int i = 0; i < d->n_keys; i++) {
+        tg_dtype dtype = d->key[i].dtype;
+        if (tg_key_after(d->key[i].key, c->prefix) && tg_is_float(dtype) && tg_dtype_size(dtype) > 1) return dtype;
+    }
     return TG_F32;
 }
 

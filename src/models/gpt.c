@@ -87,7 +87,7 @@ static void from_lm(const tg_lm_config *lm, tg_gpt_config *out) {
                    .tied = !gpt2 && lm->tied);
 }
 
-tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, tg_gpt_config *out) {
+tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, const char *who, tg_gpt_config *out) {
     bool gpt2 = strcmp(lm->family, "gpt2") == 0;
     if (!gpt2 && strcmp(lm->family, "llama") != 0)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED,
@@ -95,10 +95,10 @@ tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, tg
                        "tg_lm_from_config",
                        path, lm->family);
     tg_lm_config given = *lm;
-    TG_TRY(tg_lm_complete(ctx, &given, "tg_gpt_load"));
+    TG_TRY(tg_lm_complete(ctx, &given, who));
     from_lm(&given, out);
     tg_lm_config back = to_lm(out);
-    TG_TRY(tg_lm_complete(ctx, &back, "tg_gpt_load"));
+    TG_TRY(tg_lm_complete(ctx, &back, who));
     if (tg_lm_same(&given, &back)) return TG_OK;
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
                    "'%s' has options that a GPT does not have, such as scaled rotary positions, biases or several "

@@ -19,12 +19,12 @@ static tg_status leave(const tg_lm_chunks *m, tg_status s) {
 /* ---- Load ---- */
 
 /* Creates the GPT that a config describes; it keeps the members of config.json that the library does not know. */
-static tg_module *gpt_of(tg_ctx *ctx, const tg_config_file *f, const char *path, const void *site) {
+static tg_module *gpt_of(tg_ctx *ctx, const tg_config_file *f, const char *path, const char *who, const void *site) {
     tg_gpt_config c;
     tg_lm_config lm = f->c;
-    if (tg_gpt_of_lm(ctx, &f->c, path, &c) != TG_OK || tg_lm_complete(ctx, &lm, "tg_gpt_from_config") != TG_OK)
+    if (tg_gpt_of_lm(ctx, &f->c, path, who, &c) != TG_OK || tg_lm_complete(ctx, &lm, who) != TG_OK)
         return tg_gpt_new(ctx, NULL); /* inert */
-    return tg_lm_make(ctx, &lm, &c, "tg_gpt_from_config", site);
+    return tg_lm_make(ctx, &lm, &c, who, site);
 }
 
 /* Copies from `with` the fields that config.json does not have. */
@@ -49,17 +49,17 @@ static tg_module *lm_of(tg_ctx *ctx, const tg_config_file *f, const tg_lm_config
     return tg_lm_make(ctx, &c, NULL, who, site);
 }
 
-static tg_module *gpt_from_config(tg_ctx *ctx, const char *path, const void *site) {
+static tg_module *gpt_from_config(tg_ctx *ctx, const char *path, const char *who, const void *site) {
     tg_config_file f = {.kinds = NULL};
     bool good = tg_ok(ctx) && tg_config_read(ctx, path, &f) == TG_OK;
-    tg_module *gpt = good ? gpt_of(ctx, &f, path, site) : tg_module_new(NULL, NULL, NULL);
+    tg_module *gpt = good ? gpt_of(ctx, &f, path, who, site) : tg_module_new(NULL, NULL, NULL);
     if (ctx) tg_config_free(ctx, &f);
     return gpt;
 }
 
 tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
     if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_from_config: the path is NULL");
-    return gpt_from_config(ctx, path, TG_SITE);
+    return gpt_from_config(ctx, path, "tg_gpt_from_config", TG_SITE);
 }
 
 static tg_module *lm_from_config(tg_ctx *ctx, const char *path, const tg_lm_config *with, const char *who,
@@ -111,7 +111,7 @@ tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
     set_unfilled(ctx, true);
-    tg_module *gpt = gpt_from_config(ctx, config, TG_SITE);
+    tg_module *gpt = gpt_from_config(ctx, config, "tg_gpt_load", TG_SITE);
     set_unfilled(ctx, false);
     tg_gpt_load_weights(gpt, dir);
     if (ctx) tg_host_strfree(ctx, config);

@@ -73,7 +73,7 @@ static tg_status suggest(tg_ctx *ctx, const tg_lm_config *c, const char *who, in
 
 /* ---- Reading ---- */
 
-/* Records a problem, unless there is one already. Returns false. */
+/* Records a problem, in which %lld stands for n, unless there is one already. Returns false. */
 static bool wrong(reading *r, const char *format, long long n) {
     if (!*r->problem) snprintf(r->problem, sizeof r->problem, format, n);
     return false;
@@ -117,8 +117,11 @@ static bool note(reading *r, char kind, int64_t n) {
 static bool read_item(reading *r) {
     int64_t n;
     char kind = *r->at++;
-    if (!strchr("EtmL", kind)) return wrong(r, "has the character '%c', expected E, t, m, L, *, | or a blank", kind);
-    return read_times(r, &n) && note(r, kind, n);
+    if (strchr("EtmL", kind)) return read_times(r, &n) && note(r, kind, n);
+    if (!*r->problem)
+        snprintf(r->problem, sizeof r->problem, "has the character '%c' where E, t, m, L, | or a blank is expected",
+                 kind);
+    return false;
 }
 
 /* Ends a part, and begins the next one. */

@@ -157,6 +157,10 @@ tg_status tg_lora_apply(tg_module *m, const tg_lora_opts *given) {
     TG_TRY(list(m, is_chosen, &(choice){m, o.targets}, &l));
     if (l.n)
         adapt_alike(m, &l, &o);
+    else if (o.targets)
+        tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                "tg_lora_apply: targets is \"%s\", which has no pattern; leave it NULL to adapt all linear layers",
+                o.targets);
     else
         tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_lora_apply: the \"%s\" has no linear layer to adapt", m->ops->kind);
     tg_lora_list_free(&l);

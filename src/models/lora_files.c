@@ -65,9 +65,10 @@ static tg_status write_all(const matrices *s, const char *path) {
     static const tg_metadata metadata[] = {{"format", "pt"}};
     tg_safetensors_writer w = {0};
     int n = 2 * s->l->n;
-    if (s->writes) TG_TRY(tg_safetensors_begin(&w, s->m->ctx, path, s->named, n, metadata, 1));
     tg_status status = TG_OK;
+    if (s->writes) status = tg_safetensors_begin(&w, s->m->ctx, path, s->named, n, metadata, 1);
     for (int i = 0; i < n && status == TG_OK; i++) status = put(s, &w, i);
+    tg_shard_note_missed(s->p, status);
     if (status == TG_OK && s->writes) status = tg_safetensors_commit(&w, NULL);
     if (status != TG_OK && s->writes) tg_safetensors_abandon(&w);
     return status;
@@ -90,7 +91,7 @@ static tg_status save_matrices(tg_module *m, const tg_lora_list *l, const char *
     size_t n = 2 * (size_t)l->n,
            each = sizeof(tg_named_tensor) + sizeof(tg_tensor) + 2 * sizeof(int64_t) + TG_LORA_NAME;
     char *memory = tg_host_alloc(m->ctx, n * each);
-    if (!memory) return m->ctx->run.status;
+    if (!memory) return tg_shard_note_missed(tg_grid_of(m->ctx)->owner, m->ctx->run.status);
     matrices s = {.m = m, .l = l, .p = tg_grid_of(m->ctx)->owner, .writes = writes};
     s.named = (tg_named_tensor *)memory;
     s.like = (tg_tensor *)(s.named + n);

@@ -58,8 +58,9 @@ tg_status tg_config_save(tg_ctx *ctx, const char *path, json_t *root, const char
 /* ---- gpt.c ---- */
 
 /* Converts the config of a language model, which is not completed, to that of a GPT. Fails with TG_ERR_UNSUPPORTED if
- * it is of another family, or has options that no GPT has. path names the file in messages. */
-tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, tg_gpt_config *out);
+ * it is of another family, or has options that no GPT has. path names the file in messages, and `who` is the public
+ * function. */
+tg_status tg_gpt_of_lm(tg_ctx *ctx, const tg_lm_config *lm, const char *path, const char *who, tg_gpt_config *out);
 
 /* ---- weights.c ---- */
 

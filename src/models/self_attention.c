@@ -11,8 +11,9 @@
 
 /* ---- Heads ---- */
 
-/* Takes this rank's part of y, the output of a column layer, whose last dim has a block for each head of keys and
- * values. A block has n parts of these sizes; part[i] receives parts i of all blocks: [s, b, blocks, size]. */
+/* Splits y, the output of a column layer, whose last dim has a block for each head of keys and values. A block consists
+ * of n parts of these sizes. part[i], [s, b, blocks, size[i]], receives part i of the blocks of this rank or, if there
+ * are fewer blocks than ranks, of all ranks. */
 static void take_parts(const tg_self_attention *a, tg_tape *t, tg_tensor *y, const int64_t *size, int n,
                        tg_tensor **part) {
     int tp = tg_parallel_size(a->p, TG_TP);

@@ -167,11 +167,16 @@ static tg_status publish(plan *s, char *sum) {
     return meet(s);
 }
 
-static tg_status save(plan *s, int64_t file_bytes, char *sum) {
+/* Writes the files of this stage, without giving them their names. */
+static tg_status write_stage(plan *s, int64_t file_bytes) {
     TG_TRY(list_entries(s));
     assign_files(s, file_bytes);
     TG_TRY(count_files(s));
-    TG_TRY(write_files(s));
+    return write_files(s);
+}
+
+static tg_status save(plan *s, int64_t file_bytes, char *sum) {
+    TG_TRY(tg_shard_note_missed(tg_chunks_parallel(s->m), write_stage(s, file_bytes)));
     return publish(s, sum);
 }
 

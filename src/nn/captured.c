@@ -8,7 +8,8 @@
 #include "placement/placing.h"
 #include "tape/tape.h"
 
-/* A context has no more graphs, and a mask of tg_op has a bit for each input. */
+/* A context can have no more graphs. In the bit masks of tg_op, bit 31 stands for all inputs from 31 on, which must all
+ * be leaves. */
 enum { MOST_SLOTS = 255, MOST_INPUTS = 31 };
 
 static const char *const who = "captured module";

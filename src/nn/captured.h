@@ -11,7 +11,7 @@ struct tg_captured;
  * temps on the graph's memory. */
 typedef struct tg_captured_slot {
     struct tg_captured *of;
-    tg_graph *graph; /* forward, and backward if it has n_roots; NULL before the first use */
+    tg_graph *graph; /* forward, and backward unless n_roots is 0; NULL before the first use */
     bool collective; /* the module communicates with other ranks */
     uint64_t settings; /* tg_captured_settings of the recording */
     int n_out, n_roots, n_leaves;

@@ -21,7 +21,6 @@ tg_status tg_init_check_leaf(const tg_tensor *x, const tg_init *o, const char *w
 /* Fills x, a contiguous floating-point tensor of the context, as o says, which tg_init_read has checked. */
 tg_status tg_init_fill(tg_tensor *x, const tg_init *o, const char *who, const void *site);
 
-
 /* ---- orthogonal.c ---- */
 
 /* A matrix with orthonormal columns, or rows if it has more columns than rows, times a gain. */

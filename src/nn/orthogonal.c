@@ -8,7 +8,8 @@
 #include "nn/init.h"
 #include "placement/draws.h"
 
-/* Returns the sum of the products, in eight sums that the compiler can add side by side. */
+/* Returns the dot product of two vectors of n elements. It is computed as eight partial sums, so that the compiler can
+ * vectorize the loop. */
 static double dot(const double *a, const double *b, int64_t n) {
     double sum[8] = {0}, all = 0;
     int64_t i = 0;

@@ -104,6 +104,35 @@ START_TEST(old_directories_are_loaded_and_replaced) {
 }
 END_TEST
 
+/* Loads the tensors under keys with a prefix that the directory's keys do not have. */
+static tg_status load_renamed(void *arg, tg_ctx *ctx, tg_comm *world) {
+    static const char *const keys[] = {"m.w0", "m.w1", "m.shared", "m.layers"};
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_shards *s = tg_shards_new(p);
+    tg_tensor *x[3 + LAYERS];
+    for (int i = 0; i < 3 + LAYERS; i++) {
+        x[i] = made(ctx, 99, TG_SHAPE(ROWS, WIDTH));
+        if (i >= 3) tg_shards_push(s, NULL, LAYERS, i - 3);
+        RUN(tg_shards_add_tensor(s, keys[i < 3 ? i : 3], x[i]));
+        if (i >= 3) tg_shards_pop(s);
+    }
+    RUN(tg_shards_load_with(s, arg, TG_SHARDS_LOAD(.to_prefix = "m")));
+    for (int i = 0; i < 3 + LAYERS; i++) {
+        RUN(compare(x[i], i < 2 ? i : i == 2 ? 5 : 10 + i - 3, 0, 1, -1));
+        tg_drop(x[i]);
+    }
+    tg_shards_free(s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(old_directories_are_loaded_under_other_keys) {
+    char dir[256];
+    written(dir, "renamed", "1234");
+    on_ranks(1, load_renamed, dir);
+}
+END_TEST
+
 static tg_status refused(void *arg, tg_ctx *ctx, tg_comm *world) {
     const char *const *row = arg;
     tg_parallel *p = tg_parallel_new(world, NULL);
@@ -136,8 +165,49 @@ START_TEST(old_damage_is_found) {
 }
 END_TEST
 
+/* Writes two files that have the key "k", the first one a whole tensor of this shape and the second one a slice. */
+static void write_mixed(const char *dir, tg_shape whole, tg_shape slices) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    ck_assert(mkdir(dir, 0777) == 0);
+    for (int i = 0; i < 2; i++) {
+        char path[300];
+        snprintf(path, sizeof path, "%s/state-%05d.safetensors", dir, i);
+        const tg_named_tensor named = {"k", tg_zeros(ctx, TG_F64, i ? slices : whole)};
+        const tg_metadata m[] = {{"format", "tapegrad-state-1"}, {"files", "2"}, {"save", "1"}, {"places.k", "0"}};
+        ck_assert(tg_safetensors_save(ctx, path, &named, 1, m, i ? 4 : 3) == TG_OK);
+    }
+    tg_ctx_free(ctx);
+}
+
+static tg_status load_slice(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    for (int scalar = 0; scalar < 2; scalar++) {
+        tg_shards *s = tg_shards_new(p);
+        tg_tensor *x = tg_zeros(ctx, TG_F64, scalar ? TG_SHAPE() : TG_SHAPE(4));
+        RUN(tg_shards_push(s, NULL, 2, 1));
+        RUN(tg_shards_add_tensor(s, "k", x));
+        RUN(tg_shards_pop(s));
+        REFUSED(ctx, TG_ERR_FORMAT, scalar ? "'k' is f64[], expected f64[2]" : "is f64[0, 4], expected f64[2, 4]",
+                tg_shards_load(s, ((const char(*)[256])arg)[scalar]));
+        tg_shards_free(s);
+        tg_drop(x);
+    }
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+/* The key's shape, that of the first file, has no place for a slice of the list's shape. */
+START_TEST(a_whole_tensor_and_slices_of_one_key_are_refused) {
+    char dir[2][256];
+    write_mixed(in_root(dir[0], "mixed"), TG_SHAPE(0, 4), TG_SHAPE(1, 4));
+    write_mixed(in_root(dir[1], "mixed-scalars"), TG_SHAPE(), TG_SHAPE());
+    on_ranks(1, load_slice, dir);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {old_directories_are_loaded_and_replaced, files_of_two_saves_are_refused,
-                                  old_damage_is_found};
+    const TTest *const tests[] = {old_directories_are_loaded_and_replaced, old_directories_are_loaded_under_other_keys,
+                                  files_of_two_saves_are_refused, old_damage_is_found,
+                                  a_whole_tensor_and_slices_of_one_key_are_refused};
     return state_main("old state", tests, sizeof tests / sizeof *tests);
 }

@@ -373,6 +373,8 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_shards_add_module, tg_shards_add_module(NULL, "m", m) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_add_module, ARGUMENT, "the module is NULL", tg_shards_add_module(s, "m", NULL));
     FAILS(tg_shards_add_module, HANDLE, "another context", tg_shards_add_module(s, "m", far));
+    FAILS(tg_shards_add_module, HANDLE, "the module is inert",
+          tg_shards_add_module(s, "m", tg_module_new(NULL, NULL, NULL)));
     FAILS(tg_shards_add_module, ARGUMENT, "expected at most", tg_shards_add_module(s, longest, m));
     QUIET(tg_shards_push, tg_shards_push(NULL, "l", 2, 0) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_push, ARGUMENT, "n is 0 and i 0", tg_shards_push(s, "l", 0, 0));

@@ -293,6 +293,11 @@ static void members(misuse_world *b) {
     write_config(path, "\"model_type\": \"llama\", \"mlp_bias\": true");
     GIVES(tg_gpt_from_config, UNSUPPORTED, "has options that a GPT does not have",
           no_module(tg_gpt_from_config(b->ctx, path)));
+    write_config(path, "\"model_type\": \"llama\", \"attention_dropout\": 1");
+    GIVES(tg_gpt_from_config, ARGUMENT, "tg_gpt_from_config: dropout 0, embed_dropout 0, attention_dropout 1",
+          no_module(tg_gpt_from_config(b->ctx, path)));
+    GIVES(tg_gpt_load, ARGUMENT, "tg_gpt_load: dropout 0, embed_dropout 0, attention_dropout 1",
+          no_module(tg_gpt_load(b->ctx, b->dir)));
     remove(path);
 }
 

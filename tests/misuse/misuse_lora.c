@@ -12,6 +12,7 @@ static void applying(misuse_world *b) {
     QUIET(tg_lora_apply, tg_lora_apply(NULL, NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_lora_count, tg_lora_count(NULL) == 0 && tg_lora_count(m) == 0 && tg_lora_count(far) == 0);
     FAILS(tg_lora_apply, ARGUMENT, "has no linear layer to adapt", tg_lora_apply(m, NULL));
+    FAILS(tg_lora_apply, ARGUMENT, "targets is \",\", which has no pattern", tg_lora_apply(m, TG_LORA(.targets = ",")));
     tg_sequential_add(m, tg_nn_linear(b->ctx, 3, 2, true, 1));
     FAILS(tg_lora_apply, ARGUMENT, "size is 0", tg_lora_apply(m, &zero));
     FAILS(tg_lora_apply, ARGUMENT, "this library knows", tg_lora_apply(m, &later));

@@ -383,6 +383,35 @@ START_TEST(a_config_describes_any_number_of_rotated_elements) {
 }
 END_TEST
 
+/* A model whose family has no config.json for it is saved without one, and that is no error. */
+START_TEST(a_model_that_no_config_describes_is_saved_without_one) {
+    static const struct {
+        const char *family;
+        int64_t hidden;
+        double attention_scale;
+    } rows[] = {{"gemma3_text", 8, TG_AUTO}, /* config.json has a rotation of its own for layers with windows */
+                {"gemma2", 8, 1e-200},       /* whose square, 1e400, is no number of config.json */
+                {"gemma2", 8, 1e200},
+                {"llama", ((int64_t)1 << 24) + 8, TG_AUTO}};
+    char dir[64];
+    make_directory(dir);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .device = rows[i].hidden > 8 ? "meta" : NULL));
+        tg_module *lm =
+            tg_lm_new(ctx, TG_LM(.family = rows[i].family, .vocab = 8, .layers = 1, .heads = 1,
+                                 .hidden = rows[i].hidden, .head_dim = 8, .ffn = 8, .positions = 4,
+                                 .attention_scale = rows[i].attention_scale));
+        ck_assert(!tg_lm_has_config(lm));
+        ck_assert_msg(tg_ok(ctx), "row %zu: %s", i, tg_ctx_message(ctx));
+        if (rows[i].hidden == 8) ck_assert(tg_lm_save(&lm, 1, dir, NULL) == TG_OK);
+        ck_assert(!is_there(dir, "config.json"));
+        tg_module_free(lm);
+        tg_ctx_free(ctx);
+    }
+    remove_directory(dir);
+}
+END_TEST
+
 /* Options of a kind of rope in rope_parameters do not stay if rope_scaling, which is read later, has another kind. */
 START_TEST(the_kind_of_rope_is_that_of_the_object_that_is_read_last) {
     static const struct {
@@ -426,6 +455,7 @@ int main(void) {
                             files_of_two_saves_are_refused,
                             a_failing_allocator_leaves_nothing_behind,
                             a_config_describes_any_number_of_rotated_elements,
+                            a_model_that_no_config_describes_is_saved_without_one,
                             the_kind_of_rope_is_that_of_the_object_that_is_read_last};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }

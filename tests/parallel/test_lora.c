@@ -513,6 +513,31 @@ START_TEST(files_that_cannot_be_used_change_nothing) {
 }
 END_TEST
 
+/* Rank 0, which writes, cannot create the file, and clears its error. Rank 1 then gathers without it. */
+static tg_status cannot_write(void *arg, tg_ctx *ctx, tg_comm *world) {
+    bool lora = *(const bool *)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_module *m = tg_gpt_new(ctx, TG_GPT(.arch = TG_LLAMA, .vocab = 8, .layers = 1, .heads = 2, .hidden = 4,
+                                          .positions = 8, .parallel = p));
+    if (lora) tg_lora_apply(m, NULL);
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
+    bool other = tg_comm_rank(world) == 1;
+    tg_status s = lora ? tg_lora_save(m, "/no/such", NULL) : tg_lm_save(&m, 1, "/no/such", NULL);
+    if (other && s == TG_OK) s = tg_comm_barrier(world); /* the parts were sent before rank 0 had failed */
+    bool named = strstr(tg_ctx_message(ctx), "rank 0 failed") && strstr(tg_ctx_message(ctx), "cannot create");
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, s == (other ? TG_ERR_REMOTE : TG_ERR_IO) && named == other);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_rank_that_cannot_write_is_named) {
+    on_ranks(2, cannot_write, &(bool){false});
+    on_ranks(2, cannot_write, &(bool){true});
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {ranks_train_the_adapters_of_one_rank,
                             layers_that_leave_sums_and_biases_to_the_caller_are_adapted,
@@ -523,6 +548,7 @@ int main(void) {
                             long_paths_are_written_whole_or_refused,
                             wrong_calls_are_refused,
                             layers_in_a_captured_module_are_not_adapted,
-                            files_that_cannot_be_used_change_nothing};
+                            files_that_cannot_be_used_change_nothing,
+                            a_rank_that_cannot_write_is_named};
     return tg_check_main("lora", tests, sizeof tests / sizeof *tests);
 }

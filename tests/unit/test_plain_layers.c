@@ -173,6 +173,18 @@ START_TEST(a_sequence_runs_its_children_in_their_order) {
 }
 END_TEST
 
+START_TEST(a_child_is_added_after_another_was_freed) {
+    begin();
+    tg_module *m = tg_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++) tg_sequential_add(m, tg_nn_function(ctx, "tanh", tg_tanh));
+    tg_module_free(tg_module_child(m, "1"));
+    ck_assert(tg_sequential_add(m, tg_nn_dropout(ctx, 0)) == TG_OK);
+    ck_assert_str_eq(tg_module_kind(tg_module_child(m, "3")), "dropout");
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
 static tg_status call(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in;
     return tg_module_call(state, tape, in, 1, out, n_out);
@@ -243,6 +255,6 @@ int main(void) {
     const TTest *const tests[] = {
         layers_are_their_ops,         dropout_is_keyed_and_only_in_training,       batch_norm_keeps_statistics,
         a_cast_leaves_the_statistics, a_sequence_runs_its_children_in_their_order, gradients_are_those_of_differences,
-        no_failed_allocation_leaks};
+        no_failed_allocation_leaks,   a_child_is_added_after_another_was_freed};
     return tg_check_main("plain_layers", tests, sizeof tests / sizeof *tests);
 }
