@@ -111,8 +111,8 @@ static void end_node(tg_tape *t, tg_node *n, tg_node **ended) {
 /* Ends x, its node, and what only they used, as far as nothing else uses these. */
 static void end_unused(tg_tape *t, tg_tensor *x) {
     tg_node *ended = NULL;
+    t->busy++; /* the functions that free the states of nodes, and refills of tensors, must not end the tape */
     consider(t, x, &ended);
-    t->busy++; /* the functions that free the states of nodes must not end the tape */
     for (tg_node *n; (n = ended);) {
         ended = n->next;
         end_node(t, n, &ended);

@@ -333,6 +333,10 @@ START_TEST(no_function_frees_its_own_tape_or_context) {
             tg_read_f64(kept, v, 3);
             ck_held(d);
         }
+        out = tg_neg(t, one); /* no node */
+        ck_assert(tg_discard_with(out, ends_refill, ends_state, &d) == TG_OK);
+        tg_release(out); /* ends the state of the refill */
+        ck_held(d);
         counter s = {0};
         op = counted_op;
         ck_assert(tg_apply(t, &op, NULL, &x, 1, &out, 1, &s, NULL, TG_SITE) == TG_OK);
