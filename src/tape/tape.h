@@ -75,6 +75,7 @@ enum { TG_PIECE_SIZES = 48 };
 struct tg_scope {
     struct tg_scope *parent;
     uint32_t uses; /* number of nodes and scopes within it, plus 1 while it is open */
+    bool locked; /* tg_scope_close refuses it: tg_site_open has opened it, or it is being closed */
     const char *name; /* may be NULL */
     const void *site; /* call site of the public function that opened the scope */
     tg_cursor from;   /* the slot of the first handle that was made in the scope */

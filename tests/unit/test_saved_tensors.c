@@ -405,6 +405,27 @@ START_TEST(a_packer_may_end_the_packing) {
 }
 END_TEST
 
+static tg_status close_all(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
+    (void)user, (void)x, (void)packed;
+    return tg_scope_close(tape, NULL, 0);
+}
+
+START_TEST(a_packer_cannot_close_the_scope) {
+    begin();
+    tg_tape_pack(t, TG_PACK_OPS(.pack = close_all, .unpack = get));
+    tg_scope_open(t, "outer");
+    scoped(leaf(1));
+    ck_status(TG_ERR_STATE);
+    ck_says("tg_scope_close: no scope is open that this function has opened");
+    tg_ctx_clear(ctx);
+    tg_tape_pack(t, NULL);
+    ck_assert(tg_scope_close(t, NULL, 0) == TG_OK); /* the outer one */
+    ck_assert(tg_scope_close(t, NULL, 0) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 START_TEST(within_recomputation) {
     begin();
     shelf s = {0};
@@ -477,6 +498,7 @@ int main(void) {
                             failures,
                             packers_may_record_ops,
                             a_packer_may_end_the_packing,
+                            a_packer_cannot_close_the_scope,
                             within_recomputation,
                             a_model};
     return tg_check_main("pack", tests, sizeof tests / sizeof *tests);
