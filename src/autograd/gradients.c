@@ -3,6 +3,7 @@
 
 #include <tapegrad/backward.h>
 
+#include "autograd/apply.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "placement/rule.h"
@@ -338,7 +339,7 @@ static tg_status check_buffer(const tg_tensor *x, const tg_tensor *buf) {
                        got, want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
     if (!(buf->flags & TG_F_CONTIGUOUS))
         return tg_fail(ctx, TG_ERR_STATE, "tg_set_main_grad: the buffer %s must be contiguous", got);
-    if (buf->tape || buf->storage == x->storage)
+    if (buf->tape || tg_shares_bytes(buf, x))
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_set_main_grad: the buffer must be owned by the context and not share the tensor's bytes");
     return TG_OK;
