@@ -275,6 +275,7 @@ static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_fail(ctx, TG_ERR_STATE, "%s: %s has no gradient: %s", who, what,
             x->node ? "it is not a leaf (tg_grad gives gradients of results)"
             : x->ext && x->ext->divided ? "it is divided over ranks; read that of its leaf (tg_flat_leaves)"
+            : x->ext && x->ext->has_grad ? "its main gradient (tg_set_main_grad) was dropped"
             : x->flags & TG_F_REQUIRES_GRAD ? "no backward has reached it since it was zeroed"
                                             : "it does not need one");
     return NULL;
