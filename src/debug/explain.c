@@ -239,10 +239,11 @@ static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became
         named(in, what, sizeof what), became);
     if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_measure(in, &r));
-        SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
+        bool finite = r.lo <= r.hi; /* some value is */
+        if (finite) SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
         if (wrong(&r))
-            SAY(s, " and has %s that %s %s", tg_count(wrong(&r), "value").text, wrong(&r) == 1 ? "is" : "are",
-                kind(&r));
+            SAY(s, "%s has %s that %s %s", finite ? " and" : "; that input", tg_count(wrong(&r), "value").text,
+                wrong(&r) == 1 ? "is" : "are", kind(&r));
     }
     SAY(s, ".\n");
     return TG_OK;

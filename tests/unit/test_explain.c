@@ -45,7 +45,10 @@ START_TEST(numbers_that_are_none) {
                 "It became NaN or infinite in op sqrt");
     ck_assert_msg(strstr(said, "lies in [0, 0]"), "%s", said);
     tg_tensor *z = leaf(0), *product = tg_mul(t, tg_sqrt(t, z), z);
-    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.", "has 1 value that is NaN");
+    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.",
+                "; that input has 1 value that is NaN");
+    tg_tensor *none = leaf_of(TG_SHAPE(0), NULL);
+    ck_explains(tg_sum(t, none, TG_ALL_DIMS, false), none, "is 0 in every element", "f64[0], is 0.\n");
     end();
 }
 END_TEST
