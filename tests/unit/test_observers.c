@@ -365,6 +365,13 @@ static tg_status take_site(void *user, tg_tape *tape, const tg_op_event *s) {
     return TG_OK;
 }
 
+static tg_status take_long_site(void *user, tg_tape *tape, const tg_op_event *s) {
+    (void)tape;
+    size_t length = tg_op_event_site(s, NULL, 0);
+    ck_assert(tg_op_event_site(s, user, 600) == length && strlen(user) == length);
+    return TG_OK;
+}
+
 START_TEST(sites) {
     begin();
     char site[200] = "";
@@ -377,6 +384,13 @@ START_TEST(sites) {
     tg_backward(t, y);
     ck_assert_msg(!strncmp(site, "outer, called from ", 19), "%s", site);
     ck_assert(tg_op_event_site(NULL, NULL, 0) == 0);
+    char name[301] = "", all[600];
+    memset(name, 'n', sizeof name - 1);
+    tg_tape_observe(t, take_long_site, all);
+    tg_scope_open(t, name);
+    y = tg_square(t, y);
+    tg_scope_close(t, &y, 1);
+    ck_assert_msg(!strncmp(all, name, 300) && !strncmp(all + 300, ", called from test_observers.c:", 31), "%s", all);
     end();
 }
 END_TEST
