@@ -99,7 +99,11 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     TG_TRY(check_forks(t->ctx, p, forks));
     TG_TRY(check_keys(t->ctx, p, keys));
     TG_TRY(tg_callback_end(t->ctx, s, "%s: the function", p->name));
-    for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
+    for (int i = 0; i < p->n_out; i++) {
+        char what[128];
+        snprintf(what, sizeof what, "%s: output %d of the function", p->name, i);
+        TG_TRY(tg_check(t->ctx, out[i], what));
+    }
     return TG_OK;
 }
 
@@ -157,6 +161,7 @@ tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, t
     bool repeats = set_draws(ctx, p->streams, true);
     inner->again = true;
     inner->micro = p->micro;
+    memset(out, 0, (size_t)p->n_out * sizeof *out); /* the function may fail to set an output */
     tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, inner, in, out);
     set_draws(ctx, now, repeats);
@@ -285,6 +290,7 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     size_t count = (size_t)p->n_in + (size_t)p->n_out + 1;
     tg_tensor **entered = tg_tape_alloc(inner, count * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
     if (!entered) return ctx->run.status;
+    memset(results, 0, (size_t)p->n_out * sizeof *results); /* the function may fail to set an output */
     TG_TRY(enter_inputs(inner, in, p->n_in, entered));
     TG_TRY(call_fn(p, inner, entered, results));
     p->outputs = results;

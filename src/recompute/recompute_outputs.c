@@ -249,7 +249,7 @@ static tg_status check_open(const tg_replay *p, const char *who) {
 /* Runs and records a function, and adds it to the replay unless no gradient needs it. */
 static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, tg_tensor *const *in, tg_tensor **out,
                      const tg_recompute_opts *opts, tg_recompute_call *call) {
-    int n = params->n_out > 0 ? params->n_out : 0;
+    int n = params->n_out > 0 && params->n_out <= 65535 ? params->n_out : 0; /* tg_recompute_record refuses others */
     *r = (replay_run){.replay = p, .state = params->state, .destroy = opts->destroy};
     if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->run.status;
     call->node_state = r;
