@@ -192,7 +192,7 @@ static tg_status check_results(const replay_run *r) {
 }
 
 static tg_status replay_backward(tg_call *c) {
-    replay_run *r = c->state;
+    replay_run *r = tg_recompute_state(c);
     bool retain = tg_call_retains(c);
     TG_TRY(r->inner ? check_results(r) : run_again_once(r));
     tg_status s = tg_recompute_gradient(c, r->inner, r->input, r->out, retain);
