@@ -270,13 +270,13 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_grad_sink *r = sink(c, i);
     if (w) TG_TRY(tg_work_fills(w, g->storage));
     if (r->kind == TG_SINK_NONE) return TG_OK;
-    tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
-    tg_tensor *share = p ? tg_gradient_alias(g) : NULL;
+    tg_tensor *share = tg_gradient_alias(g), *last = r->slot->pending;
     if (!share) return c->ctx->run.status;
-    *p = (tg_pending){NULL, share};
     tg_call_decline(c, i);
-    tg_pending **end = &r->slot->pending;
-    while (*end) end = &(*end)->next;
-    *end = p;
+    while (last && last->node) last = (tg_tensor *)last->node;
+    if (last)
+        last->node = (tg_node *)share;
+    else
+        r->slot->pending = share;
     return TG_OK;
 }

@@ -71,16 +71,20 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
 
 tg_status tg_slot_finish(tg_slot *s) {
     while (s->pending) {
-        tg_pending *p = s->pending;
-        TG_TRY(tg_storage_need(p->g->storage, p->g));
-        s->pending = p->next;
-        TG_TRY(tg_slot_add(s, p->g));
+        tg_tensor *g = s->pending;
+        TG_TRY(tg_storage_need(g->storage, g));
+        s->pending = (tg_tensor *)g->node;
+        g->node = NULL;
+        TG_TRY(tg_slot_add(s, g));
     }
     return TG_OK;
 }
 
 void tg_slot_drop(tg_slot *s) {
-    for (tg_pending *p = s->pending; p; p = p->next) tg_temp_free(p->g);
+    for (tg_tensor *g = s->pending, *next; g; g = next) {
+        next = (tg_tensor *)g->node;
+        tg_temp_free(g);
+    }
     if (s->g) tg_temp_free(s->g);
     *s = (tg_slot){0};
 }

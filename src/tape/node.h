@@ -8,17 +8,12 @@
 
 typedef struct tg_scope tg_scope;
 
-/* A contribution to a gradient whose values are not there yet: an asynchronous operation (tg_work) is still writing the
- * bytes of g. */
-typedef struct tg_pending {
-    struct tg_pending *next;
-    tg_tensor *g;
-} tg_pending;
-
 /* The gradient of one output of one node while a backward runs. */
 typedef struct tg_slot {
     tg_tensor *g; /* a temporary; NULL before a contribution arrives */
-    tg_pending *pending;
+    /* Contributions whose bytes an asynchronous operation (tg_work) is still writing: temporaries, in the order in which
+     * they arrived, linked through their node pointers. */
+    tg_tensor *pending;
 } tg_slot;
 
 enum {
