@@ -228,6 +228,39 @@ START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
 }
 END_TEST
 
+static tg_status hides_infer(tg_call *c) {
+    tg_shape s = tg_shape_of(c->input[0]);
+    const int64_t stride[] = {1};
+    tg_call_view(c, 0, 0, (int)s.ndim, s.dim, stride);
+    tg_call_fail(c, TG_ERR_DATA, "hidden");
+    return TG_OK;
+}
+
+static tg_status hides_compose(tg_tape *tape, const void *params, tg_tensor *const *in, tg_tensor **out,
+                               const void *site) {
+    (void)params, (void)site;
+    out[0] = tg_neg(tape, in[0]);
+    tg_ctx_fail(tg_tape_ctx(tape), TG_ERR_DATA, "%s", "hidden");
+    return TG_OK;
+}
+
+START_TEST(recorded_errors_are_returned) {
+    begin();
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out;
+    const tg_op ops[] = {
+        {.size = sizeof(tg_op), .name = "view", .n_in = 1, .n_out = 1, .infer = hides_infer},
+        {.size = sizeof(tg_op), .name = "composed", .n_in = 1, .n_out = 1, .compose = hides_compose},
+    };
+    for (int i = 0; i < 2; i++) {
+        ck_assert(tg_apply(t, &ops[i], NULL, &x, 1, &out, 1, NULL, NULL, TG_SITE) == TG_ERR_DATA);
+        ck_says("hidden");
+        ck_assert(!tg_is_alive(out) && tg_tape_nodes(t) == 0);
+        tg_ctx_clear(ctx);
+    }
+    end();
+}
+END_TEST
+
 /* ---- Freeing from a callback ---- */
 
 typedef enum deed { RESET, FREE, FREE_CTX } deed;
@@ -458,6 +491,7 @@ int main(void) {
                             a_failed_call_ends_its_state_once,
                             ops_without_parts_are_refused,
                             outputs_are_those_that_infer_makes_and_forward_fills,
+                            recorded_errors_are_returned,
                             no_function_frees_its_own_tape_or_context,
                             forwards_record_no_nodes,
                             works_end_with_their_wait_or_their_context,
