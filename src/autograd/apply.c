@@ -296,7 +296,7 @@ static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void
     if (compares) TG_TRY(tg_placement_compare_results(c));
     if (TG_UNLIKELY(c->tape->observer.ops)) TG_TRY(c->tape->observer.ops->forward(c));
     c->tape->collectives |= c->op->collective;
-    if (c->needs) {
+    if (c->needs && TG_LIKELY(c->n_out)) { /* no backward reaches a node without outputs */
         TG_TRY(keep_node(c, site, destroy));
         *kept = true;
     }

@@ -261,6 +261,23 @@ START_TEST(recorded_errors_are_returned) {
 }
 END_TEST
 
+static tg_status nothing(tg_call *c) {
+    (void)c;
+    return TG_OK;
+}
+
+START_TEST(an_op_without_outputs_has_no_node) {
+    begin();
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
+    const tg_op sink = {.size = sizeof sink, .name = "sink", .n_in = 1, .infer = nothing, .forward = nothing,
+                        .backward = nothing};
+    counter s = {0};
+    ck_assert(tg_apply(t, &sink, NULL, &x, 1, NULL, 0, &s, destroy, TG_SITE) == TG_OK);
+    ck_assert(tg_tape_nodes(t) == 0 && s.destroyed == 1);
+    end();
+}
+END_TEST
+
 /* ---- Freeing from a callback ---- */
 
 typedef enum deed { RESET, FREE, FREE_CTX } deed;
@@ -322,11 +339,6 @@ static void ck_held(deed d) {
     ck_says(end_says[d]);
     ck_says("has not returned");
     tg_ctx_clear(ctx);
-}
-
-static tg_status nothing(tg_call *c) {
-    (void)c;
-    return TG_OK;
 }
 
 START_TEST(no_function_frees_its_own_tape_or_context) {
@@ -492,6 +504,7 @@ int main(void) {
                             ops_without_parts_are_refused,
                             outputs_are_those_that_infer_makes_and_forward_fills,
                             recorded_errors_are_returned,
+                            an_op_without_outputs_has_no_node,
                             no_function_frees_its_own_tape_or_context,
                             forwards_record_no_nodes,
                             works_end_with_their_wait_or_their_context,
