@@ -224,7 +224,7 @@ static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
         if (n->flags & TG_N_LEAF) continue; /* the age of a leaf is not that of its node, so it does not end the loop */
-        if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
+        if (tg_node_out(n)[0]->serial <= serial) break;
         if (!(n->flags & TG_N_CONSUMED)) TG_TRY(pack_node(of, n, serial, site));
     }
     return TG_OK;

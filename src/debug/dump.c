@@ -93,7 +93,7 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
 /* Returns the number in the name of the graph's node for x. It is the number (id_of) of the first output of the op that
  * made x or, for a leaf, of x itself. */
 static unsigned long long dot_id(const tg_tensor *x) {
-    return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
+    return id_of(x->node ? tg_node_out(x->node)[0] : x);
 }
 
 static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
@@ -107,7 +107,7 @@ static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
 static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
     char out[512];
     shapes(n, true, out, sizeof out);
-    if (n->flags & TG_N_LEAF || !n->n_out) return;
+    if (n->flags & TG_N_LEAF) return;
     tg_text(buf, size, at, "  n%llu [label=\"", dot_id(tg_node_out(n)[0]));
     tg_text_escaped(buf, size, at, TG_DOT, n->op->name);
     tg_text(buf, size, at, "\\n");

@@ -38,7 +38,7 @@ struct tg_node {
     uint32_t pass;                /* number (tg_tape.pass) of the last pass that needed the node */
     uint32_t needs;               /* bit mask of the inputs that need a gradient (tg_bit) */
     uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that are saved for backward */
-    uint16_t n_in, n_out;
+    uint16_t n_in, n_out; /* n_out is at least 1 */
     uint16_t n_saved; /* number of buffers that the op has saved by tg_call_save: the kept buffers below */
     uint16_t flags;
     /* inputs, their nodes, outputs, slots, pointer to the params, kept buffers, versions, tg_node_extra */
