@@ -81,13 +81,14 @@ static tg_status find_buffer(const tg_pass *p, tg_node *n, tg_grad_sink *r) {
     if (p->o->n_targets && (r->target = tg_pass_target(p, n, 0))) {
         r->buffer = r->target->g;
         r->adds = r->target->reached || r->target->mode == TG_GRAD_ADD;
-        return TG_OK;
+    } else {
+        r->buffer = tg_gradient_buffer(x);
+        if (!r->buffer) return x->ctx->run.status;
+        r->serial = r->buffer->serial;
+        r->adds = x->ext->has_grad;
     }
-    r->buffer = tg_gradient_buffer(x);
-    if (!r->buffer) return x->ctx->run.status;
-    r->serial = r->buffer->serial;
-    r->adds = x->ext->has_grad;
-    if (!r->adds) n->flags &= ~TG_N_REACHED; /* if it is set, a hook has zeroed what this pass had added before */
+    /* If the flag is set, it is of an earlier pass, or a hook has zeroed what this pass had added before. */
+    if (!r->adds) n->flags &= ~TG_N_REACHED;
     return TG_OK;
 }
 
