@@ -274,7 +274,7 @@ typedef struct kept {
 } kept;
 
 /* Makes the state of the node of a call, and copies to it what the node needs: the name, and the random streams unless
- * the second run continues them. Reserves space for the hashes in check mode. Returns NULL after recording the error. */
+ * the second run continues them. Reserves space for the hashes in check mode. Returns NULL after recording an error. */
 static kept *keep(tg_tape *t, tg_recompute_params *p, const tg_recompute_opts *opts, const tg_recompute_call *call) {
     size_t streams = opts->keep_rng ? 0 : tg_rng_states_bytes(t->ctx);
     size_t bits = t->ctx->check ? (size_t)p->n_out * sizeof *p->bits : 0, name = strlen(p->name) + 1;

@@ -11,8 +11,8 @@ typedef struct tg_scope tg_scope;
 /* The gradient of one output of one node while a backward runs. */
 typedef struct tg_slot {
     tg_tensor *g; /* a temporary; NULL before a contribution arrives */
-    /* Contributions whose bytes an asynchronous operation (tg_work) is still writing: temporaries, in the order in which
-     * they arrived, linked through their node pointers. */
+    /* Contributions whose bytes an asynchronous operation (tg_work) is still writing: temporaries, linked through their
+     * node pointers in the order of arrival. */
     tg_tensor *pending;
 } tg_slot;
 
