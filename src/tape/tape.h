@@ -269,8 +269,8 @@ void tg_tape_given_up(tg_tensor *x);
 void tg_owned_unuse(tg_tensor *x);
 /* Ends what a node has: its state, what it saved, and its uses of tensors of the context. */
 void tg_node_end(tg_node *n);
-/* Called when an op that records others (tg_op.compose) has failed. Ends what it has recorded: the results whose serials
- * are larger than `serial`, and the nodes after `last`. */
+/* Called when an op that records others (tg_op.compose) has failed. Ends what it has recorded: the results whose
+ * serials are larger than `serial`, and the nodes after `last`. */
 void tg_tape_undo(tg_tape *t, uint64_t serial, const tg_node *last);
 /* Notes that a scope has one user less, and frees it after the last one. s may be NULL. */
 void tg_scope_unref(tg_tape *t, tg_scope *s);
