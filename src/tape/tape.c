@@ -52,9 +52,13 @@ static bool tape_maker(const tg_tensor *x, tg_maker *out) {
     return true;
 }
 
+static void tape_busy(const tg_tensor *x, int by) {
+    if (x->tape) x->tape->busy += by;
+}
+
 static const tg_part_ops tape_part = {
     .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker,
-    .given_up = tg_tape_given_up, .unheld = tg_tape_unheld};
+    .given_up = tg_tape_given_up, .unheld = tg_tape_unheld, .busy = tape_busy};
 
 /* Returns the context's state for its tapes, which the first tape creates, or NULL after recording the error. */
 static tg_tapes *tapes_of_new(tg_ctx *ctx) {

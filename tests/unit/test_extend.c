@@ -334,6 +334,12 @@ static tg_status ends_refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
     return bytes == sizeof zero ? poke(c, dst, zero, bytes) : TG_ERR_SHAPE;
 }
 
+static tg_status filled(void *user, tg_ctx *c, void *dst, size_t bytes) {
+    static const double zero[3];
+    (void)user;
+    return bytes == sizeof zero ? poke(c, dst, zero, bytes) : TG_ERR_SHAPE;
+}
+
 static void ck_held(deed d) {
     ck_status(TG_ERR_STATE);
     ck_says(end_says[d]);
@@ -344,6 +350,7 @@ static void ck_held(deed d) {
 START_TEST(no_function_frees_its_own_tape_or_context) {
     begin();
     for (deed d = RESET; d <= FREE_CTX; d++) {
+        double v[3];
         tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out,
                   *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
         tg_op op = counted_op, pushes = {.size = sizeof pushes, .name = "pushes", .n_in = 1, .n_out = 1,
@@ -374,13 +381,24 @@ START_TEST(no_function_frees_its_own_tape_or_context) {
         if (d == FREE_CTX) {
             tg_tensor *kept = tg_keep(tg_neg(t, one));
             ck_assert(tg_discard_with(kept, ends_refill, NULL, &d) == TG_OK);
-            double v[3];
             tg_read_f64(kept, v, 3);
             ck_held(d);
+            if (test_on_host()) { /* tg_wrap needs a context on the CPU */
+                tg_drop(tg_wrap(ctx, TG_F64, TG_SHAPE(3), NULL, v, ends_state, &d));
+                ck_held(d);
+            }
         }
         out = tg_neg(t, one); /* no node */
         ck_assert(tg_discard_with(out, ends_refill, ends_state, &d) == TG_OK);
+        tg_read_f64(out, v, 3); /* refills it */
+        ck_held(d);
         tg_release(out); /* ends the state of the refill */
+        ck_held(d);
+        out = tg_neg(t, one);
+        ck_assert(tg_discard_with(out, filled, ends_state, &d) == TG_OK && tg_read_f64(out, v, 3) == TG_OK);
+        ck_assert(tg_discard_with(out, filled, ends_state, &d) == TG_OK);
+        ck_held(d);
+        ck_assert(tg_read_f64(out, v, 3) == TG_OK && tg_discard(out) == TG_OK);
         ck_held(d);
         counter s = {0};
         op = counted_op;
