@@ -130,6 +130,7 @@ static void keep_owners(tg_ctx *ctx, const tg_tensor *x, int by) {
         if (ctx->part[i].ops && ctx->part[i].ops->busy) ctx->part[i].ops->busy(x, by);
 }
 
+/* Calls the release function of s, if there is one, and removes it. x is as for keep_owners. */
 static void call_release(tg_storage *s, const tg_tensor *x) {
     void (*release)(void *) = s->extra->release;
     s->extra->release = NULL;
