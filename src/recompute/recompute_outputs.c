@@ -289,7 +289,8 @@ tg_status tg_replay_close(tg_replay *p, tg_tensor *hook) {
         return tg_fail(p->t->ctx, TG_ERR_HANDLE, "tg_replay_close: the hook tensor is not of the replay's tape");
     if (hook && p->first && hook->flags & TG_F_REQUIRES_GRAD && !tg_on_grad(hook, replay_hook, p))
         return p->t->ctx->run.status;
-    for (replay_run *r = p->first; r; r = r->next) TG_TRY(discard_results(r, TG_SITE));
+    for (replay_run *r = p->first; r; r = r->next)
+        if (r->node) TG_TRY(discard_results(r, TG_SITE)); /* otherwise its results were released */
     p->closed = true;
     return TG_OK;
 }

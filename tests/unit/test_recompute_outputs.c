@@ -351,6 +351,21 @@ START_TEST(a_zeroed_gradient_is_overwritten_again) {
 }
 END_TEST
 
+START_TEST(released_results_are_left_out) {
+    begin();
+    int next = 0;
+    ordered runs[2] = {{0, &next, {-1, -1}}, {1, &next, {-1, -1}}};
+    tg_tensor *x = vector(0), *y[2];
+    tg_replay *p = tg_replay_open(t);
+    for (int i = 0; i < 2; i++) tg_replay_run(p, numbered, &runs[i], &x, 1, &y[i], 1, NULL);
+    tg_release(y[0]);
+    ck_assert(tg_replay_close(p, y[1]) == TG_OK);
+    ck_assert(tg_backward(t, tg_sum(t, y[1], TG_ALL_DIMS, false)) == TG_OK && tg_has_grad(x));
+    ck_assert(runs[0].seen[1] == -1 && runs[1].seen[1] == 2); /* only the second function ran again */
+    end();
+}
+END_TEST
+
 static tg_status with_replay(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tensor *a;
@@ -525,6 +540,7 @@ int main(void) {
                                   results_that_no_gradient_reaches,
                                   a_retained_tape_runs_twice,
                                   a_zeroed_gradient_is_overwritten_again,
+                                  released_results_are_left_out,
                                   a_replay_inside_a_recomputation,
                                   without_grad_it_only_runs,
                                   a_steady_step_allocates_nothing,
