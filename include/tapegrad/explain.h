@@ -15,9 +15,10 @@ extern "C" {
  * - There is none: x requires no gradient, or where the path from x to root ends. Of ops that ran without recording
  *   (no-grad mode, comparisons, tg_detach) the text can only say that they ran.
  *
- * root may have any shape; the gradient starts there as ones. The call runs a backward of its own, which calls the
- * hooks of tg_on_grad, but accumulates no gradient and releases nothing. It needs the saved tensors of the nodes. So
- * make the call before tg_backward, or set the option retain of tg_backward_with.
+ * root may have any shape; the gradient starts there as ones, or as this rank's share of ones if root is REPLICATED on
+ * an axis (placement.h). The call runs a backward of its own, which calls the hooks of tg_on_grad, but accumulates no
+ * gradient and releases nothing. It needs the saved tensors of the nodes. So make the call before tg_backward, or set
+ * the option retain of tg_backward_with.
  *
  * Writes at most n bytes to buf, including the terminating 0, and returns the length of the whole text without that 0.
  * buf may be NULL, to get only the length. Returns 0 on an error, such as a tensor that was dropped or that belongs to

@@ -263,7 +263,7 @@ static void supersede(tg_call *c) {
 
 /* Runs forward in no-grad mode. The ops that forward calls record no nodes, because c->op has a backward of its own. */
 static inline __attribute__((always_inline)) tg_status forward(tg_call *c) {
-    if (!c->op->forward) return TG_OK;
+    if (!c->op->forward) return c->ctx->run.status;
     if (TG_UNLIKELY(tg_tape_is_timed(c->tape))) impl(c)->began = tg_system_now();
     bool grad = c->tape->grad, grad_off = c->tape->grad_off;
     c->tape->grad = false;
@@ -296,7 +296,7 @@ static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void
     if (compares) TG_TRY(tg_placement_compare_results(c));
     if (TG_UNLIKELY(c->tape->observer.ops)) TG_TRY(c->tape->observer.ops->forward(c));
     c->tape->collectives |= c->op->collective;
-    if (c->needs) {
+    if (c->needs && TG_LIKELY(c->n_out)) { /* no backward reaches a node without outputs */
         TG_TRY(keep_node(c, site, destroy));
         *kept = true;
     }
@@ -356,6 +356,7 @@ static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, 
     if (!outer) t->ctx->run.composer = op->name;
     tg_status s = op->compose(t, params, in, out, site);
     t->ctx->run.composer = outer;
+    if (s == TG_OK) s = t->ctx->run.status;
     if (s == TG_OK) return s;
     tg_rank_streams_restore(&streams);
     t->ctx->rng = rng;

@@ -21,6 +21,8 @@ static inline bool tg_may_return(const tg_tape *t, const tg_tensor *x) {
 
 /* ---- writes.c ---- */
 
+/* Returns whether a and b share bytes. False if those of one of them are discarded. */
+bool tg_shares_bytes(const tg_tensor *a, const tg_tensor *b);
 /* Checks that input 0 may be overwritten by the call's output. */
 tg_status tg_call_check_inplace(tg_call *c);
 /* Sets c->writes to the inputs that forward writes in addition to its outputs: those in tg_op.writes that are not NULL.

@@ -81,13 +81,14 @@ static tg_status find_buffer(const tg_pass *p, tg_node *n, tg_grad_sink *r) {
     if (p->o->n_targets && (r->target = tg_pass_target(p, n, 0))) {
         r->buffer = r->target->g;
         r->adds = r->target->reached || r->target->mode == TG_GRAD_ADD;
-        return TG_OK;
+    } else {
+        r->buffer = tg_gradient_buffer(x);
+        if (!r->buffer) return x->ctx->run.status;
+        r->serial = r->buffer->serial;
+        r->adds = x->ext->has_grad;
     }
-    r->buffer = tg_gradient_buffer(x);
-    if (!r->buffer) return x->ctx->run.status;
-    r->serial = r->buffer->serial;
-    r->adds = x->ext->has_grad;
-    if (!r->adds) n->flags &= ~TG_N_REACHED; /* if it is set, a hook has zeroed what this pass had added before */
+    /* If the flag is set, it is of an earlier pass, or a hook has zeroed what this pass had added before. */
+    if (!r->adds) n->flags &= ~TG_N_REACHED;
     return TG_OK;
 }
 
@@ -270,13 +271,13 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_grad_sink *r = sink(c, i);
     if (w) TG_TRY(tg_work_fills(w, g->storage));
     if (r->kind == TG_SINK_NONE) return TG_OK;
-    tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
-    tg_tensor *share = p ? tg_gradient_alias(g) : NULL;
+    tg_tensor *share = tg_gradient_alias(g), *last = r->slot->pending;
     if (!share) return c->ctx->run.status;
-    *p = (tg_pending){NULL, share};
     tg_call_decline(c, i);
-    tg_pending **end = &r->slot->pending;
-    while (*end) end = &(*end)->next;
-    *end = p;
+    while (last && last->node) last = (tg_tensor *)last->node;
+    if (last)
+        last->node = (tg_node *)share;
+    else
+        r->slot->pending = share;
     return TG_OK;
 }

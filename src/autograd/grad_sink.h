@@ -17,7 +17,7 @@ typedef enum tg_grad_sink_kind {
 /* The destination of the gradient of one input. tg_sinks_open chooses it. */
 typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
-    /* The destination held a value when the call opened, or an earlier sink of it had made the slot's gradient. */
+    /* The destination held a value when the call opened, or an earlier sink of the call made the slot's gradient. */
     bool adds;
     bool given; /* the op has passed the gradient on, declined it, or left it in flight; doing so again is an error */
     tg_slot *slot;     /* the slot of the input */

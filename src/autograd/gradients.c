@@ -3,6 +3,7 @@
 
 #include <tapegrad/backward.h>
 
+#include "autograd/apply.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "placement/rule.h"
@@ -70,16 +71,20 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
 
 tg_status tg_slot_finish(tg_slot *s) {
     while (s->pending) {
-        tg_pending *p = s->pending;
-        TG_TRY(tg_storage_need(p->g->storage, p->g));
-        s->pending = p->next;
-        TG_TRY(tg_slot_add(s, p->g));
+        tg_tensor *g = s->pending;
+        TG_TRY(tg_storage_need(g->storage, g));
+        s->pending = (tg_tensor *)g->node;
+        g->node = NULL;
+        TG_TRY(tg_slot_add(s, g));
     }
     return TG_OK;
 }
 
 void tg_slot_drop(tg_slot *s) {
-    for (tg_pending *p = s->pending; p; p = p->next) tg_temp_free(p->g);
+    for (tg_tensor *g = s->pending, *next; g; g = next) {
+        next = (tg_tensor *)g->node;
+        tg_temp_free(g);
+    }
     if (s->g) tg_temp_free(s->g);
     *s = (tg_slot){0};
 }
@@ -274,6 +279,7 @@ static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_fail(ctx, TG_ERR_STATE, "%s: %s has no gradient: %s", who, what,
             x->node ? "it is not a leaf (tg_grad gives gradients of results)"
             : x->ext && x->ext->divided ? "it is divided over ranks; read that of its leaf (tg_flat_leaves)"
+            : x->ext && x->ext->has_grad ? "its main gradient (tg_set_main_grad) was dropped"
             : x->flags & TG_F_REQUIRES_GRAD ? "no backward has reached it since it was zeroed"
                                             : "it does not need one");
     return NULL;
@@ -338,7 +344,7 @@ static tg_status check_buffer(const tg_tensor *x, const tg_tensor *buf) {
                        got, want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
     if (!(buf->flags & TG_F_CONTIGUOUS))
         return tg_fail(ctx, TG_ERR_STATE, "tg_set_main_grad: the buffer %s must be contiguous", got);
-    if (buf->tape || buf->storage == x->storage)
+    if (buf->tape || tg_shares_bytes(buf, x))
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_set_main_grad: the buffer must be owned by the context and not share the tensor's bytes");
     return TG_OK;

@@ -137,6 +137,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (TG_UNLIKELY(placed) && !accumulated && !t->grad_graph) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(placed) && accumulated) tg_gradient_place(x);
     x->ext->hooks_running++;
+    if (!x->tape) x->uses++; /* a hook may drop x, which has no node if tg_wgrads delays its gradient */
     t->busy++; /* a hook must not reset the tape; in_backward is false for a gradient that tg_wgrads delays */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;
@@ -151,6 +152,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     t->busy--;
     x->ext->hooks_running--;
     sweep_hooks(x);
+    tg_owned_unuse(x);
     tg_tape_set_grad_mode(t, grad);
     return s;
 }

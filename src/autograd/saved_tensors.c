@@ -145,16 +145,15 @@ static tg_packed *packed_of(const tg_storage *s) {
     return s->extra && s->extra->refill == unpack ? s->extra->user : NULL;
 }
 
-static tg_status keep_packed(packing *of, tg_storage *s, void *packed, uint8_t dtype) {
+static tg_status keep_packed(packing *of, const tg_pack_ops *by, tg_storage *s, void *packed, uint8_t dtype) {
     tg_ctx *ctx = of->listener.tape->ctx;
     tg_storage_extra *e = tg_storage_extra_of(s);
     tg_packed *p = e ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) {
-        if (of->packer.drop) of->packer.drop(of->packer.user, packed);
+        if (by->drop) by->drop(by->user, packed);
         return ctx->run.status;
     }
-    *p = (tg_packed){
-        .of = of, .next = of->packed, .by = of->packer, .packed = packed, .storage = s, .dtype = dtype};
+    *p = (tg_packed){.of = of, .next = of->packed, .by = *by, .packed = packed, .storage = s, .dtype = dtype};
     if (p->next) p->next->prev = p;
     of->packed = p;
     e->refill = unpack;
@@ -168,6 +167,8 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     tg_tape *t = of->listener.tape;
     tg_storage *s = x->storage;
     void *packed = NULL;
+    const tg_pack_ops by = of->packer; /* a copy, because the caller's function may set another packer, or none */
+    if (!by.pack) return TG_OK;
     TG_TRY(tg_storage_need(s, x));
     tg_tensor *whole = whole_of(s, x->dtype);
     if (!whole) return t->ctx->run.status;
@@ -175,7 +176,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     t->grad = false;
     s->temporary = true; /* tg_keep in the caller's function clears it; the bytes then stay */
     t->busy++;
-    tg_status status = of->packer.pack(of->packer.user, t, whole, &packed);
+    tg_status status = by.pack(by.user, t, whole, &packed);
     t->busy--;
     t->grad = grad;
     bool kept = !s->temporary;
@@ -183,12 +184,12 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     tg_temp_free(whole);
     if (status == TG_OK) status = t->ctx->run.status;
     if (status != TG_OK) {
-        if (packed && of->packer.drop) of->packer.drop(of->packer.user, packed);
+        if (packed && by.drop) by.drop(by.user, packed);
         return tg_callback_end(t->ctx, status, "tg_tape_pack: the packer of saved tensors");
     }
-    if (packed && kept && of->packer.drop) of->packer.drop(of->packer.user, packed);
+    if (packed && kept && by.drop) by.drop(by.user, packed);
     if (!packed || kept) return TG_OK;
-    TG_TRY(keep_packed(of, s, packed, x->dtype));
+    TG_TRY(keep_packed(of, &by, s, packed, x->dtype));
     tg_storage_discard(s, "tg_tape_pack", site);
     return TG_OK;
 }
@@ -223,7 +224,7 @@ static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
         if (n->flags & TG_N_LEAF) continue; /* the age of a leaf is not that of its node, so it does not end the loop */
-        if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
+        if (tg_node_out(n)[0]->serial <= serial) break;
         if (!(n->flags & TG_N_CONSUMED)) TG_TRY(pack_node(of, n, serial, site));
     }
     return TG_OK;

@@ -15,11 +15,11 @@ static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {
     *end = (uintptr_t)x->storage->data + (uintptr_t)((x->numel ? high : low) * size);
 }
 
-/* Returns whether a and b share bytes. Two storages can do so only if one of them uses memory of the caller. */
-static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
+/* Two storages can share bytes only if one of them uses memory of the caller. */
+bool tg_shares_bytes(const tg_tensor *a, const tg_tensor *b) {
     uintptr_t first[2], end[2];
     if (a->storage == b->storage) return true;
-    if ((a->storage->block && b->storage->block) || a->ctx->meta) return false;
+    if ((a->storage->block && b->storage->block) || !a->storage->data || !b->storage->data) return false;
     bytes_of(a, &first[0], &end[0]);
     bytes_of(b, &first[1], &end[1]);
     return first[0] < end[1] && first[1] < end[0];
@@ -49,7 +49,7 @@ tg_status tg_call_check_inplace(tg_call *c) {
             "other live handles share the bytes of input 0 (views, tg_keep, tg_tape_input), so the op cannot overwrite "
             "it; drop them, or use the op that returns a new tensor");
     for (int i = 1; i < c->n_in; i++)
-        if (c->input[i] && share_bytes(c->input[i], a))
+        if (c->input[i] && tg_shares_bytes(c->input[i], a))
             return tg_call_fail(c, TG_ERR_STATE, "input %d shares the overwritten bytes of input 0; pass a copy of it",
                                 i);
     return tg_storage_await_readers(a->storage);
@@ -71,7 +71,7 @@ static tg_status check_written(tg_call *c, int i) {
                             "forward writes input %d, some of whose elements share memory; pass a contiguous tensor",
                             i);
     for (int k = 0; k < c->n_in; k++)
-        if (k != i && c->input[k] && share_bytes(c->input[k], a))
+        if (k != i && c->input[k] && tg_shares_bytes(c->input[k], a))
             return tg_call_fail(c, TG_ERR_ARGUMENT,
                                 "inputs %d and %d share bytes that forward writes; pass separate tensors", k, i);
     for (int k = 0; k < c->n_out; k++)

@@ -7,16 +7,6 @@
 
 /* ---- Keeping and dropping ---- */
 
-/* Removes the refill function of s, and releases that function's state. tg_keep has given the bytes of s to the caller;
- * they stay from now on, so they need no refill. */
-static void end_refill(tg_storage *s) {
-    tg_storage_extra *e = s->extra;
-    if (!e || !e->refill) return;
-    if (e->release) e->release(e->user);
-    e->refill = NULL;
-    e->release = NULL;
-}
-
 tg_tensor *tg_keep(tg_tensor *x) {
     if (!x) return tg_inert(&tg_dead_ctx);
     tg_ctx *ctx = x->ctx;
@@ -29,7 +19,7 @@ tg_tensor *tg_keep(tg_tensor *x) {
     k->place = x->place;
     k->flags |= x->flags & TG_F_GIVEN;
     x->storage->temporary = false;
-    end_refill(x->storage);
+    tg_storage_end_refill(k->storage, x); /* the bytes belong to the caller and stay from now on */
     return k;
 }
 

@@ -32,6 +32,9 @@ typedef struct tg_part_ops {
     void (*given_up)(tg_tensor *x);
     /* Called when x, which a tape of this layer owned, has ended and its last hold was removed. */
     void (*unheld)(tg_tensor *x);
+    /* Called with by 1 before, and with -1 after, a function of the program that refills x or frees its refill. In
+     * between what owns x must not end. */
+    void (*busy)(const tg_tensor *x, int by);
 } tg_part_ops;
 
 typedef struct tg_part {

@@ -122,6 +122,30 @@ static void release_bytes(tg_storage *s) {
     s->data = NULL;
 }
 
+/* Called with by 1 before, and with -1 after, a function of the program. In between neither the context nor the tape of
+ * x ends. x may be NULL. */
+static void keep_owners(tg_ctx *ctx, const tg_tensor *x, int by) {
+    ctx->busy += by;
+    for (int i = 0; x && i < TG_PARTS; i++)
+        if (ctx->part[i].ops && ctx->part[i].ops->busy) ctx->part[i].ops->busy(x, by);
+}
+
+/* Calls the release function of s, if there is one, and removes it. x is as for keep_owners. */
+static void call_release(tg_storage *s, const tg_tensor *x) {
+    void (*release)(void *) = s->extra->release;
+    s->extra->release = NULL;
+    if (!release) return;
+    keep_owners(s->ctx, x, 1);
+    release(s->extra->user);
+    keep_owners(s->ctx, x, -1);
+}
+
+void tg_storage_end_refill(tg_storage *s, const tg_tensor *x) {
+    if (!s->extra || !s->extra->refill) return;
+    s->extra->refill = NULL;
+    call_release(s, x);
+}
+
 /* Drops a reference, and returns whether it was the last one. A count of one needs no atomic change, because no other
  * reference can appear while the only holder releases its own. */
 static bool last_reference(tg_storage *s) {
@@ -133,7 +157,7 @@ void tg_storage_unref(tg_storage *s) {
     if (!last_reference(s)) return;
     release_bytes(s);
     if (TG_UNLIKELY(s->extra != NULL)) {
-        if (s->extra->release) s->extra->release(s->extra->user);
+        call_release(s, NULL);
         s->extra->next_free = s->ctx->free_extras;
         s->ctx->free_extras = s->extra;
     }
@@ -189,13 +213,13 @@ static tg_status refuse_awaiting(const tg_storage *s, const tg_tensor *x) {
                    what);
 }
 
-static tg_status refill(tg_storage *s) {
+static tg_status refill(tg_storage *s, const tg_tensor *x) {
     tg_ctx *ctx = s->ctx;
     TG_TRY(storage_bytes(s));
     s->state = TG_PRESENT;
-    ctx->busy++;
+    keep_owners(ctx, x, 1);
     tg_status status = s->extra->refill(s->extra->user, ctx, s->data, s->bytes);
-    ctx->busy--;
+    keep_owners(ctx, x, -1);
     if (status == TG_OK) status = ctx->run.status;
     if (status == TG_OK) return TG_OK;
     tg_storage_discard(s, s->by, s->by_site);
@@ -252,7 +276,7 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     if (s->state == TG_PRESENT) return TG_OK;
     if (tg_storage_awaits(s)) return refuse_awaiting(s, x);
     if (s->state == TG_IN_FLIGHT) return wait_for(s);
-    if (s->extra && s->extra->refill && s->extra->version == s->version) return refill(s);
+    if (s->extra && s->extra->refill && s->extra->version == s->version) return refill(s, x);
     if (s->extra && s->extra->restore) {
         TG_TRY(s->extra->restore(s->extra->user, s));
         if (s->state == TG_PRESENT) return TG_OK;
@@ -305,13 +329,10 @@ static tg_status check_discard(tg_tensor *x, const char *who) {
 
 tg_status tg_discard(tg_tensor *x) {
     TG_TRY(check_discard(x, "tg_discard"));
-    tg_storage_extra *e = x->storage->extra;
-    if (e && e->refill) { /* set by an earlier tg_discard_with; now the bytes are to be lost */
-        if (e->release) e->release(e->user);
-        e->refill = NULL;
-        e->release = NULL;
-    }
-    tg_storage_discard(x->storage, "tg_discard", TG_SITE);
+    tg_storage *s = tg_storage_ref(x->storage); /* the function that frees the refill may drop x */
+    tg_storage_end_refill(s, x); /* set by an earlier tg_discard_with; now the bytes are to be lost */
+    tg_storage_discard(s, "tg_discard", TG_SITE);
+    tg_storage_unref(s);
     return TG_OK;
 }
 
@@ -324,11 +345,13 @@ tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void
         if (end) end(user);
         return s == TG_OK ? x->ctx->run.status : s;
     }
-    if (e->release) e->release(e->user);
+    tg_storage *kept = tg_storage_ref(x->storage); /* the function that frees an earlier refill may drop x */
+    call_release(kept, x);
     e->refill = fill;
-    e->version = x->storage->version;
+    e->version = kept->version;
     e->release = end;
     e->user = user;
-    tg_storage_discard(x->storage, "tg_discard_with", TG_SITE);
+    tg_storage_discard(kept, "tg_discard_with", TG_SITE);
+    tg_storage_unref(kept);
     return TG_OK;
 }

@@ -67,6 +67,9 @@ void tg_storage_unref(tg_storage *s); /* the last reference frees the storage an
 /* Releases the bytes now. An error about a later access quotes `by`, a static string that names the op or function that
  * has discarded them, and its call site. */
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
+/* Removes the refill function, if there is one, and calls the function that frees the refill's state. x is the handle
+ * for which this happens. */
+void tg_storage_end_refill(tg_storage *s, const tg_tensor *x);
 /* Makes a new, temporary storage that takes over the bytes of s, and discards s. The bytes must be present, not pinned,
  * and not those of another storage or of a scratch buffer. Returns NULL after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);

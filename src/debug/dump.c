@@ -1,7 +1,10 @@
 /* tg_tape_dump: the tape as a table, as JSON, or as a graph in the language of Graphviz. */
 #include <tapegrad/explain.h>
 
+#include <stdio.h>
+
 #include "base/text.h"
+#include "debug/number_text.h"
 #include "tape/tape.h"
 
 /* Describes up to four inputs or outputs of a node. */
@@ -59,6 +62,13 @@ static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size,
     tg_text(buf, size, at, "]");
 }
 
+static void json_seconds(const char *name, double seconds, char *buf, size_t size, size_t *at) {
+    char number[32];
+    snprintf(number, sizeof number, "%.9g", seconds);
+    tg_number_point(number);
+    tg_text(buf, size, at, ", \"%s\": %s", name, number);
+}
+
 static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t *at) {
     char site[256];
     tg_node_extra e = times(n);
@@ -68,9 +78,11 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     json_tensors(n, false, buf, size, at);
     tg_text(buf, size, at, ", \"outputs\": ");
     json_tensors(n, true, buf, size, at);
-    tg_text(buf, size, at,
-            ", \"saved_bytes\": %lld, \"flops\": %lld, \"forward_s\": %.9g, \"backward_s\": %.9g, \"site\": ",
-            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), e.forward_s, e.backward_s);
+    tg_text(buf, size, at, ", \"saved_bytes\": %lld, \"flops\": %lld", (long long)tg_node_saved_bytes(n),
+            (long long)tg_node_flops(n));
+    json_seconds("forward_s", e.forward_s, buf, size, at);
+    json_seconds("backward_s", e.backward_s, buf, size, at);
+    tg_text(buf, size, at, ", \"site\": ");
     tg_node_site(n, site, sizeof site);
     tg_text_json(buf, size, at, site);
     tg_text(buf, size, at, "}");
@@ -81,7 +93,7 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
 /* Returns the number in the name of the graph's node for x. It is the number (id_of) of the first output of the op that
  * made x or, for a leaf, of x itself. */
 static unsigned long long dot_id(const tg_tensor *x) {
-    return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
+    return id_of(x->node ? tg_node_out(x->node)[0] : x);
 }
 
 static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
@@ -95,7 +107,7 @@ static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
 static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
     char out[512];
     shapes(n, true, out, sizeof out);
-    if (n->flags & TG_N_LEAF || !n->n_out) return;
+    if (n->flags & TG_N_LEAF) return;
     tg_text(buf, size, at, "  n%llu [label=\"", dot_id(tg_node_out(n)[0]));
     tg_text_escaped(buf, size, at, TG_DOT, n->op->name);
     tg_text(buf, size, at, "\\n");

@@ -10,6 +10,7 @@
 #include "autograd/targets.h"
 #include "debug/tensor_stats.h"
 #include "base/text.h"
+#include "placement/rule.h"
 
 typedef struct text {
     char *buf;
@@ -166,7 +167,9 @@ static tg_status measure(tg_tape *t, tg_tensor *root, path *p) {
     tg_tensor **in = tg_tape_alloc(t, 2 * (size_t)n * sizeof *in);
     p->index = tg_tape_alloc(t, (size_t)n * sizeof *p->index);
     if (!in || !p->index) return t->ctx->run.status;
-    tg_tensor **g = in + n, *ones = tg_full(t, (tg_dtype)root->dtype, tg_shape_of(root), 1);
+    tg_tensor **g = in + n, *ones = tg_full(t, (tg_dtype)root->dtype, tg_shape_of(root), tg_placement_seed(root));
+    TG_TRY(t->ctx->run.status);
+    ones->place = tg_placement_of_gradient(root, false);
     for (int64_t i = 0; i < n; i++) {
         in[i] = p->steps[i].x;
         p->index[i] = (tg_keyed){in[i], i};
@@ -239,10 +242,11 @@ static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became
         named(in, what, sizeof what), became);
     if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_measure(in, &r));
-        SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
+        bool finite = r.lo <= r.hi; /* some value is */
+        if (finite) SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
         if (wrong(&r))
-            SAY(s, " and has %s that %s %s", tg_count(wrong(&r), "value").text, wrong(&r) == 1 ? "is" : "are",
-                kind(&r));
+            SAY(s, "%s has %s that %s %s", finite ? " and" : "; that input", tg_count(wrong(&r), "value").text,
+                wrong(&r) == 1 ? "is" : "are", kind(&r));
     }
     SAY(s, ".\n");
     return TG_OK;

@@ -299,15 +299,12 @@ const tg_node *tg_op_event_node(const tg_op_event *event) {
 }
 
 size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n) {
-    size_t at = 0;
-    char path[192], site[192];
     if (!buf) n = 0;
     if (n) buf[0] = 0;
     const tg_call *c = event ? event->call : NULL;
     if (!c) return 0;
     const tg_node *node = node_at_work(c);
-    tg_scope_path(node ? node->scope : c->tape->scope, path, sizeof path);
-    tg_describe_site(c->ctx, tg_call_site(c), site, sizeof site);
-    tg_text(buf, n, &at, "%s%scalled from %s", path, *path ? ", " : "", site);
-    return at;
+    size_t at = tg_scope_path(node ? node->scope : c->tape->scope, buf, n);
+    tg_text(buf, n, &at, "%scalled from ", at ? ", " : "");
+    return at + tg_describe_site(c->ctx, tg_call_site(c), at < n ? buf + at : NULL, at < n ? n - at : 0);
 }

@@ -99,7 +99,11 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     TG_TRY(check_forks(t->ctx, p, forks));
     TG_TRY(check_keys(t->ctx, p, keys));
     TG_TRY(tg_callback_end(t->ctx, s, "%s: the function", p->name));
-    for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
+    for (int i = 0; i < p->n_out; i++) {
+        char what[128];
+        snprintf(what, sizeof what, "%s: output %d of the function", p->name, i);
+        TG_TRY(tg_check(t->ctx, out[i], what));
+    }
     return TG_OK;
 }
 
@@ -157,6 +161,7 @@ tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, t
     bool repeats = set_draws(ctx, p->streams, true);
     inner->again = true;
     inner->micro = p->micro;
+    memset(out, 0, (size_t)p->n_out * sizeof *out); /* the function may fail to set an output */
     tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, inner, in, out);
     set_draws(ctx, now, repeats);
@@ -257,6 +262,41 @@ static const tg_op recompute_op = TG_RECOMPUTE_OP("recompute", false, recompute_
 /* The op for functions that communicate with other ranks: its backward runs on all ranks or on none. */
 static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, recompute_backward);
 
+/* ---- What a node keeps ---- */
+
+/* The state of a node. It begins a piece of the tape's memory that has, after it, the streams, the hashes and the name
+ * of the params. The piece is freed when the node ends. */
+typedef struct kept {
+    tg_tape *t;
+    size_t bytes; /* size of the piece */
+    void *state;  /* node_state and end of the tg_recompute_call */
+    void (*end)(void *state);
+} kept;
+
+/* Makes the state of the node of a call, and copies to it what the node needs: the name, and the random streams unless
+ * the second run continues them. Reserves space for the hashes in check mode. Returns NULL after recording an error. */
+static kept *keep(tg_tape *t, tg_recompute_params *p, const tg_recompute_opts *opts, const tg_recompute_call *call) {
+    size_t streams = opts->keep_rng ? 0 : tg_rng_states_bytes(t->ctx);
+    size_t bits = t->ctx->check ? (size_t)p->n_out * sizeof *p->bits : 0, name = strlen(p->name) + 1;
+    size_t bytes = sizeof(kept) + streams + bits + name;
+    kept *k = tg_tape_alloc(t, bytes);
+    if (!k) return NULL;
+    *k = (kept){t, bytes, call->node_state, call->end};
+    char *at = (char *)(k + 1);
+    if (streams) tg_rng_states_save(t->ctx, p->streams = (tg_rng_states *)(void *)at);
+    if (bits) p->bits = (uint64_t *)(void *)(at + streams);
+    p->name = memcpy(at + streams + bits, p->name, name);
+    return k;
+}
+
+static void end_kept(void *state) {
+    kept *k = state;
+    if (k->state && k->end) k->end(k->state);
+    tg_tape_give(k->t, k, k->bytes);
+}
+
+void *tg_recompute_state(const tg_call *c) { return ((const kept *)c->state)->state; }
+
 /* ---- tg_recompute ---- */
 
 /* Lists in all[] the inputs, and then the leaves that the first run used without getting them as inputs. `inner`, the
@@ -269,35 +309,28 @@ static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_
     return n;
 }
 
-/* In check mode, stores the hashes of the outputs of the first run. */
-static tg_status hash_outputs(tg_tape *t, tg_recompute_params *p, tg_tensor *const *results) {
-    if (!t->ctx->check) return TG_OK;
-    p->bits = tg_tape_alloc(t, (size_t)p->n_out * sizeof *p->bits);
-    if (!p->bits) return t->ctx->run.status;
-    for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
-    return t->ctx->run.status;
-}
-
-/* Runs the function for the first time, on `inner`, and records the node on t. */
+/* Runs the function for the first time, on `inner`, and records the node on t. The node's state is k. */
 static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
-                           tg_recompute_call *call) {
+                           kept *k, tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
     size_t count = (size_t)p->n_in + (size_t)p->n_out + 1;
     tg_tensor **entered = tg_tape_alloc(inner, count * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
     if (!entered) return ctx->run.status;
+    memset(results, 0, (size_t)p->n_out * sizeof *results); /* the function may fail to set an output */
     TG_TRY(enter_inputs(inner, in, p->n_in, entered));
     TG_TRY(call_fn(p, inner, entered, results));
     p->outputs = results;
     for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being an input of any op */
         if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
             return ctx->run.status;
-    TG_TRY(hash_outputs(t, p, results));
+    for (int i = 0; p->bits && i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
+    TG_TRY(ctx->run.status);
     tg_tensor **all = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)inner->n_nodes + 1) * sizeof *all);
     if (!all) return ctx->run.status;
     int n = leaves_used(inner, in, p->n_in, all);
     const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
     call->passed_on = true;
-    TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, call->node_state, call->end, call->site));
+    TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, k, end_kept, call->site));
     for (int i = 0; i < p->n_out; i++) /* an output that depends on nothing that needs a gradient needs none either */
         if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
     return TG_OK;
@@ -326,16 +359,15 @@ static tg_status check_call(tg_tape *t, const tg_recompute_params *p, tg_tensor 
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
-    p->name = opts->name ? tg_tape_text(t, opts->name) : call->op[0]->name;
-    if (!p->name) return ctx->run.status;
+    p->name = opts->name ? opts->name : call->op[0]->name;
     p->training = t->training;
     p->micro = t->micro;
     p->distribute = opts->distribute;
     TG_TRY(check_call(t, p, in, out, call->who));
     if (!t->grad) return call_fn(p, t, in, out); /* nothing would be kept anyway */
-    if (!opts->keep_rng && !(p->streams = save_streams(t))) return ctx->run.status;
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->run.status);
+    kept *k = keep(t, p, opts, call);
     inner->training = t->training;
     inner->micro = t->micro;
     inner->again = t->again;
@@ -343,8 +375,9 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     inner->collects = true;
     tg_tape_act_for(inner, t);
     t->busy++;
-    tg_status s = first_run(t, inner, p, in, out, call);
+    tg_status s = k ? first_run(t, inner, p, in, out, k, call) : ctx->run.status;
     t->busy--;
+    if (k && !call->passed_on) tg_tape_give(t, k, k->bytes);
     /* The inner tape ends before tg_distribute, because its handles count as users of the input's bytes, which
      * tg_distribute releases only if nothing else uses them. */
     tg_tape_free(inner);

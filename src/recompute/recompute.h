@@ -40,6 +40,8 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
 /* Ends a call of tg_recompute or tg_replay_run whose status is s, and returns s. After an error, notifies the other
  * ranks, which may wait for this rank in collectives of the function, or in the gather of the distributed input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
+/* Returns, within a function of the node's op, the state of the call (tg_recompute_call.node_state). */
+void *tg_recompute_state(const tg_call *c);
 /* Runs the function of node n again on the separate tape `inner`, with the random streams of the first run. Sets in[]
  * and out[] to the inputs and outputs on `inner`. Fails if an output differs from that of the first run. */
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);

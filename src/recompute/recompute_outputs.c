@@ -192,7 +192,7 @@ static tg_status check_results(const replay_run *r) {
 }
 
 static tg_status replay_backward(tg_call *c) {
-    replay_run *r = c->state;
+    replay_run *r = tg_recompute_state(c);
     bool retain = tg_call_retains(c);
     TG_TRY(r->inner ? check_results(r) : run_again_once(r));
     tg_status s = tg_recompute_gradient(c, r->inner, r->input, r->out, retain);
@@ -249,7 +249,7 @@ static tg_status check_open(const tg_replay *p, const char *who) {
 /* Runs and records a function, and adds it to the replay unless no gradient needs it. */
 static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, tg_tensor *const *in, tg_tensor **out,
                      const tg_recompute_opts *opts, tg_recompute_call *call) {
-    int n = params->n_out > 0 ? params->n_out : 0;
+    int n = params->n_out > 0 && params->n_out <= 65535 ? params->n_out : 0; /* tg_recompute_record refuses others */
     *r = (replay_run){.replay = p, .state = params->state, .destroy = opts->destroy};
     if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->run.status;
     call->node_state = r;
@@ -289,7 +289,8 @@ tg_status tg_replay_close(tg_replay *p, tg_tensor *hook) {
         return tg_fail(p->t->ctx, TG_ERR_HANDLE, "tg_replay_close: the hook tensor is not of the replay's tape");
     if (hook && p->first && hook->flags & TG_F_REQUIRES_GRAD && !tg_on_grad(hook, replay_hook, p))
         return p->t->ctx->run.status;
-    for (replay_run *r = p->first; r; r = r->next) TG_TRY(discard_results(r, TG_SITE));
+    for (replay_run *r = p->first; r; r = r->next)
+        if (r->node) TG_TRY(discard_results(r, TG_SITE)); /* otherwise its results were released */
     p->closed = true;
     return TG_OK;
 }

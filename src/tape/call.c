@@ -52,9 +52,19 @@ tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
 
 tg_status tg_call_outputs(tg_call *c, int n) {
     if (!c) return TG_ERR_ARGUMENT;
-    if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
+    if (c->op->n_out >= 0)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "tg_call_outputs: the op always has %s; only an op with n_out < 0 sets their number",
+                            tg_count(c->op->n_out, "output").text);
+    if (n < 0 || n > c->n_out)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_outputs: the op sets %s, but the call has room for %d",
                             tg_count(n, "output").text, c->n_out);
+    for (int i = n; i < c->n_out; i++)
+        if (c->out[i])
+            return tg_call_fail(c, TG_ERR_ARGUMENT,
+                                "tg_call_outputs: the op sets %s, but has made output %d; set the number before the "
+                                "first output is made",
+                                tg_count(n, "output").text, i);
     c->n_out = n;
     return TG_OK;
 }

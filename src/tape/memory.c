@@ -243,8 +243,10 @@ void tg_tape_end_handles(tg_tape *t) {
 
 void tg_tape_rollback(tg_tape *t, uint64_t serial) {
     tg_handle_walk w = tg_walk_from(t, (tg_cursor){0});
+    t->busy++; /* the function that frees the refill of a tensor must not end the tape */
     for (tg_tensor *x; (x = tg_walk_next(&w));)
         if (x->serial >= TG_SERIAL_FIRST && x->serial > serial) tg_tape_give_handle(x);
+    t->busy--;
 }
 
 /* ---- All memory ---- */

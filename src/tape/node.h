@@ -8,17 +8,12 @@
 
 typedef struct tg_scope tg_scope;
 
-/* A contribution to a gradient whose values are not there yet: an asynchronous operation (tg_work) is still writing the
- * bytes of g. */
-typedef struct tg_pending {
-    struct tg_pending *next;
-    tg_tensor *g;
-} tg_pending;
-
 /* The gradient of one output of one node while a backward runs. */
 typedef struct tg_slot {
     tg_tensor *g; /* a temporary; NULL before a contribution arrives */
-    tg_pending *pending;
+    /* Contributions whose bytes an asynchronous operation (tg_work) is still writing: temporaries, linked through their
+     * node pointers in the order of arrival. */
+    tg_tensor *pending;
 } tg_slot;
 
 enum {
@@ -43,7 +38,7 @@ struct tg_node {
     uint32_t pass;                /* number (tg_tape.pass) of the last pass that needed the node */
     uint32_t needs;               /* bit mask of the inputs that need a gradient (tg_bit) */
     uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that are saved for backward */
-    uint16_t n_in, n_out;
+    uint16_t n_in, n_out; /* n_out is at least 1 */
     uint16_t n_saved; /* number of buffers that the op has saved by tg_call_save: the kept buffers below */
     uint16_t flags;
     /* inputs, their nodes, outputs, slots, pointer to the params, kept buffers, versions, tg_node_extra */

@@ -64,15 +64,14 @@ static void end_state(tg_node *n) {
     if (e->destroy) e->destroy(e->state);
 }
 
-/* Notes that a node that used x has ended. Frees x if tg_drop was called and no other node uses it. */
-static void unuse_owned(tg_tensor *x) {
+void tg_owned_unuse(tg_tensor *x) {
     if (x && !x->tape && --x->uses == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
 }
 
 void tg_node_end(tg_node *n) {
     end_saved(n);
-    for (int i = 0; i < n->n_in; i++) unuse_owned(tg_node_in(n)[i]);
-    if (n->flags & TG_N_LEAF) unuse_owned(tg_node_out(n)[0]);
+    for (int i = 0; i < n->n_in; i++) tg_owned_unuse(tg_node_in(n)[i]);
+    if (n->flags & TG_N_LEAF) tg_owned_unuse(tg_node_out(n)[0]);
     end_state(n);
 }
 
@@ -99,7 +98,7 @@ static void end_node(tg_tape *t, tg_node *n, tg_node **ended) {
     for (int i = 0; i < n->n_out; i++) {
         tg_tensor *x = tg_node_out(n)[i];
         if (!x->tape)
-            unuse_owned(x);
+            tg_owned_unuse(x);
         else
             tg_tape_give_handle(x);
     }
@@ -111,8 +110,8 @@ static void end_node(tg_tape *t, tg_node *n, tg_node **ended) {
 /* Ends x, its node, and what only they used, as far as nothing else uses these. */
 static void end_unused(tg_tape *t, tg_tensor *x) {
     tg_node *ended = NULL;
+    t->busy++; /* the functions that free the states of nodes, and refills of tensors, must not end the tape */
     consider(t, x, &ended);
-    t->busy++; /* the functions that free the states of nodes must not end the tape */
     for (tg_node *n; (n = ended);) {
         ended = n->next;
         end_node(t, n, &ended);

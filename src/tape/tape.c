@@ -52,9 +52,13 @@ static bool tape_maker(const tg_tensor *x, tg_maker *out) {
     return true;
 }
 
+static void tape_busy(const tg_tensor *x, int by) {
+    if (x->tape) x->tape->busy += by;
+}
+
 static const tg_part_ops tape_part = {
     .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker,
-    .given_up = tg_tape_given_up, .unheld = tg_tape_unheld};
+    .given_up = tg_tape_given_up, .unheld = tg_tape_unheld, .busy = tape_busy};
 
 /* Returns the context's state for its tapes, which the first tape creates, or NULL after recording the error. */
 static tg_tapes *tapes_of_new(tg_ctx *ctx) {
@@ -335,7 +339,9 @@ tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site) {
 tg_status tg_scope_open(tg_tape *t, const char *name) { return tg_scope_open_at(t, name, TG_SITE); }
 
 tg_scope *tg_site_open(tg_tape *t, const void *site) {
-    return open_scope(t, NULL, site) == TG_OK ? t->scope : NULL;
+    if (open_scope(t, NULL, site) != TG_OK) return NULL;
+    t->scope->locked = true;
+    return t->scope;
 }
 
 void tg_site_close(tg_tape *t, tg_scope *s) {
@@ -370,18 +376,22 @@ static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
     }
 }
 
-static tg_status end_scope(tg_tape *t, tg_tensor *const *outputs, int n, const void *site) {
+/* s is the scope to close, or NULL if there is none. */
+static tg_status end_scope(tg_tape *t, tg_scope *s, tg_tensor *const *outputs, int n, const void *site) {
     TG_TRY(tg_tape_check(t, "tg_scope_close"));
-    if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open; call tg_scope_open first");
+    if (!s)
+        return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open%s; call tg_scope_open first",
+                       t->scope ? " that this function has opened" : "");
     if (n < 0 || (n && !outputs))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_scope_close: n is %d and outputs is %s, expected an array of n tensors, 0 or more", n,
                        outputs ? "not NULL" : "NULL");
     for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
     mark_outputs(outputs, n, true);
+    s->locked = true; /* a packer must not close it too */
     for (tg_tape_listener *l = t->listeners; l; l = l->next)
-        if (l->ops->scope_closed) l->ops->scope_closed(l, t->scope->serial, site);
-    discard_since(t, t->scope, site);
+        if (l->ops->scope_closed) l->ops->scope_closed(l, s->serial, site);
+    discard_since(t, s, site);
     mark_outputs(outputs, n, false);
     return t->ctx->run.status;
 }
@@ -391,8 +401,8 @@ tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
         t->scopes_missed--;
         return t->ctx->run.status;
     }
-    tg_scope *s = t && t->epoch ? t->scope : NULL;
-    tg_status status = end_scope(t, outputs, n, TG_SITE);
+    tg_scope *s = t && t->epoch && t->scope && !t->scope->locked ? t->scope : NULL;
+    tg_status status = end_scope(t, s, outputs, n, TG_SITE);
     if (s) tg_site_close(t, s); /* the scope closes even after an error */
     return status;
 }

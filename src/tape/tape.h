@@ -75,6 +75,7 @@ enum { TG_PIECE_SIZES = 48 };
 struct tg_scope {
     struct tg_scope *parent;
     uint32_t uses; /* number of nodes and scopes within it, plus 1 while it is open */
+    bool locked; /* tg_scope_close refuses it: tg_site_open has opened it, or it is being closed */
     const char *name; /* may be NULL */
     const void *site; /* call site of the public function that opened the scope */
     tg_cursor from;   /* the slot of the first handle that was made in the scope */
@@ -263,10 +264,13 @@ static inline void tg_tape_settle(tg_tape *t) {
 
 /* Called when the program has given up x (tg_part_ops.given_up). */
 void tg_tape_given_up(tg_tensor *x);
+/* Notes that a tensor of the context has one user less, such as a node that has ended. Frees x if tg_drop was called
+ * and nothing else uses it. Does nothing if x is NULL or belongs to a tape. */
+void tg_owned_unuse(tg_tensor *x);
 /* Ends what a node has: its state, what it saved, and its uses of tensors of the context. */
 void tg_node_end(tg_node *n);
-/* Ends the results with larger serials than `serial` and the nodes after `last`, as far as they are of an op that has
- * recorded others and failed. */
+/* Called when an op that records others (tg_op.compose) has failed. Ends what it has recorded: the results whose
+ * serials are larger than `serial`, and the nodes after `last`. */
 void tg_tape_undo(tg_tape *t, uint64_t serial, const tg_node *last);
 /* Notes that a scope has one user less, and frees it after the last one. s may be NULL. */
 void tg_scope_unref(tg_tape *t, tg_scope *s);

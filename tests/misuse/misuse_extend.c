@@ -124,6 +124,7 @@ CALL(out_dtype, tg_call_out(c, 0, (tg_dtype)99, 2, two))
 CALL(outputs_fixed, tg_call_outputs(c, 1))
 CALL(outputs_minus, tg_call_outputs(c, -1))
 CALL(outputs_many, tg_call_outputs(c, 2))
+CALL(outputs_late, (same(c), tg_call_outputs(c, 0)))
 CALL(view_beyond, tg_call_view(c, 1, 0, 2, two, rows))
 CALL(view_outside, tg_call_view(c, 0, 1, 2, two, rows))
 CALL(view_before, tg_call_view(c, 0, -1, 2, two, rows))
@@ -180,11 +181,13 @@ static void calls_of_infer(misuse_world *b) {
     INFER(tg_call_out, SHAPE, "-1 dims, expected 0 to 8", out_no_dims);
     INFER(tg_call_out, ARGUMENT, "the shape is NULL", out_null);
     INFER(tg_call_out, DTYPE, "expected one of", out_dtype);
-    INFER(tg_call_outputs, ARGUMENT, "room for 1", outputs_fixed);
+    INFER(tg_call_outputs, ARGUMENT, "the op always has 1 output", outputs_fixed);
     GIVES(tg_call_outputs, ARGUMENT, "sets -1 outputs, but the call has room for 1",
           probes(b, &variadic, (probe){.infer = outputs_minus}));
     GIVES(tg_call_outputs, ARGUMENT, "sets 2 outputs, but the call has room for 1",
           probes(b, &variadic, (probe){.infer = outputs_many}));
+    GIVES(tg_call_outputs, ARGUMENT, "sets 0 outputs, but has made output 0",
+          probes(b, &variadic, (probe){.infer = outputs_late}));
     INFER(tg_call_view, INTERNAL, "makes output 1, but the call has 1 output", view_beyond);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_outside);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_before);

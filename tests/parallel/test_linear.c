@@ -408,6 +408,29 @@ START_TEST(waiting_in_a_recomputation) {
 }
 END_TEST
 
+static tg_status drop_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g) {
+    (void)user, (void)t, (void)g;
+    tg_drop(x);
+    return TG_OK;
+}
+
+START_TEST(a_hook_may_drop_the_weight) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_wgrads *d = tg_wgrads_new(ctx, TG_NONE);
+    int fired = 0;
+    tg_tensor *w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
+    tg_on_accumulated(w, drop_hook, NULL);
+    tg_on_accumulated(w, count_hook, &fired);
+    tg_tape_defer(t, d);
+    tg_backward(t, tg_sum(t, tg_linear(t, made(ctx, X, TG_SHAPE(S, IN)), w, NULL), TG_ALL_DIMS, false));
+    tg_tape_reset(t); /* no node uses the weight any more */
+    ck_assert(tg_wgrads_run(d) == TG_OK && fired == 1 && !tg_is_alive(w));
+    tg_wgrads_free(d);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* A gradient that is requested now is not deferred; deferred ones detect that their tensors were overwritten. */
 START_TEST(waiting_has_limits) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
@@ -507,6 +530,7 @@ int main(void) {
         communication_runs_in_parallel_with_products,
         waiting_gradients_are_the_same,
         waiting_in_a_recomputation,
+        a_hook_may_drop_the_weight,
         waiting_has_limits,
         a_hook_neither_runs_nor_frees_the_list_that_calls_it,
         the_op_is_in_the_table,

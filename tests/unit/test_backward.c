@@ -230,6 +230,10 @@ START_TEST(main_grad_takes_the_sum) {
     tg_read_f64(flat, g, 4);
     tg_read_f64(w, v, 4);
     for (int i = 0; i < 4; i++) ck_near(g[i], 6 * v[i]);
+    tg_drop(flat);
+    ck_assert(!tg_has_grad(w) && !tg_is_alive(tg_grad_of(w)));
+    ck_says("w bf16[4] has no gradient: its main gradient (tg_set_main_grad) was dropped");
+    tg_ctx_clear(ctx);
     tg_tensor *wrong = tg_zeros(ctx, TG_BF16, TG_SHAPE(4));
     ck_assert(tg_set_main_grad(w, wrong) == TG_ERR_DTYPE);
     tg_ctx_clear(ctx);

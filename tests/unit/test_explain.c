@@ -5,6 +5,9 @@
 #include <time.h>
 
 #include <tapegrad/explain.h>
+#include <tapegrad/parallel.h>
+#include <tapegrad/placement.h>
+#include <tapegrad/ranks.h>
 
 static char said[2048];
 
@@ -45,7 +48,10 @@ START_TEST(numbers_that_are_none) {
                 "It became NaN or infinite in op sqrt");
     ck_assert_msg(strstr(said, "lies in [0, 0]"), "%s", said);
     tg_tensor *z = leaf(0), *product = tg_mul(t, tg_sqrt(t, z), z);
-    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.", "has 1 value that is NaN");
+    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.",
+                "; that input has 1 value that is NaN");
+    tg_tensor *none = leaf_of(TG_SHAPE(0), NULL);
+    ck_explains(tg_sum(t, none, TG_ALL_DIMS, false), none, "is 0 in every element", "f64[0], is 0.\n");
     end();
 }
 END_TEST
@@ -143,10 +149,40 @@ START_TEST(time_grows_with_the_nodes) {
 }
 END_TEST
 
+/* ---- Ranks ---- */
+
+/* Explains the gradient 2 x of a square, where x is 3 and placed in three ways. On an axis where x is REPLICATED, the
+ * gradient of a rank is its share. */
+static tg_status on_rank(void *arg, tg_ctx *mine, tg_comm *world) {
+    const tg_placement placed[] = {TG_I, TG_R, TG_SHARD(0)};
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tape *tape = tg_tape_new(mine);
+    char text[512];
+    int *right = arg;
+    for (int i = 0; i < 3; i++) {
+        tg_tensor *x = tg_from_host(mine, TG_F64, TG_SHAPE(2), (double[]){3, 3});
+        tg_set_requires_grad(x, true);
+        tg_place(p, x, TG_TP, placed[i]);
+        tg_explain_grad(tape, tg_square(tape, x), x, text, sizeof text);
+        right[tg_comm_rank(world)] += strstr(text, i == 1 ? "lies in [3, 3]" : "lies in [6, 6]") != NULL;
+    }
+    tg_tape_free(tape);
+    tg_parallel_free(p);
+    return tg_ctx_status(mine);
+}
+
+START_TEST(roots_are_seeded_by_placement) {
+    int right[2] = {0};
+    ck_assert(tg_ranks_run(2, on_rank, right, NULL) == TG_OK);
+    ck_assert(right[0] == 3 && right[1] == 3);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {gradients_that_are_there,       zeros_and_their_cause,
                             numbers_that_are_none,          infinities_are_no_numbers_below_none,
                             nothing_to_reduce_is_handled,   uses_without_recording_are_reported,
-                            zeros_of_a_hook_are_the_hook_s, time_grows_with_the_nodes};
+                            zeros_of_a_hook_are_the_hook_s, roots_are_seeded_by_placement,
+                            time_grows_with_the_nodes};
     return tg_check_main("explain", tests, sizeof tests / sizeof *tests);
 }

@@ -228,6 +228,56 @@ START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
 }
 END_TEST
 
+static tg_status hides_infer(tg_call *c) {
+    tg_shape s = tg_shape_of(c->input[0]);
+    const int64_t stride[] = {1};
+    tg_call_view(c, 0, 0, (int)s.ndim, s.dim, stride);
+    tg_call_fail(c, TG_ERR_DATA, "hidden");
+    return TG_OK;
+}
+
+static tg_status hides_compose(tg_tape *tape, const void *params, tg_tensor *const *in, tg_tensor **out,
+                               const void *site) {
+    (void)params, (void)site;
+    out[0] = tg_neg(tape, in[0]);
+    tg_ctx_fail(tg_tape_ctx(tape), TG_ERR_DATA, "%s", "hidden");
+    return TG_OK;
+}
+
+START_TEST(recorded_errors_are_returned) {
+    begin();
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out;
+    const tg_op ops[] = {
+        {.size = sizeof(tg_op), .name = "view", .n_in = 1, .n_out = 1, .infer = hides_infer},
+        {.size = sizeof(tg_op), .name = "composed", .n_in = 1, .n_out = 1, .compose = hides_compose},
+    };
+    for (int i = 0; i < 2; i++) {
+        ck_assert(tg_apply(t, &ops[i], NULL, &x, 1, &out, 1, NULL, NULL, TG_SITE) == TG_ERR_DATA);
+        ck_says("hidden");
+        ck_assert(!tg_is_alive(out) && tg_tape_nodes(t) == 0);
+        tg_ctx_clear(ctx);
+    }
+    end();
+}
+END_TEST
+
+static tg_status nothing(tg_call *c) {
+    (void)c;
+    return TG_OK;
+}
+
+START_TEST(an_op_without_outputs_has_no_node) {
+    begin();
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
+    const tg_op sink = {.size = sizeof sink, .name = "sink", .n_in = 1, .infer = nothing, .forward = nothing,
+                        .backward = nothing};
+    counter s = {0};
+    ck_assert(tg_apply(t, &sink, NULL, &x, 1, NULL, 0, &s, destroy, TG_SITE) == TG_OK);
+    ck_assert(tg_tape_nodes(t) == 0 && s.destroyed == 1);
+    end();
+}
+END_TEST
+
 /* ---- Freeing from a callback ---- */
 
 typedef enum deed { RESET, FREE, FREE_CTX } deed;
@@ -284,6 +334,12 @@ static tg_status ends_refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
     return bytes == sizeof zero ? poke(c, dst, zero, bytes) : TG_ERR_SHAPE;
 }
 
+static tg_status filled(void *user, tg_ctx *c, void *dst, size_t bytes) {
+    static const double zero[3];
+    (void)user;
+    return bytes == sizeof zero ? poke(c, dst, zero, bytes) : TG_ERR_SHAPE;
+}
+
 static void ck_held(deed d) {
     ck_status(TG_ERR_STATE);
     ck_says(end_says[d]);
@@ -291,14 +347,10 @@ static void ck_held(deed d) {
     tg_ctx_clear(ctx);
 }
 
-static tg_status nothing(tg_call *c) {
-    (void)c;
-    return TG_OK;
-}
-
 START_TEST(no_function_frees_its_own_tape_or_context) {
     begin();
     for (deed d = RESET; d <= FREE_CTX; d++) {
+        double v[3];
         tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out,
                   *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
         tg_op op = counted_op, pushes = {.size = sizeof pushes, .name = "pushes", .n_in = 1, .n_out = 1,
@@ -329,10 +381,25 @@ START_TEST(no_function_frees_its_own_tape_or_context) {
         if (d == FREE_CTX) {
             tg_tensor *kept = tg_keep(tg_neg(t, one));
             ck_assert(tg_discard_with(kept, ends_refill, NULL, &d) == TG_OK);
-            double v[3];
             tg_read_f64(kept, v, 3);
             ck_held(d);
+            if (test_on_host()) { /* tg_wrap needs a context on the CPU */
+                tg_drop(tg_wrap(ctx, TG_F64, TG_SHAPE(3), NULL, v, ends_state, &d));
+                ck_held(d);
+            }
         }
+        out = tg_neg(t, one); /* no node */
+        ck_assert(tg_discard_with(out, ends_refill, ends_state, &d) == TG_OK);
+        tg_read_f64(out, v, 3); /* refills it */
+        ck_held(d);
+        tg_release(out); /* ends the state of the refill */
+        ck_held(d);
+        out = tg_neg(t, one);
+        ck_assert(tg_discard_with(out, filled, ends_state, &d) == TG_OK && tg_read_f64(out, v, 3) == TG_OK);
+        ck_assert(tg_discard_with(out, filled, ends_state, &d) == TG_OK);
+        ck_held(d);
+        ck_assert(tg_read_f64(out, v, 3) == TG_OK && tg_discard(out) == TG_OK);
+        ck_held(d);
         counter s = {0};
         op = counted_op;
         ck_assert(tg_apply(t, &op, NULL, &x, 1, &out, 1, &s, NULL, TG_SITE) == TG_OK);
@@ -454,6 +521,8 @@ int main(void) {
                             a_failed_call_ends_its_state_once,
                             ops_without_parts_are_refused,
                             outputs_are_those_that_infer_makes_and_forward_fills,
+                            recorded_errors_are_returned,
+                            an_op_without_outputs_has_no_node,
                             no_function_frees_its_own_tape_or_context,
                             forwards_record_no_nodes,
                             works_end_with_their_wait_or_their_context,

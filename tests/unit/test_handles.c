@@ -230,6 +230,28 @@ START_TEST(gradients_of_many_inputs_keep_their_memory) {
 }
 END_TEST
 
+static tg_status exp_of(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_exp(tape, in[0]);
+    return TG_OK;
+}
+
+START_TEST(recomputations_keep_their_memory) {
+    enum { WARM = 50, LOOPS = 2000 };
+    begin();
+    tg_tensor *x = leaf(1), *frozen = tg_zeros(ctx, TG_F64, TG_SHAPE()), *y;
+    int64_t host = 0;
+    for (int i = 0; i < LOOPS; i++) {
+        ck_assert(tg_recompute(t, exp_of, NULL, i % 3 ? &x : &frozen, 1, &y, 1, TG_RECOMPUTE(.name = "loop")) == TG_OK);
+        if (i % 3 == 2) tg_backward(t, y);
+        tg_tape_collect(t);
+        if (i == WARM) host = allocations();
+    }
+    ck_assert_int_eq(allocations(), host);
+    end();
+}
+END_TEST
+
 START_TEST(results_without_nodes_end_at_once) {
     begin();
     tg_tape_set_grad_mode(t, false);
@@ -427,6 +449,7 @@ int main(void) {
                             gradients_are_the_same_with_releases,
                             loops_without_reset_keep_their_memory,
                             gradients_of_many_inputs_keep_their_memory,
+                            recomputations_keep_their_memory,
                             results_without_nodes_end_at_once,
                             long_chains_end_without_recursion,
                             dropped_leaves_end_with_their_last_node,

@@ -177,6 +177,10 @@ START_TEST(wraps_of_one_memory_share_bytes) {
     tg_add_(t, low, tg_slice(t, middle, 0, 2, 3, 1));
     ck_status(TG_OK);
     ck_assert(data[4] == 1 && data[7] == 4 && data[0] == 2 && data[3] == 5);
+    ck_assert(tg_set_main_grad(low, middle) == TG_ERR_STATE);
+    ck_says("not share the tensor's bytes");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_set_main_grad(low, high) == TG_OK);
     end();
 }
 END_TEST

@@ -7,6 +7,7 @@
 
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
+#include <tapegrad/gpt.h>
 #include <tapegrad/mappings.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/ranks.h>
@@ -364,6 +365,13 @@ static tg_status take_site(void *user, tg_tape *tape, const tg_op_event *s) {
     return TG_OK;
 }
 
+static tg_status take_long_site(void *user, tg_tape *tape, const tg_op_event *s) {
+    (void)tape;
+    size_t length = tg_op_event_site(s, NULL, 0);
+    ck_assert(tg_op_event_site(s, user, 600) == length && strlen(user) == length);
+    return TG_OK;
+}
+
 START_TEST(sites) {
     begin();
     char site[200] = "";
@@ -376,6 +384,33 @@ START_TEST(sites) {
     tg_backward(t, y);
     ck_assert_msg(!strncmp(site, "outer, called from ", 19), "%s", site);
     ck_assert(tg_op_event_site(NULL, NULL, 0) == 0);
+    char name[301] = "", all[600];
+    memset(name, 'n', sizeof name - 1);
+    tg_tape_observe(t, take_long_site, all);
+    tg_scope_open(t, name);
+    y = tg_square(t, y);
+    tg_scope_close(t, &y, 1);
+    ck_assert_msg(!strncmp(all, name, 300) && !strncmp(all + 300, ", called from test_observers.c:", 31), "%s", all);
+    end();
+}
+END_TEST
+
+static tg_status close_scope(void *user, tg_tape *tape, const tg_op_event *s) {
+    if (s->number == 0) *(tg_status *)user = tg_scope_close(tape, NULL, 0);
+    tg_ctx_clear(tg_tape_ctx(tape));
+    return TG_OK;
+}
+
+START_TEST(the_scope_of_a_layer_is_not_closed) {
+    begin();
+    tg_status closed = TG_OK;
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = 16, .positions = 4, .hidden = 8, .heads = 2, .layers = 1));
+    tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(1, 4));
+    tg_tape_observe(t, close_scope, &closed);
+    ck_assert(tg_is_alive(tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_MEAN)));
+    ck_assert(closed == TG_ERR_STATE);
+    tg_tape_reset(t);
+    tg_module_free(gpt);
     end();
 }
 END_TEST
@@ -447,6 +482,7 @@ int main(void) {
                             a_backward_after_one_that_failed,
                             nodes_without_state,
                             sites,
+                            the_scope_of_a_layer_is_not_closed,
                             times_and_nodes_of_ops};
     return tg_check_main("watch", tests, sizeof tests / sizeof *tests);
 }

@@ -2,8 +2,11 @@
 #include "world.h"
 
 #include <limits.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <tapegrad/explain.h>
 
 /* An array and NumPy's text for it. Its elements are given as bytes in base 16, or as (i % modulus) * scale. */
 typedef struct print_case {
@@ -60,6 +63,28 @@ START_TEST(views_are_printed_in_their_own_order) {
 }
 END_TEST
 
+START_TEST(the_decimal_point_is_no_comma) {
+    static const double v[] = {1.5, 0.25, 3e5, 2e9};
+    char text[256];
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8")) return; /* the machine has no locale that writes commas */
+    begin();
+    tg_print(tg_from_host(ctx, TG_F64, TG_SHAPE(2), v), text, sizeof text, NULL);
+    ck_assert_str_eq(text, "[1.5  0.25]\nf64[2]");
+    tg_print(tg_from_host(ctx, TG_F64, TG_SHAPE(4), v), text, sizeof text, NULL);
+    ck_assert_str_eq(text, "[1.5e+00 2.5e-01 3.0e+05 2.0e+09]\nf64[4]");
+    tg_print(tg_from_host(ctx, TG_F64, TG_SHAPE(), v + 3), text, sizeof text, NULL);
+    ck_assert_str_eq(text, "2000000000.0 f64[]");
+    char dump[4096];
+    tg_tape_set_timing(t, true);
+    tg_exp(t, leaf(1));
+    tg_tape_dump(t, TG_JSON, dump, sizeof dump);
+    const char *time = strstr(strstr(dump, "\"op\": \"exp\""), "\"forward_s\": ") + 13;
+    ck_assert_msg(!strncmp(time + strspn(time, "0123456789.e-"), ", \"", 3), "%s", time);
+    end();
+    setlocale(LC_NUMERIC, "C");
+}
+END_TEST
+
 START_TEST(texts_are_cut_as_by_snprintf) {
     begin();
     char whole[256], part[256];
@@ -95,6 +120,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {arrays_are_printed_as_numpy_does, views_are_printed_in_their_own_order,
-                            texts_are_cut_as_by_snprintf, options_change_what_is_shown};
+                            the_decimal_point_is_no_comma, texts_are_cut_as_by_snprintf,
+                            options_change_what_is_shown};
     return tg_check_main("print", tests, sizeof tests / sizeof *tests);
 }

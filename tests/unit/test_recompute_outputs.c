@@ -314,6 +314,58 @@ END_TEST
 
 /* ---- With recomputation, without gradients, in a steady state ---- */
 
+/* A view that passes its gradient on. It cannot write a float32 gradient of a bfloat16 input. */
+static tg_status same_infer(tg_call *c) {
+    const int64_t size = tg_numel(c->input[0]), stride = 1;
+    return tg_call_view(c, 0, 0, 1, &size, &stride);
+}
+
+static tg_status same_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
+
+static tg_status times_same(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    static const tg_op same = {.size = sizeof same, .name = "same", .n_in = 1, .n_out = 1, .passes = 1,
+                               .infer = same_infer, .backward = same_backward};
+    tg_tensor *w = state, *y;
+    (void)n_in, (void)n_out;
+    tg_apply(tape, &same, NULL, &w, 1, &y, 1, NULL, NULL, TG_SITE);
+    out[0] = tg_mul(tape, in[0], y);
+    return TG_OK;
+}
+
+START_TEST(a_zeroed_gradient_is_overwritten_again) {
+    begin();
+    tg_tensor *w = tg_param_new(ctx, "w", TG_BF16, TG_SHAPE(2), 1), *x = tg_zeros(ctx, TG_BF16, TG_SHAPE(2)), *y;
+    tg_write_f64(x, (double[]){3, 4}, 2);
+    tg_replay *p = tg_replay_open(t);
+    tg_replay_run(p, times_same, w, &x, 1, &y, 1, NULL);
+    tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
+    tg_replay_close(p, NULL);
+    for (int i = 0; i < 3; i++) {
+        double g[2];
+        tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = true));
+        tg_read_f64(tg_grad_of(w), g, 2);
+        ck_assert_msg(g[0] == 3 && g[1] == 4, "%g %g", g[0], g[1]);
+        tg_zero_grad(w);
+    }
+    end();
+}
+END_TEST
+
+START_TEST(released_results_are_left_out) {
+    begin();
+    int next = 0;
+    ordered runs[2] = {{0, &next, {-1, -1}}, {1, &next, {-1, -1}}};
+    tg_tensor *x = vector(0), *y[2];
+    tg_replay *p = tg_replay_open(t);
+    for (int i = 0; i < 2; i++) tg_replay_run(p, numbered, &runs[i], &x, 1, &y[i], 1, NULL);
+    tg_release(y[0]);
+    ck_assert(tg_replay_close(p, y[1]) == TG_OK);
+    ck_assert(tg_backward(t, tg_sum(t, y[1], TG_ALL_DIMS, false)) == TG_OK && tg_has_grad(x));
+    ck_assert(runs[0].seen[1] == -1 && runs[1].seen[1] == 2); /* only the second function ran again */
+    end();
+}
+END_TEST
+
 static tg_status with_replay(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tensor *a;
@@ -487,6 +539,8 @@ int main(void) {
                                   results_overwritten_before_the_close_stay,
                                   results_that_no_gradient_reaches,
                                   a_retained_tape_runs_twice,
+                                  a_zeroed_gradient_is_overwritten_again,
+                                  released_results_are_left_out,
                                   a_replay_inside_a_recomputation,
                                   without_grad_it_only_runs,
                                   a_steady_step_allocates_nothing,

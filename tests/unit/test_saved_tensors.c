@@ -381,6 +381,51 @@ static tg_status exp_square(void *state, tg_tape *tape, tg_tensor *const *in, in
     return TG_OK;
 }
 
+/* Packs one tensor, and then ends the packing. */
+static tg_status put_last(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
+    ck_assert(tg_tape_pack(tape, NULL) == TG_OK);
+    return put(user, tape, x, packed);
+}
+
+START_TEST(a_packer_may_end_the_packing) {
+    begin();
+    shelf s = {0};
+    tg_pack_ops p = packer_on(&s);
+    p.pack = put_last;
+    ck_assert(tg_tape_pack(t, &p) == TG_OK);
+    tg_tensor *x = leaf(0.5);
+    tg_scope_open(t, "part");
+    tg_tensor *y = tg_exp(t, tg_exp(t, tg_exp(t, x)));
+    tg_scope_close(t, &y, 1);
+    ck_assert_int_eq(s.packed, 1);
+    tg_backward(t, y);
+    ck_assert(s.unpacked == 1 && s.dropped == 1);
+    ck_assert_double_eq_tol(grad(x), exp(exp(exp(0.5))) * exp(exp(0.5)) * exp(0.5), 1e-12 * grad(x));
+    end();
+}
+END_TEST
+
+static tg_status close_all(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
+    (void)user, (void)x, (void)packed;
+    return tg_scope_close(tape, NULL, 0);
+}
+
+START_TEST(a_packer_cannot_close_the_scope) {
+    begin();
+    tg_tape_pack(t, TG_PACK_OPS(.pack = close_all, .unpack = get));
+    tg_scope_open(t, "outer");
+    scoped(leaf(1));
+    ck_status(TG_ERR_STATE);
+    ck_says("tg_scope_close: no scope is open that this function has opened");
+    tg_ctx_clear(ctx);
+    tg_tape_pack(t, NULL);
+    ck_assert(tg_scope_close(t, NULL, 0) == TG_OK); /* the outer one */
+    ck_assert(tg_scope_close(t, NULL, 0) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 START_TEST(within_recomputation) {
     begin();
     shelf s = {0};
@@ -452,6 +497,8 @@ int main(void) {
                             recorded_derivatives_are_searched,
                             failures,
                             packers_may_record_ops,
+                            a_packer_may_end_the_packing,
+                            a_packer_cannot_close_the_scope,
                             within_recomputation,
                             a_model};
     return tg_check_main("pack", tests, sizeof tests / sizeof *tests);

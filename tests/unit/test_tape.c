@@ -280,6 +280,33 @@ START_TEST(recomputation_saves_only_its_inputs) {
 }
 END_TEST
 
+/* Sets all outputs in as many runs as *state says, and then only the first one. */
+static tg_status forgets(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    int *left = state;
+    (void)n_in;
+    out[0] = tg_exp(tape, in[0]);
+    for (int i = 1; i < n_out && *left > 0; i++) out[i] = out[0];
+    --*left;
+    return TG_OK;
+}
+
+START_TEST(outputs_that_are_not_set_are_refused) {
+    begin();
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(4, 4), 0.1), *y[8];
+    for (int runs = 3; runs >= 0; runs--) { /* later inner tapes use the memory of earlier ones */
+        int left = runs;
+        tg_status s = tg_recompute(t, forgets, &left, &x, 1, y, runs > 1 ? 1 : 8, NULL);
+        ck_assert((s == TG_OK) == (runs > 0));
+        if (s == TG_OK) s = tg_backward(t, tg_sum(t, y[0], TG_ALL_DIMS, false));
+        ck_assert((s == TG_OK) == (runs > 1));
+        if (s != TG_OK) ck_says("recompute: output 1 of the function: the tensor is NULL");
+        tg_ctx_clear(ctx);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(a_second_run_that_differs_is_found) {
     begin();
     tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1),
@@ -470,6 +497,7 @@ int main(void) {
                             a_scope_has_its_own_copy_of_its_name,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
+                            outputs_that_are_not_set_are_refused,
                             a_second_run_that_differs_is_found,
                             a_count_of_flops_that_overflows_is_the_greatest_one,
                             a_dump_names_ops_shapes_and_sites,
