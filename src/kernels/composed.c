@@ -287,8 +287,7 @@ tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a)
  * not valid is 0. */
 static tg_status cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a, entropy *e) {
     view gloss;
-    if (!a->logits.numel)
-        return TG_OK;
+    if (!a->logits.numel) return TG_OK;
     TG_TRY(entropy_open(ctx, a, e));
     view_column(&gloss, &a->gloss);
     MAP(reciprocal, e->other.a, e->mass.a);

@@ -56,7 +56,7 @@ END_TEST
 
 /* Both ranks of a group call it by its stages. */
 static bool is_called(const tg_comm *c, const char *what, int stage, int n) {
-    char name[32];
+    char name[64];
     snprintf(name, sizeof name, "%s %d-%d", what, stage, (stage + 1) % n);
     return !strcmp(tg_comm_name(c), name);
 }
