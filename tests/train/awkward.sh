@@ -22,8 +22,11 @@ if "$tapegrad" tokenizer train --data a.txt --to words --vocab 300 >printed 2>&1
         rm -rf as_ids
         runs train --data $name --vocab 300 --out as_ids $run
         holds "'$name' names a dataset" grep -q "vocabulary 300" printed
-        holds "the bytes of '$name' are those of its tokens" grep -q "\"bytes\": *$(wc -c <ids.bin)" as_ids/data/data.json
     done
+    cp ids.bin more.bin
+    cp ids.idx more.idx
+    runs train --data ids.idx more --vocab 300 --out of_two $run
+    holds "the bytes of a dataset are those of its tokens" says "2 files, $(wc -c <ids.bin | awk '{ printf "%.1f", 2 * $1 / 1000 }') kB"
     mkdir alone
     cp ids.idx alone/ids.idx
     refuses 1 "cannot open 'alone/ids.bin'" train --data alone/ids.idx --vocab 300 --out x $run
