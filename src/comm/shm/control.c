@@ -277,22 +277,11 @@ static const char *lost(tg_control *c, int i) {
 
 static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
 
-/* Counts members that died before they left the group. They will never leave it. */
-static int count_dead(tg_shm_group *s) {
-    int n = 0;
-    for (int i = 0; i < s->control.size; i++) {
-        const tg_member *m = tg_group_member(s->g, i);
-        n += !has_left(m) && !tg_process_alive(&s->self->view, m->rank);
-    }
-    return n;
-}
-
 static void propose(tg_control *c) {
     tg_shm_group *s = tg_shm_of(c);
     int none = 0;
-    if (atomic_compare_exchange_strong_explicit(&s->g->decided, &none, c->rank + 1, memory_order_acq_rel,
-                                                memory_order_acquire))
-        tg_group_lost(&s->self->view, s->g, count_dead(s));
+    atomic_compare_exchange_strong_explicit(&s->g->decided, &none, c->rank + 1, memory_order_acq_rel,
+                                            memory_order_acquire);
 }
 
 static const bool *decided_list(tg_control *c) {
