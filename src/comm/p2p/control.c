@@ -2,7 +2,8 @@
  * from their messages. */
 #include "base/text.h"
 #include "base/os.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
 #include "comm/shm/shm.h"
 
 /* Returns the call that this rank waits for: the call of w->request or, if the request is NULL, the older call
