@@ -84,10 +84,10 @@ TG_API tg_tensor *tg_grad_of(tg_tensor *x);
 /* Returns a copy of the gradient of leaf x on this rank; tg_drop frees the copy.
  *
  * This is for a leaf that is REPLICATED on an axis (placement.h). Before tg_grads_finalize the gradient of such a leaf
- * is only this rank's share of a sum over the axis, and reading the result of tg_grad_of fails with TG_ERR_STATE. The
- * copy is PARTIAL on that axis, and can be read and used like any other tensor. If x is REPLICATED on no axis, the copy
- * has the whole gradient. Fails with TG_ERR_STATE, and returns an inert tensor, if x has no gradient, or if
- * tg_grads_finalize has summed the shares already. */
+ * is only this rank's share of a sum over the axis, and reading or keeping (tg_keep) the result of tg_grad_of fails
+ * with TG_ERR_STATE. The copy is PARTIAL on that axis, and can be read and used like any other tensor. If x is
+ * REPLICATED on no axis, the copy has the whole gradient. Fails with TG_ERR_STATE, and returns an inert tensor, if x
+ * has no gradient, or if tg_grads_finalize has summed the shares already. */
 TG_API tg_tensor *tg_grad_share(tg_tensor *x);
 /* Clears the gradient of leaf x: x then has no gradient. The memory of the gradient is kept, and the next backward
  * overwrites it. */

@@ -8,10 +8,14 @@
 #include "base/device_memory.h"
 #include "base/runtime.h"
 
+/* Returns how many bytes the allocator provides for a request. They are at least one, because an allocator may return
+ * NULL for 0 bytes, which would look like a failure. */
+static size_t provided(size_t bytes) { return bytes ? bytes : 1; }
+
 void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
     tg_runtime *r = tg_runtime_of(ctx);
     const tg_allocator *a = &r->allocator;
-    void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, bytes, _Alignof(max_align_t)) : NULL;
+    void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, provided(bytes), _Alignof(max_align_t)) : NULL;
     r->host_allocations++;
     if (!p) {
         tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for the library's own objects", bytes);
@@ -22,7 +26,7 @@ void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
 
 void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
     const tg_allocator *a = &tg_runtime_of(ctx)->allocator;
-    if (p) a->free(a->user, p, bytes);
+    if (p) a->free(a->user, p, provided(bytes));
 }
 
 bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *capacity, size_t size) {

@@ -10,7 +10,7 @@
 
 #include "base/private_api.h"
 
-/* Returns zeroed memory, or NULL after recording TG_ERR_MEMORY. */
+/* Returns zeroed memory, also for 0 bytes, or NULL after recording TG_ERR_MEMORY. */
 TG_PRIVATE_API void *tg_host_alloc(tg_ctx *ctx, size_t bytes);
 /* `bytes` is the size that was allocated; p may be NULL. */
 TG_PRIVATE_API void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);

@@ -14,6 +14,7 @@
 #include <tapegrad/checkpoint.h>
 
 #include "base/host_memory.h"
+#include "checkpoint/directory.h"
 #include "io/file.h"
 
 struct tg_checkpoints {

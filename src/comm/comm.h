@@ -65,7 +65,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, const char *name, 
 /* A call that was started. The work that the call returned points to it. */
 typedef struct tg_comm_request {
     tg_comm *comm;
-    void *request; /* the transport's request; NULL: the call is done */
+    void *request; /* the transport's request; NULL: the call is done, and the status is its result */
     tg_work *work;
     uint64_t entry;   /* its index in the flight recorder; 0: none */
     tg_status status; /* result of the transport's start, and then of its wait */

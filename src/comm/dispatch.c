@@ -366,7 +366,7 @@ static bool request_test(void *self) {
 static tg_status request_wait(tg_ctx *ctx, void *self) {
     tg_comm_request *r = self;
     tg_comm *c = r->comm;
-    if (!r->request) return TG_OK;
+    if (!r->request) return r->status;
     _Atomic uint64_t *waiting = &c->recorder->rank_slot[c->recorder->me].waiting;
     atomic_store_explicit(waiting, r->entry, memory_order_relaxed);
     r->status = c->ops->wait(ctx, c->state, r->request);
@@ -470,10 +470,11 @@ void tg_comm_reap(tg_comm *c) {
         if (!r->ownerless) continue;
         seen--;
         if (!request_test(r)) continue;
-        end_request(r);
-        tg_work_stop_reading(r->work);
-        if (c->ownerless <= KEPT) continue;
-        tg_work_finish(r->work);
+        end_request(r); /* reports a failure */
+        if (c->ownerless > KEPT)
+            tg_work_end(r->work);
+        else
+            tg_work_over(r->work);
     }
 }
 
@@ -482,6 +483,8 @@ void tg_comm_finish_all(tg_comm *c) {
         tg_work *w = c->live.next->work;
         if (w->fills)
             tg_storage_need(w->fills, NULL);
+        else if (!c->live.next->request)
+            tg_work_end(w); /* tg_comm_reap has reported its result */
         else
             tg_work_finish(w);
     }

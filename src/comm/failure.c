@@ -82,8 +82,9 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
 static void fail_by_leaving(tg_control *c, const tg_wait *w, int i, const tg_member_view *view) {
     char text[TG_FAILURE_TEXT];
     size_t at = 0;
-    tg_text(text, sizeof text, &at, "rank %d has %s after %s; ", view->rank,
-            view->returned ? "returned" : "freed this communicator", tg_count(view->calls, "call").text);
+    tg_text(text, sizeof text, &at, "rank %d has %s after %s in group \"%s\"; ", view->rank,
+            view->returned ? "returned" : "freed this communicator",
+            tg_count((int64_t)c->ops->calls(c, i), "collective call").text, c->name);
     c->ops->last_call(c, i, text, sizeof text, &at);
     tg_control_fail(c, w, TG_ERR_REMOTE, view->rank, text);
 }

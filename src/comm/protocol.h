@@ -37,7 +37,6 @@ typedef struct tg_member_view {
     tg_status status;  /* of its context */
     int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
     double failed_for; /* seconds since this rank first saw the error */
-    uint64_t calls;    /* number of calls that it has made */
 } tg_member_view;
 
 typedef struct tg_control_ops {
@@ -50,6 +49,7 @@ typedef struct tg_control_ops {
     bool (*awaits)(tg_control *c, const tg_wait *w, int i); /* whether member i has yet to arrive */
     void (*member)(tg_control *c, const tg_wait *w, int i, tg_member_view *view); /* fills *view for member i */
     void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* the message of member i's error */
+    uint64_t (*calls)(tg_control *c, int i); /* number of collective calls of the group that member i has started */
     void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at); /* the last call of member i */
     /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
     bool (*call)(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n);

@@ -58,6 +58,7 @@ tg_status tg_captured_draws_open(tg_captured_draws *d, tg_ctx *ctx, const tg_rec
     d->forks = ctx->streams.forks;
     d->keyed = tg_is_keyed(ctx);
     d->micro = micro;
+    d->opens = ctx->keys.opens;
     d->open_keys = ctx->keys.depth;
     d->opening = opening_now(ctx);
     d->counter = ctx->keys.counter;
@@ -158,17 +159,17 @@ tg_status tg_captured_draws_end(tg_captured_draws *d) {
                        "%s: %s ends with %d open forks of random streams, but began with %d; match each tg_rng_fork "
                        "with tg_rng_join",
                        d->words->record, d->words->subject, ctx->streams.forks, d->forks);
-    if (ctx->keys.depth != d->open_keys || opening_now(ctx) != d->opening)
+    if (ctx->keys.opens != d->opens || opening_now(ctx) != d->opening)
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: %s ends with %d open keys, but began with %d; match each tg_key_open with tg_key_close",
-                       d->words->record, d->words->subject, ctx->keys.depth, d->open_keys);
+                       d->words->record, d->words->subject, ctx->keys.opens, d->opens);
     return d->ended ? check_no_more(d) : note_draws(d);
 }
 
 void tg_captured_draws_undo(tg_captured_draws *d) {
     if (!d->host_rows) return;
     tg_rng_unwind(d->ctx, d->forks);
-    tg_keys_unwind(d->ctx, d->open_keys);
+    tg_keys_unwind(d->ctx, d->opens);
     if (d->open_keys) d->ctx->keys.counter = d->counter;
     tg_key_notes_keep(d->ctx, d->old_notes);
     for (int i = 0; i < d->n_streams; i++) *tg_rng_by_id(d->ctx, d->streams[i].id) = d->streams[i].before;

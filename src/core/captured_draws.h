@@ -25,6 +25,7 @@ typedef struct tg_captured_draws {
     bool relative;
     uint64_t micro;   /* the micro-batch of the recording, if relative */
     int open_keys;    /* number of open keys before the step */
+    int opens;        /* number of tg_key_open calls without a close before the step (tg_keys) */
     uint64_t opening; /* number of the opening of the innermost one (tg_key_level); 0 if no key was open */
     uint64_t counter; /* how many numbers of that key were taken before the step */
     uint64_t taken;   /* how many of them one step takes */

@@ -14,6 +14,7 @@ tg_tensor *tg_keep(tg_tensor *x) {
     if (ctx->run.status != TG_OK) return tg_inert(ctx);
     tg_later_settle(ctx);
     if (tg_check(ctx, x, "tg_keep") != TG_OK || tg_storage_need(x->storage, x) != TG_OK) return tg_inert(ctx);
+    if (tg_refuse_partial(x, "tg_keep") != TG_OK) return tg_inert(ctx); /* tg_grads_finalize changes x alone */
     tg_tensor *k = tg_owned_new(ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
     if (!k) return tg_inert(ctx);
     k->place = x->place;

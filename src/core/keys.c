@@ -36,11 +36,9 @@ uint64_t tg_key_stream(const tg_keys *k, uint64_t root, uint64_t micro, const ui
 tg_status tg_key_open_at(tg_ctx *ctx, uint64_t key, const void *site) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     tg_keys *k = &ctx->keys;
-    if (k->depth == TG_KEY_LEVELS) {
-        k->missed++;
+    if (++k->opens > TG_KEY_LEVELS)
         return tg_fail(ctx, TG_ERR_STATE, "tg_key_open: %d keys are open, which is the most; call tg_key_close first",
                        TG_KEY_LEVELS);
-    }
     k->level[k->depth++] = (tg_key_level){key, ++ctx->key_notes.openings, k->counter, site};
     k->counter = 0;
     return ctx->run.status;
@@ -50,23 +48,20 @@ tg_status tg_key_open_at(tg_ctx *ctx, uint64_t key, const void *site) {
  * fails still counts. */
 tg_status tg_key_open(tg_ctx *ctx, uint64_t key) { return tg_key_open_at(ctx, key, TG_SITE); }
 
-static void pop(tg_keys *k) { k->counter = k->level[--k->depth].outer; }
-
 tg_status tg_key_close(tg_ctx *ctx) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
-    tg_keys *k = &ctx->keys;
-    if (k->missed)
-        k->missed--;
-    else if (k->depth)
-        pop(k);
+    if (ctx->keys.opens)
+        tg_keys_unwind(ctx, ctx->keys.opens - 1);
     else if (ctx->run.status == TG_OK)
         return tg_fail(ctx, TG_ERR_STATE, "tg_key_close: no key is open; call tg_key_open first");
     return ctx->run.status;
 }
 
-void tg_keys_unwind(tg_ctx *ctx, int depth) {
-    ctx->keys.missed = 0;
-    while (ctx->keys.depth > depth) pop(&ctx->keys);
+/* Only the first TG_KEY_LEVELS opens have opened a key. */
+void tg_keys_unwind(tg_ctx *ctx, int n) {
+    tg_keys *k = &ctx->keys;
+    if (k->opens > n) k->opens = n;
+    while (k->depth > k->opens) k->counter = k->level[--k->depth].outer;
 }
 
 /* ---- Steps ---- */

@@ -21,8 +21,8 @@ typedef struct tg_key_level {
 typedef struct tg_keys {
     uint64_t step;    /* set by tg_draws_step */
     uint64_t counter; /* how many numbers of the innermost open key are taken */
-    int depth;        /* number of open keys */
-    int missed;       /* number of calls that failed to open a further key and whose close has not come yet */
+    int depth;        /* number of open keys, at most TG_KEY_LEVELS */
+    int opens;        /* number of tg_key_open calls without a close yet; those beyond TG_KEY_LEVELS opened no key */
     bool repeats;     /* a second run, such as a recomputation, is repeating earlier draws, which are noted already */
     tg_key_level level[TG_KEY_LEVELS];
 } tg_keys;
@@ -61,8 +61,9 @@ bool tg_is_keyed(const tg_ctx *ctx);
 uint64_t tg_key_seed(const tg_ctx *ctx, uint64_t seed);
 /* Opens a key, as tg_key_open does. `site` is the call site of the public function that opens it, for messages. */
 tg_status tg_key_open_at(tg_ctx *ctx, uint64_t key, const void *site);
-/* Closes the innermost keys until only `depth` are open, after a function has failed between an open and its close. */
-void tg_keys_unwind(tg_ctx *ctx, int depth);
+/* Closes the innermost keys until only n opens (tg_keys) have no close, after a function has failed between an open and
+ * its close. Opens that failed count. */
+void tg_keys_unwind(tg_ctx *ctx, int n);
 /* Begins a step, as tg_draws_step does, without its checks. */
 void tg_keys_begin_step(tg_ctx *ctx, uint64_t step);
 

@@ -135,8 +135,8 @@ static inline tg_tensor *tg_range_whole(const tg_tensor *x) {
     const tg_ref *of = x->ext ? &x->ext->range_of : NULL;
     return TG_UNLIKELY(of && of->tensor && of->tensor->serial == of->serial) ? of->tensor : (tg_tensor *)x;
 }
-/* Fails if x is one rank's share of a sum, whose values `who` would give to the host. That is the gradient of a tensor
- * that is REPLICATED on an axis, until tg_grads_finalize. */
+/* Fails if x is one rank's share of a sum, whose values `who` would give to the host or to another handle. That is the
+ * gradient of a tensor that is REPLICATED on an axis, until tg_grads_finalize. */
 tg_status tg_refuse_partial(const tg_tensor *x, const char *who);
 /* Makes a tensor of the context on memory that the library does not own, on any device. `data`, the address of element
  * [0, 0, ..], and the strides are as in tg_wrap. release(user) is called once when the memory is not needed any more;

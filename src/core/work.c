@@ -102,11 +102,15 @@ void tg_work_stop_reading(tg_work *w) {
         ctx->readers = w->next;
 }
 
+void tg_work_over(tg_work *w) {
+    w->ordered = true;
+    tg_work_stop_reading(w);
+}
+
 tg_status tg_work_order(tg_work *w) {
     if (w->ordered) return TG_OK;
     TG_TRY(w->ops->order(w->ctx, w->self));
-    w->ordered = true;
-    tg_work_stop_reading(w);
+    tg_work_over(w);
     return TG_OK;
 }
 
@@ -122,6 +126,7 @@ tg_status tg_works_order_readers(tg_ctx *ctx) {
  * has no `order` function; the owner of w ends it later. */
 static tg_status wait_reader(tg_work *w) {
     if (w->fills) return tg_storage_need(w->fills, NULL);
+    if (w->ordered) return TG_OK;
     if (w->ops->order) return tg_work_order(w);
     tg_status s = w->ops->wait(w->ctx, w->self);
     tg_work_stop_reading(w);

@@ -16,7 +16,7 @@ struct tg_work {
     const tg_graph *graph; /* the step that was being recorded when it began, or NULL */
     tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
-    bool ordered;            /* the device's later work runs after it (tg_work_order) */
+    bool ordered;            /* the device's later work runs after it (tg_work_order, tg_work_over) */
 };
 
 /* Notes that w reads src's bytes. They stay allocated until w ends or stops reading, whatever happens to src. Does
@@ -35,6 +35,9 @@ void tg_work_abandon(tg_work *w);
 /* Orders all later work of the device after w, and ends w's hold on what it reads. Does nothing if it has done so
  * before. w must have an `order` function. */
 tg_status tg_work_order(tg_work *w);
+/* Notes that the operation of w has ended and that its result has been reported. From now on only a wait for w itself
+ * asks for the result. w must fill no storage; its owner ends it later. */
+void tg_work_over(tg_work *w);
 /* Calls tg_work_order for all works that only read and have an `order` function. Memory that they hold, and that has
  * been released, becomes available. */
 tg_status tg_works_order_readers(tg_ctx *ctx);

@@ -78,7 +78,4 @@ bool tg_is_temporary_suffix(const char *text);
 TG_PRIVATE_API tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
 TG_PRIVATE_API tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
 
-/* Returns the step in the name of a checkpoint's directory, or -1 if the name is not one of a checkpoint. */
-TG_PRIVATE_API int64_t tg_checkpoint_step(const char *name);
-
 #endif

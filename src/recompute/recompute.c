@@ -79,7 +79,7 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
 
 /* Does the same for open keys (core/keys.h). */
 static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
-    int left = ctx->keys.depth - before;
+    int left = ctx->keys.opens - before;
     if (!left) return TG_OK;
     if (left > 0) tg_keys_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status;
@@ -89,7 +89,7 @@ static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int befor
 
 /* Calls the function, and checks its status, its forks, its keys and its outputs. */
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
-    int forks = t->ctx->streams.forks, keys = t->ctx->keys.depth;
+    int forks = t->ctx->streams.forks, keys = t->ctx->keys.opens;
     uint64_t outer = tg_tapes_of(t->ctx)->recomputing;
     if (t->collects || t->again) tg_tapes_of(t->ctx)->recomputing = t->ctx->serial;
     t->busy++;

@@ -370,11 +370,10 @@ typedef struct difference {
 static const difference differences[] = {
     {NODES, "(its heartbeat stands still)", "(nothing has come from it)", "heartbeats are in shared memory"},
     {NODES, ", done, from", ", from", "a rank hears that another one has made a call, not that the call is done"},
-    {NODES, "has freed this communicator after 2 calls", "has freed this communicator after 1 call",
-     "a rank hears only of calls of its own groups, and counts those of this group"},
     {NCCL, "call 2 of group \"world\"", "call 3 of group \"world\"",
      "the first call of the host communicator has carried NCCL's id"},
     {NCCL, "call 1 of group \"world\"", "call 2 of group \"world\"", "the same"},
+    {NCCL, "after 1 collective call in group \"world\"", "after 2 collective calls in group \"world\"", "the same"},
 };
 
 static bool is_between_nodes_here(transport t) {

@@ -55,7 +55,8 @@ static double patience(const plot *p) {
 
 static bool says_so(const plot *p, tg_status s, const char *message) {
     switch (p->fault) {
-    case RETURNS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 has ") && strstr(message, " after 1 call;") &&
+    case RETURNS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 has ") &&
+               strstr(message, on_gpus ? " after 2 collective calls in " : " after 1 collective call in ") &&
                strstr(message, "its last call was barrier()");
     case FAILS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 failed: the dog ate it");
     case KILLED: return s == TG_ERR_REMOTE && strstr(message, "rank 1");

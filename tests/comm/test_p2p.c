@@ -5,7 +5,7 @@
 #include "base/os.h"
 #include "check_main.h"
 #include "comm/letters.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/message.h"
 #include "core/context.h"
 
 enum { RANKS = LETTER_RANKS };

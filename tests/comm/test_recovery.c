@@ -31,7 +31,44 @@ START_TEST(a_process_is_killed_in_a_recovery) {
 }
 END_TEST
 
+#if !defined TG_WORLD_TCP && !defined TG_WORLD_NCCL
+/* Returns the number of groups in the memory that the ranks share. */
+static int count_groups(const tg_comm *c) {
+    const tg_region_view *v = &((const tg_shm_group *)c->state)->self->view;
+    int n = 0;
+    for (const tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next)) n++;
+    return n;
+}
+
+static tg_status leaves_groups_behind(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    tg_comm *all = tg_comm_split(c, 0, tg_comm_rank(c), "all", TG_MAX_AXES);
+    EXPECT(ctx, tg_comm_barrier(all) == TG_OK);
+    if (tg_comm_rank(c) == VICTIM) kill(getpid(), SIGKILL);
+    EXPECT(ctx, tg_comm_barrier(c) != TG_OK);
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == RANKS - 1);
+    tg_comm_free(all);
+    EXPECT(ctx, tg_comm_barrier(c) == TG_OK && count_groups(c) == 1);
+    return tg_comm_barrier(c); /* no rank leaves the last group before the others have counted it */
+}
+
+/* The groups of a process that is killed are freed when the other members have left them. */
+START_TEST(groups_of_a_killed_process_are_freed) {
+    const world_end *end = run_world(PROCESSES, RANKS, leaves_groups_behind, NULL, NULL);
+    for (int r = 0; r < RANKS; r++)
+        ck_assert_msg(r == VICTIM || (end->ended[r] && end->status[r] == TG_OK), "rank %d: %s: %s", r,
+                      tg_status_name(end->status[r]), end->message[r]);
+}
+END_TEST
+#endif
+
 int main(void) {
-    const TTest *const tests[] = {a_process_is_killed_in_a_recovery};
+    const TTest *const tests[] = {
+        a_process_is_killed_in_a_recovery,
+#if !defined TG_WORLD_TCP && !defined TG_WORLD_NCCL
+        groups_of_a_killed_process_are_freed,
+#endif
+    };
     return tg_check_main("recovery", tests, sizeof tests / sizeof *tests);
 }

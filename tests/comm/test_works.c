@@ -4,6 +4,7 @@
 #include <tapegrad/transport.h>
 
 #include "comm/worlds.h"
+#include "core/work.h"
 
 static bool all_are(tg_tensor *x, double v) {
     const double *p = elements(x);
@@ -377,6 +378,41 @@ static bool record_says(tg_comm *c, const char *state) {
     return strstr(text, state) != NULL;
 }
 
+static tg_status dial(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    (void)ctx, (void)t;
+    *request = state;
+    return TG_OK;
+}
+static tg_status wrong_number(tg_ctx *ctx, void *state, void *request) {
+    return (void)state, (void)request, tg_fail(ctx, TG_ERR_REMOTE, "nobody has this number");
+}
+
+/* The next call of the communicator reports the failure. So do waits for the failed work, but no other call. */
+START_TEST(a_failed_send_has_failed_after_its_error_was_cleared) {
+    tg_comm_ops ops = phones;
+    ops.start = dial, ops.wait = wrong_number;
+    phone p = {0};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_tensor *x = filled(ctx, 3, 1);
+    for (int waits = 0; waits < 2; waits++) {
+        tg_comm *world = tg_comm_new_on(ctx, &ops, &p, 0, 2);
+        tg_work *w = tg_comm_send(world, x, 1);
+        ck_assert(w && !tg_comm_send(world, x, 1));
+        ck_assert_str_eq(tg_ctx_message(ctx), "nobody has this number");
+        tg_ctx_clear(ctx);
+        ck_assert_int_eq(tg_works_settle(ctx, NULL, NULL), TG_OK);
+        if (waits) {
+            ck_assert_int_eq(tg_work_wait(w), TG_ERR_REMOTE);
+            ck_assert_str_eq(tg_ctx_message(ctx), "waiting for a collective failed with TG_ERR_REMOTE");
+            tg_ctx_clear(ctx);
+        }
+        tg_comm_free(world);
+        ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(a_queued_call_ends_when_its_transport_says_so) {
     tg_comm_ops ops = phones;
     ops.queued = true, ops.start = queue_start, ops.close = queue_close;
@@ -531,6 +567,7 @@ int main(void) {
                                   a_group_of_one_copies,
                                   device_memory_is_refused,
                                   a_queued_call_ends_when_its_transport_says_so,
+                                  a_failed_send_has_failed_after_its_error_was_cleared,
                                   read_only_memory_is_not_written,
                                   a_callers_transport_hears_of_missed_calls,
                                   calls_out_of_place_are_refused,

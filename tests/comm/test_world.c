@@ -204,6 +204,24 @@ static const contradiction contradictions[] = {
      "mpirun has started this process as rank 1 of 2, but MASTER_ADDR is not set; set it to the node of rank 0"},
 };
 
+START_TEST(long_addresses_are_refused) {
+    static const char *const by[] = {by_hand, srun};
+    for (size_t i = 0; i < sizeof by / sizeof *by; i++) {
+        tg_world_info info = TG_WORLD_INFO();
+        char more[320], message[512];
+        snprintf(more, sizeof more, "MASTER_ADDR=%0256d", 1);
+        environments(by[i], more);
+        ck_assert_int_eq(tg_world_query(&info, message, sizeof message), TG_ERR_ARGUMENT);
+        ck_assert_str_eq(message, "MASTER_ADDR has 256 characters, expected at most 255; set it to the node of rank 0");
+        snprintf(more, sizeof more, "MASTER_ADDR=%0255d", 1);
+        environments(by[i], more);
+        ck_assert_int_eq(tg_world_query(&info, message, sizeof message), TG_OK);
+        ck_assert_uint_eq(strlen(info.host), 255);
+    }
+    environment("");
+}
+END_TEST
+
 START_TEST(contradictions_are_refused) {
     for (size_t i = 0; i < sizeof contradictions / sizeof *contradictions; i++) {
         tg_world_info info = TG_WORLD_INFO();
@@ -280,6 +298,7 @@ int main(void) {
     const TTest *const tests[] = {
         each_launcher_is_recognized, a_text_is_cut_to_its_buffer,   contradictions_are_refused,
         the_first_host_of_a_list,    the_tasks_of_a_node_in_a_list, a_process_without_a_launcher_is_alone,
+        long_addresses_are_refused,
     };
     return tg_check_main("world", tests, sizeof tests / sizeof *tests);
 }

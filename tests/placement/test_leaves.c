@@ -113,6 +113,8 @@ START_TEST(gradients_have_the_dual_placement) {
     char printed[256];
     ck_assert(tg_print(tg_grad_of(w), printed, sizeof printed, NULL) == 0 && !*printed);
     ck_refused(g, TG_ERR_STATE, "tg_print: this gradient is one rank's share of a sum");
+    ck_assert(!tg_is_alive(tg_keep(tg_grad_of(w))));
+    ck_refused(g, TG_ERR_STATE, "tg_keep: this gradient is one rank's share of a sum");
     tg_tensor *share = tg_grad_share(w);
     ck_place(share, "dp P");
     ck_assert_int_eq(tg_read_f64(share, v, 6), TG_OK);
@@ -129,6 +131,10 @@ START_TEST(gradients_have_the_dual_placement) {
     ck_assert_int_eq(tg_grads_finalize(g.p, &w, 1, NULL), TG_OK);
     ck_place(tg_grad_of(w), "");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(w), v, 6), TG_OK);
+    tg_tensor *kept = tg_keep(tg_grad_of(w));
+    ck_place(kept, "");
+    ck_assert_int_eq(tg_read_f64(kept, v, 6), TG_OK);
+    tg_drop(kept);
     tg_grad_share(w);
     ck_refused(g, TG_ERR_STATE, "has summed the gradient of w f64[2, 3], and the share is gone");
     ck_place(share, "dp P"); /* a copy, which has not been summed */

@@ -413,6 +413,26 @@ START_TEST(every_allocation_may_fail) {
 }
 END_TEST
 
+/* As malloc may do: no memory for 0 bytes. */
+static void *alloc_some(void *user, size_t bytes, size_t align) {
+    return bytes ? counted_alloc(user, bytes, align) : NULL;
+}
+
+START_TEST(samples_may_have_no_elements) {
+    counted c = {0};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {alloc_some, counted_free, &c}));
+    const tg_data_part none = {TG_F32, {2, {3, 0}}, square};
+    tg_loader *l = tg_loader_new_arrays(ctx, &none, 1, SAMPLES, TG_LOADER(.batch = 5));
+    tg_tensor *x;
+    for (int i = 0; i < 6; i++) ck_assert_int_eq(tg_loader_next(l, &x), TG_OK);
+    ck_assert(tg_ndim(x) == 3 && tg_dim(x, 0) == 5 && !tg_numel(x));
+    tg_loader_free(l);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_ctx_free(ctx);
+    ck_assert_int_eq(c.held, 0);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {an_order_is_a_permutation,      all_orders_are_about_as_frequent,
                             an_epoch_has_every_sample_once, ranks_share_the_batches_of_one,
@@ -421,6 +441,7 @@ int main(void) {
                             ranks_of_cp_read_their_chunks,
                             safetensors_are_tables,         an_error_comes_in_its_turn,
                             reading_ahead_is_bounded,       a_batch_is_not_read_to_its_end_in_vain,
-                            a_file_that_fails_is_reported,  every_allocation_may_fail};
+                            a_file_that_fails_is_reported,  every_allocation_may_fail,
+                            samples_may_have_no_elements};
     return tg_check_main("loader", tests, sizeof tests / sizeof *tests);
 }

@@ -1,4 +1,4 @@
-/* Named random streams: forks, states as values, recomputation, seeds of ranks. */
+/* Named random streams: forks, states as values, recomputation, seeds of ranks; keys and forks that failed to open. */
 #include <string.h>
 
 #include <tapegrad/gradcheck.h>
@@ -337,6 +337,37 @@ START_TEST(missed_forks_stay_open_until_their_joins) {
 }
 END_TEST
 
+static tg_status opens_a_key_too_many(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                      int n_out) {
+    (void)state, (void)in, (void)n_in, (void)out, (void)n_out;
+    tg_key_open(tg_tape_ctx(t), 1);
+    return tg_key_open(tg_tape_ctx(t), 2);
+}
+
+/* Keys that failed to open before the function stay open until their closes, and those within it do not. */
+START_TEST(missed_keys_stay_open_until_their_closes) {
+    tg_tensor *w, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    for (int i = 0; i < 17; i++) tg_key_open(ctx, (uint64_t)i);
+    expect_error(ctx, TG_ERR_STATE, "16 keys are open, which is the most");
+    tg_recompute(t, opens_a_key_too_many, NULL, &w, 1, &y, 1, NULL);
+    expect_error(ctx, TG_ERR_STATE, "16 keys are open, which is the most");
+    tg_key_close(ctx); /* the one that failed */
+    ck_assert_int_eq(ctx->keys.depth, 16);
+    tg_key_close(ctx);
+    ck_assert_int_eq(ctx->keys.depth, 15);
+    tg_recompute(t, opens_a_key_too_many, NULL, &w, 1, &y, 1, NULL);
+    expect_error(ctx, TG_ERR_STATE, "16 keys are open, which is the most");
+    ck_assert_int_eq(ctx->keys.depth, 15);
+    for (int i = 0; i < 15; i++) tg_key_close(ctx);
+    ck_assert_int_eq(ctx->keys.depth, 0);
+    expect_ok(ctx);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* Each join returns to the stream that was current before its own fork, although one fork has had no memory. */
 START_TEST(joins_after_a_missed_fork_are_in_order) {
     tg_ctx *ctx = new_ctx();
@@ -487,6 +518,7 @@ int main(void) {
                                   a_function_must_join_its_forks_and_no_others,
                                   gradcheck_draws_the_same_in_every_run,
                                   missed_forks_stay_open_until_their_joins,
+                                  missed_keys_stay_open_until_their_closes,
                                   joins_after_a_missed_fork_are_in_order,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,

@@ -8,8 +8,8 @@
 
 #include <tapegrad/lora.h>
 
+#include "checkpoint/directory.h"
 #include "common/model_files.h"
-#include "io/file.h"
 
 /* ---- Where the model is ---- */
 

@@ -1,6 +1,7 @@
 /* Sending and receiving through the message layer: buffers, and the messages in them. */
 #include "base/host_memory.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/group.h"
 
 enum { MESSAGE_TAG = 0, ANYBODY = -1 };
 

@@ -1,6 +1,8 @@
 /* Calls: arriving at a call, comparing it with the members' calls, ending it, and handling the messages about it. */
 #include "base/text.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
+#include "comm/p2p/flow.h"
 
 /* ---- The balance of an all-to-all ---- */
 

@@ -2,7 +2,8 @@
  * from their messages. */
 #include "base/text.h"
 #include "base/os.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
 #include "comm/shm/shm.h"
 
 /* Returns the call that this rank waits for: the call of w->request or, if the request is NULL, the older call
@@ -55,7 +56,6 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
         .status = p->status,
         .cause = p->cause,
         .failed_for = p->status == TG_OK ? 0 : tg_system_now() - p->since,
-        .calls = m->last.sequence,
     };
 }
 
@@ -65,6 +65,8 @@ static void error_of(tg_control *c, int i, char *buf, size_t n) {
     size_t at = 0;
     tg_text(buf, n, &at, "%s", text ? text : "");
 }
+
+static uint64_t calls_of(tg_control *c, int i) { return tg_p2p_of(c)->member[i].last.sequence; }
 
 static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
@@ -214,6 +216,7 @@ const tg_control_ops tg_p2p_control = {
     .awaits = awaits,
     .member = view_member,
     .error_of = error_of,
+    .calls = calls_of,
     .last_call = last_call,
     .call = describe_call,
     .ended = has_ended,

@@ -9,7 +9,8 @@
  * one has not made. */
 #include "base/text.h"
 #include "base/os.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
 #include "comm/shm/shm.h"
 
 /* Sends a probe to the members that have not arrived at the call. of: the rank that sent the probe first. probe: the

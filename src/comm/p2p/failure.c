@@ -3,7 +3,8 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "base/os.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
 #include "comm/shm/shm.h"
 
 /* ---- The group's failure ---- */

@@ -1,5 +1,5 @@
 /* The data that each rank of a call sends to each other rank, as elements of src and dst. */
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/flow.h"
 
 static const tg_p2p_flow nothing = {NULL, 0};
 

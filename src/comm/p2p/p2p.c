@@ -1,6 +1,8 @@
 /* The functions of the transport's table, and its world communicator. */
 #include "base/host_memory.h"
 #include "base/os.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 

@@ -1,7 +1,10 @@
 /* Moves the data of a call at which all members have arrived: inline data, and pieces. Requests pieces, sends those
  * that others request, and stores or sums those that have arrived. */
 #include "kernels/cpu/rank_sums.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
+#include "comm/p2p/flow.h"
+#include "comm/shm/region.h"
 
 /* ---- Sums ---- */
 

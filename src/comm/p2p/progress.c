@@ -3,7 +3,9 @@
 #include <time.h>
 
 #include "base/os.h"
-#include "comm/p2p/p2p.h"
+#include "comm/p2p/buffers.h"
+#include "comm/p2p/failure.h"
+#include "comm/p2p/flow.h"
 #include "comm/shm/shm.h"
 
 /* ---- Messages ---- */

@@ -112,7 +112,6 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
         .missed = tg_shm_has_missed_more(s, i, c->rank),
         .alive = atomic_load_explicit(&rank_slot->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
         .failed_for = failed_for(s, rank_slot),
-        .calls = atomic_load_explicit(&rank_slot->calls, memory_order_relaxed),
     };
     view->status = (tg_status)atomic_load_explicit(&rank_slot->status, memory_order_acquire);
     view->cause = atomic_load_explicit(&rank_slot->cause, memory_order_relaxed);
@@ -120,6 +119,17 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
 
 static void error_of(tg_control *c, int i, char *buf, size_t n) {
     tg_shared_text_read(&tg_shm_rank_slot(tg_shm_of(c), i)->failure, buf, n);
+}
+
+/* A slot keeps the number of the last call that the member has posted there. */
+static uint64_t calls_of(tg_control *c, int i) {
+    uint64_t calls = 0;
+    for (uint64_t k = 0; k < TG_CALLS; k++) {
+        const tg_post *p = &tg_group_slot(tg_shm_of(c)->g, k)->post[i];
+        uint64_t posted = atomic_load_explicit(&p->posted, memory_order_acquire);
+        if (posted > calls) calls = posted;
+    }
+    return calls;
 }
 
 static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
@@ -267,22 +277,11 @@ static const char *lost(tg_control *c, int i) {
 
 static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
 
-/* Counts members that died before they left the group. They will never leave it. */
-static int count_dead(tg_shm_group *s) {
-    int n = 0;
-    for (int i = 0; i < s->control.size; i++) {
-        const tg_member *m = tg_group_member(s->g, i);
-        n += !has_left(m) && !tg_process_alive(&s->self->view, m->rank);
-    }
-    return n;
-}
-
 static void propose(tg_control *c) {
     tg_shm_group *s = tg_shm_of(c);
     int none = 0;
-    if (atomic_compare_exchange_strong_explicit(&s->g->decided, &none, c->rank + 1, memory_order_acq_rel,
-                                                memory_order_acquire))
-        tg_group_lost(&s->self->view, s->g, count_dead(s));
+    atomic_compare_exchange_strong_explicit(&s->g->decided, &none, c->rank + 1, memory_order_acq_rel,
+                                            memory_order_acquire);
 }
 
 static const bool *decided_list(tg_control *c) {
@@ -298,6 +297,7 @@ const tg_control_ops tg_shm_control = {
     .awaits = awaits,
     .member = view_member,
     .error_of = error_of,
+    .calls = calls_of,
     .last_call = last_call,
     .call = call_of,
     .ended = has_ended,

@@ -1,7 +1,7 @@
 /* The region: memory that ranks share, and the groups in it. Threads use their allocator; processes map an unnamed
  * file. */
 #define _GNU_SOURCE
-#include "comm/shm/region.h"
+#include "comm/shm/shm.h"
 
 #include "base/text.h"
 
@@ -226,7 +226,6 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, uint64_t origin, c
     if (g) {
         tg_group_member(g, mine)->joined = true;
         atomic_store_explicit(&tg_group_member(g, mine)->missed_calls, 1 + ctx->run.missed, memory_order_release);
-        g->joined++;
     }
     pthread_mutex_unlock(&r->lock);
     if (!g)
@@ -242,20 +241,21 @@ static void unlink_group(const tg_region_view *v, const tg_group *g) {
         }
 }
 
-void tg_group_lost(const tg_region_view *v, tg_group *g, int n) {
-    lock(v->region);
-    g->lost = n;
-    pthread_mutex_unlock(&v->region->lock);
+/* Returns whether every member has left the group or died. The caller holds the region's lock. */
+static bool is_deserted(const tg_region_view *v, tg_group *g) {
+    for (int i = 0; i < g->size; i++) {
+        const tg_member *m = tg_group_member(g, i);
+        if (!atomic_load_explicit(&m->left, memory_order_acquire) && tg_process_alive(v, m->rank)) return false;
+    }
+    return true;
 }
 
-/* Frees the group's memory once every member has either left it or died (tg_group_lost). A group that a living member
- * never joins stays until the region is freed. */
+/* A group that a living member never joins stays until the region is freed. So does one whose last member dies. */
 void tg_group_leave(const tg_region_view *v, tg_group *g, int mine) {
     tg_region *r = v->region;
-    atomic_store_explicit(&tg_group_member(g, mine)->left, true, memory_order_release);
     lock(r);
-    bool last = ++g->left + g->lost == g->size;
-    if (last) {
+    atomic_store_explicit(&tg_group_member(g, mine)->left, true, memory_order_release);
+    if (is_deserted(v, g)) {
         unlink_group(v, g);
         release(v, g, g->bytes);
     }

@@ -62,7 +62,7 @@ typedef struct tg_group {
     tg_shared next;  /* the next group in the region's list */
     uint64_t origin; /* what it was formed from (tg_group_join) */
     size_t bytes, slot_bytes;
-    int size, joined, left, lost; /* numbers of all members, and of those that have joined, have left, have died */
+    int size; /* number of members */
     _Atomic int failed;     /* TG_GROUP_WHOLE etc. */
     tg_status status;       /* why the group has failed, together with culprit, reporter and failure */
     int culprit, reporter;  /* numbers in the world; -1: none */
@@ -144,9 +144,7 @@ void tg_region_unmap(tg_region *r, bool whole);
  * 0 for the world. Returns NULL after recording the error. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, uint64_t origin, const int *ranks, int n, int mine,
                         const char *name);
-/* Notes that n members have died without leaving the group. The group is freed once all other members have left. */
-void tg_group_lost(const tg_region_view *v, tg_group *g, int n);
-/* Leaves the group. The last member that leaves it frees its memory. */
+/* Leaves the group. Frees its memory if all other members have left it or died. */
 void tg_group_leave(const tg_region_view *v, tg_group *g, int mine);
 
 #endif

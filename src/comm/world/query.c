@@ -14,18 +14,17 @@ static const char *const launchers[] = {"nothing", "tapegrad run", "mpirun", "to
  * the first port for rank 0 is the one after it. */
 static void read_meeting_place(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
-    const char *host = tg_variable("MASTER_ADDR"), *agent = tg_variable("TORCHELASTIC_USE_AGENT_STORE");
+    const char *agent = tg_variable("TORCHELASTIC_USE_AGENT_STORE");
     bool used = agent && !strcmp(agent, "True");
-    if (!host || strlen(host) >= sizeof i->host) {
+    if (!tg_world_read_host(q)) {
         tg_world_refuse(
-            q, "%s has started this process as rank %d of %d, but MASTER_ADDR is %s; set it to the node of rank 0",
-            launchers[i->launcher], i->rank, i->ranks, host ? "too long" : "not set");
+            q, "%s has started this process as rank %d of %d, but MASTER_ADDR is not set; set it to the node of rank 0",
+            launchers[i->launcher], i->rank, i->ranks);
         return;
     }
-    snprintf(i->host, sizeof i->host, "%s", host);
     if (!tg_variable_number(q, "MASTER_PORT", 1, &i->port))
         tg_world_refuse(q, "MASTER_ADDR is \"%s\", but MASTER_PORT is not set; set it to a free port of that node",
-                        host);
+                        i->host);
     i->port += used;
     i->ports = TG_WORLD_PORTS;
 }

@@ -50,12 +50,9 @@ static const char *either(const char *name, const char *other) {
 }
 
 static void read_host(tg_world_query_state *q) {
-    const char *host = tg_variable("MASTER_ADDR"), *list = either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+    const char *list = either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
     tg_world_info *i = &q->info;
-    if (host && strlen(host) < sizeof i->host) {
-        snprintf(i->host, sizeof i->host, "%s", host);
-        return;
-    }
+    if (tg_world_read_host(q)) return;
     if (!list || !tg_slurm_first_host(list, i->host, sizeof i->host))
         tg_world_refuse(
             q,

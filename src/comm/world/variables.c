@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/text.h"
 #include "comm/world/world.h"
@@ -26,4 +27,16 @@ bool tg_variable_number(tg_world_query_state *q, const char *name, int least, in
     if (!text) return false;
     return tg_text_int(text, least, value) ||
            tg_world_refuse(q, "%s is \"%s\", expected a number from %d on", name, text, least);
+}
+
+bool tg_world_read_host(tg_world_query_state *q) {
+    const char *host = tg_variable("MASTER_ADDR");
+    const size_t most = sizeof q->info.host - 1;
+    if (!host) return false;
+    if (strlen(host) > most)
+        tg_world_refuse(q, "MASTER_ADDR has %zu characters, expected at most %zu; set it to the node of rank 0",
+                        strlen(host), most);
+    else
+        snprintf(q->info.host, sizeof q->info.host, "%s", host);
+    return true;
 }

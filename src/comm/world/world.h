@@ -27,6 +27,9 @@ const char *tg_variable(const char *name);
 bool tg_variable_number(tg_world_query_state *q, const char *name, int least, int *value);
 /* Records a contradiction, unless there was one before. Returns false. */
 bool tg_world_refuse(tg_world_query_state *q, const char *format, ...) TG_PRINTF(2, 3);
+/* Reads MASTER_ADDR into the query's info, or records a contradiction if it is too long. Returns false if it is not
+ * set. */
+bool tg_world_read_host(tg_world_query_state *q);
 
 /* ---- slurm.c ---- */
 
