@@ -261,6 +261,25 @@ START_TEST(products_with_zeros_have_right_derivatives) {
 }
 END_TEST
 
+/* Without dims to reduce, the product is x. Its derivatives are recorded also if x has as many dims as a tensor can. */
+START_TEST(products_over_no_dims_have_derivatives) {
+    const double v[] = {2, -3}, first[] = {4, -6}, second[] = {2, 2};
+    tg_ctx *ctx = open_ctx(TG_F64);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = leaf(ctx, TG_F64, TG_SHAPE(1, 1, 1, 1, 1, 1, 1, 2), v), *g, *gg;
+    tg_tensor *y = tg_sum(t, tg_square(t, tg_prod(t, x, (tg_dims){.n = 0}, false)), TG_ALL_DIMS, false);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    tg_tensor *sum = tg_sum(t, g, TG_ALL_DIMS, false);
+    tg_grad(t, &sum, 1, &x, 1, &gg, NULL);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    check_values(g, first, "gradient", 0);
+    check_values(gg, second, "second derivative", 0);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Pairs of numbers ---- */
 
 #define AS2(name, expr) \
@@ -479,6 +498,7 @@ int main(void) {
                             equal_elements_are_their_mean,
                             equal_elements_share_the_gradient_of_their_extremum,
                             products_with_zeros_have_right_derivatives,
+                            products_over_no_dims_have_derivatives,
                             special_pairs_are_right,
                             narrow_parabolas_are_lines,
                             parabolas_of_any_width_keep_their_digits,
