@@ -82,19 +82,23 @@ static tg_tensor *write_sorted(tg_tape *t, tg_tensor *x, int dim, tg_tensor *ind
     return tg_scatter(t, x, dim, tg_gather(t, index, dim, order), tg_gather(t, src, dim, order));
 }
 
-/* Returns y, whose elements are those of x or src where x_hit or src_hit is true, as a function of x and src: as the
- * mean of these equal elements. The mean differs from y by rounding, which the last step corrects. 16-bit tensors are
- * computed in float32, because bfloat16 cannot count beyond 256. */
+/* Returns y, whose elements are those of x or src where x_hit or src_hit is true, as a function of x and src: y plus
+ * the mean of these equal elements, minus the value of the mean. The difference is 0 but has the derivatives of the
+ * mean. An infinite mean is not subtracted, because the difference would be NaN; y plus the mean is then y.
+ *
+ * The elements are scaled by a power of 2 so that their sum does not overflow. 16-bit tensors are computed in float32,
+ * because bfloat16 cannot count beyond 256. */
 static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in, tg_tensor *x_hit,
                          tg_tensor *src_hit) {
     tg_tensor *x = tg_wide(t, in[0]), *src = tg_wide(t, in[2]), *wide = tg_wide(t, y);
     tg_tensor *zero = tg_number_like(t, x, 0), *one = tg_number_like(t, x, 1);
+    double part = 0.5;
+    for (int64_t n = tg_dim(in[1], dim); n > 0; n /= 2) part /= 2; /* at most n + 1 elements are added */
     tg_tensor *count = tg_scatter_add(t, tg_where(t, x_hit, one, zero), dim, in[1], tg_where(t, src_hit, one, zero));
-    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, x, zero), dim, in[1],
-                                               tg_where(t, src_hit, src, zero)), count);
-    tg_tensor *rest =
-        tg_masked_fill(t, tg_sub(t, wide, tg_detach(t, mean)), tg_logical_not(t, tg_isfinite(t, wide)), 0);
-    tg_tensor *sum = tg_add(t, mean, rest);
+    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, tg_scale(t, x, part), zero), dim, in[1],
+                                               tg_where(t, src_hit, tg_scale(t, src, part), zero)), count);
+    tg_tensor *value = tg_masked_fill(t, tg_detach(t, mean), tg_logical_not(t, tg_isfinite(t, mean)), 0);
+    tg_tensor *sum = tg_add(t, wide, tg_scale(t, tg_sub(t, mean, value), 1 / part));
     return sum->dtype == y->dtype ? sum : tg_cast(t, sum, (tg_dtype)y->dtype);
 }
 
