@@ -10,6 +10,16 @@ typedef struct scatter_params {
     bool include_self;
 } scatter_params;
 
+/* Fails if src does not have the dtype of x or the shape of index. */
+static tg_status check_src(tg_tape *t, tg_tensor *const *in) {
+    tg_dtype x = (tg_dtype)in[0]->dtype, src = (tg_dtype)in[2]->dtype;
+    if (src != x)
+        return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s and src is %s; they must have one dtype (tg_cast converts)",
+                       tg_dtype_name(x), tg_dtype_name(src));
+    if (tg_same_shape(in[1], in[2])) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
+}
+
 /* Returns a bool mask of the elements of x to which index sends something. */
 static tg_tensor *reached(tg_tape *t, const tg_tensor *x, int dim, tg_tensor *index) {
     tg_tensor *none = tg_full(t, TG_BOOL, tg_shape_of(x), 0), *all = tg_full(t, TG_BOOL, tg_shape_of(index), 1);
@@ -24,18 +34,15 @@ static tg_status scatter_mean_compose(tg_tape *t, const void *params, tg_tensor 
     tg_tensor *x = in[0], *index = in[1], *src = in[2];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     (void)site;
+    if (!tg_is_float((tg_dtype)x->dtype))
+        return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s; it must have a float dtype", tg_dtype_name((tg_dtype)x->dtype));
+    TG_TRY(check_src(t, in));
     tg_tensor *own = tg_full(t, wide, tg_shape_of(x), p->include_self), *one = tg_full(t, wide, tg_shape_of(index), 1);
     tg_tensor *count = tg_clamp(t, tg_scatter_add(t, own, p->dim, index, one), 1, INFINITY);
     if (!p->include_self) x = tg_masked_fill(t, x, reached(t, x, p->dim, index), 0);
     tg_tensor *sum = tg_scatter_add(t, tg_cast(t, x, wide), p->dim, index, tg_cast(t, src, wide));
     out[0] = tg_cast(t, tg_div(t, sum, count), (tg_dtype)in[0]->dtype);
     return t->ctx->run.status;
-}
-
-/* Fails if index and src have different shapes. */
-static tg_status check_shapes(tg_tape *t, tg_tensor *const *in) {
-    if (tg_same_shape(in[1], in[2])) return TG_OK;
-    return tg_fail(t->ctx, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
 }
 
 /* ---- scatter_prod ---- */
@@ -60,7 +67,7 @@ static tg_status scatter_prod_compose(tg_tape *t, const void *params, tg_tensor 
     const scatter_params *p = params;
     tg_tensor *x = in[0], *index = in[1], *src = in[2];
     (void)site;
-    TG_TRY(check_shapes(t, in));
+    TG_TRY(check_src(t, in));
     tg_tensor *order = tg_argsort(t, index, p->dim, false), *at = tg_gather(t, index, p->dim, order);
     tg_tensor *v = running_products(t, tg_wide(t, tg_gather(t, src, p->dim, order)), at, p->dim);
     if (!tg_is_alive(v)) return t->ctx->run.status;
@@ -106,7 +113,7 @@ static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in
 static bool may_need_grad(const tg_tensor *x) { return x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE); }
 
 static tg_status extremum(tg_tape *t, const scatter_params *p, tg_tensor *const *in, tg_tensor **out, bool least) {
-    TG_TRY(check_shapes(t, in));
+    TG_TRY(check_src(t, in));
     tg_tensor *x = tg_detach(t, in[0]), *index = in[1], *src = tg_detach(t, in[2]);
     tg_tensor *y = write_sorted(t, x, p->dim, index, src, least);
     if (p->include_self) y = least ? tg_minimum(t, y, x) : tg_maximum(t, y, x);

@@ -234,6 +234,12 @@ static void dims(misuse_world *b) {
     INERT(tg_scatter, SHAPE, "out of range", tg_scatter(t, b->v, -2, b->ids, b->v));
     INERT(tg_scatter_prod, SHAPE, "index and src have different shapes",
           tg_scatter_prod(t, b->v, 0, b->ids, b->x, true));
+    INERT(tg_scatter_mean, DTYPE, "x is i64; it must have a float dtype",
+          tg_scatter_mean(t, b->ids, 0, b->ids, b->ids, true));
+    INERT(tg_scatter_mean, DTYPE, "x is f32 and src is i64; they must have one dtype",
+          tg_scatter_mean(t, b->v, 0, b->ids, b->ids, true));
+    INERT(tg_scatter_max, DTYPE, "x is i64 and src is f32; they must have one dtype",
+          tg_scatter_max(t, b->ids, 0, b->ids, b->v, true));
 }
 
 static void layouts(misuse_world *b) {
