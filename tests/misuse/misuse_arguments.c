@@ -269,7 +269,8 @@ static void layouts(misuse_world *b) {
     INERT(tg_expand, SHAPE, "does not expand", tg_expand(t, b->x, TG_SHAPE(2, 4)));
     INERT(tg_expand, SHAPE, "the new shape has 1 dim; it must have from 2 to 8", tg_expand(t, b->x, TG_SHAPE(3)));
     INERT(tg_expand, SHAPE, "the new shape has 9 dims; it must have from 2 to 8", tg_expand(t, b->x, nine));
-    INERT(tg_expand, SHAPE, "-5", tg_expand(t, b->x, TG_SHAPE(-5, 2, 3)));
+    INERT(tg_expand, SHAPE, "dim 0 is -5; it must be 0 or more", tg_expand(t, b->x, TG_SHAPE(-5, 2, 3)));
+    INERT(tg_expand, SHAPE, "or -1 in a dim that x has", tg_expand(t, b->x, TG_SHAPE(-1, 2, 3)));
     INERT(tg_expand, SHAPE, "overflows", tg_expand(t, b->x, TG_SHAPE(INT64_MAX, 2, 3)));
     INERT(tg_squeeze, SHAPE, "dim 0 has size 2; it must be 1", tg_squeeze(t, b->x, 0));
     INERT(tg_unsqueeze, SHAPE,
