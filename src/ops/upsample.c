@@ -48,6 +48,11 @@ static double step_of(const upsample_params *p, int d, int64_t n) {
 /* Returns the numbers 0 to n - 1. */
 static tg_tensor *count(tg_tape *t, tg_dtype dtype, int64_t n) { return tg_arange(t, dtype, 0, (double)n, 1); }
 
+/* Returns `at` as indices from 0 to n - 1. Integers are clamped, because a float32 may round n - 1 to n. */
+static tg_tensor *indices(tg_tape *t, tg_tensor *at, int64_t n) {
+    return tg_clamp(t, tg_cast(t, at, TG_I64), 0, (double)(n - 1));
+}
+
 /* ---- Nearest ---- */
 
 /* Returns x with each element along dim repeated `times` times. */
@@ -68,7 +73,7 @@ static tg_tensor *nearest_along(tg_tape *t, const upsample_params *p, int d, tg_
     if (out % n == 0 && (times & (times - 1)) == 0 && step == 1 / (float)times)
         return repeat_elements(t, x, d + 2, times);
     tg_tensor *at = tg_floor(t, tg_scale(t, count(t, TG_F32, out), step));
-    return tg_index_select(t, x, d + 2, tg_cast(t, tg_clamp(t, at, 0, (double)(n - 1)), TG_I64));
+    return tg_index_select(t, x, d + 2, indices(t, at, n));
 }
 
 /* ---- Linear ---- */
@@ -83,15 +88,15 @@ static tg_tensor *weights_along(tg_tape *t, tg_tensor *w, const tg_tensor *x, in
 /* Element i of the result lies at i step (if corners are aligned) or (i + 1/2) step - 1/2 between two elements of x. */
 static tg_tensor *linear_along(tg_tape *t, const upsample_params *p, int d, tg_tensor *x) {
     int64_t n = tg_dim(x, d + 2), out = p->size.dim[d];
-    double step = step_of(p, d, n), last = (double)(n - 1);
+    double step = step_of(p, d, n);
     if (step == 1 && out == n) return x;
     tg_tensor *at = count(t, (tg_dtype)x->dtype, out);
     at = p->align ? tg_scale(t, at, step) : tg_add_scalar(t, tg_scale(t, tg_add_scalar(t, at, 0.5), step), -0.5);
-    at = tg_clamp(t, at, 0, last);
-    tg_tensor *before = tg_floor(t, at), *after = tg_clamp(t, tg_add_scalar(t, before, 1), 0, last);
+    at = tg_clamp(t, at, 0, (double)(n - 1));
+    tg_tensor *before = tg_floor(t, at), *after = tg_add_scalar(t, before, 1);
     tg_tensor *weight = weights_along(t, tg_sub(t, at, before), x, d);
-    return tg_lerp(t, tg_index_select(t, x, d + 2, tg_cast(t, before, TG_I64)),
-                   tg_index_select(t, x, d + 2, tg_cast(t, after, TG_I64)), weight);
+    return tg_lerp(t, tg_index_select(t, x, d + 2, indices(t, before, n)),
+                   tg_index_select(t, x, d + 2, indices(t, after, n)), weight);
 }
 
 typedef tg_tensor *(*along_fn)(tg_tape *t, const upsample_params *p, int d, tg_tensor *x);
