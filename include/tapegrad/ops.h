@@ -533,8 +533,8 @@ typedef struct tg_rope_opts {
     int64_t dims;         /* the first `dims` elements of each row are rotated, an even number; TG_AUTO: all */
     tg_rope_kind kind;    /* TG_ROPE_PLAIN by default */
     double factor;        /* finite and greater than 0; 1 by default, as it must be with TG_ROPE_PLAIN */
-    /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only; the other kinds ignore these three members. 0 < low < high; 1 and 4 by
-     * default. original has no default, and is 1 or more. */
+    /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only (TG_ERR_ARGUMENT). 0 < low < high; 1 and 4 by default. original is 1 or more
+     * with these kinds, and 0 with others; 0 by default. */
     double low, high;
     int64_t original;
     double gain;          /* factor of the rotated elements, finite; 1 by default. YaRN uses 0.1 ln(factor) + 1 */

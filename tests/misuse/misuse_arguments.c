@@ -357,6 +357,10 @@ static void rope(misuse_world *b) {
     INERT(tg_rope_with, ARGUMENT, "base is -1", tg_rope_with(b->t, b->cube, TG_ROPE(.base = -1)));
     INERT(tg_rope_with, ARGUMENT, "gain is nan", tg_rope_with(b->t, b->cube, TG_ROPE(.gain = NAN)));
     INERT(tg_rope_with, ARGUMENT, "kind is 4", tg_rope_with(b->t, b->cube, TG_ROPE(.kind = (tg_rope_kind)4)));
+    INERT(tg_rope_with, ARGUMENT, "low is 2, high 4 and original 0, but only TG_ROPE_LLAMA3 and TG_ROPE_YARN use them",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.low = 2)));
+    INERT(tg_rope_with, ARGUMENT, "original 8, but only",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_LINEAR, .factor = 2, .original = 8)));
     INERT(tg_rope_with, ARGUMENT, "original is 0; this kind needs 1 or more",
           tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_LLAMA3)));
     INERT(tg_rope_with, ARGUMENT, "low is 5 and high 4",
