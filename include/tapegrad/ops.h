@@ -676,10 +676,10 @@ TG_API tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, 
 typedef struct tg_upsample_opts {
     size_t size;
     /* Factors of the positions along dims 2, 3 and 4 of x, finite and above 0. TG_AUTO: the size in the result, divided
-     * by the size in x. Must be TG_AUTO for a dim that x does not have. */
+     * by the size in x. Must be TG_AUTO for a dim that x does not have, and if align_corners is set. */
     double scale0, scale1, scale2;
-    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x,
-     * and the scales are not used. false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x. */
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x.
+     * false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x. */
     bool align_corners;
 } tg_upsample_opts;
 

@@ -31,6 +31,9 @@ static tg_status check(tg_tape *t, const upsample_params *p, const tg_tensor *x)
         if (s != TG_AUTO && !(d < k && s > 0 && s < INFINITY))
             return tg_fail(t->ctx, TG_ERR_ARGUMENT, "scale%d is %g; it must be %s", d, s,
                            d < k ? "above 0 and finite, or TG_AUTO" : "TG_AUTO, as x has no such dim");
+        if (s != TG_AUTO && p->align)
+            return tg_fail(t->ctx, TG_ERR_ARGUMENT, "scale%d is %g, but align_corners is set; it must be TG_AUTO then",
+                           d, s);
         if (d < k && (p->size.dim[d] < 1 || x->shape[d + 2] < 1))
             return tg_fail(t->ctx, TG_ERR_SHAPE, "size[%d] is %lld, for a dim of %s; both must be 1 or more", d,
                            (long long)p->size.dim[d], tg_count(x->shape[d + 2], "element").text);
@@ -179,6 +182,11 @@ static const tg_sample nearest_samples[] = {
 };
 static const tg_sample linear_samples[] = {
     SAMPLES_OF_BOTH,
+    {.note = "aligned corners and a scale",
+     .params = UP_(true, 2, TG_AUTO, TG_AUTO, 4),
+     .n_in = 1,
+     .input = {TG_S(1, 1, 2)},
+     .refused = TG_ERR_ARGUMENT},
     {.note = "aligned corners",
      .params = UP_(true, TG_AUTO, TG_AUTO, TG_AUTO, 5, 1),
      .n_in = 1,

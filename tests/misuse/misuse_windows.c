@@ -218,6 +218,8 @@ static void of_sizes(misuse_world *b, const images *m) {
     INERT(tg_adaptive_avg_pool, SHAPE, "size[1] is -1", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2, -1)));
     INERT(tg_upsample_nearest, SHAPE, "size has 3 numbers and x has 4 dims",
           tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2, 2), NULL));
+    INERT(tg_upsample_linear, ARGUMENT, "scale1 is 2, but align_corners is set; it must be TG_AUTO then",
+          tg_upsample_linear(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.scale1 = 2, .align_corners = true)));
     INERT(tg_upsample_nearest, ARGUMENT, "align_corners is set",
           tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.align_corners = true)));
     INERT(tg_upsample_nearest, ARGUMENT, "this library knows", tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), &later));
