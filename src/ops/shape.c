@@ -118,7 +118,8 @@ static const tg_sample reshape_samples[] = {
 };
 
 static const tg_field shape_fields[] = {
-    TG_ARG(shape_params, shape, SHAPE, "Shape of the result; -1 stands for a size that follows.", .required = true),
+    TG_ARG(shape_params, shape, SHAPE,
+           "Shape of the result; -1: the size is computed (reshape, view) or kept (expand).", .required = true),
 };
 
 const tg_op tg_op_reshape = {
