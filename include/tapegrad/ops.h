@@ -533,8 +533,8 @@ typedef struct tg_rope_opts {
     int64_t dims;         /* the first `dims` elements of each row are rotated, an even number; TG_AUTO: all */
     tg_rope_kind kind;    /* TG_ROPE_PLAIN by default */
     double factor;        /* finite and greater than 0; 1 by default, as it must be with TG_ROPE_PLAIN */
-    /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only; the other kinds ignore these three members. 0 < low < high; 1 and 4 by
-     * default. original has no default, and is 1 or more. */
+    /* TG_ROPE_LLAMA3 and TG_ROPE_YARN only (TG_ERR_ARGUMENT). 0 < low < high; 1 and 4 by default. original is 1 or more
+     * with these kinds, and 0 with others; 0 by default. */
     double low, high;
     int64_t original;
     double gain;          /* factor of the rotated elements, finite; 1 by default. YaRN uses 0.1 ln(factor) + 1 */
@@ -676,10 +676,10 @@ TG_API tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, 
 typedef struct tg_upsample_opts {
     size_t size;
     /* Factors of the positions along dims 2, 3 and 4 of x, finite and above 0. TG_AUTO: the size in the result, divided
-     * by the size in x. Must be TG_AUTO for a dim that x does not have. */
+     * by the size in x. Must be TG_AUTO for a dim that x does not have, and if align_corners is set. */
     double scale0, scale1, scale2;
-    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x,
-     * and the scales are not used. false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x. */
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x.
+     * false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x. */
     bool align_corners;
 } tg_upsample_opts;
 

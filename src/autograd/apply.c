@@ -340,7 +340,8 @@ static tg_status check_composed(tg_call *c) {
     return TG_OK;
 }
 
-/* Runs an op that only records others. If it fails, nothing that it has recorded is left, and no draws are taken. */
+/* Runs an op that only records others. Their call site is that of this op. If it fails, nothing that it has recorded is
+ * left, and no draws are taken. */
 static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, const void *params,
                                                    tg_tensor *const *in, int n_in, tg_tensor **out, const void *site) {
     tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .n_in = n_in, .input = in};
@@ -353,8 +354,11 @@ static __attribute__((noinline)) tg_status compose(tg_tape *t, const tg_op *op, 
     const tg_rank_streams streams = tg_rank_streams_note(t->ctx);
     const tg_node *last = t->last;
     const char *outer = t->ctx->run.composer;
+    const void *named = t->site;
     if (!outer) t->ctx->run.composer = op->name;
+    if (!named) t->site = site;
     tg_status s = op->compose(t, params, in, out, site);
+    if (!named && t->site == site) t->site = NULL;
     t->ctx->run.composer = outer;
     if (s == TG_OK) s = t->ctx->run.status;
     if (s == TG_OK) return s;

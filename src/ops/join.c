@@ -215,7 +215,8 @@ static tg_status split_infer(tg_call *c) {
     const tg_tensor *x = c->input[0];
     int64_t shape[TG_MAX_DIMS], at = 0;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (p->n < 1 || (!p->sizes && !p->chunks)) return tg_call_fail(c, TG_ERR_ARGUMENT, "sizes is NULL or n is less "
+    if (p->chunks && p->n < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "n is %d; it must be 1 or more", p->n);
+    if (!p->chunks && (p->n < 1 || !p->sizes)) return tg_call_fail(c, TG_ERR_ARGUMENT, "sizes is NULL or n is less "
                                                                    "than 1; give the size of each part");
     TG_TRY(tg_call_outputs(c, p->n));
     TG_TRY(declare_free(c, p->dim, false));

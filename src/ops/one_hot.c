@@ -44,13 +44,12 @@ static tg_status one_hot_forward(tg_call *c) {
     return tg_op_bad_index(c, bad, index, y.shape[last]);
 }
 
-#define IDS_IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
 static const tg_sample one_hot_samples[] = {
     {.note = "a row", .params = &(const one_hot_params){5, TG_DTYPE_DEFAULT}, .n_in = 1, .input = {TG_S_INDEX(5, 7)}},
     {.note = "two dims", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1,
      .input = {TG_S_INDEX(3, 2, 4)}},
     {.note = "transposed", .params = &(const one_hot_params){4, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .input = {{.shape = TG_S_SHAPE(3, 5), .kind = TG_SAMPLE_INDEX, .hi = 4, .layout = TG_SAMPLE_TRANSPOSED}}},
+     .input = {TG_S_INDEX_AS(TG_SAMPLE_TRANSPOSED, 4, 3, 5)}},
     {.note = "strided int32", .params = &(const one_hot_params){4, TG_DTYPE_DEFAULT}, .n_in = 1,
      .input = {{.shape = TG_S_SHAPE(6), .kind = TG_SAMPLE_INDEX, .hi = 4, .layout = TG_SAMPLE_STRIDED,
                 .dtype = TG_I32}}},
@@ -61,9 +60,9 @@ static const tg_sample one_hot_samples[] = {
     {.note = "size 1", .params = &(const one_hot_params){1, TG_DTYPE_DEFAULT}, .n_in = 1, .input = {TG_S_INDEX(1, 1)}},
     {.note = "no ids", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1, .input = {TG_S_INDEX(3, 0)}},
     {.note = "out of range", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .input = {IDS_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S_INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
     {.note = "negative", .params = &(const one_hot_params){3, TG_DTYPE_DEFAULT}, .n_in = 1,
-     .input = {IDS_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
+     .input = {TG_S_INDEX_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
     {.note = "no classes", .params = &(const one_hot_params){0, TG_DTYPE_DEFAULT}, .n_in = 1,
      .input = {TG_S_INDEX(3, 2)}, .refused = TG_ERR_DATA},
     {.note = "negative classes", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .input = {TG_S_INDEX(3, 2)},

@@ -63,7 +63,7 @@ static const tg_field conv_fields[] = {
     TG_FIELD_ARRAY(tg_conv_opts, dilation, INT64, "Distances between the elements of a window, 1 or more."),
     TG_FIELD(tg_conv_opts, groups, INT64, "Number of groups of channels that are convolved separately, 1 or more."),
     TG_FIELD_ARRAY(tg_conv_opts, output_padding, INT64,
-                   "Transposed convolutions: elements more at the end, below the stride or the dilation."),
+                   "Transposed convolutions: numbers of added elements at the end, below the stride or the dilation."),
 };
 const tg_struct tg_conv_opts_struct = TG_STRUCT(tg_conv_opts, CONV, conv_fields, "Options of convolutions.");
 

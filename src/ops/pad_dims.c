@@ -21,16 +21,18 @@ typedef struct pad_dim {
 /* Checks the padding of one dim. Negative numbers remove elements of x. Reflection needs one element more than it adds
  * at an end, repetition needs one element, and wrapping needs as many elements as it adds at an end. */
 static tg_status check_dim(tg_tape *t, pad_dim p, pad_source from) {
+    static const char *const needs[] = {[REFLECTED] = "reflection needs more elements than it adds",
+                                        [REPEATED] = "repetition needs 1 or more",
+                                        [WRAPPED] = "wrapping needs as many elements as it adds"};
     int64_t most = p.before > p.after ? p.before : p.after, size;
     if (p.before < -p.n || p.after < -p.n ||
         __builtin_add_overflow(p.n + (p.before < 0 ? p.before : 0), p.after < 0 ? p.after : 0, &size) || size < 0)
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "pad removes %lld and %lld elements of dim %d, which has only %lld",
-                       (long long)p.before, (long long)p.after, p.dim, (long long)p.n);
-    int64_t needs = most <= 0 ? 0 : from == REFLECTED ? most : from == REPEATED ? 1 : from == WRAPPED ? most : 0;
-    if (from == REFLECTED ? needs && p.n <= needs : p.n < needs)
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "pad adds %lld elements to dim %d, which has only %lld to take them from",
-                       (long long)most, p.dim, (long long)p.n);
-    return TG_OK;
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "pad is %lld and %lld for dim %d, which has only %s to remove",
+                       (long long)p.before, (long long)p.after, p.dim, tg_count(p.n, "element").text);
+    if (most <= 0 || from == CONSTANT || (from == REFLECTED ? p.n > most : p.n >= (from == REPEATED ? 1 : most)))
+        return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_SHAPE, "pad adds %s at an end of dim %d, which has %lld; %s",
+                   tg_count(most, "element").text, p.dim, (long long)p.n, needs[from]);
 }
 
 /* Returns the k elements that are added along a dim before x, or after it. */
@@ -60,7 +62,7 @@ static tg_tensor *pad_one(tg_tape *t, tg_tensor *x, pad_dim p, pad_source from, 
     int64_t before = p.before > 0 ? p.before : 0, after = p.after > 0 ? p.after : 0, end = INT64_MAX;
     if (before || after) x = from == CONSTANT ? tg_pad(t, x, p.dim, before, after, value) : extend(t, x, p, from);
     if (p.before >= 0 && p.after >= 0) return x;
-    if (p.after < 0) end = p.n + before + p.after;
+    if (p.after < 0) end = tg_dim(x, p.dim) + p.after;
     return tg_slice(t, x, p.dim, p.before < 0 ? -p.before : 0, end, 1);
 }
 

@@ -1,6 +1,7 @@
 /* Pools in three dims, and the pools that also return the positions of the maxima. Maxima and means can be taken over
- * the planes of a window first, and then along d, so pools in three dims are composed of two pools in two dims. Ties
- * keep their order: of equal elements the first in row-major order is the first of the first plane that has one. */
+ * the planes of a window first, and then along d, so pools in three dims are composed of two pools in two dims. Of
+ * equal elements the first in row-major order is chosen: the first pool chooses the first one of each plane, and the
+ * second pool the first plane that has one. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/max_pool.h"
@@ -244,7 +245,7 @@ POOL(max_pool2d_with_indices, "the greatest of x in each window, and its positio
 POOL(max_pool3d_with_indices, "the greatest of x in each window, and its position", 1, "y index", 2,
      max_pool3d_with_indices_compose, max3_fields, max3_samples);
 
-/* The options of pools in two dims begin with h. */
+/* The first elements of the arrays in `given` are those of d in three dims, and those of h in two dims. */
 static pool_params params_of(int dims, int64_t d, int64_t h, int64_t w, const tg_pool_opts *given) {
     tg_pool_opts o;
     tg_op_options(&o, &tg_pool_opts_struct, given);

@@ -50,19 +50,24 @@ static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
     return x;
 }
 
-/* Moves the reduced dims to the end, merges them, and multiplies along the merged dim. */
+/* Moves the reduced dims to the end, merges them, and multiplies along the merged dim. Without reduced dims the result
+ * is x. There is then nothing to merge, and x may have as many dims as a shape can hold. */
 static tg_status prod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];
     tg_dims order = {.n = 0};
     tg_shape flat = {.ndim = 0};
+    if (x->numel == 0) return TG_OK; /* the result is all ones or empty, on every rank, and has no derivative */
+    if (!p->mask) {
+        out[0] = tg_cast(t, x, (tg_dtype)y->dtype);
+        return TG_OK;
+    }
     for (int gone = 0; gone < 2; gone++)
         for (int d = 0; d < x->ndim; d++)
             if ((p->mask >> d & 1) == (uint32_t)gone) order.dim[order.n++] = d;
     for (int d = 0; d < x->ndim; d++)
         if (!(p->mask >> d & 1)) flat.dim[flat.ndim++] = x->shape[d];
     flat.dim[flat.ndim++] = tg_reduce_node_group(n);
-    if (x->numel == 0) return TG_OK; /* the result is all ones or empty, on every rank, and has no derivative */
     x = tg_permute(t, tg_wide(t, x), order);
     out[0] = tg_cast(t, tg_reshape(t, halves(t, tg_reshape(t, x, flat)), tg_shape_kept(y)), (tg_dtype)y->dtype);
     return TG_OK;

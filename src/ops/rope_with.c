@@ -21,6 +21,7 @@ static tg_status check_base(tg_call *c, const tg_rope_opts *o) {
 }
 
 static tg_status check_kind(tg_call *c, const tg_rope_opts *o) {
+    static const tg_rope_opts usual = {TG_ROPE_DEFAULTS};
     bool turns = o->kind == TG_ROPE_LLAMA3 || o->kind == TG_ROPE_YARN;
     if ((unsigned)o->kind > TG_ROPE_YARN)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "kind is %d; it must be TG_ROPE_PLAIN to TG_ROPE_YARN", (int)o->kind);
@@ -29,6 +30,10 @@ static tg_status check_kind(tg_call *c, const tg_rope_opts *o) {
     if (o->kind == TG_ROPE_PLAIN && o->factor != 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "factor is %g, but kind is TG_ROPE_PLAIN; it must be 1 then",
                             o->factor);
+    if (!turns && (o->low != usual.low || o->high != usual.high || o->original != usual.original))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "low is %g, high %g and original %lld, but only TG_ROPE_LLAMA3 and "
+                            "TG_ROPE_YARN use them; leave them at their defaults", o->low, o->high,
+                            (long long)o->original);
     if (turns && !(o->low > 0 && o->low < o->high && isfinite(o->high)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "low is %g and high %g; both must be greater than 0, and low less than "
                             "high", o->low, o->high);
@@ -92,6 +97,9 @@ static const tg_sample rope_with_samples[] = {
     {.note = "one dim", .params = OPTS(.dims = 2), .n_in = N_IN, .input = {TG_S(4), TG_S_ABSENT},
      .refused = TG_ERR_SHAPE},
     {.note = "a factor without a kind", .params = OPTS(.factor = 2), .n_in = N_IN, .input = {TG_S(3, 4), TG_S_ABSENT},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "original positions that the kind does not use",
+     .params = OPTS(.kind = TG_ROPE_LINEAR, .original = 64), .n_in = N_IN, .input = {TG_S(3, 4), TG_S_ABSENT},
      .refused = TG_ERR_ARGUMENT},
     {.note = "no original positions", .params = OPTS(.kind = TG_ROPE_YARN), .n_in = N_IN,
      .input = {TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT},

@@ -33,8 +33,8 @@ static tg_tensor *take(tg_tape *t, tg_tensor *x, int dim, int64_t by, tg_tensor 
 }
 
 /* Returns where each running extremum of x lies. After the step of `by`, an element is the extremum of the 2 * by
- * elements that end at it. An earlier element stays only if the later one is a smaller (of minima: greater) number, so
- * that the last of equal elements and NaN win. */
+ * elements that end at it. The later of two elements is kept if it is NaN, equal to the earlier one, or greater (for
+ * minima: less). So the last of equal elements wins, and NaN wins over any number. */
 static tg_tensor *positions(tg_tape *t, tg_tensor *x, int dim, bool least) {
     tg_tensor *values = tg_detach(t, x), *at = numbers(t, x, dim);
     for (int64_t by = 1, n = x->shape[dim]; by < n && tg_is_alive(at); by *= 2) {

@@ -10,6 +10,16 @@ typedef struct scatter_params {
     bool include_self;
 } scatter_params;
 
+/* Fails if src does not have the dtype of x or the shape of index. */
+static tg_status check_src(tg_tape *t, tg_tensor *const *in) {
+    tg_dtype x = (tg_dtype)in[0]->dtype, src = (tg_dtype)in[2]->dtype;
+    if (src != x)
+        return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s and src is %s; they must have one dtype (tg_cast converts)",
+                       tg_dtype_name(x), tg_dtype_name(src));
+    if (tg_same_shape(in[1], in[2])) return TG_OK;
+    return tg_fail(t->ctx, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
+}
+
 /* Returns a bool mask of the elements of x to which index sends something. */
 static tg_tensor *reached(tg_tape *t, const tg_tensor *x, int dim, tg_tensor *index) {
     tg_tensor *none = tg_full(t, TG_BOOL, tg_shape_of(x), 0), *all = tg_full(t, TG_BOOL, tg_shape_of(index), 1);
@@ -24,18 +34,15 @@ static tg_status scatter_mean_compose(tg_tape *t, const void *params, tg_tensor 
     tg_tensor *x = in[0], *index = in[1], *src = in[2];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     (void)site;
+    if (!tg_is_float((tg_dtype)x->dtype))
+        return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s; it must have a float dtype", tg_dtype_name((tg_dtype)x->dtype));
+    TG_TRY(check_src(t, in));
     tg_tensor *own = tg_full(t, wide, tg_shape_of(x), p->include_self), *one = tg_full(t, wide, tg_shape_of(index), 1);
     tg_tensor *count = tg_clamp(t, tg_scatter_add(t, own, p->dim, index, one), 1, INFINITY);
     if (!p->include_self) x = tg_masked_fill(t, x, reached(t, x, p->dim, index), 0);
     tg_tensor *sum = tg_scatter_add(t, tg_cast(t, x, wide), p->dim, index, tg_cast(t, src, wide));
     out[0] = tg_cast(t, tg_div(t, sum, count), (tg_dtype)in[0]->dtype);
     return t->ctx->run.status;
-}
-
-/* Fails if index and src have different shapes. */
-static tg_status check_shapes(tg_tape *t, tg_tensor *const *in) {
-    if (tg_same_shape(in[1], in[2])) return TG_OK;
-    return tg_fail(t->ctx, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
 }
 
 /* ---- scatter_prod ---- */
@@ -60,7 +67,7 @@ static tg_status scatter_prod_compose(tg_tape *t, const void *params, tg_tensor 
     const scatter_params *p = params;
     tg_tensor *x = in[0], *index = in[1], *src = in[2];
     (void)site;
-    TG_TRY(check_shapes(t, in));
+    TG_TRY(check_src(t, in));
     tg_tensor *order = tg_argsort(t, index, p->dim, false), *at = tg_gather(t, index, p->dim, order);
     tg_tensor *v = running_products(t, tg_wide(t, tg_gather(t, src, p->dim, order)), at, p->dim);
     if (!tg_is_alive(v)) return t->ctx->run.status;
@@ -82,19 +89,23 @@ static tg_tensor *write_sorted(tg_tape *t, tg_tensor *x, int dim, tg_tensor *ind
     return tg_scatter(t, x, dim, tg_gather(t, index, dim, order), tg_gather(t, src, dim, order));
 }
 
-/* Returns y, whose elements are those of x or src where x_hit or src_hit is true, as a function of x and src: as the
- * mean of these equal elements. The mean differs from y by rounding, which the last step corrects. 16-bit tensors are
- * computed in float32, because bfloat16 cannot count beyond 256. */
+/* Returns y, whose elements are those of x or src where x_hit or src_hit is true, as a function of x and src: y plus
+ * the mean of these equal elements, minus the value of the mean. The difference is 0 but has the derivatives of the
+ * mean. An infinite mean is not subtracted, because the difference would be NaN; y plus the mean is then y.
+ *
+ * The elements are scaled by a power of 2 so that their sum does not overflow. 16-bit tensors are computed in float32,
+ * because bfloat16 cannot count beyond 256. */
 static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in, tg_tensor *x_hit,
                          tg_tensor *src_hit) {
     tg_tensor *x = tg_wide(t, in[0]), *src = tg_wide(t, in[2]), *wide = tg_wide(t, y);
     tg_tensor *zero = tg_number_like(t, x, 0), *one = tg_number_like(t, x, 1);
+    double part = 0.5;
+    for (int64_t n = tg_dim(in[1], dim); n > 0; n /= 2) part /= 2; /* at most n + 1 elements are added */
     tg_tensor *count = tg_scatter_add(t, tg_where(t, x_hit, one, zero), dim, in[1], tg_where(t, src_hit, one, zero));
-    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, x, zero), dim, in[1],
-                                               tg_where(t, src_hit, src, zero)), count);
-    tg_tensor *rest =
-        tg_masked_fill(t, tg_sub(t, wide, tg_detach(t, mean)), tg_logical_not(t, tg_isfinite(t, wide)), 0);
-    tg_tensor *sum = tg_add(t, mean, rest);
+    tg_tensor *mean = tg_div(t, tg_scatter_add(t, tg_where(t, x_hit, tg_scale(t, x, part), zero), dim, in[1],
+                                               tg_where(t, src_hit, tg_scale(t, src, part), zero)), count);
+    tg_tensor *value = tg_masked_fill(t, tg_detach(t, mean), tg_logical_not(t, tg_isfinite(t, mean)), 0);
+    tg_tensor *sum = tg_add(t, wide, tg_scale(t, tg_sub(t, mean, value), 1 / part));
     return sum->dtype == y->dtype ? sum : tg_cast(t, sum, (tg_dtype)y->dtype);
 }
 
@@ -102,7 +113,7 @@ static tg_tensor *shared(tg_tape *t, tg_tensor *y, int dim, tg_tensor *const *in
 static bool may_need_grad(const tg_tensor *x) { return x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE); }
 
 static tg_status extremum(tg_tape *t, const scatter_params *p, tg_tensor *const *in, tg_tensor **out, bool least) {
-    TG_TRY(check_shapes(t, in));
+    TG_TRY(check_src(t, in));
     tg_tensor *x = tg_detach(t, in[0]), *index = in[1], *src = tg_detach(t, in[2]);
     tg_tensor *y = write_sorted(t, x, p->dim, index, src, least);
     if (p->include_self) y = least ? tg_minimum(t, y, x) : tg_maximum(t, y, x);

@@ -7,7 +7,8 @@
 
 typedef struct shape_params {
     tg_shape shape;
-    int shard; /* of a reshape: 1 + the output dim that the caller names for the shard; 0 if none is named */
+    bool named; /* of a reshape: the caller names the output dim that the sharded dim becomes */
+    int shard;  /* that dim, if one is named */
 } shape_params;
 
 typedef struct dim_params {
@@ -70,12 +71,13 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
 
 static tg_status reshape_infer(tg_call *c) {
     tg_shape *s = &((shape_params *)c->params)->shape;
-    int named = ((const shape_params *)c->params)->shard - 1;
+    bool named = ((const shape_params *)c->params)->named;
+    int shard = ((const shape_params *)c->params)->shard;
     const tg_tensor *x = c->input[0];
     int64_t stride[TG_MAX_DIMS];
     TG_TRY(complete_shape(c, s));
-    if (named >= 0) TG_TRY(tg_need_axis(c, (int)s->ndim, &named));
-    TG_TRY(tg_call_reshapes(c, named));
+    if (named) TG_TRY(tg_need_axis(c, (int)s->ndim, &shard));
+    TG_TRY(tg_call_reshapes(c, named ? shard : -1));
     if (tg_reshape_strides(x->ndim, x->shape, x->stride, (int)s->ndim, s->dim, stride))
         return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
     return tg_call_out(c, 0, (tg_dtype)x->dtype, (int)s->ndim, s->dim);
@@ -116,7 +118,8 @@ static const tg_sample reshape_samples[] = {
 };
 
 static const tg_field shape_fields[] = {
-    TG_ARG(shape_params, shape, SHAPE, "Shape of the result; -1 stands for a size that follows.", .required = true),
+    TG_ARG(shape_params, shape, SHAPE,
+           "Shape of the result; -1: the size is computed (reshape, view) or kept (expand).", .required = true),
 };
 
 const tg_op tg_op_reshape = {
@@ -134,9 +137,7 @@ tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape) {
 /* Does what tg_reshape does, and names the output dim that the sharded dim of x becomes. The sizes can leave that open:
  * if [s, b, h/n] is sharded along dim 2, [s, b, 1, h/n] may be sharded along dim 2 or 3. */
 tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
-    if (dim < 0) dim += shape.ndim <= TG_MAX_DIMS ? (int)shape.ndim : 0;
-    if (dim < 0) dim = TG_MAX_DIMS; /* a dim that no shape has, so that infer fails */
-    return TG_RECORD(t, tg_op_reshape, (&(shape_params){shape, dim + 1}), x);
+    return TG_RECORD(t, tg_op_reshape, (&(shape_params){shape, .named = true, .shard = dim}), x);
 }
 
 /* ---- view ---- */
@@ -335,7 +336,10 @@ static tg_status expand_infer(tg_call *c) {
     for (int d = 0; d < s->ndim; d++) {
         int64_t have = d < front ? 1 : x->shape[d - front];
         if (s->dim[d] == -1 && d >= front) s->dim[d] = have;
-        if (s->dim[d] < 0 || (have != 1 && have != s->dim[d]))
+        if (s->dim[d] < 0)
+            return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is %lld; it must be 0 or more, or -1 in a dim that x has", d,
+                                (long long)s->dim[d]);
+        if (have != 1 && have != s->dim[d])
             return tg_call_fail(c, TG_ERR_SHAPE, "size %lld of dim %d does not expand to %lld; only size 1 expands",
                                 (long long)have, d, (long long)s->dim[d]);
         bool grows = d < front || have != s->dim[d];

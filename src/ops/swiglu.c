@@ -106,8 +106,8 @@ static tg_array half_of(const tg_tensor *x, int dim, int i, tg_extent *e) {
 
 /* y (+)= a sigmoid(b), computed as the slope of softplus at b, times a. */
 static tg_status gate(tg_call *c, tg_array y, tg_array a, tg_array b, bool add) {
-    return c->ctx->run.ops->apply(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2,
-                                (const double[2]){1, INFINITY}, add);
+    return tg_ctx_ops(c->ctx)->apply(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2,
+                                     (const double[2]){1, INFINITY}, add);
 }
 
 static tg_status glu_forward(tg_call *c) {
@@ -119,6 +119,8 @@ static tg_status glu_forward(tg_call *c) {
 /* ga = g sigmoid(b), gb = g a sigmoid'(b); 16-bit tensors keep the factors of gb in float32 until the last
  * product. */
 static tg_status glu_backward(tg_call *c) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const double none[2] = {0};
     tg_extent ea, eb, egin;
     const tg_tensor *x = c->input[0], *g = c->gout[0], *gin = c->gin[0];
     int dim = glu_dim(c->params);
@@ -127,11 +129,10 @@ static tg_status glu_backward(tg_call *c) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_array a = half_of(x, dim, 0, &ea), b = half_of(x, dim, 1, &eb);
     TG_TRY(gate(c, half_of(gin, dim, 0, &egin), tg_array_of(g), b, tg_adds(c, 0)));
-    TG_TRY(c->ctx->run.ops->apply(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, NULL,
-                                false));
-    TG_TRY(c->ctx->run.ops->apply(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, NULL, false));
-    return c->ctx->run.ops->apply(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
-                            (const tg_array[]){tg_array_of(ga), tg_array_of(s)}, 2, NULL, tg_adds(c, 0));
+    TG_TRY(ops->apply(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, none, false));
+    TG_TRY(ops->apply(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, none, false));
+    return ops->apply(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
+                      (const tg_array[]){tg_array_of(ga), tg_array_of(s)}, 2, none, tg_adds(c, 0));
 }
 
 static tg_status glu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

@@ -31,6 +31,9 @@ static tg_status check(tg_tape *t, const upsample_params *p, const tg_tensor *x)
         if (s != TG_AUTO && !(d < k && s > 0 && s < INFINITY))
             return tg_fail(t->ctx, TG_ERR_ARGUMENT, "scale%d is %g; it must be %s", d, s,
                            d < k ? "above 0 and finite, or TG_AUTO" : "TG_AUTO, as x has no such dim");
+        if (s != TG_AUTO && p->align)
+            return tg_fail(t->ctx, TG_ERR_ARGUMENT, "scale%d is %g, but align_corners is set; it must be TG_AUTO then",
+                           d, s);
         if (d < k && (p->size.dim[d] < 1 || x->shape[d + 2] < 1))
             return tg_fail(t->ctx, TG_ERR_SHAPE, "size[%d] is %lld, for a dim of %s; both must be 1 or more", d,
                            (long long)p->size.dim[d], tg_count(x->shape[d + 2], "element").text);
@@ -47,6 +50,11 @@ static double step_of(const upsample_params *p, int d, int64_t n) {
 
 /* Returns the numbers 0 to n - 1. */
 static tg_tensor *count(tg_tape *t, tg_dtype dtype, int64_t n) { return tg_arange(t, dtype, 0, (double)n, 1); }
+
+/* Returns `at` as indices from 0 to n - 1. Integers are clamped, because a float32 may round n - 1 to n. */
+static tg_tensor *indices(tg_tape *t, tg_tensor *at, int64_t n) {
+    return tg_clamp(t, tg_cast(t, at, TG_I64), 0, (double)(n - 1));
+}
 
 /* ---- Nearest ---- */
 
@@ -68,7 +76,7 @@ static tg_tensor *nearest_along(tg_tape *t, const upsample_params *p, int d, tg_
     if (out % n == 0 && (times & (times - 1)) == 0 && step == 1 / (float)times)
         return repeat_elements(t, x, d + 2, times);
     tg_tensor *at = tg_floor(t, tg_scale(t, count(t, TG_F32, out), step));
-    return tg_index_select(t, x, d + 2, tg_cast(t, tg_clamp(t, at, 0, (double)(n - 1)), TG_I64));
+    return tg_index_select(t, x, d + 2, indices(t, at, n));
 }
 
 /* ---- Linear ---- */
@@ -83,15 +91,15 @@ static tg_tensor *weights_along(tg_tape *t, tg_tensor *w, const tg_tensor *x, in
 /* Element i of the result lies at i step (if corners are aligned) or (i + 1/2) step - 1/2 between two elements of x. */
 static tg_tensor *linear_along(tg_tape *t, const upsample_params *p, int d, tg_tensor *x) {
     int64_t n = tg_dim(x, d + 2), out = p->size.dim[d];
-    double step = step_of(p, d, n), last = (double)(n - 1);
+    double step = step_of(p, d, n);
     if (step == 1 && out == n) return x;
     tg_tensor *at = count(t, (tg_dtype)x->dtype, out);
     at = p->align ? tg_scale(t, at, step) : tg_add_scalar(t, tg_scale(t, tg_add_scalar(t, at, 0.5), step), -0.5);
-    at = tg_clamp(t, at, 0, last);
-    tg_tensor *before = tg_floor(t, at), *after = tg_clamp(t, tg_add_scalar(t, before, 1), 0, last);
+    at = tg_clamp(t, at, 0, (double)(n - 1));
+    tg_tensor *before = tg_floor(t, at), *after = tg_add_scalar(t, before, 1);
     tg_tensor *weight = weights_along(t, tg_sub(t, at, before), x, d);
-    return tg_lerp(t, tg_index_select(t, x, d + 2, tg_cast(t, before, TG_I64)),
-                   tg_index_select(t, x, d + 2, tg_cast(t, after, TG_I64)), weight);
+    return tg_lerp(t, tg_index_select(t, x, d + 2, indices(t, before, n)),
+                   tg_index_select(t, x, d + 2, indices(t, after, n)), weight);
 }
 
 typedef tg_tensor *(*along_fn)(tg_tape *t, const upsample_params *p, int d, tg_tensor *x);
@@ -174,6 +182,11 @@ static const tg_sample nearest_samples[] = {
 };
 static const tg_sample linear_samples[] = {
     SAMPLES_OF_BOTH,
+    {.note = "aligned corners and a scale",
+     .params = UP_(true, 2, TG_AUTO, TG_AUTO, 4),
+     .n_in = 1,
+     .input = {TG_S(1, 1, 2)},
+     .refused = TG_ERR_ARGUMENT},
     {.note = "aligned corners",
      .params = UP_(true, TG_AUTO, TG_AUTO, TG_AUTO, 5, 1),
      .n_in = 1,

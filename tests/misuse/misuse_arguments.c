@@ -234,6 +234,12 @@ static void dims(misuse_world *b) {
     INERT(tg_scatter, SHAPE, "out of range", tg_scatter(t, b->v, -2, b->ids, b->v));
     INERT(tg_scatter_prod, SHAPE, "index and src have different shapes",
           tg_scatter_prod(t, b->v, 0, b->ids, b->x, true));
+    INERT(tg_scatter_mean, DTYPE, "x is i64; it must have a float dtype",
+          tg_scatter_mean(t, b->ids, 0, b->ids, b->ids, true));
+    INERT(tg_scatter_mean, DTYPE, "x is f32 and src is i64; they must have one dtype",
+          tg_scatter_mean(t, b->v, 0, b->ids, b->ids, true));
+    INERT(tg_scatter_max, DTYPE, "x is i64 and src is f32; they must have one dtype",
+          tg_scatter_max(t, b->ids, 0, b->ids, b->v, true));
 }
 
 static void layouts(misuse_world *b) {
@@ -263,7 +269,8 @@ static void layouts(misuse_world *b) {
     INERT(tg_expand, SHAPE, "does not expand", tg_expand(t, b->x, TG_SHAPE(2, 4)));
     INERT(tg_expand, SHAPE, "the new shape has 1 dim; it must have from 2 to 8", tg_expand(t, b->x, TG_SHAPE(3)));
     INERT(tg_expand, SHAPE, "the new shape has 9 dims; it must have from 2 to 8", tg_expand(t, b->x, nine));
-    INERT(tg_expand, SHAPE, "-5", tg_expand(t, b->x, TG_SHAPE(-5, 2, 3)));
+    INERT(tg_expand, SHAPE, "dim 0 is -5; it must be 0 or more", tg_expand(t, b->x, TG_SHAPE(-5, 2, 3)));
+    INERT(tg_expand, SHAPE, "or -1 in a dim that x has", tg_expand(t, b->x, TG_SHAPE(-1, 2, 3)));
     INERT(tg_expand, SHAPE, "overflows", tg_expand(t, b->x, TG_SHAPE(INT64_MAX, 2, 3)));
     INERT(tg_squeeze, SHAPE, "dim 0 has size 2; it must be 1", tg_squeeze(t, b->x, 0));
     INERT(tg_unsqueeze, SHAPE,
@@ -350,6 +357,10 @@ static void rope(misuse_world *b) {
     INERT(tg_rope_with, ARGUMENT, "base is -1", tg_rope_with(b->t, b->cube, TG_ROPE(.base = -1)));
     INERT(tg_rope_with, ARGUMENT, "gain is nan", tg_rope_with(b->t, b->cube, TG_ROPE(.gain = NAN)));
     INERT(tg_rope_with, ARGUMENT, "kind is 4", tg_rope_with(b->t, b->cube, TG_ROPE(.kind = (tg_rope_kind)4)));
+    INERT(tg_rope_with, ARGUMENT, "low is 2, high 4 and original 0, but only TG_ROPE_LLAMA3 and TG_ROPE_YARN use them",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.low = 2)));
+    INERT(tg_rope_with, ARGUMENT, "original 8, but only",
+          tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_LINEAR, .factor = 2, .original = 8)));
     INERT(tg_rope_with, ARGUMENT, "original is 0; this kind needs 1 or more",
           tg_rope_with(b->t, b->cube, TG_ROPE(.kind = TG_ROPE_LLAMA3)));
     INERT(tg_rope_with, ARGUMENT, "low is 5 and high 4",

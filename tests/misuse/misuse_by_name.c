@@ -103,6 +103,7 @@ static void values(misuse_world *b) {
           CALL("all_reduce", x, 1, {.name = "c", .kind = TG_VALUE_POINTER}));
     FAILS(tg_op_call, ARGUMENT, "sizes is NULL or n is less than 1",
           CALL("split", x, 1, {.name = "sizes", .kind = TG_VALUE_LIST}));
+    FAILS(tg_op_call, ARGUMENT, "chunk: n is 0; it must be 1 or more", CALL("chunk", x, 1, INTEGER("n", 0)));
 }
 
 static void bindings(misuse_world *b) {

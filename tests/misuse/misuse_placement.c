@@ -91,8 +91,9 @@ static void reshaped(misuse_world *b) {
     EACH_DEAD(x) INERT(tg_reshape_shard, HANDLE, "the tensor", tg_reshape_shard(b->t, x, TG_SHAPE(6), 0));
     INERT(tg_reshape_shard, ARGUMENT, "the tape is NULL", tg_reshape_shard(NULL, b->x, TG_SHAPE(6), 0));
     INERT(tg_reshape_shard, SHAPE, "4 elements", tg_reshape_shard(b->t, b->x, TG_SHAPE(4), 0));
-    INERT(tg_reshape_shard, SHAPE, "out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), 1));
-    INERT(tg_reshape_shard, SHAPE, "out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), -2));
+    INERT(tg_reshape_shard, SHAPE, "dim 1 is out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), 1));
+    INERT(tg_reshape_shard, SHAPE, "dim -2 is out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), -2));
+    INERT(tg_reshape_shard, SHAPE, "out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), INT32_MAX));
     INERT(tg_reshape_shard, SHAPE, "dims", tg_reshape_shard(b->t, b->x, (tg_shape){.ndim = 99}, INT32_MIN));
 }
 

@@ -218,6 +218,8 @@ static void of_sizes(misuse_world *b, const images *m) {
     INERT(tg_adaptive_avg_pool, SHAPE, "size[1] is -1", tg_adaptive_avg_pool(t, m->x, TG_SHAPE(2, -1)));
     INERT(tg_upsample_nearest, SHAPE, "size has 3 numbers and x has 4 dims",
           tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2, 2), NULL));
+    INERT(tg_upsample_linear, ARGUMENT, "scale1 is 2, but align_corners is set; it must be TG_AUTO then",
+          tg_upsample_linear(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.scale1 = 2, .align_corners = true)));
     INERT(tg_upsample_nearest, ARGUMENT, "align_corners is set",
           tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), TG_UPSAMPLE(.align_corners = true)));
     INERT(tg_upsample_nearest, ARGUMENT, "this library knows", tg_upsample_nearest(t, m->x, TG_SHAPE(2, 2), &later));
@@ -242,13 +244,16 @@ static void of_sizes(misuse_world *b, const images *m) {
     INERT(tg_col2im, SHAPE, "size must be the height and the width", tg_col2im(t, m->line, TG_SHAPE(3), 1, 1, NULL));
     INERT(tg_constant_pad, SHAPE, "pad has 0 numbers", tg_constant_pad(t, m->x, NULL, 2, 0));
     INERT(tg_constant_pad, SHAPE, "pad has 3 numbers", tg_constant_pad(t, m->x, (const int64_t[]){1, 1, 1}, 3, 0));
-    INERT(tg_constant_pad, SHAPE, "of dim 3, which has only 4",
+    INERT(tg_constant_pad, SHAPE, "pad is -3 and -2 for dim 3, which has only 4 elements to remove",
           tg_constant_pad(t, m->x, (const int64_t[]){-3, -2}, 2, 0));
-    INERT(tg_reflection_pad, SHAPE, "pad adds 4 elements to dim 3, which has only 4",
+    INERT(tg_constant_pad, SHAPE, "overflows", tg_constant_pad(t, m->x, (const int64_t[]){INT64_MAX, -1}, 2, 0));
+    INERT(tg_reflection_pad, SHAPE,
+          "pad adds 4 elements at an end of dim 3, which has 4; reflection needs more elements than it adds",
           tg_reflection_pad(t, m->x, (const int64_t[]){4, 0}, 2));
     INERT(tg_replication_pad, SHAPE, "pad has 10 numbers; it must have two for each padded dim, and x has 4 dims",
           tg_replication_pad(t, m->x, (const int64_t[10]){1}, 10));
-    INERT(tg_circular_pad, SHAPE, "pad adds 5 elements", tg_circular_pad(t, m->x, (const int64_t[]){0, 5}, 2));
+    INERT(tg_circular_pad, SHAPE, "which has 4; wrapping needs as many elements as it adds",
+          tg_circular_pad(t, m->x, (const int64_t[]){0, 5}, 2));
     INERT(tg_pixel_shuffle, SHAPE, "dim 1 has 2 elements, which 4 does not divide", tg_pixel_shuffle(t, m->x, 2));
     INERT(tg_pixel_unshuffle, ARGUMENT, "factor is -1", tg_pixel_unshuffle(t, m->x, -1));
     INERT(tg_channel_shuffle, SHAPE, "x has 2 dims", tg_channel_shuffle(t, b->x, 2));

@@ -246,6 +246,28 @@ START_TEST(a_composed_op_that_fails_leaves_nothing) {
 }
 END_TEST
 
+/* The ops that a composed op records have the call site of that op, in errors and in nodes. */
+START_TEST(ops_of_a_composed_op_have_its_call_site) {
+    begin();
+    tg_tensor *x = tg_param_new(ctx, "x", TG_F64, TG_SHAPE(1, 1, 2, 2, 2), 1);
+    tg_cummax(t, tg_max_pool3d(t, x, 2, 2, 2, NULL), 0, NULL);
+    tg_square(t, x);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
+        char site[128];
+        const tg_node *n = tg_tape_node(t, i);
+        tg_node_site(n, site, sizeof site);
+        if (tg_node_inputs(n))
+            ck_assert_msg(strstr(site, "test_op_call") != NULL, "%s was called from %s", tg_node_op(n)->name, site);
+    }
+    tg_constant_pad(t, x, (const int64_t[]){INT64_MAX, 1}, 2, 0);
+    const char *says = strstr(tg_ctx_message(ctx), "called from test_op_call");
+    ck_assert_msg(says != NULL, "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 static tg_status greatest(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
     out[0] = tg_scatter_max(tape, tg_scale(tape, in[0], 2), 0, in[1], in[2], true);
@@ -320,6 +342,7 @@ int main(void) {
                                   outputs_have_the_order_of_their_names,
                                   a_composed_op_is_called_like_any_other,
                                   a_composed_op_that_fails_leaves_nothing,
+                                  ops_of_a_composed_op_have_its_call_site,
                                   composed_ops_are_recomputed,
                                   a_composed_op_gets_living_inputs,
                                   ops_of_the_program_are_bound_too};

@@ -202,16 +202,18 @@ END_TEST
 
 /* ---- Extrema by index ---- */
 
-/* 3000 equal elements go to one place. Each gets 1/3000 of the gradient, in every dtype. */
+/* 3000 equal elements go to one place. Each gets 1/3000 of the gradient, in every dtype. The elements may be so large
+ * that their sum is infinite. */
 START_TEST(equal_elements_share_the_gradient_of_their_extremum) {
     enum { N = 3000 };
     const tg_dtype dtype[] = {TG_F64, TG_F32, TG_BF16, TG_F16};
+    const double greatest[] = {1.7976931348623157e308, 3.4028234663852886e38, 3.3895313892515355e38, 65504};
     static double v[N], got[N];
-    for (int i = 0; i < N; i++) v[i] = 0.5;
-    for (int d = 0; d < 8; d++) {
+    for (int d = 0; d < 16; d++) {
+        for (int i = 0; i < N; i++) v[i] = d < 8 ? 0.5 : -greatest[d / 2 % 4];
         tg_ctx *ctx = open_ctx(TG_F32);
         tg_tape *t = tg_tape_new(ctx);
-        tg_tensor *x = tg_zeros(ctx, dtype[d / 2], TG_SHAPE(1)), *src = leaf(ctx, dtype[d / 2], TG_SHAPE(N), v);
+        tg_tensor *x = tg_zeros(ctx, dtype[d / 2 % 4], TG_SHAPE(1)), *src = leaf(ctx, dtype[d / 2 % 4], TG_SHAPE(N), v);
         tg_tensor *index = tg_full(t, TG_I64, TG_SHAPE(N), 0);
         tg_tensor *y = (d % 2 ? tg_scatter_max : tg_scatter_min)(t, x, 0, index, src, false);
         check_values(y, v, "extremum by index", 0);
@@ -219,7 +221,7 @@ START_TEST(equal_elements_share_the_gradient_of_their_extremum) {
         tg_read_f64(tg_grad_of(src), got, N);
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
         for (int i = 0; i < N; i++)
-            ck_assert_msg(same(got[i], 1. / N, 0x1p-8), "%s: %g", tg_dtype_name(dtype[d / 2]), got[i]);
+            ck_assert_msg(same(got[i], 1. / N, 0x1p-8), "%s: %g", tg_dtype_name(dtype[d / 2 % 4]), got[i]);
         tg_tape_free(t);
         tg_ctx_free(ctx);
     }
@@ -257,6 +259,25 @@ START_TEST(products_with_zeros_have_right_derivatives) {
         tg_tape_free(t);
         tg_drop(x);
     }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* Without dims to reduce, the product is x. Its derivatives are recorded also if x has as many dims as a tensor can. */
+START_TEST(products_over_no_dims_have_derivatives) {
+    const double v[] = {2, -3}, first[] = {4, -6}, second[] = {2, 2};
+    tg_ctx *ctx = open_ctx(TG_F64);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = leaf(ctx, TG_F64, TG_SHAPE(1, 1, 1, 1, 1, 1, 1, 2), v), *g, *gg;
+    tg_tensor *y = tg_sum(t, tg_square(t, tg_prod(t, x, (tg_dims){.n = 0}, false)), TG_ALL_DIMS, false);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    tg_tensor *sum = tg_sum(t, g, TG_ALL_DIMS, false);
+    tg_grad(t, &sum, 1, &x, 1, &gg, NULL);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    check_values(g, first, "gradient", 0);
+    check_values(gg, second, "second derivative", 0);
+    tg_tape_free(t);
+    tg_drop(x);
     tg_ctx_free(ctx);
 }
 END_TEST
@@ -479,6 +500,7 @@ int main(void) {
                             equal_elements_are_their_mean,
                             equal_elements_share_the_gradient_of_their_extremum,
                             products_with_zeros_have_right_derivatives,
+                            products_over_no_dims_have_derivatives,
                             special_pairs_are_right,
                             narrow_parabolas_are_lines,
                             parabolas_of_any_width_keep_their_digits,

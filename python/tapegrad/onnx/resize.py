@@ -47,7 +47,7 @@ def _upsampled(n, x, axes, factors, wanted, coordinates):
         sizes[axis], scales[axis] = size, factor
     if sizes[:2] != list(x.shape[:2]) or scales[:2] != [1, 1]:
         return None
-    named = {f'scale{d}': factor for d, factor in enumerate(scales[2:])}
+    named = {} if corners else {f'scale{d}': factor for d, factor in enumerate(scales[2:])}
     return ops.upsample_linear(x, size=sizes[2:], align_corners=corners, **named)
 
 
