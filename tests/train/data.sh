@@ -248,6 +248,11 @@ runs train --data a.txt --val-data b.txt --val-fraction 0 --patience 2 --out pat
 holds "a run waits for a lower loss of a validation file" test -s patient/model.safetensors
 refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
 refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run
+refuses 2 "--data: a word has a line break" train --data="a.txt
+b.txt" --out x $run
+again="--val-data a.txt b.txt"
+runs train --data a.txt b.txt $again $again $again $again --out again $run # the last --val-data counts
+holds "an option that is given again leaves others as they are" says "data: 4 files, 20.0 kB, 4 documents, 20000 tokens, of which 10000"
 refuses 1 "'-' is given twice" train --data - - --out x $run
 printf '' >nothing.jsonl
 refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run
