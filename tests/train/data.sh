@@ -176,6 +176,9 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     runs train --data both.txt --tokenizer words --out worded $run
     holds "the vocabulary is the tokenizer's" says "vocabulary 300"
     holds "the tokenizer is kept with the model" cmp words/tokenizer.json worded/tokenizer.json
+    mkdir named && cp words/tokenizer.json named/other.json && echo '{}' >named/tokenizer.json
+    runs train --data both.txt --tokenizer named/other.json --out by_file $run
+    holds "also if its file has another name" cmp words/tokenizer.json by_file/tokenizer.json
     runs tokenize --tokenizer words --data both.txt --to ids.bin --ends
     holds "the tokens are those of tapegrad tokenize" cmp ids.bin worded/data/data-000.bin
     printf '{"text":"one"}\n{"text":"two"}\n' >lines.jsonl
