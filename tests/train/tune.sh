@@ -27,6 +27,8 @@ for model in base llama; do
     holds "$model: --adapter and the run's directory are the same" cmp by-run printed
     holds "$model: the adapters have learned" less "$(number loss printed)" "$before"
     adapted=$(number loss printed)
+    refuses 1 "--to is the directory './$model' of the model that the adapters adapt" convert --adapter $model-lora --to ./$model
+    refuses 1 "--to is the directory './$model-lora' of the adapters" convert --from $model --adapter $model-lora --to ./$model-lora
     runs convert --adapter $model-lora --to $model-merged
     runs convert --from $model --adapter $model-lora --to $model-merged-2
     holds "$model: both ways merge alike" cmp $model-merged/model.safetensors $model-merged-2/model.safetensors
