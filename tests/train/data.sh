@@ -251,6 +251,11 @@ runs train --data a.txt --val-data b.txt --val-fraction 0 --patience 2 --out pat
 holds "a run waits for a lower loss of a validation file" test -s patient/model.safetensors
 refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
 refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run
+mkdir latin empties
+cp a.txt "$(printf 'latin/\351.txt')"
+refuses 1 '\xe9.txt'"' is not a name in UTF-8" train --data latin --out x $run
+refuses 1 "--data 'empt*': no file matches this pattern" train --data 'empt*' --out x $run
+refuses 1 "--data: the directory 'empties' has no files" train --data empties --out x $run
 refuses 2 "--data: a word has a line break" train --data="a.txt
 b.txt" --out x $run
 again="--val-data a.txt b.txt"
