@@ -110,6 +110,8 @@ for batch in 16384 8192; do # forward, and the sum alone
 done
 runs inspect $gpt3 --batch 4096
 holds "FLOPs that fit 64 bits are printed" grep -q "^FLOPs       8907916000452673536 a step" printed
+runs inspect --recompute selective
+holds "selective recomputation adds norms and activations" grep -q "^FLOPs .* recomputation 6291456$" printed
 # Takes less than a second, unless a walk over the parameters begins again for each of them.
 holds "inspect of many layers is fast" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
