@@ -52,7 +52,9 @@ static const command tokenize_command = {
 
 /* ---- Batches of documents ---- */
 
-enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24 };
+/* A document keeps memory for up to MOST_KEPT ids: long documents are rare, but sooner or later each place of the batch
+ * would have had one, and would keep its memory. */
+enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24, MOST_KEPT = 1 << 12 };
 
 /* Documents that the threads share. A thread takes the next one until there is none. */
 typedef struct batch {
@@ -106,10 +108,9 @@ static void encode_all(batch *b, int threads) {
 
 /* Prints why a document cannot be encoded: encodes it again, with errors in ctx. Returns false. */
 static bool explain_wrong(const batch *b, tg_ctx *ctx) {
-    const document *d = &b->documents[atomic_load(&b->wrong)];
-    tg_ids ids = {0};
-    tg_tokenizer_encode(b->tokenizer, d->text, d->n, TG_ENCODE(.literal = b->o->literal, .errors = ctx), &ids);
-    tg_ids_free(&ids);
+    int i = atomic_load(&b->wrong);
+    const document *d = &b->documents[i];
+    encode(b, ctx, i);
     if (d->line) return fail("'%s' line %lld: %s", d->path, (long long)d->line, tg_ctx_message(ctx)), false;
     return fail("'%s': %s", d->path, tg_ctx_message(ctx)), false;
 }
@@ -142,7 +143,10 @@ static int fill(batch *b, documents *from) {
 }
 
 static void clear(batch *b) {
-    for (int i = 0; i < b->n; i++) free(b->documents[i].text);
+    for (int i = 0; i < b->n; i++) {
+        free(b->documents[i].text);
+        if (b->ids[i].capacity > MOST_KEPT) tg_ids_free(&b->ids[i]);
+    }
     b->n = 0;
 }
 
