@@ -47,5 +47,7 @@ holds "what is whole is said to be" grep -q "step-0000000003' is whole" printed
 mkdir empty
 refuses 1 "'empty' has neither saved state nor a model" check empty
 refuses 1 "cannot read the directory 'none': No such file or directory" check none
+mkdir listless && cp whole/config.json whole/model* listless && : >listless/checkpoints
+refuses 1 "cannot read the directory 'listless/checkpoints': Not a directory" check listless
 refuses 2 "expected a DIR to check" check
 finish

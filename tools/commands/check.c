@@ -110,6 +110,10 @@ static void check_checkpoints(findings *f, const char *dir) {
     struct dirent **found = NULL;
     char *checkpoints = path_in(dir, "checkpoints");
     int n = checkpoints ? scandir(checkpoints, &found, is_checkpoint, alphasort) : 0;
+    if (!checkpoints || (n < 0 && errno != ENOENT)) {
+        if (checkpoints) fail("cannot read the directory '%s': %s", checkpoints, strerror(errno));
+        f->damaged++;
+    }
     for (int i = 0; i < n; i++) {
         char *path = path_in(checkpoints, found[i]->d_name);
         if (path) check_directory(f, path, true);
