@@ -132,6 +132,7 @@ holds "it says what lists the paths" grep -q "inspect --parameters --model base 
 refuses 2 "--patience compares validation losses, but --val-every is 0" train --data other --out none --patience 2 --val-every 0
 refuses 1 "has adapters, not a model; merge them first" train $tune --out none --init base-lora
 refuses 1 "has no adapter_config.json" eval --model base --adapter llama --data other
+refuses 1 "--pp 2: low-rank adapters need a whole model" eval --model base-lora --data other --ranks 2 --pp 2
 refuses 1 "has adapters already" eval --model base-lora --adapter base-lora --data other
 refuses 1 "has no linear layer" eval --model base --adapter llama-lora --data other
 finish

@@ -214,6 +214,10 @@ static int eval_on_ranks(evaluation *e) {
     if (!model_find(&e->model, o->model, true) || !model_find_adapter(&e->model, o->adapter) ||
         !check_seq_len(o->seq_len, &e->model.config))
         return 1;
+    if (*e->model.adapter && o->on.pp > 1)
+        return fail("--pp %lld: low-rank adapters need a whole model; leave --pp out, or add them to the model first "
+                    "(tapegrad convert --adapter)",
+                    (long long)o->on.pp);
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
     bool good = make_cache(e) && guard_begin(e->cache) && plan_data(e);
