@@ -45,6 +45,9 @@ runs tokenize --tokenizer t --data lines.jsonl --to bare --format u16 --no-ends
 holds "documents need no end" test "$(od -An -v -tu2 -w2 bare | grep -c ' 0$')" = 1
 runs tokenize --tokenizer t --data texts/a.txt --documents line --to by_line
 holds "lines may be documents" grep -q "^by_line: $(head -n 100 "$text" | grep -c .) documents" printed
+printf '\357\273\277\n{"text": "one"}\n' >marked.jsonl
+runs tokenize --tokenizer t --data marked.jsonl --to marked
+holds "a first line that is a byte order mark is empty" grep -q '^marked: 1 document, ' printed
 "$tapegrad" tokenize --tokenizer t --data - --to piped --format u16 <texts/a.txt >printed 2>&1
 holds "standard input is a document" grep -q '^piped: 1 document, ' printed
 
