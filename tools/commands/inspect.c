@@ -69,7 +69,7 @@ typedef struct findings {
     int64_t whole;                              /* number of parameters of the whole model */
     int64_t layers;                             /* of rank 0 */
     int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes: of the forward of one micro-batch */
-    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: all, where backward counts twice forward */
+    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: their sum with backward's */
     tg_memory_info memory;
     int64_t ranks;
     tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */

@@ -56,7 +56,8 @@ bool copy_companions(tg_ctx *ctx, const char *from, const char *to) {
     return good;
 }
 
-/* Copies the tokenizer from a file of any name, after the files next to it, which may include another tokenizer.json. */
+/* Copies the tokenizer from a file of any name. The files next to it are copied first, because they may include another
+ * tokenizer.json, which must not replace it. */
 static bool copy_tokenizer_file(tg_ctx *ctx, const char *from, const char *to) {
     size_t n;
     const char *name = text_last_part(from, &n);

@@ -168,9 +168,9 @@ char *read_whole(const char *path, size_t *n) {
     enum { MOST = 16 << 20 };
     FILE *f = open_regular(path);
     if (!f) return NULL;
-    char *text = malloc(MOST);
-    *n = text ? fread(text, 1, MOST, f) : 0;
-    bool good = text && !ferror(f) && *n < MOST;
+    char *text = malloc(MOST + 1);
+    *n = text ? fread(text, 1, MOST + 1, f) : 0;
+    bool good = text && !ferror(f) && *n <= MOST;
     if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)

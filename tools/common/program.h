@@ -156,7 +156,8 @@ tg_dtype dtype_of_precision(int precision);
 int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Writes the name of a family of ARCHS, by its number, to buf, and returns buf. */
 const char *arch_text(int arch, char *buf, size_t n);
-int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has none. */
+/* Returns the number of a family in ARCHS; ARCH_LLAMA if it is not there. */
+int arch_of(const char *family);
 /* Sets *out to the config that the options describe, whose texts free_model_config frees. False after printing what is
  * wrong. */
 bool model_config(const model_options *o, tg_lm_config *out);
