@@ -133,11 +133,18 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
     return facts_agree(&f, ctx, world);
 }
 
+/* Returns --tokenizer, else the directory that has the tokenizer of --model: that directory itself or, if it has only
+ * adapters, that of the model that they adapt. NULL: bytes are tokens. */
+static const char *tokenizer_of(const evaluation *e) {
+    const char *own = corpus_tokenizer_of(e->o.model);
+    return e->o.tokenizer ? e->o.tokenizer : own ? own : corpus_tokenizer_of(e->model.dir);
+}
+
 static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
     return (corpus_options){.data = o->data,
                             .format = (data_format)o->data_format,
-                            .tokenizer = o->tokenizer ? o->tokenizer : corpus_tokenizer_of(o->model),
+                            .tokenizer = tokenizer_of(e),
                             .cache = e->cache,
                             .vocab = e->model.config.vocab};
 }
