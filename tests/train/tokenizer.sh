@@ -67,6 +67,9 @@ cp texts/a.txt same.bin
 refuses 1 "--to 'same' would write over 'same', which is read" tokenize --tokenizer t --data texts same --to same --format u16
 refuses 1 "--to 'same' would write over 'same.bin', which is read" tokenize --tokenizer t --data same.bin --to same
 holds "what is read stays as it is" cmp texts/a.txt same
+for tokenizer in t t/tokenizer.json; do
+    refuses 1 "would write over 't/tokenizer.json'" tokenize --tokenizer $tokenizer --data texts --to t/tokenizer.json --format u16
+done
 rm same.bin
 runs tokenize --tokenizer t --data same --to same
 holds "a dataset has other names than its text" test -s same.bin -a -s same.idx

@@ -246,22 +246,32 @@ static int tokenize(const tokenize_options *o, const names *files) {
     return good ? 0 : 1;
 }
 
-/* Fails if --to would write over a file that is read. */
-static bool keeps_input(const tokenize_options *o, const names *files) {
+/* The files that --to names; both are one if the ids are raw. */
+typedef struct outputs {
     char path[2][4096];
+} outputs;
+
+/* Fails if --to would write over the file `in`, which is read. */
+static bool keeps(const tokenize_options *o, const outputs *to, const char *in) {
+    if (!same_file(to->path[0], in) && !same_file(to->path[1], in)) return true;
+    return fail("--to '%s' would write over '%s', which is read; give another name", o->to, in), false;
+}
+
+/* Fails if --to would write over the tokenizer or the texts. */
+static bool keeps_input(const tokenize_options *o, const names *files) {
+    outputs to;
     size_t n = strlen(o->to);
     bool dataset = o->format == OUTPUT_MEGATRON;
     bool ends = dataset && n > 4 && (!strcmp(o->to + n - 4, ".bin") || !strcmp(o->to + n - 4, ".idx"));
     for (int k = 0; k < 2; k++) {
         const char *ending = !dataset ? "" : k ? ".idx" : ".bin";
-        snprintf(path[k], sizeof path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, ending);
+        snprintf(to.path[k], sizeof to.path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, ending);
     }
-    for (int i = 0; i < files->n; i++) {
-        const char *in = files->at[i];
-        if (same_file(path[0], in) || same_file(path[1], in))
-            return fail("--to '%s' would write over '%s', which is read; give another name", o->to, in), false;
-    }
-    return true;
+    char *inside = path_in(o->tokenizer, "tokenizer.json"); /* if --tokenizer is a directory */
+    bool good = inside && keeps(o, &to, inside) && keeps(o, &to, o->tokenizer);
+    for (int i = 0; good && i < files->n; i++) good = keeps(o, &to, files->at[i]);
+    free(inside);
+    return good;
 }
 
 int run_tokenize(int argc, char **argv) {
