@@ -89,6 +89,8 @@ bool is_time_to_say(double *said);
 /* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not
  * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);
+/* Returns whether the path leads to a directory whose files can be found; prints why if it does not. */
+bool check_directory(const char *path);
 /* Returns whether both paths lead to one file or directory that exists. */
 bool same_file(const char *a, const char *b);
 /* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after
