@@ -46,6 +46,10 @@ runs check whole/checkpoints/step-0000000003
 holds "what is whole is said to be" grep -q "step-0000000003' is whole" printed
 mkdir empty
 refuses 1 "'empty' has neither saved state nor a model" check empty
+: >empty/file
 refuses 1 "cannot read the directory 'none': No such file or directory" check none
+refuses 1 "cannot read the directory 'empty/file': Not a directory" check empty/file
+mkdir listless && cp whole/config.json whole/model* listless && : >listless/checkpoints
+refuses 1 "cannot read the directory 'listless/checkpoints': Not a directory" check listless
 refuses 2 "expected a DIR to check" check
 finish

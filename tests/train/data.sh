@@ -176,6 +176,9 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     runs train --data both.txt --tokenizer words --out worded $run
     holds "the vocabulary is the tokenizer's" says "vocabulary 300"
     holds "the tokenizer is kept with the model" cmp words/tokenizer.json worded/tokenizer.json
+    mkdir named && cp words/tokenizer.json named/other.json && echo '{}' >named/tokenizer.json
+    runs train --data both.txt --tokenizer named/other.json --out by_file $run
+    holds "also if its file has another name" cmp words/tokenizer.json by_file/tokenizer.json
     runs tokenize --tokenizer words --data both.txt --to ids.bin --ends
     holds "the tokens are those of tapegrad tokenize" cmp ids.bin worded/data/data-000.bin
     printf '{"text":"one"}\n{"text":"two"}\n' >lines.jsonl
@@ -187,6 +190,9 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     expected=$(cat printed)
     runs eval --model worded --data ids.bin
     holds "eval takes the model's tokenizer" test "$(cat printed)" = "$expected"
+    runs train --data both.txt --init worded --lora r=1 --out adapted --steps 1 --batch 4 --val-every 0
+    runs eval --model adapted --data both.txt
+    holds "also that of the model that adapters adapt" grep -q "^bits/token" printed
     runs train --data pairs.jsonl --init worded --out tuned --steps 2 --batch 4 --val-every 0
     holds "examples are encoded, masked and ended" says "60 documents"
     printf 'a\377b' >broken
@@ -248,6 +254,16 @@ runs train --data a.txt --val-data b.txt --val-fraction 0 --patience 2 --out pat
 holds "a run waits for a lower loss of a validation file" test -s patient/model.safetensors
 refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
 refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run
+mkdir latin empties
+cp a.txt "$(printf 'latin/\351.txt')"
+refuses 1 '\xe9.txt'"' is not a name in UTF-8" train --data latin --out x $run
+refuses 1 "--data 'empt*': no file matches this pattern" train --data 'empt*' --out x $run
+refuses 1 "--data: the directory 'empties' has no files" train --data empties --out x $run
+refuses 2 "--data: a word has a line break" train --data="a.txt
+b.txt" --out x $run
+again="--val-data a.txt b.txt"
+runs train --data a.txt b.txt $again $again $again $again --out again $run # the last --val-data counts
+holds "an option that is given again leaves others as they are" says "data: 4 files, 20.0 kB, 4 documents, 20000 tokens, of which 10000"
 refuses 1 "'-' is given twice" train --data - - --out x $run
 printf '' >nothing.jsonl
 refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run

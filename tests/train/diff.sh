@@ -114,10 +114,12 @@ ends 2 "its first line is not the header of a record" diff a.rec a/model.safeten
 sed '1s/"tapegrad_record":1/"tapegrad_record":9/' a.rec >later.rec
 ends 2 "has format 9, expected 1" diff a.rec later.rec
 ends 2 "cannot open 'none': No such file" diff none a.rec
-ends 2 "cannot read '.': Is a directory" diff . a.rec
+ends 2 "'.' is a directory, expected a regular file" diff . a.rec
+mkfifo pipe
+ends 2 "'pipe' is a device, pipe or socket, expected a regular file" diff pipe a.rec
 piped() {
     cat a.rec | "$tapegrad" diff /dev/stdin a.rec >printed 2>&1
-    [ $? = 2 ] && grep -q "'/dev/stdin' is not a regular file" printed
+    [ $? = 2 ] && grep -q "'/dev/stdin' is a device, pipe or socket" printed
 }
 holds "a pipe is refused" piped
 ends 2 "expected two FILEs" diff a.rec
@@ -128,7 +130,6 @@ refuses 2 "--capture replays a step without them; leave one out" train $run --ou
 refuses 2 "are for --record FILE" train $run --out x --record-step 2
 refuses 2 "--record-step 4: the run ends at --steps 3" train $run --out x --record y --record-step 4
 refuses 1 "cannot write 'none/y': No such file" train $run --out x --record none/y
-mkfifo pipe
 ln -s /dev/null nowhere
 for file in pipe nowhere; do
     refuses 1 "cannot write '$file': it is a device, pipe or socket" train $run --out x --record $file

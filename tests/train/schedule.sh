@@ -49,6 +49,7 @@ refuses_file "lists:1: 'F1234567890' is not an item" 'F1234567890\n'
 refuses_file "lists:1: 'Fx\\x1b' is not an item" 'Fx\0033\n'
 refuses_file "lists:2: expected 'stage 1', because stages are in order" 'stage 0 F0 B0\nstage 2 F0 B0\n'
 refuses_file "'lists' is not a text: it has a zero byte" 'F0 \0000 B0\n'
+refuses_file "'lists' has 4097 stages, expected at most 4096" "$(yes 'F0 B0' | head -n 4097)"
 refuses_file "the list of stage 1 has no B0" 'F0 B0\nF0\n'
 refuses_file "items wait for each other: B0 (item 1 of stage 0) waits for B0 (item 2 of stage 1)" 'F0 B0 F1 B1\nF0 F1 B0 B1\n'
 

@@ -45,6 +45,9 @@ runs tokenize --tokenizer t --data lines.jsonl --to bare --format u16 --no-ends
 holds "documents need no end" test "$(od -An -v -tu2 -w2 bare | grep -c ' 0$')" = 1
 runs tokenize --tokenizer t --data texts/a.txt --documents line --to by_line
 holds "lines may be documents" grep -q "^by_line: $(head -n 100 "$text" | grep -c .) documents" printed
+printf '\357\273\277\n{"text": "one"}\n' >marked.jsonl
+runs tokenize --tokenizer t --data marked.jsonl --to marked
+holds "a first line that is a byte order mark is empty" grep -q '^marked: 1 document, ' printed
 "$tapegrad" tokenize --tokenizer t --data - --to piped --format u16 <texts/a.txt >printed 2>&1
 holds "standard input is a document" grep -q '^piped: 1 document, ' printed
 
@@ -64,6 +67,9 @@ cp texts/a.txt same.bin
 refuses 1 "--to 'same' would write over 'same', which is read" tokenize --tokenizer t --data texts same --to same --format u16
 refuses 1 "--to 'same' would write over 'same.bin', which is read" tokenize --tokenizer t --data same.bin --to same
 holds "what is read stays as it is" cmp texts/a.txt same
+for tokenizer in t t/tokenizer.json; do
+    refuses 1 "would write over 't/tokenizer.json'" tokenize --tokenizer $tokenizer --data texts --to t/tokenizer.json --format u16
+done
 rm same.bin
 runs tokenize --tokenizer t --data same --to same
 holds "a dataset has other names than its text" test -s same.bin -a -s same.idx

@@ -27,6 +27,8 @@ for model in base llama; do
     holds "$model: --adapter and the run's directory are the same" cmp by-run printed
     holds "$model: the adapters have learned" less "$(number loss printed)" "$before"
     adapted=$(number loss printed)
+    refuses 1 "--to is the directory './$model' of the model that the adapters adapt" convert --adapter $model-lora --to ./$model
+    refuses 1 "--to is the directory './$model-lora' of the adapters" convert --from $model --adapter $model-lora --to ./$model-lora
     runs convert --adapter $model-lora --to $model-merged
     runs convert --from $model --adapter $model-lora --to $model-merged-2
     holds "$model: both ways merge alike" cmp $model-merged/model.safetensors $model-merged-2/model.safetensors
@@ -130,6 +132,7 @@ holds "it says what lists the paths" grep -q "inspect --parameters --model base 
 refuses 2 "--patience compares validation losses, but --val-every is 0" train --data other --out none --patience 2 --val-every 0
 refuses 1 "has adapters, not a model; merge them first" train $tune --out none --init base-lora
 refuses 1 "has no adapter_config.json" eval --model base --adapter llama --data other
+refuses 1 "--pp 2: low-rank adapters need a whole model" eval --model base-lora --data other --ranks 2 --pp 2
 refuses 1 "has adapters already" eval --model base-lora --adapter base-lora --data other
 refuses 1 "has no linear layer" eval --model base --adapter llama-lora --data other
 finish

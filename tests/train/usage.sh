@@ -110,6 +110,8 @@ for batch in 16384 8192; do # forward, and the sum alone
 done
 runs inspect $gpt3 --batch 4096
 holds "FLOPs that fit 64 bits are printed" grep -q "^FLOPs       8907916000452673536 a step" printed
+runs inspect --recompute selective
+holds "selective recomputation adds norms and activations" grep -q "^FLOPs .* recomputation 6291456$" printed
 # Takes less than a second, unless a walk over the parameters begins again for each of them.
 holds "inspect of many layers is fast" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
@@ -143,6 +145,7 @@ refuses 2 "--group is for --kind interleaved, gpipe and forward" schedule --grou
 refuses 2 "--group 2 is less than --stages 4" schedule --kind interleaved --group 2
 refuses 2 "--micros is set by the file; leave it out" schedule --file y --micros 8
 refuses 2 "--forward is '-1', expected a number from 0" schedule --forward -1
+refuses 2 "--stages is '4097', expected a whole number from 1 to 4096" schedule --stages 4097 --micros 1
 refuses 1 "1000 stages x 1 chunk x 10000 micro-batches are more than 1048576" schedule --stages 1000 --micros 10000
 refuses 2 "expected one of --json and --markdown" ops --json --markdown
 finish

@@ -5,7 +5,6 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "train/train.h"
 
@@ -95,7 +94,7 @@ static void check_state(findings *f, const char *dir) {
 /* ---- Directories ---- */
 
 /* checkpoint: it is one of a run, so it must have a state.json. */
-static void check_directory(findings *f, const char *dir, bool checkpoint) {
+static void check_files(findings *f, const char *dir, bool checkpoint) {
     check_model(f, dir);
     if (is_there(dir, "index.json") || is_there(dir, "state-00000.safetensors")) check_state(f, dir);
     if (!checkpoint && !is_there(dir, "state.json")) return;
@@ -110,9 +109,13 @@ static void check_checkpoints(findings *f, const char *dir) {
     struct dirent **found = NULL;
     char *checkpoints = path_in(dir, "checkpoints");
     int n = checkpoints ? scandir(checkpoints, &found, is_checkpoint, alphasort) : 0;
+    if (!checkpoints || (n < 0 && errno != ENOENT)) {
+        if (checkpoints) fail("cannot read the directory '%s': %s", checkpoints, strerror(errno));
+        f->damaged++;
+    }
     for (int i = 0; i < n; i++) {
         char *path = path_in(checkpoints, found[i]->d_name);
-        if (path) check_directory(f, path, true);
+        if (path) check_files(f, path, true);
         free(path);
         free(found[i]);
     }
@@ -125,9 +128,9 @@ int run_check(int argc, char **argv) {
     if (!options_parse(&check_command, NULL, &p, argc, argv)) return p.status;
     const char *dir = p.operand[0];
     if (!dir) return usage_error(&check_command, "expected a DIR to check");
-    if (access(dir, R_OK | X_OK) != 0) return fail("cannot read the directory '%s': %s", dir, strerror(errno));
+    if (!check_directory(dir)) return 1;
     findings f = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1))};
-    check_directory(&f, dir, false);
+    check_files(&f, dir, false);
     check_checkpoints(&f, dir);
     note(&f);
     tg_ctx_free(f.ctx);

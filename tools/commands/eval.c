@@ -133,11 +133,18 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
     return facts_agree(&f, ctx, world);
 }
 
+/* Returns --tokenizer, else the directory that has the tokenizer of --model: that directory itself or, if it has only
+ * adapters, that of the model that they adapt. NULL: bytes are tokens. */
+static const char *tokenizer_of(const evaluation *e) {
+    const char *own = corpus_tokenizer_of(e->o.model);
+    return e->o.tokenizer ? e->o.tokenizer : own ? own : corpus_tokenizer_of(e->model.dir);
+}
+
 static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
     return (corpus_options){.data = o->data,
                             .format = (data_format)o->data_format,
-                            .tokenizer = o->tokenizer ? o->tokenizer : corpus_tokenizer_of(o->model),
+                            .tokenizer = tokenizer_of(e),
                             .cache = e->cache,
                             .vocab = e->model.config.vocab};
 }
@@ -214,6 +221,10 @@ static int eval_on_ranks(evaluation *e) {
     if (!model_find(&e->model, o->model, true) || !model_find_adapter(&e->model, o->adapter) ||
         !check_seq_len(o->seq_len, &e->model.config))
         return 1;
+    if (*e->model.adapter && o->on.pp > 1)
+        return fail("--pp %lld: low-rank adapters need a whole model; leave --pp out, or add them to the model first "
+                    "(tapegrad convert --adapter)",
+                    (long long)o->on.pp);
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
     bool good = make_cache(e) && guard_begin(e->cache) && plan_data(e);

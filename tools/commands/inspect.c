@@ -69,7 +69,7 @@ typedef struct findings {
     int64_t whole;                              /* number of parameters of the whole model */
     int64_t layers;                             /* of rank 0 */
     int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes: of the forward of one micro-batch */
-    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: all, where backward counts twice forward */
+    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: their sum with backward's */
     tg_memory_info memory;
     int64_t ranks;
     tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
@@ -135,20 +135,42 @@ static train_options without_pipeline(const train_options *o) {
     return one;
 }
 
-/* Counts the FLOPs of a step. With recomputation the forward FLOPs of each layer count once more; they are the
- * difference between a model of two layers and one of a single layer. */
-static bool count_flops(const train_options *o, findings *f) {
-    int64_t whole, one = 0, two = 0;
+/* Counts the FLOPs of the forward of a layer for a micro-batch: the difference between a model of two layers and one of
+ * a single layer. */
+static bool count_layer_flops(const train_options *o, const findings *f, int64_t *flops) {
+    int64_t one = 0, two = 0;
     train_options flat = without_pipeline(o);
     findings *scratch = calloc(1, sizeof *scratch);
-    bool good = scratch && record_forward(o, f->config, f->config.layers, f, &whole);
-    if (good && f->config.recompute)
-        good = record_forward(&flat, f->config, 1, scratch, &one) &&
-               record_forward(&flat, f->config, 2, scratch, &two);
+    bool good = scratch ? record_forward(&flat, f->config, 1, scratch, &one) &&
+                              record_forward(&flat, f->config, 2, scratch, &two)
+                        : (fail("no memory"), false);
     free(scratch);
-    if (!good) return false;
+    *flops = two - one;
+    return good;
+}
+
+/* Returns the FLOPs that selective recomputation adds in a layer for a micro-batch. As tg_node_flops counts them, they
+ * are one for each element of what the norms before attention and MLP and each op of the activation compute. */
+static int64_t selective_flops(const train_options *o, const tg_lm_config *c) {
+    const rank_options *on = &o->on;
+    int64_t sequences = o->batch / o->accumulate / (on->ranks / (on->tp * on->cp * on->pp));
+    int64_t tokens = sequences * (o->model.seq_len / on->cp);
+    int norms = c->norm_place == TG_LM_NORM_AFTER ? 0 : c->parallel_residual ? 1 : 2;
+    int64_t norm = c->hidden * (tokens / (on->sp ? on->tp : 1) + c->unit_norm); /* unit_norm adds 1 to each weight */
+    return norms * norm + (c->activation == TG_LM_GEGLU_TANH ? 2 : 1) * tokens * (c->ffn / on->tp);
+}
+
+/* Counts the FLOPs of a step, with what recomputation adds to those of forward and backward. */
+static bool count_flops(const train_options *o, findings *f) {
+    int64_t whole, layer = 0;
+    if (!record_forward(o, f->config, f->config.layers, f, &whole)) return false;
+    if (f->config.recompute == TG_GPT_SELECTIVE)
+        layer = selective_flops(o, &f->config);
+    else if (f->config.recompute && !count_layer_flops(o, f, &layer))
+        return false;
     bool over = __builtin_mul_overflow(whole, o->accumulate, &f->forward) ||
-                __builtin_mul_overflow((two - one) * f->layers, o->accumulate, &f->recomputed) ||
+                __builtin_mul_overflow(layer, f->layers, &layer) ||
+                __builtin_mul_overflow(layer, o->accumulate, &f->recomputed) ||
                 __builtin_mul_overflow(f->forward, 3, &f->step) ||
                 __builtin_add_overflow(f->step, f->recomputed, &f->step);
     return !over || fail_too_many();

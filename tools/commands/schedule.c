@@ -9,7 +9,9 @@
 #include "common/program.h"
 #include "common/text.h"
 
-enum { MOST_PARTS = 1 << 20 }; /* stages x chunks x micro-batches: a larger diagram is of no use */
+/* Limits of the diagram: stages x chunks x micro-batches, and stages, because one micro-batch of n stages has n x n
+ * places. A larger diagram is of no use. */
+enum { MOST_PARTS = 1 << 20, MOST_STAGES = 1 << 12 };
 
 typedef struct schedule_options {
     int kind;
@@ -23,7 +25,7 @@ typedef struct schedule_options {
 static const option rows[] = {
     {"kind", OPTION_CHOICE, AT(kind), "gpipe|1f1b|interleaved|zb-h1|forward",
      "schedule; forward: no backward, for evaluation", .fixed = false},
-    {"stages", OPTION_INT, AT(stages), "N", "stages of the pipeline", 1, MOST_PARTS, false},
+    {"stages", OPTION_INT, AT(stages), "N", "stages of the pipeline", 1, MOST_STAGES, false},
     {"micros", OPTION_INT, AT(micros), "N", "micro-batches of a step", 1, MOST_PARTS, false},
     {"chunks", OPTION_INT, AT(chunks), "N", "chunks of each stage; 0: 2 for interleaved, else 1", 0, 256, false},
     {"group", OPTION_INT, AT(group), "N", "micro-batches in a turn through the chunks; 0: as many as --stages", 0,
@@ -163,6 +165,8 @@ static int schedule(tg_ctx *ctx, schedule_options *o) {
     int status = 1;
     bool good = check(ctx) && (!o->file || schedule_file_read(ctx, o->file, &lists));
     if (good && o->file) o->stages = lists.stages, o->chunks = lists.chunks, o->micros = lists.micros;
+    if (good && o->stages > MOST_STAGES)
+        good = !fail("'%s' has %" PRId64 " stages, expected at most %d", o->file, o->stages, MOST_STAGES);
     if (good && o->stages * o->chunks > MOST_PARTS / o->micros)
         good = !fail("%" PRId64 " stages x %" PRId64 " chunk%s x %" PRId64 " micro-batches are more than %d", o->stages,
                      o->chunks, plural(o->chunks), o->micros, MOST_PARTS);

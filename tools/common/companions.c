@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/companions.h"
+#include "common/text.h"
 #include "io/file.h"
 
 /* The names that Hugging Face transformers and tokenizers, and SentencePiece, give to these files. */
@@ -38,26 +39,36 @@ static bool copy_file(tg_ctx *ctx, const char *from, const char *to) {
     return good;
 }
 
+/* Copies the file `name` of the directory `from` to the directory `to`, where it is called `as`. */
+static bool copy_named(tg_ctx *ctx, const char *from, const char *name, const char *to, const char *as) {
+    char *source = path_in(from, name), *target = path_in(to, as);
+    if (!source || !target) tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for the path of '%s'", name);
+    bool good = source && target && copy_file(ctx, source, target);
+    free(source);
+    free(target);
+    return good;
+}
+
 bool copy_companions(tg_ctx *ctx, const char *from, const char *to) {
     bool good = true;
-    for (size_t i = 0; good && companion(i); i++) {
-        if (!is_there(from, companion(i))) continue;
-        char *source = path_in(from, companion(i)), *target = path_in(to, companion(i));
-        good = source && target && copy_file(ctx, source, target);
-        free(source);
-        free(target);
-    }
+    for (size_t i = 0; good && companion(i); i++)
+        if (is_there(from, companion(i))) good = copy_named(ctx, from, companion(i), to, companion(i));
+    return good;
+}
+
+/* Copies the tokenizer from a file of any name. The files next to it are copied first, because they may include another
+ * tokenizer.json, which must not replace it. */
+static bool copy_tokenizer_file(tg_ctx *ctx, const char *from, const char *to) {
+    size_t n;
+    const char *name = text_last_part(from, &n);
+    char *dir = name == from ? strdup(".") : strndup(from, (size_t)(name - from));
+    if (!dir) tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for the directory of '%s'", from);
+    bool good = dir && copy_companions(ctx, dir, to) && copy_named(ctx, dir, name, to, names[0]);
+    free(dir);
     return good;
 }
 
 bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to) {
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", from);
-    if (!not_regular(from)) { /* a file: its directory */
-        char *slash = strrchr(dir, '/');
-        if (slash) *slash = 0;
-        else strcpy(dir, ".");
-    }
-    bool good = copy_companions(ctx, dir, to);
+    bool good = not_regular(from) ? copy_companions(ctx, from, to) : copy_tokenizer_file(ctx, from, to);
     return check(ctx) && good;
 }

@@ -9,8 +9,8 @@ const char *companion(size_t i);
 /* Copies those files that the directory `from` has to the directory `to`, each whole or not at all, by calls of ctx's
  * files. Returns false after an error, which ctx has. */
 bool copy_companions(tg_ctx *ctx, const char *from, const char *to);
-/* Copies tokenizer.json and the files next to it that belong to it from `from`, the file or its directory, to the
- * directory `to`. Returns false after printing what is wrong. */
+/* Copies a tokenizer and the files next to it that belong to it to the directory `to`, where it is tokenizer.json.
+ * from: its directory, or its file, which may have another name. Returns false after printing what is wrong. */
 bool tokenizer_copy(tg_ctx *ctx, const char *from, const char *to);
 
 #endif

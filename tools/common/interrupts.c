@@ -17,7 +17,7 @@ static void on_interrupt(int number) {
 }
 
 void interrupts_catch(int flags, void (*also)(int number)) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND | flags}; /* a second one ends it */
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND | flags};
     sigemptyset(&a.sa_mask);
     on_signal = also;
     catch_signal(SIGINT, &a);

@@ -267,29 +267,41 @@ static bool is_flag(const command *c, int i) {
 /* Returns whether argv[i] is one more word of a list: anything but an option. "-" is standard input. */
 static bool is_word(int argc, char **argv, int i) { return i < argc && (argv[i][0] != '-' || !argv[i][1]); }
 
-/* Returns the words from argv[*i] on as one text, and sets *i to the index of the last one. If there are several, the
- * text is kept until the program ends. NULL after printing what is wrong. */
+/* A list of several words as one text. It is kept until the program ends, because the option's field points to it. */
+typedef struct list_text {
+    struct list_text *next;
+    char words[];
+} list_text;
+
+static list_text *list_texts;
+
+/* Returns false after printing that a word of a list has a line break, which would end the word. */
+static bool fits_list(const command *c, const option *o, const char *word) {
+    if (!strchr(word, '\n')) return true;
+    return usage_error(c, "--%s: a word has a line break; expected words without one", o->name), false;
+}
+
+/* Returns the words from argv[*i] on as one text, and sets *i to the index of the last one. NULL after printing what is
+ * wrong. */
 static const char *parse_list(const command *c, const option *o, int argc, char **argv, int *i) {
-    static char *kept[4]; /* of the last lists that were parsed */
-    static int turn;
     size_t n = 1;
     int end = *i + 1;
     while (is_word(argc, argv, end)) end++;
     for (int k = *i; k < end; k++) {
         n += strlen(argv[k]) + 1;
-        if (strchr(argv[k], '\n'))
-            return usage_error(c, "--%s: a name has a line break; rename the file", o->name), NULL;
+        if (!fits_list(c, o, argv[k])) return NULL;
     }
     if (end == *i + 1) return argv[*i];
-    char **text = &kept[turn++ % 4];
-    free(*text);
-    if (!(*text = calloc(1, n))) return usage_error(c, "no memory for the words of --%s", o->name), NULL;
+    list_text *text = calloc(1, sizeof *text + n);
+    if (!text) return usage_error(c, "no memory for the words of --%s", o->name), NULL;
+    text->next = list_texts;
+    list_texts = text;
     for (int k = *i; k < end; k++) {
-        if (k > *i) strcat(*text, "\n");
-        strcat(*text, argv[k]);
+        if (k > *i) strcat(text->words, "\n");
+        strcat(text->words, argv[k]);
     }
     *i = end - 1;
-    return *text;
+    return text->words;
 }
 
 /* Parses one "--name value", "--name=value", "--flag" or "--no-flag" that begins at argv[*i]. Sets *i to the index of
@@ -314,6 +326,7 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
             return usage_error(c, "--%s needs a value: %s; but '%s' follows", name, o->values, value);
         if (o->kind == OPTION_LIST && !(value = parse_list(c, o, argc, argv, i))) return 2;
     }
+    if (o->kind == OPTION_LIST && equals && !fits_list(c, o, value)) return 2;
     char before[64] = "", now[64] = "";
     const option *other = other_name(c, p, k);
     if (other) option_text(other, into, before, sizeof before);

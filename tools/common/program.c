@@ -147,6 +147,13 @@ const char *not_regular(const char *path) {
     return stat(path, &st) == 0 ? kind_of(&st) : NULL;
 }
 
+bool check_directory(const char *path) {
+    struct stat st;
+    bool other = stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    if (!other && access(path, R_OK | X_OK) == 0) return true;
+    return fail("cannot read the directory '%s': %s", path, strerror(other ? ENOTDIR : errno)), false;
+}
+
 bool same_file(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -168,9 +175,9 @@ char *read_whole(const char *path, size_t *n) {
     enum { MOST = 16 << 20 };
     FILE *f = open_regular(path);
     if (!f) return NULL;
-    char *text = malloc(MOST);
-    *n = text ? fread(text, 1, MOST, f) : 0;
-    bool good = text && !ferror(f) && *n < MOST;
+    char *text = malloc(MOST + 1);
+    *n = text ? fread(text, 1, MOST + 1, f) : 0;
+    bool good = text && !ferror(f) && *n <= MOST;
     if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)

@@ -89,6 +89,8 @@ bool is_time_to_say(double *said);
 /* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not
  * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);
+/* Returns whether the path leads to a directory whose files can be found; prints why if it does not. */
+bool check_directory(const char *path);
 /* Returns whether both paths lead to one file or directory that exists. */
 bool same_file(const char *a, const char *b);
 /* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after
@@ -156,7 +158,8 @@ tg_dtype dtype_of_precision(int precision);
 int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Writes the name of a family of ARCHS, by its number, to buf, and returns buf. */
 const char *arch_text(int arch, char *buf, size_t n);
-int arch_of(const char *family); /* Returns its number; ARCH_LLAMA if it has none. */
+/* Returns the number of a family in ARCHS; ARCH_LLAMA if it is not there. */
+int arch_of(const char *family);
 /* Sets *out to the config that the options describe, whose texts free_model_config frees. False after printing what is
  * wrong. */
 bool model_config(const model_options *o, tg_lm_config *out);

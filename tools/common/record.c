@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/record.h"
 #include "common/text.h"
@@ -80,20 +79,9 @@ static bool check_whole(record_file *r) {
     return read_end(r, last, r->ops, before);
 }
 
-/* Refuses files that are not regular, such as pipes, because the file is read twice. */
-static bool check_regular(const record_file *r) {
-    struct stat st;
-    if (fstat(fileno(r->f), &st) != 0) return fail("cannot read '%s': %s", r->path, strerror(errno)), false;
-    if (S_ISREG(st.st_mode)) return true;
-    if (S_ISDIR(st.st_mode)) return fail("cannot read '%s': %s", r->path, strerror(EISDIR)), false;
-    return fail("'%s' is not a regular file, and it must be read twice: save its contents to a file", r->path), false;
-}
-
 bool record_open(record_file *r, const char *path) {
-    *r = (record_file){.path = path, .f = fopen(path, "re")};
-    if (!r->f) return fail("cannot open '%s': %s", path, strerror(errno)), false;
-    if (!check_regular(r)) return false;
-    if (!check_whole(r)) return false;
+    *r = (record_file){.path = path, .f = open_regular(path)}; /* it is read twice, which a pipe cannot be */
+    if (!r->f || !check_whole(r)) return false;
     record_rewind(r);
     return true;
 }

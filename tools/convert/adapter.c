@@ -49,7 +49,14 @@ static int merge(const model_files *m, const char *to) {
 int convert_adapter(const char *from, const char *adapter, const char *to) {
     model_files m;
     if (!model_find(&m, from ? from : adapter, true) || (from && !model_find_adapter(&m, adapter))) return 1;
-    int status = *m.adapter ? merge(&m, to) : fail("--adapter '%s' has no adapter_config.json", adapter);
+    int status;
+    if (!*m.adapter)
+        status = fail("--adapter '%s' has no adapter_config.json", adapter);
+    else if (same_file(m.dir, to) || same_file(m.adapter, to))
+        status = fail("--to is the directory '%s' of %s; give another one", to,
+                      same_file(m.dir, to) ? "the model that the adapters adapt" : "the adapters");
+    else
+        status = merge(&m, to);
     free_model_config(&m.config);
     return status;
 }

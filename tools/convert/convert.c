@@ -77,11 +77,9 @@ static int64_t write_bytes(void *user, int fd, const void *from, size_t n, int64
 static int kind_of(const convert_options *o) {
     bool state = is_there(o->from, "index.json") || is_there(o->from, "state-00000.safetensors");
     bool model = is_there(o->from, "model.safetensors") || is_there(o->from, "model.safetensors.index.json");
-    if (access(o->from, R_OK | X_OK) != 0)
-        fail("cannot read the directory '%s': %s", o->from, strerror(errno));
-    else if (o->kind != KIND_AUTO)
-        return o->kind;
-    else if (state && model)
+    if (!check_directory(o->from)) return -1;
+    if (o->kind != KIND_AUTO) return o->kind;
+    if (state && model)
         fail("'%s' has both a model and saved state; add --kind model or --kind state", o->from);
     else if (!state && !model)
         fail("'%s' has neither a model (model.safetensors) nor saved state (index.json)", o->from);

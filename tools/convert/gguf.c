@@ -52,6 +52,7 @@ static void convert_model(tg_ctx *ctx, const char *from, const char *to, bool to
         path_in(from, is_there(from, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json");
     tg_safetensors *file = NULL;
     gguf_plan *p = NULL;
+    if (!weights) tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for the path of the weights");
     if (f && weights && add_keys(ctx, &h, from, tokenizer, f, c) == TG_OK) file = tg_safetensors_open(ctx, weights);
     if (file) p = gguf_plan_new(ctx, &h, file, f, lm);
     if (p) gguf_u32(&h, "general.file_type", gguf_plan_file_type(p));

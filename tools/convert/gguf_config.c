@@ -110,13 +110,13 @@ static void add_attention(gguf_head *h, const tg_lm_config *c) {
     if (c->logit_softcap != TG_NONE) gguf_f32(h, ".final_logit_softcapping", c->logit_softcap);
 }
 
-/* llama.cpp multiplies rotated elements by 0.1 ln(factor) + 1 itself. */
+/* llama.cpp multiplies rotated elements by 0.1 ln(factor) + 1 itself, also by less than 1. */
 static void add_yarn(gguf_head *h, const tg_lm_config *c) {
-    double usual = 0.1 * log(c->rope_factor) + 1;
+    double usual = 0.1 * log(c->rope_factor) + 1, gain = c->rope_gain;
+    if (gain == TG_AUTO) gain = usual > 1 ? usual : 1;
     gguf_f32(h, ".rope.scaling.yarn_beta_slow", c->rope_low);
     gguf_f32(h, ".rope.scaling.yarn_beta_fast", c->rope_high);
-    if (c->rope_gain != TG_AUTO && fabs(c->rope_gain - usual) > 1e-6 * usual)
-        gguf_f32(h, ".rope.scaling.attn_factor", c->rope_gain / usual);
+    if (fabs(gain - usual) > 1e-6 * usual) gguf_f32(h, ".rope.scaling.attn_factor", gain / usual);
 }
 
 static void add_rope(gguf_head *h, const tg_lm_config *c) {

@@ -198,7 +198,7 @@ static tg_status write_entry(const gguf_plan *p, const gguf_entry *e, tg_writer 
         s = read_values(p, e, memory);
     else
         frequencies(p->c, memory);
-    if (e->change == GGUF_PLUS_ONE)
+    if (!s && e->change == GGUF_PLUS_ONE)
         for (int64_t i = 0; i < e->shape.dim[0]; i++) ((float *)memory)[i] += 1;
     if (!s) s = e->change == GGUF_PAIRED ? write_paired(p, e, w, memory) : tg_writer_put(w, memory, bytes_of(e));
     return s ? s : gguf_align(w);

@@ -47,11 +47,11 @@ json_t *corpus_saved_plan(const corpus_options *o);
 const char *corpus_tokenizer_of(const char *dir);
 /* Removes the token files and their directory. */
 void corpus_remove_cache(const char *cache);
-/* Keep the token files of a run while the run makes others, for other options or changed files, because their text may
- * be gone, as that of standard input is. corpus_set_aside renames their directory, and returns false after printing
- * what is wrong. corpus_end_aside removes the old files if the run goes on with the new ones. Otherwise it removes the
- * new files and gives the old ones their name again; it also does this for a run that was killed in between. Both do
- * nothing if there are no such files. */
+/* A run may need other token files, because its options or its files have changed. Its old ones are kept until it goes
+ * on, because their text may be gone, as that of standard input is. corpus_set_aside renames their directory, and
+ * returns false after printing what is wrong. corpus_end_aside removes the old files if the run goes on with the new
+ * ones. Otherwise it removes the new files and gives the old ones their name again; it also does this for a run that
+ * was killed in between. Both do nothing if there are no such files. */
 bool corpus_set_aside(const char *cache);
 void corpus_end_aside(const char *cache, bool goes_on);
 /* Returns whether bytes are tokens in all files of the plan. */

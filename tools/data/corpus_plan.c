@@ -63,12 +63,17 @@ static bool is_second(const names *files, const char *path) {
 
 static bool no_memory(void) { return fail("no memory for the list of data files"), false; }
 
+/* Fails because JSON cannot have the name. */
+static bool refuse_name(const char *name) {
+    return fail("'%s' is not a name in UTF-8, which the list of data files needs", name), false;
+}
+
 static bool add_part(planner *p, const char *path, data_format format, bool cached) {
     char *whole = cached || access(path, F_OK) ? NULL : realpath(path, NULL);
     json_t *part =
         json_pack("{s:s, s:i, s:b, s:s*}", "path", path, "format", (int)format, "cached", (int)cached, "whole", whole);
     free(whole);
-    if (!part) return fail("'%s' is not a name in UTF-8, which the list of data files needs", path), false;
+    if (!part) return refuse_name(path);
     return json_array_append_new(p->parts, part) == 0 || no_memory();
 }
 
@@ -120,8 +125,9 @@ static bool note_input(planner *p, const char *path) {
     char *whole = realpath(path, NULL);
     json_t *input = json_pack("{s:s, s:I, s:I}", "path", whole ? whole : path, "size", (json_int_t)st.st_size, "time",
                               (json_int_t)st.st_mtime);
+    if (!input) refuse_name(whole ? whole : path);
     free(whole);
-    return (input && json_array_append_new(p->inputs, input) == 0) || no_memory();
+    return input && (json_array_append_new(p->inputs, input) == 0 || no_memory());
 }
 
 static bool note_tokenizer(planner *p) {
@@ -190,7 +196,7 @@ static bool add_source(planner *p, const word_source *s, bool validation) {
     p->parts = json_array();
     json_t *source = json_pack("{s:s, s:f, s:b, s:i, s:o}", "name", s->name, "weight", s->weight, "validation",
                                (int)validation, "files", files->n, "parts", p->parts);
-    if (!source) return fail("'%s' is not a name in UTF-8, which the list of data files needs", s->name), false;
+    if (!source) return refuse_name(s->name);
     if (json_array_append_new(json_object_get(p->plan, "sources"), source)) return no_memory();
     bool good = true;
     for (int i = 0; good && i < files->n; i++)

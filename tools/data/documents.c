@@ -108,10 +108,15 @@ static int read_piece(documents *d, document *out, bool *ended) {
     return status < 0 ? -1 : 1;
 }
 
+/* Returns the length of the byte order mark with which the line begins, if it is the first one of its file. */
+static size_t mark_of(const documents *d, const document *line) {
+    return d->line == 1 ? text_mark(line->text, line->n) : 0;
+}
+
 /* Replaces a line of JSONL by the text of its field. */
 static bool take_text(const documents *d, document *out) {
     json_error_t error;
-    size_t mark = d->line == 1 ? text_mark(out->text, out->n) : 0;
+    size_t mark = mark_of(d, out);
     json_t *object = json_loadb(out->text + mark, out->n - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     const json_t *text = json_object_get(object, d->field);
     char *copy = json_is_string(text) ? malloc(json_string_length(text) + 1) : NULL;
@@ -133,9 +138,9 @@ static bool take_text(const documents *d, document *out) {
     return good;
 }
 
-/* Returns whether a line has only spaces, tabs and carriage returns. */
-static bool is_blank(const document *line) {
-    size_t i = 0;
+/* Returns whether a line has only spaces, tabs and carriage returns, after a byte order mark. */
+static bool is_blank(const documents *d, const document *line) {
+    size_t i = mark_of(d, line);
     while (i < line->n && line->text[i] && strchr(" \t\r", line->text[i])) i++;
     return i == line->n;
 }
@@ -146,7 +151,7 @@ static int read_document(documents *d, document *out) {
     if (read_piece(d, out, &ended) < 0) return -1;
     if (!out->n && !ended) return 0;
     if (d->lines) out->line = ++d->line;
-    if (d->jsonl && is_blank(out)) out->n = 0;
+    if (d->jsonl && is_blank(d, out)) out->n = 0;
     if (d->jsonl) return !out->n || take_text(d, out) ? 1 : -1;
     if (ended && d->kind == DOCUMENTS_BROKEN) out->text[out->n++] = '\n'; /* there is room for it */
     return 1;

@@ -4,7 +4,7 @@
 
 #include "data/words.h"
 
-#define DOCUMENT_KINDS "auto|file|line|jsonl" /* the first of document_kind, in its order */
+#define DOCUMENT_KINDS "auto|file|line|jsonl" /* the first four values of document_kind */
 #define DOCUMENT_KINDS_HELP                                                                                            \
     "what is a document: each file; each line that is not empty; the text of each object of JSONL; auto: jsonl for "   \
     "FILE.jsonl, also compressed, else file"

@@ -224,7 +224,7 @@ static void encode_all(encoder *e) {
 /* Prints why a piece cannot be encoded: encodes it again, with errors in the encoder's context. Returns false. */
 static bool explain(encoder *e, const piece *p) {
     tg_ids ids = {0};
-    tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, TG_ENCODE(.literal = true), &ids);
+    tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, TG_ENCODE(.literal = !p->markup), &ids);
     tg_ids_free(&ids);
     if (p->line) return fail("'%s' line %lld: %s", p->path, (long long)p->line, tg_ctx_message(e->ctx)), false;
     return fail("'%s': %s", p->path, tg_ctx_message(e->ctx)), false;

@@ -109,6 +109,7 @@ static bool add_word(names *list, const char *option, const char *word) {
     if (!strcmp(word, "-") || is_megatron(word) || (there && !S_ISDIR(st.st_mode))) return names_add(list, word);
     if (!there && !strpbrk(word, "*?[")) return fail("cannot open '%s': %s", word, strerror(errno)), false;
     bool good = there ? add_directory(list, word, 0) : add_pattern(list, option, word);
+    if (good && list->n == first && !there) return refuse_pattern(option, word, GLOB_NOMATCH);
     if (good && list->n == first) return fail("--%s: the directory '%s' has no files", option, word), false;
     if (good) sort(list, first);
     return good;

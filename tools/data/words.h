@@ -10,7 +10,7 @@ typedef struct names {
     int n, capacity;
 } names;
 
-/* Append a copy of a path; false after printing that there is no memory. */
+/* Appends a copy of a path. Returns false after printing that there is no memory. */
 bool names_add(names *list, const char *path);
 void names_free(names *list);
 

@@ -52,7 +52,9 @@ static const command tokenize_command = {
 
 /* ---- Batches of documents ---- */
 
-enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24 };
+/* A document keeps memory for up to MOST_KEPT ids: long documents are rare, but sooner or later each place of the batch
+ * would have had one, and would keep its memory. */
+enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24, MOST_KEPT = 1 << 12 };
 
 /* Documents that the threads share. A thread takes the next one until there is none. */
 typedef struct batch {
@@ -106,10 +108,9 @@ static void encode_all(batch *b, int threads) {
 
 /* Prints why a document cannot be encoded: encodes it again, with errors in ctx. Returns false. */
 static bool explain_wrong(const batch *b, tg_ctx *ctx) {
-    const document *d = &b->documents[atomic_load(&b->wrong)];
-    tg_ids ids = {0};
-    tg_tokenizer_encode(b->tokenizer, d->text, d->n, TG_ENCODE(.literal = b->o->literal, .errors = ctx), &ids);
-    tg_ids_free(&ids);
+    int i = atomic_load(&b->wrong);
+    const document *d = &b->documents[i];
+    encode(b, ctx, i);
     if (d->line) return fail("'%s' line %lld: %s", d->path, (long long)d->line, tg_ctx_message(ctx)), false;
     return fail("'%s': %s", d->path, tg_ctx_message(ctx)), false;
 }
@@ -142,7 +143,10 @@ static int fill(batch *b, documents *from) {
 }
 
 static void clear(batch *b) {
-    for (int i = 0; i < b->n; i++) free(b->documents[i].text);
+    for (int i = 0; i < b->n; i++) {
+        free(b->documents[i].text);
+        if (b->ids[i].capacity > MOST_KEPT) tg_ids_free(&b->ids[i]);
+    }
     b->n = 0;
 }
 
@@ -242,22 +246,32 @@ static int tokenize(const tokenize_options *o, const names *files) {
     return good ? 0 : 1;
 }
 
-/* Fails if --to would write over a file that is read. */
-static bool keeps_input(const tokenize_options *o, const names *files) {
+/* The files that --to names; both are one if the ids are raw. */
+typedef struct outputs {
     char path[2][4096];
+} outputs;
+
+/* Fails if --to would write over the file `in`, which is read. */
+static bool keeps(const tokenize_options *o, const outputs *to, const char *in) {
+    if (!same_file(to->path[0], in) && !same_file(to->path[1], in)) return true;
+    return fail("--to '%s' would write over '%s', which is read; give another name", o->to, in), false;
+}
+
+/* Fails if --to would write over the tokenizer or the texts. */
+static bool keeps_input(const tokenize_options *o, const names *files) {
+    outputs to;
     size_t n = strlen(o->to);
     bool dataset = o->format == OUTPUT_MEGATRON;
     bool ends = dataset && n > 4 && (!strcmp(o->to + n - 4, ".bin") || !strcmp(o->to + n - 4, ".idx"));
     for (int k = 0; k < 2; k++) {
         const char *ending = !dataset ? "" : k ? ".idx" : ".bin";
-        snprintf(path[k], sizeof path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, ending);
+        snprintf(to.path[k], sizeof to.path[k], "%.*s%s", (int)(ends ? n - 4 : n), o->to, ending);
     }
-    for (int i = 0; i < files->n; i++) {
-        const char *in = files->at[i];
-        if (same_file(path[0], in) || same_file(path[1], in))
-            return fail("--to '%s' would write over '%s', which is read; give another name", o->to, in), false;
-    }
-    return true;
+    char *inside = path_in(o->tokenizer, "tokenizer.json"); /* if --tokenizer is a directory */
+    bool good = inside && keeps(o, &to, inside) && keeps(o, &to, o->tokenizer);
+    for (int i = 0; good && i < files->n; i++) good = keeps(o, &to, files->at[i]);
+    free(inside);
+    return good;
 }
 
 int run_tokenize(int argc, char **argv) {
