@@ -11,8 +11,8 @@
 enum { CALLS = 1024, POSITION_BITS = 40 }; /* CALLS: how many of the latest calls an error can name */
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
 
-/* A word has the number of a call and, in its last bits, a position. With all bits set it means that there is no error,
- * so numbers have a bit less than there is room for. */
+/* A word has the number of a call and, in its last bits, a position. The word with all bits set means that there is no
+ * error. So the highest bit of a word with an error is always 0, and numbers have 23 bits. */
 _Static_assert(TG_CUDA_NUMBERS == ~0ull >> POSITION_BITS >> 1, "the numbers of calls fill the word");
 
 tg_status tg_cuda_fault_open(tg_cuda *c) {
