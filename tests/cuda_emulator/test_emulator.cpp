@@ -82,6 +82,7 @@ const Check checks[] = {
     {"a collective of another kind", "other_kind", "rank 1 called Broadcast(1000", "", always},
     {"a rank that leaves without a collective", "missing", "rank 3 has left after 0 collectives", "", always},
     {"a rank that died is named by the ranks that wait for it", "missing_process", " 3\n", "", always},
+    {"a rank that never joins is named", "never_joined", "rank 0 waits for ranks to join: 2\n", "", always},
     {"collectives of two communicators in two orders", "reordered", "wait for each other", "", always},
     {"sends before receives", "sends_first", "wait for each other", "", always},
     {"a sum used before it was made", "sum_not_awaited", "wrong", "TG_EMULATOR_SCHEDULE=2", not_tsan},
