@@ -168,6 +168,33 @@ START_TEST(cuda_tells_of_bad_offsets) {
 }
 END_TEST
 
+/* Attention names its lengths and starts, which are no indices. Positions of starts_k follow those of starts_q. */
+START_TEST(cuda_tells_of_bad_lengths) {
+    tg_ctx *ctx = cuda_ctx();
+    if (!ctx) return;
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *q = tg_zeros(ctx, TG_F32, TG_SHAPE(1, 1, 4, 8));
+    tg_tensor *length = tg_from_host(ctx, TG_I64, TG_SHAPE(1), (const int64_t[]){5});
+    tg_tensor *good = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){0, 1, 4});
+    tg_tensor *bad = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){0, 3, 2});
+    for (int packed = 0; packed < 2; packed++) {
+        if (packed)
+            tg_attention(t, q, q, q, TG_ATTENTION(.starts_q = good, .starts_k = bad));
+        else
+            tg_attention(t, q, q, q, TG_ATTENTION(.lengths = length));
+        tg_tape_reset(t);
+        tg_tape_reset(t);
+        const char *says = packed ? "attention: lengths or starts have an invalid value, at position 5 "
+                                  : "attention: lengths or starts have an invalid value, at position 0 ";
+        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_DATA && strstr(tg_ctx_message(ctx), says), "%s",
+                      tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* More blocks than a launch can have are refused, also if their number needs more than 32 bits. */
 START_TEST(cuda_refuses_endless_attention) {
     tg_ctx *ctx = cuda_ctx();
@@ -217,8 +244,8 @@ END_TEST
 #define CUDA_TEST_OF(part) cuda_##part,
 #define CUDA_TESTS                 \
     CONTRACT_PARTS(CUDA_TEST_OF)   \
-    cuda_tells_of_bad_data, cuda_tells_of_bad_offsets, cuda_steps_nothing_after_bad_data, \
-    cuda_refuses_endless_attention,
+    cuda_tells_of_bad_data, cuda_tells_of_bad_offsets, cuda_tells_of_bad_lengths, \
+    cuda_steps_nothing_after_bad_data, cuda_refuses_endless_attention,
 #else
 #define CUDA_TESTS
 #endif

@@ -40,7 +40,7 @@ bool mismatched(Comm &c, const Signature &own, uint64_t number) {
         }
         if (a.number != number + 1 && m.process == getpid() && sticky(m.device) != cudaSuccess) {
             break_comm(c, here + ": rank " + std::to_string(r) + " is of device " + std::to_string(m.device) +
-                              ", which can not go on");
+                              ", which cannot go on");
             return true;
         }
     }

@@ -164,7 +164,7 @@ template <class T, class Handle> cublasStatus_t destroy(Handle h) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Rows that training needs of the real library's table of supported types.
+// The rows of the real library's table of supported types that training needs.
 struct Types {
     cublasComputeType_t compute;
     cudaDataType scale, ab, cd;
@@ -294,7 +294,8 @@ cublasStatus_t problem_status(const Problem &p) {
     return epilogue_status(p);
 }
 
-// Returns whether an algorithm was requested for a problem of these types and transpositions.
+// Returns a hash of the problem's types, transpositions and epilogue. An algorithm is valid for the problems with the
+// hash of the problem for which it was requested.
 uint64_t signature(const Problem &p) {
     uint64_t s = p.op.epilogue;
     for (uint64_t x :

@@ -72,7 +72,7 @@ void find_deadlock() {
         text += "\n  device " + std::to_string(s->device) + ": " + op.what + (op.why ? ", " + op.why() : "");
     }
     say(text);
-    for (cudaStream_t s : caught) report("device " + std::to_string(s->device) + " can not go on", s->device);
+    for (cudaStream_t s : caught) report("device " + std::to_string(s->device) + " cannot go on", s->device);
 }
 
 } // namespace emu

@@ -324,7 +324,6 @@ void emulator_watch(void (*saw)(int device, const void *stream, const char *what
     emu::watcher = saw;
 }
 
-
 void emulator_reset(void) {
     emu::Lock lock(emu::mutex());
     emu::forget_errors();

@@ -21,7 +21,7 @@ __device__ float warp_sum(float v) {
     return v;
 }
 
-// y[row] = the sum of the row; WITHOUT_BARRIER forgets the one between the warps' sums and the last.
+// y[row] = the sum of the row. If with_barrier is false, the barrier before the sum of the warps' sums is missing.
 template <class T, bool with_barrier> __global__ void row_sum(const T *x, float *y, int columns) {
     __shared__ float part[32];
     const T *row = x + static_cast<size_t>(blockIdx.x) * columns;

@@ -13,14 +13,15 @@ thread_local std::vector<Request> group;
 thread_local std::vector<CommPtr> joining; // created in the group; waited for at its end
 thread_local std::vector<CommPtr> leaving; // aborted in the group; waited for at its end
 
-template <class F> ncclResult_t wait_until(Call &call, int device, const std::string &what, F condition) {
+// what() says, after a timeout, what is still waited for.
+template <class W, class F> ncclResult_t wait_until(Call &call, int device, W what, F condition) {
     auto since = std::chrono::steady_clock::now();
     while (!condition() && sticky(device) == cudaSuccess) {
         if (step()) continue;
         hide_memory();
         changed().wait_for(call.lock, std::chrono::microseconds(500));
         if (std::chrono::steady_clock::now() - since > std::chrono::milliseconds(settings().timeout_ms))
-            report("nothing goes on: " + what, device);
+            report("nothing goes on: " + what(), device);
     }
     return sticky(device) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -70,8 +71,9 @@ bool is_over(Comm &c) {
 
 ncclResult_t finish_joining(Call &call, const CommPtr &c) {
     if (!c->blocking) return ncclInProgress;
-    ncclResult_t e = wait_until(call, c->device, who_is_missing(*c),
-                                [&] { return (is_ready(*c) && is_over(*c)) || c->state != ncclSuccess; });
+    ncclResult_t e = wait_until(
+        call, c->device, [&] { return who_is_missing(*c); },
+        [&] { return (is_ready(*c) && is_over(*c)) || c->state != ncclSuccess; });
     return c->state != ncclSuccess ? c->state : e;
 }
 
@@ -242,10 +244,13 @@ ncclResult_t launch_group(std::vector<Request> requests) {
 
 // Like the real call, it waits for kernels that have begun, and until all graphs with the communicator are destroyed.
 void finish_leaving(Call &call, Comm &c) {
-    wait_until(call, c.device,
-               "an aborted communicator " +
-                   std::string(c.in_graphs() ? "is known to a graph" : "has kernels that stay"),
-               [&] { return !c.outstanding() && !c.in_graphs(); });
+    wait_until(
+        call, c.device,
+        [&] {
+            return std::string("an aborted communicator ") +
+                   (c.in_graphs() ? "is known to a graph" : "has kernels that stay");
+        },
+        [&] { return !c.outstanding() && !c.in_graphs(); });
 }
 
 ncclResult_t end_group(Call &call) {
@@ -289,8 +294,10 @@ ncclResult_t state_of(Comm &c) {
 }
 
 ncclResult_t drain(Call &call, Comm &c) {
-    return wait_until(call, c.device, "the end of a communicator's operations, and of graphs that have them",
-                      [&] { return (!c.outstanding() && !c.in_graphs()) || c.aborted || c.state != ncclSuccess; });
+    return wait_until(
+        call, c.device,
+        [] { return std::string("the end of a communicator's operations, and of graphs that have them"); },
+        [&] { return (!c.outstanding() && !c.in_graphs()) || c.aborted || c.state != ncclSuccess; });
 }
 
 void drop(ncclComm_t comm) {
@@ -347,8 +354,9 @@ ncclResult_t go_on_until(Call &call, const CommPtr &c, std::function<bool()> con
         joining.push_back(c);
         return ncclSuccess;
     }
-    ncclResult_t e = wait_until(call, c->device, "ranks that have not called a split or registered a window",
-                                [&] { return is_over(*c); });
+    ncclResult_t e = wait_until(
+        call, c->device, [] { return std::string("ranks that have not called a split or registered a window"); },
+        [&] { return is_over(*c); });
     return c->state != ncclSuccess ? c->state : e;
 }
 

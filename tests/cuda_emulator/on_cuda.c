@@ -1,5 +1,5 @@
-/* Linked with -Wl,--wrap=tg_ctx_new, this makes a program's contexts on device cuda, although its source names the CPU.
- * */
+/* Replaces tg_ctx_new in a program that is linked with -Wl,--wrap=tg_ctx_new: its contexts are on device cuda, although
+ * its source names the CPU. */
 #include <tapegrad/tapegrad.h>
 
 tg_ctx *__real_tg_ctx_new(const tg_config *config);

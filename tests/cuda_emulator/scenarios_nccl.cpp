@@ -339,6 +339,23 @@ bool missing_process() {
         3);
 }
 
+// Of three ranks, rank 1 joins after rank 0 has begun to wait, and rank 2 never joins.
+bool never_joined() {
+    ncclUniqueId id;
+    FINE(ncclGetUniqueId(&id));
+    emulator_timeout_ms(500);
+    bool good[2] = {};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; i++)
+        threads.emplace_back([&, i] {
+            ncclComm_t comm;
+            if (i) usleep(100000);
+            good[i] = cudaSetDevice(i) == cudaSuccess && ncclCommInitRank(&comm, 3, id, i) == ncclSuccess;
+        });
+    for (std::thread &t : threads) t.join();
+    return good[0] && good[1];
+}
+
 // Two communicators that half of the ranks use in another order.
 bool reordered() {
     return as_threads([](Rank &r) {
@@ -461,6 +478,7 @@ const std::vector<Scenario> nccl_scenarios = {
     {"other_kind", other_kind},
     {"missing", missing},
     {"missing_process", missing_process},
+    {"never_joined", never_joined},
     {"reordered", reordered},
     {"sends_first", sends_first},
     {"sum_not_awaited", sum_not_awaited},

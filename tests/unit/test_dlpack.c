@@ -82,6 +82,30 @@ START_TEST(gradients_reach_an_import) {
 }
 END_TEST
 
+/* Imports x, a batch of three 2 x 2 matrices, with the last matrix first. */
+static tg_tensor *import_reversed(tg_tensor *x) {
+    exported e = export_as(1, x);
+    tg_dl_tensor *d = tensor_of(e);
+    d->data = (double *)d->data + 8;
+    d->strides[0] = -4;
+    return import(e);
+}
+
+START_TEST(products_take_batches_in_reverse_order) {
+    begin();
+    double v[12], y[12];
+    for (int i = 0; i < 12; i++) v[i] = i;
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(3, 2, 2), v), *r = import_reversed(x);
+    tg_tensor *one = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 2), (double[]){1, 0, 0, 1});
+    tg_tensor *ones = tg_contiguous(t, tg_expand(t, one, TG_SHAPE(3, 2, 2)));
+    for (int left = 0; left < 2; left++) {
+        tg_read(left ? tg_matmul(t, r, ones) : tg_matmul(t, ones, r), y, sizeof y);
+        for (int i = 0; i < 12; i++) ck_assert(y[i] == v[8 - i / 4 * 4 + i % 4]);
+    }
+    end();
+}
+END_TEST
+
 /* ---- Captured steps ---- */
 
 static tg_status square(void *x, tg_ctx *of) {
@@ -204,6 +228,7 @@ int main(void) {
                             every_dtype_and_shape_goes_there_and_back,
                             writes_are_seen_on_both_sides,
                             gradients_reach_an_import,
+                            products_take_batches_in_reverse_order,
                             a_captured_step_refuses_imports_and_exports,
                             read_only_memory_stays_so,
                             what_cannot_be_exported_is_refused,

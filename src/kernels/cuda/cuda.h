@@ -24,8 +24,9 @@ extern "C" {
 /* What a kernel needs to report an error in its data, such as an index that is out of range.
  *
  * The device has one error word. All its bits are set while there is no error. A slot takes a number for its call
- * (tg_cuda_fault_for), and its kernels execute atomicMin with (call << 40 | position). So the word names the earliest
- * call and the first position of its errors, in whatever order threads run. */
+ * (tg_cuda_fault_for), and its kernels execute atomicMin with (call << 40 | position). So the word names the call with
+ * the lowest number, and the first position of its errors, in whatever order threads run. Numbers rise from call to
+ * call until they wrap around (TG_CUDA_NUMBERS); calls of a captured step keep theirs in replays. */
 typedef struct tg_cuda_fault {
     unsigned long long *word; /* on the device */
     unsigned long long call;

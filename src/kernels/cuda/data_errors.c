@@ -1,5 +1,7 @@
 /* The device's error word: kernels report errors in data there, such as an index out of range, and the host reads it
  * later. */
+#include <string.h>
+
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/graphs.h"
@@ -9,8 +11,8 @@
 enum { CALLS = 1024, POSITION_BITS = 40 }; /* CALLS: how many of the latest calls an error can name */
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
 
-/* A word has the number of a call and, in its last bits, a position. With all bits set it means that there is no error,
- * so numbers have a bit less than there is room for. */
+/* A word has the number of a call and, in its last bits, a position. The word with all bits set means that there is no
+ * error. So the highest bit of a word with an error is always 0, and numbers have 23 bits. */
 _Static_assert(TG_CUDA_NUMBERS == ~0ull >> POSITION_BITS >> 1, "the numbers of calls fill the word");
 
 tg_status tg_cuda_fault_open(tg_cuda *c) {
@@ -67,6 +69,12 @@ tg_status tg_cuda_fault_fetch(tg_cuda *c) {
     return TG_OK;
 }
 
+/* Says what is wrong in the data of a call. */
+static const char *fault_text(const tg_cuda_call *of) {
+    if (!of) return "a value is out of range";
+    return strcmp(of->slot, "attention") ? "an index is out of range" : "lengths or starts have an invalid value";
+}
+
 /* If `seen` holds an error, clears it and the word on the device, so that the word can take the next error, and fails
  * with TG_ERR_DATA. */
 tg_status tg_cuda_fault_report(tg_cuda *c) {
@@ -77,9 +85,8 @@ tg_status tg_cuda_fault_report(tg_cuda *c) {
     char where[256] = "";
     if (of && of->site) tg_describe_site(c->ctx, of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
-    return tg_fail(c->ctx, TG_ERR_DATA,
-                   "%s: an index is out of range, at position %llu (found on the device by %s%s%s%s%s)",
-                   of && of->op ? of->op : "an op", word & positions, of ? of->slot : "an earlier call",
+    return tg_fail(c->ctx, TG_ERR_DATA, "%s: %s, at position %llu (found on the device by %s%s%s%s%s)",
+                   of && of->op ? of->op : "an op", fault_text(of), word & positions, of ? of->slot : "an earlier call",
                    of && of->composer ? "; recorded by " : "", of && of->composer ? of->composer : "",
                    *where ? "; called from " : "", where);
 }

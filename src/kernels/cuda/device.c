@@ -24,8 +24,8 @@ static tg_status choose(tg_ctx *ctx, int *device) {
     TG_TRY(tg_cuda_check(ctx, e, "cudaGetDeviceCount"));
     if (tg_runtime_of(ctx)->device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
     if (tg_runtime_of(ctx)->device_index >= n)
-        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0",
-                       tg_runtime_of(ctx)->device_index, n);
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": the driver finds %d GPU%s; the first is \"cuda:0\"",
+                       tg_runtime_of(ctx)->device_index, n, n == 1 ? "" : "s");
     *device = tg_runtime_of(ctx)->device_index;
     return TG_OK;
 }

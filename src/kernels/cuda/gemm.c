@@ -2,7 +2,8 @@
  *
  * cuBLASLt gets column-major matrices. A row-major C, read as column-major, is its transpose C', and C' = B' A'. So the
  * operands exchange places, and the bias, which has an element for each column of C, has one for each row of C', as
- * cuBLASLt wants it. An operand in which neither rows nor columns are contiguous is copied.
+ * cuBLASLt wants it. An operand in which neither rows nor columns are contiguous, or whose matrices follow one another
+ * at falling addresses, is copied.
  *
  * cuBLASLt cannot fuse everything so that the results agree with the CPU's. It does not fuse:
  * - a bias whose dtype is not that of C;
@@ -89,13 +90,19 @@ static bool layout_of(const tg_matrix *x, int64_t rows, int64_t cols, layout *l)
     return unit_r && (cols == 1 || x->cs >= rows);
 }
 
-/* If x has no layout, replaces it with a copy in s that has one. Where a batch repeats one matrix, so does the copy. */
+/* Returns whether cuBLASLt can step through the batch: its documentation does not say what negative steps do. */
+static bool has_steps(const tg_matrix *x, const int64_t batch[2]) {
+    return (batch[0] == 1 || x->bs[0] >= 0) && (batch[1] == 1 || x->bs[1] >= 0);
+}
+
+/* If x has no layout or no steps, replaces it with a copy in s that has them. Where a batch repeats one matrix, so does
+ * the copy. */
 static tg_status ensure_layout(tg_ctx *ctx, tg_matrix *x, const int64_t batch[2], int64_t rows, int64_t cols,
                                tg_cuda_scratch *s) {
     int64_t own[2] = {x->bs[0] ? batch[0] : 1, x->bs[1] ? batch[1] : 1};
     batches from, to;
     layout l;
-    if (layout_of(x, rows, cols, &l)) return TG_OK;
+    if (layout_of(x, rows, cols, &l) && has_steps(x, batch)) return TG_OK;
     TG_TRY(tg_cuda_scratch_take(ctx, (size_t)(own[0] * own[1] * rows * cols * size_of(x->dtype)), s));
     tg_matrix copy = dense_matrix(s->data, x->dtype, own, rows, cols);
     array_of(&from, x, own, rows, cols);

@@ -6,13 +6,13 @@
 
 /* A call that can find errors in data, as error messages name it. */
 struct tg_cuda_call {
-    unsigned long long number; /* of TG_CUDA_NUMBERS (tg_cuda_fault_for) */
+    unsigned long long number; /* from tg_cuda_fault_for; at most TG_CUDA_NUMBERS */
     const char *slot, *op; /* op: NULL if none was running */
     const void *site;      /* the call site of the op, or NULL */
     const char *composer;  /* the op that recorded op, or NULL */
 };
 
-/* The numbers of calls wrap around; this is their mask. */
+/* The greatest number of a call, after which numbers go on from 0. It is also the mask of numbers. */
 #define TG_CUDA_NUMBERS (((unsigned long long)1 << 23) - 1)
 
 /* The slots for captured steps (tapegrad/device.h). */

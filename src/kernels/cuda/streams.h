@@ -7,8 +7,8 @@
 
 /* A poller has work on the device that may not end by itself, such as collectives that wait for other GPUs. While the
  * host waits for the device, its function poll is called repeatedly with the seconds waited so far, and once with -1
- * when the wait is over. poll advances the poller's work. If the work fails, poll ends it on the device, records an
- * error and returns it. */
+ * when the wait is over, unless a poller has failed. poll advances the poller's work. If the work fails, poll ends it
+ * on the device, records an error and returns it. */
 typedef struct tg_cuda_poller {
     tg_status (*poll)(struct tg_cuda_poller *w, double waited);
     struct tg_cuda_poller *next;
