@@ -2,6 +2,7 @@
  * layout, odd sizes, writing over NaN, adding, and equal bits for 1 and 2 threads. */
 #include "check_main.h"
 #include "fused_run.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/philox.h"
 
@@ -459,8 +460,30 @@ START_TEST(adamw) {
 }
 END_TEST
 
+/* ---- A device that knows of errors in data ---- */
+
+static tg_status poll_nothing(tg_ctx *ctx) { return (void)ctx, TG_OK; }
+static tg_status add_fault(tg_ctx *ctx, double *sum) { return (void)ctx, *sum += NAN, TG_OK; }
+static tg_status add_nothing(tg_ctx *ctx, double *sum) { return (void)ctx, (void)sum, TG_OK; }
+
+START_TEST(composed_prepare_skips_steps_of_bad_data) {
+    for (int bad = 0; bad < 2; bad++) {
+        tg_device_ops ops = tg_cpu_device;
+        double state[TG_STEP_STATE] = {[TG_STEP_SCALE] = 1}, scalars[TG_STEP_SCALARS] = {5};
+        tg_prepare_args a = {.n_groups = 1, .state = state, .scalars = scalars, .max_norm = NAN, .lr_scale = {1}};
+        ops.poll = poll_nothing;
+        ops.fault_sum = bad ? add_fault : add_nothing;
+        tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 1));
+        ck_assert_int_eq(tg_composed_prepare(ctx, &a), TG_OK);
+        ck_assert_msg(scalars[TG_SCALAR_SKIP] == bad && state[TG_STEP_SKIPPED] == bad && state[TG_STEP_COUNT] == !bad,
+                      "%d: %g, %g, %g", bad, scalars[TG_SCALAR_SKIP], state[TG_STEP_SKIPPED], state[TG_STEP_COUNT]);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {softmax, softmax_of_special_values, norm, norm_past_the_caches,
-                                  cross_entropy, dropout, adamw};
+                                  cross_entropy, dropout, adamw, composed_prepare_skips_steps_of_bad_data};
     return tg_check_main("fused", tests, sizeof tests / sizeof tests[0]);
 }
