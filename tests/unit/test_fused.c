@@ -290,8 +290,8 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
     array *loss[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     array *top[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     array *mass[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
-    double *want_loss = doubles(rows), *want_gx = doubles(rows * n);
-    for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
+    double *want_loss = doubles(rows), *want_gx = doubles(rows * n), bad_target = s > 0 ? (double)INT64_MIN : (double)n;
+    for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? bad_target : (double)(r * 7 % n));
     fill_with(gloss, 0.25);
     fill_with(one, 1);
     entropy_reference(&(entropy_case){.rows = rows, .n = n, .smoothing = s}, x, target, 0.25, want_loss, want_gx);
