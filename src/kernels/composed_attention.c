@@ -63,7 +63,8 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     return TG_OK;
 }
 
-/* Fills h->hidden for batch entry b if there are rules besides causal (attention_mask.h). The host does the writing. */
+/* Fills h->hidden for batch entry b if there are rules besides causal (attention_mask.h). The host writes it, after
+ * the queued work, which may still read the values of the previous entry. */
 static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
     int64_t sk = h->rules.sk;
     if (!h->rules.more)
