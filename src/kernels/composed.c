@@ -326,6 +326,20 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
 
 /* ---- The optimizer step ---- */
 
+/* Sets *fault to a->fault[0]. If a->fault is NULL and the device has slot fault_sum, asks the device whether it knows
+ * of an error in data, and sets *fault to NaN if it does. The device writes its answer to a->scalars, which the step
+ * overwrites later. */
+static tg_status read_fault(tg_ctx *ctx, const tg_prepare_args *a, double *fault) {
+    const tg_device_ops *ops = tg_ctx_ops(ctx);
+    const double *from = a->fault;
+    if (!from && ops->fault_sum) {
+        from = a->scalars;
+        TG_TRY(ops->copy(ctx, a->scalars, fault, sizeof *fault, TG_COPY_FROM_HOST));
+        TG_TRY(ops->fault_sum(ctx, a->scalars));
+    }
+    return from ? ops->copy(ctx, fault, from, sizeof *fault, TG_COPY_TO_HOST) : TG_OK;
+}
+
 /* Copies the inputs to the host, prepares the step there, and copies the results back. */
 tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
@@ -337,7 +351,7 @@ tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     host.scalars = scalars;
     if (a->n_sums)
         TG_TRY(ops->copy(ctx, sums, a->sums, (size_t)a->n_sums * sizeof *sums, TG_COPY_TO_HOST));
-    if (a->fault) TG_TRY(ops->copy(ctx, &fault, a->fault, sizeof fault, TG_COPY_TO_HOST));
+    TG_TRY(read_fault(ctx, a, &fault));
     TG_TRY(ops->copy(ctx, state, a->state, sizeof state, TG_COPY_TO_HOST));
     tg_prepare_step(&host, false);
     TG_TRY(ops->copy(ctx, a->state, state, sizeof state, TG_COPY_FROM_HOST));

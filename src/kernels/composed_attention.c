@@ -35,10 +35,18 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
         {&h->row, sq, 1, d},  {&h->other, sq, 1, d},  {&h->scale, sq, 1, d},  {&h->key, 1, sk, d},
         {&h->sum, a->gmask.data ? sq : 0, sk, d}, {&h->total, 1, 1, d}, {&h->tanh, a->softcap > 0 ? sq : 0, sk, d},
     };
+    double elements = 0;
     size_t bytes = 0;
     arena *w = &h->memory;
-    for (int i = 0; i < TG_LEN(parts); i++)
+    for (int i = 0; i < TG_LEN(parts); i++) {
+        elements += (double)parts[i].m * (double)parts[i].n;
+        if (elements > 0x1p56) /* the number of bytes could overflow */
+            return tg_ctx_fail(ctx, TG_ERR_MEMORY,
+                               "attention: this device has no attention slot, and without one all scores of a head are "
+                               "in memory; no memory can hold those of %lld queries and %lld keys",
+                               (long long)sq, (long long)sk);
         bytes += arena_bytes(parts[i].m * parts[i].n, parts[i].dtype);
+    }
     TG_TRY(arena_open(ctx, w, COMPOSED_HEADS, bytes));
     for (int i = 0; i < TG_LEN(parts); i++) {
         const part *p = &parts[i];
@@ -55,7 +63,8 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     return TG_OK;
 }
 
-/* Fills h->hidden for batch entry b if there are rules besides causal (attention_mask.h). The host does the writing. */
+/* Fills h->hidden for batch entry b if there are rules besides causal (attention_mask.h). The host writes it, after
+ * the queued work, which may still read the values of the previous entry. */
 static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
     int64_t sk = h->rules.sk;
     if (!h->rules.more)
@@ -197,7 +206,11 @@ static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h,
 
 static tg_status attention(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     TG_TRY(head_open(ctx, a, h));
-    if (a->bad && (*a->bad = tg_mask_bad(&h->rules, a->q.shape[0])) != 0) return TG_OK;
+    if (a->bad && h->rules.more) {
+        TG_TRY(tg_ctx_ops(ctx)->sync(ctx)); /* lengths and starts may be results of queued work */
+        *a->bad = tg_mask_bad(&h->rules, a->q.shape[0]);
+        if (*a->bad) return TG_OK;
+    }
     for (int64_t b = 0; b < a->q.shape[0]; b++) {
         TG_TRY(hide_by_rules(ctx, h, b));
         for (int64_t i = 0; i < a->q.shape[1]; i++) {

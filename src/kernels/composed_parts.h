@@ -101,8 +101,8 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
  * the CPU use these two blocks, but composed slots do not call them.) */
 enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
 
-/* Reserves `bytes` bytes for the calls of arena_take: this block of work memory or, because that is on the host, memory
- * of the device if the host cannot access it. */
+/* Reserves `bytes` bytes for the calls of arena_take. They are in this block of work memory. Work memory is on the
+ * host, so if the host cannot access the device's memory, they are in a block of the device's memory instead. */
 static inline tg_status arena_open(tg_ctx *ctx, arena *m, int block, size_t bytes) {
     if (tg_ctx_ops(ctx)->host) {
         m->at = tg_workspace(ctx, block, bytes ? bytes : 1);
@@ -114,8 +114,8 @@ static inline tg_status arena_open(tg_ctx *ctx, arena *m, int block, size_t byte
     return TG_OK;
 }
 
-/* Releases the memory, which later work of the device may use again: that runs after what is queued now. Returns s, the
- * status of the calls that have used the memory. */
+/* Releases the memory. Later work of the device may use it again, because that work runs after what is queued now.
+ * Returns s, the status of the calls that have used the memory. */
 static inline tg_status arena_close(tg_ctx *ctx, arena *m, tg_status s) {
     if (m->block) tg_heap_release(tg_runtime_of(ctx)->heap, m->block);
     m->block = NULL;

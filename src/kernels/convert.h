@@ -56,7 +56,8 @@ static inline uint16_t tg_f32_to_f16(float x) {
     return (uint16_t)(((u >> 16) & 0x8000) | h);
 }
 
-/* Rounds x to odd. Rounding the result again, to a 16-bit or 8-bit float, gives the same as rounding x once to that
+/* Rounds x to odd (Boldo and Melquiond, Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
+ * to odd, 2008). Rounding the result again, to a 16-bit or 8-bit float, gives the same as rounding x once to that
  * type. */
 TG_KERNEL_FN float tg_f64_to_f32_odd(double x) {
     float f = (float)x;
@@ -66,8 +67,9 @@ TG_KERNEL_FN float tg_f64_to_f32_odd(double x) {
     return tg_f32_bits(back != x && x == x ? toward_zero | 1 : u);
 }
 
-/* Convert an integer to float64 and round it to odd, if it has more than 53 bits: one bit stands for the last 12. With
- * it all numbers are whole numbers of float64, also those from 2^63 to 2^64. */
+/* These two functions convert an integer to float64. An integer of more than 53 bits is rounded to odd: bit 11 becomes
+ * 1 if any of the last 12 bits is 1, and the bits below it become 0. float64 holds the result exactly, also from 2^63
+ * on. */
 TG_KERNEL_FN double tg_u64_odd(uint64_t x) {
     uint64_t few = (x & ~(uint64_t)4095) | (x & 4095 ? 2048 : 0);
     return (double)(x >> 53 ? few : x);

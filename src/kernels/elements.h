@@ -2,8 +2,9 @@
  *
  * Kernels of int64 load the bits of a uint64, so sums, products and tests of equality are right modulo 2^64. Where the
  * order of numbers matters, the top bit is flipped when elements are loaded and when they are stored: the numbers are
- * then in the order of int64. The kernels' dtype TG_U64_RANK stands for such elements; no tensor has it. Nor has one
- * TG_U64_ODD: uint64 that is converted to a 16-bit or 8-bit float, and is loaded as a float64 by tg_u64_odd.
+ * then in the order of int64. The kernels' dtype TG_U64_RANK stands for such elements. TG_U64_ODD stands for elements
+ * of uint64 that are converted to a 16-bit or 8-bit float, and are loaded as float64 by tg_u64_odd (convert.h). No
+ * tensor has one of these two dtypes.
  *
  * An element of float8 is converted to and from floats. Where elements only move, they are moved as bytes, so that a
  * NaN keeps its bits. */

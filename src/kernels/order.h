@@ -7,8 +7,9 @@
 #include "kernels/scalar.h"
 
 /* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
- * output counts as an input. Integers are computed in float64 if the formula has no integer form. uint64 becomes a
- * float by way of float64, because all its bits count there, but float32 without that detour. */
+ * output counts as an input. Integers are computed in float64 if the formula has no integer form. If all inputs are
+ * integers, one of them is uint64 and the output is a float, the type is float32 for a float32 output, and float64 for
+ * the others: int64 would take numbers from 2^63 on for negative ones. */
 static inline tg_dtype tg_map_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
     const tg_dtype to = (tg_dtype)out->dtype;
     bool real = add && tg_is_real(to), f64 = add && to == TG_F64, u64 = false;

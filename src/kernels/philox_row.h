@@ -76,12 +76,14 @@ static inline void tg_philox_lanes(uint64_t key, uint64_t block, uint64_t c23, u
     for (int v = 0; v < 4; v++) tg_philox_store(c[v], w + 4 * TG_PHILOX_WIDTH * v);
 }
 
-/* Writes word `plane` of n draws, from number rng->counter + i on. */
+/* Writes word `plane` of n draws, from number rng->counter + i on. After number 2^64 - 1 comes number 0. */
 static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int plane, uint32_t *w) {
     uint64_t at = rng->counter + i, stream = rng->stream | (uint64_t)plane << 63;
     while (n > 0) {
         uint32_t block[TG_PHILOX_WORDS];
         int64_t skip = (int64_t)(at % 4), take = n < TG_PHILOX_WORDS - skip ? n : TG_PHILOX_WORDS - skip;
+        uint64_t left = 0 - at; /* draws up to the greatest number; 0 stands for 2^64 */
+        if (left && left < (uint64_t)take) take = (int64_t)left;
         bool whole = take == TG_PHILOX_WORDS;
         tg_philox_lanes(rng->seed, at / 4, stream, whole ? w : block);
         if (!whole) memcpy(w, block + skip, (size_t)take * sizeof *w);

@@ -12,7 +12,8 @@ static inline tg_matrix tg_transposed_matrix(tg_matrix x) {
 }
 
 /* Returns the product whose result is the transpose of C: the transpose of B times the transpose of A. It writes to the
- * memory of C. Its bias, if g has one, has an element for each row, which tg_gemm cannot say. */
+ * memory of C. If g has a bias, each of its elements belongs to a row of the transposed product. tg_gemm cannot express
+ * that, so the caller must add the bias along rows. */
 static inline tg_gemm tg_transposed_product(const tg_gemm *g) {
     tg_gemm t = *g;
     t.m = g->n, t.n = g->m;

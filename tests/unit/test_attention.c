@@ -1,8 +1,9 @@
 /* Attention and its gradient, compared with loops over doubles that keep every score: blocks and their edges, causal
  * or not, grouped queries, dropout, other numbers of keys than of queries, interleaved heads. Scores that only float64
- * holds. And a few queries at a time, compared with many. */
+ * holds. A few queries at a time, compared with many. And composed attention on devices that are not the CPU. */
 #include "check_main.h"
 #include "fused_run.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/philox.h"
 
 typedef struct shape {
@@ -301,7 +302,55 @@ START_TEST(few_queries_have_the_bits_of_many) {
 }
 END_TEST
 
+/* ---- Composed attention on other devices ---- */
+
+static int64_t queued_length;
+
+/* Completes the queued work: the one length becomes valid. */
+static tg_status finish_length(tg_ctx *ctx) {
+    queued_length = 1;
+    return tg_cpu_device.sync(ctx);
+}
+
+/* Query and output are [1, 1, sq, dk] and [1, 1, sq, dv], and both keys and values are [1, 1, sk, ..]. All elements of
+ * an array are the one at `data`. */
+static tg_status attend_to_one(tg_ctx *ctx, float *data, int64_t sq, int64_t sk, int64_t dv, int64_t *bad) {
+    static const int64_t none[4] = {0}, one[] = {1};
+    const int64_t q[] = {1, 1, sq, 1}, k[] = {1, 1, sk, 1}, v[] = {1, 1, sk, dv}, out[] = {1, 1, sq, dv};
+    tg_attention_args a = {.q = {data, q, none, sq, 4, TG_F32, false}, .k = {data, k, none, sk, 4, TG_F32, false},
+                           .v = {data, v, none, sk * dv, 4, TG_F32, false}, .scale = 1, .bad = bad,
+                           .out = {data + 1, out, none, sq * dv, 4, TG_F32, false},
+                           .lengths = {&queued_length, one, one, 1, 1, TG_I64, true}};
+    return tg_composed_attention(ctx, &a);
+}
+
+START_TEST(lengths_are_read_after_queued_work) {
+    tg_device_ops ops = tg_cpu_device;
+    float data[] = {3, 0};
+    int64_t bad = 0;
+    ops.sync = finish_length;
+    queued_length = 7;
+    tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 1));
+    ck_assert_int_eq(attend_to_one(ctx, data, 1, 1, 1, &bad), TG_OK);
+    ck_assert_int_eq(bad, 0);
+    ck_assert(data[1] == 3);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* The number of bytes of 2^64 scores does not fit into 64 bits. */
+START_TEST(too_many_scores_are_refused) {
+    float data[] = {3, 0};
+    int64_t bad = 0, n = INT64_C(1) << 32;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cpu", .threads = 1));
+    ck_assert_int_eq(attend_to_one(ctx, data, n, n, 0, &bad), TG_ERR_MEMORY);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "4294967296 queries and 4294967296 keys"), "%s", tg_ctx_message(ctx));
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {attention, scores_may_be_beyond_float32, few_queries_have_the_bits_of_many};
-    return tg_check_main("attention", tests, 3);
+    const TTest *const tests[] = {attention, scores_may_be_beyond_float32, few_queries_have_the_bits_of_many,
+                                  lengths_are_read_after_queued_work, too_many_scores_are_refused};
+    return tg_check_main("attention", tests, sizeof tests / sizeof *tests);
 }

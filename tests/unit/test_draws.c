@@ -1,12 +1,13 @@
 /* Draws by global coordinates: for any placement on any grid, the joined shards are the tensor that one rank draws, bit
  * for bit, and every rank's stream moves by the same number of draws. The reference lists the positions of each rank
- * one by one; grids are set by hand, so no ranks run. */
+ * one by one; grids are set by hand, so no ranks run. Also rounding of uniform draws, and rows of draws. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <tapegrad/ops.h>
 
 #include "check_main.h"
+#include "kernels/philox.h"
 #include "placement/draws.h"
 #include "placement/grid.h"
 #include "core/rng.h"
@@ -368,8 +369,26 @@ START_TEST(rounding_does_not_leave_the_interval) {
 }
 END_TEST
 
+/* ---- Rows of draws ---- */
+
+START_TEST(rows_equal_single_draws_past_the_greatest_number) {
+    enum { N = 600 };
+    uint32_t row[N];
+    for (uint64_t before = 0; before < 300; before += 7)
+        for (int plane = 0; plane < 2; plane++) {
+            const tg_rng rng = {.seed = SEED, .stream = 3, .counter = 0 - before};
+            tg_philox_row(&rng, 0, N, plane, row);
+            int same = 0;
+            for (uint64_t i = 0; i < N; i++) same += row[i] == tg_philox_word(&rng, i, plane);
+            ck_assert_msg(same == N, "plane %d, %d draws before the last number: %d of %d differ", plane, (int)before,
+                          N - same, N);
+        }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {shards_put_together_are_one_ranks_tensor, usual_placements_are_served,
-                                  attention_drops_by_global_coordinates, rounding_does_not_leave_the_interval};
+                                  attention_drops_by_global_coordinates, rounding_does_not_leave_the_interval,
+                                  rows_equal_single_draws_past_the_greatest_number};
     return tg_check_main("draws", tests, sizeof tests / sizeof *tests);
 }

@@ -2,6 +2,7 @@
  * layout, odd sizes, writing over NaN, adding, and equal bits for 1 and 2 threads. */
 #include "check_main.h"
 #include "fused_run.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/philox.h"
 
@@ -289,8 +290,8 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
     array *loss[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     array *top[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     array *mass[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
-    double *want_loss = doubles(rows), *want_gx = doubles(rows * n);
-    for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
+    double *want_loss = doubles(rows), *want_gx = doubles(rows * n), bad_target = s > 0 ? (double)INT64_MIN : (double)n;
+    for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? bad_target : (double)(r * 7 % n));
     fill_with(gloss, 0.25);
     fill_with(one, 1);
     entropy_reference(&(entropy_case){.rows = rows, .n = n, .smoothing = s}, x, target, 0.25, want_loss, want_gx);
@@ -459,8 +460,30 @@ START_TEST(adamw) {
 }
 END_TEST
 
+/* ---- A device that knows of errors in data ---- */
+
+static tg_status poll_nothing(tg_ctx *ctx) { return (void)ctx, TG_OK; }
+static tg_status add_fault(tg_ctx *ctx, double *sum) { return (void)ctx, *sum += NAN, TG_OK; }
+static tg_status add_nothing(tg_ctx *ctx, double *sum) { return (void)ctx, (void)sum, TG_OK; }
+
+START_TEST(composed_prepare_skips_steps_of_bad_data) {
+    for (int bad = 0; bad < 2; bad++) {
+        tg_device_ops ops = tg_cpu_device;
+        double state[TG_STEP_STATE] = {[TG_STEP_SCALE] = 1}, scalars[TG_STEP_SCALARS] = {5};
+        tg_prepare_args a = {.n_groups = 1, .state = state, .scalars = scalars, .max_norm = NAN, .lr_scale = {1}};
+        ops.poll = poll_nothing;
+        ops.fault_sum = bad ? add_fault : add_nothing;
+        tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 1));
+        ck_assert_int_eq(tg_composed_prepare(ctx, &a), TG_OK);
+        ck_assert_msg(scalars[TG_SCALAR_SKIP] == bad && state[TG_STEP_SKIPPED] == bad && state[TG_STEP_COUNT] == !bad,
+                      "%d: %g, %g, %g", bad, scalars[TG_SCALAR_SKIP], state[TG_STEP_SKIPPED], state[TG_STEP_COUNT]);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {softmax, softmax_of_special_values, norm, norm_past_the_caches,
-                                  cross_entropy, dropout, adamw};
+                                  cross_entropy, dropout, adamw, composed_prepare_skips_steps_of_bad_data};
     return tg_check_main("fused", tests, sizeof tests / sizeof tests[0]);
 }

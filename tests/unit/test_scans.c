@@ -10,6 +10,7 @@
 #include <tapegrad/backward.h>
 
 #include "check_main.h"
+#include "kernels/composed.h"
 #include "kernels/cpu/cpu.h"
 
 enum { MOST = 16 };
@@ -105,6 +106,22 @@ START_TEST(floats_run_in_float64) {
     check_wide(1, 40, 2);
     check_wide(0, 40, 40);
     check_wide(0, 3, 5);
+}
+END_TEST
+
+/* float32 does not hold 2^24 + 1. */
+START_TEST(integers_are_not_rounded_before_they_are_added) {
+    int32_t x[] = {(1 << 24) + 1, -(1 << 24), 1};
+    const int64_t n[] = {3}, stride[] = {1};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cpu", .threads = 1));
+    for (int composed = 0; composed < 2; composed++) {
+        float y[3];
+        tg_array to = {y, n, stride, 3, 1, TG_F32, true}, from = {x, n, stride, 3, 1, TG_I32, true};
+        tg_status s = (composed ? tg_composed_scan : tg_ctx_ops(ctx)->scan)(ctx, TG_SUM, to, from, false, false);
+        ck_assert_int_eq(s, TG_OK);
+        ck_assert_msg(y[0] == 0x1p24f && y[1] == 1 && y[2] == 2, "%d: %g, %g, %g", composed, y[0], y[1], y[2]);
+    }
+    tg_ctx_free(ctx);
 }
 END_TEST
 
@@ -300,6 +317,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {products_with_zeros_have_right_derivatives,
                                   floats_run_in_float64,
+                                  integers_are_not_rounded_before_they_are_added,
                                   scans_run_in_both_directions,
                                   order_of_ties_and_nan,
                                   medians,

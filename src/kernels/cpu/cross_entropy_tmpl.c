@@ -5,11 +5,12 @@
 
 /* Returns whether row r contributes to the loss: its target is a class and not ignore_index. (The driver reports
  * targets out of range.) *column receives the position of the class among the columns of logits. If logits has no such
- * column, the class is in another shard. */
+ * column, the class is in another shard. If the row does not contribute, *column is -1. */
 static bool contributes(const tg_cross_entropy_job *job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);
-    *column = t - job->first;
-    return t != job->ignore_index && t >= 0 && t < job->classes;
+    bool valid = t != job->ignore_index && t >= 0 && t < job->classes;
+    *column = valid ? t - job->first : -1;
+    return valid;
 }
 
 static bool in_shard(const tg_cross_entropy_job *job, int64_t column) { return column >= 0 && column < job->logits.n; }

@@ -1,5 +1,6 @@
-/* For templates only: the stable sum of a row's exponentials (log-sum-exp) in one pass over memory. The result is two
- * numbers, a reference and a sum. A single number, log(sum) + ref, would lose digits in rows with large values. */
+/* For templates only: the stable sum of a row's exponentials (log-sum-exp) in one pass over memory (Milakov and
+ * Gimelshein, arXiv 1805.02867). The result is two numbers, a reference and a sum. A single number, log(sum) + ref,
+ * would lose digits in rows with large values. */
 #ifndef TG_LSE_H
 #define TG_LSE_H
 

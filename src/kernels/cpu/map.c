@@ -148,7 +148,7 @@ static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg
 }
 
 static tg_status wrong_formula(tg_ctx *ctx, tg_formula f, int n_in) {
-    return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, but %d were given", f,
+    return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "apply: formula %d (%s) takes %d inputs, but %d were given", f,
                        tg_formula_name(f), tg_formula_inputs(f), n_in);
 }
 
@@ -180,7 +180,8 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     int dtype[1 + TG_MAP_INPUTS] = {0};
     tg_operand_dtypes(f, compute, &out, in, n_in, dtype);
     if (add && dtype[0] == TG_U64_RANK)
-        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: formula %s cannot add to an output of u64",
+        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
+                           "apply: formula %s cannot add to an output of u64; overwrite it instead",
                            tg_formula_name(f));
     const tg_map_kernels *k = tg_map_kernels_of(ctx, compute);
     tg_map_plan m;

@@ -12,16 +12,16 @@ TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f32)
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f64)
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, i64)
 
-/* Returns the kernels of the compute type: int64 if both arrays are integers, float64 if one of them has 8-byte
- * elements, otherwise float32. */
+/* Returns the kernels of the compute type: int64 if both arrays are integers, float64 if one of them is float64 or
+ * integers, otherwise float32. float32 would round integers before they are added. */
 static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, const tg_array *y) {
     static const tg_scan_kernels *const f32[] = TG_CPU_TABLE(scan_kernels, f32);
     static const tg_scan_kernels *const f64[] = TG_CPU_TABLE(scan_kernels, f64);
     static const tg_scan_kernels *const i64[] = TG_CPU_TABLE(scan_kernels, i64);
     tg_cpu_level_t level = tg_cpu_level(ctx);
-    bool wide = tg_dtype_size((tg_dtype)x->dtype) == 8 || tg_dtype_size((tg_dtype)y->dtype) == 8;
-    if (!tg_is_float((tg_dtype)x->dtype) && !tg_is_float((tg_dtype)y->dtype)) return i64[level];
-    return wide ? f64[level] : f32[level];
+    bool whole_x = !tg_is_float((tg_dtype)x->dtype), whole_y = !tg_is_float((tg_dtype)y->dtype);
+    if (whole_x && whole_y) return i64[level];
+    return whole_x || whole_y || x->dtype == TG_F64 || y->dtype == TG_F64 ? f64[level] : f32[level];
 }
 
 /* Returns the absolute value of a step. */

@@ -119,7 +119,7 @@ void choose_path(MapJob &job, MapDims &m, int quad) {
 extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in,
                                  const double p[2], bool add) {
     if (f < 0 || f >= tg_formula_count() || n_in != tg_formula_inputs(f))
-        return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, but %d were given", f,
+        return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "apply: formula %d (%s) takes %d inputs, but %d were given", f,
                            tg_formula_name(f), tg_formula_inputs(f), n_in);
     if (out.numel == 0) return TG_OK;
     tg_array moved;
@@ -133,7 +133,8 @@ extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const 
     int dtype[1 + tg::MAP_INPUTS] = {0};
     tg_operand_dtypes(f, compute, &out, in, n_in, dtype);
     if (add && dtype[0] == TG_U64_RANK)
-        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "map: formula %s cannot add to an output of u64",
+        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
+                           "apply: formula %s cannot add to an output of u64; overwrite it instead",
                            tg_formula_name(f));
     if (whole && in[0].dtype == TG_U64 && (f == TG_FN_abs || f == TG_FN_relu)) f = TG_FN_id; /* none is negative */
     double p0 = p ? p[0] : 0, p1 = p ? p[1] : 0;

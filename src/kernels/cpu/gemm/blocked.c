@@ -1,4 +1,5 @@
-/* The general matrix product: both operands are packed into panels, and panels are multiplied tile by tile.
+/* The general matrix product: both operands are packed into panels, and panels are multiplied tile by tile (Goto and
+ * van de Geijn, Anatomy of high-performance matrix multiplication, ACM TOMS 2008).
  *
  * K, the dim over which products are summed, is divided into blocks. They are so short that one panel of A, or a few
  * (near_bytes), and a few panels of B stay in the first two cache levels. All threads together pack a chunk of A: some

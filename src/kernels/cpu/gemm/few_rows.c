@@ -10,8 +10,8 @@ typedef struct rows {
     void (*compute)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*gather)(const tg_gemm_item *t, void *x);
     int64_t step, steps; /* number of columns per step, and of steps per product */
-    int64_t most;        /* most steps of a call of compute */
-    char *x;             /* what gather makes of A, product by product; NULL: A is used in place */
+    int64_t most;        /* greatest number of steps of one call of compute */
+    char *x;             /* the copies of A that gather writes, one for each product; NULL: A is used in place */
     int64_t x_bytes;
 } rows;
 

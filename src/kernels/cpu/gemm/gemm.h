@@ -61,13 +61,14 @@ typedef struct tg_gemm_kernels {
      * axpy, B is contiguous along n, and cols <= TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
-    /* Does what dot does, for A and B of bf16 and any number of columns. x is A itself, which is contiguous along k,
-     * or, if there is gather_pairs, what that makes. May be NULL. */
+    /* Does what dot does, for A and B of bf16 and any number of columns. x is what gather_pairs has written. If
+     * gather_pairs is NULL, x is A itself, which is contiguous along k. dot_pairs may be NULL. */
     void (*dot_pairs)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     /* Copies A to x[m][k], in the compute type. A may have any strides. */
     void (*gather)(const tg_gemm_item *t, void *x);
-    /* Copies A of bf16, with any strides, to what dot_pairs reads: at most m numbers of the compute type for each one
-     * along k, which is rounded up to a multiple of TG_GEMM_PAIR_STEP. NULL: dot_pairs reads A in place. */
+    /* Copies A of bf16, with any strides, to x, in the form that dot_pairs reads. The copy has at most m elements of
+     * the compute type for each step of k, and k is rounded up to a multiple of TG_GEMM_PAIR_STEP. NULL: dot_pairs
+     * reads A in place. */
     void (*gather_pairs)(const tg_gemm_item *t, void *x);
 } tg_gemm_kernels;
 

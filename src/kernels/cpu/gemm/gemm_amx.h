@@ -56,8 +56,8 @@ static void pack_columns_of_units(void *dst, const void *src, int64_t ps, int64_
 
 /* ---- Tiles ---- */
 
-/* The registers: the quarters of the sums by halves of rows and of columns, the halves of A's rows, and of B's columns.
- * The instructions take numbers, not variables. */
+/* The numbers of the registers. Four hold the sums, each for a half of the rows and a half of the columns. Two hold the
+ * halves of A's rows, and two the halves of B's columns. The instructions take only constants as register numbers. */
 #define AMX_SUM_00 0
 #define AMX_SUM_01 1
 #define AMX_SUM_10 2
@@ -110,7 +110,7 @@ TG_INLINE void add_unit(const real *a, const real *b) {
     _tile_dpbf16ps(AMX_SUM_11, AMX_A_1, AMX_B_1);
 }
 
-/* Releases the registers at the end, so that switches between threads need not save their state. */
+/* Slot `tile`. Releases the registers at the end, so that switches between threads need not save their state. */
 static void tile_of_units(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add) {
     (void)cols;
     TILES_READ(a);

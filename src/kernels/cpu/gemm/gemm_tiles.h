@@ -12,7 +12,7 @@
 enum { TILE_COLS = 16, TILE_STEP = TG_GEMM_PAIR_STEP }; /* columns of B, and numbers along k, of a tile */
 
 /* The registers. A tile of B is [columns][TILE_STEP], one of A [TILE_STEP / 2][rows] of pairs, and the sums are
- * [columns][rows] of float32. The instructions take numbers, not variables. */
+ * [columns][rows] of float32. The instructions take only constants as register numbers. */
 #define TILE_SUMS 0
 #define TILE_B 1
 #define TILE_A 2

@@ -1,13 +1,14 @@
-/* Products with few rows of bf16 numbers, for the GEMM's templates without instructions for them. Neighbors in k are
- * read as one word of 32 bits. Shifted to the left it is the even number in float32, and without its lower half it is
- * the odd one, so B needs fewer instructions than by widening each number. */
+/* Products with few rows of bf16 numbers, for the GEMM's templates without instructions for them. Two neighbors in k
+ * are read as one word of 32 bits. The word shifted left by 16 bits is the first of them in float32, and the word with
+ * its lower half cleared is the second. This takes fewer instructions than widening each number. */
 #ifndef TG_GEMM_WORDS_H
 #define TG_GEMM_WORDS_H
 
 #if !TG_F64_HERE && !defined(TG_PAIRS)
 #include "kernels/cpu/gemm/gemm_rows.h"
 
-/* A line is a cache line of B. In the copy of A each line has its even numbers first, and then its odd ones. */
+/* A line is a cache line of B. Its even numbers are those with an even position in it. In the copy of A each line has
+ * its even numbers first, and then its odd ones. */
 enum { LINE = TG_GEMM_PAIR_STEP, HALF = LINE / 2 };
 
 /* Up to WORD_ROWS rows are computed together. Each has a sum for even numbers and one for odd ones. With fewer sums the
