@@ -88,6 +88,8 @@ bool options_parse(const command *c, void *into, parsed *p, int argc, char **arg
     return true;
 }
 
+FILE *open_regular(const char *path) { return fopen(path, "rbe"); }
+
 int print_json(json_t *json) {
     char *text = json_dumps(json, JSON_ENCODE_ANY);
     fuzz_must(text, "what is to be printed is no JSON");
