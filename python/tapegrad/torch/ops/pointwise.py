@@ -75,7 +75,9 @@ def clamp(out, x, min=None, max=None):
     """As in PyTorch no gradient passes at a bound; in tg.ops.clamp it does."""
     x = to(x, out.dtype)
     if out.dtype in FLOATS:
-        return tg.ops.hardtanh(x, lo=-math.inf if min is None else min, hi=math.inf if max is None else max)
+        lo, hi = -math.inf if min is None else min, math.inf if max is None else max
+        require(lo <= hi, 'a lower bound above the upper one')
+        return tg.ops.hardtanh(x, lo=lo, hi=hi)
     x = x if min is None else tg.ops.maximum(x, number(min, out.dtype))
     return x if max is None else tg.ops.minimum(x, number(max, out.dtype))
 
@@ -111,7 +113,8 @@ def _sum(out, a, b, factor):
     """a + factor * b."""
     a = operand(a, out.dtype)
     if not isinstance(b, tg.Tensor):
-        return tg.ops.add_scalar(a, b=factor * b)
+        floats = out.dtype in FLOATS
+        return tg.ops.add_scalar(a, b=factor * b) if floats else tg.ops.add(a, number(factor * b, out.dtype))
     b = to(b, out.dtype)
     return tg.ops.add(a, b if factor == 1 else _times(b, factor, out.dtype))
 
@@ -216,8 +219,9 @@ def where(out, condition, a, b):
 
 @maps(aten.masked_fill.Scalar)
 def masked_fill(out, x, mask, value):
-    value = int(value) if isinstance(value, bool) else value
-    return tg.ops.masked_fill(to(x, out.dtype), mask, value=value)
+    if out.dtype not in FLOATS:  # the op takes a double, which has not all integers
+        return tg.ops.where(mask, number(value, out.dtype), to(x, out.dtype))
+    return tg.ops.masked_fill(to(x, out.dtype), mask, value=float(value))
 
 
 @maps(aten.masked_fill.Tensor)
