@@ -283,7 +283,8 @@ def _world(args):
 
 @contextlib.contextmanager
 def _mode(world, on):
-    """Sets the mode of the world, and that of the current tape, which in a callback is set by the library otherwise."""
+    """Sets the mode of the world and that of the current tape. Within a callback the tape belongs to the library, and
+    ops do not give it the mode of the world."""
     tape = lib.tgpy_tape_of(lib.tgpy_current(world))
     before = lib.tgpy_set_training(world, on), lib.tg_is_training(tape)
     lib.tg_tape_set_training(tape, on)
