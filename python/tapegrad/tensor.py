@@ -2,6 +2,7 @@
 
 import operator
 import os
+from numbers import Integral, Real
 
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
@@ -405,6 +406,8 @@ def like(other, x):
     bools."""
     if isinstance(other, Tensor):
         return other
+    if isinstance(other, Real) and not isinstance(other, (int, float)):  # NumPy's numbers
+        other = int(other) if isinstance(other, Integral) else float(other)
     if isinstance(other, (bool, int, float)):
         fraction = isinstance(other, float) and not other.is_integer()
         if fraction and x.dtype in values.INTEGERS or x.dtype == 'bool' and other not in (0, 1):

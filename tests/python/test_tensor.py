@@ -723,3 +723,12 @@ def test_assignment_by_tensors_in_another_context():
     x = tg.tensor([1.0, 2, 3], context=tg.Context())
     x[[0, 2]] = 5.0
     assert x.tolist() == [5, 2, 5]
+
+
+def test_numbers_of_numpy_take_the_dtype_of_the_tensor():
+    x, i = tg.ones((2,)), tg.tensor([1, 2], 'i32')
+    for y in (x * np.int64(2), x + np.float64(1), np.float16(2) * x, x + np.uint8(1)):
+        assert y.dtype == 'f32' and y.tolist() == [2, 2]
+    assert (i + np.int64(2)).dtype == 'i32' and (i >= np.float32(2)).tolist() == [False, True]
+    with pytest.raises(tg.DtypeError, match='0.5 cannot be i32'):
+        i + np.float32(0.5)
