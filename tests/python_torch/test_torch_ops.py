@@ -69,6 +69,8 @@ case('clamp at its bounds', lambda x: x.clamp(0, 1), torch.tensor([0, 1, -1, 0.5
 case('clamp_max', lambda x: x.clamp_max(0.1), X)
 case('clamp of integers', lambda x: x.clamp(1, 3), index(6, 9))
 case('clamp by tensors', torch.clamp, X, Y - 1, Y + 1)
+case('sinc', torch.sinc, torch.tensor([0, 0.5, -1, 2.0], dtype=torch.float64))
+case('norms of 0', lambda x: x.norm() + x.norm(p=3, dim=0).sum(), torch.zeros(2, 3, dtype=torch.float64))
 case('add of a large integer', lambda x: x + (2**53 + 1), index(9, 3))
 case('masked_fill by a large integer', lambda x: x.masked_fill(x > 4, 2**63 - 1), index(9, 5))
 case('any and all of bytes', lambda x: x.any(0) + x.all(), index(2, 3, 2).to(torch.uint8))

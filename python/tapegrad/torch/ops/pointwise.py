@@ -45,6 +45,15 @@ def isinf(out, x):
     return tg.ops.isinf(x)
 
 
+@maps(aten.sinc.default)
+def sinc(out, x):
+    """sin(pi x) / (pi x). At 0 it is 1, and its derivative is 0."""
+    x = to(x, out.dtype)
+    at_zero = tg.ops.eq(x, number(0, out.dtype))
+    angle = tg.ops.scale(tg.ops.masked_fill(x, at_zero, value=1.0), a=math.pi)
+    return tg.ops.masked_fill(tg.ops.div(tg.ops.sin(angle), angle), at_zero, value=1.0)
+
+
 @maps(aten.gelu.default)
 def gelu(out, x, approximate='none'):
     return tg.ops.gelu_tanh(x) if approximate == 'tanh' else tg.ops.gelu(x)
