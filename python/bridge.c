@@ -142,6 +142,8 @@ void tgpy_leave(tgpy_world *w) {
     if (--w->depth == 0) atomic_store_explicit(&w->user, NULL, memory_order_release);
 }
 
+bool tgpy_is_nested(const tgpy_world *w) { return w->depth > 1; }
+
 bool tgpy_was_refused(void) {
     bool refused = site.refused;
     site.refused = false;
@@ -320,12 +322,13 @@ void tgpy_site(const char *file, int line) {
     site.line = line;
 }
 
-/* Prepares a call on t or, if that is NULL or has ended, on the current tape: does what was put off, and sets the
- * tape's modes and site. Returns the tape; NULL if there is none. */
+/* Prepares a call on t or, if that is NULL, has ended or is another context's, on the current tape: does what was put
+ * off, and sets the tape's modes and site. Returns the tape; NULL if there is none. A tape of another context may have
+ * been freed; the call then reports the operands of that context. */
 static tgpy_tape *prepared(tgpy_world *w, tgpy_tape *t) {
     if (!w->ctx) return NULL;
     tgpy_catch_up(w);
-    if (!t || !t->tape) t = tgpy_current(w);
+    if (!t || !t->tape || t->world != w) t = tgpy_current(w);
     if (!t) return NULL;
     bool grad = w->grad && (t->recording || !t->lent);
     if (t->grad != grad) tg_tape_set_grad_mode(t->tape, t->grad = grad);
@@ -357,7 +360,7 @@ static tgpy_box *result(tgpy_world *w, tgpy_tape *t, tg_tensor *y, tgpy_box *con
 tgpy_box *tgpy_unary(tg_tensor *(*op)(tg_tape *, tg_tensor *), tgpy_box *a) {
     if (!tgpy_enter(a->world)) return NULL;
     tgpy_tape *t = prepared(a->world, a->tape);
-    tgpy_box *y = t ? result(a->world, t, op(t->tape, a->ref.tensor), &a, 1) : NULL;
+    tgpy_box *y = t ? result(a->world, t, op(t->tape, tgpy_tensor(a)), &a, 1) : NULL;
     tgpy_leave(a->world);
     return y;
 }
@@ -366,7 +369,7 @@ tgpy_box *tgpy_binary(tg_tensor *(*op)(tg_tape *, tg_tensor *, tg_tensor *), tgp
     if (!tgpy_enter(a->world)) return NULL;
     tgpy_tape *t = prepared(a->world, a->tape ? a->tape : b->tape);
     tgpy_box *y =
-        t ? result(a->world, t, op(t->tape, a->ref.tensor, b->ref.tensor), (tgpy_box *[]){a, b}, 2) : NULL;
+        t ? result(a->world, t, op(t->tape, tgpy_tensor(a), tgpy_tensor(b)), (tgpy_box *[]){a, b}, 2) : NULL;
     tgpy_leave(a->world);
     return y;
 }
@@ -374,7 +377,7 @@ tgpy_box *tgpy_binary(tg_tensor *(*op)(tg_tape *, tg_tensor *, tg_tensor *), tgp
 tgpy_box *tgpy_with_number(tg_tensor *(*op)(tg_tape *, tg_tensor *, double), tgpy_box *a, double number) {
     if (!tgpy_enter(a->world)) return NULL;
     tgpy_tape *t = prepared(a->world, a->tape);
-    tgpy_box *y = t ? result(a->world, t, op(t->tape, a->ref.tensor, number), &a, 1) : NULL;
+    tgpy_box *y = t ? result(a->world, t, op(t->tape, tgpy_tensor(a), number), &a, 1) : NULL;
     tgpy_leave(a->world);
     return y;
 }
@@ -391,7 +394,7 @@ static tgpy_tape *unboxed(tg_value *values, int n) {
         if (values[i].kind != TG_VALUE_TENSOR) continue;
         const tgpy_box *b = values[i].pointer;
         if (!t) t = b->tape;
-        values[i].tensor = b->ref.tensor;
+        values[i].tensor = tgpy_tensor(b);
     }
     return t;
 }

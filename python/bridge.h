@@ -31,6 +31,8 @@ void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
  * that record or run ops call it themselves, and then return NULL or TG_ERR_STATE. */
 bool tgpy_enter(tgpy_world *w);
 void tgpy_leave(tgpy_world *w);
+/* Returns whether the calling thread, which has entered w, is in a callback of an earlier call of the library. */
+bool tgpy_is_nested(const tgpy_world *w);
 /* Returns whether tgpy_enter has returned false on this thread since the last call of tgpy_was_refused. */
 bool tgpy_was_refused(void);
 /* Set whether ops record for backward, and whether they run in training mode. Return what was set before. */

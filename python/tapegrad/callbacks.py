@@ -58,12 +58,15 @@ def on_tape(world, tape, call):
 class _Hook:
     """A hook of a tensor. Its box is lent: it does not keep the tensor, but shows whether the tensor has ended."""
 
+    box = None
+
     def __init__(self, x, fn):
         self.fn, self.world = fn, x._world
         self.box = lib.tgpy_box_new(x._world, ffi.NULL, x._live(), True)
 
     def __del__(self):
-        lib.tgpy_box_drop(self.box)
+        if self.box:
+            lib.tgpy_box_drop(self.box)
 
     @property
     def ended(self):

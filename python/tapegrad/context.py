@@ -40,8 +40,13 @@ class Context:
             return ctx
 
     def close(self):
-        """Frees the memory of all tensors of the context now. Without close it is freed with the last tensor."""
+        """Frees the memory of all tensors of the context now. Without close it is freed with the last tensor. Raises
+        StateError within a callback, such as a hook, because the call that runs it still needs the context."""
         with using(self._world):
+            if lib.tgpy_is_nested(self._world):
+                raise BY_STATUS[lib.TG_ERR_STATE](
+                    'Context.close: a callback cannot close the context whose call runs it; close it after the call'
+                )
             if lib.tgpy_ctx(self._world) != ffi.NULL:
                 lib.tgpy_world_close(self._world)
 
@@ -139,8 +144,9 @@ class Tape:
 
     def reset(self):
         """Ends all results on the tape; their later use raises HandleError. The memory is kept for the next step."""
-        lib.tg_tape_reset(self._handle)
-        check(self.context._world)
+        with using(self.context._world):
+            lib.tg_tape_reset(self._handle)
+            check(self.context._world)
 
     @property
     def nodes(self):

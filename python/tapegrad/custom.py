@@ -21,7 +21,7 @@ from .derivatives import _handles, _list, _results, _tape
 from .errors import fail, text, using
 from .objects import note_site
 from .structs import options
-from .tensor import Tensor, _context_of, like, wrap, zeros
+from .tensor import Tensor, _context_of, like, tensor_for, wrap, zeros
 
 NULL = ffi.NULL
 _ALL = 0xFFFFFFFF  # every tensor, in a bit mask of tg_op
@@ -102,6 +102,8 @@ class CustomOp:
         if first is None:
             raise TypeError(f'{self.__name__} needs at least one tensor')
         inputs = [x if x is None else like(x, first) for x in inputs]
+        if any(x is NotImplemented for x in inputs):
+            raise TypeError(f'an input of {self.__name__} must be a tensor, a number or an array')
         world = first._world
         call = Call(self, world, arguments)
         call._results = self._computed(world, call, inputs, first)
@@ -140,6 +142,11 @@ class CustomOp:
         for part in y:
             if not isinstance(part, Tensor):
                 raise TypeError(f'{self.__name__} returned a {type(part).__name__}, but must return tensors or arrays')
+            part._live()  # raises an error if it has ended
+            if part.device != first.device:
+                raise ValueError(
+                    f'{self.__name__} returned a tensor on {part.device}, but its inputs are on {first.device}'
+                )
         return y
 
     def __reduce__(self):
@@ -245,7 +252,8 @@ def _put(call, tape, c, i, g):
     if g is None:
         g = zeros(x.shape, dtype=x.dtype, context=_context_of(x))
     elif add:
-        g = _lent(call._world, tape, [c.gin[i]])[0] + g
+        g = g if g._world == call._world else tensor_for(x, g)
+        g = _lent(call._world, tape, [c.gin[i]])[0] + g.cast(x.dtype)
     _copy(call._world, c, c.gin[i], g.cast(x.dtype))
 
 

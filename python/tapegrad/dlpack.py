@@ -44,7 +44,8 @@ def device_of(x):
 def export(x, max_version=None, dl_device=None, copy=None):
     """The capsule that __dlpack__ returns."""
     if copy:
-        x = ops.stack([x.detach()], dim=0).reshape(x.shape)  # stack copies tensors of every dtype
+        flat = x.detach().reshape([x.size])
+        x = ops.stack([flat], dim=0).reshape(x.shape)  # stack copies tensors of every dtype
     if dl_device is not None and tuple(dl_device) != device_of(x):
         raise BufferError(
             f'the tensor is on the DLPack device {device_of(x)}, and cannot be given for {tuple(dl_device)}'
@@ -70,12 +71,12 @@ def take(ctx, array):
     """A tensor of the context on the memory of an array, or of a capsule of one."""
     from .tensor import made
 
-    capsule = _capsule_of(array)
+    into, capsule = ctx._ctx, _capsule_of(array)
     name = VERSIONED if _is_valid(id(capsule), VERSIONED) else UNVERSIONED
     if not _is_valid(id(capsule), name):
         raise TypeError(f'{array!r} has no method __dlpack__, and is not an unused capsule of DLPack')
     struct = _pointer(id(capsule), name)
     _rename(id(capsule), _USED[name])
     if name == VERSIONED:
-        return made(ctx, lib.tg_dlpack_import(ctx._ctx, ffi.cast('struct DLManagedTensorVersioned *', struct)))
-    return made(ctx, lib.tg_dlpack_import_unversioned(ctx._ctx, ffi.cast('struct DLManagedTensor *', struct)))
+        return made(ctx, lib.tg_dlpack_import(into, ffi.cast('struct DLManagedTensorVersioned *', struct)))
+    return made(ctx, lib.tg_dlpack_import_unversioned(into, ffi.cast('struct DLManagedTensor *', struct)))

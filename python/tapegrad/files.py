@@ -26,7 +26,8 @@ class File(Owned, Mapping):
 
     def close(self):
         if self._pointer is not None:
-            lib.tg_safetensors_close(self._live)
+            if lib.tgpy_ctx(self._world) != ffi.NULL:  # the end of the context has closed the file
+                lib.tg_safetensors_close(self._live)
             self._disown()
 
     def __enter__(self):
@@ -91,7 +92,11 @@ def save(path, values, metadata=None):
         save('run.safetensors', {'model': model, 'optimizer': opt}, {'epoch': 3})
         model.load_state_dict(load('run.safetensors', 'model'))
     """
-    tensors = dict(_flat('', values))
+    tensors = {}
+    for name, x in _flat('', values):
+        if name in tensors:
+            raise ValueError(f'save: two of the values have the name {name!r}; each needs a name of its own')
+        tensors[name] = x
     world = next((x._world for x in tensors.values()), None) or default_context()._world
     names = [ffi.new('char[]', name.encode()) for name in tensors]
     entries = ffi.new('tg_named_tensor[]', [(name, x._live()) for name, x in zip(names, tensors.values())])

@@ -7,7 +7,7 @@ is x[0][:, [1, 2]], whereas NumPy takes 0 and [1, 2] together."""
 
 from . import ops
 from .objects import TensorBase
-from .values import FLOATS
+from .values import FLOATS, INTEGERS
 
 
 def get(x, index):
@@ -22,8 +22,10 @@ def put(x, index, value):
     """A tensor like x, in which x[index] is replaced by value. Gradients flow to both."""
     from .tensor import like
 
-    if isinstance(value, float) and x.dtype not in FLOATS:
-        value = int(value)  # as NumPy converts what is assigned
+    if isinstance(value, (int, float)) and x.dtype == 'bool':
+        value = bool(value)  # as NumPy converts what is assigned
+    elif isinstance(value, float) and x.dtype in INTEGERS:
+        value = int(value)
     if value is not x and (value := like(value, x)) is NotImplemented:
         raise TypeError('the value of an assignment must be a tensor, a number or an array')
     return _replaced(x, _parts(x, index), 0, value.cast(x.dtype) if value.dtype != x.dtype else value)
@@ -35,10 +37,8 @@ def put(x, index, value):
 def _parts(x, index):
     """The parts of an index. A mask becomes one tensor of integers for each of its dims, and an ellipsis becomes whole
     slices."""
-    parts = []
-    for part in index if isinstance(index, tuple) else (index,):
-        parts.extend(_tensors(x, part) if _is_array(part) else (part,))
-    used = sum(part is not None and part is not Ellipsis for part in parts)
+    parts = [_array(x, part) if _is_array(part) else part for part in (index if isinstance(index, tuple) else (index,))]
+    used = sum(map(_width, parts))
     if used > x.ndim:
         raise IndexError(f'the index has {used} parts, but the tensor has {x.ndim} dims')
     at = [i for i, part in enumerate(parts) if part is Ellipsis]
@@ -46,7 +46,19 @@ def _parts(x, index):
         raise IndexError('an index has at most one ellipsis')
     if at:
         parts[at[0] : at[0] + 1] = [slice(None)] * (x.ndim - used)
-    return parts
+    expanded, dim = [], 0
+    for part in parts:
+        is_mask = isinstance(part, TensorBase) and _is_mask(part)
+        expanded.extend(_places(x, part, dim) if is_mask else (part,))
+        dim += _width(part)
+    return expanded
+
+
+def _width(part):
+    """How many dims of the tensor a part indexes."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if isinstance(part, TensorBase) and _is_mask(part) else 1
 
 
 def _is_array(part):
@@ -60,8 +72,8 @@ def _is_mask(part):
     return str(part.dtype) == 'bool'
 
 
-def _tensors(x, part):
-    """The tensors of integers that a mask or an array stands for."""
+def _array(x, part):
+    """A mask, or a tensor of integers, of a part that is an array or a list."""
     from .tensor import tensor_for
 
     if not isinstance(part, TensorBase):
@@ -69,12 +81,20 @@ def _tensors(x, part):
     if part.dtype in FLOATS:
         raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
     if part.dtype != 'bool':
-        return [part.cast('i64')]
+        return part.cast('i64')
     if not part.ndim:
         raise IndexError('a part of the index is a bool without dims; expected a mask (ops.where chooses by one bool)')
-    count = int(part.cast('i64').sum().item())
-    places = ops.nonzero(part, count=count)
-    return [places[:, i] for i in range(part.ndim)]
+    return part
+
+
+def _places(x, mask, dim):
+    """The tensors of integers that a mask stands for, one for each of its dims, of which the first is for `dim`."""
+    expected = x.shape[dim : dim + mask.ndim]
+    if mask.shape != expected:
+        raise IndexError(f'a mask has the shape {mask.shape}, but the dims that it indexes have {expected}')
+    count = int(mask.cast('i64').sum().item())
+    places = ops.nonzero(mask, count=count)
+    return [places[:, i] for i in range(mask.ndim)]
 
 
 def _checked(i, n, dim):
@@ -134,7 +154,8 @@ def _replaced(x, parts, dim, value):
         return ops.expand(value, x.shape).contiguous() if value.shape != x.shape else value
     part, rest = parts[0], parts[1:]
     if part is None:  # a dim of size 1, which the value has or broadcasts to
-        return _replaced(x, rest, dim, value if value.ndim <= dim else ops.squeeze(value, dim))
+        place = value.ndim - 1 - _dims_of(rest, x.ndim - dim)
+        return _replaced(x, rest, dim, value if place < 0 else ops.squeeze(value, place))
     if not isinstance(part, slice):
         i = _checked(part, x.shape[dim], dim)
         return ops.select_scatter(x, _replaced(ops.select(x, dim, i), rest, dim, value), dim=dim, index=i)
@@ -145,10 +166,19 @@ def _replaced(x, parts, dim, value):
     return ops.slice_scatter(x, new, dim=dim, start=start, stop=max(start, stop), step=step)
 
 
+def _dims_of(parts, ndim):
+    """The number of dims of what these parts choose from a tensor of ndim dims."""
+    kept = sum(part is None or isinstance(part, slice) for part in parts)
+    return kept + ndim - sum(part is not None for part in parts)
+
+
 def _put(x, parts, value):
     """Replaces elements that tensors index. Other parts are made tensors of positions, so that all are taken
     together."""
-    places = ops.arange(dtype='i64', stop=x.size).reshape(list(x.shape))
+    from .tensor import tensor_for
+
+    places = ops.arange(dtype='i64', stop=x.size)
+    places = (places if places._world == x._world else tensor_for(x, places)).reshape(list(x.shape))
     chosen = get(places, tuple(parts))
     flat = ops.index_put(
         x.reshape([-1]), ops.expand(value, chosen.shape).reshape([-1]), [chosen.reshape([-1])], dims=[0]

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import operator
 
 from ._capi import ffi, lib
 from .context import context
@@ -157,8 +158,8 @@ def _set(value, argument, kind, keep):
         value.kind = lib.TG_VALUE_DEFAULT
     elif kind == lib.TG_FIELD_DTYPE:
         value.kind, value.integer = lib.TG_VALUE_INT, dtype_value(argument)
-    elif isinstance(argument, bool):
-        value.kind, value.boolean = lib.TG_VALUE_BOOL, argument
+    elif isinstance(argument, bool) or getattr(argument, 'dtype', None) == 'bool':  # also NumPy's bools
+        value.kind, value.boolean = lib.TG_VALUE_BOOL, bool(argument)
     elif isinstance(argument, int):
         value.kind, value.integer = lib.TG_VALUE_INT, argument
     elif isinstance(argument, float):
@@ -167,7 +168,7 @@ def _set(value, argument, kind, keep):
         keep.append(ffi.new('char[]', argument.encode()))
         value.kind, value.text = lib.TG_VALUE_TEXT, keep[-1]
     elif isinstance(argument, (list, tuple)):
-        keep.append(ffi.new('int64_t[]', [int(n) for n in argument] or 1))
+        keep.append(ffi.new('int64_t[]', [operator.index(n) for n in argument] or 1))
         value.kind, value.list, value.n = lib.TG_VALUE_LIST, keep[-1], len(argument)
     elif isinstance(argument, ffi.CData):
         value.kind, value.pointer = lib.TG_VALUE_POINTER, argument

@@ -14,12 +14,12 @@ import math
 
 from ._capi import ffi, lib
 from .averages import EMA, SWA
-from .errors import fail, text
+from .errors import BY_STATUS, fail, text
 from .lbfgs import LBFGS
 from .owned import Owned
 from .parameters import Parameters, state, write_all
 from .structs import options
-from .tensor import tensor, wrap
+from .tensor import Tensor, tensor, wrap
 
 __all__ = ['SGD', 'Adam', 'AdamW', 'RMSprop', 'Adagrad', 'Lion', 'Muon', 'LBFGS', 'EMA', 'SWA', 'Schedule', 'Optimizer']
 
@@ -93,6 +93,10 @@ class Optimizer(Owned):
         """Moves parameters of this optimizer into a group with numbers of its own (tg_group_opts): lr_scale,
         weight_decay, beta1, beta2, eps. Returns the number of the group."""
         params = Parameters.of(params)
+        own = {x._handle() for x in self.params}
+        for key, x in zip(params.keys, params.tensors):
+            if x._handle() not in own:  # the library would refuse it after it has made the group
+                raise BY_STATUS[lib.TG_ERR_ARGUMENT](f'add_group: parameter {key} does not belong to this optimizer')
         struct = options('tg_group_opts', fields if schedule is None else {**fields, 'schedule': schedule._struct})
         group = lib.tg_optim_add_group(self._live, struct)
         if group < 0:
@@ -228,7 +232,7 @@ adamw: options of AdamW for all parameters that Muon does not step, as a dict'''
     )
 
     def __init__(self, params, *, others=(), **fields):
-        others = list(others)
+        others = [others] if isinstance(others, Tensor) else list(others)
         super().__init__(params, others=Parameters(others) if others else (), **fields)
 
     def _options(self, fields):

@@ -33,10 +33,11 @@ class Owned:
 
     @property
     def _live(self):
-        """The object. Raises an error if the context was closed."""
-        if lib.tgpy_ctx(self._world) == ffi.NULL:
-            fail(self._world)
-        lib.tgpy_catch_up(self._world)
+        """The object. Raises an error if the context was closed, or another thread uses it."""
+        with using(self._world):
+            if lib.tgpy_ctx(self._world) == ffi.NULL:
+                fail(self._world)
+            lib.tgpy_catch_up(self._world)
         return self._pointer
 
     def _do(self, call, *arguments):

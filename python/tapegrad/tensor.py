@@ -2,6 +2,7 @@
 
 import operator
 import os
+from numbers import Integral, Real
 
 from . import dlpack, indexing, ops, values
 from ._capi import ffi, lib
@@ -11,8 +12,8 @@ from .objects import TensorBase, note_site, setup
 
 NULL = ffi.NULL
 _matmul = ffi.addressof(lib, 'tg_matmul')
-# Errors of a read that tell of the tensor: it has been discarded, or is one rank's share of a sum.
-_NO_VALUES = BY_STATUS[lib.TG_ERR_DISCARDED], BY_STATUS[lib.TG_ERR_STATE]
+# Errors of a read that tell of the tensor: it has been discarded, is one rank's share of a sum, or is on device meta.
+_NO_VALUES = BY_STATUS[lib.TG_ERR_DISCARDED], BY_STATUS[lib.TG_ERR_STATE], BY_STATUS[lib.TG_ERR_DEVICE]
 
 
 class Tensor(TensorBase):
@@ -117,6 +118,8 @@ class Tensor(TensorBase):
         return array
 
     def __array__(self, dtype=None, copy=None):
+        if copy is False:
+            raise ValueError('the array is a copy of the tensor; numpy.from_dlpack(x) shares the memory')
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
@@ -127,8 +130,9 @@ class Tensor(TensorBase):
             raise ValueError(f'the values have the shape {source.shape}, but the tensor has {self.shape}')
         n = source.size * lib.tg_dtype_bits(values.DTYPES[self.dtype]) // 8
         buffer = ffi.new('char[]', n)
-        if not lib.tg_read(source._live(), buffer, n):
-            lib.tg_write(self._live(), buffer, n)
+        lib.tg_read(source._live(), buffer, n)
+        check(source._world)
+        lib.tg_write(self._live(), buffer, n)
         check(self._world)
         return self
 
@@ -338,10 +342,11 @@ def made(ctx, x):
 
 def tensor(data, dtype=None, *, requires_grad=False, context=None):
     """A new tensor with a copy of the values: a number, nested sequences, a NumPy array, or another tensor. Without a
-    dtype it is that of the array; integers become i64, bools bool, and other numbers the context's default dtype."""
+    dtype it is that of the array or tensor; integers become i64, bools bool, and other numbers the context's default
+    dtype."""
     ctx = context or _default()
     if isinstance(data, Tensor):
-        data = data.numpy() if data.dtype in values.NUMPY else data.tolist()
+        dtype, data = data.dtype if dtype is None else dtype, data.numpy()
     if hasattr(data, '__array_interface__') or hasattr(data, '__array__'):
         x = _from_numpy(ctx, data, dtype)
     else:
@@ -397,13 +402,18 @@ def tensor_for(x, data, dtype=None):
 
 def like(other, x):
     """A number or array as a tensor of the context and, for numbers, the dtype of x; NotImplemented for anything
-    else. Raises DtypeError if the number is a fraction and x has integers or bools."""
+    else. Raises DtypeError if the number is a fraction and x has integers, or if it is neither 0 nor 1 and x has
+    bools."""
     if isinstance(other, Tensor):
         return other
+    if isinstance(other, Real) and not isinstance(other, (int, float)):  # NumPy's numbers
+        other = int(other) if isinstance(other, Integral) else float(other)
     if isinstance(other, (bool, int, float)):
-        if isinstance(other, float) and x.dtype in (*values.INTEGERS, 'bool') and not other.is_integer():
+        fraction = isinstance(other, float) and not other.is_integer()
+        if fraction and x.dtype in values.INTEGERS or x.dtype == 'bool' and other not in (0, 1):
             raise BY_STATUS[lib.TG_ERR_DTYPE](
-                f'{other} cannot be {x.dtype}, the dtype of the other operand; cast that to a float (Tensor.cast)'
+                f'{other} cannot be {x.dtype}, the dtype of the other operand; cast that to '
+                f'{"a float" if fraction else "an integer dtype"} (Tensor.cast)'
             )
         return tensor(other, x.dtype, context=_context_of(x))
     return (

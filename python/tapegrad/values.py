@@ -2,6 +2,7 @@
 
 import array
 from numbers import Integral
+from operator import index
 
 from ._capi import ffi, lib
 
@@ -75,9 +76,8 @@ def dtype_value(dtype):
 
 def shape_value(shape):
     """A tg_shape, of an integer or a sequence of integers."""
-    if isinstance(shape, int):
-        shape = (shape,)
-    return lib.tg_shape_make(len(shape), ffi.new('int64_t[]', [int(n) for n in shape]) if shape else ffi.NULL)
+    sizes = [index(n) for n in ((shape,) if isinstance(shape, Integral) else shape)]
+    return lib.tg_shape_make(len(sizes), ffi.new('int64_t[]', sizes) if sizes else ffi.NULL)
 
 
 def flattened(data):
@@ -109,7 +109,8 @@ def bytes_of(numbers, dtype):
     if code is None:
         return None
     if code not in 'fd':
-        numbers = [int(n) for n in numbers]
+        kind = bool if dtype == 'bool' else int
+        numbers = [int(kind(n)) for n in numbers]
     return array.array(code, numbers)
 
 

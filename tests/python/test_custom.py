@@ -182,3 +182,53 @@ def test_calls_leave_nothing():
     gc.collect()
     x + x
     assert len(callbacks._functions) <= before + 1
+
+
+def test_gradients_of_another_dtype_add_up():
+    @tg.custom_op
+    def same(call, x):
+        return x * 1
+
+    @same.backward
+    def _(call, gradient):
+        return gradient.numpy().astype('float64')
+
+    x = tg.ones((2,), requires_grad=True)
+    (same(x) + same(x)).sum().backward()
+    assert x.grad.tolist() == [2, 2] and x.grad.dtype == 'f32'
+
+
+def test_outputs_that_cannot_be_read_are_refused():
+    meta = tg.zeros((2,), context=tg.Context(device='meta'))
+
+    @tg.custom_op
+    def ended(call, x):
+        with tg.tape() as tape:
+            y = x * 1
+        tape.reset()
+        return y
+
+    @tg.custom_op
+    def elsewhere(call, x):
+        return meta
+
+    with pytest.raises(tg.HandleError, match='reset'):
+        ended(tg.ones((2,)))
+    with pytest.raises(ValueError, match='returned a tensor on meta, but its inputs are on cpu'):
+        elsewhere(tg.ones((2,)))
+    with pytest.raises(TypeError, match='an input of ended must be'):
+        ended(tg.ones((2,)), 'text')
+
+
+def test_a_backward_may_return_tensors_of_the_default_context():
+    @tg.custom_op
+    def same(call, x):
+        return x * 1
+
+    @same.backward
+    def _(call, gradient):
+        return tg.ones(gradient.shape)
+
+    x = tg.ones((2,), requires_grad=True, context=tg.Context())
+    (same(x) + same(x)).sum().backward()
+    assert x.grad.tolist() == [2, 2]

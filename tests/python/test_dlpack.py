@@ -82,3 +82,10 @@ def test_unused_capsules_free_their_export():
         del x
         tg.zeros(1)
         assert ctx.memory()['live'] < 4000
+
+
+def test_copies_have_as_many_dims_as_tensors():
+    x = tg.ones([1] * 7 + [2])
+    y = tg.from_dlpack(x.__dlpack__(max_version=(1, 1), copy=True))
+    y += 1
+    assert y.shape == x.shape and y.sum().item() == 4 and x.sum().item() == 2

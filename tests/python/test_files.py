@@ -102,3 +102,16 @@ def test_errors_lose_nothing(tmp_path):
     path.write_bytes(whole[:20])
     with pytest.raises(tg.FormatError):
         tg.load(path)
+
+
+def test_names_are_not_given_twice(tmp_path):
+    with pytest.raises(ValueError, match="two of the values have the name 'a.b'"):
+        tg.save(tmp_path / 'a', {'a': {'b': [1.0]}, 'a.b': [2.0]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_closed_after_its_context(tmp_path):
+    tg.save(tmp_path / 'a', {'w': [1.0]})
+    context = tg.Context()
+    with tg.files.File(tmp_path / 'a', context):
+        context.close()

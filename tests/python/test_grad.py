@@ -239,3 +239,15 @@ def test_messages_advise_by_the_names_of_this_package():
     for name in tg.errors.PYTHON_NAMES.values():
         where, _, attribute = name.removesuffix('()').partition('.')
         assert hasattr({'Tensor': x, 'tapegrad': tg}[where], attribute), name
+
+
+def test_a_callback_cannot_close_its_context():
+    with tg.Context() as context:
+        x = tg.ones((2,), requires_grad=True)
+        y = x * 2
+        y.on_grad(lambda gradient: context.close())
+        with pytest.raises(tg.CallbackError, match='Context.close: a callback cannot close'):
+            y.sum().backward()
+        assert x.tolist() == [1, 1]
+    context.close()
+    assert not x.is_alive

@@ -574,3 +574,29 @@ def test_a_context_ends_with_its_last_object(tmp_path):
     del opt
     gc.collect()
     assert threads() == before
+
+
+def test_parts_of_lists_are_modules():
+    layers = nn.ModuleList([nn.Linear(1, 1)])
+    for call in (lambda: layers.append(ops.relu), lambda: layers.__setitem__(0, tg.ones((1,)))):
+        with pytest.raises(TypeError, match='expected a Module'):
+            call()
+    with pytest.raises(ValueError, match='expected the path of a module in it'):
+        layers.replace('', nn.Linear(1, 1))
+    assert list(layers.children()) == ['0'] and isinstance(layers[0], nn.Linear)
+
+
+def test_named_arguments_are_run_in_the_mode_of_the_module():
+    class Noise(nn.Module):
+        def forward(self, x):
+            return ops.dropout(x, 0.5)
+
+    x = tg.ones((1000,), context=tg.Context())
+    assert Noise().eval()(x=x).sum().item() == 1000
+
+
+def test_a_gpt_generates_outside_of_its_context():
+    with tg.Context(seed=1):
+        gpt = nn.GPT(vocab=8, layers=1, heads=1, hidden=8, positions=16)
+        expected = gpt.generate([[1, 2]], 3)
+    assert gpt.generate([[1, 2]], 3) == expected and len(gpt.generate([[1, 2]], 3, 0.8)[0]) == 5

@@ -378,3 +378,44 @@ def test_an_error_names_the_node():
     with pytest.raises(tg.ShapeError) as error:
         model(f32(2, 4))
     assert str(error.value).endswith("(at node head, MatMul)") and error.value.node == 'node head, MatMul'
+
+
+def test_integers_are_clipped_to_bounds_that_are_no_doubles():
+    i64 = TensorProto.INT64
+    nodes = [node('Clip', 'x low high', 'y')]
+    bounds = {'low': np.int64(0), 'high': np.int64(2**63 - 1)}
+    model = model_of(nodes, [info('x', [3], i64)], [info('y', [3], i64)], bounds)
+    assert tg.onnx.load(model)(np.array([-5, 7, 2**62 + 1])).tolist() == [0, 7, 2**62 + 1]
+
+
+def test_attributes_without_a_mapping_are_missing():
+    string = node('Constant', '', 'c', value_string='text')
+    with pytest.raises(tg.onnx.MissingOp, match='Constant with value_string=text'):
+        tg.onnx.load(model_of([string, node('Neg', 'x', 'y')], [info('x')], [info('y')]))
+    norm = node('BatchNormalization', 'x w b m v', 'y', spatial=0)
+    inputs = [info(name) for name in 'xwbmv']
+    with pytest.raises(tg.onnx.MissingOp, match='BatchNormalization with spatial=0'):
+        tg.onnx.load(model_of([norm], inputs, [info('y')], opset=8))
+
+
+def test_float8_is_quantized_without_saturation():
+    zero = helper.make_tensor('zero', TensorProto.FLOAT8E5M2, [], [0.0])
+    for saturate, greatest in ((1, 57344.0), (0, np.inf)):
+        model = model_of(
+            [node('QuantizeLinear', 'x scale zero', 'y', saturate=saturate)],
+            [info('x', [2])],
+            [info('y', [2], TensorProto.FLOAT8E5M2)],
+            {'scale': np.float32(1)},
+            opset=21,
+        )
+        model.graph.initializer.append(zero)
+        assert tg.onnx.load(model)(np.array([1e9, 1], 'float32')).tolist() == [greatest, 1]
+
+
+def test_quantization_divides_in_the_precision_of_the_node():
+    x = np.array([2049.0], 'float32')  # which float16 has not
+    for precision, expected in ((0, 2049), (TensorProto.FLOAT16, 2048)):
+        named = {'precision': precision} if precision else {}
+        nodes = [node('QuantizeLinear', 'x scale zero', 'y', **named)]
+        outputs, weights = [info('y', [1], TensorProto.UINT16)], {'scale': np.float32(1), 'zero': np.uint16(0)}
+        assert tg.onnx.load(model_of(nodes, [info('x', [1])], outputs, weights, opset=23))(x).tolist() == [expected]

@@ -285,3 +285,21 @@ def test_objects_end_in_any_order():
         pickle.dumps(opt)
     with pytest.raises(TypeError, match='cannot be copied or pickled'):
         pickle.dumps(optim.LBFGS([tg.ones((2,), requires_grad=True)]))
+
+
+def test_a_group_of_other_parameters_is_not_made():
+    model = nn.Linear(2, 2)
+    opt = optim.AdamW(model, lr=0.1)
+    with pytest.raises(tg.ArgumentError, match='parameter 0 does not belong to this optimizer'):
+        opt.add_group([tg.ones((2,), requires_grad=True)], lr_scale=0.5)
+    opt.set_lr_of(opt.add_group([model.bias], lr_scale=0.5), 0.3)
+    copy.deepcopy((model, opt))  # makes the same groups
+
+
+def test_muon_takes_one_other_matrix():
+    model = nn.Linear(3, 3)
+    w = model.weight.numpy()
+    opt = optim.Muon(model, others=model.weight, adamw={'lr': 0.25, 'weight_decay': 0.0})
+    model(tg.ones((1, 3))).sum().backward()
+    opt.step()
+    assert np.allclose(w - model.weight.numpy(), 0.25, atol=1e-3)  # AdamW's first step

@@ -645,3 +645,90 @@ def test_threads_that_meet_in_a_context_get_errors_and_no_wrong_numbers():
     for thread in threads:
         thread.join()
     assert not wrong and (x @ x)[0, 0].item() == 300
+
+
+def test_operands_of_a_closed_context_are_refused():
+    context = tg.Context()
+    leaf = tg.ones((2,), context=context)
+    result = leaf + 1
+    with tg.Context():
+        x = tg.ones((2,))
+        context.close()
+        for other in (leaf, result):
+            for call in (lambda: x + other, lambda: tg.ops.add(x, other), lambda: tg.ops.concat([x, other], dim=0)):
+                with pytest.raises(tg.ArgumentError, match='NULL'):
+                    call()
+        assert (x + 1).tolist() == [2, 2]
+
+
+def test_values_that_cannot_be_read_are_not_written():
+    x, m = tg.ones((2,)), tg.zeros((2,), context=tg.Context(device='meta'))
+    with pytest.raises(tg.DeviceError):
+        x.write(m)
+    assert x.tolist() == [1, 1] and 'values cannot be read' in repr(m)
+
+
+def test_numbers_as_bools():
+    assert tg.tensor([2, 0, -1], 'bool').tolist() == tg.tensor([0.5, 0, -1], 'bool').tolist() == [True, False, True]
+    m = tg.tensor([True, False])
+    assert (m == 1).tolist() == [True, False] and (m == 0.0).tolist() == [False, True]
+    with pytest.raises(tg.DtypeError, match='2 cannot be bool.*cast that to an integer dtype'):
+        m == 2
+    m[1] = 0.5
+    assert m.tolist() == [True, True]
+
+
+def test_a_copy_of_a_tensor_has_its_dtype_and_shape():
+    for dtype in ('bf16', 'f8e4m3', 'f16', 'i8', 'bool'):
+        for shape in ((2,), (0, 3), ()):
+            y = tg.tensor(tg.ones(shape).cast(dtype))
+            assert (y.dtype, y.shape) == (dtype, shape)
+    assert tg.tensor(tg.ones((2,)).cast('bf16'), 'f64').dtype == 'f64'
+    if np.lib.NumpyVersion(np.__version__) >= '2.0.0':
+        with pytest.raises(ValueError, match='from_dlpack'):
+            np.asarray(tg.ones((2,)), copy=False)
+
+
+def test_sizes_must_be_integers():
+    assert tg.zeros(np.int64(3)).shape == (3,) and tg.zeros((np.int64(2), 1)).shape == (2, 1)
+    x = tg.ones((2, 2))
+    for call in (lambda: tg.zeros((2.7,)), lambda: x.reshape([1.9, 4]), lambda: x.sum(dims=[0.5])):
+        with pytest.raises(TypeError):
+            call()
+    assert tg.ops.sum(x, dims=[0], keepdim=np.bool_(True)).shape == (1, 2)
+
+
+def test_a_mask_has_the_shape_of_what_it_indexes():
+    x = tg.ones((2, 3))
+    for index in ([True] * 3, (slice(None), [True, False]), (..., np.ones((2, 2), bool)), (None, [True] * 3)):
+        with pytest.raises(IndexError, match='mask has the shape'):
+            x[index]
+        with pytest.raises(IndexError, match='mask has the shape'):
+            x[index] = 0.0
+    assert x[..., [True, False, True]].shape == (2, 2) and x[None, [False, True]].shape == (1, 1, 3)
+
+
+NEW_DIMS = [(np.s_[:, None], (1, 4)), (np.s_[None], (4,)), (np.s_[:, None, 1:], (3, 1, 1))]
+
+
+@pytest.mark.parametrize('index, shape', NEW_DIMS)
+def test_assignment_to_new_dims_broadcasts_as_in_numpy(index, shape):
+    a, value = np.zeros((3, 4), 'float32'), np.arange(1.0, 1 + np.prod(shape), dtype='float32').reshape(shape)
+    x = tg.tensor(a)
+    a[index], x[index] = value, tg.tensor(value)
+    assert np.array_equal(x.numpy(), a)
+
+
+def test_assignment_by_tensors_in_another_context():
+    x = tg.tensor([1.0, 2, 3], context=tg.Context())
+    x[[0, 2]] = 5.0
+    assert x.tolist() == [5, 2, 5]
+
+
+def test_numbers_of_numpy_take_the_dtype_of_the_tensor():
+    x, i = tg.ones((2,)), tg.tensor([1, 2], 'i32')
+    for y in (x * np.int64(2), x + np.float64(1), np.float16(2) * x, x + np.uint8(1)):
+        assert y.dtype == 'f32' and y.tolist() == [2, 2]
+    assert (i + np.int64(2)).dtype == 'i32' and (i >= np.float32(2)).tolist() == [False, True]
+    with pytest.raises(tg.DtypeError, match='0.5 cannot be i32'):
+        i + np.float32(0.5)

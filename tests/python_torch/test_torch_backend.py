@@ -300,3 +300,29 @@ def test_float8_is_moved_and_multiplied_as_in_pytorch():
         for ours, theirs in zip(compiled(f)(x.reshape(-1), w), f(x.reshape(-1), w)):
             assert ours.dtype == theirs.dtype and torch.equal(ours.float(), theirs.float())
     assert tt.report()['aten._scaled_mm.default'] == 1
+
+
+@pytest.mark.parametrize(
+    'f',
+    [
+        lambda x: torch.softmax(x, 0),
+        lambda x: x.sum(0) + torch.logsumexp(x, 0),
+        lambda x: torch.sort(x)[0],
+        lambda x: torch.clamp(x, 2, 1),
+    ],
+)
+def test_arguments_that_only_pytorch_takes(f):
+    x = torch.tensor(2.5, dtype=torch.float64, requires_grad=True)
+    expected = torch.autograd.grad(f(x), x)
+    fast = compiled(f)
+    for _ in range(3):
+        y = fast(x)
+        assert torch.equal(y, f(x)) and torch.equal(torch.autograd.grad(y, x)[0], expected[0])
+    assert tt.report()
+
+
+@pytest.mark.parametrize('f', [lambda x: torch.special.i0(x) + x * x, lambda x: x * x + torch.special.i0(x).sin()])
+def test_gradients_of_what_falls_back_add_up(f):
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    for _ in range(3):
+        torch.testing.assert_close(torch.autograd.grad(compiled(f)(x).sum(), x), torch.autograd.grad(f(x).sum(), x))

@@ -1,12 +1,16 @@
 """tapegrad.torch.function and tapegrad.torch.op: functions of either library in the other."""
 
 import gc
+import sys
+import threading
 
 import pytest
 import torch
 
 import tapegrad as tg
 import tapegrad.torch as tt
+from tapegrad.errors import using
+from tapegrad.torch.run import context_of
 
 torch.set_num_threads(1)
 
@@ -108,3 +112,38 @@ def test_runs_that_end_in_cycles_of_garbage():
             gc.collect()
         results[1].sum().backward()
         torch.testing.assert_close(x.grad, 1 / x.detach().cosh() ** 2)
+
+
+def test_named_arguments_may_be_tensors():
+    x, w = randn(3, 4), randn(4, 2)
+    attend(x, scale=1.0, w=w)[1].sum().backward()
+    attend(x, w=w.detach(), scale=1.0)[0].sum().backward()
+    f = tt.function(lambda x, scale: x * scale)
+    x, scale = randn(2), randn(2)
+    f(x, scale=scale).sum().backward()
+    assert torch.equal(scale.grad, x.detach())
+    assert torch.equal(f(x.detach(), scale=scale.detach()), (x * scale).detach())
+
+
+def test_a_run_may_end_while_its_thread_uses_the_context():
+    entered, ended, results = threading.Event(), threading.Event(), []
+
+    def work():
+        results.append(attend(randn(3, 4), randn(4, 2), 1.0))
+        with using(context_of(torch.device('cpu'))._world):
+            entered.set()
+            ended.wait()
+        attend(randn(3, 4), randn(4, 2), 1.0)[0].sum().backward()
+        results.append('done')
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    hook, sys.unraisablehook, reported = sys.unraisablehook, lambda error: reported.append(error), []
+    excepthook, sys.excepthook = sys.excepthook, lambda *error: reported.append(error)
+    results.clear()
+    gc.collect()
+    sys.unraisablehook, sys.excepthook = hook, excepthook
+    ended.set()
+    thread.join()
+    assert results == ['done'] and not reported

@@ -4,11 +4,10 @@ import functools
 import os
 
 from .._capi import ffi, lib
-from ..context import no_grad
 from ..errors import fail, using
 from ..owned import Owned
 from ..structs import enum_value, fields_set, options
-from ..tensor import tensor, uniform
+from ..tensor import _context_of, tensor, uniform
 from .native import Native, next_draws, results
 
 
@@ -96,13 +95,16 @@ class GPT(LM):
             raise ValueError(f'generate: the sequences have the lengths {lengths}; expected equal ones of 1 or more')
         cache = _Cache(self, len(ids), len(ids[0]) + n)
         step = ids
-        with no_grad():
+        before = lib.tgpy_set_grad(self._root._world, False)
+        try:
             for _ in range(n):
-                scores = cache.next(tensor(step))
+                scores = cache.next(step)
                 if temperature > 0:
                     scores = _perturbed(scores, temperature)
                 step = [[token] for token in scores.argmax(dim=-1).tolist()]
                 ids = [row + token for row, token in zip(ids, step)]
+        finally:
+            lib.tgpy_set_grad(self._root._world, before)
         return ids
 
 
@@ -110,7 +112,7 @@ def _perturbed(scores, temperature):
     """scores / temperature plus Gumbel noise: the greatest element of a row is a draw from the softmax of the row."""
     if scores.dtype in ('bf16', 'f16'):
         scores = scores.cast('f32')  # noise of 16 bits has few values, so that several elements would be the greatest
-    noise = -(-uniform(scores.shape, 1e-12, 1, dtype=scores.dtype).log()).log()
+    noise = -(-uniform(scores.shape, 1e-12, 1, dtype=scores.dtype, context=_context_of(scores)).log()).log()
     return scores / temperature + noise
 
 
@@ -122,7 +124,9 @@ class _Cache(Owned):
         self._own(gpt._root._world, lib.tg_gpt_cache_new(gpt._module, batch, positions), 'tg_gpt_cache_free')
 
     def next(self, ids):
-        """The logits [b, vocab] of the token after ids [b, n], which are appended."""
+        """The logits [b, vocab] of the token after ids, b lists of n tokens, which are appended."""
+        ids = tensor(ids, context=_context_of(self))
         tape = lib.tgpy_ready(self._world, [ids._box], 1)
-        y = lib.tg_gpt_next(self.gpt._module, lib.tgpy_tape_of(tape), self._live, ids._handle())
+        with using(self._world):
+            y = lib.tg_gpt_next(self.gpt._module, lib.tgpy_tape_of(tape), self._live, ids._handle())
         return results(self._world, tape, ffi.new('tg_tensor *[1]', [y]), 1, [ids._box])[0]

@@ -48,7 +48,7 @@ class Module:
         try:
             if self._training is None:
                 return self.forward(*args, **named)
-            with _mode(_world(args), self._training):
+            with _mode(_world((*args, *named.values())), self._training):
                 return self.forward(*args, **named)
         finally:
             _thread.running -= 1
@@ -161,6 +161,8 @@ class Module:
     def replace(self, path, module):
         """Puts a module in the place of that of the path, and returns the old one. The model uses it wherever it has
         used the old one. Replace modules before you create an optimizer."""
+        if not path:
+            raise ValueError('replace: the path is "", which is this module; expected the path of a module in it')
         old = self.get(path)
         parent, _, name = path.rpartition('.')
         setattr(self.get(parent), name, module)
@@ -227,7 +229,7 @@ class ModuleList(Module):
             self.append(module)
 
     def append(self, module):
-        setattr(self, str(len(self)), module)
+        setattr(self, str(len(self)), _checked(module))
 
     def __len__(self):
         return len(self.children())
@@ -239,7 +241,14 @@ class ModuleList(Module):
         return list(self)[i]
 
     def __setitem__(self, i, module):
-        setattr(self, list(self.children())[i], module)
+        setattr(self, list(self.children())[i], _checked(module))
+
+
+def _checked(module):
+    """A part of a ModuleList. What is no module would get no number of its own."""
+    if not isinstance(module, Module):
+        raise TypeError(f'a part of a list of modules is a {type(module).__name__}; expected a Module')
+    return module
 
 
 class _Thread(threading.local):
@@ -274,7 +283,8 @@ def _world(args):
 
 @contextlib.contextmanager
 def _mode(world, on):
-    """Sets the mode of the world, and that of the current tape, which in a callback is set by the library otherwise."""
+    """Sets the mode of the world and that of the current tape. Within a callback the tape belongs to the library, and
+    ops do not give it the mode of the world."""
     tape = lib.tgpy_tape_of(lib.tgpy_current(world))
     before = lib.tgpy_set_training(world, on), lib.tg_is_training(tape)
     lib.tg_tape_set_training(tape, on)

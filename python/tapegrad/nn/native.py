@@ -196,8 +196,8 @@ def _given(value, root):
 
 
 def _take_back(old, root):
-    """Makes the module that was replaced the owner of `root`, the library's module for it. For a module of Python this
-    is only what called it, and is freed."""
+    """Makes the module that was replaced the owner of `root`, the library's module for it. For a module of Python, the
+    library's module only called it; it is freed when this function returns."""
     if isinstance(old, Native):
         vars(old)['_pointer'] = None
         old._move(root, None)

@@ -36,7 +36,8 @@ def _heads(x, h):
 
 def _hidden(n, queries, keys, past, lengths):
     """Where a key is outside of the query's window, or after the end of its sequence, as an array that broadcasts to
-    [b, h, queries, keys]; None if nowhere. Query i is at the place i + past, or so that the last one is at the end."""
+    [b, h, queries, keys]; None if nowhere. Query i is at place i + past. With lengths and no past, the last query is
+    at the end of its sequence."""
     first = past if lengths is None or past else (lengths - queries)[:, None, None, None]
     key, place = np.arange(keys), np.arange(queries)[:, None] + first
     left, right = (getattr(n, name, -1) for name in ('left_window_size', 'right_window_size'))
@@ -48,7 +49,7 @@ def _hidden(n, queries, keys, past, lengths):
 
 
 def _joined(mask, hidden, keys, dtype):
-    """The mask, whose last keys may be missing and are hidden then, and what is hidden besides."""
+    """The mask and the array `hidden` as one mask. Keys that the mask lacks at its end are hidden."""
     if mask is None:
         return None if hidden is None else tensor(~hidden)
     missing = keys - mask.shape[-1]

@@ -204,7 +204,8 @@ def shrink(n, x):
 def clip(n, x, low=None, high=None):
     if n.since < 11:
         return ops.clamp(x, _bound(n.min, -math.inf), _bound(n.max, math.inf))
-    if (low is None or not low.requires_grad) and (high is None or not high.requires_grad):
+    constant = (low is None or not low.requires_grad) and (high is None or not high.requires_grad)
+    if constant and x.dtype in FLOATS:  # a bound of 64-bit integers may be no double
         low, high = (None if b is None else number(b) for b in (low, high))
         low, high = _bound(low, -math.inf), _bound(high, math.inf)
         return ops.clamp(x, min(low, high), high)

@@ -12,7 +12,7 @@ def gradient(n, scope, *inputs):
 
 
 def leaves_of(graph):
-    """The names of values for which the graph has a gradient."""
+    """The names of the values with respect to which the graph computes gradients."""
     return {name for step in graph.steps if step.node.op == 'Gradient' for name in step.node.xs}
 
 

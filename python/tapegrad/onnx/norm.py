@@ -9,7 +9,7 @@ def _channels(v, x):
     return v.reshape([v.size, *[1] * (x.ndim - 2)])
 
 
-@op('BatchNormalization')
+@op('BatchNormalization', spatial=(None, 1))
 def batch_norm(n, x, w, b, mean, var):
     training = getattr(n, 'training_mode', 0) if n.since >= 14 else n.since < 7 and not n.is_test or n.n_out > 1
     if not training:

@@ -30,10 +30,11 @@ def along(n, v, x):
     return ops.slice(wide, axis, stop=x.shape[axis])
 
 
-def quantized(x, scale, zero, name):
-    """round(x / scale) + zero, within the limits of the dtype. The zero of float8 is 0."""
+def quantized(x, scale, zero, name, saturates=True):
+    """round(x / scale) + zero, within the limits of the dtype. The zero of float8 is 0, and saturates is that of
+    to_float8."""
     if name in GREATEST:
-        return to_float8(x / scale, name)
+        return to_float8(x / scale, name, saturates)
     y = ops.round(x / scale)
     y = y if zero is None else y + ops.cast(zero, y.dtype)
     return ops.cast(ops.clamp(y, *LIMITS[name]), name)
@@ -42,8 +43,9 @@ def quantized(x, scale, zero, name):
 @op('QuantizeLinear')
 def quantize(n, x, scale, zero=None):
     name = zero.dtype if zero is not None else dtype(n.output_dtype) if getattr(n, 'output_dtype', 0) else 'u8'
+    scale = ops.cast(scale, dtype(n.precision)) if getattr(n, 'precision', 0) else scale
     x = ops.cast(x, scale.dtype)
-    return quantized(x, along(n, scale, x), along(n, zero, x), name)
+    return quantized(x, along(n, scale, x), along(n, zero, x), name, bool(getattr(n, 'saturate', 1)))
 
 
 @op('DequantizeLinear')

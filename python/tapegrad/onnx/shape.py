@@ -8,7 +8,7 @@ from .dtypes import dtype, integers, on_host
 from .registry import op
 
 
-@op('Constant')
+@op('Constant', value_string=(None,), value_strings=(None,), sparse_value=(None,))
 def constant(n):
     if n.value is not None:
         return n.value

@@ -55,8 +55,8 @@ class Windows:
         return self.before if self.simple() else [0] * len(self.kernel)
 
     def extra(self):
-        """How many elements the caller adds to x before and after each dim, if not the op makes the pads; a negative
-        number removes some at the end."""
+        """How many elements the caller has to add to x before and after each dim: none if the op makes the pads. A
+        negative number removes elements at the end."""
         if self.simple():
             return [(0, 0)] * len(self.kernel)
         parts = zip(self.counts, self.strides, self.extents, self.sizes, self.before)

@@ -49,7 +49,7 @@ def apply(f, args, named):
 
 
 def _attached(flat, sources):
-    """The tensors among values as Tensors, whose gradients PyTorch takes on to the inputs."""
+    """The tensors among values as Tensors, whose gradients PyTorch passes on to the inputs."""
     values = [taken(y) if isinstance(y, torch.Tensor) else y for y in flat]
     values = [Foreign(y, sources) if isinstance(y, torch.Tensor) else y for y in values]
     places = [i for i, y in enumerate(values) if isinstance(y, tg.Tensor) and flat[i].requires_grad]

@@ -18,7 +18,7 @@ def function(f):
 
     @functools.wraps(f)
     def call(*args, **named):
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        tensors = [a for a in (*args, *named.values()) if isinstance(a, torch.Tensor)]
         program = _Program(f, args, named)
         context = context_of(tensors[0].device if tensors else torch.device('cpu'))
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -39,7 +39,12 @@ class _Program:
 
     def __call__(self, inputs):
         tensors = iter(inputs)
-        y = self.f(*(next(tensors) if isinstance(a, torch.Tensor) else a for a in self.args), **self.named)
+
+        def filled(a):
+            return next(tensors) if isinstance(a, torch.Tensor) else a
+
+        args = [filled(a) for a in self.args]
+        y = self.f(*args, **{name: filled(a) for name, a in self.named.items()})
         self.single = not isinstance(y, (tuple, list))
         results = [y] if self.single else list(y)
         for result in results:

@@ -37,10 +37,10 @@ class Step:
 
     def run(self, values):
         """Computes the value of the step, and drops those that no later step reads. If Tapegrad has no counterpart of
-        the op for its arguments, or for integers or bools, PyTorch computes it from then on."""
+        the op for its arguments, for their shapes, or for integers or bools, PyTorch computes it from then on."""
         try:
             values[self.place] = self.call(values)
-        except Unmapped:
+        except (Unmapped, tg.ShapeError):  # PyTorch has accepted the shapes while it traced the graph
             self._fall_back(values)
         except tg.Error as error:
             if isinstance(error, tg.DtypeError) and not _has_floats(self.out):

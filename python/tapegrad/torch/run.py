@@ -31,7 +31,10 @@ class _Tapes:
         return self.free.pop() if self.free else self.context.tape()
 
     def put_back(self, tape):
-        tape.reset()
+        try:
+            tape.reset()
+        except tg.StateError:  # another thread uses the context, which then takes the tape back later
+            return
         self.free.append(tape)
 
 
@@ -58,11 +61,9 @@ class Run:
         pairs = [(y, s) for y, s in zip(self.outputs, seeds) if s is not None and _requires_grad(y)]
         grads = [None] * len(self.inputs)
         if pairs:
-            with self.tapes.context:
-                imported = [taken(s) for _, s in pairs]
-            found = tg.grad(
-                [y for y, _ in pairs], [self.inputs[i] for i in self.required], imported, retain=True, allow_unused=True
-            )
+            outputs, wanted = [y for y, _ in pairs], [self.inputs[i] for i in self.required]
+            with self.tapes.context:  # also for tensors that functions of PyTorch make in backward
+                found = tg.grad(outputs, wanted, [taken(s) for _, s in pairs], retain=True, allow_unused=True)
             for i, g in zip(self.required, found):
                 grads[i] = g
         return grads

@@ -19,18 +19,21 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 aten = torch.ops.aten
 
-# Core ATen has a decomposition of these ops, but Tapegrad has an op that does the same in one pass.
+# Core ATen has a decomposition of these ops, but Tapegrad has an op that does the same in one pass, or the derivative
+# of the decomposition differs from PyTorch's: that of a norm or of sinc is NaN at 0.
 KEPT = (
     aten.elu,
     aten.glu,
     aten.huber_loss,
     aten.leaky_relu,
     aten.lerp,
+    aten.linalg_vector_norm,
     aten.logsumexp,
     aten.masked_fill,
     aten.mse_loss,
     aten.nll_loss_forward,
     aten.silu,
+    aten.sinc,
     aten.smooth_l1_loss,
     aten.softplus,
     aten.stack,

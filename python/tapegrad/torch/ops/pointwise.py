@@ -45,6 +45,15 @@ def isinf(out, x):
     return tg.ops.isinf(x)
 
 
+@maps(aten.sinc.default)
+def sinc(out, x):
+    """sin(pi x) / (pi x). At 0 it is 1, and its derivative is 0."""
+    x = to(x, out.dtype)
+    at_zero = tg.ops.eq(x, number(0, out.dtype))
+    angle = tg.ops.scale(tg.ops.masked_fill(x, at_zero, value=1.0), a=math.pi)
+    return tg.ops.masked_fill(tg.ops.div(tg.ops.sin(angle), angle), at_zero, value=1.0)
+
+
 @maps(aten.gelu.default)
 def gelu(out, x, approximate='none'):
     return tg.ops.gelu_tanh(x) if approximate == 'tanh' else tg.ops.gelu(x)
@@ -75,7 +84,9 @@ def clamp(out, x, min=None, max=None):
     """As in PyTorch no gradient passes at a bound; in tg.ops.clamp it does."""
     x = to(x, out.dtype)
     if out.dtype in FLOATS:
-        return tg.ops.hardtanh(x, lo=-math.inf if min is None else min, hi=math.inf if max is None else max)
+        lo, hi = -math.inf if min is None else min, math.inf if max is None else max
+        require(lo <= hi, 'a lower bound above the upper one')
+        return tg.ops.hardtanh(x, lo=lo, hi=hi)
     x = x if min is None else tg.ops.maximum(x, number(min, out.dtype))
     return x if max is None else tg.ops.minimum(x, number(max, out.dtype))
 
@@ -111,7 +122,8 @@ def _sum(out, a, b, factor):
     """a + factor * b."""
     a = operand(a, out.dtype)
     if not isinstance(b, tg.Tensor):
-        return tg.ops.add_scalar(a, b=factor * b)
+        floats = out.dtype in FLOATS
+        return tg.ops.add_scalar(a, b=factor * b) if floats else tg.ops.add(a, number(factor * b, out.dtype))
     b = to(b, out.dtype)
     return tg.ops.add(a, b if factor == 1 else _times(b, factor, out.dtype))
 
@@ -216,8 +228,9 @@ def where(out, condition, a, b):
 
 @maps(aten.masked_fill.Scalar)
 def masked_fill(out, x, mask, value):
-    value = int(value) if isinstance(value, bool) else value
-    return tg.ops.masked_fill(to(x, out.dtype), mask, value=value)
+    if out.dtype not in FLOATS:  # the op takes a double, which has not all integers
+        return tg.ops.where(mask, number(value, out.dtype), to(x, out.dtype))
+    return tg.ops.masked_fill(to(x, out.dtype), mask, value=float(value))
 
 
 @maps(aten.masked_fill.Tensor)

@@ -120,11 +120,11 @@ _position(aten.argmin.default, tg.ops.argmin)
 def _truth(packet, op):
     @maps(packet.default)
     def over_all(out, x):
-        return op(truth(x))
+        return to(op(truth(x)), out.dtype)  # u8 for u8
 
     @maps(packet.dim, packet.dims)
     def over_dims(out, x, dim=None, keepdim=False):
-        return op(truth(x), dims=_dims(dim), keepdim=keepdim)
+        return to(op(truth(x), dims=_dims(dim), keepdim=keepdim), out.dtype)
 
 
 _truth(aten.any, tg.ops.any)

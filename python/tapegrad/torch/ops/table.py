@@ -2,7 +2,8 @@
 
 A function of the table is called as out = f(out, *args, **kwargs) with the arguments of the ATen op, whose tensors are
 Tensors, and with a description of the result. It raises Unmapped, before it has recorded anything, if Tapegrad has no
-counterpart for these arguments; the op then runs in PyTorch. So does one without float results after a DtypeError.
+counterpart for these arguments; the op then runs in PyTorch. So does one after a ShapeError, such as a softmax of a
+tensor without dims, and one without float results after a DtypeError.
 
 The calls of ops are recorded and then repeated for other tensors (sequence.py). So a function computes by ops of the
 library alone, and decides by arguments, shapes and dtypes, not by numbers or by whether a tensor needs a gradient."""
