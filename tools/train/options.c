@@ -249,9 +249,12 @@ static int check_observers(const train_options *o, const parsed *p) {
     return 0;
 }
 
-/* Checks that samples can be made: each rank must generate with all layers and whole sequences. */
+/* Checks that samples are made: each rank must generate with all layers and whole sequences. */
 static int check_samples(const train_options *o) {
     const rank_options *on = &o->on;
+    if (o->samples && !o->val_every)
+        return usage_error(&train_command, "--samples are made at validations, but --val-every is 0; give --val-every "
+                                           "N, or --samples 0");
     if (o->samples && o->model.seq_len < 2 && !o->init)
         return usage_error(&train_command,
                            "--samples needs a model of two positions or more; give --seq-len 2 or more");
