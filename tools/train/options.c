@@ -317,6 +317,8 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->wsd_steps > o->steps)
         return usage_error(c, "--wsd-steps %lld is more than --steps %lld", (long long)o->wsd_steps,
                            (long long)o->steps);
+    if (o->lr_schedule != TG_DECAY_WSD && (option_given(c, p, "wsd-steps") || option_given(c, p, "wsd-decay")))
+        return usage_error(c, "--wsd-steps and --wsd-decay are for --lr-schedule wsd, which is missing");
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed)
         return usage_error(c, "--rng megatron needs a --seed of 1 or more, but --seed is 0; give --seed N");
     bool ids = o->data_format == DATA_U16 || o->data_format == DATA_U32 || o->data_format == DATA_MEGATRON;
