@@ -108,7 +108,8 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
         say("--data has %" PRId64 " tokens from now on: the %" PRId64 " that the run began with, and more after them\n",
             d->count, tokens);
     else if (tokens != d->count || state_word_of(data, "hash") != d->hash)
-        return fail("--data is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64, d->count,
+        return fail("--data%s is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64,
+                    o->val_data ? " with --val-data" : "", d->count,
                     tokens == d->count ? " with other contents" : "", tokens),
                false;
     return check_order(state, data, d, o->order) && load_state_of_ranks(dir, r);
