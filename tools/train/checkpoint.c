@@ -96,7 +96,8 @@ static bool check_order(const json_t *state, const json_t *data, const train_dat
            false;
 }
 
-/* Returns whether the data are one source whose first n tokens have this hash. That of several covers their sizes. */
+/* Returns whether the data are one source whose first n tokens have this hash. The hash of several sources also covers
+ * their sizes, so it tells nothing about the first tokens. */
 static bool begins_with(const train_data *d, int64_t n, uint64_t hash) {
     return d->corpus.n == 1 && tokens_sum_of(d->tokens, n) == hash;
 }

@@ -92,7 +92,7 @@ static bool open_source(train_data *d, const corpus_source *s, const train_optio
         if (!pool_open(p, d->tokens, s->first, train, d->seq_len, d->windows)) return false;
         p->weight = s->weight;
         if (p->windows < 1) return refuse_short(d, s, p);
-        /* The first source has the order that it had when there was only one. */
+        /* The first source is shuffled as if it were the only one. */
         if (!pool_shuffle(p, d->n_pools > 1 ? random_at(d->seed, UINT64_MAX - (uint64_t)d->n_pools) : d->seed))
             return false;
     }

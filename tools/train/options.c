@@ -17,8 +17,8 @@ static const option rows[] = {
      "a tokenizer.json, or a directory that has one, for text; without it that of --init, else each byte is a token",
      .fixed = true},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
-     "a token attends to all before it in its sequence, also to those of other documents [yes]; no: documents are "
-     "packed as before, and attention stays within each, with positions from 0 on", .fixed = true},
+     "a token attends to all before it in its sequence, also to those of other documents [yes]; no: documents "
+     "share sequences, but attention stays within each, with positions from 0 on", .fixed = true},
     {"pad-documents", OPTION_FLAG, AT(pad_documents), "",
      "with --no-attend-across: each document begins a sequence, and short ones are padded",
      .fixed = true},
