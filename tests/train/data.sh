@@ -273,6 +273,7 @@ printf '' >nothing.jsonl
 refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run
 printf abc >few
 refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --out x $run
+refuses 1 "in which no document of two tokens or more begins" train --data a.txt --no-attend-across --pad-documents --out x $run
 mkdir -p taken/data/data.json
 refuses 1 "'taken/data/data.json' is a directory" train --data pairs.jsonl --out taken $run
 
