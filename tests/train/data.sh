@@ -235,6 +235,10 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     runs train --init begun --data a.txt --tokenizer other --out retold --steps 3 --checkpoint-every 3 --batch 4 --seq-len 16
     holds "a large tokenizer is saved in place of the model's" cmp other/tokenizer.json retold/tokenizer.json
     runs train --init begun --data a.txt --out orphan --steps 3 --checkpoint-every 3 --batch 4 --seq-len 16
+    runs train --init begun --lora r=2 --data a.txt --out adapted --steps 3 --checkpoint-every 3 --batch 4 --seq-len 16
+    mkdir -p apart
+    holds "a run of adapters goes on from another directory" \
+        sh -c "cd apart && '$tapegrad' train --resume --out ../adapted --steps 6 >../printed 2>&1"
     mv begun elsewhere
     runs train --resume --out orphan --steps 6 --samples 1 --sample-prompt The --val-every 3
     holds "a run goes on when the model that it began with has moved" says "  sample: The"
@@ -269,6 +273,7 @@ printf '' >nothing.jsonl
 refuses 1 "'nothing.jsonl' has no text" train --data nothing.jsonl --out x $run
 printf abc >few
 refuses 1 "--val-data 'few' has 3 tokens" train --data a.txt --val-data few --out x $run
+refuses 1 "in which no document of two tokens or more begins" train --data a.txt --no-attend-across --pad-documents --out x $run
 mkdir -p taken/data/data.json
 refuses 1 "'taken/data/data.json' is a directory" train --data pairs.jsonl --out taken $run
 
@@ -300,6 +305,11 @@ holds "ranks are measured together" says "2 ranks (threads)"
 rm -rf timed
 runs train --data both.txt --time 3s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 32 --out timed
 holds "what is given is kept" says "hidden 16"
+small="--data both.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 32 --val-every 0"
+rm -rf timed
+runs train $small --micro-batches 3 --min-lr 0.002 --out timed
+holds "it need not agree with the defaults of what is chosen" says "--min-lr 0.002"
+refuses 2 "--warmup 900000000 is longer than --steps" train $small --warmup 900000000 --out x
 refuses 2 "is more than --steps" train --data both.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --lr-schedule wsd \
     --wsd-steps 1000 --out x
 refuses 2 "--time is 'soon'" train --data a.txt --time soon --out x

@@ -107,6 +107,13 @@ runs train --resume --out newer
 holds "missing metrics are reported" grep -q "warning: 'newer/metrics.jsonl' has no line for step 1" printed
 holds "the following steps are written" test "$(wc -l <newer/metrics.jsonl)" = 10
 
+# A long text is kept whole, and what was not given before is none.
+long=$(printf '%05000d' 0)
+runs train --data "$text" --out wordy $tiny --steps 4 --val-every 4 --sample-prompt "$long" --sample-tokens 1
+runs train --resume --out wordy --steps 8 --memory 900M
+holds "the text is whole" grep -q "\"sample-prompt\": \"$long\"" wordy/checkpoints/step-0000000008/state.json
+holds "there was no limit" grep -q '^--memory is 900M from now on; it was none$' printed
+
 # A damaged line, a missing one, one of a wrong step, and a repeated one do not affect good lines.
 cp -r older repaired
 rm -r repaired/checkpoints/*20

@@ -125,6 +125,9 @@ refuses 1 "is not what the run began with" train --resume --out grown --steps 20
 
 refuses 2 "--lora adapts a trained model: add --init DIR" train --data other --out none --lora r=4
 refuses 2 "'rank=4' is none of r=N" train --data other --out none --init base --lora rank=4
+refuses 2 "dropout=P (0 to below 1)" train --data other --out none --init base --lora dropout=1
+refuses 2 "--lora has 5008 bytes, expected at most 4095" train --data other --out none --init base \
+    --lora "targets=$(printf '%05000d' 0)"
 refuses 2 "'targets=' is none of r=N" train --data other --out none --init base --lora r=4,targets=
 refuses 2 "--lr-of 'wte': expected PATTERN=RATE" train --data other --out none --init base --lr-of wte
 refuses 1 'the target "q_proj" matches no linear layer' train $tune --out none --init base --lora targets=q_proj

@@ -130,10 +130,18 @@ static bool note_input(planner *p, const char *path) {
     return input && (json_array_append_new(p->inputs, input) == 0 || no_memory());
 }
 
+/* Returns the absolute path of a tokenizer's file, which the caller frees. path: that file, or a directory that has it.
+ * NULL: there is no such file. */
+static char *tokenizer_file(const char *path) {
+    char *file = is_there(path, "tokenizer.json") ? path_in(path, "tokenizer.json") : NULL;
+    char *whole = realpath(file ? file : path, NULL);
+    free(file);
+    return whole;
+}
+
 static bool note_tokenizer(planner *p) {
-    const char *path = p->o->tokenizer;
-    char *file = path && is_there(path, "tokenizer.json") ? path_in(path, "tokenizer.json") : NULL;
-    bool good = !path || note_input(p, file ? file : path);
+    char *file = p->o->tokenizer ? tokenizer_file(p->o->tokenizer) : NULL;
+    bool good = !p->o->tokenizer || note_input(p, file ? file : p->o->tokenizer);
     free(file);
     return good;
 }
@@ -283,11 +291,26 @@ static bool has_option(const json_t *plan, const char *key, const char *option) 
     return text && !strcmp(text, option ? option : "");
 }
 
-/* Returns whether the tokenizer is the plan's. One that no longer exists counts as unchanged: the model that a run
- * began with may have been moved, and then its directory gives no tokenizer. */
+/* Returns whether the file of a tokenizer is among the inputs of the plan. */
+static bool has_tokenizer_file(const json_t *plan, const char *option) {
+    char *file = tokenizer_file(option);
+    bool found = false;
+    size_t i;
+    json_t *input;
+    json_array_foreach(json_object_get(plan, "inputs"), i, input) {
+        const char *path = json_string_value(json_object_get(input, "path"));
+        found |= file && path && !strcmp(path, file);
+    }
+    free(file);
+    return found;
+}
+
+/* Returns whether the tokenizer is the plan's, which another path may name. One that no longer exists counts as
+ * unchanged: the model that a run began with may have been moved, and then its directory gives no tokenizer. */
 static bool has_tokenizer(const json_t *plan, const char *option) {
     const char *text = json_string_value(json_object_get(plan, "tokenizer"));
-    return has_option(plan, "tokenizer", option) || (text && !option && access(text, F_OK) != 0);
+    if (has_option(plan, "tokenizer", option)) return true;
+    return option ? has_tokenizer_file(plan, option) : text && access(text, F_OK) != 0;
 }
 
 static bool is_for(const json_t *plan, const corpus_options *o) {

@@ -292,9 +292,9 @@ static json_t *collectives_json(const profile *p) {
     char *text = malloc(n);
     if (text) tg_comm_record(p->world, TG_JSON, text, n);
     record = text ? json_loads(text, 0, NULL) : NULL;
-    json_array_foreach(json_object_get(record, "ranks"), i,
-                       rank) if (json_integer_value(json_object_get(rank, "rank")) == tg_comm_rank(p->world))
-        add_calls(p, all, rank);
+    json_array_foreach(json_object_get(record, "ranks"), i, rank) {
+        if (json_integer_value(json_object_get(rank, "rank")) == tg_comm_rank(p->world)) add_calls(p, all, rank);
+    }
     json_decref(record);
     free(text);
     return all;

@@ -23,7 +23,7 @@ typedef struct bucket {
 
 typedef struct curves {
     bucket *at;
-    int64_t n, capacity;
+    int64_t n;
     int64_t width, lines; /* number of steps of a bucket, and lines of steps read so far */
     double last_loss, best_val, best_step;
     json_t *val; /* rows of step, seconds, tokens, loss */

@@ -37,7 +37,8 @@ static const option rows[] = {
      "a token attends to all before it in its sequence [yes]; no: a sequence has packed documents, and attention stays "
      "within each", .fixed = false},
     {"documents", OPTION_INT, AT(documents), "N",
-     "with --no-attend-across: the documents of a sequence, all but the last one of equal length", 1, MANY, false},
+     "with --no-attend-across: the documents of a sequence; their lengths differ by at most one token", 1, MANY,
+     false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of the tokens, which are random", 0, LARGEST, false},
     RANK_ROWS(tape_options),
     SP_ROW(tape_options),
@@ -88,17 +89,29 @@ static void run_step(stepper *s) {
     for (int i = 0, n = tg_module_param_count(s->gpt); i < n; i++) tg_zero_grad(tg_module_param(s->gpt, i, NULL));
 }
 
+/* Returns the token at which a document of a sequence begins, from document 0 to `documents`, where the sequence
+ * ends. */
+static int64_t begin_of_document(const tape_options *o, int64_t document) {
+    return document * o->seq_len / o->documents;
+}
+
+/* Returns the document that has a token of a sequence: the last one that begins at the token or before it. */
+static int64_t document_of(const tape_options *o, int64_t token) {
+    return ((token + 1) * o->documents - 1) / o->seq_len;
+}
+
 /* Returns an input [n, seq_len] of a kind. Tokens are random, and the same in each run with the same key. As in
  * training, the last token of a packed document has no target (-100). */
 static tg_tensor *new_input(stepper *s, const tape_options *o, int64_t n, token_kind kind, uint64_t key) {
-    int64_t all = n * o->seq_len, length = (o->seq_len + o->documents - 1) / o->documents; /* of a document */
+    int64_t all = n * o->seq_len;
     int64_t vocab = tg_lm_config_of(s->gpt)->vocab, *v = malloc((size_t)all * sizeof *v);
     if (!v) return tg_ctx_fail(s->ctx, TG_ERR_MEMORY, "no memory for a batch of %" PRId64 " tokens", all), NULL;
     for (int64_t i = 0; i < all; i++) {
-        int64_t position = i % o->seq_len % length;
-        bool ends = !o->attend_across && kind == TOKEN_TARGETS && position == length - 1;
-        v[i] = kind == TOKEN_POSITIONS ? position
-               : ends                  ? -100
+        int64_t token = i % o->seq_len, document = document_of(o, token);
+        bool last = token + 1 == begin_of_document(o, document + 1);
+        v[i] = kind == TOKEN_POSITIONS ? token - begin_of_document(o, document)
+               : !o->attend_across && kind == TOKEN_TARGETS && last
+                                    ? -100
                                        : (int64_t)(random_at(key + kind, (uint64_t)i) % (uint64_t)vocab);
     }
     tg_tensor *x = tg_from_host(s->ctx, TG_I64, TG_SHAPE(n, o->seq_len), v);

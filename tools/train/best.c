@@ -11,6 +11,7 @@
 
 #include "common/companions.h"
 #include "common/model_files.h"
+#include "common/text.h"
 #include "io/file.h"
 #include "train/tune.h"
 
@@ -129,8 +130,7 @@ bool best_note(best_model *b, trainer *r, const train_options *o, bool chief, in
 
 void best_print(const best_model *b, const train_options *o) {
     if (b->ended)
-        say("ended after %" PRId64 " validation%s without a lower loss (--patience)\n", b->waited,
-            b->waited == 1 ? "" : "s");
+        say("ended after %" PRId64 " validation%s without a lower loss (--patience)\n", b->waited, plural(b->waited));
     if (!o->keep_best || isnan(b->kept)) return;
     say("the best model, of step %" PRId64 " with validation loss %.4f, is in %s/best\n", b->kept_step, b->kept,
         o->out);

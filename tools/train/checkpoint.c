@@ -96,7 +96,8 @@ static bool check_order(const json_t *state, const json_t *data, const train_dat
            false;
 }
 
-/* Returns whether the data are one source whose first n tokens have this hash. That of several covers their sizes. */
+/* Returns whether the data are one source whose first n tokens have this hash. The hash of several sources also covers
+ * their sizes, so it tells nothing about the first tokens. */
 static bool begins_with(const train_data *d, int64_t n, uint64_t hash) {
     return d->corpus.n == 1 && tokens_sum_of(d->tokens, n) == hash;
 }
@@ -108,7 +109,8 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
         say("--data has %" PRId64 " tokens from now on: the %" PRId64 " that the run began with, and more after them\n",
             d->count, tokens);
     else if (tokens != d->count || state_word_of(data, "hash") != d->hash)
-        return fail("--data is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64, d->count,
+        return fail("--data%s is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64,
+                    o->val_data ? " with --val-data" : "", d->count,
                     tokens == d->count ? " with other contents" : "", tokens),
                false;
     return check_order(state, data, d, o->order) && load_state_of_ranks(dir, r);

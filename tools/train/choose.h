@@ -36,8 +36,9 @@ typedef struct rank_bytes {
     int64_t one, all;
 } rank_bytes;
 
-/* Sets *room to what the ranks can obtain now: each what --memory leaves it and, on a GPU, what its GPU has; on the CPU
- * all of them together what the host has. Makes a context on each rank for it. */
+/* Sets *room to the memory that the ranks can obtain now. The limit of each rank is --memory and, on a GPU, the memory
+ * that its GPU has left. On the CPU the limit of all ranks together is what the host has left. Makes a context on each
+ * rank. */
 bool room_of_ranks(const train_options *o, rank_bytes *room);
 /* Sets *need to the peak of a step. Runs the step on device meta, with the options as they are. */
 bool need_of_step(const train_options *o, const tg_lm_config *config, rank_bytes *need);

@@ -16,7 +16,7 @@ typedef struct candidate {
     bool cut;                    /* the memory has decided the number of micro-batches */
 } candidate;
 
-/* What became of a size. */
+/* The result of trying a size. */
 typedef enum verdict {
     MEASURED,
     FAILED,    /* after printing what is wrong */

@@ -73,12 +73,32 @@ static int64_t tail_of(const train_data *d, const corpus_source *s, const train_
                : (int64_t)(o->val_fraction * (double)s->count);
 }
 
+/* Prints why a source has no sequence to train on. Returns false. */
 static bool refuse_short(const train_data *d, const corpus_source *s, const sequence_pool *p) {
     if (d->windows == TG_WINDOWS_PADDED)
         return fail("'%s' has no document of two tokens or more to train on", s->name), false;
     return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld; give more data or a "
                 "shorter --seq-len",
                 s->name, (long long)p->tokens, (long long)(d->seq_len + 1)),
+           false;
+}
+
+/* The same for the tokens that validate. */
+static bool refuse_short_tail(const train_data *d, const corpus_source *s, const sequence_pool *v, double fraction) {
+    long long tokens = (long long)v->tokens, least = (long long)(d->seq_len + 1);
+    bool padded = d->windows == TG_WINDOWS_PADDED;
+    if (s->validation && padded) return fail("--val-data '%s' has no document of two tokens or more", s->name), false;
+    if (s->validation)
+        return fail("--val-data '%s' has %lld tokens, expected at least --seq-len + 1 = %lld", s->name, tokens, least),
+               false;
+    if (padded)
+        return fail("--val-fraction %g of '%s' is %lld tokens, in which no document of two tokens or more begins; give "
+                    "a larger --val-fraction, or --val-fraction 0",
+                    fraction, s->name, tokens),
+               false;
+    return fail("--val-fraction %g of '%s' is %lld tokens, expected at least --seq-len + 1 = %lld; give a larger "
+                "--val-fraction, or --val-fraction 0",
+                fraction, s->name, tokens, least),
            false;
 }
 
@@ -92,22 +112,14 @@ static bool open_source(train_data *d, const corpus_source *s, const train_optio
         if (!pool_open(p, d->tokens, s->first, train, d->seq_len, d->windows)) return false;
         p->weight = s->weight;
         if (p->windows < 1) return refuse_short(d, s, p);
-        /* The first source has the order that it had when there was only one. */
+        /* The first source is shuffled as if it were the only one. */
         if (!pool_shuffle(p, d->n_pools > 1 ? random_at(d->seed, UINT64_MAX - (uint64_t)d->n_pools) : d->seed))
             return false;
     }
     if (!rest || !o->val_every) return true;
     d->n_tails++;
     if (!pool_open(v, d->tokens, s->first + train, rest, d->seq_len, d->windows)) return false;
-    if (v->windows > 0) return true;
-    if (s->validation)
-        return fail("--val-data '%s' has %lld tokens, expected at least --seq-len + 1 = %lld", s->name, (long long)rest,
-                    (long long)(d->seq_len + 1)),
-               false;
-    return fail("--val-fraction %g of '%s' is %lld tokens, expected at least --seq-len + 1 = %lld; give a larger "
-                "--val-fraction, or --val-fraction 0",
-                o->val_fraction, s->name, (long long)rest, (long long)(d->seq_len + 1)),
-           false;
+    return v->windows > 0 || refuse_short_tail(d, s, v, o->val_fraction);
 }
 
 static bool open_pools(train_data *d, const train_options *o) {

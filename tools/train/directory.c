@@ -60,10 +60,11 @@ bool directory_open(run_directory *d, const char *path) {
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
     d->held = check(d->files);
-    char *best = path_in(path, "best");
-    d->held = d->held && best && remove_temporaries(path, false) && remove_temporaries(best, true);
-    free(best);
     if (!d->held) return false;
+    char *best = path_in(path, "best");
+    bool cleaned = best && remove_temporaries(path, false) && remove_temporaries(best, true);
+    free(best);
+    if (!cleaned) return false;
     d->newest = tg_checkpoints_newest(d->checkpoints);
     return check(d->files);
 }

@@ -26,13 +26,18 @@ static void say_words(const char *words) {
     }
 }
 
-/* Prints an option that checkpoints do not keep, if it was given. */
 static void say_option(const ending *e, const char *name) {
     char text[4096];
-    if (!option_given(&train_command, e->p, name)) return;
     option_text(&train_command.options[option_find(&train_command, name)], e->o, text, sizeof text);
     say(" --%s ", name);
     say_word(text);
+}
+
+/* Prints the end of a command that resumes the run: options that checkpoints do not keep, if they were given. */
+static void say_place(const ending *e) {
+    if (option_given(&train_command, e->p, "device")) say_option(e, "device");
+    if (option_given(&train_command, e->p, "comm")) say_option(e, "comm");
+    say("\n");
 }
 
 void say_how_to_go_on(const ending *e, int64_t step) {
@@ -40,9 +45,7 @@ void say_how_to_go_on(const ending *e, int64_t step) {
     say("interrupted after step %" PRId64 "; to go on: %s%s train --resume --out ", step,
         launcher_text(&e->o->on, e->world, launcher, sizeof launcher), program_word());
     say_word(e->o->out);
-    say_option(e, "device");
-    say_option(e, "comm");
-    say("\n");
+    say_place(e);
 }
 
 /* Prints the beginning of a command that uses the model: what it does, how its ranks are started, and the command up to
@@ -60,10 +63,11 @@ void say_what_next(const ending *e) {
     say_command(e, "\nevaluate", "", "eval --model");
     say(" --data");
     say_words(e->o->data);
-    if (e->o->data_format != TG_TOKENS_TEXT) say_option(e, "data-format");
+    if (e->o->data_format != DATA_AUTO) say_option(e, "data-format");
     say("%s%s\n", e->o->attend_across ? "" : " --no-attend-across", e->o->pad_documents ? " --pad-documents" : "");
     if (e->saved != e->o->steps) return;
     launcher_text(&e->o->on, e->world, launcher, sizeof launcher);
     say_command(e, "train on", launcher, "train --resume --out");
-    say(" --steps %" PRId64 "\n", 2 * e->o->steps);
+    say(" --steps %" PRId64, 2 * e->o->steps);
+    say_place(e);
 }

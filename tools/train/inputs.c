@@ -55,8 +55,8 @@ tg_tensor *trainer_positions(const trainer *r, int micro) {
 
 /* ---- Copies ---- */
 
-/* Starts to copy n sequences to out: of what a model reads of the sequences that begin at the n offsets, this rank's
- * part. Does nothing if out is NULL, because this stage does not need it. */
+/* Starts to copy to out this rank's part of the inputs of a kind, for the n sequences that begin at the offsets. Does
+ * nothing if out is NULL, because this stage does not need it. */
 static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, token_kind kind) {
     if (!out) return;
     int64_t length = tokens_of_rank(r->parallel, r->seq_len);

@@ -62,20 +62,26 @@ static void put_row(const screen *s, const double *height, int columns, int row)
     }
 }
 
+/* Writes a loss in at most LABEL characters, so that lines keep their length. Returns buf. */
+static const char *label_text(double loss, char buf[LABEL + 1]) {
+    bool short_enough = loss > -1e3 && loss < 1e4;
+    snprintf(buf, LABEL + 1, short_enough ? "%.4f" : "%.2e", loss);
+    return buf;
+}
+
 /* Draws the curve with its greatest and lowest value on the left. Returns the number of lines that it takes: `rows`, or
  * 0 if there is no room for it. */
 static int draw_curve(const metrics *m, const screen *s, int rows) {
     double value[MOST_COLUMNS], lo = INFINITY, hi = -INFINITY;
+    char label[LABEL + 1];
     int columns = s->columns - LABEL - 2 < MOST_COLUMNS ? s->columns - LABEL - 2 : MOST_COLUMNS;
     if (rows <= 0 || columns < LEAST_COLUMNS) return 0;
     column_means(m, value, columns);
     for (int i = 0; i < columns; i++) lo = fmin(lo, value[i]), hi = fmax(hi, value[i]);
     for (int i = 0; i < columns; i++) value[i] = hi > lo ? 0.125 + (rows - 0.125) * (value[i] - lo) / (hi - lo) : 0.125;
     for (int row = rows - 1; row >= 0; row--) {
-        if ((row == rows - 1 || row == 0) && isfinite(lo))
-            printf("%*.4f ", LABEL, row ? hi : lo);
-        else
-            printf("%*s ", LABEL, "");
+        bool labeled = (row == rows - 1 || row == 0) && isfinite(lo);
+        printf("%*s ", LABEL, labeled ? label_text(row ? hi : lo, label) : "");
         put_row(s, value, columns, row);
         printf("\033[K\n");
     }

@@ -17,8 +17,8 @@ static const option rows[] = {
      "a tokenizer.json, or a directory that has one, for text; without it that of --init, else each byte is a token",
      .fixed = true},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
-     "a token attends to all before it in its sequence, also to those of other documents [yes]; no: documents are "
-     "packed as before, and attention stays within each, with positions from 0 on", .fixed = true},
+     "a token attends to all before it in its sequence, also to those of other documents [yes]; no: documents "
+     "share sequences, but attention stays within each, with positions from 0 on", .fixed = true},
     {"pad-documents", OPTION_FLAG, AT(pad_documents), "",
      "with --no-attend-across: each document begins a sequence, and short ones are padded",
      .fixed = true},
@@ -249,9 +249,12 @@ static int check_observers(const train_options *o, const parsed *p) {
     return 0;
 }
 
-/* Checks that samples can be made: each rank must generate with all layers and whole sequences. */
+/* Checks that samples are made: each rank must generate with all layers and whole sequences. */
 static int check_samples(const train_options *o) {
     const rank_options *on = &o->on;
+    if (o->samples && !o->val_every)
+        return usage_error(&train_command, "--samples are made at validations, but --val-every is 0; give --val-every "
+                                           "N, or --samples 0");
     if (o->samples && o->model.seq_len < 2 && !o->init)
         return usage_error(&train_command,
                            "--samples needs a model of two positions or more; give --seq-len 2 or more");
@@ -314,6 +317,8 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->wsd_steps > o->steps)
         return usage_error(c, "--wsd-steps %lld is more than --steps %lld", (long long)o->wsd_steps,
                            (long long)o->steps);
+    if (o->lr_schedule != TG_DECAY_WSD && (option_given(c, p, "wsd-steps") || option_given(c, p, "wsd-decay")))
+        return usage_error(c, "--wsd-steps and --wsd-decay are for --lr-schedule wsd, which is missing");
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed)
         return usage_error(c, "--rng megatron needs a --seed of 1 or more, but --seed is 0; give --seed N");
     bool ids = o->data_format == DATA_U16 || o->data_format == DATA_U32 || o->data_format == DATA_MEGATRON;

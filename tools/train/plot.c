@@ -49,8 +49,9 @@ static void find_range(plot *p) {
     p->lo = INFINITY;
     p->hi = -INFINITY;
     for (int64_t i = 1; i <= p->m->step; i++) {
-        p->lo = fmin(p->lo, fmin(p->smooth[i], p->m->val_loss[i])); /* fmin and fmax ignore NaN */
-        p->hi = fmax(p->hi, fmax(p->smooth[i], p->m->val_loss[i]));
+        double val = isfinite(p->m->val_loss[i]) ? p->m->val_loss[i] : NAN;
+        p->lo = fmin(p->lo, fmin(p->smooth[i], val)); /* fmin and fmax ignore NaN */
+        p->hi = fmax(p->hi, fmax(p->smooth[i], val));
     }
     if (!isfinite(p->lo) || !isfinite(p->hi)) p->lo = 0, p->hi = 1;
     double margin = fmax(0.05 * (p->hi - p->lo), 1e-3 * fmax(1, fabs(p->hi)));

@@ -7,7 +7,8 @@
 
 #include "train/choose.h"
 
-/* Returns what `all` is worth, of which `unique` are worth their number and the rest ever less, with the constant r. */
+/* Returns how many different tokens (or useful parameters) `all` of them count as: the first `unique` count fully, and
+ * the others less and less, by the constant r. */
 static double worth(double all, double unique, double r) {
     double rest = all / unique - 1;
     return rest > 0 ? unique * (1 + r * (1 - exp(-rest / r))) : all;

@@ -92,7 +92,8 @@ void data_say(const train_data *d, const train_options *o, int64_t parameters) {
     int64_t documents = tg_tokens_documents(d->tokens), windows = 0, padded = 0;
     say_files(d);
     if (documents > 1) say(", %" PRId64 " documents", documents);
-    say(", %" PRId64 " tokens, of which %" PRId64 " validate\n", d->count, d->count - d->train_count);
+    say(", %" PRId64 " tokens, of which %" PRId64 " %s\n", d->count, d->count - d->train_count,
+        o->val_every ? "validate" : "are left out (--val-every 0)");
     for (int i = 0; i < d->n_pools && d->n_pools > 1; i++)
         say_pool(&d->corpus.source[i], &d->pool[i], (double)o->steps * (double)o->batch);
     for (int i = 0; i < d->n_pools; i++) {

@@ -65,7 +65,7 @@ bool open_run(run *r);
 /* Lets SIGINT, SIGTERM and SIGHUP end the run after its step. */
 void catch_interrupts(void);
 
-/* Runs the steps, and writes what follows each and the last. Returns false after printing an error. */
+/* Runs the steps and what follows each of them, and ends the run. Returns false after printing an error. */
 bool run_steps(run *r);
 
 #endif

@@ -19,7 +19,8 @@ bool state_leaves_out(const char *name) {
 }
 
 const char *option_value(const option *row, const train_options *o, char *buf, size_t n) {
-    const char *text = row->kind == OPTION_LIST ? *(const char *const *)((const char *)o + row->at) : NULL;
+    bool is_text = row->kind == OPTION_TEXT || row->kind == OPTION_LIST; /* may be longer than buf */
+    const char *text = is_text ? *(const char *const *)((const char *)o + row->at) : NULL;
     option_text(row, o, buf, n);
     return text ? text : buf;
 }

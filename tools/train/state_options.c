@@ -11,7 +11,7 @@
  * If it was given and is not fixed, it may differ, and a difference is printed. */
 static bool merge_option(const option *row, bool given, const char *saved, train_options *o) {
     char number[4096];
-    const char *now = option_value(row, o, number, sizeof number);
+    const char *now = option_value(row, o, number, sizeof number), *was = *saved ? saved : "none";
     if (!given) {
         const char *expected = *saved ? option_set(row, o, saved) : NULL;
         return !expected || (fail("the checkpoint's --%s is '%s', expected %s%s%s", row->name, saved, expected,
@@ -21,9 +21,9 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     if (strcmp(now, saved) == 0) return true;
     if (row->fixed)
         return fail("--%s is %s, but the run in --out was begun with %s; leave --%s out, or begin another run",
-                    row->name, now, *saved ? saved : "none", row->name),
+                    row->name, now, was, row->name),
                false;
-    if (row->kind != OPTION_LIST) say("--%s is %s from now on; it was %s\n", row->name, now, saved);
+    if (row->kind != OPTION_LIST) say("--%s is %s from now on; it was %s\n", row->name, now, was);
     return true;
 }
 

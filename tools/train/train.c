@@ -50,8 +50,15 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* ---- Options and data, before the ranks ---- */
 
+/* Gives what --time will choose values that agree with any options given. What is chosen is checked later. */
+static void suppose_choice(train_options *o, const parsed *p) {
+    if (!option_given(&train_command, p, "batch")) o->batch = o->accumulate;
+    if (!option_given(&train_command, p, "lr") && o->lr < o->min_lr) o->lr = o->min_lr;
+    o->steps = (int64_t)MANY;
+}
+
 /* Checks the options. If the size of the model will be chosen, checks the other ones with a size that the ranks can
- * divide; what is chosen is checked later. */
+ * divide. */
 static int check_options(const plan *r) {
     train_options o = r->o;
     if (o.time && choose_is_size_open(&o, &r->p)) o.model.heads = o.on.tp, o.model.hidden = 16 * o.on.tp;
@@ -61,6 +68,7 @@ static int check_options(const plan *r) {
 /* Completes and checks the options. Called after those of a checkpoint, if any, are known. */
 static int settle_options(plan *r) {
     int status = r->o.time ? choose_check(&r->o, &r->p) : 0;
+    if (r->o.time) suppose_choice(&r->o, &r->p);
     train_options_complete(&r->o, &r->p, r->state != NULL);
     return status ? status : check_options(r);
 }

@@ -340,8 +340,8 @@ typedef struct look {
 /* done: number of steps done before. Returns false after printing what is wrong. */
 bool look_open(look *l, const train_options *o, tg_ctx *ctx, tg_comm *world, int64_t done);
 void look_close(look *l);
-/* Around each step of the trainer. look_after_step is collective. Errors are recorded in the context, or printed by the
- * chief. */
+/* Call them before and after each step of the trainer. look_after_step is collective. Errors are recorded in the
+ * context, or printed by the chief. */
 void look_before_step(look *l, trainer *r, int64_t step);
 bool look_after_step(look *l, trainer *r, int64_t step);
 /* On the chief: adds a step's values to the event file. */

@@ -81,10 +81,13 @@ static bool take_rate(const char **rest, char pattern[MOST], double *rate) {
 static int check_lora(const train_options *o) {
     char words[MOST], targets[MOST];
     tg_lora_opts l;
+    if (strlen(o->lora) >= MOST)
+        return usage_error(&train_command, "--lora has %zu bytes, expected at most %d; patterns of targets may have *",
+                           strlen(o->lora), MOST - 1);
     const char *wrong = read_lora(o->lora, &l, words, targets);
     if (wrong)
         return usage_error(&train_command,
-                           "--lora '%s': '%s' is none of r=N (1 or more), alpha=X (above 0), dropout=P (0 to 1), "
+                           "--lora '%s': '%s' is none of r=N (1 or more), alpha=X (above 0), dropout=P (0 to below 1), "
                            "rslora=yes|no and targets=NAME,NAME..",
                            o->lora, wrong);
     if (!o->init) return usage_error(&train_command, "--lora adapts a trained model: add --init DIR");

@@ -137,7 +137,7 @@ function tapeList(all, chosen) {
   const box = el("div", {class: "tape", tabindex: "0", "aria-label": "ops of the tape"});
   const list = el("div", {class: "rows"});
   const inner = el("div", {class: "all"}, list), titles = el("div", {class: "titles"});
-  const longest = Math.max(...all.map(r => Math.max(r.forward, r.backward)));
+  const longest = all.reduce((most, r) => Math.max(most, r.forward, r.backward), 0);
   const graph = laneX(layLanes(all) - 1) + 12, crossing = crossingFinder(all);
   let rows = all, selected = all.find(r => Math.max(r.forward, r.backward) === longest), width = 0, drawn = "";
 
