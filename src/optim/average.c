@@ -3,6 +3,7 @@
 
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
+#include "core/rehome.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
 
@@ -159,8 +160,11 @@ static tg_status keep_own(tg_average *a) {
 }
 
 /* Fails if a parameter must not be written now. */
-static tg_status check_writable(const tg_average *a) {
-    for (int i = 0; i < a->n; i++) TG_TRY(tg_storage_may_change(a->item[i].param));
+static tg_status check_writable(const tg_average *a, const char *who) {
+    for (int i = 0; i < a->n; i++) {
+        TG_TRY(tg_storage_may_change(a->item[i].param));
+        TG_TRY(tg_range_may_change(a->item[i].param, who));
+    }
     return TG_OK;
 }
 
@@ -171,7 +175,8 @@ static tg_status put(tg_average *a, bool own, const char *who, const void *site)
     for (int i = 0; i < a->n && s == TG_OK; i++) {
         tg_average_item *it = &a->item[i];
         tg_storage_wrote(it->param->storage, who, site); /* a write that fails may have written some elements */
-        s = tg_gradient_put(it->param, own ? it->own : it->average, false);
+        s = tg_range_wrote(it->param, who, site);
+        if (s == TG_OK) s = tg_gradient_put(it->param, own ? it->own : it->average, false);
     }
     for (int i = 0; i < a->n; i++) a->item[i].version = a->item[i].param->storage->version; /* they may share one */
     return s;
@@ -188,7 +193,7 @@ tg_status tg_average_apply(tg_average *a) {
     if (tg_average_updates(a) == 0 && !a->ctx->meta)
         return tg_fail(a->ctx, TG_ERR_STATE,
                        "tg_average_apply: there was no tg_average_update, so there are no averages");
-    tg_status s = check_writable(a);
+    tg_status s = check_writable(a, "tg_average_apply");
     if (s == TG_OK) s = keep_own(a);
     if (s != TG_OK) return drop_own(a), s;
     a->applied = true;
@@ -215,7 +220,7 @@ tg_status tg_average_restore(tg_average *a) {
                        "tg_average_commit to keep what it has now",
                        i, what);
     }
-    TG_TRY(check_writable(a));
+    TG_TRY(check_writable(a, "tg_average_restore"));
     TG_TRY(put(a, true, "tg_average_restore", TG_SITE));
     drop_own(a);
     return TG_OK;
