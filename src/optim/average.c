@@ -1,6 +1,8 @@
 /* Averages of parameters: updates on the device, and evaluation with the averages in place of the parameters. */
 #include "optim/average.h"
 
+#include <math.h>
+
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
 #include "core/rehome.h"
@@ -135,13 +137,22 @@ tg_status tg_average_update(tg_average *a) {
     return TG_OK;
 }
 
-int64_t tg_average_updates(const tg_average *a) {
+/* Returns the number of updates; 0 on an error, and on device meta, which has no numbers. */
+static int64_t read_updates(const tg_average *a, const char *who, const void *site) {
     double n = 0;
-    if (enter(a) != TG_OK || a->ctx->meta) return 0;
-    if (tg_recording_refuse(a->ctx, "tg_average_updates", TG_RECORDING_READ, TG_SITE) != TG_OK) return 0;
+    if (tg_recording_refuse(a->ctx, who, TG_RECORDING_READ, site) != TG_OK || a->ctx->meta) return 0;
     if (tg_storage_need(a->updates->storage, a->updates) != TG_OK) return 0;
-    a->ctx->run.ops->copy(a->ctx, &n, tg_data(a->updates), sizeof n, TG_COPY_TO_HOST);
-    return (int64_t)n;
+    if (a->ctx->run.ops->copy(a->ctx, &n, tg_data(a->updates), sizeof n, TG_COPY_TO_HOST) != TG_OK) return 0;
+    if (n >= 0 && n <= 0x1p53 && n == rint(n)) return (int64_t)n;
+    tg_fail(a->ctx, TG_ERR_DATA,
+            "%s: the state tensor \"%s\" is %g, expected a whole number from 0 to 2^53; write the number of updates "
+            "to it",
+            who, TG_AVERAGE_UPDATES_NAME, n);
+    return 0;
+}
+
+int64_t tg_average_updates(const tg_average *a) {
+    return enter(a) == TG_OK ? read_updates(a, "tg_average_updates", TG_SITE) : 0;
 }
 
 /* ---- Evaluation with the averages ---- */
@@ -185,12 +196,13 @@ static tg_status put(tg_average *a, bool own, const char *who, const void *site)
 tg_status tg_average_apply(tg_average *a) {
     TG_TRY(enter(a));
     TG_TRY(check_items(a, "tg_average_apply"));
-    TG_TRY(tg_recording_refuse(a->ctx, "tg_average_apply", TG_RECORDING_READ, TG_SITE));
+    int64_t updates = read_updates(a, "tg_average_apply", TG_SITE);
+    TG_TRY(a->ctx->run.status);
     if (a->applied)
         return tg_fail(a->ctx, TG_ERR_STATE,
                        "tg_average_apply: the averages are applied already; call "
                        "tg_average_restore first");
-    if (tg_average_updates(a) == 0 && !a->ctx->meta)
+    if (updates == 0 && !a->ctx->meta)
         return tg_fail(a->ctx, TG_ERR_STATE,
                        "tg_average_apply: there was no tg_average_update, so there are no averages");
     tg_status s = check_writable(a, "tg_average_apply");
