@@ -155,6 +155,10 @@ static void data(misuse_world *b, tg_comm *c, tg_comm *far) {
     FAILS(tg_broadcast_data, DTYPE, "expected one of", tg_broadcast_data(b->t, x, 2, (tg_dtype)0, c));
     FAILS(tg_broadcast_data, DTYPE, "tensor 0 of rank 0 is f32, expected i64",
           tg_broadcast_data(b->t, x, 2, TG_I64, c));
+    tg_tensor *one = tg_full(b->t, TG_U8, TG_SHAPE(), 1);
+    tg_tensor *huge = tg_expand(b->t, one, TG_SHAPE((int64_t)1 << 62)), *two[] = {huge, huge};
+    FAILS(tg_broadcast_data, SHAPE, "tensors 0 to 1 of rank 0 have 2^63 elements or more together",
+          tg_broadcast_data(b->t, two, 2, TG_U8, c));
     FAILS(tg_broadcast_data, HANDLE, "tensor 1 of rank 0", tg_broadcast_data(b->t, dead, 2, TG_F32, c));
 }
 

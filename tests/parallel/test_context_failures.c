@@ -128,6 +128,31 @@ static tg_status refused_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(wrong_programs_are_refused) { on_ranks(2, refused_rank, NULL); }
 END_TEST
 
+/* Dropout draws a number for each weight of the whole matrix, and the number of draws must fit in 63 bits. Device meta
+ * records sequences of any length. */
+START_TEST(too_many_draws_are_refused) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .dtype = TG_F32, .threads = 1));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    for (int sharded = 0; sharded < 2; sharded++) {
+        tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(1, 8, (int64_t)1 << (30 - sharded), 1));
+        tg_place(p, x, TG_CP, sharded ? TG_SHARD_ZIGZAG(2) : TG_I);
+        tg_tensor *y =
+            sharded ? tg_context_attention(t, x, x, x, tg_parallel_comm(p, TG_CP), TG_CONTEXT_ATTENTION(.dropout = 0.5))
+                    : tg_attention(t, x, x, x, TG_ATTENTION(.dropout = 0.5));
+        ck_assert(!tg_is_alive(y) && tg_ctx_status(ctx) == TG_ERR_SHAPE);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "one draw for each of 2^63 elements"), "%s", tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+        tg_drop(x);
+    }
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- A rank that fails ---- */
 
 /* Rank 1 leaves before step `at` of the ring's forward (0) or backward (1). The others must get its error. */
@@ -203,7 +228,7 @@ START_TEST(any_allocation_may_fail) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {wrong_programs_are_refused, each_rank_gets_the_error_of_one_that_fails,
-                                  any_allocation_may_fail};
+    const TTest *const tests[] = {wrong_programs_are_refused, too_many_draws_are_refused,
+                                  each_rank_gets_the_error_of_one_that_fails, any_allocation_may_fail};
     return tg_check_main("context_failures", tests, sizeof tests / sizeof tests[0]);
 }
