@@ -21,6 +21,9 @@ tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size)
     if (TG_LIKELY(!bad)) return TG_OK;
     if (!c->ctx->host) return tg_op_bad(c, (bad - 1) / tg_index_repeats(&index) + 1, "the indices");
     int64_t found = tg_index_at(index, bad - 1);
+    if (size == 0)
+        return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; no index is valid, because the dim that it is "
+                            "for has size 0", (long long)found);
     return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld", (long long)found,
                         (long long)size - 1);
 }
