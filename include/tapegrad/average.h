@@ -54,8 +54,8 @@ TG_API tg_status tg_average_restore(tg_average *a);
  * TG_ERR_STATE if the averages are not applied. */
 TG_API tg_status tg_average_commit(tg_average *a);
 
-/* Returns the number of updates; 0 on an error. Waits for the device, and fails with TG_ERR_UNSUPPORTED in a captured
- * step. */
+/* Returns the number of updates; 0 on an error. Waits for the device. Fails with TG_ERR_UNSUPPORTED in a captured step,
+ * and with TG_ERR_DATA if a number that is no count was written to the state tensor of the updates. */
 TG_API int64_t tg_average_updates(const tg_average *a);
 /* Return the number of state tensors, and state tensor i with its name: "<param>.average" for each parameter, and last
  * "updates", the number of updates as one float64. The tensors belong to the averages; tg_drop has no effect on them.

@@ -102,7 +102,9 @@ typedef struct tg_generator_opts {
  * With tensor-parallel ranks, every rank makes the same calls and gets the same tokens. opts may be NULL. Returns NULL
  * on an error, for example if tg_gpt_cache_new (gpt.h) refuses the model, or if lm is NULL. */
 TG_API tg_generator *tg_generator_new(tg_module *lm, const tg_generator_opts *opts);
-TG_API void tg_generator_free(tg_generator *g); /* g may be NULL; call it before the context is freed */
+/* Call it before the context is freed. While a call of tg_generator_run is running, for example in on_token, fails with
+ * TG_ERR_STATE and frees nothing. g may be NULL. */
+TG_API void tg_generator_free(tg_generator *g);
 
 /* ---- A call ---- */
 
@@ -177,7 +179,8 @@ typedef struct tg_generate_opts {
     bool slide;
     /* Called for each token, on the thread that called tg_generator_run. The tokens of a sample come in order; those of
      * several samples alternate. Must not use the context or the generator, but may call tg_generator_result and
-     * tg_generator_release for samples that have ended. NULL, the default, means no callback. */
+     * tg_generator_release for samples that have ended. tg_generator_run for this generator fails with TG_ERR_STATE.
+     * NULL, the default, means no callback. */
     tg_generate_next (*on_token)(void *state, const tg_token *token);
     void *state; /* first argument of on_token */
 } tg_generate_opts;

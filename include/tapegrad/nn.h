@@ -225,7 +225,8 @@ TG_API tg_module *tg_captured_new(tg_module *m, const tg_shape *in, const tg_dty
  *
  * tg_module_param returns parameter i, and sets *path unless path is NULL. The string *path is in memory that m owns.
  * It is valid until the next call for m that sets a path, or until m is freed. An index out of range fails with
- * TG_ERR_ARGUMENT, returns an inert tensor and leaves *path unchanged. */
+ * TG_ERR_ARGUMENT, returns an inert tensor and leaves *path unchanged. Without memory for the path the call fails with
+ * TG_ERR_MEMORY, returns an inert tensor and sets *path to "". */
 TG_API int tg_module_param_count(const tg_module *m);
 TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 /* Fills out[] with the first n parameters, and returns the number of all parameters. out may be NULL. */

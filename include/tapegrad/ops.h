@@ -636,7 +636,7 @@ typedef struct tg_pool_opts {
     /* Keeps a window that starts in x or in the padding before it, but reaches beyond the padding after it. tg_avg_pool
      * does not count what lies beyond the padding. */
     bool ceil_mode;
-    /* tg_avg_pool only: divides by the number of elements of x in the window instead of the size of the window. */
+    /* tg_avg_pool without a divisor: divides by the number of elements of x in the window, not by the window's size. */
     bool exclude_padding;
     int64_t divisor; /* tg_avg_pool only: divides by this number, which is not 0; TG_AUTO: as exclude_padding says */
 } tg_pool_opts;

@@ -196,7 +196,8 @@ TG_API int64_t tg_optim_steps(const tg_optim *o);
 /* Sets the norm to which later steps clip, 0 or more. Each step then measures the L2 norm of all gradients together. If
  * f = max_norm / (norm + 1e-6) is below 1, the step uses f * gradient in place of each gradient (Pascanu et al., ICML
  * 2013). The gradients in memory do not change. max_norm INFINITY means that steps measure the norm but do not clip.
- * max_norm 0, the default, means that steps do not clip; they then measure the norm only for loss scaling. */
+ * max_norm 0, the default, means that steps do not clip; they then measure the norm only for loss scaling. Replays of a
+ * captured step (capture.h) take a later max_norm only if the step measured the norm when it was recorded. */
 TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
 /* Returns the norm that the last step measured. It is the norm of the gradients divided by the loss scale. Waits for
  * the device. Returns NaN before the first step, after a step that did not measure the norm, and if the norm cannot be

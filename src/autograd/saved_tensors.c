@@ -47,8 +47,8 @@ tg_status tg_node_ready(const tg_node *n) {
     tg_ctx *ctx = tg_node_out(n)[0]->ctx;
     tg_describe_site(ctx, tg_scope_site(n->scope, n->site), site, sizeof site);
     return tg_fail(ctx, TG_ERR_STATE,
-                   "op %s (called from %s) no longer has what it saved: an earlier backward released it; run that one "
-                   "with .retain = true",
+                   "op %s (called from %s) has run in an earlier backward, which released what the nodes had saved; "
+                   "run that one with .retain = true",
                    n->op->name, site);
 }
 

@@ -1,9 +1,10 @@
-/* Appends formatted and escaped text to a buffer, finds the last component of a path, reads numbers, and checks UTF-8.
- */
+/* Appends formatted and escaped text to a buffer, finds the last component of a path, reads and writes numbers, and
+ * checks UTF-8. */
 #include "base/text.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,4 +88,19 @@ bool tg_text_int(const char *text, int least, int *value) {
     if (errno || end == text || *end || v < least || v > INT_MAX) return false;
     *value = (int)v;
     return true;
+}
+
+void tg_text_point(char *text) {
+    char *point = text + strspn(text, "-0123456789");
+    size_t bytes = strcspn(point, "0123456789e");
+    if (!bytes) return;
+    memmove(point + 1, point + bytes, strlen(point + bytes) + 1);
+    *point = '.';
+}
+
+tg_decimal tg_decimal_of(char conversion, int precision, double v) {
+    tg_decimal d;
+    snprintf(d.text, sizeof d.text, conversion == 'f' ? "%.*f" : "%.*g", precision, v);
+    if (isfinite(v)) tg_text_point(d.text);
+    return d;
 }

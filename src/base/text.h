@@ -1,5 +1,5 @@
-/* Appends formatted and escaped text to a buffer, finds the last component of a path, reads numbers, and checks UTF-8.
- */
+/* Appends formatted and escaped text to a buffer, finds the last component of a path, reads and writes numbers, and
+ * checks UTF-8. */
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 
@@ -22,6 +22,15 @@ size_t tg_utf8_check(const char *s, size_t n);
 /* Reads a text that is one decimal number, of at least `least`. Returns false if it is anything else, or no number that
  * an int holds. */
 bool tg_text_int(const char *text, int least, int *value);
+/* Replaces, in a finite number that snprintf has written, the decimal point of the program's locale by ".". That point
+ * may be a comma or several bytes. */
+void tg_text_point(char *text);
+/* A number for a file that programs read: with "." as its decimal point in every locale. */
+typedef struct tg_decimal {
+    char text[48];
+} tg_decimal;
+/* Returns v as printf writes it with this conversion, 'f' or 'g', and precision. A text that does not fit is cut. */
+tg_decimal tg_decimal_of(char conversion, int precision, double v);
 /* Removes the beginning of a character from the end of a text that did not fit into its buffer. */
 void tg_utf8_cut(char *s);
 

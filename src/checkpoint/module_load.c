@@ -19,20 +19,19 @@ typedef struct loader {
     int params, all;                /* number of parameters, and of parameters and saved buffers together */
     uint8_t *known;                 /* [tensors of the file] 1 if the module has a tensor of that key */
     size_t at;                      /* length of the report so far */
-    char first[TG_SHARDS_KEY + 16]; /* the first line of the report */
+    char *key;                      /* the key that tensor_at has returned last */
+    char first[160];                /* the first line of the report; a long key is cut */
 } loader;
 
-/* Returns tensor i of the state dict and its key in the file; NULL after recording an error. */
-static tg_tensor *tensor_at(const loader *l, int i, char key[TG_SHARDS_KEY]) {
+/* Returns tensor i of the state dict, and sets *key to its key in the file, which is valid until the next call. Returns
+ * NULL after recording an error. */
+static tg_tensor *tensor_at(loader *l, int i, const char **key) {
     const char *path = "", *prefix = l->o.prefix ? l->o.prefix : "";
     bool param = i < l->params;
     tg_state_list list = param ? TG_STATE_PARAMS : TG_STATE_SAVED_BUFFERS;
     tg_tensor *x = tg_state_at(l->m, list, param ? i : i - l->params, &path, call);
-    int n = snprintf(key, TG_SHARDS_KEY, "%s%s%s", prefix, *prefix ? "." : "", path);
-    if (n < TG_SHARDS_KEY) return x;
-    tg_fail(l->m->ctx, TG_ERR_ARGUMENT, "%s: the key '%.64s...' has %d bytes, expected at most %d", call, key, n,
-            TG_SHARDS_KEY - 1);
-    return NULL;
+    *key = tg_ok(l->m->ctx) ? tg_host_strset(l->m->ctx, &l->key, "%s%s%s", prefix, *prefix ? "." : "", path) : NULL;
+    return *key ? x : NULL;
 }
 
 /* ---- The checks ---- */
@@ -63,9 +62,9 @@ static tg_status check_tensor(loader *l, const tg_safetensors_entry *e, const tg
 
 /* Checks the tensors of the module, and counts those that the file lacks. */
 static tg_status check_module(loader *l) {
-    char key[TG_SHARDS_KEY];
+    const char *key;
     for (int i = 0; i < l->all; i++) {
-        const tg_tensor *x = tensor_at(l, i, key);
+        const tg_tensor *x = tensor_at(l, i, &key);
         if (!x) return l->m->ctx->run.status;
         if (!tg_shard_is_located(x))
             return tg_fail(
@@ -108,9 +107,10 @@ static tg_status check(loader *l) {
 /* ---- The data ---- */
 
 static tg_status read_all(loader *l) {
-    char key[TG_SHARDS_KEY];
+    const char *key;
     for (int i = 0; i < l->all; i++) {
-        tg_tensor *x = tensor_at(l, i, key);
+        tg_tensor *x = tensor_at(l, i, &key);
+        if (!x) return l->m->ctx->run.status;
         if (!tg_safetensors_find(l->f, key)) continue;
         TG_TRY(tg_safetensors_read_part(l->f, key, x, l->o.convert));
     }
@@ -122,6 +122,7 @@ static tg_status load(loader *l) {
     if (!(l->known = tg_host_alloc(l->m->ctx, bytes))) return l->m->ctx->run.status;
     tg_status s = check(l);
     if (s == TG_OK) s = read_all(l);
+    tg_host_strfree(l->m->ctx, l->key);
     tg_host_free(l->m->ctx, l->known, bytes);
     return s;
 }

@@ -22,6 +22,7 @@ static tg_status list_tensors(tg_module *m, tg_state_list which, int n, tg_named
     for (int i = 0; i < n; i++) {
         const char *path;
         tg_tensor *x = tg_state_at(m, which, i, &path, who);
+        if (!tg_ok(m->ctx)) return m->ctx->run.status;
         TG_TRY(check_whole(x, path));
         list[i] = (tg_named_tensor){tg_host_strdup(m->ctx, path), x};
         if (!list[i].name) return m->ctx->run.status;

@@ -69,18 +69,32 @@ static void unhold(tg_tensor *x, unsigned holds) {
 
 void tg_unhold(tg_tensor *x) { unhold(x, 1); }
 
-void tg_release(tg_tensor *x) {
-    if (!x || x->serial < TG_SERIAL_FIRST || tg_is_lent(x)) return;
-    tg_ctx *ctx = x->ctx;
-    if (!x->tape) tg_drop(x);
-    if (!x->tape && !(x->flags & TG_F_DROPPED)) return; /* it has ended, or tg_drop leaves it alone */
+static void give_up(tg_tensor *x) {
+    const tg_ctx *ctx = x->ctx;
     for (int i = 0; i < TG_PARTS; i++)
         if (ctx->part[i].ops && ctx->part[i].ops->given_up) ctx->part[i].ops->given_up(x);
 }
 
+/* Returns whether x is a tensor of the context that was dropped, and that nodes still use. */
+static bool is_dropped(const tg_tensor *x) { return !x->tape && x->flags & TG_F_DROPPED; }
+
+void tg_release(tg_tensor *x) {
+    if (!x || x->serial < TG_SERIAL_FIRST || tg_is_lent(x)) return;
+    if (!x->tape) tg_drop(x);
+    if (x->tape || is_dropped(x)) give_up(x); /* otherwise it has ended, or tg_drop leaves it alone */
+}
+
 void tg_handle_drop(tg_tensor *x, unsigned holds) {
-    tg_release(x);
+    if (x->serial < TG_SERIAL_FIRST && is_dropped(x))
+        give_up(x); /* again: tg_release had to wait */
+    else
+        tg_release(x);
     unhold(x, holds);
+}
+
+void tg_handle_drop_later(tg_tensor *x) {
+    if (x->serial == TG_SERIAL_NONE && is_dropped(x)) x->serial = TG_SERIAL_HELD;
+    if (tg_hold(x)) tg_drop_later(x->ctx, (tg_ref){x, x->serial});
 }
 
 void tg_drop_later(tg_ctx *ctx, tg_ref r) {

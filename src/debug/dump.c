@@ -1,10 +1,7 @@
 /* tg_tape_dump: the tape as a table, as JSON, or as a graph in the language of Graphviz. */
 #include <tapegrad/explain.h>
 
-#include <stdio.h>
-
 #include "base/text.h"
-#include "debug/number_text.h"
 #include "tape/tape.h"
 
 /* Describes up to four inputs or outputs of a node. */
@@ -63,10 +60,7 @@ static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size,
 }
 
 static void json_seconds(const char *name, double seconds, char *buf, size_t size, size_t *at) {
-    char number[32];
-    snprintf(number, sizeof number, "%.9g", seconds);
-    tg_number_point(number);
-    tg_text(buf, size, at, ", \"%s\": %s", name, number);
+    tg_text(buf, size, at, ", \"%s\": %s", name, tg_decimal_of('g', 9, seconds).text);
 }
 
 static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t *at) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/text.h"
 #include "kernels/convert.h"
 #include "kernels/float8.h"
 
@@ -80,14 +81,6 @@ static int exponent_of(double v, int digits) {
     return atoi(strchr(text, 'e') + 1);
 }
 
-void tg_number_point(char *text) {
-    char *point = text + strspn(text, "-0123456789");
-    size_t bytes = strcspn(point, "0123456789e");
-    if (!bytes) return;
-    memmove(point + 1, point + bytes, strlen(point + bytes) + 1);
-    *point = '.';
-}
-
 /* Removes zeros at the end of the digits after the decimal point. The point stays. */
 static void trim(char *text) {
     char *end = text + strlen(text);
@@ -101,12 +94,12 @@ static void positional(tg_dtype dtype, double v, int precision, char out[TG_NUMB
     int digits = digits_of(dtype, v), after = digits - exponent_of(v, digits);
     if (after > 0) {
         snprintf(out, TG_NUMBER_TEXT, "%#.*f", after < precision ? after : precision, v); /* # keeps the point */
-        tg_number_point(out);
+        tg_text_point(out);
         trim(out);
         return;
     }
     snprintf(digit, sizeof digit, "%.*e", digits, v); /* "-d.ddde+xx": moves the digits, and fills up with zeros */
-    tg_number_point(digit);
+    tg_text_point(digit);
     int at = 0, zeros = -after;
     for (const char *c = digit; *c != 'e'; c++)
         if (*c != '.') out[at++] = *c;
@@ -118,7 +111,7 @@ static void positional(tg_dtype dtype, double v, int precision, char out[TG_NUMB
 static int scientific(tg_dtype dtype, double v, int precision, char out[TG_NUMBER_TEXT]) {
     int digits = digits_of(dtype, v);
     snprintf(out, TG_NUMBER_TEXT, "%#.*e", digits < precision ? digits : precision, v);
-    tg_number_point(out);
+    tg_text_point(out);
     char *e = strchr(out, 'e');
     int exponent = atoi(e + 1);
     *e = 0;

@@ -21,8 +21,5 @@ tg_number_format tg_number_format_for(tg_dtype dtype, const void *elements, int6
 void tg_number_text(const tg_number_format *f, const void *elements, int64_t i, char out[TG_NUMBER_TEXT]);
 /* Writes element 0 as NumPy writes a scalar: with as many digits as identify it. */
 void tg_scalar_text(tg_dtype dtype, const void *elements, char out[TG_NUMBER_TEXT]);
-/* Replaces, in a number that snprintf has written, the decimal point of the program's locale by ".". That point may be
- * a comma or several bytes. */
-void tg_number_point(char *text);
 
 #endif

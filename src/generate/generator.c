@@ -129,6 +129,12 @@ static void free_buffers(tg_generator *g) {
 
 void tg_generator_free(tg_generator *g) {
     if (!g) return;
+    if (g->running) {
+        tg_fail(g->ctx, TG_ERR_STATE,
+                "tg_generator_free: the generator is running a call, as in on_token; free it after that one has "
+                "returned");
+        return;
+    }
     tg_samples_close(g);
     free_buffers(g);
     for (int64_t i = 0; i < g->o.rows && g->row; i++) drop(g, g->row[i].ids, g->o.positions, sizeof(int64_t));

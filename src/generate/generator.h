@@ -82,6 +82,7 @@ struct tg_generator {
     int64_t calls, n_samples, waiting; /* waiting: the next sample to start */
     size_t longest_stop;               /* bytes of the longest stop string */
     tg_sample *sample;                 /* [n_samples] */
+    bool running;                      /* the call has not returned */
     bool ended;                        /* on_token has ended the call */
     tg_generate_stats stats;
 };

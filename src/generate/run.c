@@ -129,14 +129,19 @@ tg_status tg_generator_run(tg_generator *g, const tg_prompt *prompts, int64_t n,
     double start = tg_system_now();
     if (!g) return TG_ERR_ARGUMENT;
     TG_TRY(g->ctx->run.status);
+    if (g->running)
+        return tg_fail(g->ctx, TG_ERR_STATE,
+                       "%s: the generator is running a call, as in on_token; call it after that one has returned", who);
     TG_TRY(check(g, prompts, n, opts, &o, &sampling));
     begin(g, &o, &sampling);
+    g->running = true;
     for (int64_t i = 0; i < n; i++) g->stats.prompt_tokens += prompts[i].count;
     tg_status status = tg_samples_open(g, prompts, n);
     if (status == TG_OK) status = generate(g);
     leave_rows(g, status != TG_OK);
     tg_status finished = tg_samples_finish(g);
     g->stats.seconds = tg_system_now() - start;
+    g->running = false;
     return status == TG_OK ? finished : status;
 }
 

@@ -77,6 +77,7 @@ static void release(tg_module *m) {
     }
     tg_call_hooks_free(m);
     if (m->ops->free && m->state) m->ops->free(m->state);
+    tg_host_free(m->ctx, m->path, m->path_size);
     tg_host_free(m->ctx, m, sizeof *m);
 }
 

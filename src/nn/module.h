@@ -43,7 +43,8 @@ struct tg_module {
     tg_mode mode;
     uint32_t settings; /* incremented by each call that changes what its forward computes, except tg_module_set_mode */
     tg_module_cursor cursor[TG_STATE_LISTS]; /* at the tensors that were returned last */
-    char path[256];                          /* the last path that was returned */
+    char *path; /* the last path that was returned, in memory of path_size bytes; NULL if none was */
+    size_t path_size;
 };
 
 /* A field of m's table; 0 or NULL if the table is of a version that had no such field. */

@@ -1,6 +1,7 @@
 /* The state dict: the parameters and buffers of a module and of all modules in it, with their paths. */
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "nn/module.h"
 
 void tg_module_reset_cursors(tg_module *m) {
@@ -64,6 +65,21 @@ size_t tg_module_path(const tg_module *root, const tg_module *m, const tg_module
     return end;
 }
 
+/* Writes the path from m to the tensor of a cursor into memory of m, and returns it. Returns NULL after recording the
+ * error. */
+static const char *path_of(tg_module *m, const tg_module_cursor *c) {
+    size_t bytes = tg_module_path(m, c->of, c->at, m->path, m->path_size) + 1, size = 64;
+    if (bytes <= m->path_size) return m->path;
+    while (size < bytes) size *= 2;
+    char *longer = tg_host_alloc(m->ctx, size);
+    if (!longer) return NULL;
+    tg_host_free(m->ctx, m->path, m->path_size);
+    m->path = longer;
+    m->path_size = size;
+    tg_module_path(m, c->of, c->at, m->path, m->path_size);
+    return m->path;
+}
+
 tg_tensor *tg_state_at(const tg_module *m, tg_state_list list, int i, const char **path, const char *who) {
     if (!m || !m->ops) return tg_inert(m ? m->ctx : &tg_dead_ctx);
     tg_module_cursor *c = &((tg_module *)m)->cursor[list];
@@ -73,11 +89,10 @@ tg_tensor *tg_state_at(const tg_module *m, tg_state_list list, int i, const char
                 tg_state_count(m, list), list == TG_STATE_PARAMS ? "parameters" : "buffers");
         return tg_inert(m->ctx);
     }
-    if (path) {
-        tg_module_path(m, c->of, c->at, ((tg_module *)m)->path, sizeof m->path);
-        *path = m->path;
-    }
-    return c->at->tensor;
+    if (!path) return c->at->tensor;
+    const char *at = path_of((tg_module *)m, c);
+    *path = at ? at : "";
+    return at ? c->at->tensor : tg_inert(m->ctx);
 }
 
 int tg_module_param_count(const tg_module *m) { return tg_state_count(m, TG_STATE_PARAMS); }

@@ -124,12 +124,11 @@ static tg_status pow_backward(tg_call *c) {
  * replaced there only if 1 / a is not finite. The exponent b - 1 of 16-bit tensors is computed in float32, because its
  * rounding would change the result by powers of a. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
-    tg_dtype dtype = (tg_dtype)g->dtype;
+    const tg_tensor *given = g;
     g = tg_wide(t, g), a = tg_wide(t, a), b = tg_wide(t, b);
     tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
     tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
-    tg_tensor *slope = tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less)));
-    return slope->dtype == dtype ? slope : tg_cast(t, slope, dtype);
+    return tg_narrow_like(t, tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less))), given);
 }
 
 static tg_tensor *pow_by_b(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
@@ -161,15 +160,18 @@ static tg_status atan2_backward(tg_call *c) {
 
 /* Records the gradient of a, g b / (a^2 + b^2), or that of b, -g a / (a^2 + b^2). As in scalar.h, no square
  * overflows: `most` is a or b, whichever has the greater magnitude, r is the other one divided by it, and a^2 + b^2
- * divided by most is most (1 + r^2). At (0, 0) the gradient is 0. */
+ * divided by most is most (1 + r^2). That of 16-bit tensors is computed in float32, because it can be twice the largest
+ * float16. At (0, 0) the gradient is 0. */
 static tg_tensor *atan2_slope(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
+    const tg_tensor *given = g;
+    g = tg_wide(t, g), a = tg_wide(t, a), b = tg_wide(t, b);
     tg_tensor *up = tg_abs(t, a), *along = tg_abs(t, b), *steep = tg_gt(t, up, along), *most = tg_where(t, steep, a, b);
     tg_tensor *origin = tg_equals(t, tg_add(t, up, along), 0), *one = tg_number_like(t, g, 1);
     most = tg_masked_fill(t, most, origin, 1);
     tg_tensor *r = tg_div(t, tg_where(t, steep, b, a), most);
     tg_tensor *share = by_b ? tg_neg(t, tg_where(t, steep, one, r)) : tg_where(t, steep, r, one);
     tg_tensor *slope = tg_div(t, share, tg_mul(t, most, tg_add_scalar(t, tg_square(t, r), 1)));
-    return tg_mul(t, g, tg_masked_fill(t, slope, origin, 0));
+    return tg_narrow_like(t, tg_mul(t, g, tg_masked_fill(t, slope, origin, 0)), given);
 }
 
 VJP(atan2, atan2_slope(t, g, a, b, false), atan2_slope(t, g, a, b, true))

@@ -56,14 +56,19 @@ static tg_status distance_backward(tg_call *c) {
     return tg_op_map(c, slope, c->gin[1], TG_T2(g, d), 2, 0, 0, tg_adds(c, 1));
 }
 
+/* Records the parabola and the line of the loss from parts of d that are constant where the other part is the loss.
+ * Derivatives of m (d - m / 2) would be NaN where d is infinite, because they have d times the derivative of m, which
+ * is 0 there. A difference that is NaN is in the parabola. */
 static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_elementwise_loss_params *p = tg_node_params(n);
     double w = p->width * p->scale;
     tg_tensor *d = tg_sub(t, tg_wide(t, tg_node_in(n)[0]), tg_wide(t, tg_node_in(n)[1])), *loss;
     if (p->scale != 1) d = tg_scale(t, d, p->scale);
     if (w) {
-        tg_tensor *middle = tg_clamp(t, d, -w, w);
-        loss = tg_mul(t, middle, tg_sub(t, d, tg_scale(t, middle, 0.5)));
+        tg_tensor *far = tg_above(t, tg_abs(t, d), w), *near = tg_logical_not(t, far);
+        tg_tensor *parabola = tg_scale(t, tg_square(t, tg_masked_fill(t, d, far, 0)), 0.5);
+        tg_tensor *line = tg_abs(t, tg_masked_fill(t, d, near, w / 2));
+        loss = tg_add(t, parabola, tg_scale(t, tg_add_scalar(t, line, -w / 2), w));
     } else {
         loss = tg_abs(t, d);
     }

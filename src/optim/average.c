@@ -1,8 +1,11 @@
 /* Averages of parameters: updates on the device, and evaluation with the averages in place of the parameters. */
 #include "optim/average.h"
 
+#include <math.h>
+
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
+#include "core/rehome.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
 
@@ -134,13 +137,22 @@ tg_status tg_average_update(tg_average *a) {
     return TG_OK;
 }
 
-int64_t tg_average_updates(const tg_average *a) {
+/* Returns the number of updates; 0 on an error, and on device meta, which has no numbers. */
+static int64_t read_updates(const tg_average *a, const char *who, const void *site) {
     double n = 0;
-    if (enter(a) != TG_OK || a->ctx->meta) return 0;
-    if (tg_recording_refuse(a->ctx, "tg_average_updates", TG_RECORDING_READ, TG_SITE) != TG_OK) return 0;
+    if (tg_recording_refuse(a->ctx, who, TG_RECORDING_READ, site) != TG_OK || a->ctx->meta) return 0;
     if (tg_storage_need(a->updates->storage, a->updates) != TG_OK) return 0;
-    a->ctx->run.ops->copy(a->ctx, &n, tg_data(a->updates), sizeof n, TG_COPY_TO_HOST);
-    return (int64_t)n;
+    if (a->ctx->run.ops->copy(a->ctx, &n, tg_data(a->updates), sizeof n, TG_COPY_TO_HOST) != TG_OK) return 0;
+    if (n >= 0 && n <= 0x1p53 && n == rint(n)) return (int64_t)n;
+    tg_fail(a->ctx, TG_ERR_DATA,
+            "%s: the state tensor \"%s\" is %g, expected a whole number from 0 to 2^53; write the number of updates "
+            "to it",
+            who, TG_AVERAGE_UPDATES_NAME, n);
+    return 0;
+}
+
+int64_t tg_average_updates(const tg_average *a) {
+    return enter(a) == TG_OK ? read_updates(a, "tg_average_updates", TG_SITE) : 0;
 }
 
 /* ---- Evaluation with the averages ---- */
@@ -159,8 +171,11 @@ static tg_status keep_own(tg_average *a) {
 }
 
 /* Fails if a parameter must not be written now. */
-static tg_status check_writable(const tg_average *a) {
-    for (int i = 0; i < a->n; i++) TG_TRY(tg_storage_may_change(a->item[i].param));
+static tg_status check_writable(const tg_average *a, const char *who) {
+    for (int i = 0; i < a->n; i++) {
+        TG_TRY(tg_storage_may_change(a->item[i].param));
+        TG_TRY(tg_range_may_change(a->item[i].param, who));
+    }
     return TG_OK;
 }
 
@@ -171,7 +186,8 @@ static tg_status put(tg_average *a, bool own, const char *who, const void *site)
     for (int i = 0; i < a->n && s == TG_OK; i++) {
         tg_average_item *it = &a->item[i];
         tg_storage_wrote(it->param->storage, who, site); /* a write that fails may have written some elements */
-        s = tg_gradient_put(it->param, own ? it->own : it->average, false);
+        s = tg_range_wrote(it->param, who, site);
+        if (s == TG_OK) s = tg_gradient_put(it->param, own ? it->own : it->average, false);
     }
     for (int i = 0; i < a->n; i++) a->item[i].version = a->item[i].param->storage->version; /* they may share one */
     return s;
@@ -180,15 +196,16 @@ static tg_status put(tg_average *a, bool own, const char *who, const void *site)
 tg_status tg_average_apply(tg_average *a) {
     TG_TRY(enter(a));
     TG_TRY(check_items(a, "tg_average_apply"));
-    TG_TRY(tg_recording_refuse(a->ctx, "tg_average_apply", TG_RECORDING_READ, TG_SITE));
+    int64_t updates = read_updates(a, "tg_average_apply", TG_SITE);
+    TG_TRY(a->ctx->run.status);
     if (a->applied)
         return tg_fail(a->ctx, TG_ERR_STATE,
                        "tg_average_apply: the averages are applied already; call "
                        "tg_average_restore first");
-    if (tg_average_updates(a) == 0 && !a->ctx->meta)
+    if (updates == 0 && !a->ctx->meta)
         return tg_fail(a->ctx, TG_ERR_STATE,
                        "tg_average_apply: there was no tg_average_update, so there are no averages");
-    tg_status s = check_writable(a);
+    tg_status s = check_writable(a, "tg_average_apply");
     if (s == TG_OK) s = keep_own(a);
     if (s != TG_OK) return drop_own(a), s;
     a->applied = true;
@@ -215,7 +232,7 @@ tg_status tg_average_restore(tg_average *a) {
                        "tg_average_commit to keep what it has now",
                        i, what);
     }
-    TG_TRY(check_writable(a));
+    TG_TRY(check_writable(a, "tg_average_restore"));
     TG_TRY(put(a, true, "tg_average_restore", TG_SITE));
     drop_own(a);
     return TG_OK;

@@ -12,13 +12,15 @@
 enum { MAX_COMPARED = 16 }; /* greatest number of tensors of a call that are compared */
 
 /* Lists the inputs and then the outputs of a call that are results of ops, and that by their placement are equal on
- * every rank of the axis. Leaves out leaves of the context, which have been compared at their first use. Returns the
- * length of the list. */
+ * every rank of the axis. Leaves out leaves of the context, which have been compared at their first use, and tensors
+ * whose bytes are discarded: they were compared when an op made them, and an op such as a view does not need the bytes.
+ * Returns the length of the list. */
 static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED]) {
     int n = 0;
     for (int i = 0; i < c->n_in + c->n_out && n < MAX_COMPARED; i++) {
         tg_tensor *one = i < c->n_in ? c->input[i] : c->out[i - c->n_in];
         if (!one || !one->tape || !tg_placement_comparable(one) || one->flags & TG_F_PARTIAL) continue;
+        if (one->storage->state == TG_DISCARDED) continue;
         if (tg_placement_claimed(one) >> axis & 1) x[n++] = one;
     }
     return n;

@@ -148,17 +148,24 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     return n;
 }
 
+static tg_status fail_number(tg_ctx *ctx) {
+    return tg_fail(ctx, TG_ERR_SHAPE,
+                   "random draws: all ranks together need one draw for each of 2^63 elements or more, expected fewer");
+}
+
 /* Gives each rank of an opaque tensor its own block of draws, in rank order: adds the start of this rank's block to
  * l->base, and multiplies l->numel by the number of ranks. */
-static void stack(const tg_ctx *ctx, const tg_placement *at, sharding *l) {
+static tg_status stack(tg_ctx *ctx, const tg_placement *at, sharding *l) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(tg_grid_axes(ctx) >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
         l->base += tg_grid_of(ctx)->rank[a] * l->numel;
-        l->numel *= tg_grid_of(ctx)->size[a];
+        if (__builtin_mul_overflow(l->numel, tg_grid_of(ctx)->size[a], &l->numel)) return fail_number(ctx);
     }
+    return TG_OK;
 }
 
-/* Fills in *l for a tensor of this local shape. Fails if a shard is not divisible into its chunks. */
+/* Fills in *l for a tensor of this local shape. Fails if a shard is not divisible into its chunks, or if the number of
+ * elements of the global tensor overflows. */
 static tg_status sharding_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, sharding *l) {
     *l = (sharding){.ndim = ndim, .shape = shape, .numel = 1};
     for (int i = ndim - 1; i >= 0; i--) {
@@ -170,12 +177,11 @@ static tg_status sharding_of(tg_ctx *ctx, int ndim, const int64_t *shape, const 
                 return tg_fail(ctx, TG_ERR_SHAPE,
                                "random draws: a shard of dim %d has %s, expected a multiple of its %lld chunks", i,
                                tg_count(size, "element").text, (long long)tg_placement_chunks(l->cuts[i][k].p));
-            size *= l->cuts[i][k].size;
+            if (__builtin_mul_overflow(size, l->cuts[i][k].size, &size)) return fail_number(ctx);
         }
-        l->numel *= size;
+        if (__builtin_mul_overflow(l->numel, size, &l->numel)) return fail_number(ctx);
     }
-    stack(ctx, at, l);
-    return TG_OK;
+    return stack(ctx, at, l);
 }
 
 /* Fills in the digits of a tensor. Returns -1, or the first dim that digits cannot describe (see push_pieces). */
@@ -286,7 +292,10 @@ tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_pla
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
     note_stream(c, from);
-    if (!placed(ctx, at)) return tg_rng_take(ctx, from, micro, tg_row_major(ndim, shape, NULL), out);
+    if (!placed(ctx, at)) {
+        int64_t numel = tg_row_major(ndim, shape, NULL);
+        return numel < 0 ? fail_number(ctx) : tg_rng_take(ctx, from, micro, numel, out);
+    }
     TG_TRY(check_keyed(c, at));
     TG_TRY(sharding_of(ctx, ndim, shape, at, &l));
     int bad = l.numel ? digits_of(&l, &d) : -1;

@@ -131,7 +131,7 @@ void tg_tape_given_up(tg_tensor *x) {
     tg_tape *t = tape_of(x);
     if (!t) return;
     if (tg_tape_held(t)) { /* what the running function uses must stay until it returns */
-        if (tg_hold(x)) tg_drop_later(x->ctx, (tg_ref){x, x->serial});
+        tg_handle_drop_later(x);
         return;
     }
     if (x->tape) x->flags |= TG_F_RELEASED;

@@ -46,6 +46,41 @@ static tg_status saved_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
+/* Names of any length are saved in full. */
+static tg_status saves_long_names(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg, (void)world;
+    enum { DEPTH = 4 };
+    char path[256], name[256], want[DEPTH * 256 + 8] = "", again[sizeof want];
+    const char *is;
+    tg_module *m[2];
+    for (int k = 0; k < 2; k++) {
+        m[k] = tg_module_new(ctx, &box, NULL);
+        tg_module *inner = m[k];
+        *want = 0;
+        for (int d = 0; d < DEPTH; d++) {
+            memset(name, 'a' + d, sizeof name - 1);
+            name[sizeof name - 1] = 0;
+            tg_module *next = d < DEPTH - 1 ? tg_module_new(ctx, &box, NULL) : tg_nn_linear(ctx, 2, 2, true, 0.5);
+            tg_module_add_child(inner, name, next);
+            inner = next;
+            strcat(strcat(want, name), ".");
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        EXPECT(ctx, tg_is_alive(tg_module_param(m[0], i, &is)));
+        snprintf(again, sizeof again, "%s%s", want, i ? "bias" : "weight");
+        EXPECT(ctx, !strcmp(is, again));
+    }
+    RUN(tg_module_save(m[0], in_root(path, "long")));
+    RUN(tg_module_load(m[1], path, NULL));
+    EXPECT(ctx, value_at(m[0], again, 1) == value_at(m[1], again, 1));
+    for (int k = 0; k < 2; k++) tg_module_free(m[k]);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(long_names_are_saved) { on_ranks(1, saves_long_names, NULL); }
+END_TEST
+
 START_TEST(one_rank_saves_one_file) { on_ranks(1, saved_alone, NULL); }
 END_TEST
 
@@ -73,6 +108,6 @@ START_TEST(a_part_is_refused) { on_ranks(2, refuses_shards, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {one_rank_saves_one_file, a_part_is_refused};
+    const TTest *const tests[] = {one_rank_saves_one_file, long_names_are_saved, a_part_is_refused};
     return state_main("module save", tests, sizeof tests / sizeof *tests);
 }

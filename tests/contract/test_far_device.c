@@ -181,6 +181,25 @@ static void train(const tg_device_ops *ops, run *r) {
     tg_ctx_free(ctx);
 }
 
+/* The host cannot read the indices, so the error has the position of the first wrong one in the caller's tensor. */
+START_TEST(wrong_indices_are_counted_once) {
+    tg_device_ops ops = required(true);
+    tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 1));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(5, 4));
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){1, 2, 7});
+    for (int k = 0; k < 3; k++) {
+        if (k == 0) tg_embedding(t, x, ids);
+        if (k > 0) tg_index_select(t, x, k - 1, ids);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "element 2 of the indices is out of range"), "call %d: %s", k,
+                      tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(training_has_the_bits_of_a_near_device) {
     static run near, far;
     const tg_device_ops ops[] = {required(false), required(true)};
@@ -194,6 +213,7 @@ START_TEST(training_has_the_bits_of_a_near_device) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {composed_slots_are_those_of_the_contract, training_has_the_bits_of_a_near_device};
+    const TTest *const tests[] = {composed_slots_are_those_of_the_contract, wrong_indices_are_counted_once,
+                                  training_has_the_bits_of_a_near_device};
     return tg_check_main("far_device", tests, sizeof tests / sizeof *tests);
 }

@@ -460,10 +460,13 @@ static void data(misuse_world *b) {
     tg_tensor *ids = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), bad),
               *low = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), minus);
     tg_tensor *far = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){INT64_MIN, INT64_MAX});
+    tg_tensor *no_rows = tg_full(t, TG_F32, TG_SHAPE(0, 3), 0);
     INERT(tg_embedding, DATA, "index 9 is out of range; it must be from 0 to 1", tg_embedding(t, b->x, ids));
     INERT(tg_embedding, DATA, "index -1 is out of range; it must be from 0 to 1", tg_embedding(t, b->w, low));
     INERT(tg_embedding, DATA,
           "index -9223372036854775808 is out of range; it must be from 0 to 1", tg_embedding(t, b->x, far));
+    INERT(tg_embedding, DATA, "index 0 is out of range; no index is valid, because the dim that it is for has size 0",
+          tg_embedding(t, no_rows, ids));
     INERT(tg_index_select, DATA, "index 9 is out of range; it must be from 0 to 1", tg_index_select(t, b->x, 0, ids));
     INERT(tg_index, DATA,
           "index 9 is out of range for dim 1 of x; it must be from -3 to 2",

@@ -65,6 +65,13 @@ static void averages(misuse_world *b) {
     QUIET(tg_average_commit, tg_average_commit(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_average_commit, STATE, "call tg_average_apply first", tg_average_commit(a));
     QUIET(tg_average_updates, tg_average_updates(NULL) == 0 && tg_average_updates(a) == 0);
+    static const double no_counts[] = {NAN, 1e300, -1, 0.5};
+    for (int i = 0; i < 4; i++) {
+        tg_write_f64(tg_average_state(a, 1, NULL), &no_counts[i], 1);
+        GIVES(tg_average_updates, DATA, "tg_average_updates: the state tensor \"updates\" is",
+              tg_average_updates(a) == 0);
+        FAILS(tg_average_apply, DATA, "expected a whole number from 0 to 2^53", tg_average_apply(a));
+    }
     QUIET(tg_average_state_count, tg_average_state_count(NULL) == 0 && tg_average_state_count(a) == 2);
     QUIET(tg_average_state, misuse_inert(tg_average_state(NULL, 0, NULL)));
     INERT(tg_average_state, ARGUMENT, "index -1 is out of range", tg_average_state(a, -1, NULL));

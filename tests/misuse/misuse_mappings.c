@@ -155,18 +155,25 @@ static void data(misuse_world *b, tg_comm *c, tg_comm *far) {
     FAILS(tg_broadcast_data, DTYPE, "expected one of", tg_broadcast_data(b->t, x, 2, (tg_dtype)0, c));
     FAILS(tg_broadcast_data, DTYPE, "tensor 0 of rank 0 is f32, expected i64",
           tg_broadcast_data(b->t, x, 2, TG_I64, c));
+    tg_tensor *one = tg_full(b->t, TG_U8, TG_SHAPE(), 1);
+    tg_tensor *huge = tg_expand(b->t, one, TG_SHAPE((int64_t)1 << 62)), *two[] = {huge, huge};
+    FAILS(tg_broadcast_data, SHAPE, "tensors 0 to 1 of rank 0 have 2^63 elements or more together",
+          tg_broadcast_data(b->t, two, 2, TG_U8, c));
     FAILS(tg_broadcast_data, HANDLE, "tensor 1 of rank 0", tg_broadcast_data(b->t, dead, 2, TG_F32, c));
 }
 
 static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
     tg_vocab_opts zero = {0}, later = {.size = sizeof later + 8};
     tg_tensor *ids = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){0, 9});
+    tg_tensor *no_rows = tg_full(b->t, TG_F32, TG_SHAPE(0, 3), 0);
     OP(tg_vocab_parallel_embedding, tg_vocab_parallel_embedding(t, x, b->ids, c));
     OP(tg_vocab_parallel_embedding, tg_vocab_parallel_embedding(t, b->x, x, c));
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "is NULL", tg_vocab_parallel_embedding(b->t, b->x, b->ids, NULL));
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "of another", tg_vocab_parallel_embedding(b->t, b->x, b->ids, far));
     INERT(tg_vocab_parallel_embedding, SHAPE, "has 1 dim", tg_vocab_parallel_embedding(b->t, b->v, b->ids, c));
     INERT(tg_vocab_parallel_embedding, DTYPE, "indices", tg_vocab_parallel_embedding(b->t, b->x, b->v, c));
+    INERT(tg_vocab_parallel_embedding, DATA, "index 0 is out of range; no index is valid",
+          tg_vocab_parallel_embedding(b->t, no_rows, ids, c));
     INERT(tg_vocab_parallel_embedding, DATA, "index 9 is out of range",
           tg_vocab_parallel_embedding(b->t, b->x, ids, c));
 #define LOSS(symbol, ...)                                                                                           \

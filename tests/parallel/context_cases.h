@@ -8,6 +8,10 @@
 
 #include "one_rank.h"
 
+enum { CONTEXT_ROWS = 256 }; /* limit on the rows of a rank */
+
+static const tg_cp_kind context_kinds[] = {TG_CP_RING, TG_CP_GATHER, TG_CP_ULYSSES, TG_CP_HIERARCHY};
+
 /* A case of attention. Sizes are global, those that are 0 have defaults (context_sizes). */
 typedef struct context_case {
     const char *name;
@@ -106,6 +110,13 @@ static inline context_leaves context_open(tg_ctx *ctx, const tg_parallel *p, con
     l.starts = tg_from_host(ctx, TG_I64, c->b == 1 ? TG_SHAPE(m) : TG_SHAPE(c->b, m), v);
     for (int a = 0; a < 3; a++) tg_place(p, l.starts, (tg_axis[]){TG_TP, TG_CP, TG_DP}[a], TG_I);
     return l;
+}
+
+/* Makes the leaves of a rank of group cp, for a case that is one sequence. *rows: the rows that it has. */
+static inline context_leaves context_open_cut(tg_ctx *ctx, const tg_parallel *p, const context_case *c, int64_t *rows) {
+    int n = tg_parallel_size(p, TG_CP);
+    tg_context_cut((const int64_t[]){0, c->s}, 1, n, tg_parallel_rank(p, TG_CP), rows);
+    return context_open(ctx, p, c, rows, c->s / n);
 }
 
 /* Runs attention over the ranks of c, and its backward from the cotangent. */

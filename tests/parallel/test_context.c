@@ -149,8 +149,7 @@ START_TEST(a_ring_of_groups_equals_one_rank) { run_cases(TG_CP_HIERARCHY, 2, 4, 
 END_TEST
 
 START_TEST(tensor_parallelism_divides_heads_first) {
-    const tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER, TG_CP_ULYSSES, TG_CP_HIERARCHY};
-    for (int i = 0; i < 4; i++) run_cases(kinds[i], TG_AUTO, 2, 2);
+    for (int i = 0; i < 4; i++) run_cases(context_kinds[i], TG_AUTO, 2, 2);
 }
 END_TEST
 
@@ -163,7 +162,6 @@ static tg_tensor *attend_far(tg_tape *t, context_leaves *l, tg_comm *c, const tg
 }
 
 static tg_status far_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER, TG_CP_ULYSSES, TG_CP_HIERARCHY};
     int64_t rows[256], all[256];
     int n = tg_comm_size(world);
     (void)arg;
@@ -177,7 +175,7 @@ static tg_status far_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     context_leaves l = context_open(ctx, p, &c, rows, c.s / n), whole = context_open(one.ctx, one.p, &c, all, c.s);
     tg_tensor *want = attend_far(one.t, &whole, tg_parallel_comm(one.p, TG_CP), &c.o);
     for (int i = 0; i < 4; i++) {
-        c.o.kind = kinds[i];
+        c.o.kind = context_kinds[i];
         tg_tensor *y = attend_far(t, &l, tg_parallel_comm(p, TG_CP), &c.o);
         EXPECT(ctx, context_off(y, want, rows, c.s / n, 0, c.h) < 1e-10);
     }

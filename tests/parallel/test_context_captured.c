@@ -91,8 +91,7 @@ static tg_status captured_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(replays_give_the_bits_of_steps) {
-    tg_cp_kind kinds[] = {TG_CP_RING, TG_CP_GATHER, TG_CP_ULYSSES, TG_CP_HIERARCHY};
-    for (int i = 0; i < 8; i++) on_ranks(RANKS, captured_rank, &(job){kinds[i / 2], i % 2});
+    for (int i = 0; i < 8; i++) on_ranks(RANKS, captured_rank, &(job){context_kinds[i / 2], i % 2});
 }
 END_TEST
 

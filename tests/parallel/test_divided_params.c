@@ -257,14 +257,51 @@ static tg_status average(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(averages_of_ranges_change_nothing) {
-    for (int n = 1; n <= 2; n++) {
-        setting s = {.zero = 3, .micros = 1, .dtype = TG_BF16, .watched = true};
+    for (int i = 0; i < 6; i++) {
+        int zero = 1 + i / 2, n = 1 + i % 2;
+        setting s = {.zero = zero, .micros = 1, .dtype = TG_BF16, .watched = zero == 3};
         whole = divided = (outcome){.s = s};
         divided.averages = true;
         on_ranks(n, average, &whole);
         on_ranks(n, average, &divided);
         ck_assert(!memcmp(whole.loss, divided.loss, sizeof whole.loss) && !memcmp(whole.x, divided.x, sizeof whole.x));
     }
+}
+END_TEST
+
+/* Whole parameters are not read after the averages have replaced ranges of them, until a gather: without that each
+ * rank would have other values. */
+static tg_status average_ungathered(void *arg, tg_ctx *ctx, tg_comm *world) {
+    setting s = *(const setting *)arg;
+    double got[WIDE];
+    model m;
+    RUN(model_open(&m, ctx, world, &s));
+    tg_average *a = tg_ema_new(ctx, m.leaf, PARAMS, 0.5);
+    RUN(tg_average_update(a));
+    RUN(run_step(&m, 0, NULL));
+    if (s.zero == 3) {
+        RUN(tg_read_f64(m.x[1], got, WIDE));
+        tg_storage *pinned = tg_pin(m.x[1]);
+        REFUSED(ctx, TG_ERR_STATE, "tg_average_apply: ", tg_average_apply(a));
+        tg_unpin(pinned);
+    }
+    for (int restore = 0; restore < 2; restore++) {
+        RUN(restore ? tg_average_restore(a) : tg_average_apply(a));
+        if (s.zero < 3)
+            REFUSED(ctx, TG_ERR_STATE, "has values of different steps", tg_read_f64(m.x[1], got, WIDE));
+        else
+            EXPECT(ctx, tg_storage_state_of(m.x[1]) == TG_DISCARDED);
+        RUN(tg_flat_gather(m.flat));
+        RUN(tg_read_f64(m.x[1], got, WIDE));
+    }
+    tg_average_free(a);
+    model_close(&m);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(averages_of_ranges_wait_for_a_gather) {
+    for (int zero = 1; zero <= 3; zero++)
+        on_ranks(2, average_ungathered, &(setting){.zero = zero, .micros = 1, .dtype = TG_F32});
 }
 END_TEST
 
@@ -372,6 +409,7 @@ int main(void) {
         two_buckets_are_present_at_a_time,
         whole_parameters_may_be_written,
         averages_of_ranges_change_nothing,
+        averages_of_ranges_wait_for_a_gather,
         what_divided_parameters_refuse,
         a_step_fails_while_a_parameter_is_pinned,
         a_refused_watch_watches_nothing,

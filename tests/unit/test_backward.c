@@ -93,6 +93,11 @@ START_TEST(backward_twice_doubles) {
     ck_assert(tg_backward(t, y) == TG_ERR_STATE);
     ck_says("retain");
     tg_ctx_clear(ctx);
+    tg_tensor *sum = tg_add(t, x, x); /* saves nothing itself */
+    ck_assert(tg_backward(t, sum) == TG_OK && tg_backward(t, sum) == TG_ERR_STATE);
+    ck_says("op add (called from ");
+    ck_says("has run in an earlier backward, which released what the nodes had saved; run that one with .retain");
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST

@@ -367,7 +367,7 @@ START_TEST(a_slot_serves_one_micro_batch) {
     ck_assert(tg_module_call(m, t, in, 2, out, 3) == TG_OK);
     tg_backward(t, out[2]);
     ck_assert(tg_backward(t, out[2]) == TG_ERR_STATE);
-    ck_says("no longer has what it saved");
+    ck_says("has run in an earlier backward, which released what the nodes had saved");
     tg_ctx_clear(ctx);
     tg_tape_key(t, 8);
     ck_assert(tg_module_call(m, t, in, 2, out, 3) == TG_OK); /* on the same tape, after the backward */

@@ -253,6 +253,39 @@ START_TEST(later_callbacks_see_the_result_of_a_sample_that_one_ended) {
 }
 END_TEST
 
+typedef struct inner_call {
+    tg_generator *g;
+    bool frees;
+} inner_call;
+
+static tg_generate_next call_again(void *state, const tg_token *t) {
+    const inner_call *c = state;
+    (void)t;
+    if (c->frees)
+        tg_generator_free(c->g);
+    else
+        tg_generator_run(c->g, prompts, 1, NULL);
+    return TG_GENERATE_CONTINUE;
+}
+
+START_TEST(a_generator_runs_one_call_at_a_time) {
+    begin();
+    make_prompts();
+    tg_module *lm = model(TG_LLAMA, 1, 1);
+    inner_call c = {.g = tg_generator_new(lm, TG_GENERATOR(.rows = 3))};
+    for (int i = 0; i < 2; i++) {
+        c.frees = i;
+        tg_generator_run(c.g, prompts, PROMPTS, TG_GENERATE(.tokens = TOKENS, .on_token = call_again, .state = &c));
+        fails(TG_ERR_STATE, c.frees ? "tg_generator_free: the generator is running a call, as in on_token"
+                                    : "tg_generator_run: the generator is running a call, as in on_token");
+        ck_assert_int_eq(tg_generator_run(c.g, prompts, PROMPTS, NULL), TG_OK);
+    }
+    tg_generator_free(c.g);
+    tg_module_free(lm);
+    end();
+}
+END_TEST
+
 /* ---- The cache ---- */
 
 static tg_generate_stats stats(const tg_generator *g) {
@@ -294,6 +327,7 @@ int main(void) {
                             samples_of_a_full_prompt_slide,
                             the_callback_sees_each_token_and_ends_samples,
                             later_callbacks_see_the_result_of_a_sample_that_one_ended,
+                            a_generator_runs_one_call_at_a_time,
                             a_prompt_is_computed_once};
     return tg_check_main("generate", tests, sizeof tests / sizeof *tests);
 }

@@ -347,6 +347,33 @@ START_TEST(releases_in_callbacks_are_done_after_them) {
 }
 END_TEST
 
+static tg_status release_leaf_in_hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)tape, (void)x, (void)g;
+    tg_release(((ends *)user)->x);
+    return TG_OK;
+}
+
+/* The node of a leaf that no other node uses ends too. */
+START_TEST(leaves_released_in_callbacks_have_no_nodes_after_them) {
+    begin();
+    for (int held = 0; held < 2; held++) {
+        tg_tensor *w = leaf(3), *y = tg_square(t, w);
+        ends e = {.x = leaf(2)};
+        tg_release(tg_exp(t, e.x)); /* the node of e.x stays */
+        ck_assert_int_eq(tg_tape_nodes(t), 3);
+        tg_on_grad(y, release_leaf_in_hook, &e);
+        if (held) tg_hold(e.x);
+        tg_backward(t, y);
+        tg_release(tg_full(t, TG_F64, TG_SHAPE(), 0)); /* the next op does it */
+        ck_assert_int_eq(tg_tape_nodes(t), 2);
+        if (held) ck_ended(e.x);
+        if (held) tg_unhold(e.x);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(overwritten_results_end_with_their_successor) {
     begin();
     tg_tensor *w = leaf(2), *y = tg_square(t, w), *z = tg_add_(t, y, w);
@@ -454,6 +481,7 @@ int main(void) {
                             long_chains_end_without_recursion,
                             dropped_leaves_end_with_their_last_node,
                             releases_in_callbacks_are_done_after_them,
+                            leaves_released_in_callbacks_have_no_nodes_after_them,
                             overwritten_results_end_with_their_successor,
                             random_programs_hold_release_and_reset};
     return tg_check_main("handles", tests, sizeof tests / sizeof *tests);

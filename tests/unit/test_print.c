@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include <tapegrad/explain.h>
+#include <tapegrad/pipe.h>
 
 /* An array and NumPy's text for it. Its elements are given as bytes in base 16, or as (i % modulus) * scale. */
 typedef struct print_case {
@@ -80,6 +81,13 @@ START_TEST(the_decimal_point_is_no_comma) {
     tg_tape_dump(t, TG_JSON, dump, sizeof dump);
     const char *time = strstr(strstr(dump, "\"op\": \"exp\""), "\"forward_s\": ") + 13;
     ck_assert_msg(!strncmp(time + strspn(time, "0123456789.e-"), ", \"", 3), "%s", time);
+    const double times[] = {1.25, 1.25};
+    static char svg[1 << 14];
+    tg_pipe_plan *plan =
+        tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = TG_PIPE_FORWARD, .stages = 2, .micros = 2, .f = times));
+    ck_assert_int_lt(tg_pipe_plan_text(plan, TG_SVG, svg, sizeof svg), sizeof svg);
+    ck_assert_msg(strstr(svg, "F1, stage 1, 2.5 to 3.75") && strstr(svg, "fill-opacity=\"1.00\""), "%s", svg);
+    tg_pipe_plan_free(plan);
     end();
     setlocale(LC_NUMERIC, "C");
 }

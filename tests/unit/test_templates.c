@@ -114,6 +114,9 @@ START_TEST(filters_and_tests_work_on_messages) {
          {"{{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ (-1250)|round(-2) }}", NULL, "1200 1400 -1200"},
          {"{{ (-0.4)|round(0, 'ceil') }} {{ (-0.4)|round }}", NULL, "0.0 -0.0"},
          {"{{ 15|round(-1) }} {{ 7|round(-30) }}", NULL, "20 0"},
+         {"{{ [1, 2, 3]|batch(0)|list }} {{ []|batch(0)|list }}", NULL, "[[], [1, 2, 3]] []"},
+         {"{{ [1, 2, 3]|batch(2, 9)|list }} {{ [1, 2, 3]|batch(-1)|list }}", NULL, "[[1, 2], [3, 9]] [[1, 2, 3]]"},
+         {"{{ {}[[]] is defined }} {{ {}[([],)] is defined }} {{ {(1, (2,)): 3}[(1, (2,))] }}", NULL, "False False 3"},
          {"{{ 1250.0|round(-2) }} {{ 1234|round(-2, 'floor') }}", NULL, "1200.0 1200.0"},
          {"{{ '\xc3\x84\xc3\x9f'|lower }} {{ '\xc3\xa4\xc3\x9f'|upper }} {{ '\xe4\xb8\x96'|length }}", NULL,
           "\xc3\xa4\xc3\x9f \xc3\x84SS 1"});

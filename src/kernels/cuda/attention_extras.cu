@@ -182,7 +182,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention_grad_sin
 tg_status attention_check(tg_ctx *ctx, const Attention &a) {
     if (!a.rules.lengths && !a.rules.starts_q) return TG_OK;
     TG_LAUNCH(check_extents, 1, THREADS, 0, tg_cuda_of(ctx)->compute, a.rules, a.batch,
-              tg_cuda_fault_for(ctx, "attention"));
+              tg_cuda_fault_for(ctx, "attention", 1));
     return tg_cuda_launched(ctx, "check_extents");
 }
 

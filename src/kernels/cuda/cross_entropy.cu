@@ -122,7 +122,7 @@ Job job_of(const tg_cross_entropy_args *a) {
 tg_status tg_cuda_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     Job job = job_of(a);
     if (!job.logits.count) return TG_OK;
-    job.fault = tg_cuda_fault_for(ctx, "cross_entropy");
+    job.fault = tg_cuda_fault_for(ctx, "cross_entropy", 1);
     const Rows *rows[] = {&job.logits};
     if (a->logits.dtype == TG_F64) {
         Plan p = plan_rows<double>(job.logits.count, rows, KEEPS_ROW, 1, false);

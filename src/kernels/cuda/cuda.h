@@ -64,8 +64,9 @@ TG_PRIVATE_API tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *c
  * records the error. */
 tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
 
-/* Gives a call of this slot a number, under which its kernels report errors in data. */
-tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot);
+/* Gives a call of this slot a number, under which its kernels report errors in data. The error quotes the position that
+ * a kernel has reported, divided by `repeats` (kernels/index_position.h). */
+tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot, int64_t repeats);
 
 /* Device memory for the kernels of one slot. The slot gives it back after its launches, even if their work is still
  * queued: the work of the next user comes later on the compute stream. With 0 bytes, data is NULL. */

@@ -41,10 +41,10 @@ static unsigned long long next_number(tg_cuda *c) {
     return number;
 }
 
-tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
+tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot, int64_t repeats) {
     tg_cuda *c = tg_cuda_of(ctx);
     const tg_runtime *r = tg_runtime_of(ctx);
-    tg_cuda_call call = {next_number(c), slot, r->running, r->running_site, r->composer};
+    tg_cuda_call call = {next_number(c), slot, r->running, r->running_site, r->composer, repeats};
     c->names[call.number % CALLS] = call;
     if (c->capturing) tg_cuda_graph_call(c, &call);
     return (tg_cuda_fault){c->fault, call.number};
@@ -86,7 +86,8 @@ tg_status tg_cuda_fault_report(tg_cuda *c) {
     if (of && of->site) tg_describe_site(c->ctx, of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
     return tg_fail(c->ctx, TG_ERR_DATA, "%s: %s, at position %llu (found on the device by %s%s%s%s%s)",
-                   of && of->op ? of->op : "an op", fault_text(of), word & positions, of ? of->slot : "an earlier call",
+                   of && of->op ? of->op : "an op", fault_text(of),
+                   (word & positions) / (unsigned long long)(of ? of->repeats : 1), of ? of->slot : "an earlier call",
                    of && of->composer ? "; recorded by " : "", of && of->composer ? of->composer : "",
                    *where ? "; called from " : "", where);
 }

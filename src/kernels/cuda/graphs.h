@@ -10,6 +10,7 @@ struct tg_cuda_call {
     const char *slot, *op; /* op: NULL if none was running */
     const void *site;      /* the call site of the op, or NULL */
     const char *composer;  /* the op that recorded op, or NULL */
+    int64_t repeats;       /* how many neighboring positions share an index */
 };
 
 /* The greatest number of a call, after which numbers go on from 0. It is also the mask of numbers. */

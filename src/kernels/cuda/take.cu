@@ -2,6 +2,7 @@
 #include "kernels/cuda/take.h"
 
 #include "kernels/cuda/slots.h"
+#include "kernels/index_position.h"
 
 namespace tg {
 namespace {
@@ -133,7 +134,7 @@ TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int
     job.groups = others.count;
     job.walk = walk_of(all, all.n);
     job.others = walk_of(others, others.n);
-    if (reports) job.fault = tg_cuda_fault_for(ctx, slot);
+    if (reports) job.fault = tg_cuda_fault_for(ctx, slot, tg_index_repeats(&index));
     return job;
 }
 

@@ -51,6 +51,11 @@ static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
     return dtype == x->dtype ? x : tg_cast(t, x, dtype);
 }
 
+/* Converts x, which was computed from tg_wide tensors, to the dtype of g. Returns x if it has it. */
+static inline tg_tensor *tg_narrow_like(tg_tape *t, tg_tensor *x, const tg_tensor *g) {
+    return x->dtype == g->dtype ? x : tg_cast(t, x, (tg_dtype)g->dtype);
+}
+
 /* The derivatives of an op whose results are constant between steps: all gradients are 0, and so is the tangent. */
 tg_status tg_steps_backward(tg_call *c);
 tg_status tg_steps_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);

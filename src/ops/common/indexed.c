@@ -1,5 +1,7 @@
 /* Reading and adding at positions given by a tensor of indices: the calls of the device, and the checks (indexed.h). */
 #include "ops/common/indexed.h"
+
+#include "kernels/index_position.h"
 #include "ops/common/derive.h"
 
 const tg_field tg_index_fields[1] = {
@@ -16,8 +18,12 @@ int64_t tg_index_at(tg_array index, int64_t position) {
 }
 
 tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
-    if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
+    if (TG_LIKELY(!bad)) return TG_OK;
+    if (!c->ctx->host) return tg_op_bad(c, (bad - 1) / tg_index_repeats(&index) + 1, "the indices");
     int64_t found = tg_index_at(index, bad - 1);
+    if (size == 0)
+        return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; no index is valid, because the dim that it is "
+                            "for has size 0", (long long)found);
     return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld", (long long)found,
                         (long long)size - 1);
 }

@@ -25,12 +25,13 @@ static int64_t draw_at(const tg_draws *d, int64_t position) {
 tg_status tg_cp_take_draws(tg_call *c) {
     tg_cp_params *p = c->params;
     const tg_tensor *q = c->input[CP_Q];
-    int64_t b = q->shape[0], h = q->shape[1], matrix = p->length * p->length;
+    int64_t b = q->shape[0], h = q->shape[1];
     tg_placement at[TG_MAX_AXES];
     tg_draws d;
     TG_TRY(tg_call_draws_now(c));
     place_weights(c, at);
     TG_TRY(tg_draws_take(c, 4, (int64_t[]){b, h, p->length, p->length}, tg_grid_axes(c->ctx) ? at : NULL, &d));
+    int64_t matrix = p->length * p->length; /* the call above fails if b h matrix overflows */
     if (b * h * matrix == 0) return TG_OK;
     int64_t batch = b > 1 ? draw_at(&d, h * matrix) : 0, head = h > 1 ? draw_at(&d, matrix) : 0;
     bool even = draw_at(&d, matrix - 1) == matrix - 1 &&

@@ -80,7 +80,8 @@ static tg_status exchange_rows(data *d) {
     return s == TG_OK ? tg_ctx_status(d->ctx) : s;
 }
 
-/* Reports an error that the rows describe; otherwise sets *numel to the number of elements of all tensors. */
+/* Reports an error that the rows describe, or more elements than one vector can have; otherwise sets *numel to the
+ * number of elements of all tensors. */
 static tg_status check_rows(const data *d, int64_t *numel) {
     *numel = 0;
     for (int i = 0; i < d->n; i++) {
@@ -94,7 +95,11 @@ static tg_status check_rows(const data *d, int64_t *numel) {
             return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: tensor %d of rank 0 is %s, expected %s", i,
                            tg_dtype_name((tg_dtype)(OTHER_DTYPE - row[NDIM])), tg_dtype_name(d->dtype));
         for (int k = 0; k < row[NDIM]; k++) size *= row[SIZES + k];
-        *numel += size;
+        if (__builtin_add_overflow(*numel, size, numel))
+            return tg_fail(d->ctx, TG_ERR_SHAPE,
+                           "tg_broadcast_data: tensors 0 to %d of rank 0 have 2^63 elements or more together, expected "
+                           "fewer",
+                           i);
     }
     return TG_OK;
 }

@@ -22,6 +22,9 @@ static double width_of(const picture *d, double time) { return COLUMN * (time / 
 static double x_of(const picture *d, double time) { return LEFT + width_of(d, time); }
 static int y_of(int stage) { return TOP + ROW * stage; }
 
+static tg_decimal pixels(double x) { return tg_decimal_of('f', 2, x); }
+static tg_decimal number(double time) { return tg_decimal_of('g', 6, time); }
+
 static void box(const picture *d, int stage, int i) {
     const tg_pipe_plan *p = d->p;
     tg_pipe_item item = p->item[i];
@@ -29,11 +32,12 @@ static void box(const picture *d, int stage, int i) {
     double width = width_of(d, length);
     tg_pipe_name name = tg_pipe_item_name(p, item);
     if (length == 0) return;
-    PUT("<g><title>%s, stage %d, %.6g to %.6g</title><rect class=\"%c\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" "
-        "height=\"%d\" fill-opacity=\"%.2f\"/>",
-        name.text, stage, begin, begin + length, "FBW"[item.act], x_of(d, begin), y_of(stage), width, BOX,
-        1 - 0.7 * item.chunk / p->chunks);
-    PUT("<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text></g>\n", x_of(d, begin + length / 2),
+    PUT("<g><title>%s, stage %d, %s to %s</title><rect class=\"%c\" x=\"%s\" y=\"%d\" width=\"%s\" "
+        "height=\"%d\" fill-opacity=\"%s\"/>",
+        name.text, stage, number(begin).text, number(begin + length).text, "FBW"[item.act],
+        pixels(x_of(d, begin)).text, y_of(stage), pixels(width).text, BOX,
+        tg_decimal_of('f', 2, 1 - 0.7 * item.chunk / p->chunks).text);
+    PUT("<text x=\"%s\" y=\"%d\" text-anchor=\"middle\">%s</text></g>\n", pixels(x_of(d, begin + length / 2)).text,
         y_of(stage) + BOX / 2 + 4, name.text + 1);
 }
 
@@ -51,8 +55,9 @@ static void axis(const picture *d) {
     double step = round_up(2 * d->column), lines = d->p->makespan / step * (1 + 1e-9);
     for (int64_t i = 0; (double)i <= lines; i++) {
         double time = i ? (double)i * step : 0;
-        PUT("<path d=\"M%.2f %dV%d\"/><text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
-            x_of(d, time), TOP, y + 4, x_of(d, time), y + 18, time);
+        tg_decimal x = pixels(x_of(d, time));
+        PUT("<path d=\"M%s %dV%d\"/><text x=\"%s\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+            x.text, TOP, y + 4, x.text, y + 18, number(time).text);
     }
 }
 
@@ -75,8 +80,8 @@ void tg_pipe_svg(const tg_pipe_plan *p, char *buf, size_t size, size_t *at) {
         "font-size=\"11\">\n<style>text{fill:#222}path{stroke:#e4e4e4}.F{fill:#9ec3ea}.B{fill:#f2b183}"
         ".W{fill:#b5d69b}g rect{stroke:#fff}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
         width, y_of(p->stages) + BOTTOM);
-    PUT("<text x=\"%d\" y=\"20\" font-size=\"13\">%s, makespan %.6g</text>\n", LEFT, tg_pipe_title(p).text,
-        p->makespan);
+    PUT("<text x=\"%d\" y=\"20\" font-size=\"13\">%s, makespan %s</text>\n", LEFT, tg_pipe_title(p).text,
+        number(p->makespan).text);
     legend(d);
     axis(d);
     for (int s = 0; s < p->stages; s++) {

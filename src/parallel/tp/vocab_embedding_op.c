@@ -3,6 +3,7 @@
  * embedding. Forward and backward need no mask: a read at an index out of range leaves the zeros, and an addition there
  * does nothing. */
 #include "ops/common/derive.h"
+#include "ops/common/indexed.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/layers.h"
 #include "parallel/tp/vocab.h"
@@ -48,11 +49,6 @@ static tg_status local_ids(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     return TG_OK;
 }
 
-/* Returns element i of flat, an array of int64 or int32 in host memory. */
-static int64_t id_at(const tg_tensor *flat, int64_t i) {
-    return flat->dtype == TG_I64 ? ((const int64_t *)tg_data(flat))[i] : ((const int32_t *)tg_data(flat))[i];
-}
-
 /* Fails with TG_ERR_DATA unless every id is the number of a valid row, from 0 to v - 1. To check this, takes for each
  * id the element with that index of an array of v elements, because the device reports an index out of range. All
  * elements of the array are one number in memory (stride 0). */
@@ -69,9 +65,7 @@ static tg_status check_ids(tg_call *c) {
     tg_array words = {tg_data(word), all.shape, all.stride, v, 1, TG_I64, false};
     tg_array index = {tg_data(flat), row.shape, row.stride, ids->numel, 1, ids->dtype, true};
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(read), words, index, 0, &bad));
-    if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the ids");
-    return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld",
-                        (long long)id_at(flat, bad - 1), (long long)v - 1);
+    return tg_op_bad_index(c, bad, index, v);
 }
 
 static tg_status embedding_forward(tg_call *c) {

@@ -50,13 +50,17 @@ TPL_FILTER(reverse) {
 TPL_FILTER(batch) {
     (void)c;
     int64_t most = tg_tpl_to_int(r, a[0], "the size of 'batch'");
-    tpl_value all = iterator_of(r), row = {0}, v;
+    tpl_value all = iterator_of(r), row = tg_tpl_list_new(r, TPL_LIST), v;
     for (tpl_iter i = tg_tpl_iterate(r, on); tg_tpl_next(r, &i, &v);) {
-        if (!row.kind || row.list->n == most) tg_tpl_append(r, all.list, row = tg_tpl_list_new(r, TPL_LIST));
+        if (row.list->n == most) { /* also before the first item, if rows have no items */
+            tg_tpl_append(r, all.list, row);
+            row = tg_tpl_list_new(r, TPL_LIST);
+        }
         tg_tpl_append(r, row.list, v);
     }
-    while (row.kind && tg_tpl_given(a[1]) && a[1].kind != TPL_NONE && row.list->n < most)
-        tg_tpl_append(r, row.list, a[1]);
+    if (row.list->n == 0) return all;
+    while (tg_tpl_given(a[1]) && a[1].kind != TPL_NONE && row.list->n < most) tg_tpl_append(r, row.list, a[1]);
+    tg_tpl_append(r, all.list, row);
     return all;
 }
 

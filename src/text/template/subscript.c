@@ -31,7 +31,7 @@ static bool item_at(tpl_run *r, tpl_value of, int64_t i, tpl_value *out) {
 /* Returns whether of[key] exists in Python. */
 static bool find_item(tpl_run *r, tpl_value of, tpl_value key, tpl_value *out) {
     if (of.kind == TPL_DICT) {
-        tpl_pair *p = key.kind == TPL_LIST || key.kind == TPL_DICT ? NULL : tg_tpl_find(r, of.dict, key);
+        tpl_pair *p = tg_tpl_is_key(r, key) ? tg_tpl_find(r, of.dict, key) : NULL;
         if (p) *out = p->value;
         return p != NULL;
     }

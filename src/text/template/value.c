@@ -59,15 +59,19 @@ tpl_value tg_tpl_dict_new(tpl_run *r, tpl_kind kind) {
     return (tpl_value){.kind = (uint8_t)kind, .dict = d};
 }
 
-static void require_hash(tpl_run *r, tpl_value key) {
-    if (key.kind == TPL_LIST || key.kind == TPL_DICT)
-        tg_tpl_fail(r, TG_ERR_DATA, "a %s cannot be a key", tg_tpl_type_name(key));
-    if (key.kind != TPL_TUPLE) return;
+/* Returns v, or what is in the tuple v, if it cannot be a key of a dict; NULL if v can be a key. */
+static const tpl_value *no_key(tpl_run *r, const tpl_value *v) {
+    const tpl_value *found = NULL;
+    if (v->kind == TPL_LIST || v->kind == TPL_DICT) return v;
+    if (v->kind != TPL_TUPLE) return NULL;
     tg_tpl_enter(r); /* tuples may be nested as deep as a loop makes them */
-    tg_tpl_spend(r, key.list->n);
-    for (int64_t i = 0; i < key.list->n; i++) require_hash(r, key.list->items[i]);
+    tg_tpl_spend(r, v->list->n);
+    for (int64_t i = 0; i < v->list->n && !found; i++) found = no_key(r, &v->list->items[i]);
     tg_tpl_return(r);
+    return found;
 }
+
+bool tg_tpl_is_key(tpl_run *r, tpl_value v) { return !no_key(r, &v); }
 
 /* Compares texts, and counts the steps of that. */
 static bool same_key(tpl_run *r, const tpl_text *a, const tpl_text *b) {
@@ -77,7 +81,8 @@ static bool same_key(tpl_run *r, const tpl_text *a, const tpl_text *b) {
 }
 
 tpl_pair *tg_tpl_find(tpl_run *r, const tpl_dict *d, tpl_value key) {
-    require_hash(r, key);
+    const tpl_value *wrong = no_key(r, &key);
+    if (wrong) tg_tpl_fail(r, TG_ERR_DATA, "a %s cannot be a key", tg_tpl_type_name(*wrong));
     tg_tpl_spend(r, 1 + (d->n >> 3));
     for (int64_t i = 0; i < d->n; i++) {
         tpl_value k = d->pairs[i].key;

@@ -109,6 +109,7 @@ tpl_value tg_tpl_pair_new(tpl_run *r, tpl_value a, tpl_value b); /* a tuple */
 tpl_value tg_tpl_range_new(tpl_run *r, const int64_t arguments[3], int64_t n);
 
 tpl_value tg_tpl_dict_new(tpl_run *r, tpl_kind kind);
+bool tg_tpl_is_key(tpl_run *r, tpl_value v); /* whether Python can hash v */
 /* Returns the pair of a key; NULL if there is none. Fails for a key that Python cannot hash, such as a list. */
 tpl_pair *tg_tpl_find(tpl_run *r, const tpl_dict *d, tpl_value key);
 tpl_pair *tg_tpl_find_name(const tpl_dict *d, const char *name);
