@@ -22,6 +22,7 @@ static int list(const tg_module *m, tg_dtype dtype, cast *c, int params, int all
     for (int i = 0; i < all; i++) {
         const char *path;
         tg_tensor *x = state_at(m, i, params, &path);
+        if (!tg_ok(m->ctx)) return -1; /* no memory for the path */
         if (!tg_is_float((tg_dtype)x->dtype) || x->dtype == dtype || x->ext->keeps_dtype) continue;
         if (tg_retype_check(x, path, "tg_module_cast") != TG_OK) return -1;
         c[n++].x = x;

@@ -64,7 +64,9 @@ static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out)
     double w = p->width * p->scale;
     tg_tensor *d = tg_sub(t, tg_wide(t, tg_node_in(n)[0]), tg_wide(t, tg_node_in(n)[1])), *loss;
     if (p->scale != 1) d = tg_scale(t, d, p->scale);
-    if (w) {
+    if (isinf(w)) { /* there is no line */
+        loss = tg_scale(t, tg_square(t, d), 0.5);
+    } else if (w) {
         tg_tensor *far = tg_above(t, tg_abs(t, d), w), *near = tg_logical_not(t, far);
         tg_tensor *parabola = tg_scale(t, tg_square(t, tg_masked_fill(t, d, far, 0)), 0.5);
         tg_tensor *line = tg_abs(t, tg_masked_fill(t, d, near, w / 2));

@@ -78,7 +78,7 @@ static tg_status global_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(run_noise(ctx, s, p, x, t, &y));
     RUN(one_rank(s, &whole, &whole_g, &alone, &t1));
     EXPECT(ctx, off(y, whole, 1, tp, n) == 0);
-    EXPECT(ctx, off(tg_keep(tg_grad_of(x)), whole_g, 1, tp, n) == 0);
+    EXPECT(ctx, off(tg_grad_share(x), whole_g, 1, tp, n) == 0);
     RUN(in_step(ctx, world, NULL));
     RUN(in_step(ctx, world, "model-parallel-rng"));
     tg_tape_free(t1);
