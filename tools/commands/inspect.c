@@ -62,8 +62,6 @@ typedef struct op_row {
     int64_t count, flops, saved;
 } op_row;
 
-enum { MAX_OPS = 256 };
-
 typedef struct findings {
     tg_lm_config config;
     int64_t whole;                              /* number of parameters of the whole model */
@@ -75,18 +73,21 @@ typedef struct findings {
     tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
     json_t *flat;             /* what tg_flat_text writes of rank 0; NULL: there is one replica */
     stage_table stages;       /* empty without a pipeline */
-    op_row ops[MAX_OPS];
+    op_row *ops;              /* one for each op that has nodes, in the order of their first nodes */
     int n_ops;
 } findings;
 
 /* ---- Measuring ---- */
 
+/* Returns the row of an op, which is added if there is none; NULL if there is no memory. */
 static op_row *row_of(findings *f, const tg_op *op) {
     for (int i = 0; i < f->n_ops; i++)
         if (f->ops[i].op == op) return &f->ops[i];
-    if (f->n_ops == MAX_OPS) return NULL;
-    f->ops[f->n_ops].op = op;
-    return &f->ops[f->n_ops++];
+    op_row *more = realloc(f->ops, (size_t)(f->n_ops + 1) * sizeof *more);
+    if (!more) return NULL;
+    f->ops = more;
+    more[f->n_ops] = (op_row){.op = op};
+    return &more[f->n_ops++];
 }
 
 /* Prints that a count does not fit 64 bits. Returns false. */
@@ -96,61 +97,46 @@ static bool fail_too_many(void) {
            false;
 }
 
-/* Adds the tape's nodes to the rows of their ops, and their FLOPs to *flops. Returns false if a sum does not fit 64
- * bits. */
-static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
+/* Sets *flops to the FLOPs of the tape's nodes. Returns false after printing that they do not fit 64 bits. */
+static bool sum_flops(tg_tape *t, int64_t *flops) {
+    *flops = 0;
+    for (int64_t i = 0; i < tg_tape_nodes(t); i++)
+        if (__builtin_add_overflow(*flops, tg_node_flops(tg_tape_node(t, i)), flops)) return fail_too_many();
+    return true;
+}
+
+/* Adds the tape's nodes, whose FLOPs fit 64 bits, to the rows of their ops. Returns false after printing what is
+ * wrong. */
+static bool count_nodes(findings *f, tg_tape *t) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
-        op_row *row = tg_node_op(n) ? row_of(f, tg_node_op(n)) : NULL;
-        if (__builtin_add_overflow(*flops, tg_node_flops(n), flops)) return false;
-        if (!row) continue;
+        if (!tg_node_op(n)) continue; /* a leaf */
+        op_row *row = row_of(f, tg_node_op(n));
+        if (!row) return fail("no memory"), false;
         row->count++;
-        row->flops += tg_node_flops(n); /* cannot overflow: it is at most *flops */
-        if (__builtin_add_overflow(row->saved, tg_node_saved_bytes(n), &row->saved)) return false;
+        row->flops += tg_node_flops(n);
+        if (__builtin_add_overflow(row->saved, tg_node_saved_bytes(n), &row->saved)) return fail_too_many();
         f->nodes++;
     }
     return true;
 }
 
-/* Records the forward pass of a micro-batch through the layers of rank 0, without recomputation, and counts its nodes
- * and FLOPs. The whole model has `layers` layers. */
-static bool record_forward(const train_options *o, tg_lm_config config, int64_t layers, findings *f, int64_t *flops) {
+/* Records the forward pass of a micro-batch through the layers of rank 0, with this kind of recomputation, and sums the
+ * FLOPs of the nodes. If `rows` is true, also counts the nodes in the rows of their ops. */
+static bool record_forward(const train_options *o, findings *f, tg_gpt_recompute recompute, bool rows, int64_t *flops) {
     meta_rank w;
-    config.recompute = TG_GPT_KEEP;
-    config.layers = layers;
-    *flops = 0;
-    bool good = meta_rank_open(&w, o, &config, 0) && meta_rank_forward(&w);
-    if (good && !count_nodes(f, w.r.tape, flops)) good = fail_too_many();
+    tg_lm_config config = f->config;
+    config.recompute = recompute;
+    bool good = meta_rank_open(&w, o, &config, 0) && meta_rank_forward(&w) && sum_flops(w.r.tape, flops) &&
+                (!rows || count_nodes(f, w.r.tape));
     meta_rank_close(&w);
     return good;
 }
 
-/* Returns options without a pipeline whose ranks divide each layer in the same way. They are for models of one or two
- * layers, which may have fewer layers than the pipeline has stages. */
-static train_options without_pipeline(const train_options *o) {
-    train_options one = *o;
-    one.on.ranks /= o->on.pp;
-    one.on.pp = one.on.vp = 1;
-    one.on.layout = NULL;
-    return one;
-}
-
-/* Counts the FLOPs of the forward of a layer for a micro-batch: the difference between a model of two layers and one of
- * a single layer. */
-static bool count_layer_flops(const train_options *o, const findings *f, int64_t *flops) {
-    int64_t one = 0, two = 0;
-    train_options flat = without_pipeline(o);
-    findings *scratch = calloc(1, sizeof *scratch);
-    bool good = scratch ? record_forward(&flat, f->config, 1, scratch, &one) &&
-                              record_forward(&flat, f->config, 2, scratch, &two)
-                        : (fail("no memory"), false);
-    free(scratch);
-    *flops = two - one;
-    return good;
-}
-
-/* Returns the FLOPs that selective recomputation adds in a layer for a micro-batch. As tg_node_flops counts them, they
- * are one for each element of what the norms before attention and MLP and each op of the activation compute. */
+/* Returns the FLOPs that selective recomputation adds in one layer for one micro-batch. It computes again the norms
+ * before attention and MLP and the activation of the MLP. Their ops count one FLOP for each element of their results.
+ * A tape that keeps everything does not show these FLOPs, because an op of its own may compute the first projection of
+ * the MLP with the activation, and counts the product only. */
 static int64_t selective_flops(const train_options *o, const tg_lm_config *c) {
     const rank_options *on = &o->on;
     int64_t sequences = o->batch / o->accumulate / (on->ranks / (on->tp * on->cp * on->pp));
@@ -160,26 +146,36 @@ static int64_t selective_flops(const train_options *o, const tg_lm_config *c) {
     return norms * norm + (c->activation == TG_LM_GEGLU_TANH ? 2 : 1) * tokens * (c->ffn / on->tp);
 }
 
+/* Counts the FLOPs that recomputation adds for one micro-batch. `kept` is those of a forward that keeps everything. If
+ * layers are recomputed as a whole, the step's tape has one node for each, which counts no FLOPs. So the tape lacks
+ * what is recomputed, whatever the layers' kinds are. */
+static bool count_recomputed(const train_options *o, findings *f, int64_t kept, int64_t *flops) {
+    *flops = 0;
+    if (f->config.recompute == TG_GPT_KEEP) return true;
+    if (f->config.recompute == TG_GPT_SELECTIVE)
+        return !__builtin_mul_overflow(selective_flops(o, &f->config), f->layers, flops) || fail_too_many();
+    int64_t rest;
+    if (!record_forward(o, f, f->config.recompute, false, &rest)) return false;
+    *flops = kept - rest;
+    return true;
+}
+
 /* Counts the FLOPs of a step, with what recomputation adds to those of forward and backward. */
 static bool count_flops(const train_options *o, findings *f) {
-    int64_t whole, layer = 0;
-    if (!record_forward(o, f->config, f->config.layers, f, &whole)) return false;
-    if (f->config.recompute == TG_GPT_SELECTIVE)
-        layer = selective_flops(o, &f->config);
-    else if (f->config.recompute && !count_layer_flops(o, f, &layer))
-        return false;
-    bool over = __builtin_mul_overflow(whole, o->accumulate, &f->forward) ||
-                __builtin_mul_overflow(layer, f->layers, &layer) ||
-                __builtin_mul_overflow(layer, o->accumulate, &f->recomputed) ||
+    int64_t forward, recomputed;
+    if (!record_forward(o, f, TG_GPT_KEEP, true, &forward)) return false;
+    if (!count_recomputed(o, f, forward, &recomputed)) return false;
+    bool over = __builtin_mul_overflow(forward, o->accumulate, &f->forward) ||
+                __builtin_mul_overflow(recomputed, o->accumulate, &f->recomputed) ||
                 __builtin_mul_overflow(f->forward, 3, &f->step) ||
                 __builtin_add_overflow(f->step, f->recomputed, &f->step);
     return !over || fail_too_many();
 }
 
-/* Returns the buckets of a tg_flat as JSON; NULL if f is NULL or there is no memory. */
+/* Returns the buckets of a tg_flat as JSON; NULL if there is no memory. */
 static json_t *flat_json(const tg_flat *f) {
-    size_t n = f ? tg_flat_text(f, TG_JSON, NULL, 0) + 1 : 0;
-    char *text = n ? malloc(n) : NULL;
+    size_t n = tg_flat_text(f, TG_JSON, NULL, 0) + 1;
+    char *text = malloc(n);
     if (text) tg_flat_text(f, TG_JSON, text, n);
     json_t *json = text ? json_loads(text, 0, NULL) : NULL;
     free(text);
@@ -195,22 +191,41 @@ static void take_config(tg_lm_config *to, const tg_lm_config *from) {
     to->extra = was.extra;
 }
 
+/* Sums the bytes of the rank's parameters. Returns false after printing that they do not fit 64 bits. */
+static bool count_parameter_bytes(const trainer *r, int64_t *bytes) {
+    for (int i = 0; i < r->n_params; i++) {
+        int64_t size = tg_dtype_bits(tg_dtype_of(r->params[i])) / 8, of;
+        if (__builtin_mul_overflow(tg_numel(r->params[i]), size, &of) || __builtin_add_overflow(*bytes, of, bytes))
+            return fail_too_many();
+    }
+    return true;
+}
+
 /* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
 static bool measure_step(const train_options *o, findings *f) {
     meta_rank w;
     bool good = meta_rank_open(&w, o, &f->config, 0);
     if (good) {
         const trainer *r = &w.r;
-        for (int i = 0; i < r->n_params; i++)
-            f->parameter_bytes += tg_numel(r->params[i]) * tg_dtype_bits(tg_dtype_of(r->params[i])) / 8;
         f->parameters = stage_numel(&r->stage);
         f->layers = stage_layers(&r->stage);
-        f->flat = flat_json(r->flat);
+        if (r->flat) f->flat = flat_json(r->flat);
         take_config(&f->config, tg_lm_config_of(r->stage.chunk[0]));
-        good = meta_rank_step(&w, &f->memory, &f->sent);
+        good = count_parameter_bytes(r, &f->parameter_bytes) && meta_rank_step(&w, &f->memory, &f->sent);
+        if (good && r->flat && !f->flat) good = (fail("no memory for the table of buckets"), false);
     }
     meta_rank_close(&w);
     return good;
+}
+
+/* Returns options without a pipeline whose ranks divide each layer in the same way. They are for models of one or two
+ * layers, which may have fewer layers than the pipeline has stages. */
+static train_options without_pipeline(const train_options *o) {
+    train_options one = *o;
+    one.on.ranks /= o->on.pp;
+    one.on.pp = one.on.vp = 1;
+    one.on.layout = NULL;
+    return one;
 }
 
 /* Computes what one layer sends in a step: the difference between a model of two layers and one of a single layer. */
@@ -417,6 +432,7 @@ int run_inspect(int argc, char **argv) {
     if (f) free_model_config(&f->config);
     if (f) stage_table_free(&f->stages);
     if (f) json_decref(f->flat);
+    if (f) free(f->ops);
     free(f);
     return status;
 }
