@@ -1,5 +1,6 @@
-/* tapegrad inspect: prints the parameters, FLOPs and memory of a model's training step. It runs the step of `tapegrad
- * train` on device meta, which computes nothing and takes no memory, so the figures are those of a real run. */
+/* tapegrad inspect: prints the parameters, FLOPs, memory and communication of a model's training step. It runs the code
+ * of `tapegrad train` for a step, so the figures are those of a real run. The step runs on device meta, which computes
+ * nothing and has no memory behind its tensors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ static const option rows[] = {
 
 static const command inspect_command = {
     .name = "inspect",
-    .usage = "[--config FILE | --model DIR | OPTION...]",
+    .usage = "[--config FILE | --model DIR] [OPTION...]",
     .summary = "Prints the parameters, FLOPs, memory and communication of one training step, and\n"
                "the ops on its tape. Nothing is computed, so the model may be of any size.",
     .options = rows,
@@ -64,15 +65,17 @@ typedef struct op_row {
 
 typedef struct findings {
     tg_lm_config config;
-    int64_t whole;                              /* number of parameters of the whole model */
-    int64_t layers;                             /* of rank 0 */
-    int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes: of the forward of one micro-batch */
-    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: their sum with backward's */
-    tg_memory_info memory;
     int64_t ranks;
-    tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
-    json_t *flat;             /* what tg_flat_text writes of rank 0; NULL: there is one replica */
-    stage_table stages;       /* empty without a pipeline */
+    int64_t whole; /* number of parameters of the whole model */
+    /* The other figures are those of rank 0. */
+    int64_t layers;                      /* number of layers */
+    int64_t parameters, parameter_bytes; /* number of parameters, and their bytes */
+    int64_t nodes;                       /* number of nodes of the forward of one micro-batch */
+    int64_t forward, recomputed, step;   /* FLOPs of a step: in forward; recomputed in backward; all */
+    tg_memory_info memory;
+    tg_comm_info sent, layer; /* collectives of a step: all, and those of one layer */
+    json_t *flat;             /* what tg_flat_text writes; NULL: there is one replica */
+    stage_table stages;       /* the figures of every stage; empty without a pipeline */
     op_row *ops;              /* one for each op that has nodes, in the order of their first nodes */
     int n_ops;
 } findings;
@@ -110,7 +113,6 @@ static bool sum_flops(tg_tape *t, int64_t *flops) {
 static bool count_nodes(findings *f, tg_tape *t) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
-        if (!tg_node_op(n)) continue; /* a leaf */
         op_row *row = row_of(f, tg_node_op(n));
         if (!row) return fail("no memory"), false;
         row->count++;
@@ -182,7 +184,8 @@ static json_t *flat_json(const tg_flat *f) {
     return json;
 }
 
-/* Takes over the numbers of a model's config. The texts stay, because those of the model end with it. */
+/* Copies the config of a model, in which defaults are filled in, to *to. The texts of *to stay: the model will free its
+ * own. */
 static void take_config(tg_lm_config *to, const tg_lm_config *from) {
     const tg_lm_config was = *to;
     *to = *from;
@@ -228,7 +231,8 @@ static train_options without_pipeline(const train_options *o) {
     return one;
 }
 
-/* Computes what one layer sends in a step: the difference between a model of two layers and one of a single layer. */
+/* Computes what the second layer sends in a step: the difference between a model of two layers and one of a single
+ * layer. Other layers may send less or more if context parallelism meets layers with and without a window. */
 static bool count_layer(const train_options *o, const findings *f, tg_comm_info *layer) {
     tg_comm_info of[2];
     train_options flat = without_pipeline(o);
@@ -283,23 +287,24 @@ static json_t *sent_json(const findings *f) {
 }
 
 static void print_sent(const findings *f) {
-    printf("ranks       %" PRId64 "; collectives of rank 0 in a step, and of each layer in it:\n", f->ranks);
-    printf("            %-16s %8s %16s %10s %16s\n", "collective", "calls", "bytes", "a layer", "bytes");
+    printf("ranks       %" PRId64 "; collectives of rank 0 in a step, and of one layer in it:\n", f->ranks);
+    printf("            %-16s %8s %16s %13s %16s\n", "collective", "calls", "bytes", "layer's calls",
+           "layer's bytes");
     for (int k = 0; k < TG_COLLECTIVES; k++)
         if (f->sent.calls[k])
-            printf("            %-16s %8" PRId64 " %16" PRId64 " %10" PRId64 " %16" PRId64 "\n",
+            printf("            %-16s %8" PRId64 " %16" PRId64 " %13" PRId64 " %16" PRId64 "\n",
                    tg_collective_name((tg_collective)k), f->sent.calls[k], f->sent.bytes[k], f->layer.calls[k],
                    f->layer.bytes[k]);
 }
 
-/* Prints the buckets of gradients, and what a rank steps of each. */
+/* Prints the buckets of gradients, and how many elements of each bucket the optimizer of a rank updates. */
 static void print_flat(const json_t *flat) {
     size_t i;
     json_t *b;
-    printf("buckets     zero %lld; replicas sum the gradients of a bucket, and a rank steps its part of it:\n",
+    printf("buckets     zero %lld; replicas sum the gradients of a bucket, and each rank updates its part of it:\n",
            (long long)json_integer_value(json_object_get(flat, "zero")));
     printf("            %6s %6s %-6s %6s %16s %12s %16s\n", "bucket", "dtype", "group", "ranks", "elements", "padding",
-           "a rank steps");
+           "part of a rank");
     json_array_foreach(json_object_get(flat, "buckets"), i, b)
         printf("            %6zu %6s %-6s %6lld %16lld %12lld %16lld\n", i,
                json_string_value(json_object_get(b, "dtype")), json_string_value(json_object_get(b, "group")),
@@ -334,7 +339,7 @@ static void print_text(const findings *f, const train_options *o) {
            c->family, c->layers, plural(c->layers), c->heads, plural(c->heads), c->kv_heads,
            c->hidden, c->ffn, c->vocab, c->positions, plural(c->positions));
     printf("parameters  %" PRId64, f->whole);
-    if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
+    if (f->ranks > 1) printf("; rank 0 has %" PRId64, f->parameters);
     printf(", %" PRId64 " bytes\n", f->parameter_bytes);
     static const char *const documents[] = {[TG_WINDOWS_ACROSS] = "",
                                             [TG_WINDOWS_PACKED] = ", documents packed",
@@ -342,8 +347,8 @@ static void print_text(const findings *f, const train_options *o) {
     printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s%s\n", o->batch, o->model.seq_len,
            o->accumulate, o->accumulate > 1 ? "es" : "", documents[train_windows(o)]);
     printf("FLOPs       %" PRId64 " a step%s: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
-           f->step, f->ranks > 1 ? " of a rank" : "", f->forward, f->recomputed);
-    printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of a rank" : "");
+           f->step, f->ranks > 1 ? " of rank 0" : "", f->forward, f->recomputed);
+    printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of rank 0" : "");
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
     if (f->ranks > 1) print_sent(f);
@@ -359,7 +364,8 @@ static void print_text(const findings *f, const train_options *o) {
 
 /* ---- The program ---- */
 
-/* Sets the model's config, and --seq-len if it was not given. */
+/* Sets the model's config from --config, --model or the options of the model. With --config and --model, --seq-len is
+ * the model's number of positions if it was not given. Returns false after printing what is wrong. */
 static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
     bool from_file = o->config || o->dir;
     model_files m;
@@ -399,8 +405,9 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Checks that the options agree with each other, and that none is given that --config or --model sets. The options of
- * --cp are checked later, because --config or --model may set --seq-len. */
+/* Checks that the options agree with each other, and that no option is given whose value --config or --model sets.
+ * Returns 0, or the exit status after printing what is wrong. The options of --cp are checked later, because --config
+ * or --model may set --seq-len. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;
@@ -409,7 +416,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
     if (o->attend_across && o->pad_documents)
-        return usage_error(c, "--pad-documents is for --no-attend-across; give both, or neither");
+        return usage_error(c, "--pad-documents is for --no-attend-across; add that, or leave --pad-documents out");
     if (ranks_check_divisible(c, p, &o->on)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
