@@ -13,7 +13,7 @@ run="--data plain $tiny --steps 20 --val-every 10 --checkpoint-every 10"
 runs train $run --out bare
 holds "the next commands are printed" grep -q "^generate: $tapegrad generate --model bare --prompt 'The '$" printed
 holds "and evaluate" grep -q "^evaluate: $tapegrad eval --model bare --data plain$" printed
-holds "and train on" grep -q "^train on: $tapegrad train --resume --out bare --steps 40$" printed
+holds "and train further" grep -q "^train further: $tapegrad train --resume --out bare --steps 40$" printed
 runs train $run --out full --html --trace full.json --tensorboard events --samples 2 --sample-prompt 'The <b>' \
     --sample-tokens 9 --live
 holds "looking does not change the run" same_run bare full
@@ -22,7 +22,7 @@ holds "the page is named" grep -q "^the page of the run is full/run.html$" print
 holds "samples are printed" test "$(grep -c '^  sample: The <b>' printed)" = 4
 holds "samples are kept" test "$(grep -c '"text":"The <b>' full/samples.jsonl)" = 4
 for command in "$(sed -n 's/^generate: //p' printed) --tokens 3" \
-    "$(sed -n 's/^evaluate: //p' printed)" "$(sed -n 's/^train on: //p' printed)"; do
+    "$(sed -n 's/^evaluate: //p' printed)" "$(sed -n 's/^train further: //p' printed)"; do
     holds "the printed command works: $command" sh -c "$command >/dev/null"
 done
 holds "the run goes on" test "$(wc -l <full/metrics.jsonl)" = 40
@@ -33,7 +33,10 @@ holds "the page has the run and a step" reads page full/run.html run 40 1
 holds "the trace has forward and backward" reads trace full.json 1
 holds "the event file has every step" reads events events 1 20
 runs train --resume --out full --steps 50 --tensorboard events --device cpu
-holds "the command that trains on has the device" grep -q "train --resume --out full --steps 100 --device cpu$" printed
+for command in "generate --model full --prompt 'The <b>'" "eval --model full --data plain" \
+    "train --resume --out full --steps 100"; do
+    holds "the next command has the device: $command" grep -q ": $tapegrad $command --device cpu$" printed
+done
 holds "a second event file goes on" reads events events 41 50
 runs train $run --out ranks --ranks 2 --trace ranks.json --html
 holds "the trace has both ranks and their collectives" reads trace ranks.json 2

@@ -115,6 +115,17 @@ runs inspect $gpt3 --batch 4096
 holds "FLOPs that fit 64 bits are printed" grep -q "^FLOPs       8907916000452673536 a step" printed
 runs inspect --recompute selective
 holds "selective recomputation adds norms and activations" grep -q "^FLOPs .* recomputation 6291456$" printed
+# Layers whose windows differ have different FLOPs. What full recomputation leaves out does not depend on the layers.
+gemma='"model_type": "gemma2", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128, "sliding_window": 8, "rms_norm_eps": 1e-6,
+    "query_pre_attn_scalar": 32, "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0'
+for layers in 1 4; do
+    printf '{"num_hidden_layers": %s, %s}\n' $layers "$gemma" >gemma.json
+    runs inspect --config gemma.json --batch 2 --recompute full --json
+    echo $(($(number forward printed) - $(number recomputation printed))) >"not_recomputed$layers"
+done
+holds "each layer is recomputed at its own cost" cmp not_recomputed1 not_recomputed4
 # Takes less than a second, unless a walk over the parameters begins again for each of them.
 holds "inspect of many layers is fast" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad

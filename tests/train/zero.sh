@@ -65,7 +65,7 @@ number loss divided/metrics.jsonl >right
 holds "gradients that travel in 16 bits train as well" sh -c "! cmp -s left right && paste left right |
     awk '{ d = \$1 - \$2; if (d < 0) d = -d; if (d > 0.02) bad = 1 } END { exit bad || !NR }'"
 runs inspect $model --ranks 2 --zero 1
-holds "inspect says what a rank steps" grep -q "buckets     zero 1; replicas sum" printed
+holds "inspect says what a rank updates" grep -q "buckets     zero 1; replicas sum" printed
 refuses 2 "--zero" train --out x $run --zero 4
 refuses 2 "--wire" train --out x $run --wire f16
 finish

@@ -244,7 +244,8 @@ int run_eval(int argc, char **argv) {
     if (!o->model) return usage_error(&eval_command, "--model DIR, the model, is missing");
     if (!o->data) return usage_error(&eval_command, "--data FILE, the tokens to predict, is missing");
     if (o->attend_across && o->pad_documents)
-        return usage_error(&eval_command, "--pad-documents is for --no-attend-across; give both, or neither");
+        return usage_error(&eval_command, "--pad-documents is for --no-attend-across; add that, or leave "
+                           "--pad-documents out");
     int status = rank_options_check(&eval_command, &p, &o->on);
     if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
     if (status) return status;

@@ -1,5 +1,6 @@
-/* tapegrad inspect: prints the parameters, FLOPs and memory of a model's training step. It runs the step of `tapegrad
- * train` on device meta, which computes nothing and takes no memory, so the figures are those of a real run. */
+/* tapegrad inspect: prints the parameters, FLOPs, memory and communication of a model's training step. It runs the code
+ * of `tapegrad train` for a step, so the figures are those of a real run. The step runs on device meta, which computes
+ * nothing and has no memory behind its tensors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ static const option rows[] = {
 
 static const command inspect_command = {
     .name = "inspect",
-    .usage = "[--config FILE | --model DIR | OPTION...]",
+    .usage = "[--config FILE | --model DIR] [OPTION...]",
     .summary = "Prints the parameters, FLOPs, memory and communication of one training step, and\n"
                "the ops on its tape. Nothing is computed, so the model may be of any size.",
     .options = rows,
@@ -62,31 +63,34 @@ typedef struct op_row {
     int64_t count, flops, saved;
 } op_row;
 
-enum { MAX_OPS = 256 };
-
 typedef struct findings {
     tg_lm_config config;
-    int64_t whole;                              /* number of parameters of the whole model */
-    int64_t layers;                             /* of rank 0 */
-    int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes: of the forward of one micro-batch */
-    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: their sum with backward's */
-    tg_memory_info memory;
     int64_t ranks;
-    tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
-    json_t *flat;             /* what tg_flat_text writes of rank 0; NULL: there is one replica */
-    stage_table stages;       /* empty without a pipeline */
-    op_row ops[MAX_OPS];
+    int64_t whole; /* number of parameters of the whole model */
+    /* The other figures are those of rank 0. */
+    int64_t layers;                      /* number of layers */
+    int64_t parameters, parameter_bytes; /* number of parameters, and their bytes */
+    int64_t nodes;                       /* number of nodes of the forward of one micro-batch */
+    int64_t forward, recomputed, step;   /* FLOPs of a step: in forward; recomputed in backward; all */
+    tg_memory_info memory;
+    tg_comm_info sent, layer; /* collectives of a step: all, and those of one layer */
+    json_t *flat;             /* what tg_flat_text writes; NULL: there is one replica */
+    stage_table stages;       /* the figures of every stage; empty without a pipeline */
+    op_row *ops;              /* one for each op that has nodes, in the order of their first nodes */
     int n_ops;
 } findings;
 
 /* ---- Measuring ---- */
 
+/* Returns the row of an op, which is added if there is none; NULL if there is no memory. */
 static op_row *row_of(findings *f, const tg_op *op) {
     for (int i = 0; i < f->n_ops; i++)
         if (f->ops[i].op == op) return &f->ops[i];
-    if (f->n_ops == MAX_OPS) return NULL;
-    f->ops[f->n_ops].op = op;
-    return &f->ops[f->n_ops++];
+    op_row *more = realloc(f->ops, (size_t)(f->n_ops + 1) * sizeof *more);
+    if (!more) return NULL;
+    f->ops = more;
+    more[f->n_ops] = (op_row){.op = op};
+    return &more[f->n_ops++];
 }
 
 /* Prints that a count does not fit 64 bits. Returns false. */
@@ -96,31 +100,123 @@ static bool fail_too_many(void) {
            false;
 }
 
-/* Adds the tape's nodes to the rows of their ops, and their FLOPs to *flops. Returns false if a sum does not fit 64
- * bits. */
-static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
+/* Sets *flops to the FLOPs of the tape's nodes. Returns false after printing that they do not fit 64 bits. */
+static bool sum_flops(tg_tape *t, int64_t *flops) {
+    *flops = 0;
+    for (int64_t i = 0; i < tg_tape_nodes(t); i++)
+        if (__builtin_add_overflow(*flops, tg_node_flops(tg_tape_node(t, i)), flops)) return fail_too_many();
+    return true;
+}
+
+/* Adds the tape's nodes, whose FLOPs fit 64 bits, to the rows of their ops. Returns false after printing what is
+ * wrong. */
+static bool count_nodes(findings *f, tg_tape *t) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
-        op_row *row = tg_node_op(n) ? row_of(f, tg_node_op(n)) : NULL;
-        if (__builtin_add_overflow(*flops, tg_node_flops(n), flops)) return false;
-        if (!row) continue;
+        op_row *row = row_of(f, tg_node_op(n));
+        if (!row) return fail("no memory"), false;
         row->count++;
-        row->flops += tg_node_flops(n); /* cannot overflow: it is at most *flops */
-        if (__builtin_add_overflow(row->saved, tg_node_saved_bytes(n), &row->saved)) return false;
+        row->flops += tg_node_flops(n);
+        if (__builtin_add_overflow(row->saved, tg_node_saved_bytes(n), &row->saved)) return fail_too_many();
         f->nodes++;
     }
     return true;
 }
 
-/* Records the forward pass of a micro-batch through the layers of rank 0, without recomputation, and counts its nodes
- * and FLOPs. The whole model has `layers` layers. */
-static bool record_forward(const train_options *o, tg_lm_config config, int64_t layers, findings *f, int64_t *flops) {
+/* Records the forward pass of a micro-batch through the layers of rank 0, with this kind of recomputation, and sums the
+ * FLOPs of the nodes. If `rows` is true, also counts the nodes in the rows of their ops. */
+static bool record_forward(const train_options *o, findings *f, tg_gpt_recompute recompute, bool rows, int64_t *flops) {
     meta_rank w;
-    config.recompute = TG_GPT_KEEP;
-    config.layers = layers;
+    tg_lm_config config = f->config;
+    config.recompute = recompute;
+    bool good = meta_rank_open(&w, o, &config, 0) && meta_rank_forward(&w) && sum_flops(w.r.tape, flops) &&
+                (!rows || count_nodes(f, w.r.tape));
+    meta_rank_close(&w);
+    return good;
+}
+
+/* Returns the FLOPs that selective recomputation adds in one layer for one micro-batch. It computes again the norms
+ * before attention and MLP and the activation of the MLP. Their ops count one FLOP for each element of their results.
+ * A tape that keeps everything does not show these FLOPs, because an op of its own may compute the first projection of
+ * the MLP with the activation, and counts the product only. */
+static int64_t selective_flops(const train_options *o, const tg_lm_config *c) {
+    const rank_options *on = &o->on;
+    int64_t sequences = o->batch / o->accumulate / (on->ranks / (on->tp * on->cp * on->pp));
+    int64_t tokens = sequences * (o->model.seq_len / on->cp);
+    int norms = c->norm_place == TG_LM_NORM_AFTER ? 0 : c->parallel_residual ? 1 : 2;
+    int64_t norm = c->hidden * (tokens / (on->sp ? on->tp : 1) + c->unit_norm); /* unit_norm adds 1 to each weight */
+    return norms * norm + (c->activation == TG_LM_GEGLU_TANH ? 2 : 1) * tokens * (c->ffn / on->tp);
+}
+
+/* Counts the FLOPs that recomputation adds for one micro-batch. `kept` is those of a forward that keeps everything. If
+ * layers are recomputed as a whole, the step's tape has one node for each, which counts no FLOPs. So the tape lacks
+ * what is recomputed, whatever the layers' kinds are. */
+static bool count_recomputed(const train_options *o, findings *f, int64_t kept, int64_t *flops) {
     *flops = 0;
-    bool good = meta_rank_open(&w, o, &config, 0) && meta_rank_forward(&w);
-    if (good && !count_nodes(f, w.r.tape, flops)) good = fail_too_many();
+    if (f->config.recompute == TG_GPT_KEEP) return true;
+    if (f->config.recompute == TG_GPT_SELECTIVE)
+        return !__builtin_mul_overflow(selective_flops(o, &f->config), f->layers, flops) || fail_too_many();
+    int64_t rest;
+    if (!record_forward(o, f, f->config.recompute, false, &rest)) return false;
+    *flops = kept - rest;
+    return true;
+}
+
+/* Counts the FLOPs of a step, with what recomputation adds to those of forward and backward. */
+static bool count_flops(const train_options *o, findings *f) {
+    int64_t forward, recomputed;
+    if (!record_forward(o, f, TG_GPT_KEEP, true, &forward)) return false;
+    if (!count_recomputed(o, f, forward, &recomputed)) return false;
+    bool over = __builtin_mul_overflow(forward, o->accumulate, &f->forward) ||
+                __builtin_mul_overflow(recomputed, o->accumulate, &f->recomputed) ||
+                __builtin_mul_overflow(f->forward, 3, &f->step) ||
+                __builtin_add_overflow(f->step, f->recomputed, &f->step);
+    return !over || fail_too_many();
+}
+
+/* Returns the buckets of a tg_flat as JSON; NULL if there is no memory. */
+static json_t *flat_json(const tg_flat *f) {
+    size_t n = tg_flat_text(f, TG_JSON, NULL, 0) + 1;
+    char *text = malloc(n);
+    if (text) tg_flat_text(f, TG_JSON, text, n);
+    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return json;
+}
+
+/* Copies the config of a model, in which defaults are filled in, to *to. The texts of *to stay: the model will free its
+ * own. */
+static void take_config(tg_lm_config *to, const tg_lm_config *from) {
+    const tg_lm_config was = *to;
+    *to = *from;
+    to->layout = was.layout;
+    to->attention_kinds = was.attention_kinds;
+    to->extra = was.extra;
+}
+
+/* Sums the bytes of the rank's parameters. Returns false after printing that they do not fit 64 bits. */
+static bool count_parameter_bytes(const trainer *r, int64_t *bytes) {
+    for (int i = 0; i < r->n_params; i++) {
+        int64_t size = tg_dtype_bits(tg_dtype_of(r->params[i])) / 8, of;
+        if (__builtin_mul_overflow(tg_numel(r->params[i]), size, &of) || __builtin_add_overflow(*bytes, of, bytes))
+            return fail_too_many();
+    }
+    return true;
+}
+
+/* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
+static bool measure_step(const train_options *o, findings *f) {
+    meta_rank w;
+    bool good = meta_rank_open(&w, o, &f->config, 0);
+    if (good) {
+        const trainer *r = &w.r;
+        f->parameters = stage_numel(&r->stage);
+        f->layers = stage_layers(&r->stage);
+        if (r->flat) f->flat = flat_json(r->flat);
+        take_config(&f->config, tg_lm_config_of(r->stage.chunk[0]));
+        good = count_parameter_bytes(r, &f->parameter_bytes) && meta_rank_step(&w, &f->memory, &f->sent);
+        if (good && r->flat && !f->flat) good = (fail("no memory for the table of buckets"), false);
+    }
     meta_rank_close(&w);
     return good;
 }
@@ -135,85 +231,8 @@ static train_options without_pipeline(const train_options *o) {
     return one;
 }
 
-/* Counts the FLOPs of the forward of a layer for a micro-batch: the difference between a model of two layers and one of
- * a single layer. */
-static bool count_layer_flops(const train_options *o, const findings *f, int64_t *flops) {
-    int64_t one = 0, two = 0;
-    train_options flat = without_pipeline(o);
-    findings *scratch = calloc(1, sizeof *scratch);
-    bool good = scratch ? record_forward(&flat, f->config, 1, scratch, &one) &&
-                              record_forward(&flat, f->config, 2, scratch, &two)
-                        : (fail("no memory"), false);
-    free(scratch);
-    *flops = two - one;
-    return good;
-}
-
-/* Returns the FLOPs that selective recomputation adds in a layer for a micro-batch. As tg_node_flops counts them, they
- * are one for each element of what the norms before attention and MLP and each op of the activation compute. */
-static int64_t selective_flops(const train_options *o, const tg_lm_config *c) {
-    const rank_options *on = &o->on;
-    int64_t sequences = o->batch / o->accumulate / (on->ranks / (on->tp * on->cp * on->pp));
-    int64_t tokens = sequences * (o->model.seq_len / on->cp);
-    int norms = c->norm_place == TG_LM_NORM_AFTER ? 0 : c->parallel_residual ? 1 : 2;
-    int64_t norm = c->hidden * (tokens / (on->sp ? on->tp : 1) + c->unit_norm); /* unit_norm adds 1 to each weight */
-    return norms * norm + (c->activation == TG_LM_GEGLU_TANH ? 2 : 1) * tokens * (c->ffn / on->tp);
-}
-
-/* Counts the FLOPs of a step, with what recomputation adds to those of forward and backward. */
-static bool count_flops(const train_options *o, findings *f) {
-    int64_t whole, layer = 0;
-    if (!record_forward(o, f->config, f->config.layers, f, &whole)) return false;
-    if (f->config.recompute == TG_GPT_SELECTIVE)
-        layer = selective_flops(o, &f->config);
-    else if (f->config.recompute && !count_layer_flops(o, f, &layer))
-        return false;
-    bool over = __builtin_mul_overflow(whole, o->accumulate, &f->forward) ||
-                __builtin_mul_overflow(layer, f->layers, &layer) ||
-                __builtin_mul_overflow(layer, o->accumulate, &f->recomputed) ||
-                __builtin_mul_overflow(f->forward, 3, &f->step) ||
-                __builtin_add_overflow(f->step, f->recomputed, &f->step);
-    return !over || fail_too_many();
-}
-
-/* Returns the buckets of a tg_flat as JSON; NULL if f is NULL or there is no memory. */
-static json_t *flat_json(const tg_flat *f) {
-    size_t n = f ? tg_flat_text(f, TG_JSON, NULL, 0) + 1 : 0;
-    char *text = n ? malloc(n) : NULL;
-    if (text) tg_flat_text(f, TG_JSON, text, n);
-    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
-    free(text);
-    return json;
-}
-
-/* Takes over the numbers of a model's config. The texts stay, because those of the model end with it. */
-static void take_config(tg_lm_config *to, const tg_lm_config *from) {
-    const tg_lm_config was = *to;
-    *to = *from;
-    to->layout = was.layout;
-    to->attention_kinds = was.attention_kinds;
-    to->extra = was.extra;
-}
-
-/* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
-static bool measure_step(const train_options *o, findings *f) {
-    meta_rank w;
-    bool good = meta_rank_open(&w, o, &f->config, 0);
-    if (good) {
-        const trainer *r = &w.r;
-        for (int i = 0; i < r->n_params; i++)
-            f->parameter_bytes += tg_numel(r->params[i]) * tg_dtype_bits(tg_dtype_of(r->params[i])) / 8;
-        f->parameters = stage_numel(&r->stage);
-        f->layers = stage_layers(&r->stage);
-        f->flat = flat_json(r->flat);
-        take_config(&f->config, tg_lm_config_of(r->stage.chunk[0]));
-        good = meta_rank_step(&w, &f->memory, &f->sent);
-    }
-    meta_rank_close(&w);
-    return good;
-}
-
-/* Computes what one layer sends in a step: the difference between a model of two layers and one of a single layer. */
+/* Computes what the second layer sends in a step: the difference between a model of two layers and one of a single
+ * layer. Other layers may send less or more if context parallelism meets layers with and without a window. */
 static bool count_layer(const train_options *o, const findings *f, tg_comm_info *layer) {
     tg_comm_info of[2];
     train_options flat = without_pipeline(o);
@@ -268,23 +287,24 @@ static json_t *sent_json(const findings *f) {
 }
 
 static void print_sent(const findings *f) {
-    printf("ranks       %" PRId64 "; collectives of rank 0 in a step, and of each layer in it:\n", f->ranks);
-    printf("            %-16s %8s %16s %10s %16s\n", "collective", "calls", "bytes", "a layer", "bytes");
+    printf("ranks       %" PRId64 "; collectives of rank 0 in a step, and of one layer in it:\n", f->ranks);
+    printf("            %-16s %8s %16s %13s %16s\n", "collective", "calls", "bytes", "layer's calls",
+           "layer's bytes");
     for (int k = 0; k < TG_COLLECTIVES; k++)
         if (f->sent.calls[k])
-            printf("            %-16s %8" PRId64 " %16" PRId64 " %10" PRId64 " %16" PRId64 "\n",
+            printf("            %-16s %8" PRId64 " %16" PRId64 " %13" PRId64 " %16" PRId64 "\n",
                    tg_collective_name((tg_collective)k), f->sent.calls[k], f->sent.bytes[k], f->layer.calls[k],
                    f->layer.bytes[k]);
 }
 
-/* Prints the buckets of gradients, and what a rank steps of each. */
+/* Prints the buckets of gradients, and how many elements of each bucket the optimizer of a rank updates. */
 static void print_flat(const json_t *flat) {
     size_t i;
     json_t *b;
-    printf("buckets     zero %lld; replicas sum the gradients of a bucket, and a rank steps its part of it:\n",
+    printf("buckets     zero %lld; replicas sum the gradients of a bucket, and each rank updates its part of it:\n",
            (long long)json_integer_value(json_object_get(flat, "zero")));
     printf("            %6s %6s %-6s %6s %16s %12s %16s\n", "bucket", "dtype", "group", "ranks", "elements", "padding",
-           "a rank steps");
+           "part of a rank");
     json_array_foreach(json_object_get(flat, "buckets"), i, b)
         printf("            %6zu %6s %-6s %6lld %16lld %12lld %16lld\n", i,
                json_string_value(json_object_get(b, "dtype")), json_string_value(json_object_get(b, "group")),
@@ -319,7 +339,7 @@ static void print_text(const findings *f, const train_options *o) {
            c->family, c->layers, plural(c->layers), c->heads, plural(c->heads), c->kv_heads,
            c->hidden, c->ffn, c->vocab, c->positions, plural(c->positions));
     printf("parameters  %" PRId64, f->whole);
-    if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
+    if (f->ranks > 1) printf("; rank 0 has %" PRId64, f->parameters);
     printf(", %" PRId64 " bytes\n", f->parameter_bytes);
     static const char *const documents[] = {[TG_WINDOWS_ACROSS] = "",
                                             [TG_WINDOWS_PACKED] = ", documents packed",
@@ -327,8 +347,8 @@ static void print_text(const findings *f, const train_options *o) {
     printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s%s\n", o->batch, o->model.seq_len,
            o->accumulate, o->accumulate > 1 ? "es" : "", documents[train_windows(o)]);
     printf("FLOPs       %" PRId64 " a step%s: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
-           f->step, f->ranks > 1 ? " of a rank" : "", f->forward, f->recomputed);
-    printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of a rank" : "");
+           f->step, f->ranks > 1 ? " of rank 0" : "", f->forward, f->recomputed);
+    printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of rank 0" : "");
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
     if (f->ranks > 1) print_sent(f);
@@ -344,7 +364,8 @@ static void print_text(const findings *f, const train_options *o) {
 
 /* ---- The program ---- */
 
-/* Sets the model's config, and --seq-len if it was not given. */
+/* Sets the model's config from --config, --model or the options of the model. With --config and --model, --seq-len is
+ * the model's number of positions if it was not given. Returns false after printing what is wrong. */
 static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
     bool from_file = o->config || o->dir;
     model_files m;
@@ -384,8 +405,9 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Checks that the options agree with each other, and that none is given that --config or --model sets. The options of
- * --cp are checked later, because --config or --model may set --seq-len. */
+/* Checks that the options agree with each other, and that no option is given whose value --config or --model sets.
+ * Returns 0, or the exit status after printing what is wrong. The options of --cp are checked later, because --config
+ * or --model may set --seq-len. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;
@@ -394,7 +416,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
     if (o->attend_across && o->pad_documents)
-        return usage_error(c, "--pad-documents is for --no-attend-across; give both, or neither");
+        return usage_error(c, "--pad-documents is for --no-attend-across; add that, or leave --pad-documents out");
     if (ranks_check_divisible(c, p, &o->on)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
@@ -417,6 +439,7 @@ int run_inspect(int argc, char **argv) {
     if (f) free_model_config(&f->config);
     if (f) stage_table_free(&f->stages);
     if (f) json_decref(f->flat);
+    if (f) free(f->ops);
     free(f);
     return status;
 }

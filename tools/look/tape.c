@@ -297,7 +297,7 @@ int run_tape(int argc, char **argv) {
     if (!options_parse(&tape_command, &o, &p, argc, argv)) return p.status;
     if (!p.operand[0]) return usage_error(&tape_command, "expected the directory of a MODEL");
     if (o.attend_across && option_given(&tape_command, &p, "documents"))
-        return usage_error(&tape_command, "--documents is for --no-attend-across; give both, or neither");
+        return usage_error(&tape_command, "--documents is for --no-attend-across; add that, or leave --documents out");
     int status = rank_options_check(&tape_command, &p, &o.on);
     if (!status) status = tp_options_check(&tape_command, &p, &o.on, TG_GPT_KEEP);
     if (status) return status;

@@ -7,35 +7,43 @@
 #include "common/text.h"
 #include "train/train.h"
 
-/* Prints text as one word of a shell command. */
-static void say_word(const char *text) {
-    size_t n = 4 * strlen(text) + 3; /* a quotation mark takes four bytes */
-    char *word = malloc(n);
-    if (word) say("%s", text_shell_word(word, n, text));
+/* Prints the first `length` bytes of text as one word of a shell command. Without memory for it, prints words that no
+ * shell takes, so that a command which lacks the word cannot run. */
+static void say_part(const char *text, size_t length) {
+    size_t n = 4 * length + 3; /* a quotation mark takes four bytes */
+    char *part = strndup(text, length), *word = part ? malloc(n) : NULL;
+    say("%s", word ? text_shell_word(word, n, part) : "(no memory)");
     free(word);
+    free(part);
 }
 
-/* Prints words that are separated by line breaks, each after a space. */
-static void say_words(const char *words) {
-    char word[4096];
-    for (size_t n; *words; words += n + (words[n] == '\n')) {
-        n = strcspn(words, "\n");
-        snprintf(word, sizeof word, "%.*s", (int)n, words);
+static void say_word(const char *text) { say_part(text, strlen(text)); }
+
+/* Prints the lines of `lines`, each as one word of a shell command, with a space before it. */
+static void say_lines(const char *lines) {
+    for (size_t n; *lines; lines += n + (lines[n] == '\n')) {
+        n = strcspn(lines, "\n");
         say(" ");
-        say_word(word);
+        say_part(lines, n);
     }
 }
 
+/* Prints an option of the run and its value, which is a choice or a device, and so is short. */
 static void say_option(const ending *e, const char *name) {
-    char text[4096];
+    char text[64];
     option_text(&train_command.options[option_find(&train_command, name)], e->o, text, sizeof text);
     say(" --%s ", name);
     say_word(text);
 }
 
+/* Prints --device, if it was given: neither checkpoints nor models keep it. */
+static void say_device(const ending *e) {
+    if (option_given(&train_command, e->p, "device")) say_option(e, "device");
+}
+
 /* Prints the end of a command that resumes the run: options that checkpoints do not keep, if they were given. */
 static void say_place(const ending *e) {
-    if (option_given(&train_command, e->p, "device")) say_option(e, "device");
+    say_device(e);
     if (option_given(&train_command, e->p, "comm")) say_option(e, "comm");
     say("\n");
 }
@@ -48,10 +56,10 @@ void say_how_to_go_on(const ending *e, int64_t step) {
     say_place(e);
 }
 
-/* Prints the beginning of a command that uses the model: what it does, how its ranks are started, and the command up to
- * the name of the model. */
-static void say_command(const ending *e, const char *what, const char *launcher, const char *words) {
-    say("%s: %s%s %s ", what, launcher, program_word(), words);
+/* Prints the beginning of a command: `label`, which says what it does; `launcher`, which starts its ranks; the program;
+ * `words`, which end with the option that takes the run's directory; and the directory. */
+static void say_command(const ending *e, const char *label, const char *launcher, const char *words) {
+    say("%s: %s%s %s ", label, launcher, program_word(), words);
     say_word(e->o->out);
 }
 
@@ -60,14 +68,19 @@ void say_what_next(const ending *e) {
     say_command(e, "generate", "", "generate --model");
     say(e->text ? " --prompt " : " --prompt-ids ");
     say_word(!e->text ? "1,2,3" : e->o->sample_prompt ? e->o->sample_prompt : "The ");
-    say_command(e, "\nevaluate", "", "eval --model");
+    say_device(e);
+    say("\n");
+    say_command(e, "evaluate", "", "eval --model");
     say(" --data");
-    say_words(e->o->data);
+    say_lines(e->o->data);
     if (e->o->data_format != DATA_AUTO) say_option(e, "data-format");
-    say("%s%s\n", e->o->attend_across ? "" : " --no-attend-across", e->o->pad_documents ? " --pad-documents" : "");
-    if (e->saved != e->o->steps) return;
+    say("%s%s", e->o->attend_across ? "" : " --no-attend-across", e->o->pad_documents ? " --pad-documents" : "");
+    say_device(e);
+    say("\n");
+    /* An older checkpoint would not continue from this model. And --steps takes at most MANY. */
+    if (e->saved != e->o->steps || 2 * e->o->steps > (int64_t)MANY) return;
     launcher_text(&e->o->on, e->world, launcher, sizeof launcher);
-    say_command(e, "train on", launcher, "train --resume --out");
+    say_command(e, "train further", launcher, "train --resume --out");
     say(" --steps %" PRId64, 2 * e->o->steps);
     say_place(e);
 }

@@ -293,7 +293,8 @@ tg_token_windows train_windows(const train_options *o) {
 /* Checks that the options of documents agree with each other. */
 static int check_documents(const train_options *o) {
     if (o->attend_across && o->pad_documents)
-        return usage_error(&train_command, "--pad-documents is for --no-attend-across; give both, or neither");
+        return usage_error(&train_command, "--pad-documents is for --no-attend-across; add that, or leave "
+                           "--pad-documents out");
     return 0;
 }
 

@@ -372,7 +372,8 @@ typedef struct ending {
 
 /* Prints the command that goes on after an interruption. */
 void say_how_to_go_on(const ending *e, int64_t step);
-/* Prints the commands that use the model and, if there is a checkpoint of the last step, the one that trains on. */
+/* Prints the commands that use the model and, if there is a checkpoint of the last step, the one that trains it
+ * further, to twice as many steps. */
 void say_what_next(const ending *e);
 
 /* ---- The directory (directory.c) ---- */

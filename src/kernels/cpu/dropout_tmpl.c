@@ -1,4 +1,6 @@
-/* Dropout: y (+)= x keep / (1 - p), where keep is 0 or 1. The kernel serves forward and gradient. */
+/* Dropout: y = x keep / (1 - p), or y += x keep / (1 - p) if the job's `add` is true. keep is 1 for an element whose
+ * draw, a uniform number in [0, 1), is p or more, and 0 for the others. If p is 1, all elements are dropped. The kernel
+ * also computes the gradient: x is then the gradient of the output, and the caller gives the draws of forward. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/philox.h"

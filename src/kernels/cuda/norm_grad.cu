@@ -1,9 +1,13 @@
-/* The CUDA device's norm_grad slot. With h = (x - mean) rstd and g = gy w, the gradient of a row is
- *     gx = rstd (g - mean(g) - h mean(g h)), for RMS norm without mean(g).
+/* The CUDA device's norm_grad slot. With h = (x - mean) rstd and e = gy w, where w is 1 if there is no weight, the
+ * gradient of a row of x is
+ *     gx = rstd (e - mean(e) - h mean(e h)).
+ * For RMS norm, h = x rstd, and the term mean(e) is left out.
  *
  * The weight's gradient is the sum of gy h over all rows, and the bias's is the sum of gy. The rows are divided into
- * units, by the shape alone. Each group of threads adds up the rows of a unit while it computes their gx. Then
- * column_sums adds up the sums of the units. A group begins to load the next row before it has finished a row. */
+ * units. The division depends only on the number of rows and on which gradients are wanted, so that the bits of the
+ * sums are the same on every GPU. Each group of threads adds up the rows of a unit while it computes their gx. Then
+ * column_sums adds up the sums of the units. A group begins to load its next row before it has finished the current
+ * one. Any of the gradients may be unwanted. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/slots.h"
 
@@ -21,9 +25,9 @@ struct Job {
 /* More threads share a row than in other kernels, because each also keeps the weights and sums of its columns. */
 constexpr Keeps KEEPS_GRAD = {8, 2, 1, 512};
 
-/* One thread's columns: their weights, and their sums over a unit's rows. If registers keep the row, they also keep the
- * weights and the sums, and finish() stores the sums. Otherwise the sums are in the unit's part of global memory all
- * the time. */
+/* One thread's columns: their weights, and their sums over a unit's rows. If registers keep the row (KEPT > 0), they
+ * also keep the weights and the sums, and finish() stores the sums in the unit's row of gw and gb. If they do not (KEPT
+ * 0), the weights are loaded at each use, and add() adds to the unit's row of gw and gb, which are in global memory. */
 template <class T, int W, int D, int KEPT> struct Columns {
     Chunk<T, W, D> w[KEPT];
     T gw[KEPT][W], gb[KEPT][W];
@@ -99,11 +103,12 @@ template <class T> __device__ inline Row<T> row_of(const Job &job, int64_t r, bo
 }
 
 /* Adds row r, whose loads have started, to the sums of its columns, starts to load the row `next`, and computes gx of
- * row r. */
+ * row r if it is wanted. All threads of a block call this function together, because join() synchronizes the block. A
+ * group without a row takes part with a row of length 0. */
 template <class T, int W, int D, int KEPT>
 __device__ inline void grad_row(const Job &job, const Group &g, Share<T, W, D, KEPT, 3> &share, const Row<T> &row,
                                 int64_t r, const Row<T> &next, const Group &g_next, Columns<T, W, D, KEPT> &columns) {
-    T sums[2] = {}, n = (T)job.x.n; /* of g, and of g h */
+    T sums[2] = {}, n = (T)job.x.n; /* the sum of e, and that of e h (the head of this file) */
     share.read(row.in, g, [&](int64_t j, T(&v)[3][W], int i) {
         T w[W];
         columns.weights(job, j, i, w);
@@ -118,7 +123,7 @@ __device__ inline void grad_row(const Job &job, const Group &g, Share<T, W, D, K
     share.start(next.in, g_next);
     if (!job.gx.data) return;
     join(g, sums, Sum());
-    T mean_g = job.rms ? (T)0 : sums[0] / n, mean_gh = sums[1] / n;
+    T mean_e = job.rms ? (T)0 : sums[0] / n, mean_eh = sums[1] / n;
     if (!g.n) return;
     char *gx = row_at(job.gx, r);
     share.again(row.in, g, [&](int64_t j, T(&v)[3][W], int i) {
@@ -126,13 +131,15 @@ __device__ inline void grad_row(const Job &job, const Group &g, Share<T, W, D, K
         columns.weights(job, j, i, w);
         TG_UNROLL
         for (int k = 0; k < W; k++) {
-            out[k] = row.rstd * (v[1][k] * w[k] - mean_g - (v[0][k] - row.mean) * row.rstd * mean_gh);
+            out[k] = row.rstd * (v[1][k] * w[k] - mean_e - (v[0][k] - row.mean) * row.rstd * mean_eh);
             if (job.add_x) out[k] += v[2][k];
         }
         chunk_store<T, D>(job.gx, gx, j, out);
     });
 }
 
+/* Computes the gradients of the rows of unit u, which may not exist. All units run `per` iterations, also those with
+ * fewer rows, because the threads of a block synchronize in each. */
 template <class T, int W, int D, int KEPT>
 __device__ inline void grad_unit(const Plan &p, const Job &job, T *shared, int64_t u) {
     Group unit = group_of(p, shared, u < job.units ? job.x.n : 0), none = group_of(p, shared, 0);
@@ -159,10 +166,10 @@ __global__ void __launch_bounds__(KEEPS_GRAD.threads) norm_grad(Plan p, Job job)
         grad_unit<T, W, D, KEPT>(p, job, shared, unit_of(p, b));
 }
 
-/* Divides the rows into units. If `columns` is false, a unit is a row. If it is true, the gradient of the weight or the
- * bias is wanted. Then a unit has at least 8 rows, so that its sums take little memory compared with its rows, and
- * there are at most 1024 units, about as many as run at once. Without any rows there is still one unit: it writes
- * zeros, the sum over no rows. */
+/* Divides the rows into units. `columns` says whether the gradient of the weight or of the bias is wanted. If it is
+ * not, a unit is one row. If it is, a unit has 8 rows or more, except that the last may have fewer. So the sums take
+ * little memory compared with the rows. And there are at most 1024 units, about as many as run at once. Without any
+ * rows there is still one unit: it writes zeros, the sum over no rows. */
 void cut_into_units(Job *job, bool columns) {
     const int64_t least = 8, most_units = 1024, count = job->x.count, per = (count + most_units - 1) / most_units;
     job->per = !columns ? 1 : per > least ? per : least;
