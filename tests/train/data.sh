@@ -190,8 +190,8 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     expected=$(cat printed)
     runs eval --model worded --data ids.bin
     holds "eval takes the model's tokenizer" test "$(cat printed)" = "$expected"
-    runs train --data both.txt --init worded --lora r=1 --out adapted --steps 1 --batch 4 --val-every 0
-    runs eval --model adapted --data both.txt
+    runs train --data both.txt --init worded --lora r=1 --out of_words --steps 1 --batch 4 --val-every 0
+    runs eval --model of_words --data both.txt
     holds "also that of the model that adapters adapt" grep -q "^bits/token" printed
     runs train --data pairs.jsonl --init worded --out tuned --steps 2 --batch 4 --val-every 0
     holds "examples are encoded, masked and ended" says "60 documents"
