@@ -384,7 +384,7 @@ static tg_status dial(tg_ctx *ctx, void *state, const tg_transfer *t, void **req
     return TG_OK;
 }
 static tg_status wrong_number(tg_ctx *ctx, void *state, void *request) {
-    return (void)state, (void)request, tg_fail(ctx, TG_ERR_REMOTE, "nobody has this number");
+    return (void)state, (void)request, tg_fail(ctx, TG_ERR_REMOTE, "no rank has this number");
 }
 
 /* The next call of the communicator reports the failure. So do waits for the failed work, but no other call. */
@@ -398,7 +398,7 @@ START_TEST(a_failed_send_has_failed_after_its_error_was_cleared) {
         tg_comm *world = tg_comm_new_on(ctx, &ops, &p, 0, 2);
         tg_work *w = tg_comm_send(world, x, 1);
         ck_assert(w && !tg_comm_send(world, x, 1));
-        ck_assert_str_eq(tg_ctx_message(ctx), "nobody has this number");
+        ck_assert_str_eq(tg_ctx_message(ctx), "no rank has this number");
         tg_ctx_clear(ctx);
         ck_assert_int_eq(tg_works_settle(ctx, NULL, NULL), TG_OK);
         if (waits) {

@@ -72,6 +72,18 @@ static int64_t bytes_of_parameters(void) {
     return i.live;
 }
 
+/* Fails unless m computes the logits of the model that was saved. */
+static void ck_computes(tg_module *m) {
+    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
+    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+}
+
+static void end(tg_module *m) {
+    tg_module_free(m);
+    close_context();
+    remove_directory();
+}
+
 START_TEST(a_model_without_initial_weights_is_filled_by_loading) {
     save(TG_LLAMA);
     open_context(NULL);
@@ -81,11 +93,8 @@ START_TEST(a_model_without_initial_weights_is_filled_by_loading) {
     ck_assert(strstr(tg_ctx_message(ctx), " has no values yet"));
     tg_ctx_clear(ctx);
     ck_assert_int_eq(tg_gpt_load_weights(m, dir), TG_OK);
-    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
-    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    ck_computes(m);
+    end(m);
 }
 END_TEST
 
@@ -103,11 +112,8 @@ START_TEST(a_load_without_memory_can_be_repeated) {
     tg_ctx_clear(ctx);
     tg_drop(rest);
     ck_assert_msg(tg_gpt_load_weights(m, dir) == TG_OK, "%s", tg_ctx_message(ctx));
-    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
-    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    ck_computes(m);
+    end(m);
 }
 END_TEST
 
@@ -117,13 +123,10 @@ static void compare_mapped(tg_gpt_arch arch) {
     tg_module *m = model(arch, true);
     ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
     if (arch == TG_LLAMA) ck_assert_int_lt(bytes_of_parameters(), 64 << 10); /* GPT-2's projections are copied */
-    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
-    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    ck_computes(m);
     tg_lora_apply(m, NULL);
     ck_assert_int_eq(compute(m, logits[2]), TG_OK);
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    end(m);
 }
 
 START_TEST(a_mapped_model_computes_the_same) {
@@ -170,8 +173,7 @@ START_TEST(mapping_again_ends_the_mapping_before) {
         ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
         ck_assert_int_eq(count_mappings(), 1);
     }
-    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
-    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
+    ck_computes(m);
     tg_module_free(m);
     ck_assert_int_eq(count_mappings(), 0);
     close_context();
@@ -190,11 +192,8 @@ START_TEST(pinned_bytes_stay_at_their_address) {
     ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
     ck_assert_ptr_eq(tg_host_data(w), bytes);
     tg_unpin(s);
-    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
-    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    ck_computes(m);
+    end(m);
 }
 END_TEST
 
@@ -227,9 +226,7 @@ START_TEST(zeros_in_place_of_lost_bytes_are_not_saved) {
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_IO);
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    end(m);
 }
 END_TEST
 
@@ -254,9 +251,7 @@ START_TEST(a_file_that_becomes_shorter_is_an_error) {
     tg_draws_step(ctx, 1);
     m = model(TG_LLAMA, false);
     ck_assert_int_eq(compute(m, logits[1]), TG_OK); /* nothing has the file's bytes any more */
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    end(m);
 }
 END_TEST
 
@@ -275,11 +270,8 @@ START_TEST(a_program_with_file_functions_of_its_own_gets_copies) {
     ck_assert_int_gt(bytes_of_parameters(), VOCAB * HIDDEN * 4);
     ck_assert(reads > 20);
     ck_assert_int_eq(truncate(path, 0), 0);
-    ck_assert_int_eq(compute(m, logits[1]), TG_OK);
-    ck_assert(!memcmp(logits[0], logits[1], sizeof *logits));
-    tg_module_free(m);
-    close_context();
-    remove_directory();
+    ck_computes(m);
+    end(m);
 }
 END_TEST
 
