@@ -1,6 +1,6 @@
 /* tapegrad inspect: prints the parameters, FLOPs, memory and communication of a model's training step. It runs the code
  * of `tapegrad train` for a step, so the figures are those of a real run. The step runs on device meta, which computes
- * nothing and has no memory behind its tensors. */
+ * nothing and allocates no memory for its tensors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
