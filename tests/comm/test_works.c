@@ -280,6 +280,7 @@ START_TEST(a_group_of_one_copies) {
     ck_assert(tg_work_wait(tg_comm_broadcast(c, x, 0)) == TG_OK && tg_comm_barrier(c) == TG_OK);
     tg_comm *g = tg_comm_split(c, 1, 0, "tp", TG_TP);
     ck_assert(tg_comm_size(g) == 1 && tg_comm_axis(g) == TG_TP && tg_comm_recover(c) == TG_OK);
+    reading_ends();
     tg_comm_free(g);
     tg_comm_free(c);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
@@ -432,6 +433,7 @@ START_TEST(a_queued_call_ends_when_its_transport_says_so) {
     ck_assert(!record_says(world, "started") && record_says(world, "failed"));
     tg_ctx_clear(ctx);
     ck_assert_int_eq(tg_comm_record_end(group, 0, TG_OK), TG_OK);
+    reading_ends();
     tg_drop(x);
     tg_comm_free(group);
     tg_comm_free(world);

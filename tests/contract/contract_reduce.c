@@ -7,6 +7,7 @@
 #include <tapegrad/device.h>
 
 #include "contract/device_contract.h"
+#include "kernels/index_position.h"
 
 typedef struct reduce_shape {
     int n;
@@ -284,15 +285,16 @@ static double sum_slack(const sums *s, int64_t i, tg_dtype t) {
     return terms * (s->size[i] + 1e-3) + slack(t) * (fabs(s->sum[i]) + 1e-3);
 }
 
-/* Reported at once, or, by a device that has poll, at the next wait. */
-static void check_first_bad(contract *c, int64_t bad, int64_t first_bad) {
+/* Checks what was said of the first bad index: at once by *bad, or, by a device that has poll, at the next wait. The
+ * error of the latter names the position among the indices in memory. */
+static void check_first_bad(contract *c, int64_t bad, int64_t first_bad, const tg_array *index) {
     if (!c->ops->poll) {
         contract_check(c, bad == first_bad, "the first bad index: %lld, expected %lld", (long long)bad,
                        (long long)first_bad);
         return;
     }
     char says[64];
-    snprintf(says, sizeof says, "position %lld ", (long long)first_bad - 1);
+    snprintf(says, sizeof says, "position %lld ", (long long)((first_bad - 1) / tg_index_repeats(index)));
     tg_status status = c->ops->sync(c->ctx);
     contract_check(c,
                    status == (first_bad ? TG_ERR_DATA : TG_OK) && (!first_bad || strstr(tg_ctx_message(c->ctx), says)),
@@ -336,7 +338,7 @@ static void take_case(contract *c, int slot, int dim, bool rows, bool stray) {
                        : slot == PUT_ADD ? c->ops->put_add(c->ctx, b.on, a.on, index.on, dim, &bad)
                                          : c->ops->put(c->ctx, b.on, a.on, index.on, dim, &bad);
     contract_check(c, status == TG_OK, "take or put: status");
-    check_first_bad(c, bad, first_bad);
+    check_first_bad(c, bad, first_bad, &index.on);
     mirror *result = put ? &b : &a, got = *result;
     got.host = calloc(1, got.bytes);
     contract_pull(c, &got);
