@@ -32,8 +32,8 @@ typedef enum tg_field_kind {
     TG_FIELD_LIST,     /* const int64_t *; the number of its elements is in the int at length_at */
 } tg_field_kind;
 
-/* One field of a struct. Its default is at the same offset of tg_struct.defaults or, if the field is an argument of an
- * op (op.h), of tg_op.preset. */
+/* One field of a struct. Its default is at `offset` in tg_struct.defaults. If the field is an argument of an op (op.h),
+ * its default is at `offset` in tg_op.preset, and is 0 if preset is NULL. */
 typedef struct tg_field {
     const char *name;
     tg_field_kind kind;
@@ -41,7 +41,7 @@ typedef struct tg_field {
     size_t offset;   /* bytes from the start of the struct */
     size_t bytes;    /* bytes of the whole field */
     const char *of;  /* name of the type, for the kinds ENUM, STRUCT and POINTER; NULL for the others */
-    const char *doc; /* one line: what the field means, and which values it takes */
+    const char *doc; /* one line: what the field means, or which values it takes, or both */
     bool required;   /* only for arguments of ops: the argument has no default */
     /* Only for kind TG_FIELD_LIST, which only arguments of ops have: bytes from the start of the struct to the int with
      * the length. */
@@ -81,9 +81,9 @@ typedef struct tg_enum {
 typedef struct tg_struct {
     const char *name; /* such as "tg_adamw_opts" */
     size_t size;      /* bytes */
-    int n_fields;     /* number of `fields`; the struct's first field, which has its size, is not among them */
+    int n_fields;     /* number of `fields`; without the first field, which is sizeof the struct */
     const tg_field *fields;
-    const void *defaults; /* a struct of the described type that has all defaults, as its macro makes it */
+    const void *defaults; /* a struct of this type with its defaults */
     const char *doc;      /* one line: what the struct is for */
 } tg_struct;
 
@@ -92,10 +92,10 @@ TG_API int tg_struct_count(void); /* Returns the number of structs of options. *
 TG_API const tg_struct *tg_struct_at(int i);
 /* Returns the struct of options with this name; NULL if there is none. */
 TG_API const tg_struct *tg_struct_find(const char *name);
-/* Fills the struct of options at s, which has this name, with its defaults, as its macro does in C. `size` is sizeof
- * the struct in the program; it may be smaller than in the library, and becomes the value of the struct's first field.
- * Writes nothing and returns TG_ERR_ARGUMENT if there is no struct of this name, if s is NULL, or if `size` is larger
- * than in the library or too small for the first field. Needs no context and records no error. */
+/* Writes the defaults to the struct of options at s. `name` is the name of its type, such as "tg_adamw_opts". `size` is
+ * sizeof the struct in the program; it may be smaller than in the library, and becomes the value of the struct's first
+ * field. Writes nothing and returns TG_ERR_ARGUMENT if there is no struct of this name, if s is NULL, or if `size` is
+ * larger than in the library or too small for the first field. Needs no context and records no error. */
 TG_API tg_status tg_struct_fill(const char *name, void *s, size_t size);
 
 TG_API int tg_enum_count(void); /* Returns the number of enums that are types of fields or of arguments of ops. */
@@ -121,10 +121,10 @@ template <class S> struct tg_name_of {
 TG_OPTIONS_LIST(TG_X)
 #undef TG_X
 
-/* Returns a struct of options with its defaults. For any other struct that begins with its size, such as
+/* Returns a struct of options with its defaults. If the library is older than the headers and does not know the struct,
+ * or knows a smaller one, all fields but the size are 0. For any other struct that begins with its size, such as
  * tg_memory_info, returns it with this size and all other fields 0. In C++, tg_make replaces the macros that make such
- * structs in C:
- *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
+ * structs in C: auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
 template <class S> inline S tg_make() {
     S s;
     tg_struct_init(&s, sizeof s);

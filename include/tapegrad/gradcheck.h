@@ -40,8 +40,8 @@ typedef struct tg_gradcheck_opts {
     /* Name of the function in reports. NULL means "function"; for tg_gradcheck_op it means the name of the op and the
      * note of the sample. */
     const char *name;
-    /* If true, the check fails if an element is unsure, or if no element could be compared. If false, the default, it
-     * fails only if no element could be compared and at least one is unsure. */
+    /* If true, the check fails if an element is unsure, or if none of one or more elements could be compared. If false,
+     * the default, it fails only if no element could be compared and at least one is unsure. */
     bool strict;
     /* If true, also checks the derivatives that are recorded as ops (derivatives.h). Compares the results of tg_grad,
      * with its option create_graph set, and of tg_jvp with those of backward, and second derivatives with differences.
@@ -61,7 +61,7 @@ typedef struct tg_gradcheck_info {
     /* The largest |gradient - difference| / tolerance of the elements that were compared. */
     double worst;
     bool failed; /* whether the check has found a mistake, or fails because of `strict` */
-    /* The check passed, but all gradients are below atol, so that wrong gradients below atol would pass too. */
+    /* The check passed, but all gradients and differences are below atol, so that gradients of 0 would pass too. */
     bool inconclusive;
     /* The class of a failure, a static string; NULL if failed is false. docs/gradcheck.md says what each one means.
      * - Wrong values: "sign", "factor", "zero", "unwritten", "nan", "transpose", "places", "input", "sum", "scale",

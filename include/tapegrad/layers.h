@@ -45,11 +45,12 @@ TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
  * bias are [channels]. groups must divide channels (TG_ERR_ARGUMENT). */
 TG_API tg_module *tg_nn_group_norm(tg_ctx *ctx, int64_t groups, int64_t channels, double eps);
 /* Creates a norm over each channel of x [n, channels, ..] (tg_batch_norm). weight and bias are [channels]. The buffers
- * running_mean and running_var, both [channels], start as 0 and 1. In training mode x is normalized with its own mean
- * and variance, and each buffer r becomes (1 - momentum) * r + momentum * s, where s is the mean of x or its unbiased
- * variance. momentum must be in [0, 1] (TG_ERR_ARGUMENT); PyTorch's default is 0.1. In evaluation mode x is normalized
- * with the buffers. tg_module_cast leaves the buffers as they are. There is no num_batches_tracked, PyTorch's count of
- * batches; load files that have it with .partial (tg_module_load). */
+ * running_mean and running_var, both [channels], start as 0 and 1. In training mode x is normalized with the mean and
+ * the biased variance of each channel, and each buffer r becomes (1 - momentum) * r + momentum * s, where s is that
+ * mean or the unbiased variance. momentum must be in [0, 1] (TG_ERR_ARGUMENT); PyTorch's default is 0.1. In evaluation
+ * mode x is normalized with the buffers. tg_module_cast leaves the buffers as they are. There is no
+ * num_batches_tracked, PyTorch's count of batches: tg_module_load accepts a file with that name only if its option
+ * partial is set. */
 TG_API tg_module *tg_nn_batch_norm(tg_ctx *ctx, int64_t channels, double momentum, double eps);
 
 /* ---- Convolutions ---- */
@@ -106,10 +107,11 @@ typedef struct tg_rnn_opts {
  * - c, of the same shape, the cell state of an LSTM;
  * and gives
  * - y [s, b, d * hidden], the states of the last layer after each element, both directions joined;
- * - h, and c of an LSTM: the states after the last element that a direction reads, in the shape of the inputs h and c.
- * The input states h and c may be NULL or, with a smaller n_in, left out; they are then 0. A call may ask for y alone,
- * or for y and h. tg_module_forward maps x to y. Index l * d of the first dim of h and c is layer l, and the next index
- * is its second direction if d is 2. Other shapes and other numbers of inputs or outputs fail with TG_ERR_SHAPE.
+ * - h, and for an LSTM c, in the shapes of the inputs h and c: the states after the last element, and for the second
+ *   direction after the first element. The input states h and c may be NULL or, with a smaller n_in, left out; they
+ *   are then 0. A call may ask for y alone, or for y and h. tg_module_forward maps x to y. Index l * d of the first
+ *   dim of h and c is layer l, and the next index is its second direction if d is 2. Other shapes, and too many inputs
+ *   or outputs, fail with TG_ERR_SHAPE.
  *
  * In these equations sig is tg_sigmoid; x_k is the block of W_ih x + b_ih for gate k, and h_k that of W_hh h + b_hh.
  * The blocks are in the order r, z, n of a GRU, and i, f, g, o of an LSTM.
@@ -117,10 +119,10 @@ typedef struct tg_rnn_opts {
  *   LSTM: i = sig(x_i + h_i), f = sig(x_f + h_f), o = sig(x_o + h_o), g = tanh(x_g + h_g), c = f * c + i * g,
  *         h = o * tanh(c)
  *
- * Layer l has these parameters, where gates is 3 for a GRU and 4 for an LSTM:
- * - weight_ih_l<l> [gates * hidden, in], or [gates * hidden, d * hidden] if l > 0;
- * - weight_hh_l<l> [gates * hidden, hidden];
- * - bias_ih_l<l> and bias_hh_l<l> [gates * hidden], unless opts->no_bias is set.
+ * Layer N has these parameters, such as weight_ih_l0 of layer 0. gates is 3 for a GRU and 4 for an LSTM.
+ * - weight_ih_lN [gates * hidden, in], or [gates * hidden, d * hidden] if N > 0;
+ * - weight_hh_lN [gates * hidden, hidden];
+ * - bias_ih_lN and bias_hh_lN [gates * hidden], unless opts->no_bias is set.
  *
  * Names of the second direction end in "_reverse". All parameters are drawn from the uniform distribution between -r
  * and r, where r is 1 / sqrt(hidden). Dropout with one layer fails with TG_ERR_ARGUMENT, because it would do

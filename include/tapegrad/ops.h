@@ -675,7 +675,7 @@ TG_API tg_tensor *tg_col2im(tg_tape *t, tg_tensor *x, tg_shape size, int64_t h, 
 
 typedef struct tg_upsample_opts {
     size_t size;
-    /* Factors of the positions along dims 2, 3 and 4 of x, finite and above 0. TG_AUTO: the size in the result, divided
+    /* Factors from x to the result along dims 2, 3 and 4, finite and above 0. TG_AUTO: the size in the result, divided
      * by the size in x. Must be TG_AUTO for a dim that x does not have, and if align_corners is set. */
     double scale0, scale1, scale2;
     /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x.
@@ -687,8 +687,8 @@ typedef struct tg_upsample_opts {
 #define TG_UPSAMPLE(...) (&(tg_upsample_opts){TG_UPSAMPLE_DEFAULTS, __VA_ARGS__})
 
 /* Resize the 1 to 3 dims of x after c: x [n, c, ..] -> [n, c, size..]. Their sizes are 1 or more. Element i of
- * tg_upsample_nearest is element floor(i / scale) of x along a dim. tg_upsample_linear interpolates between the two
- * neighbors of the position of element i. */
+ * tg_upsample_nearest is element floor(i / scale) of x along a dim, at most the last one; the quotient is computed in
+ * float32. tg_upsample_linear interpolates between the two neighbors of the position of element i. */
 TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 TG_API tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
 

@@ -1,9 +1,10 @@
 /* Pipelines: the layers of a model are divided over the ranks of axis pp, and the micro-batches of a step follow each
  * other through them.
  *
- * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers. A chunk of a stage is
- * called a part. The activations go through the parts in order: part 0 is chunk 0 of stage 0, part 1 is chunk 0 of
- * stage 1, and so on; in general part = chunk * stages + stage.
+ * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers. Chunks are numbered within
+ * their stage. A part is one chunk of one stage; parts are numbered over the whole model, in the order in which the
+ * activations go through them: part 0 is chunk 0 of stage 0, part 1 is chunk 0 of stage 1, and so on; in general
+ * part = chunk * stages + stage.
  *
  * A schedule says in which order each stage computes. A plan is a schedule that has been checked before it runs
  * (tg_pipe_plan_new). docs/pipelines.md explains the schedules. */
@@ -21,20 +22,21 @@ extern "C" {
 /* The schedules. m is the number of micro-batches, p the number of stages, and r the number of the stage whose list is
  * described. F, B and W are the acts of items (tg_pipe_act).
  *
- * - TG_PIPE_GPIPE (Huang et al., arXiv 1811.06965): all forwards, then all backwards, both in the order of the
- *   micro-batches. A stage keeps the activations of all micro-batches.
+ * - TG_PIPE_GPIPE (Huang et al., arXiv 1811.06965): all forwards, then all backwards, in the order of the
+ *   micro-batches; with several chunks in turns, as in INTERLEAVED. A stage keeps the activations of all
+ *   micro-batches.
  * - TG_PIPE_1F1B (PipeDream-flush; Narayanan et al., arXiv 2006.09503): min(p - 1 - r, m) forwards, then pairs of one
- *   forward and one backward, then the remaining backwards. Takes the time of GPipe; stage r keeps the activations of
- *   at most p - r micro-batches.
+ *   forward and one backward, then the remaining backwards. Takes the time of GPipe if all stages take the same time
+ *   and hop is 0; stage r keeps the activations of at most p - r micro-batches.
  * - TG_PIPE_INTERLEAVED (Narayanan et al., arXiv 2104.04473): 1F1B over stages with several chunks. The micro-batches
  *   are divided into turns of `group` micro-batches. Each turn goes through all chunks of a stage: forward from the
  *   first chunk to the last, backward from the last to the first. With v chunks, and t micro-batches in the longest
- *   turn, a stage first runs min(2 * (p - 1 - r) + (v - 1) * t, m * v) forwards. The stages are idle for 1/v of the
- *   time for which 1F1B is idle, and send v times as many messages.
- * - TG_PIPE_ZB_H1 (Qi et al., arXiv 2401.10241): 1F1B in which B computes only the gradients of activations, so that
- *   the stage before need not wait for W, which computes the gradients of weights. W of micro-batch j runs right after
- *   B of micro-batch j + r; the last r of them run at the end. Every stage keeps the activations of at most p
- *   micro-batches.
+ *   turn, a stage first runs min(2 * (p - 1 - r) + (v - 1) * t, m * v) forwards. If m >= p, all parts take the same
+ *   time and hop is 0, the stages are idle for 1/v of the time for which 1F1B is idle. They send v times as many
+ *   messages, the first and the last stage 2 * v - 1 times as many.
+ * - TG_PIPE_ZB_H1 (Qi et al., arXiv 2401.10241): 1F1B in which B leaves the gradients of weights to W, so that the
+ *   stage before need not wait for them. W of micro-batch j runs right after B of micro-batch j + r; the last r of
+ *   them run at the end. Every stage keeps the activations of at most p micro-batches.
  * - TG_PIPE_FORWARD: only forwards, for evaluation.
  * - TG_PIPE_CUSTOM: lists of the caller's own. */
 typedef enum tg_pipe_kind {
@@ -47,8 +49,8 @@ typedef enum tg_pipe_kind {
 } tg_pipe_kind;
 
 /* What an item computes. TG_PIPE_F is the forward of a part for one micro-batch, and TG_PIPE_B its backward. If the
- * lists have items TG_PIPE_W, then B computes only the gradients of activations, and W those of weights; if not, B
- * computes both. */
+ * lists have items TG_PIPE_W, then B leaves the weight gradients of linear layers to them (tg_tape_defer) and computes
+ * all other gradients; if not, B computes all. */
 typedef enum tg_pipe_act { TG_PIPE_F, TG_PIPE_B, TG_PIPE_W } tg_pipe_act;
 
 typedef struct tg_pipe_item {
@@ -65,10 +67,10 @@ typedef struct tg_pipe_plan_opts {
     int chunks;
     int micros; /* number of micro-batches in a step, 1 or more */
     /* Number of micro-batches in a turn through the chunks: `stages` or more; TG_AUTO, the default, means `stages`. The
-     * kinds 1F1B, ZB_H1 and CUSTOM have no turns and take only TG_AUTO. If micros is not a multiple of group, the rest
-     * makes a turn of its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which
-     * Megatron-Core refuses, is spread over the other turns, so that no stage waits longer. If micros is less than
-     * group, there is one turn. */
+     * kinds GPIPE, INTERLEAVED and FORWARD have turns; the others take only TG_AUTO. If micros is not a multiple of
+     * group, the rest makes a turn of its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller
+     * rest, which Megatron-Core refuses, is spread over the other turns, because in so short a turn the first stage
+     * would wait for the last one. If micros is less than group, there is one turn. */
     int group;
     /* The times that F, B and W of each part take, in any unit. Each is an array of stages * chunks finite numbers, 0
      * or more, indexed by part, or NULL, which means 1 / chunks for every part. If the schedule has no W, its B takes
@@ -207,23 +209,24 @@ TG_API void tg_pipe_free(tg_pipe *x);
  * it. Adds the gradients of all micro-batches to those of the parameters. The caller then calls tg_grads_finalize and
  * steps its optimizer, on every stage.
  *
- * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. The loss must be the
- *   sum over the tokens of the micro-batch, not the mean, because tg_grads_finalize divides (tg_finalize_opts.tokens).
- *   The pipe sets the tape's key to the number of the micro-batch (tg_tape_key), so keyed draws (tg_key_open) depend on
- *   it.
+ * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. If tg_grads_finalize
+ *   is to divide by the number of tokens (tg_finalize_opts.tokens), the loss must be the sum over the tokens of the
+ *   micro-batch, not the mean. The gradients of aux are divided too. The pipe sets the tape's key to the number of the
+ *   micro-batch (tg_tape_key), so keyed draws (tg_key_open) depend on it.
  * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of input[], and resets the
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.
  *
- * Buckets (flat.h) start their sums in the last B and the last W of each chunk only; tg_flat_set_reduce need not be
- * called.
+ * Buckets (flat.h) start no sums before the last B or, if the plan has W, the last W of their chunk.
+ * tg_flat_set_reduce need not be called.
  *
  * Fails with
  * - TG_ERR_SHAPE if the dtype or shape of an out[] is not that of its edge, or if a loss is no float of one element;
  * - TG_ERR_PLACEMENT if an out[] is not placed as its edge;
  * - TG_ERR_ARGUMENT if fn is NULL or leaves an out[] NULL;
- * - TG_ERR_HANDLE if fn sets a tensor of another tape;
- * - TG_ERR_STATE if a loss needs no gradient but the plan has B, or if the pipe is running;
+ * - TG_ERR_HANDLE if fn sets a tensor that is not of c->tape, such as a parameter;
+ * - TG_ERR_STATE if a loss or aux needs no gradient but the plan has B, if the pipe is running, or if its
+ *   tg_parallel was freed;
  * - TG_ERR_CALLBACK if fn or `shape` returns an error that it has not recorded.
  *
  * An error is reported to the other stages. After tg_ctx_clear and tg_parallel_recover the step can be repeated; first

@@ -19,7 +19,7 @@ typedef enum tg_launcher {
 } tg_launcher;
 
 typedef enum tg_world_transport {
-    TG_WORLD_ALONE, /* no transport, because there is one rank */
+    TG_WORLD_ALONE, /* no transport: one rank, which neither `tapegrad run` nor mpirun has started */
     TG_WORLD_SHM,   /* memory that `tapegrad run` shares between its ranks */
     TG_WORLD_MPI,
     TG_WORLD_TCP,
@@ -32,7 +32,7 @@ typedef struct tg_world_info {
     tg_launcher launcher;
     tg_world_transport transport; /* how the ranks find each other; ranks of one node exchange data by shared memory */
     int rank, ranks;              /* the number of this rank, from 0, and the number of all ranks */
-    int local_rank, local_ranks;  /* the same among the ranks of this node; local_ranks is 0 if it is unknown */
+    int local_rank, local_ranks;  /* the same among the ranks of this node; if the launcher does not say, 0 */
     /* These are used over TCP only. */
     char host[256];  /* the name or address of rank 0's node */
     int port, ports; /* the first port on which rank 0 may listen, and the number of ports */
@@ -57,39 +57,42 @@ typedef struct tg_world_info {
  * If there are several ranks, TAPEGRAD_TRANSPORT ("tcp" or "mpi") replaces their transport. "tcp" under mpirun or
  * `tapegrad run` needs MASTER_ADDR and MASTER_PORT.
  *
- * Over TCP the ranks find rank 0 at MASTER_ADDR and MASTER_PORT; TAPEGRAD_PORT replaces the port. If a store of
- * torchrun listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True"), the port is the one after it. Rank 0
- * listens on the first free one of 16 ports, which begin with this port. Under srun MASTER_ADDR and MASTER_PORT may be
- * missing. Without MASTER_ADDR the address is the first node. Without MASTER_PORT the only port is the first of
- * SLURM_STEP_RESV_PORTS (srun --resv-ports); without that variable too, the ids of the job and the step decide the
+ * Over TCP rank 0 listens at MASTER_ADDR, on the first free one of 16 ports. The first of the 16 is TAPEGRAD_PORT if
+ * that is set. Otherwise it is MASTER_PORT, or the port after it if a store of torchrun listens there
+ * (TORCHELASTIC_USE_AGENT_STORE is "True"). Under srun MASTER_ADDR and MASTER_PORT may be missing. Without MASTER_ADDR
+ * the address is the first node. If neither port is set, there is only one port instead of 16, the first of
+ * SLURM_STEP_RESV_PORTS (srun --resv-ports). If that is not set either, the ids of the job and the step decide the
  * first of the 16 ports.
  *
- * Returns TG_ERR_ARGUMENT if variables are missing (WORLD_SIZE without RANK, for example) or contradict each other, and
- * if out is NULL or out->size is that of another version. *out must then not be used. The reason is written to message,
- * at most n bytes with the terminating 0; message may be NULL. On success message is set to "". */
+ * Returns TG_ERR_ARGUMENT if variables contradict each other, if the launcher has not set a variable that it needs
+ * (for example, RANK is set without WORLD_SIZE), and if out is NULL or out->size is that of another version. *out must
+ * then not be used. The reason is written to message, at most n bytes with the terminating 0; message may be NULL. On
+ * success message is set to "". */
 TG_API tg_status tg_world_query(tg_world_info *out, char *message, size_t n);
 
 /* Writes one line about info to buf, without a newline: at most n bytes with the terminating 0. Returns the length of
- * the text, also of what was cut off; 0 if info is NULL or invalid. buf may be NULL if n is 0. Such a line is "rank 2
- * of 4, number 0 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port 29501 to 29516". */
+ * the whole text, even if buf is too short for it; 0 if info is NULL or invalid. buf may be NULL if n is 0. Such a line
+ * is "rank 2 of 4, number 0 of 2 on this node, started by torchrun, over TCP: the ranks meet at node1, port 29501 to
+ * 29516". */
 TG_API size_t tg_world_text(const tg_world_info *info, char *buf, size_t n);
 
-/* Creates the communicator of all ranks. info is what tg_world_query has filled, perhaps changed by the caller. If info
- * is NULL, this call calls tg_world_query. Every rank makes the call, and later calls tg_comm_free, which may wait for
- * the others. A process that is alone gets a communicator of one rank.
+/* Creates the communicator of all ranks. info is what tg_world_query has filled. A caller may change transport and,
+ * over TCP, rank, ranks, host, port, ports and job. If info is NULL, this call calls tg_world_query. Every rank makes
+ * the call, and later calls tg_comm_free, which may wait for the others. A process that is alone gets a communicator of
+ * one rank.
  *
- * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, this call initializes it. tg_comm_free
- * then finalizes it; if all ranks share the memory of one node, this call does so before it returns. After a failure
- * MPI is not finalized. A process can initialize MPI only once. A program that leaves this to tg_comm_world_new can
- * therefore create only one communicator over MPI.
+ * Over MPI, loads libtapegrad-mpi.so. If the program has not initialized MPI, tg_comm_world_new initializes it, and
+ * tg_comm_free finalizes it. If all ranks share the memory of one node, tg_comm_world_new itself finalizes MPI before
+ * it returns. After a failure MPI is not finalized. A process can initialize MPI only once, so a program that leaves
+ * this to tg_comm_world_new should create only one communicator over MPI.
  *
  * The caller chooses the context's device. For GPUs it is "cuda:N", where N is the local_rank of tg_world_query, and
  * tg_comm_nccl_new (nccl.h) makes the communicator of the GPUs from the one that this call returns.
  *
  * Fails with the errors of tg_world_query, of tg_comm_tcp_new (tcp.h), of tg_comm_mpi_new (mpi.h) and of
  * tg_comm_launched_new; with TG_ERR_STATE if MPI has given this process another rank or number of ranks than the
- * launcher; with TG_ERR_UNSUPPORTED if libtapegrad-mpi.so is missing; and with TG_ERR_ARGUMENT if info is invalid. On
- * error returns an inert communicator (tapegrad.h). */
+ * launcher; with TG_ERR_UNSUPPORTED if libtapegrad-mpi.so is missing; and with TG_ERR_ARGUMENT if info->size or
+ * info->transport is invalid. On error returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_world_new(tg_ctx *ctx, const tg_world_info *info);
 
 #ifdef __cplusplus

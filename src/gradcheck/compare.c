@@ -19,8 +19,9 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
 typedef struct tally {
     int64_t wrong;        /* number of wrong pairs */
     int64_t worst;        /* the wrong pair with the largest excess */
-    double excess, error; /* of that pair: (|gradient - difference| - error) / tolerance; and the estimated error */
-    bool confirmed;       /* tg_diff_confirm has found a pair to be wrong */
+    double excess;        /* of that pair: (|gradient - difference| - error) / tolerance */
+    double error;         /* of that pair: the estimated error of the difference */
+    bool confirmed;       /* a pair was still wrong after tg_diff_confirm */
 } tally;
 
 void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size) {
@@ -75,9 +76,10 @@ static tg_status count_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) 
     return TG_OK;
 }
 
-/* Judges one pair. The gradient is wrong if its distance from the numerical derivative exceeds the derivative's
- * error by more than the tolerance. It is right if they agree within the tolerance and the error is at most the
- * tolerance. Otherwise the pair is unsure, and its expected value stays NaN, so that no cause is derived from it. */
+/* Judges one pair. A pair at a kink whose gradient is finite is only counted. Of any other pair the gradient is wrong
+ * if its distance from the numerical derivative exceeds the derivative's error by more than the tolerance. It is right
+ * if they agree within the tolerance and the error is at most the tolerance. Otherwise the pair is unsure. The expected
+ * value of a pair that is unsure or at a kink stays NaN, so that no cause is derived from it. */
 static tg_status judge(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
     tg_gradcheck_info *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
@@ -86,8 +88,9 @@ static tg_status judge(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
     r->checked++;
     if (s->kink && isfinite(got)) return count_kink(d, part, k, s);
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
-    /* A wrong pair is verified until one pair of the part has been confirmed. After that only a pair whose values are
-     * close to each other is verified, because its error may have been estimated too small. */
+    /* Pairs that seem wrong are verified until one pair of the part is confirmed to be wrong. After that only pairs are
+     * verified that differ by less than a tenth of the gradient, because so small a difference may come from an error
+     * that was estimated too small. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
         tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
@@ -145,8 +148,9 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* Reports which pairs were left out. The check fails if nothing could be compared and at least one pair is unsure. With
- * d->strict it fails if any pair is unsure, or if nothing could be compared. */
+/* Reports how many pairs were left out, and the first of them. The check fails if nothing could be compared and at
+ * least one pair is unsure. With d->strict it fails if any pair is unsure, or if there are pairs and none could be
+ * compared. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
@@ -158,7 +162,7 @@ static void say_left_out(tg_diff *d) {
                     (long long)r->kinks, (long long)r->checked, things);
     if (r->unsure)
         tg_diff_say(unsure, sizeof unsure,
-                    "%lld of %lld %s could not be checked: the differences are too uncertain there. ",
+                    "%lld of %lld %s could not be checked: the differences are not precise enough there. ",
                     (long long)r->unsure, (long long)r->checked, things);
     bool all = r->unsure + r->kinks == r->checked;
     r->failed = d->strict ? r->unsure || all : r->unsure && all;
@@ -166,14 +170,14 @@ static void say_left_out(tg_diff *d) {
     tg_diff_say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }
 
-/* Reports that no compared value reaches the absolute tolerance, so that any other small gradient would have passed. */
+/* Reports that no compared value reaches the absolute tolerance, so that gradients of 0 would have passed. */
 static void say_inconclusive(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
     if (r->failed || d->n_significant || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
     r->inconclusive = true;
     tg_diff_say(r->report + at, sizeof r->report - at,
-                "%s%s: no gradient reaches atol, %g, so any other as small would have passed too. Scale the function, "
+                "%s%s: no gradient reaches atol, %g, so a gradient of 0 would have passed too. Scale the function, "
                 "or use a smaller atol",
                 at ? ". " : "", d->name, d->atol);
 }

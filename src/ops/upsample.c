@@ -1,7 +1,8 @@
 /* Resizing of the last dims of x [n, c, ..], by the nearest element or by linear interpolation between two neighbors.
  * The ops are composed: the dims are resized one after another, from the last to the first.
  *
- * Positions are computed as PyTorch computes them: in float32, or in float64 for the interpolation of float64. */
+ * Positions are computed as PyTorch computes them: in float32, or in float64 for the interpolation of float64. They
+ * differ where PyTorch ignores a given scale, as it does if the size of a dim stays the same. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -30,7 +31,7 @@ static tg_status check(tg_tape *t, const upsample_params *p, const tg_tensor *x)
         double s = p->scale[d];
         if (s != TG_AUTO && !(d < k && s > 0 && s < INFINITY))
             return tg_fail(t->ctx, TG_ERR_ARGUMENT, "scale%d is %g; it must be %s", d, s,
-                           d < k ? "above 0 and finite, or TG_AUTO" : "TG_AUTO, as x has no such dim");
+                           d < k ? "above 0 and finite, or TG_AUTO" : "TG_AUTO, as size has no number for that dim");
         if (s != TG_AUTO && p->align)
             return tg_fail(t->ctx, TG_ERR_ARGUMENT, "scale%d is %g, but align_corners is set; it must be TG_AUTO then",
                            d, s);
@@ -41,7 +42,8 @@ static tg_status check(tg_tape *t, const upsample_params *p, const tg_tensor *x)
     return TG_OK;
 }
 
-/* Returns the distance in x of neighboring elements of the result along entry d of size. */
+/* Returns how far apart in x the positions of neighboring elements of the result are, along dim d + 2, where x has n
+ * elements. */
 static double step_of(const upsample_params *p, int d, int64_t n) {
     double out = (double)p->size.dim[d], in = (double)n;
     if (p->align) return out > 1 ? (in - 1) / (out - 1) : 0;
@@ -51,7 +53,8 @@ static double step_of(const upsample_params *p, int d, int64_t n) {
 /* Returns the numbers 0 to n - 1. */
 static tg_tensor *count(tg_tape *t, tg_dtype dtype, int64_t n) { return tg_arange(t, dtype, 0, (double)n, 1); }
 
-/* Returns `at` as indices from 0 to n - 1. Integers are clamped, because a float32 may round n - 1 to n. */
+/* Returns the positions `at` as indices from 0 to n - 1. They are clamped after the cast, because a float32 may
+ * round n - 1 to n. */
 static tg_tensor *indices(tg_tape *t, tg_tensor *at, int64_t n) {
     return tg_clamp(t, tg_cast(t, at, TG_I64), 0, (double)(n - 1));
 }
@@ -66,8 +69,9 @@ static tg_tensor *repeat_elements(tg_tape *t, tg_tensor *x, int dim, int64_t tim
     return tg_reshape(t, tg_expand(t, tg_unsqueeze(t, x, dim + 1), wide), shape);
 }
 
-/* Takes element floor(i step) for element i of the result. If the step is 1 / 2, 1 / 4, .., that repeats elements,
- * which needs no index. Other reciprocals are rounded, so that floor may give the element before. */
+/* Takes element floor(i step) for element i of the result. If the result has 2, 4, 8, .. times as many elements and the
+ * step is the reciprocal, elements are repeated, which needs no index. For a factor such as 41 the step is rounded, and
+ * floor(41 step) is 0 in place of 1, as it is in PyTorch. */
 static tg_tensor *nearest_along(tg_tape *t, const upsample_params *p, int d, tg_tensor *x) {
     int64_t n = tg_dim(x, d + 2), out = p->size.dim[d];
     float step = (float)step_of(p, d, n);
@@ -81,14 +85,16 @@ static tg_tensor *nearest_along(tg_tape *t, const upsample_params *p, int d, tg_
 
 /* ---- Linear ---- */
 
-/* Returns w [n] with dims of size 1, so that it broadcasts along dim d + 2 of x. */
+/* Returns w, a weight for each element of the result along dim d + 2, with dims of size 1 after it. So w belongs to
+ * that dim, and broadcasts along the others. */
 static tg_tensor *weights_along(tg_tape *t, tg_tensor *w, const tg_tensor *x, int d) {
     tg_shape shape = {.ndim = x->ndim - d - 2};
     for (int k = 0; k < shape.ndim; k++) shape.dim[k] = k ? 1 : tg_dim(w, 0);
     return tg_reshape(t, w, shape);
 }
 
-/* Element i of the result lies at i step (if corners are aligned) or (i + 1/2) step - 1/2 between two elements of x. */
+/* Element i of the result is interpolated between the two neighbors of its position in x: i step if corners are
+ * aligned, else (i + 1/2) step - 1/2, clamped to [0, n - 1]. */
 static tg_tensor *linear_along(tg_tape *t, const upsample_params *p, int d, tg_tensor *x) {
     int64_t n = tg_dim(x, d + 2), out = p->size.dim[d];
     double step = step_of(p, d, n);
@@ -195,14 +201,14 @@ static const tg_sample linear_samples[] = {
 
 #define SCALE_FIELD(d_, name_, dim_)                                                                                   \
     TG_ARG_AS(upsample_params, scale[d_], name_, DOUBLE,                                                               \
-              "Factor of the positions along dim " dim_ "; -1 means the ratio of the sizes.")
+              "Factor from x to the result along dim " dim_ "; -1 means the ratio of the sizes.")
 #define UP_FIELDS                                                                                                      \
     TG_ARG(upsample_params, size, SHAPE, "Sizes of the dims after n and c.", .required = true),                        \
         SCALE_FIELD(0, "scale0", "2"), SCALE_FIELD(1, "scale1", "3"), SCALE_FIELD(2, "scale2", "4")
 static const tg_field nearest_fields[] = {UP_FIELDS};
 static const tg_field linear_fields[] = {
     UP_FIELDS, TG_ARG_AS(upsample_params, align, "align_corners", BOOL,
-                         "The first and last elements of x and of the result have the same positions.")};
+                         "The first and last elements of the result lie at those of x.")};
 static const upsample_params preset = {.scale = {TG_AUTO, TG_AUTO, TG_AUTO}, .given = sizeof(tg_upsample_opts)};
 
 #define UPSAMPLE(name_, formula_, fields_, samples_)                                                                   \
@@ -228,14 +234,15 @@ static upsample_params params_of(tg_shape size, const tg_upsample_opts *given) {
         .size = size, .scale = {o.scale0, o.scale1, o.scale2}, .align = o.align_corners, .given = o.size};
 }
 
-/* Resizes the dims of x [n, c, ..] after c to size: [n, c, size..]. Element i along a dim is element floor(i * n / m)
- * of x, where n and m are the sizes in x and in the result, or floor(i / scale) if a scale is given. */
+/* Resizes the dims of x [n, c, ..] after c to size: [n, c, size..]. Element i along a dim is element floor(i / scale)
+ * of x, at most the last one. The default of scale is the size in the result, divided by the size in x. The quotient is
+ * computed in float32. */
 tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts) {
     upsample_params p = params_of(size, opts);
     return TG_RECORD(t, tg_op_upsample_nearest, &p, x);
 }
 
-/* The same by linear interpolation, which for images is bilinear. */
+/* Resizes the same dims by linear interpolation, which for images is bilinear (linear_along). */
 tg_tensor *tg_upsample_linear(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts) {
     upsample_params p = params_of(size, opts);
     return TG_RECORD(t, tg_op_upsample_linear, &p, x);

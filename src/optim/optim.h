@@ -38,17 +38,18 @@ typedef struct tg_optim_method {
     bool (*keeps)(const tg_optim *o, int k);
     /* Returns the bytes of work memory that the step of p needs. NULL: 0. */
     size_t (*work)(const tg_tensor *p);
-    /* Returns the method by which p is stepped if it is another one; p then joins group 1. NULL: this method steps all
-     * parameters, and they join group 0. */
+    /* Returns the method that steps p in place of this one, and p joins group 1; returns NULL if this method steps p,
+     * and p joins group 0. If the slot is NULL, this method steps all parameters. */
     const struct tg_optim_method *(*other)(const tg_optim *o, const tg_tensor *p);
-    /* Steps all parameters of this method that have a gradient. The scalars of step.h have been computed. */
+    /* Steps the parameters of this method that have a gradient. Only the step of the optimizer's method is called, so a
+     * method with `other` also calls the step of the other one. The scalars of step.h have been computed. */
     tg_status (*step)(tg_optim *o);
 } tg_optim_method;
 
 struct tg_optim {
     tg_ctx *ctx;
     const tg_optim_method *method;
-    /* The options of the method, for those numbers that are the same in all groups. */
+    /* The options that all groups share. Numbers that groups have of their own (tg_optim_group_t) are read there. */
     bool decoupled; /* Adam's weight decay is decoupled from the gradient (AdamW) */
     tg_sgd_opts sgd;
     tg_rmsprop_opts rmsprop;
@@ -60,18 +61,20 @@ struct tg_optim {
     double next_norm;
     int n, n_groups, n_sums; /* numbers of items, of groups, and of elements of `sums` in use */
     size_t bytes;            /* size of this struct with its items */
-    /* On the device, in float64. squares [n]: the sum of squares of each gradient. sums [TG_STEP_SUMS]: their sums, one
-     * for each set of axes that shard parameters. state and scalars: see step.h. scale_view is a view of the scale in
-     * the state, and scale_state a view of the scale and its two counters. In float32: scalars32, and scale32, which is
-     * the scale when the state had version scale_version. After the scalars of TG_STEP_GROUPS groups, scalars and
-     * scalars32 have one that is work memory (elementwise.c). */
+    /* On the device, in float64. squares [n]: the sum of squares of each gradient, in the order of sets of axes
+     * (norm.c), not of items. sums [TG_STEP_SUMS]: the sum for each set of axes over which parameters are sharded, the
+     * empty set included; with several pipeline stages, one sum of all. state and scalars: see step.h. scale_view is a
+     * view of the scale in the state, and scale_state a view of the scale and its two counters. In float32: scalars32,
+     * and scale32, which is the scale when the state had version scale_version. scalars and scalars32 have the scalars
+     * of TG_STEP_GROUPS groups and one more element, which is work memory (elementwise.c). */
     tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
-    tg_tensor *fault; /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum) */
+    /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum); not used if there is one rank. */
+    tg_tensor *fault;
     uint32_t scale_version;
     tg_tensor *work;     /* bytes for the temporaries of one parameter's step; NULL if no method needs any */
     tg_adamw_args *list; /* [n] arguments of one call of the slot adamw */
     tg_optim_group_t group[TG_STEP_GROUPS];
-    char *name; /* of the state that was asked for last; NULL: none was */
+    char *name; /* memory of the last name that tg_optim_state returned; NULL before */
     tg_optim_item item[];
 };
 
@@ -83,7 +86,7 @@ extern const tg_optim_method tg_sgd_method, tg_adam_method, tg_rmsprop_method, t
 tg_optim *tg_optim_make(tg_ctx *ctx, const tg_optim *like, tg_tensor *const *params, int n, const char *who);
 /* Fails unless params are n >= 1 different leaves of the context that need a gradient and are contiguous. */
 tg_status tg_optim_check_params(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who);
-/* Fails if a parameter is divided over ranks (tg_flat_new), so that only its ranges may be stepped. */
+/* Fails if a parameter is divided over ranks (tg_flat_new): an optimizer steps its ranges instead (tg_flat_leaves). */
 tg_status tg_optim_check_undivided(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who);
 tg_status tg_optim_check(const tg_optim *o); /* returns the context's error; TG_ERR_ARGUMENT if o is NULL */
 /* Count the optimizers that update a parameter (tg_ext.held). While there is one, the parameter's bytes do not move,
@@ -96,14 +99,16 @@ bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* returns whether 
 tg_optim_group_t tg_adam_group(const tg_adamw_opts *o, bool decoupled);
 /* Fails unless beta1 and beta2 are in [0, 1), and eps and weight_decay are finite, 0 or more. */
 tg_status tg_optim_check_numbers(tg_ctx *ctx, const tg_optim_group_t *g, const char *who);
-bool tg_schedule_ok(const tg_schedule *s); /* returns whether the numbers of a whole struct are valid */
-/* Fails if parameter number i, to which ref refers, was dropped. owner: what must not outlive it, such as
- * "optimizer". */
+bool tg_schedule_ok(const tg_schedule *s); /* returns whether all numbers are valid; s has all fields (tg_options) */
+/* Fails if parameter number i, to which ref refers, was dropped. The message calls the object that uses the parameter
+ * `owner`, such as "optimizer". */
 tg_status tg_optim_check_alive(tg_ctx *ctx, tg_ref ref, int i, const char *owner, const char *who);
 tg_status tg_optim_check_items(tg_optim *o, const char *who); /* does so for every parameter */
-/* Fails if a parameter was dropped, or if a gradient was discarded, is partial over ranks, or is still deferred. */
+/* Fails if a parameter was dropped, or if a gradient was discarded, is partial over ranks, is still deferred, or has
+ * not been divided among the ranks that divide its parameter. */
 tg_status tg_optim_check_gradients(tg_optim *o, const char *who);
-/* Returns the gradient that a step uses for this parameter; NULL if the step does not change the parameter. */
+/* Returns the gradient that a step uses for this parameter; NULL if it has none or no elements. Its method then does
+ * not step it. */
 tg_tensor *tg_optim_gradient(const tg_optim_item *it);
 /* Returns whether the optimizer changes the scale of the loss from step to step. */
 static inline bool tg_optim_is_scale_dynamic(const tg_optim *o) { return o->scale.size && !o->scale.fixed; }
@@ -114,24 +119,24 @@ tg_status tg_optim_device_open(tg_optim *o); /* creates the tensors, with the st
 void tg_optim_device_close(tg_optim *o);
 /* Writes v[n] to the device, into the state from index `first` on. */
 tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n);
-/* Reads the state from the device, also after an error. Returns false if it could not be read; s then has the state
- * before the first step. A captured step must not read it. who and site: the public function and its call site, for
- * errors. */
+/* Reads the state from the device, also after an error. Returns false, and sets the norm to NaN, the scale to 1 and the
+ * rest of s to 0, if it could not be read. On device meta sets the same numbers and returns true. A step that is being
+ * captured must not read the state. who and site: the public function and its call site, for errors. */
 bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE], const char *who, const void *site);
 tg_status tg_optim_send_rate(tg_optim *o, int group); /* sends the group's lr */
 
 /* ---- norm.c ---- */
 
-/* Computes o->sums, the sums of squares over all parameters, each counted once. Shards are summed over the axes that
- * shard them; a parameter that is the same on every rank of an axis counts once there. who: the public function, for
- * errors. */
+/* Computes o->sums, the sums of the squares of all gradients, each element counted once. Shards are summed over the
+ * axes that shard them; a parameter that is the same on every rank of an axis counts once there. who: the public
+ * function, for errors. */
 tg_status tg_optim_measure(tg_optim *o, const char *who);
 
 /* ---- loss_scale.c ---- */
 
-/* Copies the scale to scale32 if the state was written since the last copy. While a step is captured it always copies,
- * because the state may be written before a replay. After a copy, backward from a loss that was scaled by the previous
- * value fails with TG_ERR_VERSION. `by` names the call in that error. */
+/* Copies the scale to scale32 if the loss is scaled and the state was written since the last copy. While a step is
+ * captured it always copies, because the state may be written before a replay. After a copy, backward from a loss that
+ * was scaled by the previous value fails with TG_ERR_VERSION. `by` names the call in that error. */
 tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site);
 
 #endif

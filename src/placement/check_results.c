@@ -1,5 +1,5 @@
-/* Check mode: compares the results of ops on the axes on which their placement says that they are the same on every
- * rank. */
+/* Check mode: compares the inputs and results of ops over each axis on which their placement says that they are the
+ * same on every rank, except for the axes of data parallelism. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,10 +11,11 @@
 
 enum { MAX_COMPARED = 16 }; /* greatest number of tensors of a call that are compared */
 
-/* Lists the inputs and then the outputs of a call that are results of ops, and that by their placement are equal on
- * every rank of the axis. Leaves out leaves of the context, which have been compared at their first use, and tensors
- * whose bytes are discarded: they were compared when an op made them, and an op such as a view does not need the bytes.
- * Returns the length of the list. */
+/* Lists the inputs and then the outputs of a call that belong to a tape, and that by their placement are equal on every
+ * rank of the axis. Returns the length of the list. Leaves out
+ * - leaves of the context, which have been compared at their first use;
+ * - tensors whose bytes are discarded, which an op such as a view does not need;
+ * - tensors that cannot be hashed (tg_placement_comparable), and gradients that are one rank's share of a sum. */
 static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED]) {
     int n = 0;
     for (int i = 0; i < c->n_in + c->n_out && n < MAX_COMPARED; i++) {
@@ -26,7 +27,7 @@ static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED])
     return n;
 }
 
-enum { MAX_NUMBERS = 64 }; /* greatest number of numbers of a call that are compared */
+enum { MAX_NUMBERS = 64 }; /* how many of the numbers in a call's params are compared at most */
 
 /* A number among the params of an op, at one index of an array or of a single field. */
 typedef struct param_number {
@@ -34,8 +35,8 @@ typedef struct param_number {
     int index;
 } param_number;
 
-/* Reads the number at `at` as 64 bits: those of a real, or the value of an integer. Returns false for a field that
- * holds something else, such as a pointer. */
+/* Reads the number at address `at`. Sets *bits to the bits of a double, or to the value of an integer. Returns false
+ * for a field that holds something else, such as a pointer. */
 static bool read_number(const tg_field *f, const char *at, int64_t *bits) {
     int i;
     switch (f->kind) {
@@ -69,13 +70,16 @@ static const char *number_text(const tg_field *f, int64_t bits, char *text, size
     memcpy(&v, &bits, sizeof v);
     if (f->kind == TG_FIELD_DOUBLE)
         snprintf(text, n, "%.9g", v);
+    else if (f->kind == TG_FIELD_UINT64 || f->kind == TG_FIELD_SIZE)
+        snprintf(text, n, "%llu", (unsigned long long)bits);
     else
         snprintf(text, n, "%lld", (long long)bits);
     return text;
 }
 
-/* Finds the first number of the op's params that is not the same on all ranks. Writes its name and both values to text,
- * such as " (start is 2 on rank 0, 3 on rank 1)"; "" if there is no such number. Collective. */
+/* Finds the first rank whose params differ from those of rank 0, and their first number that differs. Writes the
+ * number's name and both values to text, such as " (start is 2 on rank 0, 3 on rank 1)"; "" if there is no such rank.
+ * Collective. */
 static tg_status describe_numbers(const tg_call *c, tg_comm *comm, char *text, size_t size) {
     param_number of[MAX_NUMBERS];
     int64_t bits[MAX_NUMBERS], wrong, first, other;
@@ -117,10 +121,11 @@ static tg_status results_differ(tg_call *c, tg_tensor *x, int axis) {
                         what, is, tg_axis_name((tg_axis)axis), rank, element, numbers);
 }
 
-/* Returns false for ops that convert placements or whose outputs infer has placed, collectives, ops that write into
- * inputs, and ops of a backward or a derivative. Ops that record no node (among them the ops inside an op's forward)
- * are left out too, because one rank may use them alone. On a grid with axes of experts nothing is compared, because
- * results do not say on which grid they are. */
+/* Returns whether the inputs and results of this call are compared. Not compared are ops that convert placements, ops
+ * whose slot `infer` has set the placements of their outputs, collectives, ops that write into inputs, and ops of a
+ * backward, of a derivative or of the second run of a recomputation. Ops that record no node (among them the ops inside
+ * an op's forward) are left out too, because one rank may use them alone. If the context has axes of experts, nothing
+ * is compared, because a result does not say whether it is placed on the grid of the experts or on the other one. */
 bool tg_placement_compares_results(const tg_call *c) {
     const tg_call_impl *im = c->internal;
     const tg_tape *t = c->tape;

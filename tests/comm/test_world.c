@@ -174,6 +174,8 @@ typedef struct contradiction {
 
 static const contradiction contradictions[] = {
     {"WORLD_SIZE=4", "", "WORLD_SIZE is \"4\", but RANK is not set; torchrun sets both"},
+    {"OMPI_COMM_WORLD_SIZE=4", "",
+     "OMPI_COMM_WORLD_SIZE is set, but OMPI_COMM_WORLD_RANK is not; mpirun sets both"},
     {"RANK=4", "", "RANK is \"4\", but WORLD_SIZE is not set; torchrun sets both"},
     {"RANK=one", "WORLD_SIZE=2", "RANK is \"one\", expected a number from 0 on"},
     {"RANK=-1", "WORLD_SIZE=2", "RANK is \"-1\", expected a number from 0 on"},

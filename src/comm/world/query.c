@@ -55,7 +55,8 @@ static void read_mpi(tg_world_query_state *q) {
     bool open_mpi = tg_variable("OMPI_COMM_WORLD_SIZE");
     i->launcher = TG_LAUNCHER_MPI;
     i->transport = TG_WORLD_MPI;
-    tg_variable_number(q, open_mpi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK", 0, &i->rank);
+    if (!tg_variable_number(q, open_mpi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK", 0, &i->rank))
+        tg_world_refuse(q, "OMPI_COMM_WORLD_SIZE is set, but OMPI_COMM_WORLD_RANK is not; mpirun sets both");
     tg_variable_number(q, open_mpi ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE", 1, &i->ranks);
     tg_variable_number(q, open_mpi ? "OMPI_COMM_WORLD_LOCAL_RANK" : "MPI_LOCALRANKID", 0, &i->local_rank);
     tg_variable_number(q, open_mpi ? "OMPI_COMM_WORLD_LOCAL_SIZE" : "MPI_LOCALNRANKS", 1, &i->local_ranks);

@@ -5,10 +5,10 @@
 #include "base/private_api.h"
 #include "kernels/cuda/cuda.h"
 
-/* A poller has work on the device that may not end by itself, such as collectives that wait for other GPUs. While the
- * host waits for the device, its function poll is called repeatedly with the seconds waited so far, and once with -1
- * when the wait is over, unless a poller has failed. poll advances the poller's work. If the work fails, poll ends it
- * on the device, records an error and returns it. */
+/* A poller has work on the device that might never end by itself, such as collectives that wait for other GPUs. While
+ * the host waits for the device, the function poll of every poller is called repeatedly with the seconds waited so far,
+ * and once with -1 when the wait is over. poll advances the poller's work. If the work fails, poll ends it on the
+ * device, records an error and returns it. No poller is called after that, and the wait ends with this error. */
 typedef struct tg_cuda_poller {
     tg_status (*poll)(struct tg_cuda_poller *w, double waited);
     struct tg_cuda_poller *next;
@@ -24,8 +24,10 @@ static inline cudaError_t tg_cuda_answer(cudaError_t e) {
     return e;
 }
 
-/* Make the host wait for an event, or for what is queued on a stream now, and poll meanwhile. The host waits without
- * polling only before memory returns to the driver, before the device closes, and after an error in slot copy_async. */
+/* Make the host wait for an event, or for what is queued on a stream now, and poll meanwhile. If a poller fails, they
+ * wait up to 5 more seconds and return its error; the event may then not have been reached. Other functions wait
+ * without polling before memory returns to the driver, before the device closes, after an error in slot copy_async, and
+ * after NCCL was aborted. */
 TG_PRIVATE_API tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e);
 TG_PRIVATE_API tg_status tg_cuda_await_stream(tg_cuda *c, cudaStream_t stream);
 
