@@ -79,9 +79,9 @@ static const tg_field pool_fields[] = {
 const tg_struct tg_pool_opts_struct = TG_STRUCT(tg_pool_opts, POOL, pool_fields, "Options of pools.");
 
 static const tg_field upsample_fields[] = {
-    TG_FIELD(tg_upsample_opts, scale0, DOUBLE, "Factor from x to the result along dim 2; TG_AUTO: the ratio of the sizes."),
-    TG_FIELD(tg_upsample_opts, scale1, DOUBLE, "Factor from x to the result along dim 3; TG_AUTO: the ratio of the sizes."),
-    TG_FIELD(tg_upsample_opts, scale2, DOUBLE, "Factor from x to the result along dim 4; TG_AUTO: the ratio of the sizes."),
+    TG_FIELD(tg_upsample_opts, scale0, DOUBLE, "Factor from x to the result along dim 2. TG_AUTO: ratio of sizes."),
+    TG_FIELD(tg_upsample_opts, scale1, DOUBLE, "Factor from x to the result along dim 3. TG_AUTO: ratio of sizes."),
+    TG_FIELD(tg_upsample_opts, scale2, DOUBLE, "Factor from x to the result along dim 4. TG_AUTO: ratio of sizes."),
     TG_FIELD(tg_upsample_opts, align_corners, BOOL,
              "tg_upsample_linear: the first and last elements of the result lie at those of x."),
 };
