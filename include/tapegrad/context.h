@@ -39,7 +39,7 @@ typedef struct tg_config {
      * current GPU of the calling thread (cudaGetDevice), which is number 0 at first. NULL, the default, means "cpu".
      * The first context on "cuda" loads plugin libtapegrad-cuda.so. Creation fails with TG_ERR_DEVICE if the name is
      * another one, or if the plugin, the driver or the GPU is missing. For a device of the caller's own see
-     * tg_ctx_new_on. */
+     * tg_ctx_new_on. A call that uses the GPU of a context makes it the current one of the calling thread. */
     const char *device;
     uint64_t seed;  /* seed of the default random stream; 0 by default */
     int threads;    /* threads of this context, 1 to 1024; TG_AUTO, the default, means one per usable core */

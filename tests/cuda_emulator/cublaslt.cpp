@@ -383,8 +383,6 @@ cublasStatus_t multiply(Call &call, const Problem &problem, Product p, const cub
     return call.end(e) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-int live_handle;
-
 } // namespace
 
 } // namespace emu
@@ -393,7 +391,7 @@ using namespace emu;
 
 extern "C" {
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) { return make(__func__, h, live_handle); }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) { return make(__func__, h, current_device()); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return destroy<int>(h); }
 size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
 size_t cublasLtGetCudartVersion(void) { return CUDART_VERSION; }
@@ -499,6 +497,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op, const
     Call call(__func__);
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (call.refused(cudaErrorUnknown)) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (of<int>(h) != current_device() || stream_of(stream)->device != current_device()) {
+        say("cublasLtMatmul: its handle or its stream is of another device than the current one");
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    }
     if (!op || !alpha || !beta || !a || !b || !d || !a_layout || !b_layout || !c_layout || !d_layout)
         return CUBLAS_STATUS_INVALID_VALUE;
     Problem problem{of<Description>(op), of<Layout>(a_layout), of<Layout>(b_layout), of<Layout>(c_layout),

@@ -215,6 +215,7 @@ ncclResult_t launch(const std::vector<Request> &requests) {
     }
     Comm &c = *requests[0].comm;
     cudaStream_t stream = requests[0].stream;
+    if (stream->device != c.device) return fail(&c, ncclInvalidArgument, "a stream of another device");
     std::vector<std::shared_ptr<int>> recorded; // kept as long as a graph has the operation
     for (const Request &r : requests)
         if (stream->capture) recorded.push_back(r.comm->recorded);

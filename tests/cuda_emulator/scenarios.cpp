@@ -371,6 +371,16 @@ bool other_device() {
     return cudaDeviceSynchronize() == cudaSuccess;
 }
 
+bool other_stream() {
+    cudaStream_t s;
+    float *x = on_device(std::vector<float>(64, 1));
+    FINE(cudaSetDevice(1));
+    FINE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    FINE(cudaSetDevice(0));
+    RIGHT(k_scale(x, 2, 64, s) == cudaErrorInvalidResourceHandle);
+    return true;
+}
+
 bool host_pointer() {
     float x[64] = {};
     FINE(k_scale(x, 2, 64, nullptr));
@@ -411,6 +421,7 @@ const std::vector<Scenario> runtime_scenarios = {
     {"pinned_early", pinned_early},
     {"read_early", read_early},
     {"other_device", other_device},
+    {"other_stream", other_stream},
     {"host_pointer", host_pointer},
     {"copy_outside", copy_outside},
     {"shared_too_much", shared_too_much},

@@ -362,6 +362,16 @@ bool gemm_outside() {
     return true;
 }
 
+bool product_elsewhere() {
+    Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
+    Call c;
+    RIGHT(prepare(x, &c));
+    FINE(ask(&c));
+    FINE(cudaSetDevice(1));
+    RIGHT(multiply(x, c, nullptr) == CUBLAS_STATUS_EXECUTION_FAILED);
+    return true;
+}
+
 // Two products share one workspace on two streams, although only one at a time may use it.
 bool workspace_shared() {
     cudaStream_t s, t;
@@ -407,6 +417,7 @@ const std::vector<Scenario> product_scenarios = {
     {"cublas_products", cublas_products},
     {nullptr, nullptr},
     {"gemm_outside", gemm_outside},
+    {"product_elsewhere", product_elsewhere},
     {"workspace_shared", workspace_shared},
     {"product_speed", product_speed},
 };

@@ -6,10 +6,16 @@ namespace emu {
 
 namespace {
 
-std::map<const void *, size_t> dynamic_limit; // what cudaFuncSetAttribute allowed
+std::map<std::pair<int, const void *>, size_t> dynamic_limits; // what cudaFuncSetAttribute allowed on each device
 std::set<cudaEvent_t> events;
 long launches;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
+
+// Returns how much dynamic shared memory the kernel may have on the current device.
+size_t dynamic_limit(const void *kernel) {
+    auto it = dynamic_limits.find({current_device(), kernel});
+    return it == dynamic_limits.end() ? shared_default : it->second;
+}
 
 // Returns "" if a device accepts the configuration.
 std::string wrong_launch(const Launch &l) {
@@ -17,8 +23,7 @@ std::string wrong_launch(const Launch &l) {
     if (!threads || threads > 1024 || l.block.z > 64) return "a block of " + std::to_string(threads) + " threads";
     if (!l.grid.x || !l.grid.y || !l.grid.z) return "an empty grid";
     if (l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535) return "too large a grid";
-    auto it = dynamic_limit.find(l.kernel);
-    size_t limit = it == dynamic_limit.end() ? shared_default : it->second;
+    size_t limit = dynamic_limit(l.kernel);
     if (l.shared <= limit) return "";
     return std::to_string(l.shared) + " bytes of dynamic shared memory, " + std::to_string(limit) +
            " at most until cudaFuncSetAttribute allows more";
@@ -151,7 +156,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
     if (c.refused(cudaErrorInvalidValue)) return c.error;
     if (what != cudaFuncAttributeMaxDynamicSharedMemorySize) return c.end();
     if (value < 0 || static_cast<size_t>(value) > shared_most) return c.end(cudaErrorInvalidValue);
-    dynamic_limit[kernel] = static_cast<size_t>(value);
+    dynamic_limits[{current_device(), kernel}] = static_cast<size_t>(value);
     return c.end();
 }
 
@@ -159,8 +164,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *kernel) {
     Call c(__func__);
     if (c.refused(cudaErrorInvalidValue)) return c.error;
     memset(static_cast<void *>(a), 0, sizeof *a);
-    auto it = dynamic_limit.find(kernel);
-    a->maxDynamicSharedSizeBytes = static_cast<int>(it == dynamic_limit.end() ? shared_default : it->second);
+    a->maxDynamicSharedSizeBytes = static_cast<int>(dynamic_limit(kernel));
     a->maxThreadsPerBlock = 1024;
     a->numRegs = 32;
     return c.end();

@@ -12,6 +12,9 @@ std::multiset<void *> window_memory;
 
 ncclResult_t register_memory(Comm &c, void *p, size_t n, void **handle) {
     if (!inside(p, n)) return fail(&c, ncclInvalidArgument, "a registration of " + describe(p, n));
+    const Block *b = find_block(p);
+    if (b && b->device != c.device)
+        return fail(&c, ncclInvalidArgument, "a registration of memory of another device");
     *handle = new char;
     registrations.insert(*handle);
     count_live("nccl", 1);

@@ -55,6 +55,7 @@ static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int
     size_t at = 0;
     tg_text(g->nccl_name, sizeof g->nccl_name, &at, "%.30s", *name ? name : "group");
     if (first >= 0) tg_text(g->nccl_name, sizeof g->nccl_name, &at, "%d", first);
+    tg_cuda_enter(ctx);
     tg_status s =
         tg_cuda_check(ctx, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     if (s == TG_OK && !host) s = tg_cuda_check(ctx, cudaMalloc(&g->token, sizeof(int64_t)), "cudaMalloc");
@@ -108,6 +109,7 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *us
     ncclUniqueId id;
     ncclConfig_t config = config_of(g);
     TG_TRY(share_id(g, broadcast, user, &id));
+    tg_cuda_enter(g->self->ctx); /* the caller's broadcast may have changed the current GPU */
     ncclResult_t r = ncclCommInitRankConfig(&g->comm, g->control.size, id, g->control.rank, &config);
     return tg_nccl_await(g, r, "ncclCommInitRankConfig");
 }

@@ -17,6 +17,7 @@ void *tg_nccl_window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window
     tg_nccl_window *w = tg_host_alloc(ctx, sizeof *w);
     if (!w) return NULL;
     *w = (tg_nccl_window){.ctx = ctx, .group = g, .bytes = bytes, .next = g->windows};
+    tg_cuda_enter(ctx);
     if (ncclMemAlloc(&w->data, bytes) != ncclSuccess || !w->data) {
         cudaGetLastError(); /* clears the error: the caller works without a window */
         tg_host_free(ctx, w, sizeof *w);

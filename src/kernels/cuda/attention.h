@@ -343,12 +343,13 @@ inline tg_status check_blocks(tg_ctx *ctx, int64_t blocks) {
 }
 
 /* Checks a launch of this number of blocks, and allows the kernel to have `most` bytes of shared memory, which launches
- * need above 48 KiB. The attribute belongs to the kernel, in all threads and contexts, so `most` must be the maximum
- * over all launches of the kernel. */
+ * need above 48 KiB. The attribute belongs to the kernel, in all threads and contexts of the GPU, so `most` must be the
+ * maximum over all launches of the kernel. */
 template <class K> inline tg_status allow_launch(tg_ctx *ctx, K kernel, size_t most, int64_t blocks) {
     tg_status s = check_blocks(ctx, blocks);
     if (s != TG_OK || most <= 48 * 1024) return s;
     const cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    tg_cuda_enter(ctx);
     return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, what, (int)most), "cudaFuncSetAttribute");
 }
 

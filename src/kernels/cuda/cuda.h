@@ -56,7 +56,16 @@ typedef struct tg_cuda {
     struct tg_cuda_graph *graphs, *capturing; /* all graphs; the one that is being captured, or NULL (graphs.c) */
 } tg_cuda;
 
-static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }
+/* Makes the context's GPU the current one of this thread. If that fails, records the error. Calls of the CUDA runtime
+ * that allocate, make streams or events, launch kernels or run products need it. Another context or library may have
+ * changed the current GPU since the last call, and a context may be used in other threads than before. */
+TG_PRIVATE_API void tg_cuda_enter(const tg_ctx *ctx);
+/* Returns the state of the context on its GPU, and makes this GPU the current one. A slot gets its stream from here, so
+ * it launches on the right GPU. */
+static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) {
+    tg_cuda_enter(ctx);
+    return (tg_cuda *)tg_ctx_device_state(ctx);
+}
 
 /* Records the error e, which `call` of the CUDA runtime returned. Returns TG_OK if e is cudaSuccess. */
 TG_PRIVATE_API tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);

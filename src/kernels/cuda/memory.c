@@ -22,6 +22,7 @@ struct tg_cuda_host_page {
 void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     void *p = NULL;
     (void)align; /* cudaMalloc aligns to 256 */
+    tg_cuda_enter(ctx);
     /* Relaxed mode allows cudaMalloc while this thread captures. Outside of a capture it has no effect. */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
@@ -43,6 +44,7 @@ void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
 
 int64_t tg_cuda_memory_left(tg_ctx *ctx) {
     size_t left = 0, total = 0;
+    tg_cuda_enter(ctx);
     tg_status s = tg_cuda_check(ctx, cudaMemGetInfo(&left, &total), "cudaMemGetInfo");
     return s == TG_OK ? (int64_t)left : TG_NONE;
 }
@@ -116,6 +118,7 @@ tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg
 
 void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes) {
     void *p = NULL;
+    tg_cuda_enter(ctx);
     cudaError_t e = cudaMallocHost(&p, bytes);
     if (e == cudaSuccess) return p;
     cudaGetLastError();

@@ -83,6 +83,7 @@ void tg_cuda_poller_remove(tg_cuda *c, tg_cuda_poller *w) {
 /* ---- Events ---- */
 
 tg_status tg_cuda_event_new(tg_ctx *ctx, cudaEvent_t *e) {
+    tg_cuda_enter(ctx);
     return tg_cuda_check(ctx, cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
