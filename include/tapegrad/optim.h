@@ -1,16 +1,17 @@
 /* Optimizers, gradient clipping, and loss scaling for float16. Include it in a training program. schedule.h has the
  * learning-rate schedules.
  *
- * An optimizer holds a list of parameters in groups. It allocates all its memory (moments, master weights) when it is
+ * An optimizer holds a list of parameters in groups. It allocates its state (moments, master weights) when it is
  * created.
  *
- * A step is skipped if there was an error in its data, such as an id outside the vocabulary. It is also skipped if it
- * measures the norm of the gradients (tg_optim_set_clip, tg_optim_set_scale) and the norm is not finite. A skipped step
- * changes no parameter and no moment, and does not count as a step.
+ * A step is skipped if there was an error in its data, such as an id outside the vocabulary. It is also skipped if the
+ * norm of its gradients was measured (tg_optim_set_clip, tg_optim_clip, tg_optim_set_scale) and is not finite. A
+ * skipped step changes no parameter and no moment, and does not count as a step.
  *
- * The numbers that change from step to step are in device memory. A step copies nothing between host and device.
- * Functions that set such a number copy it to the device. Functions that return the count of steps, the norm or the
- * scale wait for the device. */
+ * The numbers that change from step to step are in device memory. A step copies nothing between host and device, except
+ * on a device without slot prepare (device.h) and for sums over ranks that pass through host memory. Functions that set
+ * such a number copy it to the device. Functions that return the count of steps, the norm or the scale wait for the
+ * device. */
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
 
@@ -49,7 +50,8 @@ typedef struct tg_rmsprop_opts {
     double eps;          /* 0 or more: added to the root of the mean square; 1e-8 by default */
     double momentum;     /* in [0, 1); 0 by default */
     double weight_decay; /* 0 or more: weight_decay * parameter is added to the gradient; 0 by default */
-    /* Divides by the standard deviation of the gradients instead of the root of their mean square; false by default. */
+    /* If true, RMSprop divides by the standard deviation of the gradients instead of the root of their mean square.
+     * False by default. */
     bool centered;
 } tg_rmsprop_opts;
 
@@ -88,10 +90,11 @@ typedef struct tg_muon_opts {
     double eps;          /* above 0: a matrix is divided by its norm, or by eps if that is greater; 1e-7 by default */
     tg_muon_scale scale; /* TG_MUON_ROWS by default */
     /* Those of the parameters that AdamW steps although they are matrices, such as embeddings and the output matrix.
-     * The array is read only when the optimizer is created. NULL and 0 by default. */
+     * Each must be one of the optimizer's parameters (TG_ERR_ARGUMENT). The array is not needed after the optimizer was
+     * created. NULL and 0 by default. */
     tg_tensor *const *others;
     int n_others;
-    const tg_adamw_opts *adamw; /* options of AdamW for all other parameters; NULL: its defaults */
+    const tg_adamw_opts *adamw; /* of AdamW, which steps the parameters that Muon does not; NULL: its defaults */
 } tg_muon_opts;
 
 #define TG_SGD_DEFAULTS .size = sizeof(tg_sgd_opts)
@@ -114,8 +117,8 @@ typedef struct tg_muon_opts {
  * JMLR 12, 2011), Lion (Chen et al., arXiv 2302.06675) or Muon (Jordan et al., 2024). lbfgs.h has L-BFGS. params has n
  * tensors, at least one and all different (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that
  * requires a gradient (TG_ERR_STATE), and must outlive the optimizer. 16-bit parameters get float32 master weights.
- * opts may be NULL, except for SGD. NULL there, and an option out of its range, fail with TG_ERR_ARGUMENT. On error the
- * functions return an inert optimizer (tapegrad.h). */
+ * opts may be NULL, except for SGD (TG_ERR_ARGUMENT). An option that is out of its range, infinite or NaN fails with
+ * TG_ERR_ARGUMENT. On error the functions return an inert optimizer (tapegrad.h). */
 TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
 /* Adam adds weight_decay * parameter to the gradient (L2). AdamW instead subtracts lr * weight_decay * parameter from
  * the parameter. */
@@ -129,7 +132,8 @@ TG_API tg_optim *tg_lion_new(tg_ctx *ctx, tg_tensor *const *params, int n, const
  * AdamW's. tg_optim_assign may move a parameter to another group, but the method that steps the parameter stays the
  * same. The learning rate of the optimizer is Muon's. The lr_scale of group 1 is AdamW's rate / Muon's rate, so
  * tg_optim_set_lr changes both rates in proportion. Set lr_scale also in other groups for AdamW's parameters. If a rank
- * has only a part of a matrix, the call fails with TG_ERR_PLACEMENT; list such a matrix in .others. */
+ * has only a part of a matrix that Muon would step, the call fails with TG_ERR_PLACEMENT; list such a matrix in
+ * .others. */
 TG_API tg_optim *tg_muon_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_muon_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
@@ -153,27 +157,29 @@ typedef struct tg_group_opts {
 #define TG_GROUP(...) (&(tg_group_opts){TG_GROUP_DEFAULTS, __VA_ARGS__})
 
 /* Adds a group, which has no parameters yet, and returns its number, or a negative number on error. opts may be NULL.
- * An optimizer starts with group 0, which has every parameter and the options with which the optimizer was created;
- * Muon also starts with group 1 (tg_muon_new). An optimizer has at most 32 groups (TG_ERR_ARGUMENT). If a group has a
- * schedule, the device evaluates the schedule in each step. The schedule therefore counts no skipped steps, and
- * captured steps (capture.h) follow it too. */
+ * An option out of its range and an invalid schedule fail with TG_ERR_ARGUMENT. An optimizer starts with group 0, which
+ * has every parameter and the options with which the optimizer was created. Muon starts with two groups (tg_muon_new).
+ * An optimizer has at most 32 groups (TG_ERR_ARGUMENT). If a group has a schedule, the device evaluates the schedule in
+ * each step. The schedule therefore counts no skipped steps, and captured steps (capture.h) follow it too. */
 TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
 /* Moves n >= 0 parameters of the optimizer into a group. On error moves none. Fails with TG_ERR_ARGUMENT if there is no
  * such group, or if a tensor is no parameter of the optimizer. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* Moves the parameters whose names (tg_set_name) a pattern matches into a group. Patterns are those of tg_module_train
  * (nn.h), so names should be paths, such as "h.0.attn.weight". Returns the number of parameters that match, or a
- * negative number on an error; then none is moved. A pattern that matches no name fails with TG_ERR_ARGUMENT. */
+ * negative number on an error; then none is moved. Fails with TG_ERR_ARGUMENT if a pattern matches no name, if there is
+ * no pattern, or if there is no such group. */
 TG_API int tg_optim_assign_named(tg_optim *o, int group, const char *patterns);
-/* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a decay and
- * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. Fails with
- * TG_ERR_ARGUMENT, and changes nothing, if the optimizer would have more than 32 groups. */
+/* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a weight decay
+ * and such parameters, adds a copy of the group without the weight decay, and moves these parameters into the copy.
+ * Fails with TG_ERR_ARGUMENT, and changes nothing, if the optimizer would have more than 32 groups. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
 /* Steps every parameter that has a gradient, and leaves the other parameters unchanged. A call counts as a step even if
  * no parameter has a gradient. Adam's bias correction counts the steps of the optimizer, not the steps of one
  * parameter. SGD's dampening does not apply in the optimizer's first step. Fails with TG_ERR_HANDLE if a parameter was
- * dropped, and with TG_ERR_STATE if a gradient is still one rank's share of a sum (tg_grads_finalize).
+ * dropped, and with TG_ERR_STATE if a gradient is still one rank's share of a sum (tg_grads_finalize) or lacks deferred
+ * products (tg_wgrads_drain).
  *
  * On a grid of ranks (tg_parallel_new) a step that measures the norm is collective over the axes that shard parameters,
  * and over the pipeline axis (pp). The norm is that of the whole model, so all ranks clip alike, and all skip the step
@@ -188,25 +194,27 @@ TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
 /* Sets the learning rate of one group, until the next call of tg_optim_set_lr. The group multiplies this rate by its
  * lr_scale. Fails with TG_ERR_ARGUMENT if there is no such group, and with TG_ERR_STATE if the group has a schedule. */
 TG_API tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr);
-/* Returns the rate that the last tg_optim_set_lr, or the creation of the optimizer, set. Returns NaN if o is NULL. */
+/* Returns the rate that the last tg_optim_set_lr, or the creation of the optimizer, set. Returns NaN if o is NULL, and
+ * 0 if o is inert. */
 TG_API double tg_optim_lr(const tg_optim *o);
 /* Returns the number of steps, without skipped steps; 0 if it cannot be read. Waits for the device. */
 TG_API int64_t tg_optim_steps(const tg_optim *o);
 
-/* Sets the norm to which later steps clip, 0 or more. Each step then measures the L2 norm of all gradients together. If
- * f = max_norm / (norm + 1e-6) is below 1, the step uses f * gradient in place of each gradient (Pascanu et al., ICML
- * 2013). The gradients in memory do not change. max_norm INFINITY means that steps measure the norm but do not clip.
- * max_norm 0, the default, means that steps do not clip; they then measure the norm only for loss scaling. Replays of a
- * captured step (capture.h) take a later max_norm only if the step measured the norm when it was recorded. */
+/* Sets the norm to which later steps clip, 0 or more. Each step then measures the L2 norm of all gradients together,
+ * divided by the loss scale. If f = max_norm / (norm + 1e-6) is below 1, the step uses f * gradient in place of each
+ * gradient (Pascanu et al., ICML 2013). The gradients in memory do not change. max_norm INFINITY means that steps
+ * measure the norm but do not clip. max_norm 0, the default, means that steps do not clip; they then measure the norm
+ * only for loss scaling. Replays of a captured step (capture.h) take a later max_norm only if the step measured the
+ * norm when it was recorded. */
 TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
-/* Returns the norm that the last step measured. It is the norm of the gradients divided by the loss scale. Waits for
- * the device. Returns NaN before the first step, after a step that did not measure the norm, and if the norm cannot be
- * read. */
+/* Returns the norm that the last step measured, or that tg_optim_clip measured for it. Waits for the device. Returns
+ * NaN before the first step, after a step that did not measure the norm, and if the norm cannot be read. */
 TG_API double tg_optim_norm(const tg_optim *o);
 /* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. The next
- * step, and no later one, clips to max_norm instead of the norm of tg_optim_set_clip; max_norm 0 means that it does not
- * clip. If that step is captured (capture.h), it fails with TG_ERR_UNSUPPORTED. Returns NaN on error. Collective over
- * the same ranks as a step that measures the norm. */
+ * step, and no later one, uses this norm, and clips to max_norm (0 or more) instead of the norm of tg_optim_set_clip;
+ * max_norm 0 means that it does not clip. In a captured step (capture.h) this call fails with TG_ERR_UNSUPPORTED, and
+ * so does a tg_optim_step that would use the norm. Returns NaN on error. Collective over the same ranks as a step that
+ * measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
@@ -236,13 +244,14 @@ typedef struct tg_loss_scale {
  * Unless `fixed` is set, the scale changes. After `hysteresis` overflows, and after each further one, the scale becomes
  * max(scale * backoff, min). After `interval` steps in a row without an overflow, the scale is multiplied by growth
  * (unless the result would be infinite), and the overflows are counted from 0 again. Another call of tg_optim_set_scale
- * starts over with `initial`. A program that never calls it has no loss scaling, and scale NULL turns it off. */
+ * starts over with `initial`. scale NULL turns loss scaling off; it is off at first. The struct at scale is copied. A
+ * number out of its range fails with TG_ERR_ARGUMENT. */
 TG_API tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *scale);
 /* Returns the current scale; 1 if loss scaling is off, and NaN if the scale cannot be read. Waits for the device. */
 TG_API double tg_optim_scale(const tg_optim *o);
 /* Returns loss times the current scale of o, or loss itself if loss scaling is off. The product is computed on the
  * device, and is float32 if loss has 16 bits. Call backward on the result before the next step of o. After that step,
- * backward from the result fails with TG_ERR_VERSION. */
+ * or after tg_optim_set_scale, backward from the result fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 
 /* Return the number of state tensors, and state tensor i with its name. A checkpoint saves these tensors and the count
@@ -259,11 +268,13 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  * have the shape of the parameter, and are float64 if it is, else float32.
  *
  * The tensors belong to the optimizer; tg_drop has no effect on them. name may be NULL. The text of *name is valid
- * until the next call of tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
+ * until the next call of tg_optim_state for o. An index out of range fails with TG_ERR_ARGUMENT, and leaves *name
+ * unchanged.
  *
  * To restore a state, write into the tensors (tg_write, tg_safetensors_read), and call tg_optim_set_steps. If a master
  * weight was written, the next step copies it to the parameter. If only the parameter was written, the next step
- * compares the parameter with the rounded master weight, and copies its elements that differ to the master weight.
+ * compares the parameter with the rounded master weight. Where they differ, the master weight gets the value of the
+ * parameter.
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
