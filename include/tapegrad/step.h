@@ -2,10 +2,10 @@
  * device need this header; device.h includes it.
  *
  * The numbers that change from step to step are in device memory, as float64. They are the optimizer's state, and the
- * scalars of each group of parameters. The host writes some numbers of the state between steps (tg_optim_set_lr).
- * In each step, slot `prepare` computes the scalars from the state, and updates the state. Then slot `adamw` updates
- * the parameters with the scalars. The host decides nothing within a step, so a step can be captured and replayed
- * (capture.h).
+ * scalars of each group of parameters. The host writes some numbers of the state between steps (tg_optim_set_lr). In
+ * each step, slot `prepare` computes the scalars from the state, and updates the state. Then slot `adamw` updates the
+ * parameters that Adam and AdamW step; other methods use the slots of ops, such as `apply`. The host decides nothing
+ * within a step, so a step can be captured and replayed (capture.h).
  */
 #ifndef TAPEGRAD_STEP_H
 #define TAPEGRAD_STEP_H
@@ -28,7 +28,7 @@ typedef enum tg_step_state {
     TG_STEP_NORM,       /* Norm of the last step's gradients, divided by the loss scale. NaN if it was not measured. */
     TG_STEP_SKIPPED,    /* 1 if the last step was skipped, else 0. */
     TG_STEP_SCALE,      /* The loss scale, by which gradients are divided. 1 if the loss is not scaled. */
-    TG_STEP_CLEAN,      /* Number of steps without overflow since the last overflow, or since the scale grew. */
+    TG_STEP_CLEAN,      /* Number of steps without overflow since the last overflow, or since it reached `interval`. */
     TG_STEP_HYSTERESIS, /* Number of overflows until the scale falls. At 0 or less every overflow lowers the scale. */
     TG_STEP_LR,         /* Learning rate that is set for group 0. The rates of the other groups follow in order. */
     TG_STEP_STATE = TG_STEP_LR + TG_STEP_GROUPS /* the number of numbers in the state */
@@ -58,12 +58,12 @@ typedef enum tg_step_scalar {
  *   becomes max(scale * backoff, min). After `interval` steps in a row without overflow, the scale is multiplied by
  *   growth (unless the result would be infinite), TG_STEP_CLEAN becomes 0, and TG_STEP_HYSTERESIS becomes `hysteresis`
  *   again.
- * - Errors in data: the step is skipped if the device knows of an error in the step's data (slot poll), or if *fault is
- *   not 0, which means that another rank has found such an error. In both cases the loss scale and its two counters do
- *   not change.
+ * - Errors in data: the step is skipped if the device knows of an error in the step's data (slot poll), or if fault is
+ *   not NULL and *fault is not 0, which means that some rank has found such an error. In both cases the loss scale and
+ *   its two counters do not change.
  * - A step that is not skipped adds 1 to TG_STEP_COUNT. */
 struct tg_prepare_args {
-    const double *sums;  /* [n_sums], on the device: they add up to the sum of squares of all gradients */
+    const double *sums;  /* [n_sums], on the device: they add up to the sum of squares of the gradients */
     /* [1], on the device: the result of slot fault_sum, summed over all ranks. NULL if there is only one rank, or if
      * the device has no fault_sum. */
     const double *fault;
