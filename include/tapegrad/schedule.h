@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 /* How the rate falls after step `warmup`. The formula of the rate stands next to each value. `step` is the number of
- * the step, and x runs from 0 at step `warmup` to 1 at step `steps`. The other names are fields of tg_schedule. After
- * step `steps` the rate is min_lr, except with TG_DECAY_CONSTANT. */
+ * the step, and x runs from 0 at step `warmup` to 1 at step `steps`; x is 1 if both are equal. The other names are
+ * fields of tg_schedule. After step `steps` the rate is min_lr, except with TG_DECAY_CONSTANT. */
 typedef enum tg_decay {
     TG_DECAY_CONSTANT,     /* lr */
     TG_DECAY_LINEAR,       /* min_lr + (1 - x) * (lr - min_lr) */
@@ -35,10 +35,10 @@ typedef enum tg_wsd {
 /* The default of every field except size is 0. */
 typedef struct tg_schedule {
     size_t size;
-    /* In the warm-up the rate goes linearly from start_lr at step 0 to lr at step `warmup`. min_lr is the rate after
-     * step `steps`. All are finite; 0 <= min_lr <= lr, and start_lr >= 0. */
+    /* In the warm-up the rate goes linearly from start_lr at step 0 to lr at step `warmup`; if warmup is 0, start_lr is
+     * not used. TG_DECAY_CONSTANT does not use min_lr. All are finite; 0 <= min_lr <= lr, and start_lr >= 0. */
     double lr, min_lr, start_lr;
-    /* The warm-up ends at step `warmup`, and the decay at step `steps`; 0 <= warmup <= steps. */
+    /* The warm-up ends at step `warmup`, and the decay at step `steps`; 0 <= warmup <= steps with every decay. */
     int64_t warmup, steps;
     tg_decay decay;
     tg_wsd wsd; /* shape of the final decay of TG_DECAY_WSD; must be 0 (TG_WSD_LINEAR) with any other decay */
@@ -50,7 +50,7 @@ typedef struct tg_schedule {
 #define TG_SCHEDULE(...) (&(tg_schedule){TG_SCHEDULE_DEFAULTS, __VA_ARGS__})
 
 /* Returns the learning rate of step number `step`; an optimizer's first step is number 1. Returns NaN if s is NULL, if
- * a field is out of its range, or if step is negative. */
+ * a field is out of its range or size is invalid, or if step is negative. */
 TG_API double tg_schedule_lr(const tg_schedule *s, int64_t step);
 
 #ifdef __cplusplus
