@@ -39,19 +39,19 @@ typedef struct tg_lbfgs_opts {
 #define TG_LBFGS(...) (&(tg_lbfgs_opts){TG_LBFGS_DEFAULTS, __VA_ARGS__})
 
 /* A function of the caller that computes the loss at the present values of the parameters, sets *loss, and adds the
- * gradients with tg_backward. The parameters have no gradients when it is called. It returns TG_OK, or another status
- * to end the call of tg_lbfgs_step. That call then fails with the context's error or, if there is none, with
- * TG_ERR_CALLBACK. The function may be called at points where the loss is infinite or NaN. It should then set *loss to
- * that value; the line search continues at another point. It must not call tg_lbfgs_step or tg_lbfgs_free for the same
- * object (TG_ERR_STATE). */
+ * gradients with tg_backward. The parameters have no gradients when it is called; a gradient that is missing when it
+ * returns counts as 0. It returns TG_OK, or another status to end the call of tg_lbfgs_step. That call then fails with
+ * the context's error or, if there is none, with TG_ERR_CALLBACK. The function may be called at points where the loss
+ * is infinite or NaN. It should then set *loss to that value; the line search continues at another point. It must not
+ * call tg_lbfgs_step or tg_lbfgs_free for the same object (TG_ERR_STATE). */
 typedef tg_status (*tg_loss_fn)(void *user, double *loss);
 
 /* Creates L-BFGS for n >= 1 different parameters (TG_ERR_ARGUMENT). Each must be a contiguous leaf of the context that
  * requires a gradient (TG_ERR_STATE), must be float32 or float64 (TG_ERR_DTYPE), and must outlive the L-BFGS object.
- * The object allocates all its memory now: 2 * history + 10 numbers for each element of the parameters, in float64 if
- * any parameter is float64, else in float32. Each rank must have whole parameters (TG_ERR_PLACEMENT), and the caller's
- * function must compute the same bits of loss and gradients on every rank. opts may be NULL. On an error returns an
- * inert object (tapegrad.h). */
+ * The call allocates all device memory of the object: 2 * history + 10 numbers for each element of the parameters, in
+ * float64 if any parameter is float64, else in float32. Each rank must have whole parameters (TG_ERR_PLACEMENT), and
+ * the caller's function must compute the same bits of loss and gradients on every rank. opts may be NULL. On an error
+ * returns an inert object (tapegrad.h). */
 TG_API tg_lbfgs *tg_lbfgs_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lbfgs_opts *opts);
 TG_API void tg_lbfgs_free(tg_lbfgs *l);
 /* Makes up to `iterations` iterations. Each finds a direction (Nocedal, Mathematics of Computation 35, 1980), and
