@@ -42,7 +42,7 @@ typedef struct tg_module_ops {
      * and tg_shards_push. NULL means that parameters are added, then buffers that are not transient, then children. */
     tg_status (*shards)(tg_module *m, tg_shards *s);
     /* Writes what tg_module_print shows after the kind, such as "in 64, out 128, bias", to buf[n], and returns the
-     * length of the whole text, like snprintf. May be NULL. */
+     * length of the whole text, like snprintf. buf is NULL if n is 0. The slot may be NULL. */
     size_t (*describe)(const tg_module *m, char *buf, size_t n);
     /* How many inputs `call` takes and how many outputs it gives. 0 means any number, which `call` then checks. */
     int n_in, n_out;
@@ -55,8 +55,8 @@ typedef struct tg_module_ops {
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
 /* Frees the module, its children, its parameters and its buffers. m may be NULL. While m or a module in it runs its
  * forward, the call records TG_ERR_STATE and frees nothing. If m is the child of another module, m is removed from its
- * parent. A parent whose forward needs that child fails with TG_ERR_STATE in forward until a new child is added under
- * the same name; tg_module_replace exchanges a child in one call. */
+ * parent. If m was a child that the forward of a module of the library needs, that forward fails with TG_ERR_STATE
+ * until a new child is added under the same name; tg_module_replace exchanges a child in one call. */
 TG_API void tg_module_free(tg_module *m);
 /* Return what tg_module_new was given. For NULL and inert modules the state is NULL and the kind "". The context of
  * NULL is NULL; that of an inert module is dead (tg_ctx_new). */
@@ -71,8 +71,8 @@ TG_API const char *tg_module_kind(const tg_module *m);
  * it. */
 TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param);
 /* Adds a child, which m then owns. If child is already in a module, is m or contains m, the call fails with
- * TG_ERR_STATE and leaves child as it is. A child of another context fails with TG_ERR_HANDLE, and a name with the
- * errors of tg_module_add_param. On these and all other errors the call frees child at once. */
+ * TG_ERR_STATE and leaves child as it is. On every other error the call frees child at once. Such errors are
+ * TG_ERR_HANDLE for a child that is inert or of another context, and the errors of tg_module_add_param for a name. */
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 /* Returns the child of m with that name; NULL if m has none. name is not a path. */
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name);
@@ -128,8 +128,8 @@ typedef enum tg_module_when { TG_BEFORE, TG_AFTER } tg_module_when;
 /* A hook on a module. With TG_BEFORE it is called before each run of m's forward, and x[n] are the inputs. With
  * TG_AFTER it is called after each run, unless the run failed, and x[n] are the outputs. The hook may replace elements
  * of x by other tensors of the same shape (TG_ERR_SHAPE), such as results of ops that it records on t. An input may be
- * NULL. If a hook returns an error, the run fails with the error that the context has, or with TG_ERR_CALLBACK if the
- * context has none. */
+ * NULL; the hook may replace it by a tensor of any shape. If a hook returns an error, the run fails with the error that
+ * the context has, or with TG_ERR_CALLBACK if the context has none. */
 typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n);
 /* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
  * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
@@ -185,17 +185,18 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * module.
  *
  * A call takes n_in inputs, 1 to 31, none of them NULL (TG_ERR_ARGUMENT). Input i has the shape in[i] (TG_ERR_SHAPE)
- * and the dtype dtypes[i] (TG_ERR_DTYPE). Both arrays are copied. A call may ask for any number of outputs that m can
- * give, but every call must ask for the same number (TG_ERR_SHAPE). Outputs, random draws, the gradients that backward
- * adds and the buffers that m writes have the bits that a call of m gives, with one exception: if m uses a parameter
- * several times, the gradients of these uses are summed first, and then their sum is added to the parameter's gradient,
- * which rounds differently.
+ * and the dtype dtypes[i] (TG_ERR_DTYPE); TG_DTYPE_DEFAULT means the context's default dtype. Both arrays are copied. A
+ * call may ask for any number of outputs that m can give, but every call that uses a graph must ask for the same number
+ * (TG_ERR_SHAPE). Outputs, random draws, the gradients that backward adds and the buffers that m writes have the bits
+ * that a call of m gives, with one exception: if m uses a parameter several times, the gradients of these uses are
+ * summed first, and then their sum is added to the parameter's gradient, which rounds differently.
  *
- * The module has `slots` graphs, 1 to 255. The call for micro-batch i (tg_tape_key) uses slot i modulo slots, from its
- * forward until its backward, or until its tape is reset. A call that finds its slot in use fails with TG_ERR_STATE. A
- * pipeline needs as many slots as it has micro-batches in flight. The first use of a slot records its graph. Recording
- * runs nothing on the device, and changes no gradient, buffer or random stream. Each graph holds the memory of one
- * forward and its backward until the module is freed and the tapes that have used the graph are reset.
+ * The module has `slots` graphs, 1 to 255 (TG_ERR_ARGUMENT). The call for micro-batch i (tg_tape_key) uses slot i
+ * modulo slots, from its forward until its backward, or until its tape is reset. A call that finds its slot in use
+ * fails with TG_ERR_STATE. A pipeline needs as many slots as it has micro-batches in flight. The first use of a slot
+ * records its graph. Recording runs nothing on the device, and changes no gradient, buffer or random stream. Each graph
+ * holds the memory of one forward and its backward until the module is freed and the tapes that have used the graph are
+ * reset.
  *
  * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The functions of m run
  * on the host during the recording only, and so do hooks on modules in m and on gradients of tensors that m makes.
@@ -203,10 +204,10 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * recorded one needed none is refused (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT). Backward
  * with .retain = true, and derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no gradient
  * counts as having one of zeros. The next use of a slot records again if a communicator of m has ended, a parameter was
- * replaced, a module in m has another mode (tg_module_set_mode), adapters were merged (tg_lora_merge) or taken out
- * again, or a parameter of m that needed a gradient needs none now, or the reverse. Whatever else m depends on must
- * stay as it was during the recording, such as which tensors need a gradient that m uses but that are not its
- * parameters.
+ * replaced, a module in m has another mode (tg_module_set_mode) or another output (tg_float16_set_output), adapters
+ * were merged (tg_lora_merge) or taken out again, or a parameter of m that needed a gradient needs none now, or the
+ * reverse. Whatever else m depends on must stay as it was during the recording, such as which tensors need a gradient
+ * that m uses but that are not its parameters.
  *
  * In these cases no graph is used; m itself is called, op by op:
  * - the device does not record (the CPU);
@@ -240,9 +241,9 @@ TG_API int64_t tg_module_numel(const tg_module *m); /* number of elements that a
  *
  * `patterns` are separated by commas. A pattern matches a path if it matches consecutive components of the path: "attn"
  * matches "h.0.attn.c_attn.weight", and "h.0" every parameter in module h.0. *, ? and [..] mean what they mean for file
- * names, and match dots too: "*norm*", "h.[01]". A pattern that matches no parameter fails with TG_ERR_ARGUMENT, before
- * any parameter is changed. Call it before you create what holds the parameters: an optimizer, buckets, a captured
- * step. */
+ * names, and match dots too: "*norm*", "h.[01]". A pattern has at most 255 bytes; the rest is ignored. A pattern that
+ * matches no parameter, and patterns NULL or "", fail with TG_ERR_ARGUMENT before any parameter is changed. Call it
+ * before you create what holds the parameters: an optimizer, buckets, a captured step. */
 TG_API int tg_module_train(tg_module *m, const char *patterns, bool on);
 /* Places the parameters of m on the axes of p, for data-parallel and sequence-parallel training. A parameter becomes R
  * on dp and cp, so that its gradient is summed over them. On tp it becomes R if p is sequence parallel, and stays I
@@ -280,9 +281,9 @@ typedef enum tg_init_fan {
 } tg_init_fan;
 
 /* The initial values of one parameter. Each element depends on its position in the global tensor, so the shards of any
- * number of ranks are, bit for bit, those of the tensor that one rank makes. With TG_RNG_MEGATRON this does not hold
- * for TG_INIT_NORMAL, _UNIFORM and _TRUNCATED: on the axes that parallel.h names, each rank draws its shard from a
- * stream of its own. */
+ * number of ranks are, bit for bit, those of the tensor that one rank makes from the same state of the random stream.
+ * With TG_RNG_MEGATRON this does not hold for TG_INIT_NORMAL, _UNIFORM and _TRUNCATED: on the axes that parallel.h
+ * names, each rank draws its shard from a stream of its own. */
 typedef struct tg_init {
     size_t size;
     tg_init_kind kind;
@@ -301,8 +302,8 @@ typedef struct tg_init {
 
 /* Initial values that keep the variance of activations and of gradients about the same from layer to layer. `gain`
  * makes up for the activation after the layer. It is 1 for none or for tg_sigmoid, TG_GAIN_RELU for tg_relu,
- * TG_GAIN_TANH for tg_tanh, and sqrt(2 / (1 + slope^2)) for tg_leaky_relu. The linear and convolution layers of PyTorch
- * start with TG_KAIMING_UNIFORM(sqrt(1.0 / 3)). */
+ * TG_GAIN_TANH for tg_tanh, and sqrt(2 / (1 + slope^2)) for tg_leaky_relu. The weights of PyTorch's linear and
+ * convolution layers start with TG_KAIMING_UNIFORM(sqrt(1.0 / 3)). */
 #define TG_GAIN_RELU 1.4142135623730951
 #define TG_GAIN_TANH (5.0 / 3)
 /* He et al., arXiv 1502.01852 (also called Kaiming initialization). */

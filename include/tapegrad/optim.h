@@ -167,8 +167,8 @@ TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* Moves the parameters whose names (tg_set_name) a pattern matches into a group. Patterns are those of tg_module_train
  * (nn.h), so names should be paths, such as "h.0.attn.weight". Returns the number of parameters that match, or a
- * negative number on an error; then none is moved. Fails with TG_ERR_ARGUMENT if a pattern matches no name, if there is
- * no pattern, or if there is no such group. */
+ * negative number on an error; then none is moved. Fails with TG_ERR_ARGUMENT if a pattern matches no name, if patterns
+ * is NULL or "", or if there is no such group. */
 TG_API int tg_optim_assign_named(tg_optim *o, int group, const char *patterns);
 /* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a weight decay
  * and such parameters, adds a copy of the group without the weight decay, and moves these parameters into the copy.
