@@ -16,8 +16,9 @@ typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
 /* The configuration of a GPT.
  *
  * TG_GPT2 (Radford et al., 2019) has LayerNorm, GELU (tanh), learned positions and biases. Its output matrix is the
- * embedding matrix. TG_LLAMA (Touvron et al., arXiv 2307.09288) has RMSNorm, SwiGLU, rotary positions and grouped-query
- * attention, and no biases. Its output matrix is separate from the embedding matrix.
+ * embedding matrix, unless `untied` is set. TG_LLAMA (Touvron et al., arXiv 2307.09288) has RMSNorm, SwiGLU, rotary
+ * positions and grouped-query attention, and no biases. Its output matrix is separate from the embedding matrix, unless
+ * `tied` is set.
  *
  * A field marked "GPT2 only" must keep its default for TG_LLAMA, and a field marked "LLAMA only" for TG_GPT2. If the
  * default is TG_AUTO, the number for which it stands is allowed too. A field out of its range fails with
@@ -47,12 +48,12 @@ typedef struct tg_gpt_config {
     int cp_inner;       /* as in tg_lm_config */
     /* The grid of ranks, which must outlive the model. NULL means one rank.
      *
-     * The weights are sharded over tp. Every parameter has a placement (tg_place) on every axis. heads and ffn must be
-     * multiples of tp, and kv_heads a multiple or a divisor of tp; otherwise the call fails with TG_ERR_SHAPE. If
-     * kv_heads is smaller than tp, every rank computes all keys and values and uses one head of them. With
-     * TG_RNG_MEGATRON and tp above 1, the call fails with TG_ERR_STATE unless tg_rng_seed_parallel was called before
-     * it. If tp is above 1, the vocabulary is padded internally to a multiple of 128 * tp; the padding does not change
-     * results.
+     * The weights are sharded over tp; tg_module_replicate (nn.h) has placed the parameters on the other axes. heads
+     * and ffn must be multiples of tp, and kv_heads a multiple or a divisor of tp; otherwise the call fails with
+     * TG_ERR_SHAPE. If kv_heads is smaller than tp, every rank computes all keys and values and uses one head of them.
+     * With TG_RNG_MEGATRON and tp above 1, the call fails with TG_ERR_STATE unless tg_rng_seed_parallel was called
+     * before it. If tp is above 1, the vocabulary is padded internally to a multiple of 128 * tp; the padding does not
+     * change results.
      *
      * If pp or vp is above 1, or if `layout` has several parts, the module is one part of the GPT: chunk number `chunk`
      * of this rank's stage. tg_lm_part (lm.h) runs a part. tg_gpt_logits, tg_gpt_loss and generation fail with
@@ -84,22 +85,24 @@ TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *conf
  * TG_ERR_ARGUMENT if the config is NULL. Returns an inert module on an error. tg_module_free releases the GPT. A GPT is
  * a language model, so the functions of lm.h take it too. */
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
-/* Returns the config with its defaults filled in; NULL if the module is not a GPT. The config lives as long as the
- * module. */
+/* Returns the config, with kv_heads, head_dim, ffn and norm_eps in place of TG_AUTO; NULL if the module is not a GPT.
+ * The config lives as long as the module. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
 /* Returns the logits [b, s, vocab] of ids [b, s], int64. This function, tg_gpt_loss and the functions for generation
- * take any whole language model (tg_lm_new). The logits are whole on every tp rank, and have no columns of padding. If
- * cp is above 1, ids and logits have only those positions of each sequence that this rank holds, as `parallel` of
- * tg_lm_config says. Fails with TG_ERR_SHAPE if a sequence is longer than the config's positions, and with TG_ERR_DATA
- * if an id is outside [0, vocab).
+ * take any whole language model (tg_lm_new); another module fails with TG_ERR_ARGUMENT. The logits are whole on every
+ * tp rank, and have no columns of padding. If cp is above 1, ids and logits have only those positions of each sequence
+ * that this rank holds, as `parallel` of tg_lm_config says. Fails with TG_ERR_SHAPE if a sequence is longer than the
+ * config's positions, and with TG_ERR_DATA if an id is outside [0, vocab).
  *
- * ids must be the same on every tp rank. Declare that with tg_place(p, ids, TG_TP, TG_I) (placement.h). */
+ * If tp is above 1, ids must be the same on every tp rank. Declare that with tg_place(p, ids, TG_TP, TG_I)
+ * (placement.h). */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
 /* Returns the cross-entropy of the logits of ids with target; ids and target are [b, s] int64. TG_LOSS_MEAN and
  * TG_LOSS_SUM return a scalar, the mean or the sum over all tokens that count. TG_LOSS_NONE returns the loss of each
  * token, [b, s]. A token whose target is -100 does not count: its loss is 0. If no token counts, the mean is NaN and
  * the gradients are 0. Any other target outside [0, vocab) fails with TG_ERR_DATA. Only the logits of a few tokens are
- * in memory at a time.
+ * in memory at a time, unless the config has head_bias or logit_softcap (lm.h), or the module of the output matrix was
+ * replaced or has hooks.
  *
  * If data-parallel ranks each have a part of the batch, use TG_LOSS_SUM, and pass the number of this rank's tokens that
  * count to tg_grads_finalize. That call divides the gradients by the total number over all ranks. TG_LOSS_MEAN does not
@@ -117,10 +120,11 @@ TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_ten
  * make the same calls. The model may be freed before its cache, which then can only be freed.
  *
  * tg_gpt_cache_new returns NULL on an error. It fails with TG_ERR_ARGUMENT if batch is below 1, or if positions is not
- * from 1 to the positions of the model's config. It fails with TG_ERR_STATE if the model uses sequence parallelism or
- * cp is above 1, because a single token cannot be split over ranks; create the model for generation on a tg_parallel
- * that has neither. tg_gpt_cache_free must be called before tg_ctx_free, and does nothing for NULL. tg_gpt_cache_length
- * returns the number of positions in use; 0 for NULL. */
+ * from 1 to the positions of the model's config. It fails with TG_ERR_STATE if the module is one part of several. It
+ * also fails with TG_ERR_STATE if the model uses sequence parallelism with tp above 1, or if cp is above 1, because a
+ * single token cannot be split over ranks; create the model for generation on a tg_parallel that has neither.
+ * tg_gpt_cache_free must be called before tg_ctx_free, and does nothing for NULL. tg_gpt_cache_length returns the
+ * number of positions in use; 0 for NULL. */
 typedef struct tg_gpt_cache tg_gpt_cache;
 TG_API tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions);
 TG_API void tg_gpt_cache_free(tg_gpt_cache *c);
@@ -128,7 +132,8 @@ TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
 /* Runs the model on the next n >= 1 tokens of each sequence, given as ids [b, n] int64, where b is the cache's batch.
  * Appends their keys and values to the cache. Returns the logits [b, vocab] of the last token of each sequence, which
  * are whole on every tp rank and have no columns of padding. ids must be the same on every tp rank and be declared so,
- * as for tg_gpt_logits. Runs without gradients and without dropout.
+ * as for tg_gpt_logits. Runs without gradients and, unless a module has TG_MODE_TRAIN (tg_module_set_mode), without
+ * dropout.
  *
  * Fails with
  * - TG_ERR_ARGUMENT if c is NULL or the cache of another model;

@@ -220,15 +220,15 @@ typedef struct tg_lm_config {
  *
  * The forward of a whole model (tg_module_forward) takes ids [b, s] and returns the logits [b, s, vocab]. */
 TG_API tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *config);
-/* Returns the config with its defaults filled in; NULL if the module is not a language model. A GPT (gpt.h) is one. The
- * config lives as long as the module. */
+/* Returns the config; NULL if the module is not a language model. A GPT (gpt.h) is one. In kv_heads, head_dim, ffn,
+ * rope_dims, norm_eps and the dropouts TG_AUTO is replaced by its meaning. The config lives as long as the module. */
 TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
 /* Returns the i-th published family (model_type) whose names and config.json the library knows, from 0; NULL if there
  * is none. */
 TG_API const char *tg_lm_family(int i);
-/* Turns *c, which TG_LM has initialized, into the config of a new model of a published family. Sets the kinds of norms,
- * activation, positions and attention, biases, soft caps, rope, and whether the output matrix is tied, to what is usual
- * in the family. These fields stay as they are: the sizes, which must be set before the call; the probabilities of
+/* Turns *c, which TG_LM has initialized, into the config of a new model of a published family. Sets what defines the
+ * family, such as the kinds of norms, activation, positions and attention, biases, soft caps and rope, to what is usual
+ * in it. Only these fields stay as they are: the sizes, which must be set before the call; the probabilities of
  * dropout; mtp, mtp_weight and mup_base; and the fields that tg_lm_from_config takes from `with`. The layers with
  * windows are those of the published models; a window is half of `positions`, and at most 4096. c->attention_kinds and
  * c->extra are then NULL or texts of the library. For some families c->extra makes config.json say that there is no
@@ -320,11 +320,12 @@ typedef struct tg_lm_rates {
     double lr, min_lr;             /* of all parameters but embeddings and the output matrix; lr must be above 0 */
     double embed_lr, embed_min_lr; /* of embeddings and the output matrix; TG_AUTO, the default, means lr or min_lr */
     /* Weight decay of matrices and embeddings, 0 or more; TG_AUTO, the default, means that of the optimizer's group 0.
-     * Vectors have none. */
+     * Vectors (norms and biases) have none. */
     double weight_decay;
     /* The warm-up, and the decay of a rate to its minimum. Each group of parameters has a copy of the schedule, in
      * which lr and min_lr are replaced by the group's rate and minimum, and start_lr is scaled by the ratio of the new
-     * lr to the old one. NULL means constant rates; both minimums must then be 0 (TG_ERR_ARGUMENT). */
+     * lr to the old one. NULL means constant rates; both minimums must then be 0 (TG_ERR_ARGUMENT). tg_optim_set_lr
+     * never changes the rates of these groups. */
     const tg_schedule *schedule;
 } tg_lm_rates;
 #define TG_LM_RATES_DEFAULTS                                                                           \
@@ -332,11 +333,11 @@ typedef struct tg_lm_rates {
 #define TG_LM_RATES(...) (&(tg_lm_rates){TG_LM_RATES_DEFAULTS, __VA_ARGS__})
 
 /* Adds groups to o, and moves into them those parameters of o that belong to the n modules lm[n]. There are up to three
- * groups: embeddings and the output matrix with rates of their own, all other matrices, and vectors (norms and biases)
- * without weight decay. With mup_base the rate, its minimum and Adam's eps of the group of other matrices are divided
- * by the m of tg_lm_config.mup_base. If m is not 1, o must be Adam or AdamW (TG_ERR_ARGUMENT). Parameters of o that do
- * not belong to these modules stay in their groups. r, which is copied with its schedule, must not be NULL
- * (TG_ERR_ARGUMENT). */
+ * groups: embeddings and the output matrix with rates of their own, all other matrices, and vectors without weight
+ * decay. A group without parameters is not added. With mup_base the rate, its minimum and Adam's eps of the group of
+ * other matrices are divided by the m of tg_lm_config.mup_base. If m is not 1, o must be Adam or AdamW
+ * (TG_ERR_ARGUMENT). Parameters of o that do not belong to these modules stay in their groups. r, which is copied with
+ * its schedule, must not be NULL (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rates *r);
 
 /* ---- Files ----
@@ -361,8 +362,9 @@ TG_API tg_module *tg_lm_load_dir(tg_ctx *ctx, const char *dir, const tg_lm_confi
  * model.safetensors.
  *
  * Makes these checks before it changes any module. A tensor that is missing, or that no part of the model has, fails
- * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
- * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
+ * with TG_ERR_FORMAT. Constants that published files contain, such as causal masks, are skipped. A tensor whose shape
+ * is not that of the parameter fails with TG_ERR_SHAPE. If a file has checksums (io.h), a damaged tensor fails with
+ * TG_ERR_DATA. */
 TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
 /* Does what tg_lm_load does, but maps the files into memory instead of copying them. The system reads a page of a file
  * when the page is first used, can drop it and read it again, and shares it between processes. A page that is written
@@ -371,9 +373,11 @@ TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
  *
  * In these cases a parameter is copied nevertheless:
  * - its dtype or the order of its dims differs from the file's, as in the projections of GPT-2;
+ * - the file has the tensor at an offset that is not a multiple of its element size;
  * - this rank has only a part of it;
- * - its bytes are pinned or exported (handles.h, dlpack.h), or lie in a buffer of a tg_flat (flat.h);
- * - the device is not the CPU;
+ * - its bytes are pinned or exported (handles.h, dlpack.h), or lie in a larger buffer, such as that of a tg_flat
+ *   (flat.h);
+ * - the device's memory is not host memory;
  * - the program has file functions of its own (tg_file_ops).
  *
  * The files must stay as they are while the model lives. To change a file, write a new one and rename it, as tg_lm_save
@@ -395,9 +399,10 @@ typedef struct tg_lm_save_opts {
 #define TG_LM_SAVE(...) (&(tg_lm_save_opts){TG_LM_SAVE_DEFAULTS, __VA_ARGS__})
 
 /* Saves the weights into dir, which must exist, and config.json if the format of the family can describe the model
- * (tg_lm_has_config). It can for every model of tg_lm_from_config. Whole tensors are written, without padding, so any
- * other composition of ranks and stages can load them. A model of one stage whose tensors fit into one file is saved as
- * model.safetensors. Otherwise the first rank of each stage writes the files of the stage, and there is an index.
+ * (tg_lm_has_config). It can for every model of tg_lm_from_config. The matrices of adapters (lora.h) are left out.
+ * Whole tensors are written, without padding, so any other composition of ranks and stages can load them. A model of
+ * one stage whose tensors fit into one file is saved as model.safetensors. Otherwise the first rank of each stage
+ * writes the files of the stage, and there is an index.
  *
  * The new files get their names only when all files of all stages are complete. First an old config.json is removed,
  * and an old index too if there are several new files. Then the new files get their names, and the other files of the
