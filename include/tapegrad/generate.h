@@ -8,9 +8,10 @@
  *     tg_generator_free(g);
  *
  * The tokens that a prompt gives depend on the model, the prompt, the options, the number of the prompt in the call,
- * and the number of the sample. They do not depend on the other prompts of the call, nor on how many samples are
- * computed at the same time, if tg_generator_opts.rows is at most 12. With more rows, or if a call uses tokens that an
- * earlier call has left in the key-value cache, logits may differ in rounding, and so may the tokens. */
+ * and the number of the sample. On the CPU they do not depend on the other prompts of the call, nor on how many samples
+ * are computed at the same time, if tg_generator_opts.rows is at most 12. With more rows, on another device, or if a
+ * call uses tokens that an earlier call has left in the key-value cache, logits may differ in rounding, and so may the
+ * tokens. */
 #ifndef TAPEGRAD_GENERATE_H
 #define TAPEGRAD_GENERATE_H
 
@@ -57,11 +58,12 @@ typedef struct tg_sampling_opts {
 /* Computes p[vocab], the probabilities from which the token after ids[count] is drawn, from the model's logits[vocab].
  * The first `prompt` ids are the prompt, and the others the continuation; prompt is 0 to count. ids may be NULL if
  * count is 0. p and logits may be the same array. opts may be NULL; its seed is not used. The sum of p is 1 within
- * rounding. Fails with TG_ERR_DATA if a logit is not finite or an id is outside [0, vocab); then p is undefined. */
+ * rounding. Fails with TG_ERR_DATA if a logit is not finite or an id is outside [0, vocab). Errors leave p as it is. */
 TG_API tg_status tg_sampling_probabilities(tg_ctx *ctx, const double *logits, int64_t vocab, const int64_t *ids,
                                            int64_t count, int64_t prompt, const tg_sampling_opts *opts, double *p);
 /* Draws a token: returns the least id for which the sum of p[0] to p[id] exceeds u times the sum of all `vocab`
- * elements of p; u is in [0, 1). p[id] is then above 0. Returns -1 if no element of p is above 0. */
+ * elements of p. The elements are 0 or more, and u is in [0, 1). p[id] is then above 0. Returns -1 if no element of p
+ * is above 0. */
 TG_API int64_t tg_sampling_pick(const double *p, int64_t vocab, double u);
 /* Returns the u in [0, 1) with which tg_generator_run, without a draft model, draws token `index` of sample `sample` of
  * prompt `prompt`. All three numbers count from 0. The result depends on the arguments alone. */
@@ -86,8 +88,10 @@ typedef struct tg_generator_opts {
     int64_t chunk;
     /* A smaller model that proposes tokens. The large model checks several of them in one forward (Leviathan et al.,
      * arXiv 2211.17192). The probabilities of what is generated are those of the large model alone; with temperature 0
-     * the tokens are the same as without draft. draft must have the same ids as the large model, with the same meaning,
-     * and the same tg_ctx (TG_ERR_ARGUMENT). It must outlive the generator. NULL, the default, means no draft model. */
+     * the tokens are the same as without draft, apart from rounding (see above). draft must have as many ids as the
+     * large model, and the same tg_ctx (TG_ERR_ARGUMENT). The ids must have the same meaning in both. draft may have
+     * fewer positions; after them no tokens are proposed. It must outlive the generator. NULL, the default, means no
+     * draft model. */
     tg_module *draft;
     /* Most tokens that the draft model proposes at a time, 1 to 11; 4 by default. Without a draft model draft_tokens
      * must keep its default (TG_ERR_ARGUMENT). */
@@ -102,8 +106,8 @@ typedef struct tg_generator_opts {
  * With tensor-parallel ranks, every rank makes the same calls and gets the same tokens. opts may be NULL. Returns NULL
  * on an error, for example if tg_gpt_cache_new (gpt.h) refuses the model, or if lm is NULL. */
 TG_API tg_generator *tg_generator_new(tg_module *lm, const tg_generator_opts *opts);
-/* Call it before the context is freed. While a call of tg_generator_run is running, for example in on_token, fails with
- * TG_ERR_STATE and frees nothing. g may be NULL. */
+/* Frees the generator. Call it before the context is freed. While a call of tg_generator_run is running, for example in
+ * on_token, it fails with TG_ERR_STATE and frees nothing. g may be NULL. */
 TG_API void tg_generator_free(tg_generator *g);
 
 /* ---- A call ---- */
@@ -172,10 +176,10 @@ typedef struct tg_generate_opts {
     /* For each token, also compute the log-probabilities of this number of likeliest tokens, 0 to 1000 and at most the
      * vocabulary's size; 0 by default. A number above 0 needs `logprobs` (TG_ERR_ARGUMENT). */
     int64_t top_logprobs;
-    /* true: when the positions are used up, the newest tokens, half as many as there are positions, are computed again
-     * as a new sequence, and the sample goes on. Of a prompt with more tokens than positions, the model reads only as
-     * many of the newest tokens as there are positions. false, the default: the sample ends with TG_FINISH_POSITIONS,
-     * and a prompt with more tokens than positions fails with TG_ERR_SHAPE. */
+    /* true: when the positions are used up, the newest tokens, half as many as there are positions (rounded up), are
+     * computed again as a new sequence, and the sample goes on. Of a prompt with more tokens than positions, the model
+     * reads only as many of the newest tokens as there are positions. false, the default: the sample ends with
+     * TG_FINISH_POSITIONS, and a prompt with more tokens than positions fails with TG_ERR_SHAPE. */
     bool slide;
     /* Called for each token, on the thread that called tg_generator_run. The tokens of a sample come in order; those of
      * several samples alternate. Must not use the context or the generator, but may call tg_generator_result and
@@ -193,7 +197,7 @@ typedef struct tg_generate_opts {
 TG_API tg_status tg_generator_run(tg_generator *g, const tg_prompt *prompts, int64_t n, const tg_generate_opts *opts);
 
 /* One continuation. It belongs to the generator, and is valid until the next call of tg_generator_run, or until
- * tg_generator_release frees it. */
+ * tg_generator_release or tg_generator_free frees it. */
 typedef struct tg_generated {
     int64_t count;         /* number of tokens, without the prompt; the token of TG_FINISH_STOP_ID is counted */
     const int64_t *ids;    /* [count]; may be NULL if count is 0 */
