@@ -1,6 +1,6 @@
 /* Data loaders: batches of samples from arrays in memory, files of tokens, safetensors files, or a source of the
- * caller's own. The order of the samples depends only on the seed and the epoch. metrics.h has means over batches, such
- * as a loss or an accuracy.
+ * caller's own. The order of the samples depends only on their number, the seed and the epoch. metrics.h has means over
+ * batches, such as a loss or an accuracy.
  *
  *     tg_loader *l = tg_loader_new_arrays(ctx, parts, 2, 60000, TG_LOADER(.batch = 64, .shuffle = true, .seed = 1));
  *     for (int64_t i = 0; i < steps; i++) {
@@ -11,7 +11,8 @@
  *
  * An epoch has every sample once, except those at its end that fill no batch (tg_loader_opts.keep_last). Batch number i
  * of an epoch is the same whenever it is read, and for every number of ranks: with r ranks, each gets an r-th part of
- * the same batch. To resume a run, save tg_loader_epoch and tg_loader_step, and call tg_loader_seek.
+ * the same batch (see keep_last for the last one). To resume a run, save tg_loader_epoch and tg_loader_step, and call
+ * tg_loader_seek.
  *
  * All functions accept NULL as the loader: those that return a status return TG_ERR_ARGUMENT, and the others 0. Free a
  * loader before its context. */
@@ -50,8 +51,8 @@ typedef struct tg_loader_opts {
      * reads. 2 by default. The thread calls the functions of tg_config.files. */
     int prefetch;
     /* Batches are divided among the ranks of axis dp of this grid. The tensors are placed as shards there, TG_SHARD(0),
-     * and as TG_I on tp and cp; the smaller tensors of keep_last are TG_V on dp. NULL, the default, means that `rank`
-     * and `ranks` say how batches are divided. Must outlive the loader. */
+     * and as TG_I on tp and, unless `sequences` is set, on cp. The smaller tensors of keep_last are TG_V on dp. NULL,
+     * the default, means that `rank` and `ranks` say how batches are divided. Must outlive the loader. */
     const tg_parallel *parallel;
     /* Each sample is this rank's part of a sequence that the ranks of axis cp divide. The caller's source must then
      * read only the rows that tg_context_cut lists (context_parallel.h); the loader places the tensors as
@@ -83,9 +84,10 @@ typedef struct tg_data_ops {
 #define TG_DATA_OPS(...) (&(tg_data_ops){TG_DATA_OPS_DEFAULTS, __VA_ARGS__})
 
 /* Create a loader of `samples` >= 1 samples, each with 1 to 64 parts, from a source or from arrays. ops and the data of
- * parts[] must outlive the loader; parts[] itself and opts are copied. All memory is allocated now: on the host for as
- * many batches as opts->prefetch says, at least one, and on the device for two batches. On an error these functions,
- * and those below that open files, return an inert loader, on which calls do nothing. */
+ * parts[] must outlive the loader; parts[] itself and opts are copied. opts must give a batch, so it must not be NULL
+ * (TG_ERR_ARGUMENT). The memory of this rank's batches is allocated now: on the host as many as opts->prefetch says, at
+ * least one, and on the device two, plus two of the smaller batch of keep_last. On an error these functions, and those
+ * below that open files, return an inert loader, on which calls do nothing. */
 TG_API tg_loader *tg_loader_new(tg_ctx *ctx, const tg_data_ops *ops, void *state, const tg_data_part *parts, int n,
                                 int64_t samples, const tg_loader_opts *opts);
 TG_API tg_loader *tg_loader_new_arrays(tg_ctx *ctx, const tg_data_part *parts, int n, int64_t samples,
