@@ -31,11 +31,12 @@ extern "C" {
 typedef struct tg_tokenizer tg_tokenizer;
 
 /* Reads a tokenizer, which tg_tokenizer_free releases. path is a tokenizer.json, or a directory that contains one. In a
- * directory the function also reads tokenizer_config.json, special_tokens_map.json, generation_config.json and
- * config.json, which name the tokens that begin and end a text. It takes the chat template from chat_template.jinja or
- * tokenizer_config.json. Each of these other files may be missing. Returns NULL on an error. Fails with TG_ERR_FORMAT
- * if a file is malformed, and with TG_ERR_UNSUPPORTED if the tokenizer needs something that this library does not know,
- * or if it needs the plugin libtapegrad-text.so and the plugin is not installed. */
+ * directory the function also reads tokenizer_config.json, special_tokens_map.json and generation_config.json, which
+ * name the tokens that begin and end a text, and config.json if these files lack one of the two. It takes the chat
+ * template from chat_template.jinja or, if that is missing, from tokenizer_config.json. Each of these other files may
+ * be missing. Returns NULL on an error. Fails with TG_ERR_FORMAT if a file is malformed, and with TG_ERR_UNSUPPORTED if
+ * the tokenizer needs something that this library does not know, or if it needs the plugin libtapegrad-text.so and the
+ * plugin is not installed. */
 TG_API tg_tokenizer *tg_tokenizer_load(tg_ctx *ctx, const char *path);
 /* Returns the tokenizer of models that were trained on bytes. It has 256 ids; id b is the byte b. It encodes any bytes,
  * UTF-8 or not. Returns NULL on an error. */
@@ -53,7 +54,7 @@ TG_API const char *tg_tokenizer_token(const tg_tokenizer *k, int64_t id);
 /* Returns whether the file marks the token of this id as special. Special tokens stand for no text; one example is the
  * token that ends a text. */
 TG_API bool tg_tokenizer_is_special(const tg_tokenizer *k, int64_t id);
-/* Returns the id of the token that begins a text; -1 if the files name none. */
+/* Returns the id of the token that begins a text; -1 if the files name none, as when only a tokenizer.json was read. */
 TG_API int64_t tg_tokenizer_bos(const tg_tokenizer *k);
 /* Writes the ids of the tokens that end a text, or an answer of a chat, to ids[n]: at most n of them. ids may be NULL
  * if n is 0. Returns how many there are, 0 to 16, even if that is more than n. If the files name an eos_token, its id
@@ -86,8 +87,9 @@ typedef struct tg_encode_opts {
 #define TG_ENCODE(...)     (&(tg_encode_opts){TG_ENCODE_DEFAULTS, __VA_ARGS__})
 
 /* Appends the ids of n bytes of text to out. text may be NULL if n is 0. opts may be NULL. Text that is not UTF-8 fails
- * with TG_ERR_DATA, and the message has the offset of the first wrong byte. Text that the tokenizer cannot encode fails
- * with TG_ERR_UNSUPPORTED. On an error out has the same ids as before. */
+ * with TG_ERR_DATA, except with the tokenizer of tg_tokenizer_new_bytes; the message has the offset of the first wrong
+ * byte. Text that the tokenizer cannot encode fails with TG_ERR_UNSUPPORTED. On an error out has the same ids as
+ * before. */
 TG_API tg_status tg_tokenizer_encode(const tg_tokenizer *k, const char *text, size_t n, const tg_encode_opts *opts,
                                      tg_ids *out);
 
@@ -115,7 +117,7 @@ TG_API void tg_decoder_free(tg_decoder *d);
 typedef struct tg_bpe_opts {
     size_t size;
     /* Number of ids to be reached, 257 to 2^31 - 1; 32000 by default. The 256 bytes and the special tokens count. There
-     * are fewer ids if no more pairs can be merged. */
+     * are fewer ids if no more pairs can be merged, and more if the special tokens alone need more. */
     int64_t vocab;
     int64_t min_frequency; /* a pair that is rarer is not merged; 0 or more, 2 by default */
     /* A merged token has fewer bytes than this, as in `tokenizers`, but may always have 2 bytes. 2 or more. TG_NONE,
@@ -137,8 +139,8 @@ typedef struct tg_bpe_opts {
  * al., 2019). The result is that of BpeTrainer of the library `tokenizers`, also where pairs are equally frequent. */
 typedef struct tg_bpe tg_bpe;
 
-/* Begins a training. opts may be NULL. Needs the plugin libtapegrad-text.so (TG_ERR_UNSUPPORTED). Returns NULL on an
- * error. Free the training before the context. */
+/* Begins a training. opts may be NULL; its texts are copied. Needs the plugin libtapegrad-text.so (TG_ERR_UNSUPPORTED).
+ * Returns NULL on an error. Free the training before the context. */
 TG_API tg_bpe *tg_bpe_new(tg_ctx *ctx, const tg_bpe_opts *opts);
 /* Counts the words of a text of n bytes. A word does not go on in the text of the next call. text may be NULL if n is
  * 0. Text that is not UTF-8 fails with TG_ERR_DATA, and nothing is counted. Text that is too difficult for the pattern
