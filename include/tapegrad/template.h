@@ -11,8 +11,8 @@
  * Templates are written in Jinja (jinja.palletsprojects.com, version 3.1), and texts are those that Hugging Face's
  * transformers makes with it: blocks are trimmed (trim_blocks, lstrip_blocks), and raise_exception, strftime_now,
  * `break`, `continue` and {% generation %} are supported. docs/chat.md says what is supported and what differs. A
- * template that uses anything else fails with TG_ERR_UNSUPPORTED, in tg_template_new or when it is rendered, and the
- * message names what it uses.
+ * template that uses another part of Jinja fails with TG_ERR_UNSUPPORTED, in tg_template_new or when it is rendered,
+ * and the message names what it uses.
  *
  * A template may come from a source that is not trusted. It can read nothing but its variables and the time. Its size
  * and nesting are limited (TG_ERR_FORMAT), and so are the steps, the depth of calls, the memory and the output of a
@@ -75,7 +75,8 @@ TG_API tg_status tg_template_render(const tg_template *t, const char *variables,
 /* Options of the render of a conversation. */
 typedef struct tg_chat_opts {
     size_t size;
-    bool generation_prompt; /* the template ends the text with the beginning of an answer; false by default */
+    /* Sets add_generation_prompt, so that templates end the text with the beginning of an answer. false by default. */
+    bool generation_prompt;
     /* The text ends within the last message, so that the model goes on with that message. The content of the message
      * must be a string, or a list with a part that has a "text", and the template must write it unchanged or trimmed
      * (TG_ERR_DATA). false by default. Cannot be set together with generation_prompt (TG_ERR_ARGUMENT). */
@@ -92,12 +93,12 @@ typedef struct tg_chat_opts {
 #define TG_CHAT_DEFAULTS .size = sizeof(tg_chat_opts), .now = TG_AUTO
 #define TG_CHAT(...)     (&(tg_chat_opts){TG_CHAT_DEFAULTS, __VA_ARGS__})
 
-/* Renders a conversation. messages is the text of a JSON array of objects, each with a "role" and mostly a "content"
- * (TG_ERR_FORMAT). The template gets the variables that transformers' apply_chat_template gives: messages, tools,
- * documents, add_generation_prompt, bos_token, eos_token and those of tg_chat_opts.variables. If tools or documents is
- * NULL, that variable is none, which Jinja counts as defined. If a message has "reasoning_content", "thinking" or
- * "reasoning", the template finds that text under both of the first two names, as in transformers. opts may be NULL.
- * Results and errors are otherwise as for tg_template_render. */
+/* Renders a conversation. messages is the text of a JSON array of objects (TG_ERR_FORMAT). Templates expect a "role" in
+ * each of them, and mostly a "content". The template gets the variables that transformers' apply_chat_template gives:
+ * messages, tools, documents, add_generation_prompt, bos_token, eos_token and those of tg_chat_opts.variables. If tools
+ * or documents is NULL, that variable is none, which Jinja counts as defined. If a message has one of
+ * "reasoning_content", "thinking" and "reasoning", the template finds this text under both of the first two names, as
+ * in transformers. opts may be NULL. Results and errors are otherwise as for tg_template_render. */
 TG_API tg_status tg_chat_render(const tg_template *t, const char *messages, const tg_chat_opts *opts, tg_rendered *out);
 
 #ifdef __cplusplus
