@@ -6,12 +6,12 @@
  * [rank, in] and random at first. B is [out, rank] and 0 at first, so that the adapted model begins as the model that
  * it was. Only A and B are trained.
  *
- * The functions take any module m: a language model, or one of your own. Linear layers are the modules in m that
- * tg_nn_linear, tg_nn_column_linear or tg_nn_row_linear made, on any grid of ranks. Parallel layers with one of the
- * options expert, gather_output, input_is_whole or no_weight, or on another axis than tp, are not adapted. An adapted
- * layer is called like the layer that it was, so recomputation, pipelines, generation and hooks work as before; only
- * tg_parallel_linear_apply, which calls a layer with another weight, refuses it. Paths of parameters stay as they were.
- * The matrices are added after the parameters of their layer, as "<path of the layer>.lora_A.weight" and
+ * The functions take any module m: a language model, or one of your own. Linear layers are the modules in m, not m
+ * itself, that tg_nn_linear, tg_nn_column_linear or tg_nn_row_linear made, on any grid of ranks. Parallel layers with
+ * one of the options expert, gather_output, input_is_whole or no_weight, or on another axis than tp, are not adapted.
+ * An adapted layer is called like the layer that it was, so recomputation, pipelines, generation and hooks work as
+ * before; only tg_parallel_linear_apply, which calls a layer with another weight, refuses it. Paths of parameters stay
+ * as they were. The matrices are added after the parameters of their layer, as "<path of the layer>.lora_A.weight" and
  * ".lora_B.weight". The dtype of the matrices is that of the layer's weight.
  *
  * tg_lm_save and tg_lm_load (lm.h) save and fill the model's own weights, and leave out the matrices. So a model may be
@@ -28,25 +28,26 @@ extern "C" {
 typedef struct tg_lora_opts {
     size_t size;
     int64_t rank;   /* 1 or more; 8 by default */
-    double alpha;   /* above 0; TG_AUTO means 2 * rank */
+    double alpha;   /* above 0; TG_AUTO, the default, means 2 * rank */
     double dropout; /* probability of dropout of the input of A, in [0, 1); 0 by default */
     bool rslora;    /* s is alpha / sqrt(rank) instead of alpha / rank (Kalajdzievski, arXiv 2312.03732) */
     /* Which layers are adapted: patterns for paths of layers, as tg_module_train (nn.h) takes them, such as
-     * "q_proj,v_proj" or "layers.0". NULL means all linear layers, except the output matrix if m is a language model. A
-     * pattern that matches no linear layer fails with TG_ERR_ARGUMENT. */
+     * "q_proj,v_proj" or "layers.0". NULL, the default, means all linear layers, except the output matrix if m is a
+     * language model. A pattern that matches no linear layer fails with TG_ERR_ARGUMENT. */
     const char *targets;
 } tg_lora_opts;
 #define TG_LORA_DEFAULTS .size = sizeof(tg_lora_opts), .rank = 8, .alpha = TG_AUTO
 #define TG_LORA(...)     (&(tg_lora_opts){TG_LORA_DEFAULTS, __VA_ARGS__})
 
 /* Adapts layers of m, and freezes all parameters of m except the matrices: frozen parameters get no gradient. To train
- * some of them too, such as norms, call tg_module_train afterwards. The elements of the matrices A are drawn from the
- * current random stream, uniformly between -1 / sqrt(in) and 1 / sqrt(in).
+ * some of them too, such as norms, call tg_module_train afterwards. The elements of the matrices A are drawn like
+ * initial values (nn.h), uniformly between -1 / sqrt(in) and 1 / sqrt(in).
  *
  * Call it before you create what holds the parameters: an optimizer, buckets, a captured step. Pass only parameters
- * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_ARGUMENT if m has no
- * linear layer to adapt. Fails with TG_ERR_STATE if m has adapters already, if m or a module in it runs its forward, or
- * if a layer is in a captured module (tg_captured_new). On an error no layer is adapted. opts may be NULL. */
+ * that require a gradient to the optimizer, so that frozen ones have no state. Fails with TG_ERR_ARGUMENT if an option
+ * is out of its range, or if m has no linear layer to adapt. Fails with TG_ERR_STATE if m has adapters already, if m or
+ * a module in it runs its forward, or if a layer is in a captured module (tg_captured_new). On an error no layer is
+ * adapted. opts may be NULL. */
 TG_API tg_status tg_lora_apply(tg_module *m, const tg_lora_opts *opts);
 /* Returns the number of adapted layers in m; 0 if m is NULL. */
 TG_API int tg_lora_count(const tg_module *m);
