@@ -191,12 +191,12 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * that a call of m gives, with one exception: if m uses a parameter several times, the gradients of these uses are
  * summed first, and then their sum is added to the parameter's gradient, which rounds differently.
  *
- * The module has `slots` graphs, 1 to 255 (TG_ERR_ARGUMENT). The call for micro-batch i (tg_tape_key) uses slot i
- * modulo slots, from its forward until its backward, or until its tape is reset. A call that finds its slot in use
- * fails with TG_ERR_STATE. A pipeline needs as many slots as it has micro-batches in flight. The first use of a slot
- * records its graph. Recording runs nothing on the device, and changes no gradient, buffer or random stream. Each graph
- * holds the memory of one forward and its backward until the module is freed and the tapes that have used the graph are
- * reset.
+ * The module has `slots` graphs, 1 to 255 (TG_ERR_ARGUMENT); a context has at most 255 graphs in all (capture.h). The
+ * call for micro-batch i (tg_tape_key) uses slot i modulo slots, from its forward until its backward, or until its tape
+ * is reset. A call that finds its slot in use fails with TG_ERR_STATE. A pipeline needs as many slots as it has
+ * micro-batches in flight. The first use of a slot records its graph. Recording runs nothing on the device, and changes
+ * no gradient, buffer or random stream. Each graph holds the memory of one forward and its backward until the module is
+ * freed and the tapes that have used the graph are reset.
  *
  * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The functions of m run
  * on the host during the recording only, and so do hooks on modules in m and on gradients of tensors that m makes.
