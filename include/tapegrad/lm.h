@@ -33,9 +33,9 @@ typedef enum tg_gpt_recompute {
 /* When the weight gradients of the attention and MLP projections are computed.
  *
  * TG_WGRAD_FUSED and TG_WGRAD_PLAIN run the same code and give the same bits. Backward adds each weight gradient
- * straight into the main gradient of the weight (tg_set_main_grad) while ranks communicate the gradient of the input.
- * There are two names for the sake of programs ported from Megatron-Core, where the option
- * gradient_accumulation_fusion selects one of two code paths. */
+ * straight into the gradient of the weight, which is its main gradient if it has one (tg_set_main_grad). If tp is above
+ * 1, it does so while ranks communicate the gradient of the input. There are two names for the sake of programs ported
+ * from Megatron-Core, where the option gradient_accumulation_fusion selects one of two code paths. */
 typedef enum tg_gpt_wgrad {
     TG_WGRAD_FUSED,    /* in backward */
     TG_WGRAD_PLAIN,    /* the same as TG_WGRAD_FUSED */
