@@ -31,9 +31,10 @@ typedef struct tg_transfer {
     /* For an all-gather and a gather, the number of elements of src; for a reduce-scatter and a scatter, that of dst;
      * for an all-to-all, that of one part. For the other kinds, the number of all elements. */
     int64_t count;
-    /* NULL if the parts of the ranks are equal. Otherwise count is not used: send[r] elements of src go to rank r, and
-     * recv[r] elements of dst come from rank r. The parts lie one after another. An all-to-all sets both arrays, an
-     * all-gather only recv, and a reduce-scatter only send. The arrays are valid only until start returns. */
+    /* NULL if the parts of the ranks are equal. Otherwise these arrays say how long the parts are, and count need not
+     * be read: send[r] elements of src go to rank r, and recv[r] elements of dst come from rank r. The parts lie one
+     * after another. An all-to-all sets both arrays, an all-gather only recv, and a reduce-scatter only send. The
+     * arrays are valid only until start returns. */
     const int64_t *send, *recv;
     const void *site; /* call site, which errors quote; may be NULL */
     uint64_t record;  /* number of this call in this rank's record, for tg_comm_record_end; 0 if it is not recorded */
@@ -51,7 +52,7 @@ typedef struct tg_comm_ops {
      * TG_ERR_DEVICE. */
     bool host;
     /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new).
-     * tg_comm_split then fails if the group has several ranks, and tg_comm_recover does nothing. */
+     * tg_comm_split then fails if the communicator has several ranks, and tg_comm_recover does nothing. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result. For a barrier, however, `wait` returns only when every rank has
@@ -97,23 +98,24 @@ typedef struct tg_comm_ops {
     /* ---- Optional slots ---- */
 
     /* Opens or closes a batch of sends and receives that start together. The batch lets two ranks send to each other
-     * without waiting for each other's receive. May be NULL if start never waits for the partner of a send or
-     * receive. */
+     * without waiting for each other's receive. The library also opens a batch before the TG_COLLECTIVES call of a
+     * replay, and closes it after the replay has been queued. May be NULL if start never waits for the partner of a
+     * send or receive. */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
-    /* Ends the group, because this rank has missed a call after an error, or because the group that this one was split
-     * from recovers. Calls in which other ranks wait for this rank must fail there. `why` is the reason, as text for
-     * their errors. The library does not call abort again before `recover`. If the slot is NULL, the other ranks wait
-     * until the deadline. */
+    /* Ends the group, because this rank has missed a call after an error, because the group that this one was split
+     * from recovers, or because an NCCL communicator over this one (tg_comm_nccl_new) fails. Calls in which other ranks
+     * wait for this rank must fail there. `why` is the reason, as text for their errors. If the group has ended before,
+     * abort does nothing. If the slot is NULL, the other ranks wait until the deadline. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
     /* Restarts a group that has ended. Every rank that goes on calls recover, also a rank that has called abort; ranks
      * whose process has ended do not. Sets *size to the number of ranks that take part and *rank to this rank's number
      * among them. If the slot is NULL, tg_comm_recover fails with TG_ERR_UNSUPPORTED. */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
-     * communicator (tg_comm_nccl_new), while the host waits for the GPU or for NCCL. `waited` is the number of seconds
-     * so far; a negative number means that the wait has ended. `request` is the call on this communicator that the
-     * awaited work depends on; NULL if there is none. poll fails if the group has failed, or if `request` can no longer
-     * finish. May be NULL. */
+     * communicator (tg_comm_nccl_new), while this rank's thread waits for the GPU or for NCCL. `waited` is the number
+     * of seconds so far; a negative number means that the wait has ended. `request` is the call on this communicator
+     * that the awaited work depends on; NULL if there is none. poll fails if the group has failed, or if `request` can
+     * no longer finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
@@ -127,8 +129,8 @@ typedef struct tg_comm_ops {
 } tg_comm_ops;
 
 /* Creates a communicator over the caller's transport, for rank `rank` of `size`. ops is not copied; it must stay valid
- * until ctx has been freed. The communicator calls ops->close when it is freed. If size is 1, it starts no calls,
- * because a collective of one rank only copies src to dst.
+ * until ctx has been freed. The communicator calls ops->close when it is freed. If size is 1, the library never calls
+ * start, because a collective of one rank only copies src to dst.
  *
  * Fails with TG_ERR_ARGUMENT if ops is NULL or of another size, if ops lacks the name or a required slot, or if rank is
  * out of range. On error tg_comm_new_on calls ops->close at once, if ctx is not NULL and ops->size includes that slot,
