@@ -1,5 +1,5 @@
 /* Communicators over any point-to-point message layer. Include this header to use a message layer of your own.
- * tg_comm_mpi_new (tapegrad/mpi.h) is built on this interface. */
+ * tg_comm_mpi_new (mpi.h) and tg_comm_tcp_new (tcp.h) are built on this interface. */
 #ifndef TAPEGRAD_P2P_H
 #define TAPEGRAD_P2P_H
 
@@ -12,8 +12,9 @@ extern "C" {
 typedef enum tg_p2p_phase {
     TG_P2P_OPENING, /* some ranks have not connected yet */
     TG_P2P_OPEN,    /* all ranks are connected */
-    /* The layer has ended. The library calls none of its functions any more except close, and the layer no longer
-     * accesses memory that it was given. */
+    /* The layer has ended, as MPI does in MPI_Finalize. It no longer accesses memory that it was given. No call may be
+     * in flight then, and the program may only free the communicators. The library then calls none of the layer's
+     * functions except phase and close. */
     TG_P2P_ENDED,
 } tg_p2p_phase;
 
@@ -61,20 +62,22 @@ typedef struct tg_p2p_ops {
 } tg_p2p_ops;
 
 /* Creates a communicator of `size` ranks, 1 to 1024, over the given layer. Every rank must make the call, and later
- * call tg_comm_free, which waits for the other ranks while the layer is in use. Ranks of one node that are processes
- * exchange data through shared memory instead of the layer. They use the layer if several ranks of the node are threads
- * of one process, or if the context of a rank uses the shared memory of an earlier communicator.
+ * call tg_comm_free, which waits for the other ranks while the layer is in use. A communicator whose ranks are all of
+ * one node, such as a group that was split from the result, moves data through shared memory instead of the layer. It
+ * uses the layer if several ranks of the node are threads of one process, if the context of a rank uses the shared
+ * memory of an earlier communicator, or if the node's ranks cannot share memory.
  *
- * The library calls ops->close when the last communicator over state is freed. If all ranks can share the memory of one
- * node, it needs no layer, and calls ops->close before tg_comm_p2p_new returns; the transport is then "shm". ops is not
- * copied; it must stay valid until the library has called ops->close. state must not be NULL.
+ * The library calls ops->close when the last communicator over state is freed. If size is above 1 and all ranks share
+ * the memory of one node, the result needs no layer: tg_comm_p2p_new calls ops->close before it returns, and the
+ * transport is "shm". ops is not copied; it must stay valid until the library has called ops->close. state must not be
+ * NULL.
  *
  * Fails with TG_ERR_ARGUMENT if an argument is wrong or ops lacks a required slot, with TG_ERR_UNSUPPORTED if size is
- * above 1024, with TG_ERR_STATE if the layer has ended, and with TG_ERR_TIMEOUT if it has not opened within
- * tg_config.deadline. On error calls ops->close before it returns, provided that state is not NULL and ops->size
- * includes that slot, and returns an inert communicator (tapegrad.h). If a rank fails after the layer has opened, while
- * the ranks find out which of them share a node, the call fails with the error of a collective (comm.h), and first
- * waits for the other ranks as tg_comm_free does. */
+ * above 1024, with TG_ERR_STATE if the layer has ended, with TG_ERR_TIMEOUT if it has not opened within
+ * tg_config.deadline, and with TG_ERR_DEVICE on device "meta" if ranks share a node. On error calls ops->close before
+ * it returns, provided that state is not NULL and ops->size includes that slot, and returns an inert communicator
+ * (tapegrad.h). If a rank fails after the layer has opened, while the ranks find out which of them share a node, the
+ * call fails with the error of a collective (comm.h), and first waits for the other ranks as tg_comm_free does. */
 TG_API tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus
