@@ -13,7 +13,8 @@ extern "C" {
 typedef struct tg_tcp_opts {
     size_t size;
     int rank, ranks; /* the number of this rank, from 0, and the number of all ranks, 1 to 1024 */
-    /* Required: name or address of rank 0's node. Rank 0 listens there, and the others connect to it. */
+    /* Required: name or address of rank 0's node. Rank 0 listens there, and the others connect to it. If no address of
+     * the host belongs to rank 0's node, as behind address translation, rank 0 listens on all addresses of its node. */
     const char *host;
     /* Rank 0 listens on the first free one of the `ports` ports that begin with `port` (1 to 65535). The other ranks
      * try all of these ports, and recognize rank 0 by its greeting. ports is 1 by default. */
@@ -32,7 +33,8 @@ typedef struct tg_tcp_opts {
 #define TG_TCP(...)     (&(tg_tcp_opts){TG_TCP_DEFAULTS, __VA_ARGS__})
 
 /* Creates a communicator over TCP. Every rank must make the call, and later call tg_comm_free, which may wait for the
- * other ranks. Ranks of one node that are processes exchange data through shared memory instead (p2p.h).
+ * other ranks. A communicator or group whose ranks are all of one node moves data through shared memory instead
+ * (p2p.h). If ranks is 1, the result is that of tg_comm_self_new.
  *
  * The ranks meet at rank 0, and then connect with each other: two ranks have one connection. A rank stops listening
  * when all are connected. Like those of MPI and NCCL, the connections are neither encrypted nor authenticated, so use
@@ -44,13 +46,15 @@ typedef struct tg_tcp_opts {
  * until then tg_config.deadline limits the wait.
  *
  * On error returns an inert communicator (tapegrad.h). Fails with
- * - TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message names up to 8 of them;
+ * - TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message of rank 0 names up to 8 of
+ *   them;
  * - TG_ERR_REMOTE if a rank ends meanwhile;
  * - TG_ERR_STATE if the ports are in use, if two processes are the same rank, or if the ranks give different numbers of
  *   ranks or have different versions of the library;
  * - TG_ERR_ARGUMENT if opts is NULL, or if a value in it is wrong;
- * - TG_ERR_IO if host has no address, or if rank 0 cannot listen there;
- * - TG_ERR_UNSUPPORTED if ranks is above 1024, or if plugin libtapegrad-tcp.so or libuv is missing. */
+ * - TG_ERR_IO if host has no address, or if a rank cannot listen for another reason;
+ * - TG_ERR_UNSUPPORTED if ranks is above 1024, or if plugin libtapegrad-tcp.so or libuv is missing;
+ * - the errors of tg_comm_p2p_new (p2p.h), after the ranks have connected. */
 TG_API tg_comm *tg_comm_tcp_new(tg_ctx *ctx, const tg_tcp_opts *opts);
 
 #ifdef __cplusplus
