@@ -45,6 +45,8 @@ typedef struct line {
     int me, n_receives, n_sent, n_failures; /* n_failures: used by wires.sends */
     bool quiet; /* as the transport said at the end */
     bool cut;   /* every poll fails */
+    bool over;  /* the layer has ended */
+    int n_late; /* number of calls after that */
     int closed; /* number of calls of close */
     receiving receives[LETTERS_IN_FLIGHT];
     void *sent[LETTERS_IN_FLIGHT];
@@ -52,6 +54,7 @@ typedef struct line {
 
 static inline int line_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
     line *l = state;
+    l->n_late += l->over;
     if (l->w->sends) l->w->sends(l, data, tag);
     if (l->n_sent == LETTERS_IN_FLIGHT) return 1;
     l->sent[l->n_sent++] = token;
@@ -70,6 +73,7 @@ static inline int line_send(void *state, const void *data, size_t bytes, int to,
 
 static inline int line_receive(void *state, void *data, size_t capacity, int from, int tag, void *token) {
     line *l = state;
+    l->n_late += l->over;
     if (l->n_receives == LETTERS_IN_FLIGHT) return 1;
     l->receives[l->n_receives++] = (receiving){data, token, capacity, from, tag};
     return 0;
@@ -112,6 +116,7 @@ static inline int deliver_letters(line *l, tg_p2p_completed_fn completed) {
 /* Holds the lock: a letter that came meanwhile would land in a later receive than the next one. */
 static inline int line_poll(void *state, tg_p2p_completed_fn completed) {
     line *l = state;
+    l->n_late += l->over;
     if (l->cut || atomic_load(&l->w->ended[l->me])) return 3;
     while (l->n_sent) completed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
@@ -134,6 +139,11 @@ static inline const char *line_lost(void *state, int rank) {
     return lost ? "" : NULL;
 }
 
+static inline tg_p2p_phase line_phase(void *state) {
+    const line *l = state;
+    return l->over ? TG_P2P_ENDED : TG_P2P_OPEN;
+}
+
 static inline void line_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     line *l = state;
     l->quiet = quiet;
@@ -149,6 +159,7 @@ static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops),
                                     .poll = line_poll,
                                     .explain = line_explain,
                                     .close = line_close,
+                                    .phase = line_phase,
                                     .lost = line_lost};
 
 /* Frees the letters that were never received. */

@@ -234,6 +234,32 @@ START_TEST(recovery_reports_a_layer_that_has_failed) {
 }
 END_TEST
 
+/* The layer of every rank ends after the first barrier, as MPI does if the program finalizes it too early. */
+static void *outlives_the_layer(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    rank_end *end = &a.all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    end->opened = tg_comm_barrier(c);
+    a.all->lines[a.me].over = true;
+    tg_comm_free(c);
+    end->after = tg_ctx_status(ctx);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(a_layer_that_has_ended_is_only_closed) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+    run_ranks(&all, outlives_the_layer);
+    for (int r = 0; r < RANKS; r++) {
+        ck_assert_int_eq(all.end[r].opened, TG_OK);
+        ck_assert_int_eq(all.end[r].after, TG_OK);
+        ck_assert_int_eq(all.lines[r].closed, 1);
+        ck_assert_int_eq(all.lines[r].n_late, 0);
+    }
+}
+END_TEST
+
 /* Cuts the line of rank 1 when that rank arrives at its first collective, which is a part of tg_comm_p2p_new. */
 static void cuts_one(line *l, const void *data, int tag) {
     const tg_p2p_message *m = data;
@@ -363,7 +389,7 @@ int main(void) {
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
                             both_groups_of_a_deadlock_end_at_once,
                             a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
-                            recovery_reports_a_layer_that_has_failed,
+                            recovery_reports_a_layer_that_has_failed, a_layer_that_has_ended_is_only_closed,
                             a_rank_that_fails_while_ranks_meet_leaves_no_communicator,
                             ranks_that_have_the_list_recover_without_its_sender,
                             a_sender_does_not_wait_for_a_receiver_that_has_ended};

@@ -198,7 +198,7 @@ static bool all_gone(tg_p2p_rank *self) {
  * answers the requests of the other ranks until all of them have sent TG_P2P_BYE too. After that no message can
  * arrive. */
 static void end_messages(tg_p2p_rank *self) {
-    if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
+    if (self->broken) return;
     bool arrived = tg_p2p_until(self, all_completed);
     for (int i = 0; i < self->size; i++)
         if (i != self->me) tg_p2p_post(self, tg_p2p_draft(self, TG_P2P_BYE, NULL), i);
@@ -227,6 +227,7 @@ static void rank_free(tg_p2p_rank *self) {
 static void p2p_close(tg_ctx *ctx, void *state) {
     tg_p2p_handle *handle = state;
     tg_p2p_rank *self = handle->self;
+    if (phase_of(self) == TG_P2P_ENDED) self->broken = true; /* the layer must not be called to notify the members */
     if (handle->inner)
         self->node->ops->close(ctx, handle->inner);
     else
