@@ -30,26 +30,26 @@ typedef struct tg_finalize_opts {
 #define TG_FINALIZE_DEFAULTS .size = sizeof(tg_finalize_opts)
 #define TG_FINALIZE(...) (&(tg_finalize_opts){TG_FINALIZE_DEFAULTS, __VA_ARGS__})
 
-/* Completes the gradients of the n parameters params[]. Call it once in a step, after the last backward. It waits for
- * the sums of buckets (tg_flat). Then it sums each gradient that is still P, over the axes on which its parameter is R,
- * and the gradients of shared parameters (tg_share). Last, it divides by the number of tokens. n may be 0. opts may be
- * NULL.
+/* Completes the gradients of the n parameters params[]. Call it once in a step, after the last backward. It starts the
+ * sums of buckets (tg_flat) that backward has not started, and waits for all of them. Then it sums each gradient that
+ * is still P, over the axes on which its parameter is R, and the gradients of shared parameters (tg_share). Last, it
+ * divides by the number of tokens. n may be 0. opts may be NULL.
  *
  * Before this call, a gradient that is P cannot be read, measured (its norm), clipped or used in a step of an optimizer
  * (TG_ERR_STATE). After the call, zero the gradients before the next backward: until then a backward that would add to
  * a summed gradient, and a second call, fail with TG_ERR_STATE.
  *
- * The call is collective over the axes on which params are R and, if there are tokens or pipeline stages, over dp, cp
- * and pp. All ranks of such an axis pass the parameters in the same order. A rank that had no micro-batch makes the
- * call too, with 0 tokens, and gets the sums of the others.
+ * The call is collective over the axes on which params are R, over the groups that share a parameter and, if there are
+ * tokens or pipeline stages, over dp, cp and pp. All ranks of such an axis pass the parameters in the same order. A
+ * rank that had no micro-batch makes the call too, with 0 tokens, and gets the sums of the others.
  *
- * A parameter that no rank has used has no gradient afterward. If another rank has used a parameter but this rank has
- * not, only the device knows it. For that parameter tg_has_grad and tg_grad_of wait for the device; a step of an
- * optimizer does not.
+ * A parameter that no rank has used has no gradient afterward, unless it is shared (tg_share). Whether other ranks have
+ * used a parameter that this rank has not used is known on the device only. For such a parameter tg_has_grad and
+ * tg_grad_of wait for the device; a step of an optimizer does not.
  *
- * Fails with TG_ERR_ARGUMENT if p is NULL or if a parameter is given twice. Fails with TG_ERR_STATE if a tensor of
- * params is not a leaf that needs a gradient, if its gradient waits in a tg_wgrads (tensor_parallel.h), or if a
- * parameter is in a tg_flat but not in params, unless that parameter requires no gradient and has none. */
+ * Fails with TG_ERR_ARGUMENT if p is NULL, if n is negative, or if a parameter is given twice. Fails with TG_ERR_STATE
+ * if a tensor of params is not a leaf that needs a gradient, if its gradient waits in a tg_wgrads (tensor_parallel.h),
+ * or if a parameter is in a tg_flat but not in params, unless that parameter requires no gradient and has none. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 #ifdef __cplusplus
