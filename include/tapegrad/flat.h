@@ -33,7 +33,7 @@ typedef struct tg_flat_opts {
     size_t size;
     /* A bucket is full when it has at least this many elements, 1 or more, with the padding between parameters.
      * TG_AUTO, the default, means max(40e6, 1e6 n), as in Megatron-Core. INT64_MAX means one bucket for each dtype and
-     * group. */
+     * group, besides those of shared parameters (tg_share). */
     int64_t bucket;
     /* What each rank keeps, and the bytes that an element then takes with a float32 gradient and Adam, without padding.
      * b is the size of an element of the parameter in bytes; 16-bit parameters take 4 bytes more with zero 0, and 4/n
@@ -45,9 +45,10 @@ typedef struct tg_flat_opts {
      *   are in use. */
     int zero;
     /* The dtype in which gradients travel. TG_DTYPE_DEFAULT, the default, means the dtype in which they are
-     * accumulated. TG_BF16 halves the bytes that float32 takes: each addend is rounded. From zero 1 on, the sum is
-     * computed in the dtype in which gradients are accumulated. With zero 0 it is an all-reduce of bfloat16 (comm.h),
-     * so the sum is rounded too. Other dtypes fail with TG_ERR_DTYPE. */
+     * accumulated. TG_BF16 halves the bytes that float32 takes: each addend is rounded. From zero 1 on, an all-to-all
+     * takes the place of the reduce-scatter, and each rank adds up the addends of its part in the dtype in which
+     * gradients are accumulated. With zero 0 the sum is an all-reduce of bfloat16 (comm.h), so it is rounded too. Other
+     * dtypes fail with TG_ERR_DTYPE. */
     tg_dtype wire;
 } tg_flat_opts;
 
@@ -69,19 +70,20 @@ typedef struct tg_flat_opts {
  * also the deferred ones (tg_wgrads), and when the sums of all earlier buckets have started. tg_grads_finalize starts
  * the sums that are left and waits for all. With zero 2 and 3 a bucket of gradients has memory from the first
  * contribution until its sum, and a sum starts when the one before has ended. So at most one bucket is being summed
- * while backward fills others. Reading a gradient then fails with TG_ERR_STATE from the start of its bucket's sum until
- * tg_grads_finalize or tg_grads_reduce.
+ * while backward fills others. From the start of a bucket's sum on, reading the gradient of one of its parameters fails
+ * with TG_ERR_STATE; read those of the leaves (tg_flat_leaves) after tg_grads_finalize.
  *
  * All ranks start the sums in one order: first those of the newest tg_flat of p, and within a tg_flat in the order in
- * which backward completes the buckets if it goes through params from the end. So every rank must create its tg_flat in
- * the same order. The ranks of a group must give the same options, and parameters of the same dtypes, sizes and order.
+ * which backward completes the buckets if it goes through params from the end. So every rank must create its tg_flats
+ * in the same order. The ranks of a group must give the same options, and parameters of the same dtypes, sizes and
+ * order.
  *
- * In addition, tg_grads_finalize makes one all-reduce for each group, of one float32 for each parameter, which tells
- * whether any rank has a gradient. A parameter that no rank has used keeps its value and its state in the optimizer.
- * The device decides this; the host reads nothing.
+ * In addition, tg_grads_finalize makes one all-reduce for each group of each tg_flat, of one float32 for each
+ * parameter, which tells whether any rank has a gradient. A parameter that no rank has used keeps its value and its
+ * state in the optimizer, unless it is shared. The device decides this; the host reads nothing.
  *
  * Fails with
- * - TG_ERR_ARGUMENT if params[] is empty or has a parameter twice, or if an option is out of its range;
+ * - TG_ERR_ARGUMENT if params[] is empty or has a parameter twice, or if `bucket` or `zero` is out of its range;
  * - TG_ERR_STATE if a parameter is not a leaf of the context that requires a gradient, has a main gradient
  *   (tg_set_main_grad), or is in another tg_flat;
  * - TG_ERR_STATE with zero above 0 if a parameter is not contiguous, or if a node, optimizer, captured step, pin or
@@ -105,8 +107,8 @@ TG_API bool tg_flat_set_reduce(tg_flat *f, bool on);
  * sum over ranks comes before the sum over micro-batches.
  *
  * Until tg_grads_finalize the gradients of the leaves are incomplete, so reading them, or a step with them, fails with
- * TG_ERR_STATE; the parameters have no gradient. Does nothing for other tg_flat. Fails with TG_ERR_STATE if a weight
- * gradient is deferred (tg_wgrads). Collective: all ranks call it equally often. */
+ * TG_ERR_STATE; the parameters have no gradient. Does nothing for other tg_flats. Fails with TG_ERR_STATE if the
+ * gradient of a parameter of any tg_flat of p is deferred (tg_wgrads). Collective: all ranks call it equally often. */
 TG_API tg_status tg_grads_reduce(const tg_parallel *p);
 
 /* Sets *out to the leaves of f, which are the tensors that optimizers step. Returns their number, which equals the
@@ -164,8 +166,9 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
 /* Adds n modules, such as the layers of a model, each of which uses its parameters together. Before each run of one of
  * them, the buckets with its parameters and the bucket that is used next start to be gathered, and all others are
  * discarded. So the parameters of one module and one more bucket are present. Without this call, a forward run keeps
- * all parameters that it has read until backward. The modules must outlive f. With zero 0 to 2 does nothing. Fails with
- * TG_ERR_ARGUMENT if a module is NULL or has no parameter of f; then it adds none of the modules. */
+ * all parameters that it has read until backward. The modules must outlive f. Fails with TG_ERR_ARGUMENT if a module is
+ * NULL or, with zero 3, has no parameter of f, and with TG_ERR_HANDLE if it is of another context; then it adds none of
+ * the modules. With zero 0 to 2 it adds none either. */
 TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
 /* If on is true, gathers all parameters, and keeps them whole. Then each rank may read parameters by itself, for
  * example to save them, and all ranks may write the same values to them; writing leaves, as a step does, fails with
@@ -173,9 +176,9 @@ TG_API tg_status tg_flat_watch(tg_flat *f, tg_module *const *units, int n);
  * present values, and discards the rest. With zero 0 to 2 does nothing. Collective: every rank of p calls it. */
 TG_API tg_status tg_flat_set_whole(tg_flat *f, bool on);
 
-/* Writes a table of the buckets, and of the range of each parameter that each rank has, as text (TG_TEXT) or JSON
- * (TG_JSON). Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL.
- * Returns 0 if f is NULL. */
+/* Writes a table of the buckets as text (TG_TEXT) or JSON (TG_JSON), from zero 1 on with the range of each parameter
+ * that each rank has. Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be
+ * NULL. Returns 0 if f is NULL. */
 TG_API size_t tg_flat_text(const tg_flat *f, tg_format format, char *buf, size_t n);
 
 #ifdef __cplusplus
