@@ -39,17 +39,17 @@ typedef enum tg_rng_mode {
 /* tg_parallel_new fails with TG_ERR_ARGUMENT if an option is out of its range. */
 typedef struct tg_parallel_opts {
     size_t size;
-    /* Number of ranks along each axis, 1 or more; 1 by default. dp is world / (tp * cp * pp), which must be a whole
-     * number. world is the size of the world communicator. */
+    /* Number of ranks along each axis, from 1 to world; 1 by default. dp is world / (tp * cp * pp), which must be a
+     * whole number. world is the size of the world communicator. */
     int tp, cp, pp;
     /* The expert grid. etp TG_AUTO, the default, means the same as tp; ep is 1 by default. edp is world / (etp * ep *
      * pp), which must be a whole number. If ep is 1 and the groups of etp are those of tp, both grids are the same: etp
      * is then another name of tp, and edp is another name of dp and cp together. */
     int etp, ep;
-    /* The names of the axes, each once, joined by "-", at most 39 bytes. An axis of one rank may be left out. The rank
-     * numbers vary fastest along the first axis. NULL, the default, means "tp-cp-ep-dp-pp". The expert grid has the
-     * same order, with etp in place of tp and edp in place of dp. Both grids must have the same groups along pp. The
-     * text is copied. */
+    /* The names of the axes, each once, joined by "-", at most 39 bytes. A name may be left out if its axis has one
+     * rank in both grids. The rank numbers vary fastest along the first axis. NULL, the default, means
+     * "tp-cp-ep-dp-pp". The same text gives the order of the expert grid, where tp stands for etp and dp for edp. Both
+     * grids must have the same groups along pp. The text is copied. */
     const char *order;
     bool sequence_parallel; /* shard activations on dim 0 between tensor-parallel regions; no effect if tp is 1 */
     tg_rng_mode rng; /* TG_RNG_GLOBAL by default */
@@ -72,7 +72,7 @@ TG_API void tg_parallel_free(tg_parallel *p);
 TG_API tg_ctx *tg_parallel_ctx(const tg_parallel *p);
 /* Return the world, and this rank's group along an axis. The group of an unused axis has size 1. The world belongs to
  * the caller; all groups that functions return for p, here and below, belong to p. These functions return NULL if p is
- * NULL, and tg_parallel_comm also if axis is TG_AXIS_USER or higher. */
+ * NULL or inert, and tg_parallel_comm also if axis is TG_AXIS_USER or higher. */
 TG_API tg_comm *tg_parallel_world(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_comm(const tg_parallel *p, tg_axis axis);
 TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis); /* this rank's number in that group; 0 if p is NULL */
@@ -118,15 +118,17 @@ TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
  * and in every tg_grads_finalize (TG_ERR_PLACEMENT). The declaration ends when c is freed, as by tg_parallel_free.
  *
  * Fails with TG_ERR_ARGUMENT if p or c is NULL, or if c is of another context. Fails with TG_ERR_STATE if param is not
- * a leaf that needs a gradient, if it is shared already, or if tg_flat_new has divided it already. */
+ * a leaf that needs a gradient, if it is shared already, or if tg_flat_new (with zero 1 to 3) has divided it already.
+ * */
 TG_API tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c);
-/* Rebuilds every group in place after a rank has failed. After an error TG_ERR_REMOTE, TG_ERR_TIMEOUT or
- * TG_ERR_ABORTED, every remaining rank calls tg_ctx_clear and then this function. If ranks were lost, the remaining
+/* Rebuilds every group in place after an error that has ended a group (comm.h), such as TG_ERR_REMOTE or
+ * TG_ERR_MISMATCH. Every remaining rank calls tg_ctx_clear and then this function. If ranks were lost, the remaining
  * ones are renumbered (tg_comm_recover): dp and edp become smaller, and a rank may have other coordinates on every
  * axis.
  *
  * Fails with TG_ERR_STATE if the number of remaining ranks is not a multiple of tp * cp * pp and of etp * ep * pp; p
- * then has to be freed. Fails with TG_ERR_STATE too while a pipe of p runs (tg_pipe_run). */
+ * then has to be freed. Fails with TG_ERR_STATE too while a pipe of p runs (tg_pipe_run), and with the errors of
+ * tg_comm_recover. */
 TG_API tg_status tg_parallel_recover(tg_parallel *p);
 
 /* Lists the groups of a grid along `axes`: one axis, or several such as "tp-dp" (Megatron-Core's RankGenerator).
