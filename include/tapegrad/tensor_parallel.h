@@ -32,8 +32,8 @@ TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_t
 
 typedef struct tg_vocab_opts {
     size_t size;
-    /* A row is the logits of one target. Rows with this target are ignored: their loss is 0, and TG_LOSS_MEAN does not
-     * count them. The default is -100, which is no class. */
+    /* A row is the logits of one target. Rows whose target is this number are ignored: their loss is 0, and
+     * TG_LOSS_MEAN does not count them. The default is -100, which is no class. */
     int64_t ignore_index;
     double label_smoothing; /* in [0, 1]; 0 by default */
     /* TG_SMOOTHING_TORCH (ops.h) by default. Must keep its default if label_smoothing is 0 (TG_ERR_ARGUMENT). */
@@ -103,9 +103,9 @@ TG_API int64_t tg_wgrads_mark(const tg_wgrads *d);
 TG_API tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark);
 /* Defers the weight gradients of all linear layers on a tape. Backward of t then adds an entry to the list d for each
  * weight that is a leaf. That holds for tg_linear and its variants with an activation, for
- * tg_linear_with_grad_accumulation, for the product of tg_norm_linear (the list then keeps the norm's result), and for
- * every layer made of these, also if it is recomputed. Layers that have a list of their own use d instead. Backward
- * still computes gradients of biases and of weights with hooks (tg_on_grad).
+ * tg_linear_with_grad_accumulation, for tg_linear_reduce_scatter, for the product of tg_norm_linear (the list then
+ * keeps the norm's result), and for every layer made of these, also if it is recomputed. Layers that have a list of
+ * their own use d instead. Backward still computes gradients of biases and of weights with hooks (tg_on_grad).
  *
  * tg_linear_cross_entropy and tg_vocab_parallel_linear_cross_entropy defer too, if all logits of the call fit into one
  * chunk. A chunk has at most 8 MiB of logits on this rank, or 512 rows if that is more (1024 with 16-bit weights). The
@@ -128,8 +128,9 @@ typedef struct tg_linear_grad_opts {
     /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: if a
      * leaf has a main gradient (tg_set_main_grad), its gradient is always added straight into that. */
     bool fused_wgrad;
-    /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. The list
-     * must be of the context of the tape (TG_ERR_ARGUMENT). It may be freed before backward. */
+    /* The list that takes the gradient of w if w is a leaf without hooks (tg_on_grad). NULL means that backward
+     * computes this gradient. If the tape has a list (tg_tape_defer), that list is used instead. The list must be of
+     * the context of the tape (TG_ERR_ARGUMENT). It may be freed before backward. */
     tg_wgrads *deferred;
     /* Number of messages, 1 to 16, that carry a rank's rows under sequence parallelism; 1 by default. Above 1, a ring
      * takes the place of the gather in forward and of the reduce-scatter in backward: each rank sends its chunks of
@@ -380,17 +381,18 @@ typedef struct tg_vocab_embedding_opts {
 #define TG_VOCAB_EMBEDDING(...) (&(tg_vocab_embedding_opts){TG_VOCAB_EMBEDDING_DEFAULTS, __VA_ARGS__})
 
 /* Creates the layer that Megatron-Core calls VocabParallelEmbedding. ids [b, s] give [s, b, hidden], and ids [k] give
- * [k, hidden]. The result is I, or V0 (this rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard
- * deviation std, which is 0 or more. opts may be NULL. Fails with TG_ERR_SHAPE if vocab is not a multiple of the number
- * of ranks of opts->axis. A forward with an id outside [0, vocab) fails with TG_ERR_DATA. */
+ * [k, hidden]; other numbers of dims fail with TG_ERR_SHAPE. The result is I, or V0 (this rank's rows of dim 0). weight
+ * [vocab, hidden] is V0, drawn with standard deviation std, which is 0 or more. opts may be NULL. Fails with
+ * TG_ERR_ARGUMENT if vocab or hidden is 0 or less, and with TG_ERR_SHAPE if vocab is not a multiple of the number of
+ * ranks of opts->axis. A forward with an id outside [0, vocab) fails with TG_ERR_DATA. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
-/* Runs a layer of tg_nn_parallel_linear or tg_nn_norm_linear once with the given weight. It must have the shape of this
- * rank's part of the layer's weight (TG_ERR_SHAPE). weight NULL means the layer's own. gather_output overrides the
+/* Runs a layer of tg_nn_parallel_linear or tg_nn_norm_linear once with the given weight, which must have the shape of
+ * this rank's part of the layer's weight (TG_ERR_SHAPE). weight NULL means the layer's own. gather_output overrides the
  * option of that name of a column layer for this call: > 0 means true, 0 means false, and a negative number leaves the
  * option as it is. Fails with TG_ERR_ARGUMENT if gather_output is > 0 for a row or duplicated layer, if weight is NULL
- * and the layer has none (no_weight), or if m is another kind of module. A layer that tg_lora_apply has adapted, or
- * that another wrapper holds, is one: call it by tg_module_forward or tg_parallel_linear_pair. */
+ * and the layer has none (no_weight), or if m is another kind of module. A wrapper that holds such a layer, for example
+ * after tg_lora_apply, is another kind: run it by tg_module_forward or tg_parallel_linear_pair. */
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
 /* Runs any module once, and gives the caller a bias that the module has not added, for a fused op (Megatron-Core's pair
@@ -402,9 +404,10 @@ TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *
  * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. bias NULL
  * fails with TG_ERR_ARGUMENT. On error *bias is NULL. */
 TG_API tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor **bias);
-/* Makes the row layers in m sum over ranks by tg_linear_all_reduce while no gradients are recorded, as in generation.
- * That holds for layers without sequence parallelism and without `expert`, on an axis of several ranks; all others stay
- * as they are. TG_AR_NONE, the initial setting, ends the mode. Results keep their bits where tg_linear_all_reduce does.
+/* Makes the row layers in m sum over ranks by tg_linear_all_reduce where no gradient is recorded, as in generation: in
+ * no-grad mode, and if neither the input nor the weight needs a gradient. That holds for layers without sequence
+ * parallelism and without `expert`, on an axis of several ranks; all others stay as they are. TG_AR_NONE, the initial
+ * setting, ends the mode. Results keep their bits where tg_linear_all_reduce does.
  *
  * The row layers of m that have one communicator share one block of symmetric memory. Its size is that of the largest
  * output so far: the ranks make it together (tg_symmetric_new) in the first forward, and again in a forward with a
