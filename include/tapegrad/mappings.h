@@ -68,12 +68,13 @@ TG_API tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c);
  * TG_ERR_ARGUMENT if root is not from 0 to n - 1. */
 TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c);
 /* V -> I. Returns the maximum of the ranks' x, element by element. Fails with TG_ERR_DTYPE if x has neither floats nor
- * integers, and with TG_ERR_PLACEMENT if x needs a gradient. */
+ * integers, and with TG_ERR_PLACEMENT if x needs a gradient and gradients are recorded. */
 TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c);          /* V -> P */
 TG_API tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c);           /* Vd -> V */
 TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* V -> Vd; equal shapes on all ranks */
-TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P; the result is x / n */
+/* I -> P; the result is x / n. Fails with TG_ERR_DTYPE if x has no floats. */
+TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I; backward divides by n */
 
 /* ---- Tensors of another rank ---- */
@@ -90,7 +91,8 @@ TG_API tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape
 
 /* Replaces the n tensors x[0] to x[n - 1] on every rank by copies of rank 0's. The tape owns the copies. On the other
  * ranks the entries of x may be anything before the call. Scalars and empty tensors are allowed. Every rank of c must
- * call it with the same n, 0 or more, and the same dtype.
+ * call it with the same n, 0 or more, and the same dtype, any but float8 (TG_ERR_DTYPE). Over a communicator of
+ * tg_comm_plan_new only rank 0 can call it; the others fail with TG_ERR_UNSUPPORTED.
  *
  * The results are I on each axis that c spans; the world of the grid spans every axis. On other axes they have the
  * placements of rank 0's tensors. Fails on every rank with TG_ERR_DTYPE if a tensor of rank 0 has another dtype than
