@@ -58,7 +58,7 @@ typedef struct tg_context_attention_opts {
     bool causal;  /* query i attends only to keys j <= i; false by default */
     double scale; /* factor of the scores, 0 or more; TG_AUTO, the default, means 1 / sqrt(dk) */
     /* Probability of dropout of the attention weights, in [0, 1), in training mode; 0 by default. Any number of ranks
-     * drops the same weights as one rank. */
+     * of c drops the same weights as one rank. */
     double dropout;
     double softcap; /* as in tg_attention: soft cap of the scores, greater than 0; TG_NONE, the default: none */
     int64_t left;   /* query i attends only to keys j >= i - left; 0 or more. TG_NONE, the default: no such bound */
