@@ -16,7 +16,8 @@ extern "C" {
 /* ---- Mappings (mappings.h says what they have in common) ---- */
 
 /* The comments give the conversion, and then what backward does with the gradient. "V last" is a shard of the last dim.
- * Dumps and errors name the ops as Megatron-Core does, for example CopyToModelParallelRegion. */
+ * The result of tg_copy_to_tp is a view of x. Dumps and errors name the ops as Megatron-Core does, for example
+ * CopyToModelParallelRegion. */
 TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);     /* I -> R; backward all-reduces */
 TG_API tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> I; backward passes it unchanged */
 TG_API tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* I -> V last; backward all-gathers */
@@ -74,8 +75,8 @@ TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int
  * to the sharded dim (partition_dim) and *stride to the number of chunks per rank (partition_stride). If x is not such
  * a shard, sets *dim to -1 and *stride to 1. dim and stride may be NULL. */
 TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
-/* Returns whether x on this rank is a copy of x on rank 0 of tp (of etp for a parameter of an expert). Returns false
- * for shards, and on rank 0 itself. */
+/* Returns whether the parameter x of this rank is a copy of that of rank 0 of tp (of etp if it is a parameter of an
+ * expert). Returns false for shards, and on rank 0 itself. */
 TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 /* ---- Layers of a model that only runs forward ---- */
@@ -85,9 +86,9 @@ typedef struct tg_inference_opts {
     /* std is the standard deviation of the weight that the layer draws, 0 or more; 0.02 by default. norm_eps is the eps
      * of the norm, above 0; 1e-6 by default. std must keep its default if `weight` is given (TG_ERR_ARGUMENT). */
     double std, norm_eps;
-    /* Tied parameters with this rank's shapes, for example those of a trained model. The module owns them, like every
-     * parameter (tg_module_add_param). NULL means that the layer makes its own. norm and norm_eps are options of the
-     * column layer only (TG_ERR_ARGUMENT). */
+    /* Tied parameters with this rank's shapes (TG_ERR_SHAPE), for example those of a trained model. The module owns
+     * them, like every parameter (tg_module_add_param). NULL means that the layer makes its own. norm and norm_eps are
+     * options of the column layer only (TG_ERR_ARGUMENT). */
     tg_tensor *weight, *norm;
 } tg_inference_opts;
 #define TG_INFERENCE_DEFAULTS .size = sizeof(tg_inference_opts), .std = 0.02, .norm_eps = 1e-6
