@@ -118,8 +118,7 @@ TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
  * and in every tg_grads_finalize (TG_ERR_PLACEMENT). The declaration ends when c is freed, as by tg_parallel_free.
  *
  * Fails with TG_ERR_ARGUMENT if p or c is NULL, or if c is of another context. Fails with TG_ERR_STATE if param is not
- * a leaf that needs a gradient, if it is shared already, or if tg_flat_new (with zero 1 to 3) has divided it already.
- * */
+ * a leaf that needs a gradient, if it is shared already, or if tg_flat_new (with zero 1 to 3) has divided it. */
 TG_API tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c);
 /* Rebuilds every group in place after an error that has ended a group (comm.h), such as TG_ERR_REMOTE or
  * TG_ERR_MISMATCH. Every remaining rank calls tg_ctx_clear and then this function. If ranks were lost, the remaining
