@@ -90,7 +90,8 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  *
  * A sum adds the values in rank order; it adds 16-bit floats in float32, and rounds once. Sums of integers wrap, and
  * the sum of bools is their OR. In a maximum or a minimum NaN wins over any number. NCCL does otherwise (nccl.h).
- * TG_REDUCE_AVG, the sum divided by n, needs floats (TG_ERR_DTYPE). On a communicator of one rank src is copied to dst.
+ * TG_REDUCE_AVG, the sum divided by the number of ranks, needs floats (TG_ERR_DTYPE). On a communicator of one rank src
+ * is copied to dst.
  *
  * A reduce-scatter, an all-to-all, a scatter and a receive may write different bytes on each rank. A leaf that one of
  * them fills is therefore VARYING (placement.h), as after tg_write, unless it was placed (tg_place).
