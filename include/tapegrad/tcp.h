@@ -46,8 +46,8 @@ typedef struct tg_tcp_opts {
  * until then tg_config.deadline limits the wait.
  *
  * On error returns an inert communicator (tapegrad.h). Fails with
- * - TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message of rank 0 names up to 8 of
- *   them;
+ * - TG_ERR_TIMEOUT if some ranks have not connected within tg_config.deadline; the message of rank 0, and of the ranks
+ *   that have reached it, names up to 8 of them;
  * - TG_ERR_REMOTE if a rank ends meanwhile;
  * - TG_ERR_STATE if the ports are in use, if two processes are the same rank, or if the ranks give different numbers of
  *   ranks or have different versions of the library;
