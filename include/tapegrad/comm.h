@@ -85,8 +85,8 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  *
  * dst and src are contiguous and have the sizes given below (TG_ERR_SHAPE). They have the same dtype, any but float8
  * (TG_ERR_DTYPE). They do not overlap (TG_ERR_ARGUMENT), unless the call is in place: dst and src are then the same
- * memory, or the smaller one is this rank's part of the larger one. A call on a device whose memory the transport
- * cannot move fails with TG_ERR_DEVICE; all transports but NCCL move host memory only.
+ * memory, or the smaller one is this rank's part of the larger one. Threads, shared memory, MPI and TCP move host
+ * memory only; on another device their calls fail with TG_ERR_DEVICE.
  *
  * A sum adds the values in rank order; it adds 16-bit floats in float32, and rounds once. Sums of integers wrap, and
  * the sum of bools is their OR. In a maximum or a minimum NaN wins over any number. NCCL does otherwise (nccl.h).
@@ -136,7 +136,8 @@ TG_API tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from);
  * tg_comm_batch_open, and a tg_comm_batch_close without a batch, fail with TG_ERR_STATE. */
 TG_API tg_status tg_comm_batch_open(tg_comm *c);
 TG_API tg_status tg_comm_batch_close(tg_comm *c);
-/* Waits until every rank of c has called it. Fails with TG_ERR_UNSUPPORTED in a captured step (capture.h). */
+/* Waits until every rank of c has called it. Fails with TG_ERR_UNSUPPORTED while a step is recorded (capture.h), unless
+ * c has one rank. */
 TG_API tg_status tg_comm_barrier(tg_comm *c);
 
 /* Memory that has the same size on all ranks of c, for fused collectives. It is available over transports "threads" (on
