@@ -30,7 +30,7 @@ typedef enum tg_world_transport {
 typedef struct tg_world_info {
     size_t size;
     tg_launcher launcher;
-    tg_world_transport transport; /* how the ranks find each other; ranks of one node exchange data by shared memory */
+    tg_world_transport transport; /* how the ranks find each other (see p2p.h for ranks of one node) */
     int rank, ranks;              /* the number of this rank, from 0, and the number of all ranks */
     int local_rank, local_ranks;  /* the same among the ranks of this node; if the launcher does not say, 0 */
     /* These are used over TCP only. */
