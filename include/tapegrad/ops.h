@@ -3,13 +3,14 @@
  * dims exchanged, and x^2 is a power. "x [.., h] -> [..]" means that x has the first shape and the result the second.
  * [.., h] is a shape of any number of dims, the last of size h. The functions in src/ops have the full comments.
  *
- * Every op runs at once, and returns a tensor. In grad mode it also records a node on the tape t if a tensor operand
- * requires a gradient. The tape owns the result, which lives until the tape is reset. If an op fails, the context
- * records the error, and the op returns an inert tensor (tapegrad.h). Further results, such as *index, are inert
- * tensors too. Shapes, dims and numbers that do not fit the shapes of the operands fail with TG_ERR_SHAPE, wrong dtypes
- * with TG_ERR_DTYPE, placements that do not match with TG_ERR_PLACEMENT (placement.h), and other numbers and options
- * out of their ranges with TG_ERR_ARGUMENT. Wrong values in a tensor, such as an index out of range, fail with
- * TG_ERR_DATA. On a GPU a reset of the tape reports TG_ERR_DATA, at the latest the second reset after the op.
+ * Every op runs at once, and returns a tensor. If a tensor operand requires a gradient, an op that has a gradient also
+ * records nodes on the tape t, except in no-grad mode. The tape owns the result, which lives until the tape is reset,
+ * or until it is released (handles.h). If an op fails, the context records the error, and the op returns an inert
+ * tensor (tapegrad.h). Further results, such as *index, are then inert tensors too. Shapes, dims and numbers that do
+ * not fit the shapes of the operands fail with TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that do not
+ * match with TG_ERR_PLACEMENT (placement.h), and other numbers and options out of their ranges with TG_ERR_ARGUMENT.
+ * Wrong values in a tensor, such as an index out of range, fail with TG_ERR_DATA. On a GPU a reset of the tape reports
+ * TG_ERR_DATA, at the latest the second reset after the op. Device "meta" has no values, and reports none.
  *
  * Shapes broadcast as in NumPy if the comment says so. Negative dims count from the end. A tensor operand that "may be
  * NULL" is optional; NULL in place of any other one fails with TG_ERR_ARGUMENT. opts may always be NULL, which means
@@ -86,7 +87,8 @@ TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if
 /* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. beta is finite and not 0; 1 is a common
  * beta. 20 is a common threshold, and INFINITY means none. */
 TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold);
-TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN if x < 0 and p is not an integer */
+/* x^p. NaN if x < 0 and p is not an integer; but for x = -infinity only if p is 1/2 or -1/2. */
+TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p);
 /* max(lo, min(x, hi)), with lo <= hi. The gradient is 1 where lo <= x <= hi, and 0 elsewhere. The bounds may be
  * infinite for integers too. */
 TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi);
@@ -97,8 +99,13 @@ TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b */
 /* Converts x to dtype. TG_DTYPE_DEFAULT means the context's default dtype. The result is a view of x if x has this
  * dtype already.
- * - To a float or float8, numbers are rounded to the nearest value, and ties to even. A number too large for float8
- *   becomes 448 in TG_F8E4M3, infinity in TG_F8E5M2, and NaN in TG_F8E8M0. Negative numbers become NaN in TG_F8E8M0.
+ * - To a float or float8 other than TG_F8E8M0, numbers are rounded to the nearest value, and ties to even. If the
+ *   magnitude is too large for float8, or infinite, the result is 448 in TG_F8E4M3 and infinity in TG_F8E5M2, with the
+ *   sign of x.
+ * - To TG_F8E8M0, which has the powers of 2 from 2^-127 to 2^127, numbers are rounded to the nearest power. Ties, and
+ *   numbers between 2^-127 and 2^-126, are rounded up, and 0 becomes 2^-127. Negative numbers, and numbers too large,
+ *   become NaN.
+ * - Between integer dtypes, numbers wrap around.
  * - From a float or float8 to an integer, the fraction is removed. A number out of range becomes the nearest one in
  *   range, and NaN becomes 0.
  * - To bool, 0 becomes false, and every other value true. */
@@ -162,7 +169,7 @@ TG_API tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, doub
  * take numbers, and tg_copy_ any dtype.
  *
  * They fail with TG_ERR_STATE
- * - if a is a view, or not contiguous;
+ * - if a is a view, not contiguous, or read-only (tg_set_read_only);
  * - if other handles on the bytes of a are alive (views, tg_keep, tg_tape_input);
  * - if b shares bytes with a;
  * - if a is a leaf that requires a gradient, except in no-grad mode;
@@ -243,7 +250,7 @@ TG_API tg_tensor *tg_argsort(tg_tape *t, tg_tensor *x, int dim, bool descending)
 TG_API tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b);
 /* x @ w^T + b: x [.., in], w [out, in] and b [out] -> [.., out]. b may be NULL. */
 TG_API tg_tensor *tg_linear(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
-/* An activation (tg_relu, tg_gelu, tg_gelu_tanh or tg_silu) applied to x @ w^T + b, in one op. */
+/* An activation (tg_relu, tg_gelu, tg_gelu_tanh or tg_silu) applied to x @ w^T + b, in one op. b may be NULL. */
 TG_API tg_tensor *tg_linear_relu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 TG_API tg_tensor *tg_linear_gelu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 TG_API tg_tensor *tg_linear_gelu_tanh(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
@@ -286,8 +293,8 @@ TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
  * tg_select_scatter return new memory. tg_reshape, tg_contiguous, the shuffles (tg_pixel_shuffle, tg_pixel_unshuffle,
  * tg_channel_shuffle) and the pads of several dims (tg_constant_pad to tg_circular_pad) copy only if they must. */
 
-/* One dim of shape may be -1: it gets the size that keeps the number of elements. Copies if the strides of x allow no
- * view. */
+/* One dim of shape may be -1: it gets the size that keeps the number of elements. This fails if another size is 0.
+ * Copies if the strides of x allow no view. */
 TG_API tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape);
 TG_API tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape);      /* tg_reshape, but fails instead of copying */
 TG_API tg_tensor *tg_permute(tg_tape *t, tg_tensor *x, tg_dims order);    /* dim i is dim order[i] of x */
@@ -322,7 +329,8 @@ TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int6
  * - of tg_constant_pad: `value`;
  * - of tg_reflection_pad: elements of x, mirrored at its first and its last element along the dim, which are not
  *   repeated. At each end there are fewer of them than the size of the dim (TG_ERR_SHAPE);
- * - of tg_replication_pad: copies of the first and of the last element of x along the dim;
+ * - of tg_replication_pad: copies of the first and of the last element of x along the dim. The dim must not be empty
+ *   (TG_ERR_SHAPE);
  * - of tg_circular_pad: elements from the other end of x. At each end there are at most as many of them as the size of
  *   the dim (TG_ERR_SHAPE). */
 TG_API tg_tensor *tg_constant_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n, double value);
@@ -333,15 +341,18 @@ TG_API tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims); /* reverses t
 /* Moves every element by `shift` positions along dim, toward the end if shift > 0. Elements that leave one end come in
  * at the other. */
 TG_API tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim);
-TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times); /* joins `times` copies of x along dim */
+/* Joins `times` copies of x along dim. times is 0 or more. x has fewer than TG_MAX_DIMS dims. */
+TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times);
 /* Moves each group of f^2 adjacent channels into one channel of a larger image: x [.., c * f^2, h, w] ->
  * [.., c, h * f, w * f]. Pixel (i, j) of each f x f square comes from channel i * f + j of its group. f is `factor`, 1
- * or more. tg_pixel_unshuffle is the reverse. */
+ * or more. x has 3 to TG_MAX_DIMS - 2 dims. tg_pixel_unshuffle is the reverse. */
 TG_API tg_tensor *tg_pixel_shuffle(tg_tape *t, tg_tensor *x, int64_t factor);
 TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
-/* Reorders the channels of x [n, c, ..]: channel j of group i becomes channel j * groups + i. groups divides c. */
+/* Reorders the channels of x [n, c, ..]: channel j of group i becomes channel j * groups + i. groups divides c. x has 3
+ * to TG_MAX_DIMS - 1 dims. */
 TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
-/* Views the windows of `size` elements along dim that start at 0, step, 2 * step ..: [.., windows, .., size]. */
+/* Views the windows of `size` elements along dim that start at 0, step, 2 * step .., as far as they fit into x:
+ * [.., windows, .., size]. size is from 1 to the size of dim, and step is 1 or more. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
 /* Copies elements of x, which are numbered in row-major order: result[i, j, ..] is element number
  * offset + i * stride[0] + j * stride[1] + .. of x. stride has a number for each dim of shape; it may be 0 or negative.
@@ -352,7 +363,8 @@ TG_API tg_tensor *tg_as_strided(tg_tape *t, tg_tensor *x, tg_shape shape, tg_sha
  * and tg_triu is [.., m, n]. */
 TG_API tg_tensor *tg_tril(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 above diagonal k */
 TG_API tg_tensor *tg_triu(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 below diagonal k */
-/* If x is [n]: the matrix with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its diagonal k. */
+/* If x is [n]: the square matrix of size n + |k| with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its
+ * diagonal k. */
 TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 
 /* A view of diagonal k of the matrices whose rows are along dim d0 of x and whose columns are along d1. The elements of
@@ -410,7 +422,7 @@ typedef struct tg_bag_opts {
     size_t size;
     tg_bag_mode mode;          /* TG_BAG_MEAN by default */
     int64_t ignore_index;      /* ids with this value do not count; TG_NONE means that all ids count */
-    bool include_last_offset;  /* offsets has b + 1 numbers, and the last one is the end of the last bag */
+    bool include_last_offset;  /* true: offsets has b + 1 numbers, and the last one is the end of the last bag */
 } tg_bag_opts;
 
 #define TG_BAG_DEFAULTS .size = sizeof(tg_bag_opts), .mode = TG_BAG_MEAN, .ignore_index = TG_NONE
@@ -420,9 +432,10 @@ typedef struct tg_bag_opts {
  * a bag in which no id counts. table has floats.
  *
  * If offsets is NULL, each row of ids [b, l] is a bag. Otherwise bag i has the elements of ids [n] from number
- * offsets[i] up to the beginning of the next bag, and the last bag has those up to n. offsets [b] is int64. The first
- * must be 0, and none may be less than the one before it, or greater than n (TG_ERR_DATA). offsets may be empty
- * only if ids is (TG_ERR_SHAPE). With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED. Without offsets,
+ * offsets[i] up to the beginning of the next bag. The last bag ends at n or, with include_last_offset, at offsets[b].
+ * offsets is int64 [b], or [b + 1] with include_last_offset. Its first number must be 0, and none may be less than the
+ * one before it, or greater than n (TG_ERR_DATA). It may be empty only if ids is, and not with include_last_offset
+ * (TG_ERR_SHAPE). With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED. Without offsets,
  * include_last_offset fails with TG_ERR_ARGUMENT.
  *
  * weights may be NULL. It has the shape of ids and the dtype of table, and multiplies the rows. With TG_BAG_MEAN and
@@ -466,14 +479,15 @@ TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_ten
 /* Normalizes each channel of x [n, c, ..] over all other dims: (x - mean) / sqrt(variance + eps) * w + b. w and b are
  * [c] and may be NULL.
  *
- * In training mode mean and variance are those of x. The op then updates running_mean and running_var, both [c], in
- * place: r := (1 - momentum) * r + momentum * s. Here s is the mean of x for running_mean. For running_var s is the
- * unbiased variance of x, whose divisor is the number of elements of a channel minus 1. The op fails with TG_ERR_SHAPE
- * if a channel has only one element. momentum is in [0, 1].
+ * running_mean and running_var are both [c], or both NULL (TG_ERR_ARGUMENT). They must not require a gradient. They may
+ * be float32 if x has 16 bits, because 16 bits would lose small changes. If they are NULL, mean and variance are those
+ * of x in both modes.
  *
- * In evaluation mode mean and variance are running_mean and running_var. If both of them are NULL, mean and variance
- * are those of x in both modes; if only one is NULL, the op fails with TG_ERR_ARGUMENT. running_mean and running_var
- * must not require a gradient. They may be float32 if x has 16 bits, because 16 bits would lose small changes. */
+ * In training mode mean and variance are those of x. If the op has running_mean and running_var, it then updates both
+ * in place: r := (1 - momentum) * r + momentum * s. Here s is the mean of x for running_mean. For running_var s is the
+ * unbiased variance of x, whose divisor is the number of elements of a channel minus 1; a channel with only one element
+ * fails with TG_ERR_SHAPE. If x has no elements, nothing is updated. momentum is in [0, 1]. In evaluation mode mean and
+ * variance are running_mean and running_var. */
 TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                                 tg_tensor *running_var, double momentum, double eps);
 /* tg_rms_norm of x + residual. *sum (sum may be NULL) receives x + residual. x and residual have the same shape. */
@@ -491,15 +505,16 @@ TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
  * tg_dropout would draw for row rows[i] of a global tensor, so the result does not depend on which rank has a row. rows
  * is int64 [n] for an x with n rows.
  *
- * A key must be open (tg_key_open; TG_ERR_STATE). The op does not know how many rows the global tensor has, so it takes
- * 2^40 numbers of the key. A rows[i] that is negative, or so large that its row would need a later number, fails with
- * TG_ERR_DATA. With TG_RNG_MEGATRON (parallel.h) the op ignores the values of rows, and draws as tg_dropout does. */
+ * In training mode with p > 0 a key must be open (tg_key_open; TG_ERR_STATE). The op does not know how many rows the
+ * global tensor has, so it takes 2^40 numbers of the key. A rows[i] that is negative, or so large that its row would
+ * need a later number, fails with TG_ERR_DATA. With TG_RNG_MEGATRON (parallel.h) the op ignores the values of rows, and
+ * draws as tg_dropout does. In evaluation mode, and if p is 0, the values of rows do not matter. */
 TG_API tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows);
 /* Noise -log(-log(u)) in the shape of x, where u is uniform in (0, 1). The values of x do not matter, and get no
  * gradient. */
 TG_API tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x);
-/* tg_softmax of (x + tg_gumbel(x)) / tau along dim, with a finite tau > 0. If hard is true, the result is 1 at the
- * largest element of this softmax and 0 elsewhere, and its gradient is that of the softmax. */
+/* tg_softmax of (x + tg_gumbel(x)) / tau along dim. tau and 1 / tau are finite and above 0. If hard is true, the result
+ * is 1 at the largest element of this softmax and 0 elsewhere, and its gradient is that of the softmax. */
 TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim);
 /* Rotary embedding (Su et al., RoFormer, 2021, in the layout of GPT-NeoX) of x [.., s, d], with even d. Row r along s
  * has position p = offset + r. Its elements i and i + d/2, for i < d/2, are rotated as a pair by the angle
@@ -582,9 +597,12 @@ typedef struct tg_attention_opts {
 #define TG_ATTENTION(...) (&(tg_attention_opts){TG_ATTENTION_DEFAULTS, __VA_ARGS__})
 
 /* softmax(scale * q @ k^T) @ v, where scale * q @ k^T are the scores: q [b, h, sq, dk], k [b, g, sk, dk] and v
- * [b, g, sk, dv] -> [b, h, sq, dv]. g divides h, and h / g adjacent heads of q share one head of k and v. The scores
- * are never stored as a whole (Dao et al., arXiv 2205.14135). If all keys are hidden from a query, its result is 0. A
- * float mask and a sink have the dtype of q or float32, and get gradients. */
+ * [b, g, sk, dv] -> [b, h, sq, dv]. g divides h, and h / g adjacent heads of q share one head of k and v. If all keys
+ * are hidden from a query, its result is 0. A float mask and a sink have the dtype of q or float32, and get gradients.
+ *
+ * On devices "cpu" and "cuda" the op and its backward never store the scores as a whole (Dao et al., arXiv 2205.14135);
+ * derivatives that are recorded as ops do (backward.h, derivatives.h). On device "cuda" dk and dv are at most 256
+ * (TG_ERR_SHAPE). */
 TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts);
 
 /* ---- Convolutions and pooling ---- */
@@ -629,8 +647,8 @@ TG_API tg_tensor *tg_conv_transpose3d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg
 typedef struct tg_pool_opts {
     size_t size;
     int64_t stride[3];   /* distance between the starts of windows, 1 or more; TG_AUTO means the size of the window */
-    /* Number of elements that are added at each end, at most half of the window. tg_max_pool adds -infinity,
-     * tg_avg_pool adds zeros. */
+    /* Number of elements that are added at each end, at most half of the size of the window. tg_max_pool adds
+     * -infinity, tg_avg_pool adds zeros. */
     int64_t padding[3];
     int64_t dilation[3]; /* tg_max_pool only: as in tg_conv_opts */
     /* Keeps a window that starts in x or in the padding before it, but reaches beyond the padding after it. tg_avg_pool
@@ -654,8 +672,8 @@ TG_API tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_po
 TG_API tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_max_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
 TG_API tg_tensor *tg_avg_pool3d(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w, const tg_pool_opts *opts);
-/* tg_max_pool2d and tg_max_pool3d. *index (index may be NULL) receives the position of each maximum in its channel of
- * x, int64: the number of the element in row-major order. */
+/* Return what tg_max_pool2d and tg_max_pool3d return. *index (index may be NULL) receives the position of each maximum
+ * in its channel of x, int64: the number of the element in row-major order. */
 TG_API tg_tensor *tg_max_pool2d_with_indices(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts,
                                              tg_tensor **index);
 TG_API tg_tensor *tg_max_pool3d_with_indices(tg_tape *t, tg_tensor *x, int64_t d, int64_t h, int64_t w,
@@ -678,15 +696,16 @@ typedef struct tg_upsample_opts {
     /* Factors from x to the result along dims 2, 3 and 4, finite and above 0. TG_AUTO: the size in the result, divided
      * by the size in x. Must be TG_AUTO for a dim that x does not have, and if align_corners is set. */
     double scale0, scale1, scale2;
-    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x.
-     * false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x. */
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x,
+     * and a single element at the first. false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x,
+     * or, if this is outside of x, at its first or last element. */
     bool align_corners;
 } tg_upsample_opts;
 
 #define TG_UPSAMPLE_DEFAULTS .size = sizeof(tg_upsample_opts), .scale0 = TG_AUTO, .scale1 = TG_AUTO, .scale2 = TG_AUTO
 #define TG_UPSAMPLE(...) (&(tg_upsample_opts){TG_UPSAMPLE_DEFAULTS, __VA_ARGS__})
 
-/* Resize the 1 to 3 dims of x after c: x [n, c, ..] -> [n, c, size..]. Their sizes are 1 or more. Element i of
+/* Resize the 1 to 3 dims of x after c: x [n, c, ..] -> [n, c, size..]. Old and new sizes are 1 or more. Element i of
  * tg_upsample_nearest is element floor(i / scale) of x along a dim, at most the last one; the quotient is computed in
  * float32. tg_upsample_linear interpolates between the two neighbors of the position of element i. */
 TG_API tg_tensor *tg_upsample_nearest(tg_tape *t, tg_tensor *x, tg_shape size, const tg_upsample_opts *opts);
@@ -721,7 +740,7 @@ typedef enum tg_loss_reduction {
     TG_LOSS_BATCH_MEAN, /* tg_kl_div only: the sum divided by the size of dim 0 */
 } tg_loss_reduction;
 
-/* How label smoothing distributes the target over K classes. a is label_smoothing. */
+/* How label smoothing distributes the target over K classes. a is label_smoothing. If K is 1, nothing is smoothed. */
 typedef enum tg_smoothing {
     TG_SMOOTHING_TORCH,    /* each class gets a / K, and the target class gets 1 - a in addition */
     TG_SMOOTHING_MEGATRON, /* each wrong class gets a / (K - 1), and the target class gets 1 - a */
@@ -732,7 +751,8 @@ typedef enum tg_smoothing {
 
 typedef struct tg_cross_entropy_opts {
     size_t size;
-    /* Rows with this target are ignored: their loss is 0. The default is -100, which is no class. */
+    /* Rows with this target are ignored: their loss is 0. The default is -100, which is no class. The magnitude is at
+     * most 2^53 (TG_ERR_ARGUMENT). */
     int64_t ignore_index;
     double label_smoothing;      /* in [0, 1] */
     /* TG_LOSS_MEAN divides by the number of rows that are not ignored, or by the sum of their weights. */
@@ -770,10 +790,10 @@ typedef struct tg_loss_opts {
 #define TG_LOSS(...) (&(tg_loss_opts){TG_LOSS_DEFAULTS, __VA_ARGS__})
 
 /* x and y of these losses have the same shape. The result is a scalar, or has this shape with TG_LOSS_NONE. It is
- * float32, or float64 for float64 inputs. The comments give the loss of one element, or for tg_nll that of one row. y
- * gets a gradient too if it requires one. */
+ * float32, or float64 for float64 inputs. The comments give the loss of one element, or for tg_nll that of one row. y,
+ * w and pw get gradients too if they require them. */
 TG_API tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts); /* |x - y| */
-/* (x - y)^2 / (2 * beta) if |x - y| < beta, else |x - y| - beta / 2. beta is 0 or more. */
+/* (x - y)^2 / (2 * beta) if |x - y| < beta, else |x - y| - beta / 2. beta is finite and 0 or more. */
 TG_API tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts);
 /* (x - y)^2 / 2 if |x - y| < delta, else delta * (|x - y| - delta / 2). delta is greater than 0. */
 TG_API tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts);
