@@ -176,7 +176,7 @@ static void end_run(void *state) {
     if (r->node) forget_results(r);
     if (r->inner) end_inner(r);
     r->node = NULL;
-    if (r->destroy) r->destroy(r->state);
+    if (r->destroy && r->state) r->destroy(r->state);
 }
 
 /* Fails if a result was overwritten after it had been restored. The result shares bytes with the tape of the second

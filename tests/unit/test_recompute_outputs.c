@@ -421,6 +421,27 @@ START_TEST(without_grad_it_only_runs) {
 }
 END_TEST
 
+/* The function of a replay that has no state. */
+static tg_status doubled(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_scale(tape, in[0], 2);
+    return tg_ctx_status(ctx);
+}
+
+/* end_state would read the state that it gets. */
+START_TEST(without_a_state_nothing_is_destroyed) {
+    begin();
+    tg_tensor *x = vector(0), *a;
+    tg_replay *r = tg_replay_open(t);
+    tg_replay_run(r, doubled, NULL, &x, 1, &a, 1, TG_RECOMPUTE(.destroy = end_state));
+    ck_assert(tg_is_alive(a) && tg_requires_grad(a));
+    tg_replay_close(r, NULL);
+    tg_tape_reset(t);
+    ck_status(TG_OK);
+    end();
+}
+END_TEST
+
 START_TEST(a_steady_step_allocates_nothing) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *y;
@@ -543,6 +564,7 @@ int main(void) {
                                   released_results_are_left_out,
                                   a_replay_inside_a_recomputation,
                                   without_grad_it_only_runs,
+                                  without_a_state_nothing_is_destroyed,
                                   a_steady_step_allocates_nothing,
                                   a_leased_result,
                                   wrong_calls_are_refused,
