@@ -15,15 +15,18 @@ typedef struct tg_recompute_opts {
     const char *name; /* name in error messages; copied; NULL means "recompute", or "replay" with tg_replay_run */
     bool keep_rng;    /* the second run continues the random streams instead of restoring them */
     /* Frees state when the node ends, at the latest when the tape is reset. If the call records no node, or fails, it
-     * calls destroy before it returns. NULL means that the caller frees state. */
+     * calls destroy before it returns. destroy is not called if state is NULL. If destroy is NULL, the caller frees
+     * state. */
     void (*destroy)(void *state);
     /* If set, each rank of this communicator keeps only its part of the elements of in[0], and backward gathers the
      * parts again. NULL means that each rank keeps all of in[0]. in[0] is divided only if an op on the tape has
-     * computed it, and if no other node has saved it; any other in[0] stays whole.
+     * computed it, if it is contiguous and no part of a larger tensor, and if no other node has saved it. Any other
+     * in[0] stays whole, and so does in[0] if the communicator has one rank. n_in must not be 0 (TG_ERR_ARGUMENT).
      *
      * All ranks, at most 1,024 (TG_ERR_UNSUPPORTED), must make the call and run its backward. in[0] must have the same
-     * values on all of them; only check mode compares the values. If the context has a grid, `distribute` must be the
-     * communicator of one of its axes, and in[0] must be INVARIANT or REPLICATED on that axis (TG_ERR_PLACEMENT). */
+     * values on all of them; only check mode compares the values. If there are several ranks and the context has a
+     * grid, `distribute` must be the communicator of one of its axes, and in[0] must be INVARIANT or REPLICATED on that
+     * axis (TG_ERR_PLACEMENT). */
     tg_comm *distribute;
 } tg_recompute_opts;
 
@@ -33,8 +36,9 @@ typedef struct tg_recompute_opts {
 /* Runs fn now without keeping what its ops save for backward, and runs fn again in each backward (Chen et al., arXiv
  * 1604.06174). One node of t stands for the whole function. Each run of fn gets state, a tape on which it must record
  * its ops, tensors that share the bytes of in[n_in], and an array for its n_out results. No in[i] may be NULL. The call
- * sets out[n_out] to tensors of t, or to inert tensors on an error. n_in is 0 to 65535, and n_out is 1 to 65535. opts
- * may be NULL. fn may call tg_recompute itself. In no-grad mode fn runs only once, and the call records no node.
+ * sets out[n_out] to tensors of t that share the bytes of these results, or to inert tensors on an error. n_in is 0 to
+ * 65535, and n_out is 1 to 65535. opts may be NULL. fn may call tg_recompute itself. In no-grad mode fn runs only once,
+ * on t itself, and the call records no node.
  *
  * Parameters that fn uses become inputs of the node, so they get their gradients even if they are not in in[]. The node
  * needs at least one input or parameter (TG_ERR_ARGUMENT). The second run uses the random streams in their state at the
@@ -43,10 +47,11 @@ typedef struct tg_recompute_opts {
  * fn returns an error and the context has none, the call, or backward, fails with TG_ERR_CALLBACK. state must live
  * until the tape is reset, unless opts->destroy is set.
  *
- * If fn writes in place, it writes in each run. fn may call tg_on_grad on tensors that it has made and on its inputs. A
- * hook on an input sees only the part of the gradient that comes from this call. fn must not set hooks on other
- * tensors, such as parameters (TG_ERR_STATE), and must not call tg_on_accumulated (TG_ERR_STATE) or tg_jvp
- * (TG_ERR_UNSUPPORTED).
+ * If fn writes in place, it writes in each run; but tg_batch_norm updates its running statistics only in the first run.
+ * fn must close the keys and join the forks of random streams that it opens (TG_ERR_STATE). fn may call tg_on_grad on
+ * tensors that it has made and on its inputs. A hook on an input sees only the part of the gradient that comes from
+ * this call. fn must not set hooks on other tensors, such as parameters (TG_ERR_STATE), and must not call
+ * tg_on_accumulated (TG_ERR_STATE) or tg_jvp (TG_ERR_UNSUPPORTED).
  */
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
@@ -62,12 +67,14 @@ TG_API tg_replay *tg_replay_open(tg_tape *t);
 TG_API tg_status tg_replay_run(tg_replay *r, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                                int n_out, const tg_recompute_opts *opts);
 /* Closes the replay and discards the bytes of the outputs of its recomputations. Call it after the last use of these
- * outputs in forward. Outputs that share bytes with an input, that were overwritten, or that tg_keep holds are not
- * discarded.
+ * outputs in forward. Outputs are not discarded if they share bytes with an input or a parameter, if they were
+ * overwritten, if tg_keep holds them, or if their recomputation has recorded no node.
  *
  * All outputs are restored together, and so are all views of them. This happens when backward has completed the
  * gradient of `hook`, or earlier if one of the outputs is read. `hook` is a tensor of the tape (TG_ERR_HANDLE). If it
- * is NULL or requires no gradient, the outputs are restored only when one of them is read. */
+ * is NULL or requires no gradient, the outputs are restored when one of them is read. If backward reaches one of the
+ * functions before that, only this function runs again, and only its outputs are restored. Overwriting an output that
+ * was restored makes the backward of its function fail with TG_ERR_VERSION. */
 TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
 
 #ifdef __cplusplus
