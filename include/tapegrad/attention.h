@@ -14,8 +14,8 @@ extern "C" {
 
 typedef struct tg_self_attention_opts {
     size_t size;
-    /* Number of heads of queries, 1 or more. It must be given, and be a multiple of the number of tp ranks
-     * (TG_ERR_SHAPE). */
+    /* Number of heads of queries, 1 or more. It has no default (TG_ERR_ARGUMENT). It is a multiple of the number of tp
+     * ranks (TG_ERR_SHAPE). */
     int64_t heads;
     /* Number of heads of keys and values, 1 or more. It divides heads, and it is a multiple or a divisor of the number
      * of tp ranks (TG_ERR_SHAPE). TG_AUTO, the default: heads. */
@@ -86,8 +86,8 @@ typedef struct tg_self_attention_opts {
  * - out.weight [hidden, heads * dv] V1, and with out_bias: out.bias, placed as in tg_nn_row_linear.
  *
  * If there are fewer kv_heads than tp ranks, the number of rows of qkv.weight (with cross, of kv.weight) must be a
- * multiple of the number of tp ranks (TG_ERR_SHAPE). The ranks then gather queries, keys and values before each rank
- * takes its heads, and backward reduce-scatters the gradients. */
+ * multiple of the number of tp ranks (TG_ERR_SHAPE). The ranks then gather keys and values, and without cross queries
+ * too, before each rank takes its heads. Backward reduce-scatters the gradients. */
 TG_API tg_module *tg_nn_self_attention(const tg_parallel *p, int64_t hidden, const tg_self_attention_opts *opts);
 
 #ifdef __cplusplus
