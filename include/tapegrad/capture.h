@@ -16,7 +16,7 @@
  * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
  * the call. Such calls are, for example:
  * - reads of values by the host: tg_item, tg_read, tg_optim_clip, tg_optim_norm, tg_average_apply, tg_lbfgs_step;
- * - writes of values by the host: tg_write, tg_from_host;
+ * - writes of values by the host: tg_write, tg_from_host, tg_input;
  * - calls that set, add or remove a random stream, such as tg_rng_set, and tg_draws_step;
  * - exports, and uses of imported tensors (dlpack.h);
  * - calls that pin memory or give tensors other memory: tg_pin, tg_rehome, tg_module_cast;
@@ -44,7 +44,9 @@ typedef struct tg_graph tg_graph;
  *
  * fn may do everything that a training step does, except the calls above, and may reset its tapes. On a device that
  * records, only tg_graph_new calls fn, and replays do not. So if fn changes a variable of the program, such as a
- * counter, the variable changes only once.
+ * counter, the variable changes only once. fn must close the keys and join the forks of random streams that it opens; a
+ * device that records checks this (TG_ERR_STATE). If keys are open around the call, fn may draw in at most 256 keys on
+ * such a device (TG_ERR_UNSUPPORTED).
  *
  * The memory that the step takes belongs to the graph until tg_graph_free. Until then, other memory that the step uses,
  * such as parameters and inputs, is not reused either, even if its tensors are dropped.
@@ -66,13 +68,17 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * TG_ERR_DATA may be about data of an earlier step.
  *
  * On a device that records, fails with TG_ERR_STATE if a replay would not do what a call of fn would do now:
- * - a parameter of the step has a gradient but had none when the step was recorded, or the reverse;
+ * - a parameter has a gradient but had none when the step was recorded, or the reverse, and the step adds to that
+ *   gradient or reads it without zeroing it first;
  * - the step writes a tensor that a tape has saved for a backward outside of the step;
  * - tg_rng_fork or tg_rng_join has selected another random stream than during the recording, or a random stream of the
  *   step was removed;
- * - the step draws by key, and one of its keys has been drawn from since the last tg_draws_step, also by a replay;
+ * - the step draws by key, and one of its keys has been drawn from since the last tg_draws_step, also by a replay. The
+ *   key that is open around the replay does not count until it is closed, because its draws go on;
  * - the step draws, and keys are open now, but none was open around tg_graph_new, or the reverse;
- * - the step draws by key, and tg_rng_set has changed the stream number of its random stream.
+ * - the step draws by key, no key was open around tg_graph_new, and tg_rng_set has changed the stream number of its
+ *   random stream;
+ * - a step is being recorded.
  *
  * If the step has collectives, every rank of their communicators must replay. Fails with TG_ERR_ABORTED if a
  * communicator of the step was freed, aborted or recovered; capture the step again.
@@ -83,10 +89,10 @@ TG_API tg_status tg_graph_replay(tg_graph *g);
  * its own graph, nothing is freed, and TG_ERR_STATE is recorded in the context. */
 TG_API void tg_graph_free(tg_graph *g);
 
-/* What tg_graph_query returns. */
+/* What tg_graph_query returns. On a device that does not record, all numbers but steps are 0. */
 typedef struct tg_graph_info {
     size_t size;
-    int64_t nodes;       /* kernels and copies of one replay on the device; 0 on the CPU */
+    int64_t nodes;       /* kernels and copies of one replay on the device */
     int64_t bytes;       /* bytes of device memory that belong to the graph */
     int64_t collectives; /* collectives of one replay */
     int64_t steps;       /* steps run so far, the one of tg_graph_new included */
