@@ -35,16 +35,17 @@ TG_API tg_status tg_metric_add(tg_metric *m, tg_tensor *x, int64_t weight);
  * greater than a number. A target that is ignore_index adds no value. Any other target must be in [0, classes)
  * (TG_ERR_DATA).
  *
- * logits is [.., classes], floats, and targets is [..], int64; neither may be P on an axis (TG_ERR_PLACEMENT). k is
- * from 1 to `classes`. t, logits and targets belong to the context of m (TG_ERR_HANDLE). Records ops on t in no-grad
- * mode; their tensors live until the tape is reset. */
+ * logits is [.., classes] and has floats, and targets is [..] (TG_ERR_SHAPE), int64 (TG_ERR_DTYPE). Neither may be P on
+ * an axis (TG_ERR_PLACEMENT). k is from 1 to `classes` (TG_ERR_ARGUMENT). t, logits and targets belong to the context
+ * of m (TG_ERR_HANDLE). Records ops on t in no-grad mode; their tensors live until the tape is reset. */
 TG_API tg_status tg_metric_add_hits(tg_metric *m, tg_tape *t, tg_tensor *logits, tg_tensor *targets, int k,
                                     int64_t ignore_index);
 /* Replaces the sum and the number of values by their sums over the ranks of c. Every rank of c must call it. Call it
  * once, after the last value: a second call would count every rank's values again. Does nothing if c is NULL. */
 TG_API tg_status tg_metric_reduce(tg_metric *m, tg_comm *c);
 
-/* These functions wait for the device. On an error tg_metric_count returns 0, and the others return NaN. */
+/* These functions wait for the device, and fail as tg_read does, for example with TG_ERR_DEVICE on device "meta". On an
+ * error tg_metric_count returns 0, and the others return NaN. */
 TG_API int64_t tg_metric_count(const tg_metric *m); /* Returns the number of values. */
 TG_API double tg_metric_sum(const tg_metric *m);    /* Returns the sum of the values; 0 if there are none. */
 TG_API double tg_metric_mean(const tg_metric *m);   /* Returns the mean of the values; NaN if there are none. */
