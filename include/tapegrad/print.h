@@ -13,7 +13,9 @@ typedef struct tg_print_opts {
     size_t size;
     int precision;     /* greatest number of digits after the decimal point, 0 or more; 8 by default */
     int64_t threshold; /* tensors with more elements than this are summarized, 0 or more; 1000 by default */
-    int edge;          /* number of elements that a summary shows at each end of a dim, 1 or more; 3 by default */
+    /* Number of elements that a summary shows at each end of a dim, 1 or more; 3 by default. A dim of at most twice as
+     * many elements is shown whole. */
+    int edge;
     int width;         /* greatest length of a line of two or more numbers, 1 or more; 75 by default */
     bool values_only;  /* true: leave out what follows the values: the name, the dtype and the shape */
 } tg_print_opts;
@@ -30,11 +32,12 @@ typedef struct tg_print_opts {
  * largest is at least 1e8, the smallest is below 1e-4, or the largest is more than 1000 times the smallest. For a
  * scalar, the bounds are 1e-4 and, in place of 1e8, 1e16 for float64, 1e6 for float32 and 1e3 for other floats.
  *
- * Writes at most n bytes, the final 0 included, and returns the length of the whole text without that 0. If buf is
- * NULL, it writes nothing. Waits for the values. Copies only the elements that are shown. opts may be NULL.
+ * Writes at most n bytes, the final 0 included, and returns the length of the whole text without that 0. If buf is NULL
+ * or n is 0, it writes nothing. Waits for the values. Copies only the elements that are shown. opts may be NULL.
  *
- * On an error writes an empty text and returns 0. Fails with TG_ERR_ARGUMENT if an option is out of range, and as
- * tg_read does, for example with TG_ERR_DEVICE on device "meta". */
+ * On an error writes an empty text and returns 0. Fails with TG_ERR_ARGUMENT if an option is out of range. If x has
+ * elements, fails as tg_read does, for example with TG_ERR_DEVICE on device "meta". If x is NULL, no error is
+ * recorded. */
 TG_API size_t tg_print(tg_tensor *x, char *buf, size_t n, const tg_print_opts *opts);
 
 #ifdef __cplusplus
