@@ -434,9 +434,9 @@ typedef struct tg_bag_opts {
  * If offsets is NULL, each row of ids [b, l] is a bag. Otherwise bag i has the elements of ids [n] from number
  * offsets[i] up to the beginning of the next bag. The last bag ends at n or, with include_last_offset, at offsets[b].
  * offsets is int64 [b], or [b + 1] with include_last_offset. Its first number must be 0, and none may be less than the
- * one before it, or greater than n (TG_ERR_DATA). It may be empty only if ids is, and not with include_last_offset
- * (TG_ERR_SHAPE). With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED. Without offsets,
- * include_last_offset fails with TG_ERR_ARGUMENT.
+ * one before it, or greater than n (TG_ERR_DATA). offsets may be empty only if ids is, and not with include_last_offset
+ * (TG_ERR_SHAPE). With offsets, TG_BAG_MAX fails with TG_ERR_UNSUPPORTED. Without offsets, include_last_offset fails
+ * with TG_ERR_ARGUMENT.
  *
  * weights may be NULL. It has the shape of ids and the dtype of table, and multiplies the rows. With TG_BAG_MEAN and
  * TG_BAG_MAX it must be NULL (TG_ERR_ARGUMENT). */
@@ -459,7 +459,8 @@ TG_API tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count);
  * bool. */
 TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
 TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value); /* every element is value */
-/* 1 at each id, 0 elsewhere: ids [..] -> [.., classes]. An id outside [0, classes) fails with TG_ERR_DATA. */
+/* 1 at each id, 0 elsewhere: ids [..], int64 or int32 -> [.., classes]. An id outside [0, classes) fails with
+ * TG_ERR_DATA. */
 TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t classes);
 
 /* ---- Neural networks ---- */
@@ -771,7 +772,8 @@ typedef struct tg_cross_entropy_opts {
  * ignore_index fails with TG_ERR_DATA. If all rows are ignored, the mean is NaN and the gradient 0. */
 TG_API tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts);
 /* tg_cross_entropy of the logits x @ w^T, where x is [.., h] and w is [v, h]. Only the logits of some rows are in
- * memory at a time. Fails with TG_ERR_UNSUPPORTED if opts->weight is set. */
+ * memory at a time, except in derivatives that are recorded as ops. Fails with TG_ERR_UNSUPPORTED if opts->weight is
+ * set. */
 TG_API tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                           const tg_cross_entropy_opts *opts);
 /* The mean of (x - y)^2 over all elements, a scalar. x and y have the same shape. The result is float32, or float64 for
