@@ -77,11 +77,11 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  *   key that is open around the replay does not count until it is closed, because its draws go on;
  * - the step draws, and keys are open now, but none was open around tg_graph_new, or the reverse;
  * - the step draws by key, no key was open around tg_graph_new, and tg_rng_set has changed the stream number of its
- *   random stream;
- * - a step is being recorded.
+ *   random stream.
  *
- * If the step has collectives, every rank of their communicators must replay. Fails with TG_ERR_ABORTED if a
- * communicator of the step was freed, aborted or recovered; capture the step again.
+ * Also fails with TG_ERR_STATE within a step that is being recorded. If the step has collectives, every rank of their
+ * communicators must replay. Fails with TG_ERR_ABORTED if a communicator of the step was freed, aborted or recovered;
+ * capture the step again.
  */
 TG_API tg_status tg_graph_replay(tg_graph *g);
 /* Frees the graph. g may be NULL. The memory of the graph returns to the context, except memory of tensors that have

@@ -19,9 +19,10 @@ typedef struct tg_recompute_opts {
      * state. */
     void (*destroy)(void *state);
     /* If set, each rank of this communicator keeps only its part of the elements of in[0], and backward gathers the
-     * parts again. NULL means that each rank keeps all of in[0]. in[0] is divided only if an op on the tape has
-     * computed it, if it is contiguous and no part of a larger tensor, and if no other node has saved it. Any other
-     * in[0] stays whole, and so does in[0] if the communicator has one rank. n_in must not be 0 (TG_ERR_ARGUMENT).
+     * parts again. NULL means that each rank keeps all of in[0]. in[0] is divided only if it was made on this tape (by
+     * an op, or as in inputs.h), if it is contiguous and no part of a larger tensor, and if no other node has saved it.
+     * Any other in[0] stays whole, such as one that tg_keep holds. With one rank in[0] stays whole too. n_in must not
+     * be 0 (TG_ERR_ARGUMENT).
      *
      * All ranks, at most 1,024 (TG_ERR_UNSUPPORTED), must make the call and run its backward. in[0] must have the same
      * values on all of them; only check mode compares the values. If there are several ranks and the context has a
