@@ -4,13 +4,12 @@
  * [.., h] is a shape of any number of dims, the last of size h. The functions in src/ops have the full comments.
  *
  * Every op runs at once, and returns a tensor. If a tensor operand requires a gradient, an op that has a gradient also
- * records nodes on the tape t, except in no-grad mode. The tape owns the result, which lives until the tape is reset,
- * or until it is released (handles.h). If an op fails, the context records the error, and the op returns an inert
- * tensor (tapegrad.h). Further results, such as *index, are then inert tensors too. Shapes, dims and numbers that do
- * not fit the shapes of the operands fail with TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that do not
- * match with TG_ERR_PLACEMENT (placement.h), and other numbers and options out of their ranges with TG_ERR_ARGUMENT.
- * Wrong values in a tensor, such as an index out of range, fail with TG_ERR_DATA. On a GPU a reset of the tape reports
- * TG_ERR_DATA, at the latest the second reset after the op. Device "meta" has no values, and reports none.
+ * records nodes on tape t, except in no-grad mode. The tape owns the result, which lives until the tape is reset. If an
+ * op fails, the context records the error, and the op returns an inert tensor (tapegrad.h). Further results, such as
+ * *index, are inert tensors too. Shapes, dims and numbers that do not fit the shapes of the operands fail with
+ * TG_ERR_SHAPE, wrong dtypes with TG_ERR_DTYPE, placements that do not match with TG_ERR_PLACEMENT (placement.h), and
+ * other numbers and options out of their ranges with TG_ERR_ARGUMENT. Wrong values in a tensor, such as an index out of
+ * range, fail with TG_ERR_DATA. On a GPU the first or second reset of the tape after the op reports this error.
  *
  * Shapes broadcast as in NumPy if the comment says so. Negative dims count from the end. A tensor operand that "may be
  * NULL" is optional; NULL in place of any other one fails with TG_ERR_ARGUMENT. opts may always be NULL, which means
@@ -87,8 +86,7 @@ TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);        /* x if
 /* log(1 + e^(beta * x)) / beta, but x itself where beta * x > threshold. beta is finite and not 0; 1 is a common
  * beta. 20 is a common threshold, and INFINITY means none. */
 TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold);
-/* x^p. NaN if x < 0 and p is not an integer; but for x = -infinity only if p is 1/2 or -1/2. */
-TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p);
+TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p); /* x^p; NaN for finite x < 0 unless p is whole */
 /* max(lo, min(x, hi)), with lo <= hi. The gradient is 1 where lo <= x <= hi, and 0 elsewhere. The bounds may be
  * infinite for integers too. */
 TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi);
@@ -99,13 +97,10 @@ TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);      /* a * x */
 TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b); /* x + b */
 /* Converts x to dtype. TG_DTYPE_DEFAULT means the context's default dtype. The result is a view of x if x has this
  * dtype already.
- * - To a float or float8 other than TG_F8E8M0, numbers are rounded to the nearest value, and ties to even. If the
- *   magnitude is too large for float8, or infinite, the result is 448 in TG_F8E4M3 and infinity in TG_F8E5M2, with the
- *   sign of x.
- * - To TG_F8E8M0, which has the powers of 2 from 2^-127 to 2^127, numbers are rounded to the nearest power. Ties, and
- *   numbers between 2^-127 and 2^-126, are rounded up, and 0 becomes 2^-127. Negative numbers, and numbers too large,
- *   become NaN.
- * - Between integer dtypes, numbers wrap around.
+ * - To a float or float8, numbers are rounded to the nearest value, and ties to even. If the magnitude is too large for
+ *   float8, or infinite, the result is 448 in TG_F8E4M3 and infinity in TG_F8E5M2, both with the sign of x.
+ * - TG_F8E8M0 has the powers of 2 from 2^-127 to 2^127. Ties, and numbers between the two least ones, are rounded up, 0
+ *   becomes 2^-127, and negative or too large numbers become NaN.
  * - From a float or float8 to an integer, the fraction is removed. A number out of range becomes the nearest one in
  *   range, and NaN becomes 0.
  * - To bool, 0 becomes false, and every other value true. */
@@ -239,7 +234,6 @@ TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg
 /* The k largest elements along dim in descending order if `largest` is true, otherwise the k smallest in ascending
  * order. k is from 0 to the size of dim, which becomes k. index is that of tg_sort. */
 TG_API tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index);
-
 /* The index of tg_sort. */
 TG_API tg_tensor *tg_argsort(tg_tape *t, tg_tensor *x, int dim, bool descending);
 
@@ -255,7 +249,6 @@ TG_API tg_tensor *tg_linear_relu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tens
 TG_API tg_tensor *tg_linear_gelu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 TG_API tg_tensor *tg_linear_gelu_tanh(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 TG_API tg_tensor *tg_linear_silu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
-
 TG_API tg_tensor *tg_outer(tg_tape *t, tg_tensor *a, tg_tensor *b); /* a [m], b [n] -> [m, n]; a[i] * b[j] */
 TG_API tg_tensor *tg_dot(tg_tape *t, tg_tensor *a, tg_tensor *b);   /* a [n], b [n] -> scalar */
 /* The distance of each row of a [.., m, k] from each row of b [.., n, k]: [.., m, n], where the leading dims broadcast.
@@ -329,8 +322,7 @@ TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int6
  * - of tg_constant_pad: `value`;
  * - of tg_reflection_pad: elements of x, mirrored at its first and its last element along the dim, which are not
  *   repeated. At each end there are fewer of them than the size of the dim (TG_ERR_SHAPE);
- * - of tg_replication_pad: copies of the first and of the last element of x along the dim. The dim must not be empty
- *   (TG_ERR_SHAPE);
+ * - of tg_replication_pad: copies of the first and of the last element of x along the dim;
  * - of tg_circular_pad: elements from the other end of x. At each end there are at most as many of them as the size of
  *   the dim (TG_ERR_SHAPE). */
 TG_API tg_tensor *tg_constant_pad(tg_tape *t, tg_tensor *x, const int64_t *pad, int n, double value);
@@ -341,18 +333,15 @@ TG_API tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims); /* reverses t
 /* Moves every element by `shift` positions along dim, toward the end if shift > 0. Elements that leave one end come in
  * at the other. */
 TG_API tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim);
-/* Joins `times` copies of x along dim. times is 0 or more. x has fewer than TG_MAX_DIMS dims. */
-TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times);
+TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times); /* joins `times` copies of x along dim */
 /* Moves each group of f^2 adjacent channels into one channel of a larger image: x [.., c * f^2, h, w] ->
  * [.., c, h * f, w * f]. Pixel (i, j) of each f x f square comes from channel i * f + j of its group. f is `factor`, 1
- * or more. x has 3 to TG_MAX_DIMS - 2 dims. tg_pixel_unshuffle is the reverse. */
+ * or more. tg_pixel_unshuffle is the reverse. */
 TG_API tg_tensor *tg_pixel_shuffle(tg_tape *t, tg_tensor *x, int64_t factor);
 TG_API tg_tensor *tg_pixel_unshuffle(tg_tape *t, tg_tensor *x, int64_t factor);
-/* Reorders the channels of x [n, c, ..]: channel j of group i becomes channel j * groups + i. groups divides c. x has 3
- * to TG_MAX_DIMS - 1 dims. */
+/* Reorders the channels of x [n, c, l, ..]: channel j of group i becomes channel j * groups + i. groups divides c. */
 TG_API tg_tensor *tg_channel_shuffle(tg_tape *t, tg_tensor *x, int64_t groups);
-/* Views the windows of `size` elements along dim that start at 0, step, 2 * step .., as far as they fit into x:
- * [.., windows, .., size]. size is from 1 to the size of dim, and step is 1 or more. */
+/* Views the windows of `size` elements along dim at 0, step, 2 * step .. that fit: [.., windows, .., size]. */
 TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
 /* Copies elements of x, which are numbered in row-major order: result[i, j, ..] is element number
  * offset + i * stride[0] + j * stride[1] + .. of x. stride has a number for each dim of shape; it may be 0 or negative.
@@ -363,10 +352,8 @@ TG_API tg_tensor *tg_as_strided(tg_tape *t, tg_tensor *x, tg_shape shape, tg_sha
  * and tg_triu is [.., m, n]. */
 TG_API tg_tensor *tg_tril(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 above diagonal k */
 TG_API tg_tensor *tg_triu(tg_tape *t, tg_tensor *x, int64_t k); /* x, but 0 below diagonal k */
-/* If x is [n]: the square matrix of size n + |k| with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its
- * diagonal k. */
+/* If x is [n]: the square matrix with x on diagonal k and 0 elsewhere. If x is [m, n]: a view of its diagonal k. */
 TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
-
 /* A view of diagonal k of the matrices whose rows are along dim d0 of x and whose columns are along d1. The elements of
  * the diagonal are the last dim of the result. */
 TG_API tg_tensor *tg_diagonal(tg_tape *t, tg_tensor *x, int64_t k, int d0, int d1);
@@ -459,8 +446,7 @@ TG_API tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count);
  * bool. */
 TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
 TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value); /* every element is value */
-/* 1 at each id, 0 elsewhere: ids [..], int64 or int32 -> [.., classes]. An id outside [0, classes) fails with
- * TG_ERR_DATA. */
+/* 1 at each id, 0 elsewhere: ids [..] -> [.., classes]. ids are int64 or int32, in [0, classes) (TG_ERR_DATA). */
 TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t classes);
 
 /* ---- Neural networks ---- */
@@ -486,9 +472,8 @@ TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_ten
  *
  * In training mode mean and variance are those of x. If the op has running_mean and running_var, it then updates both
  * in place: r := (1 - momentum) * r + momentum * s. Here s is the mean of x for running_mean. For running_var s is the
- * unbiased variance of x, whose divisor is the number of elements of a channel minus 1; a channel with only one element
- * fails with TG_ERR_SHAPE. If x has no elements, nothing is updated. momentum is in [0, 1]. In evaluation mode mean and
- * variance are running_mean and running_var. */
+ * unbiased variance of x, whose divisor is the number of elements of a channel minus 1, which must not be 0
+ * (TG_ERR_SHAPE). momentum is in [0, 1]. In evaluation mode mean and variance are running_mean and running_var. */
 TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                                 tg_tensor *running_var, double momentum, double eps);
 /* tg_rms_norm of x + residual. *sum (sum may be NULL) receives x + residual. x and residual have the same shape. */
@@ -507,9 +492,8 @@ TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
  * is int64 [n] for an x with n rows.
  *
  * In training mode with p > 0 a key must be open (tg_key_open; TG_ERR_STATE). The op does not know how many rows the
- * global tensor has, so it takes 2^40 numbers of the key. A rows[i] that is negative, or so large that its row would
- * need a later number, fails with TG_ERR_DATA. With TG_RNG_MEGATRON (parallel.h) the op ignores the values of rows, and
- * draws as tg_dropout does. In evaluation mode, and if p is 0, the values of rows do not matter. */
+ * global tensor has, so it takes 2^40 numbers of the key. A rows[i] that is negative, or whose row would need later
+ * numbers, fails (TG_ERR_DATA). With TG_RNG_MEGATRON (parallel.h) the op ignores rows and draws as tg_dropout does. */
 TG_API tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows);
 /* Noise -log(-log(u)) in the shape of x, where u is uniform in (0, 1). The values of x do not matter, and get no
  * gradient. */
@@ -600,10 +584,8 @@ typedef struct tg_attention_opts {
 /* softmax(scale * q @ k^T) @ v, where scale * q @ k^T are the scores: q [b, h, sq, dk], k [b, g, sk, dk] and v
  * [b, g, sk, dv] -> [b, h, sq, dv]. g divides h, and h / g adjacent heads of q share one head of k and v. If all keys
  * are hidden from a query, its result is 0. A float mask and a sink have the dtype of q or float32, and get gradients.
- *
- * On devices "cpu" and "cuda" the op and its backward never store the scores as a whole (Dao et al., arXiv 2205.14135);
- * derivatives that are recorded as ops do (backward.h, derivatives.h). On device "cuda" dk and dv are at most 256
- * (TG_ERR_SHAPE). */
+ * On devices "cpu" and "cuda" the scores are never stored as a whole (Dao et al., arXiv 2205.14135), except in
+ * derivatives that are recorded as ops. On device "cuda" dk and dv are at most 256 (TG_ERR_SHAPE). */
 TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts);
 
 /* ---- Convolutions and pooling ---- */
@@ -697,9 +679,8 @@ typedef struct tg_upsample_opts {
     /* Factors from x to the result along dims 2, 3 and 4, finite and above 0. TG_AUTO: the size in the result, divided
      * by the size in x. Must be TG_AUTO for a dim that x does not have, and if align_corners is set. */
     double scale0, scale1, scale2;
-    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x,
-     * and a single element at the first. false: element i of the result lies at position (i + 1/2) / scale - 1/2 of x,
-     * or, if this is outside of x, at its first or last element. */
+    /* tg_upsample_linear only (TG_ERR_ARGUMENT). true: the first and the last elements of the result lie at those of x.
+     * false: element i of the result lies at position (i + 1/2) / scale - 1/2, or at the nearest one within x. */
     bool align_corners;
 } tg_upsample_opts;
 
@@ -752,8 +733,7 @@ typedef enum tg_smoothing {
 
 typedef struct tg_cross_entropy_opts {
     size_t size;
-    /* Rows with this target are ignored: their loss is 0. The default is -100, which is no class. The magnitude is at
-     * most 2^53 (TG_ERR_ARGUMENT). */
+    /* Rows with this target are ignored: their loss is 0. The default is -100, which is no class. */
     int64_t ignore_index;
     double label_smoothing;      /* in [0, 1] */
     /* TG_LOSS_MEAN divides by the number of rows that are not ignored, or by the sum of their weights. */
@@ -772,8 +752,7 @@ typedef struct tg_cross_entropy_opts {
  * ignore_index fails with TG_ERR_DATA. If all rows are ignored, the mean is NaN and the gradient 0. */
 TG_API tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts);
 /* tg_cross_entropy of the logits x @ w^T, where x is [.., h] and w is [v, h]. Only the logits of some rows are in
- * memory at a time, except in derivatives that are recorded as ops. Fails with TG_ERR_UNSUPPORTED if opts->weight is
- * set. */
+ * memory at a time, except in recorded derivatives. Fails with TG_ERR_UNSUPPORTED if opts->weight is set. */
 TG_API tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                           const tg_cross_entropy_opts *opts);
 /* The mean of (x - y)^2 over all elements, a scalar. x and y have the same shape. The result is float32, or float64 for
