@@ -26,6 +26,9 @@ talks 0 "two messages" --tokens 5
 says 'has no chat template'
 says 'the answer ended after 5 tokens'
 cp printed once
+echo '[]' >no_tools.json
+refuses 1 "--tools is for a chat template, and 'bytes' has none; give --template FILE" chat --model bytes --tools no_tools.json
+refuses 1 "--variables is for a chat template, and 'bytes' has none" chat --model bytes --variables '{}'
 talks 0 "again" --tokens 5
 holds "the same answers" cmp once printed
 printf 'hello\n/save one.json\nhow are you?\n' >typed

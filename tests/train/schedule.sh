@@ -53,6 +53,13 @@ refuses_file "'lists' has 4097 stages, expected at most 4096" "$(yes 'F0 B0' | h
 refuses_file "the list of stage 1 has no B0" 'F0 B0\nF0\n'
 refuses_file "items wait for each other: B0 (item 1 of stage 0) waits for B0 (item 2 of stage 1)" 'F0 B0 F1 B1\nF0 F1 B0 B1\n'
 
+printf 'F0 F1\nF0 F1\n' >forwards
+runs schedule --file forwards --forward 2 --hop 1
+holds "lists of forwards take their times" grep -qx "makespan 7, ideal 4, bubble 0.4286" printed
+refuses 1 "--weight is the time of backwards, and 'forwards' has none" schedule --file forwards --weight 2
+printf 'F0 B0\n' >alone
+refuses 1 "--hop is the time of messages between stages, and 'alone' has none" schedule --file alone --hop 1
+
 for kind in gpipe 1f1b interleaved zb-h1 forward; do
     runs schedule --kind $kind --svg z.svg
     holds "the picture of $kind is whole" test "$(head -c 4 z.svg)$(tail -n 1 z.svg)" = "<svg</svg>"

@@ -60,6 +60,9 @@ refuses 1 "which token ends a text: give --end TOKEN, or --no-ends" tokenize --t
 printf 'a\377' >broken
 refuses 1 "'broken': tg_tokenizer_encode: the text is not UTF-8: byte 0xff at offset 1" tokenize --tokenizer t --data broken --to x --format u16
 echo '{"text": 3}' >number.jsonl
+refuses 1 "--field is for JSONL, and --data has none" tokenize --tokenizer t --data texts --to x --format u16 --field body
+refuses 1 "--field is for JSONL, and --data has none" tokenize --tokenizer t --data lines.jsonl --documents file --to x --format u16 --field body
+refuses 1 "--field is for JSONL, and --data has no file named so" tokenizer train --data texts --to x --field body
 refuses 1 "'number.jsonl' line 1: expected an object with the text \"text\"; --field gives another key" tokenize --tokenizer t --data number.jsonl --to x --format u16
 refuses 1 "'broken' line 1: tg_bpe_add: the text is not UTF-8" tokenizer train --data broken --to x
 cp texts/a.txt same

@@ -100,11 +100,32 @@ refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --promp
 refuses 2 "--prompt is empty" generate --model y --prompt ''
 refuses 2 "--top-p is '0'" generate --model y --prompt a --top-p 0
 refuses 1 "cannot open 'y/config.json'" generate --model y --prompt a
+for option in "--top-k 3" "--top-p 0.5" "--min-p 0.1"; do
+    for command in "generate --prompt a" chat; do
+        refuses 2 "${option% *} is for draws, and --temperature 0 always takes the likeliest token" \
+            $command --model y --temperature 0 $option
+    done
+done
 refuses 2 "--data FILE, the tokens to predict, is missing" eval --model y
+refuses 2 "--tokenizer is for text, but --data-format says" eval --model y --data z --data-format u16 --tokenizer t
 refuses 2 "expected one of --config and --model" inspect --model y --config z
 refuses 2 "--pad-documents is for --no-attend-across" inspect --pad-documents
 refuses 2 "--layers is set by the config" inspect --model y --layers 3
 refuses 1 "cannot open 'y/config.json'" inspect --model y
+for option in "--batch 8" "--tp 1" "--recompute full" "--precision bf16" "--config y.json --seq-len 8"; do
+    name=${option#--config y.json }
+    refuses 2 "${name% *} is for a step, but --parameters prints the parameters and nothing else" \
+        inspect --parameters $option
+done
+for option in "--zero 1" "--zero 3" "--wire bf16"; do
+    for ranks in "" "--ranks 2 --tp 2" "--ranks 2 --pp 2 --micro-batches 2"; do
+        for command in inspect "train $run"; do
+            refuses 2 "${option% *} $([ "$option" = "--wire bf16" ] && echo "is how" || echo divides)" $command $option $ranks
+        done
+    done
+    runs inspect --layers 1 $option --ranks 2 --cp 2
+done
+runs inspect --layers 1 --zero 0 --wire auto
 refuses 1 "overflows" inspect --hidden 1000000000 --heads 1 --vocab 4294967295
 gpt3="--layers 96 --heads 96 --hidden 12288 --seq-len 2048 --vocab 50257"
 for batch in 16384 8192; do # forward, and the sum alone
@@ -157,6 +178,12 @@ refuses 2 "--stages is '0', expected a whole number from 1" schedule --stages 0
 refuses 2 "--chunks is for --kind interleaved, gpipe and forward" schedule --kind zb-h1 --chunks 2
 refuses 2 "--group is for --kind interleaved, gpipe and forward" schedule --group 4
 refuses 2 "--group 2 is less than --stages 4" schedule --kind interleaved --group 2
+for kind in gpipe "forward --chunks 1" "interleaved --chunks 1"; do
+    refuses 2 "--group is for turns through several chunks, and each stage has one" schedule --kind $kind --group 4
+done
+refuses 2 "--backward is the time of backwards, and this schedule has none" schedule --kind forward --backward 2
+refuses 2 "--weight is the time of backwards, and this schedule has none" schedule --kind forward --weight 2
+refuses 2 "--hop is the time of messages between stages, and this schedule has none" schedule --stages 1 --hop 1
 refuses 2 "--micros is set by the file; leave it out" schedule --file y --micros 8
 refuses 2 "--forward is '-1', expected a number from 0" schedule --forward -1
 refuses 2 "--stages is '4097', expected a whole number from 1 to 4096" schedule --stages 4097 --micros 1

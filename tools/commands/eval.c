@@ -246,6 +246,10 @@ int run_eval(int argc, char **argv) {
     if (o->attend_across && o->pad_documents)
         return usage_error(&eval_command, "--pad-documents is for --no-attend-across; add that, or leave "
                            "--pad-documents out");
+    bool ids = o->data_format == DATA_U16 || o->data_format == DATA_U32 || o->data_format == DATA_MEGATRON;
+    if (ids && o->tokenizer)
+        return usage_error(&eval_command, "--tokenizer is for text, but --data-format says that --data holds token "
+                           "ids; leave one of them out");
     int status = rank_options_check(&eval_command, &p, &o->on);
     if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
     if (status) return status;

@@ -405,6 +405,19 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
+/* Checks that --parameters is given with those options alone that say which model it is. */
+static int check_parameters(const inspect_options *o, const parsed *p) {
+    static const char *const read[] = {"parameters", "json", "config", "model", "arch", "layers", "heads", "kv-heads",
+                                       "hidden", "ffn", "vocab", "seq-len"};
+    const command *c = &inspect_command;
+    int n = sizeof read / sizeof read[0];
+    if (o->config || o->dir) n--; /* a config has its own positions, and --seq-len is that of a step */
+    const char *other = o->parameters ? option_given_other(c, p, read, n) : NULL;
+    if (!other) return 0;
+    return usage_error(c, "--%s is for a step, but --parameters prints the parameters and nothing else; leave one of "
+                       "them out", other);
+}
+
 /* Checks that the options agree with each other, and that no option is given whose value --config or --model sets.
  * Returns 0, or the exit status after printing what is wrong. The options of --cp are checked later, because --config
  * or --model may set --seq-len. */
@@ -417,7 +430,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
     if (o->attend_across && o->pad_documents)
         return usage_error(c, "--pad-documents is for --no-attend-across; add that, or leave --pad-documents out");
-    if (ranks_check_divisible(c, p, &o->on)) return 2;
+    if (check_parameters(o, p)) return 2;
+    if (ranks_check_divisible(c, p, &o->on) || zero_options_check(c, p, &o->on, o->on.ranks)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",

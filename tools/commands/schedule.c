@@ -158,13 +158,40 @@ static int print_plan(tg_ctx *ctx, const schedule_options *o, const tg_pipe_plan
 
 /* ---- The program ---- */
 
+/* Refuses an option because of the file, if one is given, or of the other options. Returns the exit status. */
+static int refuse_time(const schedule_options *o, const char *name, const char *why) {
+    if (o->file) return fail("--%s is %s, and '%s' has none; leave --%s out", name, why, o->file, name);
+    return usage_error(&schedule_command, "--%s is %s, and this schedule has none; leave --%s out", name, why, name);
+}
+
+/* Refuses the times of what the schedule does not have. backward: it has backwards. Returns 0, or the exit status after
+ * printing what is wrong. */
+static int check_times(const schedule_options *o, const parsed *p, bool backward) {
+    static const char *const of_backward[] = {"backward", "weight"};
+    for (size_t i = 0; !backward && i < sizeof of_backward / sizeof of_backward[0]; i++)
+        if (option_given(&schedule_command, p, of_backward[i]))
+            return refuse_time(o, of_backward[i], "the time of backwards");
+    if (o->stages > 1 || !option_given(&schedule_command, p, "hop")) return 0;
+    return refuse_time(o, "hop", "the time of messages between stages");
+}
+
+/* Returns whether the lists of a file have a backward. */
+static bool has_backward(const schedule_file *lists) {
+    for (int s = 0; s < lists->stages; s++)
+        for (int i = 0; i < lists->count[s]; i++)
+            if (lists->list[s][i].act != TG_PIPE_F) return true;
+    return false;
+}
+
 /* Reads the schedule from a file, if one is given, makes its plan and prints it. */
-static int schedule(tg_ctx *ctx, schedule_options *o) {
+static int schedule(tg_ctx *ctx, schedule_options *o, const parsed *p) {
     schedule_file lists = {0};
     tg_pipe_plan *plan = NULL;
     int status = 1;
     bool good = check(ctx) && (!o->file || schedule_file_read(ctx, o->file, &lists));
     if (good && o->file) o->stages = lists.stages, o->chunks = lists.chunks, o->micros = lists.micros;
+    int wrong = good ? check_times(o, p, o->file ? has_backward(&lists) : o->kind != TG_PIPE_FORWARD) : 0;
+    if (wrong) good = false, status = wrong;
     if (good && o->stages > MOST_STAGES)
         good = !fail("'%s' has %" PRId64 " stages, expected at most %d", o->file, o->stages, MOST_STAGES);
     if (good && o->stages * o->chunks > MOST_PARTS / o->micros)
@@ -187,6 +214,9 @@ static int check_options(const schedule_options *o, const parsed *p) {
     if (!turns && (o->chunks > 1 || o->group))
         return usage_error(c, "%s is for --kind interleaved, gpipe and forward; others have 1 chunk a stage",
                            o->chunks > 1 ? "--chunks" : "--group");
+    if (o->group && o->chunks < 2 && (o->chunks || o->kind != TG_PIPE_INTERLEAVED))
+        return usage_error(c, "--group is for turns through several chunks, and each stage has one; give --chunks 2 or "
+                           "more, or leave --group out");
     if (o->group && o->group < o->stages)
         return usage_error(c, "--group %" PRId64 " is less than --stages %" PRId64 "; expected 0 or at least as many",
                            o->group, o->stages);
@@ -201,7 +231,7 @@ int run_schedule(int argc, char **argv) {
     if (status) return status;
     if (!o.chunks) o.chunks = o.kind == TG_PIPE_INTERLEAVED ? 2 : 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    status = schedule(ctx, &o);
+    status = schedule(ctx, &o, &p);
     tg_ctx_free(ctx);
     return status;
 }

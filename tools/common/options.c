@@ -244,6 +244,15 @@ bool option_given(const command *c, const parsed *p, const char *name) {
     return i >= 0 && (p->given[i] || other_name(c, p, i));
 }
 
+const char *option_given_other(const command *c, const parsed *p, const char *const *names, int n) {
+    for (int i = 0; i < c->n_options; i++) {
+        bool named = false;
+        for (int k = 0; k < n; k++) named |= strcmp(c->options[i].name, names[k]) == 0;
+        if (p->given[i] && !named) return c->options[i].name;
+    }
+    return NULL;
+}
+
 static int refuse_unknown(const command *c, const char *name) {
     const char *near = nearest_name(name, name_of_option, c, c->n_options);
     if (near) return usage_error(c, "there is no option --%s; did you mean --%s?", name, near);

@@ -58,6 +58,9 @@ void option_text(const option *o, const void *from, char *buf, size_t n);
 int option_find(const command *c, const char *name);
 /* Returns whether the option of that name was given, by this name or by its other name. */
 bool option_given(const command *c, const parsed *p, const char *name);
+/* Returns the name of the first option that was given and is none of the n names; NULL: there is none. For modes of a
+ * command that read those options alone. */
+const char *option_given_other(const command *c, const parsed *p, const char *const *names, int n);
 /* Prints "tapegrad NAME: ..." and how to get help. Returns 2, the exit status for errors of the command line. */
 int usage_error(const command *c, const char *format, ...) TG_PRINTF(2, 3);
 /* Returns the name, among n, that is most similar to a mistyped one; NULL if none is similar. name(of, i) is name i. */

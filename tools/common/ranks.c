@@ -59,6 +59,24 @@ int tp_options_check(const command *c, const parsed *p, const rank_options *o, i
     return 0;
 }
 
+int64_t rank_count(const rank_options *o) {
+    tg_world_info w = TG_WORLD_INFO();
+    tg_world_query(&w, NULL, 0);
+    return kind_of(o) == RANKS_THREADS ? o->ranks : w.ranks;
+}
+
+int zero_options_check(const command *c, const parsed *p, const rank_options *o, int64_t ranks) {
+    const struct { const char *name, *what; bool on; } rows[] = {
+        {"zero", "divides a run over the replicas of the model", o->zero > 0},
+        {"wire", "is how gradients travel between the replicas of the model", o->wire != WIRE_AUTO}};
+    int64_t one = o->tp * o->pp;
+    for (size_t i = 0; ranks <= one && i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].on && option_given(c, p, rows[i].name))
+            return usage_error(c, "--%s %s, and there is one: give %lld ranks or more, or leave --%s out",
+                               rows[i].name, rows[i].what, (long long)(2 * one), rows[i].name);
+    return 0;
+}
+
 int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o) {
     const struct { const char *name; int64_t ranks; } axes[] = {{"tp", o->tp}, {"cp", o->cp}, {"pp", o->pp}};
     char names[64] = "", sizes[96] = "", ones[64] = "";

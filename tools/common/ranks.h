@@ -86,6 +86,12 @@ int ranks_check_divisible(const command *c, const parsed *p, const rank_options 
 /* Checks that the environment does not contradict itself, and --comm alone. With --resume this must be done before the
  * other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
+/* Refuses --zero and --wire, given on the command line, for ranks that are a single replica, because both are for what
+ * replicas divide or send each other. ranks: of the whole run. Ranks of --cp count as replicas, because they sum
+ * gradients too. */
+int zero_options_check(const command *c, const parsed *p, const rank_options *o, int64_t ranks);
+/* Returns the number of ranks, which a launcher sets if they are processes. */
+int64_t rank_count(const rank_options *o);
 /* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
 /* Completes the options of a pipeline. Chooses the schedule, unless one is given. If the command line says how the

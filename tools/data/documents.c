@@ -50,12 +50,22 @@ bool is_jsonl(const char *path) {
     return false;
 }
 
+static bool reads_jsonl(document_kind kind, const char *path) {
+    bool by_name = kind == DOCUMENTS_AUTO || kind == DOCUMENTS_BROKEN;
+    return kind == DOCUMENTS_JSONL || (by_name && is_jsonl(path));
+}
+
+bool documents_have_field(const names *files, document_kind kind) {
+    for (int i = 0; i < files->n; i++)
+        if (reads_jsonl(kind, files->at[i])) return true;
+    return false;
+}
+
 static bool open_next(documents *d) {
     const char *path = d->files->at[d->file++];
     d->stream = stream_open(path);
     d->path = strcmp(path, "-") ? path : "standard input";
-    bool by_name = d->kind == DOCUMENTS_AUTO || d->kind == DOCUMENTS_BROKEN;
-    d->jsonl = d->kind == DOCUMENTS_JSONL || (by_name && is_jsonl(path));
+    d->jsonl = reads_jsonl(d->kind, path);
     d->lines = d->jsonl || d->kind == DOCUMENTS_LINE || d->kind == DOCUMENTS_BROKEN;
     d->line = 0;
     d->at = d->filled = 0;

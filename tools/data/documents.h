@@ -20,6 +20,9 @@ typedef enum document_kind {
 /* Returns whether the name of the file is that of JSONL, which may be compressed. */
 bool is_jsonl(const char *path);
 
+/* Returns whether one of the files is read as JSONL, whose texts have a key (--field). */
+bool documents_have_field(const names *files, document_kind kind);
+
 typedef struct document {
     char *text; /* n bytes without a zero at the end; malloc's */
     size_t n;

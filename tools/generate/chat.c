@@ -6,6 +6,7 @@
 #include "common/mapped.h"
 #include "common/start.h"
 #include "generate/chat.h"
+#include "generate/sampling_options.h"
 
 #define AT(field) offsetof(chat_options, field)
 
@@ -200,7 +201,7 @@ int run_chat(int argc, char **argv) {
     c.model.o = &c.o;
     if (!options_parse(&chat_command, &c.o, &p, argc, argv)) return p.status;
     if (!c.o.model) return usage_error(&chat_command, "--model DIR, the model, is missing");
-    if (check_variables(&c.o)) return 2;
+    if (check_variables(&c.o) || sampling_options_check(&chat_command, &p, c.o.temperature)) return 2;
     if (!model_find(&c.model.files, c.o.model, true) || !model_find_adapter(&c.model.files, c.o.adapter)) return 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = c.o.device, .threads = (int)auto_if_zero(c.o.threads),
                                        .dtype = dtype_of_precision(c.o.precision)));

@@ -47,6 +47,9 @@ static bool open_template(chat_model *m) {
     char *given = m->o->template ? read_template(m->o->template) : NULL;
     if (m->o->template && !given) return false;
     m->plain = !given && !own;
+    if (m->plain && (m->o->tools || m->o->variables))
+        return !fail("--%s is for a chat template, and '%s' has none; give --template FILE, or leave --%s out",
+                     m->o->tools ? "tools" : "variables", m->files.dir, m->o->tools ? "tools" : "variables");
     if (given) name = m->o->template;
     m->template = tg_template_new(m->ctx, given ? given : m->plain ? plain_template : own, name);
     free(given);

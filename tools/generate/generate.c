@@ -5,6 +5,7 @@
 
 #include "common/mapped.h"
 #include "generate/generate.h"
+#include "generate/sampling_options.h"
 
 #define AT(field) offsetof(generate_options, field)
 
@@ -244,6 +245,7 @@ static int check_options(const generate_options *o, const parsed *p) {
     if (status) return status;
     if (!o->draft && option_given(c, p, "draft-tokens"))
         return usage_error(c, "--draft-tokens is for --draft DIR, which is missing");
+    if (sampling_options_check(c, p, o->temperature)) return 2;
     if (o->on.pp > 1)
         return usage_error(c, "--pp %lld: a pipeline cannot generate, because each token needs the one before; leave "
                               "--pp out, and give --tp N to divide the model",

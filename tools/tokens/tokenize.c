@@ -286,6 +286,9 @@ int run_tokenize(int argc, char **argv) {
     bool good = words_expand(&sources, "data", o.data);
     if (good && sources.n > 1)
         good = (fail("--data has weights, which belong to tapegrad train; give the files alone"), false);
+    if (good && option_given(&tokenize_command, &p, "field"))
+        good = documents_have_field(&sources.at[0].files, (document_kind)o.documents) ||
+               !fail("--field is for JSONL, and --data has none; leave --field out, or add --documents jsonl");
     good = good && keeps_input(&o, &sources.at[0].files);
     interrupts_catch(0, NULL);
     int status = good ? tokenize(&o, &sources.at[0].files) : 1;

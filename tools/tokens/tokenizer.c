@@ -118,13 +118,16 @@ static bool train(const tokenizer_options *o, tg_ctx *ctx, const names *files) {
     return good;
 }
 
-static int run_training(const tokenizer_options *o) {
+static int run_training(const tokenizer_options *o, const parsed *p) {
     word_sources sources;
     if (!o->data) return usage_error(&tokenizer_command, "--data FILE is missing");
     if (!o->to) return usage_error(&tokenizer_command, "--to DIR is missing");
     bool good = words_expand(&sources, "data", o->data);
     if (good && sources.n > 1)
         good = (fail("--data has weights, which belong to tapegrad train; give the files alone"), false);
+    if (good && option_given(&tokenizer_command, p, "field"))
+        good = documents_have_field(&sources.at[0].files, DOCUMENTS_BROKEN) ||
+               !fail("--field is for JSONL, and --data has no file named so; leave --field out");
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     good = good && train(o, ctx, &sources.at[0].files);
     tg_ctx_free(ctx);
@@ -150,5 +153,5 @@ int run_tokenizer(int argc, char **argv) {
     if (shows ? !path : strcmp(action, "train") != 0 || path)
         return usage_error(&tokenizer_command, "expected 'train', or 'show' and a path");
     if (foreign) return usage_error(&tokenizer_command, "--%s is an option of '%s'", foreign, shows ? "train" : "show");
-    return shows ? show_tokenizer(path, o.text) : run_training(&o);
+    return shows ? show_tokenizer(path, o.text) : run_training(&o, &p);
 }

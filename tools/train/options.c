@@ -337,6 +337,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (!status) status = check_documents(o);
     if (!status) status = tune_options_check(o);
     if (!status) status = rank_options_check(c, p, &o->on);
+    if (!status) status = zero_options_check(c, p, &o->on, rank_count(&o->on));
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (!status) status = cp_options_check(c, p, &o->on, model_sets_length ? 0 : o->model.seq_len);
     if (!status) status = pipeline_options_check(c, p, &o->on);
