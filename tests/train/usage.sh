@@ -67,6 +67,7 @@ refuses 2 "--arch llama has no dropout" train $run --arch llama --dropout 0.1
 refuses 2 "--min-lr 1 is above --lr 0.1" train $run --lr 0.1 --min-lr 1
 refuses 2 "--warmup 9 is longer than --steps 3" train $run --warmup 9
 refuses 2 "--wsd-steps 9 is more than --steps 3" train $run --wsd-steps 9
+refuses 2 "--warmup 2 and --wsd-steps 2 are more than --steps 3 together" train $run --lr-schedule wsd --warmup 2 --wsd-steps 2
 for option in "--wsd-steps 2" "--wsd-decay cosine"; do
     refuses 2 "--wsd-steps and --wsd-decay are for --lr-schedule wsd" train $run $option
 done

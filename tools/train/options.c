@@ -53,7 +53,7 @@ static const option rows[] = {
      "how the rate falls after the warm-up",
      .fixed = false},
     {"wsd-steps", OPTION_INT, AT(wsd_steps), "N",
-     "length of the decay of --lr-schedule wsd; 0: a tenth of --steps", 0, MANY, false},
+     "length of the decay of --lr-schedule wsd, which begins after the warm-up; 0: a tenth of --steps", 0, MANY, false},
     {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt",
      "form of the decay of --lr-schedule wsd", .fixed = false},
     {"beta1", OPTION_REAL, AT(beta1), "X", "AdamW: decay of the first moment", 0, 0.9999999, false},
@@ -306,12 +306,16 @@ void train_options_complete(train_options *o, const parsed *p, bool resumed) {
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
 }
 
-int train_options_check(const train_options *o, const parsed *p) {
+/* Returns the length of the decay of --lr-schedule wsd. If it is not given, it is what is left after the warm-up, at
+ * most a tenth of the steps. */
+static int64_t wsd_length(const train_options *o) {
+    int64_t tenth = o->steps / 10, left = o->steps - o->warmup;
+    return o->wsd_steps ? o->wsd_steps : tenth < left ? tenth : left;
+}
+
+/* Checks that the parts of the learning rate's schedule fit into the steps. */
+static int check_schedule(const train_options *o, const parsed *p) {
     const command *c = &train_command;
-    if (!o->data) return usage_error(c, "--data FILE, the data to train on, is missing");
-    if (o->batch % o->accumulate)
-        return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",
-                           (long long)o->batch, (long long)o->accumulate);
     if (o->min_lr > o->lr) return usage_error(c, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
     if (o->warmup > o->steps)
         return usage_error(c, "--warmup %lld is longer than --steps %lld", (long long)o->warmup, (long long)o->steps);
@@ -320,6 +324,21 @@ int train_options_check(const train_options *o, const parsed *p) {
                            (long long)o->steps);
     if (o->lr_schedule != TG_DECAY_WSD && (option_given(c, p, "wsd-steps") || option_given(c, p, "wsd-decay")))
         return usage_error(c, "--wsd-steps and --wsd-decay are for --lr-schedule wsd, which is missing");
+    if (o->lr_schedule == TG_DECAY_WSD && o->warmup + wsd_length(o) > o->steps)
+        return usage_error(c,
+                           "--warmup %lld and --wsd-steps %lld are more than --steps %lld together: the decay would "
+                           "begin before the warm-up ends; give fewer of one of them, or more --steps",
+                           (long long)o->warmup, (long long)o->wsd_steps, (long long)o->steps);
+    return 0;
+}
+
+int train_options_check(const train_options *o, const parsed *p) {
+    const command *c = &train_command;
+    if (!o->data) return usage_error(c, "--data FILE, the data to train on, is missing");
+    if (o->batch % o->accumulate)
+        return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",
+                           (long long)o->batch, (long long)o->accumulate);
+    if (check_schedule(o, p)) return 2;
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed)
         return usage_error(c, "--rng megatron needs a --seed of 1 or more, but --seed is 0; give --seed N");
     bool ids = o->data_format == DATA_U16 || o->data_format == DATA_U32 || o->data_format == DATA_MEGATRON;
@@ -350,6 +369,6 @@ tg_schedule train_schedule(const train_options *o) {
                                  .decay = (tg_decay)o->lr_schedule);
     if (s.decay != TG_DECAY_WSD) return s;
     s.wsd = (tg_wsd)o->wsd_decay;
-    s.wsd_steps = o->wsd_steps ? o->wsd_steps : o->steps / 10;
+    s.wsd_steps = wsd_length(o);
     return s;
 }
