@@ -99,6 +99,13 @@ runs compare bare full ids --html all.html
 holds "a row for each run" test "$(grep -Ec '^(bare|full|ids) ' printed)" = 3
 holds "the page has all runs" reads page all.html compare 20 0
 holds "no text ends a script early" test "$(grep -c '</script>' all.html)" = "$(grep -c '</script>' full/run.html)"
+mkdir many
+seq 5000 | awk '{ printf "{\"step\": %d, \"loss\": 2, \"seconds\": 1, \"tokens\": 9, \"val_loss\": %d}\n", $1, $1 == 777 ? 1 : 2 }' \
+    >many/metrics.jsonl
+runs compare many --html many.html
+holds "of many validations the page has every third, the last and the best" \
+    test "$(grep -o '\[[0-9]*,1.0,9,[12].0\]' many.html | wc -l)" = 1669
+holds "the best one is known" grep -q '^many .* 1.0000 *777 ' printed
 refuses 1 "cannot open 'nothing/metrics.jsonl'" compare bare nothing
 refuses 2 "expected the directories of one or more runs" compare
 printf '{"step": 1, "loss": 2}\nnot JSON\n{"step": 2, "loss": null}\n{"step": 3, "lo' >bare/metrics.jsonl

@@ -36,6 +36,8 @@ holds "the curve begins as SVG" grep -q '^<svg xmlns=' a/loss.svg
 holds "the curve ends as SVG" test "$(tail -n 1 a/loss.svg)" = "</svg>"
 holds "the curve has no NaN or infinity" sh -c '! grep -Eq "nan|inf" a/loss.svg'
 rm -rf long
+runs train --data plain --out often $tiny --steps 900 --val-every 1 --val-batches 1 --checkpoint-every 0 --html
+holds "the curve of many validations is thinned" test "$(grep -c '<circle' often/loss.svg)" = 301 # every third, and the first
 runs train --data plain --out long $tiny --steps 300 --lr 1e-2 --val-every 100 --checkpoint-every 0
 holds "it learns" less "$(last_loss long)" 3
 holds "no checkpoints are written if none are wanted" test "$(ls long/checkpoints)" = ""

@@ -26,7 +26,8 @@ typedef struct curves {
     int64_t n;
     int64_t width, lines; /* number of steps of a bucket, and lines of steps read so far */
     double last_loss, best_val, best_step;
-    json_t *val; /* rows of step, seconds, tokens, loss */
+    json_t *val;     /* rows of step, seconds, tokens, loss */
+    size_t best_row; /* of val */
 } curves;
 
 /* ---- Reading ---- */
@@ -81,6 +82,7 @@ static void add_validation(curves *c, const json_t *line) {
     double loss = json_number_value(v);
     if (!(loss >= c->best_val)) {
         c->best_val = loss;
+        c->best_row = json_array_size(c->val);
         c->best_step = json_number_value(json_object_get(line, "step"));
     }
     json_array_append_new(c->val, json_pack("[I, f, I, f]", json_integer_value(json_object_get(line, "step")),
@@ -140,10 +142,19 @@ static json_t *curve_json(const curves *c, int k) {
     return all;
 }
 
+/* Returns the rows of validations, thinned to about POINTS of them. The first, the last and the best one are kept. */
+static json_t *validations_json(const curves *c) {
+    json_t *all = json_array();
+    size_t n = json_array_size(c->val), stride = n / POINTS + 1;
+    for (size_t i = 0; i < n; i++)
+        if (i % stride == 0 || i + 1 == n || i == c->best_row) json_array_append(all, json_array_get(c->val, i));
+    return all;
+}
+
 static json_t *curves_json(const curves *c) {
     json_t *step = json_array(), *seconds = json_array(), *tokens = json_array();
-    json_t *all = json_pack("{s:o, s:o, s:o, s:I, s:O}", "step", step, "seconds", seconds, "tokens", tokens, "width",
-                            (json_int_t)c->width, "val", c->val);
+    json_t *all = json_pack("{s:o, s:o, s:o, s:I, s:o}", "step", step, "seconds", seconds, "tokens", tokens, "width",
+                            (json_int_t)c->width, "val", validations_json(c));
     for (int64_t i = 0; i < c->n; i++) {
         json_array_append_new(step, whole(c->at[i].step));
         json_array_append_new(seconds, number(round(c->at[i].seconds * 1000) / 1000));

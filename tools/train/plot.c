@@ -8,7 +8,7 @@
 
 /* Sizes in pixels. LEFT to BOTTOM are margins. */
 enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52 };
-enum { POINTS = 400 }; /* the line of the raw losses has at most about so many points */
+enum { POINTS = 400 }; /* a line has at most about so many points */
 
 typedef struct plot {
     FILE *out;
@@ -76,29 +76,48 @@ static void draw_axes(const plot *p) {
             (TOP + HEIGHT - BOTTOM) / 2);
 }
 
-/* Draws a line through the finite losses among those of the first, the last and every stride-th step. */
-static void draw_line(const plot *p, const char *class, const double *loss, int64_t stride) {
+/* The steps at which a line has its points: those with a finite loss, thinned to about POINTS of them. */
+typedef struct points {
+    const double *loss;
+    int64_t steps, count; /* number of steps, and of those with a finite loss */
+    int64_t step, seen;   /* the point's step, and how many finite losses there are up to it */
+} points;
+
+static points points_of(const plot *p, const double *loss) {
+    points all = {.loss = loss, .steps = p->m->step};
+    for (int64_t i = 1; i <= all.steps; i++) all.count += isfinite(loss[i]) != 0;
+    return all;
+}
+
+/* Goes to the next point: the first finite loss, the last one, and every stride-th one. Returns false after the last
+ * one. */
+static bool next_point(points *at) {
+    int64_t stride = at->count / POINTS + 1;
+    while (++at->step <= at->steps) {
+        if (!isfinite(at->loss[at->step])) continue;
+        at->seen++;
+        if (at->seen % stride == 0 || at->seen == 1 || at->seen == at->count) return true;
+    }
+    return false;
+}
+
+static void draw_line(const plot *p, const char *class, const double *loss) {
     bool drawing = false;
     fprintf(p->out, "<path class=\"%s\" clip-path=\"url(#area)\" d=\"", class);
-    for (int64_t i = 1; i <= p->m->step; i++) {
-        if (!isfinite(loss[i]) || (i % stride && i != p->m->step && i != 1)) continue;
-        fprintf(p->out, "%c%.1f %.1f", drawing ? 'L' : 'M', x_of(p, (double)i), y_of(p, loss[i]));
-        drawing = true;
-    }
+    for (points at = points_of(p, loss); next_point(&at); drawing = true)
+        fprintf(p->out, "%c%.1f %.1f", drawing ? 'L' : 'M', x_of(p, (double)at.step), y_of(p, loss[at.step]));
     fprintf(p->out, "\"/>\n");
 }
 
 /* Draws the validation losses. Returns whether there are any. */
 static bool draw_validation(const plot *p) {
-    bool any = false;
-    draw_line(p, "val", p->m->val_loss, 1);
-    for (int64_t i = 1; i <= p->m->step; i++) {
-        if (!isfinite(p->m->val_loss[i])) continue;
-        fprintf(p->out, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n", x_of(p, (double)i),
-                y_of(p, p->m->val_loss[i]));
-        any = true;
-    }
-    return any;
+    const double *loss = p->m->val_loss;
+    points at = points_of(p, loss);
+    draw_line(p, "val", loss);
+    while (next_point(&at))
+        fprintf(p->out, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n", x_of(p, (double)at.step),
+                y_of(p, loss[at.step]));
+    return at.count > 0;
 }
 
 static void draw_legend(const plot *p, bool validation) {
@@ -111,7 +130,6 @@ static void draw_legend(const plot *p, bool validation) {
 }
 
 static void draw(plot *p) {
-    int64_t stride = p->m->step / POINTS + 1;
     smooth_losses(p);
     find_range(p);
     fprintf(p->out,
@@ -124,8 +142,8 @@ static void draw(plot *p) {
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
             WIDTH, HEIGHT, p->m->step, plural(p->m->step), LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     draw_axes(p);
-    draw_line(p, "raw", p->m->loss, stride);
-    draw_line(p, "train", p->smooth, stride);
+    draw_line(p, "raw", p->m->loss);
+    draw_line(p, "train", p->smooth);
     draw_legend(p, draw_validation(p));
     fprintf(p->out, "</svg>\n");
 }
