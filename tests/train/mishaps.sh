@@ -116,6 +116,27 @@ refuses 1 "the checkpoint's --data is 'book', given in the directory '$work/tree
 runs train --resume --out elsewhere --steps 12 --data tome
 mv tome book
 
+# Several paths, and files that have become token files, of a run that was begun in another directory.
+mkdir begun
+cp book begun/one
+cp book 'begun/two 2'
+seq 99 | sed 's/.*/{"text": "some text, which is number &"}/' >begun/lines.jsonl
+evaluates() { sed -n "s/^evaluate: .* --data //p" printed; }
+(cd begun && "$tapegrad" train $run --data one 'two*' --out several --steps 4 --checkpoint-every 2 >printed 2>&1 &&
+    "$tapegrad" train $run --data lines.jsonl --out cached --steps 4 --checkpoint-every 2 >/dev/null 2>&1)
+cp begun/printed .
+holds "the data are named as they were given" test "$(evaluates)" = "one 'two*'"
+for steps in 6 8; do
+    runs train --resume --out begun/several --steps $steps
+    holds "several paths lead to where they led" test "$(evaluates)" = "$work/begun/one '$work/begun/two*'"
+    runs train --resume --out begun/cached --steps $steps
+    holds "so does the path in the next command" test "$(evaluates)" = "$work/begun/lines.jsonl"
+    holds "which works" sh -c "$(sed -n 's/^evaluate: //p' printed) >/dev/null"
+done
+(cd begun && "$tapegrad" train --resume --out cached --steps 10 >printed 2>&1)
+cp begun/printed .
+holds "in the first directory it is named as it was given" test "$(evaluates)" = lines.jsonl
+
 # A hangup saves like other signals, and a closed pipe does not end a run.
 $interruptible "$tapegrad" run -n 2 -- "$tapegrad" train $run --out hung --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
 child=$!

@@ -19,12 +19,19 @@ static void say_part(const char *text, size_t length) {
 
 static void say_word(const char *text) { say_part(text, strlen(text)); }
 
-/* Prints the lines of `lines`, each as one word of a shell command, with a space before it. */
-static void say_lines(const char *lines) {
-    for (size_t n; *lines; lines += n + (lines[n] == '\n')) {
-        n = strcspn(lines, "\n");
+/* Prints the words of --data, each as one word of a shell command, with a space before it. A run that was resumed in
+ * another directory than it began in has relative paths of the first one; those that lead there from here are printed
+ * instead. */
+static void say_data(const train_options *o) {
+    size_t n;
+    for (const char *line = o->data; *line; line += n + (line[n] == '\n')) {
+        n = strcspn(line, "\n");
+        char *word = strndup(line, n), *path = word ? path_from(o->origin, word) : NULL;
         say(" ");
-        say_part(lines, n);
+        if (path) say_word(path);
+        else say_part(line, n);
+        free(path);
+        free(word);
     }
 }
 
@@ -72,7 +79,7 @@ void say_what_next(const ending *e) {
     say("\n");
     say_command(e, "evaluate", "", "eval --model");
     say(" --data");
-    say_lines(e->o->data);
+    say_data(e->o);
     if (e->o->data_format != DATA_AUTO) say_option(e, "data-format");
     say("%s%s", e->o->attend_across ? "" : " --no-attend-across", e->o->pad_documents ? " --pad-documents" : "");
     say_device(e);

@@ -5,6 +5,8 @@
 #ifndef TRAIN_STATE_H
 #define TRAIN_STATE_H
 
+#include <string.h>
+
 #include "train/train.h"
 
 /* ---- state_file.c: the file ---- */
@@ -20,6 +22,12 @@ const char *option_value(const option *row, const train_options *o, char *buf, s
 /* Returns the 64-bit word in a member of an object; 0 if it is not there. */
 uint64_t state_word_of(const json_t *object, const char *key);
 static inline bool is_relative(const char *path) { return path && path[0] != '/'; }
+/* Returns whether one of the words, which are separated by line breaks, is a relative path. words may be NULL. */
+static inline bool has_relative(const char *words) {
+    for (; words; words = strchr(words, '\n') ? strchr(words, '\n') + 1 : NULL)
+        if (is_relative(words)) return true;
+    return false;
+}
 
 /* ---- state_sums.c: checksums, as text ---- */
 

@@ -65,7 +65,7 @@ static json_t *data_json(const train_data *d, int64_t step) {
 /* Returns the current directory if a path among the options is relative. Otherwise, and if the directory's name is not
  * UTF-8, returns NULL. */
 static json_t *origin_json(const train_options *o) {
-    bool relative = is_relative(o->data) || is_relative(o->val_data) || is_relative(o->init) || is_relative(o->order);
+    bool relative = has_relative(o->data) || has_relative(o->val_data) || is_relative(o->init) || is_relative(o->order);
     char *here = relative ? getcwd(NULL, 0) : NULL;
     json_t *origin = here ? json_string(here) : NULL;
     free(here);
@@ -81,6 +81,7 @@ static json_t *state_json(const char *dir, int64_t step, const train_options *o,
                               "headers_xxh64", headers, "config_xxh64", config, "xxh64", STATE_NO_SUM);
     json_t *origin = state ? origin_json(o) : NULL;
     if (origin) json_object_set_new(state, "directory", origin);
+    if (state && o->origin) json_object_set_new(state, "directory of --data", json_string(o->origin));
     return state;
 }
 

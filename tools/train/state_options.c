@@ -1,5 +1,6 @@
 /* The options of a run that goes on: those of its checkpoint, and those of this call of the program. */
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,15 +57,30 @@ static bool is_current(const char *directory) {
     return same;
 }
 
-/* Replaces a relative path of the checkpoint's options by a path that is valid now. The old path was relative to the
- * directory in which the run was started. If the file is no longer there, tries the same path in the current directory,
- * because a directory tree may have been moved as a whole. The new path belongs to `state`. */
+/* Returns whether a path leads to a file, or a pattern to several. */
+static bool leads_somewhere(const char *path) {
+    glob_t found = {0};
+    if (is_readable(path)) return true;
+    bool some = strpbrk(path, "*?[") && glob(path, 0, NULL, &found) == 0;
+    globfree(&found);
+    return some;
+}
+
+char *path_from(const char *origin, const char *path) {
+    bool moved = origin && is_relative(path) && !is_current(origin);
+    char *there = moved ? path_in(origin, path) : NULL;
+    if (there && leads_somewhere(there)) return there;
+    free(there);
+    return NULL;
+}
+
+/* Replaces a relative path of the checkpoint's options by a path that is valid now (path_from). The old path was
+ * relative to the directory in which the run was started. The new path belongs to `state`. */
 static bool resolve_path(const char *name, json_t *state, const char **path) {
     const char *origin = json_string_value(json_object_get(state, "directory"));
     if (!*path || (!is_relative(*path) && is_readable(*path))) return true;
-    bool moved = origin && is_relative(*path) && !is_current(origin);
-    char *there = moved ? path_in(origin, *path) : NULL;
-    bool found = there && is_readable(there);
+    char *there = path_from(origin, *path);
+    bool found = there != NULL;
     if (found) {
         char key[32];
         snprintf(key, sizeof key, "path of --%s", name);
@@ -75,15 +91,35 @@ static bool resolve_path(const char *name, json_t *state, const char **path) {
     return found || is_readable(*path) || refuse_path(name, *path, origin);
 }
 
-/* Resolves the path of --data or --val-data, if it is the checkpoint's. Several words, standard input, and what has
- * become a token file of the run, are left as they are. */
+/* Replaces several words, separated by line breaks, by words that are valid now, as resolve_path does. Words that lead
+ * nowhere, such as weights, are left as they are. */
+static bool resolve_words(const char *name, json_t *state, const char **words) {
+    const char *origin = json_string_value(json_object_get(state, "directory"));
+    char *copy = strdup(*words), *rest = copy, *text = NULL, key[32];
+    size_t n = 0;
+    FILE *out = copy ? open_memstream(&text, &n) : NULL;
+    for (char *word; out && (word = strsep(&rest, "\n"));) {
+        char *path = path_from(origin, word);
+        fprintf(out, "%s%s", word > copy ? "\n" : "", path ? path : word);
+        free(path);
+    }
+    bool good = out && fclose(out) == 0;
+    snprintf(key, sizeof key, "path of --%s", name);
+    if (good && !json_object_set_new(state, key, json_string(text)))
+        *words = json_string_value(json_object_get(state, key));
+    free(text);
+    free(copy);
+    return good || (fail("no memory for the words of --%s", name), false);
+}
+
+/* Resolves the paths of --data or --val-data, if they are the checkpoint's. Standard input, and what has become a token
+ * file of the run, are left as they are. */
 static bool resolve_data(const char *name, const parsed *p, json_t *state, const train_options *o, const char **path) {
     char plan[4096];
     snprintf(plan, sizeof plan, "%s/data/data.json", o->out);
     bool input = *path && !strcmp(*path, "-");
-    if (option_given(&train_command, p, name) || !*path || input || strchr(*path, '\n') || access(plan, F_OK) == 0)
-        return true;
-    return resolve_path(name, state, path);
+    if (option_given(&train_command, p, name) || !*path || input || access(plan, F_OK) == 0) return true;
+    return (strpbrk(*path, "\n*?[") ? resolve_words : resolve_path)(name, state, path);
 }
 
 /* Returns the text of a saved option; "" if it is not there. Runs of earlier versions, which had no --pad-documents,
@@ -93,6 +129,14 @@ static const char *saved_text(const json_t *options, const char *name) {
     const char *across = json_string_value(json_object_get(options, "attend-across"));
     if (text || strcmp(name, "pad-documents") != 0) return text ? text : "";
     return across && !strcmp(across, "false") ? "true" : "false";
+}
+
+/* Sets o->origin, if the words of --data are the checkpoint's and are left as they were in another directory. */
+static void keep_origin(const parsed *p, const json_t *state, train_options *o) {
+    const char *origin = json_string_value(json_object_get(state, "directory of --data"));
+    if (!origin) origin = json_string_value(json_object_get(state, "directory"));
+    bool moved = origin && has_relative(o->data) && !is_current(origin);
+    if (moved && !option_given(&train_command, p, "data")) o->origin = origin;
 }
 
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state) {
@@ -106,7 +150,9 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
         if (!merge_option(row, given, saved_text(options, row->name), o)) return false;
     }
     bool order = option_given(&train_command, p, "order");
-    return resolve_data("data", p, *state, o, &o->data) && resolve_data("val-data", p, *state, o, &o->val_data) &&
-           (!o->lora || resolve_path("init", *state, &o->init)) &&
-           (order || resolve_path("order", *state, &o->order));
+    bool good = resolve_data("data", p, *state, o, &o->data) && resolve_data("val-data", p, *state, o, &o->val_data) &&
+                (!o->lora || resolve_path("init", *state, &o->init)) &&
+                (order || resolve_path("order", *state, &o->order));
+    if (good) keep_origin(p, *state, o);
+    return good;
 }

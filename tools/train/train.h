@@ -25,6 +25,7 @@ typedef struct train_options {
     const char *time;   /* NULL: nothing is chosen */
     const char *memory; /* NULL: no limit */
     const char *data, *val_data, *tokenizer, *out, *init, *order, *device;
+    const char *origin; /* not an option: the directory to which relative words of --data belong; NULL: this one */
     int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
@@ -408,6 +409,10 @@ bool directory_resumable(const run_directory *d);
 /* Reads a checkpoint's state.json into *state. Its options replace those that were not given on the command line.
  * Options that were given and are fixed for a run must equal those of the checkpoint. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
+/* Returns the path that leads now to what `path`, which may be a pattern, led to in the directory `origin`. The caller
+ * frees it. NULL: that is `path` itself. This is also so if nothing of that name is in origin any more, because a
+ * directory tree may have been moved as a whole. */
+char *path_from(const char *origin, const char *path);
 /* Returns the step of the newest checkpoint in the run's directory that is whole and of an earlier step than `before`;
  * 0: there is none. Reads all bytes of the checkpoints, and prints nothing. */
 int64_t checkpoint_newest_whole(const char *run, int64_t before);
