@@ -1,6 +1,5 @@
-/* Encodes texts, on several threads, and appends their ids to a dataset in the order of the texts. */
-#include <pthread.h>
-#include <stdatomic.h>
+/* Collects texts until there are many, encodes them (encode_texts.h), and appends their ids to a dataset in the order
+ * of the texts. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,10 +8,10 @@
 
 #include "common/program.h"
 #include "data/encode.h"
+#include "data/encode_texts.h"
 
-/* Limits of the texts that wait, and of threads. A piece keeps memory for up to MOST_KEPT ids: long texts are rare, but
- * sooner or later each piece would have encoded one, and would keep its memory. */
-enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64, MOST_KEPT = 1 << 12 };
+/* Limits of the texts that wait, and of threads. */
+enum { MOST_BYTES = 8 << 20, MOST_PIECES = 1 << 14, MOST_THREADS = 64 };
 
 /* A text that waits, or the end of a document after it. */
 typedef struct piece {
@@ -37,7 +36,6 @@ struct encoder {
     size_t used, room;
     piece *pieces;
     int n, capacity;
-    atomic_int next, wrong;  /* the next piece to encode, and the first one that cannot be encoded; n: none */
     int64_t buffer[1 << 13]; /* bytes as tokens, of put_bytes */
 };
 
@@ -188,46 +186,11 @@ bool encoder_end_markup(encoder *e, tg_token_writer *to) {
 
 /* ---- Encoding ---- */
 
-static void note_wrong(encoder *e, int i) {
-    int before = atomic_load(&e->wrong);
-    while (i < before && !atomic_compare_exchange_weak(&e->wrong, &before, i)) continue;
-}
-
-/* Encodes pieces until there are none, or one cannot be encoded. Each thread has a context of its own for errors. */
-static void *encode_some(void *of) {
-    encoder *e = of;
-    tg_ctx *errors = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    for (int i; (i = atomic_fetch_add(&e->next, 1)) < e->n;) {
-        piece *p = &e->pieces[i];
-        const tg_encode_opts *o = TG_ENCODE(.literal = !p->markup, .errors = errors);
-        if (tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, o, &p->ids) == TG_OK) continue;
-        note_wrong(e, i);
-        break;
-    }
-    tg_ctx_free(errors);
-    return NULL;
-}
-
-/* Encodes all pieces on several threads. If none can be started, this one does it alone. */
-static void encode_all(encoder *e) {
-    pthread_t thread[MOST_THREADS];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int started = 0, most = cores > MOST_THREADS ? MOST_THREADS : (int)cores;
-    if (e->n < most) most = e->n;
-    atomic_store(&e->next, 0);
-    atomic_store(&e->wrong, e->n);
-    while (started + 1 < most && pthread_create(&thread[started], NULL, encode_some, e) == 0) started++;
-    encode_some(e);
-    while (started > 0) pthread_join(thread[--started], NULL);
-}
-
-/* Prints why a piece cannot be encoded: encodes it again, with errors in the encoder's context. Returns false. */
-static bool explain(encoder *e, const piece *p) {
-    tg_ids ids = {0};
-    tg_tokenizer_encode(e->tokenizer, e->text + p->at, p->n, TG_ENCODE(.literal = !p->markup), &ids);
-    tg_ids_free(&ids);
-    if (p->line) return fail("'%s' line %lld: %s", p->path, (long long)p->line, tg_ctx_message(e->ctx)), false;
-    return fail("'%s': %s", p->path, tg_ctx_message(e->ctx)), false;
+static encode_text text_of_piece(const void *of, int i) {
+    const encoder *e = of;
+    piece *p = &e->pieces[i];
+    return (encode_text){.text = e->text + p->at, .n = p->n, .path = p->path, .line = p->line, .literal = !p->markup,
+                         .ids = &p->ids};
 }
 
 static void write_piece(const encoder *e, tg_token_writer *to, const piece *p) {
@@ -238,11 +201,12 @@ static void write_piece(const encoder *e, tg_token_writer *to, const piece *p) {
 }
 
 bool encoder_flush(encoder *e, tg_token_writer *to) {
-    encode_all(e);
-    if (atomic_load(&e->wrong) < e->n) return explain(e, &e->pieces[atomic_load(&e->wrong)]);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int threads = cores > MOST_THREADS ? MOST_THREADS : (int)cores;
+    if (!encode_texts(e->tokenizer, e->ctx, threads, e->n, text_of_piece, e)) return false;
     for (int i = 0; i < e->n; i++) {
         write_piece(e, to, &e->pieces[i]);
-        if (e->pieces[i].ids.capacity > MOST_KEPT) tg_ids_free(&e->pieces[i].ids);
+        encode_trim(&e->pieces[i].ids);
     }
     e->n = 0;
     e->used = 0;

@@ -1,7 +1,5 @@
 /* tapegrad tokenize: encodes documents with a tokenizer, on several threads, and writes their ids to a file. */
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include "common/program.h"
 #include "common/text.h"
 #include "data/documents.h"
+#include "data/encode_texts.h"
 #include "tokens/token_output.h"
 
 typedef struct tokenize_options {
@@ -38,7 +37,7 @@ static const option rows[] = {
     {"special", OPTION_FLAG, AT(special), "", "adds what the tokenizer adds to a text, such as a token that begins it",
      .fixed = false},
     {"literal", OPTION_FLAG, AT(literal), "", "special tokens in the documents are ordinary text", .fixed = false},
-    {"threads", OPTION_INT, AT(threads), "N", "threads; 0: as many as cores", 0, 1024, false},
+    {"threads", OPTION_INT, AT(threads), "N", "threads; 0: as many as cores", 0, MOST_ENCODERS, false},
 };
 
 static const command tokenize_command = {
@@ -52,11 +51,9 @@ static const command tokenize_command = {
 
 /* ---- Batches of documents ---- */
 
-/* A document keeps memory for up to MOST_KEPT ids: long documents are rare, but sooner or later each place of the batch
- * would have had one, and would keep its memory. */
-enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24, MOST_KEPT = 1 << 12 };
+enum { MOST_DOCUMENTS = 1 << 14, MOST_BYTES = 1 << 24 };
 
-/* Documents that the threads share. A thread takes the next one until there is none. */
+/* Documents that are encoded together. */
 typedef struct batch {
     const tokenize_options *o;
     const tg_tokenizer *tokenizer;
@@ -65,54 +62,13 @@ typedef struct batch {
     tg_ids *ids;
     int n;
     size_t bytes;
-    atomic_int next;
-    atomic_int wrong; /* the index of the first document that cannot be encoded; n: none */
 } batch;
 
-/* Encodes document i. Errors are recorded in `errors`. */
-static bool encode(const batch *b, tg_ctx *errors, int i) {
+static encode_text text_of_document(const void *of, int i) {
+    const batch *b = of;
     const document *d = &b->documents[i];
-    const tg_encode_opts *o = TG_ENCODE(.special = b->o->special, .literal = b->o->literal, .errors = errors);
-    b->ids[i].count = 0;
-    return tg_tokenizer_encode(b->tokenizer, d->text, d->n, o, &b->ids[i]) == TG_OK;
-}
-
-static void note_wrong(batch *b, int i) {
-    int before = atomic_load(&b->wrong);
-    while (i < before && !atomic_compare_exchange_weak(&b->wrong, &before, i)) continue;
-}
-
-static void *encode_some(void *of) {
-    batch *b = of;
-    tg_ctx *errors = tg_ctx_new(TG_CONFIG(.threads = 1));
-    for (int i; (i = atomic_fetch_add(&b->next, 1)) < b->n && !interrupted_by();) {
-        if (encode(b, errors, i)) continue;
-        note_wrong(b, i);
-        break;
-    }
-    tg_ctx_free(errors);
-    return NULL;
-}
-
-/* Encodes all documents of the batch. If no thread can be started, this one does it alone. */
-static void encode_all(batch *b, int threads) {
-    pthread_t thread[1024];
-    int started = 0;
-    atomic_store(&b->next, 0);
-    atomic_store(&b->wrong, b->n);
-    while (started + 1 < threads && started + 1 < b->n && pthread_create(&thread[started], NULL, encode_some, b) == 0)
-        started++;
-    encode_some(b);
-    while (started > 0) pthread_join(thread[--started], NULL);
-}
-
-/* Prints why a document cannot be encoded: encodes it again, with errors in ctx. Returns false. */
-static bool explain_wrong(const batch *b, tg_ctx *ctx) {
-    int i = atomic_load(&b->wrong);
-    const document *d = &b->documents[i];
-    encode(b, ctx, i);
-    if (d->line) return fail("'%s' line %lld: %s", d->path, (long long)d->line, tg_ctx_message(ctx)), false;
-    return fail("'%s': %s", d->path, tg_ctx_message(ctx)), false;
+    return (encode_text){.text = d->text, .n = d->n, .path = d->path, .line = d->line, .special = b->o->special,
+                         .literal = b->o->literal, .ids = &b->ids[i]};
 }
 
 /* Writes the ids of the batch. The id b->end is added to documents that do not end with it. */
@@ -145,7 +101,7 @@ static int fill(batch *b, documents *from) {
 static void clear(batch *b) {
     for (int i = 0; i < b->n; i++) {
         free(b->documents[i].text);
-        if (b->ids[i].capacity > MOST_KEPT) tg_ids_free(&b->ids[i]);
+        encode_trim(&b->ids[i]);
     }
     b->n = 0;
 }
@@ -166,9 +122,9 @@ static bool run_batches(batch *b, documents *from, token_output *out, int thread
     int status = 1;
     bool good = true;
     for (*bytes = 0; good && !interrupted_by() && (status = fill(b, from)) > 0; clear(b)) {
-        encode_all(b, threads);
+        good = encode_texts(b->tokenizer, out->ctx, threads, b->n, text_of_document, b);
         if (interrupted_by()) break;
-        good = atomic_load(&b->wrong) < b->n ? explain_wrong(b, out->ctx) : write_all(b, out);
+        good = good && write_all(b, out);
         *bytes += (int64_t)b->bytes;
         say_progress(from, out, &said);
     }
@@ -193,7 +149,7 @@ static void say_result(const tokenize_options *o, const tg_tokenizer *k, const t
 
 static bool tokenize_files(const tokenize_options *o, tg_ctx *ctx, batch *b, const names *files) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int threads = o->threads ? (int)o->threads : cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
+    int threads = o->threads ? (int)o->threads : cores < 1 ? 1 : cores > MOST_ENCODERS ? MOST_ENCODERS : (int)cores;
     int64_t bytes = 0;
     double began = seconds_now();
     token_output out = {0};
