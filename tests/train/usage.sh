@@ -60,6 +60,9 @@ refuses 2 "--data FILE, the data to train on, is missing" train --out x
 refuses 2 "--out DIR is missing" train --resume
 refuses 1 "there is no checkpoint in 'x': give the --out of a run that has one" train --resume --out x
 refuses 2 "--batch 4 cannot be cut into --accumulate 3" train $run --accumulate 3
+refuses 2 "--batch 4 cannot be cut into --micro-batches 3" train $run --micro-batches 3
+refuses 2 "--batch 16 cannot be cut into --accumulate 3" inspect --accumulate 3
+refuses 2 "--batch 16 cannot be cut into --micro-batches 3" inspect --micro-batches 3
 refuses 2 "--hidden 16 is not a multiple of --heads 3" train $run --heads 3
 refuses 2 "--heads 2 is not a multiple of --kv-heads 3" train $run --arch llama --kv-heads 3
 refuses 2 "is odd; --arch llama rotates pairs" train $run --arch llama --hidden 18 --heads 6

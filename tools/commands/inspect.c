@@ -434,8 +434,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
     if (ranks_check_divisible(c, p, &o->on) || zero_options_check(c, p, &o->on, o->on.ranks)) return 2;
     if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
-        return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
-                           o->batch, o->accumulate);
+        return usage_error(c, "--batch %" PRId64 " cannot be cut into --%s %" PRId64 " equal micro-batches", o->batch,
+                           option_given_name(c, p, "micro-batches"), o->accumulate);
     return o->config || o->dir ? 0 : model_options_check(c, &o->model, o->on.tp);
 }
 

@@ -244,6 +244,12 @@ bool option_given(const command *c, const parsed *p, const char *name) {
     return i >= 0 && (p->given[i] || other_name(c, p, i));
 }
 
+const char *option_given_name(const command *c, const parsed *p, const char *name) {
+    int i = option_find(c, name);
+    const option *other = i >= 0 && !p->given[i] ? other_name(c, p, i) : NULL;
+    return other ? other->name : name;
+}
+
 const char *option_given_other(const command *c, const parsed *p, const char *const *names, int n) {
     for (int i = 0; i < c->n_options; i++) {
         bool named = false;

@@ -58,6 +58,9 @@ void option_text(const option *o, const void *from, char *buf, size_t n);
 int option_find(const command *c, const char *name);
 /* Returns whether the option of that name was given, by this name or by its other name. */
 bool option_given(const command *c, const parsed *p, const char *name);
+/* Returns the name by which that option was given, which may be its other name; `name` itself if it was not given. For
+ * messages, which name what the user has typed. */
+const char *option_given_name(const command *c, const parsed *p, const char *name);
 /* Returns the name of the first option that was given and is none of the n names; NULL: there is none. For modes of a
  * command that read those options alone. */
 const char *option_given_other(const command *c, const parsed *p, const char *const *names, int n);

@@ -336,8 +336,8 @@ int train_options_check(const train_options *o, const parsed *p) {
     const command *c = &train_command;
     if (!o->data) return usage_error(c, "--data FILE, the data to train on, is missing");
     if (o->batch % o->accumulate)
-        return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",
-                           (long long)o->batch, (long long)o->accumulate);
+        return usage_error(c, "--batch %lld cannot be cut into --%s %lld equal micro-batches", (long long)o->batch,
+                           option_given_name(c, p, "micro-batches"), (long long)o->accumulate);
     if (check_schedule(o, p)) return 2;
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed)
         return usage_error(c, "--rng megatron needs a --seed of 1 or more, but --seed is 0; give --seed N");

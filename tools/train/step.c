@@ -93,8 +93,8 @@ static bool open_batch(trainer *r, const train_options *o) {
     r->micro = o->batch / o->accumulate;
     r->seq_len = o->model.seq_len;
     if (r->micro % r->dp)
-        return fail("--batch %lld / --accumulate %lld cannot be cut into equal parts for %d data-parallel ranks",
-                    (long long)o->batch, (long long)o->accumulate, r->dp),
+        return fail("--batch %lld in %lld micro-batch%s cannot be cut into equal parts for %d data-parallel ranks",
+                    (long long)o->batch, (long long)o->accumulate, o->accumulate > 1 ? "es" : "", r->dp),
                false;
     if (r->cp > 1 && r->seq_len % (2 * r->cp)) /* --init may have lowered it */
         return fail("--seq-len %lld is not divisible by %d: each of the --cp ranks has two of %d chunks",
