@@ -31,6 +31,7 @@ for model in base llama; do
     refuses 1 "--to is the directory './$model-lora' of the adapters" convert --from $model --adapter $model-lora --to ./$model-lora
     runs convert --adapter $model-lora --to $model-merged
     runs convert --from $model --adapter $model-lora --to $model-merged-2
+    refuses 1 "'$model-merged' has a model already; give another directory" convert --adapter $model-lora --to $model-merged
     holds "$model: both ways merge alike" cmp $model-merged/model.safetensors $model-merged-2/model.safetensors
     runs eval --model $model-merged --data other --json
     holds "$model: the merged model computes the same" near "$adapted" "$(number loss printed)" 1e-5

@@ -55,6 +55,8 @@ int convert_adapter(const char *from, const char *adapter, const char *to) {
     else if (same_file(m.dir, to) || same_file(m.adapter, to))
         status = fail("--to is the directory '%s' of %s; give another one", to,
                       same_file(m.dir, to) ? "the model that the adapters adapt" : "the adapters");
+    else if (is_there(to, "config.json") || is_there(to, "model.safetensors"))
+        status = fail("'%s' has a model already; give another directory", to);
     else
         status = merge(&m, to);
     free_model_config(&m.config);
