@@ -73,6 +73,24 @@ env --ignore-signal=INT sh -c 'grep "^SigIgn" /proc/self/status' >left
 env --ignore-signal=INT "$tapegrad" run -n 1 -- sh -c 'grep "^SigIgn" /proc/self/status' >right
 holds "an ignored signal stays ignored" cmp left right
 
+# Two signals that come before the launcher has passed on the first one: both reach the ranks.
+cat >ranks.sh <<'END'
+trap 'echo >interrupted' INT
+trap 'echo >terminated' TERM
+echo >ready
+until [ -e interrupted ] && [ -e terminated ] || [ -e enough ]; do sleep 0.02; done
+END
+$interruptible "$tapegrad" run -n 1 -- sh ranks.sh >printed 2>&1 &
+launcher=$!
+until_there ready
+kill -s STOP $launcher
+kill -s TERM $launcher
+kill -s INT $launcher
+kill -s CONT $launcher
+holds "both signals are passed on" eventually test -e interrupted -a -e terminated
+echo >enough
+wait $launcher
+
 # Processes share the cores.
 cores=$(nproc)
 runs run -n 2 -- "$tapegrad" train $run --out shared --threads 0

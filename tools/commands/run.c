@@ -31,9 +31,16 @@ typedef struct team {
     bool terminated, killed; /* SIGTERM was sent to all ranks; SIGKILL was sent to all ranks */
 } team;
 
-static volatile sig_atomic_t signalled, stopped;
+/* For each signal of passed_on, whether it has come and has not been sent to the ranks yet. There is one for each, so
+ * that none is lost if another one comes before it is sent. */
+static volatile sig_atomic_t signalled[PASSED_ON];
+static volatile sig_atomic_t stopped;
 
-static void on_signal(int number) { signalled = number; }
+static void on_signal(int number) {
+    for (int i = 0; i < PASSED_ON; i++)
+        if (passed_on[i] == number) signalled[i] = 1;
+}
+
 static void on_stop(int number) { stopped = number; }
 
 static void catch_signals(void) {
@@ -113,16 +120,23 @@ static void end_groups(const team *t) {
         if (t->pid[i]) waitpid(t->pid[i], NULL, 0);
 }
 
+/* Sends the ranks the signals that have come. Each is forgotten before it is sent, so that one that comes meanwhile is
+ * sent by the next call. */
+static void pass_signals(const team *t) {
+    for (int i = 0; i < PASSED_ON; i++) {
+        if (!signalled[i]) continue;
+        signalled[i] = 0;
+        send_all(t, passed_on[i]);
+    }
+}
+
 /* Waits until all ranks have ended, and passes signals on to them. Returns the exit status. */
 static int watch(team *t) {
     const struct timespec interval = {.tv_nsec = 5000000};
     while (t->alive) {
         note_ends(t);
         end_slow_ranks(t);
-        if (signalled) {
-            send_all(t, signalled);
-            signalled = 0;
-        }
+        pass_signals(t);
         if (stopped) stop(t);
         if (t->alive) nanosleep(&interval, NULL);
     }
