@@ -295,6 +295,14 @@ runs train --resume --out mixed --steps 6
 holds "a blend goes on in its order" same mixed unmixed
 refuses 1 "--data is not what the run began with" train --resume --out mixed --steps 9 --data 2 a.txt 1 pairs.jsonl
 
+# A file of the same size that was written in the same second is another one.
+cp pairs.jsonl stamped.jsonl
+touch -d '2020-01-01 00:00:00.25' stamped.jsonl
+runs train --data stamped.jsonl --out stamped $run
+sed -i 's/1/2/g' stamped.jsonl
+touch -d '2020-01-01 00:00:00.75' stamped.jsonl
+refuses 1 "with other contents, expected" train --resume --out stamped --steps 9
+
 # ---- A time instead of options ----
 runs train --data both.txt --time 4s --threads 1 --out timed
 holds "the choice is said" says "chosen: --arch llama --layers"

@@ -1,6 +1,6 @@
 /* Finds the files of --data, decides how each is read, and makes token files. A plan is JSON:
  * {"data", "val-data", "format", "tokenizer": the options;
- *  "inputs": size and time of each file;
+ *  "inputs": size and time of each file, the time in seconds and nanoseconds;
  *  "bytes": whether bytes are tokens;
  *  "sources": [{"name", "weight", "validation", "files", "bytes",
  *               "parts": [{"path", "format", "cached": the path is a name in the cache directory, "whole": the path
@@ -123,8 +123,8 @@ static bool note_input(planner *p, const char *path) {
     struct stat st;
     if (stat(path, &st) != 0) return true; /* "-", or a dataset without its ending */
     char *whole = realpath(path, NULL);
-    json_t *input = json_pack("{s:s, s:I, s:I}", "path", whole ? whole : path, "size", (json_int_t)st.st_size, "time",
-                              (json_int_t)st.st_mtime);
+    json_t *input = json_pack("{s:s, s:I, s:I, s:I}", "path", whole ? whole : path, "size", (json_int_t)st.st_size,
+                              "time", (json_int_t)st.st_mtim.tv_sec, "nanoseconds", (json_int_t)st.st_mtim.tv_nsec);
     if (!input) refuse_name(whole ? whole : path);
     free(whole);
     return input && (json_array_append_new(p->inputs, input) == 0 || no_memory());
@@ -280,9 +280,11 @@ bool corpus_is_bytes(const json_t *plan) { return json_is_true(json_object_get(p
 static bool is_unchanged(const json_t *input) {
     struct stat st;
     const char *path = json_string_value(json_object_get(input, "path"));
+    const json_t *nanoseconds = json_object_get(input, "nanoseconds"); /* plans of earlier versions have none */
     if (!path || stat(path, &st) != 0) return path != NULL;
     return st.st_size == json_integer_value(json_object_get(input, "size")) &&
-           st.st_mtime == json_integer_value(json_object_get(input, "time"));
+           st.st_mtim.tv_sec == json_integer_value(json_object_get(input, "time")) &&
+           (!nanoseconds || st.st_mtim.tv_nsec == json_integer_value(nanoseconds));
 }
 
 /* Returns whether the text of a key is that of an option, which may be NULL. */
