@@ -252,6 +252,9 @@ holds "the command of the evaluation has the words" says "eval --model blend --d
 holds "a blend says its shares" says "75 % of the sequences from a.txt: 5700 tokens"
 runs train --data 3 a.txt 1 b.txt --out blend2 $run
 holds "weights are relative" same blend blend2
+runs train --data 1.5e308 a.txt 5e307 b.txt --out blend3 $run
+holds "also if their sum is no number" same blend blend3
+refuses 1 "--data: the weight 1e-300 of 'b.txt' is nothing next to 2, the largest" train --data 2 a.txt 1e-300 b.txt --out x $run
 runs train --data a.txt --val-data b.txt --out checked $run
 holds "a validation file is not trained on" says "10000 tokens, of which 4000 validate"
 runs train --data a.txt --val-data b.txt --val-fraction 0 --patience 2 --out patient $run

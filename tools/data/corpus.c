@@ -1,4 +1,5 @@
 /* Opens the files of a plan as one stream of tokens. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,9 +63,15 @@ static bool open_source(corpus *c, tg_ctx *ctx, const corpus_options *o, const j
     return true;
 }
 
-/* Scales the weights of the sources of training so that they add up to 1. If there are no weights, each becomes 1. */
+/* Scales the weights of the sources of training so that they add up to 1. If there are no weights, each becomes 1. They
+ * are first divided by a power of two, which changes no digit, so that their sum is finite. */
 static void divide_weights(corpus *c) {
-    double sum = 0;
+    double sum = 0, most = 0;
+    int exponent;
+    for (int i = 0; i < c->n; i++)
+        if (!c->source[i].validation) most = fmax(most, c->source[i].weight);
+    frexp(most, &exponent);
+    for (int i = 0; i < c->n; i++) c->source[i].weight = ldexp(c->source[i].weight, -exponent);
     for (int i = 0; i < c->n; i++) sum += c->source[i].validation ? 0 : c->source[i].weight;
     for (int i = 0; i < c->n; i++) c->source[i].weight = sum > 0 ? c->source[i].weight / sum : 1;
 }

@@ -132,6 +132,19 @@ static bool have_weights(const names *words) {
     return true;
 }
 
+/* Fails if a weight is nothing next to the largest one, so that its files would have no share of the sequences. */
+static bool fit_together(const names *words, const char *option) {
+    const double least = 1e-300;
+    double most = 0;
+    for (int i = 0; i < words->n; i += 2) most = fmax(most, number_of(words->at[i]));
+    for (int i = 0; i < words->n; i += 2)
+        if (number_of(words->at[i]) / most < least)
+            return fail("--%s: the weight %s of '%s' is nothing next to %g, the largest; expected at least %g of it",
+                        option, words->at[i], words->at[i + 1], most, least),
+                   false;
+    return true;
+}
+
 /* Fails if there are numbers among words without weights, unless files have these names. */
 static bool no_numbers(const names *words, const char *option) {
     for (int i = 0; i < words->n; i++)
@@ -173,6 +186,7 @@ static bool expand(word_sources *out, const char *option, const names *words) {
     out->at = calloc((size_t)words->n, sizeof *out->at);
     if (!out->at) return fail("no memory for a list of files"), false;
     if (!weights) return no_numbers(words, option) && add_source(out, option, words, 0, words->n, 0);
+    if (!fit_together(words, option)) return false;
     for (int i = 0; i < words->n; i += 2)
         if (!add_source(out, option, words, i + 1, i + 2, number_of(words->at[i]))) return false;
     return true;
