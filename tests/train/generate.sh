@@ -93,6 +93,13 @@ if "$tapegrad" tokenizer train --data "$text" --to bpe --vocab 300 >printed 2>&1
         holds "what is printed is UTF-8" iconv -f UTF-8 -t UTF-8 -o converted printed
     fi
     rm wide/tokenizer*.json
+    says given --model wide --tokenizer bpe --prompt 'Licensed' --tokens 20 --samples 2 --json
+    holds "so does one with --tokenizer" cmp words given
+    says given --model wide --tokenizer bpe/tokenizer.json --prompt 'Licensed' --tokens 20 --samples 2 --json
+    holds "which may be a file" cmp words given
+    refuses 1 "the tokenizer 'bpe' has 300 ids, but the model has a vocabulary of 256" \
+        generate --model large --tokenizer bpe --prompt a
+    refuses 1 "cannot open 'missing'" generate --model wide --tokenizer missing --prompt a
 fi
 
 # Without a tokenizer there is no text to print.
@@ -117,6 +124,7 @@ refuses 2 "--draft-tokens is '12'" $generate --prompt a --draft large --draft-to
 refuses 2 "--draft-tokens is for --draft DIR" $generate --prompt a --draft-tokens 3
 refuses 1 "a draft model needs the same vocabulary" $generate --prompt a --draft wide
 refuses 1 "--stop is text, but" generate --model wide --prompt-ids 1 --stop a
+refuses 2 "or the model's tokenizer by --tokenizer" generate --model wide --prompt a
 printf '{"prompt": "a"\n' >bad.jsonl
 refuses 1 "line 1 of 'bad.jsonl' is not JSON" $generate --prompt-file bad.jsonl
 printf '{"prompt": 3}\n' >bad.jsonl

@@ -31,9 +31,7 @@ static const option rows[] = {
      "the tokens to predict: files, directories, patterns, - for standard input, .gz and .zst; required",
      .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), CORPUS_FORMATS, CORPUS_FORMATS_HELP, .fixed = false},
-    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH",
-     "a tokenizer.json, or a directory that has one, for text; without it that of --model, else each byte is a token",
-     .fixed = false},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH", TOKENIZER_HELP, .fixed = false},
     {"attend-across", OPTION_FLAG, AT(attend_across), "",
      "a token attends to all before it in its window, also to those of other documents [yes]; no: attention stays "
      "within each document, with positions from 0 on", .fixed = false},
@@ -133,18 +131,11 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
     return facts_agree(&f, ctx, world);
 }
 
-/* Returns --tokenizer, else the directory that has the tokenizer of --model: that directory itself or, if it has only
- * adapters, that of the model that they adapt. NULL: bytes are tokens. */
-static const char *tokenizer_of(const evaluation *e) {
-    const char *own = corpus_tokenizer_of(e->o.model);
-    return e->o.tokenizer ? e->o.tokenizer : own ? own : corpus_tokenizer_of(e->model.dir);
-}
-
 static corpus_options data_of(const evaluation *e) {
     const eval_options *o = &e->o;
     return (corpus_options){.data = o->data,
                             .format = (data_format)o->data_format,
-                            .tokenizer = tokenizer_of(e),
+                            .tokenizer = e->model.tokenizer,
                             .cache = e->cache,
                             .vocab = e->model.config.vocab};
 }
@@ -221,6 +212,7 @@ static int eval_on_ranks(evaluation *e) {
     if (!model_find(&e->model, o->model, true) || !model_find_adapter(&e->model, o->adapter) ||
         !check_seq_len(o->seq_len, &e->model.config))
         return 1;
+    model_find_tokenizer(&e->model, o->tokenizer, o->model);
     if (*e->model.adapter && o->on.pp > 1)
         return fail("--pp %lld: low-rank adapters need a whole model; leave --pp out, or add them to the model first "
                     "(tapegrad convert --adapter)",

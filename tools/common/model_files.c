@@ -79,6 +79,34 @@ void model_adapt(const model_files *m, tg_module *gpt) {
     if (*m->adapter) tg_lora_load(gpt, m->adapter);
 }
 
+/* ---- The tokenizer ---- */
+
+void model_find_tokenizer(model_files *m, const char *given, const char *named) {
+    const char *own = is_there(named, "tokenizer.json") ? named : is_there(m->dir, "tokenizer.json") ? m->dir : NULL;
+    m->tokenizer_given = given != NULL;
+    m->tokenizer = given ? given : own;
+}
+
+bool model_has_tokenizer(const model_files *m) { return m->tokenizer || m->config.vocab == 256; }
+
+bool tokenizer_fits(const char *path, int64_t ids, int64_t vocab) {
+    if (ids <= vocab) return true;
+    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own "
+                "tokenizer by --tokenizer",
+                path, (long long)ids, (long long)vocab),
+           false;
+}
+
+tg_tokenizer *model_open_tokenizer(const model_files *m, tg_ctx *ctx) {
+    if (!model_has_tokenizer(m)) return NULL;
+    tg_tokenizer *k = m->tokenizer ? tg_tokenizer_load(ctx, m->tokenizer) : tg_tokenizer_new_bytes(ctx);
+    bool good = check(ctx);
+    if (good && m->tokenizer_given) good = tokenizer_fits(m->tokenizer, tg_tokenizer_size(k), m->config.vocab);
+    if (good) return k;
+    tg_tokenizer_free(k);
+    return NULL;
+}
+
 /* ---- Whether config.json and the weights belong together ---- */
 
 char *read_tensors_header(FILE *f, size_t *n) {
@@ -223,6 +251,8 @@ static void compare_weights(const char *dir, const char *config) {
 
 bool model_find(model_files *m, const char *given, bool weights) {
     m->adapter[0] = 0;
+    m->tokenizer = NULL;
+    m->tokenizer_given = false;
     if (!find_directory(m->dir, given) || !find_base(m)) return false;
     char *config = path_in(m->dir, "config.json");
     bool good = config && read_model_config(config, &m->config);

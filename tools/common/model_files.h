@@ -6,10 +6,13 @@
 #include "common/program.h"
 
 #include <tapegrad/gpt.h>
+#include <tapegrad/tokenizer.h>
 
 typedef struct model_files {
     char dir[4096];      /* the directory with config.json and the weights */
     char adapter[4096];  /* the directory of the low-rank adapters that adapt the model; "": none */
+    const char *tokenizer; /* set by model_find_tokenizer: a tokenizer.json, or a directory that has one; NULL: none */
+    bool tokenizer_given;  /* by --tokenizer */
     tg_lm_config config; /* free_model_config frees its texts */
 } model_files;
 
@@ -24,6 +27,20 @@ bool model_find_adapter(model_files *m, const char *given);
 /* Adds the adapters to the model, if there are any. Errors are recorded in the context of gpt. */
 void model_adapt(const model_files *m, tg_module *gpt);
 
+/* Finds the tokenizer of the model: `given`, the value of --tokenizer, which may be NULL; else that in the directory
+ * `named`, the value of --model; else that next to the weights, which are elsewhere if `named` has adapters or
+ * checkpoints. m->tokenizer then points to one of the texts or into *m, which must stay where it is. */
+void model_find_tokenizer(model_files *m, const char *given, const char *named);
+/* Returns whether there is a tokenizer, or the vocabulary is the 256 bytes. */
+bool model_has_tokenizer(const model_files *m);
+/* Loads the tokenizer, or makes that of the 256 bytes. A tokenizer that was given must fit the vocabulary
+ * (tokenizer_fits). Returns NULL if the model has none, and after printing what is wrong. The caller frees it. */
+tg_tokenizer *model_open_tokenizer(const model_files *m, tg_ctx *ctx);
+/* Returns whether a tokenizer of so many ids fits a vocabulary; prints that it does not. */
+bool tokenizer_fits(const char *path, int64_t ids, int64_t vocab);
+
+#define TOKENIZER_HELP                                                                                                 \
+    "a tokenizer.json, or a directory that has one, for text; without it that of --model, else each byte is a token"
 #define ADAPTER_HELP "low-rank adapters of the model, as train --lora and PEFT save them"
 
 /* Checks that data of a format (a tg_token_format) can be tokens of the model. For text, whose tokens are the 256 byte

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/program.h"
+#include "common/model_files.h"
 #include "common/text.h"
 #include "data/corpus.h"
 #include "data/documents.h"
@@ -96,12 +96,7 @@ static bool open_encoder(planner *p) {
     const corpus_options *o = p->o;
     if (p->encoder) return true;
     if (!(p->encoder = encoder_new(p->ctx, o->tokenizer))) return false;
-    int64_t ids = encoder_vocab(p->encoder);
-    if (!o->tokenizer || !o->vocab || ids <= o->vocab) return true;
-    return fail("the tokenizer '%s' has %lld ids, but the model has a vocabulary of %lld: give the model's own "
-                "tokenizer by --tokenizer",
-                o->tokenizer, (long long)ids, (long long)o->vocab),
-           false;
+    return !o->tokenizer || !o->vocab || tokenizer_fits(o->tokenizer, encoder_vocab(p->encoder), o->vocab);
 }
 
 static bool begin_dataset(planner *p) {

@@ -13,6 +13,7 @@
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
     {"adapter", OPTION_TEXT, AT(adapter), "DIR", ADAPTER_HELP, .fixed = false},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH", TOKENIZER_HELP, .fixed = false},
     {"system", OPTION_TEXT, AT(system), "TEXT", "the system prompt, which comes before the conversation",
      .fixed = false},
     {"load", OPTION_TEXT, AT(load), "FILE", "go on with the conversation that /save wrote", .fixed = false},
@@ -203,6 +204,7 @@ int run_chat(int argc, char **argv) {
     if (!c.o.model) return usage_error(&chat_command, "--model DIR, the model, is missing");
     if (check_variables(&c.o) || sampling_options_check(&chat_command, &p, c.o.temperature)) return 2;
     if (!model_find(&c.model.files, c.o.model, true) || !model_find_adapter(&c.model.files, c.o.adapter)) return 1;
+    model_find_tokenizer(&c.model.files, c.o.tokenizer, c.o.model);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = c.o.device, .threads = (int)auto_if_zero(c.o.threads),
                                        .dtype = dtype_of_precision(c.o.precision)));
     mapped_watch(ctx);

@@ -9,7 +9,7 @@
 #include "common/model_files.h"
 
 typedef struct chat_options {
-    const char *model, *adapter, *system, *load, *template, *variables, *tools, *device;
+    const char *model, *adapter, *tokenizer, *system, *load, *template, *variables, *tools, *device;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p, min_p, repetition_penalty;
     int precision;

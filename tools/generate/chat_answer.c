@@ -16,14 +16,10 @@ static const char plain_template[] =
 /* ---- Opening ---- */
 
 static bool open_tokenizer(chat_model *m) {
-    if (is_there(m->files.dir, "tokenizer.json"))
-        m->tokenizer = tg_tokenizer_load(m->ctx, m->files.dir);
-    else if (m->files.config.vocab == 256)
-        m->tokenizer = tg_tokenizer_new_bytes(m->ctx);
-    else
-        return !fail("'%s' has no tokenizer.json, and its vocabulary of %lld ids is not the 256 bytes", m->files.dir,
-                     (long long)m->files.config.vocab);
-    return check(m->ctx);
+    m->tokenizer = model_open_tokenizer(&m->files, m->ctx);
+    if (m->tokenizer || model_has_tokenizer(&m->files)) return m->tokenizer != NULL;
+    return !fail("'%s' has no tokenizer.json, and its vocabulary of %lld ids is not the 256 bytes; give --tokenizer",
+                 m->files.dir, (long long)m->files.config.vocab);
 }
 
 /* Returns the text of --template, which the caller frees. NULL after printing what is wrong. */

@@ -12,9 +12,9 @@
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
     {"adapter", OPTION_TEXT, AT(adapter), "DIR", ADAPTER_HELP, .fixed = false},
+    {"tokenizer", OPTION_TEXT, AT(tokenizer), "PATH", TOKENIZER_HELP, .fixed = false},
     {"prompt", OPTION_TEXT, AT(prompt), "TEXT",
-     "text to continue; the model's directory has its tokenizer.json, or its vocabulary is the 256 bytes",
-     .fixed = false},
+     "text to continue; the model has a tokenizer, or its vocabulary is the 256 bytes", .fixed = false},
     {"prompt-ids", OPTION_TEXT, AT(prompt_ids), "1,2,3", "token ids to continue, by any model; ids are printed",
      .fixed = false},
     {"prompt-file", OPTION_TEXT, AT(prompt_file), "FILE",
@@ -72,7 +72,6 @@ const command generate_command = {
 typedef struct work {
     generate_options o;
     model_files model, draft;
-    bool has_tokenizer, has_file; /* has_file: the tokenizer is a tokenizer.json; otherwise it is that of bytes */
     given_prompts prompts;
     char **stop;
     int64_t n_stop;
@@ -123,6 +122,8 @@ static int64_t list_prompts(rank_state *r) {
 
 static bool open_rank(rank_state *r, const work *w, tg_ctx *ctx) {
     const generate_options *o = &w->o;
+    r->tokenizer = model_open_tokenizer(&w->model, ctx); /* before the model, because it takes less time */
+    if (!r->tokenizer && model_has_tokenizer(&w->model)) return false;
     r->gpt = load_on_ranks(ctx, r->parallel, &w->model.config, w->model.dir, true);
     model_adapt(&w->model, r->gpt);
     if (o->draft) {
@@ -130,8 +131,6 @@ static bool open_rank(rank_state *r, const work *w, tg_ctx *ctx) {
         r->draft = load_on_ranks(ctx, r->parallel, &w->draft.config, w->draft.dir, true);
         model_adapt(&w->draft, r->draft);
     }
-    if (w->has_file) r->tokenizer = tg_tokenizer_load(ctx, w->model.dir);
-    else if (w->has_tokenizer) r->tokenizer = tg_tokenizer_new_bytes(ctx);
     if (!check(ctx) || !copy_prompts(&r->prompts, &w->prompts) || !prompts_encode(&r->prompts, ctx, r->tokenizer))
         return false;
     int64_t positions = list_prompts(r), all = r->prompts.n * o->samples;
@@ -203,13 +202,13 @@ static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 static bool find_models(work *w) {
     const generate_options *o = &w->o;
     if (!model_find(&w->model, o->model, true) || !model_find_adapter(&w->model, o->adapter)) return false;
-    w->has_file = is_there(w->model.dir, "tokenizer.json");
-    w->has_tokenizer = w->has_file || w->model.config.vocab == 256;
+    model_find_tokenizer(&w->model, o->tokenizer, o->model);
     if (o->logprobs > w->model.config.vocab)
         return !fail("--logprobs %lld: the vocabulary of the model in '%s' has only %lld ids; give at most that many",
                      (long long)o->logprobs, w->model.dir, (long long)w->model.config.vocab);
-    if (o->stop && !w->has_tokenizer)
-        return !fail("--stop is text, but '%s' has no tokenizer.json to make text from ids", w->model.dir);
+    if (o->stop && !model_has_tokenizer(&w->model))
+        return !fail("--stop is text, but '%s' has no tokenizer.json to make text from ids; give --tokenizer",
+                     w->model.dir);
     if (!o->draft) return true;
     if (!model_find(&w->draft, o->draft, true)) return false;
     return w->draft.config.vocab == w->model.config.vocab ||
@@ -222,7 +221,7 @@ static int generate_on_ranks(work *w) {
     const generate_options *o = &w->o;
     if (!find_models(w)) return 1;
     int status = prompts_read(&w->prompts, o);
-    if (!status) status = prompts_check(&w->prompts, o, &w->model, w->has_tokenizer);
+    if (!status) status = prompts_check(&w->prompts, o, &w->model);
     if (status) return status;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));

@@ -9,7 +9,7 @@
 #include "common/start.h"
 
 typedef struct generate_options {
-    const char *model, *adapter, *prompt, *prompt_ids, *prompt_file, *stop, *draft, *device;
+    const char *model, *adapter, *tokenizer, *prompt, *prompt_ids, *prompt_file, *stop, *draft, *device;
     int64_t tokens, samples, rows, chunk, top_k, seed, logprobs, draft_tokens, threads;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int precision;
@@ -36,7 +36,7 @@ typedef struct given_prompts {
 /* Reads the prompts that the options name. Returns 0, or the exit status after printing what is wrong. */
 int prompts_read(given_prompts *p, const generate_options *o);
 /* Checks ids against the vocabulary, and that texts can become ids. Returns as prompts_read does. */
-int prompts_check(const given_prompts *p, const generate_options *o, const model_files *m, bool has_tokenizer);
+int prompts_check(const given_prompts *p, const generate_options *o, const model_files *m);
 /* Makes the ids of texts. Returns false after printing what is wrong. */
 bool prompts_encode(given_prompts *p, tg_ctx *ctx, const tg_tokenizer *tokenizer);
 void prompts_free(given_prompts *p);

@@ -172,15 +172,16 @@ int prompts_read(given_prompts *p, const generate_options *o) {
 static int no_tokenizer(const generate_options *o, const model_files *m) {
     return usage_error(&generate_command,
                        "the model in '%s' has a vocabulary of %lld ids, and --prompt gives the 256 bytes: give "
-                       "--prompt-ids, or put the model's tokenizer.json into its directory",
+                       "--prompt-ids, or the model's tokenizer by --tokenizer, or put its tokenizer.json into its "
+                       "directory",
                        o->model, (long long)m->config.vocab);
 }
 
-int prompts_check(const given_prompts *p, const generate_options *o, const model_files *m, bool has_tokenizer) {
+int prompts_check(const given_prompts *p, const generate_options *o, const model_files *m) {
     if (o->prompt_ids) return check_given_ids(o->prompt_ids, &p->at[0], m->config.vocab);
     for (int64_t i = 0; i < p->n; i++) {
         const given_prompt *q = &p->at[i];
-        if (q->text && !has_tokenizer) return no_tokenizer(o, m);
+        if (q->text && !model_has_tokenizer(m)) return no_tokenizer(o, m);
         for (int64_t k = 0; k < q->ids.count; k++)
             if (q->ids.ids[k] >= m->config.vocab)
                 return fail("prompt %lld has id %lld, expected 0 to %lld", (long long)i + 1, (long long)q->ids.ids[k],
