@@ -60,7 +60,8 @@ bool encode_texts(const tg_tokenizer *tokenizer, tg_ctx *ctx, int threads, int n
     encode_some(&t);
     while (started > 0) pthread_join(thread[--started], NULL);
     int wrong = atomic_load(&t.wrong);
-    return wrong == n || interrupted_by() || explain(&t, ctx, wrong);
+    if (interrupted_by()) return false;
+    return wrong == n || explain(&t, ctx, wrong);
 }
 
 void encode_trim(tg_ids *ids) {

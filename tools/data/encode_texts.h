@@ -18,7 +18,7 @@ typedef struct encode_text {
 
 /* Encodes n texts; at(of, i) returns text i, and is called by any thread. If threads cannot be started, fewer encode
  * them, and at last this one alone. Returns false after printing why a text cannot be encoded, the first one of all;
- * ctx: the tokenizer's. After an interrupt (interrupts.h) returns true, and texts may lack their ids. */
+ * ctx: the tokenizer's. After an interrupt (interrupts.h) returns false without a message. */
 bool encode_texts(const tg_tokenizer *tokenizer, tg_ctx *ctx, int threads, int n,
                   encode_text (*at)(const void *of, int i), const void *of);
 /* Frees the memory of ids that will be used again, if it is that of a long text. Long texts are rare, but sooner or

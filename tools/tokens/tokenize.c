@@ -122,9 +122,7 @@ static bool run_batches(batch *b, documents *from, token_output *out, int thread
     int status = 1;
     bool good = true;
     for (*bytes = 0; good && !interrupted_by() && (status = fill(b, from)) > 0; clear(b)) {
-        good = encode_texts(b->tokenizer, out->ctx, threads, b->n, text_of_document, b);
-        if (interrupted_by()) break;
-        good = good && write_all(b, out);
+        good = encode_texts(b->tokenizer, out->ctx, threads, b->n, text_of_document, b) && write_all(b, out);
         *bytes += (int64_t)b->bytes;
         say_progress(from, out, &said);
     }
