@@ -1,5 +1,5 @@
 /* Types that every part of Tapegrad shares: status codes, dtypes, shapes, placements and the opaque object types. Every
- * other header includes this one; a program seldom includes it directly. */
+ * header that needs these types includes this one, so a program seldom includes it directly. */
 #ifndef TAPEGRAD_TYPES_H
 #define TAPEGRAD_TYPES_H
 
@@ -82,7 +82,7 @@ TG_API const char *tg_version(void); /* Returns the TG_VERSION that the library 
  * TG_ERR_ARGUMENT if ctx is NULL. */
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
 /* Returns the message of the first error: what was wrong, what was expected, and where. Returns "" if there is no
- * error, and "context is NULL" if ctx is NULL. The text is valid until the next tg_ctx_clear. */
+ * error, and "context is NULL" if ctx is NULL. The text is valid until the next tg_ctx_clear or tg_ctx_free. */
 TG_API const char *tg_ctx_message(const tg_ctx *ctx);
 /* Clears the error, so that calls on ctx work again. Does nothing if ctx is NULL or dead (tg_ctx_new). */
 TG_API void tg_ctx_clear(tg_ctx *ctx);
@@ -130,8 +130,8 @@ TG_API const char *tg_dtype_name(tg_dtype d);
 /* Returns the bits per element; 0 for TG_DTYPE_DEFAULT and for an unknown dtype. */
 TG_API int tg_dtype_bits(tg_dtype d);
 
-/* The scales of a quantized tensor. There is one scale for each block of the tensor. A block has block[i] elements
- * along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use a tg_quant, and no op takes one yet. */
+/* The scales of a quantized tensor, whose dtype is of kind q. No function takes a tg_quant yet. There is one scale for
+ * each block of the tensor. A block has block[i] elements along dim i; block[i] 0 means the whole dim. */
 typedef struct tg_quant {
     size_t size;
     tg_dtype scale_dtype; /* dtype of the scales */
@@ -141,14 +141,15 @@ typedef struct tg_quant {
 
 enum { TG_MAX_DIMS = 8 }; /* the greatest number of dims of a tensor */
 
-/* A shape, passed by value. ndim 0 is the shape of a scalar, which has one element. If ndim > TG_MAX_DIMS, functions
- * that take the shape fail with TG_ERR_SHAPE. */
+/* A shape, passed by value. ndim 0 is the shape of a scalar, which has one element. If ndim is negative or above
+ * TG_MAX_DIMS, functions that take the shape fail with TG_ERR_SHAPE. */
 typedef struct tg_shape {
     int64_t ndim;
     int64_t dim[TG_MAX_DIMS];
 } tg_shape;
 
-/* A list of dims, such as those to reduce over. Negative dims count from the end. n < 0 means all dims. */
+/* A list of dims, such as those to reduce over. Negative dims count from the end. n 0 means no dims, and n < 0 all
+ * dims. */
 typedef struct tg_dims {
     int n;
     int dim[TG_MAX_DIMS];
@@ -169,26 +170,28 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 
 /* Structs of options begin with the field `size`. So do tables of functions, except tg_allocator, and structs of
  * results that have an initializer (TG_MEMORY_INFO). Each struct of options has a macro, for example TG_CONFIG for
- * tg_config. The macro makes a struct, which lives until the end of the enclosing block, and gives its address. It sets
- * the size and all defaults, and the caller's designators replace the defaults that they name: TG_ADAMW(.lr = 0.1). C++
- * programs use tg_make instead, and bindings tg_struct_fill (fields.h). NULL in place of a struct of options means one
- * with all defaults.
+ * tg_config. The macro makes a struct, which lives until the end of the enclosing block, and gives its address. The
+ * macro sets the size and all defaults, and the caller's designators replace the defaults that they name:
+ * TG_ADAMW(.lr = 0.1). C++ programs use tg_make instead, and bindings tg_struct_fill (fields.h). NULL in place of
+ * a struct of options means one with all defaults, unless the comment of the function requires the struct.
  *
- * The value of a field is used as it is: 0 means zero, or is refused with TG_ERR_ARGUMENT if the field cannot be zero.
- * If a field is an array, a designator replaces all of its elements, and those that it does not list are 0. Two names,
- * TG_AUTO and TG_NONE, stand for a choice that is no ordinary value of a field. The comment of a field says if the
- * field takes one of them, and what the name means there. If a call does not use a field, the field must keep its
- * default (TG_ERR_ARGUMENT), unless its comment says otherwise.
+ * The value of a field is used as it is: 0 means zero, and a call refuses it, mostly with TG_ERR_ARGUMENT, if the field
+ * cannot be zero. A dtype 0 is TG_DTYPE_DEFAULT. If a field is an array, a designator replaces all of its elements, and
+ * those that it does not list are 0. Two names, TG_AUTO and TG_NONE, stand for a choice that is no ordinary value of a
+ * field. The comment of a field says if the field takes one of them, and what the name means there. If a call does not
+ * use a field, the field must keep its default (TG_ERR_ARGUMENT), unless its comment says otherwise. Only the argument
+ * of a function that is NULL, such as log_user, may have any value.
  *
  * If the size of a struct of options was never set, or is larger than that of the library's struct, the call that gets
  * the struct fails with TG_ERR_ARGUMENT. If the caller was compiled with an earlier version, whose struct is smaller,
  * the fields that it lacks get their defaults. Tables such as tg_op and tg_device_ops must have exactly the library's
- * size. */
+ * size; only tg_module_ops and tg_pack_ops may be those of an earlier version. */
 #define TG_AUTO (-1) /* the library chooses the value */
 #define TG_NONE (-1) /* no limit, or nothing of the kind */
 
-/* A designator that replaces a default is what these macros are for, but compilers warn of it with -Wextra. The
- * warning is turned off for the files that include this header, unless they define TG_KEEP_OVERRIDE_WARNINGS. */
+/* A designator that replaces a default is what these macros are for, but compilers warn of it: gcc with -Wextra, clang
+ * always. The warning is turned off for the files that include this header, unless they define
+ * TG_KEEP_OVERRIDE_WARNINGS. */
 #if !defined(__cplusplus) && !defined(TG_KEEP_OVERRIDE_WARNINGS)
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Winitializer-overrides"
@@ -199,7 +202,7 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 
 /* Sets every byte of a struct to 0, and then sets its first field to size. It is for structs that a call fills
  * (tg_memory_info) and for tables of functions; for options see tg_struct_fill. Call it as
- * tg_struct_init(&s, sizeof s). Does nothing if s is NULL. */
+ * tg_struct_init(&s, sizeof s). Does nothing if s is NULL, or if size is too small for the field. */
 TG_API void tg_struct_init(void *s, size_t size);
 
 /* ---- Placements: how a tensor is distributed over the ranks of an axis (docs/placements.md) ---- */
@@ -232,17 +235,18 @@ typedef struct tg_placement {
     uint8_t kind;   /* tg_placement_kind */
     uint8_t layout; /* tg_layout; used only if kind is TG_VARYING */
     int8_t dim;     /* the sharded dim; not used if layout is TG_OPAQUE */
-    uint8_t order;  /* if several axes shard one dim: the position of this axis among them; 0 is the major axis */
+    uint8_t order;  /* set by the library: the place of this axis among those that shard the dim; 0 is the major axis */
     int32_t chunks; /* number of chunks per rank; used only if layout is TG_STRIDED */
 } tg_placement;
 
 /* ---- Callbacks and small types ---- */
 
-/* The caller's allocator, which provides the host memory of a context (tg_config.allocator). alloc returns NULL on
- * failure. align is a power of two, at most 2 MiB. free gets the same number of bytes as alloc. Several threads may
- * call both at the same time: the thread of the context, and the library's threads that read data (data.h) or write
- * checkpoints (checkpoint.h). Both must work until the context has ended. If tensors that were exported by DLPack
- * outlive tg_ctx_free, their release calls free, on any thread. */
+/* The caller's allocator, which provides the host memory of a context (tg_config.allocator). Only tokenizers, JSON and
+ * a few short-lived buffers use malloc. alloc returns NULL on failure, and need not clear the memory. align is a power
+ * of two, at most 2 MiB. free gets the same number of bytes as alloc. Several threads may call both at the same time:
+ * those that use a context with this allocator, and the library's threads that read data (data.h) or write checkpoints
+ * (checkpoint.h). Both must work until the context has ended. If tensors that were exported by DLPack outlive
+ * tg_ctx_free, their release calls free, on any thread. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
@@ -274,9 +278,9 @@ typedef enum tg_category {
     TG_MEM_OPTIMIZER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
-    TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease) */
+    TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease); symmetric memory (tg_symmetric_new) */
     TG_MEM_GRAPH,     /* memory that captured steps hold (capture.h) */
-    TG_MEM_WORKSPACE, /* work memory of kernels on device "cuda", while a kernel uses it */
+    TG_MEM_WORKSPACE, /* work memory of kernels on "cuda" and like devices, while a kernel uses it */
     TG_MEM_CATEGORIES,
     TG_MEM_MAX_CATEGORIES = 12 /* size of arrays by category, so that new categories do not change tg_memory_info */
 } tg_category;
@@ -287,8 +291,8 @@ typedef struct tg_memory_info {
     /* Bytes in use, as rounded up by the library's allocator: live is the number now, and peak is the largest number
      * since the context was created, or since tg_memory_reset_peak. */
     int64_t live, peak;
-    int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
-    int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
+    int64_t reserved;  /* bytes obtained from the system or the device, in use or not, without symmetric memory */
+    int64_t workspace; /* work memory on the host that kernels keep (tg_workspace); not in live or reserved */
     int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the bytes of live in each tg_category */
     int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same for peak */
     int64_t host_allocations; /* number of host allocations so far; a steady training step adds none */
