@@ -33,12 +33,12 @@ typedef struct tg_call {
     int n_in, n_out, n_saved;
     /* The inputs and the outputs. An optional input that is absent is NULL. Before infer has made output i, out[i] is
      * NULL. Backward may read the elements only of those that the call saves (saves_in, saves_out); of the others it
-     * may read shape and dtype. */
+     * may read shape, dtype and placement. */
     tg_tensor *const *input;
     tg_tensor **out;
     tg_tensor **saved; /* private buffers that infer has declared (tg_call_save) */
-    /* Bit mask of the inputs that need a gradient. It is 0 in no-grad mode. In backward: the inputs whose gradient
-     * backward must compute. Bit 31 is set if any input from 31 on needs one. */
+    /* Bit mask of the inputs that need a gradient. It is 0 in no-grad mode, and if the op has neither backward nor vjp.
+     * In backward: the inputs whose gradient backward must compute. Bit 31 is set if any input from 31 on needs one. */
     uint32_t needs;
     /* Bit masks of the inputs and outputs to save for backward. They begin as the masks of the op (tg_op). infer may
      * clear the bits of tensors that backward does not read when it computes the gradients in `needs`. */
@@ -114,7 +114,7 @@ typedef struct tg_sample_input {
     tg_sample_layout layout;
     /* FLOAT: values are uniform in [lo, hi), or of the standard normal distribution if lo and hi are 0. INDEX: values
      * are integers in [lo, hi). BOOL: element i, counted in row-major order, is true if i % hi >= lo; if hi is 0,
-     * values are random. STARTS: hi is the last value of each row. */
+     * values are random. STARTS: hi is the last value of each row; a row of one element has the value 0. */
     double lo, hi;
     bool frozen; /* the input requires no gradient; only float inputs ever require one */
     /* Dtype of the input. 0 means the dtype of the test (FLOAT), int64 (INDEX, STARTS) or bool (BOOL). */
@@ -177,7 +177,7 @@ struct tg_op {
     /* Bytes of the params, which tg_apply copies; 0 means that the op has no params. What pointers in the params point
      * to is not copied. It must stay valid as long as the node, unless infer replaces the pointers. */
     size_t params_size;
-    uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that backward reads */
+    uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that backward, vjp and jvp read */
     uint32_t optional;            /* bit mask of the inputs that may be NULL */
     /* Bit mask of the inputs whose gradients backward gives by tg_call_pass, tg_call_in_flight or tg_call_gin. For
      * these inputs gin[i] is NULL when backward begins. */
@@ -193,7 +193,8 @@ struct tg_op {
     tg_family family;
     /* Output 0 overwrites the bytes of input 0. The two have the same dtype and number of elements (TG_ERR_SHAPE).
      * After the call, out[0] replaces input 0, and later uses of input 0 fail; but if input 0 belongs to the context,
-     * it stays valid, and is out[0] itself.
+     * it stays valid, and is out[0] itself. If an earlier node has saved input 0, the backward of that node fails with
+     * TG_ERR_VERSION.
      *
      * The call fails with TG_ERR_STATE
      * - if input 0 is a view or not contiguous;
@@ -205,9 +206,9 @@ struct tg_op {
      * the dtypes with which no op computes, such as TG_F8E4M3, fail with TG_ERR_DTYPE. */
     bool moves;
     bool sums_f32; /* if input i is a 16-bit float, backward can also write to a gin[i] of dtype float32 */
-    /* The ranks run the op together, so every rank must call it. Backward runs on every rank if it runs on one of them,
-     * because the others would otherwise wait forever. A rank on which no gradient has reached the op gets tensors of
-     * zeros in gout. */
+    /* The ranks run the op together, so every rank must call it. Backward runs on every rank on which the roots of
+     * tg_backward depend on the op, even if no gradient reaches the op there, because other ranks would otherwise wait
+     * forever. The missing gradients in gout are then tensors of zeros. */
     bool collective;
     /* The functions of the op, except flops and outputs_of, return TG_OK or an error. If the function has not recorded
      * the error (tg_call_fail), the library records one with this status.
@@ -272,7 +273,7 @@ struct tg_op {
  * is at most TG_MAX_DIMS. Strides are in elements and may be 0 or negative. */
 
 /* Creates output i, which forward fills, with this dtype and shape. Every output must be made once, by tg_call_out or
- * tg_call_view (TG_ERR_INTERNAL). */
+ * tg_call_view (TG_ERR_INTERNAL). An op without forward cannot call tg_call_out (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
 /* Makes output i a view of input 0. The view shares the bytes of input 0, and has its dtype. It begins `offset`
  * elements after the first element of input 0, and has this shape and stride. Fails with TG_ERR_SHAPE if the view
@@ -283,19 +284,20 @@ TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const
 TG_API tg_status tg_call_outputs(tg_call *c, int n);
 /* Declares saved buffer i, which forward fills and backward reads. Declare buffers in order from 0, at most 8. */
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Takes n >= 0 draws from the current random stream: the stream that tg_rng_fork has selected, or the default one.
- * Returns the state from which these draws begin. While a captured step is recorded (capture.h), n > 0 fails with
- * TG_ERR_UNSUPPORTED, because every replay would take the same draws; tg_call_draws works there. */
+/* Takes n draws, 0 or more (TG_ERR_ARGUMENT), from the current random stream: the stream that tg_rng_fork has selected,
+ * or the default one. With an open key (tg_key_open) the draws are those of the key. Returns the state from which these
+ * draws begin. While a captured step is recorded (capture.h), n > 0 fails with TG_ERR_UNSUPPORTED, because every replay
+ * would take the same draws; tg_call_draws works there. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
 /* Takes draws for a tensor that has the shape and the placement of x, one for each element, and returns them.
  *
  * Every rank takes as many draws as the global tensor has elements, so the streams of all ranks stay equal. Each
  * element gets the draw of its position in the global tensor. If x is opaque on an axis (TG_OPAQUE), the global tensor
  * is the stack of the tensors of that axis's ranks, in rank order; with an open key (tg_key_open) the call then fails
- * with TG_ERR_PLACEMENT. On an axis on which x is not VARYING, all ranks get the same draws.
+ * with TG_ERR_PLACEMENT. On an axis on which x is not VARYING, all ranks get the same draws if their streams are equal.
  *
  * With TG_RNG_MEGATRON (parallel.h) the call takes only as many draws as x has elements on this rank, from the stream
- * that TG_RNG_MEGATRON assigns to x. */
+ * that TG_RNG_MEGATRON assigns to x, or from the one that tg_rng_fork has selected. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 /* State how the dims of inputs may be sharded, and in which inputs the op is linear (docs/placements.md). These
  * functions are for ops that differ from their family in this, and for TG_FAMILY_CUSTOM.
@@ -313,8 +315,10 @@ TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
 TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
 /* States that the op converts input i to output o: input i must have the placement `from` on comm's axis, and output o
  * gets the placement `to` there. It is for ops of TG_FAMILY_CUSTOM. If input i has another placement, the op fails with
- * TG_ERR_PLACEMENT, and the message quotes `remedy`, a text that says what to do instead. An op may state at most 8
- * conversions. Fails with TG_ERR_ARGUMENT if comm is NULL, or if i or o is out of range.
+ * TG_ERR_PLACEMENT, and the message quotes `remedy`, a text that says what to do instead. INVARIANT and REPLICATED
+ * count as the same for an input that needs no gradient. If several axes shard one dim, only the minor one can be
+ * converted. An op may state at most 8 conversions. Fails with TG_ERR_ARGUMENT if comm is NULL, or if i or o is out of
+ * range.
  *
  * On comm's axis, an input that is in no conversion must be the same on every rank and need no gradient
  * (TG_ERR_PLACEMENT). infer must set c->dims to the dims along which the op moves rows between ranks: the op fails with
@@ -343,8 +347,8 @@ TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64
  * wait for w.
  *
  * Takes over w, and aborts it on an error. The work must keep alive the memory that it reads, as the works of a tg_comm
- * do. w may be NULL if the call that should have started the work has failed. In that case returns the error that the
- * failed call has recorded in the context. */
+ * do. w may be NULL if the call that should have started the work has failed. In that case returns the status of the
+ * context, which has the error of that call. */
 TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
 /* Only in backward: gives g as the gradient of input i. g is an output gradient of this call (gout), a temporary
  * (tg_call_temp), or a view of one of them (tg_call_view_of). g has the shape (TG_ERR_SHAPE) and the dtype
@@ -371,13 +375,13 @@ TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
 /* ---- Recording an op ---- */
 
-/* Records one op. Copies params, calls infer, runs forward and, if an input needs a gradient, keeps a node. For an op
- * without infer, calls compose instead.
+/* Records one op. Copies params, calls infer, runs forward and, if an input needs a gradient (tg_call.needs), keeps a
+ * node. For an op without infer, calls compose instead.
  *
- * The inputs belong to t or to its context (TG_ERR_HANDLE). in[i] may be NULL only if input i is optional. params may
- * be NULL only if the op has none. out[] receives n_out handles, which are inert on an error. If the op has n_out < 0,
- * n_out is the size of out[]; entries after the last output become NULL. n_in and n_out are at most 65535, and 0 if the
- * array is NULL. Invalid numbers, arrays or tables fail with TG_ERR_ARGUMENT.
+ * The inputs belong to t or to its context (TG_ERR_HANDLE). in[i] may be NULL only if input i is optional, and params
+ * only if the op has none (TG_ERR_ARGUMENT). out[] receives n_out handles, which are inert on an error. If the op has
+ * n_out < 0, n_out is the size of out[]; entries after the last output become NULL. n_in and n_out are at most 65535,
+ * and 0 if the array is NULL. Invalid numbers, arrays or tables fail with TG_ERR_ARGUMENT.
  *
  * state may be NULL. Otherwise the op takes it over: destroy(state) is called when the node ends, or, if no node is
  * kept, before tg_apply returns, also on an error. destroy may be NULL. site is the caller's return address (TG_SITE),
@@ -393,10 +397,10 @@ TG_API const tg_op *tg_op_at(int i);
 /* Returns the op of the library with this name or alias; NULL if there is none. */
 TG_API const tg_op *tg_op_find(const char *name);
 
-/* Queries about a tape and its nodes. Nodes belong to the tape. A node is valid until the tape is reset, or until the
- * node ends with its results (tg_release, tg_tape_collect). A leaf that an op has used also has a node, whose op has
- * the name "leaf", no inputs, and the leaf as its output. The functions return 0 or NULL if the tape, the tensor or the
- * node is NULL, or if an index is out of range. */
+/* Queries about a tape and its nodes. Nodes belong to the tape. A node is valid until the tape is reset or freed, or
+ * until the node ends with its results (tg_release, tg_tape_collect). A leaf that requires a gradient also has a node
+ * once a recorded op has used it. The op of this node has the name "leaf", no inputs, and the leaf as its output. The
+ * functions return 0 or NULL if the tape, the tensor or the node is NULL, or if an index is out of range. */
 TG_API int64_t tg_tape_nodes(const tg_tape *t); /* Returns the number of nodes, those of leaves included. */
 /* Returns the i-th node in recorded order, i from 0. */
 TG_API const tg_node *tg_tape_node(tg_tape *t, int64_t i);
