@@ -1,5 +1,5 @@
-/* Calls of ops by name, with named arguments. By these calls a library for another language can offer every op without
- * code for each one. tg_op (op.h) describes the arguments; `tapegrad ops --json` prints the descriptions. */
+/* Calls of ops by name, with named arguments. With them a library for another language can offer every op without code
+ * for each one. tg_op (op.h) describes the arguments; `tapegrad ops --json` prints the descriptions. */
 #ifndef TAPEGRAD_OP_CALL_H
 #define TAPEGRAD_OP_CALL_H
 
@@ -39,7 +39,8 @@ typedef enum tg_value_kind {
  *
  * Every argument that has a default, and every optional input, also takes DEFAULT.
  *
- * Texts, lists and structs are the caller's, and must live until the call has returned. A communicator must live until
+ * Texts, lists and structs are the caller's, and must live until the call has returned. A text or list for an op of the
+ * program (tg_op_bind) must live as long as the node, unless infer replaces the pointer. A communicator must live until
  * the node of the call ends, because backward uses it too. */
 typedef struct tg_value {
     const char *name;
@@ -87,19 +88,19 @@ typedef struct tg_op_binding {
 /* Looks up the names of n arguments of op, 0 to TG_OP_VALUES, and fills *b, which TG_OP_BINDING() initializes. op is an
  * op of the library (tg_op_find) or of the program, and must live as long as b is used. The names are not kept.
  *
- * Fails with TG_ERR_ARGUMENT if op is NULL or has no such argument, if a name occurs twice, or if a required argument
- * of tg_op.fields is missing. (Inputs may be missing: tg_op_call_bound also takes them by position.) Fails with
- * TG_ERR_UNSUPPORTED if the op has more than 1024 bytes of params or more than 31 inputs; lists of inputs (tg_op.n_in <
- * 0) may be longer. On an error *b is unchanged. */
+ * Fails with TG_ERR_ARGUMENT if op or b is NULL, if b was not initialized, if op has no such argument, if a name is
+ * NULL or occurs twice, or if a required argument of tg_op.fields is missing. (Inputs may be missing: tg_op_call_bound
+ * also takes them by position.) Fails with TG_ERR_UNSUPPORTED if the op has more than 1024 bytes of params or more than
+ * 31 inputs; lists of inputs (tg_op.n_in < 0) may be longer. On an error *b is unchanged. */
 TG_API tg_status tg_op_bind(tg_ctx *ctx, const tg_op *op, const char *const *names, int n, tg_op_binding *b);
 /* Does what tg_op_call does, with the op and the names of b. values[] has b->n values in the order of the names. Their
  * member `name` is not read. */
 TG_API tg_status tg_op_call_bound(tg_tape *t, const tg_op_binding *b, tg_tensor *const *in, int n_in,
                                   const tg_value *values, tg_tensor **out, int n_out);
 /* Returns the number of outputs that a call with these values will have; 0 if they ask for a negative number, which the
- * call refuses. values[] is as for tg_op_call_bound; it is read only if the op has n_out < 0. Returns -1 after
- * recording an error: TG_ERR_ARGUMENT if an argument does not take its value, TG_ERR_UNSUPPORTED if only the op itself
- * can tell the number (tg_op.outputs_of is NULL). */
+ * call refuses. values[] is as for tg_op_call_bound; it is read only if the op has n_out < 0. Returns -1 on an error:
+ * TG_ERR_ARGUMENT if tg_op_bind has not filled b or if an argument does not take its value, TG_ERR_UNSUPPORTED if only
+ * the op itself can tell the number (tg_op.outputs_of is NULL). */
 TG_API int tg_op_output_count(tg_ctx *ctx, const tg_op_binding *b, const tg_value *values);
 
 #ifdef __cplusplus
