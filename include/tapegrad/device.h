@@ -222,7 +222,7 @@ typedef struct tg_adamw_args tg_adamw_args;
  * reports data errors through poll instead. */
 struct tg_device_ops {
     size_t size; /* sizeof(tg_device_ops) */
-    const char *name;
+    const char *name; /* required; tg_ctx_device returns it */
     bool host; /* the host may read and write the device's bytes directly */
 
     /* Required: memory and order. A device may queue the work of its slots. Queued work runs in the order of the
@@ -248,8 +248,9 @@ struct tg_device_ops {
      * when they load and store (round to nearest even).
      *
      * apply: out (+)= formula(in..., p). Serves as map, zip, cast, permute and strided copy. Each of in[] has the shape
-     * of out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires.
-     * Numbers of uint64 are compared, and converted to floats, as unsigned numbers. */
+     * of out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires; if
+     * add is true, out counts as an input. Integers are computed in float64 if the formula has no integer form. Numbers
+     * of uint64 are compared, and converted to floats, as unsigned numbers. */
     tg_status (*apply)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
                      bool add);
     /* Sets every element to value. */
@@ -346,18 +347,20 @@ struct tg_device_ops {
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* makes the host wait for the event */
 };
 
-/* Return the table of the context's device, and the state that its slot `open` has set; NULL if ctx is NULL. */
+/* Return the table of the context's device, and the state that its slot `open` has set; NULL if ctx is NULL, or if its
+ * creation failed before that. */
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
 /* Calls body(arg, begin, end) on disjoint ranges that together cover [0, n), on the threads of the context or by
  * tg_config.parallel_for. Returns when all calls have returned. The number of threads decides where the ranges begin
- * and end, so results must not depend on that. Does nothing if n is 0 or less. */
+ * and end, so results must not depend on that. Does nothing if ctx is NULL or n is 0 or less, and records
+ * TG_ERR_ARGUMENT if body is NULL. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
 /* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES blocks, and
- * `block` is the number of the wanted one, from 0. A block lives as long as the context. The next call with the same
- * number returns the block again or, if it is too small, replaces it by a larger one. The library's own slots use these
- * blocks too, so the contents last only until another slot runs. Returns NULL after recording an error: TG_ERR_MEMORY,
- * or TG_ERR_ARGUMENT if block is out of range. */
+ * `block` is the number of the wanted one, from 0. A block lives until the context ends, or until a call with its
+ * number asks for more than it has. That call frees the block and returns a larger one. The library's own slots use
+ * these blocks too, so the contents last only until another slot runs. Returns NULL if ctx is NULL, and after recording
+ * an error: TG_ERR_MEMORY, or TG_ERR_ARGUMENT if block is out of range. */
 enum { TG_WORKSPACES = 8 };
 TG_API void *tg_workspace(tg_ctx *ctx, int block, size_t bytes);
 
