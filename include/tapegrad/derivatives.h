@@ -15,11 +15,13 @@ extern "C" {
  * inputs must be different tensors and require a gradient.
  *
  * The tangent din[i] has the shape, dtype and placement of inputs[i]; din[i] NULL means zero. dout[i] has the shape,
- * dtype and placement of outs[i], and belongs to the tape; it is 0 if outs[i] does not depend on the inputs. On an
- * error each dout[i] is an inert tensor (tapegrad.h).
+ * dtype and placement of outs[i], and belongs to the tape; it is 0 if outs[i] does not depend on the inputs. In the
+ * placements of tangents, INVARIANT and REPLICATED count as the same. On an error each dout[i] is an inert tensor
+ * (tapegrad.h).
  *
  * Fails with
- * - TG_ERR_ARGUMENT if n_outs or n_in is below 1, or if two inputs are the same tensor;
+ * - TG_ERR_ARGUMENT if n_outs or n_in is below 1, if an array is NULL, or if two inputs are the same tensor;
+ * - TG_ERR_HANDLE if an output or an input is a result of another tape;
  * - TG_ERR_SHAPE if a tangent has another shape or dtype, and TG_ERR_PLACEMENT if it has another placement;
  * - TG_ERR_STATE if an input requires no gradient, while a backward of t runs, or if an earlier backward has released
  *   what the nodes saved;
@@ -71,9 +73,10 @@ TG_API tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout,
 /* Implement the slot jvp:
  * - tg_jvp_linear is for an op that is linear in all its float inputs together, without a constant term.
  * - tg_jvp_multilinear is for an op that is linear in each input that can have a tangent, while the others are fixed.
- * - tg_jvp_pointwise is for an op that works element by element, and whose only float input is input 0. It calls the
- *   op's vjp.
- * - tg_jvp_by_vjp is for any op with a vjp. It differentiates the vjp with respect to gout.
+ * - tg_jvp_pointwise is for an op that works element by element, and that has one output and no float input but input
+ *   0. It calls the op's vjp.
+ * - tg_jvp_by_vjp is for an op whose vjp records only ops that have a vjp themselves. It differentiates the vjp with
+ *   respect to gout.
  *
  * tg_jvp_linear and tg_jvp_multilinear record the op again by tg_apply, with NULL as its state. So they are only for
  * ops whose calls have no state. */
