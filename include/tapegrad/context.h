@@ -12,10 +12,11 @@ extern "C" {
 /* File functions that the library calls instead of the system's (tg_config.files). Tests inject failures with them, and
  * an embedding program can supply storage of its own.
  *
- * Each function behaves like the system call of its name. It returns -1 and sets errno if it fails, and may transfer
- * fewer bytes than asked. A function that is NULL means the system call. Several threads may call the functions at the
- * same time, because the library reads data (data.h) and writes checkpoints (checkpoint.h) on threads of its own. The
- * struct must outlive the context. */
+ * Each function behaves like the system call of its name. It returns -1 and sets errno if it fails. pread and pwrite
+ * may transfer fewer bytes than asked. A function that is NULL means the system call. open must return a file
+ * descriptor of the system, because the library calls fstat on it. To list a directory and to look at an existing path,
+ * the library calls the system too. Several threads may call the functions at the same time, because the library reads
+ * data (data.h) and writes checkpoints (checkpoint.h) on threads of its own. The struct must outlive the context. */
 struct tg_file_ops {
     size_t size;
     int (*open)(void *user, const char *path, int flags, int mode);
@@ -49,8 +50,8 @@ typedef struct tg_config {
      * name. */
     const char *isa;
     /* Turns check mode on. Then a recomputation must give the same bits again (recompute.h), and the library fills
-     * memory for new gradients with NaN, and leased buffers (tg_lease) with NaN or, if they hold integers, -1. Over
-     * ranks, check mode also compares tensors (placement.h). */
+     * memory for new gradients with NaN, and leased buffers (tg_lease) with NaN or, if their dtype is no float, -1.
+     * Over ranks, check mode also compares tensors (placement.h). */
     bool check;
     /* Host memory. If alloc and free are both NULL, the system provides it. If only one of them is NULL, creation fails
      * with TG_ERR_ARGUMENT. */
@@ -61,10 +62,10 @@ typedef struct tg_config {
     tg_log_fn log;       /* receives diagnostics; NULL means none; the library never prints */
     void *log_user;      /* first argument of log */
     /* Seconds for which a collective may wait for other ranks, above 0; 300 by default. A collective that waits longer
-     * fails with TG_ERR_TIMEOUT. */
+     * fails with TG_ERR_TIMEOUT, and on the ranks that were late with TG_ERR_REMOTE. */
     double deadline;
     const tg_file_ops *files; /* used instead of the system's file calls (io.h); NULL means the system's */
-    /* Limit in bytes on live tensors plus workspaces (tg_memory_query), 1 or more. TG_NONE, the default, means no
+    /* Limit in bytes on the sum of `live` and `workspace` of tg_memory_info, 1 or more. TG_NONE, the default, means no
      * limit. A call that would exceed the limit fails with TG_ERR_MEMORY. */
     int64_t memory;
 } tg_config;
@@ -86,7 +87,8 @@ TG_API void tg_ctx_free(tg_ctx *ctx);
 
 /* Creates a context on a device of the caller's own. ops, the table of the device (device.h), must outlive the context.
  * config is as in tg_ctx_new. Returns a dead context (TG_ERR_ARGUMENT) if config->device is not NULL, or if the table
- * is NULL, has the size of another version, or lacks a required slot. */
+ * is NULL, has the size of another version, lacks a required slot, or has copy_async without the slots that belong to
+ * it. */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 
 /* Return the number of threads, the name of the device without a number, such as "cuda", and the name of the CPU
@@ -100,26 +102,29 @@ TG_API double tg_ctx_deadline(const tg_ctx *ctx);
 
 /* ---- Memory ---- */
 
-/* Fills *out, which TG_MEMORY_INFO() initializes, with the memory statistics of the context. */
+/* Fills *out with the memory statistics of the context. Fails with TG_ERR_ARGUMENT if out is NULL, or if
+ * TG_MEMORY_INFO() has not initialized it. */
 TG_API tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out);
 /* Sets the peak of memory (tg_memory_info.peak) to the bytes that are in use now. */
 TG_API void tg_memory_reset_peak(tg_ctx *ctx);
-/* Turns the memory trace on or off. While it is on, tg_memory_report lists the tensors that were alive at the peak,
- * with their nodes and call sites. The trace is off by default, because it costs time. */
+/* Turns the memory trace on or off. While it is on, the library notes what is alive whenever memory exceeds its earlier
+ * peak by 1/64. tg_memory_report then lists the largest of these tensors, with their ops and call sites. Turn the trace
+ * on before the peak, or call tg_memory_reset_peak after it. The trace is off by default, because it costs time. */
 TG_API void tg_memory_set_trace(tg_ctx *ctx, bool on);
 
 /* Writes a report of the memory in use, as text.
  *
- * Every function of the library that writes text works like snprintf. It writes at most n bytes, including the
- * terminating 0, and returns the length of the whole text without that 0. If buf is NULL it writes nothing, so a first
- * call can ask for the length. On error tg_memory_report writes an empty text and returns 0.
+ * Every function of the library that writes text to a buffer of the caller works like snprintf. It writes at most n
+ * bytes, including the terminating 0, and returns the length of the whole text without that 0. If buf is NULL it writes
+ * nothing, so a first call can ask for the length. On error tg_memory_report writes an empty text and returns 0.
  */
 TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
 
 /* ---- Random streams ----
  *
  * A context has a default stream and any number of named streams. Draws come from the current stream. That is the
- * default stream, unless tg_rng_fork has selected a named one. */
+ * default stream, unless tg_rng_fork has selected a named one. While a step is captured (capture.h), tg_rng_add,
+ * tg_rng_remove, tg_rng_set and tg_draws_step fail with TG_ERR_UNSUPPORTED. */
 
 /* Add or remove a named stream.
  *
@@ -129,11 +134,11 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
  * Removing a stream between a tg_rng_fork that selects it and the matching tg_rng_join fails with TG_ERR_STATE. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
-/* Returns the name of the i-th named stream, i from 0, oldest first; NULL if i is out of range. The text is valid until
- * the stream is removed. */
+/* Returns the name of the i-th named stream, i from 0, oldest first; NULL if ctx is NULL or i is out of range. The text
+ * is valid until the stream is removed. */
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i);
 /* Copy the state of a stream to *out, or from *s to a stream. If name is NULL, the stream is the current one. Fail with
- * TG_ERR_ARGUMENT if no stream has the name, or if s->stream is 2^62 or more. */
+ * TG_ERR_ARGUMENT if out or s is NULL, if no stream has the name, or if s->stream is 2^62 or more. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
 /* Make the named stream the current one, or return to the stream that was current before. The named stream continues
@@ -147,11 +152,11 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
 /* ---- Keyed draws ----
  *
  * Without an open key, draws depend on their order: each takes the next numbers of the current stream. With an open key
- * a draw depends on the seed of the current stream, the step, the micro-batch of the tape (tg_tape_key; 0 if the call
- * has no tape, as tg_randn), the open keys, the number of the draw within the innermost key, and the position of the
- * element in the tensor over all ranks. So a layer that opens a key of its own draws the same numbers wherever and
- * whenever it runs: in another order of layers or micro-batches, on another number of ranks, in another pipeline stage,
- * in a recomputation, and in a resumed run.
+ * a draw depends on the seed and the number (tg_rng.stream) of the current stream, the step, the micro-batch of the
+ * tape (tg_tape_key; 0 if the call has no tape, as tg_randn), the open keys, how many numbers the innermost key has
+ * drawn before, and the position of the element in the tensor over all ranks. So a layer that opens a key of its own
+ * draws the same numbers wherever and whenever it runs: in another order of layers or micro-batches, on another number
+ * of ranks, in another pipeline stage, in a recomputation, and in a resumed run.
  *
  *     for (uint64_t step = 1; step <= steps; step++) {
  *         tg_draws_step(ctx, step);                // before the first draw of each step
@@ -165,18 +170,18 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  *         }
  *     }
  *
- * Within a key, draws are numbered from 0 in the order in which they are made. So a layer must make its draws in the
- * same order each time. Draws by key do not advance the stream. GPT models open keys for their layers (gpt.h). With
- * TG_RNG_MEGATRON (parallel.h) keys can be opened and closed, but do not change draws: all draws come from the streams,
- * by order. */
+ * Within a key, the numbers are counted from 0 in the order in which they are drawn. So a layer must make the same
+ * draws, of the same global sizes, in the same order each time. Draws by key do not advance the stream. GPT models open
+ * keys for their layers (gpt.h). With TG_RNG_MEGATRON (parallel.h) keys can be opened and closed, but do not change
+ * draws: all draws come from the streams, by order. */
 
 /* Open and close a key. Keys nest: key 7 within key 3 is not the same key as 7 alone. More than 16 open keys fail with
  * TG_ERR_STATE. Every open needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
  *
  * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
- * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Two kinds of draws are
- * repeated on purpose and do not fail: those of a recomputed function that backward runs again, and those of the
- * derivative of an op that has drawn. */
+ * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. The draw fails even if
+ * another stream is current now. Two kinds of draws are repeated on purpose and do not fail: those of a recomputed
+ * function that backward runs again, and those of the derivative of an op that has drawn. */
 TG_API tg_status tg_key_open(tg_ctx *ctx, uint64_t key);
 TG_API tg_status tg_key_close(tg_ctx *ctx);
 /* Begins a step of the program. From now on keyed draws are those of this step, and every key may draw again. A context
