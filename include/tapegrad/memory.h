@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 /* Returns how many bytes the context can still obtain, the lesser of two amounts:
- * - the free memory of the context's device: of the GPU on device "cuda", of the host on device "cpu";
- * - what the limit leaves: tg_config.memory minus the live tensors and the workspaces of the context.
+ * - the free memory of the context's device: of the GPU on device "cuda", of the host on "cpu" and other devices in
+ *   host memory;
+ * - what the limit leaves: tg_config.memory minus `live` and `workspace` of tg_memory_info, at least 0.
  *
  * The first amount does not include what the context has obtained before and does not use (`reserved` minus `live` of
  * tg_memory_info). Other contexts and other processes may take free memory at any time. The free memory of the host is
