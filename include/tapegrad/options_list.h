@@ -1,5 +1,6 @@
-/* The list of all structs of options. It is in a header of its own, because every file that includes the list must be
- * compiled again when a struct is added. This header includes no other. */
+/* The list of all structs of options, and of the tables of functions that have a macro like them. It is in a header of
+ * its own, because every file that includes the list must be compiled again when a struct is added. This header
+ * includes no other. */
 #ifndef TAPEGRAD_OPTIONS_LIST_H
 #define TAPEGRAD_OPTIONS_LIST_H
 
