@@ -239,9 +239,10 @@ tg_status tg_rng_join(tg_ctx *ctx) {
         return ctx->run.status != TG_OK
                    ? ctx->run.status
                    : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked; call tg_rng_fork first");
-    int held = ctx->streams.n_held;
+    /* A fork that failed has not left the default stream, from which later draws then come. */
+    bool left = ctx->streams.n_held && ctx->streams.current;
     tg_rng_unwind(ctx, ctx->streams.forks - 1);
-    if (held && !ctx->streams.n_held) warn_if_moved(ctx);
+    if (left && !ctx->streams.n_held) warn_if_moved(ctx);
     return ctx->run.status;
 }
 

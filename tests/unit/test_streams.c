@@ -249,6 +249,11 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_reported) {
     draw(ctx, 2, x);
     tg_rng_seed_ranks(ctx, 41, true, 0, 0, 0);
     ck_assert_int_eq(warnings, 1);
+    tg_rng_fork(ctx, "none"); /* fails, so the default stream stays current, and draws advance it */
+    expect_error(ctx, TG_ERR_ARGUMENT, "no random stream is named \"none\"");
+    draw(ctx, 2, x);
+    tg_rng_join(ctx);
+    ck_assert_int_eq(warnings, 1);
     expect_ok(ctx);
     tg_ctx_free(ctx);
 }
