@@ -74,8 +74,9 @@ typedef struct tg_config {
 #define TG_CONFIG(...) (&(tg_config){TG_CONFIG_DEFAULTS, __VA_ARGS__})
 
 /* Creates a context. config is copied; NULL means that all its fields have their defaults. Never returns NULL: if
- * creation fails, the context is dead. tg_ctx_status then says why, tg_ctx_clear does not remove the error, and every
- * object created on the context is inert (tapegrad.h). A dead context may be freed. */
+ * creation fails, the context is dead. tg_ctx_status then says why, for example TG_ERR_ARGUMENT if a number is out of
+ * its range, or TG_ERR_DTYPE if dtype is no float. tg_ctx_clear does not remove the error, and every object created on
+ * the context is inert (tapegrad.h). A dead context may be freed. */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Frees a context with all its tensors and tapes. Free its other objects first, such as modules, optimizers and files.
  * After the call no handle of the context may be used, not even to drop or free it. Memory that was exported by DLPack

@@ -106,8 +106,8 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. In slot `attention`, out has the
  * dtype of q, or is float32 (float64 for float64). h is a multiple of g, and each head of k and v serves h / g heads of
- * q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if the mask is float. The matrix of all
- * scores is never stored.
+ * q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if the mask is float. The library's own
+ * slots never store the matrix of all scores; a composed slot stores that of one head at a time.
  *
  * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
  * has the score sink[u], which belongs to no key. top is the greatest score of a row, and mass is the sum of exp(score

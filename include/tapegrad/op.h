@@ -44,8 +44,8 @@ typedef struct tg_call {
      * clear the bits of tensors that backward does not read when it computes the gradients in `needs`. */
     uint32_t saves_in, saves_out;
     /* Bit mask of the inputs that forward writes. It begins as the mask of the op (tg_op.writes) without the absent
-     * inputs; in the second run of a recomputation it begins as 0. infer may clear the bits of inputs that this call
-     * does not write. */
+     * inputs. In the second run of a recomputation, and if a jvp records the op again (tg_jvp_linear), it begins as 0.
+     * infer may clear the bits of inputs that this call does not write. */
     uint32_t writes;
     /* In backward: the gradients of the outputs, with any strides. gout[i] NULL means that the gradient of output i is
      * zero. At least one entry is not NULL. Backward must not write these gradients. */
@@ -187,8 +187,8 @@ struct tg_op {
      * elements share memory. If an earlier node has saved the input, the backward of that node fails with
      * TG_ERR_VERSION.
      *
-     * The outputs must not depend on what these inputs hold before the call. In the second run of a recomputation
-     * tg_call.writes is 0, and forward must then leave these inputs unchanged. */
+     * The outputs must not depend on what these inputs hold before the call. Forward must leave those inputs unchanged
+     * that are not in tg_call.writes, as in the second run of a recomputation. */
     uint32_t writes;
     tg_family family;
     /* Output 0 overwrites the bytes of input 0. The two have the same dtype and number of elements (TG_ERR_SHAPE).
