@@ -59,7 +59,7 @@ TG_API tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x);
 
 /* Open and close a scope. Closing a scope releases, as tg_discard does, the bytes of the tape's tensors that were made
  * in it, except:
- * - those of the n outputs; outputs may be NULL if n is 0;
+ * - those of the n outputs, of which none may be NULL; the array may be NULL if n is 0;
  * - those that a node saved for backward;
  * - those of tensors that were kept (tg_keep) or are pinned (tg_pin).
  *
@@ -78,9 +78,8 @@ TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
  * new lease waits for the work: the device does if it can, otherwise the host.
  *
  * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message names
- * both callers. If the open lease is on another tape, as on the outer tape of a recomputation, the call leases a second
- * buffer. tg_memory_report lists all buffers.
- */
+ * both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if only a handle of
+ * tg_keep still holds it, the call leases a second buffer. tg_memory_report lists all buffers. */
 TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
 /* Sets whether later nodes are timed; off by default. tg_tape_dump (explain.h) shows the times. */
 TG_API void tg_tape_set_timing(tg_tape *t, bool on);
@@ -105,7 +104,8 @@ typedef struct tg_pack_ops {
     tg_status (*pack)(void *user, tg_tape *t, tg_tensor *x, void **packed);
     /* Fills x again from packed. x may still be in flight (work.h) when unpack returns. The library calls unpack when
      * the bytes are read again, mostly by backward. It may do so several times, because a backward with retain releases
-     * the bytes again. If unpack fails, the call that reads the bytes fails with TG_ERR_CALLBACK. Required. */
+     * the bytes again. If unpack returns an error and the context has none, the call that reads the bytes fails with
+     * TG_ERR_CALLBACK. Required. */
     tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
     /* Frees packed. The library calls drop once for each *packed that is not NULL, when unpack will not be called for
      * it any more: for example when backward has passed the last node that saved x, when the memory of x is freed, or
@@ -119,13 +119,14 @@ typedef struct tg_pack_ops {
 #define TG_PACK_OPS(...) (&(tg_pack_ops){TG_PACK_OPS_DEFAULTS, __VA_ARGS__})
 
 /* Sets the tape's packer; p is copied. From now on tg_scope_close packs each tensor that was made in the scope and that
- * a node saved, except outputs of the scope. p NULL means no packer, which is the default: saved tensors stay as they
- * are. What an earlier packer has packed is still unpacked by that packer. A recomputation runs on a tape of its own,
- * which has no packer. On device "meta" nothing is packed. Within a captured step, packing fails with
- * TG_ERR_UNSUPPORTED. If a pack callback fails, the call that packs fails with TG_ERR_CALLBACK. */
+ * a node saved, except outputs of the scope, tensors that were kept (tg_keep) and leases (tg_lease). p NULL means no
+ * packer, which is the default: saved tensors stay as they are. What an earlier packer has packed is still unpacked by
+ * that packer. A recomputation runs on a tape of its own, which has no packer. On device "meta" nothing is packed.
+ * Within a captured step, packing fails with TG_ERR_UNSUPPORTED. If pack returns an error and the context has none, the
+ * call that packs fails with TG_ERR_CALLBACK. */
 TG_API tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *p);
 /* Packs x now, without a scope. Call it after the last use of x in forward. Does nothing if no node has saved x, if x
- * was kept (tg_keep) or belongs to the context, or if the tape of x has no packer. */
+ * was kept (tg_keep), is a lease (tg_lease) or belongs to the context, or if the tape of x has no packer. */
 TG_API tg_status tg_pack(tg_tensor *x);
 
 #ifdef __cplusplus
