@@ -17,8 +17,8 @@ typedef struct tg_backward_opts {
      * its root. If seeds or an entry of it is NULL, the root must have one element, and gets the default seed. That is
      * 1, divided by the number of ranks of each axis on which the root is REPLICATED (placement.h). */
     tg_tensor *const *seeds;
-    /* The n_inputs leaves to whose gradients backward adds. Each must require a gradient (TG_ERR_STATE). NULL, the
-     * default, means every leaf that requires a gradient. */
+    /* The n_inputs tensors to whose gradients backward adds. Each must be a leaf that requires a gradient
+     * (TG_ERR_STATE). NULL, the default, means every such leaf. */
     tg_tensor *const *inputs;
     int n_inputs;
     bool retain; /* keep the saved tensors, so that backward can run again; false by default */
@@ -33,19 +33,21 @@ typedef struct tg_backward_opts {
  * NULL. Nodes run in the reverse of the order in which they were recorded. The hooks of a leaf run after the last node
  * has added to the gradient of that leaf.
  *
- * Backward releases the tensors that were saved by the nodes that it runs, unless retain is set. Some ops, such as
- * tg_sqrt, save their own result, which is then released too. To use such a result after backward, call tg_keep on it
- * or read its values (tg_read) before backward, or set retain.
+ * Unless retain is set, backward releases the bytes of the tape's tensors that were saved by the nodes that it runs,
+ * except those that were kept (tg_keep). Some ops, such as tg_sqrt, save their own result, which is then released too.
+ * To use such a result after backward, call tg_keep on it or read its values (tg_read) before backward, or set retain.
  *
  * Both functions fail with
  * - TG_ERR_SHAPE if a root without a seed does not have one element, or if a seed has another shape or dtype than its
  *   root;
  * - TG_ERR_STATE if a root depends on nothing that requires a gradient, if an earlier backward has released what a node
- *   saved, or if a backward of the tape is running;
- * - TG_ERR_HANDLE if a root is a result of another tape;
+ *   saved, if tg_grads_finalize has summed the gradient of a leaf that was not zeroed since (tg_zero_grad), or if a
+ *   backward of the tape is running;
+ * - TG_ERR_HANDLE if a root or one of the inputs belongs to another tape;
+ * - TG_ERR_PLACEMENT if a seed cannot be the gradient of its root by their placements (placement.h);
  * - TG_ERR_VERSION if a saved tensor was overwritten;
  * - TG_ERR_UNSUPPORTED if an op has no backward;
- * - TG_ERR_CALLBACK if a hook fails.
+ * - TG_ERR_CALLBACK if a hook returns an error and the context has none.
  *
  * On an error some leaves may already have their gradients; clear all gradients before the next backward. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root);
@@ -79,7 +81,8 @@ TG_API bool tg_has_grad(const tg_tensor *x);
 /* Returns the accumulated gradient of leaf x. It has the shape of x, and is float64 if x is, else float32. The result
  * is not a copy: later backwards change its values. If x has a main gradient (tg_set_main_grad), the result is this
  * buffer. Otherwise the result belongs to x and ends with x, and tg_drop has no effect on it. Fails with TG_ERR_STATE,
- * and returns an inert tensor, if x has no gradient. */
+ * and returns an inert tensor, if x has no gradient. A parameter whose gradient is divided over ranks has none; the
+ * leaf that has its range of elements does (tg_flat_leaves in flat.h). */
 TG_API tg_tensor *tg_grad_of(tg_tensor *x);
 /* Returns a copy of the gradient of leaf x on this rank; tg_drop frees the copy.
  *
@@ -87,14 +90,15 @@ TG_API tg_tensor *tg_grad_of(tg_tensor *x);
  * is only this rank's share of a sum over the axis, and reading or keeping (tg_keep) the result of tg_grad_of fails
  * with TG_ERR_STATE. The copy is PARTIAL on that axis, and can be read and used like any other tensor. If x is
  * REPLICATED on no axis, the copy has the whole gradient. Fails with TG_ERR_STATE, and returns an inert tensor, if x
- * has no gradient, or if tg_grads_finalize has summed the shares already. */
+ * has no gradient, if the gradient still lacks products that tg_wgrads defers (tensor_parallel.h), or if
+ * tg_grads_finalize has summed the shares already. */
 TG_API tg_tensor *tg_grad_share(tg_tensor *x);
 /* Clears the gradient of leaf x: x then has no gradient. The memory of the gradient is kept, and the next backward
  * overwrites it. */
 TG_API tg_status tg_zero_grad(tg_tensor *x);
 /* Makes buf the main gradient of leaf x, the memory in which the gradient of x is accumulated. buf can be a view of a
- * larger buffer. If buf is NULL, the library uses a buffer of its own again. x then has no gradient, and the next
- * backward overwrites buf.
+ * larger buffer. If buf is NULL, the library uses a buffer of its own again. After the call x has no gradient, and the
+ * next backward overwrites the buffer.
  *
  * buf must have the shape of x (TG_ERR_SHAPE), and must be float64 if x is, else float32 (TG_ERR_DTYPE). It must be
  * contiguous, belong to the context and not to a tape, and not share bytes with x (TG_ERR_STATE). buf must stay alive
@@ -106,7 +110,8 @@ TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
  * tg_drop. user must stay valid until then.
  *
  * - tg_on_grad: x may be any tensor. Backward calls fn when the gradient of x in this backward is complete. fn may
- *   replace the gradient by setting *grad to another tensor of the same shape and dtype, which backward copies.
+ *   replace the gradient by setting *grad to another tensor of the same shape and dtype (TG_ERR_SHAPE), which backward
+ *   copies. Its placement must be possible for a gradient of x (TG_ERR_PLACEMENT).
  * - tg_on_accumulated: x must be a leaf (TG_ERR_STATE). Backward calls fn after it has added the gradient of x to the
  *   accumulated one. *grad is the accumulated gradient. fn cannot replace it. tg_grad does not call fn.
  *
