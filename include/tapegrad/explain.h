@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* Explains the gradient that x gets when root is differentiated. The text says one of these:
- * - There is a gradient: its range, how many of its elements are 0, and the ops through which it came.
+ * - There is a gradient: its range, how many of its elements are 0, and the ops through which it came (at most four).
  * - All its elements are zero: the op or hook nearest to root that made it zero, with the range of the op's input.
  * - Some elements are NaN or infinite: where they became so.
  * - There is none: x requires no gradient, or where the path from x to root ends. Of ops that ran without recording
@@ -18,7 +18,8 @@ extern "C" {
  * root may have any shape; the gradient starts there as ones, or as this rank's share of ones if root is REPLICATED on
  * an axis (placement.h). The call runs a backward of its own, which calls the hooks of tg_on_grad, but accumulates no
  * gradient and releases nothing. It needs the saved tensors of the nodes. So make the call before tg_backward, or set
- * the option retain of tg_backward_with.
+ * the option retain of tg_backward_with. The gradients of all tensors between x and root stay on the tape until its
+ * reset. If collective ops are between x and root, every rank must make the call.
  *
  * Writes at most n bytes to buf, including the terminating 0, and returns the length of the whole text without that 0.
  * buf may be NULL, to get only the length. Returns 0 on an error, such as a tensor that was dropped or that belongs to
@@ -59,8 +60,9 @@ enum { TG_FIND_NAN = 1, TG_FIND_INF = 2 };
  * of the first inputs of the op. It also says if an input, an output gradient or an accumulated gradient had such
  * values before the op ran.
  *
- * During the search the values of every result are examined, and the host waits for the outcome. So steps take longer,
- * asynchronous work is waited for at once, and capturing a step fails with TG_ERR_UNSUPPORTED. */
+ * During the search the values of every float result except views are examined, and the host waits for the outcome. So
+ * steps take longer, asynchronous work is waited for at once, and capturing a step fails with TG_ERR_UNSUPPORTED. On
+ * device "meta" there is no search. */
 TG_API tg_status tg_tape_find_nan(tg_tape *t, int kinds);
 
 /* ---- Observing ops ---- */
@@ -71,8 +73,8 @@ typedef struct tg_op_event {
     size_t size;
     const char *op; /* name of the op */
     bool backward;  /* true: backward has run; false: forward */
-    /* The number of the op among those that were observed in forward since the reset of the tape, from 0. A backward
-     * has the number of its forward; -1 means that the op was recorded before observing began. */
+    /* The number of the op among those that were observed in forward since the last reset of the tape on which it ran,
+     * from 0. A backward has the number of its forward; -1 means that the op was recorded before observing began. */
     int64_t number;
     int n_in, n_out;
     tg_tensor *const *input, *const *out; /* absent inputs are NULL; in backward the memory may have been released */
@@ -99,7 +101,7 @@ TG_API tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user);
 TG_API size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n);
 
 /* Returns the node whose backward the event shows, for tg_node_flops and the like (op.h). Returns NULL for a forward,
- * whose node is recorded afterward, and if event is NULL. */
+ * whose node, if there is one, is recorded afterward, and if event is NULL. */
 TG_API const tg_node *tg_op_event_node(const tg_op_event *event);
 
 #ifdef __cplusplus
