@@ -35,16 +35,16 @@ TG_API void tg_unhold(tg_tensor *x);
  * released handle ends, it may still be read. Gradients are the same with and without releases.
  *
  * Never fails. Does what tg_drop does for a tensor of the context, and nothing for NULL and for inert and ended
- * handles. If it is called in a callback of the tape or while a backward runs, the release happens after the callback
- * or the backward has returned. Do not release a handle that a callback was given or has returned. Tensors that a layer
- * or a recomputed function made on the tape for itself stay, with the nodes that made them, until tg_tape_collect or a
- * reset of the tape. */
+ * handles. If it is called in a callback of the tape or while a backward runs, the release happens at a later call on
+ * the context, as for tg_drop_later, after the callback or the backward has returned. Do not release a handle that a
+ * callback was given or has returned. Tensors that a layer or a recomputed function made on the tape for itself stay,
+ * with the nodes that made them, until tg_tape_collect or a reset of the tape. */
 TG_API void tg_release(tg_tensor *x);
-/* Asks for a release (tg_release) of the tensor of r and for the removal of one hold. Both happen at the next call on
- * ctx that records an op, creates a tensor, resets a tape or frees the context. May be called from any thread, such as
- * that of a finalizer; it waits for nothing and cannot fail. The caller must hold the tensor (tg_hold), and must have
- * taken r while the tensor was alive (tg_ref_of). Does nothing if ctx is NULL or r is empty. ctx must not have been
- * freed. */
+/* Asks for a release (tg_release) of the tensor of r and for the removal of one hold. Both happen at a later call on
+ * ctx: usually at the next one that records an op, creates a tensor, resets a tape or frees the context. May be called
+ * from any thread, such as that of a finalizer; it waits for nothing and cannot fail. The caller must hold the tensor
+ * (tg_hold), and must have taken r while the tensor was alive (tg_ref_of). Does nothing if ctx is NULL or r is empty.
+ * ctx must not have been freed. */
 TG_API void tg_drop_later(tg_ctx *ctx, tg_ref r);
 /* Returns the tape that x belongs to; NULL if x belongs to the context, is NULL, inert or ended. */
 TG_API tg_tape *tg_tape_of(const tg_tensor *x);
@@ -68,11 +68,12 @@ TG_API void tg_unpin(tg_storage *s);
  * TG_ERR_UNSUPPORTED. */
 TG_API tg_status tg_rehome(tg_tensor *x, tg_tensor *view);
 /* Says that the program has written bytes of x through a pointer. A node that saved them reports the write in backward
- * (TG_ERR_VERSION), as it does after an in-place op. On several ranks x then counts as the caller's values, as after
- * tg_write. */
+ * (TG_ERR_VERSION), as it does after an in-place op. On several ranks the values of x then count as the caller's, as
+ * after tg_write. Fails with TG_ERR_UNSUPPORTED in a captured step. */
 TG_API tg_status tg_touch(tg_tensor *x);
 /* Sets whether the bytes that x shares with its views are read-only, as the memory of a mapped file may be. The default
- * is false. Calls and ops that would write them fail with TG_ERR_STATE. */
+ * is false, except for memory that was imported as read-only (dlpack.h) and for parameters that a tg_flat divides
+ * (flat.h). Calls and ops that would write read-only bytes fail with TG_ERR_STATE. */
 TG_API tg_status tg_set_read_only(tg_tensor *x, bool on);
 
 #ifdef __cplusplus
