@@ -1,10 +1,11 @@
 /* Files: safetensors, token data, and checksums. Include it to read weights or token data, and to write files that are
  * either complete or absent. checkpoint.h has checkpoints.
  *
- * Errors are recorded in the context. Their messages have the path and the byte offset.
- * - TG_ERR_IO means that a system call failed, that a path is no regular file, or that a file ends early.
+ * Errors are recorded in the context. Their messages have the path and, where a byte is at fault, its offset.
+ * - TG_ERR_IO means that a system call failed, that a path is no regular file, or that a file has become shorter since
+ *   it was opened.
  * - TG_ERR_FORMAT means that a file is malformed.
- * - TG_ERR_DATA means that a value in a file is out of range, or that a checksum does not match.
+ * - TG_ERR_DATA means that something in a file is absent or out of range, or that a checksum does not match.
  *
  * The functions that open a file, a stream or a writer return NULL on an error. Close what they return before the
  * context is freed. The functions that take such a file, stream or writer accept NULL: those that count or find return
@@ -49,8 +50,8 @@ TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
  * Reading is strict. Opening fails with TG_ERR_FORMAT
  * - if the header is longer than 100 MB or than the file, does not begin with '{', is not JSON or not UTF-8, repeats a
  *   key, or contains anything beyond the format;
- * - if a tensor has a dtype that the format does not define, a size that overflows, or data_offsets that do not match
- *   its size, or if it ends after the end of the file;
+ * - if a tensor has a dtype that the format does not define, more than TG_MAX_DIMS dims, a size that overflows, or
+ *   data_offsets that do not match its size, or if it ends after the end of the file;
  * - if two tensors overlap, or if a byte after the header belongs to no tensor.
  *
  * Until data is read, the memory used is a small multiple of the header's length.
@@ -112,13 +113,14 @@ TG_API const char *tg_safetensors_metadata(const tg_safetensors *f, const char *
 /* Reads the named tensor into dst.
  *
  * dst must have the shape of the tensor (TG_ERR_SHAPE). It may have any strides, unless two of its elements share
- * memory (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless convert is true and each of them is a float or
- * a float8; values are then rounded to nearest even. A name that the file lacks fails with TG_ERR_DATA, and a tensor
- * whose entry has TG_DTYPE_DEFAULT with TG_ERR_UNSUPPORTED. On device "meta" only these checks are made. If reading
- * fails after the checks, dst may contain a part of the tensor, or damaged bytes.
+ * memory (TG_ERR_STATE), and must not be read-only (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless
+ * convert is true and each of them is a float or a float8; values are then rounded to nearest even. A name that the
+ * file lacks fails with TG_ERR_DATA, and a tensor whose entry has TG_DTYPE_DEFAULT with TG_ERR_UNSUPPORTED. On device
+ * "meta" only these checks are made. A byte of a bool other than 0 and 1 fails with TG_ERR_DATA. If reading fails after
+ * the first checks, dst may contain a part of the tensor, or damaged bytes.
  *
- * With several ranks, parameters keep their placement, and so do leaves that were placed (tg_place). Any other leaf
- * becomes VARYING, because each rank may have read another file. */
+ * With several ranks, parameters, buffers of modules and leaves that were placed (tg_place) keep their placement. Any
+ * other leaf becomes VARYING, because each rank may have read another file. */
 TG_API tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
 /* Returns a new tensor with the values, dtype and shape of the named tensor. The context owns it; tg_drop releases it.
  * With several ranks it is VARYING, as a tensor from tg_from_host is. On error returns an inert tensor (tapegrad.h). */
@@ -129,12 +131,12 @@ typedef struct tg_named_tensor {
     tg_tensor *tensor;
 } tg_named_tensor;
 
-/* Writes the tensors to a file, in the given order. Tensors may have any strides. Names must be unique, metadata keys
- * must be unique, and all strings must be UTF-8 (TG_ERR_ARGUMENT). A dtype that the format lacks fails with
- * TG_ERR_DTYPE, a gradient that is one rank's share of a sum (tg_grad_share, backward.h) with TG_ERR_STATE, and a
- * context of device "meta" with TG_ERR_DEVICE. tensors may be NULL if n_tensors is 0, and metadata may be NULL if
- * n_metadata is 0. The data begin at a multiple of 8 bytes in the file. The call allocates memory for the header and
- * buffers of 1 MiB. */
+/* Writes the tensors to a file, in the given order. Tensors may have any strides. Names must be unique and not
+ * "__metadata__", metadata keys must be unique, and all strings must be UTF-8 (TG_ERR_ARGUMENT). A dtype that the
+ * format lacks fails with TG_ERR_DTYPE, a gradient that is one rank's share of a sum (tg_grad_share, backward.h) with
+ * TG_ERR_STATE, and a context of device "meta" with TG_ERR_DEVICE. tensors may be NULL if n_tensors is 0, and metadata
+ * may be NULL if n_metadata is 0. The data begin at a multiple of 8 bytes in the file. The call allocates memory for
+ * the header and buffers of 1 MiB. */
 TG_API tg_status tg_safetensors_save(tg_ctx *ctx, const char *path, const tg_named_tensor *tensors, int n_tensors,
                                      const tg_metadata *metadata, int n_metadata);
 
@@ -152,18 +154,20 @@ typedef struct tg_tokens tg_tokens;
 
 /* Opens a stream of tokens and checks every token. A token must be in [0, vocab). vocab 0 allows every number from 0 on
  * that the format can hold. Fails with TG_ERR_DATA if a token is outside this range or if the file is empty, and with
- * TG_ERR_FORMAT if the file ends within a token or the index of a Megatron dataset is malformed. */
+ * TG_ERR_FORMAT if the file ends within a token, or if the index of a Megatron dataset is malformed or does not match
+ * the data. */
 TG_API tg_tokens *tg_tokens_open(tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab);
 TG_API void tg_tokens_close(tg_tokens *t);
 TG_API int64_t tg_tokens_count(const tg_tokens *t);
 /* Copies n tokens, from token number `first` on, to out[n]. Token numbers count from 0. A range that is not within the
- * stream fails with TG_ERR_ARGUMENT. out may be NULL if n is 0. The call allocates nothing. */
+ * stream fails with TG_ERR_ARGUMENT, and a token that has changed since the file was opened and is now outside [0,
+ * vocab) with TG_ERR_DATA. out may be NULL if n is 0. The call allocates nothing. */
 TG_API tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out);
 
 /* Joins n >= 1 streams of ctx into one, which has the tokens and the documents of part[0], then those of part[1], and
  * so on. The result owns the parts, but not the array: close the result alone. On an error the parts are closed and the
- * result is NULL. A part that is a joined stream, and a stream that is given twice, fail with TG_ERR_ARGUMENT. The kind
- * of windows (tg_tokens_set_windows) of the parts is not kept. */
+ * result is NULL. A part that is a joined stream, and a stream that is given twice, fail with TG_ERR_ARGUMENT. The
+ * result has the default kind of windows (tg_tokens_set_windows). */
 TG_API tg_tokens *tg_tokens_join(tg_ctx *ctx, tg_tokens *const *part, int n);
 
 /* ---- Documents, and tokens that are not predicted ----
@@ -237,8 +241,9 @@ TG_API tg_status tg_token_writer_add(tg_token_writer *w, const int64_t *ids, int
 TG_API tg_status tg_token_writer_end_document(tg_token_writer *w);
 /* Returns the number of tokens that were added. */
 TG_API int64_t tg_token_writer_count(const tg_token_writer *w);
-/* Ends the last document, writes the index, and gives both files their names, PATH.idx last. Frees the writer, after an
- * error too. The index has modes if some tokens are context. Fails with TG_ERR_DATA if no token was added. */
+/* Ends the last document, writes the index, and gives both files their names, PATH.idx last. If only that last step
+ * fails, PATH.bin is new and PATH.idx is old or missing. Frees the writer, after an error too. The index has modes if
+ * some tokens are context. Fails with TG_ERR_DATA if no token was added. */
 TG_API tg_status tg_token_writer_commit(tg_token_writer *w);
 /* Frees the writer, and removes what it has written. */
 TG_API void tg_token_writer_abandon(tg_token_writer *w);
