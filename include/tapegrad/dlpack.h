@@ -59,10 +59,10 @@ TG_API struct DLManagedTensor *tg_dlpack_export_unversioned(tg_tensor *x);
  *
  * Strides are in elements and may be negative or 0. strides NULL means row-major. Memory that is marked read-only is
  * read-only here (tg_set_read_only). Fail with
- * - TG_ERR_ARGUMENT if m is NULL, if data is NULL although there are elements, or if data + byte_offset is not aligned
- *   to the size of an element;
+ * - TG_ERR_ARGUMENT if m is NULL, if data is NULL although there are elements, if shape is NULL although there are
+ *   dims, or if data + byte_offset is not aligned to the size of an element;
  * - TG_ERR_DTYPE if the dtype is none of those of an export, or a vector (lanes above 1);
- * - TG_ERR_SHAPE if there are more than 8 dims;
+ * - TG_ERR_SHAPE if there are more than TG_MAX_DIMS dims, or if a size is negative;
  * - TG_ERR_UNSUPPORTED if the major version of DLManagedTensorVersioned is not 1.
  *
  * A captured step on "cuda" refuses imported tensors (TG_ERR_UNSUPPORTED), because their memory may be freed before a
