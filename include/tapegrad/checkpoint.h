@@ -106,10 +106,10 @@ TG_API void tg_shards_free(tg_shards *s);
 /* Adds the state dict of m (nn.h) under the keys "<prefix>.<path>", or "<path>" if prefix is NULL or "". For m, and
  * then for each module in it, these are the parameters and the buffers that are not transient. If the table of one of
  * these modules has the function `shards` (tg_module_ops), that function adds the state of the module and its children
- * instead. A key has at most 511 bytes (TG_ERR_ARGUMENT). A tensor that is PARTIAL, or VARYING and opaque (TG_V), fails
- * with TG_ERR_PLACEMENT. A key that exists already fails with TG_ERR_STATE, except for another slice of one tensor
- * (tg_shards_push). A tensor that m has under several names is added once, under its first key. A call that fails adds
- * nothing.
+ * instead; if it returns an error and the context has none, the call fails with TG_ERR_CALLBACK. A key has at most 511
+ * bytes (TG_ERR_ARGUMENT). A tensor that is PARTIAL, or VARYING and opaque (TG_V), fails with TG_ERR_PLACEMENT. A key
+ * that exists already fails with TG_ERR_STATE, except for another slice of one tensor (tg_shards_push). A tensor that m
+ * has under several names is added once, under its first key. A call that fails adds nothing.
  *
  * While `shards` of a module runs, this function, tg_shards_add_tensor and tg_shards_add_range put the path of that
  * module in front of their prefix or key. So tg_shards_add_module(s, "body", tg_module_child(m, "body")) in `shards` of
@@ -122,9 +122,10 @@ TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_modul
  * rank has. tg_shards_push puts "<name>." in front of the keys, or nothing if name is NULL or "". The keys do not have
  * i: tensors that are added with one key and different indices are slices of one larger tensor.
  *
- * Pushes nest, up to 4 (TG_ERR_STATE). A pop without a push fails with TG_ERR_STATE. Tensors of one key must have the
- * same dtype and global shape (TG_ERR_SHAPE), and the same dims in front (TG_ERR_STATE). Different pipeline stages may
- * add different indices. The state tensors of an optimizer get the same dims in front as their parameter. */
+ * Pushes nest, up to 4 (TG_ERR_STATE). A tensor and the dims in front of it have at most TG_MAX_DIMS dims together
+ * (TG_ERR_SHAPE). A pop without a push fails with TG_ERR_STATE. Tensors of one key must have the same dtype and global
+ * shape (TG_ERR_SHAPE), and the same dims in front (TG_ERR_STATE). Different pipeline stages may add different indices.
+ * The state tensors of an optimizer get the same dims in front as their parameter. */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
 /* Adds the state tensors of an optimizer under "<prefix>.<key of the parameter>.<name of the state>", its number of
@@ -153,8 +154,9 @@ TG_API tg_status tg_shards_add_range(tg_shards *s, const char *key, tg_tensor *x
  *
  * Loading gives a named stream the state that it had on a rank with the same positions on the axes tp, pp, etp and ep.
  * If one of these axes now has another size, a named stream keeps the seed that it has in the context. Its counter
- * becomes the largest of its own and those that all ranks have saved, so that no number is drawn twice. If the
- * directory or the context lacks a stream that the other one has, loading fails with TG_ERR_FORMAT. */
+ * becomes the largest of its own and those that all ranks have saved, so that no number is drawn twice. With
+ * TG_RNG_MEGATRON and several pipeline stages, loading treats the default stream in the same way. If the directory or
+ * the context lacks a stream that the other one has, loading fails with TG_ERR_FORMAT. */
 TG_API tg_status tg_shards_add_rng(tg_shards *s);
 /* Limits what is saved of a tensor to the first `rows` rows (dim 0) of the global tensor, from 1 to all of them. The
  * other rows, such as those of a padded vocabulary, are not saved, and are zero after loading. If the key is that of a
@@ -189,15 +191,16 @@ typedef struct tg_save_opts {
  *
  * tg_save_finish waits for the files of all ranks, writes the index on rank 0, and frees w, after an error too. It must
  * be called before the context and the tg_parallel of the list are freed. When it returns TG_OK, the new state is
- * complete, and files of older saves have been removed from dir. If a call fails, or the program ends between the two
- * calls, dir still has a complete state if it had one before: the old one or, if only the end of tg_save_finish failed,
- * the new one. To keep the old state even if the save succeeds, save into the directory of tg_checkpoints_begin, and
- * call tg_checkpoints_commit after tg_save_finish. A list has at most one save at a time (TG_ERR_STATE); the list may
- * be freed before tg_save_finish.
+ * complete, and files of older saves have been removed from dir, except those whose removal failed. If a call fails, or
+ * the program ends between the two calls, dir still has a complete state if it had one before: the old one or, if only
+ * the end of tg_save_finish failed, the new one. To keep the old state even if the save succeeds, save into the
+ * directory of tg_checkpoints_begin, and call tg_checkpoints_commit after tg_save_finish. A list has at most one save
+ * at a time (TG_ERR_STATE); the list may be freed before tg_save_finish.
  *
  * tg_save_finish fails with TG_ERR_FORMAT if the parts that the ranks have added overlap, or leave out elements of a
  * tensor, with TG_ERR_SHAPE if ranks have given one key tensors of different dtypes or global shapes, and with
- * TG_ERR_STATE if ranks have given one prefix optimizers that have made different numbers of steps.
+ * TG_ERR_STATE if ranks have given one prefix optimizers that have made different numbers of steps. Rank 0 finds these
+ * errors; the other ranks then fail with TG_ERR_REMOTE.
  *
  * The ranks communicate by two barriers and two all-gathers, one of 16 bytes for each rank and one of 16 bytes for each
  * part of each rank. They also exchange the random streams and the keys of shared parameters. Without .background a
@@ -212,7 +215,7 @@ TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
 typedef struct tg_shards_load_opts {
     size_t size;
     /* Missing and unknown keys, which `missing` and `unknown` count, are no errors. Missing tensors and numbers of
-     * steps keep their values. false by default. */
+     * steps keep their values. Random streams (tg_shards_add_rng) must be there nevertheless. false by default. */
     bool partial;
     /* Load only the keys of the directory that begin with "<from_prefix>.". Each is loaded into the key of the list
      * that begins with "<to_prefix>." and has the same rest. All other keys, of the directory and of the list, are
@@ -236,17 +239,19 @@ typedef struct tg_shards_load_opts {
  * Loading fails with TG_ERR_FORMAT
  * - if dir lacks a key of the list, or has a key that is in no rank's list, unless opts->partial is set;
  * - if dir has a tensor of another global shape or dtype than the list;
- * - if pieces of a tensor overlap or are missing, or if a file is of another save.
+ * - if the index or a header is damaged, if pieces of a tensor overlap or are missing, or if a file is of another save.
  *
- * It fails with TG_ERR_DATA if a checksum does not match; the ranks together verify all files. All these checks are
- * made on all ranks before a value changes. */
+ * It fails with TG_ERR_DATA if the bytes of a tensor do not match their checksum, and with TG_ERR_IO if dir has no
+ * state or a file is missing; the ranks together verify all files. All these checks are made on all ranks before a
+ * value changes. If reading fails after that, some tensors have new values. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
 TG_API tg_status tg_shards_load_with(tg_shards *s, const char *dir, tg_shards_load_opts *opts);
 
 /* Reads all of the state in dir, and compares all checksums. One rank alone makes the call. Sets *damaged to the number
  * of faults, and writes a line for each to report, cut to report_size bytes with the terminating zero; report may be
- * NULL. A fault is a file that is missing, damaged or of another save, a tensor whose bytes are damaged, or pieces that
- * overlap or are missing. Faults are no errors: the call returns TG_OK if it could make all comparisons. */
+ * NULL. A fault is a file, such as the index, that is missing, damaged or of another save, a tensor whose bytes are
+ * damaged, or pieces that overlap or are missing. If ctx is on device "meta", the bytes of tensors are not compared.
+ * Faults are no errors: the call returns TG_OK if it could make all comparisons. */
 TG_API tg_status tg_shards_verify(tg_ctx *ctx, const char *dir, char *report, size_t report_size, int *damaged);
 
 /* ---- The state dict of a module in a safetensors file ---- */
@@ -254,7 +259,7 @@ TG_API tg_status tg_shards_verify(tg_ctx *ctx, const char *dir, char *report, si
 typedef struct tg_load_opts {
     size_t size;
     bool partial; /* missing and unknown keys do not fail; missing tensors keep their values; false by default */
-    bool convert; /* floats of another dtype are converted, as by tg_safetensors_read; false by default */
+    bool convert; /* floats (not float8) of another dtype are converted, rounded to nearest even; false by default */
     /* The keys of the file are "<prefix>.<path>". Other keys are ignored. NULL, the default, or "" means no prefix: a
      * key is a path. */
     const char *prefix;
