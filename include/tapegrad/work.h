@@ -1,9 +1,9 @@
 /* Works. A work is an operation in flight that fills a tensor or host memory, such as a copy between host and device
  * that runs in parallel with kernels. tapegrad.h includes this header.
  *
- * Only a reader of the tensor waits for its work. If the reader is a kernel on a GPU, the kernel's stream waits, and
- * the host does not. A work ends when it has been waited for. Its handle must not be used afterward.
- */
+ * Only a call that reads or writes the tensor waits for its work. If the call runs a kernel on a GPU, the kernel's
+ * stream waits, and the host does not. A work ends when it has been waited for. Its handle must not be used
+ * afterward. */
 #ifndef TAPEGRAD_WORK_H
 #define TAPEGRAD_WORK_H
 
@@ -22,8 +22,8 @@ TG_API tg_status tg_work_wait(tg_work *w);
 
 /* ---- Copies ---- */
 
-/* Copies bytes to x like tg_write, but returns at once, with x in flight. src may be changed as soon as tg_upload has
- * returned.
+/* Copies bytes to x like tg_write, but may return before x has them; x is then in flight. src may be changed as soon as
+ * tg_upload has returned.
  *
  * The copy to x runs after all work that the device has so far, and in parallel with later work. (After an upload to a
  * parameter, a gradient or an optimizer's state, later work waits for the copy.) To hide the time of the copy, upload
@@ -57,15 +57,15 @@ typedef struct tg_work_ops {
      * instead. */
     void (*abort)(void *self);
     void (*free)(void *self); /* frees self; the library calls it after wait or abort; may be NULL */
-    /* Makes all work that the device gets from now on run after this work. The library calls it once at most, for
-     * example before a captured step is replayed. NULL means that the library calls wait instead. */
+    /* Makes all work that the device gets from now on run after this work. The library calls it once at most, unless it
+     * fails, for example before a captured step is replayed. NULL means that the library calls wait instead. */
     tg_status (*order)(tg_ctx *ctx, void *self);
 } tg_work_ops;
 
 /* Creates a work. ops is not copied; it must stay valid until the work has ended. The work ends when tg_work_wait
- * returns, or when the tensor that it fills (tg_call_out_in_flight) is read or ends. If neither has happened, it ends
- * with the context, which aborts the work. Fails with TG_ERR_ARGUMENT if ops is NULL, of another size, or without wait.
- * On error returns NULL and calls no function of ops, so the caller still owns self. */
+ * returns, or when the tensor that it fills (tg_call_out_in_flight) is read, written or discarded, or ends. If neither
+ * has happened, it ends with the context, which aborts the work. Fails with TG_ERR_ARGUMENT if ops is NULL, of another
+ * size, or without wait. On error returns NULL and calls no function of ops, so the caller still owns self. */
 TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
 
 #ifdef __cplusplus
