@@ -45,10 +45,15 @@ TG_API tg_status tg_average_update(tg_average *a);
 /* Applies the averages: copies the parameters to memory that it allocates, and writes the averages into the parameters,
  * rounded to their dtypes. Waits for the device, to read the number of updates.
  *
- * Fails with TG_ERR_STATE if the averages are applied already, or if the number of updates is 0, with
- * TG_ERR_UNSUPPORTED in a captured step, and with TG_ERR_DATA as tg_average_updates does. If the device fails during
- * the write, the call writes the copies back, and the averages are not applied. If the device fails then too, the
- * averages count as applied; call tg_ctx_clear and then tg_average_restore, which writes the copies back. */
+ * Fails with
+ * - TG_ERR_STATE if the averages are applied already, if a parameter is read-only (tg_set_read_only), or if the number
+ *   of updates is 0 (except on device "meta");
+ * - TG_ERR_UNSUPPORTED in a captured step;
+ * - TG_ERR_DATA as tg_average_updates does.
+ *
+ * If the device fails during the write, the call writes the copies back, and the averages are not applied. If the
+ * device fails then too, the averages count as applied; call tg_ctx_clear and then tg_average_restore, which writes the
+ * copies back. */
 TG_API tg_status tg_average_apply(tg_average *a);
 /* Writes the copies back to the parameters, with the same bits, and releases the copies. An optimizer then continues as
  * if the averages had not been applied. Fails with TG_ERR_STATE, and changes nothing, if the averages are not applied,
@@ -69,8 +74,9 @@ TG_API int64_t tg_average_updates(const tg_average *a);
  * them.
  *
  * name may be NULL. The text of *name is valid until the next call of tg_average_state. An index out of range fails
- * with TG_ERR_ARGUMENT. To restore a state, write into the tensors (tg_write, tg_safetensors_read). A program with
- * several ranks saves and loads them with tg_shards_add_average (checkpoint.h) instead. */
+ * with TG_ERR_ARGUMENT and returns an inert tensor. To restore a state, write into the tensors (tg_write,
+ * tg_safetensors_read). A program with several ranks saves and loads them with tg_shards_add_average (checkpoint.h)
+ * instead. */
 TG_API int tg_average_state_count(const tg_average *a);
 TG_API tg_tensor *tg_average_state(tg_average *a, int i, const char **name);
 
