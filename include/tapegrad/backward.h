@@ -44,7 +44,7 @@ typedef struct tg_backward_opts {
  *   saved, if tg_grads_finalize has summed the gradient of a leaf that was not zeroed since (tg_zero_grad), or if a
  *   backward of the tape is running;
  * - TG_ERR_HANDLE if a root or one of the inputs belongs to another tape;
- * - TG_ERR_PLACEMENT if a seed cannot be the gradient of its root by their placements (placement.h);
+ * - TG_ERR_PLACEMENT if the placement of a seed is none that a gradient of its root may have (placement.h);
  * - TG_ERR_VERSION if a saved tensor was overwritten;
  * - TG_ERR_UNSUPPORTED if an op has no backward;
  * - TG_ERR_CALLBACK if a hook returns an error and the context has none.
@@ -111,7 +111,7 @@ TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
  *
  * - tg_on_grad: x may be any tensor. Backward calls fn when the gradient of x in this backward is complete. fn may
  *   replace the gradient by setting *grad to another tensor of the same shape and dtype (TG_ERR_SHAPE), which backward
- *   copies. Its placement must be possible for a gradient of x (TG_ERR_PLACEMENT).
+ *   copies. Its placement must be one that a gradient of x may have (TG_ERR_PLACEMENT).
  * - tg_on_accumulated: x must be a leaf (TG_ERR_STATE). Backward calls fn after it has added the gradient of x to the
  *   accumulated one. *grad is the accumulated gradient. fn cannot replace it. tg_grad does not call fn.
  *

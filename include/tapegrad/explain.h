@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* Explains the gradient that x gets when root is differentiated. The text says one of these:
- * - There is a gradient: its range, how many of its elements are 0, and the ops through which it came (at most four).
+ * - There is a gradient: its range, how many of its elements are 0, and up to four of the ops through which it came.
  * - All its elements are zero: the op or hook nearest to root that made it zero, with the range of the op's input.
  * - Some elements are NaN or infinite: where they became so.
  * - There is none: x requires no gradient, or where the path from x to root ends. Of ops that ran without recording
@@ -73,8 +73,8 @@ typedef struct tg_op_event {
     size_t size;
     const char *op; /* name of the op */
     bool backward;  /* true: backward has run; false: forward */
-    /* The number of the op among those that were observed in forward since the last reset of the tape on which it ran,
-     * from 0. A backward has the number of its forward; -1 means that the op was recorded before observing began. */
+    /* The number of the op among those that were observed in forward on its tape since the last reset, from 0. A
+     * backward has the number of its forward; -1 means that the op was recorded before observing began. */
     int64_t number;
     int n_in, n_out;
     tg_tensor *const *input, *const *out; /* absent inputs are NULL; in backward the memory may have been released */

@@ -90,8 +90,8 @@ TG_API tg_shape tg_global_shape(const tg_tensor *x);
 TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n);
 /* Returns a view of x with the placement `to` on an axis, in place of the placement that the library has derived. Use
  * it where the caller knows better than the library. Forward and backward are the identity. Fails with TG_ERR_SHAPE if
- * the local sizes of x do not allow the placement, and for p and axis as tg_place. The op appears in dumps and errors
- * as assume_placement. */
+ * the local sizes of x do not allow the placement, and with the errors that tg_place gives for p, axis and `to`. The op
+ * appears in dumps and errors as assume_placement. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
 /* An axis and the placement on it, for tg_param_new_placed. */

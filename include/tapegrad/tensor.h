@@ -61,9 +61,9 @@ TG_API void tg_drop(tg_tensor *x);
 
 /* ---- Properties ---- */
 
-/* These functions accept NULL, inert handles and ended handles. They then return: tg_is_alive, tg_is_contiguous and
- * tg_requires_grad false; tg_ndim and tg_numel 0; tg_dim and tg_stride -1; tg_shape_of a shape of 0 dims; tg_dtype_of
- * TG_DTYPE_DEFAULT; tg_name "".
+/* The functions that return a property accept NULL, inert handles and ended handles. They then return: tg_is_alive,
+ * tg_is_contiguous and tg_requires_grad false; tg_ndim and tg_numel 0; tg_dim and tg_stride -1; tg_shape_of a shape of
+ * 0 dims; tg_dtype_of TG_DTYPE_DEFAULT; tg_name "".
  *
  * The library does not recognize ended handles forever. A handle that a reset of its tape has ended is recognized until
  * the next reset. A handle that was dropped or released is recognized until its memory is reused for a new handle.
@@ -118,8 +118,8 @@ TG_API tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r);
 TG_API double tg_item(tg_tensor *x);
 /* Copy all elements to dst or from src, in row-major order and in the dtype of x. bytes must be exactly the number of
  * elements times the size of an element (TG_ERR_ARGUMENT). tg_write fails with TG_ERR_STATE if elements of x share
- * memory, as after tg_expand, or if x is read-only (tg_set_read_only). If a node has saved x, its backward fails after
- * the write (TG_ERR_VERSION). */
+ * memory, as after tg_expand, or if x is read-only (tg_set_read_only). After a write, the backward of a node that had
+ * saved x fails with TG_ERR_VERSION. */
 TG_API tg_status tg_read(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
 /* Do the same, but convert the elements to or from double, as tg_cast does. n must be the number of elements
