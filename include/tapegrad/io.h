@@ -34,9 +34,10 @@ TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, s
 /* Handles a fault in a mapped file. A program that calls tg_lm_map may call this function in its SIGBUS handler, with
  * siginfo_t.si_addr as the address. If the address lies in a file that ctx has mapped, puts a page of zeros there, so
  * that the interrupted code can go on, and returns true. The context's next read of values (tg_read, tg_item, ..),
- * forward of a language model, step of an optimizer, save to a safetensors file, or export (dlpack.h) then fails with
- * TG_ERR_IO and the name of the file. Returns false if the signal has another cause, or if the page could not be
- * replaced. May be called from any thread, and in a signal handler, while ctx is not being freed. */
+ * forward of a language model, step of an optimizer, save to a safetensors file or of sharded state (checkpoint.h), or
+ * export (dlpack.h) then fails with TG_ERR_IO and the name of the file. Returns false if the signal has another cause,
+ * or if the page could not be replaced. May be called from any thread, and in a signal handler, while ctx is not being
+ * freed. */
 TG_API bool tg_mapping_fault(tg_ctx *ctx, const void *address);
 
 /* ---- safetensors (github.com/huggingface/safetensors, README, "Format") ----

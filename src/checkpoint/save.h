@@ -65,7 +65,8 @@ tg_status tg_save_deal(tg_save *w);
 
 /* ---- save_hold.c ---- */
 
-/* Copies the bytes of the pieces that this rank writes to w->held. */
+/* Copies the bytes of the pieces that this rank writes to w->held. Fails if some of them came from a mapped file that
+ * has lost its bytes. */
 tg_status tg_save_hold(tg_save *w);
 void tg_save_release(tg_save *w);
 

@@ -2,6 +2,7 @@
 #include "checkpoint/save.h"
 
 #include "base/host_memory.h"
+#include "core/mapping.h"
 #include "kernels/scalar.h"
 
 enum { ALIGN = 64 }; /* bytes; each piece begins at a multiple of this */
@@ -74,5 +75,6 @@ tg_status tg_save_hold(tg_save *w) {
         TG_TRY(hold(&w->piece[i], to));
         to += padded_bytes(&w->piece[i]);
     }
-    return TG_OK;
+    /* The thread cannot find this: its context has mapped no file. */
+    return tg_mappings_check(w->ctx);
 }

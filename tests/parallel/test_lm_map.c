@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <tapegrad/checkpoint.h>
 #include <tapegrad/dlpack.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/handles.h>
@@ -230,6 +231,34 @@ START_TEST(zeros_in_place_of_lost_bytes_are_not_saved) {
 }
 END_TEST
 
+START_TEST(zeros_in_place_of_lost_bytes_are_in_no_state) {
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
+    char state[128];
+    save(TG_LLAMA);
+    open_context(NULL);
+    tg_comm *self = tg_comm_self_new(ctx);
+    tg_parallel *p = tg_parallel_new(self, NULL);
+    tg_module *m = model(TG_LLAMA, true);
+    ck_assert_int_eq(tg_lm_map(&m, 1, dir), TG_OK);
+    tg_shards *s = tg_shards_new(p);
+    ck_assert_int_eq(tg_shards_add_module(s, NULL, m), TG_OK);
+    snprintf(state, sizeof state, "%s/state", dir);
+    sigaction(SIGBUS, &a, &before);
+    ck_assert_int_eq(truncate(path, 8192), 0);
+    ck_assert_ptr_null(tg_shards_save_begin(s, state, TG_SAVE(.background = true)));
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_IO);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "has become shorter"), "%s", tg_ctx_message(ctx));
+    sigaction(SIGBUS, &before, NULL);
+    tg_ctx_clear(ctx);
+    tg_shards_free(s);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    tg_comm_free(self);
+    close_context();
+    remove_directory();
+}
+END_TEST
+
 START_TEST(a_file_that_becomes_shorter_is_an_error) {
     struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
     save(TG_LLAMA);
@@ -283,6 +312,7 @@ int main(void) {
                             mapping_again_ends_the_mapping_before,
                             pinned_bytes_stay_at_their_address,
                             zeros_in_place_of_lost_bytes_are_not_saved,
+                            zeros_in_place_of_lost_bytes_are_in_no_state,
                             a_file_that_becomes_shorter_is_an_error,
                             a_program_with_file_functions_of_its_own_gets_copies};
     return tg_check_main("lm_map", tests, sizeof tests / sizeof *tests);
