@@ -21,10 +21,10 @@ struct DLManagedTensorVersioned;
  * the same bytes as x. After the receiver has written bytes, call tg_touch (handles.h).
  *
  * The receiver calls the deleter of the struct once, on any thread. Until then the bytes stay at their address and are
- * not used for another tensor, whatever happens to x and its tape. The bytes are released at the next call on the
- * context after the deleter, as by tg_unpin. A deleter may also be called after tg_ctx_free. It then releases the bytes
- * itself, and the last one frees the memory of the context. tg_config.allocator, and the release functions of tg_wrap
- * for exported memory, must then work on the threads that call deleters.
+ * not used for another tensor, whatever happens to x and its tape. The bytes are released at a later call on the
+ * context, as for tg_unpin. A deleter may also be called after tg_ctx_free. It then releases the bytes itself, and the
+ * last one frees the memory of the context. tg_config.allocator, and the release functions of tg_wrap for exported
+ * memory, must then work on the threads that call deleters.
  *
  * The context must be on "cuda" or on a device whose memory is host memory, such as "cpu" (TG_ERR_DEVICE). The bytes
  * are complete when the function returns: on "cuda" it waits for the work that is queued. So the bytes may be read on
