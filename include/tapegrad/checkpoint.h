@@ -65,7 +65,7 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * tensors, as pipeline stages do. The lists of all ranks are saved as one global state, which ranks on a grid of the
  * same or any other shape (parallel.h) can load. The placement of a tensor (placement.h) says where in the global
  * tensor each rank's part lies. The state of an optimizer has the placement of its parameter. Saving and loading are
- * collective over the world: every rank makes the call.
+ * collective over the world: every rank makes the call. On device "meta" they fail with TG_ERR_DEVICE.
  *
  * Each rank writes its parts to a file whose name begins with "rank-NNNNN". If several ranks have the same part, as
  * data-parallel ranks do, only one of them writes it. The bytes are balanced: if two ranks have the same parts, what
