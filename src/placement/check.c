@@ -43,10 +43,13 @@ tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, 
     return wrong < 0 ? TG_OK : differs(x[wrong % n], axis);
 }
 
-bool tg_placement_comparable(const tg_tensor *x) { return !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
+bool tg_placement_comparable(const tg_tensor *x) {
+    return !x->ctx->meta && !x->ctx->run.recording && x->flags & TG_F_CONTIGUOUS;
+}
 
 tg_status tg_placement_compare(tg_tensor *x) {
     uint32_t axes = tg_placement_claimed(x) & ~TG_DATA_PARALLEL_AXES;
+    if (x->ctx->run.recording) return TG_OK; /* a use outside of the recorded step compares x */
     x->flags |= TG_F_COMPARED;
     if (!axes || !tg_placement_comparable(x)) return TG_OK;
     int64_t mine;

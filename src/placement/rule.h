@@ -133,7 +133,8 @@ tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, 
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
 /* Returns the axes on which the placement of x says that x has the same bytes on every rank. */
 uint32_t tg_placement_claimed(const tg_tensor *x);
-/* Return whether x has bytes that can be hashed (it is contiguous and not of device meta), and compute that hash. */
+/* Return whether x has bytes that can be hashed now (it is contiguous and not of device meta, and no step is being
+ * recorded), and compute that hash. */
 bool tg_placement_comparable(const tg_tensor *x);
 tg_status tg_placement_hash(const tg_tensor *x, int64_t *out);
 /* Fails unless the hashes mine [n] of the tensors x [n] are the same on every rank of the axis. Collective. */

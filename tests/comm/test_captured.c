@@ -439,6 +439,17 @@ START_TEST(steps_of_ranks_that_lack_a_gradient_are_replayed) {
 }
 END_TEST
 
+/* Check mode compares nothing within a recorded step, because the host cannot read there. */
+START_TEST(steps_are_captured_in_check_mode) {
+    static variant v;
+    v = (variant){.bucketed = 1, .captured = true};
+    const world_end *end =
+        run_world(THREADS, 2, steps_of_shares, &v, TG_CONFIG(.threads = 1, .deadline = 60, .check = true));
+    for (int i = 0; i < 2; i++)
+        ck_assert_msg(end->status[i] == TG_OK, "rank %d: %s: %s", i, tg_status_name(end->status[i]), end->message[i]);
+}
+END_TEST
+
 static tg_status divided_parameters(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     variant v = {.bucketed = 2, .zero = 3};
     shares s;
@@ -461,6 +472,6 @@ int main(void) {
     const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
                             messages_are_replayed, a_rank_with_other_messages_is_reported,
                             data_parallel_steps_are_replayed, steps_of_ranks_that_lack_a_gradient_are_replayed,
-                            calls_that_cannot_be_replayed_are_refused};
+                            steps_are_captured_in_check_mode, calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }
