@@ -46,7 +46,7 @@ typedef struct tg_backward_opts {
  * - TG_ERR_HANDLE if a root or one of the inputs belongs to another tape;
  * - TG_ERR_PLACEMENT if the placement of a seed is none that a gradient of its root may have (placement.h);
  * - TG_ERR_VERSION if a saved tensor was overwritten;
- * - TG_ERR_UNSUPPORTED if an op has no backward;
+ * - TG_ERR_UNSUPPORTED if an op has a vjp but no backward (op.h);
  * - TG_ERR_CALLBACK if a hook returns an error and the context has none.
  *
  * On an error some leaves may already have their gradients; clear all gradients before the next backward. */
