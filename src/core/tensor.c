@@ -210,7 +210,8 @@ void tg_temp_slot_free(tg_tensor *x) {
 
 void tg_tensor_given(tg_tensor *x) {
     const tg_ext *e = x->ext;
-    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(e && (e->placed || e->grad_of || e->buffer)))
+    bool own_leaf = !x->tape || (x->flags & TG_F_LEAF && x->storage->temporary); /* not tg_tape_input of a parameter */
+    if (own_leaf && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(e && (e->placed || e->grad_of || e->buffer)))
         x->flags |= TG_F_GIVEN;
     x->flags &= (uint16_t)~TG_F_COMPARED;
 }

@@ -175,8 +175,8 @@ bool tg_shares_elements(const tg_tensor *x);
 /* Fails if tg_shares_elements(x), because the elements cannot be written one by one. `who` is the name of the call that
  * would write them. */
 tg_status tg_refuse_shared_elements(const tg_tensor *x, const char *who);
-/* Notes that the values of x now come from the caller (TG_F_GIVEN). Parameters, gradients, buffers of modules and
- * leaves that tg_place has declared keep their placement, so they are not marked. */
+/* Notes that the values of x now come from the caller (TG_F_GIVEN). Parameters, gradients, buffers of modules, results
+ * of ops and leaves that tg_place has declared keep their placement, so they are not marked. */
 void tg_tensor_given(tg_tensor *x);
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
 /* Returns the address of the first element; NULL on device meta, and if the bytes are discarded. */

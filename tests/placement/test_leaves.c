@@ -3,6 +3,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/explain.h>
+#include <tapegrad/inputs.h>
 #include <tapegrad/io.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/print.h>
@@ -22,6 +23,11 @@ START_TEST(leaves_have_default_or_declared_placements) {
     ck_place(given, "tp V, dp V");
     tg_write_f64(made, v, 6); /* from now on its values are the caller's */
     ck_place(made, "tp V, dp V");
+    tg_tensor *drawn = tg_tape_randn(g.t, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1), *result = tg_tanh(g.t, drawn);
+    tg_write_f64(drawn, v, 6);
+    tg_write_f64(result, v, 6);
+    ck_place(drawn, "tp V, dp V");
+    ck_place(result, "");
     tg_tensor *declared = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
     tg_place(g.p, declared, TG_TP, TG_I);
     ck_place(declared, "dp V");
