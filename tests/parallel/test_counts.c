@@ -1,5 +1,5 @@
 /* Communication and memory of a GPT layer on tensor-parallel ranks: collectives are counted, and bytes in the
- * allocator are compared with the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198). A step
+ * allocator are compared with the formulas of docs/parallel.md (after Korthikanti et al., arXiv 2205.05198). A step
  * recorded on device meta must give the same numbers as a run. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #include "device_ranks.h"
 
-enum { BATCH = 2, LENGTH = 64, HIDDEN = 128, HEADS = 4, VOCAB = 256 };
+enum { BATCH = 2, LENGTH = 64, HIDDEN = 128, HEADS = 8, VOCAB = 256 };
 
 typedef struct row {
     int tp;
@@ -25,8 +25,8 @@ typedef struct row {
 
 /* 16-bit activations, without masks, which are drawn again, and without s x s terms, which are never stored. */
 static const row rows[] = {
-    {1, false, TG_GPT_KEEP, 34, 0},         {2, false, TG_GPT_KEEP, 10, 24},
-    {4, false, TG_GPT_KEEP, 10, 24},        {2, true, TG_GPT_KEEP, 0, 34},
+    {1, false, TG_GPT_KEEP, 34, 0},         {2, false, TG_GPT_KEEP, 8, 26},
+    {4, false, TG_GPT_KEEP, 8, 26},         {2, true, TG_GPT_KEEP, 0, 34},
     {4, true, TG_GPT_KEEP, 0, 34},          {2, false, TG_GPT_SELECTIVE, 4, 18},
     {4, true, TG_GPT_SELECTIVE, 0, 22},     {2, false, TG_GPT_FULL, 2, 0},
     {2, true, TG_GPT_FULL, 0, 2},           {4, false, TG_GPT_DISTRIBUTED, 0, 2},
@@ -136,7 +136,8 @@ int main(void) {
                theory = sbh * (r->whole + r->split / r->tp);
         printf("tp %d%s recompute %d: a layer keeps %.2f s b h bytes, the formula says %.2f\n", r->tp,
                r->sp ? " sp" : "", r->recompute, bytes / sbh, theory / sbh);
-        verdict(bytes <= 1.05 * theory, r, "bytes kept a layer", bytes, theory);
+        /* Statistics of norms and of attention, a few numbers for each row, are extra. */
+        verdict(bytes >= theory && bytes <= 1.05 * theory, r, "bytes kept a layer", bytes, theory);
         verdict(!memcmp(&paper.all, &three.all, sizeof paper.all), r, "calls on paper", (double)paper.all.calls[0],
                 (double)three.all.calls[0]);
         verdict(paper.saved == three.saved, r, "bytes kept on paper", (double)paper.saved, (double)three.saved);
