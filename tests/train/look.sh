@@ -61,6 +61,22 @@ if "$tapegrad" tokenizer train --data "$text" --to words --vocab 300 >printed 2>
     holds "so is the prompt of the next command" \
         test "$next" = "$tapegrad generate --model text --prompt 'The License' --tokens 3"
     holds "which works: $next" sh -c "$next >/dev/null"
+
+    # Samples begin with the token that the tokenizer puts before a text, as those of tapegrad generate do.
+    mkdir begins
+    python3 -c 'import json
+t, end = json.load(open("words/tokenizer.json")), "<|endoftext|>"
+t["post_processor"] = {
+    "type": "TemplateProcessing", "pair": [], "special_tokens": {end: {"id": end, "ids": [0], "tokens": [end]}},
+    "single": [{"SpecialToken": {"id": end, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}
+json.dump(t, open("begins/tokenizer.json", "w"))'
+    runs train --data plain --tokenizer begins --out begun $tiny --steps 2 --val-every 2 --sample-prompt 'The License' \
+        --sample-tokens 5
+    "$tapegrad" generate --model begun --prompt 'The License' --tokens 5 --threads 1 --json >generated
+    holds "a sample is what tapegrad generate makes of its prompt" \
+        python3 -c 'import json
+sample, generated = json.loads(open("begun/samples.jsonl").readlines()[-1]), json.load(open("generated"))
+assert sample["text"] == "<|endoftext|>The License" + generated["text"], (sample, generated)'
 else
     grep -q libtapegrad-text printed || wrong "tokenizer train"
 fi

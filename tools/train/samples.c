@@ -58,7 +58,8 @@ bool samples_open(samples *s, tg_ctx *ctx, const train_options *o, const train_d
     if (!o->samples) return true;
     if (!open_tokenizer(s, ctx, o, vocab)) return false;
     if (!o->sample_prompt) return take_validation(s, ctx, o, d);
-    tg_tokenizer_encode(s->tokenizer, o->sample_prompt, strlen(o->sample_prompt), NULL, &s->prompt);
+    tg_tokenizer_encode(s->tokenizer, o->sample_prompt, strlen(o->sample_prompt), TG_ENCODE(.special = true),
+                        &s->prompt);
     if (!check(ctx)) return false;
     if (s->prompt.count) return true;
     return fail("--sample-prompt '%s' has no token; give some text", o->sample_prompt), false;
