@@ -37,7 +37,7 @@ struct tg_ctx {
     tg_dtype dtype; /* dtype of tensors that are created without one */
     /* Number of the caller's functions that are running now. A tape counts those that it runs in its own field. */
     int busy;
-    uint64_t serial; /* serial of the newest handle; only increases */
+    uint64_t serial; /* serial of the newest handle, hook or module; only increases */
     tg_rng rng; /* state of the current stream: the default one, except between a fork and its join */
     struct {
         struct tg_named_rng *first, *current; /* current is NULL for the default stream */

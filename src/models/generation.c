@@ -43,7 +43,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
     tg_gpt_cache *k = tg_host_alloc(ctx, bytes);
     if (!k) return NULL;
     *k = (tg_gpt_cache){
-        .ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
+        .ctx = ctx, .gpt = gpt->serial, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
     tg_dtype dtype = tg_dtype_of(tg_module_param(gpt, 0, NULL));
     int64_t heads = c->kv_heads < tg_lm_tp(c) ? 1 : c->kv_heads / tg_lm_tp(c);
     for (int64_t i = 0; i < 2 * c->layers; i++) {
@@ -78,8 +78,11 @@ static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
 static tg_status check_next(const tg_module *gpt, const tg_gpt_cache *c, const tg_tensor *ids) {
     char what[160];
     tg_ctx *ctx = gpt->ctx;
-    if (!c || c->gpt != gpt)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is NULL or belongs to another model");
+    if (!c) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is NULL; make one with tg_gpt_cache_new");
+    if (c->gpt != gpt->serial)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_next: the cache was made for another model, which may have been freed; make one for "
+                       "this model with tg_gpt_cache_new");
     TG_TRY(tg_check(ctx, ids, "tg_gpt_next: ids"));
     if (ids->ndim == 2 && ids->shape[0] == c->batch && ids->shape[1] >= 1 && c->length + ids->shape[1] <= c->positions)
         return TG_OK;

@@ -206,7 +206,7 @@ tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past
 
 struct tg_gpt_cache {
     tg_ctx *ctx;
-    tg_module *gpt;
+    uint64_t gpt; /* serial of the model, which may have been freed */
     int64_t batch, positions, length, layers; /* length: number of positions that are filled */
     const struct tg_runs *runs;               /* during tg_lm_runs; otherwise NULL */
     int64_t *numbers; /* [capacity]: host memory for the positions and starts of the tokens of a forward */

@@ -37,6 +37,7 @@ tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state) {
     m->ctx = ctx;
     m->ops = ops;
     m->state = state;
+    m->serial = ++ctx->serial;
     return m;
 }
 

@@ -45,6 +45,7 @@ struct tg_module {
     tg_module_cursor cursor[TG_STATE_LISTS]; /* at the tensors that were returned last */
     char *path; /* the last path that was returned, in memory of path_size bytes; NULL if none was */
     size_t path_size;
+    uint64_t serial; /* from ctx->serial. A module that is made later at the same address has another one. */
 };
 
 /* A field of m's table; 0 or NULL if the table is of a version that had no such field. */

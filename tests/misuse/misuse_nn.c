@@ -408,8 +408,8 @@ static void model(misuse_world *b) {
     QUIET(tg_gpt_cache_free, (tg_gpt_cache_free(NULL), true));
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(NULL) == 0);
     QUIET(tg_gpt_next, misuse_inert(tg_gpt_next(NULL, t, c, ids)));
-    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(m, t, NULL, ids));
-    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(other, t, c, ids));
+    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL", tg_gpt_next(m, t, NULL, ids));
+    INERT(tg_gpt_next, ARGUMENT, "the cache was made for another model", tg_gpt_next(other, t, c, ids));
     INERT(tg_gpt_next, ARGUMENT, "the tape is NULL", tg_gpt_next(m, NULL, c, ids));
     IDS(tg_gpt_next, tg_gpt_next(m, t, c, x));
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(c) == 0);

@@ -430,6 +430,32 @@ START_TEST(a_forward_without_a_child_says_which) {
 }
 END_TEST
 
+/* Models are made and freed until one is at the address of the first, which takes a few. */
+START_TEST(a_cache_is_of_one_model_even_when_another_has_its_address) {
+    const int64_t numbers[] = {1, 2};
+    begin();
+    const tg_gpt_config *o = TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8);
+    tg_module *m = tg_gpt_new(ctx, o);
+    tg_gpt_cache *cache = tg_gpt_cache_new(m, 1, 4);
+    const uintptr_t first = (uintptr_t)m;
+    for (int step = 1; step == 1 || ((uintptr_t)m != first && step < 100); step++) {
+        tg_module_free(m);
+        tg_draws_step(ctx, step);
+        m = tg_gpt_new(ctx, o);
+    }
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 2), numbers);
+    tg_gpt_next(m, t, cache, ids);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "the cache was made for another model"));
+    ck_assert_int_eq(tg_gpt_cache_length(cache), 0);
+    tg_ctx_clear(ctx);
+    tg_gpt_cache_free(cache);
+    tg_module_free(m);
+    tg_drop(ids);
+    end();
+}
+END_TEST
+
 static tg_tensor *twice(tg_module *m, tg_tape *tape, tg_tensor *x) {
     (void)m;
     return tg_add(tape, x, x);
@@ -503,6 +529,7 @@ int main(void) {
                             a_step_with_an_infinite_norm_changes_nothing,
                             parameters_are_those_that_a_module_has_now,
                             a_forward_without_a_child_says_which,
+                            a_cache_is_of_one_model_even_when_another_has_its_address,
                             another_module_in_a_childs_place,
                             a_norm_that_is_gone_in_backward};
     return tg_check_main("lifetimes", tests, sizeof tests / sizeof *tests);
