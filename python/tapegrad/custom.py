@@ -22,6 +22,7 @@ from .errors import fail, text, using
 from .objects import note_site
 from .structs import options
 from .tensor import Tensor, _context_of, like, tensor_for, wrap, zeros
+from .values import FLOATS, INTEGERS
 
 NULL = ffi.NULL
 _ALL = 0xFFFFFFFF  # every tensor, in a bit mask of tg_op
@@ -49,7 +50,9 @@ class Call:
 
 class CustomOp:
     """An op in Python. forward(call, *inputs, **arguments) computes the outputs, tensors or arrays, from tensors; an
-    absent input is None. What it records is not kept for backward. Gradients are given by one or more of
+    absent input is None. Numbers among inputs and outputs get the dtype of the first tensor of floats among the inputs,
+    else of the first of integers, else of the first. What forward records is not kept for backward. Gradients are given
+    by one or more of
 
     - vjp(call, *gradients), which records ops, and so can be differentiated again;
     - backward(call, *gradients), which may compute anything, also with NumPy, and is used where no second derivative
@@ -98,9 +101,10 @@ class CustomOp:
         return fn
 
     def __call__(self, *inputs, **arguments):
-        first = next((x for x in inputs if isinstance(x, Tensor)), None)
-        if first is None:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if not tensors:
             raise TypeError(f'{self.__name__} needs at least one tensor')
+        first = min(tensors, key=lambda x: 0 if x.dtype in FLOATS else 1 if x.dtype in INTEGERS else 2)
         inputs = [x if x is None else like(x, first) for x in inputs]
         if any(x is NotImplemented for x in inputs):
             raise TypeError(f'an input of {self.__name__} must be a tensor, a number or an array')

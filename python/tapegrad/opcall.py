@@ -3,13 +3,14 @@
 import difflib
 import inspect
 import operator
+from numbers import Real
 
 from ._capi import ffi, lib
 from .context import context
 from .errors import fail, text
 from .objects import OpBase
-from .tensor import Tensor, like, tensor, wrap
-from .values import dtype_value
+from .tensor import Tensor, like, tensor, tensor_for, wrap
+from .values import dtype_of_numbers, dtype_value
 
 NULL = ffi.NULL
 _world_of, _ctx_of = lib.tgpy_world_of, lib.tgpy_ctx
@@ -23,6 +24,7 @@ class Op(OpBase):  # an op of the library; its __doc__ is that of the op
         'inputs',
         'arguments',
         '_lists',
+        '_kinds',
         '_n_out',
         '_many',
         '_plans',
@@ -39,6 +41,7 @@ class Op(OpBase):  # an op of the library; its __doc__ is that of the op
         outputs = text(op.outputs).split() if op.outputs else ['y']
         self._n_out = op.n_out if op.n_out > 0 else len(outputs)
         self._many = op.n_out < 0 and any(o.endswith('..') for o in outputs)
+        self._kinds = None
         self._plans = {}
         self.__doc__ = _documentation(self)
 
@@ -53,27 +56,49 @@ class Op(OpBase):  # an op of the library; its __doc__ is that of the op
     def _tensors(self, inputs):
         """The inputs as tensors: lists are spread out, numbers and arrays converted, and absent inputs at the end left
         out."""
+        places = range(len(inputs))  # which of the op's inputs each is
         if True in self._lists:
-            inputs = [
-                x
-                for many, item in zip(self._lists, inputs)
+            spread = [
+                (place, x)
+                for place, (many, item) in enumerate(zip(self._lists, inputs))
                 for x in (item if many and isinstance(item, (list, tuple)) else (item,))
             ]
+            places, inputs = [place for place, _ in spread], [x for _, x in spread]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        for i, x in enumerate(inputs):
-            if type(x) is not Tensor and x is not None:
-                inputs[i] = self._converted(x, inputs)
-        return inputs
+        if all(type(x) is Tensor or x is None for x in inputs):
+            return inputs
+        return self._converted(inputs, places)
 
-    def _converted(self, x, inputs):
-        if isinstance(x, Tensor):
-            return x
-        first = next((t for t in inputs if isinstance(t, Tensor)), None)
+    def _converted(self, inputs, places):
+        first = next((x for x in inputs if isinstance(x, Tensor)), None)
+        inputs = [x if x is None or isinstance(x, (Tensor, Real)) else self._array(x, first) for x in inputs]
+        given = list(zip(places, inputs))
+        return [self._number(x, place, given, first) if isinstance(x, Real) else x for place, x in given]
+
+    def _array(self, x, first):
         x = tensor(x) if first is None else like(x, first)
         if x is NotImplemented:
             raise TypeError(f'an input of {self.__name__} must be a tensor, a number or an array')
         return x
+
+    def _number(self, x, place, given, first):
+        """A number as a tensor. Its dtype is that of the first tensor among the inputs that must have the same dtype.
+        Without such a tensor it is that of an array of the numbers among them."""
+        peers = [y for other, y in given if y is not None and self._same_dtype(place, other)]
+        model = next((y for y in peers if isinstance(y, Tensor)), None)
+        if model is not None:
+            return like(x, model)
+        dtype = dtype_of_numbers(peers) if len(peers) > 1 else None
+        x = float(x) if len(peers) > 1 and dtype is None else x
+        return tensor(x, dtype) if first is None else tensor_for(first, x, dtype)
+
+    def _same_dtype(self, a, b):
+        """Whether inputs a and b must have the same dtype: they are never of different kinds in the op's samples. A
+        condition and what it chooses from are not alike, nor are values and indices."""
+        if self._kinds is None:
+            self._kinds = _kinds(self._op)
+        return not any(a in kinds and b in kinds and kinds[a] != kinds[b] for kinds in self._kinds)
 
     @property
     def __signature__(self):
@@ -176,6 +201,14 @@ def _set(value, argument, kind, keep):
         value.kind, value.integer = lib.TG_VALUE_INT, argument.__index__()
     else:
         value.kind, value.number = lib.TG_VALUE_DOUBLE, float(argument)
+
+
+def _kinds(op):
+    """For each sample that the op accepts: the kind of each input, by its place. The last place may be a list."""
+    last = len(text(op.inputs).split()) - 1
+    samples = [op.samples[i] for i in range(op.n_samples) if not op.samples[i].refused]
+    kinds = [{min(j, last): s.input[j].kind for j in range(s.n_in)} for s in samples]
+    return [{place: kind for place, kind in of.items() if kind != lib.TG_SAMPLE_ABSENT} for of in kinds]
 
 
 def _named(name):

@@ -79,6 +79,18 @@ def test_numpy_in_forward_and_absent_gradients():
     assert np.allclose(sine(x).numpy(), np.sin(x.numpy()))
 
 
+@tg.custom_op
+def chosen(call, mask, a, b):
+    return tg.ops.where(mask, a, b)
+
+
+def test_numbers_are_floats_next_to_a_mask():
+    x = tg.tensor([1.0, 2.0], dtype='f64')
+    y = chosen(x > 1, x, 0.5)
+    assert y.dtype == 'f64' and y.tolist() == [0.5, 2]
+    assert chosen(x > 1, tg.tensor([3, 4]), 5).tolist() == [5, 4]
+
+
 def test_gradcheck():
     x, y = leaf(3), leaf(3, seed=1)
     result = tg.gradcheck(cube, [x], second_order=True)

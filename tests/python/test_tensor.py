@@ -219,12 +219,28 @@ def test_fractions_do_not_become_integers():
         lambda: i >= 1.5,
         lambda: 1.5 - i,
         lambda: i == float('nan'),
-        lambda: tg.ops.where(i > 1, 0.5, 0.25),
+        lambda: tg.ops.where(i > 1, i, 0.25),
     ):
         with pytest.raises(tg.DtypeError, match='cast that to a float'):
             call()
     i[0] = 7.9
     assert i.tolist() == [7, 2, 3]
+
+
+def test_numbers_get_the_dtype_of_the_inputs_like_them():
+    i, x = tg.tensor([1, 2, 3]), tg.tensor([1.0, 2.0, 3.0], dtype='f64')
+    mask = i > 1
+    for y, dtype, expected in (
+        (tg.ops.where(mask, x, 0.5), 'f64', [0.5, 2, 3]),
+        (tg.ops.where(mask, 2, x), 'f64', [1, 2, 2]),
+        (tg.ops.where(True, i, 7), 'i64', [1, 2, 3]),
+        (tg.ops.where(mask, 0.5, 0.25), 'f32', [0.25, 0.5, 0.5]),
+        (tg.ops.where(mask, 1, 0.5), 'f32', [0.5, 1, 1]),
+        (tg.ops.where(mask, 1, 2), 'i64', [2, 1, 1]),
+        (tg.ops.index(x, [2], dims=[0]), 'f64', 3),
+        (tg.ops.add(1, 0.5), 'f32', 1.5),
+    ):
+        assert y.dtype == dtype and y.tolist() == expected
 
 
 def test_operators_are_numpys():
