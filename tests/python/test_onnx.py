@@ -388,6 +388,27 @@ def test_integers_are_clipped_to_bounds_that_are_no_doubles():
     assert tg.onnx.load(model)(np.array([-5, 7, 2**62 + 1])).tolist() == [0, 7, 2**62 + 1]
 
 
+@pytest.mark.parametrize(
+    'op, expected',
+    (
+        ('ReduceSum', [7, 17]),
+        ('ReduceProd', [12, 60]),
+        ('ReduceMean', [3, 8]),
+        ('ReduceL1', [7, 17]),
+        ('ReduceL2', [5, 13]),
+        ('ReduceSumSquare', [25, 169]),
+        ('ReduceLogSum', [1, 2]),
+        ('ReduceLogSumExp', [4, 12]),
+    ),
+)
+def test_reductions_of_integers_have_their_dtype(op, expected):
+    for dtype, code in (('int32', TensorProto.INT32), ('uint64', TensorProto.UINT64)):
+        nodes = [node(op, 'x axes', 'y', keepdims=0)]
+        model = model_of(nodes, [info('x', [2, 2], code)], [info('y', [2], code)], {'axes': np.array([1])}, opset=18)
+        y = tg.onnx.load(model)(np.array([[3, 4], [5, 12]], dtype)).numpy()
+        assert y.dtype == dtype and y.tolist() == expected
+
+
 def test_attributes_without_a_mapping_are_missing():
     string = node('Constant', '', 'c', value_string='text')
     with pytest.raises(tg.onnx.MissingOp, match='Constant with value_string=text'):

@@ -21,10 +21,9 @@ def _sum(x, dims, keep):
     return ops.sum(x, dims=dims, keepdim=keep)
 
 
-def _mean(x, dims, keep):
-    if x.dtype not in FLOATS:
-        return on_host(lambda a: a.mean(axis=tuple(dims), keepdims=keep), x)
-    return ops.mean(x, dims=dims, keepdim=keep)
+def _of_floats(reduce):
+    """A reduction that is no integer for integers: they are reduced in float64."""
+    return lambda x, dims, keep: reduce(x if x.dtype in FLOATS else ops.cast(x, 'f64'), dims, keep)
 
 
 def _extreme(reduce, of_bools, of_none):
@@ -54,16 +53,21 @@ def _log_sum_exp(x, dims, keep):
 
 REDUCTIONS = {
     'ReduceSum': _sum,
-    'ReduceMean': _mean,
+    'ReduceMean': _of_floats(lambda x, dims, keep: ops.mean(x, dims=dims, keepdim=keep)),
     'ReduceMax': _extreme(ops.max, ops.any, _least),
     'ReduceMin': _extreme(ops.min, ops.all, _greatest),
     'ReduceProd': lambda x, dims, keep: ops.prod(x, dims=dims, keepdim=keep),
     'ReduceL1': lambda x, dims, keep: _sum(ops.abs(x), dims, keep),
-    'ReduceL2': lambda x, dims, keep: ops.sqrt(_sum(x * x, dims, keep)),
+    'ReduceL2': _of_floats(lambda x, dims, keep: ops.sqrt(_sum(x * x, dims, keep))),
     'ReduceSumSquare': lambda x, dims, keep: _sum(x * x, dims, keep),
-    'ReduceLogSum': lambda x, dims, keep: ops.log(_sum(x, dims, keep)),
-    'ReduceLogSumExp': _log_sum_exp,
+    'ReduceLogSum': _of_floats(lambda x, dims, keep: ops.log(_sum(x, dims, keep))),
+    'ReduceLogSumExp': _of_floats(_log_sum_exp),
 }
+
+
+def _as(x, y):
+    """y in the dtype of x: the library's sums of integers are i64 or u64, but ONNX's have the dtype of the input."""
+    return y if y.dtype == x.dtype else ops.cast(y, x.dtype)
 
 
 def _enter(name, fn):
@@ -71,8 +75,8 @@ def _enter(name, fn):
     def reduction(n, x, axes=None):
         dims = axes_of(n, x, axes)
         if not dims and getattr(n, 'noop_with_empty_axes', 0):
-            return fn(x.unsqueeze(0), [0], False)
-        return fn(x, dims, bool(n.keepdims))
+            return _as(x, fn(x.unsqueeze(0), [0], False))
+        return _as(x, fn(x, dims, bool(n.keepdims)))
 
 
 for _name, _fn in REDUCTIONS.items():
@@ -95,7 +99,7 @@ def cumulative(n, x, axis):
     if n.exclusive:
         x = ops.slice(ops.pad(x, dim, before=1, value=float(n.op == 'CumProd')), dim, stop=x.shape[dim])
     y = ops.cumsum(x, dim) if n.op == 'CumSum' else ops.cumprod(x, dim)
-    y = y if y.dtype == x.dtype else ops.cast(y, x.dtype)
+    y = _as(x, y)
     return ops.flip(y, [dim]) if n.reverse else y
 
 
