@@ -409,6 +409,15 @@ def test_reductions_of_integers_have_their_dtype(op, expected):
         assert y.dtype == dtype and y.tolist() == expected
 
 
+@pytest.mark.parametrize('value', (2**53 + 1, -(2**63) + 1, 2**63 - 1))
+def test_integers_are_padded_with_numbers_that_are_no_doubles(value):
+    i64 = TensorProto.INT64
+    nodes = [node('Pad', 'x pads value', 'y')]
+    weights = {'pads': np.array([0, 1, -1, 2]), 'value': np.int64(value)}
+    model = model_of(nodes, [info('x', [2, 1], i64)], [info('y', [1, 4], i64)], weights)
+    assert tg.onnx.load(model)(np.array([[5], [6]])).tolist() == [[value, 5, value, value]]
+
+
 def test_attributes_without_a_mapping_are_missing():
     string = node('Constant', '', 'c', value_string='text')
     with pytest.raises(tg.onnx.MissingOp, match='Constant with value_string=text'):

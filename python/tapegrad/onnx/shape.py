@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import ops
 from ..tensor import full, tensor
-from .dtypes import dtype, integers, on_host
+from .dtypes import FLOATS, dtype, integers, on_host
 from .registry import op
 
 
@@ -151,7 +151,7 @@ def pad(n, x, pads=None, value=None, axes=None):
     ends = [(0, 0)] * x.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :]):
         ends[axis] = before, after
-    if _has_pad(n.mode, x, ends):
+    if _has_pad(n.mode, x, ends, number):
         named = {'value': float(number)} if n.mode == 'constant' else {}
         return _PADS[n.mode](x, pad=[p for pair in reversed(ends) for p in pair], **named)
     for axis, (before, after) in enumerate(ends):
@@ -167,10 +167,11 @@ _PADS = {
 }
 
 
-def _has_pad(mode, x, ends):
-    """Whether an op of the library makes these pads: none that repeats x more than once."""
+def _has_pad(mode, x, ends, number):
+    """Whether an op of the library makes these pads: none that repeats x more than once, nor bools or an integer that
+    is no double."""
     if mode == 'constant':
-        return x.dtype != 'bool'
+        return x.dtype != 'bool' and (x.dtype in FLOATS or float(number) == number)
     return all(0 <= p < size for pair, size in zip(ends, x.shape) for p in pair)
 
 
@@ -187,9 +188,16 @@ def padded(x, dim, before, after, mode='constant', value=0.0):
             return ops.ne(
                 ops.pad(ops.cast(x, 'u8'), dim, before=before, after=after, value=float(value)), full((), 0, dtype='u8')
             )
+        if x.dtype not in FLOATS and float(value) != value:
+            parts = [tensor(value, x.dtype).expand(_resized(x, dim, k)) for k in (before, after)]
+            return ops.concat([parts[0], x, parts[1]], dim)
         return ops.pad(x, dim, before=before, after=after, value=float(value))
     places = np.pad(np.arange(size), (before, after), mode)  # the modes have NumPy's names
     return ops.index_select(x, tensor(places), dim=dim)
+
+
+def _resized(x, dim, size):
+    return [size if d == dim else n for d, n in enumerate(x.shape)]
 
 
 # ---- Blocks ----
