@@ -1,7 +1,7 @@
 /* The elements that a mask selects, as a vector. No shape may depend on data, so the caller states how many elements
  * there are, and the device checks this number. */
 #include "ops/common/derive.h"
-#include "ops/common/op.h"
+#include "ops/common/indexed.h"
 
 typedef struct masked_select_params {
     int64_t count;
@@ -38,22 +38,12 @@ static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array 
     return TG_OK;
 }
 
-/* Checks on the device that the number of selected elements is count. `last` has that number: the last of the
- * cumulative sums of the mask. Slot take then reads an array of one element, at index 0 if the numbers are equal, and
- * at index 1 if they differ. Index 1 is out of range, which the slot reports as a data error. */
+/* Checks that the number of selected elements is count. `last` has that number: the last of the cumulative sums of the
+ * mask. */
 static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const int64_t one = 1;
-    int64_t bad = 0, held = 0;
-    const tg_tensor *expected = tg_call_temp(c, TG_I64, 1, &one), *differs = tg_call_temp(c, TG_I64, 1, &one),
-                    *unused = tg_call_temp(c, TG_I64, 1, &one);
-    if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(ops->fill(c->ctx, tg_array_of(expected), (double)count));
-    const tg_array in[] = {last, tg_array_of(expected)};
-    TG_TRY(ops->apply(c->ctx, TG_FN_ne, tg_array_of(differs), in, 2, (const double[2]){0}, false));
-    TG_TRY(ops->take(c->ctx, tg_array_of(unused), tg_array_of(expected), tg_array_of(differs), 0, &bad));
-    if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
-    memcpy(&held, last.data, sizeof held);
+    int64_t held;
+    TG_TRY(tg_op_compare_count(c, last, TG_FN_ne, count, &held));
+    if (TG_LIKELY(held < 0)) return TG_OK;
     return tg_call_fail(c, TG_ERR_DATA, "the mask selects %s but count is %lld; they must be equal",
                         tg_count(held, "element").text, (long long)count);
 }

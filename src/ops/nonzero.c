@@ -1,6 +1,6 @@
 /* Ops that depend on where a mask is true, and are composed of others: nonzero and masked_scatter. */
 #include "ops/common/derive.h"
-#include "ops/common/op.h"
+#include "ops/common/indexed.h"
 
 /* ---- nonzero ---- */
 
@@ -62,7 +62,37 @@ tg_tensor *tg_nonzero(tg_tape *t, tg_tensor *x, int64_t count) {
 
 /* ---- masked_scatter ---- */
 
-/* Where mask is true, the number of true elements before that place is the position in src of the new element. */
+typedef struct places_params {
+    int64_t available; /* number of elements of src */
+} places_params;
+
+static tg_status places_infer(tg_call *c) {
+    TG_TRY(tg_need_bool(c, 0));
+    return tg_call_out(c, 0, TG_I64, 1, c->input[0]->shape);
+}
+
+static tg_status places_forward(tg_call *c) {
+    const int64_t n = c->input[0]->numel, available = ((const places_params *)c->params)->available;
+    const tg_tensor *y = c->out[0];
+    tg_extent e;
+    int64_t held;
+    if (n == 0) return TG_OK;
+    TG_TRY(tg_op_scan(c, TG_SUM, tg_array_of(y), tg_array_of(c->input[0]), false, false));
+    TG_TRY(tg_op_compare_count(c, tg_array_slice(tg_array_of(y), 0, n - 1, 1, 1, &e), TG_FN_gt, available, &held));
+    if (TG_UNLIKELY(held >= 0))
+        return tg_call_fail(c, TG_ERR_DATA, "the mask selects %s but src has %lld; it must have as many or more",
+                            tg_count(held, "element").text, (long long)available);
+    TG_TRY(tg_op_map(c, TG_FN_affine, y, TG_T1(y), 1, 1, -1, false));
+    return tg_op_map(c, TG_FN_mul, y, TG_T2(y, c->input[0]), 2, 0, 0, false);
+}
+
+/* The op that returns, for each true element of a mask [n], the number of true elements before it, which is the place
+ * in src of the new element; 0 for the others. */
+static const tg_op masked_scatter_places = {
+    .size = sizeof(tg_op), .name = "masked_scatter_places", .formula = "where src has the element for each place",
+    .n_in = 1, .n_out = 1, .params_size = sizeof(places_params), .family = TG_FAMILY_CUSTOM, .infer = places_infer,
+    .forward = places_forward};
+
 static tg_status masked_scatter_compose(tg_tape *t, const void *params, tg_tensor *const *in, tg_tensor **out,
                                         const void *site) {
     tg_tensor *x = in[0], *src = in[2];
@@ -73,14 +103,12 @@ static tg_status masked_scatter_compose(tg_tape *t, const void *params, tg_tenso
                        "the dtype of x", tg_dtype_name((tg_dtype)in[1]->dtype), tg_dtype_name((tg_dtype)src->dtype),
                        tg_dtype_name((tg_dtype)x->dtype));
     tg_tensor *mask = tg_reshape(t, tg_expand(t, in[1], whole), TG_SHAPE(x->numel));
-    tg_tensor *rest = tg_logical_not(t, mask), *number = tg_add_scalar(t, tg_cumsum(t, mask, 0), -1);
-    if (x->numel == 0 || src->numel == 0) { /* nothing to write, unless the mask is true somewhere */
-        tg_tensor *none = tg_masked_select(t, tg_reshape(t, x, TG_SHAPE(x->numel)), mask, 0);
-        out[0] = tg_is_alive(none) ? tg_masked_fill(t, x, in[1], 0) : none;
+    tg_tensor *places = TG_RECORD(t, masked_scatter_places, (&(const places_params){src->numel}), mask);
+    if (x->numel == 0 || src->numel == 0) { /* the mask is true nowhere */
+        out[0] = tg_is_alive(places) ? tg_masked_fill(t, x, in[1], 0) : places;
         return t->ctx->run.status;
     }
-    tg_tensor *from = tg_reshape(t, src, TG_SHAPE(src->numel));
-    tg_tensor *chosen = tg_index_select(t, from, 0, tg_masked_fill(t, number, rest, 0));
+    tg_tensor *chosen = tg_index_select(t, tg_reshape(t, src, TG_SHAPE(src->numel)), 0, places);
     out[0] = tg_where(t, in[1], tg_reshape(t, chosen, whole), x);
     return t->ctx->run.status;
 }

@@ -410,7 +410,12 @@ static void dtypes(misuse_world *b) {
     tg_tensor *all = tg_zeros(b->ctx, TG_BOOL, TG_SHAPE(2, 3));
     tg_write_f64(all, (const double[]){1, 1, 1, 1, 1, 1}, 6);
     INERT(tg_nonzero, DATA, "selects 6 elements but count is 5", tg_nonzero(b->t, b->x, 5));
-    INERT(tg_masked_scatter, DATA, "is out of range", tg_masked_scatter(b->t, b->x, all, b->v));
+    tg_tensor *empty = tg_zeros(b->ctx, TG_F32, TG_SHAPE(0));
+    INERT(tg_masked_scatter, DATA, "the mask selects 6 elements but src has 3; it must have as many or more",
+          tg_masked_scatter(b->t, b->x, all, b->v));
+    INERT(tg_masked_scatter, DATA, "the mask selects 6 elements but src has 0;",
+          tg_masked_scatter(b->t, b->x, all, empty));
+    tg_drop(empty);
     tg_drop(all);
     INERT(tg_masked_scatter, DTYPE, "mask is f32 and src is f32; mask must be bool, and src f32, the dtype of x",
           tg_masked_scatter(b->t, b->x, b->x, b->x));

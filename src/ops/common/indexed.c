@@ -47,6 +47,23 @@ tg_status tg_op_find_last(tg_call *c, tg_array stays, tg_array last, tg_array nu
     return ops->apply(c->ctx, TG_FN_eq, stays, (const tg_array[]){stays, numbers}, 2, (const double[2]){0}, false);
 }
 
+tg_status tg_op_compare_count(tg_call *c, tg_array counted, tg_formula differ, int64_t limit, int64_t *held) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const int64_t one = 1;
+    int64_t bad = 0;
+    *held = -1;
+    const tg_tensor *expected = tg_call_temp(c, TG_I64, 1, &one), *differs = tg_call_temp(c, TG_I64, 1, &one),
+                    *unused = tg_call_temp(c, TG_I64, 1, &one);
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    TG_TRY(ops->fill(c->ctx, tg_array_of(expected), (double)limit));
+    const tg_array in[] = {counted, tg_array_of(expected)};
+    TG_TRY(ops->apply(c->ctx, differ, tg_array_of(differs), in, 2, (const double[2]){0}, false));
+    TG_TRY(ops->take(c->ctx, tg_array_of(unused), tg_array_of(expected), tg_array_of(differs), 0, &bad));
+    if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
+    memcpy(held, counted.data, sizeof *held);
+    return TG_OK;
+}
+
 tg_status tg_index_inside(tg_call *c, const tg_tensor *index, int dim) {
     const tg_tensor *x = c->input[0];
     if (index->ndim != x->ndim)

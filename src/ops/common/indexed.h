@@ -28,6 +28,12 @@ tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size)
 /* Call the device's slot take or put_add, and report an index that is out of range. */
 tg_status tg_op_take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim);
 tg_status tg_op_put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim);
+/* Compares a count on the device, an int64 array of one element, with a limit. If the formula `differ` of the two is
+ * not 0, sets *held to the count, or, if the host cannot read it, fails with TG_ERR_DATA. Otherwise sets *held to -1.
+ *
+ * Slot take makes the comparison: it reads an array of one element at the index that `differ` gives. 0 is valid; 1 is
+ * out of range, which the slot reports as an error in data. */
+tg_status tg_op_compare_count(tg_call *c, tg_array counted, tg_formula differ, int64_t limit, int64_t *held);
 /* Sets `stays` (int64, of the index's shape) to 1 for each element that is still there after a put at the index, and to
  * 0 for each that a later one has overwritten. To find them, writes `numbers`, which differ along dim, to the same
  * places of `last`, and reads them back: an element that does not get its own number back was overwritten. `last` is
