@@ -9,17 +9,20 @@
 /* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
  * output counts as an input. Integers are computed in float64 if the formula has no integer form. If all inputs are
  * integers, one of them is uint64 and the output is a float, the type is float32 for a float32 output, and float64 for
- * the others: int64 would take numbers from 2^63 on for negative ones. */
+ * the others: int64 would take numbers from 2^63 on for negative ones. Comparisons of uint64 are made in int64
+ * (tg_ranked_operands), because different numbers may be equal as floats. */
 static inline tg_dtype tg_map_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
     const tg_dtype to = (tg_dtype)out->dtype;
-    bool real = add && tg_is_real(to), f64 = add && to == TG_F64, u64 = false;
+    bool real = add && tg_is_real(to), f64 = add && to == TG_F64, u64 = false, all_u64 = true;
     for (int i = 0; i < n_in; i++) {
         real = real || tg_is_real((tg_dtype)in[i].dtype);
         f64 = f64 || in[i].dtype == TG_F64;
         u64 = u64 || in[i].dtype == TG_U64;
+        all_u64 = all_u64 && in[i].dtype == TG_U64;
     }
     if (f64 || (!real && f >= TG_FN_abs_d)) return TG_F64; /* abs_d is the first formula without an integer form */
-    if (u64 && !real && tg_is_real(to)) return to == TG_F32 ? TG_F32 : TG_F64;
+    bool compares = all_u64 && f >= TG_FN_eq && f <= TG_FN_ge;
+    if (u64 && !real && tg_is_real(to) && !compares) return to == TG_F32 ? TG_F32 : TG_F64;
     return real ? TG_F32 : TG_I64;
 }
 

@@ -145,6 +145,42 @@ void contract_map_aliased(contract *c) {
         for (int k = 0; k < 4; k++) map_case(c, f, NULL, 0, floats[k], true);
 }
 
+/* Numbers of uint64 that are equal as floats are compared exactly, whatever the output is. */
+void contract_map_ranks(contract *c) {
+    enum { N = 8 };
+    static const uint64_t a[N] = {1, UINT64_MAX, UINT64_C(1) << 63, (UINT64_C(1) << 53) + 1, 16777217, 5, 0, 7};
+    static const uint64_t b[N] = {2, UINT64_MAX - 1, (UINT64_C(1) << 63) - 1, UINT64_C(1) << 53, 16777216, 5, 1, 7};
+    static const tg_dtype outs[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_U64, TG_BOOL};
+    const int64_t shape[] = {N};
+    for (tg_formula f = TG_FN_eq; f <= TG_FN_ge; f++)
+        for (size_t k = 0; k < sizeof outs / sizeof *outs; k++) {
+            mirror x = contract_make(c, TG_U64, 1, shape, ROWS), y = contract_make(c, TG_U64, 1, shape, ROWS);
+            mirror out = contract_make(c, outs[k], 1, shape, ROWS);
+            memcpy(x.host, a, sizeof a);
+            memcpy(y.host, b, sizeof b);
+            contract_push(c, &x);
+            contract_push(c, &y);
+            contract_push(c, &out);
+            const tg_array in[] = {seen(&x), seen(&y)};
+            c->ops->apply(c->ctx, f, seen(&out), in, 2, real_p, false);
+            contract_pull(c, &out);
+            for (int i = 0; i < N; i++) {
+                bool less = a[i] < b[i], same = a[i] == b[i];
+                bool want = f == TG_FN_eq   ? same
+                            : f == TG_FN_ne ? !same
+                            : f == TG_FN_lt ? less
+                            : f == TG_FN_le ? less || same
+                            : f == TG_FN_gt ? !less && !same
+                                            : !less;
+                contract_check(c, contract_get(&out, i) == want, "map %s of u64 -> %s, element %d: expected %d",
+                               tg_formula_name(f), tg_dtype_name(outs[k]), i, want);
+            }
+            contract_drop(c, &x);
+            contract_drop(c, &y);
+            contract_drop(c, &out);
+        }
+}
+
 static const double cast_values[] = {
     0,
     -0.0,

@@ -12,6 +12,7 @@
     X(map)                                                                                                             \
     X(map_integer)                                                                                                     \
     X(map_aliased)                                                                                                     \
+    X(map_ranks)                                                                                                       \
     X(far)                                                                                                             \
     X(cast)                                                                                                            \
     X(fill)                                                                                                            \
