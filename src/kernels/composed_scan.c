@@ -94,18 +94,27 @@ static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, i
 
 /* First stores -0 in every element of dst that a write goes to; a number that is added to -0 stays unchanged. Then
  * writes by slot put_add. If several writes go to one element, all except the last get the index -1, which put_add
- * skips. put_add does not take float8, whose elements are therefore moved as bytes. */
+ * skips. Elements of another dtype are converted first, because put_add rounds integers to its own type before it
+ * rounds to that of dst. put_add does not take float8, whose elements are therefore moved as bytes. */
 static tg_status put(tg_ctx *ctx, arena *w, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];
-    view numbers, chosen;
+    view numbers, chosen, converted;
     put_parts p;
     if (!src.numel) return TG_OK;
-    tg_move_as_bytes(&dst, &src);
+    bool converts = src.dtype != dst.dtype;
     for (int d = 0; d < src.ndim; d++) along[d] = d == dim ? src.shape[d] : 1;
     TG_TRY(arena_open(ctx, w, COMPOSED_ROWS,
                       arena_bytes(along[dim], TG_I64) + 2 * arena_bytes(dst.numel, TG_I64) +
-                          2 * arena_bytes(src.numel, TG_I64)));
+                          2 * arena_bytes(src.numel, TG_I64) +
+                          (converts ? arena_bytes(src.numel, (tg_dtype)dst.dtype) : 0)));
+    if (converts) {
+        void *memory = arena_take(w, src.numel, (tg_dtype)dst.dtype);
+        view_dense(&converted, memory, (tg_dtype)dst.dtype, src.ndim, src.shape);
+        MAP(id, converted.a, src);
+        src = converted.a;
+    }
+    tg_move_as_bytes(&dst, &src);
     view_dense(&numbers, arena_take(w, along[dim], TG_I64), TG_I64, src.ndim, along);
     view_dense(&p.last, arena_take(w, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
     view_dense(&p.written, arena_take(w, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);

@@ -365,6 +365,50 @@ void contract_take(contract *c) {
     for (int k = 0; k < 120; k++) take_case(c, TAKE, k % 3, k % 2, k % 5 == 0);
 }
 
+/* A case of integers of 64 bits that are taken or put as floats, from `begin` on every second element of them. */
+static void rounds_once_case(contract *c, tg_dtype from, const uint64_t *bits, tg_dtype to, const double *want,
+                             int64_t begin, bool put) {
+    const int64_t shape[] = {2}, whole[] = {4};
+    mirror x = contract_make(c, from, 1, put ? shape : whole, ROWS), y = contract_make(c, to, 1, shape, ROWS);
+    mirror index = contract_make(c, TG_I64, 1, shape, ROWS);
+    int64_t bad = 0;
+    for (int64_t i = 0; i < 2; i++) contract_set(&index, i, put ? i : begin + 2 * i);
+    for (int64_t i = 0; i < x.on.numel; i++) memcpy(x.host + 8 * i, &bits[put ? begin + 2 * i : i], 8);
+    contract_push(c, &x);
+    contract_push(c, &y);
+    contract_push(c, &index);
+    tg_status status = (put ? c->ops->put : c->ops->take)(c->ctx, y.on, x.on, index.on, 0, &bad);
+    contract_pull(c, &y);
+    for (int64_t i = 0; i < 2; i++)
+        contract_check(c, status == TG_OK && contract_get(&y, i) == want[begin + 2 * i],
+                       "%s of %s as %s: %a, expected %a", put ? "put" : "take", tg_dtype_name(from), tg_dtype_name(to),
+                       contract_get(&y, i), want[begin + 2 * i]);
+    contract_drop(c, &x);
+    contract_drop(c, &y);
+    contract_drop(c, &index);
+}
+
+/* An integer just above the middle of two floats is rounded up, although a wider float would be that middle. */
+void contract_take_rounds_once(contract *c) {
+    const uint64_t one = 1;
+    const uint64_t i64[] = {(one << 60) + (one << 52) + 1, (one << 60) + (one << 36) + 1, 65535, 2049};
+    const uint64_t u64[] = {(one << 63) + (one << 55) + 1, (one << 63) + (one << 39) + 1, 65535, 2049};
+    static const struct {
+        tg_dtype to;
+        double want[2][4]; /* of i64 and u64 */
+    } rows[] = {
+        {TG_BF16, {{0x1.02p60, 0x1p60, 65536, 2048}, {0x1.02p63, 0x1p63, 65536, 2048}}},
+        {TG_F32, {{0x1.01p60, 0x1.000002p60, 65535, 2049}, {0x1.01p63, 0x1.000002p63, 65535, 2049}}},
+        {TG_F16, {{INFINITY, INFINITY, INFINITY, 2048}, {INFINITY, INFINITY, INFINITY, 2048}}},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        for (int n = 0; n < 8; n++) {
+            bool put = n & 4, wide = n & 2;
+            if (put && !c->ops->put) continue;
+            rounds_once_case(c, wide ? TG_U64 : TG_I64, wide ? u64 : i64, rows[k].to, rows[k].want[wide], n & 1, put);
+        }
+}
+
 void contract_put_add(contract *c) {
     for (int k = 0; k < 120; k++) take_case(c, PUT_ADD, k % 3, k % 2, k % 5 == 0);
 }

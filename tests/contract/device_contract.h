@@ -21,6 +21,7 @@
     X(reduce_position)                                                                                                 \
     X(gemm)                                                                                                            \
     X(take)                                                                                                            \
+    X(take_rounds_once)                                                                                                \
     X(put_add)                                                                                                         \
     X(put)                                                                                                             \
     X(scan)                                                                                                            \

@@ -50,6 +50,7 @@ START_TEST(composed_scan_put_and_adamw) {
     contract_scan(&c);
     contract_scan_long(&c);
     contract_put(&c);
+    contract_take_rounds_once(&c);
     contract_adamw(&c);
     contract_adamw_list(&c);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));

@@ -6,6 +6,7 @@
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
 #include "kernels/elements.h"
+#include "kernels/order.h"
 #include "kernels/scalar.h"
 
 enum {
@@ -20,6 +21,7 @@ enum {
 typedef struct take_plan {
     const tg_map_kernels *kernels; /* of the type in which values are converted and added */
     tg_dtype compute;
+    tg_dtype to, from; /* take and put: the kernels' dtypes of the array that is written and of the other one */
     tg_array a, b, index;
     int dim;
     bool put, add;
@@ -102,8 +104,8 @@ static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
         double buf[BUFFER];
         for (int64_t j = 0; j < n; j += BUFFER) {
             int64_t m = n - j < BUFFER ? n - j : BUFFER;
-            t->kernels->load(buf, element(from, from_at + j * from_step), from->dtype, from_step, m);
-            t->kernels->store(element(to, to_at + j * to_step), to->dtype, to_step, m, buf);
+            t->kernels->load(buf, element(from, from_at + j * from_step), t->from, from_step, m);
+            t->kernels->store(element(to, to_at + j * to_step), t->to, to_step, m, buf);
         }
     }
 }
@@ -264,10 +266,21 @@ static void choose_run(take_plan *t) {
     for (int k = 0; k < d; k++) t->positions *= t->a.shape[k];
 }
 
-/* Returns the type in which values are converted and added. */
-static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
+/* Returns the type in which values are added. */
+static tg_dtype sum_type(tg_dtype a, tg_dtype b) {
     if (a == TG_F64 || b == TG_F64) return TG_F64;
     return tg_is_real(a) || tg_is_real(b) ? TG_F32 : TG_I64;
+}
+
+/* Chooses the types of the kernels. Values that are not added are converted as slot apply does. */
+static void choose_types(tg_ctx *ctx, take_plan *t) {
+    const tg_array *to = t->put ? &t->b : &t->a, *from = t->put ? &t->a : &t->b;
+    int dtype[2];
+    t->compute = t->add ? sum_type(t->a.dtype, t->b.dtype) : tg_map_type(TG_FN_id, to, from, 1, false);
+    tg_operand_dtypes(TG_FN_id, t->compute, to, from, 1, dtype);
+    t->to = (tg_dtype)dtype[0];
+    t->from = (tg_dtype)dtype[1];
+    t->kernels = tg_map_kernels_of(ctx, t->compute);
 }
 
 static void run_units(tg_ctx *ctx, take_plan *t, bool parallel) {
@@ -282,8 +295,7 @@ static void run_units(tg_ctx *ctx, take_plan *t, bool parallel) {
 
 static tg_status run_plan(tg_ctx *ctx, take_plan *t, int64_t *bad) {
     tg_move_as_bytes(&t->a, &t->b);
-    t->compute = compute_type(t->a.dtype, t->b.dtype);
-    t->kernels = tg_map_kernels_of(ctx, t->compute);
+    choose_types(ctx, t);
     choose_run(t);
     bool parallel = t->a.numel >= PARALLEL_FROM;
     if (rounds_once(t))

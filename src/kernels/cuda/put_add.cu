@@ -166,7 +166,7 @@ template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, bool add
 tg_status put_by(tg_ctx *ctx, const tg_array &dst, const tg_array &src, const tg_array &index, int dim, bool add,
                  int64_t *bad) {
     if (src.numel == 0) return TG_OK;
-    TakeJob job = take_job(ctx, src, dst, index, dim, add ? "put_add" : "put", bad != NULL);
+    TakeJob job = take_job(ctx, src, dst, index, dim, add ? TAKE_ADDS : TAKE_WRITES, bad != NULL);
     if (job.along > FEW) {
         bool wide = job.positions >> 31 || job.groups * job.extent >> 31;
         return wide ? put_many<uint64_t>(ctx, job, add) : put_many<uint32_t>(ctx, job, add);

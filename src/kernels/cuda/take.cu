@@ -3,22 +3,30 @@
 
 #include "kernels/cuda/slots.h"
 #include "kernels/index_position.h"
+#include "kernels/order.h"
 
 namespace tg {
 namespace {
 
-/* Returns the wider type of the two, where floats are wider than integers. An integer of 8 bytes together with a float
- * needs double, whose quads can hold both. */
-int compute_type(const tg_array &a, const tg_array &b) {
+/* Chooses the compute type and the kernels' dtypes of both sides. Values that are not added are converted as slot apply
+ * does. For sums it is the wider type of the two, where floats are wider than integers. An integer of 8 bytes together
+ * with float32 needs double, whose quads can hold both. */
+void choose_types(TakeJob &job, const tg_array &a, const tg_array &b, TakeUse use) {
+    const tg_array &to = use == TAKE_READS ? a : b, &from = use == TAKE_READS ? b : a;
     bool real = is_real(a.dtype) || is_real(b.dtype);
     bool wide = element_size(a.dtype) == 8 || element_size(b.dtype) == 8;
-    return !real ? TG_I64 : wide ? TG_F64 : TG_F32;
+    tg_dtype compute = use == TAKE_ADDS ? (real ? TG_F32 : TG_I64) : tg_map_type(TG_FN_id, &to, &from, 1, false);
+    if (compute == TG_F32 && wide) compute = TG_F64;
+    int dtype[2] = {to.dtype, from.dtype};
+    if (use != TAKE_ADDS) tg_operand_dtypes(TG_FN_id, compute, &to, &from, 1, dtype);
+    job.compute = compute;
+    job.a.dtype = use == TAKE_READS ? dtype[0] : dtype[1];
+    job.b.dtype = use == TAKE_READS ? dtype[1] : dtype[0];
 }
 
 TakeSide side_of(const tg_array &x) {
     TakeSide s = {};
     s.data = (char *)x.data;
-    s.dtype = x.dtype;
     s.size = element_size(x.dtype);
     s.step = 1;
     return s;
@@ -98,12 +106,13 @@ void launch_runs(const TakeJob &job, cudaStream_t stream) {
 
 } // namespace
 
-TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int dim, const char *slot, bool reports) {
+TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int dim, TakeUse use, bool reports) {
+    static const char *const slots[] = {"take", "put", "put_add"};
     TakeJob job = {};
     tg_move_as_bytes(&a, &b);
-    job.compute = compute_type(a, b);
     job.a = side_of(a);
     job.b = side_of(b);
+    choose_types(job, a, b, use);
     job.index = (const char *)index.data;
     job.narrow = index.dtype == TG_I32;
     job.extent = b.shape[dim];
@@ -134,7 +143,7 @@ TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int
     job.groups = others.count;
     job.walk = walk_of(all, all.n);
     job.others = walk_of(others, others.n);
-    if (reports) job.fault = tg_cuda_fault_for(ctx, slot, tg_index_repeats(&index));
+    if (reports) job.fault = tg_cuda_fault_for(ctx, slots[use], tg_index_repeats(&index));
     return job;
 }
 
@@ -143,7 +152,7 @@ TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int
 extern "C" tg_status tg_cuda_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad) {
     using namespace tg;
     if (out.numel == 0) return TG_OK;
-    TakeJob job = take_job(ctx, out, src, index, dim, "take", bad != NULL);
+    TakeJob job = take_job(ctx, out, src, index, dim, TAKE_READS, bad != NULL);
     cudaStream_t stream = tg_cuda_of(ctx)->compute;
     bool whole = job.a.whole && job.b.whole && job.run * job.a.size % 16 == 0;
     if (whole && out.dtype == src.dtype)

@@ -59,8 +59,11 @@ __device__ inline void report(const TakeJob &job, int64_t position) {
     atomicMin(job.fault.word, job.fault.call << 40 | (at < most ? at : most));
 }
 
-/* Returns the job of a call. If `reports` is true, kernels report an index out of range as an error of this slot. */
-TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int dim, const char *slot, bool reports);
+/* The slots: take reads from array b; put writes to it, and put_add adds to it. */
+enum TakeUse { TAKE_READS, TAKE_WRITES, TAKE_ADDS };
+
+/* Returns the job of a call. If `reports` is true, kernels report an index out of range as an error of the slot. */
+TakeJob take_job(tg_ctx *ctx, tg_array a, tg_array b, const tg_array &index, int dim, TakeUse use, bool reports);
 
 } // namespace tg
 
