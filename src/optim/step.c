@@ -58,13 +58,20 @@ static tg_status read_param(const tg_optim_item *it) {
     return s;
 }
 
+/* Notes that a parameter was written. A storage of which only a range was written awaits the ranges of the other ranks
+ * now. */
+static tg_status wrote(const tg_optim_item *it) {
+    tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
+    return tg_range_wrote(it->param, "tg_optim_step", TG_SITE);
+}
+
 /* Makes a parameter and its master agree if one of them was written since the last step. If the master was written, for
  * example by loading a checkpoint, copies it to the parameter. Else the parameter replaces the master. */
 static tg_status agree_with_master(tg_optim_item *it) {
     if (!it->master) return TG_OK;
     if (it->master_version != it->master->storage->version) {
         TG_TRY(tg_gradient_put(it->param, it->master, false));
-        tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
+        TG_TRY(wrote(it));
     } else if (it->version != it->param->storage->version) {
         TG_TRY(tg_storage_need(it->param->storage, it->param));
         TG_TRY(read_param(it));
@@ -102,15 +109,11 @@ static tg_status prepare(tg_optim *o, bool normed) {
     return TG_OK;
 }
 
-/* Notes that the parameters were written. A storage of which only a range was written awaits the ranges of the other
- * ranks now. Ranges of several parameters may share a storage, so its version is noted after all of them. */
+/* Notes that the parameters were written. Ranges of several parameters may share a storage, so its version is noted
+ * after all of them. */
 static tg_status note_writes(tg_optim *o) {
-    for (int i = 0; i < o->n; i++) {
-        tg_tensor *x = o->item[i].param;
-        if (!tg_gradient_of(x)) continue;
-        tg_storage_wrote(x->storage, "tg_optim_step", TG_SITE);
-        TG_TRY(tg_range_wrote(x, "tg_optim_step", TG_SITE));
-    }
+    for (int i = 0; i < o->n; i++)
+        if (tg_gradient_of(o->item[i].param)) TG_TRY(wrote(&o->item[i]));
     for (int i = 0; i < o->n; i++)
         if (tg_gradient_of(o->item[i].param)) note_versions(&o->item[i]);
     return TG_OK;

@@ -81,6 +81,43 @@ START_TEST(parameters_without_a_gradient_stay) {
 }
 END_TEST
 
+/* The masters are written, as by a checkpoint, and no parameter has a gradient. The step that copies them to the
+ * parameters leaves ranges for the other ranks to gather. */
+static tg_status load_masters(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { NUMEL = 300 };
+    const int zero = *(int *)arg;
+    double sevens[NUMEL], v[NUMEL];
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tensor *x[] = {tg_param_new(ctx, "x", TG_BF16, TG_SHAPE(NUMEL), 1),
+                      tg_param_new(ctx, "y", TG_BF16, TG_SHAPE(5), 1)};
+    tg_tensor *const *leaf;
+    for (int i = 0; i < 2; i++) tg_place(p, x[i], TG_DP, TG_R);
+    tg_flat *f = tg_flat_new(p, x, 2, TG_FLAT(.zero = zero));
+    tg_flat_leaves(f, &leaf);
+    tg_optim *o = tg_adamw_new(ctx, leaf, 2, NULL);
+    for (int i = 0; i < NUMEL; i++) sevens[i] = 7;
+    for (int i = 0; i < tg_optim_state_count(o); i++) {
+        const char *name;
+        tg_tensor *state = tg_optim_state(o, i, &name);
+        if (strstr(name, ".master")) RUN(tg_write_f64(state, sevens, tg_numel(state)));
+    }
+    RUN(tg_optim_step(o));
+    if (zero == 1 || zero == 2)
+        REFUSED(ctx, TG_ERR_STATE, "has values of different steps", tg_read_f64(x[0], v, NUMEL));
+    RUN(tg_flat_gather(f));
+    RUN(tg_read_f64(x[0], v, NUMEL));
+    EXPECT(ctx, !memcmp(v, sevens, sizeof v));
+    tg_optim_free(o);
+    tg_flat_free(f);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(masters_are_copied_without_a_gradient) {
+    for (int zero = 0; zero <= MOST; zero++) on_ranks(2, load_masters, &zero);
+}
+END_TEST
+
 START_TEST(averages_of_whole_parameters_change_nothing) {
     setting s = usual;
     s.dtype = TG_BF16;
@@ -388,7 +425,7 @@ int main(void) {
         parameters_without_a_gradient_stay,       averages_of_whole_parameters_change_nothing,
         experts_are_divided_over_their_own_group, gradients_may_travel_in_16_bits,
         training_on_a_16_bit_wire_stays_close,    memory_is_divided_exactly,
-        backward_takes_two_buckets,
+        backward_takes_two_buckets,               masters_are_copied_without_a_gradient,
         a_gradient_of_another_rank_of_tp_is_applied,
     };
     return tg_check_main("zero", tests, sizeof tests / sizeof *tests);
