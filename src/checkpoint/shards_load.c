@@ -194,9 +194,8 @@ static tg_status read_item(loader *l, int i) {
     size_t bytes = (size_t)tg_block_count(&p->block) * tg_dtype_size(x->dtype);
     TG_TRY(tg_storage_may_change(x));
     TG_TRY(tg_range_may_change(x, l->call));
-    tg_storage_wrote(x->storage, l->call, l->site);
+    tg_tensor_wrote(x, l->call, l->site);
     TG_TRY(tg_range_wrote(x, l->call, l->site));
-    x->flags &= (uint16_t)~TG_F_COMPARED; /* check mode compares the new bytes */
     if (x->ctx->host && x->flags & TG_F_CONTIGUOUS) {
         size_t all = (size_t)x->numel * tg_dtype_size(x->dtype);
         if (all > bytes) memset((char *)tg_data(x) + bytes, 0, all - bytes);

@@ -195,7 +195,7 @@ static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg
     TG_TRY(tg_safetensors_check_destination(f, e, dst, &shape, convert, "tg_safetensors_read"));
     if (ctx->meta) return TG_OK;
     TG_TRY(tg_storage_may_change(dst));
-    tg_storage_wrote(dst->storage, "tg_safetensors_read", site);
+    tg_tensor_wrote(dst, "tg_safetensors_read", site);
     void *chunk = ctx->host ? NULL : tg_host_alloc(ctx, TG_IO_CHUNK);
     tg_status s = ctx->host || chunk ? fill(f, e, dst, chunk) : tg_io_enter(ctx);
     tg_host_free(ctx, chunk, TG_IO_CHUNK);

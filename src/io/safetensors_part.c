@@ -70,7 +70,7 @@ static tg_status fill(part_reader *r, tg_tensor *dst, const char *who, const voi
     const double none[2] = {0, 0};
     tg_ctx *ctx = dst->ctx;
     if (dst->numel) TG_TRY(read_runs(r));
-    tg_storage_wrote(dst->storage, who, site);
+    tg_tensor_wrote(dst, who, site);
     tg_array from = tg_array_of(r->stage);
     return dst->numel ? ctx->run.ops->apply(ctx, TG_FN_id, tg_array_of(dst), &from, 1, none, false) : TG_OK;
 }

@@ -236,7 +236,7 @@ static tg_status fill(const source *s, tg_tensor *x, const char *name) {
     if (status == TG_OK) status = tg_storage_may_change(x);
     if (status == TG_OK) status = tg_shard_copy(x, tg_grid_of(ctx)->rank, all, x, false);
     tg_temp_free(all);
-    tg_storage_wrote(x->storage, "tg_lora_load", NULL);
+    tg_tensor_wrote(x, "tg_lora_load", NULL);
     return status;
 }
 

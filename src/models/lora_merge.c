@@ -8,7 +8,7 @@ static tg_status add_product(tg_tensor *w, tg_tensor *a, tg_tensor *b, double fa
     TG_TRY(tg_storage_need(a->storage, a));
     TG_TRY(tg_storage_need(b->storage, b));
     TG_TRY(tg_storage_may_change(w));
-    tg_storage_wrote(w->storage, who, site);
+    tg_tensor_wrote(w, who, site); /* check mode has not compared a and b if nothing has used them */
     tg_product p = {.g = {.alpha = factor, .beta = 1, .m = w->shape[0], .n = w->shape[1], .k = a->shape[0]}};
     p.g.a = tg_matrix_of(b);
     p.g.b = tg_matrix_of(a);

@@ -102,7 +102,7 @@ static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p,
     bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
     bool as_it_is = !part && !tg_weight_is_transposed(lm, path);
     if (from->map && as_it_is && tg_safetensors_map(from->f, tg_weight_stored_name(from->f, path), p)) {
-        tg_storage_wrote(p->storage, "tg_lm_map", NULL);
+        tg_tensor_wrote(p, "tg_lm_map", NULL);
         return TG_OK;
     }
     TG_TRY(ctx->run.status);
@@ -118,7 +118,7 @@ static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p,
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
     if (part && s == TG_OK && view) s = tg_shard_copy(p, tg_grid_of(ctx)->rank, whole, p, false);
     if (part) tg_temp_free(whole);
-    tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
+    tg_tensor_wrote(p, "tg_gpt_load", NULL);
     return s == TG_OK ? ctx->run.status : s;
 }
 

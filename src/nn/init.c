@@ -217,8 +217,7 @@ tg_status tg_init_fill(tg_tensor *x, const tg_init *o, const char *who, const vo
     f->who = who;
     f->o = &numbers;
     f->x = x;
-    tg_storage_wrote(x->storage, who, site);
-    x->flags &= (uint16_t)~TG_F_COMPARED;
+    tg_tensor_wrote(x, who, site);
     tg_status s = fill(f);
     tg_host_free(x->ctx, f, sizeof *f);
     return s;
