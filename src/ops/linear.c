@@ -176,8 +176,7 @@ static const tg_op linear_known;
 static tg_tensor *known_sum(tg_tape *t, const tg_node *n) {
     static const act_params none = {TG_ACT_NONE};
     tg_tensor *const *in = tg_node_in(n), *y = tg_node_out(n)[0], *of = n->n_saved ? tg_node_kept(n)[0] : y;
-    tg_tensor *z =
-        tg_tape_tensor(t, of->dtype, of->ndim, of->shape, of->stride, tg_storage_ref(of->storage), of->offset);
+    tg_tensor *z = tg_tape_alias(t, of);
     if (!z) return tg_inert(t->ctx);
     z->place = y->place;
     return tg_record(t, &linear_known, &none, (tg_tensor *const[]){in[0], in[1], in[2], z}, 4, n->site);
@@ -212,8 +211,7 @@ static tg_status known_infer(tg_call *c) {
     const tg_tensor *z = c->input[3];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
-    c->out[0] =
-        tg_tape_tensor(c->tape, z->dtype, z->ndim, z->shape, z->stride, tg_storage_ref(z->storage), z->offset);
+    c->out[0] = tg_tape_alias(c->tape, z);
     if (!c->out[0]) return c->ctx->run.status;
     c->out[0]->place = tg_place_of(z);
     tg_call_placed(c);

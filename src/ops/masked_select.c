@@ -88,10 +88,8 @@ static tg_status masked_select_backward(tg_call *c) {
 }
 
 static tg_tensor *masked_select_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    const tg_tensor *x = tg_node_in(n)[0], *kept = tg_node_kept(n)[0];
-    tg_tensor *positions = tg_tape_tensor(t, TG_I64, 1, kept->shape, kept->stride, tg_storage_ref(kept->storage),
-                                       kept->offset);
-    if (!positions) return tg_inert(t->ctx);
+    const tg_tensor *x = tg_node_in(n)[0];
+    tg_tensor *positions = tg_node_kept_tensor(t, n, 0, NULL);
     tg_tensor *flat = tg_scatter_add(t, tg_full(t, (tg_dtype)x->dtype, TG_SHAPE(x->numel), 0), 0, positions, g);
     return tg_reshape(t, flat, tg_shape_kept(x));
 }

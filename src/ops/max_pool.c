@@ -199,12 +199,7 @@ static tg_status max_pool_backward(tg_call *c) {
 
 /* Returns the positions that the node saved as a tensor of the tape, with the placement of the result. */
 static tg_tensor *saved_positions(tg_tape *t, const tg_node *n) {
-    const tg_tensor *kept = tg_node_kept(n)[AT];
-    tg_tensor *at = tg_tape_tensor(t, TG_I64, 3, kept->shape, kept->stride, tg_storage_ref(kept->storage),
-                                   kept->offset);
-    if (!at) return tg_inert(t->ctx);
-    at->place = tg_node_out(n)[0]->place;
-    return at;
+    return tg_node_kept_tensor(t, n, AT, tg_node_out(n)[0]->place);
 }
 
 static tg_tensor *planes(tg_tape *t, tg_tensor *x) {

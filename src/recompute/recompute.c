@@ -121,8 +121,7 @@ tg_status tg_recompute_infer(tg_call *c) {
     tg_recompute_params *p = c->params;
     for (int i = 0; i < p->n_out; i++) {
         const tg_tensor *x = p->outputs[i];
-        tg_tensor *y =
-            tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+        tg_tensor *y = tg_tape_alias(c->tape, x);
         if (!y) return c->ctx->run.status;
         y->place = tg_place_of(x);
         y->out = (uint16_t)i;

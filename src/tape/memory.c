@@ -143,6 +143,10 @@ tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *s
     return x;
 }
 
+tg_tensor *tg_tape_alias(tg_tape *t, const tg_tensor *x) {
+    return tg_tape_tensor(t, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+}
+
 /* ---- Ends of handles ---- */
 
 /* Ends a handle. Its slot keeps the tombstone, with `serial`. */

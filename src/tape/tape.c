@@ -217,7 +217,7 @@ void tg_tape_set_timing(tg_tape *t, bool on) {
 
 tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
-    tg_tensor *y = tg_tape_tensor(t, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+    tg_tensor *y = tg_tape_alias(t, x);
     if (!y) return tg_inert(ctx);
     y->flags |= TG_F_LEAF | (x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE | TG_F_GIVEN));
     y->place = x->place;

@@ -292,6 +292,9 @@ tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n);
  * NULL after recording the error. */
 tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                           tg_storage *s, int64_t offset);
+/* Makes a handle of the tape on the bytes of x, with its dtype, shape and strides, and without a placement. x may be a
+ * saved buffer. Returns NULL after recording the error. */
+tg_tensor *tg_tape_alias(tg_tape *t, const tg_tensor *x);
 tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x); /* NULL if the tape has not used leaf x */
 /* Returns the node of leaf x on this tape, which the first call creates, or NULL after recording the error. */
 tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x);

@@ -32,15 +32,20 @@ tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
     return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, nonzero) : tg_pow_scalar(t, nonzero, p), zero, 0);
 }
 
-tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
-    const tg_tensor *x = tg_node_in(n)[i], *copy = tg_node_kept(n)[k];
-    tg_tensor *y = tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage),
-                                  copy->offset);
+tg_tensor *tg_node_kept_tensor(tg_tape *t, const tg_node *n, int k, const tg_placements *place) {
+    tg_tensor *y = tg_tape_alias(t, tg_node_kept(n)[k]);
     if (!y) return tg_inert(t->ctx);
+    y->place = place;
+    return y;
+}
+
+tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
+    const tg_tensor *x = tg_node_in(n)[i];
+    tg_tensor *y = tg_node_kept_tensor(t, n, k, x->place);
+    if (!tg_is_alive(y)) return y;
     y->node = x->node; /* the gradient of y goes where the gradient of x goes */
     y->out = x->out;
     y->flags |= x->flags & TG_F_REQUIRES_GRAD;
-    y->place = x->place;
     return y;
 }
 

@@ -61,6 +61,8 @@ tg_status tg_steps_backward(tg_call *c);
 tg_status tg_steps_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 tg_status tg_steps_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
 
+/* Returns saved buffer k of a node as a tensor of the tape, with this placement. */
+tg_tensor *tg_node_kept_tensor(tg_tape *t, const tg_node *n, int k, const tg_placements *place);
 /* Returns input i as it was before an in-place op overwrote it. The op has saved a copy in its private buffer k. */
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
 

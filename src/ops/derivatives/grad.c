@@ -38,7 +38,7 @@ static tg_tensor *target_result(tg_tape *t, tg_target *target, const tg_grad_opt
     if (opts->create_graph) return graph_result(t, x, g);
     if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
     g = target->g;
-    tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+    tg_tensor *y = tg_tape_alias(t, g);
     if (y) y->place = tg_placement_of_gradient(x, false);
     return y ? y : tg_inert(ctx);
 }
