@@ -26,14 +26,21 @@ static const max_pool_params *params(const tg_call *c) { return c->params; }
 static tg_status max_pool_infer(tg_call *c) {
     max_pool_params *p = c->params;
     const tg_tensor *x = c->input[0];
-    int64_t shape[4];
+    int64_t shape[4], elements, windows;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_windows_infer_pool(c, &p->w, p->input, p->out));
+    if (__builtin_mul_overflow(p->w.size[0], p->w.size[1], &elements) ||
+        __builtin_mul_overflow(p->out[0], p->out[1], &windows))
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "windows are %lld x %lld, and %lld x %lld of them fit into x and its padding; the number "
+                            "of elements of a window, or that of windows, overflows 64 bits",
+                            (long long)p->w.size[0], (long long)p->w.size[1], (long long)p->out[0],
+                            (long long)p->out[1]);
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
     int ndim = tg_windows_shape(&p->w, x->shape[0], x->shape[1], p->out, shape);
     if (p->positions) return tg_call_out(c, 0, TG_I64, ndim, shape);
-    TG_TRY(tg_call_save(c, AT, TG_I64, 3, (const int64_t[]){x->shape[0], x->shape[1], p->out[0] * p->out[1]}));
+    TG_TRY(tg_call_save(c, AT, TG_I64, 3, (const int64_t[]){x->shape[0], x->shape[1], windows}));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
@@ -141,17 +148,20 @@ static tg_status compare(tg_call *c, const maxima *r, tg_array x, int64_t i, int
 static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *index, const maxima *r,
                       const tg_tensor *k) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    const tg_windows *w = &params(c)->w;
+    const max_pool_params *p = params(c);
+    const tg_window_reach rows = tg_windows_reach(&p->w, 0, p->input[0], p->out[0]);
+    const tg_window_reach columns = tg_windows_reach(&p->w, 1, p->input[1], p->out[1]);
     const int64_t windows = index->shape[1], n = at.shape[0], three[] = {n, index->shape[0], windows},
                   one[] = {n, 1, windows}, plane[] = {0, windows, 1},
                   at_stride[] = {at.stride[0], windows, at.stride[1]};
     tg_extent e;
     TG_TRY(ops->fill(c->ctx, tg_array_of(r->best), -INFINITY));
     TG_TRY(ops->fill(c->ctx, tg_array_of(r->which), 0));
-    for (int64_t i = 0; i < index->shape[0]; i++) {
-        TG_TRY(ops->fill(c->ctx, tg_array_of(k), (double)i));
-        TG_TRY(compare(c, r, x, i / w->size[1], i % w->size[1], k));
-    }
+    for (int64_t i = rows.first; i < rows.end; i++)
+        for (int64_t j = columns.first; j < columns.end; j++) {
+            TG_TRY(ops->fill(c->ctx, tg_array_of(k), (double)(i * p->w.size[1] + j)));
+            TG_TRY(compare(c, r, x, i, j, k));
+        }
     TG_TRY(tg_op_map(c, TG_FN_id, r->at, TG_T1(r->which), 1, 0, 0, false));
     return ops->take(c->ctx, tg_array_at(at, 0, 3, one, at_stride), tg_array_at(tg_array_of(index), 0, 3, three, plane),
                      as(r->at, 3, one, &e), 1, NULL);
@@ -160,8 +170,8 @@ static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *inde
 static tg_status max_pool_forward(tg_call *c) {
     const max_pool_params *p = params(c);
     tg_tensor *x = c->input[0], *index;
-    int64_t planes = x->shape[0] * x->shape[1], windows = area(p->out);
     if (c->out[0]->numel == 0) return TG_OK;
+    int64_t planes = x->shape[0] * x->shape[1], windows = area(p->out);
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(make_index(c, &index));
     int64_t chunk = chunk_planes(p, planes, (tg_dtype)x->dtype);
@@ -185,12 +195,12 @@ static tg_status max_pool_backward(tg_call *c) {
     const max_pool_params *p = params(c);
     const tg_tensor *x = c->gin[0];
     tg_tensor *g = c->gout[0];
-    const int64_t planes = x->shape[0] * x->shape[1], flat[] = {planes, area(p->input)}, some[] = {planes,
-                                                                                                   area(p->out)};
     tg_extent e[3];
     TG_TRY(tg_op_dense(c, &g));
     TG_TRY(tg_op_zero(c, 0));
     if (g->numel == 0) return TG_OK;
+    const int64_t planes = x->shape[0] * x->shape[1], flat[] = {planes, area(p->input)},
+                  some[] = {planes, area(p->out)};
     return tg_ctx_ops(c->ctx)->put_add(c->ctx, as(x, 2, flat, &e[0]), as(g, 2, some, &e[1]),
                                        as(c->saved[AT], 2, some, &e[2]), 1, NULL);
 }

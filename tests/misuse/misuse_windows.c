@@ -128,6 +128,12 @@ static void of_windows(misuse_world *b, const images *m) {
     INERT(tg_conv2d, ARGUMENT, "this library knows", tg_conv2d(t, m->x, m->w, NULL, &conv));
     INERT(tg_max_pool1d, ARGUMENT,
           "window size is 0, stride 0, dilation 1 and padding 0", tg_max_pool1d(t, b->cube, 0, NULL));
+    tg_tensor *dot = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 1, 1));
+    INERT(tg_max_pool2d, SHAPE, "windows are 4294967296 x 4294967296, and 2 x 2 of them fit into x and its padding; "
+          "the number of elements of a window, or that of windows, overflows 64 bits",
+          tg_max_pool2d(t, dot, INT64_C(1) << 32, INT64_C(1) << 32,
+                        TG_POOL(.stride = {1, 1}, .padding = {INT64_C(1) << 31, INT64_C(1) << 31})));
+    tg_drop(dot);
     INERT(tg_max_pool1d, ARGUMENT, "at most half", tg_max_pool1d(t, b->cube, 3, TG_POOL(.padding = {2})));
     INERT(tg_max_pool2d, SHAPE,
           "a window spans 5 elements, but x with its padding has 4", tg_max_pool2d(t, m->x, 2, 5, NULL));
