@@ -236,7 +236,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     if (c.refused(cudaErrorMemoryAllocation)) return c.error;
     *exec = new CUgraphExec_st{*graph, {}, nullptr};
     for (int i = 0; i < graph->lanes; i++)
-        (*exec)->lanes.push_back(new_stream(graph->device, cudaStreamNonBlocking, 0, true));
+        (*exec)->lanes.push_back(new_stream(graph->device, cudaStreamNonBlocking, true));
     count_live("graph", 1);
     return c.end();
 }
@@ -249,11 +249,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (s->capture) return c.end(capture_breaks(s));
     cudaError_t e = capture_implicit(s);
     return c.end(e != cudaSuccess ? e : launch(*exec, s));
-}
-
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-    Call c(__func__);
-    return c.refused(cudaErrorUnknown) ? c.error : c.end();
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {

@@ -287,10 +287,6 @@ ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t t
     return collective(__func__, c, s, {broadcast, t, NO_OP, root, n}, {in, out});
 }
 
-ncclResult_t ncclBcast(void *data, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s) {
-    return ncclBroadcast(data, data, n, t, root, c, s);
-}
-
 ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, int root, ncclComm_t c,
                         cudaStream_t s) {
     return collective(__func__, c, s, {reduce, t, op, root, n}, {in, out});

@@ -12,7 +12,7 @@
  *   TG_EMULATOR_TIMEOUT_MS     time without progress after which a wait is reported (60000)
  *   TG_EMULATOR_GUARD          whether accesses of the host to device memory are caught: on, off, or auto: on while the
  *                              device has at most 16 MiB in use (huge pages count as small ones)
- *   TG_EMULATOR_STRICT         on: a program that ends with errors found and not reset exits with status 99
+ *   TG_EMULATOR_STRICT         on: a program in which errors were found exits with status 99
  *   TG_EMULATOR_NCCL_PROGRESS  how often a nonblocking communicator answers ncclInProgress (0)
  *   TG_EMULATOR_NCCL_LEFT      what happens to ranks that wait for one that has ended its communicator: report (an
  *                              error), or hang until they give up, as on GPUs
@@ -26,11 +26,8 @@
 extern "C" {
 #endif
 
-/* Returns the errors found since the last reset, one a line; "" if there are none. Valid until the next call. */
+/* Returns the errors found, one a line; "" if there are none. Valid until the next call. */
 const char *emulator_message(void);
-
-/* Runs all queued work, or drops it where it cannot run, and forgets errors. Allocations and handles stay. */
-void emulator_reset(void);
 
 /* Returns the number of fallible calls since the last emulator_fail_at. */
 long emulator_calls(void);
@@ -55,9 +52,8 @@ size_t emulator_memory_used(int device);
  * event"). `saw` must not call CUDA. */
 void emulator_watch(void (*saw)(int device, const void *stream, const char *what));
 
-/* Return the number of operations that are queued and have not run, and of kernels launched. */
+/* Returns the number of operations that are queued and have not run. */
 size_t emulator_queued(void);
-long emulator_launches(void);
 
 /* Returns the number of live handles or allocations of a kind: "stream", "event", "graph", "memory", "pinned",
  * "cublas", "nccl". For tests of leaks. */

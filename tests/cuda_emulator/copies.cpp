@@ -176,19 +176,6 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     return c.end(copy(c, {to, to_pitch}, {from, from_pitch}, width, height, kind, stream, false));
 }
 
-cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind) {
-    Call c(__func__, true);
-    if (c.refused(cudaErrorUnknown)) return c.error;
-    return c.end(copy(c, {to, to_pitch}, {from, from_pitch}, width, height, kind, nullptr, true));
-}
-
-cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t n, cudaStream_t stream) {
-    Call c(__func__);
-    if (c.refused(cudaErrorUnknown)) return c.error;
-    return c.end(copy(c, {to, n}, {from, n}, n, 1, cudaMemcpyDeviceToDevice, stream, false));
-}
-
 cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(fill(p, value, n, n, 1, stream));

@@ -393,8 +393,6 @@ extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) { return make(__func__, h, current_device()); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return destroy<int>(h); }
-size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
-size_t cublasLtGetCudartVersion(void) { return CUDART_VERSION; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *h, cublasComputeType_t compute, cudaDataType_t scale) {
     Description d{};
@@ -423,10 +421,6 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t h, cublas
                                                 const void *value, size_t size) {
     return set(field_of(of<Layout>(h), a), value, size);
 }
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t h, cublasLtMatrixLayoutAttribute_t a,
-                                                void *value, size_t size, size_t *written) {
-    return get(field_of(of<Layout>(h), a), value, size, written);
-}
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *h) {
     return make(__func__, h, Preference{0, 0, {256, 256, 256, 256}, 0, 0, 0});
@@ -436,11 +430,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
                                                     cublasLtMatmulPreferenceAttributes_t a, const void *value,
                                                     size_t size) {
     return set(field_of(of<Preference>(h), a), value, size);
-}
-cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t h,
-                                                    cublasLtMatmulPreferenceAttributes_t a, void *value, size_t size,
-                                                    size_t *written) {
-    return get(field_of(of<Preference>(h), a), value, size, written);
 }
 
 // Up to three algorithms; the first takes the most workspace.
@@ -473,22 +462,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result) {
-    Call call(__func__);
-    Problem problem{of<Description>(op), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(d)};
-    const Algorithm &x = *reinterpret_cast<const Algorithm *>(algo);
-    cublasStatus_t status = problem_status(problem);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (x.magic != algorithm_magic) return CUBLAS_STATUS_INVALID_VALUE;
-    if (x.problem != signature(problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(static_cast<void *>(result), 0, sizeof *result);
-    result->algo = *algo;
-    result->workspaceSize = x.workspace;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
@@ -510,6 +483,23 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op, const
     p.workspace = workspace;
     p.workspace_size = workspace_size;
     return multiply(call, problem, p, algo, stream);
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t s) {
+    switch (s) {
+    case CUBLAS_STATUS_SUCCESS:
+        return "success";
+    case CUBLAS_STATUS_INVALID_VALUE:
+        return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+        return "the requested functionality is not supported";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+        return "the resource allocation failed";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+        return "the function failed to launch on the GPU";
+    default:
+        return "another status";
+    }
 }
 
 } // extern "C"

@@ -161,23 +161,11 @@ template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int wid
 template <class T> T atomicAdd(T *p, emu::same<T> v) {
     return emu::read_modify_write(p, [=](T o) { return T(o + v); });
 }
-template <class T> T atomicSub(T *p, emu::same<T> v) {
-    return emu::read_modify_write(p, [=](T o) { return T(o - v); });
-}
 template <class T> T atomicMax(T *p, emu::same<T> v) {
     return emu::read_modify_write(p, [=](T o) { return o > v ? o : v; });
 }
 template <class T> T atomicMin(T *p, emu::same<T> v) {
     return emu::read_modify_write(p, [=](T o) { return o < v ? o : v; });
-}
-template <class T> T atomicOr(T *p, emu::same<T> v) {
-    return emu::read_modify_write(p, [=](T o) { return T(o | v); });
-}
-template <class T> T atomicAnd(T *p, emu::same<T> v) {
-    return emu::read_modify_write(p, [=](T o) { return T(o & v); });
-}
-template <class T> T atomicXor(T *p, emu::same<T> v) {
-    return emu::read_modify_write(p, [=](T o) { return T(o ^ v); });
 }
 template <class T> T atomicExch(T *p, emu::same<T> v) {
     return emu::read_modify_write(p, [=](T) { return v; });
@@ -185,46 +173,16 @@ template <class T> T atomicExch(T *p, emu::same<T> v) {
 template <class T> T atomicCAS(T *p, emu::same<T> expected, emu::same<T> v) {
     return emu::read_modify_write(p, [=](T o) { return o == expected ? v : o; });
 }
-inline unsigned atomicInc(unsigned *p, unsigned limit) {
-    return emu::read_modify_write(p, [=](unsigned o) { return o >= limit ? 0u : o + 1; });
-}
 
 inline void __threadfence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_block(void) { __threadfence(); }
-inline void __threadfence_system(void) { __threadfence(); }
-inline void __nanosleep(unsigned) {}
-inline void __trap(void) { __builtin_trap(); }
-
-template <class T> T __ldg(const T *p) { return *p; }
-template <class T> T __ldcs(const T *p) { return *p; }
-template <class T> T __ldcg(const T *p) { return *p; }
-template <class T> void __stcs(T *p, emu::same<T> v) { *p = v; }
-template <class T> void __stcg(T *p, emu::same<T> v) { *p = v; }
 
 template <class T> T max(T a, emu::same<T> b) { return a < b ? b : a; }
 template <class T> T min(T a, emu::same<T> b) { return b < a ? b : a; }
 
-/* glibc declares functions of these names, so they are macros. */
-#define __expf(x)          expf(x)
-#define __exp10f(x)        exp10f(x)
-#define __logf(x)          logf(x)
-#define __log2f(x)         log2f(x)
-#define __log10f(x)        log10f(x)
-#define __powf(x, y)       powf(x, y)
-#define __sinf(x)          sinf(x)
-#define __cosf(x)          cosf(x)
-#define __tanf(x)          tanf(x)
-#define __sincosf(x, s, c) sincosf(x, s, c)
+/* glibc declares a function of this name, so it is a macro. */
+#define __expf(x) expf(x)
 
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __frcp_rn(float x) { return 1.0f / x; }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) {
     volatile float product = a * b; /* keeps the host compiler from contracting it into a fused multiply-add */
     return product;
@@ -234,56 +192,5 @@ inline double __dmul_rn(double a, double b) {
     return product;
 }
 inline double __dadd_rn(double a, double b) { return a + b; }
-inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1.0f : 0.0f; }
-inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
-inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752); }
-inline void sincospif(float x, float *s, float *c) {
-    double turn = x * 3.14159265358979323846;
-    *s = static_cast<float>(sin(turn));
-    *c = static_cast<float>(cos(turn));
-}
-inline void sincospi(double x, double *s, double *c) {
-    *s = sin(x * 3.14159265358979323846);
-    *c = cos(x * 3.14159265358979323846);
-}
-
-inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
-inline int __float2int_rz(float x) { return static_cast<int>(x); }
-inline int __float2int_rd(float x) { return static_cast<int>(floorf(x)); }
-inline float __int2float_rn(int x) { return static_cast<float>(x); }
-inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
-
-namespace emu {
-template <class To, class From> To bits_as(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same size");
-    To to;
-    memcpy(&to, &from, sizeof to);
-    return to;
-}
-} // namespace emu
-inline int __float_as_int(float x) { return emu::bits_as<int>(x); }
-inline unsigned __float_as_uint(float x) { return emu::bits_as<unsigned>(x); }
-inline float __int_as_float(int x) { return emu::bits_as<float>(x); }
-inline float __uint_as_float(unsigned x) { return emu::bits_as<float>(x); }
-inline long long __double_as_longlong(double x) { return emu::bits_as<long long>(x); }
-inline double __longlong_as_double(long long x) { return emu::bits_as<double>(x); }
-
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
-inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64; }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __ffsll(long long x) { return __builtin_ffsll(x); }
-inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
-inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-    __extension__ using wide = unsigned __int128;
-    return static_cast<unsigned long long>(static_cast<wide>(a) * b >> 64);
-}
-inline unsigned __brev(unsigned x) {
-    unsigned y = 0;
-    for (int i = 0; i < 32; i++) y |= (x >> i & 1) << (31 - i);
-    return y;
-}
 
 #endif

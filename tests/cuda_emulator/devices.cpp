@@ -133,33 +133,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     return c.end();
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
-    Call c(__func__);
-    if (device < 0 || device >= settings().devices) return c.end(cudaErrorInvalidDevice);
-    snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(device) + 1);
-    return c.end();
-}
-
-cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
-cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
-cudaError_t cudaProfilerStop(void) { return cudaSuccess; }
-
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
-    return device >= 0 && device < settings().devices ? cudaSuccess : cudaErrorInvalidDevice;
-}
-
-cudaError_t cudaDriverGetVersion(int *version) {
-    Call c(__func__);
-    *version = CUDART_VERSION;
-    return c.refused(cudaErrorUnknown) ? c.error : c.end();
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version) {
-    Call c(__func__);
-    *version = CUDART_VERSION;
-    return c.refused(cudaErrorUnknown) ? c.error : c.end();
-}
-
 const char *cudaGetErrorName(cudaError_t e) {
     const ErrorName *n = find(e);
     return n ? n->name : "unrecognized error code";

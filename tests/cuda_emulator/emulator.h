@@ -45,7 +45,6 @@ void count_live(const char *kind, int by);
 void say(const std::string &text);
 void report(const std::string &text, int device);
 cudaError_t sticky(int device);
-void forget_errors();
 
 /* engine.cpp */
 
@@ -95,7 +94,7 @@ using CapturePtr = std::shared_ptr<Capture>;
 cudaStream_t stream_of(cudaStream_t s); /* NULL and the predefined handles mean the device's default stream */
 bool stream_alive(cudaStream_t s);
 const std::set<cudaStream_t> &all_streams();
-cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane);
+cudaStream_t new_stream(int device, unsigned flags, bool lane);
 void drop_stream(cudaStream_t s); /* destroys it when its queue is empty */
 
 /* Queues an operation, or records it if the stream is being captured. */
@@ -108,7 +107,6 @@ bool step();          /* runs one operation; false if none can run */
 void find_deadlock(); /* deadlock.cpp: reports operations that can never go on */
 cudaError_t wait(Lock &lock, const MarkPtr &mark, int device);
 cudaError_t wait_device(Lock &lock, int device);
-bool inside_host_function();
 int device_now(); /* device of the running operation, for errors */
 
 /* Memory order for ThreadSanitizer. */
@@ -173,7 +171,6 @@ std::vector<Name> names_of(std::initializer_list<const void *> pointers);
 bool names_alive(const Op &op); /* reports memory that is not alive */
 void show_memory();             /* makes it accessible to device code; pairs with hide_memory */
 void hide_memory();
-bool peers(int from, int to);
 bool first_queued_use(uint64_t block, std::string *what); /* finds a queued operation that uses it */
 
 /* runner.cpp */
@@ -187,7 +184,6 @@ void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, con
 struct CUstream_st {
     int device;
     unsigned flags;
-    int priority;
     bool is_default, lane; /* a lane carries a branch of a graph */
     std::deque<emu::Op> queue;
     emu::MarkPtr last;
@@ -198,7 +194,6 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-    unsigned flags;
     int device;
     emu::MarkPtr mark;
     emu::CapturePtr capture;

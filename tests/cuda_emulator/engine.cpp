@@ -162,17 +162,15 @@ void note_write(void *p, size_t n) {
 }
 
 int device_now() { return running_device; }
-bool inside_host_function() { return in_host_function; }
 int current_device() { return selected_device; }
 void set_last_error(cudaError_t e) { last_error = e; }
 const std::set<cudaStream_t> &all_streams() { return streams; }
 bool stream_alive(cudaStream_t s) { return streams.count(s) && !s->doomed; }
 
-cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane) {
+cudaStream_t new_stream(int device, unsigned flags, bool lane) {
     auto *s = new CUstream_st{};
     s->device = device;
     s->flags = flags;
-    s->priority = priority;
     s->lane = lane;
     streams.insert(s);
     return s;
@@ -189,7 +187,7 @@ cudaStream_t stream_of(cudaStream_t s) {
     if (s && s != cudaStreamLegacy && s != cudaStreamPerThread) return s;
     cudaStream_t &d = default_streams[selected_device];
     if (!d) {
-        d = new_stream(selected_device, 0, 0, false);
+        d = new_stream(selected_device, 0, false);
         d->is_default = true;
     }
     return d;
@@ -324,21 +322,6 @@ void emulator_watch(void (*saw)(int device, const void *stream, const char *what
     emu::watcher = saw;
 }
 
-void emulator_reset(void) {
-    emu::Lock lock(emu::mutex());
-    emu::forget_errors();
-    while (emu::step()) continue;
-    for (cudaStream_t s : std::set<cudaStream_t>(emu::streams)) {
-        for (emu::Op &op : s->queue) op.mark->done = true;
-        s->queue.clear();
-        s->capture = nullptr;
-        if (s->doomed) emu::drop_stream(s);
-    }
-    emu::forget_errors();
-    emu::last_error = cudaSuccess;
-    emu::hide_memory();
-}
-
 size_t emulator_queued(void) {
     emu::Lock lock(emu::mutex());
     size_t n = 0;
@@ -371,7 +354,5 @@ cudaError_t cudaGetLastError(void) {
     emu::last_error = cudaSuccess;
     return e;
 }
-
-cudaError_t cudaPeekAtLastError(void) { return emu::last_error; }
 
 } // extern "C"

@@ -1,4 +1,4 @@
-/* gemm.h - matrix products of the emulators of cuBLAS and cuBLASLt, with their epilogues. */
+/* gemm.h - matrix products of the emulator of cuBLASLt, with their epilogues. */
 #ifndef TG_CUDA_EMULATOR_GEMM_H
 #define TG_CUDA_EMULATOR_GEMM_H
 

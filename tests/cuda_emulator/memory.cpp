@@ -23,7 +23,6 @@ std::vector<std::pair<char *, size_t>> runs; // ranges of live memory
 bool runs_known, shown;
 size_t costs; // cost of the guard over all blocks
 uint64_t next_number = 1;
-std::set<std::pair<int, int>> peer_access;
 struct sigaction other_handler;
 
 // Reports whose memory it was, and then calls the previous handler or the default one, which ends the process.
@@ -234,8 +233,6 @@ void hide_memory() {
     if (guarded()) protect(false);
 }
 
-bool peers(int from, int to) { return from == to || peer_access.count({from, to}); }
-
 } // namespace emu
 
 using namespace emu;
@@ -259,8 +256,6 @@ cudaError_t cudaMallocHost(void **p, size_t n) {
     return c.end();
 }
 
-cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return cudaMallocHost(p, n); }
-
 // Waits for the device, like the real call.
 cudaError_t cudaFreeHost(void *p) {
     Call c(__func__, true);
@@ -275,26 +270,6 @@ cudaError_t cudaFreeHost(void *p) {
     return refused ? c.error : c.end();
 }
 
-cudaError_t cudaHostRegister(void *p, size_t n, unsigned) {
-    Call c(__func__, true);
-    if (c.refused(cudaErrorMemoryAllocation)) return c.error;
-    if (!p || !n) return c.end(cudaErrorInvalidValue);
-    if (is_pinned(p, 1)) return c.end(cudaErrorHostMemoryAlreadyRegistered);
-    pinned[static_cast<char *>(p)] = n;
-    return c.end();
-}
-
-cudaError_t cudaHostUnregister(void *p) {
-    Call c(__func__, true);
-    return c.end(pinned.erase(static_cast<char *>(p)) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
-}
-
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
-    Call c(__func__);
-    *device = host;
-    return c.end(is_pinned(host, 1) ? cudaSuccess : cudaErrorInvalidValue);
-}
-
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
     Call c(__func__);
     memset(a, 0, sizeof *a);
@@ -304,25 +279,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
     a->devicePointer = a->type == cudaMemoryTypeUnregistered ? nullptr : const_cast<void *>(p);
     a->hostPointer = a->type == cudaMemoryTypeHost || !b ? const_cast<void *>(p) : nullptr;
     return c.end();
-}
-
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    Call c(__func__);
-    *can = device != peer;
-    return c.end();
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
-    Call c(__func__);
-    if (c.refused(cudaErrorPeerAccessUnsupported)) return c.error;
-    if (peer < 0 || peer >= settings().devices || peer == current_device()) return c.end(cudaErrorInvalidDevice);
-    bool added = peer_access.insert({current_device(), peer}).second;
-    return c.end(added ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled);
-}
-
-cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-    Call c(__func__);
-    return c.end(peer_access.erase({current_device(), peer}) ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {

@@ -374,11 +374,6 @@ using namespace emu;
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int *version) {
-    *version = NCCL_VERSION_CODE;
-    return ncclSuccess;
-}
-
 const char *ncclGetErrorString(ncclResult_t result) {
     switch (result) {
     case ncclSuccess:

@@ -1,8 +1,7 @@
-// scenarios_products.cpp - cuBLAS and cuBLASLt compared with naive sums.
+// scenarios_products.cpp - cuBLASLt compared with naive sums.
 #include "scenarios.h"
 #include "control.h"
 #include <cublasLt.h>
-#include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <chrono>
@@ -329,29 +328,6 @@ bool product_refusals() {
     return true;
 }
 
-bool cublas_products() {
-    cublasHandle_t h;
-    cudaStream_t s;
-    FINE(cublasCreate(&h));
-    FINE(cudaStreamCreate(&s));
-    FINE(cublasSetStream(h, s));
-    Stored a = stored(3, 5, 1, 0, CUDA_R_32F, 1), b = stored(5, 4, 1, 0, CUDA_R_32F, 2),
-           c = stored(3, 4, 1, 0, CUDA_R_32F, 3);
-    Case x{CUDA_R_32F, CUDA_R_32F, 3, 4, 5, 1, false, false, 1, 1, CUBLASLT_EPILOGUE_DEFAULT};
-    float one = 1;
-    float *d = static_cast<float *>(c.at);
-    FINE(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 3, 4, 5, &one, static_cast<float *>(a.at), 3,
-                     static_cast<float *>(b.at), 5, &one, d, 3));
-    FINE(cudaStreamSynchronize(s));
-    std::vector<float> got = on_host(d, 12);
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 4; j++)
-            RIGHT(static_cast<double>(got[static_cast<size_t>(j * 3 + i)]) ==
-                  sum_at(x, a, b, 0, i, j) + at(c, 0, i, j, false));
-    FINE(cublasDestroy(h));
-    return true;
-}
-
 bool gemm_outside() {
     Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
     Call c;
@@ -414,7 +390,6 @@ const std::vector<Scenario> product_scenarios = {
     {"epilogues", epilogues},
     {"relu_masks", relu_masks},
     {"product_refusals", product_refusals},
-    {"cublas_products", cublas_products},
     {nullptr, nullptr},
     {"gemm_outside", gemm_outside},
     {"product_elsewhere", product_elsewhere},

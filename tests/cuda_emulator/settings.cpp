@@ -100,11 +100,6 @@ cudaError_t sticky(int device) {
     return it == sticky_errors.end() ? cudaSuccess : it->second;
 }
 
-void forget_errors() {
-    sticky_errors.clear();
-    messages.clear();
-}
-
 } // namespace emu
 
 extern "C" {

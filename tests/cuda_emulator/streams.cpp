@@ -8,7 +8,6 @@ namespace {
 
 std::map<std::pair<int, const void *>, size_t> dynamic_limits; // what cudaFuncSetAttribute allowed on each device
 std::set<cudaEvent_t> events;
-long launches;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
 
 // Returns how much dynamic shared memory the kernel may have on the current device.
@@ -35,7 +34,7 @@ std::string wrong_pointer(const Launch &l, int device) {
         const void *p = l.pointers[i];
         if (!p || is_pinned(p, 1)) continue;
         Block *b = find_block(p);
-        if (b && (b->device == device || peers(device, b->device))) continue;
+        if (b && b->device == device) continue;
         std::string what = b ? "memory of device " + std::to_string(b->device) : describe(p, 1);
         return "pointer " + std::to_string(i + 1) + " of its arguments is to " + what;
     }
@@ -47,9 +46,8 @@ std::string plain(std::string name) {
     return wrapped ? name.substr(1, name.size() - 2) : name;
 }
 
-cudaError_t new_event(cudaEvent_t *e, unsigned flags) {
+cudaError_t new_event(cudaEvent_t *e) {
     *e = new CUevent_st{};
-    (*e)->flags = flags;
     (*e)->device = current_device();
     events.insert(*e);
     count_live("event", 1);
@@ -99,11 +97,11 @@ cudaError_t wait_event(cudaStream_t stream, cudaEvent_t e) {
     return cudaSuccess;
 }
 
-cudaError_t create_stream(const char *name, cudaStream_t *s, unsigned flags, int priority) {
+cudaError_t create_stream(const char *name, cudaStream_t *s, unsigned flags) {
     Call c(name);
     if (c.refused(cudaErrorMemoryAllocation)) return c.error;
     if (flags & ~static_cast<unsigned>(cudaStreamNonBlocking)) return c.end(cudaErrorInvalidValue);
-    *s = new_stream(current_device(), flags, priority, false);
+    *s = new_stream(current_device(), flags, false);
     count_live("stream", 1);
     return c.end();
 }
@@ -113,7 +111,6 @@ cudaError_t create_stream(const char *name, cudaStream_t *s, unsigned flags, int
 void launch_kernel(const Launch &l, Body *body) {
     std::shared_ptr<Body> kept(body);
     Call c("a kernel's launch");
-    launches++;
     if (c.refused(cudaErrorLaunchOutOfResources)) return;
     std::string wrong = wrong_launch(l), name = plain(l.name);
     if (!wrong.empty()) {
@@ -146,11 +143,6 @@ using namespace emu;
 
 extern "C" {
 
-long emulator_launches(void) {
-    Lock lock(mutex());
-    return launches;
-}
-
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value) {
     Call c(__func__);
     if (c.refused(cudaErrorInvalidValue)) return c.error;
@@ -160,28 +152,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
     return c.end();
 }
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *kernel) {
-    Call c(__func__);
-    if (c.refused(cudaErrorInvalidValue)) return c.error;
-    memset(static_cast<void *>(a), 0, sizeof *a);
-    a->maxDynamicSharedSizeBytes = static_cast<int>(dynamic_limit(kernel));
-    a->maxThreadsPerBlock = 1024;
-    a->numRegs = 32;
-    return c.end();
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads, size_t) {
-    Call c(__func__);
-    if (c.refused(cudaErrorInvalidValue)) return c.error;
-    *blocks = threads > 0 && threads <= 1024 ? std::max(1, std::min(32, 2048 / threads)) : 0;
-    return c.end();
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t *s) { return create_stream(__func__, s, cudaStreamDefault, 0); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) { return create_stream(__func__, s, f, 0); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
-    return create_stream(__func__, s, flags, priority);
-}
+cudaError_t cudaStreamCreate(cudaStream_t *s) { return create_stream(__func__, s, cudaStreamDefault); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) { return create_stream(__func__, s, f); }
 
 // Its work still runs, but the handle must not be used any more.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
@@ -216,26 +188,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     return c.end();
 }
 
-cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *flags) {
-    Call c(__func__);
-    *flags = stream_of(s)->flags;
-    return c.end();
-}
-
-cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) {
-    Call c(__func__);
-    *priority = stream_of(s)->priority;
-    return c.end();
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    Call c(__func__);
-    if (c.refused(cudaErrorUnknown)) return c.error;
-    *least = 0;
-    *greatest = -5;
-    return c.end();
-}
-
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
@@ -251,10 +203,9 @@ cudaError_t cudaDeviceSynchronize(void) {
     return c.refused(cudaErrorUnknown) ? c.error : c.end(wait_device(c.lock, current_device()));
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, cudaEventDefault); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
     Call c(__func__);
-    return c.refused(cudaErrorMemoryAllocation) ? c.error : c.end(new_event(e, flags));
+    return c.refused(cudaErrorMemoryAllocation) ? c.error : c.end(new_event(e));
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
@@ -269,10 +220,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(record(e, stream));
-}
-
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned) {
-    return cudaEventRecord(e, stream);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned) {
@@ -300,15 +247,5 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 }
 
 // Time is not simulated.
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
-    Call c(__func__, true);
-    if (c.refused(cudaErrorUnknown)) return c.error;
-    if (!events.count(start) || !events.count(end)) return c.end(cudaErrorInvalidResourceHandle);
-    if ((start->flags | end->flags) & cudaEventDisableTiming || !recorded(start) || !recorded(end))
-        return c.end(cudaErrorInvalidResourceHandle);
-    if (!start->mark->done || !end->mark->done) return c.end(cudaErrorNotReady);
-    *ms = 0;
-    return c.end();
-}
 
 } // extern "C"
