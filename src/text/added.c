@@ -78,13 +78,14 @@ static void number(tg_tokenizer *k) {
 /* Sets what the normalizer makes of each token. */
 static tg_status normalize_tokens(tg_tokenizer *k) {
     tg_encoder e = {.k = k};
-    bool good = true, first = false;
+    bool good = true;
+    size_t head = 0;
     if (k->functions) good = (e.matcher = k->functions->matcher_new()) != NULL;
     for (int32_t i = 0; i < k->added.count && good; i++) {
         tg_added_token *token = k->added.tokens + i;
         token->shown = token->content;
         if (!token->normalized || !k->n_normal) continue;
-        good = tg_normalize_text(&e, token->content, &token->shown, &first);
+        good = tg_normalize_text(&e, token->content, &token->shown, &head);
         if (good) token->shown = tg_pieces_copy(&k->memory, token->shown.at, token->shown.n);
         if (good && !token->shown.at) break;
     }
@@ -139,7 +140,7 @@ static bool counts(tg_encoder *e, const tg_added_token *token, tg_span text, siz
     return !(literal && token->special) && (!token->single_word || stands_alone(e, text, at, end));
 }
 
-bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, bool literal, tg_rest_fn *rest) {
+bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, size_t head, bool literal, tg_rest_fn *rest) {
     size_t done = 0, at = 0, end = 0;
     while (at < text.n) {
         int32_t found = trie->first[(unsigned char)text.at[at]] ? longest(trie, text, at, &end) : -1;
@@ -151,12 +152,13 @@ bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, 
         if (counts(e, token, text, at, end, literal)) {
             size_t begin = token->lstrip ? skip_left(text, at, done) : at;
             size_t stop = token->rstrip ? skip_right(text, end) : end;
-            if (done < begin && !rest(e, (tg_span){text.at + done, begin - done}, first && done == 0)) return false;
+            if (done < begin && !rest(e, (tg_span){text.at + done, begin - done}, tg_head_after(head, done)))
+                return false;
             /* Nothing is left of this token if the one before has taken all of it as white space. */
             if (begin < stop && !tg_ids_add(e->out, token->id)) return false;
             if (begin < stop) done = stop;
         }
         at = end;
     }
-    return done >= text.n || rest(e, (tg_span){text.at + done, text.n - done}, first && done == 0);
+    return done >= text.n || rest(e, (tg_span){text.at + done, text.n - done}, tg_head_after(head, done));
 }

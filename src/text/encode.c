@@ -2,6 +2,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "text/tokenizer.h"
+#include "text/unicode.h"
 
 void tg_ids_free(tg_ids *ids) {
     if (!ids) return;
@@ -57,12 +58,12 @@ static void give_back(tg_tokenizer *k, tg_encoder *e) {
 /* ---- Stages ---- */
 
 /* Encodes normalized text between added tokens. */
-static bool encode_words(tg_encoder *e, tg_span text, bool first) { return tg_cut_words(e, 0, text, first); }
+static bool encode_words(tg_encoder *e, tg_span text, size_t head) { return tg_cut_words(e, 0, text, head); }
 
 /* Encodes text between the added tokens that are found before normalization. */
-static bool encode_normalized(tg_encoder *e, tg_span text, bool first) {
-    return tg_normalize_text(e, text, &text, &first) &&
-           tg_added_cut(e, &e->k->added.normalized, text, first, e->literal, encode_words);
+static bool encode_normalized(tg_encoder *e, tg_span text, size_t head) {
+    return tg_normalize_text(e, text, &text, &head) &&
+           tg_added_cut(e, &e->k->added.normalized, text, head, e->literal, encode_words);
 }
 
 static bool encode_bytes(const tg_tokenizer *k, tg_span text, tg_ids *out) {
@@ -83,8 +84,9 @@ static bool encode_text(tg_encoder *e, tg_span text, const tg_encode_opts *o, tg
     e->literal = o->literal;
     e->problem = NULL;
     if (o->special && !add_all(out, k->before, k->n_before)) return false;
+    size_t head = text.n ? tg_char_length(text.at[0]) : 0;
     bool good = k->model.any_bytes ? encode_bytes(k, text, out)
-                                   : tg_added_cut(e, &k->added.raw, text, true, o->literal, encode_normalized);
+                                   : tg_added_cut(e, &k->added.raw, text, head, o->literal, encode_normalized);
     return good && (!o->special || add_all(out, k->after, k->n_after));
 }
 

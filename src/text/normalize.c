@@ -142,20 +142,18 @@ static tg_span strip_head(const tg_normal_step *s, tg_span text, size_t *head) {
     return left;
 }
 
-bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, bool *first) {
+bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, size_t *head) {
     int next = 0; /* the buffer that does not have the text now */
-    size_t head = *first && text.n ? tg_char_length(text.at[0]) : 0;
     for (int i = 0; i < e->k->n_normal && text.n; i++) {
         const tg_normal_step *s = e->k->normal + i;
-        if (s->kind == TG_NORMAL_STRIP) text = strip_head(s, text, &head);
+        if (s->kind == TG_NORMAL_STRIP) text = strip_head(s, text, head);
         if (s->kind == TG_NORMAL_STRIP || changes_nothing(s, text)) continue;
         tg_growing *to = e->buffers + next;
         to->n = 0;
-        if (!add_step(e, s, text, &head, to)) return false;
+        if (!add_step(e, s, text, head, to)) return false;
         text = (tg_span){to->at, (size_t)to->n};
         next = !next;
     }
-    *first = *first && head > 0;
     *out = text;
     return true;
 }

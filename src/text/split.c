@@ -10,7 +10,7 @@ typedef struct cutter {
     int step; /* the next one */
     tg_behavior behavior;
     tg_span text;
-    bool first;
+    size_t head; /* tg_cut_words */
     bool pending, previous; /* a part waits for what follows it; the part before was a match */
     size_t begin, end;      /* of the part that waits */
 } cutter;
@@ -18,7 +18,7 @@ typedef struct cutter {
 /* Hands a part to the next step. */
 static bool give(cutter *c, size_t begin, size_t end) {
     if (begin == end) return true;
-    return tg_cut_words(c->e, c->step, (tg_span){c->text.at + begin, end - begin}, c->first && begin == 0);
+    return tg_cut_words(c->e, c->step, (tg_span){c->text.at + begin, end - begin}, tg_head_after(c->head, begin));
 }
 
 /* Hands on the part that waits, if there is one. */
@@ -69,8 +69,8 @@ static int find_next(tg_encoder *e, const tg_split_step *s, tg_span text, size_t
 }
 
 /* Cuts at matches. An empty match cuts too, unless another match has just ended there. */
-static bool split_by_pattern(tg_encoder *e, int step, const tg_split_step *s, tg_span text, bool first) {
-    cutter c = {.e = e, .step = step + 1, .behavior = s->behavior, .text = text, .first = first};
+static bool split_by_pattern(tg_encoder *e, int step, const tg_split_step *s, tg_span text, size_t head) {
+    cutter c = {.e = e, .step = step + 1, .behavior = s->behavior, .text = text, .head = head};
     size_t done = 0, from = 0, begin, end;
     int found = 0;
     while (from <= text.n && (found = find_next(e, s, text, from, &begin, &end)) > 0) {
@@ -86,42 +86,45 @@ static bool split_by_pattern(tg_encoder *e, int step, const tg_split_step *s, tg
 }
 
 /* Puts a space before text that does not begin with one. */
-static bool add_space(tg_encoder *e, int step, tg_span text, bool first) {
+static bool add_space(tg_encoder *e, int step, tg_span text, size_t head) {
     tg_growing *g = e->texts + step;
-    if (text.n && text.at[0] == ' ') return tg_cut_words(e, step + 1, text, first);
+    if (text.n && text.at[0] == ' ') return tg_cut_words(e, step + 1, text, head);
     g->n = 0;
     if (!tg_growing_add(g, " ", 1) || !tg_growing_add(g, text.at, text.n)) return false;
-    return tg_cut_words(e, step + 1, (tg_span){g->at, (size_t)g->n}, first);
+    return tg_cut_words(e, step + 1, (tg_span){g->at, (size_t)g->n}, head ? head + 1 : 0);
 }
 
-/* Writes text with the mark in place of spaces to g. */
-static bool add_marked(const tg_split_step *s, tg_span text, bool first, tg_growing *g) {
+/* Writes text with the mark in place of spaces to g. Sets *head to the length of what the head becomes. */
+static bool add_marked(const tg_split_step *s, tg_span text, size_t *head, tg_growing *g) {
     bool has = text.n && (text.at[0] == ' ' || (text.n >= s->sought.n && !memcmp(text.at, s->sought.at, s->sought.n)));
-    bool prepends = s->prepend == TG_PREPEND_ALWAYS || (s->prepend == TG_PREPEND_FIRST && first);
+    bool prepends = s->prepend == TG_PREPEND_ALWAYS || (s->prepend == TG_PREPEND_FIRST && *head);
+    size_t of_text = *head;
     g->n = 0;
     if (prepends && !has && !tg_growing_add(g, s->sought.at, s->sought.n)) return false;
+    if (of_text) *head += (size_t)g->n;
     for (size_t at = 0, end; at < text.n; at = end) {
         const char *space = memchr(text.at + at, ' ', text.n - at);
         end = space ? (size_t)(space - text.at) : text.n;
         if (!tg_growing_add(g, text.at + at, end - at)) return false;
         if (space && !tg_growing_add(g, s->sought.at, s->sought.n)) return false;
+        if (space && end < of_text) *head += s->sought.n - 1;
         end += space != NULL;
     }
     return true;
 }
 
 /* Metaspace: spaces become a mark, and each mark may begin a part. */
-static bool split_by_marks(tg_encoder *e, int step, const tg_split_step *s, tg_span text, bool first) {
+static bool split_by_marks(tg_encoder *e, int step, const tg_split_step *s, tg_span text, size_t head) {
     tg_growing *g = e->texts + step;
     const tg_split_step marks = {.behavior = TG_CUT_WITH_NEXT, .sought = s->sought};
-    if (!add_marked(s, text, first, g)) return false;
+    if (!add_marked(s, text, &head, g)) return false;
     tg_span marked = {g->at, (size_t)g->n};
-    return s->splits ? split_by_pattern(e, step, &marks, marked, first) : tg_cut_words(e, step + 1, marked, first);
+    return s->splits ? split_by_pattern(e, step, &marks, marked, head) : tg_cut_words(e, step + 1, marked, head);
 }
 
 /* Cuts before a mark that no merge joins to what is before it. This does not change the ids. */
-static bool split_before_marks(tg_encoder *e, int step, const tg_split_step *s, tg_span text, bool first) {
-    cutter c = {.e = e, .step = step + 1, .text = text, .first = first};
+static bool split_before_marks(tg_encoder *e, int step, const tg_split_step *s, tg_span text, size_t head) {
+    cutter c = {.e = e, .step = step + 1, .text = text, .head = head};
     size_t begin = 0;
     for (size_t at = 0; (at = tg_find_text(text.at, text.n, at, s->sought)) < text.n; at += s->sought.n) {
         bool after_mark = at >= s->sought.n && !memcmp(text.at + at - s->sought.n, s->sought.at, s->sought.n);
@@ -132,18 +135,18 @@ static bool split_before_marks(tg_encoder *e, int step, const tg_split_step *s, 
     return give(&c, begin, text.n);
 }
 
-bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first) {
+bool tg_cut_words(tg_encoder *e, int step, tg_span text, size_t head) {
     if (step == e->k->n_split) return e->word(e, text);
     const tg_split_step *s = e->k->split + step;
     switch (s->kind) {
     case TG_SPLIT_PATTERN:
-        return split_by_pattern(e, step, s, text, first);
+        return split_by_pattern(e, step, s, text, head);
     case TG_SPLIT_SPACE:
-        return add_space(e, step, text, first);
+        return add_space(e, step, text, head);
     case TG_SPLIT_META:
-        return split_by_marks(e, step, s, text, first);
+        return split_by_marks(e, step, s, text, head);
     case TG_SPLIT_MARKS:
-        return split_before_marks(e, step, s, text, first);
+        return split_before_marks(e, step, s, text, head);
     }
     return false;
 }

@@ -214,13 +214,18 @@ typedef struct tg_encoder {
 
 /* A function that returns false has set e->problem, or has run out of memory. */
 
-/* Normalizes text. The result is in the encoder's buffers or is the text itself, and is valid until the next call.
- * *first says whether the text begins where the whole text does. It becomes false if the text's first character was
- * removed, as in the library tokenizers. */
-bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, bool *first);
-/* Cuts normalized text into words, from step `step` on, and calls e->word for each. first: the text begins where the
- * whole text does. */
-bool tg_cut_words(tg_encoder *e, int step, tg_span text, bool first);
+/* Metaspace may put a mark only before what comes from the first character of the whole text, as in the library
+ * tokenizers. That is the head of a text: its first `head` bytes, or nothing if it begins later in the whole text. The
+ * head grows with text that is put before it, and may end after a part of the text. */
+
+/* Returns the head of the rest of a text, which begins at `begin`. */
+static inline size_t tg_head_after(size_t head, size_t begin) { return head > begin ? head - begin : 0; }
+
+/* Normalizes text, and sets *head to what its head becomes: 0 if the first character was removed. The result is in the
+ * encoder's buffers or is the text itself, and is valid until the next call. */
+bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, size_t *head);
+/* Cuts normalized text into words, from step `step` on, and calls e->word for each. */
+bool tg_cut_words(tg_encoder *e, int step, tg_span text, size_t head);
 /* Appends the ids of a word. */
 bool tg_word_encode(tg_encoder *e, tg_span word);
 struct tg_word_memory *tg_word_memory_new(void);
@@ -231,8 +236,8 @@ bool tg_ids_add(tg_ids *out, int64_t id);
 
 /* Cuts added tokens out of text: calls rest for the text between them, and appends their ids. literal: special tokens
  * are not cut out. */
-typedef bool tg_rest_fn(tg_encoder *e, tg_span text, bool first);
-bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, bool first, bool literal, tg_rest_fn *rest);
+typedef bool tg_rest_fn(tg_encoder *e, tg_span text, size_t head);
+bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, size_t head, bool literal, tg_rest_fn *rest);
 
 /* Returns the offset of the first place of `sought`, which is not empty, at `from` or later; n if there is none. */
 size_t tg_find_text(const char *text, size_t n, size_t from, tg_span sought);

@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "base/text.h"
+#include "text/unicode.h"
 
 bool tg_next_special(const char **at, tg_span *token) {
     while (*at && **at == '\n') ++*at;
@@ -120,7 +121,7 @@ tg_status tg_bpe_add(tg_bpe *b, const char *text, size_t n) {
                        "tg_bpe_add: the text is not UTF-8: byte 0x%02x at offset %zu does not belong to a character",
                        (unsigned char)text[wrong], wrong);
     b->encoder->problem = NULL;
-    if (!n || tg_cut_words(b->encoder, 0, (tg_span){text, n}, true)) return TG_OK;
+    if (!n || tg_cut_words(b->encoder, 0, (tg_span){text, n}, tg_char_length(text[0]))) return TG_OK;
     const char *problem = b->encoder->problem;
     return tg_fail(b->ctx, problem ? TG_ERR_UNSUPPORTED : TG_ERR_MEMORY,
                    "tg_bpe_add: the text cannot be cut into words: %s", problem ? problem : "there is no memory");

@@ -238,9 +238,17 @@ def collapsed():
                      normalizers.Replace(Regex(r'\p{L}\p{M}+'), ''), normalizers.Prepend('>'))
 
 
+def divided():
+    """The same after a step that divides what the normalizer puts before the text from the first word."""
+    tokenizer = beginning(normalizers.Prepend(' '))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r'\p{L}+'), 'isolated'), pre_tokenizers.Metaspace(MARK, prepend_scheme='first')])
+    return tokenizer
+
+
 FAMILIES = {f.__name__: f for f in (gpt2, roberta, llama3, qwen, phi, phi4, olmo, smollm, tekken, llama2, phi3, mistral,
                                     gemma, t5_like, joined_words, no_bytes, fused_unknown, awkward, stripped,
-                                    collapsed)}
+                                    collapsed, divided)}
 
 # ---- Strings ----
 
