@@ -4,7 +4,7 @@ from ._capi import ffi, lib
 from .callbacks import Function, register
 from .context import context
 from .errors import fail, using
-from .objects import TensorBase
+from .objects import TensorBase, note_site
 from .structs import options
 
 NULL = ffi.NULL
@@ -121,6 +121,7 @@ def _same_number(what, tensors, other, others):
 def recompute(fn, *inputs, outputs=1, name=None, keep_rng=False):
     """fn(*inputs), whose ops keep nothing for backward; fn runs again in backward (tg_recompute). outputs is the number
     of tensors that fn returns."""
+    note_site(1)
     inputs = list(inputs)
     world = inputs[0]._world if inputs else context()._world
     tape = lib.tgpy_ready(world, _boxes(inputs), len(inputs))

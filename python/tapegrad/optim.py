@@ -16,6 +16,7 @@ from ._capi import ffi, lib
 from .averages import EMA, SWA
 from .errors import BY_STATUS, fail, text
 from .lbfgs import LBFGS
+from .objects import note_site
 from .owned import Owned
 from .parameters import Parameters, state, write_all
 from .structs import options
@@ -151,6 +152,7 @@ class Optimizer(Owned):
 
     def scale_loss(self, loss):
         """The loss times the current scale."""
+        note_site(1)
         box = ffi.new('tgpy_box *[1]')
         boxes = [loss._box]
         tape = lib.tgpy_ready(self._world, boxes, 1)

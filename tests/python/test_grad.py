@@ -174,6 +174,32 @@ def test_messages_name_the_line_of_the_program():
         z.sum().backward()
 
 
+def test_calls_of_the_package_that_record_ops_name_the_line_of_the_program():
+    x, wrong, layer, gru = leaf(1.0, 2.0), tg.ones((1, 1, 3), dtype='f64'), tg.nn.Linear(3, 2), tg.nn.GRU(3, 2)
+    gpt = tg.nn.GPT(arch='gpt2', vocab=4, layers=1, heads=1, hidden=4, positions=4)
+    ids, opt, times = tg.tensor([[4]]), tg.optim.SGD([x], lr=0.1), []
+    opt.set_loss_scale()
+
+    def second_fails(x):
+        times.append(1)
+        return x / x if len(times) == 1 else x @ x
+
+    def fails_again(y):
+        y.sum().backward()
+        y.sum().backward()
+
+    lines = [
+        'lambda: x * 2', 'lambda: layer(wrong)', 'lambda: tg.nn.Sequential(layer)(wrong)', 'lambda: gru(wrong)', 'lambda: gpt(ids)',
+        'lambda: gpt.loss(ids, ids)', 'lambda: tg.nn.LM.loss(gpt, ids, ids)', 'lambda: gpt.generate([[4]], 1)',
+        'lambda: tg.recompute(second_fails, x).sum().backward()', 'lambda: fails_again(opt.scale_loss(x))',
+    ]  # fmt: skip
+    first, *calls = eval(compile('[' + ',\n'.join(lines) + ']', 'program.py', 'eval'), {'tg': tg, **locals()})
+    for i, call in enumerate(calls):
+        first()  # an op on another line
+        with pytest.raises(tg.Error, match=rf'program.py:{i + 2}\)'):
+            call()
+
+
 def test_every_operator_of_a_function_has_its_own_line():
     x, y = tg.ones(2), tg.ones(3)
     with tg.tape() as t:

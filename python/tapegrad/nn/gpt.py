@@ -5,6 +5,7 @@ import os
 
 from .._capi import ffi, lib
 from ..errors import fail, using
+from ..objects import note_site
 from ..owned import Owned
 from ..structs import enum_value, fields_set, options
 from ..tensor import _context_of, tensor, uniform
@@ -30,6 +31,7 @@ class LM(Native):
 
     def loss(self, ids, targets, reduction='mean'):
         """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count."""
+        note_site(1)
         logits = self(ids)
         return logits.reshape([-1, logits.shape[-1]]).cross_entropy(target=targets.reshape([-1]), reduction=reduction)
 
@@ -76,6 +78,7 @@ class GPT(LM):
     def loss(self, ids, targets, reduction='mean'):
         """The cross-entropy of the logits of ids with targets, both [b, s]. A target of -100 does not count. Only the
         logits of a few tokens are in memory at a time."""
+        note_site(1)
         next_draws(self._root._world)
         world, boxes = self._root._world, [ids._box, targets._box]
         tape = lib.tgpy_ready(world, boxes, 2)
@@ -87,6 +90,7 @@ class GPT(LM):
     def generate(self, ids, n, temperature=0.0):
         """n further tokens for each of the sequences ids, lists of equal length: the most likely ones, or, with a
         temperature above 0, tokens that are drawn at it. Returns lists of tokens."""
+        note_site(1)
         ids = [list(row) for row in ids]
         if n < 0:
             raise ValueError(f'generate: n is {n}, but must be 0 or more')

@@ -18,6 +18,7 @@ import threading
 from .._capi import ffi, lib
 from ..context import context, no_grad
 from ..errors import check
+from ..objects import note_site
 from ..parameters import write_all
 from ..tensor import Tensor
 from ..values import FLOATS
@@ -44,6 +45,7 @@ class Module:
         raise NotImplementedError(f'{type(self).__name__} has no forward')
 
     def __call__(self, *args, **named):
+        note_site(1)
         _thread.running += 1
         try:
             if self._training is None:
