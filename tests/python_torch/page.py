@@ -20,17 +20,24 @@ build/venv-python/bin/python tests/python_torch/models.py --results models --pag
 build/venv-python/bin/python tests/python_torch/models.py --times --results models --page docs/pytorch-models.md
 ```
 
-"Output", "gradient" and "losses" are the greatest differences from eager PyTorch: of an element of an output, and of
-any gradient, relative to the greatest element of its tensor, and of the losses of 20 steps of SGD, relative to the
-loss. (The divisor of a gradient's difference is at least {floor:g} of the greatest gradient of the model, because some
-gradients are 0 but for rounding.) A model agrees if the first two are at most {limit:g} and the third {curve_limit:g}.
-Batch norms over few elements, as in mobilenet_v2, magnify rounding in each step, so that some losses drift apart.
+The columns "output", "gradient" and "losses" have the greatest differences from eager PyTorch:
 
-Times are the CPU time of a training step, on one thread: the medians of 20 steps, for which eager PyTorch,
-Tapegrad and PyTorch's default backend take turns in one process. Models this small measure what a call costs more than
-what a kernel does. A row without a time of the default backend is one that was not measured, that it does not
-compile, or that it did not compile in the time of the second command's `--timeout`. Rows without any time have the
-differences of an earlier run, without a least divisor.
+- "Output": of an element of an output, divided by the greatest element of that output.
+- "Gradient": of an element of a parameter's gradient, divided by the greatest element of that gradient. Some gradients
+  are 0 but for rounding, so the divisor is at least {floor:g} of the greatest gradient of the model.
+- "Losses": of the loss of a step, divided by that loss, in a training run of 22 steps of SGD.
+
+A model agrees if the first two are at most {limit:g} and the third is at most {curve_limit:g}. Batch norms over few elements,
+as in mobilenet_v2, magnify rounding in each step, so that some losses drift apart.
+
+Times are the CPU time of a training step on one thread: the median of the last 20 steps of the training run, in which
+eager PyTorch, Tapegrad and PyTorch's default backend take turns in one process. In models this small the cost of a call
+counts more than that of a kernel. The time of the default backend is missing if the row was not measured with it, or if
+that backend did not compile the model, or not within the second command's `--timeout`. Rows without any time are of an
+earlier run, in which the divisor of a gradient's difference had no least value.
+
+The column "in PyTorch" has the ops that fell back to PyTorch, with the number of their calls in one forward and
+backward.
 
 | architecture | parameters | output | gradient | losses | eager, ms | Tapegrad, ms | default backend, ms | in PyTorch |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
