@@ -308,6 +308,24 @@ def test_a_training_graph_has_its_gradient_and_step():
     loss, new, v = model([1.0, 2.0], [0.0, 0.0], 0.25, 1)
     assert loss.item() == 5 and new.tolist() == [0.5, 1.0] and v.tolist() == [2, 4]
 
+    def gradient_of_square(given):
+        nodes = [node('Mul', 'a a', 'y'), helper.make_node('Gradient', [given], ['g'], domain=training, xs=['a'], y='y')]
+        return tg.onnx.load(model_of(nodes, [info('a', [1]), info('b', [1])], [info('g', [1])], domains=[training]))
+
+    assert gradient_of_square('a')([3.0], [5.0]).tolist() == [6.0]  # y is used by the gradient alone
+    with pytest.raises(tg.onnx.MissingOp, match='Gradient with inputs that are not xs and zs'):
+        gradient_of_square('b')
+
+
+def test_messages_name_the_line_that_calls_a_model():
+    model = tg.onnx.load(model_of([node('Add', 'x w', 'y')], [info('x', [2])], [info('y', [2])], {'w': f32(3)}))
+    calls = eval(compile('[lambda: f32(2) @ f32(2),\nlambda: model(f32(2)),\nlambda: model.run({"x": f32(2)})]',
+                         'program.py', 'eval'), {'f32': lambda n: tg.ones((n,)), 'model': model})  # fmt: skip
+    for i in (1, 2):
+        calls[0]()  # an op on another line
+        with pytest.raises(tg.ShapeError, match=rf'program.py:{i + 1}\)'):
+            calls[i]()
+
 
 @pytest.mark.parametrize(
     'op, shapes, attributes',

@@ -2,7 +2,7 @@
 
 from .. import ops
 from ..derivatives import grad
-from .registry import TRAINING, op
+from .registry import TRAINING, MissingOp, op
 
 
 @op('Gradient', domain=TRAINING, scope=True)
@@ -12,8 +12,12 @@ def gradient(n, scope, *inputs):
 
 
 def leaves_of(graph):
-    """The names of the values with respect to which the graph computes gradients."""
-    return {name for step in graph.steps if step.node.op == 'Gradient' for name in step.node.xs}
+    """The names of the values with respect to which the graph computes gradients. Raises MissingOp if a node has other
+    inputs than the values that it names, because the graph would have to run again for these."""
+    nodes = [step.node for step in graph.steps if step.node.op == 'Gradient']
+    if any(n.inputs != [*n.xs, *(n.zs or ())] for n in nodes):
+        raise MissingOp([f'{TRAINING}:Gradient with inputs that are not xs and zs'])
+    return {name for n in nodes for name in n.xs}
 
 
 def _groups(n, values, kinds):

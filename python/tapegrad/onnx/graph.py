@@ -86,6 +86,8 @@ class Graph:
         for name, graph in graphs.items():
             setattr(node, name, of_graph(rules, graph, attributes))
         node.used = {*filter(None, node.inputs), *(n for name in graphs for n in getattr(node, name).free)}
+        if (domain, node.op) == (registry.TRAINING, 'Gradient'):
+            node.used |= {node.y, *node.xs}  # values that it names without having them as inputs
         call = self._call_of(rules, proto, domain, schema, node, own)
         return [Step(node, call)] if call else []
 

@@ -6,6 +6,7 @@ import numpy
 import onnx
 from google.protobuf.message import DecodeError
 
+from ..objects import note_site
 from ..tensor import Tensor
 from . import graph
 from .dtypes import DTYPES, FLOATS, from_array
@@ -58,6 +59,7 @@ class Model:
         return self
 
     def __call__(self, *inputs, **named):
+        note_site(1)
         values = {**dict(zip(self.inputs, inputs)), **named}
         if len(values) < len(inputs) + len(named):
             got = [f'{len(inputs)} values', *named]
@@ -67,6 +69,7 @@ class Model:
 
     def run(self, inputs):
         """The outputs as a list, for a dict of the inputs. An initializer that is an input may be given too."""
+        note_site(1)
         unknown = [name for name in inputs if name not in self.inputs and name not in self._defaults]
         if unknown:
             raise TypeError(f'the model has the inputs {", ".join(self.inputs)}, but got {", ".join(unknown)}')
