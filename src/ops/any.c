@@ -38,7 +38,8 @@ static const tg_sample bool_samples[] = {
 static tg_status any_forward(tg_call *c) { return reduce_bools(c, TG_MAX); }
 
 const tg_op tg_op_any = {
-    .size = sizeof(tg_op), .name = "any", .formula = "whether any of x holds over dims", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "any", .formula = "whether any element of x is true, over dims", .n_in = 1,
+    .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = bool_infer, .forward = any_forward,
     .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(bool_samples)};
 
@@ -49,7 +50,8 @@ TG_REDUCTION(any)
 static tg_status all_forward(tg_call *c) { return reduce_bools(c, TG_MIN); }
 
 const tg_op tg_op_all = {
-    .size = sizeof(tg_op), .name = "all", .formula = "whether all of x hold over dims", .n_in = 1, .n_out = 1,
+    .size = sizeof(tg_op), .name = "all", .formula = "whether all elements of x are true, over dims", .n_in = 1,
+    .n_out = 1,
     .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = bool_infer, .forward = all_forward,
     .flops = tg_reduce_flops, TG_REDUCE_ARGS, TG_SAMPLES(bool_samples)};
 

@@ -184,7 +184,8 @@ static const tg_sample atan2_samples[] = {
 };
 
 const tg_op tg_op_atan2 = {
-    .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of (b, a), in (-pi, pi]", .inputs = "a b", .n_in = 2,
+    .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of the point (b, a), in [-pi, pi]", .inputs = "a b",
+    .n_in = 2,
     .n_out = 1, .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer,
     .forward = atan2_forward, .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp,
     TG_SAMPLES(atan2_samples)};

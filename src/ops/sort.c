@@ -286,7 +286,8 @@ static const tg_field median_fields[] = {
 };
 
 const tg_op tg_op_median = {
-    .size = sizeof(tg_op), .name = "median", .formula = "the median of x along a dim, and its position", .inputs = "x",
+    .size = sizeof(tg_op), .name = "median", .formula = "the lower median of x along a dim, and its position",
+    .inputs = "x",
     .outputs = "y index", .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
     .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = median_infer, .forward = median_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_FIELDS(median_fields),

@@ -73,30 +73,39 @@ static const char introduction[] =
     "# Operations\n"
     "\n"
     "This page is the table of all operations; `tapegrad ops --markdown` prints it. Read it to find an operation.\n"
-    "`ops.h`, `mappings.h`, `megatron.h` and `tensor_parallel.h` in `include/tapegrad/` declare the functions that\n"
-    "record them. The family of an operation decides how the dims of its inputs may be sharded over ranks\n"
-    "([placements.md](placements.md)).\n"
+    "\n"
+    "The function `tg_matmul` records the operation `matmul`, and so on. `ops.h`, `mappings.h`, `megatron.h`,\n"
+    "`placement.h`, `tensor_parallel.h` and `context_parallel.h` in `include/tapegrad/` declare these functions.\n"
+    "Where the table has a second name in parentheses, the function has that name. `unshard`, `on_root` and\n"
+    "`as_local` have no functions; they are recorded by the gradients of other operations.\n"
     "\n"
     "The arguments are those of a call by name ([embedding.md](embedding.md#bindings)): first the inputs, which are\n"
-    "tensors, then numbers and other values. Those in brackets may be left out. `x..` is a list of tensors. `tapegrad\n"
-    "ops --json` prints all arguments with their kinds, defaults and meanings.\n"
+    "tensors, then numbers and other values. Those in brackets may be left out. `x..` is a list of tensors.\n"
+    "`tapegrad ops --json` prints all arguments with their kinds, defaults and meanings.\n"
+    "\n"
+    "The family of an operation decides how the dims of its inputs may be sharded over ranks\n"
+    "([placements.md](placements.md)). The last column says `composed` if the operation is recorded as several other\n"
+    "operations, which also compute its gradient if it has one; `in place` if it overwrites its first input; and `no\n"
+    "gradient` if no gradient flows through it.\n"
     "\n"
     "Devices `cpu` and `cuda` run all operations, except that `cuda` refuses `attention` with heads of more than 256\n"
     "elements (TG_ERR_SHAPE). Every device refuses `linear_cross_entropy` with class weights (TG_ERR_UNSUPPORTED). A\n"
     "device that a program adds (`tapegrad/device.h`) may lack some functions. Operations that need them are then\n"
-    "composed of functions that every device has. Two groups cannot be composed and fail with\n"
-    "TG_ERR_UNSUPPORTED: `sort`, `topk` and `median`, and with them `argsort`, `scatter_prod`, `scatter_max` and\n"
-    "`scatter_min`, which use `sort`; and, if the host cannot read the device's memory, `attention` with a window,\n"
-    "lengths or packed sequences.\n"
+    "composed of functions that every device has. Two groups cannot be composed and fail with TG_ERR_UNSUPPORTED:\n"
+    "`sort`, `topk` and `median`, and with them `argsort`, `scatter_prod`, `scatter_max` and `scatter_min`, which\n"
+    "use `sort`; and, if the host cannot read the device's memory, `attention` with a window, lengths or packed\n"
+    "sequences.\n"
     "\n";
 
 static void print_markdown(void) {
     char arguments[256];
     fputs(introduction, stdout);
-    printf("| op | formula | arguments | family | |\n| --- | --- | --- | --- | --- |\n");
+    printf("| op | formula | arguments | family | note |\n| --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);
-        printf("| `%s` | ", op->name);
+        printf("| `%s`", op->name);
+        if (op->alias) printf(" (`%s`)", op->alias);
+        fputs(" | ", stdout);
         print_cell(op->formula);
         printf(" | %s | %s | %s |\n", arguments_text(op, arguments, sizeof arguments), family_name(op->family),
                notes(op));
