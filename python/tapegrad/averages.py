@@ -29,12 +29,13 @@ class _Average(Owned):
         self._do(lib.tg_average_restore)
 
     def commit(self):
-        """Makes the averages that were applied permanent."""
+        """Makes the averages that apply has written permanent: forgets the copies of the parameters."""
         self._do(lib.tg_average_commit)
 
     @contextlib.contextmanager
     def applied(self):
-        """`with ema.applied():` in the block, the parameters have the values of the averages."""
+        """In `with ema.applied():` the parameters have the values of the averages. Their own values come back at the
+        end."""
         self.apply()
         try:
             yield
@@ -43,6 +44,7 @@ class _Average(Owned):
 
     @property
     def updates(self):
+        """The number of calls of update."""
         return self._ask(lib.tg_average_updates)
 
     def _state(self):

@@ -15,8 +15,16 @@ _thread = threading.local()
 
 
 class Context:
-    """A context (context.h). Options are those of tg_config: device, seed, threads, dtype, memory, check, isa,
-    deadline."""
+    """A context (context.h). Options are the fields of tg_config:
+
+    device: "cpu" by default, "cuda", "cuda:1" for GPU number 1, or "meta", which computes shapes but no values
+    seed: of random numbers; 0 by default
+    threads: one for each usable core by default
+    dtype: of new tensors of floats; "f32" by default
+    memory: limit in bytes on tensors and workspaces; none by default
+    check: whether recomputations must give the same bits, and memory of new gradients holds NaN; False by default
+    isa: the kernels, such as "avx2"; by default the best that the CPU runs
+    deadline: seconds for which a collective waits for other ranks; 300 by default"""
 
     __slots__ = ('_world', '_options', '__weakref__')
 
@@ -59,14 +67,17 @@ class Context:
         _stack().pop()
 
     def tape(self):
+        """A new tape of the context, for `with context.tape() as t`."""
         return Tape(self)
 
     @property
     def device(self):
+        """The name of the device, such as "cpu"."""
         return text(lib.tg_ctx_device(self._ctx))
 
     @property
     def threads(self):
+        """The number of threads."""
         return lib.tg_ctx_threads(self._ctx)
 
     @property
@@ -79,13 +90,16 @@ class Context:
         lib.tgpy_set_training(self._world, on)
 
     def memory(self):
-        """The bytes in use: {"live", "peak", "reserved", "workspace"}."""
+        """Numbers of bytes, as a dict: "live" are in use now, "peak" is the largest number in use since reset_peak,
+        "reserved" were obtained from the system or the device, and "workspace" are work memory of CPU kernels, which is
+        in none of the others."""
         info = ffi.new('tg_memory_info *', {'size': ffi.sizeof('tg_memory_info')})
         lib.tg_memory_query(self._ctx, info)
         check(self._world)
         return {name: getattr(info, name) for name in ('live', 'peak', 'reserved', 'workspace')}
 
     def reset_peak(self):
+        """Sets the "peak" of memory() to the bytes that are in use now."""
         lib.tg_memory_reset_peak(self._ctx)
 
     def seed(self, seed):

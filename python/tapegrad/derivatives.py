@@ -63,8 +63,11 @@ def backward(outputs, gradients=None, *, inputs=None, retain=False):
 
 
 def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False, allow_unused=False):
-    """The gradients of the sum of the outputs with respect to the inputs, as a list; a single tensor for a single
-    input. The accumulated gradients do not change. create_graph: the gradients can be differentiated again."""
+    """The gradients of the sum of the outputs with respect to the inputs, as a list; a single tensor if inputs is one.
+    The accumulated gradients do not change. grad_outputs are the gradients of the outputs with which backward begins;
+    None: 1, for outputs of one element. retain keeps what is saved, so that backward can run again. create_graph: the
+    gradients can be differentiated again. allow_unused: an input on which no output depends gets zeros; else it is an
+    error."""
     outputs, single = _list(outputs), isinstance(inputs, TensorBase)
     inputs = _list(inputs)
     world, tape, t = _tape(outputs)
@@ -85,7 +88,8 @@ def grad(outputs, inputs, grad_outputs=None, *, retain=False, create_graph=False
 
 
 def jvp(outputs, inputs, tangents):
-    """Forward mode: the tangents of the outputs for the tangents of the inputs. A tangent None is zero."""
+    """Forward mode: the tangents of the outputs for the tangents of the inputs, as a list; a single tensor if outputs
+    is one. A tangent None is zero."""
     single, outputs = isinstance(outputs, TensorBase), _list(outputs)
     inputs, tangents = _list(inputs), _list(tangents)
     _same_number('inputs', inputs, 'tangents', tangents)
@@ -120,7 +124,8 @@ def _same_number(what, tensors, other, others):
 
 def recompute(fn, *inputs, outputs=1, name=None, keep_rng=False):
     """fn(*inputs), whose ops keep nothing for backward; fn runs again in backward (tg_recompute). outputs is the number
-    of tensors that fn returns."""
+    of tensors that fn returns. name stands for fn in messages. In the second run random ops draw the same numbers
+    again, unless keep_rng is True."""
     note_site(1)
     inputs = list(inputs)
     world = inputs[0]._world if inputs else context()._world

@@ -17,6 +17,8 @@ class File(Owned, Mapping):
         with files.File('model.safetensors') as f:
             print(f.metadata, f.shapes)
             w = f['hidden.weight']
+
+    The tensors belong to the context, which is the current one by default.
     """
 
     def __init__(self, path, context=None):
@@ -71,7 +73,7 @@ class File(Owned, Mapping):
 
     @property
     def metadata(self):
-        """The metadata of the file: texts by key."""
+        """The metadata of the file: a dict of strings."""
         n = lib.tg_safetensors_metadata_count(self._live)
         pairs = (lib.tg_safetensors_metadata_at(self._live, i) for i in range(n))
         return {text(p.key): text(p.value) for p in pairs}
@@ -87,7 +89,7 @@ def load(path, prefix=''):
 def save(path, values, metadata=None):
     """Writes tensors to a file, which is replaced as a whole or, on an error, not at all. values is a dict of tensors
     and arrays by name, a module, or what else has a state_dict. A dict may have such values too, whose names then
-    begin with the key and a dot:
+    begin with the key and a dot. metadata is a dict, whose keys and values are saved as strings:
 
         save('run.safetensors', {'model': model, 'optimizer': opt}, {'epoch': 3})
         model.load_state_dict(load('run.safetensors', 'model'))

@@ -26,8 +26,14 @@ __all__ = ['SGD', 'Adam', 'AdamW', 'RMSprop', 'Adagrad', 'Lion', 'Muon', 'LBFGS'
 
 
 class Schedule:
-    """The learning rate of each step (schedule.h): a warm-up to lr, and then a decay to min_lr at step `steps`. decay
-    is "constant", "linear", "cosine", "inverse_sqrt" or "wsd". Called with a number of a step, it returns the rate."""
+    """The learning rate of each step (tg_schedule in schedule.h). Called with the number of a step, from 1, it returns
+    the rate. Further arguments, 0 by default:
+
+    start_lr, warmup: the rate goes from start_lr to lr in the first `warmup` steps
+    steps, min_lr: the rate falls to min_lr at step `steps`, which must not be less than warmup
+    decay: how it falls: "constant" (not at all, the default), "linear", "cosine", "inverse_sqrt" or "wsd" (only in the
+        last wsd_steps steps)
+    wsd: the form of the fall of "wsd": "linear", "cosine", "exponential" or "minus_sqrt" """
 
     def __init__(self, lr, **fields):
         self._arguments = lr, fields
@@ -148,10 +154,11 @@ class Optimizer(Owned):
 
     @property
     def loss_scale(self):
+        """The current scale; 1 if loss scaling is off."""
         return self._ask(lib.tg_optim_scale)
 
     def scale_loss(self, loss):
-        """The loss times the current scale."""
+        """The loss times the current scale. Call backward on it before the next step."""
         note_site(1)
         box = ffi.new('tgpy_box *[1]')
         boxes = [loss._box]
@@ -166,11 +173,12 @@ class Optimizer(Owned):
         return state(self, self.params, lib.tg_optim_state_count, lib.tg_optim_state)
 
     def state_dict(self):
-        """Copies of the moments and other tensors of the state, and the count "steps"."""
+        """Copies of the moments and other tensors of the state, and the count "steps". The options, rates and groups
+        are not in it."""
         return {**{key: copy.deepcopy(x) for key, x in self._state().items()}, 'steps': tensor(self.steps)}
 
     def load_state_dict(self, values):
-        """Restores a state that state_dict has returned."""
+        """Restores a state that state_dict has returned, of an optimizer with the same parameters."""
         values = dict(values)
         if 'steps' not in values:
             raise KeyError('the state of the optimizer lacks steps')
@@ -210,7 +218,8 @@ def _documented(name, struct, doc):
     """A class for tg_<name>_new. Its documentation has the fields of its options."""
     found = lib.tg_struct_find(struct.encode())
     fields = [found.fields[i] for i in range(found.n_fields)]
-    lines = [f'{text(f.name)}: {text(f.doc)}' for f in fields if f.doc and f.kind != lib.TG_FIELD_POINTER]
+    shown = [f for f in fields if f.doc and f.kind != lib.TG_FIELD_POINTER and text(f.name) != 'n_others']
+    lines = [f'{text(f.name)}: {text(f.doc)}' for f in shown]
     doc = '\n'.join([doc, '', *lines])
     new = getattr(lib, f'tg_{name.lower()}_new')
     return type(name, (Optimizer,), {'_new': new, '_struct': struct, '__module__': __name__, '__doc__': doc})

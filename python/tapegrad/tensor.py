@@ -17,8 +17,8 @@ _NO_VALUES = BY_STATUS[lib.TG_ERR_DISCARDED], BY_STATUS[lib.TG_ERR_STATE], BY_ST
 
 
 class Tensor(TensorBase):
-    """A tensor. tensor(), zeros(), randn() and others make one, and so does every op. It ends with its last reference,
-    and with it what only its own backward would need."""
+    """A tensor. tensor(), zeros(), randn() and others make one, and so does every op. Every op whose first input is a
+    tensor is a method. A tensor ends with its last reference, and so does what only its own backward would need."""
 
     __slots__ = ()
     __array_priority__ = 1000  # NumPy leaves operators to this class
@@ -57,18 +57,22 @@ class Tensor(TensorBase):
 
     @property
     def device(self):
+        """The name of the device, such as "cpu"."""
         return text(lib.tg_ctx_device(lib.tgpy_ctx(self._world)))
 
     @property
     def is_alive(self):
+        """Whether the tensor has not ended: neither its tape was reset nor its context closed."""
         return lib.tg_is_alive(lib.tgpy_tensor(self._box))
 
     @property
     def is_contiguous(self):
+        """Whether the elements lie in row-major order without gaps."""
         return lib.tg_is_contiguous(self._live())
 
     @property
     def name(self):
+        """The name in messages; "" if it has none."""
         return text(lib.tg_name(self._live()))
 
     @name.setter
@@ -124,7 +128,8 @@ class Tensor(TensorBase):
         return array if dtype is None else array.astype(dtype)
 
     def write(self, data):
-        """Overwrites the values of a leaf with numbers of the same shape."""
+        """Overwrites the values of a leaf with numbers of the same shape, which are converted to its dtype. Returns the
+        tensor."""
         source = tensor(data, dtype=self.dtype) if not isinstance(data, Tensor) else data.cast(self.dtype)
         if source.shape != self.shape:
             raise ValueError(f'the values have the shape {source.shape}, but the tensor has {self.shape}')
@@ -184,6 +189,7 @@ class Tensor(TensorBase):
 
     @property
     def requires_grad(self):
+        """Whether backward computes a gradient of the tensor. It may be set on leaves."""
         return lib.tg_requires_grad(self._live())
 
     @requires_grad.setter
@@ -208,7 +214,9 @@ class Tensor(TensorBase):
         check(self._world)
 
     def backward(self, gradient=None, *, inputs=None, retain=False):
-        """Adds the gradients of this tensor to those of the leaves it depends on (tg_backward_with)."""
+        """Adds the gradients of this tensor to those of the leaves that it depends on, or of `inputs` only. gradient is
+        that of this tensor; None: 1, for a tensor of one element. retain keeps what is saved, so that backward can run
+        again."""
         from .derivatives import backward
 
         backward([self], None if gradient is None else [gradient], inputs=inputs, retain=retain)
@@ -465,7 +473,7 @@ def _creation(name, *parameters):
 
 
 zeros = _creation('zeros')
-zeros.__doc__ = 'A new tensor of zeros.'
+zeros.__doc__ = 'A new tensor of zeros. Without a dtype it has the default dtype of the context.'
 randn = _creation('randn', ('std', 1.0))
 randn.__doc__ = 'A new tensor of normal numbers with mean 0 and standard deviation std.'
 uniform = _creation('uniform', ('lo', 0.0), ('hi', 1.0))
