@@ -268,8 +268,9 @@ def main():
 
 HEAD = """# Comparison with PyTorch
 
-This page compares the results of every operation with PyTorch's, value and gradient. Read it when a program gives
-other numbers here than there, to see how large a difference is normal for an operation.
+This page compares the results of operations with PyTorch's, value and gradient. Read it when a program gives other
+numbers here than there, to see how large a difference is normal for an operation. Operations that need several ranks
+are left out.
 
 ```
 scripts/compare                        # compares every operation; installs PyTorch from PyPI
@@ -277,16 +278,17 @@ scripts/compare --op softmax           # one operation
 scripts/compare --out docs/pytorch.md  # writes this page
 ```
 
-The version was PyTorch {torch}, with {cases} comparisons. They differ in shapes and strides (row-major, the last two
-dims swapped, every second element), and each runs in four dtypes. Both libraries get the same rounded inputs and
-cotangents. Both results are compared with PyTorch's in float64.
+The version was PyTorch {torch}, with {cases} comparisons. The comparisons of an operation differ in shapes, strides
+(row-major, the last two dims swapped, every second element) and dtypes. Both libraries get the same rounded inputs,
+and begin backward with the same gradients of the results. Both results are compared with those of PyTorch in float64.
 
-A cell has our error / PyTorch's error, the worst of all cases. The unit is one rounding of the dtype (2^-53, 2^-24,
-2^-8 or 2^-11) of the largest element. In float64 the two results are compared with each other, so PyTorch's error is
-0. A single number is ours, if PyTorch's CPU lacks the dtype. Losses of 16-bit tensors are summed in float32 here.
+A cell has our error / PyTorch's error, each the greatest of all comparisons. The unit is one rounding of the dtype
+(2^-53, 2^-24, 2^-8 or 2^-11) of the largest element. In float64 our result is compared with PyTorch's, so PyTorch's
+error is 0. A cell with one number has our error; PyTorch's CPU lacks the dtype there. Losses of 16-bit tensors are
+summed in float32 here.
 
-Two gradients differ on purpose. The gradient of `clamp` at an element that equals a bound is 1 here and 0 in PyTorch.
-The gradients of `maximum` and `minimum` next to a NaN are NaN here; PyTorch gives the incoming gradient to both
+The gradients of three operations differ on purpose. That of `clamp` at an element that equals a bound is 1 here and 0
+in PyTorch. Those of `maximum` and `minimum` where an input is NaN are NaN here; PyTorch passes the gradient on to both
 inputs.
 
 | op | f64 forward | gradient | f32 forward | gradient | bf16 forward | gradient | f16 forward | gradient |
