@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "base/host_memory.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include <tapegrad/comm.h>
@@ -147,9 +148,11 @@ tg_status tg_placement_describe_difference(tg_tensor *x, tg_comm *comm, int *ran
     if (tg_placement_find_other(x->ctx, comm, &bits, 1, &wrong, &pair[0], &pair[1]) != TG_OK) return x->ctx->run.status;
     memcpy(&value, &pair[0], sizeof value);
     memcpy(&other, &pair[1], sizeof other);
+    /* Numbers of 64 bits may differ only after the 9 digits that are enough for float32. */
+    int digits = size == 8 && fabs(value - other) <= 1e-8 * fabs(value) ? 17 : 9;
     if (wrong == *rank)
-        snprintf(text, n, "element %lld is %.9g on rank 0 and %.9g on rank %d", (long long)element, value, other,
-                 *rank);
+        snprintf(text, n, "element %lld is %.*g on rank 0 and %.*g on rank %d", (long long)element, digits, value,
+                 digits, other, *rank);
     else
         snprintf(text, n, "element %lld is not the same", (long long)element);
     return TG_OK;

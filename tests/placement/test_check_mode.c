@@ -71,6 +71,9 @@ static tg_status leaves(void *arg, tg_ctx *ctx, tg_comm *world) {
     x = grad_leaf(declared(&g, g.last ? 9 : 2)); /* a root that no op has used */
     REFUSED(ctx, TG_ERR_PLACEMENT, says,
             tg_grad(g.t, &x, 1, &x, 1, (tg_tensor *[1]){NULL}, TG_GRAD(.seeds = &seed)));
+    const double near = g.last ? 2.0000000000000004 : 2;
+    REFUSED(ctx, TG_ERR_PLACEMENT, "element 2 is 2 on rank 0 and 2.0000000000000004 on rank",
+            tg_square(g.t, grad_leaf(declared(&g, near))));
     return end(&g);
 }
 
