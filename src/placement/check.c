@@ -21,7 +21,7 @@ static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
     return axes & tg_grid_axes(x->ctx) & ~(p ? p->varying | p->partial : 0);
 }
 
-uint32_t tg_placement_claimed(const tg_tensor *x) { return equal_axes(x, x->place); }
+uint32_t tg_placement_claimed(const tg_tensor *x) { return equal_axes(x, tg_place_of(x)); }
 
 /* Fails because the bytes of x differ between ranks of the axis, and says where. Collective. */
 static tg_status differs(tg_tensor *x, tg_axis axis) {
