@@ -1,10 +1,10 @@
 /* Check mode: compares tensors whose placement says that they are the same on every rank of an axis. check_results.c
  * compares the results of ops.
  *
- * Ranks of a tensor- or context-parallel group record the same ops. So on those axes a leaf is compared at its first
- * use, results of ops when they are computed, and a seed and the result of a hook when backward gets them. One
- * data-parallel rank may use parameters that another one does not, so on the data-parallel axes tg_grads_finalize
- * compares the parameters. */
+ * Ranks of a group of tp, cp, etp or ep record the same ops. So on those axes a leaf is compared at its first use, and
+ * a seed and the result of a hook when backward gets them. Results of ops are compared when they are computed, but only
+ * on a grid without axes of experts. One data-parallel rank may use parameters that another one does not, so on the
+ * data-parallel axes tg_grads_finalize compares the parameters. */
 #include <stdio.h>
 
 #include <tapegrad/comm.h>
@@ -59,7 +59,8 @@ tg_status tg_placement_compare(tg_tensor *x) {
     return TG_OK;
 }
 
-/* Compares g, a gradient of x, on the axes on which a gradient of x is the same on every rank. */
+/* Compares g, a gradient of x, on the axes on which a gradient of x is the same on every rank, except for the
+ * data-parallel axes. */
 static tg_status compare_gradient(const tg_tensor *x, tg_tensor *g, const char *what, const char *remedy) {
     const tg_placements *dual = tg_placement_of_gradient(x, false);
     uint32_t axes = equal_axes(x, dual) & ~TG_DATA_PARALLEL_AXES;

@@ -263,7 +263,8 @@ void tg_rank_streams_restore(const tg_rank_streams *noted) {
         if (noted->stream[i]) noted->stream[i]->counter = noted->counter[i];
 }
 
-/* Fails if draws are made by key and x is opaque on an axis: its elements then have no position in a global tensor. */
+/* Fails if draws are made by key and the tensor is opaque on an axis: its elements then have no position in a global
+ * tensor. */
 static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
     for (int a = 0; tg_is_keyed(c->ctx) && a < TG_MAX_AXES; a++)
         if (tg_grid_axes(c->ctx) >> a & 1 && at[a].kind == TG_VARYING && at[a].layout == TG_OPAQUE)

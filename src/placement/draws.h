@@ -13,10 +13,10 @@ tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_pla
  * global tensor has. */
 #define TG_DRAW_ROWS ((int64_t)1 << 40)
 /* Takes the draws of x for an op in which row i of x draws like row out->rows[i] of a global tensor, whatever the
- * placement of dim 0. The caller sets out->rows; this function sets the rest of *out, and sets *width to the number of
- * elements of a row of the global tensor. */
+ * placement of dim 0. Sets *width to the number of elements of a row of the global tensor. Sets all of *out but rows,
+ * which the caller sets after the call. */
 tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int64_t *width);
-/* The streams of ranks, from which ops may draw although another stream is selected, and their counters. */
+/* The streams of ranks, from which ops may draw while the default stream is the current one, and their counters. */
 typedef struct tg_rank_streams {
     tg_rng *stream[2]; /* NULL for one that does not exist */
     uint64_t counter[2];
@@ -25,16 +25,17 @@ typedef struct tg_rank_streams {
 /* Notes the counters, so that a call that has drawn and then fails can restore them. */
 tg_rank_streams tg_rank_streams_note(tg_ctx *ctx);
 void tg_rank_streams_restore(const tg_rank_streams *noted);
-/* Returns, as bits, the axes on which tg_rng_seed_parallel gave the current random stream a different seed on each
- * rank. Returns 0 for a stream that the caller created, because it may have one seed on all ranks. */
+/* Returns, as bits, the axes on which the seed that tg_rng_seed_parallel gave the current random stream may differ
+ * between ranks. Returns 0 for a stream that the caller created, because it may have one seed on all ranks. */
 uint32_t tg_draws_axes(const tg_ctx *ctx);
 /* Fills x with draws, by its placement. The shards of all ranks, joined, equal the tensor that one rank draws. With
- * TG_RNG_MEGATRON each shard is drawn as a tensor of its own from the stream of its rank. `expert` says that x belongs
+ * TG_RNG_MEGATRON each shard is drawn as a tensor of its own: over tp, etp or ep from the stream of its rank, over
+ * other axes alone from the default stream, and from the selected stream if there is one. `expert` says that x belongs
  * to an expert, which its placement does not show if x varies over tp only. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert);
-/* Gives back the last draws that tg_fill_random_placed has taken for x, so that the next fill takes them again. `local`
- * is how many of the elements whose draws are given back this rank has, and `global` how many all ranks have. x must
- * not belong to an expert. */
+/* Gives back the last draws that tg_fill_random_placed has taken for x, so that the next fill takes them again. These
+ * are the draws of the last `local` elements that this rank has, or of the last `global` elements that all ranks have.
+ * x must not belong to an expert. */
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global);
 
 #endif

@@ -27,8 +27,8 @@ tg_placement tg_place_on(const tg_tensor *x, tg_axis axis);
 bool tg_placement_same(tg_placement a, tg_placement b);
 /* Returns whether p shards a dim in a known layout. */
 static inline bool tg_placement_shards(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
-/* Writes all placements, such as "dp R, tp V0:s3" (V0 is a shard of dim 0, s3 says that it is strided with 3
- * chunks); "" if all are I. */
+/* Writes all placements other than I, in the order of tg_axis, such as "tp V0:s3, dp R" (V0 is a shard of dim 0, s3
+ * says that it is strided with 3 chunks); "" if all are I. */
 size_t tg_place_text(const tg_ctx *ctx, const tg_placements *p, char *buf, size_t n);
 /* Returns whether p, which may be NULL, places a parameter on an axis of the expert grid: it then belongs to an
  * expert. */

@@ -6,7 +6,7 @@
 
 #include <ctype.h>
 
-enum { MAX_NODES = 512 }; /* greatest number of nodes that are searched for a leaf */
+enum { MAX_TENSORS = 512 }; /* greatest number of tensors that are searched for a leaf */
 
 /* The axes on which ranks have different data. */
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_CP | 1u << TG_EDP;
@@ -16,7 +16,7 @@ typedef bool (*is_cause_fn)(const tg_tensor *x, tg_axis axis);
 /* The conditions on a leaf that causes a refusal, and on the results between that leaf and the refused op. */
 typedef struct cause {
     is_cause_fn leaf, between;
-    int left; /* nodes that may still be visited */
+    int left; /* number of tensors that may still be visited */
 } cause;
 
 static tg_placement at(const tg_tensor *x, tg_axis axis) {
@@ -58,7 +58,7 @@ static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
  * input that was computed from it. */
 static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of, int *input) {
     const tg_tensor *leaf = NULL;
-    of.left = MAX_NODES;
+    of.left = MAX_TENSORS;
     for (int i = 0; i < c->n_in && !leaf; i++) {
         leaf = find_leaf(c->input[i], axis, &of);
         *input = i;

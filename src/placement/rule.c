@@ -106,7 +106,7 @@ static tg_status refuse(const on_axis *o, const char *why, const char *remedy) {
     return tg_placement_refuse(o->c, o->axis, why, remedy);
 }
 
-/* Returns the remedy for an op that needs a whole dim: the op over shards that replaces it, if there is one. */
+/* Returns the remedy for an op that needs a whole dim: what replaces it over shards, or, if nothing does, to gather. */
 static const char *replacement_of(const tg_op *op) {
     static const char *const replacements[][2] = {
         {"cross_entropy", "use tg_vocab_parallel_cross_entropy"},
@@ -120,7 +120,7 @@ static const char *replacement_of(const tg_op *op) {
 }
 
 /* Returns the remedy for a refused shard of input i. A cross-entropy takes the mean over the dims of its target,
- * which is the last input. Its first input has the same dims, and after them the classes. */
+ * which is the last input. Its first input has the same dims, and after them one more. */
 static const char *remedy_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
@@ -176,7 +176,7 @@ static int summed_dim(const tg_rules *r, int i, int ndim, int nth) {
 }
 
 /* Places the result of an op whose summed dim is sharded. Each rank computes its own terms of the sum, so every
- * input must be sharded along that dim in the same way. */
+ * input must be sharded along that dim in the same way. Inputs in `within` may lack the dim. */
 static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) {
     tg_placement p = at(o, first);
     int nth = nth_summed(o->r, first, p.dim);
@@ -222,7 +222,7 @@ static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
 }
 
 /* Places the result of an op whose sharded dim becomes an output dim. All inputs that have this dim must be sharded in
- * the same way. */
+ * the same way, except where it has size 1 and is broadcast. */
 static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
     tg_placement p = at(o, first);
     int j = o->r->role[first][p.dim];

@@ -27,8 +27,8 @@ typedef struct tg_conversion {
     const char *remedy; /* how to avoid a refusal; may be NULL */
 } tg_conversion;
 
-/* What is known of one call: statements of infer, and what the op's family fills in. A mask has one bit for each input,
- * or for each dim of the output. */
+/* What is known of one call: statements of infer, and what the op's family fills in. Bit masks are of inputs, of dims
+ * of the output, or of axes. In a mask of inputs, bit 31 stands for all inputs from 31 on. */
 struct tg_rules {
     int n_sets;                /* number of entries of set[]; TG_ROLE_OPEN if infer has stated none */
     uint32_t set[TG_MAX_SETS]; /* each is a mask of inputs in which the op is jointly linear */
@@ -64,7 +64,7 @@ void tg_rules_roles(const tg_call *c, tg_rules *r);
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
 /* Writes the advice of a refusal to buf. It ends with `remedy`. If the cause can be a leaf that tg_place did not
  * declare, or that it declared I on a data axis, the advice begins with that leaf and the call of tg_place to add.
- * `meets` says that an input that is I needs a gradient and another input is not I. */
+ * `meets` says that one input is I and needs a gradient, and that another is V or P, or is R and needs a gradient. */
 void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
 /* tg_call_asks_gradient returns whether input i needs a gradient, tg_call_differentiable whether the op will also give
  * it one, and tg_call_any_differentiable whether the op will give one to any input. In the first run of a recomputation
@@ -110,26 +110,28 @@ void tg_call_placed(tg_call *c);
 
 /* ---- Check mode (placement/check.c, check_results.c, differences.c) ---- */
 
-/* Fails unless a leaf that is I or R has the same bytes on all ranks of the tensor- and context-parallel axes.
- * Called at the first use of the leaf. */
+/* Fails unless a leaf has the same bytes on all ranks of each axis on which it is I or R, except for the data-parallel
+ * axes. Called at the first use of the leaf. */
 tg_status tg_placement_compare(tg_tensor *x);
 /* Compares a root of a backward if it is a leaf that has not been compared. Compares the seed that the caller gave for
- * the root, unless it is NULL, on the axes where the gradient of the root is the same on every rank. Does nothing
- * outside check mode. */
+ * the root, unless it is NULL, on the axes where the gradient of the root is the same on every rank, except for the
+ * data-parallel axes. Does nothing outside check mode. */
 tg_status tg_placement_compare_root(tg_tensor *root, tg_tensor *seed, const char *who);
-/* Compares what a gradient hook of x returned, on the axes where the gradient of x is the same on every rank. The hook
- * must return another tensor on all ranks of these axes or on none. Does nothing outside check mode. */
+/* Compares what a gradient hook of x returned, on the axes where the gradient of x is the same on every rank, except
+ * for the data-parallel axes. The hook must return another tensor on all ranks of these axes or on none. Does nothing
+ * outside check mode. */
 tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g);
 /* Returns, after the rule and before forward, whether the results of the call will be compared. */
 bool tg_placement_compares_results(const tg_call *c);
 /* Called when forward has filled the results of an op. Compares inputs and results on the axes where their placements
- * say that they are equal. If inputs agree and results do not, the ranks gave the op different numbers. */
+ * say that they are equal, except for the data-parallel axes. If inputs agree and results do not, the ranks gave the op
+ * different numbers, or drew from streams with different seeds. */
 tg_status tg_placement_compare_results(tg_call *c);
 /* Compares one number with that of rank 0. *rank is -1 if all are equal, and also if comm moves no data. Otherwise it
  * is the first rank that differs; *first and *other are the numbers of rank 0 and of that rank. Collective. */
 tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, int *rank, int64_t *first,
                                       int64_t *other);
-/* Fails unless x has the same bytes on every rank of c. Collective. */
+/* Fails unless x has the same bytes on every rank of c. Does nothing unless tg_placement_comparable(x). Collective. */
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
 /* Returns the axes on which the placement of x says that x has the same bytes on every rank. */
 uint32_t tg_placement_claimed(const tg_tensor *x);
