@@ -53,9 +53,10 @@ tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *given) {
     TG_TRY(tg_optim_put(o, TG_STEP_SCALE, begin, 3));
     tg_storage_wrote(o->state->storage, "tg_optim_set_scale", TG_SITE);
     o->scale = s;
-    o->scale.size = given ? sizeof s : 0;
-    TG_TRY(tg_optim_refresh_scale(o, "tg_optim_set_scale", TG_SITE));
-    return TG_OK;
+    o->scale.size = sizeof s;
+    tg_status copied = tg_optim_refresh_scale(o, "tg_optim_set_scale", TG_SITE); /* even if the loss is not scaled now */
+    if (!given) o->scale.size = 0;
+    return copied;
 }
 
 double tg_optim_scale(const tg_optim *o) {

@@ -319,6 +319,22 @@ static void a_loss_is_scaled_in_float32_on(void) {
 }
 ON_EACH(a_loss_is_scaled_in_float32, TG_F64)
 
+/* A loss keeps the scale with which it was multiplied, and the next step would not divide that out. */
+static void a_loss_with_another_scale_is_refused_on(void) {
+    const tg_loss_scale *next[] = {TG_LOSS_SCALE(.initial = 4), NULL};
+    for (int i = 0; i < TG_LEN(next); i++) {
+        tg_tensor *p = leaf(1);
+        tg_optim *o = tg_sgd_new(ctx, &p, 1, TG_SGD(.lr = 1));
+        tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = 1024));
+        tg_tensor *l = tg_scale_loss(t, tg_cast(t, tg_square(t, p), TG_F32), o);
+        tg_optim_set_scale(o, next[i]);
+        ck_assert_int_eq(tg_backward(t, l), TG_ERR_VERSION);
+        tg_ctx_clear(ctx);
+        tg_optim_free(o);
+    }
+}
+ON_EACH(a_loss_with_another_scale_is_refused, TG_F64)
+
 /* ---- Training in float16 ---- */
 
 enum { ROWS = 32, IN = 4, WIDTH = 16 };
@@ -430,6 +446,7 @@ int main(void) {
                             a_limit_is_one_or_none,
                             a_step_copies_nothing,
                             a_loss_is_scaled_in_float32,
+                            a_loss_with_another_scale_is_refused,
                             training_overflows_and_recovers,
                             a_run_goes_on_bit_for_bit};
     return tg_check_main("loss_scale", tests, sizeof tests / sizeof *tests);
