@@ -33,7 +33,7 @@ static void note_versions(tg_optim_item *it) {
 /* Waits for collectives that use what the step may write: the parameter, its master and its states. Fails if one of
  * them cannot be written. */
 static tg_status settle(const tg_optim_item *it) {
-    if (!it->master && !tg_optim_gradient(it)) return TG_OK;
+    if (!it->master && !tg_gradient_of(it->param)) return TG_OK;
     TG_TRY(tg_storage_may_change(it->param));
     TG_TRY(tg_range_may_change(it->param, "tg_optim_step"));
     if (it->master) TG_TRY(tg_storage_may_change(it->master));

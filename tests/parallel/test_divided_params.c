@@ -361,6 +361,35 @@ static tg_status step_pinned(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(a_step_fails_while_a_parameter_is_pinned) { on_ranks(1, step_pinned, NULL); }
 END_TEST
 
+/* Rank 0 has the range with all four elements. The parameter of the other rank is discarded by a step too. */
+static tg_status step_pinned_empty(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_F32, TG_SHAPE(4), 1), *const *leaf;
+    (void)arg;
+    RUN(tg_place(p, x, TG_DP, TG_R));
+    tg_flat *flat = tg_flat_new(p, &x, 1, TG_FLAT(.zero = 3));
+    EXPECT(ctx, tg_flat_leaves(flat, &leaf) == 1 && tg_numel(leaf[0]) == (tg_comm_rank(world) ? 0 : 4));
+    tg_optim *o = tg_adamw_new(ctx, leaf, 1, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    RUN(tg_backward(t, tg_sum(t, tg_square(t, x), TG_ALL_DIMS, false)));
+    tg_tape_reset(t);
+    RUN(tg_grads_finalize(p, &x, 1, NULL));
+    RUN(tg_read_f64(x, (double[4]){0}, 4));
+    tg_storage *pinned = tg_pin(x);
+    REFUSED(ctx, TG_ERR_STATE, "is pinned or exported, so that its old values cannot", tg_optim_step(o));
+    tg_unpin(pinned);
+    RUN(tg_optim_step(o));
+    RUN(tg_flat_gather(flat));
+    tg_optim_free(o);
+    tg_flat_free(flat);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_step_fails_while_a_parameter_with_an_empty_range_is_pinned) { on_ranks(2, step_pinned_empty, NULL); }
+END_TEST
+
 /* A call that is refused watches no module: a run of the first one does not discard the parameters of the last one. */
 static tg_status watch_partly(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *other = tg_nn_linear(ctx, 2, 2, true, 0.1);
@@ -412,6 +441,7 @@ int main(void) {
         averages_of_ranges_wait_for_a_gather,
         what_divided_parameters_refuse,
         a_step_fails_while_a_parameter_is_pinned,
+        a_step_fails_while_a_parameter_with_an_empty_range_is_pinned,
         a_refused_watch_watches_nothing,
         a_lone_reader_is_reported,
     };
