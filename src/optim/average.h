@@ -19,8 +19,8 @@ struct tg_average {
     bool mean;    /* the plain mean, not an EMA */
     bool applied; /* the parameters are the averages */
     double decay;
-    /* On the device, float64, [1]: the number of updates, and the weight of a parameter in the update under way, in
-     * float64 and float32. */
+    /* On the device, [1]: the number of updates in float64, and the weight of a parameter in the update under way, in
+     * float64 and in float32. */
     tg_tensor *updates, *weight, *weight32;
     int n;
     size_t bytes; /* of this struct with its items */

@@ -17,9 +17,9 @@ typedef struct tg_optim_arrays {
 
 typedef tg_status (*tg_optim_item_fn)(const tg_optim *o, const tg_optim_arrays *a);
 
-/* Calls fn for each parameter of a method that has a gradient. If the parameter has a master, fn steps the master, and
- * the parameter then becomes the rounded master. Where TG_SCALAR_SKIP is not 0, fn must change neither the parameter
- * nor its state; the gradient may be NaN there. */
+/* Calls fn for each parameter that `method` steps and that has a gradient. If the parameter has a master, fn steps the
+ * master, and the parameter then becomes the rounded master. Where TG_SCALAR_SKIP is not 0, fn must change neither the
+ * parameter nor its state; the gradient may be NaN there. */
 tg_status tg_optim_each(tg_optim *o, const tg_optim_method *method, tg_optim_item_fn fn);
 /* Returns the bytes of work memory that tg_optim_each needs for p: those of `gradient` and `other`. */
 size_t tg_optim_each_work(const tg_tensor *p);
@@ -36,7 +36,7 @@ tg_status tg_optim_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *
 
 /* Adds weight_decay * param to the gradient (L2). */
 tg_status tg_optim_decay(const tg_optim_arrays *a);
-/* Subtracts the learning rate times `step`, which it overwrites, from the parameter. */
+/* Subtracts the learning rate times `step` from the parameter. Overwrites a->gradient, which `step` may be. */
 tg_status tg_optim_move(const tg_optim_arrays *a, tg_array step);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "base/runtime.h"
 
-enum { MOST_TRIALS = 25 };
+enum { MOST_TRIALS = 26 }; /* greatest number of evaluations of a search */
 static const double decrease = 1e-4, curvature = 0.9; /* the constants of the two conditions */
 
 /* A search that is under way. */
@@ -26,7 +26,8 @@ static double interpolate(tg_point a, tg_point b, double lo, double hi) {
     return isfinite(t) ? fmin(fmax(t, lo), hi) : (lo + hi) / 2;
 }
 
-/* Evaluates the line at length t, with a vector that no point of keep[2] has. A loss that is NaN counts as infinite. */
+/* Evaluates the line at length t. Writes the gradient to a vector that neither the start nor a point of keep[2] has. A
+ * loss that is NaN counts as infinite. */
 static tg_status evaluate(search *s, double t, const tg_point keep[2], tg_point *p) {
     int free = 0;
     while (free == s->start.gradient || free == keep[0].gradient || free == keep[1].gradient) free++;
@@ -41,11 +42,11 @@ static bool is_too_high(const search *s, tg_point p) { return p.f > s->start.f +
 static bool is_flat(const search *s, tg_point p) { return fabs(p.slope) <= -curvature * s->start.slope; }
 
 /* Algorithm 3.5: lengthens the step until the point b[1] is flat, and then sets *done; or until a flat point must lie
- * between the two points of b. After MOST_TRIALS, the points are the start and the last one. */
+ * between the two points of b. After MOST_TRIALS evaluations, the points are the start and the last one. */
 static tg_status bracket(search *s, double t, tg_point b[2], bool *done) {
     b[0] = b[1] = s->start;
     TG_TRY(evaluate(s, t, b, &b[1]));
-    for (int i = 0; s->trials <= MOST_TRIALS; i++) {
+    for (int i = 0; s->trials < MOST_TRIALS; i++) {
         tg_point next;
         if (is_too_high(s, b[1]) || (i > 1 && b[1].f >= b[0].f)) return TG_OK;
         if ((*done = is_flat(s, b[1])) || b[1].slope >= 0) return TG_OK;
@@ -74,7 +75,7 @@ static double between(const tg_point b[2], bool *stuck) {
 static tg_status zoom(search *s, tg_point b[2]) {
     bool stuck = false, done = false;
     int low = b[0].f <= b[1].f ? 0 : 1;
-    while (!done && s->trials <= MOST_TRIALS && fabs(b[1].t - b[0].t) * s->line->most >= s->line->tolerance) {
+    while (!done && s->trials < MOST_TRIALS && fabs(b[1].t - b[0].t) * s->line->most >= s->line->tolerance) {
         tg_point p;
         TG_TRY(evaluate(s, between(b, &stuck), b, &p));
         if (is_too_high(s, p) || p.f >= b[low].f) {

@@ -82,7 +82,7 @@ static const tg_field lbfgs_fields[] = {
     TG_FIELD(tg_lbfgs_opts, evaluations, INT, "Evaluations after which a step ends, 1 or more."),
     TG_FIELD(tg_lbfgs_opts, history, INT, "Pairs of vectors that are kept, 1 or more."),
     TG_FIELD(tg_lbfgs_opts, gradient_tolerance, DOUBLE, "A step ends if no element of the gradient is greater."),
-    TG_FIELD(tg_lbfgs_opts, change_tolerance, DOUBLE, "A step ends if loss and parameters change by less."),
+    TG_FIELD(tg_lbfgs_opts, change_tolerance, DOUBLE, "A step ends if the loss or the parameters change by less."),
 };
 const tg_struct tg_lbfgs_opts_struct = TG_STRUCT(tg_lbfgs_opts, LBFGS, lbfgs_fields, "Options of L-BFGS.");
 

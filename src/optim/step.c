@@ -30,8 +30,8 @@ static void note_versions(tg_optim_item *it) {
     it->master_version = it->master ? it->master->storage->version : 0;
 }
 
-/* Waits for collectives that use what the step may write: the parameter, its master and its states. Fails if one of
- * them cannot be written. */
+/* Waits for works, such as collectives and copies, that use what the step may write: the parameter, its master and its
+ * states. Fails if one of them cannot be written. */
 static tg_status settle(const tg_optim_item *it) {
     if (!it->master && !tg_gradient_of(it->param)) return TG_OK;
     TG_TRY(tg_storage_may_change(it->param));
@@ -66,7 +66,7 @@ static tg_status wrote(const tg_optim_item *it) {
 }
 
 /* Makes a parameter and its master agree if one of them was written since the last step. If the master was written, for
- * example by loading a checkpoint, copies it to the parameter. Else the parameter replaces the master. */
+ * example by loading a checkpoint, copies it to the parameter. Else copies the parameter to the master (read_param). */
 static tg_status agree_with_master(tg_optim_item *it) {
     if (!it->master) return TG_OK;
     if (it->master_version != it->master->storage->version) {
