@@ -241,7 +241,7 @@ END_TEST
 /* ---- Recorded derivatives ---- */
 
 /* x^2, computed by the host. */
-typedef enum recorded_fault { RECORDED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, NO_JVP } recorded_fault;
+typedef enum recorded_fault { RECORDED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, JVP_NAN, JVP_INF, NO_JVP } recorded_fault;
 
 static tg_status own_infer(tg_call *c) {
     tg_shape s = tg_shape_of(c->input[0]);
@@ -277,7 +277,9 @@ static tg_status own_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *gout
 }
 
 static tg_status own_jvp(tg_tape *tape, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    dout[0] = tg_scale(tape, tg_mul(tape, din[0], tg_node_input(n, 0)), fault_of(n) == JVP_SIGN ? -2 : 2);
+    const double factor[] = {[JVP_SIGN] = -2, [JVP_NAN] = NAN, [JVP_INF] = INFINITY, [NO_JVP] = 0};
+    recorded_fault fault = fault_of(n);
+    dout[0] = tg_scale(tape, tg_mul(tape, din[0], tg_node_input(n, 0)), factor[fault] != 0 ? factor[fault] : 2);
     return TG_OK;
 }
 
@@ -303,6 +305,8 @@ START_TEST(recorded_derivatives_are_checked) {
          "input 0, f64[3], element [0]: tg_grad with .create_graph (vjp) gives"},
         {VJP_CUT, TG_ERR_GRADIENT, "zero", "own: its gradient"},
         {JVP_SIGN, TG_ERR_GRADIENT, "recorded", "tg_jvp along a random direction gives"},
+        {JVP_NAN, TG_ERR_GRADIENT, "recorded", "tg_jvp along a random direction gives"},
+        {JVP_INF, TG_ERR_GRADIENT, "recorded", "tg_jvp along a random direction gives"},
         {NO_JVP, TG_ERR_UNSUPPORTED, "", "has no forward derivative"},
     };
     begin();
