@@ -425,6 +425,8 @@ START_TEST(gradcheck_may_repeat_keys) {
     ck_assert_msg(tg_gradcheck(t, noisy, NULL, &x, 1, 1, NULL, TG_GRADCHECK(.second_order = true)) == TG_OK, "%s",
                   tg_ctx_message(ctx));
     ck_assert(ctx->keys.depth == 1 && ctx->keys.counter == 0 && !ctx->keys.repeats);
+    ck_assert_int_eq(tg_gradcheck_op(ctx, tg_op_find("dropout"), 0, NULL, NULL), TG_OK);
+    ck_assert_int_eq(ctx->keys.counter, 0);
     mask_in(t, 8, 4, y); /* the check's draws do not count */
     tg_key_close(ctx);
     expect_ok(ctx);
