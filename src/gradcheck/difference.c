@@ -11,7 +11,7 @@
 #include "gradcheck/difference.h"
 
 /* How often the first step h is halved or doubled at most. Steps are h 2^k with k from -HALVINGS to DOUBLINGS + 2. */
-enum { HALVINGS = 10, DOUBLINGS = 3, STEPS = HALVINGS + DOUBLINGS + 3 };
+enum { HALVINGS = 9, DOUBLINGS = 3, STEPS = HALVINGS + DOUBLINGS + 3 };
 
 double tg_diff_largest(const double *v, int64_t n) {
     double most = 0;
@@ -45,7 +45,7 @@ bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **wh
     d->projections = o.projections;
     d->extras = !o.no_extras;
     d->seed = o.seed;
-    d->tries = o.eps == TG_AUTO ? HALVINGS : 1;
+    d->tries = o.eps == TG_AUTO ? HALVINGS + 1 : 1;
     d->strict = o.strict;
     d->second_order = o.second_order;
     *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"
@@ -198,10 +198,10 @@ static tg_status try_window(step_table *t, int k, tg_slope *out, tg_slope *last)
 }
 
 /* Chooses the window with the smallest error estimate. Large steps give the most digits of a smooth function, and small
- * steps do not reach across kinks near the point. So the steps are halved as long as that helps. If the result is still
- * dominated by noise, larger steps are tried. */
+ * steps do not reach across kinks near the point. So the steps are halved until the estimate is good or becomes much
+ * worse. If it is not good then, because of noise and not of a kink, larger steps are tried. */
 static tg_status best_window(step_table *t, tg_slope *out) {
-    tg_slope last;
+    tg_slope last = {0};
     tg_status status = window(t, 0, out);
     for (int k = -1; k > -t->d->tries && status == TG_OK && !good(t->d, out); k--) {
         status = try_window(t, k, out, &last);

@@ -23,7 +23,9 @@ typedef struct tg_diff {
     void *self;
     const char *name;
     double eps, atol, rtol;
-    int tries; /* 1: only the step eps is used; else how many steps, each half of the previous, are tried at most */
+    /* 1: a slope is that with the steps eps, 2 eps and 4 eps; else how many such sets of steps are tried at most, each
+     * with half the steps of the previous. tg_diff_confirm uses other steps too. */
+    int tries;
     int projections;
     bool extras, strict, second_order;
     bool computes_nan; /* true: backward computed the values that are not finite; false: it may not have written them */
@@ -36,10 +38,12 @@ typedef struct tg_diff {
     double *moved;     /* [m] f at the point of the last step */
     double *origin;    /* [n] copy of x, from which steps start */
     double *direction; /* [n] the direction of steps that go along no coordinate */
-    double *weight;    /* [m] |gy| of each output that a step along the current coordinate has moved; 0: not moved */
+    /* [m] |gy| of each output that a step along the current coordinate has moved, or whose change rounding may hide; 0
+     * for other outputs */
+    double *weight;
     double *gx_unmoved; /* [n] gradient of only the outputs that have not moved */
     /* [pairs of the largest part] Pair k of the current part is the gradient got[k] and the difference expected[k] of
-     * an element, or along a direction. expected[k] is NaN if the difference is too uncertain. */
+     * an element, or along a direction. expected[k] is NaN if the pair is unsure or at a kink. */
     double *got, *expected;
     int64_t n_significant; /* number of compared pairs in which a value reaches atol */
     char left_out[640];    /* text that names the first elements that were not compared, and why */
@@ -76,7 +80,8 @@ tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
 /* Estimates the same derivative with the steps h, 2h and 4h only. */
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out);
 /* Verifies a slope before the gradient `got` is reported as wrong. Increases s->error if other steps contradict the
- * slope, or if f is not smooth there. Sets s->kink if smaller steps find a kink. */
+ * slope, or if f is not smooth there. If f rounds internally, may replace *s by the slope with larger steps. Sets
+ * s->kink if smaller steps find a kink. */
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s);
 /* Compares gx with differences for every part, and fills d->result. */
 tg_status tg_diff_compare(tg_diff *d);

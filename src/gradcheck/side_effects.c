@@ -67,8 +67,8 @@ tg_status tg_check_unchanged(tg_check_run *r) {
 
 /* ---- Gradients that must agree ---- */
 
-/* Records a failure if an element of got differs from `times` times expected by more than `within`. If `within` is 0
- * the bits must agree. */
+/* Records a failure if an element of got differs from `times` times expected by more than `within`. NaN agrees with a
+ * NaN of the same bits. */
 static void must_agree(tg_diff *d, const double *got, const double *expected, double times, double within,
                        const char *cause, const char *what) {
     for (int p = 0; p < d->n_parts; p++)
