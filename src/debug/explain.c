@@ -1,5 +1,5 @@
 /* tg_explain_grad: explains in words why a gradient is absent, zero, NaN or infinite. It computes the gradients of all
- * tensors on the path from x to root, and names the op or hook at which they become wrong. */
+ * tensors on the path from x to root, and names the op or hook at which they become so. */
 #include <tapegrad/explain.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
@@ -252,16 +252,22 @@ static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became
     return TG_OK;
 }
 
-/* Lists the ops on the path that use x. */
+static bool uses_tensor(const tg_node *n, const tg_tensor *x) {
+    for (int k = 0; k < n->n_in; k++)
+        if (tg_node_in(n)[k] == x) return true;
+    return false;
+}
+
+/* Lists the ops on the path that use x, each once, although it may have a step for each of its results. */
 static void say_uses(text *s, const path *p) {
     enum { MAX_LISTED = 4 };
     int uses = 0;
-    for (int64_t i = 1; i < p->n; i++)
-        for (int k = 0; k < p->steps[i].node->n_in; k++) {
-            if (tg_node_in(p->steps[i].node)[k] != p->steps[0].x || ++uses > MAX_LISTED) continue;
-            SAY(s, "%s", uses == 1 ? "It comes through " : ", ");
-            say_op(s, p->steps[i].node);
-        }
+    for (int64_t i = 1; i < p->n; i++) {
+        const tg_node *n = p->steps[i].node;
+        if (n == p->steps[i - 1].node || !uses_tensor(n, p->steps[0].x) || ++uses > MAX_LISTED) continue;
+        SAY(s, "%s", uses == 1 ? "It comes through " : ", ");
+        say_op(s, n);
+    }
     if (uses > MAX_LISTED) SAY(s, " and %d more", uses - MAX_LISTED);
     if (uses) SAY(s, ".\n");
 }

@@ -24,6 +24,12 @@ START_TEST(gradients_that_are_there) {
     ck_explains(y, x, "lies in [301.28", "It comes through op ");
     ck_assert(strstr(said, "op exp") && strstr(said, "op square"));
     ck_explains(y, y, "lies in [1, 1]", "");
+    tg_tensor *both = leaf_of(TG_SHAPE(2), (const double[]){1, 2}), *half[2]; /* an op is listed once */
+    ck_assert_int_eq(tg_chunk(t, both, 0, 2, half), TG_OK);
+    ck_explains(tg_mul(t, half[0], half[1]), both, "lies in [1, 2]", "It comes through op chunk (");
+    ck_assert_msg(!strstr(said, ", op"), "%s", said);
+    ck_explains(tg_mul(t, x, x), x, "lies in [6, 6]", "It comes through op mul (");
+    ck_assert_msg(!strstr(said, ", op"), "%s", said);
     ck_assert(!tg_has_grad(x));
     ck_assert(tg_backward(t, y) == TG_OK); /* nothing was freed */
     end();
