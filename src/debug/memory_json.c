@@ -31,8 +31,10 @@ size_t tg_memory_json(tg_ctx *ctx, char *buf, size_t n) {
     if (n) buf[0] = 0;
     if (tg_memory_query(ctx, &m) != TG_OK) return 0;
     const struct tg_trace *trace = tg_trace_sorted(ctx);
-    tg_text(buf, n, &at, "{\"device\": \"%s\", \"live\": %lld, \"peak\": %lld, \"reserved\": %lld, \"workspace\": %lld",
-            ctx->run.ops->name, (long long)m.live, (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
+    tg_text(buf, n, &at, "{\"device\": ");
+    tg_text_json(buf, n, &at, ctx->run.ops->name);
+    tg_text(buf, n, &at, ", \"live\": %lld, \"peak\": %lld, \"reserved\": %lld, \"workspace\": %lld", (long long)m.live,
+            (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
     tg_text(buf, n, &at, ", \"live_by\": ");
     json_categories(m.by_category, buf, n, &at);
     tg_text(buf, n, &at, ", \"peak_by\": ");

@@ -89,7 +89,8 @@ static void new_line(printed *p, int lines, int brackets) {
     for (int i = 0; i < brackets; i++) put(p, " ");
 }
 
-/* Writes a word of the innermost dim. Begins a new line first if the word would reach beyond column `end`. */
+/* Writes a word of the innermost dim. If it would reach beyond column `end` and is not the first one in its line,
+ * begins a new line first. */
 static void put_word(printed *p, const char *word, int end) {
     if (p->column + (int)strlen(word) > end && p->column > p->x->ndim) new_line(p, 1, p->x->ndim);
     put(p, word);

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "core/context.h"
+#include "kernels/cpu/cpu.h"
 
 static int64_t live(void) {
     tg_memory_info m = TG_MEMORY_INFO();
@@ -418,6 +419,12 @@ START_TEST(the_report_as_json_names_the_peak) {
     }
     ck_assert_msg(depth == 0 && quotes % 2 == 0, "%s", text);
     end();
+    tg_device_ops named = tg_cpu_device;
+    named.name = "a \"device\"";
+    ctx = tg_ctx_new_on(&named, TG_CONFIG(.threads = 1));
+    tg_memory_json(ctx, text, sizeof text);
+    ck_assert_msg(strstr(text, "{\"device\": \"a \\\"device\\\"\", \"live\": 0"), "%s", text);
+    tg_ctx_free(ctx);
 }
 END_TEST
 
