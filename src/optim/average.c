@@ -108,13 +108,13 @@ static tg_status count(const tg_average *a) {
     return map(a, TG_FN_affine, a->updates, a->updates, 1, 1);
 }
 
-static tg_status update(const tg_average *a, const tg_average_item *it) {
+static tg_status update(const tg_average *a, const tg_average_item *it, const void *site) {
     const tg_tensor *weight = it->average->dtype == TG_F64 ? a->weight : a->weight32;
     TG_TRY(tg_storage_need(it->param->storage, it->param));
     tg_array average = tg_array_of(it->average);
     const tg_array in[] = {average, tg_array_of(it->param), tg_array_spread(weight, 0, &average)};
     TG_TRY(a->ctx->run.ops->apply(a->ctx, TG_FN_lerp, average, in, 3, (const double[2]){0, 0}, false));
-    tg_storage_wrote(it->average->storage, "tg_average_update", TG_SITE);
+    tg_storage_wrote(it->average->storage, "tg_average_update", site);
     return TG_OK;
 }
 
@@ -132,7 +132,7 @@ tg_status tg_average_update(tg_average *a) {
                        "tg_average_update: the parameters are the averages; call tg_average_restore first");
     TG_TRY(settle(a));
     TG_TRY(count(a));
-    for (int i = 0; i < a->n; i++) TG_TRY(update(a, &a->item[i]));
+    for (int i = 0; i < a->n; i++) TG_TRY(update(a, &a->item[i], TG_SITE));
     tg_storage_wrote(a->updates->storage, "tg_average_update", TG_SITE);
     return TG_OK;
 }

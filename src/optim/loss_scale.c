@@ -54,7 +54,7 @@ tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *given) {
     tg_storage_wrote(o->state->storage, "tg_optim_set_scale", TG_SITE);
     o->scale = s;
     o->scale.size = sizeof s;
-    tg_status copied = tg_optim_refresh_scale(o, "tg_optim_set_scale", TG_SITE); /* even if the loss is not scaled now */
+    tg_status copied = tg_optim_refresh_scale(o, "tg_optim_set_scale", TG_SITE); /* also if given is NULL */
     if (!given) o->scale.size = 0;
     return copied;
 }

@@ -60,18 +60,18 @@ static tg_status read_param(const tg_optim_item *it) {
 
 /* Notes that a parameter was written. A storage of which only a range was written awaits the ranges of the other ranks
  * now. */
-static tg_status wrote(const tg_optim_item *it) {
-    tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
-    return tg_range_wrote(it->param, "tg_optim_step", TG_SITE);
+static tg_status wrote(const tg_optim_item *it, const void *site) {
+    tg_storage_wrote(it->param->storage, "tg_optim_step", site);
+    return tg_range_wrote(it->param, "tg_optim_step", site);
 }
 
 /* Makes a parameter and its master agree if one of them was written since the last step. If the master was written, for
  * example by loading a checkpoint, copies it to the parameter. Else copies the parameter to the master (read_param). */
-static tg_status agree_with_master(tg_optim_item *it) {
+static tg_status agree_with_master(tg_optim_item *it, const void *site) {
     if (!it->master) return TG_OK;
     if (it->master_version != it->master->storage->version) {
         TG_TRY(tg_gradient_put(it->param, it->master, false));
-        TG_TRY(wrote(it));
+        TG_TRY(wrote(it, site));
     } else if (it->version != it->param->storage->version) {
         TG_TRY(tg_storage_need(it->param->storage, it->param));
         TG_TRY(read_param(it));
@@ -84,7 +84,7 @@ static tg_status agree_with_master(tg_optim_item *it) {
 static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.size) && !o->summed; }
 
 /* Computes the scalars of the step and the next state on the device. normed: o->sums has the sums of squares. */
-static tg_status prepare(tg_optim *o, bool normed) {
+static tg_status prepare(tg_optim *o, bool normed, const void *site) {
     const tg_device_ops *ops = o->ctx->run.ops;
     TG_TRY(tg_storage_may_change(o->state));
     tg_prepare_args a = {.sums = tg_data(o->sums),
@@ -105,15 +105,15 @@ static tg_status prepare(tg_optim *o, bool normed) {
         a.lr_scale[i] = g->lr_scale, a.beta1[i] = g->beta1, a.beta2[i] = g->beta2, a.schedule[i] = g->schedule;
     }
     TG_TRY((ops->prepare ? ops->prepare : tg_composed_prepare)(o->ctx, &a));
-    tg_storage_wrote(o->state->storage, "tg_optim_step", TG_SITE);
+    tg_storage_wrote(o->state->storage, "tg_optim_step", site);
     return TG_OK;
 }
 
 /* Notes that the parameters were written. Ranges of several parameters may share a storage, so its version is noted
  * after all of them. */
-static tg_status note_writes(tg_optim *o) {
+static tg_status note_writes(tg_optim *o, const void *site) {
     for (int i = 0; i < o->n; i++)
-        if (tg_gradient_of(o->item[i].param)) TG_TRY(wrote(&o->item[i]));
+        if (tg_gradient_of(o->item[i].param)) TG_TRY(wrote(&o->item[i], site));
     for (int i = 0; i < o->n; i++)
         if (tg_gradient_of(o->item[i].param)) note_versions(&o->item[i]);
     return TG_OK;
@@ -121,19 +121,19 @@ static tg_status note_writes(tg_optim *o) {
 
 /* Takes a step. Only the device knows whether the step is skipped, so on the host every step counts as a write of its
  * parameters. */
-static tg_status step(tg_optim *o) {
+static tg_status step(tg_optim *o, const void *site) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(tg_optim_check_gradients(o, "tg_optim_step"));
     for (int i = 0; i < o->n; i++) TG_TRY(settle(&o->item[i]));
-    for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
+    for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i], site));
     bool normed = o->summed || measures(o);
     if (measures(o)) TG_TRY(tg_optim_measure(o, "tg_optim_step"));
     if (shares_faults(o)) TG_TRY(share_faults(o));
-    TG_TRY(prepare(o, normed));
-    TG_TRY(tg_optim_refresh_scale(o, "tg_optim_step", TG_SITE));
+    TG_TRY(prepare(o, normed, site));
+    TG_TRY(tg_optim_refresh_scale(o, "tg_optim_step", site));
     o->summed = false;
     TG_TRY(o->method->step(o));
-    return note_writes(o);
+    return note_writes(o, site);
 }
 
 /* Fails while a step is captured if the optimizer would use sums that tg_optim_clip has computed before: replays would
@@ -151,7 +151,7 @@ tg_status tg_optim_step(tg_optim *o) {
     bool collective = o->ctx->run.has_peers && (measures(o) || shares_faults(o));
     tg_status s = tg_mappings_check(o->ctx);
     if (s == TG_OK) s = check_recording(o, TG_SITE);
-    if (s == TG_OK) s = step(o);
+    if (s == TG_OK) s = step(o, TG_SITE);
     if (s != TG_OK && collective) tg_ctx_skip(o->ctx);
     return s;
 }

@@ -240,6 +240,21 @@ START_TEST(masters_come_back_in_any_order) {
 }
 END_TEST
 
+/* In every build, whatever the compiler inlines. */
+START_TEST(a_step_is_named_by_its_place) {
+    begin();
+    tg_tensor *x = leaf(2), *y = tg_square(t, x);
+    tg_optim *o = tg_sgd_new(ctx, &x, 1, TG_SGD(.lr = 1));
+    give(x, 1);
+    tg_optim_step(o);
+    ck_assert_int_eq(tg_backward(t, y), TG_ERR_VERSION);
+    ck_says("was overwritten by tg_optim_step, called from test_optim.c:");
+    tg_ctx_clear(ctx);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
 START_TEST(schedules_pass_through_their_points) {
     const struct {
         tg_schedule s;
@@ -280,6 +295,7 @@ int main(void) {
                             a_group_follows_its_schedule,
                             a_clip_is_of_the_gradients_that_it_saw,
                             masters_come_back_in_any_order,
+                            a_step_is_named_by_its_place,
                             schedules_pass_through_their_points};
     return tg_check_main("optim", tests, sizeof tests / sizeof *tests);
 }
