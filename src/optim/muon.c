@@ -156,9 +156,9 @@ static tg_status check_whole(tg_ctx *ctx, const tg_optim *o, tg_tensor *const *p
         tg_place_text(ctx, p, place, sizeof place);
         tg_describe(params[i], what, sizeof what);
         return tg_fail(ctx, TG_ERR_PLACEMENT,
-                       "tg_muon_new: parameter %d, %s, is a %s (%s), but Muon needs whole matrices; list it in "
+                       "tg_muon_new: parameter %d, %s, is a %s%s%s%s, but Muon needs whole matrices; list it in "
                        ".others, so that AdamW steps it",
-                       i, what, range ? "range of a matrix" : "shard", place);
+                       i, what, range ? "range of a matrix" : "shard", *place ? " (" : "", place, *place ? ")" : "");
     }
     return TG_OK;
 }
