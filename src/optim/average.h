@@ -24,7 +24,7 @@ struct tg_average {
     tg_tensor *updates, *weight, *weight32;
     int n;
     size_t bytes; /* of this struct with its items */
-    char *name;   /* of the state that was asked for last; NULL: none was */
+    char *name;   /* memory of the last name that tg_average_state returned; NULL before */
     tg_average_item item[];
 };
 

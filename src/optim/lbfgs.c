@@ -22,7 +22,7 @@ struct tg_lbfgs {
     tg_ctx *ctx;
     tg_lbfgs_opts opts;
     tg_vectors vectors;
-    int64_t iterations; /* since the beginning */
+    int64_t iterations; /* number of iterations in all calls of tg_lbfgs_step */
     int pairs, newest;  /* number of pairs in the history; place of the newest one */
     double length;      /* of the last step, in multiples of the direction */
     double scale;       /* the initial inverse Hessian, a multiple of the identity */

@@ -16,8 +16,8 @@ typedef struct search {
     int trials;
 } search;
 
-/* Returns the minimum in [lo, hi] of the cubic through a and b that has their slopes there; the middle if there is
- * none. */
+/* Returns the length at which the cubic with the values and slopes of a and b has its minimum, or the end of [lo, hi]
+ * that is nearer to it; the middle of [lo, hi] if the cubic has no minimum. */
 static double interpolate(tg_point a, tg_point b, double lo, double hi) {
     tg_point l = a.t <= b.t ? a : b, r = a.t <= b.t ? b : a;
     double d1 = a.slope + b.slope - 3 * (a.f - b.f) / (a.t - b.t), square = d1 * d1 - a.slope * b.slope;
