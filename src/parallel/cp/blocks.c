@@ -36,7 +36,7 @@ static bool sees(const tg_cp_params *p, int query, int key) {
 }
 
 /* Sets the rules that hide some keys of block `key` from queries of block `query`. A causal mask is needed only if both
- * are the same block: of an earlier block every key is visible, and pairs with a later one have been left out. */
+ * are the same block: it hides no key of an earlier block, and pairs with a later one have been left out. */
 static void set_rules(const tg_cp_pass *w, int query, int key, tg_attention_args *a) {
     const tg_cp_params *p = w->p;
     int64_t ahead = query - key, farthest = (ahead + 1) * p->blocks.rows - 1;

@@ -54,7 +54,8 @@ static tg_status context_forward(tg_call *c) {
 
 /* ---- backward ---- */
 
-/* Sets what forward has left: q, k, v, the result, and the top and mass of its rows. */
+/* Sets what forward has left: q, k, v, the result, and the top and mass of its rows. With TG_CP_GATHER the bytes of k
+ * and v may be gone, because backward reads the gathered ones; only the shapes and the dtype are used. */
 static void take_saved(tg_cp_pass *w) {
     tg_call *c = w->c;
     bool exchanges = w->p->opts.inner > 1;
@@ -66,7 +67,8 @@ static void take_saved(tg_cp_pass *w) {
     w->mass = tg_array_of(c->saved[CP_MASS]);
 }
 
-/* Sets the gradient of the result, which the group exchanges for rows of this rank's heads. */
+/* Sets w->gout: the gradient of the result or, if heads are exchanged, of the result for this rank's heads and the rows
+ * of its group. Receives the latter now. */
 static tg_status take_gout(tg_cp_pass *w) {
     tg_call *c = w->c;
     w->gout = tg_array_of(c->gout[0]);

@@ -4,7 +4,8 @@
 
 #include "parallel/cp/cp.h"
 
-/* Fills in where the matrix of weights lies on each axis: as q on the axes that are not c's, and whole on c's. */
+/* Fills in where the matrix of weights lies on each axis: whole on c's axis, and on every other axis as q, or opaque if
+ * another input is opaque there. */
 static void place_weights(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     tg_axis own = tg_comm_axis(tg_cp_of(c)->comm);
     for (int a = 0; a < TG_MAX_AXES; a++) {

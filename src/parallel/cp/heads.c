@@ -4,10 +4,10 @@
  * arXiv 2405.07719). */
 #include "parallel/cp/cp.h"
 
-/* Which heads and rows rank number `member` of the group gets, and where. */
+/* The heads that rank number `member` of the group works on, and where its rows lie among those of the group. */
 typedef struct part {
-    int64_t head, heads; /* of x.rows */
-    int64_t rows;        /* of half of the member's rows, one chunk */
+    int64_t head, heads; /* the first of these heads, and their number */
+    int64_t rows;        /* number of rows of a chunk, which is half of the member's rows */
     int64_t early, late; /* rows of x.heads at which the member's chunks begin */
     bool again;          /* an earlier member of the group has the same heads */
 } part;
@@ -28,7 +28,8 @@ static int64_t elements(const tg_cp_heads *x) {
     return x->heads.shape[0] * x->heads.shape[1] * x->rows.shape[2] * x->heads.shape[3];
 }
 
-/* Copies between a message of a member, at element *at of `buffer`, and this rank's rows of the member's heads. */
+/* Copies between a message of a member, at element *at of `buffer`, and this rank's rows of the member's heads; from
+ * the message if `out`, else into it. Moves *at past the message. */
 static tg_status copy_heads(tg_call *c, const tg_cp_heads *x, int member, tg_tensor *buffer, int64_t *at, bool out) {
     part q = part_of(tg_cp_of(c), x, member);
     tg_extent e, m = {.shape = {x->rows.shape[0], q.heads, 2 * q.rows, x->rows.shape[3]}};
@@ -39,7 +40,7 @@ static tg_status copy_heads(tg_call *c, const tg_cp_heads *x, int member, tg_ten
     return out ? tg_op_copy(c, rows, message, x->add || q.again) : tg_op_copy(c, message, rows, false);
 }
 
-/* Copies between such a message and the member's rows of this rank's heads. */
+/* Copies in the same way between such a message and the member's rows of this rank's heads. */
 static tg_status copy_rows(tg_call *c, const tg_cp_heads *x, int member, tg_tensor *buffer, int64_t *at, bool out) {
     part q = part_of(tg_cp_of(c), x, member);
     tg_extent e[2], m = {.shape = {x->heads.shape[0], q.heads, 2 * q.rows, x->heads.shape[3]}};

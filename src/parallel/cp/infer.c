@@ -5,7 +5,7 @@
 
 static int64_t size(const tg_call *c, int i, int dim) { return c->input[i]->shape[dim]; }
 
-/* Checks `kind` and `inner`, and sets the number of groups, this rank's group and its number in the group. */
+/* Checks `kind` and `inner`, and sets the number of holders, this rank's holder and its number in that group. */
 static tg_status kind_fits(tg_call *c) {
     tg_cp_params *p = c->params;
     tg_context_attention_opts *o = &p->opts;
@@ -41,7 +41,7 @@ static tg_status heads_fit(tg_call *c) {
     return TG_OK;
 }
 
-/* Checks the starts of packed sequences. */
+/* Checks the dtype and shape of the starts of packed sequences. */
 static tg_status starts_fit(tg_call *c) {
     const tg_cp_params *p = c->params;
     const tg_tensor *x = c->input[CP_STARTS];
@@ -120,7 +120,8 @@ static tg_status allocate(tg_call *c) {
     return TG_OK;
 }
 
-/* Declares what backward reads, in addition to top and mass. */
+/* Declares what backward reads in addition to top and mass, and drops the inputs and the result that it then does not
+ * read. */
 static tg_status save_more(tg_call *c) {
     const tg_cp_params *p = c->params;
     tg_dtype dtype = (tg_dtype)c->input[CP_Q]->dtype;

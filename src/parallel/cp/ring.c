@@ -1,7 +1,8 @@
-/* The ring: in step i a rank computes with the keys and values of the holder i places before it. Meanwhile it sends
- * them to the next rank, and receives those for its next step. Two buffers are enough. In backward the gradients of
- * these keys and values follow one step later: a rank computes its addend while the sum of the earlier ranks arrives,
- * adds both, and sends the sum on. After one more message the sum is on the rank that holds the keys. */
+/* The ring: in step i a holder computes with the keys and values of the holder i places before it. Meanwhile it sends
+ * them to the next holder, and receives those for its next step. Two buffers of keys and values are enough. In backward
+ * the gradients of these keys and values follow one step later: a holder computes its addend while the sum of the
+ * earlier holders arrives, adds both, and sends the sum on. After one more message the sum has reached the holder of
+ * the keys. */
 #include "parallel/cp/cp.h"
 
 /* Starts sending src to the next holder, and receiving dst from the holder before. */

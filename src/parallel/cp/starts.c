@@ -5,8 +5,7 @@
 
 /* ---- Sequences that are cut apart ---- */
 
-/* Sets out, int64 or float64 [m + 1], to formula(starts, divisor) in float64, in which integers up to 2^53 are exact.
- */
+/* Sets out, int64 [m + 1], to formula(starts, divisor), computed in float64, in which integers up to 2^53 are exact. */
 static tg_status divide(tg_call *c, tg_formula f, const tg_tensor *out, const tg_tensor *starts, int divisor) {
     const int64_t one = 1;
     tg_tensor *x = tg_call_temp(c, TG_F64, 1, &starts->numel), *by = tg_call_temp(c, TG_F64, 1, &one);
@@ -55,10 +54,9 @@ static tg_status map(const tg_call *c, tg_formula f, tg_array out, const tg_arra
     return tg_ctx_ops(c->ctx)->apply(c->ctx, f, out, in, n, params, false);
 }
 
-/* Fails unless each row of starts grows from 0 to the number of all rows. In `steps`, column 0 is the first start, and
- * the last column is the number of all rows minus the last start. The columns between them are the differences of
- * neighboring starts, with 0 in place of those above 0. All must be 0, which the device checks as in
- * check_multiples. */
+/* Fails unless each row of starts grows from 0 to the length of the sequence. In `steps`, column 0 is the first start,
+ * and the last column is that length minus the last start. The columns between them are the differences of neighboring
+ * starts, with 0 in place of those above 0. All must be 0, which the device checks as in check_multiples. */
 static tg_status check_growth(tg_cp_pass *w) {
     tg_call *c = w->c;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -81,7 +79,7 @@ static tg_status check_growth(tg_cp_pass *w) {
     return tg_cp_bad_start(w, (bad - 1) / (m + 2), i > m ? m : i);
 }
 
-/* Copies starts to w->starts, as a row or one row for each batch entry, and makes w->starts_q and w->starts_k. */
+/* Copies starts to w->starts, as one row or a row for each batch entry, and allocates w->starts_q and w->starts_k. */
 static tg_status starts_of_whole(tg_cp_pass *w, tg_tensor *starts, bool check) {
     tg_call *c = w->c;
     int64_t n = starts->shape[starts->ndim - 1], shape[] = {starts->numel / n, n}, stride[] = {n, 1};
@@ -127,7 +125,7 @@ tg_status tg_cp_bad_start(const tg_cp_pass *w, int64_t row, int64_t i) {
 
 /* ---- On the host ---- */
 
-/* Fails unless each sequence has a length of 0 or more that is a multiple of `divisor`. */
+/* Fails unless starts[0] is 0, and each sequence has a length of 0 or more that is a multiple of `divisor`. */
 static tg_status check_starts(const int64_t *starts, int m, int64_t divisor) {
     if (starts[0] != 0) return TG_ERR_DATA;
     for (int i = 0; i < m; i++)
