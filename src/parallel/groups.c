@@ -16,8 +16,8 @@ enum { GRID = 5 }; /* the number of axes that an order can name: tp, cp, ep, dp,
 
 /* ---- Orders ---- */
 
-/* Splits a text such as "tp-cp-dp" into names of at most 7 letters, and returns their number. Returns -1 if the text is
- * not a list of up to GRID names. */
+/* Splits a text such as "tp-cp-dp" into names of at most 7 bytes, and returns their number; 0 if the text is NULL or
+ * empty. Returns -1 if the text is not a list of up to GRID names. */
 static int parse_order(const char *text, char names[][8]) {
     int n = 0;
     for (const char *at = text; at && *at; n++) {
@@ -31,7 +31,7 @@ static int parse_order(const char *text, char names[][8]) {
     return n;
 }
 
-/* Returns the index of the name; -1: it is not among them. */
+/* Returns the index of the name; -1 if it is not among the names. */
 static int find(char names[][8], int n, const char *name) {
     for (int i = 0; i < n; i++)
         if (!strcmp(names[i], name)) return i;
@@ -177,7 +177,8 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     return TG_OK;
 }
 
-/* Sets *same to whether both grids have the same groups along the axis of this name. */
+/* Sets *same to whether both grids have the same groups along the axis of this name, which must have the same size in
+ * both. */
 static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert, const char *axis, int world,
                              bool *same) {
     int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);

@@ -19,7 +19,7 @@ struct tg_parallel {
     tg_ctx *ctx;
     tg_comm *world;
     tg_parallel_opts o; /* with defaults filled in */
-    char order[40]; /* a copy of the caller's text; o.order points to it */
+    char order[40]; /* a copy of the caller's text or of the default; o.order points to it */
     bool one_grid;  /* the dense and the expert grid have the same groups: ep is 1, etp is tp, and edp is dp and cp */
     tg_comm *comm[TG_MAX_AXES];
     tg_comm *dp_cp, *model, *embedding;

@@ -48,7 +48,7 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
 }
 
 /* Places x on the axes, and fills it with normal random numbers of standard deviation std. If std is 0, x keeps its
- * zeros. */
+ * zeros. A parameter that was made without bytes (tg_ctx.unfilled) is only placed. */
 static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at, int n, double std) {
     bool expert = false;
     for (int i = 0; i < n; i++) {

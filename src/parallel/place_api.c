@@ -232,7 +232,7 @@ const tg_op tg_op_assume_placement = {
 };
 
 /* Returns a view of x with the placement `to` on the axis. Forward and backward are the identity, and convert no data.
- * The only check is that the local sizes of x allow the placement. */
+ * Of x only the local sizes are checked, which must allow the placement; its values are not. */
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";
     if (tg_tape_check_with(t, &x, 1, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||

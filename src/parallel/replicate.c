@@ -1,5 +1,5 @@
-/* tg_module_replicate: places the parameters of a module as R (TG_R of placement.h) on the axes over which their
- * gradients are summed. */
+/* tg_module_replicate: places the parameters of a module, except those of experts, as R (TG_R of placement.h) on the
+ * axes over which their gradients are summed. */
 #include <tapegrad/parallel.h>
 
 #include "nn/module.h"

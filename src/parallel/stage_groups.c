@@ -1,12 +1,12 @@
-/* The groups that consist of two pipeline stages. The first and the last stage, which both hold the word embeddings,
+/* The groups that consist of two pipeline stages. The first and the last stage, which may share the word embeddings,
  * form one group. Each pair of neighbors forms two more: one for activations and one for gradients. So all messages of
  * such a group go one way, and none of them waits for a message that goes the other way. */
 #include <stdio.h>
 
 #include "parallel/parallel.h"
 
-/* Makes the two groups of edge e, which joins stage e and the stage after it. This rank is one of these two stages. In
- * both groups stage e is rank 0. */
+/* Makes or rebuilds the two groups of edge e, which joins stage e and the stage after it. This rank is one of these two
+ * stages. In both groups stage e is rank 0. */
 static void make_edge(tg_parallel *p, const int *stages, int e) {
     static const char *const what[2] = {"activations", "gradients"};
     int n = tg_comm_size(p->comm[TG_PP]), after = (e + 1) % n, pair[2] = {stages[e], stages[after]};
