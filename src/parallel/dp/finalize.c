@@ -1,13 +1,13 @@
 /* tg_grads_finalize: sums gradients over ranks at the end of a step.
  *
  * The gradient of a parameter that is R on an axis (TG_R of placement.h) is P there: each rank has an addend of it.
- * A tg_flat (flat_sums.c) has summed most gradients over dp and cp, and has perhaps divided them: then a leaf has this
- * rank's range of the sum (tg_gradient_leaf). This file does the remaining sums: for each parameter or leaf, over the
- * axes on which it is R and no tg_flat sums. Afterwards no gradient is P.
+ * A tg_flat (flat_sums.c) has summed most gradients over dp and cp, or edp for experts, and has perhaps divided them:
+ * then a leaf has this rank's range of the sum (tg_gradient_leaf). This file does the remaining sums: for each
+ * parameter or leaf, over the axes on which it is R and no tg_flat sums. Afterwards no gradient is P.
  *
  * Small gradients that are summed over the same axes are packed into one buffer; large ones are summed where they are.
- * After the small gradients the buffer has a flag for each parameter with these axes, small or large. The flag is 1 if
- * this rank has a gradient of the parameter, else 0. The sum of a flag tells whether any rank has a gradient. */
+ * The buffer ends with a flag for each of these parameters, those with small and those with large gradients. The flag
+ * is 1 if this rank has a gradient of the parameter, else 0. The sum of a flag tells whether any rank has one. */
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
@@ -162,8 +162,8 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
-/* Sets share, a tensor of one element, to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. If
- * tokens is NULL, this rank's pipeline stage computes no loss, and its number of tokens is 0. */
+/* Sets share, a tensor of one element, to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens
+ * NULL counts as 0: this rank's pipeline stage computes no loss, or no rank gives tokens and share becomes 1. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
@@ -230,7 +230,7 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
 }
 
 /* Checks the count of tokens. On an axis where tg_place has not placed a leaf, the leaf counts as this rank's own
- * count, even if its default placement says that its value is the same on every rank: all ranks may have counted the
+ * count. Its default placement may say that its value is the same on every rank, but all ranks may have counted the
  * same number. */
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;

@@ -49,7 +49,7 @@ static bool are_apart(const tg_tensor *x, const tg_tensor *y) {
     return x == y || x->offset + x->numel <= y->offset || y->offset + y->numel <= x->offset;
 }
 
-/* Returns the number of parameters, x among them, that have parts of one storage, as after tg_flat_free. */
+/* Returns the number of parameters, x among them, that have parts of x's storage, as after tg_flat_free. */
 static int sharers_of(const tg_flat *f, tg_tensor *const *params, const tg_tensor *x) {
     int n = 0;
     for (int i = 0; i < f->n; i++) n += params[i]->storage == x->storage && are_apart(x, params[i]);
@@ -110,7 +110,7 @@ static void set_groups(tg_flat *f) {
         g->ranks = tg_comm_size(g->comm), g->rank = tg_comm_rank(g->comm);
 }
 
-/* Zeroes the buckets of gradients. */
+/* Zeroes the gradients. With zero 2 and 3 discards the buckets, and zeroes this rank's parts. */
 static tg_status clear_gradients(tg_flat *f) {
     for (int k = 0; k < f->n_buckets; k++) {
         bool frees = tg_flat_frees_gradients(f);
@@ -122,8 +122,8 @@ static tg_status clear_gradients(tg_flat *f) {
     return TG_OK;
 }
 
-/* Discards the sums and gradients of a step that failed. If a group has lost ranks, state that was divided over them is
- * lost too. */
+/* Discards the sums and gradients of a step that failed. If a group has other ranks now, state that was divided over
+ * the earlier ones is lost too. */
 static tg_status groups_recovered(tg_parallel_listener *l) {
     tg_flat *f = (tg_flat *)l;
     tg_flat_reset(f);
@@ -138,8 +138,8 @@ static tg_status groups_recovered(tg_parallel_listener *l) {
     return tg_flat_gather_lost(f);
 }
 
-/* Detaches a tg_flat from the tg_parallel, which is about to be freed. From now on it only holds gradients, and nothing
- * is summed. */
+/* Detaches a tg_flat from the tg_parallel, which is about to be freed. From now on it only holds gradients and
+ * parameters, and nothing is summed or gathered. */
 static void groups_ended(tg_parallel_listener *l) {
     tg_flat *f = (tg_flat *)l;
     tg_flat_gathered(f);
@@ -182,7 +182,7 @@ static tg_tensor *part_of(const tg_flat *f, const tg_flat_bucket *k, const tg_te
                         n * f->group[k->group].rank);
 }
 
-/* Creates a buffer of n gradients, which tg_discard refuses. */
+/* Creates a buffer of gradients with n elements, which tg_discard refuses. */
 static tg_tensor *gradients(tg_ctx *ctx, tg_dtype dtype, int64_t n) {
     tg_tensor *x = zeros(ctx, dtype, n, TG_MEM_GRADIENT);
     tg_storage_extra *e = x ? tg_storage_extra_of(x->storage) : NULL;
@@ -226,7 +226,8 @@ static tg_status rehome(const tg_flat *f, const tg_flat_item *it) {
     return s;
 }
 
-/* Makes a part of the bucket the main gradient of the item's parameter. */
+/* Makes a part of the bucket the main gradient of the item's parameter. From zero 1 on also moves the parameter into
+ * the bucket, and makes its leaf. */
 static tg_status attach(tg_flat *f, tg_flat_item *it) {
     tg_tensor *x = it->param, *grads = f->bucket[it->bucket].grads;
     it->grad = tg_owned_new(f->ctx, (tg_dtype)grads->dtype, x->ndim, x->shape, NULL, tg_storage_ref(grads->storage),
@@ -295,7 +296,7 @@ static void check_end(const tg_flat *f) {
                 "tg_flat_free: each rank has stepped only its ranges of the parameters; call tg_flat_gather first");
 }
 
-/* Detaches the parameter from its bucket, and drops the handles of the item. */
+/* Detaches the parameter from the tg_flat, and drops the handles of the item. The parameter keeps its bytes. */
 static void free_item(tg_flat_item *it) {
     tg_tensor *x = it->param;
     if (x && tg_flat_alive(it) && x->ext->flat == it->of) {
@@ -313,7 +314,7 @@ static void free_item(tg_flat_item *it) {
     tg_drop(it->grad);
 }
 
-/* Waits for a gather of the bucket, whose parameters outlive it. */
+/* Waits for a gather of the bucket, because its parameters outlive it, and drops its tensors. */
 static void free_bucket(tg_flat_bucket *k) {
     if (k->params) {
         tg_storage *s = k->params->storage;

@@ -1,5 +1,5 @@
-/* Internals of tg_flat (tapegrad/flat.h): flat buffers of gradients, and of parameters that are divided over ranks.
- * docs/design.md says what ZeRO's stages add to it. */
+/* Internals of tg_flat (tapegrad/flat.h): flat buffers of gradients and, from zero 1 on, of parameters. docs/design.md
+ * says what ZeRO's stages add to it. */
 #ifndef TG_FLAT_PARTS_H
 #define TG_FLAT_PARTS_H
 
@@ -42,15 +42,16 @@ typedef struct tg_flat_bucket {
     int first, n;              /* index of its first item, and number of its items */
     int last;                  /* while items are laid out: index of its last item, before items are sorted */
     bool open;                 /* while items are laid out: takes more */
-    int64_t used, numel;       /* number of elements before the padding at the end, and of all */
+    int64_t used, numel;       /* number of elements up to the end of the last item, rounded up, and of all */
     int ready;                 /* number of items that are ready */
     bool summed;               /* with zero 2 and 3: the sum of this round has started, and grads were discarded */
     tg_tensor *grads, *params; /* [numel]. params is NULL with zero 0 */
-    /* This rank's parts. They are views of grads and params, but from zero 2 on own_grads, and with zero 3 own_params,
-     * has bytes of its own. */
+    /* This rank's parts; NULL with zero 0. They are views of grads and params, but from zero 2 on own_grads, and with
+     * zero 3 own_params, has bytes of its own. */
     tg_tensor *own_grads, *own_params;
-    tg_tensor *sent, *received; /* while gradients travel in another dtype: temporaries of that dtype */
-    tg_tensor *part;            /* temporary: the sum of this round, which is added to own_grads */
+    /* While gradients travel in another dtype: temporaries of that dtype. `received` is for zero 1 to 3 only. */
+    tg_tensor *sent, *received;
+    tg_tensor *part; /* temporary: the sum of this round, if it is to be added to that of earlier rounds in own_grads */
     int passed;                 /* with zero 3: parameters whose gradients have arrived since it was discarded */
     uint32_t version;           /* with zero 3: of the storage of params when it was gathered */
 } tg_flat_bucket;
@@ -68,7 +69,7 @@ struct tg_flat {
     bool whole;                /* with zero 3: all parameters stay present (tg_flat_set_whole) */
     int used, way;             /* with zero 3: the bucket that was used last, and the step to the next one, 1 or -1 */
     tg_flat_unit *units;       /* with zero 3: the modules that are watched */
-    bool lost;                 /* a group lacks ranks since a recovery, and with them parts of the optimizer's state */
+    bool lost;                 /* since a recovery a group has other ranks, so the optimizer's state is not all there */
     size_t bytes;              /* size of this allocation, with what follows */
     tg_flat_bucket *bucket;
     tg_tensor **leaf; /* [n], in the order of the parameters */
@@ -100,10 +101,11 @@ int tg_flat_group_of(const tg_tensor *x);
 
 /* The hook that runs when backward has accumulated a gradient of a parameter; user: its item. */
 tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
-void tg_flat_reset(tg_flat *f); /* no gradient of the round has arrived */
+/* Begins a round: no gradient has arrived, and no sum has started. Frees the temporaries of the round before. */
+void tg_flat_reset(tg_flat *f);
 /* Returns whether backward may start sums now. */
 static inline bool tg_flat_reduces(const tg_flat *f) { return f->reduce && !f->p->flats_held; }
-/* Starts the sums of this round that backward has not started, and waits for all. */
+/* With zero 2 and 3: starts the sums of this round that backward has not started, waits for all, and ends the round. */
 tg_status tg_flat_sum_round(tg_flat *f);
 
 /* ---- flat_rounds.c ---- */
@@ -112,33 +114,36 @@ tg_status tg_flat_sum_round(tg_flat *f);
 tg_status tg_flat_free_gradients(tg_flat_bucket *k);
 /* Returns the tensor that receives this rank's part of the bucket's sum. NULL after recording the error. */
 tg_tensor *tg_flat_open_part(const tg_flat *f, tg_flat_bucket *k);
-/* Adds the part that was received to the sums of earlier rounds. */
+/* Waits for k->part, if there is one, and adds it to the sums of earlier rounds. */
 tg_status tg_flat_close_part(tg_flat_bucket *k);
-/* Sets has_grad of each parameter to whether this rank has contributed to its gradient in any round of the step. */
+/* With zero 2 and 3: sets has_grad of each parameter to whether this rank has contributed to its gradient in any round
+ * of the step. */
 void tg_flat_join_rounds(tg_flat *f);
 
 /* ---- flat_params.c ---- */
 
 /* With zero 3: lets parameters have memory only while they are used. */
 tg_status tg_flat_divide_params(tg_flat *f);
-/* With zero 3: discards all buckets of parameters. */
+/* With zero 3: discards all buckets of parameters, unless they are whole. */
 tg_status tg_flat_release(tg_flat *f);
-/* With zero 3: discards them after gathers have failed. They are not whole any more. */
+/* With zero 3: discards them in a recovery, because gathers may have failed. They are not whole any more. */
 void tg_flat_lose_params(tg_flat *f);
 /* Called when the last gradient of a parameter has arrived. */
 tg_status tg_flat_passed(tg_flat_item *it);
-/* Frees the list of modules that are watched. The parameters have no values from now on, unless they are whole. */
+/* Frees the list of modules that are watched. With zero 3 the parameters have no values from now on, unless they are
+ * whole. */
 void tg_flat_close_params(tg_flat *f);
 
 /* ---- flat_gather.c ---- */
 
-/* Makes the leaf of an item: a view of this rank's range of the parameter, with it->share as its main gradient. */
+/* Makes the leaf of an item, a view of this rank's range of the parameter, and it->share, which is the main gradient of
+ * the leaf. */
 tg_status tg_flat_make_leaf(tg_flat *f, tg_flat_item *it);
-/* Fails if a group lacks ranks since a recovery. */
+/* Fails if a group has other ranks since a recovery. */
 tg_status tg_flat_check_ranks(const tg_flat *f, const char *who);
-/* Waits for the gathers, after which all parameters are present. */
+/* Waits for the gathers that tg_flat_gather or tg_flat_set_whole has started. Their parameters are present then. */
 tg_status tg_flat_gathered(tg_flat *f);
-/* Notes that gathers which have not ended were lost. */
+/* Called in a recovery: notes that gathers which have not ended were lost. */
 tg_status tg_flat_gather_lost(tg_flat *f);
 
 #endif

@@ -79,8 +79,9 @@ tg_status tg_flat_check_ranks(const tg_flat *f, const char *who) {
                    who);
 }
 
-/* Starts the gather of a bucket. The step has counted as a write of all its parameters already, so that nodes which
- * saved one notice; the gather does not count as another, or optimizers would look for values of the caller. */
+/* Starts the gather of a bucket. The optimizer's step has counted as a write of all its parameters already, so that
+ * nodes which saved one notice. The gather does not count as another write, because optimizers would take it for one by
+ * the caller. */
 static tg_status gather(tg_flat *f, tg_flat_bucket *k) {
     tg_storage *s = k->params->storage;
     uint32_t version = s->version;

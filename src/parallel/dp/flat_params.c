@@ -16,7 +16,7 @@
  * buckets are present, and a replay runs nothing on the host. */
 static const char gathers[] = "gathers parameters that are divided (zero 3; with zero 2 a step can be captured)";
 
-/* A module that is watched, and the buckets with its parameters. */
+/* A module that is watched, and the range of buckets in which its parameters lie. */
 struct tg_flat_unit {
     tg_flat_unit *next;
     tg_flat *of;
@@ -27,7 +27,8 @@ struct tg_flat_unit {
 
 /* ---- One bucket ---- */
 
-/* Starts to gather a bucket that is discarded. Nodes may have saved its parameters, whose values are as before. */
+/* Starts to gather a bucket if it is discarded. The version stays, because nodes may have saved the parameters, and
+ * these have the same values as before. */
 static tg_status fetch(const tg_flat *f, tg_flat_bucket *k) {
     tg_storage *s = k->params->storage;
     uint32_t version = s->version;
@@ -112,8 +113,8 @@ tg_status tg_flat_divide_params(tg_flat *f) {
     return tg_flat_release(f);
 }
 
-/* The ranks may have failed at different points of a backward. Forgets that point, so that all of them discard and
- * gather the same buckets again. */
+/* The ranks may have failed at different points of a backward. Discards all buckets and forgets which one was used
+ * last, so that all ranks gather the same buckets again. */
 void tg_flat_lose_params(tg_flat *f) {
     if (!tg_flat_divides_params(f)) return;
     for (tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets; k++) {

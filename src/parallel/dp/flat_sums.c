@@ -39,7 +39,8 @@ static tg_status complete(const tg_flat *f, const tg_flat_bucket *k) {
     return TG_OK;
 }
 
-/* Starts the exchange of a bucket whose gradients are converted. With zero 1 each rank gets all addends of its part. */
+/* Starts the exchange of a bucket whose gradients are converted. From zero 1 on each rank gets all addends of its
+ * part. */
 static tg_work *start_converted(const tg_flat *f, tg_flat_bucket *k, tg_comm *c) {
     k->sent = tg_temp_empty(f->ctx, f->o.wire, 1, &k->numel, TG_MEM_TEMPORARY);
     if (!k->sent || tg_gradient_put(k->sent, k->grads, false) != TG_OK) return NULL;
@@ -73,7 +74,8 @@ static void drop_converted(tg_flat_bucket *k) {
     k->sent = k->received = NULL;
 }
 
-/* Waits for the sum of a bucket. */
+/* Waits for the sum of a bucket. Converts it if it traveled in another dtype, and adds it to that of earlier
+ * rounds. */
 static tg_status finish(const tg_flat *f, tg_flat_bucket *k) {
     if (k->sent) {
         const tg_tensor *x = k->received ? k->received : k->sent;
@@ -86,8 +88,8 @@ static tg_status finish(const tg_flat *f, tg_flat_bucket *k) {
     return tg_flat_close_part(k);
 }
 
-/* Starts the sum of the next bucket. If gradients are freed then, at most one sum is in flight, so that the memory of
- * two buckets suffices: the one that is summed, and the one that backward fills. */
+/* Starts the sum of the next bucket. If this frees the bucket's gradients (zero 2 and 3), first waits for the sum
+ * before, so that only one bucket is being summed while backward fills others. */
 static tg_status start_next(tg_flat *f) {
     tg_flat_bucket *k = &f->bucket[f->started++];
     tg_comm *c = f->group[k->group].comm;

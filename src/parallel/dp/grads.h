@@ -12,9 +12,10 @@ enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
  * some rank has contributed to. */
 tg_status tg_flats_finish(const tg_parallel *p);
 /* Fails with TG_ERR_STATE if tg_flats_finish would sum the gradient of a parameter that is not among params, because
- * that gradient would not be marked as summed. */
+ * that gradient would not be marked as summed. Frozen parameters without a gradient may be missing. */
 tg_status tg_flats_check_all(const tg_parallel *p, tg_tensor *const *params, int n);
-/* Returns the set of axes over which a tg_flat sums x's gradient; 0: x is in none. */
+/* Returns the set of axes with several ranks over which a tg_flat sums x's gradient; 0 if there are none, or if x is in
+ * no tg_flat. */
 uint32_t tg_flat_axes(const tg_tensor *x);
 /* Returns x's gradient buffer, for a sum over ranks. If x has no gradient on this rank, fills the buffer with 0 first.
  * Returns NULL after recording the error. */
@@ -29,7 +30,8 @@ tg_status tg_grads_sum_shares(tg_tensor *const *params, int n);
 void tg_flats_hold(const tg_parallel *p, bool held);
 
 /* In check mode (tg_config.check), compares the parameters whose placements say that they are equal on all
- * data-parallel ranks, by a hash of their bytes. Collective over these ranks. Does nothing if check mode is off. */
+ * data-parallel ranks (dp and edp), by a hash of their bytes. Collective over these ranks. Does nothing if check mode
+ * is off. */
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
 
 #endif

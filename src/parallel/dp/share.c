@@ -3,7 +3,8 @@
 #include "autograd/gradients.h"
 #include "parallel/dp/grads.h"
 
-/* In check mode, fails unless x has the same bytes on all ranks that share it. Collective over these ranks. */
+/* In check mode, fails unless x has the same bytes on all ranks that share it. Collective over these ranks, unless x
+ * cannot be compared. */
 static tg_status compare(tg_tensor *x, const char *who) {
     char what[160];
     int rank;
