@@ -4,8 +4,9 @@
 #include "parallel/pp/pipe.h"
 #include "tape/tape.h"
 
-/* Lists the roots of the cell and their seeds, and returns their number. Leaves out roots that need no gradient, such
- * as the outputs of a stage without parameters that learn. The seeds of the loss and of aux are NULL, which means 1. */
+/* Lists the roots of the cell and their seeds, and returns their number. Leaves out outputs that need no gradient, such
+ * as integers, or those of a stage without parameters that learn. The seeds of the loss and of aux are NULL, which
+ * means 1. */
 static int list_roots(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c) {
     bool last = !tg_pipe_receives(x, it);
     int n = 0;
@@ -26,8 +27,8 @@ static void drop_seeds(const tg_pipe *x, tg_pipe_cell *c) {
     }
 }
 
-/* Sends the gradient of `in`, one of in[]; sends zeros if no op has used `in`. Converts the gradient if it was
- * accumulated in another dtype. */
+/* Sends the gradient of `in`, one of input[], or zeros if it has none. Converts the gradient if it was accumulated in
+ * another dtype. */
 static tg_status send_gradient(tg_pipe *x, tg_pipe_item it, tg_tensor *in) {
     tg_ctx *ctx = x->ctx;
     tg_tensor *g = tg_gradient_of(in);

@@ -76,7 +76,7 @@ static int64_t hash_plan(const tg_pipe_plan *p) {
     return (int64_t)h;
 }
 
-/* Fails unless a number is the same on all stages. */
+/* Fails unless a number is the same on all stages. what, i: its name in the error; i is -1 if there is only one. */
 static tg_status compare(const tg_pipe *x, int64_t mine, const char *what, int i) {
     int rank;
     int64_t first, other;
@@ -142,8 +142,8 @@ tg_status tg_pipe_edge_check(const tg_pipe *x, tg_pipe_item it, int i, tg_tensor
 
 /* ---- Messages ---- */
 
-/* Returns a temporary tensor in flight: tensor i of the message that the item receives. NULL after recording the
- * error. */
+/* Starts to receive tensor i of the message of an item. Returns it, a temporary in flight. After an error returns NULL
+ * or a temporary that nothing will fill; the caller checks the status. */
 static tg_tensor *receive(tg_pipe *x, tg_pipe_item it, int i) {
     bool down = it.act == TG_PIPE_F;
     const tg_pipe_tensor *e = &x->edge[i];

@@ -29,7 +29,7 @@ void tg_pipe_release_tape(tg_pipe *x, tg_pipe_cell *c) {
     c->aux = NULL;
 }
 
-/* Enters the arriving tensors into the tape as leaves, which become in[] of the cell. */
+/* Enters the arriving tensors into the tape as leaves, which become input[] of the cell. */
 static tg_status enter_inputs(tg_pipe *x, tg_pipe_cell *c) {
     for (int i = 0; i < x->n_edge; i++) {
         tg_tensor *y = c->arriving[TG_PIPE_F][i];
@@ -93,7 +93,7 @@ static tg_status keep_aux(tg_pipe *x, tg_pipe_cell *c) {
     return x->ctx->run.status;
 }
 
-/* Sends out[]. A message is contiguous: other strides are copied first. */
+/* Sends out[]. A message must be contiguous, so other tensors are copied first. */
 static tg_status send_outputs(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c) {
     for (int i = 0; i < x->n_edge; i++) {
         char what[24];
@@ -128,8 +128,8 @@ static tg_status call_fn(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c, tg_pipe_f
     return TG_OK;
 }
 
-/* Runs the call in a scope. When the scope closes, it releases all results that no node has saved, also outputs that
- * are still being sent. */
+/* Calls fn in a scope. When the scope closes, it releases the bytes of all results that no node has saved, also those
+ * of outputs that are still being sent. */
 tg_status tg_pipe_forward(tg_pipe *x, tg_pipe_item it, tg_pipe_fn fn) {
     tg_pipe_cell *c = tg_pipe_cell_of(x, it);
     tg_tape *t = take_tape(x, c, it.micro);

@@ -102,7 +102,7 @@ static int most_tapes(const tg_pipe_plan *plan) {
     return most;
 }
 
-/* Allocates what the plan and the edges need. After an error tg_pipe_free releases the rest. */
+/* Allocates what the plan and the edges need. After an error tg_pipe_free frees what was allocated. */
 static tg_status allocate(tg_pipe *x) {
     tg_ctx *ctx = x->ctx;
     int cells = x->plan->chunks * x->plan->micros, tapes = most_tapes(x->plan);

@@ -17,7 +17,7 @@ typedef struct tg_pipe_tensor {
     const tg_placements *place, *dual; /* of the tensor and of its gradient, on the present grid */
 } tg_pipe_tensor;
 
-/* One micro-batch in one chunk of this stage. The arrays have an entry for each tensor of an edge. */
+/* One micro-batch in one chunk of this stage. The arrays have an entry for each tensor of an edge, and at least one. */
 typedef struct tg_pipe_cell {
     tg_tape *tape;           /* records F; kept until B has run, NULL otherwise */
     tg_tensor **input, **out;   /* tensors of the tape; out[0] of the last part is its loss, with the loss scale */
@@ -37,7 +37,7 @@ struct tg_pipe {
     int n_edge, n_slots; /* tensors of an edge, and entries of the arrays of a cell: 1 or more */
     tg_pipe_tensor *edge;
     bool placed;         /* the placements of the edges are those of the present grid */
-    bool running, stale; /* stale: a run failed, and has left messages and tapes behind */
+    bool running, stale; /* stale: a run has failed, and its messages and tapes were not dropped yet */
     tg_pipe_cell *cell;
     tg_tensor **tensors;        /* the memory of the arrays of all cells, and of roots and seeds */
     tg_tensor **roots, **seeds; /* of the backward that is running; n_slots + 1 each */
@@ -74,12 +74,12 @@ void tg_pipe_clear(tg_pipe *x);
 
 /* ---- edge.c ---- */
 
-/* Copies the declared tensors of an edge and checks them. */
+/* Checks and copies the declared tensors of an edge, and finds their placements. */
 tg_status tg_pipe_edge_open(tg_pipe *x, const tg_pipe_opts *o);
 /* Fails with TG_ERR_MISMATCH unless all stages have declared the same edges and made the same plan. Collective over
  * pp. */
 tg_status tg_pipe_compare(tg_pipe *x);
-/* Finds the placements of the edges on the present grid. */
+/* Finds the placements of the edges on the present grid, unless they are known. */
 tg_status tg_pipe_edge_place(tg_pipe *x);
 /* Fails unless y is what tensor i of the edge must be for this item. */
 tg_status tg_pipe_edge_check(const tg_pipe *x, tg_pipe_item it, int i, tg_tensor *y);

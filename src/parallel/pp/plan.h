@@ -9,7 +9,7 @@ struct tg_pipe_plan {
     tg_ctx *ctx;
     tg_pipe_kind kind;
     int stages, chunks, micros;
-    bool backward, split; /* whether the lists have items B, and whether they have items W */
+    bool backward, split; /* whether the lists have items B or W, and whether they have items W */
     int n;                /* number of items of all stages */
     tg_pipe_item *item;   /* the lists, one stage after the other */
     int *first;           /* stages + 1 numbers: the list of stage s is item[first[s]] to item[first[s + 1] - 1] */
@@ -17,7 +17,7 @@ struct tg_pipe_plan {
     double hop;
     double *begin; /* the time at which each item begins */
     double makespan;
-    int *place; /* while the plan is made: the index in `item` of each act, part and micro-batch (tg_pipe_place) */
+    int *place; /* while the plan is checked: where the item of each act, part and micro-batch is (tg_pipe_place) */
 };
 
 static inline int tg_pipe_parts(const tg_pipe_plan *p) { return p->stages * p->chunks; }
@@ -61,13 +61,14 @@ tg_pipe_name tg_pipe_item_name(const tg_pipe_plan *p, tg_pipe_item item);
 
 /* Allocates the lists: n items of all stages. (plan.c) */
 tg_status tg_pipe_take_items(tg_pipe_plan *p, int n);
-/* Makes the lists of a built-in schedule. (schedules.c) */
+/* Makes the lists of a built-in schedule. group: number of micro-batches in a turn. (schedules.c) */
 tg_status tg_pipe_schedule(tg_pipe_plan *p, int group);
 /* Fills in p->place, and checks all rules except that items must not wait for each other. (verify.c) */
 tg_status tg_pipe_verify(tg_pipe_plan *p);
 /* Computes begin and makespan. Fails if items wait for each other. (simulate.c) */
 tg_status tg_pipe_simulate(tg_pipe_plan *p);
-/* The element of p->place for an act of a part and a micro-batch. It is -1 if no list has it. */
+/* The element of p->place for an act of a part and a micro-batch: the index of this item in p->item, or -1 if no list
+ * has it. */
 static inline int *tg_pipe_place(const tg_pipe_plan *p, int act, int part, int micro) {
     return &p->place[((size_t)act * tg_pipe_parts(p) + part) * p->micros + micro];
 }
@@ -75,8 +76,8 @@ static inline int *tg_pipe_place(const tg_pipe_plan *p, int act, int part, int m
 /* ---- Diagrams ---- */
 
 /* Returns the span of time that a column of the diagram stands for. It is the longest span of which the times of all
- * items are multiples, if items then have few columns; otherwise it is a span that keeps the rounding of times small.
- * (diagram.c) */
+ * items and the hop are multiples, if items then have few columns; otherwise it is a span that keeps the rounding of
+ * times small. It is longer if the diagram would have too many columns. (diagram.c) */
 double tg_pipe_column(const tg_pipe_plan *p);
 void tg_pipe_svg(const tg_pipe_plan *p, char *buf, size_t n, size_t *at); /* (svg.c) */
 

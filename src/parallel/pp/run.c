@@ -3,7 +3,7 @@
 #include "parallel/dp/grads.h"
 #include "parallel/pp/pipe.h"
 
-/* Adds the item, such as "F3 of part 2", to the context's error. Returns its status. */
+/* Adds the item, such as "F3 of part 2 of 4", to the context's error. Returns the status of the error. */
 static tg_status note(const tg_pipe *x, tg_pipe_item it) {
     return tg_fail_note(x->ctx, " (in %c%d of part %d of %d of tg_pipe_run)", "FBW"[it.act], (int)it.micro,
                         tg_pipe_part_of(x, it), tg_pipe_parts(x->plan));

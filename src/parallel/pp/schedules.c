@@ -2,7 +2,7 @@
 #include "base/runtime.h"
 #include "parallel/pp/plan.h"
 
-/* The turns that micro-batches take through the chunks. The last turn has what is left. */
+/* The turns in which micro-batches go through the chunks. The last turn has what the others leave. */
 typedef struct turns {
     int size;   /* number of micro-batches of a turn */
     int longer; /* number of turns, from the first one on, that have one micro-batch more */
@@ -25,7 +25,7 @@ static int turn_begin(const tg_pipe_plan *p, turns t, int turn) {
 /* Returns item number i among the items of one act in the list of a stage. A turn goes through all chunks: forward from
  * the first to the last, backward from the last to the first. */
 static tg_pipe_item item_at(const tg_pipe_plan *p, turns t, tg_pipe_act act, int i) {
-    /* How many micro-batches i items make, and how many micro-batches all longer turns have. */
+    /* How many micro-batches the items before item i make, and how many all longer turns have together. */
     int passed = i / p->chunks, longer = t.longer * (t.size + 1);
     int turn = passed < longer ? passed / (t.size + 1) : t.longer + (passed - longer) / t.size;
     int first = turn_begin(p, t, turn), size = turn_begin(p, t, turn + 1) - first, at = i - first * p->chunks;

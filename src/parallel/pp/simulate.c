@@ -11,7 +11,7 @@
 /* How far one stage has come. */
 typedef struct progress {
     int next;   /* index of its next item */
-    double end; /* the time at which the item before that ends */
+    double end; /* the time at which the item before that ends; 0 if there is none */
 } progress;
 
 static double end_of(const tg_pipe_plan *p, int i, int part) { return p->begin[i] + p->cost[p->item[i].act][part]; }
@@ -22,7 +22,7 @@ static int needed(const tg_pipe_plan *p, int stage, int i, int *part) {
     return *part < 0 ? -1 : *tg_pipe_place(p, p->item[i].act, *part, p->item[i].micro);
 }
 
-/* Returns whether an item has run: its stage is beyond it. */
+/* Returns whether item i, which is of `part`, has run: its stage is beyond it. */
 static bool has_run(const tg_pipe_plan *p, const progress *at, int i, int part) {
     return i < at[part % p->stages].next;
 }

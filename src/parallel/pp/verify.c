@@ -82,7 +82,8 @@ static tg_status check_acts(const tg_pipe_plan *p, int stage) {
     return TG_OK;
 }
 
-/* Returns the index of the first item of an act in the list of a stage, from index i on. */
+/* Returns the index of the first item of an act in the list of a stage, from index i on; the end of the list if there
+ * is none. */
 static int next_of(const tg_pipe_plan *p, int stage, tg_pipe_act act, int i) {
     while (i < p->first[stage + 1] && p->item[i].act != act) i++;
     return i;
