@@ -87,9 +87,10 @@ typedef struct grid {
     int sizes[GRID], n;
 } grid;
 
-/* Makes the grid of an order; axis name[j] has size[j] ranks. Axes of size 1 that the order does not name go last. */
+/* Makes the grid of an order. Axis name[j] has size[j] ranks; messages call it axis[j]. Axes of size 1 that the order
+ * does not name go last. */
 static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *const name[GRID],
-                           const int size[GRID]) {
+                           const char *const axis[GRID], const int size[GRID]) {
     g->n = parse_order(order, g->names);
     for (int i = 0; i < g->n; i++) {
         bool known = false;
@@ -104,8 +105,8 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     for (int j = 0; j < GRID; j++) {
         int at = find(g->names, g->n, name[j]);
         if (at < 0 && size[j] != 1)
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, but order \"%s\" does not name it",
-                           name[j], size[j], order);
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, but order \"%s\" does not name %s",
+                           axis[j], size[j], order, name[j]);
         if (at < 0) strcpy(g->names[at = g->n++], name[j]);
         g->sizes[at] = size[j];
     }
@@ -142,6 +143,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
 
 /* The names of the axes in an order. In the expert grid tp and dp stand for etp and edp. */
 static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
+static const char *const expert_names[GRID] = {"etp", "cp", "ep", "edp", "pp"};
 
 /* Returns whether a * b * c, which may be too large for 64 bits, divides n. */
 static bool divides(int n, int a, int b, int c) { return n % a == 0 && n / a % b == 0 && n / a / b % c == 0; }
@@ -200,7 +202,7 @@ static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const g
     if (same) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
                    "tg_parallel_new: with order \"%s\" the pipelines of the dense and of the expert grid differ; put "
-                   "pp last, or choose etp x ep = tp x cp x (a divisor of dp)",
+                   "pp first or last, or give the axes before it the same product of sizes in both grids",
                    o->order);
 }
 
@@ -252,8 +254,9 @@ static tg_status make_groups(tg_parallel *p) {
     const tg_parallel_opts *o = &p->o;
     int world = tg_comm_size(p->world), dp = world / (o->tp * o->cp * o->pp), edp = world / (o->etp * o->ep * o->pp);
     grid dense, expert;
-    TG_TRY(grid_make(p->ctx, &dense, o->order, grid_names, (const int[GRID]){o->tp, o->cp, 1, dp, o->pp}));
-    TG_TRY(grid_make(p->ctx, &expert, o->order, grid_names, (const int[GRID]){o->etp, 1, o->ep, edp, o->pp}));
+    const int sizes[GRID] = {o->tp, o->cp, 1, dp, o->pp}, expert_sizes[GRID] = {o->etp, 1, o->ep, edp, o->pp};
+    TG_TRY(grid_make(p->ctx, &dense, o->order, grid_names, grid_names, sizes));
+    TG_TRY(grid_make(p->ctx, &expert, o->order, grid_names, expert_names, expert_sizes));
     TG_TRY(check_pipelines(p->ctx, o, &dense, &expert, world));
     TG_TRY(compare_grids(p, &dense, &expert));
     tg_axis of_etp = p->one_grid ? TG_TP : TG_ETP, of_edp = TG_EDP;

@@ -24,7 +24,7 @@ static void groups(misuse_world *b) {
     NEW(ARGUMENT, "is not divisible by tp x cp x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .cp = 2));
     NEW(ARGUMENT, "is not divisible by etp x ep x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .ep = 2));
     NEW(ARGUMENT, "order is \"tp,dp\"", TG_PARALLEL(.order = "tp,dp"));
-    NEW(ARGUMENT, "does not name it", TG_PARALLEL(.tp = 2, .order = "dp-pp"));
+    NEW(ARGUMENT, "does not name tp", TG_PARALLEL(.tp = 2, .order = "dp-pp"));
     NEW(ARGUMENT, "rng is 9", TG_PARALLEL(.rng = (tg_rng_mode)9));
     NEW(ARGUMENT, "vp is 2 and pp is 1", TG_PARALLEL(.vp = 2));
     NEW(ARGUMENT, "vp is -1", TG_PARALLEL(.vp = -1));

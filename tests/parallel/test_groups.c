@@ -475,12 +475,14 @@ START_TEST(grids_that_do_not_fit_are_refused) {
         {TG_PARALLEL(.tp = 5), "tp is 5"},
         {TG_PARALLEL(.ep = 3), "not divisible by etp x ep x pp"},
         {TG_PARALLEL(.tp = -1), "tp is -1"},
-        {TG_PARALLEL(.order = "tp-dp-pp", .cp = 2), "does not name it"},
+        {TG_PARALLEL(.order = "tp-dp-pp", .cp = 2), "cp is 2, but order \"tp-dp-pp\" does not name cp"},
+        {TG_PARALLEL(.order = "dp", .etp = 2), "etp is 2, but order \"dp\" does not name tp"},
+        {TG_PARALLEL(.order = "tp", .tp = 4, .etp = 1), "edp is 4, but order \"tp\" does not name dp"},
         {TG_PARALLEL(.order = "tp-xp"), "expected a list of"},
         {TG_PARALLEL(.order = "tp-tp"), "expected a list of"},
         {TG_PARALLEL(.order = "tp--dp"), "expected a list of"},
         {TG_PARALLEL(.rng = (tg_rng_mode)7), "rng is 7"},
-        {TG_PARALLEL(.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1), "differ"},
+        {TG_PARALLEL(.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1), "put pp first or last"},
     };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
     tg_comm *world = tg_comm_plan_new(ctx, 1, 4);
