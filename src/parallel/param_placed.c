@@ -1,11 +1,31 @@
 /* tg_param_new_placed: creates this rank's part of a parameter from its global shape and placements. */
 #include <math.h>
 
-#include <tapegrad/parallel.h>
-
 #include "core/tensor.h"
+#include "parallel/parallel.h"
 #include "placement/draws.h"
 #include "placement/placing.h"
+
+/* Returns whether axis a of the expert grid includes axis b of the dense grid: if both grids are the same
+ * (tg_parallel_opts), etp is tp, and edp is dp and cp. */
+static bool includes(const tg_parallel *p, tg_axis a, tg_axis b) {
+    return p->one_grid && ((a == TG_ETP && b == TG_TP) || (a == TG_EDP && (b == TG_DP || b == TG_CP)));
+}
+
+/* Fails if two placements divide the parameter over the same ranks. */
+static tg_status check_shards(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *at, int n) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            tg_axis a = at[i].axis, b = at[k].axis;
+            if (!includes(p, a, b) || tg_parallel_size(p, b) == 1) continue;
+            if (!tg_placement_shards(at[i].placement) || !tg_placement_shards(at[k].placement)) continue;
+            return tg_fail(ctx, TG_ERR_ARGUMENT,
+                           "tg_param_new_placed: the parameter is a shard on %s and on %s, but %s includes %s here, "
+                           "because both grids are the same; name one of them",
+                           tg_axis_name(a), tg_axis_name(b), tg_axis_name(a), tg_axis_name(b));
+        }
+    return TG_OK;
+}
 
 static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *at, int n, double std) {
     if (n < 0 || n > TG_MAX_AXES || (n && !at))
@@ -20,9 +40,9 @@ static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *
             if (at[k].axis == at[i].axis)
                 return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: axis %s is given twice",
                                tg_axis_name(at[i].axis));
-    return tg_grid_of(ctx)->owner == p
-               ? TG_OK
-               : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: p is not the tg_parallel of its context");
+    if (tg_grid_of(ctx)->owner != p)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: p is not the tg_parallel of its context");
+    return check_shards(p, ctx, at, n);
 }
 
 /* Divides the dim of *s that the placement `at` shards by the number of ranks of its axis. Called for each placement,

@@ -259,6 +259,9 @@ static tg_status two_names(void *arg, tg_ctx *ctx, tg_comm *world) {
     z = tg_assume_placement(t, z, p, TG_EDP, TG_R);
     EXPECT(ctx, tg_placement_of(z, TG_TP).dim == 1 && tg_placement_of(z, TG_DP).kind == TG_REPLICATED);
     tg_tape_free(t);
+    REFUSED(ctx, TG_ERR_ARGUMENT, "a shard on etp and on tp, but etp includes tp here",
+            tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(8), 0,
+                                TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_ETP, TG_SHARD(0)})));
     tg_drop(x), tg_drop(y);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
@@ -277,6 +280,9 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_place(p, x, TG_EDP, TG_SHARD(0));
     EXPECT(ctx, tg_placement_of(x, TG_DP).order == 0 && tg_placement_of(x, TG_CP).order == 1);
     EXPECT(ctx, tg_global_shape(x).dim[0] == 16);
+    REFUSED(ctx, TG_ERR_ARGUMENT, "a shard on edp and on cp",
+            tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(8), 0,
+                                TG_PLACES({TG_EDP, TG_SHARD(0)}, {TG_CP, TG_SHARD(0)})));
     tg_drop(x);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
