@@ -150,8 +150,8 @@ TG_API tg_status tg_flat_gather(tg_flat *f);
  * parameter that all ranks read at that time; otherwise do not use zero 3 for it.
  *
  * Gathered buckets are discarded
- * - in backward: when the first gradient of a bucket arrives, all except this bucket and the next one; when its last
- *   gradient has arrived, the bucket itself;
+ * - in backward, when a gradient arrives that is of another bucket than the one before: all except its bucket and the
+ *   next one;
  * - in tg_grads_finalize, tg_optim_step and tg_flat_gather;
  * - before a module that tg_flat_watch names.
  *

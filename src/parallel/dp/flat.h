@@ -52,8 +52,7 @@ typedef struct tg_flat_bucket {
     /* While gradients travel in another dtype: temporaries of that dtype. `received` is for zero 1 to 3 only. */
     tg_tensor *sent, *received;
     tg_tensor *part; /* temporary: the sum of this round, if it is to be added to that of earlier rounds in own_grads */
-    int passed;                 /* with zero 3: parameters whose gradients have arrived since it was discarded */
-    uint32_t version;           /* with zero 3: of the storage of params when it was gathered */
+    uint32_t version; /* with zero 3: of the storage of params when it was gathered */
 } tg_flat_bucket;
 
 struct tg_flat {
@@ -128,8 +127,8 @@ tg_status tg_flat_divide_params(tg_flat *f);
 tg_status tg_flat_release(tg_flat *f);
 /* With zero 3: discards them in a recovery, because gathers may have failed. They are not whole any more. */
 void tg_flat_lose_params(tg_flat *f);
-/* Called when the last gradient of a parameter has arrived. */
-tg_status tg_flat_passed(tg_flat_item *it);
+/* With zero 3: called in backward when a gradient of a parameter has arrived. Begins the use of its bucket. */
+tg_status tg_flat_reached(const tg_flat_item *it);
 /* Frees the list of modules that are watched. With zero 3 the parameters have no values from now on, unless they are
  * whole. */
 void tg_flat_close_params(tg_flat *f);

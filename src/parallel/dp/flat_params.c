@@ -1,10 +1,12 @@
 /* Parameters of which a rank keeps only its ranges (zero 3). A bucket is gathered when one of its parameters is read,
- * and discarded when other buckets are used, so that two buckets are present at a time: the one in use, and the next
- * one, which arrives meanwhile.
+ * and the bucket that is probably used next is gathered at the same time. Other buckets are discarded when a module
+ * that tg_flat_watch names begins, and in backward. Then the buckets in use and the next one are present; a forward
+ * without watched modules keeps all that it has read.
  *
  * All ranks of a group must gather the same buckets in the same order. So buckets are discarded only at points that the
- * program of all ranks has in common: before a module that tg_flat_watch names, in backward when the last gradient of a
- * bucket has arrived, and in tg_grads_finalize. No op is running then that has the address of a parameter. */
+ * programs of all ranks have in common: before a watched module, in backward when a gradient of another bucket
+ * arrives, in tg_grads_finalize, by a step of the optimizer (tg_range_wrote), and in tg_flat_gather and
+ * tg_flat_set_whole. No op is running then that has the address of a parameter. */
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
 #include "core/rehome.h"
@@ -65,9 +67,8 @@ static tg_status keep_part(const tg_flat *f, const tg_flat_bucket *k) {
 }
 
 /* Discards a bucket. If the program has written parameters of it, first copies this rank's part to the ranges. */
-static tg_status release(const tg_flat *f, tg_flat_bucket *k) {
+static tg_status release(const tg_flat *f, const tg_flat_bucket *k) {
     tg_storage *s = k->params->storage;
-    k->passed = 0;
     if (s->state == TG_DISCARDED) return TG_OK;
     tg_later_settle(f->ctx); /* pins end there */
     if (tg_storage_pins(s))
@@ -120,7 +121,6 @@ void tg_flat_lose_params(tg_flat *f) {
     for (tg_flat_bucket *k = f->bucket; k < f->bucket + f->n_buckets; k++) {
         tg_storage_discard(k->params->storage, "tg_flat", NULL);
         set_writable(k, false);
-        k->passed = 0;
     }
     f->used = f->n_buckets;
     f->whole = false;
@@ -140,12 +140,12 @@ static tg_status use(tg_flat *f, int first, int last) {
     return next >= 0 && next < f->n_buckets ? fetch(f, &f->bucket[next]) : TG_OK;
 }
 
-tg_status tg_flat_passed(tg_flat_item *it) {
+/* Ranks may lack gradients of different parameters, so they need not agree on which gradient of a bucket is the last.
+ * The bucket therefore stays until another one is used. */
+tg_status tg_flat_reached(const tg_flat_item *it) {
     tg_flat *f = it->of;
-    tg_flat_bucket *k = &f->bucket[it->bucket];
-    if (!tg_flat_divides_params(f) || f->whole) return TG_OK;
-    if (k->passed == 0) TG_TRY(use(f, it->bucket, it->bucket));
-    return ++k->passed == k->n ? release(f, k) : TG_OK;
+    if (!tg_flat_divides_params(f) || it->bucket == f->used) return TG_OK;
+    return use(f, it->bucket, it->bucket);
 }
 
 /* ---- Modules ---- */

@@ -135,7 +135,7 @@ tg_status tg_flat_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad
                        "false) for all micro-batches but the last, and tg_grads_finalize after the last",
                        what);
     }
-    TG_TRY(tg_flat_passed(it));
+    TG_TRY(tg_flat_reached(it));
     if (!tg_flat_reduces(f) || it->ready) return TG_OK;
     it->ready = true;
     f->bucket[it->bucket].ready++;
