@@ -100,7 +100,7 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     if (x->node || !(x->flags & TG_F_LEAF))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s is not a leaf; the placement rule has placed it", what);
     if (is_placed(x, axis)) return refuse_second(x, axis, asked, to);
-    if (x->ext && (x->uses || x->ext->leaf_tape))
+    if (x->uses || (x->ext && x->ext->leaf_tape))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was already used by an op; place it before its first use",
                        what);
     bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;

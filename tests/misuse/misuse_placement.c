@@ -30,6 +30,17 @@ static tg_status places_twice(misuse_world *b) {
     return s;
 }
 
+/* Places a leaf of a tape that an op has used. */
+static tg_status places_used_input(misuse_world *b) {
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_tensor *x = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3)), *in = tg_tape_input(t, x);
+    tg_add(t, in, b->w);
+    tg_status s = tg_place(P, in, TG_TP, TG_R);
+    tg_tape_free(t);
+    tg_drop(x);
+    return s;
+}
+
 static void declared(misuse_world *b) {
     const tg_placement unknown = {.kind = 9}, no_layout = {.kind = TG_VARYING, .layout = 7};
     QUIET(tg_place, tg_place(P, NULL, TG_TP, TG_R) == TG_ERR_ARGUMENT);
@@ -50,6 +61,7 @@ static void declared(misuse_world *b) {
     FAILS(tg_place, STATE, "placed on axis tp already: it is R there, and cannot become I", places_twice(b));
     FAILS(tg_place, STATE, "f32[2, 3] is not a leaf; the placement rule has placed it", tg_place(P, b->r, TG_TP, TG_R));
     FAILS(tg_place, STATE, "w f32[2, 3] was already used by an op", tg_place(P, b->w, TG_TP, TG_R));
+    FAILS(tg_place, STATE, "f32[2, 3] was already used by an op", places_used_input(b));
     FAILS(tg_place, PLACEMENT, "would be P", places_param(b, TG_P));
     FAILS(tg_place, PLACEMENT, "would be opaque", places_param(b, TG_V));
     EACH_DEAD(x) FAILS(tg_place, HANDLE, "the tensor", tg_place(P, x, TG_TP, TG_R));
