@@ -188,13 +188,18 @@ tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
     return taken;
 }
 
-/* Waits for the work that fills the bytes. If the work fails, the bytes are discarded. */
+/* Waits for the work that fills the bytes. If the work fails, the bytes are discarded; lasting ones stay, but await
+ * another work. */
 static tg_status wait_for(tg_storage *s) {
     tg_work *w = s->extra->work;
     s->extra->work = NULL;
     s->state = TG_PRESENT;
     tg_status status = tg_work_finish(w);
-    if (status != TG_OK && !s->extra->lasting) tg_storage_discard(s, "a work that failed", NULL);
+    if (status == TG_OK) return TG_OK;
+    if (s->extra->lasting)
+        tg_storage_await(s);
+    else
+        tg_storage_discard(s, "a work that failed", NULL);
     return status;
 }
 

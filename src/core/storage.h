@@ -25,7 +25,7 @@ typedef struct tg_storage_extra {
     struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of, or NULL */
     bool shared;              /* the block belongs to another storage; this one keeps it by tg_block_hold */
     bool read_only;           /* the bytes may not be written (tg_set_read_only) */
-    bool lasting;             /* the bytes stay, even if a work that fills them fails */
+    bool lasting;             /* if a work that fills the bytes fails, they stay, and await another work */
     bool in_flat;             /* a buffer of a tg_flat: tg_discard refuses it, because other tensors lie there too */
     uint32_t pins;            /* number of exports, and of calls of tg_pin whose tg_unpin has not been done */
     uint32_t exports;         /* number of exports (dlpack.h) */

@@ -174,6 +174,41 @@ START_TEST(ranks_go_on_after_a_failure) {
 }
 END_TEST
 
+/* A rank fails before the gather that follows a step. The others cannot read values of different steps before they
+ * recover, nor after their first attempt has reported the failure. */
+static tg_status gather_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
+    double x[ALL];
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = model_open(ctx, p, &divided);
+    (void)arg;
+    RUN(backward(ctx, t, p, &m, &divided, 0, 0));
+    RUN(tg_grads_finalize(p, m.x, PARAMS, NULL));
+    RUN(tg_optim_step(m.optim));
+    if (tg_comm_rank(world) == 0) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
+    tg_flat_gather(m.flat);
+    read_all(&m, x);
+    bool reported = tg_ctx_status(ctx) != TG_OK, refused = true;
+    for (int i = 0; i < PARAMS; i++) {
+        tg_ctx_clear(ctx);
+        refused &= tg_read_f64(m.x[i], x, numel[i]) != TG_OK;
+    }
+    tg_ctx_clear(ctx);
+    RUN(tg_parallel_recover(p));
+    RUN(tg_flat_gather(m.flat));
+    RUN(read_all(&m, x));
+    EXPECT(ctx, reported && refused);
+    model_close(&m);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(values_of_different_steps_stay_unread_after_a_failure) {
+    for (divided.zero = 1; divided.zero <= 2; divided.zero++) on_ranks(3, gather_alone, NULL);
+}
+END_TEST
+
 /* The hook of a gradient: fails at its first call. */
 static tg_status fail_once(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     int *calls = user;
@@ -263,6 +298,7 @@ int main(void) {
         rounds_end_where_the_caller_says,
         gradients_that_were_sent_cannot_be_read,
         ranks_go_on_after_a_failure,
+        values_of_different_steps_stay_unread_after_a_failure,
         ranks_go_on_after_a_backward_that_fails,
         ranks_that_are_left_begin_anew,
     };

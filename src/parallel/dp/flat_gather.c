@@ -85,10 +85,13 @@ tg_status tg_flat_check_ranks(const tg_flat *f, const char *who) {
 static tg_status gather(tg_flat *f, tg_flat_bucket *k) {
     tg_storage *s = k->params->storage;
     uint32_t version = s->version;
-    if (tg_storage_awaits(s)) s->state = TG_PRESENT;
+    bool awaited = tg_storage_awaits(s);
+    if (awaited) s->state = TG_PRESENT;
     bool started = tg_comm_all_gather(f->group[k->group].comm, k->params, k->own_params);
     s->version = version;
-    return started ? TG_OK : f->ctx->run.status;
+    if (started) return TG_OK;
+    if (awaited) tg_storage_await(s);
+    return f->ctx->run.status;
 }
 
 static tg_status check_gather(const tg_flat *f) {
@@ -110,8 +113,10 @@ tg_status tg_flat_gather(tg_flat *f) {
 }
 
 tg_status tg_flat_gathered(tg_flat *f) {
-    for (int k = 0; f->gathering && k < f->n_buckets; k++)
-        TG_TRY(tg_storage_need(f->bucket[k].params->storage, f->bucket[k].params));
+    for (int k = 0; f->gathering && k < f->n_buckets; k++) {
+        tg_storage *s = f->bucket[k].params->storage; /* it awaits a gather again if the last one has failed */
+        if (!tg_storage_awaits(s)) TG_TRY(tg_storage_need(s, f->bucket[k].params));
+    }
     f->gathering = false;
     return TG_OK;
 }
