@@ -333,8 +333,10 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
     ck_assert(refused(ctx, TG_ERR_STATE, "is in a tg_flat but not in params"));
     tg_comm_query(tg_parallel_world(p), &after);
     ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
-    tg_zero_grad(m->b2);
     tg_set_requires_grad(m->b2, false); /* frozen: it cannot be listed */
+    tg_grads_finalize(p, m->all, 3, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in a tg_flat, and was frozen after a backward"));
+    tg_zero_grad(m->b2);
     ck_assert_int_eq(tg_grads_finalize(p, m->all, 3, NULL), TG_OK);
     tg_set_requires_grad(m->b2, true);
     for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);

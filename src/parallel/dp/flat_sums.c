@@ -238,8 +238,14 @@ tg_status tg_flats_check_all(const tg_parallel *p, tg_tensor *const *params, int
         for (int i = 0; i < f->n; i++) {
             const tg_tensor *x = f->item[i].param;
             if (!tg_flat_alive(&f->item[i]) || listed(x, params, n)) continue;
-            if (!(x->flags & TG_F_REQUIRES_GRAD) && !x->ext->has_grad) continue;
+            bool frozen = !(x->flags & TG_F_REQUIRES_GRAD);
+            if (frozen && !x->ext->has_grad) continue;
             tg_describe(x, what, sizeof what);
+            if (frozen)
+                return tg_fail(p->ctx, TG_ERR_STATE,
+                               "tg_grads_finalize: %s is in a tg_flat, and was frozen after a backward had given it a "
+                               "gradient; clear that with tg_zero_grad",
+                               what);
             return tg_fail(
                 p->ctx, TG_ERR_STATE,
                 "tg_grads_finalize: %s is in a tg_flat but not in params; the call ends the sums of all buckets, "
