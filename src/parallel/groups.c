@@ -281,8 +281,8 @@ static tg_status make_groups(tg_parallel *p) {
 }
 
 /* In check mode (tg_config.check), fails unless the default random stream has the same seed on all ranks of tp, cp and
- * dp: that of tg_config or of an earlier tg_rng_seed_parallel. The library assumes that numbers from this stream are the
- * same on all ranks (placement I of placement.h). */
+ * dp: that of tg_config or of an earlier tg_rng_seed_parallel. The library assumes that numbers from this stream are
+ * the same on all ranks (placement I of placement.h). */
 static tg_status compare_seeds(const tg_parallel *p) {
     static const tg_axis axes[] = {TG_TP, TG_CP, TG_DP};
     for (int i = 0; p->ctx->check && i < TG_LEN(axes); i++) {

@@ -5,7 +5,7 @@
 
 static const tg_field finalize_fields[] = {
     TG_FIELD(tg_finalize_opts, tokens, TENSOR,
-             "Number of tokens of this rank. Gradients are divided by the sum over all ranks; NULL everywhere: not divided."),
+             "Number of tokens of this rank, whose sum over ranks divides gradients; NULL everywhere: not divided."),
 };
 const tg_struct tg_finalize_opts_struct =
     TG_STRUCT(tg_finalize_opts, FINALIZE, finalize_fields, "Options of tg_grads_finalize.");
