@@ -13,7 +13,9 @@ typedef struct part {
     /* Number of this group's calls that the ranks compare. In a group of more than two ranks, sends and receives are
      * not among them, because the other ranks do not know of them. */
     int collectives;
-    uint32_t digest; /* of the calls that are compared */
+    /* Digests of the calls that are compared: [2] of collectives and, in a group of two ranks, [0] and [1] of the
+     * messages that rank 0 or 1 sends. Two ranks that send to each other may each send first and then receive. */
+    uint32_t digest[3];
     void *request;   /* the request of the replay that is starting */
     bool begun;      /* begin_part has run, and end_part has not */
 } part;
@@ -44,9 +46,16 @@ static void count(const replay *r) {
         }
 }
 
+/* Adds a word to a digest, by the FNV-1a hash. */
+static uint32_t fold(uint32_t digest, int64_t word) {
+    for (int k = 0; k < 64; k += 8) digest = (digest ^ (uint32_t)(word >> k & 255)) * 16777619u;
+    return digest;
+}
+
 /* Returns the count of the group's TG_REPLAY call (comm.h). */
 static int64_t count_and_digest(const part *p) {
-    return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
+    uint32_t digest = fold(fold(p->digest[2], p->digest[0]), p->digest[1]);
+    return (int64_t)digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }
 
 /* Starts and records the group's TG_REPLAY call. */
@@ -135,18 +144,20 @@ static part *part_of(replay *r, tg_comm *c) {
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c == c) return &r->parts[i];
     if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->parts_capacity, sizeof *r->parts)) return NULL;
-    r->parts[r->n_parts] = (part){.c = c, .digest = 2166136261u};
+    r->parts[r->n_parts] = (part){.c = c, .digest = {2166136261u, 2166136261u, 2166136261u}};
     return &r->parts[r->n_parts++];
 }
 
-/* Adds a call to the digest, by the FNV-1a hash. Leaves out the call's count if it may differ between ranks (`even` is
- * false). A send and its receive add the same words: kind TG_SEND, and the sender as root. */
+/* Adds a call to the digests. Leaves out the call's count if it may differ between ranks (`even` is false). A send and
+ * its receive add the same words to the digest of the sender's messages. One of the words is the digest of the
+ * collectives before them. */
 static void digest(part *p, const tg_call_entry *entry, bool even) {
-    bool receives = entry->kind == TG_RECV;
-    int64_t root = entry->kind == TG_SEND ? p->c->rank : entry->root;
-    const int64_t words[] = {receives ? TG_SEND : entry->kind, entry->dtype, entry->op, root, even ? entry->count : -1};
-    for (int i = 0; i < TG_LEN(words); i++)
-        for (int k = 0; k < 64; k += 8) p->digest = (p->digest ^ (uint32_t)(words[i] >> k & 255)) * 16777619u;
+    bool message = entry->kind == TG_SEND || entry->kind == TG_RECV;
+    int sender = entry->kind == TG_SEND ? p->c->rank : entry->root;
+    uint32_t *d = &p->digest[message ? sender : 2];
+    const int64_t words[] = {message ? p->digest[2] : entry->kind, entry->dtype, entry->op, message ? 0 : entry->root,
+                             even ? entry->count : -1};
+    for (int i = 0; i < TG_LEN(words); i++) *d = fold(*d, words[i]);
 }
 
 tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, bool even) {

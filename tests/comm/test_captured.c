@@ -285,6 +285,42 @@ START_TEST(messages_are_replayed) {
 }
 END_TEST
 
+/* Each rank sends, and then receives. */
+static tg_status step_of_exchange(void *state, tg_ctx *ctx) {
+    const messages *m = state;
+    int other = 1 - tg_comm_rank(m->pair);
+    tg_comm_batch_open(m->pair);
+    tg_comm_send(m->pair, m->x[0], other);
+    tg_comm_recv(m->pair, m->x[1], other);
+    tg_comm_batch_close(m->pair);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status replays_of_an_exchange(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    messages m;
+    float x[N], got[N];
+    (void)arg, (void)end;
+    if (open_messages(&m, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    m.x[1] = tg_zeros(ctx, TG_F32, TG_SHAPE(N));
+    tg_graph *g = tg_graph_new(ctx, step_of_exchange, &m);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) x[i] = value(tg_comm_rank(world), round, i);
+        tg_write(m.x[0], x, sizeof x);
+        tg_graph_replay(g);
+        tg_read(m.x[1], got, sizeof got);
+        EXPECT(ctx, tg_ctx_status(ctx) == TG_OK);
+        for (int i = 0; i < N; i++) EXPECT(ctx, got[i] == value(tg_comm_rank(world) ^ 1, round, i));
+    }
+    tg_graph_free(g);
+    tg_comm_free(m.pair);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(two_ranks_that_send_to_each_other_are_replayed) {
+    for (int n = 2; n <= 4; n *= 2) expect_world(THREADS, n, replays_of_an_exchange, NULL);
+}
+END_TEST
+
 /* Rank 1 replays a step with more messages, or with shorter ones, than rank 0. */
 static tg_status other_messages(tg_ctx *ctx, tg_comm *world, int n, int size) {
     messages m;
@@ -470,7 +506,8 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
-                            messages_are_replayed, a_rank_with_other_messages_is_reported,
+                            messages_are_replayed, two_ranks_that_send_to_each_other_are_replayed,
+                            a_rank_with_other_messages_is_reported,
                             data_parallel_steps_are_replayed, steps_of_ranks_that_lack_a_gradient_are_replayed,
                             steps_are_captured_in_check_mode, calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
