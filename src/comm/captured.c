@@ -204,12 +204,19 @@ typedef struct listing {
     bool done;
 } listing;
 
+/* Returns whether the entry is that of a replay of group number `part`. Different groups may make the same calls. */
+static bool is_replay_of(const replay *r, int part, const tg_call_entry *entry) {
+    int k = 0;
+    if (count_and_digest(&r->parts[part]) != entry->count) return false;
+    while (k < r->n_calls && r->calls[k].part != part) k++;
+    return k < r->n_calls && r->calls[k].entry.size == entry->size && !strcmp(r->calls[k].entry.group, entry->group);
+}
+
 static void list_calls(tg_replay_hooks *hooks, const void *arg) {
     const replay *r = (const replay *)hooks;
     listing *l = (listing *)(uintptr_t)arg;
     for (int i = 0; i < r->n_parts && !l->done; i++) {
-        const part *p = &r->parts[i];
-        if (count_and_digest(p) != l->entry->count) continue;
+        if (!is_replay_of(r, i, l->entry)) continue;
         l->done = true;
         for (int k = 0; k < r->n_calls; k++)
             if (r->calls[k].part == i) l->fn(l->user, &r->calls[k].entry);

@@ -113,6 +113,7 @@ static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end)
     const char *replay = strstr(text, " replay of 1 collective");
     EXPECT(ctx, n < sizeof text && !replay == (ranks == 1));
     EXPECT(ctx, !replay || strstr(replay, "#0 all_reduce f32[300] sum"));
+    EXPECT(ctx, !s.pair || (strstr(text, "    0  world#0 all_reduce") && strstr(text, "    0  pair#0 all_reduce")));
     n = tg_comm_record(world, TG_JSON, text, sizeof text);
     EXPECT(ctx, n < sizeof text && !strstr(text, "\"kind\": \"replay\"") == (ranks == 1));
     tg_graph_free(g);
