@@ -90,11 +90,12 @@ static uint64_t missed_by(const tg_shm_group *s, int member) {
 
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b) { return missed_by(s, a) > missed_by(s, b); }
 
-/* Returns the seconds since this wait first saw a peer that holds an error. */
-static double failed_for(tg_shm_group *s, const tg_rank_slot *rank_slot) {
-    if (atomic_load_explicit(&rank_slot->status, memory_order_acquire) == TG_OK) return 0;
-    if (s->failed_since == 0) s->failed_since = tg_system_now();
-    return tg_system_now() - s->failed_since;
+/* Returns the seconds since this wait first saw that the member holds an error; 0 if it holds none. */
+static double failed_for(const tg_shm_group *s, int member) {
+    uint64_t *since = s->pairs + 3 * s->control.size + member, now = tg_recorder_now();
+    bool failed = atomic_load_explicit(&tg_shm_rank_slot(s, member)->status, memory_order_acquire) != TG_OK;
+    if (!failed || !*since) *since = failed ? now : 0;
+    return failed ? (double)(now - *since) * 1e-9 : 0;
 }
 
 /* A process that ends its communication stores first that it has returned, and then that it has left its last group
@@ -111,7 +112,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
         .left = left,
         .missed = tg_shm_has_missed_more(s, i, c->rank),
         .alive = atomic_load_explicit(&rank_slot->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
-        .failed_for = failed_for(s, rank_slot),
+        .failed_for = failed_for(s, i),
     };
     view->status = (tg_status)atomic_load_explicit(&rank_slot->status, memory_order_acquire);
     view->cause = atomic_load_explicit(&rank_slot->cause, memory_order_relaxed);
@@ -159,17 +160,7 @@ static void check_processes(tg_shm_group *s) {
     }
 }
 
-static bool any_failed(const tg_shm_group *s) {
-    for (int i = 0; i < s->control.size; i++)
-        if (atomic_load_explicit(&tg_shm_rank_slot(s, i)->status, memory_order_relaxed) != TG_OK) return true;
-    return false;
-}
-
-static void check(tg_control *c, const tg_wait *w) {
-    tg_shm_group *s = tg_shm_of(c);
-    if (w && !any_failed(s)) s->failed_since = 0;
-    check_processes(s);
-}
+static void check(tg_control *c, const tg_wait *w) { (void)w, check_processes(tg_shm_of(c)); }
 
 /* ---- Waiting ---- */
 
@@ -189,16 +180,18 @@ static void prepare(tg_control *c, int round) {
     if (round >= c->patience) atomic_store_explicit(&rank_slot->sleeping, 1, memory_order_seq_cst);
 }
 
-static void remember_heartbeats(tg_shm_group *s) {
-    uint64_t *beats = s->pairs + 2 * s->control.size;
-    for (int i = 0; i < s->control.size; i++)
+/* Notes the heartbeats of the members, and forgets when their errors were first seen. */
+static void begin_views(tg_shm_group *s) {
+    int n = s->control.size;
+    uint64_t *beats = s->pairs + 2 * n;
+    for (int i = 0; i < n; i++)
         beats[i] = atomic_load_explicit(&tg_shm_rank_slot(s, i)->heartbeat, memory_order_relaxed);
+    memset(beats + n, 0, (size_t)n * sizeof *beats);
 }
 
 static void begin_checks(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
-    s->failed_since = 0;
-    remember_heartbeats(s);
+    begin_views(s);
     if (w->request)
         atomic_store_explicit(&tg_shm_own_rank_slot(s->self)->blocked, tg_shm_blocked_in(w->request),
                               memory_order_release);
@@ -221,8 +214,7 @@ static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
     if (s->watched == r) return;
     s->watched = r;
-    s->failed_since = 0;
-    if (r) remember_heartbeats(s);
+    if (r) begin_views(s);
     uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_relaxed);
     if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the rank waits in another group */
     atomic_store_explicit(&rank_slot->waiting, r ? r->record : 0, memory_order_relaxed);

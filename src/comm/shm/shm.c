@@ -235,7 +235,7 @@ static tg_control control_of(tg_shm_group *s, int rank, int n) {
 /* Makes a communicator's state. Leaves the group and returns NULL on error. */
 static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     tg_shm_group *s = tg_host_alloc(self->ctx, sizeof *s);
-    uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 3 * (size_t)n) : NULL;
+    uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 4 * (size_t)n) : NULL;
     if (!pairs) {
         tg_host_free(self->ctx, s, sizeof *s);
         tg_group_leave(&self->view, g, rank);
@@ -244,7 +244,7 @@ static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     *s = (tg_shm_group){.self = self,
                         .g = g,
                         .pairs = pairs,
-                        .pairs_bytes = sizeof *pairs * 3 * (size_t)n,
+                        .pairs_bytes = sizeof *pairs * 4 * (size_t)n,
                         .sibling = self->group};
     s->control = control_of(s, rank, n);
     self->group = s;

@@ -39,12 +39,12 @@ struct tg_shm_group {
     uint64_t next;     /* sequence number of the next collective */
     uint64_t messages; /* number of sends and receives posted so far */
     int slots_used;    /* number of this rank's message slots in use */
-    double failed_since; /* time when this wait first saw a peer that holds an error; 0: none */
     /* The call on which the device depends while the host waits for the device (tg_control_poll); NULL: none. */
     const tg_shm_request *watched;
     size_t pairs_bytes;
     /* pairs[2 i]: number of receives from member i so far; pairs[2 i + 1]: number of sends to it so far;
-     * pairs[2 size + i]: its heartbeat when the wait began. */
+     * pairs[2 size + i]: its heartbeat when this rank began to check its peers; pairs[3 size + i]: the time
+     * (tg_recorder_now) when this wait first saw that it holds an error, 0 if it holds none. */
     uint64_t *pairs;
     tg_shm_group *sibling;
     int64_t *begins;   /* for the calls in flight: where parts begin. NULL: no call has had unequal parts yet */
