@@ -493,6 +493,7 @@ void tg_comm_finish_all(tg_comm *c) {
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call) {
     void *request = NULL;
     call->size = sizeof *call;
+    c->sequence++; /* like a collective that is recorded: errors count it too */
     if (call->site) tg_recorder_keep_site(c->recorder, (uint64_t)(uintptr_t)call->site);
     TG_TRY(c->ops->start(c->ctx, c->state, call, &request));
     tg_status s = request ? c->ops->wait(c->ctx, c->state, request) : TG_OK;

@@ -555,6 +555,38 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(the_flight_record_lists_calls) { each_world(3, recorded, NULL); }
 END_TEST
 
+#ifndef TG_WORLD_NCCL
+/* A split is a collective over the communicator, too, and has a number, which errors and the record count alike. Rank 1
+ * misses the barrier after the split. */
+static tg_status numbered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    static _Thread_local char text[1 << 14];
+    (void)arg;
+    int me = tg_comm_rank(c);
+    tg_comm_barrier(c);
+    tg_comm_free(tg_comm_split(c, me, 0, "own", TG_MAX_AXES));
+    tg_comm_barrier(c);
+    tg_comm_record(c, TG_TEXT, text, sizeof text);
+    EXPECT(ctx, tg_ctx_status(ctx) == TG_OK && strstr(text, "world#1 barrier") && strstr(text, "world#3 barrier"));
+    if (me == 1) sleep_past_others(end, me, 2);
+    if (me == 1) return TG_OK;
+    tg_comm_barrier(c);
+    const char *message = tg_ctx_message(ctx);
+    bool told = strstr(message, "call 4 of group \"world\"") && strstr(message, "barrier(), call 3 of world");
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, told);
+    return TG_OK;
+}
+
+START_TEST(a_split_has_a_number) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++) {
+        const world_end *end = run_world((world_kind)kind, 2, numbered, NULL, TG_CONFIG(.threads = 1, .deadline = 1));
+        for (int r = 0; r < 2; r++)
+            ck_assert_msg(end->status[r] == TG_OK, "%s: rank %d: %s", world_names[kind], r, end->message[r]);
+    }
+}
+END_TEST
+#endif
+
 int main(void) {
     const TTest *const tests[] = {works_are_read_in_any_order,
                                   waiting_ranks_do_the_work,
@@ -573,6 +605,9 @@ int main(void) {
                                   read_only_memory_is_not_written,
                                   a_callers_transport_hears_of_missed_calls,
                                   calls_out_of_place_are_refused,
+#ifndef TG_WORLD_NCCL
+                                  a_split_has_a_number,
+#endif
                                   the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
 }
