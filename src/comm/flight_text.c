@@ -65,12 +65,17 @@ static void put_micro(sink *s, uint64_t nanoseconds) {
     put_char(s, (char)('0' + nanoseconds / 100 % 10));
 }
 
+/* Writes a JSON string. Bytes that are not valid UTF-8, where a name was cut within a character, become U+FFFD. */
 static void put_json(sink *s, const char *text) {
+    const char *wrong = text + tg_utf8_check(text, strlen(text));
     put_char(s, '"');
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         if (c == '"' || c == '\\') put_char(s, '\\');
-        if (c < 32) {
+        if (text == wrong) {
+            put(s, "\\ufffd");
+            wrong = text + 1 + tg_utf8_check(text + 1, strlen(text + 1));
+        } else if (c < 32) {
             put(s, "\\u00");
             put_char(s, (char)('0' + c / 16));
             put_char(s, "0123456789abcdef"[c % 16]);

@@ -555,6 +555,26 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(the_flight_record_lists_calls) { each_world(3, recorded, NULL); }
 END_TEST
 
+/* A group's name is cut to 15 bytes, here within a character. JSON must be valid UTF-8 all the same. */
+static tg_status named(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    static _Thread_local char text[1 << 14];
+    static const char eight[] = "\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9";
+    (void)arg, (void)end;
+    tg_comm *g = tg_comm_split(c, 0, 0, eight, TG_MAX_AXES);
+    tg_comm_barrier(g);
+    size_t length = tg_comm_record(c, TG_JSON, text, sizeof text);
+    json_t *j = json_loads(text, 0, NULL);
+    EXPECT(ctx, length < sizeof text && j && strstr(text, "\xC3\xA9\\ufffd\""));
+    json_decref(j);
+    tg_comm_free(g);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_name_that_is_cut_leaves_valid_json) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++) expect_world((world_kind)kind, 2, named, NULL);
+}
+END_TEST
+
 #ifndef TG_WORLD_NCCL
 /* A split is a collective over the communicator, too, and has a number, which errors and the record count alike. Rank 1
  * misses the barrier after the split. */
@@ -605,6 +625,7 @@ int main(void) {
                                   read_only_memory_is_not_written,
                                   a_callers_transport_hears_of_missed_calls,
                                   calls_out_of_place_are_refused,
+                                  a_name_that_is_cut_leaves_valid_json,
 #ifndef TG_WORLD_NCCL
                                   a_split_has_a_number,
 #endif
