@@ -191,6 +191,9 @@ static const contradiction contradictions[] = {
     {"RANK=1", "WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=x", "MASTER_PORT is \"x\", expected a number from 1 on"},
     {"RANK=1", "WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=65530",
      "the ranks would meet on port 65530 or one of the 15 after it, expected ports up to 65535; set TAPEGRAD_PORT"},
+    {"RANK=1", "WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=2147483647 TORCHELASTIC_USE_AGENT_STORE=True",
+     "the ranks would meet on port 2147483647 or one of the 15 after it, expected ports up to 65535; set "
+     "TAPEGRAD_PORT"},
     {torchrun, "LOCAL_RANK=2",
      "torchrun has started this process as number 2 of 2 on its node, of 4 ranks in all; expected "
      "a number below 2, and at most 4 ranks on the node"},
@@ -199,6 +202,13 @@ static const contradiction contradictions[] = {
     {srun, "SLURM_PROCID=9", "srun has started this process as rank 9 of 7, expected a rank below 7"},
     {srun, "SLURM_STEP_NODELIST=[oops",
      "SLURM_STEP_NODELIST is \"[oops\", whose first node cannot be read; set MASTER_ADDR to the node of rank 0"},
+    {"SLURM_STEP_ID=0", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_JOB_NODELIST=rack[0-1]node[0-3]",
+     "SLURM_JOB_NODELIST is \"rack[0-1]node[0-3]\", whose first node cannot be read; set MASTER_ADDR to the node of "
+     "rank 0"},
+    {"SLURM_STEP_ID=0", "SLURM_PROCID=1 SLURM_NTASKS=2",
+     "neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set; set MASTER_ADDR to the node of rank 0"},
+    {srun, "SLURM_STEP_RESV_PORTS=70000-70001",
+     "the ranks would meet on port 70000, expected ports up to 65535; set TAPEGRAD_PORT"},
     {"SLURM_STEP_ID=0", "SLURM_PROCID=1",
      "SLURM_PROCID is 1, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is set; srun sets them"},
     {mpirun, "WORLD_SIZE=3", "WORLD_SIZE is 3, but mpirun has started 2 ranks; unset it, or start as many"},

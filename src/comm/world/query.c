@@ -25,7 +25,7 @@ static void read_meeting_place(tg_world_query_state *q) {
     if (!tg_variable_number(q, "MASTER_PORT", 1, &i->port))
         tg_world_refuse(q, "MASTER_ADDR is \"%s\", but MASTER_PORT is not set; set it to a free port of that node",
                         i->host);
-    i->port += used;
+    if (used && i->port < 65536) i->port++;
     i->ports = TG_WORLD_PORTS;
 }
 
@@ -120,6 +120,7 @@ static void replace_transport(tg_world_query_state *q) {
 static void check(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
     const char *by = launchers[i->launcher];
+    char others[40] = "";
     int said;
     if (i->rank >= i->ranks)
         tg_world_refuse(q, "%s has started this process as rank %d of %d, expected a rank below %d", by, i->rank,
@@ -133,11 +134,10 @@ static void check(tg_world_query_state *q) {
         tg_world_refuse(q, "WORLD_SIZE is %d, but %s has started %d ranks; unset it, or start as many", said, by,
                         i->ranks);
     if (tg_variable_number(q, "TAPEGRAD_PORT", 1, &i->port)) i->ports = TG_WORLD_PORTS;
-    if (i->transport == TG_WORLD_TCP && i->port > 65536 - i->ports)
-        tg_world_refuse(q,
-                        "the ranks would meet on port %d or one of the %d after it, expected ports up to 65535; set "
-                        "TAPEGRAD_PORT",
-                        i->port, i->ports - 1);
+    if (i->transport != TG_WORLD_TCP || i->port <= 65536 - i->ports) return;
+    if (i->ports > 1) snprintf(others, sizeof others, " or one of the %d after it", i->ports - 1);
+    tg_world_refuse(q, "the ranks would meet on port %d%s, expected ports up to 65535; set TAPEGRAD_PORT", i->port,
+                    others);
 }
 
 tg_status tg_world_query(tg_world_info *out, char *message, size_t n) {

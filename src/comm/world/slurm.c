@@ -50,14 +50,16 @@ static const char *either(const char *name, const char *other) {
 }
 
 static void read_host(tg_world_query_state *q) {
-    const char *list = either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+    const char *name = tg_variable("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+    const char *list = tg_variable(name);
     tg_world_info *i = &q->info;
     if (tg_world_read_host(q)) return;
-    if (!list || !tg_slurm_first_host(list, i->host, sizeof i->host))
+    if (!list)
         tg_world_refuse(
-            q,
-            "SLURM_STEP_NODELIST is \"%s\", whose first node cannot be read; set MASTER_ADDR to the node of rank 0",
-            list ? list : "");
+            q, "neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set; set MASTER_ADDR to the node of rank 0");
+    else if (!tg_slurm_first_host(list, i->host, sizeof i->host))
+        tg_world_refuse(
+            q, "%s is \"%s\", whose first node cannot be read; set MASTER_ADDR to the node of rank 0", name, list);
 }
 
 /* Returns the first of TG_WORLD_PORTS ports, which depends on the ids of the job and the step, so that two steps on one
