@@ -214,8 +214,9 @@ static tg_status prepare_memory(dispatch *e) {
     if (ops->host && e->c->size > 1 && (!ctx->host || ctx->meta))
         return tg_fail(ctx, TG_ERR_DEVICE,
                        "%s: transport \"%s\" moves host memory, and cannot move that of device \"%s\"; create a "
-                       "communicator of GPUs with tg_comm_nccl_new",
-                       e->name, ops->name, ctx->run.ops->name);
+                       "communicator %s",
+                       e->name, ops->name, ctx->run.ops->name,
+                       ctx->meta ? "without peers with tg_comm_plan_new" : "of GPUs with tg_comm_nccl_new");
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
     if (d) TG_TRY(tg_storage_check_write(d->storage, e->name));

@@ -47,7 +47,7 @@ void misuse_world_of_ranks(misuse_world *b) {
                              tg_world_text(&sizeless, text, sizeof text) == 0 &&
                              tg_world_text(&odd, text, sizeof text) == 0 && tg_world_text(&info, NULL, 0) > 0);
     QUIET(tg_comm_world_new, is_inert_comm(tg_comm_world_new(NULL, NULL)));
-    GIVES(tg_comm_world_new, ARGUMENT, "size is 0", is_inert_comm(tg_comm_world_new(b->ctx, &sizeless)));
+    GIVES(tg_comm_world_new, ARGUMENT, "info->size is 0", is_inert_comm(tg_comm_world_new(b->ctx, &sizeless)));
     odd.transport = (tg_world_transport)99;
     GIVES(tg_comm_world_new, ARGUMENT, "info->transport is 99", is_inert_comm(tg_comm_world_new(b->ctx, &odd)));
     odd.transport = TG_WORLD_SHM;

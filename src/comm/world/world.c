@@ -17,8 +17,12 @@ tg_comm *tg_comm_world_new(tg_ctx *ctx, const tg_world_info *given) {
     tg_world_info i = TG_WORLD_INFO();
     char message[512];
     if (!tg_ok(ctx)) return tg_comm_or_inert(NULL);
-    if (given && tg_table_check(ctx, given->size, sizeof i, "tg_comm_world_new: info") != TG_OK)
+    if (given && given->size != sizeof i) {
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_comm_world_new: info->size is %zu, expected %zu; fill info with tg_world_query", given->size,
+                sizeof i);
         return tg_comm_or_inert(NULL);
+    }
     tg_status s = given ? TG_OK : tg_world_query(&i, message, sizeof message);
     if (s != TG_OK) {
         tg_fail(ctx, s, "tg_comm_world_new: %s", message);
