@@ -576,6 +576,31 @@ START_TEST(a_name_that_is_cut_leaves_valid_json) {
 END_TEST
 
 #ifndef TG_WORLD_NCCL
+/* Rank 0 polls, as while it waits for a device that depends on a call, until rank 1 has failed. From then on it waits
+ * for no call. */
+static tg_status polls(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    if (tg_comm_rank(c) == 1) return TG_ERR_IO;
+    const _Atomic uint64_t *waiting = &c->recorder->rank_slot[c->recorder->me].waiting;
+    tg_tensor *x = filled(ctx, 3, 1);
+    tg_work *w = tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    EXPECT(ctx, w);
+    const tg_comm_request *r = w->self;
+    double began = seconds_now();
+    bool waited = false;
+    while (c->ops->poll(ctx, c->state, r->request, seconds_now() - began) == TG_OK) waited |= atomic_load(waiting) == 1;
+    EXPECT(ctx, tg_ctx_status(ctx) == TG_ERR_REMOTE);
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, waited && atomic_load(waiting) == 0);
+    return TG_OK;
+}
+
+START_TEST(a_poll_that_fails_waits_no_longer) {
+    const world_end *end = run_world(THREADS, 2, polls, NULL, NULL);
+    ck_assert_msg(end->status[0] == TG_OK, "%s", end->message[0]);
+}
+END_TEST
+
 /* A split is a collective over the communicator, too, and has a number, which errors and the record count alike. Rank 1
  * misses the barrier after the split. */
 static tg_status numbered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
@@ -627,6 +652,7 @@ int main(void) {
                                   calls_out_of_place_are_refused,
                                   a_name_that_is_cut_leaves_valid_json,
 #ifndef TG_WORLD_NCCL
+                                  a_poll_that_fails_waits_no_longer,
                                   a_split_has_a_number,
 #endif
                                   the_flight_record_lists_calls};

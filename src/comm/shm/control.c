@@ -199,11 +199,14 @@ static void begin_checks(tg_control *c, const tg_wait *w) {
 
 /* Clears the sleeping flag even if no check has begun: prepare sets it just before the first check. */
 static void end_wait(tg_control *c, const tg_wait *w) {
-    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(tg_shm_of(c)->self);
+    tg_shm_group *s = tg_shm_of(c);
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
     if (atomic_load_explicit(&rank_slot->sleeping, memory_order_relaxed))
         atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
     if (w->since == 0) return;
     atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
+    if (s->watched) atomic_store_explicit(&rank_slot->waiting, 0, memory_order_relaxed);
+    s->watched = NULL;
 }
 
 /* Does the work of begin_checks and end_wait while the host waits for something else, such as a device. w is the call
