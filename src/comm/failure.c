@@ -108,10 +108,10 @@ void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid, cons
 }
 
 void tg_control_abandon(tg_control *c, const char *why) {
-    if (tg_control_missed(c))
-        tg_control_fail_by(c, NULL, c->rank, " (and has cleared its error)");
-    else if (c->ctx->run.status != TG_OK)
+    if (c->ctx->run.status != TG_OK)
         tg_control_fail_by(c, NULL, c->rank, "");
+    else if (tg_control_missed(c))
+        tg_control_fail_by(c, NULL, c->rank, " (and has cleared its error)");
     else
         tg_control_fail(c, NULL, TG_ERR_ABORTED, -1, why);
 }

@@ -1,4 +1,5 @@
-/* Waits for a call, over a transport that stands for a peer of any timing. */
+/* Waits for a call, over a transport that stands for a peer of any timing, and the reason that a rank gives when it
+ * leaves. */
 #include <tapegrad/context.h>
 
 #include "check_main.h"
@@ -58,10 +59,48 @@ START_TEST(a_poll_reports_the_end_of_the_group) {
 }
 END_TEST
 
+/* ---- The reason when this rank leaves ---- */
+
+static char reason[2048];
+
+static bool claim(tg_control *c) { return (void)c, true; }
+static void no_cause(tg_control *c, const tg_wait *w, int i, tg_member_view *view) {
+    (void)c, (void)w;
+    *view = (tg_member_view){.rank = i, .cause = -1};
+}
+static void own_error(tg_control *c, int i, char *buf, size_t n) {
+    (void)i;
+    snprintf(buf, n, "%s", tg_ctx_message(c->ctx));
+}
+static void publish(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text) {
+    (void)c, (void)w, (void)status, (void)culprit;
+    snprintf(reason, sizeof reason, "%s", text);
+}
+
+static const tg_control_ops leaving = {.claim = claim, .member = no_cause, .error_of = own_error, .publish = publish};
+
+/* Only an error that is gone is called a cleared one. */
+START_TEST(a_rank_that_missed_a_call_gives_its_error) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_control c = {.ops = &leaving, .ctx = ctx, .name = "pair", .rank = 1, .size = 2};
+    tg_control_abandon(&c, "it goes");
+    ck_assert_str_eq(reason, "it goes");
+    tg_ctx_fail(ctx, TG_ERR_IO, "no more of this");
+    tg_ctx_skip(ctx);
+    tg_control_abandon(&c, "it goes");
+    ck_assert_str_eq(reason, "rank 1 failed: no more of this");
+    tg_ctx_clear(ctx);
+    tg_control_abandon(&c, "it goes");
+    ck_assert_str_eq(reason, "rank 1 failed (and has cleared its error): ");
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_call_that_is_done_succeeds_though_the_group_has_ended_since,
         a_poll_reports_the_end_of_the_group,
+        a_rank_that_missed_a_call_gives_its_error,
     };
     return tg_check_main("waits", tests, TG_LEN(tests));
 }
