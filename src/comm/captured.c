@@ -1,7 +1,8 @@
 /* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay adds them to
- * the counts of their communicators (tg_comm_info). For each group that the step uses, the replay also starts one call
- * without data (TG_REPLAY), which is recorded and compared between ranks. So a rank that replays a different step, or
- * none, is reported like a rank that makes a different call, or none, and the deadline applies. */
+ * the counts of their communicators (tg_comm_info). For each group in which the step makes calls that are compared, the
+ * replay also starts one call without data (TG_REPLAY in comm.h), which is recorded and compared between ranks. So a
+ * rank that replays a different step, or none, is reported like a rank that makes a different call, or none, and the
+ * deadline applies. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
@@ -58,7 +59,7 @@ static int64_t count_and_digest(const part *p) {
     return (int64_t)digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }
 
-/* Starts and records the group's TG_REPLAY call. */
+/* Starts and records the group's TG_REPLAY call, if calls of the group are compared. */
 static tg_status begin_part(part *p, const void *site) {
     tg_comm *c = p->c;
     if (!p->collectives) return TG_OK;

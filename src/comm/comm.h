@@ -20,8 +20,8 @@ typedef struct tg_collective_args {
     const void *site; /* where the public function was called */
 } tg_collective_args;
 
-/* Checks, records and starts one collective. All public collectives call it. The storage of dst owns the returned
- * work (tapegrad/comm.h). Returns NULL after recording an error. */
+/* Checks, records and starts one collective. All public collectives call it. The storage of dst owns the returned work
+ * (tapegrad/comm.h); c owns that of a call without dst. Returns NULL after recording an error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
 /* Returns whether collectives move tensors of this dtype: they move those with which ops compute. */
@@ -34,9 +34,9 @@ tg_comm *tg_comm_of_work(const tg_work *w);
 TG_PRIVATE_API tg_call_entry tg_transfer_entry(const tg_transfer *t, int size);
 
 /* TG_REPLAY is one more kind of call, which moves no data. Each replay of a captured step starts one call of this kind
- * in each group that the step uses, so that the replay is recorded and the ranks compare it. The low TG_REPLAY_BITS
- * bits of the call's count hold the number of the group's collectives in the step. The bits above hold a digest of
- * these collectives. */
+ * in each group in which the step makes calls that the ranks compare. These are all calls, except sends and receives in
+ * a group of more than two ranks. So the replay is recorded and compared. The low TG_REPLAY_BITS bits of the call's
+ * count hold the number of compared calls of the group. The bits above hold a digest of these calls. */
 enum { TG_REPLAY = TG_COLLECTIVES, TG_REPLAY_BITS = 20 };
 /* Returns the number of collectives that the count of a TG_REPLAY call holds. */
 static inline int64_t tg_replay_calls(int64_t count) { return count & ((1 << TG_REPLAY_BITS) - 1); }
@@ -71,7 +71,7 @@ typedef struct tg_comm_request {
     tg_status status; /* result of the transport's start, and then of its wait */
     bool waited;      /* the transport's wait has returned */
     bool ownerless; /* no storage owns the work */
-    struct tg_comm_request *next, *prev; /* neighbors in tg_comm.live; next also links tg_comm.free */
+    struct tg_comm_request *next, *prev; /* neighbors in the ring tg_comm.live; next also links tg_comm.free */
 } tg_comm_request;
 
 struct tg_comm {
@@ -84,17 +84,17 @@ struct tg_comm {
     tg_axis axis;
     bool batch; /* a batch is open */
     bool reserved; /* the requests of works that no storage owns have been allocated */
-    bool ended; /* the communicator that it was split from has recovered */
-    uint64_t sequence; /* number of collectives of this group so far */
+    bool ended; /* tg_comm_recover was called on a communicator from which it was split, directly or not */
+    uint64_t sequence; /* number of collectives of this group so far, with splits and replays */
     tg_recorder *recorder;
     char name[32];
     /* The communicator that this one was split from, the newest one split from this one, and the next older one split
      * from the same parent. */
     tg_comm *parent, *child, *sibling;
     tg_comm_info counts;
-    tg_comm_request live; /* head of the ring of requests in flight */
+    tg_comm_request live; /* head of the ring of requests whose works have not ended; some of their calls are done */
     tg_comm_request *free;
-    int ownerless; /* number of works in flight that no storage owns */
+    int ownerless; /* number of these works that no storage owns */
 };
 
 /* Why a group of a transport has ended. */
@@ -119,14 +119,14 @@ TG_PRIVATE_API tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *
                                      tg_recorder *recorder);
 tg_comm *tg_comm_or_inert(tg_comm *c); /* c, or the inert communicator if c is NULL */
 void tg_comm_free_all(tg_comm *c); /* frees the groups split from c, then c */
-/* Makes a call whose src and dst are plain memory instead of tensors, and waits for it. The transport must be able to
- * move this memory (tg_comm_ops.host). */
+/* Makes a collective whose src and dst are plain memory instead of tensors, and waits for it. The transport must be
+ * able to move this memory (tg_comm_ops.host). The call is neither recorded nor counted in tg_comm_info. */
 TG_PRIVATE_API tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
 /* Of the calls whose works no storage owns, ends those that are done, and releases the memory that they read. */
 void tg_comm_reap(tg_comm *c);
 /* Waits for all works of c and ends them. */
 void tg_comm_finish_all(tg_comm *c);
-/* Returns a new request in the list of those in flight, with a new work. Returns NULL after recording the error. */
+/* Returns a new request in the ring c->live, with a new work. Returns NULL after recording the error. */
 tg_comm_request *tg_comm_request_new(tg_comm *c);
 
 extern const tg_comm_ops tg_self_transport, tg_plan_transport;

@@ -1,6 +1,7 @@
 /* Deadlocks: ranks that wait for each other in different calls, so that none of them ever makes the call that another
  * waits for. A comparison of signatures (signature.h) cannot detect this, because it compares only ranks that have
- * arrived at the same call. Each transport has its own detector (its deadlock.c); the error is made here. */
+ * arrived at the same call. The transports over shared memory and over messages each have a detector (deadlock.c in
+ * their folders); the error is made here. */
 #include "base/text.h"
 #include "comm/protocol.h"
 

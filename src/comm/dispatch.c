@@ -124,7 +124,7 @@ static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *who
     return check_size(e, part, part_role, counts[e->c->rank], "this rank's count");
 }
 
-/* Checks the sizes of an all-to-all. If its parts are equal, sets the call's count to the size of one. */
+/* Checks the sizes of an all-to-all. If the caller gives no counts, sets the call's count to the size of one part. */
 static tg_status size_all_to_all(dispatch *e) {
     const tg_collective_args *a = e->a;
     if (!a->send != !a->recv)
@@ -313,7 +313,7 @@ static tg_status start(dispatch *e, tg_comm_request *r) {
 }
 
 /* Hands the work over to dst's storage. The work of a call without dst belongs to the communicator, until tg_comm_reap
- * ends it. */
+ * or tg_work_wait ends it. */
 static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
     tg_work *w = r->work;
     if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
@@ -396,7 +396,8 @@ tg_status tg_comm_record_end(tg_comm *c, uint64_t record, tg_status status) {
     return TG_OK;
 }
 
-/* Ends the transport's request and records whether the call succeeded. A `queued` transport records it itself. */
+/* Ends the transport's request and records whether the call succeeded. A `queued` transport itself records the end of
+ * its requests. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* recorded below */
@@ -450,7 +451,7 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
 enum { KEPT = 32 };
 
 /* Allocates requests and works for the calls without dst, whose works no storage owns, before the first of these calls
- * starts. */
+ * starts. Barriers need none: each ends before it returns. */
 static tg_status reserve(tg_comm *c) {
     if (c->reserved) return TG_OK;
     TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));

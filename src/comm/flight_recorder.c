@@ -80,7 +80,7 @@ void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b) {
 
 /* Writes the description of a call site into the slot when the site is first used. Readers could not make it later:
  * other processes cannot look up this process's addresses, and a signal handler must not look up any. Among threads
- * the symbol alone is stored, which costs less, because each thread can find file and line by itself. */
+ * only the symbol is stored, which costs less: each thread can look up file and line by itself. */
 void tg_recorder_keep_site(tg_recorder *b, uint64_t site) {
     tg_rank_slot *c = &b->rank_slot[b->me];
     for (uint64_t i = 0, at = site >> 2; i < 8; i++, at++) {

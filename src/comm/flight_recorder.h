@@ -2,9 +2,10 @@
  * for its failure.
  *
  * Only a rank itself writes its slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank,
- * and a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also
- * from another process. Therefore the fields are atomic, and a reader that meets a write in progress reads again. Only
- * the texts of call sites are not atomic: each is complete before its `site` is set, and never changes. */
+ * and what has started the ranks (a launcher, or tg_ranks_run) writes the end of a process that could not do so itself,
+ * or of a thread that could not be started. Any rank may read a slot at any time, also from another process. Therefore
+ * the fields are atomic, and a reader notices a write in progress: it reads again, or leaves the entry out. Only the
+ * texts of call sites are not atomic: each is complete before its `site` is set, and never changes. */
 #ifndef TG_FLIGHT_RECORDER_H
 #define TG_FLIGHT_RECORDER_H
 
@@ -28,7 +29,7 @@ typedef enum tg_rank_state {
     TG_RANK_AWAITED, /* it has not started yet */
     TG_RANK_RUNNING,
     TG_RANK_FAILED,   /* its context holds an error */
-    TG_RANK_RETURNED, /* its function has returned, or it has freed its communicator */
+    TG_RANK_RETURNED, /* its function has returned, it has freed its last communicator, or it will never start */
 } tg_rank_state;
 
 enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
@@ -39,10 +40,11 @@ typedef struct tg_call_entry {
     uint8_t kind, dtype, op, state; /* kind: a tg_collective or TG_REPLAY; state: TG_CALL_STARTED etc. */
     int32_t root, size; /* size: ranks in the group */
     int64_t count;
-    /* sequence: the call's number in its group, from 1; of a send or receive, the number of the next collective */
+    /* sequence: the call's number in its group, from 1; of a send or receive, the number of the next collective; of a
+     * call in a captured step, 0 */
     uint64_t site, sequence;
     char group[16];
-    uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC */
+    uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC; ended 0: not yet */
 } tg_call_entry;
 
 enum { TG_ENTRY_WORDS = sizeof(tg_call_entry) / sizeof(uint64_t) };
@@ -59,7 +61,7 @@ typedef struct tg_rank_slot {
     _Atomic uint64_t order;   /* number of its failure among the failures of all ranks, from 1; 0: none */
     _Atomic uint64_t calls;   /* number of calls that it has recorded */
     _Atomic uint64_t missed_calls; /* number of calls that it has missed after errors */
-    _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
+    _Atomic uint64_t waiting; /* index of the recorded call that it waits for; 0: none */
     _Atomic uint64_t blocked; /* the same call in the form that peers compare (shm/deadlock.c) */
     _Atomic int64_t pid;
     tg_shared_text failure;
@@ -95,12 +97,13 @@ uint64_t tg_recorder_now(void); /* nanoseconds */
 /* Adds a call to the rank's own slot. Returns its index. */
 uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry);
 uint64_t tg_recorder_calls(const tg_recorder *b); /* returns the number of calls of this rank */
-/* Stores the description of a call site in the rank's own slot, so that other ranks can quote it. */
+/* Stores the description of a call site in the rank's own slot, so that other ranks can quote it. Does nothing if the 8
+ * places for this site are taken by others. */
 void tg_recorder_keep_site(tg_recorder *b, uint64_t site);
 /* Marks a call of this rank as done or, if `done` is false, as failed. Does nothing if a later call has overwritten the
  * entry, or if index is 0. */
 TG_PRIVATE_API void tg_recorder_finish(tg_recorder *b, uint64_t index, bool done);
-/* Reads an entry. Returns false if a later call has overwritten it. */
+/* Reads an entry. Returns false if index is 0, or if a later call has overwritten the entry or is doing so. */
 bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry);
 /* Reads the latest entry. Returns false if the rank has made no call. */
 bool tg_rank_slot_last(const tg_rank_slot *c, tg_call_entry *entry);
@@ -113,8 +116,8 @@ void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t 
 void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n);
 /* Writes the description of a call site of slot i's rank. */
 void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n);
-/* Writes the entries of all ranks. Returns the length as snprintf does. ctx: the context of this rank, for the calls
- * of replayed steps; may be NULL. */
+/* Writes the entries of all slots. Returns the length as snprintf does. ctx: the context of this rank, for the calls
+ * of its replayed steps; may be NULL. */
 size_t tg_recorder_print(const tg_recorder *b, tg_ctx *ctx, tg_format format, char *buf, size_t n);
 /* Writes the last call of slot i's rank: what it was, whether it is done, and where it was made. */
 void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, size_t *at);

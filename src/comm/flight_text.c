@@ -109,8 +109,8 @@ static const char *rank_state(int state) {
     return names[state & 3];
 }
 
-/* Returns whether this rank can describe a site of member i itself. It can if they are threads of one process, unless
- * the site is a named one: its memory ends with the context of its rank. */
+/* Returns whether this rank can look up a site of slot i's rank. It can look up its own sites and, if the ranks are
+ * threads of one process, those of the others, except named ones: their memory ends with the context of their rank. */
 static bool can_describe(const tg_recorder *b, int i, uint64_t site) {
     return i == b->me || (b->threads && !tg_named_site_of((const void *)(uintptr_t)site));
 }
@@ -204,8 +204,8 @@ static void replayed_json(void *user, const tg_call_entry *call) {
     json_entry(r->s, r->b, r->i, call);
 }
 
-/* Calls fn for each call of a replay, if the entry is one of this rank. The list of a replay's calls is in the memory
- * of the rank that replays, so this rank cannot read the lists of other ranks. A signal handler must not even read the
+/* Calls fn for each call of a replay, if the entry is a replay of this rank. The list of its calls is in the memory of
+ * the rank that replays, so this rank cannot read the lists of other ranks. A signal handler must not even read the
  * list of this rank. */
 static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry,
                         void (*fn)(void *user, const tg_call_entry *call)) {

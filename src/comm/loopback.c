@@ -1,8 +1,9 @@
-/* Transports without peers. `self` is a group of one rank. `plan` stands for one rank of a group of any size: its calls
- * are counted, but move no data. Neither needs a control (protocol.h), because none of their calls waits. */
+/* Transports without peers. `self` is a group of one rank. `plan` stands for one rank of a group of any size: if there
+ * are several ranks, its calls are counted, but move no data. Neither needs a control (protocol.h), because none of
+ * their calls waits. */
 #include "comm/comm.h"
 
-/* Starts nothing and makes no request. In a group of one rank dispatch.c copies src to dst; a plan moves no data. */
+/* Starts nothing and makes no request. In a group of one rank dispatch.c copies src to dst, and does not call it. */
 static tg_status start_nothing(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
     (void)ctx, (void)state, (void)call;
     *request = NULL;

@@ -24,7 +24,9 @@ typedef struct tg_wait {
     void *request;
     void *place;       /* if request is NULL: that slot; its type is the transport's */
     uint64_t sequence; /* if request is NULL: the number of that next call */
-    double since;      /* tg_system_now() when the rank began to check its peers; 0: not yet */
+    /* tg_system_now() when the rank began to check its peers or, in tg_control_poll, when the host began to wait. 0:
+     * the rank has not begun to check. */
+    double since;
 } tg_wait;
 
 /* What a control knows of one member. */
@@ -33,7 +35,7 @@ typedef struct tg_member_view {
     bool returned;     /* its function (tg_ranks_run) has returned, or it has freed its last communicator */
     bool left;         /* it has freed its communicator of the group */
     bool missed;       /* since the group was formed, it has missed more calls after errors than this rank */
-    bool alive;        /* it has shown a sign of life since the wait began */
+    bool alive;        /* it has shown a sign of life since this rank began to check its peers */
     tg_status status;  /* of its context */
     int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
     double failed_for; /* seconds since this rank first saw the error */
@@ -48,7 +50,7 @@ typedef struct tg_control_ops {
     /* Facts about a call and the members */
     bool (*awaits)(tg_control *c, const tg_wait *w, int i); /* whether member i has yet to arrive */
     void (*member)(tg_control *c, const tg_wait *w, int i, tg_member_view *view); /* fills *view for member i */
-    void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* the message of member i's error */
+    void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* member i's latest error, even if cleared */
     uint64_t (*calls)(tg_control *c, int i); /* number of collective calls of the group that member i has started */
     void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at); /* the last call of member i */
     /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
@@ -64,7 +66,8 @@ typedef struct tg_control_ops {
     void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* fills *end; buf receives the text */
 
     /* Waiting */
-    void (*prepare)(tg_control *c, int round); /* optional; called before progress is made for the round-th time */
+    /* Optional. Called before round number `round` (from 0) of tg_control_wait makes progress. */
+    void (*prepare)(tg_control *c, int round);
     /* Called before a wait checks the peers for the first time. From then on until end_wait, the peers may see what
      * this rank waits for. */
     void (*begin_checks)(tg_control *c, const tg_wait *w);
@@ -78,8 +81,8 @@ typedef struct tg_control_ops {
     void (*report_disagreement)(tg_control *c, const tg_wait *w);
     /* Optional. Makes the transport's own checks, after those of the members. w NULL: no call is awaited. */
     void (*check)(tg_control *c, const tg_wait *w);
-    /* Optional. Called for a member i that has not arrived. Ends the group if this rank and member i wait for each
-     * other. */
+    /* Optional. Called for a member i that has not arrived. If this rank and member i wait for each other, ends the
+     * groups in which they wait. */
     void (*deadlock)(tg_control *c, const tg_wait *w, int i);
 
     /* Recovery. A member joins it when it calls tg_comm_recover. */
@@ -102,7 +105,7 @@ typedef struct tg_mover_ops {
     void (*quiesce)(tg_control *c);
 } tg_mover_ops;
 
-/* One rank's end of a group: the first member of a transport's own struct. */
+/* One rank's side of a group: the first member of a transport's own struct. */
 struct tg_control {
     const tg_control_ops *ops;
     const tg_mover_ops *mover;
@@ -133,15 +136,17 @@ void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
 /* Ends the group unless it has ended already. culprit: number in the world of the rank that caused this; -1: none. */
 TG_PRIVATE_API void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
-/* Ends the group with member i's error. after: the text that follows "failed" in the message. */
+/* Ends the group with member i's error. after: the text that follows "failed" in the message; not used if another rank
+ * has caused the error. */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after);
 /* Ends the group because two members disagree about a call, or about a message between them (then a->entry.sequence
  * is 0). */
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b);
-/* Ends the group because the process of member i has died or, unless it is "", for the reason `unreachable`. */
+/* Ends the group because member i has gone: its process has died or, if `unreachable` is not "", cannot be reached for
+ * that reason. If the member's context holds an error, the group ends with that error instead. */
 void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid, const char *unreachable);
-/* Ends the group because this rank leaves it. If this rank has missed calls, the peers receive as the reason the error
- * that made it miss them. Otherwise they receive its current error or, if there is none, `why`. */
+/* Ends the group because this rank leaves it. As the reason the peers receive this rank's error. If it has none now,
+ * they receive its latest error if it has missed calls, and otherwise `why`. */
 void tg_control_abandon(tg_control *c, const char *why);
 /* Records the group's failure in the context, and returns its status. arrived: this rank has made its call, perhaps
  * too late. */
@@ -154,7 +159,7 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 /* Fails with TG_ERR_ABORTED if the message layer of c's group has failed. */
 tg_status tg_control_check_layer(tg_control *c);
 /* Waits until the request is done or, if request is NULL, until the slot `place` is free for call number `sequence`.
- * Fails if the group fails meanwhile. */
+ * Fails if this cannot happen any more, because the group or its message layer has failed. */
 TG_PRIVATE_API tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
 /* Called while the host waits for something else, for example a device. Advances calls and reports the group's failure.
  * waited: seconds so far; negative: that wait is over. request: the call of the group on which the device depends;

@@ -9,7 +9,7 @@
 struct tg_symmetric {
     tg_ctx *ctx;
     tg_buffer *buffer;
-    size_t bytes; /* size of the buffer on every rank; 0: symmetric memory is not available */
+    size_t bytes; /* size of the buffer on every rank; 0: it has no memory, and tg_symmetric_take gives none */
 };
 
 #endif
