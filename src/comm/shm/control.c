@@ -15,7 +15,7 @@ static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->reques
 
 /* ---- The end of the group ---- */
 
-/* Claims the group. Other ranks that see the claim wait in end_of until the claiming rank has published the reason. */
+/* Claims the group. Other ranks that see the claim wait in end_of for the reason that the claiming rank publishes. */
 static bool claim(tg_control *c) {
     int whole = TG_GROUP_WHOLE;
     return atomic_compare_exchange_strong_explicit(&tg_shm_of(c)->g->failed, &whole, TG_GROUP_FAILING,
@@ -164,8 +164,8 @@ static void check(tg_control *c, const tg_wait *w) { (void)w, check_processes(tg
 
 /* ---- Waiting ---- */
 
-/* Sleeps until a peer increments rank_slot->wakeups. Returns at once if that field does not have the value `wakeups`
- * any more. The timeout is short, because a peer that dies wakes no other rank. */
+/* Sleeps until a peer increments rank_slot->wakeups, but for this time at most. Returns at once if that field does not
+ * have the value `wakeups` any more. The time is short, because a peer that dies wakes no other rank. */
 static void sleep_until_woken(tg_rank_slot *rank_slot, uint32_t wakeups, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
     syscall(SYS_futex, &rank_slot->wakeups, FUTEX_WAIT, wakeups, &t, NULL, 0);
@@ -209,8 +209,8 @@ static void end_wait(tg_control *c, const tg_wait *w) {
     s->watched = NULL;
 }
 
-/* Does the work of begin_checks and end_wait while the host waits for something else, such as a device. w is the call
- * on which this wait depends; NULL: none. Repeated calls with the same w change nothing. */
+/* Does the work of begin_checks and end_wait while the host waits for something else, such as a device. w has the call
+ * on which this wait depends; NULL: none. Repeated calls for the same call change nothing. */
 static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);

@@ -20,8 +20,9 @@ typedef struct tg_launch {
 
 /* Makes the region of n processes. Returns 0, or an errno value. */
 TG_PRIVATE_API int tg_launch_open(tg_launch *l, int n);
-/* Called when the process of a rank has ended. Writes into the region why it ended, so that the other ranks can report
- * it, even if the process never attached to the region. wait_status: from waitpid. */
+/* Called when the process of a rank has ended. Unless the rank has reported an error or its return, writes into the
+ * region how the process ended, so that the other ranks can report it, even if the process never attached to the
+ * region. wait_status: from waitpid. */
 TG_PRIVATE_API void tg_launch_ended(const tg_launch *l, int rank, int wait_status);
 /* Writes the flight recorder of all ranks, as tg_comm_record does. */
 size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n);

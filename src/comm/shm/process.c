@@ -118,13 +118,14 @@ void tg_shm_unstage(tg_shm_request *r, bool done) {
 
 /* ---- Whether a process lives ---- */
 
-/* Returns the description of a lock on the rank's byte of the file. A rank holds this lock as long as its process
- * lives, and the kernel releases it when the process ends. A process id would not do, because it may be reused. */
+/* Returns the description of a lock on the rank's byte of the file. A rank holds this lock until it frees its last
+ * communicator, and the kernel releases it if the process ends before. A process id would not do, because it may be
+ * reused. */
 static struct flock byte_of(int rank, short type) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-/* Returns whether the rank needs no live process: it has not started, or it has returned. */
+/* Returns whether the rank needs no live process: it has not attached yet, or it has returned. */
 static bool needs_no_process(const tg_region_view *v, int rank) {
     int state = atomic_load_explicit(&v->region->rank_slot[rank].state, memory_order_acquire);
     return state == TG_RANK_AWAITED || state == TG_RANK_RETURNED;

@@ -57,8 +57,8 @@ static const size_t PAGE = (size_t)2 << 20; /* a huge page, where the kernel pro
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/* Returns the size of each rank's arena: as large as this machine can map. Pages that are never touched cost
- * nothing. */
+/* Returns the size of each rank's arena: 64 GiB, halved until this machine can map all n arenas, but at least 64 MiB.
+ * Pages that are never touched cost nothing. */
 static size_t arena_bytes(int n) {
     const size_t most = (size_t)64 << 30, least = (size_t)64 << 20;
     for (size_t bytes = most; bytes > least; bytes /= 2) {
@@ -71,7 +71,7 @@ static size_t arena_bytes(int n) {
     return least;
 }
 
-/* Fills in the region of n processes: rank slots, heap and arenas follow each other. */
+/* Fills in the region of n processes, in which the rank slots, the heap and the arenas follow each other. */
 static void lay_out(tg_region *r, int n) {
     const size_t heap_bytes = (size_t)n * ((size_t)16 << 20) + ((size_t)64 << 20);
     pthread_mutexattr_t shared;
@@ -250,7 +250,7 @@ static bool is_deserted(const tg_region_view *v, tg_group *g) {
     return true;
 }
 
-/* A group that a living member never joins stays until the region is freed. So does one whose last member dies. */
+/* A group stays until the region is freed if a member that lives never joins it, or if its last member dies. */
 void tg_group_leave(const tg_region_view *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     lock(r);

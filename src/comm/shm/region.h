@@ -46,7 +46,7 @@ typedef struct tg_slot {
 /* A message slot: a send or a receive that waits for its other half. */
 typedef struct tg_message_slot {
     _Atomic uint64_t state; /* low 2 bits: TG_MESSAGE_FREE etc. The other bits count the uses of the slot */
-    _Atomic uint64_t key;   /* identifies the message among those of the two members; 0: none */
+    _Atomic uint64_t key;   /* identifies the half among all halves of this member; 0: none */
     /* A reader may read these fields before it knows that they belong to this use. If it then finds another state, it
      * discards them. */
     _Atomic tg_shared data;
@@ -78,7 +78,7 @@ enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
 typedef struct tg_member {
     int rank; /* its number in the world */
     bool joined;
-    _Atomic bool left;       /* it has freed its communicator */
+    _Atomic bool left; /* it has freed its communicator, or has replaced the group by the next one after a recovery */
     _Atomic bool recovering; /* it has called tg_comm_recover */
     _Atomic uint64_t missed_calls; /* 1 + number of calls that its context had missed when it joined; 0: not yet */
     _Atomic int unposted;   /* number of its messages in flight that have no message slot yet */
@@ -89,9 +89,9 @@ typedef struct tg_region {
     uint64_t magic, layout; /* layout: digest of this version's structs */
     size_t bytes; /* size of the region */
     int size;     /* number of ranks */
-    pthread_mutex_t lock; /* protects the list of groups and their contents */
-    tg_shared groups, world;
-    uint64_t group_ids;
+    pthread_mutex_t lock; /* protects the list of groups, the `joined` of their members, and the heap */
+    tg_shared groups; /* the newest group, first in the list */
+    uint64_t group_ids; /* id of the newest group */
     _Atomic uint64_t failures; /* number of failures of ranks so far (tg_rank_slot.order) */
     tg_allocator allocator;    /* used by threads */
     /* The memory that processes share, after the rank slots: a heap for groups, then an arena for each rank. */
@@ -119,7 +119,7 @@ static inline tg_message_slot *tg_group_message_slots(tg_group *g, int member) {
 static inline tg_member *tg_group_member(tg_group *g, int i) {
     return (tg_member *)((char *)g + g->at_members) + i;
 }
-/* Returns the list that member i proposes in recovery: a flag for each member that has joined. */
+/* Returns the list that member i proposes in recovery: for each member, whether it takes part. */
 static inline bool *tg_group_list(tg_group *g, int i) {
     return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size;
 }
@@ -129,7 +129,7 @@ tg_region *tg_region_new(int n, const tg_allocator *allocator);
 void tg_region_free(tg_region *r);
 /* Makes an unnamed file that is the region of n processes. Returns its descriptor, or -1 with errno set. */
 int tg_region_file(int n);
-/* Maps the file. whole: maps the arenas too. On failure returns NULL and sets *why to the reason, a static string. */
+/* Maps the file. whole: maps the arenas too. On failure returns NULL, and *why is the reason, a static string. */
 tg_region *tg_region_map(int fd, bool whole, const char **why);
 void tg_region_unmap(tg_region *r, bool whole);
 /* A flag that makes an origin of a group's id: the new group replaces that group after a recovery. Without the flag,
@@ -144,7 +144,8 @@ void tg_region_unmap(tg_region *r, bool whole);
  * 0 for the world. Returns NULL after recording the error. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, uint64_t origin, const int *ranks, int n, int mine,
                         const char *name);
-/* Leaves the group. Frees its memory if all other members have left it or died. */
+/* Leaves the group. Frees its memory if all other members have left it or died. A member that has yet to join has not
+ * left. */
 void tg_group_leave(const tg_region_view *v, tg_group *g, int mine);
 
 #endif

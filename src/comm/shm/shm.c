@@ -48,8 +48,8 @@ static void request_start(tg_shm_request *r) {
 
 /* ---- Posting ---- */
 
-/* Stores where each rank's part begins, for the members to read, until the slot is reused. which: 0 for the parts that
- * are sent, 1 for those received. Returns 0 if the parts are equal. */
+/* Stores where each rank's part begins. The members read it until the slot is reused. which: 0 for the parts that are
+ * sent, 1 for those received. Returns 0 if counts is NULL: the parts are equal. */
 static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
     if (!counts) return 0;
     int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->control.size + 1);
@@ -283,8 +283,8 @@ static void rank_free(tg_shm_rank *self) {
     tg_host_free(ctx, self, sizeof *self);
 }
 
-/* A rank that closes its last group returns. This is published before the rank leaves, so that peers report that it has
- * returned, and not that it has freed a communicator. */
+/* A process that closes its last group counts as returned. This is published before it leaves the group, so that peers
+ * report that it has returned, and not that it has freed a communicator. (A thread has published its return before.) */
 static void shm_close(tg_ctx *ctx, void *state) {
     tg_shm_group *s = state;
     tg_shm_rank *self = s->self;
@@ -354,7 +354,8 @@ const tg_comm_ops tg_processes_transport = TRANSPORT("shm");
 
 static tg_shm_rank *rank_of(tg_listener *l) { return (tg_shm_rank *)l; }
 
-/* Publishes the context's first error in the rank slot at once, so that peers that wait for this rank find it. */
+/* Publishes the context's first error in the rank slot at once, so that peers that wait for this rank find it. A rank
+ * that has returned keeps what it has published. */
 static void post_failure(tg_listener *l) {
     const tg_shm_rank *self = rank_of(l);
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);

@@ -37,7 +37,7 @@ struct tg_shm_group {
     tg_shm_rank *self;
     tg_group *g;
     uint64_t next;     /* sequence number of the next collective */
-    uint64_t messages; /* number of sends and receives posted so far */
+    uint64_t messages; /* number of sends and receives that this rank has posted in a message slot so far */
     int slots_used;    /* number of this rank's message slots in use */
     /* The call on which the device depends while the host waits for the device (tg_control_poll); NULL: none. */
     const tg_shm_request *watched;
@@ -77,8 +77,8 @@ extern const tg_comm_ops tg_threads_transport, tg_processes_transport;
 /* Makes the communicator of all ranks of a region. Takes over `process` (NULL: the rank is a thread). Returns NULL
  * after recording the error. */
 tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *process);
-/* Implements `split` of tg_comm_ops for members that form the group from another one than that of `state`, such as a
- * group of another transport. origin: see tg_group_join. */
+/* Does the work of `split` of tg_comm_ops. The new group may be split from another group than that of `state`, such as
+ * a group of another transport: origin says from which (tg_group_join). ranks are numbers in the group of `state`. */
 tg_status tg_shm_split(tg_ctx *ctx, void *state, uint64_t origin, const int *ranks, int n, int rank, const char *name,
                        void **group);
 
@@ -86,7 +86,7 @@ tg_status tg_shm_split(tg_ctx *ctx, void *state, uint64_t origin, const int *ran
 
 /* Cuts a call that all members have posted into parts and pieces. */
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot);
-/* Takes and does pieces until some rank has taken each piece. */
+/* Takes and does pieces until every piece has been taken, by this rank or another, or the group has failed. */
 void tg_shm_run(tg_shm_group *s, tg_slot *slot);
 /* Begin and end work in the memory of the group's members. tg_shm_enter returns false if the group has failed; then
  * no memory may be touched. */
@@ -105,8 +105,8 @@ bool tg_shm_try_message(tg_shm_request *r);
 bool tg_shm_message_done(const tg_shm_request *r);
 /* Returns whether the peer has made its half of the message, or may have made it without a free message slot. */
 bool tg_shm_message_answered(const tg_shm_request *r);
-/* Waits while the peer compares the two halves of a message. For a message without data, which the caller (NCCL) moves
- * by other means and must not move if the halves disagree. */
+/* Waits while the peer compares the two halves of a message, for 1 s at most. For messages without data: the caller
+ * (NCCL) moves the data by other means, and must not do so if the halves disagree. */
 void tg_shm_settle_message(const tg_shm_request *r);
 void tg_shm_end_message(tg_shm_request *r); /* frees the message slot */
 
@@ -140,24 +140,28 @@ tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence);
 void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q);
 /* Returns whether member a has missed more calls after errors than member b, each since it joined the group. */
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
-/* Returns whether the member has made its part of the call that r waits for. */
+/* Returns whether the member has made its part of the call that r waits for. For a message, members other than the peer
+ * have. r NULL: returns false. */
 bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 
 /* ---- process.c ---- */
 
-/* Attaches this process as `rank` of the region in the file fd, which a launcher or node.c has made. own_fd: the
- * communicator closes fd at its end, and this call on an error. Returns an inert communicator (tapegrad.h) on error. */
+/* Attaches this process as `rank` of the region in the file fd, which a launcher or p2p/node.c has made. own_fd: fd is
+ * closed when the last communicator of the region is freed, and by this call on an error. Returns an inert communicator
+ * (tapegrad.h) on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
-bool tg_process_alive(const tg_region_view *v, int rank); /* false: its process has died; always true for threads */
+/* Returns false if the process of the rank has died after it attached and before it returned. Returns true for
+ * threads. */
+bool tg_process_alive(const tg_region_view *v, int rank);
 int64_t tg_process_pid(const tg_region_view *v, int rank);
 void tg_process_close(tg_process *p);
 /* Allocates memory that all ranks can see. Returns NULL when there is none left. */
 tg_block *tg_process_alloc(tg_process *p, size_t bytes);
 void tg_process_free(tg_process *p, tg_block *b);
-/* Replaces src and dst of t, if other ranks cannot see them, by copies in shared memory. The bytes of src are copied at
- * once; those of dst come back at the end (tg_shm_unstage). */
+/* Replaces src and dst of t, if other ranks cannot see them, by copies in shared memory. The bytes of src, and of x at
+ * the root of a broadcast, are copied at once; those of dst come back at the end (tg_shm_unstage). */
 tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r);
-/* Releases the copies that tg_shm_stage made. done: first copies the received data to their destination. */
+/* Releases the copies that tg_shm_stage made. done: first copies the received data to the caller's dst. */
 void tg_shm_unstage(tg_shm_request *r, bool done);
 
 /* ---- deadlock.c ---- */

@@ -90,7 +90,8 @@ static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts 
     return first ? first->status : TG_OK;
 }
 
-/* Starts all ranks, waits for them, and returns the status of the first failure. */
+/* Starts all ranks, waits for them, and returns the status of the first failure. If a thread cannot be started, no
+ * later one is, and it returns TG_ERR_MEMORY. */
 static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     int started = 0, error = 0;
     for (; started < n; started++)
@@ -107,7 +108,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     return TG_ERR_MEMORY;
 }
 
-/* Writes why n ranks cannot run into that buffer. Returns `status`. */
+/* Writes into the same buffer why n ranks cannot run. Returns `status`. */
 static tg_status refuse_ranks(const tg_ranks_opts *o, int n, tg_status status, const char *why) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, "%s: %s", tg_count(n, "rank").text, why);
     return status;

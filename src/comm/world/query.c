@@ -10,8 +10,8 @@ static const char *const launchers[] = {"nothing", "tapegrad run", "mpirun", "to
 
 /* ---- torchrun ---- */
 
-/* Reads from MASTER_ADDR and MASTER_PORT where the ranks connect. If torchrun's agent has its own store on MASTER_PORT,
- * the first port for rank 0 is the one after it. */
+/* Reads from MASTER_ADDR and MASTER_PORT where the ranks meet. If torchrun's agent has its own store on MASTER_PORT,
+ * the first port on which rank 0 may listen is the one after it. */
 static void read_meeting_place(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
     const char *agent = tg_variable("TORCHELASTIC_USE_AGENT_STORE");
@@ -116,7 +116,7 @@ static void replace_transport(tg_world_query_state *q) {
 
 /* ---- Contradictions ---- */
 
-/* Checks that the numbers and variables fit together. Before that of the ports, applies TAPEGRAD_PORT. */
+/* Checks that the numbers and variables fit together. Applies TAPEGRAD_PORT before it checks the ports. */
 static void check(tg_world_query_state *q) {
     tg_world_info *i = &q->info;
     const char *by = launchers[i->launcher];

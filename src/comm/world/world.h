@@ -7,7 +7,7 @@
 #include "base/plugin.h"
 #include "comm/comm.h"
 
-/* The number of ports on which rank 0 may listen. */
+/* The number of ports on which rank 0 may listen, unless Slurm has reserved one for it. */
 enum { TG_WORLD_PORTS = 16 };
 
 /* The state of one tg_world_query. status: TG_OK, or the error of the first contradiction that was found. */
@@ -23,7 +23,7 @@ typedef struct tg_world_query_state {
 /* Returns the value of an environment variable; NULL if it is not set or empty. */
 const char *tg_variable(const char *name);
 /* Reads a number into *value. Returns false if the variable is not set. If its value is not a number of at least
- * `least`, records a contradiction, returns false, and leaves *value as it is. */
+ * `least` that an int holds, records a contradiction, returns false, and leaves *value as it is. */
 bool tg_variable_number(tg_world_query_state *q, const char *name, int least, int *value);
 /* Records a contradiction, unless there was one before. Returns false. */
 bool tg_world_refuse(tg_world_query_state *q, const char *format, ...) TG_PRINTF(2, 3);
@@ -38,7 +38,7 @@ bool tg_slurm_is_here(void);
 /* Fills the query's info from Slurm's variables. */
 void tg_slurm_read(tg_world_query_state *q);
 /* Writes the first host of a list such as "node[07-09,12],other" to `host`, which has n bytes. Returns false if the
- * list is malformed or `host` is too small. */
+ * list is malformed, if its first name has two pairs of brackets, or if `host` is too small. */
 bool tg_slurm_first_host(const char *list, char *host, size_t n);
 /* Returns the number of tasks of node number `node` (from 0) in a list such as "2(x3),1"; 0 if the list is too
  * short. */
@@ -49,8 +49,8 @@ int tg_slurm_tasks_of(const char *list, int node);
 /* The functions of plugin "mpi" (base/plugin.h). */
 typedef struct tg_mpi_plugin_table {
     /* Makes the communicator of MPI's world. Fails with TG_ERR_STATE unless the world has `ranks` ranks and this
-     * process is number `rank` of them. If MPI is not initialized, initializes it, and the end of the communicator
-     * finalizes it. Returns NULL or an inert communicator after recording an error. */
+     * process is number `rank` of them. If MPI is not initialized, initializes it; tapegrad/world.h says when it is
+     * then finalized. Returns NULL or an inert communicator after recording an error. */
     tg_comm *(*world)(tg_ctx *ctx, int rank, int ranks);
 } tg_mpi_plugin_table;
 extern TG_PRIVATE_API const tg_plugin tg_mpi_plugin;
