@@ -368,43 +368,6 @@ START_TEST(an_error_of_one_rank_is_reported_even_when_it_was_cleared) {
 END_TEST
 
 #ifndef TG_WORLD_NCCL
-/* Holds an error for so many seconds. Returns how many milliseconds it took. */
-static uint64_t hold_error(tg_ctx *ctx, double seconds) {
-    double since = seconds_now();
-    tg_ctx_fail(ctx, TG_ERR_DATA, "an error that is no call of the group");
-    sleep_for(seconds);
-    tg_ctx_clear(ctx);
-    return (uint64_t)((seconds_now() - since) * 1000);
-}
-
-/* Rank 1 makes the call, and then holds an error for a long time. Meanwhile rank 2, for which rank 0 waits, has two
- * errors, and clears each at once. word: milliseconds that this took. */
-static tg_status errors_overlap(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
-    (void)arg;
-    int me = tg_comm_rank(c);
-    tg_tensor *x = filled(ctx, 4, 1);
-    if (me == 1) tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
-    if (me == 1) hold_error(ctx, 0.7);
-    for (int i = 0; me == 2 && i < 2; i++) {
-        sleep_for(0.2);
-        uint64_t took = hold_error(ctx, 0.03);
-        if (took > end->word[me]) end->word[me] = took;
-    }
-    if (me != 1) tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
-    const double *v = elements(x);
-    EXPECT(ctx, v && v[3] == 3);
-    return TG_OK;
-}
-
-START_TEST(errors_that_are_cleared_at_once_end_nothing) {
-    for (int kind = 0; most() > 2 && kind < WORLD_KINDS; kind++) {
-        const world_end *end = run_world((world_kind)kind, 3, errors_overlap, NULL, NULL);
-        for (int r = 0; r < 3 && end->word[2] < 90; r++)
-            ck_assert_msg(end->status[r] == TG_OK, "%s: rank %d: %s", world_names[kind], r, end->message[r]);
-    }
-}
-END_TEST
-
 /* The victim refuses a call after both ranks have posted as many receives as a rank has message slots over shared
  * memory. After recovery the slots must be free again. */
 static tg_status loses_messages(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
@@ -618,7 +581,6 @@ int main(void) {
                                   errors_that_all_ranks_make_keep_them_in_step,
                                   an_error_of_one_rank_is_reported_even_when_it_was_cleared,
 #ifndef TG_WORLD_NCCL
-                                  errors_that_are_cleared_at_once_end_nothing,
                                   lost_messages_leave_no_slot_taken,
                                   the_first_failure_is_the_one_that_is_reported,
                                   every_allocation_may_fail,

@@ -1,9 +1,9 @@
-/* Waits for a call, over a transport that stands for a peer of any timing, and the reason that a rank gives when it
- * leaves. */
+/* Waits for a call, over a transport that stands for a peer of any timing; the reason that a rank gives when it leaves;
+ * and how long a rank that waits puts up with an error of a peer. */
 #include <tapegrad/context.h>
 
-#include "check_main.h"
 #include "comm/protocol.h"
+#include "comm/worlds.h"
 
 /* The peer completes this rank's call and ends the group at once, just when this rank asks whether the group has
  * ended. */
@@ -96,11 +96,51 @@ START_TEST(a_rank_that_missed_a_call_gives_its_error) {
 }
 END_TEST
 
+/* ---- Patience ---- */
+
+/* Holds an error for so many seconds. Returns how many milliseconds it took. */
+static uint64_t hold_error(tg_ctx *ctx, double seconds) {
+    double since = seconds_now();
+    tg_ctx_fail(ctx, TG_ERR_DATA, "an error that is no call of the group");
+    sleep_for(seconds);
+    tg_ctx_clear(ctx);
+    return (uint64_t)((seconds_now() - since) * 1000);
+}
+
+/* Rank 1 makes the call, and then holds an error for a long time. Meanwhile rank 2, for which rank 0 waits, has two
+ * errors, and clears each at once. word: milliseconds that this took. */
+static tg_status errors_overlap(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg;
+    int me = tg_comm_rank(c);
+    tg_tensor *x = filled(ctx, 4, 1);
+    if (me == 1) tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    if (me == 1) hold_error(ctx, 0.7);
+    for (int i = 0; me == 2 && i < 2; i++) {
+        sleep_for(0.2);
+        uint64_t took = hold_error(ctx, 0.03);
+        if (took > end->word[me]) end->word[me] = took;
+    }
+    if (me != 1) tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    const double *v = elements(x);
+    EXPECT(ctx, v && v[3] == 3);
+    return TG_OK;
+}
+
+START_TEST(errors_that_are_cleared_at_once_end_nothing) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++) {
+        const world_end *end = run_world((world_kind)kind, 3, errors_overlap, NULL, NULL);
+        for (int r = 0; r < 3 && end->word[2] < 90; r++)
+            ck_assert_msg(end->status[r] == TG_OK, "%s: rank %d: %s", world_names[kind], r, end->message[r]);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_call_that_is_done_succeeds_though_the_group_has_ended_since,
         a_poll_reports_the_end_of_the_group,
         a_rank_that_missed_a_call_gives_its_error,
+        errors_that_are_cleared_at_once_end_nothing,
     };
     return tg_check_main("waits", tests, TG_LEN(tests));
 }
