@@ -18,10 +18,10 @@ bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
 tg_status tg_comm_check_ended(const tg_comm *c, const char *who) {
     if (!c->ended) return TG_OK;
-    return tg_fail(
-        c->ctx, TG_ERR_ABORTED,
-        "%s: group \"%s\" has ended because the communicator that it was split from has recovered; split it again", who,
-        c->name);
+    return tg_fail(c->ctx, TG_ERR_ABORTED,
+                   "%s: group \"%s\" has ended because tg_comm_recover was called on a communicator that it comes from"
+                   "; split it again",
+                   who, c->name);
 }
 
 tg_call_entry tg_transfer_entry(const tg_transfer *t, int size) {

@@ -107,8 +107,7 @@ typedef struct tg_group_end {
 
 /* Returns whether c can be used: it is not inert, and its context holds no error. */
 bool tg_comm_ok(const tg_comm *c);
-/* Fails with TG_ERR_ABORTED if c has ended because the communicator that it was split from has recovered. who: the
- * call, for errors. */
+/* Fails with TG_ERR_ABORTED if c has ended because of a recovery (tg_comm.ended). who: the call, for errors. */
 tg_status tg_comm_check_ended(const tg_comm *c, const char *who);
 /* Called with the status s of an attempt to start a collective call on c. If s is an error, this rank has missed the
  * call, and its peers are notified so that they do not wait for this rank. Returns s. */
