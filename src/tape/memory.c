@@ -214,7 +214,8 @@ static inline positions positions_of(const tg_tape *t) {
 }
 
 /* Returns the handle of the current generation in a slot that this step has used or skipped, or NULL if the slot has a
- * held handle of the other generation. */
+ * held handle of the other generation. If the handle has ended, or if the slot was skipped for a handle that is no
+ * longer held, only the serial may be read. */
 static inline tg_tensor *used_slot(positions p, tg_handle_slot *s) {
     uint64_t other = ((const tg_tombstone *)((char *)s + p.other))->serial;
     return TG_LIKELY((other | TG_SERIAL_RESET) != TG_SERIAL_HELD + TG_SERIAL_RESET) ? (tg_tensor *)((char *)s + p.this)
@@ -228,7 +229,7 @@ tg_tensor *tg_walk_next(tg_handle_walk *w) {
     while (w->slab) {
         for (const int end = used_of(w->t, w->slab); w->i < end;) {
             tg_tensor *x = used_slot(p, &w->slab->slot[w->i++]);
-            if (x) return x;
+            if (x && x->serial >= TG_SERIAL_FIRST) return x;
         }
         w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
         w->i = 0;
@@ -249,7 +250,7 @@ void tg_tape_rollback(tg_tape *t, uint64_t serial) {
     tg_handle_walk w = tg_walk_from(t, (tg_cursor){0});
     t->busy++; /* the function that frees the refill of a tensor must not end the tape */
     for (tg_tensor *x; (x = tg_walk_next(&w));)
-        if (x->serial >= TG_SERIAL_FIRST && x->serial > serial) tg_tape_give_handle(x);
+        if (x->serial > serial) tg_tape_give_handle(x);
     t->busy--;
 }
 

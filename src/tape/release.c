@@ -149,10 +149,10 @@ static void end_leaf_node(tg_tape *t, tg_node *n) {
 void tg_tape_undo(tg_tape *t, uint64_t serial, const tg_node *last) {
     tg_handle_walk w = tg_walk_from(t, (tg_cursor){0});
     for (tg_tensor *x; (x = tg_walk_next(&w));)
-        if (x->serial >= TG_SERIAL_FIRST && x->serial > serial) x->flags |= TG_F_RELEASED;
+        if (x->serial > serial) x->flags |= TG_F_RELEASED;
     w = tg_walk_from(t, (tg_cursor){0});
     for (tg_tensor *x; (x = tg_walk_next(&w));)
-        if (x->serial >= TG_SERIAL_FIRST && x->serial > serial) end_unused(t, x);
+        if (x->serial > serial) end_unused(t, x);
     for (tg_node *n = t->last, *before; n && n != last; n = before) {
         before = n->prev;
         const tg_tensor *x = tg_node_out(n)[0];
@@ -167,6 +167,5 @@ void tg_tape_collect(tg_tape *t) {
     for (tg_tensor *x; (x = tg_walk_next(&w));)
         if (!x->holds) x->flags |= TG_F_RELEASED;
     w = tg_walk_from(t, (tg_cursor){0});
-    for (tg_tensor *x; (x = tg_walk_next(&w));)
-        if (x->serial >= TG_SERIAL_FIRST) end_unused(t, x);
+    for (tg_tensor *x; (x = tg_walk_next(&w));) end_unused(t, x);
 }

@@ -244,8 +244,8 @@ void tg_tape_memory_reset(tg_tape *t);
 /* Frees the memory of the tape. */
 void tg_tape_memory_free(tg_tape *t);
 
-/* A walk over the slots of the tape's handles since a cursor. tg_walk_next returns NULL at the end. It also returns
- * handles of this step that have ended; their storage is NULL. */
+/* A walk over the tape's handles that have not ended, in the order of their slots, since a cursor. tg_walk_next returns
+ * NULL at the end. The storage of a superseded handle (TG_F_SUPERSEDED) is NULL. */
 typedef struct tg_handle_walk {
     const tg_tape *t;
     tg_slab *slab;

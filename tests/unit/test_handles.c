@@ -141,6 +141,25 @@ START_TEST(holds_end_after_their_tape) {
 }
 END_TEST
 
+/* A scope passes over the slot of a held handle that has ended. The slot has no handle of this step, even if the hold
+ * is removed before the scope closes. */
+START_TEST(a_scope_has_no_handle_in_a_slot_that_was_held) {
+    begin();
+    for (int step = 0; step < 4; step++) { /* the steps put handles at either position of a slot */
+        tg_tensor *x = tg_full(t, TG_F64, TG_SHAPE(2), step);
+        tg_hold(x);
+        tg_release(x);
+        tg_tape_reset(t);
+        tg_scope_open(t, "scope");
+        tg_tensor *y = tg_full(t, TG_F64, TG_SHAPE(2), step);
+        tg_unhold(x);
+        tg_scope_close(t, &y, 1);
+        tg_tape_collect(t);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(epochs_and_tapes) {
     begin();
     uint64_t first = tg_tape_epoch(t);
@@ -472,6 +491,7 @@ int main(void) {
                             handles_of_the_context_are_held_too,
                             holds_survive_the_tape,
                             holds_end_after_their_tape,
+                            a_scope_has_no_handle_in_a_slot_that_was_held,
                             epochs_and_tapes,
                             gradients_are_the_same_with_releases,
                             loops_without_reset_keep_their_memory,
