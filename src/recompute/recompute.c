@@ -66,25 +66,24 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* ---- One run of the function on a separate tape ---- */
 
-/* Fails if not as many forks of random streams are open as `before`, at the start of the function. Closes the surplus
- * forks. */
-static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
+/* Joins the forks of random streams that the function has left open. Then records an error if `before`, the number of
+ * open forks at its start, was another one than now at its end. The error of a function that has failed between a fork
+ * and its join stays. */
+static void check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
-    if (!left) return TG_OK;
+    if (!left) return;
     if (left > 0) tg_rng_unwind(ctx, before);
-    if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %s more often than it %s them", p->name,
-                   left > 0 ? "forks" : "joins", tg_count(abs(left), "time").text, left > 0 ? "joins" : "forks");
+    tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %s more often than it %s them", p->name,
+            left > 0 ? "forks" : "joins", tg_count(abs(left), "time").text, left > 0 ? "joins" : "forks");
 }
 
 /* Does the same for open keys (core/keys.h). */
-static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
+static void check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->keys.opens - before;
-    if (!left) return TG_OK;
+    if (!left) return;
     if (left > 0) tg_keys_unwind(ctx, before);
-    if (ctx->run.status != TG_OK) return ctx->run.status;
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %s more often than it %s them", p->name,
-                   left > 0 ? "opens" : "closes", tg_count(abs(left), "time").text, left > 0 ? "closes" : "opens");
+    tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %s more often than it %s them", p->name,
+            left > 0 ? "opens" : "closes", tg_count(abs(left), "time").text, left > 0 ? "closes" : "opens");
 }
 
 /* Calls the function, and checks its status, its forks, its keys and its outputs. */
@@ -96,9 +95,10 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
     t->busy--;
     tg_tapes_of(t->ctx)->recomputing = outer;
-    TG_TRY(check_forks(t->ctx, p, forks));
-    TG_TRY(check_keys(t->ctx, p, keys));
-    TG_TRY(tg_callback_end(t->ctx, s, "%s: the function", p->name));
+    tg_callback_end(t->ctx, s, "%s: the function", p->name);
+    check_forks(t->ctx, p, forks);
+    check_keys(t->ctx, p, keys);
+    TG_TRY(t->ctx->run.status);
     for (int i = 0; i < p->n_out; i++) {
         char what[128];
         snprintf(what, sizeof what, "%s: output %d of the function", p->name, i);

@@ -373,6 +373,31 @@ START_TEST(missed_keys_stay_open_until_their_closes) {
 }
 END_TEST
 
+static tg_status fails_within_key_and_fork(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                           int n_out) {
+    (void)in, (void)n_in, (void)out, (void)n_out;
+    tg_key_open(tg_tape_ctx(t), 1);
+    tg_rng_fork(tg_tape_ctx(t), "a");
+    return *(const tg_status *)state;
+}
+
+/* A function that fails, or does not end what it has opened, leaves neither a fork nor a key open. */
+START_TEST(a_function_that_fails_leaves_no_fork_and_no_key_open) {
+    tg_tensor *w, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_status fails[] = {TG_ERR_DATA, TG_OK};
+    tg_recompute(t, fails_within_key_and_fork, &fails[0], &w, 1, &y, 1, TG_RECOMPUTE(.name = "f"));
+    expect_error(ctx, TG_ERR_CALLBACK, "f: the function failed with TG_ERR_DATA");
+    ck_assert(!ctx->streams.forks && !ctx->keys.opens && !ctx->keys.depth);
+    tg_recompute(t, fails_within_key_and_fork, &fails[1], &w, 1, &y, 1, TG_RECOMPUTE(.name = "f"));
+    expect_error(ctx, TG_ERR_STATE, "f: the function forks random streams 1 time more often than it joins them");
+    ck_assert(!ctx->streams.forks && !ctx->keys.opens && !ctx->keys.depth);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* Each join returns to the stream that was current before its own fork, although one fork has had no memory. */
 START_TEST(joins_after_a_missed_fork_are_in_order) {
     tg_ctx *ctx = new_ctx();
@@ -524,6 +549,7 @@ int main(void) {
                                   gradcheck_draws_the_same_in_every_run,
                                   missed_forks_stay_open_until_their_joins,
                                   missed_keys_stay_open_until_their_closes,
+                                  a_function_that_fails_leaves_no_fork_and_no_key_open,
                                   joins_after_a_missed_fork_are_in_order,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,
