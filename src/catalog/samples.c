@@ -97,7 +97,7 @@ static tg_status open_input(tg_case *c, int i, const tg_case_opts *o) {
         return TG_OK;
     }
     c->input[i] = make_input(c->ctx, s, o, o->seed * 1000003 + (uint64_t)i);
-    if (!c->input[i]) return c->ctx->run.status;
+    if (!c->input[i] || !tg_ok(c->ctx)) return c->ctx->run.status;
     return wants_gradient(c, i) ? tg_set_requires_grad(c->input[i], true) : TG_OK;
 }
 

@@ -49,6 +49,26 @@ static void check_sample(tally *y, const tg_op *op, int i, int *refused) {
         if (!check_limit(y, op, i, limit, refused)) return;
 }
 
+/* Opens a sample while each allocation that this makes is refused in turn. The status is that of the context, also if
+ * the values of the last input have had no memory. */
+static void check_open(tally *y, const tg_op *op, int i) {
+    bool refused = true;
+    for (int64_t at = 1; refused; at++) {
+        counted memory = {0};
+        tg_case c;
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory}));
+        memory.calls = 0;
+        memory.fail_at = at;
+        tg_status s = tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 5});
+        refused = memory.calls >= at;
+        verdict(y, s == tg_ctx_status(ctx), op, tg_sample_at(op, i), "allocation %lld is refused: %s but %s",
+                (long long)at, tg_status_name(s), tg_status_name(tg_ctx_status(ctx)));
+        tg_case_close(&c);
+        tg_ctx_free(ctx);
+        verdict(y, !memory.held, op, tg_sample_at(op, i), "allocation %lld is refused: memory leaks", (long long)at);
+    }
+}
+
 int main(int argc, char **argv) {
     tally y = {0};
     int samples = 0, refused = 0;
@@ -61,6 +81,7 @@ int main(int argc, char **argv) {
             samples++;
         }
     }
+    check_open(&y, tg_op_find("gather"), 0);
     verdict(&y, refused > 4 * samples, tg_op_at(0), NULL, "only %d runs of %d samples had too little memory", refused,
             samples);
     return conclude(&y);
