@@ -280,7 +280,8 @@ static packing *packing_of(const tg_tape *t) {
 }
 
 void tg_saved_repack(const tg_tape *t, const tg_node *n) {
-    if (!packing_of(t)) return;
+    const packing *of = (const packing *)tg_tape_listener_of(t, &packing_ops);
+    if (!of || !of->packed) return;
     for (int i = 0; i < n->n_in; i++)
         if (tg_bit(n->saves_in, i)) repack(tg_node_in(n)[i], false);
     for (int i = 0; i < n->n_out; i++)

@@ -264,13 +264,15 @@ END_TEST
 
 /* ---- Backward more than once ---- */
 
-START_TEST(retained) {
+/* Whether or not the tape still has the packer. */
+static void check_retained(bool removed) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(0.5);
     use(&s);
     tg_tensor *a = tg_exp(t, x), *y = tg_square(t, a);
     tg_pack(a);
+    if (removed) tg_tape_pack(t, NULL);
     for (int i = 1; i <= 3; i++) {
         ck_assert(tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = i < 3)) == TG_OK);
         ck_assert(fabs(grad(x) - i * 2 * exp(1)) < 1e-12);
@@ -279,6 +281,11 @@ START_TEST(retained) {
     }
     ck_assert_int_eq(s.unpacked, 5); /* for each node that had saved it; once in the last pass */
     end();
+}
+
+START_TEST(retained) {
+    check_retained(false);
+    check_retained(true);
 }
 END_TEST
 
