@@ -132,13 +132,15 @@ static const tg_data_ops token_ops = {.size = sizeof token_ops, .read = read_tok
 /* Opens the tokens. Returns NULL after recording the error. */
 static token_source *open_tokens(tg_ctx *ctx, tg_ctx *errors, const char *path, tg_token_format format, int64_t vocab,
                                  int64_t length, const tg_parallel *p) {
+    const int64_t longest = INT64_MAX / 16;
     int cp = tg_parallel_size(p, TG_CP);
     if (tg_ok(ctx) && cp > 1 && length % (2 * cp))
         tg_fail(ctx, TG_ERR_SHAPE,
                 "tg_loader_open_tokens: seq_len is %lld, expected a multiple of %d: each of %d cp ranks has two chunks",
                 (long long)length, 2 * cp, cp);
-    if (tg_ok(ctx) && (length < 1 || length > INT64_MAX / 16))
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_loader_open_tokens: seq_len is %lld, expected 1 or more", (long long)length);
+    if (tg_ok(ctx) && (length < 1 || length > longest))
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_loader_open_tokens: seq_len is %lld, expected 1 to %lld", (long long)length,
+                (long long)longest);
     token_source *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return NULL;
     *s = (token_source){ctx, tg_tokens_open(errors, path, format, vocab), length, tg_parallel_rank(p, TG_CP), cp};

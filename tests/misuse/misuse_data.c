@@ -66,6 +66,8 @@ static void sources(misuse_world *b) {
     QUIET(tg_loader_open_tokens, no_loader(tg_loader_open_tokens(NULL, path, TG_TOKENS_TEXT, 0, 2, good)));
     NONE(tg_loader_open_tokens, ARGUMENT, "seq_len is 0",
          tg_loader_open_tokens(b->ctx, path, TG_TOKENS_TEXT, 0, 0, good));
+    NONE(tg_loader_open_tokens, ARGUMENT, "seq_len is 9223372036854775807, expected 1 to 576460752303423487",
+         tg_loader_open_tokens(b->ctx, path, TG_TOKENS_TEXT, 0, INT64_MAX, good));
     NONE(tg_loader_open_tokens, ARGUMENT, "seq_len is 6, but",
          tg_loader_open_tokens(b->ctx, path, TG_TOKENS_TEXT, 0, 6, good));
     NONE(tg_loader_open_tokens, ARGUMENT, "path NULL", tg_loader_open_tokens(b->ctx, NULL, TG_TOKENS_TEXT, 0, 2, good));
