@@ -28,8 +28,8 @@ static tg_status refuse_argument(tg_ctx *ctx, const tg_op *op, const char *name)
     char all[512] = "none";
     size_t at = 0;
     tg_nearest near = {.wanted = name};
-    const char *word;
-    for (int i = 0, n; (word = tg_word_at(op->inputs, i, &n)); i++) {
+    const char *word, *inputs = op->n_in < 0 ? NULL : op->inputs; /* a list of inputs is given by position only */
+    for (int i = 0, n; (word = tg_word_at(inputs, i, &n)); i++) {
         tg_text(all, sizeof all, &at, "%s%.*s", at ? ", " : "", n, word);
         tg_nearest_offer(&near, word, n);
     }

@@ -40,7 +40,8 @@ static void names(misuse_world *b) {
           CALL("softmax", x, 1, INTEGER("dim", 0), INTEGER("dim", 0)));
     FAILS(tg_op_call, ARGUMENT, "softmax: argument dim is missing; it has no default",
           calls(b->t, "softmax", x, 1, NULL, 0));
-    FAILS(tg_op_call, ARGUMENT, "concat: there is no argument \"x\"", CALL("concat", x, 1, TENSOR("x", b->x)));
+    FAILS(tg_op_call, ARGUMENT, "concat: there is no argument \"x\"; the arguments are dim",
+          CALL("concat", x, 1, TENSOR("x", b->x)));
     FAILS(tg_op_call, ARGUMENT, "the call has -1 named arguments", calls(b->t, "relu", x, 1, NULL, -1));
     FAILS(tg_op_call, ARGUMENT, "the call has 33 named arguments; expected 0 to 32",
           calls(b->t, "relu", x, 1, (const tg_value[TG_OP_VALUES + 1]){{0}}, TG_OP_VALUES + 1));
