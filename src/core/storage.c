@@ -250,7 +250,7 @@ tg_status tg_storage_renew(tg_storage *s) {
 
 tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
     tg_ctx *ctx = s->ctx;
-    if (from->block && !(from->extra && from->extra->buffer)) {
+    if (from->temporary && from->block && !(from->extra && from->extra->buffer)) {
         if (!tg_storage_extra_of(s)) return ctx->run.status;
         tg_block_hold(from->block);
         s->block = from->block;

@@ -91,7 +91,7 @@ tg_status tg_storage_renew(tg_storage *s);
 tg_status tg_storage_bytes_again(tg_storage *s);
 /* For a restore function: makes the bytes of `from`, a storage of the same size, the bytes of s too. They stay
  * allocated while either storage needs them. Copies them instead if they belong to the caller or to a named scratch
- * buffer. */
+ * buffer, or if tg_keep has been called for them. */
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 /* Makes memory that the caller provides the bytes of s, and returns its own bytes to the heap. data has as many bytes.
  * release(user) is called when s ends. If s has a release function, as after an earlier call, it is called now. */

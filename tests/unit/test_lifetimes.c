@@ -514,6 +514,36 @@ START_TEST(a_norm_that_is_gone_in_backward) {
 }
 END_TEST
 
+typedef struct keeper {
+    int runs;
+    tg_tensor *kept;
+} keeper;
+
+static tg_status keeps_the_second(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n) {
+    (void)n_in, (void)n;
+    keeper *k = state;
+    out[0] = tg_mul(tape, in[0], in[1]);
+    if (++k->runs == 2) k->kept = tg_keep(out[0]);
+    return tg_ctx_status(ctx);
+}
+
+/* A result that a replay has restored is a copy if the function has kept its own, so the program may overwrite that. */
+START_TEST(a_kept_result_of_a_second_run_may_be_overwritten) {
+    begin();
+    keeper k = {0};
+    tg_tensor *in[] = {leaf(3), leaf(2)}, *y;
+    tg_replay *r = tg_replay_open(t);
+    tg_replay_run(r, keeps_the_second, &k, in, 2, &y, 1, NULL);
+    tg_tensor *square = tg_square(t, y);
+    tg_replay_close(r, NULL);
+    ck_assert(tg_item(y) == 6 && k.runs == 2);
+    tg_write_f64(k.kept, (double[]){0}, 1);
+    tg_backward(t, square);
+    ck_assert(grad(in[0]) == 24);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {hooks_come_and_go_while_they_run,
                             a_hook_that_removes_itself_and_fails,
@@ -531,6 +561,7 @@ int main(void) {
                             a_forward_without_a_child_says_which,
                             a_cache_is_of_one_model_even_when_another_has_its_address,
                             another_module_in_a_childs_place,
-                            a_norm_that_is_gone_in_backward};
+                            a_norm_that_is_gone_in_backward,
+                            a_kept_result_of_a_second_run_may_be_overwritten};
     return tg_check_main("lifetimes", tests, sizeof tests / sizeof *tests);
 }
