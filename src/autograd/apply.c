@@ -49,7 +49,7 @@ static tg_status refuse_input(tg_call *c, int i) {
                    "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute", what);
 }
 
-/* Checks that input i is alive, belongs to this context and tape, and is present. */
+/* Checks that input i is alive and belongs to this context and to no other tape. An optional input may be NULL. */
 static inline tg_status check_input(tg_call *c, int i) {
     const tg_tensor *x = c->input[i];
     if (!x && tg_bit(c->op->optional, i)) return TG_OK;
@@ -63,7 +63,7 @@ static tg_status refuse_dtype(tg_call *c, int i) {
                         "input %d is %s, with which no op computes; cast it to a float first (tg_cast)", i, name);
 }
 
-/* Checks all inputs, also that their bytes can be read if forward reads them; sets c->needs. */
+/* Checks all inputs, and makes their bytes present if the op has a forward. Sets c->needs. */
 static tg_status check_inputs(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         tg_tensor *x = c->input[i];
@@ -103,7 +103,7 @@ static tg_status refuse_lent(tg_call *c, int i) {
         i);
 }
 
-/* Stores, for each input, the node whose slot receives its gradient. */
+/* Stores, for each input, the node whose slot receives its gradient; NULL if it requires none. */
 static tg_status link_inputs(tg_call *c, tg_node *n) {
     tg_tensor **in = tg_node_in(n);
     tg_node **src = tg_node_src(n);
@@ -185,7 +185,8 @@ static tg_status copy_params(tg_call *c, const void *params) {
     return TG_OK;
 }
 
-/* Called in the first run of a recomputation: notes the leaves that the op uses, as nodes of the tape. */
+/* Called in the first run of a recomputation. Makes nodes for the leaves of the context that the op uses and that
+ * require a gradient. */
 static tg_status collect_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->input[i] && !c->input[i]->tape && c->input[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape,
@@ -331,7 +332,8 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
     return TG_OK;
 }
 
-/* Checks the inputs of an op that only records others, which reads their shapes before it does so. */
+/* Checks the inputs of an op that only records others, and makes their bytes present. compose reads the shapes of the
+ * inputs before another op checks them. */
 static tg_status check_composed(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         TG_TRY(check_input(c, i));

@@ -9,7 +9,7 @@
  * the public function that records the op. */
 tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, const void *site);
 
-/* Returns whether x may be an input of an op on t: it is alive, of t's context, and no result of another tape. */
+/* Returns whether x may be an input of an op on t: it is alive, of t's context, and belongs to no other tape. */
 static inline bool tg_is_input(const tg_tape *t, const tg_tensor *x) {
     return x && tg_living(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
 }
@@ -21,9 +21,10 @@ static inline bool tg_may_return(const tg_tape *t, const tg_tensor *x) {
 
 /* ---- writes.c ---- */
 
-/* Returns whether a and b share bytes. False if those of one of them are discarded. */
+/* Returns whether a and b share bytes: they have one storage, or their elements overlap in memory of the caller. False
+ * if they have two storages, of which one has no bytes now. */
 bool tg_shares_bytes(const tg_tensor *a, const tg_tensor *b);
-/* Checks that input 0 may be overwritten by the call's output. */
+/* Checks that input 0 may be overwritten by the call's output, and waits for works that read it. */
 tg_status tg_call_check_inplace(tg_call *c);
 /* Sets c->writes to the inputs that forward writes in addition to its outputs: those in tg_op.writes that are not NULL.
  * In the second run of a recomputation, leaves it 0. */

@@ -9,8 +9,8 @@ typedef struct tg_pass tg_pass;
 /* A leaf or result whose gradient goes to the caller instead of being accumulated. */
 typedef struct tg_target {
     tg_tensor *x;
-    /* The caller's buffer, which the pass writes or adds to. If it is NULL, the pass sets it to a tensor that the
-     * caller must free. */
+    /* The caller's buffer, which the pass writes or adds to; only a leaf may have one. If it is NULL, the pass sets it
+     * to a tensor that the caller must free, or leaves it NULL if no gradient arrives. */
     tg_tensor *g;
     uint8_t mode; /* the tg_grad_mode of the caller's buffer */
     bool reached; /* a gradient has arrived in g */
@@ -41,7 +41,7 @@ struct tg_pass {
     tg_tape *t;
     const tg_pass_opts *o;
     uint32_t id;
-    bool all;                   /* every node is needed */
+    bool all;                   /* there are neither targets nor chosen leaves, so every node is needed */
     struct tg_grad_sink *sinks; /* one sink per input of the running node */
     struct tg_keyed *by_x;      /* the targets by tensor; NULL if they are few or tg_pass_find_targets has not run */
 };
@@ -49,21 +49,22 @@ struct tg_pass {
 /* Runs one pass of backward from n roots. Fails with TG_ERR_STATE if a backward of this tape is running already. `who`
  * begins the error messages. */
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
-/* Returns s. If s is an error and the tape has a collective node, notifies the other ranks (tg_ctx_skip), because they
- * may wait in calls that the pass has left out. */
+/* Returns s. If s is an error and a collective op has run on the tape, notifies the other ranks (tg_ctx_skip), because
+ * they may wait in calls that the pass has left out. */
 tg_status tg_backward_ended(const tg_tape *t, tg_status s);
 
 /* Returns the node whose slots hold x's gradient: the node that made x or, for a leaf, the node that stands for it on
  * this tape. Returns NULL if there is none. */
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x);
-/* Returns the node whose slot holds root's gradient. NULL after recording the error. */
+/* Returns the node whose slot holds root's gradient, and makes the node of a leaf that no op has used. `i` is the index
+ * of the root, for messages. NULL after recording the error. */
 tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
 /* Marks the nodes that lead to a wanted leaf or target, so that other branches never run. */
 void tg_pass_mark(tg_pass *p);
 /* Returns whether the gradient of an input of n is wanted. */
 bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
-/* Marks the nodes that made the inputs of n with TG_N_DUE. All ranks must run the same collective nodes. So a
- * collective node that is marked runs even if no gradient has arrived on this rank, with gradients of zeros. */
+/* Sets TG_N_DUE in the needed nodes that made the inputs of n. All ranks must run the same collective nodes. So a
+ * collective node with this flag runs even if no gradient has arrived on this rank, with gradients of zeros. */
 void tg_pass_note_due(const tg_pass *p, tg_node *n);
 /* Returns, within a backward, whether that backward keeps what the nodes saved, so that another one may follow. */
 bool tg_call_retains(const tg_call *c);

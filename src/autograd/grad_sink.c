@@ -73,8 +73,8 @@ static tg_tensor *materialize(tg_call *c, int i) {
 
 /* ---- Opening ---- */
 
-/* Finds the buffer in which the gradient of leaf n accumulates. A leaf that has hooks, and a target without a buffer,
- * have none: their slot is the destination. */
+/* Finds the buffer in which the gradient of leaf n accumulates. Sets none if hooks of tg_on_grad must see the gradient
+ * first, or if the leaf is a target without a buffer: then the slot is the destination. */
 static tg_status find_buffer(const tg_pass *p, tg_node *n, tg_grad_sink *r) {
     tg_tensor *x = tg_node_out(n)[0];
     if (tg_hooks_any(x, false) && tg_pass_hooks(p, x)) return TG_OK;

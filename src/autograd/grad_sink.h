@@ -5,7 +5,7 @@
 #include "autograd/backward.h"
 
 typedef enum tg_grad_sink_kind {
-    TG_SINK_NONE,
+    TG_SINK_NONE, /* the gradient is not wanted; the other fields of the sink are not set */
     TG_SINK_SLOT, /* the buffer of the slot (tg_slot in tape/node.h) */
     TG_SINK_LEAF, /* the buffer in which the leaf or the target accumulates its gradient */
     /* A buffer of its own, whose contents are added to the destination afterwards. For a tensor that is given twice,
@@ -19,7 +19,7 @@ typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
     /* The destination held a value when the call opened, or an earlier sink of the call made the slot's gradient. */
     bool adds;
-    bool given; /* the op has passed the gradient on, declined it, or left it in flight; doing so again is an error */
+    bool given; /* the op has passed the gradient on, declined it, or left it in flight; passing it again is an error */
     tg_slot *slot;     /* the slot of the input */
     tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL if the slot is the destination */
     uint64_t serial;   /* serial of the leaf's buffer: the op's backward may drop or replace it */
@@ -38,8 +38,8 @@ tg_tensor *tg_sink_gradient(const tg_call *c, int i);
  * several times, the result may be false for every index but the first. */
 bool tg_sink_held(const tg_call *c, int i);
 
-/* Called within a backward: input i gets no gradient after all, because nothing that the roots depend on has used it,
- * or because the gradient will be added later. */
+/* Called within a backward, for an input whose gradient is wanted (tg_call.gin_mode): it gets none after all, because
+ * nothing that the roots depend on has used it, or because the gradient will be added later. */
 void tg_call_decline(tg_call *c, int i);
 /* Returns, within a backward, whether input i is a leaf to whose accumulated gradient this call adds, now or later. */
 bool tg_call_accumulates(const tg_call *c, int i);

@@ -121,8 +121,8 @@ const float *tg_gradient_used(const tg_tensor *x) {
     return e && e->unsure ? tg_data(e->used) : NULL;
 }
 
-/* Reads from the device whether some rank has contributed to x's gradient, if that is not known. A captured step reads
- * nothing: there the gradient counts as present, with the value 0. */
+/* Reads from the device whether some rank has contributed to x's gradient, if the host does not know. Within a captured
+ * step and on device meta nothing is read: there the gradient counts as present, although it may be 0. */
 static void find_out(const tg_tensor *x) {
     const tg_tensor *whole = tg_range_whole(x);
     float used = 1;

@@ -38,9 +38,9 @@ tg_tensor *tg_gradient_leaf(tg_tensor *x);
  * contributed. `ranks` is an element on the device that is above 0 if some have. */
 tg_status tg_gradient_unsure(tg_tensor *x, tg_array ranks);
 /* Returns the address of a float32 on the device: 0 if no rank has contributed to the gradient of x, and 1 otherwise.
- * Returns NULL if a rank is known to have contributed. x may be a range. */
+ * Returns NULL if the host knows whether one has (tg_ext.unsure). x may be a range. */
 const float *tg_gradient_used(const tg_tensor *x);
-/* Marks the gradient as empty: the next contribution overwrites it. */
+/* Marks the gradient as empty, and those of the range or whole parameter of x: the next contribution overwrites it. */
 void tg_gradient_forget(tg_tensor *x);
 /* Fails with TG_ERR_STATE if a product that belongs to x's gradient has not been added yet (tg_wgrads). */
 tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who);

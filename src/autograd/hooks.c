@@ -8,9 +8,9 @@
 #include "autograd/gradients.h"
 #include "placement/rule.h"
 
-/* Returns why x accepts no hook, or NULL if it does. A hook that a recomputed function sets on a tensor of its own ends
- * with the first run, and the second run sets it again. A tensor that existed before the call would keep the first hook
- * and get a second one, so it accepts none. */
+/* Returns why x accepts no hook, or NULL if it accepts one. A hook that a recomputed function sets on a tensor of its
+ * own ends with the first run, and the second run sets it again. A tensor that existed before the call would keep the
+ * first hook and get a second one, so it accepts none. */
 static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
     const tg_tapes *tapes = tg_tapes_of(x->ctx);

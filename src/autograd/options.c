@@ -5,7 +5,7 @@
 
 static const tg_field backward_fields[] = {
     TG_FIELD_OF(tg_backward_opts, seeds, POINTER, "tg_tensor*",
-                "One gradient for each root, with which backward starts; NULL: 1."),
+                "One gradient for each root, with which backward starts; NULL: the default seeds."),
     TG_FIELD_OF(tg_backward_opts, inputs, POINTER, "tg_tensor*",
                 "The leaves to whose gradients backward adds; NULL: all that require a gradient."),
     TG_FIELD(tg_backward_opts, n_inputs, INT, "Number of inputs."),

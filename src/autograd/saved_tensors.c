@@ -81,7 +81,7 @@ typedef struct tg_packed tg_packed;
 typedef struct packing {
     tg_tape_listener listener;
     tg_pack_ops packer; /* pack is NULL if no packer is set */
-    tg_packed *packed; /* list of packed storages that have not been dropped */
+    tg_packed *packed; /* list of packed forms that have not been dropped */
 } packing;
 
 struct tg_packed {
@@ -217,7 +217,8 @@ static tg_status pack_node(packing *of, const tg_node *n, uint64_t serial, const
     return TG_OK;
 }
 
-/* Packs what nodes have saved since a scope was opened, except for tensors that are marked as outputs of the scope. */
+/* Packs the tensors that were made since a scope was opened and that nodes have saved, except those that are marked as
+ * outputs of the scope. */
 static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     const tg_tape *t = of->listener.tape;
     if (!of->packer.pack || t->ctx->meta) return TG_OK;

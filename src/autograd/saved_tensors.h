@@ -11,8 +11,8 @@ tg_status tg_node_ready(const tg_node *n);
 /* Releases what the node saved. Called after the node's backward. */
 void tg_node_release(const tg_tape *t, tg_node *n);
 
-/* Called when a backward that may run again (.retain) has read what n saved. Discards again the bytes that this
- * backward has unpacked; their packed form is still there. */
+/* Called when a backward that may run again (.retain) has read what n saved. Discards again those of these bytes that
+ * are packed; their packed form is still there. */
 void tg_saved_repack(const tg_tape *t, const tg_node *n);
 
 #endif

@@ -15,7 +15,8 @@ static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {
     *end = (uintptr_t)x->storage->data + (uintptr_t)((x->numel ? high : low) * size);
 }
 
-/* Two storages can share bytes only if one of them uses memory of the caller. */
+/* The storages of two inputs of an op can share bytes only if one of them uses memory of the caller. Two storages with
+ * one block (tg_storage_share) belong to different tapes. */
 bool tg_shares_bytes(const tg_tensor *a, const tg_tensor *b) {
     uintptr_t first[2], end[2];
     if (a->storage == b->storage) return true;

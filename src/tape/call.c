@@ -69,8 +69,9 @@ tg_status tg_call_outputs(tg_call *c, int n) {
     return TG_OK;
 }
 
-/* Returns whether an output of this shape may point to the shape and strides of input x instead of having copies. If x
- * is a handle of the tape of c, its shape and strides live as long as the output does. */
+/* Returns whether an output may point to the shape and strides of input x instead of having copies. It may if `shape`
+ * is x's own array, and if x is a row-major handle of the tape of c. Then the arrays of x live as long as the output
+ * does. */
 static bool can_borrow_shape(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
     return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
 }

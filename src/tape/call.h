@@ -13,13 +13,13 @@ typedef struct tg_call_impl {
     tg_node *node;          /* in a backward: the node whose op runs */
     struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h); NULL in a forward */
     struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL if nothing */
-    double began, ended;    /* when forward or backward ran, on tg_system_now; set if tg_tape_is_timed */
+    double began, ended;    /* when forward or backward ran, on tg_system_now; 0 if not measured, as for views */
     bool placed;            /* infer has set the placements of the outputs */
     tg_rng *drawn;          /* a named stream from which infer has drawn, although it is not selected; NULL if none */
     uint64_t counter;       /* of that stream before the first draw; a call that fails restores it */
 } tg_call_impl;
 
-/* Returns whether the times of ops are measured, for the tape's dump or for its observer. */
+/* Returns whether the times of forwards are measured, for the tape's dump or for its observer. */
 static inline bool tg_tape_is_timed(const tg_tape *t) { return t->timed || t->observer.ops; }
 /* Frees the temporaries of the call. */
 void tg_call_temps_free(tg_call *c);

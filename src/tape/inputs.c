@@ -1,4 +1,4 @@
-/* Leaves that a tape owns from the start: copied values and random numbers. */
+/* Leaves that a tape makes with bytes of their own: copies of the caller's values, and random numbers. */
 #include <tapegrad/inputs.h>
 
 #include "core/capture.h"
@@ -18,7 +18,8 @@ static tg_tensor *new_leaf(tg_tape *t, tg_dtype dtype, const tg_shape *shape, co
     return x;
 }
 
-/* Returns x, or, if the status of filling it is an error, ends it and returns an inert tensor. */
+/* Returns x if s, the status of filling it, is TG_OK. Otherwise ends x, unless it is NULL, and returns an inert
+ * tensor. */
 static tg_tensor *finish(tg_tape *t, tg_tensor *x, tg_status s) {
     if (x && s == TG_OK) return x;
     if (x) tg_tape_give_handle(x);
@@ -45,8 +46,8 @@ tg_tensor *tg_input(tg_tape *t, tg_dtype dtype, tg_shape shape, const void *data
     return finish(t, x, bytes ? ctx->run.ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
 }
 
-/* Makes a leaf of random numbers from the current stream, of the micro-batch that the tape records. If this stream may
- * differ between ranks, the leaf may too. */
+/* Makes a leaf of random numbers: draws from the current stream, for the micro-batch that the tape records. Marks the
+ * leaf with TG_F_GIVEN if the stream, and so the leaf, may differ between ranks. */
 static tg_tensor *drawn(tg_tape *t, tg_dtype dtype, const tg_shape *shape, tg_random kind, double a, double b,
                         const char *who) {
     tg_tensor *x = new_leaf(t, dtype, shape, who);

@@ -1,5 +1,6 @@
-/* The memory of a tape: slabs of slots for handles, and chunks for nodes, shapes and params. A reset frees all of it at
- * once; what ends before a reset is used again by what the tape makes next. */
+/* The memory of a tape: slabs of slots for handles, and chunks for nodes, shapes, params, scopes and lists. A reset
+ * frees all of it at once, except the slots of held handles. The memory of what ends before a reset is used again for
+ * what the tape makes next. */
 #include "base/host_memory.h"
 #include "core/context.h"
 #include "tape/tape.h"
@@ -20,7 +21,7 @@ static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {
     return *link = c;
 }
 
-/* A piece must have room for the fields of a free one, even if fewer bytes are asked for. */
+/* Returns the size of a piece of `bytes` bytes. It has room for a tg_free_piece, which lies in it once it is free. */
 static size_t piece_bytes(size_t bytes) {
     return bytes < sizeof(tg_free_piece) ? sizeof(tg_free_piece) : (bytes + 7) & ~(size_t)7;
 }
@@ -29,7 +30,7 @@ static tg_free_piece **piece_list(tg_tape *t, size_t bytes) {
     return &t->pieces[bytes / 8 < TG_PIECE_SIZES ? bytes / 8 : TG_PIECE_SIZES];
 }
 
-/* Returns a free piece of this size, or NULL. */
+/* Takes a free piece of exactly this size. Returns NULL if there is none. */
 static void *free_piece(tg_tape *t, size_t bytes) {
     tg_free_piece **link = piece_list(t, bytes), *p;
     while ((p = *link) && p->bytes != bytes) link = &p->next;

@@ -22,10 +22,10 @@ enum {
     TG_N_STATE = 4,      /* the node has a tg_node_extra */
     TG_N_TIMED = 8,      /* its times are measured */
     TG_N_BUSY = 16,      /* the op whose backward runs now sends a gradient to this node */
-    /* A gradient has come that the slots do not show: it was added directly to the buffer of a leaf's gradient, or it
+    /* A gradient has come that the slots do not show: it was added directly to the buffer of a leaf or a target, or it
      * is a zero that is not stored. */
     TG_N_REACHED = 32,
-    /* The roots of the running backward depend on the node. Set only if the tape has a collective node. */
+    /* The roots of the running backward depend on the node. Set only if tg_tape.collectives is. */
     TG_N_DUE = 64,
     TG_N_OBSERVED = 128, /* the tape's observer (tape/tape.h) has given the node a number */
 };
@@ -35,7 +35,7 @@ struct tg_node {
     tg_node *prev, *next;
     const void *site; /* address of the call in the caller's program, for messages */
     tg_scope *scope;
-    uint32_t pass;                /* number (tg_tape.pass) of the last pass that needed the node */
+    uint32_t pass;                /* number (tg_tape.pass) of the last pass in which tg_pass_mark marked the node */
     uint32_t needs;               /* bit mask of the inputs that need a gradient (tg_bit) */
     uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that are saved for backward */
     uint16_t n_in, n_out; /* n_out is at least 1 */
@@ -50,7 +50,7 @@ static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n-
 static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
 static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
 static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
-/* Returns the index in `tail` of the pointer to the params, if the op has any. */
+/* Returns the index in `tail` of the pointer to the params. Without params the kept buffers begin there. */
 static inline int tg_node_params_at(const tg_node *n) { return 2 * n->n_in + 3 * n->n_out; }
 static inline void *tg_node_params_of(const tg_node *n) {
     return n->op->params_size ? n->tail[tg_node_params_at(n)] : NULL;
@@ -59,8 +59,9 @@ static inline void *tg_node_params_of(const tg_node *n) {
 static inline tg_tensor **tg_node_kept(const tg_node *n) {
     return (tg_tensor **)(n->tail + tg_node_params_at(n) + (n->op->params_size != 0));
 }
-/* Returns the versions (tg_storage.version) that the storages of inputs and outputs had when the node was recorded: one
- * for every input if the node saves any input, then one for every output if it saves any output. */
+/* Returns the versions (tg_storage.version) that the saved inputs and outputs had when the node was recorded. There is
+ * an entry for every input if the node saves any input, and then one for every output if it saves any output. The
+ * entries of what is not saved are undefined. */
 static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
 static inline int tg_node_n_versions(const tg_node *n) {
     return (n->saves_in ? n->n_in : 0) + (n->saves_out ? n->n_out : 0);

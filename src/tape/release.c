@@ -8,7 +8,7 @@
 
 #include <tapegrad/handles.h>
 
-/* Returns whether the program can use x no more. */
+/* Returns whether the program can no longer use x. */
 static bool is_given_up(const tg_tensor *x) {
     return x->flags & (TG_F_RELEASED | TG_F_SUPERSEDED | TG_F_DROPPED) || x->serial < TG_SERIAL_FIRST;
 }
@@ -27,11 +27,11 @@ static void unlink_node(tg_tape *t, tg_node *n) {
     t->cursor = NULL;
 }
 
-/* Returns the node on tape t whose output or leaf x is, or NULL. */
+/* Returns the node that made x or, for a leaf, the node that stands for it on tape t. NULL if there is none. */
 static tg_node *node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
 
-/* Ends x if it has been given up and nothing uses it. If only its node does, and that is unused, moves the node to the
- * list of those to end. */
+/* If x has a node whose outputs nothing uses, moves that node to the list *ended. If x has no node, ends x if it was
+ * given up and nothing uses it. */
 static void consider(tg_tape *t, tg_tensor *x, tg_node **ended) {
     tg_node *n = node_of(t, x);
     if (!n && !x->uses && is_given_up(x)) {
@@ -107,7 +107,7 @@ static void end_node(tg_tape *t, tg_node *n, tg_node **ended) {
     tg_tape_give(t, n, tg_node_bytes(n));
 }
 
-/* Ends x, its node, and what only they used, as far as nothing else uses these. */
+/* Ends x and its node if nothing uses them, and then what nothing but they used. */
 static void end_unused(tg_tape *t, tg_tensor *x) {
     tg_node *ended = NULL;
     t->busy++; /* the functions that free the states of nodes, and refills of tensors, must not end the tape */

@@ -1,5 +1,5 @@
-/* tg_tape_set_site: places in the source of a program in another language. Each place is stored once and kept until the
- * context ends, because nodes and storages of any step may refer to it. */
+/* tg_tape_set_site: places in the source of a program in another language. A tape stores each place once and keeps it
+ * until the context ends, because nodes and storages of any step may refer to it. */
 #include <tapegrad/source.h>
 
 #include "base/hash.h"

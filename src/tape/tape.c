@@ -198,9 +198,9 @@ static bool set(tg_tape *t, bool *mode, bool on) {
 }
 
 bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
-/* Sets whether ops are recorded, and returns the previous mode. The forward of an op runs in no-grad mode and cannot
- * change that. The first run of a recomputation is in no-grad mode too; within it, this function sets and returns the
- * mode that the second run will have. */
+/* Sets whether ops are recorded, and returns the previous mode. The forward of an op runs in no-grad mode. Neither it
+ * nor infer can change the mode: there the function only returns false. The first run of a recomputation is in no-grad
+ * mode too; within it, this function sets and returns the mode that the second run will have. */
 bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
     if (t && t->at_work && !((const tg_call_impl *)t->at_work->internal)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);

@@ -13,8 +13,8 @@
  * ended, and lies in bytes that this step's handle does not use:
  *
  *     offset in tombstones:       0         | 1         | 2     | 3 ..
- *     this handle at position 0:  tombstone | other     | its other fields ..
- *     this handle at position 1:            | tombstone | other | its other fields ..
+ *     this handle at position 0:  tombstone | other     | the rest ..
+ *     this handle at position 1:            | tombstone | other | the rest ..
  *
  * At position 0, `other` is the tombstone of the previous step's handle at position 1. At position 1, the tombstone of
  * the previous step's handle at position 0 is the start of the slot.
@@ -39,11 +39,12 @@ typedef struct tg_slab {
 /* A position in a list of slabs: the slot for the next handle. */
 typedef struct tg_cursor {
     tg_slab *slab;
-    int used; /* number of slots of slab that are in use */
+    int used; /* number of slots of slab that this step has used, or skipped because of a held handle */
 } tg_cursor;
 
-/* A chunk of memory for nodes, shapes and params. It is handed out from start to end. A reset frees all of it at once
- * and keeps the chunk for the next step. What is freed before (tg_tape_give) is handed out again before new memory. */
+/* A chunk of memory for nodes, shapes, params, scopes and lists. It is handed out from start to end. A reset frees all
+ * of it at once and keeps the chunk for the next step. A piece that is freed before the reset (tg_tape_give) is handed
+ * out again for a request of its size. */
 typedef struct tg_arena_chunk {
     struct tg_arena_chunk *next;
     size_t bytes; /* size of data */
@@ -69,12 +70,12 @@ typedef struct tg_tape_dims {
     int64_t dims[];
 } tg_tape_dims;
 
-/* Free pieces of at most this many multiples of 8 bytes have a list for each size. Larger ones share a list. */
+/* Free pieces of fewer than 8 times this many bytes have a list for each size. Larger ones share a list. */
 enum { TG_PIECE_SIZES = 48 };
 
 struct tg_scope {
     struct tg_scope *parent;
-    uint32_t uses; /* number of nodes and scopes within it, plus 1 while it is open */
+    uint32_t uses; /* number of nodes and scopes in it and of buffers last leased in it, plus 1 while it is open */
     bool locked; /* tg_scope_close refuses it: tg_site_open has opened it, or it is being closed */
     const char *name; /* may be NULL */
     const void *site; /* call site of the public function that opened the scope */
@@ -101,9 +102,9 @@ typedef struct tg_tape_listener {
 
 typedef struct tg_tape_listener_ops {
     size_t size; /* size of the struct whose first member is the listener */
-    /* Called when a scope closes, with the serial of the last handle made before the scope. Storages of the scope's
-     * outputs are marked (tg_storage.marked). After the call, the bytes of the scope's other tensors are discarded,
-     * unless a node has saved them. May be NULL. */
+    /* Called when tg_scope_close closes a scope, with the serial of the last handle made before the scope. Storages of
+     * the scope's outputs are marked (tg_storage.marked). After the call, the bytes of the scope's other tensors are
+     * discarded, unless a node has saved them. May be NULL. */
     void (*scope_closed)(tg_tape_listener *l, uint64_t serial, const void *site);
     /* Called when the tape's nodes and handles have ended: by tg_tape_reset, or, with freed true, by tg_tape_free. May
      * be NULL. */
@@ -148,7 +149,8 @@ struct tg_tape {
     tg_tape *next, *prev; /* neighbors in the context's list */
     bool training, grad, timed;
     bool in_backward;
-    /* Number of running functions of the caller that use the tape, except those that at_work and in_backward imply. */
+    /* Number of running functions of the caller that use the tape. Some of those that run while at_work or in_backward
+     * is set are not counted. */
     int busy;
     struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0 if none */
@@ -158,7 +160,7 @@ struct tg_tape {
     /* in the second run of a recomputation: buffers that an op writes in addition to its outputs keep their values */
     bool again;
     uint64_t micro;   /* the micro-batch that the tape records (tg_tape_key) */
-    bool collectives; /* a collective node was recorded since the last reset */
+    bool collectives; /* since the last reset a collective op has run, with or without a node */
     int generation;   /* position of this step's handles in their slots: 0 or 1 */
     tg_slab *slabs;
     tg_cursor at; /* the slot for the next handle */
@@ -180,12 +182,14 @@ struct tg_tape {
     int64_t n_leaves, leaf_capacity;
     int64_t cursor_index; /* index of the node that tg_tape_node looked up last */
     tg_node *cursor;      /* that node, or NULL */
-    void *scratch;        /* memory of backward for ops with many inputs */
+    void *scratch;        /* memory of backward for ops with many inputs or outputs */
     size_t scratch_bytes;
     tg_observer observer;
     tg_deferral deferral;
     tg_tape_listener *listeners;
-    const void *site; /* set by tg_tape_set_site: stands for the call site of later ops; NULL if not set */
+    /* Stands for the call site of later ops; NULL if not set. Set by tg_tape_set_site, or by an op while it composes
+     * others. */
+    const void *site;
 };
 
 /* The tapes of a context: its part number TG_PART_TAPE. */
@@ -197,7 +201,7 @@ typedef struct tg_tapes {
     uint64_t epochs;      /* number of epochs assigned to tapes so far */
     /* the context's serial when the innermost running function of a recomputation was called; 0 if none runs */
     uint64_t recomputing;
-    uint64_t backwards;   /* number of passes that accumulated gradients */
+    uint64_t backwards;   /* number of passes that accumulate gradients, those that failed included */
     uint64_t finalized;   /* value of `backwards` at the last tg_grads_finalize */
 } tg_tapes;
 /* Returns NULL before the context's first tape. */
@@ -233,13 +237,13 @@ static inline void tg_tape_share_dims(tg_tensor *x, const tg_tensor *of) {
 }
 /* Ends all handles of the tape. Their slots keep the tombstones. */
 void tg_tape_end_handles(tg_tape *t);
-/* Ends a handle before the reset, and frees its slot, unless it is held, and its shape. */
+/* Ends a handle before the reset. Frees its shape and, unless the handle is held, its slot. */
 void tg_tape_give_handle(tg_tensor *x);
 /* Called when the last hold of an ended handle of a tape was removed. */
 void tg_tape_unheld(tg_tensor *x);
 /* Ends the handles of the tape whose serial is larger than `serial`. */
 void tg_tape_rollback(tg_tape *t, uint64_t serial);
-/* Called when all handles of the tape have ended: all of its memory is free. */
+/* Makes all memory of the tape free for the next step. All handles of the tape must have ended. */
 void tg_tape_memory_reset(tg_tape *t);
 /* Frees the memory of the tape. */
 void tg_tape_memory_free(tg_tape *t);
@@ -256,7 +260,8 @@ tg_tensor *tg_walk_next(tg_handle_walk *w);
 
 /* ---- release.c ---- */
 
-/* Drops what other threads have asked to drop (core/later.h), unless a function that may use it is running. */
+/* Does what other threads have asked for (core/later.h), unless a function is running that may still use the objects
+ * concerned. */
 static inline void tg_tape_settle(tg_tape *t) {
     if (TG_UNLIKELY(atomic_load_explicit(&t->ctx->later, memory_order_relaxed) != NULL) && !tg_tape_held(t))
         tg_later_run(t->ctx);
@@ -270,7 +275,7 @@ void tg_owned_unuse(tg_tensor *x);
 /* Ends what a node has: its state, what it saved, and its uses of tensors of the context. */
 void tg_node_end(tg_node *n);
 /* Called when an op that records others (tg_op.compose) has failed. Ends what it has recorded: the results whose
- * serials are larger than `serial`, and the nodes after `last`. */
+ * serials are larger than `serial`, and the nodes after `last`. A node for an older leaf of the tape itself stays. */
 void tg_tape_undo(tg_tape *t, uint64_t serial, const tg_node *last);
 /* Notes that a scope has one user less, and frees it after the last one. s may be NULL. */
 void tg_scope_unref(tg_tape *t, tg_scope *s);
@@ -311,7 +316,8 @@ tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site);
 tg_scope *tg_site_open(tg_tape *t, const void *site);
 void tg_site_close(tg_tape *t, tg_scope *s);
 /* Returns the call site outside of this library that led to a call: `site`, or, if that lies in this library because a
- * layer made the call, the site of the innermost scope that was opened from outside. */
+ * layer made the call, the site of the innermost scope that was opened from outside. Returns `site` if there is no such
+ * scope. */
 const void *tg_scope_site(const tg_scope *s, const void *site);
 /* Returns the tape's listener of this kind, or NULL if it has none. */
 tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_ops *ops);
