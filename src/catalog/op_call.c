@@ -41,7 +41,8 @@ static tg_status refuse_argument(tg_ctx *ctx, const tg_op *op, const char *name)
                    near.best ? "; the nearest is " : "", near.n, near.best ? near.best : "", all);
 }
 
-/* Looks up one name. Returns false if op has no such argument. */
+/* Looks up one name. Sets *at to the index of the field, or to -1 - i for input i. Returns false if op has no such
+ * argument. */
 static bool find_argument(const tg_op *op, const char *name, int16_t *at) {
     for (int i = 0; i < op->n_fields; i++) {
         *at = (int16_t)i;

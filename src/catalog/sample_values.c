@@ -22,7 +22,8 @@ double tg_sample_normal(uint64_t *state) {
     return r * cos(6.283185307179586 * tg_sample_uniform(state));
 }
 
-/* Rounds v to a number that dtype `grid` can represent. */
+/* Rounds v to a number that dtype `grid` can represent if `grid` is float32, bfloat16 or float16. Otherwise returns
+ * v. */
 static double to_grid(double v, tg_dtype grid) {
     switch (grid) {
     case TG_F32: return (float)v;

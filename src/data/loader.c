@@ -118,7 +118,7 @@ static tg_status check_parts(tg_ctx *ctx, const tg_data_part *parts, int n, int6
     return TG_OK;
 }
 
-/* Sets this loader's part of the ranks. */
+/* Sets l->rank and l->ranks. Fails unless the batch is a multiple of the ranks. */
 static tg_status set_ranks(tg_loader *l, const char *who) {
     const tg_comm *dp = l->opts.parallel ? tg_parallel_comm(l->opts.parallel, TG_DP) : NULL;
     l->rank = dp ? tg_comm_rank(dp) : l->opts.rank;
@@ -128,7 +128,7 @@ static tg_status set_ranks(tg_loader *l, const char *who) {
                    (long long)l->opts.batch, (long long)l->ranks);
 }
 
-/* Creates a tensor for part p of n samples. */
+/* Creates a tensor that will hold part p of n samples. */
 static tg_tensor *new_tensor(tg_loader *l, int p, int64_t n, bool whole) {
     tg_shape shape = {.ndim = l->part[p].shape.ndim + 1, .dim = {n}};
     memcpy(shape.dim + 1, l->part[p].shape.dim, (size_t)l->part[p].shape.ndim * sizeof *shape.dim);

@@ -11,14 +11,15 @@
 
 enum { TG_LOADER_PARTS = 64, TG_LOADER_PREFETCH = 1024 };
 
-/* The place of a batch. */
+/* The position of a batch in the data: its epoch, and its number in the epoch. */
 typedef struct tg_batch_at {
     int64_t epoch, step;
 } tg_batch_at;
 
 /* Batches that have been read wait in a ring of `places` places, of which `filled` from place `first` on are used.
- * While a thread reads ahead, `lock` protects these fields, except `reads`, which only the thread uses then. The thread
- * also reads `stop` without the lock, between two samples. */
+ * While a thread reads ahead, `lock` protects first, filled, failed and stop. Then only that thread uses `reads`, and
+ * only the program's thread uses `running` and `thread`. Between two samples the reading thread looks at `stop` without
+ * the lock. */
 typedef struct tg_loader_ring {
     char *bytes; /* [places][bytes of a batch of this rank] */
     int places, first, filled;
@@ -64,8 +65,8 @@ size_t tg_loader_part_bytes(const tg_loader *l, int p);
 
 /* ---- reader.c ---- */
 
-/* Waits until the next batch is read, or reads it, and returns its bytes: for each part those of all samples of the
- * batch. Returns NULL after recording the error. */
+/* Waits until the next batch is read, or reads it, and returns its bytes: for each part those of all samples that this
+ * rank has of the batch. Returns NULL after recording the error. */
 const char *tg_loader_take(tg_loader *l);
 void tg_loader_release(tg_loader *l); /* gives back the place of the batch that was taken, and goes on to the next */
 /* Ends the thread, and forgets what was read. The next read is that of l->at. */

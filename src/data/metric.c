@@ -64,7 +64,7 @@ tg_status tg_metric_reset(tg_metric *m) {
 
 /* ---- Adding ---- */
 
-/* Adds the sum of x's elements, times `scale`, to a number of the dtype of x. */
+/* Adds the sum of x's elements, times `scale`, to `to`, a number of the dtype of x. */
 static tg_status add_sum(tg_tensor *to, const tg_tensor *x, double scale) {
     int64_t one[TG_MAX_DIMS];
     tg_ctx *ctx = to->ctx;
@@ -124,7 +124,8 @@ static tg_tensor *classes_after(tg_tape *t, tg_tensor *logits, tg_tensor *index)
     return tg_sum(t, after, tg_dims_make(1, &(int64_t){-1}), false);
 }
 
-/* Records the values, as float64, and in *valid, as int64, which targets are not ignored. */
+/* Records for each target whether it is a hit, and returns that as float64 0 or 1. *valid receives as int64 0 or 1
+ * which targets are not ignored; those that are ignored are no hits. */
 static tg_tensor *hits_of(tg_tape *t, tg_tensor *logits, tg_tensor *targets, int k, int64_t ignore, tg_tensor **valid) {
     const tg_shape scalar = {0};
     double least = (double)(logits->shape[logits->ndim - 1] - k + 1);

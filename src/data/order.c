@@ -1,6 +1,6 @@
 /* Random permutations that are computed element by element: a Feistel network whose round function is Philox (Luby and
- * Rackoff, SIAM J. Comput. 17, 1988), on the least even number of bits that can hold n. It is applied again while its
- * result is n or more ("cycle walking"; Black and Rogaway, CT-RSA 2002). */
+ * Rackoff, SIAM J. Comput. 17, 1988), on the least even number of bits that can hold all numbers below n, 2 or
+ * more. It is applied again while its result is n or more ("cycle walking"; Black and Rogaway, CT-RSA 2002). */
 #include "data/order.h"
 
 #include "kernels/philox.h"

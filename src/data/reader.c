@@ -1,4 +1,5 @@
-/* Reads batches into host memory, on a thread that stays a bounded number of batches ahead. */
+/* Reads batches into host memory, on a thread that stays a bounded number of batches ahead or, with prefetch 0, when a
+ * batch is taken. */
 #include <string.h>
 
 #include "base/os.h"
@@ -27,7 +28,7 @@ static tg_status read_batch(const tg_loader *l, tg_batch_at at, char *to) {
     return l->errors->run.status;
 }
 
-/* Waits for a free place, and returns it. Returns -1 if the thread must end. */
+/* Waits for a free place, and returns it. Returns -1 if the thread must end, also because a read has failed. */
 static int await_place(tg_loader_ring *r) {
     pthread_mutex_lock(&r->lock);
     while (!r->stop && r->filled == r->places) pthread_cond_wait(&r->changed, &r->lock);

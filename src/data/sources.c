@@ -25,7 +25,7 @@ tg_status tg_loader_pass_error(tg_ctx *ctx, const tg_ctx *errors) {
     return tg_fail(ctx, errors->run.status, "%s", errors->run.message);
 }
 
-/* Copies the options to *o. Opens the context of a source; NULL after an error. */
+/* Copies the options to *o. Returns a new context for a source; NULL after an error. */
 static tg_ctx *begin(tg_ctx *ctx, tg_loader_opts *o, const tg_loader_opts *given, const char *who) {
     tg_options(ctx, o, &tg_loader_opts_struct, given, who);
     return tg_loader_errors_new(ctx);
@@ -103,7 +103,7 @@ typedef struct token_source {
     int rank, ranks; /* of cp */
 } token_source;
 
-/* Reads n tokens from `first` on, and the tokens after each of them. */
+/* Reads n tokens from `first` on, and for each of them the next token. */
 static tg_status read_run(const token_source *s, int64_t first, int64_t n, int64_t *ids, int64_t *targets) {
     TG_TRY(tg_tokens_read(s->tokens, first, n, ids));
     memcpy(targets, ids + 1, (size_t)(n - 1) * sizeof *targets);
@@ -169,7 +169,7 @@ tg_loader *tg_loader_open_tokens(tg_ctx *ctx, const char *path, tg_token_format 
 
 /* ---- Safetensors ---- */
 
-/* A tensor of the file, whose dim 0 counts the samples. */
+/* A tensor of the file. Its dim 0 counts the samples. */
 typedef struct column {
     tg_safetensors *file; /* the file itself, or one of the files of an index */
     const tg_safetensors_entry *entry;
@@ -204,7 +204,8 @@ static void free_table(void *state) {
 
 static const tg_data_ops table_ops = {.size = sizeof table_ops, .read = read_table, .free = free_table};
 
-/* Finds a tensor of the file. *samples is the size of dim 0 of the tensors before it; 0: there are none. */
+/* Finds a tensor of the file, and describes it in *part. *samples is the size of dim 0 of all tensors; 0 if this is the
+ * first, which sets it. */
 static tg_status find_column(tg_ctx *errors, table *t, const char *name, tg_data_part *part, int64_t *samples) {
     column *c = &t->column[t->n];
     c->file = t->file;

@@ -2,8 +2,9 @@
  *
  * The first run of the function happens on a separate tape in no-grad mode, so its ops save nothing for backward.
  * Leaves that the function uses become inputs of the node. Backward runs the function again on a new tape, with the
- * random streams of the first run. The backward of the new tape writes the gradients of its leaves directly to the
- * buffers for the gradients of the node's inputs, so that a weight's gradient never exists twice. */
+ * random streams of the first run unless keep_rng is set. The backward of the new tape writes the gradients of its
+ * leaves directly to the buffers for the gradients of the node's inputs, so that a weight's gradient never exists
+ * twice. */
 #include "base/options.h"
 #include "recompute/recompute.h"
 
@@ -263,8 +264,8 @@ static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, re
 
 /* ---- What a node keeps ---- */
 
-/* The state of a node. It begins a piece of the tape's memory that has, after it, the streams, the hashes and the name
- * of the params. The piece is freed when the node ends. */
+/* The state of a node, at the start of a piece of the tape's memory. After it in the piece are the streams, the hashes
+ * and the name to which the params point. The piece is freed when the node ends. */
 typedef struct kept {
     tg_tape *t;
     size_t bytes; /* size of the piece */
@@ -377,8 +378,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     tg_status s = k ? first_run(t, inner, p, in, out, k, call) : ctx->run.status;
     t->busy--;
     if (k && !call->passed_on) tg_tape_give(t, k, k->bytes);
-    /* The inner tape ends before tg_distribute, because its handles count as users of the input's bytes, which
-     * tg_distribute releases only if nothing else uses them. */
+    /* The inner tape ends before tg_distribute, which allocates memory for this rank's part. */
     tg_tape_free(inner);
     if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
     return s;

@@ -26,11 +26,11 @@ typedef struct tg_recompute_params {
 /* How to record a call. */
 typedef struct tg_recompute_call {
     const char *who;    /* name of the public function */
-    const tg_op *op[2]; /* op[1] is for functions that communicate with other ranks */
+    const tg_op *op[2]; /* op[1] is for functions that communicate with other ranks, and for distributed inputs */
     void *node_state;   /* state that the node owns */
     void (*end)(void *node_state); /* frees node_state when the node ends */
     const void *site;
-    bool passed_on; /* set when end will be called, even if the call fails; until then the caller frees the state */
+    bool passed_on; /* set when end will be called, even if the call fails; if it is not, the caller frees the state */
 } tg_recompute_call;
 
 /* Checks the call, runs the function for the first time, and records the node. In no-grad mode it only runs the
@@ -42,8 +42,9 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
 /* Returns, within a function of the node's op, the state of the call (tg_recompute_call.node_state). */
 void *tg_recompute_state(const tg_call *c);
-/* Runs the function of node n again on the separate tape `inner`, with the random streams of the first run. Sets in[]
- * and out[] to the inputs and outputs on `inner`. Fails if an output differs from that of the first run. */
+/* Runs the function of node n again on the separate tape `inner`, with the random streams of the first run unless
+ * keep_rng was set. Sets in[] and out[] to the inputs and outputs on `inner`. Fails if an output differs from that of
+ * the first run in its shape, dtype or placement or, in check mode, in its bits. */
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
 /* Runs backward through `inner`, which holds the second run, and delivers the gradients to the node's inputs. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
@@ -64,7 +65,7 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
 /* ---- sharded_inputs.c ---- */
 
 /* Keeps only this rank's part of the elements of x, which a node of t has just saved. The next read gathers the parts
- * from the ranks of c. If anything else needs the bytes, x stays whole. */
+ * from the ranks of c. x stays whole if c has one rank, or if is_only_user (sharded_inputs.c) is false. */
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
 /* Fails if x, the first input of the call `who`, cannot be distributed over c. x is NULL if the call has no inputs. */
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);

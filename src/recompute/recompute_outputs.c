@@ -22,7 +22,8 @@ typedef struct replay_run {
     tg_replay *replay;
     const tg_recompute_params *p; /* params of the node */
     tg_node *node;                /* the node of the function; NULL until it is recorded, and after it has ended */
-    tg_tape *inner; /* tape of the second run; NULL before that run, and after backward has gone through the tape */
+    /* Tape of the second run. NULL before that run, and after a backward without .retain has gone through the tape. */
+    tg_tape *inner;
     tg_tensor **input, **out;     /* inputs and outputs of the second run, tensors of inner */
     /* For each result: 1 + the version of its bytes when the function made them or the second run restored them. 0: the
      * second run has not restored them. */
@@ -56,8 +57,8 @@ typedef struct replay_list {
 
 static tg_status restore(void *user, tg_storage *s);
 
-/* Returns whether the function made the bytes of result y. It did not if y is an input or a leaf, or shares the bytes
- * of an input or a leaf. */
+/* Returns whether the function made the bytes of result y, and only the tape keeps them. It did not make them if y is
+ * an input or a leaf, or shares the bytes of one. */
 static bool is_made_by(const replay_run *r, const tg_tensor *y) {
     const tg_storage *s = y->storage;
     if (!s || !s->temporary || !tg_storage_maker(s)) return false;
@@ -170,7 +171,8 @@ static tg_status replay_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g
 
 /* ---- The node ---- */
 
-/* Ends the state that the node of a function owns. It is called when the node ends, or if it could not be recorded. */
+/* Ends the state that the node of a function owns. It is called when the node ends, or by tg_apply if it records
+ * none. */
 static void end_run(void *state) {
     replay_run *r = state;
     if (r->node) forget_results(r);

@@ -86,7 +86,8 @@ static tg_status restore(void *user, tg_storage *s) {
     return status;
 }
 
-/* Returns whether nothing but x and the node that has just saved it needs the bytes of x. */
+/* Returns whether the bytes of x belong to x as a whole, and are kept only by the tape and by the node that has just
+ * saved x. Handles of the tape that share the bytes do not count: they gather them again when they are read. */
 static bool is_only_user(const tg_tape *t, const tg_tensor *x) {
     const tg_storage *s = x->storage;
     return s->temporary && s->saves == 1 && s->block && tg_storage_is_of(s, t) && x->flags & TG_F_CONTIGUOUS &&
