@@ -83,7 +83,9 @@ static tg_status check_replaced(const tg_module *m, tg_module_when when, int i, 
 }
 
 static tg_status run_one(tg_module *m, const tg_call_hook *h, tg_tape *t, tg_tensor **x, const tg_shape *was, int n) {
+    t->busy++; /* a hook must not reset the tape */
     tg_status s = h->fn(h->user, m, t, x, n);
+    t->busy--;
     TG_TRY(tg_callback_end(m->ctx, s, "a hook of a \"%s\"", m->ops->kind));
     for (int i = 0; i < n; i++)
         if (was[i].ndim >= 0) TG_TRY(check_replaced(m, h->when, i, x[i], was[i]));

@@ -96,6 +96,24 @@ static tg_status fails(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, i
     return TG_ERR_DATA;
 }
 
+static tg_status resets(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)user, (void)m, (void)x, (void)n;
+    tg_tape_reset(tape);
+    return TG_OK;
+}
+
+static tg_status frees_tape(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)user, (void)m, (void)x, (void)n;
+    tg_tape_free(tape);
+    return TG_OK;
+}
+
+static tg_status frees_context(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)user, (void)m, (void)tape, (void)x, (void)n;
+    tg_ctx_free(ctx);
+    return TG_OK;
+}
+
 START_TEST(wrong_hooks_are_refused) {
     static const struct {
         tg_module_fn fn;
@@ -103,12 +121,15 @@ START_TEST(wrong_hooks_are_refused) {
         const char *says;
     } rows[] = {{reshape, TG_ERR_SHAPE, "has replaced input 0 of shape [2, 3] by one of shape [3, 2]"},
                 {drops_input, TG_ERR_ARGUMENT, "a module hook's tensor"},
+                {resets, TG_ERR_STATE, "tg_tape_reset: a function that a call of this tape runs has not returned"},
+                {frees_tape, TG_ERR_STATE, "tg_tape_free: a function that a call of this tape runs has not returned"},
+                {frees_context, TG_ERR_STATE, "tg_ctx_free: a function that a call of this tape runs has not returned"},
                 {fails, TG_ERR_CALLBACK, "a hook of a \"linear\" failed with TG_ERR_DATA"}};
     begin();
     tg_module *m = tg_nn_linear(ctx, 3, 4, false, 1);
     tg_tensor *x = of_host(TG_F64, TG_SHAPE(2, 3), 1, 1);
     tg_module_set_mode(m, TG_MODE_EVAL);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
         uint64_t id = tg_module_hook(m, TG_BEFORE, rows[i].fn, NULL);
         refused(m, x, rows[i].status, rows[i].says);
         tg_module_unhook(m, id);
