@@ -345,7 +345,9 @@ tg_scope *tg_site_open(tg_tape *t, const void *site) {
 }
 
 void tg_site_close(tg_tape *t, tg_scope *s) {
-    if (!s) return;
+    tg_scope *open = s ? t->scope : NULL;
+    while (open && open != s) open = open->parent;
+    if (!open) return; /* s is NULL, or a module of the program has reset the tape */
     t->scope = s->parent;
     tg_scope_unref(t, s);
 }

@@ -311,8 +311,8 @@ size_t tg_scope_path(const tg_scope *s, char *buf, size_t n);
 /* Opens a scope, as tg_scope_open does, for a public function that was called from `site`. */
 tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site);
 /* Opens a scope without a name, so that errors and reports quote `site`, the call site of a layer, for the ops that the
- * layer records. Closing it discards nothing. tg_site_open returns NULL after recording an error; tg_site_close
- * accepts NULL. */
+ * layer records. Closing it discards nothing. tg_site_open returns NULL after recording an error. tg_site_close does
+ * nothing if s is NULL or has ended with a reset of the tape. */
 tg_scope *tg_site_open(tg_tape *t, const void *site);
 void tg_site_close(tg_tape *t, tg_scope *s);
 /* Returns the call site outside of this library that led to a call: `site`, or, if that lies in this library because a

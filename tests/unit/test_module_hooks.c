@@ -2,8 +2,10 @@
 #include <math.h>
 
 #include <tapegrad/gpt.h>
+#include <tapegrad/layers.h>
 
 #include "mixer.h"
+#include "tape/tape.h"
 
 /* ---- Hooks ---- */
 
@@ -224,6 +226,31 @@ START_TEST(a_mode_reaches_the_dropout_inside) {
 }
 END_TEST
 
+static tg_tensor *resets_first(tg_tape *tape, tg_tensor *x) {
+    tg_tensor *y = NULL;
+    (void)x;
+    tg_tape_reset(tape);
+    for (int i = 0; i < 3000; i++) y = tg_full(tape, TG_F64, TG_SHAPE(1, 3, 8), 1); /* uses the tape's memory again */
+    return y;
+}
+
+/* A reset within a model's functions ends the scopes that these have opened. */
+START_TEST(a_function_inside_may_reset_the_tape) {
+    const int64_t numbers[] = {1, 2, 3};
+    begin();
+    tg_module *m = tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8));
+    tg_module_replace(m, "transformer.ln_f", tg_nn_function(ctx, "resets", resets_first));
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+    tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN);
+    tg_ctx_clear(ctx);
+    ck_assert(!t->scope && tg_is_alive(tg_full(t, TG_F64, TG_SHAPE(1), 1)));
+    tg_drop(ids);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
 /* Hooks reach the layers of a GPT, whose parameters its own ops would use otherwise. */
 START_TEST(hooks_reach_the_layers_inside) {
     const int64_t numbers[] = {1, 2, 3};
@@ -249,6 +276,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {hooks_replace_inputs_and_outputs,  a_hook_may_remove_itself_but_not_the_module,
                                   wrong_hooks_are_refused,           the_nearest_mode_counts,
-                                  a_mode_reaches_the_dropout_inside, hooks_reach_the_layers_inside};
+                                  a_mode_reaches_the_dropout_inside, a_function_inside_may_reset_the_tape,
+                                  hooks_reach_the_layers_inside};
     return tg_check_main("module hooks", tests, sizeof tests / sizeof *tests);
 }
