@@ -419,7 +419,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
         }
         if (!kept && c.params) tg_tape_give(t, c.params, op->params_size);
     }
-    if (state && destroy && !kept) destroy(state);
+    if (state && !kept) tg_tape_end_state(t, state, destroy);
     if (TG_LIKELY(s == TG_OK)) return s;
     if (op && op->collective) tg_ctx_skip(tg_tape_inert(t, in, n_in)->ctx);
     for (int i = 0; out && n_out <= MAX_LIST && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);

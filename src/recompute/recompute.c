@@ -405,7 +405,7 @@ tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
                               .site = TG_SITE};
     if (s == TG_OK) s = sized;
     if (s == TG_OK) s = tg_recompute_record(t, &p, in, out, &opts, &call);
-    if (!call.passed_on && state && opts.destroy) opts.destroy(state);
+    if (!call.passed_on) tg_tape_end_state(t, state, opts.destroy);
     if (s != TG_OK)
         for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);
     return tg_recompute_ended(t, &opts, s);

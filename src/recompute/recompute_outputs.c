@@ -277,7 +277,7 @@ tg_status tg_replay_run(tg_replay *p, tg_fn fn, void *state, tg_tensor *const *i
     if (s == TG_OK) s = sized;
     replay_run *r = s == TG_OK ? tg_tape_alloc(p->t, sizeof *r) : NULL;
     if (s == TG_OK) s = r ? run(p, &params, r, in, out, &opts, &call) : ctx->run.status;
-    if (!call.passed_on && state && opts.destroy) opts.destroy(state);
+    if (!call.passed_on) tg_tape_end_state(p ? p->t : NULL, state, opts.destroy);
     if (s != TG_OK)
         for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(ctx ? ctx : &tg_dead_ctx);
     return tg_recompute_ended(p ? p->t : NULL, &opts, s);

@@ -58,6 +58,14 @@ static void end_saved(tg_node *n) {
     for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
 }
 
+void tg_tape_end_state(tg_tape *t, void *state, void (*destroy)(void *state)) {
+    const int busy = t && t->epoch;
+    if (!state || !destroy) return;
+    if (busy) t->busy++;
+    destroy(state);
+    if (busy) t->busy--;
+}
+
 static void end_state(tg_node *n) {
     if (!(n->flags & TG_N_STATE)) return;
     tg_node_extra *e = tg_node_extra_of(n);

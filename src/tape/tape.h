@@ -269,6 +269,9 @@ static inline void tg_tape_settle(tg_tape *t) {
 
 /* Called when the program has given up x (tg_part_ops.given_up). */
 void tg_tape_given_up(tg_tensor *x);
+/* Calls the caller's function that frees a state, unless the state or the function is NULL. The function cannot end the
+ * tape, which may be NULL or freed. */
+void tg_tape_end_state(tg_tape *t, void *state, void (*destroy)(void *state));
 /* Notes that a tensor of the context has one user less, such as a node that has ended. Frees x if tg_drop was called
  * and nothing else uses it. Does nothing if x is NULL or belongs to a tape. */
 void tg_owned_unuse(tg_tensor *x);

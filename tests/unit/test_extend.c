@@ -347,6 +347,31 @@ static void ck_held(deed d) {
     tg_ctx_clear(ctx);
 }
 
+static tg_status fails_on_purpose(tg_call *c) { return tg_call_fail(c, TG_ERR_DATA, "on purpose"); }
+
+static tg_status only_square(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, in[0]);
+    return TG_OK;
+}
+
+static tg_status fails_in_recompute(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                    int n_out) {
+    (void)state, (void)in, (void)n_in, (void)out, (void)n_out;
+    return tg_ctx_fail(tg_tape_ctx(tape), TG_ERR_DATA, "on purpose"), TG_ERR_DATA;
+}
+
+/* The destructor of a state has ended nothing. The error of the call stays if it has failed. */
+static void ck_ends_nothing(deed d, bool failed, uint64_t epoch) {
+    ck_assert(tg_tape_epoch(t) == epoch);
+    if (!failed) {
+        ck_held(d);
+        return;
+    }
+    ck_says("on purpose");
+    tg_ctx_clear(ctx);
+}
+
 START_TEST(no_function_frees_its_own_tape_or_context) {
     begin();
     for (deed d = RESET; d <= FREE_CTX; d++) {
@@ -408,6 +433,21 @@ START_TEST(no_function_frees_its_own_tape_or_context) {
         ck_assert(tg_apply(t, &op, NULL, &x, 1, &out, 1, &d, ends_state, TG_SITE) == TG_OK);
         tg_tape_reset(t); /* ends the state, whose destructor would free the tape */
         ck_held(d);
+        tg_tape_reset(t);
+        for (int grad = 0; grad < 2; grad++) { /* no node is kept: without a gradient, and because of an error */
+            op.forward = grad ? fails_on_purpose : nothing;
+            tg_tape_set_grad_mode(t, grad);
+            uint64_t epoch = tg_tape_epoch(t);
+            tg_apply(t, &op, NULL, &x, 1, &out, 1, &d, ends_state, TG_SITE);
+            ck_ends_nothing(d, grad, epoch);
+            tg_recompute(t, grad ? fails_in_recompute : only_square, &d, &x, 1, &out, 1,
+                         TG_RECOMPUTE(.destroy = ends_state));
+            ck_ends_nothing(d, grad, epoch);
+            tg_replay *r = tg_replay_open(t);
+            tg_replay_run(r, grad ? fails_in_recompute : only_square, &d, &x, 1, &out, 1,
+                          TG_RECOMPUTE(.destroy = ends_state));
+            ck_ends_nothing(d, grad, epoch);
+        }
         tg_tape_reset(t);
     }
     end();
