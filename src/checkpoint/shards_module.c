@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "core/rehome.h"
 #include "nn/module.h"
 
 static tg_status enter(const tg_shards *s) { return s ? s->ctx->run.status : TG_ERR_ARGUMENT; }
@@ -55,7 +56,7 @@ static tg_status add_module(tg_shards *s, const char *name, tg_module *m);
 static tg_status add_tensor(tg_shards *s, const char *name, tg_tensor *x) {
     char key[TG_SHARDS_KEY];
     for (int i = s->first; i < s->n; i++)
-        if (s->item[i].x == x) return TG_OK;
+        if (s->item[i].x == tg_range_kept(x)) return TG_OK; /* the item has what this rank keeps of x */
     TG_TRY(tg_shards_join(s, key, s->prefix, name, ""));
     return tg_shards_add_item(s, key, x, x, call);
 }

@@ -165,11 +165,37 @@ static tg_status free_too_early(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(leaves_must_outlive_the_list) { on_ranks(1, free_too_early, (void *)&grids[4]); }
 END_TEST
 
+/* A parameter that a module has under two names is one item, whether ranks keep all of it or a range. */
+static tg_status tied(void *arg, tg_ctx *ctx, tg_comm *world) {
+    tg_shard_info info = TG_SHARD_INFO();
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tensor *w = filled(p, "w", 0, TG_F32, TG_SHAPE(6, 4), TG_PLACES({TG_TP, TG_I}, {TG_DP, TG_R}), 1);
+    tg_module *m = tg_module_new(ctx, &box, NULL);
+    tg_module_add_param(m, "first", w);
+    tg_module_add_param(m, "second", w);
+    tg_flat *flat = tg_flat_new(p, &w, 1, TG_FLAT(.zero = *(int *)arg));
+    tg_shards *s = tg_shards_new(p);
+    RUN(tg_shards_add_module(s, "", m));
+    RUN(tg_shards_at(s, 0, &info));
+    EXPECT(ctx, tg_shards_count(s) == 1 && !strcmp(info.key, "first"));
+    tg_shards_free(s);
+    tg_flat_free(flat);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_parameter_of_two_names_is_saved_once) {
+    for (int zero = 0; zero <= 3; zero++) on_ranks(2, tied, &zero);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         any_ranks_load_divided_state,
         training_goes_on_with_the_same_bits,
         leaves_must_outlive_the_list,
+        a_parameter_of_two_names_is_saved_once,
     };
     return state_main("zero shards", tests, sizeof tests / sizeof *tests);
 }
