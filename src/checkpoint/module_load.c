@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "checkpoint/shards.h"
+#include "core/work.h"
 #include "io/safetensors.h"
 #include "nn/module.h"
 
@@ -41,7 +42,8 @@ static void report(loader *l, const char *what, const char *key) {
     tg_text(l->o.report, l->o.report ? l->o.report_size : 0, &l->at, "%s %s\n", what, key);
 }
 
-/* Fails if the tensor of the file does not fit x. Verifies its checksum if x is read as a whole. */
+/* Fails if the tensor of the file does not fit x, or if x is read-only. Verifies the checksum if x is read as a
+ * whole. */
 static tg_status check_tensor(loader *l, const tg_safetensors_entry *e, const tg_tensor *x) {
     char has[160], wants[160];
     tg_axis axes[TG_MAX_AXES];
@@ -51,6 +53,7 @@ static tg_status check_tensor(loader *l, const tg_safetensors_entry *e, const tg
     bool converts = l->o.convert && tg_is_float(e->dtype) && tg_is_float((tg_dtype)x->dtype);
     if (shape && (e->dtype == (tg_dtype)x->dtype || converts)) {
         int i = (int)(e - tg_safetensors_at(l->f, 0));
+        TG_TRY(tg_storage_check_write(x->storage, call));
         return tg_shard_axes(x, axes) ? TG_OK : tg_safetensors_verify(l->f, i, tg_safetensors_count(l->f));
     }
     tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);

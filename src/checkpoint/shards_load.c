@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "checkpoint/state_index.h"
 #include "core/rehome.h"
+#include "core/work.h"
 #include "kernels/scalar.h"
 
 /* What is read into an item. */
@@ -77,7 +78,7 @@ static tg_status check_shape(const loader *l, const tg_shard_item *i, const tg_s
                                               : "; call tg_shards_set_rows if the shapes differ only by padding rows");
 }
 
-/* Finds what is read into item i. */
+/* Finds what is read into item i, and checks that it fits and that the item may be written. */
 static tg_status check_item(loader *l, int i) {
     const tg_shard_item *item = &l->s->item[i];
     part *p = &l->part[i];
@@ -85,6 +86,8 @@ static tg_status check_item(loader *l, int i) {
     if (!(p->from = find(l, item))) return note(l, "missing", item->key, &l->o.missing), TG_OK;
     p->from->known = true;
     TG_TRY(check_shape(l, item, p->from));
+    TG_TRY(tg_storage_check_write(item->x->storage, l->call));
+    TG_TRY(tg_range_may_change(item->x, l->call));
     return tg_shard_block(item, &p->block);
 }
 

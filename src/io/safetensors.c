@@ -2,6 +2,7 @@
 #include "io/safetensors.h"
 #include "base/host_memory.h"
 #include "core/mapping.h"
+#include "core/work.h"
 #include "kernels/scalar.h"
 
 /* ---- Open ---- */
@@ -185,7 +186,8 @@ static tg_status check_fit(tg_safetensors *f, const tg_safetensors_entry *e, con
 tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
                                            const tg_shape *whole, bool convert, const char *who) {
     TG_TRY(check_fit(f, e, whole, (tg_dtype)dst->dtype, convert));
-    return tg_refuse_shared_elements(dst, who);
+    TG_TRY(tg_refuse_shared_elements(dst, who));
+    return tg_storage_check_write(dst->storage, who);
 }
 
 static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, bool convert,

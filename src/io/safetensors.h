@@ -98,7 +98,8 @@ tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path); /* does
 /* Returns the entry of that name. If there is none, or its dtype cannot be read, records an error and returns NULL. If
  * *f is an index, replaces it by the file that has the tensor. */
 const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **f, const char *name, const char *who);
-/* Checks that the tensor of the file has shape `whole`, and that its dtype and dst's strides allow reading into dst. */
+/* Checks that the tensor of the file has shape `whole`, that its dtype and dst's strides allow reading into dst, and
+ * that dst is not read-only. */
 tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
                                            const tg_shape *whole, bool convert, const char *who);
 /* Reads bytes of tensor e from an offset of the file into host memory, and adds them to the checksum. A bool that is

@@ -121,6 +121,12 @@ static tg_status others(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_FORMAT, "'down.weight' is F32[4, 8], expected f64[4, 8]; set convert",
             tg_module_load(m, path, TG_LOAD(.partial = true)));
     EXPECT(ctx, value_at(m, "up.weight", 0) == before);
+    tg_tensor *last = tg_module_find(m, "down.weight");
+    tg_set_read_only(last, true);
+    REFUSED(ctx, TG_ERR_STATE, "tg_module_load: the tensor's memory is read-only",
+            tg_module_load(m, path, TG_LOAD(.convert = true)));
+    tg_set_read_only(last, false);
+    EXPECT(ctx, value_at(m, "up.weight", 0) == before);
     RUN(tg_module_load(m, path, TG_LOAD(.convert = true)));
     EXPECT(ctx, value_at(m, "up.weight", 0) == at(0, 0) && value_at(m, "down.weight", 5) == 0);
     named[3].tensor = short_;

@@ -195,10 +195,11 @@ END_TEST
 
 /* ---- Refused files, which change nothing ---- */
 
-static tg_status refuse(tg_ctx *ctx, tg_comm *world, tg_shards *s, tg_tensor *x, const char *dir, const char *says) {
+static tg_status refuse(tg_ctx *ctx, tg_comm *world, tg_shards *s, tg_tensor *x, const char *dir, tg_status code,
+                        const char *says) {
     double before[8192], after[8192];
     tg_read_f64(x, before, tg_numel(x));
-    REFUSED(ctx, TG_ERR_FORMAT, says, tg_shards_load(s, dir));
+    REFUSED(ctx, code, says, tg_shards_load(s, dir));
     tg_read_f64(x, after, tg_numel(x));
     EXPECT(ctx, !memcmp(before, after, (size_t)tg_numel(x) * sizeof *before));
     (void)world;
@@ -218,13 +219,16 @@ static tg_status other_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_shards_add_optim(missing, "optim", s.o);
     tg_shards_set_rows(missing, "model.l0.weight", TABLE_ROWS - 3);
     tg_shards_add_tensor(missing, "more", more);
-    RUN(refuse(ctx, world, missing, s.x[0], dir, "has no tensor 'more'"));
+    RUN(refuse(ctx, world, missing, s.x[0], dir, TG_ERR_FORMAT, "has no tensor 'more'"));
     tg_shards_add_module(unknown, "model", s.m);
     tg_shards_set_rows(unknown, "model.l0.weight", TABLE_ROWS - 3);
-    RUN(refuse(ctx, world, unknown, s.x[0], dir, "that is in no rank's list"));
+    RUN(refuse(ctx, world, unknown, s.x[0], dir, TG_ERR_FORMAT, "that is in no rank's list"));
     tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS);
-    RUN(refuse(ctx, world, s.s, s.x[1], dir, "is f64[13, 12], expected f64[16, 12]"));
+    RUN(refuse(ctx, world, s.s, s.x[1], dir, TG_ERR_FORMAT, "is f64[13, 12], expected f64[16, 12]"));
     tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS - 3);
+    tg_set_read_only(s.x[4], true);
+    RUN(refuse(ctx, world, s.s, s.x[0], dir, TG_ERR_STATE, "tg_shards_load: the tensor's memory is read-only"));
+    tg_set_read_only(s.x[4], false);
     RUN(tg_shards_load(s.s, dir));
     REFUSED(ctx, TG_ERR_IO, "index.json", tg_shards_load(s.s, "/nonexistent"));
     REFUSED(ctx, TG_ERR_IO, "/nonexistent", tg_shards_save(s.s, "/nonexistent/here"));

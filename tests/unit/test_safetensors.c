@@ -177,6 +177,10 @@ START_TEST(destinations_must_fit) {
     expect_error(w.ctx, TG_ERR_HANDLE, "another context");
     tg_safetensors_read(f, "x", tg_wrap(w.ctx, TG_F32, TG_SHAPE(2, 3), (int64_t[]){0, 0}, &one, NULL, NULL), false);
     expect_error(w.ctx, TG_ERR_STATE, "expanded");
+    tg_tensor *x = tg_zeros(w.ctx, TG_F32, TG_SHAPE(2, 3));
+    tg_set_read_only(x, true);
+    tg_safetensors_read(f, "x", x, false);
+    expect_error(w.ctx, TG_ERR_STATE, "tg_safetensors_read: the tensor's memory is read-only");
     ck_assert(!tg_is_alive(tg_safetensors_load(f, "u")));
     expect_error(w.ctx, TG_ERR_UNSUPPORTED, "tensor 'u' is C64");
     ck_assert(!tg_is_alive(tg_safetensors_load(f, NULL)));
@@ -216,6 +220,10 @@ START_TEST(other_devices) {
     ck_assert_int_eq(tg_numel(tg_safetensors_load(f, "x")), 3);
     tg_safetensors_read(f, "x", tg_zeros(meta, TG_F32, TG_SHAPE(4)), false);
     expect_error(meta, TG_ERR_SHAPE, "[3], expected [4]");
+    tg_tensor *fixed = tg_zeros(meta, TG_F32, TG_SHAPE(3));
+    tg_set_read_only(fixed, true);
+    tg_safetensors_read(f, "x", fixed, false);
+    expect_error(meta, TG_ERR_STATE, "tg_safetensors_read: the tensor's memory is read-only");
     tg_safetensors_save(meta, in(&w, "b"), NULL, 0, NULL, 0);
     expect_error(meta, TG_ERR_DEVICE, "meta");
     tg_safetensors_close(f);
