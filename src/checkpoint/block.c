@@ -128,8 +128,8 @@ static bool same_spans(const tg_block *a, const tg_block *b, int d) {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Calls fn for n consecutive elements of the spans of both blocks, except those that are not in the range of one of
- * them (begin to end - 1). a, b: the row-major number of the first of these elements in the spans of each block. */
+/* Calls fn for n consecutive elements of the spans of both blocks, except those that are outside the range (begin to
+ * end - 1) of either block. a, b: the row-major number of the first of these elements in the spans of each block. */
 static tg_status pass(const meeting *m, int64_t a, int64_t b, int64_t n) {
     int64_t lo = most(0, most(m->a->begin - a, m->b->begin - b)), hi = least(n, least(m->a->end - a, m->b->end - b));
     return lo < hi ? m->fn(m->user, a + lo - m->a->begin, b + lo - m->b->begin, hi - lo) : TG_OK;
@@ -197,8 +197,9 @@ int64_t tg_block_common(const tg_block *a, const tg_block *b) {
 
 /* ---- Holes ---- */
 
-/* Returns how many consecutive elements the block has, from element `at` of a tensor of shape `whole` on. If it does
- * not have element `at`, returns minus the number of elements up to the next one that it may have. */
+/* Returns the length of a run of elements that the block has, from element `at` of a tensor of shape `whole` on. The
+ * block may also have the element after the run. If it does not have element `at`, returns minus the number of elements
+ * up to the next one that it may have. */
 static int64_t reach(const tg_block *b, const tg_shape *whole, int64_t at) {
     int64_t index[TG_MAX_DIMS], own = 0, left = at, run = 1;
     for (int d = (int)whole->ndim - 1; d >= 0; d--, left /= whole->dim[d + 1]) index[d] = left % whole->dim[d];

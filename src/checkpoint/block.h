@@ -11,8 +11,8 @@ typedef struct tg_span {
 } tg_span;
 
 /* The elements of a global tensor whose index in each dim lies in one of the dim's spans. Of these, in row-major order,
- * the block has elements begin to end - 1. The spans of a dim are ascending and have gaps between them, so two blocks
- * with the same elements have the same spans. */
+ * the block has elements begin to end - 1. The spans of a dim are ascending and have gaps between them, so only one
+ * list of spans has a given set of indices. */
 typedef struct tg_block {
     tg_shape shape;              /* number of indices in each dim */
     tg_span *span[TG_MAX_DIMS];  /* the spans of each dim, all in one allocation */

@@ -1,6 +1,6 @@
 /* Saves sharded state: tg_shards_save_begin, and what completes a save. Each rank writes a file of the pieces that were
- * dealt to it; no bytes of tensors move between ranks. Rank 0 writes the index when the files of all ranks are there,
- * so a directory without the new index is one of the old state. */
+ * dealt to it; no bytes of tensors move between ranks. Rank 0 writes the index when the files of all ranks are there.
+ * Until then the directory has the old state, if it had one. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static json_t *steps_of(const tg_shards *s) {
     return all;
 }
 
-/* Adds the random streams to the index's metadata. Collective over the world. */
+/* Adds the random streams, if the list has them, to the index's metadata. Collective over the world. */
 static tg_status add_streams(tg_save *w, json_t *metadata) {
     int n = tg_shards_streams(w->s);
     size_t bytes = (size_t)n * sizeof(tg_shards_metadata);
@@ -135,7 +135,7 @@ static tg_status begin(tg_save *w, const char *dir, bool background) {
     return write_pieces(w, background);
 }
 
-/* Joins the thread, and takes over its error. */
+/* Joins the thread, and takes over its error unless the context has one already. */
 static tg_status join(tg_save *w) {
     if (w->running) pthread_join(w->thread, NULL);
     w->running = false;

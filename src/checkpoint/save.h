@@ -25,7 +25,7 @@ struct tg_save {
     tg_ctx *ctx;
     tg_comm *world;
     tg_shards *s;     /* NULL: the list was freed */
-    char *dir, *path; /* path: of this rank's file */
+    char *dir, *path; /* path: of this rank's file; NULL if it writes none */
     char suffix[24];  /* what follows the rank in the names of the files: "" or, if dir has a state, "-" and a number */
     tg_save_piece *piece;
     size_t piece_bytes; /* of the allocation */
@@ -34,8 +34,8 @@ struct tg_save {
     char *pieces, *steps; /* the file's TG_STATE_PIECES and TG_STATE_STEPS; both are allocated by jansson */
     bool *has_file;       /* [ranks of the world] which ranks write a file */
     json_t *root;         /* the part of the index that does not come from the files; rank 0 writes it */
-    /* Of an asynchronous save: the memory of all pieces[].held, and the thread that writes them. It records errors in a
-     * context of its own. */
+    /* Of a save in the background: the memory of all pieces[].held, and the thread that writes them. It records errors
+     * in a context of its own. */
     char *held;
     size_t held_bytes;
     bool pinned; /* held is memory of the device's slot host_alloc */

@@ -1,8 +1,9 @@
 /* Deals the pieces to the ranks, which write them. Ranks that have the same piece, such as data-parallel ones,
  * recognize that by its hash. Of the ranks that have a piece, it goes to the one with the fewest bytes so far. Pieces
- * that only one rank has are dealt first, then those that two ranks have, and so on; of these, the largest first
- * (Graham, SIAM J. Appl. Math. 17, 1969). So the bytes of two ranks that have the same pieces differ by at most the
- * largest piece. The ranks exchange only 16 bytes for each rank, and 16 for each piece of each rank. */
+ * that only one rank has are dealt first, then those that two ranks have, and so on. Of the pieces that equally many
+ * ranks have, the largest are dealt first (Graham, SIAM J. Appl. Math. 17, 1969). So the bytes of two ranks that have
+ * the same pieces differ by at most the largest piece. The ranks exchange only 16 bytes for each rank, and 16 for each
+ * piece of each rank. */
 #include "checkpoint/save.h"
 
 #include <stdio.h>
@@ -35,7 +36,8 @@ typedef struct deal {
 
 /* ---- What the ranks have ---- */
 
-/* Gathers n numbers of each rank, counts[r] of rank r, into all[]. */
+/* Gathers numbers of all ranks into all[total]: counts[r] of rank r or, if counts is NULL, n of each rank. This rank
+ * gives mine[n]. */
 static tg_status gather(tg_comm *world, const void *mine, int64_t n, void *all, int64_t total, const int64_t *counts) {
     tg_ctx *ctx = tg_comm_ctx(world);
     tg_tensor *from = tg_from_host(ctx, TG_I64, TG_SHAPE(n), mine), *to = tg_zeros(ctx, TG_I64, TG_SHAPE(total));

@@ -10,7 +10,8 @@ void tg_save_undescribe(tg_save *w) {
     free(w->pieces);
 }
 
-/* Returns the shape of the piece in the file: that of its block or, of a range, its number of elements. */
+/* Returns the shape of the piece in the file: that of its block or, if the block is a range, one dim with its
+ * elements. */
 static tg_shape shape_of(const tg_save_piece *p) {
     int64_t n = tg_block_count(&p->block);
     return tg_block_is_range(&p->block) ? tg_shape_make(1, &n) : p->block.shape;

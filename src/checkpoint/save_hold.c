@@ -1,4 +1,4 @@
-/* The bytes of an asynchronous save: a copy of the pieces, made when the save begins, in host memory. */
+/* The bytes of a save in the background: a copy of the pieces, made when the save begins, in host memory. */
 #include "checkpoint/save.h"
 
 #include "base/host_memory.h"
@@ -9,7 +9,7 @@ enum { ALIGN = 64 }; /* bytes; each piece begins at a multiple of this */
 
 static int64_t padded_bytes(const tg_save_piece *p) { return (p->bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Allocates w->held: from the device's slot host_alloc, whose memory the device can write directly, if possible. */
+/* Allocates w->held: if possible, from the device's slot host_alloc, whose memory the device can write directly. */
 static tg_status take(tg_save *w) {
     const tg_device_ops *ops = w->ctx->run.ops;
     w->held_bytes = ALIGN; /* not 0, also if no piece has an element */

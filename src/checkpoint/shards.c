@@ -1,4 +1,4 @@
-/* The list of sharded state: tensors that are saved and loaded together, under keys that are the same on every rank. */
+/* The list of sharded state: tensors that are saved and loaded together, under keys that name the global tensors. */
 #include "checkpoint/save.h"
 
 #include <stdio.h>
@@ -79,7 +79,8 @@ tg_status tg_shards_check_key(const tg_shards *s, const char *key, const char *w
                    key ? n ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
 }
 
-/* Fails if the item's key exists already, unless both items have the same dims in front, and different places. */
+/* Fails if the item's key exists already, unless both items have the same dims in front, different places, and the same
+ * dtype and global shape. Fails also if the tensor and the dims in front have too many dims together. */
 static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const char *who) {
     for (int k = 0; k < s->n; k++) {
         const tg_shard_item *e = &s->item[k];

@@ -25,7 +25,7 @@ typedef struct tg_shard_front {
  * state of an optimizer that steps ranges (tg_flat_leaves) does. */
 typedef struct tg_shard_item {
     const char *key;   /* first member, for tg_index_names */
-    const char *owner; /* of a copy (tg_share): the key under which the first owner saves it; NULL: its own */
+    const char *owner; /* of a copy (tg_share): the key of the first owner, under which it is saved; NULL: its own */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
     bool range; /* x has only the elements [begin, end) */
@@ -69,8 +69,8 @@ tg_status tg_shards_undo_if_failed(tg_shards *s, int n, tg_status status);
 
 /* ---- shards_shared.c ---- */
 
-/* Finds the keys under which the first owners save what this rank has copies of (tg_share). Collective over each group
- * that shares a tensor of the list; `who` names the function in errors. */
+/* Finds, for the tensors of the list that ranks share (tg_share), the keys of the first owners, under which they are
+ * saved. Collective over each group that shares a tensor of the list; `who` names the function in errors. */
 tg_status tg_shards_find_owners(tg_shards *s, const char *who);
 
 /* ---- shard_layout.c ---- */

@@ -1,6 +1,6 @@
-/* Loads sharded state. Every rank reads the index, checks that it has each key of the rank's own list, and verifies a
- * share of the files. No value changes before all ranks have passed these checks. Then each rank reads the runs of the
- * pieces that its parts consist of. */
+/* Loads sharded state. Every rank reads the index, checks that the index has each key of the rank's own list, and
+ * verifies a share of the files. No value changes before all ranks have passed these checks. Then each rank reads the
+ * runs of the pieces that its parts consist of. */
 #include <stdlib.h>
 
 #include <tapegrad/optim.h>
@@ -42,7 +42,8 @@ static bool is_renamed(const loader *l) {
     return (l->o.from_prefix && *l->o.from_prefix) || (l->o.to_prefix && *l->o.to_prefix);
 }
 
-/* Writes the key that the state has for a key of the list. Returns false if the list's key is none of those to load. */
+/* Writes the key that the state has for a key of the list. Returns false if the list's key is none of those to load, or
+ * after recording an error if the other key would be too long. */
 static bool key_in_state(const loader *l, const char *key, char out[TG_SHARDS_KEY]) {
     const char *rest = tg_key_after(key, l->o.to_prefix);
     return rest && tg_shards_join(l->s, out, l->o.from_prefix, rest, "") == TG_OK;
@@ -91,7 +92,8 @@ static tg_status check_item(loader *l, int i) {
     return tg_shard_block(item, &p->block);
 }
 
-/* Returns the text of an optimizer's number of steps. Returns NULL, without an error, if it is not loaded. */
+/* Returns the text of an optimizer's number of steps. Returns NULL, without an error, if the state lacks it, or if it
+ * is not loaded. */
 static const char *steps_text(const loader *l, const char *key) {
     char own[TG_SHARDS_KEY];
     return key_in_state(l, key, own) ? tg_state_metadata(&l->state, own) : NULL;
@@ -129,8 +131,8 @@ static tg_status check_unknown(loader *l) {
 }
 
 /* Verifies the checksums of this rank's share of the files. If there are at least as many files as ranks, the share is
- * every file whose number is this rank's modulo the number of ranks. Otherwise several ranks share a file, and each
- * verifies a part of its tensors. */
+ * every file whose number is this rank's modulo the number of ranks. Otherwise each file has one rank or more, and each
+ * of them verifies a part of its tensors. */
 static tg_status check_bytes(loader *l) {
     tg_comm *world = tg_parallel_world(l->s->p);
     int ranks = tg_comm_size(world), me = tg_comm_rank(world), files = l->state.n_files;
@@ -189,7 +191,7 @@ static tg_status put(tg_tensor *x, const tg_shard_item *i, const tg_block *block
     return status;
 }
 
-/* Reads an item. If the host can write its memory, the bytes are read in place. */
+/* Reads an item: in place if it is contiguous and the host can write its memory. */
 static tg_status read_item(loader *l, int i) {
     tg_shard_item *item = &l->s->item[i];
     const part *p = &l->part[i];

@@ -7,8 +7,8 @@
 #include "optim/average.h"
 #include "optim/optim.h"
 
-/* Returns the key in the list of a parameter or, if `param` is a range of a parameter, of that one. If the list does
- * not have it, returns its name. */
+/* Returns the key that the list has for a parameter or, if `param` is a range of a parameter, for that parameter. If
+ * the list does not have the parameter, returns its name. */
 static const char *name_of(const tg_shards *s, const tg_tensor *param) {
     param = tg_range_whole(param);
     for (int i = 0; i < s->n; i++)

@@ -1,7 +1,8 @@
-/* Random streams in sharded state, as text in its metadata. The default stream is the same on every rank, so its
- * text is one state; with TG_RNG_MEGATRON it differs between pipeline stages, and is written as a named one. The text
- * of a named stream has the sizes of the axes over which streams may differ, and then a row for each rank: the rank's
- * positions on these axes, and the state of its stream. The last text is the step of draws by key (tg_draws_step). */
+/* Random streams in sharded state, as text in its metadata. The default stream is the same on every rank, so its text
+ * is one state. With TG_RNG_MEGATRON and several pipeline stages it differs between stages, and is written like a named
+ * one. The text of a named stream has the sizes of the axes over which streams may differ, and then a row for each
+ * rank: the rank's positions on these axes, and the state of its stream. The last text is the step of draws by key
+ * (tg_draws_step). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,11 +134,12 @@ static bool next_number(const char **at, uint64_t *value) {
     return true;
 }
 
-/* Chooses the state with which this rank continues a named stream, from the text at `at`. On entry *state is the
- * stream's current state. If the axes have the sizes in the text, the state is that of a saved rank with this rank's
- * positions on the axes: of the rank with the same number in the world if it had these positions, else of the first
- * such rank. If an axis has another size, no saved rank fits. Then *state keeps its seed, and its counter becomes the
- * largest of all ranks, so that no number is drawn twice. Returns false if the text is malformed. */
+/* Chooses the state with which this rank continues a stream that was saved in rows, from the text at `at`. On entry
+ * *state is the stream's current state. If the axes have the sizes in the text, the state is that of a saved rank with
+ * this rank's positions on the axes: of the rank with the same number in the world if it had these positions, else of
+ * the first such rank. If an axis has another size, no saved rank fits. Then *state keeps its seed, and its counter
+ * becomes the largest of its own and those of all saved ranks, so that no number is drawn twice. Returns false if the
+ * text is malformed. */
 static bool choose_state(const tg_shards *s, const char *at, tg_rng *state) {
     uint64_t sizes[AXES], row[ROW], most = state->counter;
     tg_comm *world = tg_parallel_world(s->p);

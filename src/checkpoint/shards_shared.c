@@ -1,5 +1,5 @@
-/* Parameters of which several ranks hold a copy (tg_share): the first owner saves them, under its own keys, with their
- * state in optimizers. The other owners find these keys here. */
+/* Parameters of which several ranks hold a copy (tg_share), and their state in optimizers, are saved under the keys of
+ * the first owner, whichever owner writes them (save_deal.c). The other owners find these keys here. */
 #include "checkpoint/shards.h"
 
 #include "base/host_memory.h"

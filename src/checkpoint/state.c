@@ -81,7 +81,7 @@ static tg_status overlap(const tg_state *d, const tg_state_key *k, const tg_stat
                    d->dir, a->name, b->name, k->key);
 }
 
-/* Reports the elements that no piece has. */
+/* Reports the first elements that no piece has. */
 static tg_status hole(const tg_state *d, const tg_state_key *k) {
     int64_t stop = 0;
     size_t bytes = (size_t)k->n * sizeof(tg_block *) + 1;

@@ -1,18 +1,20 @@
-/* The state in a directory (tg_shards_save), as its index describes it. An index that this version writes is
- * index.json; of a directory of an earlier version, which has none, the index is made from the headers of the files.
+/* The state in a directory (tg_shards_save), as its index describes it. This version writes the index as index.json. A
+ * directory of an earlier version has none; its index is made from the headers of its files.
  *
  * index.json is a JSON object with these members:
  * - "format" is TG_STATE_FORMAT. "xxh64" is the checksum of the file, computed with zeros in place of its digits.
  * - "world" is the number of ranks that saved, and "composition" an object with the sizes of the axes. Both are for
  *   information only.
- * - "metadata" is an object of strings: the optimizers' numbers of steps, and the random streams (shards_rng.c).
+ * - "metadata" is an object of strings: the optimizers' numbers of steps, the random streams, and the step of draws by
+ *   key (shards_rng.c).
  * - "files" is an array of objects: the "name" of a file, and "xxh64", the checksum of its header.
  * - "tensors" is an object that has, for each key, the "dtype", the global "shape" and the "pieces". A piece has the
  *   number of its "file", the "name" of its tensor there, the block that it is (tg_block_text) as "at", and the
  *   checksum of its bytes, "xxh64".
  *
  * A file of pieces is a safetensors file. Its metadata TG_STATE_PIECES is a JSON object with the "key", the global
- * "shape" and "at" of each tensor, by name. Its metadata "steps" is an object with this rank's part of "metadata". */
+ * "shape" and "at" of each tensor, by name. Its metadata TG_STATE_STEPS is an object with the numbers of steps of the
+ * rank's optimizers, which go into "metadata". */
 #ifndef TG_STATE_INDEX_H
 #define TG_STATE_INDEX_H
 
@@ -79,15 +81,15 @@ tg_state_key *tg_state_find(const tg_state *d, const char *key); /* NULL: there 
 static inline const char *tg_state_metadata(const tg_state *d, const char *key) {
     return json_string_value(json_object_get(d->metadata, key));
 }
-/* Add a key, or a piece of a key with an empty block, to the end. Return NULL after recording an error. A pointer is
- * valid until the next call. */
+/* Add a key at the end of the keys, or a piece with an empty block at the end of a key's pieces. Return NULL after
+ * recording an error. The pointer is valid until the next call for the same list. */
 tg_state_key *tg_state_add_key(tg_state *d, const char *key, tg_dtype dtype, const tg_shape *whole);
 tg_state_piece *tg_state_add_piece(tg_state *d, tg_state_key *k);
-/* Fails with TG_ERR_FORMAT if pieces of the key overlap, or leave out an element. */
+/* Fails with TG_ERR_FORMAT if pieces of the key overlap, or leave out an element. A key of unknown shape passes. */
 tg_status tg_state_check_key(const tg_state *d, const tg_state_key *k);
 /* Returns an open file; NULL after recording the error. Fails if it is of another save. */
 tg_safetensors *tg_state_file_open(tg_state *d, int file);
-/* Returns the tensor of the file that has the piece, whose file it opens; NULL after recording the error. */
+/* Opens the file of a piece, and returns the tensor there that has the piece; NULL after recording the error. */
 const tg_safetensors_entry *tg_state_entry(tg_state *d, const tg_state_key *k, const tg_state_piece *p);
 /* Sets *has to whether the directory has a file: format is TG_STATE_INDEX or TG_STATE_OLD. */
 tg_status tg_state_has(tg_ctx *ctx, const char *dir, const char *format, bool *has);

@@ -93,8 +93,8 @@ static const tg_shard_item *find_item(const tg_state_target *target, const char 
     return NULL;
 }
 
-/* Fills *out with all elements of a tensor of that shape or, if place >= 0, of its slice at this place of the first
- * `fronts` dims. */
+/* Fills *out with the elements of a tensor of that shape whose row-major index over the first `fronts` dims is `place`:
+ * those of one slice, or all of them if `fronts` is 0. */
 static tg_status make_block(tg_ctx *ctx, const tg_shape *whole, int fronts, int64_t place, tg_block *out) {
     int64_t at[TG_MAX_DIMS] = {0};
     for (int d = fronts - 1; d >= 0; d--, place /= whole->dim[d + 1]) at[d] = place % whole->dim[d];
@@ -141,8 +141,8 @@ static bool are_slices(const tg_safetensors_entry *e, const tg_shape *whole, int
 }
 
 /* Adds a tensor of a file. If several stages have a copy of a tensor, each has it under the same key; the first file
- * counts. Slices that do not fit the item, or a whole tensor of that key in an earlier file, are left out: the loader
- * then reports the shape of the key, or the elements that are missing. */
+ * counts. Slices are left out if they do not fit the item, or if an earlier file has a tensor of another shape under
+ * the key: the loader then reports the shape of the key, or the elements that are missing. */
 static tg_status add_tensor(tg_state *d, const tg_state_target *target, int file, const tg_safetensors_entry *e) {
     char places[sizeof OLD_PLACES + TG_SHARDS_KEY];
     snprintf(places, sizeof places, OLD_PLACES "%s", e->name);
@@ -157,7 +157,7 @@ static tg_status add_tensor(tg_state *d, const tg_state_target *target, int file
     return add_slices(d, k, file, e, list, item);
 }
 
-/* Copies the metadata of a file, except what describes only that file. */
+/* Adds the metadata of a file, except what describes files, and what an earlier file has. */
 static tg_status add_metadata(tg_state *d, const tg_safetensors *f) {
     static const char *const own[] = {"format", "files", "save"};
     json_t *all = json_object_get(d->root, "metadata");

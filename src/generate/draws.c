@@ -4,8 +4,8 @@
 #include "generate/sampling.h"
 #include "kernels/philox.h"
 
-/* A first block of Philox4x32-10 (Salmon et al., SC 2011) makes the key of a sample from the seed, and a second one
- * makes the draws from that key. */
+/* A first block of Philox4x32-10 (Salmon et al., SC 2011) makes the key of the sample from the seed, and a second one
+ * makes the draw from that key. */
 double tg_draw_uniform(uint64_t seed, int64_t prompt, int64_t sample, int64_t index, tg_draw what) {
     tg_philox_block k = tg_philox(seed, (uint64_t)prompt, (uint64_t)sample);
     tg_philox_block b = tg_philox((uint64_t)k.w[1] << 32 | k.w[0], (uint64_t)index, (uint64_t)what);

@@ -31,7 +31,7 @@ typedef struct tg_sample {
     size_t shown; /* bytes of the text that on_token has had */
     tg_finish finish;
     bool released; /* tg_generator_release has freed the arrays */
-    tg_generated result; /* filled in at the end of the call */
+    tg_generated result; /* filled in when the sample ends; of one that has not ended, at the end of the call */
 } tg_sample;
 
 /* A slot of the caches of the model and of the draft model. The first `cached` (`drafted`) positions of the slot are
@@ -40,8 +40,9 @@ typedef struct tg_row {
     tg_sample *sample; /* NULL: the row is free */
     int64_t *ids;      /* [positions] */
     int64_t cached, drafted;
-    /* Number of cached positions that were computed as parts of prompts. Their numbers do not depend on how many rows
-     * were computed at the same time, so other samples of the same call may use them. */
+    /* Number of cached positions that other samples of the same call may use: those that were computed as parts of
+     * prompts, whose values do not depend on how many rows were computed at the same time, and those that an earlier
+     * call has left. */
     int64_t exact;
     int64_t call;   /* number of the call in which the row was last used */
     bool prompting; /* the model has not seen the whole prompt */
@@ -88,9 +89,9 @@ struct tg_generator {
 };
 
 /* All products with at most this number of rows compute a row in one way, and all larger products in another way, which
- * rounds differently (kernels/cpu/gemm). A token's numbers must not depend on the other tokens of a forward. Therefore
- * forwards that continue samples have at most this number of tokens, unless the generator has more rows, and forwards
- * of prompts have more: short ones are filled up. */
+ * rounds differently (kernels/cpu/gemm). What is computed for a token must not depend on the other tokens of a forward.
+ * Therefore forwards that continue samples have at most this number of tokens, unless the generator has more rows, and
+ * forwards of prompts have more: short ones are filled up. */
 enum { TG_GENERATE_FEW = 12 };
 
 /* ---- samples.c ---- */
@@ -122,8 +123,8 @@ size_t tg_sample_text_certain(const tg_generator *g, const tg_sample *s);
 
 /* Gives free rows to samples that wait, and copies what the caches have of their prompts. */
 tg_status tg_rows_assign(tg_generator *g);
-/* Returns a free row for the next sample if that is of the same prompt as the one in `from`, with the caches of `from`.
- * Otherwise returns NULL. */
+/* If the next sample is of this prompt, gives it a free row with copies of what `from` has of the prompt in its caches,
+ * and returns the row. Returns NULL if it is of another prompt, if no row is free, or after recording an error. */
 tg_row *tg_rows_fork(tg_generator *g, tg_row *from, int64_t prompt);
 /* Makes a row free for another sample, which may use what the caches have. */
 void tg_row_release(tg_generator *g, tg_row *r);
@@ -148,7 +149,7 @@ void tg_forward_end(tg_generator *g); /* frees the logits */
 
 /* ---- prompts.c, continue.c ---- */
 
-/* Computes one chunk of the prompts of the rows that have one. */
+/* Computes one chunk, of the draft model or of the model, of the prompts of the rows that have one. */
 tg_status tg_generate_prompts(tg_generator *g);
 /* Continues all samples that have a row, by one token or, with a draft model, by several. */
 tg_status tg_generate_continue(tg_generator *g);

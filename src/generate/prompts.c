@@ -18,7 +18,8 @@ static void add_chunk(tg_generator *g, bool draft) {
     }
 }
 
-/* Draws the first token of the row's sample from logits number i, and those of further samples of its prompt. */
+/* Draws the next token of the row's sample from logits number i. If it is the sample's first token, further samples of
+ * the prompt get rows, and theirs is drawn too. */
 static tg_status begin_samples(tg_generator *g, tg_row *r, int64_t i) {
     int64_t prompt = r->sample->prompt;
     bool slid = r->sample->count > r->sample->given;

@@ -5,8 +5,9 @@
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns how many positions of a row's caches a waiting sample can use: those whose ids are equal. The last id of the
- * prompt is never among them, because the model must compute its logits. */
+/* Returns how many positions of a row's caches a waiting sample can use: the first ones whose ids are equal, and of a
+ * row that was used in this call only those that are exact (tg_row). The last id of the prompt is never among them,
+ * because the model must compute its logits. */
 static int64_t usable(const tg_generator *g, const tg_row *r, const tg_sample *s) {
     const int64_t *ids = g->prompts[s->prompt].ids + s->first;
     int64_t most = min_of(r->call == g->calls ? r->exact : r->cached, s->count - s->first - 1), n = 0;
@@ -30,8 +31,8 @@ static tg_status copy_row(tg_generator *g, const tg_row *from, tg_row *to, int64
 
 /* ---- Rows of samples ---- */
 
-/* Returns `wanted` if it is free, otherwise the free row whose last use was the longest ago and, of several, has the
- * fewest positions in its cache; NULL if no row is free. */
+/* Returns `wanted` if it is free, otherwise the free row that was last used the longest ago or, of several, the one
+ * with the fewest positions in its cache; NULL if no row is free. */
 static tg_row *free_row(tg_generator *g, tg_row *wanted) {
     tg_row *best = NULL;
     if (wanted && !wanted->sample) return wanted;

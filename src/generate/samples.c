@@ -113,7 +113,8 @@ static tg_finish finish_of(const tg_generator *g, const tg_sample *s) {
     return TG_FINISH_NONE;
 }
 
-/* Adds the text of the last token, and what is left if it is the last one. A stop string ends the sample too. */
+/* Adds the text of the newest token, unless that is a stop id, and the rest of the text if the token ends the sample. A
+ * stop string ends the sample too. */
 static void add_text(tg_generator *g, tg_sample *s) {
     tg_finish finish = s->finish;
     s->finish = TG_FINISH_NONE;

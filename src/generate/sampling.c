@@ -60,7 +60,8 @@ tg_status tg_sampling_check(tg_ctx *ctx, const tg_sampling_opts *o, const char *
     return TG_OK;
 }
 
-/* Passes over all logits keep this number of partial results in registers, so that no operation waits for the last. */
+/* Passes over all logits keep this number of partial results in registers, so that no operation waits for the one
+ * before it. */
 enum { LANES = 8 };
 #define TG_UNROLL _Pragma("GCC unroll 8")
 

@@ -261,7 +261,7 @@ static tg_status seal(tg_writer *w) {
     return TG_OK;
 }
 
-/* Gives the complete file its final name, and syncs its directory. */
+/* Syncs and closes the file, gives it its final name, and syncs its directory. */
 static tg_status publish(tg_writer *w) {
     TG_TRY(seal(w));
     if (w->ops.rename(w->ops.user, w->temporary, w->path) != 0)

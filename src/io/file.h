@@ -1,5 +1,6 @@
-/* File access. Every byte that the library reads or writes goes through these functions, and tests can make every
- * system call fail (tg_file_ops). Error messages quote paths as the caller gave them. */
+/* File access. The library reads and writes the program's files with these functions, except for files that are mapped
+ * (core/mapping.h). Tests can make each call of a slot of tg_file_ops fail. Error messages quote paths as the caller
+ * gave them. */
 #ifndef TG_FILE_H
 #define TG_FILE_H
 
@@ -66,7 +67,8 @@ TG_PRIVATE_API tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *p
 TG_PRIVATE_API tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes);
 /* Writes at another offset, without changing where the next tg_writer_put writes. */
 tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_t bytes);
-/* Syncs the file to the disk and renames it to its final name. If that fails, abandons it. */
+/* Syncs the file to the disk, renames it to its final name, and syncs its directory. If a step before the last one
+ * fails, removes the file. Ends the writing in any case. */
 TG_PRIVATE_API tg_status tg_writer_commit(tg_writer *w);
 TG_PRIVATE_API void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
 

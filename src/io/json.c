@@ -54,8 +54,8 @@ void tg_json_free(tg_json *j) {
     j->object = NULL;
 }
 
-/* Writes root to text[size], with the fewest digits with which reals read back unchanged: 1e-05, not
- * 1.0000000000000001e-05. Returns the length; 0 if there is no memory. */
+/* Writes root to text[size]. Its reals have the fewest digits, 15 to 17 and the same for all, with which every real
+ * reads back unchanged: 1e-05, not 1.0000000000000001e-05. Returns the length; 0 if there is no memory. */
 static size_t dump_shortest(const json_t *root, char *text, size_t size) {
     size_t flags = JSON_INDENT(2);
     for (int digits = 15; digits < 17; digits++) {

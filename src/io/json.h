@@ -25,18 +25,18 @@ tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *t
 /* Returns whether jansson could not parse a text because there was no memory, which it reports in several ways. */
 bool tg_json_lacks_memory(const json_error_t *e);
 void tg_json_free(tg_json *j);
-/* Writes root with tg_file_save, indented. Reals have the fewest digits, at least 15, that read back as the same
- * number. */
+/* Writes root with tg_file_save, indented. All reals are written with the same number of digits: the least from 15 to
+ * 17 with which every one reads back as the same number. */
 tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root);
 
-/* Returns the text of root in memory of malloc; NULL: no memory. jansson's json_dumps leaves out keys for which it has
- * no memory. */
+/* Returns the text of root, which the caller frees with free; NULL: no memory. It takes the place of jansson's
+ * json_dumps, which leaves out keys for which it has no memory. */
 char *tg_json_text(const json_t *root, size_t flags);
 
 bool tg_json_has(const tg_json *j, const char *key); /* true if the key exists and is not null */
 
-/* Get the value of a required key. If the key is absent, they fail with TG_ERR_FORMAT. For an optional key call
- * tg_json_has first. */
+/* Get the value of a required key. They fail with TG_ERR_FORMAT if the key is absent, or if its value has another type
+ * or is out of range. For an optional key call tg_json_has first. */
 tg_status tg_json_int(const tg_json *j, const char *key, int64_t lo, int64_t hi, int64_t *out); /* in [lo, hi] */
 tg_status tg_json_real(const tg_json *j, const char *key, double *out);                         /* accepts an integer */
 tg_status tg_json_bool(const tg_json *j, const char *key, bool *out);

@@ -6,7 +6,7 @@
 
 typedef struct tg_outlines {
     tg_named_tensor *named; /* [n], for tg_safetensors_begin; the names are the caller's */
-    tg_tensor *like;        /* [n]; only dtype, shape and numel are set */
+    tg_tensor *like;        /* [n]; only dtype, ndim, shape and numel are set */
     int64_t (*dims)[TG_MAX_DIMS];
     int n;
 } tg_outlines;

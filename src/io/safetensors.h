@@ -28,7 +28,7 @@ struct tg_safetensors {
      * copies of the files' entries. */
     tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL if this is a file, not an index */
     int n_files, *file_of;  /* file_of[i] is the number of the file that has entry i */
-    struct tg_mapping *mapping; /* of the file; NULL if tg_safetensors_map has not been called */
+    struct tg_mapping *mapping; /* of the file; NULL until tg_safetensors_map has mapped it */
 };
 
 /* Metadata keys of the library. SUMS: the concatenated checksums of the tensors. SUM: the checksum of all bytes before
@@ -50,8 +50,8 @@ typedef struct tg_safetensors_dtype {
 const tg_safetensors_dtype *tg_safetensors_dtype_named(const char *name); /* NULL if unknown */
 const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NULL if the format has none */
 
-/* Parses the n bytes of the header, checks them against the file's size, and fills everything except f->file. After
- * an error tg_safetensors_close frees what was allocated. */
+/* Parses the n bytes of the header, checks them against the file's size, and fills the members of *f from `count` to
+ * `sum`. After an error tg_safetensors_close frees what was allocated. */
 tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 
 /* Makes the checks of tg_safetensors_read for a destination of this shape and dtype, and reads nothing. */
@@ -60,14 +60,15 @@ tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_sh
 /* Does what tg_safetensors_read does, but dst keeps its placement. For the library's own state, which is equal on
  * every rank or has a placement. */
 tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert, const void *site);
-/* Reads tensors first, first + stride, ... only to compare their checksums. Does nothing if the file has no checksums.
- * Callers verify before they change anything, so that damage is not found halfway. */
+/* Reads tensors first, first + stride, ... only to compare their checksums. Leaves out tensors of files without
+ * checksums, and does nothing on device "meta". Callers verify before they change anything, so that damage is not found
+ * halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
 
 /* ---- safetensors_map.c ---- */
 
-/* Makes the bytes of the named tensor in the file, which is mapped, the bytes of x, which is a parameter. Returns
- * false, and changes nothing, if x needs a copy, or after recording an error. */
+/* Maps the file, and makes the mapped bytes of the named tensor the bytes of parameter x. Returns false, and leaves x
+ * as it is, if x needs a copy, or after recording an error. */
 bool tg_safetensors_map(tg_safetensors *f, const char *name, tg_tensor *x);
 
 /* ---- safetensors_index.c ---- */
@@ -133,7 +134,7 @@ void tg_safetensors_abandon(tg_safetensors_writer *w);
  * bytes. */
 typedef struct tg_pieces {
     tg_tensor *x;
-    int ndim, split;     /* a piece has `rows` indices of dim `split` and all indices of the later dims */
+    int ndim, split;     /* a piece has `rows` indices of dim `split`, or those left, and all of the later dims */
     int64_t inner, rows; /* inner: elements per index of dim split */
     int64_t next;        /* index of the first element of the next piece */
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];

@@ -6,9 +6,10 @@
 #include "core/mapping.h"
 #include "io/safetensors.h"
 
-/* Returns whether x can have the file's own bytes: the same dtype, all elements in order, in memory that the host and
- * the device share. Bytes that are pinned, or that lie in a buffer of a tg_flat, must stay at their address. A program
- * that has its own file functions may have no file that the system could map. */
+/* Returns whether x can have the file's own bytes: the same dtype and shape, at least one element, all in order, at an
+ * offset of the file that suits the dtype, and in memory that the host and the device share. Bytes that are pinned, or
+ * that lie in a buffer of a tg_flat, must stay at their address. A program that has its own file functions may have no
+ * file that the system could map. */
 static bool can_map(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *x) {
     const tg_ctx *ctx = x->ctx;
     bool own_files = ctx->files && (ctx->files->open || ctx->files->pread);

@@ -104,8 +104,8 @@ static tg_status find_end(tg_tokens *t, int64_t first, int64_t most, int64_t *en
     return TG_OK;
 }
 
-/* Limits a window to its document if it is padded: sets *n to the number of its tokens that have a token after
- * them. */
+/* If windows are padded, limits a window of *n tokens to the document of token `first`: sets *n to the number of tokens
+ * of the window that have a token after them in this document. */
 static tg_status limit(tg_tokens *t, int64_t first, int64_t *n) {
     int64_t most = t->count - first > *n ? first + *n + 1 : t->count, end;
     if (t->windows != TG_WINDOWS_PADDED) return TG_OK;

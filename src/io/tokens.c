@@ -135,7 +135,7 @@ static tg_status read_file(tg_tokens *t, int64_t first, int64_t n, int64_t *out)
     return TG_OK;
 }
 
-/* Reads from joined files, of which each has a part of the range. */
+/* Reads a range of a joined stream, which may begin in one file and end in a later one. */
 static tg_status read_parts(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     for (int p = n ? tg_tokens_part_of(t, first) : 0; n > 0; p++) {
         int64_t from = first - t->first_token[p], left = t->part[p]->count - from, here = n < left ? n : left;

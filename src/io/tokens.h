@@ -16,7 +16,7 @@ struct tg_tokens {
     int64_t vocab;     /* valid ids are 0 to vocab - 1 */
     int64_t count;     /* number of tokens */
     int64_t documents; /* number of documents */
-    int64_t sequences; /* of an indexed dataset */
+    int64_t sequences; /* number of sequences of an indexed dataset; 0 otherwise */
     bool has_modes;    /* the index has a mode for each sequence */
     tg_token_windows windows;
     /* Joined streams: their number, the streams, and the token and the document with which each begins. */
@@ -28,7 +28,7 @@ struct tg_tokens {
 /* Fails unless the range of n tokens from `first` on is in the stream, and out is not NULL if n is not 0. who: the
  * function that was called. */
 tg_status tg_tokens_check_range(const tg_tokens *t, int64_t first, int64_t n, const void *out, const char *who);
-/* Closes the parts of a joined stream. */
+/* Closes the parts of a joined stream, and frees the arrays. Does nothing if the stream is not joined. */
 void tg_tokens_close_parts(tg_tokens *t);
 /* Returns the part of a joined stream that has a token. */
 int tg_tokens_part_of(const tg_tokens *t, int64_t token);
