@@ -170,14 +170,14 @@ static bool read_state(const char *at, tg_rng *state) {
 }
 
 /* Reads the state of the default stream, which was saved as one state or, if it differed between stages, in rows. If it
- * was saved as one state, but now differs between stages, *state keeps its seed and gets the saved counter. Returns
- * false if the text is malformed. */
+ * was saved as one state, but now differs between stages, *state keeps its seed, and its counter becomes the larger of
+ * its own and the saved one. Returns false if the text is malformed. */
 static bool read_default(const tg_shards *s, const char *text, tg_rng *state) {
     tg_rng all;
     if (!read_state(text, &all)) return choose_state(s, text, state);
     if (is_common(s, 0))
         *state = all;
-    else
+    else if (all.counter > state->counter)
         state->counter = all.counter;
     return true;
 }

@@ -101,6 +101,13 @@ START_TEST(stages_go_on_with_their_seeds) {
     on_ranks(4, stages, &(draws){4, dir, NULL, {0}, {8, 8, 8, 8}}); /* other stages: after all that was drawn */
     on_ranks(1, stages, &(draws){1, dir, NULL, {0}, {8}});
     remove_state(dir);
+    char one[] = "/tmp/tapegrad-streams-XXXXXX", two[] = "/tmp/tapegrad-streams-XXXXXX";
+    ck_assert(mkdtemp(one) != NULL && mkdtemp(two) != NULL);
+    on_ranks(1, stages, &(draws){.tp = 1, .to = one});
+    on_ranks(2, stages, &(draws){2, one, NULL, {0}, {7, 7}});
+    on_ranks(2, stages, &(draws){2, one, two, {0}, {7, 8}}); /* stage 1 has drawn more than was saved */
+    remove_state(one);
+    remove_state(two);
 }
 END_TEST
 
