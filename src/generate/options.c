@@ -17,9 +17,9 @@ const tg_struct tg_sampling_opts_struct =
     TG_STRUCT(tg_sampling_opts, SAMPLING, sampling_fields, "How a token is drawn.");
 
 static const tg_field generator_fields[] = {
-    TG_FIELD(tg_generator_opts, rows, INT64, "Samples that are computed at the same time, 1 or more."),
+    TG_FIELD(tg_generator_opts, rows, INT64, "Most samples that are computed at the same time, 1 to 2^20."),
     TG_FIELD(tg_generator_opts, positions, INT64, "Most tokens of a sequence, 2 or more; TG_AUTO: the model's."),
-    TG_FIELD(tg_generator_opts, chunk, INT64, "Most tokens of prompts in one forward, 1 or more."),
+    TG_FIELD(tg_generator_opts, chunk, INT64, "Most tokens of prompts in one forward, 1 to 2^20."),
     TG_FIELD_OF(tg_generator_opts, draft, POINTER, "tg_module", "A smaller model that proposes tokens; NULL: none."),
     TG_FIELD(tg_generator_opts, draft_tokens, INT64, "Most tokens that it proposes at a time, 1 to 11."),
 };
@@ -28,7 +28,7 @@ const tg_struct tg_generator_opts_struct =
 
 static const tg_field generate_fields[] = {
     TG_FIELD(tg_generate_opts, tokens, INT64, "Most tokens that are added to a prompt, 1 or more."),
-    TG_FIELD(tg_generate_opts, samples, INT64, "Continuations of each prompt, 1 or more."),
+    TG_FIELD(tg_generate_opts, samples, INT64, "Continuations of each prompt, 1 to 1000000."),
     TG_FIELD_OF(tg_generate_opts, sampling, POINTER, "tg_sampling_opts", "How tokens are drawn; NULL: the defaults."),
     TG_FIELD_OF(tg_generate_opts, stop_ids, POINTER, "int64_t", "Ids that end a sample; NULL: none."),
     TG_FIELD(tg_generate_opts, n_stop_ids, INT64, "Number of stop_ids."),

@@ -50,7 +50,7 @@ static tg_status read_header(tg_tokens *t, tg_file *f) {
     if (memcmp(h, TG_MEGATRON_MAGIC, 9)) return refuse(f, "it does not begin with MMIDIDX");
     if (word(h + 9, 8) != 1) return refuse(f, "its version is not 1");
     int width = width_of(h[17]);
-    if (!width) return refuse(f, "its tokens are not integers");
+    if (!width) return refuse(f, "its tokens are not integers of a known dtype");
     t->is_signed = width < 0;
     t->width = width < 0 ? -width : width;
     return read_counts(t, f, h);

@@ -16,7 +16,7 @@ static tg_status check_part(tg_ctx *ctx, tg_tokens *const *part, int i) {
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokens_join: parts %d and %d are one stream; open the file twice",
                        first_of(part, i), i);
     if (t && t->ctx == ctx && !t->n_parts) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokens_join: part %d is %s, expected a stream of one file", i,
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_tokens_join: part %d is %s, expected a stream of ctx and of one file", i,
                    t ? t->n_parts ? "joined itself" : "of another context" : "NULL");
 }
 
