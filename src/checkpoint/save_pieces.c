@@ -1,4 +1,5 @@
-/* The pieces that this rank has: one for each item of the list that has elements here. */
+/* The pieces that this rank has: one for each item of the list that has elements here, or whose global tensor has
+ * none. */
 #include "checkpoint/save.h"
 
 #include "base/host_memory.h"
@@ -34,13 +35,22 @@ static tg_status describe(tg_ctx *ctx, tg_save_piece *p) {
     return ctx->run.status;
 }
 
-/* Adds the item's piece, if it has elements. A global tensor without elements is a piece too. */
+/* Returns whether the block has an index in every dim in which the tensor has one. A part that lies in padding rows has
+ * none. */
+static bool has_indices(const tg_block *b, const tg_shape *whole) {
+    for (int d = 0; d < whole->ndim; d++)
+        if (whole->dim[d] && !b->n[d]) return false;
+    return true;
+}
+
+/* Adds the item's piece, if it has elements. A part of a global tensor without elements is a piece too. */
 static tg_status add(tg_save *w, const tg_shard_item *i) {
     tg_save_piece *p = &w->piece[w->n];
     *p = (tg_save_piece){.item = i, .whole = tg_shard_whole_shape(i)};
     TG_TRY(tg_shard_block(i, &p->block));
     w->n++;
-    if (tg_block_count(&p->block) || !tg_shape_numel(&p->whole)) return describe(w->ctx, p);
+    if (tg_block_count(&p->block) || (!tg_shape_numel(&p->whole) && has_indices(&p->block, &p->whole)))
+        return describe(w->ctx, p);
     tg_block_free(w->ctx, &w->piece[--w->n].block);
     return TG_OK;
 }

@@ -172,6 +172,26 @@ START_TEST(rows_of_padding_are_zero) {
 }
 END_TEST
 
+/* The second rank has only padding rows. The tensor has no columns, so no rank has an element of it. */
+static tg_status no_columns(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    char dir[256];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tensor *x = filled(p, "x", 0, TG_F32, TG_SHAPE(4, 0), TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}), 1);
+    tg_shards *s = tg_shards_new(p);
+    RUN(tg_shards_add_tensor(s, "x", x));
+    RUN(tg_shards_set_rows(s, "x", 2));
+    RUN(tg_shards_save(s, in_root(dir, "no-columns")));
+    RUN(tg_shards_load(s, dir));
+    tg_shards_free(s);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rows_without_elements_may_be_padding) { on_ranks(2, no_columns, NULL); }
+END_TEST
+
 static tg_status information(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
@@ -341,6 +361,7 @@ int main(void) {
         any_ranks_load_what_any_ranks_saved,
         the_file_of_one_rank_is_global_and_without_padding,
         rows_of_padding_are_zero,
+        rows_without_elements_may_be_padding,
         each_tensor_says_where_it_lies,
         keys_of_files_and_list_must_agree,
         no_rank_changes_if_one_refuses,
