@@ -254,12 +254,14 @@ tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     return NULL;
 }
 
-/* Ends all downloads. Those that the caller has not waited for write nothing to their destination. */
+/* Ends all copies. Downloads that the caller has not waited for write nothing to their destination. An upload is left
+ * only if its storage is pinned; its bytes are complete when this returns. */
 void tg_copies_free(tg_ctx *ctx) {
     struct tg_copies *all = ctx->copies;
     for (tg_work *w = ctx->works, *next; w; w = next) {
         next = w->after;
-        if (w->ops == &done_ops) tg_work_end(w);
+        if (w->ops == &upload_ops) w->fills->extra->work = NULL;
+        if (w->ops == &upload_ops || w->ops == &done_ops) tg_work_end(w);
     }
     if (!all) return;
     while (all->oldest) {

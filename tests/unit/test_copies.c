@@ -236,6 +236,40 @@ START_TEST(copies_that_are_not_waited_for_are_safe) {
 }
 END_TEST
 
+static void *host_alloc(tg_ctx *ctx, size_t bytes) { return ctx ? malloc(bytes) : NULL; }
+static void host_free(tg_ctx *ctx, void *p, size_t bytes) {
+    (void)ctx;
+    memset(p, 0x5a, bytes);
+    free(p);
+}
+static tg_status copy_at_once(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event) {
+    (void)kind, (void)event;
+    memcpy(dst, src, bytes);
+    return tg_ctx_status(ctx);
+}
+static bool event_test(tg_ctx *ctx, void *event) { return ctx && !event; }
+static tg_status event_await(tg_ctx *ctx, void *event) {
+    (void)event;
+    return tg_ctx_status(ctx);
+}
+
+/* On the CPU with slots for such copies, which are immediate: the upload is a work all the same, which nothing reads. */
+START_TEST(an_upload_into_pinned_memory_ends_with_the_context) {
+    tg_ctx *cpu = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_device_ops ops = *tg_ctx_ops(cpu);
+    ops.host_alloc = host_alloc, ops.host_free = host_free;
+    ops.copy_async = copy_at_once, ops.event_test = event_test, ops.event_await = event_await;
+    tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 1));
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(SMALL));
+    ck_assert(tg_pin(x) != NULL);
+    upload(x, v, 1);
+    ck_assert(tg_storage_state_of(x) == TG_IN_FLIGHT);
+    ck_fine(ctx);
+    tg_ctx_free(ctx);
+    tg_ctx_free(cpu);
+}
+END_TEST
+
 /* The next step's inputs are uploaded, and the last one's losses downloaded, while replays run. */
 static void run_fetching(world *w, int steps) {
     tg_graph *g = NULL;
@@ -312,6 +346,7 @@ int main(void) {
                                   parts_and_other_layouts_are_sent_too, downloads_have_the_values_of_the_call,
                                   values_are_converted_as_by_a_read,    bytes_go_to_the_host_and_come_back,
                                   a_steady_step_allocates_nothing,      copies_that_are_not_waited_for_are_safe,
-                                  captured_steps_read_uploaded_inputs,  a_captured_step_copies_nothing};
+                                  captured_steps_read_uploaded_inputs,  a_captured_step_copies_nothing,
+                                  an_upload_into_pinned_memory_ends_with_the_context};
     return tg_check_main("copies", tests, sizeof tests / sizeof *tests);
 }
