@@ -77,7 +77,7 @@ int64_t tg_workspace_bytes(const tg_ctx *ctx) {
 }
 
 void *tg_workspace(tg_ctx *ctx, int block, size_t bytes) {
-    if (!ctx) return NULL;
+    if (!ctx || tg_runtime_of(ctx)->dead) return NULL;
     tg_runtime *r = tg_runtime_of(ctx);
     if (block < 0 || block >= TG_WORKSPACES) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: block %d, expected 0 to %d", block, TG_WORKSPACES - 1);

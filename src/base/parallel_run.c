@@ -8,7 +8,7 @@ void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {
         return;
     }
     const tg_runtime *r = tg_runtime_of(ctx);
-    if (r->threads == 1 || n == 1) {
+    if (r->threads == 1 || n == 1 || !r->parallel_for) { /* a context whose creation failed has no parallel_for */
         body(arg, 0, n);
         return;
     }

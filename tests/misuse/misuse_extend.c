@@ -15,6 +15,20 @@ static bool new_on(const tg_device_ops *ops, const char *says) {
     return good;
 }
 
+static void *no_memory(void *user, size_t bytes, size_t align) {
+    return (void)user, (void)bytes, (void)align, NULL;
+}
+
+static void frees_nothing(void *user, void *p, size_t bytes) { (void)user, (void)p, (void)bytes; }
+
+static void count_range(void *arg, int64_t begin, int64_t end) { *(int64_t *)arg += end - begin; }
+
+static bool runs_alone(tg_ctx *ctx) {
+    int64_t n = 0;
+    tg_parallel_run(ctx, 4, count_range, &n);
+    return n == 4 && !tg_workspace(ctx, 0, 64);
+}
+
 static tg_status copies_nothing(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **e) {
     return (void)ctx, (void)dst, (void)src, (void)bytes, (void)kind, (void)e, TG_OK;
 }
@@ -40,7 +54,11 @@ static void devices(misuse_world *b) {
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
     tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));
     QUIET(tg_ctx_new_on, tg_ctx_status(named) == TG_ERR_ARGUMENT && strstr(tg_ctx_message(named), "leave it NULL"));
+    QUIET(tg_parallel_run, runs_alone(named));
     tg_ctx_free(named);
+    tg_ctx *none = tg_ctx_new(TG_CONFIG(.allocator = {.alloc = no_memory, .free = frees_nothing}));
+    QUIET(tg_parallel_run, runs_alone(none));
+    tg_ctx_free(none);
     QUIET(tg_ctx_ops, !tg_ctx_ops(NULL));
     QUIET(tg_ctx_device_state, !tg_ctx_device_state(NULL));
     QUIET(tg_parallel_run, (tg_parallel_run(NULL, 4, NULL, NULL), tg_parallel_run(b->ctx, -1, NULL, NULL), true));
