@@ -107,7 +107,7 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
                 *r->name ? "  " : "",
                 r->op      ? r->op
                 : *r->name ? ""
-                           : "(a gradient or temporary)",
+                           : "(unnamed)",
                 *r->path ? "  " : "", r->path);
         if (!r->op) continue;
         tg_describe_site(ctx, r->site, site, sizeof site);

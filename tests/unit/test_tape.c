@@ -471,6 +471,7 @@ START_TEST(the_report_adds_up) {
         int rows;
         ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
         ck_assert_int_eq(sum_of_rows(text, &rows), m.live);
+        ck_assert(strstr(text, "temporaries        (unnamed)") != NULL);
         ck_assert_msg(rows == (n > 40 ? 41 : n), "%d rows of %d: %s", rows, n, text);
         end();
     }

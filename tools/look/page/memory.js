@@ -38,7 +38,7 @@ function blockRow(block, number) {
   return el("tr", {},
     el("td", {class: "number"}, bytes(block.bytes)),
     el("td", {}, el("i", {class: "dot", style: `background:${color(number)}`}), block.category),
-    el("td", {class: "mono"}, block.name || made || "a gradient or temporary",
+    el("td", {class: "mono"}, block.name || made || "unnamed",
       block.name && made ? el("div", {class: "dim"}, made) : null,
       block.site ? el("div", {class: "dim"}, block.site) : null));
 }
