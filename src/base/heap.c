@@ -42,6 +42,7 @@ struct tg_heap {
     carved *carved, *carved_last;
     int n_carved; /* number of blocks in carved_last */
     tg_tlsf tlsf;
+    adopted *adopted; /* all adopted blocks, linked */
     /* Fields of captured steps: see heap.h. */
     tg_heap *arena[ARENAS]; /* indexed by number; arena[0] stays NULL */
     int capturing;          /* number of the arena that new blocks come from; 0: none */
@@ -50,7 +51,6 @@ struct tg_heap {
     tg_block *pin;          /* in an arena: the block of tg_heap_arena_pin; NULL: none */
     uint8_t number;         /* in an arena: its number; 0: not an arena */
     bool ended;             /* in an arena: its captured step has been freed */
-    adopted *adopted;
 };
 
 tg_heap *tg_heap_new(const tg_heap_source *source) {

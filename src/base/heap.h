@@ -20,7 +20,8 @@ typedef struct tg_heap_source {
     void (*host_free)(void *user, void *p, size_t bytes);
     void *user;
     bool on_host; /* the host can access the segments, so a memory checker is notified (shadow.h) */
-    /* Size up to which segments grow: the first has 2 MiB, and each next one is twice as large. 0: 64 MiB. */
+    /* Size up to which segments grow: the first has 2 MiB, and each next one is twice as large. 0: 64 MiB. A request
+     * for more gets a segment of its own size. */
     size_t segment_bytes;
 } tg_heap_source;
 
@@ -35,36 +36,37 @@ TG_PRIVATE_API void tg_heap_release(tg_heap *h, tg_block *b); /* b may be NULL *
  * for the descriptor. */
 tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category category, void (*end)(void *user),
                         void *user);
-/* Holds a block that a work in flight still reads. tg_heap_release then takes effect when the last hold ends
- * (tg_block_unhold). */
+/* Holds a block that a work in flight still reads, or that a second storage shares (tg_storage_share). tg_heap_release
+ * then takes effect when the last hold has ended (tg_block_unhold) and no captured step uses the block. */
 void tg_block_hold(tg_block *b);
 void tg_block_unhold(tg_heap *h, tg_block *b);
 bool tg_block_held(const tg_block *b);
 TG_PRIVATE_API void *tg_block_data(const tg_block *b);
-size_t tg_block_bytes(const tg_block *b); /* the rounded size */
+size_t tg_block_bytes(const tg_block *b); /* the rounded size; of an adopted block, the size that was given */
 void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category);
 /* Fills in the live, peak and reserved bytes and the bytes of each category. */
 void tg_heap_stats(const tg_heap *h, tg_memory_info *out);
 void tg_heap_reset_peak(tg_heap *h);
-/* Makes the heap call fn(user) each time that the peak of the live bytes has grown by 1/64 since the last such call.
- * The block that caused the peak is live by then. fn NULL: ends the calls. */
+/* Makes the heap call fn(user) each time that the peak of the live bytes has grown by 1/64 since the last such call,
+ * tg_heap_on_peak or tg_heap_reset_peak. The block that caused the peak is live by then, but has no owner yet. fn NULL:
+ * ends the calls. */
 void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user);
 /* Calls fn for every live block, in address order, and then for those of each arena. Adopted blocks are left out. */
 void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user);
 
 /* ---- Captured steps ---- */
 
-/* A captured step takes its memory from an arena, except for what outlives steps (parameters, gradients, buffers).
- * An arena is a heap of its own whose segments are blocks of this heap. Memory that the step releases is used again by
- * this step alone. */
+/* A captured step takes its memory from an arena, except for what outlives steps (parameters, gradients, states of
+ * optimizers, named buffers). An arena is a heap of its own whose segments are blocks of this heap. Memory that the
+ * step releases is used again by this step alone. */
 
 /* Opens an arena and takes blocks from it until tg_heap_arena_close. Returns its number, from 1 to 255. Returns 0 if
  * there is no memory, or if 255 arenas exist already. */
 int tg_heap_arena_open(tg_heap *h);
 /* Ends the use of the arena for new blocks. Called when its step has been recorded. */
 void tg_heap_arena_close(tg_heap *h, int arena);
-/* Called when the captured step of the arena is freed. Returns the free memory of the arena to the heap at once, and
- * the rest when its blocks are released. */
+/* Called when the captured step of the arena is freed. Returns the segments of the arena that are entirely free to the
+ * heap at once, and the others when their blocks have been released. */
 void tg_heap_arena_end(tg_heap *h, int arena);
 int64_t tg_heap_arena_bytes(const tg_heap *h, int arena); /* bytes of its segments, free ones included */
 /* Returns a block of the arena that lives as long as the arena; NULL: out of memory. At most one call per arena. */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* WALK is the largest number of ranges of a bin that one call looks at: to insert a range in address order, and to find
- * a large enough range in a bin whose ranges may be too small. It is constant, so every call takes constant time. In a
- * training step the lists are shorter. */
+ * a large enough range in a bin whose ranges may be too small. It is constant, so a call takes constant time, unless it
+ * takes a new segment. In a training step the lists are shorter. */
 enum { WALK = 16, DESCRIPTORS = 63 };
 
 static const size_t HUGE_PAGE = (size_t)2 << 20;
@@ -71,8 +71,9 @@ static int bin_of(size_t bytes) {
     return (log - TG_FINE_LOG + 1) * TG_FINE + (int)(units >> (log - TG_FINE_LOG)) - TG_FINE;
 }
 
-/* Adds a free range to its bin. The first WALK ranges of a bin are in address order, so the same free ranges serve the
- * same requests, in whatever order they became free: a training step that has run once gets the same memory again. */
+/* Adds a free range to its bin. A bin that has never had more than WALK ranges is in address order, so the same free
+ * ranges serve the same requests, in whatever order they became free: a training step that has run once gets the same
+ * memory again. */
 static void bin_insert(tg_tlsf *t, tg_range *b) {
     int bin = bin_of(b->block.bytes);
     tg_range *before = NULL, *after = t->bin[bin];

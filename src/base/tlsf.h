@@ -29,7 +29,7 @@ struct tg_block {
     bool adopted : 1; /* the heap does not own its memory */
     uint8_t arena;    /* the arena that it was cut from; 0: the heap itself */
     uint8_t graphs;   /* number of captured steps that use it */
-    int32_t holds;    /* number of works in flight that read it */
+    int32_t holds;    /* number of works in flight that read it, and of storages that share it */
 };
 
 /* The descriptor of a range of bytes, with its neighbors; one cache line. It may also describe a segment; `next` is
