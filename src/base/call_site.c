@@ -26,7 +26,8 @@ static bool describe_named(const void *site, char *buf, size_t n, size_t *at) {
     return s != NULL;
 }
 
-/* Writes "symbol+0x12 (program)", or "program+0x1234" if no symbol is exported. */
+/* Writes "model.py:12" for a named site, otherwise "symbol+0x12 (program)". Writes "program+0x1234" if no symbol is
+ * exported, and the address alone if it lies in no loaded file. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n) {
     Dl_info info;
     size_t at = 0;

@@ -1,6 +1,6 @@
 /* Files and lines of addresses, which elfutils' libdw reads from the program's debug information. libdw is loaded when
- * an address is described for the first time, so a program without errors does not load it, and the library works
- * without it. */
+ * an address is described for the first time, as in an error message. A program that needs no description does not load
+ * it, and the library works without it. */
 #define _GNU_SOURCE
 #include "base/debug_lines.h"
 #include "base/runtime.h"

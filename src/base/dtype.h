@@ -25,10 +25,10 @@ static inline bool tg_is_stored(tg_dtype d) { return d >= TG_F32 && d <= TG_F8E8
 static inline bool tg_is_real(tg_dtype d) { return d <= TG_F16 || d > TG_BOOL; }
 /* Returns the dtype in which sums of elements of d are computed. */
 static inline tg_dtype tg_accumulate_dtype(tg_dtype d) { return d == TG_F64 ? TG_F64 : tg_is_float(d) ? TG_F32 : d; }
-/* Returns the greatest finite number of float dtype d in the dtype in which its sums are computed. */
+/* Returns the greatest finite number of the dtype in which sums of float dtype d are computed. */
 static inline double tg_greatest(tg_dtype d) { return d == TG_F64 ? DBL_MAX : (double)FLT_MAX; }
-/* Returns the dtype of a sum or product of elements of d: floats keep theirs. Integers and bool have int64, which holds
- * the sums of narrower ones, and uint64 keeps its own. */
+/* Returns the dtype of a sum or product of elements of d: that of d for floats and uint64, and int64 for the other
+ * integers and bool. */
 static inline tg_dtype tg_total_dtype(tg_dtype d) { return tg_is_float(d) || d == TG_U64 ? d : TG_I64; }
 
 #endif

@@ -19,9 +19,9 @@ TG_PRIVATE_API void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);
 TG_PRIVATE_API bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *capacity, size_t size);
 char *tg_host_strdup(tg_ctx *ctx, const char *s); /* NULL after recording the error */
 void tg_host_strfree(tg_ctx *ctx, char *s);
-/* Replaces *s, a string of tg_host_strdup or NULL, by formatted text, and returns it. Returns NULL after recording the
- * error; then *s is as before. */
+/* Replaces *s, a string of tg_host_strdup or of this function, or NULL, by formatted text, and returns it. Returns NULL
+ * after recording the error; then *s is as before. */
 const char *tg_host_strset(tg_ctx *ctx, char **s, const char *format, ...) TG_PRINTF(3, 4);
-int64_t tg_workspace_bytes(const tg_ctx *ctx); /* the bytes in all slots of tg_workspace together */
+int64_t tg_workspace_bytes(const tg_ctx *ctx); /* the bytes in all blocks of tg_workspace together */
 
 #endif

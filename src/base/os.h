@@ -11,7 +11,7 @@
 
 /* Returns the allocator of a context whose config names none. */
 tg_allocator tg_system_allocator(void);
-/* Returns the number of cores that this process may run on; at least 1. */
+/* Returns the number of cores that the calling thread may run on (its CPU affinity); at least 1. */
 TG_PRIVATE_API int tg_system_cores(void);
 TG_PRIVATE_API double tg_system_now(void); /* seconds on a monotonic clock */
 /* Starts a thread that runs fn(arg). The thread blocks all signals, which the program's own threads handle, except

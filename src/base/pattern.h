@@ -12,7 +12,8 @@ enum { TG_PATTERN_BYTES = 256 };
  * TG_PATTERN_BYTES or more is cut. */
 bool tg_pattern_take(const char **rest, char pattern[TG_PATTERN_BYTES]);
 /* Returns whether the pattern matches the path, or consecutive components of it: "attn" matches "h.0.attn.c_attn".
- * Within the pattern *, ? and [..] mean what they mean for file names (fnmatch); they match dots too. */
+ * Components that have 2 * TG_PATTERN_BYTES bytes or more together match no pattern. Within the pattern *, ? and [..]
+ * mean what they mean for file names (fnmatch); they match dots too. */
 bool tg_pattern_matches(const char *pattern, const char *path);
 /* Returns whether a pattern of the list matches the path. patterns may be NULL, which matches nothing. */
 bool tg_patterns_match(const char *patterns, const char *path);

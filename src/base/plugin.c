@@ -22,8 +22,8 @@ typedef struct request {
     const char *who;
 } request;
 
-/* Where a plugin is searched for: in the folder that the environment names, or else in the folder of libtapegrad.so and
- * its subfolder "tapegrad". */
+/* Where a plugin is searched for: if the environment names a folder, there alone; otherwise in subfolder "tapegrad" of
+ * the folder of libtapegrad.so, and then in that folder itself. */
 typedef struct search {
     char folder[PATH_MAX];
     char path[PATH_MAX + 64]; /* the plugin's file */

@@ -15,7 +15,7 @@ typedef struct tg_plugin {
     const void *table;            /* the functions of the plugin; its type depends on the plugin */
 } tg_plugin;
 
-/* The fields of a plugin of this library. */
+/* Initializes the tg_plugin of a plugin that is compiled with this library. */
 #define TG_PLUGIN(functions)                                                                                           \
     { .version = TG_VERSION, .library = tg_version, .table = (functions) }
 

@@ -25,7 +25,7 @@ typedef struct tg_recording {
     bool refused;
 } tg_recording;
 
-/* What a recorded step must not do: the verb phrases that the error message gives after "the step". */
+/* What a recorded step must not do: the verb phrases that follow tg_recording_words.recorded in the error message. */
 #define TG_RECORDING_READ "reads a value of the device, which has not computed it"
 #define TG_RECORDING_WRITE "writes values of the host, which a replay would write again"
 #define TG_RECORDING_STREAM "changes a random stream, which a replay would not"
@@ -37,7 +37,7 @@ typedef struct tg_recording {
 
 /* Returns TG_OK unless a step is being recorded. If one is, fails with TG_ERR_UNSUPPORTED, and the capture will fail
  * too. `what` is one of the phrases above. `who` and `site` are the name and the call site of the refused call; NULL:
- * those of the op that is running. */
+ * those of the op that is running or, if none is, of the function that records. */
 TG_PRIVATE_API tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site);
 
 #endif

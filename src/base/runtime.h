@@ -46,12 +46,13 @@ typedef struct tg_runtime {
      * that they detect asynchronously. NULL: no op is running. */
     const char *running;
     const void *running_site;
-    const char *composer;     /* the outermost op without a forward of its own that records others now; NULL: none */
+    /* What records other ops now: the outermost op without a forward of its own, or embedding_bag; NULL: none. */
+    const char *composer;
     tg_recording *recording;  /* the step that is being recorded (tg_graph_new); NULL: none */
     tg_heap *heap;            /* the heap of the device's memory */
     int64_t memory_limit;     /* limit on live bytes plus workspaces; 0: no limit */
     tg_allocator allocator;   /* the allocator of host memory */
-    int64_t host_allocations; /* number of allocations so far, for tg_memory_query */
+    int64_t host_allocations; /* number of allocations so far, of segments of the heap too, for tg_memory_query */
     struct {
         void *p;
         size_t bytes;
@@ -65,7 +66,8 @@ typedef struct tg_runtime {
     tg_listener *listeners;
     bool has_peers;  /* pp or another axis of the grid has several ranks, so other ranks may wait for this one */
     struct Dwfl *debug_lines; /* libdw's debug information of the program (debug_lines.c); NULL: not opened */
-    unsigned long long debug_changes; /* loads and unloads of libraries when debug_lines last listed what is loaded */
+    /* How many times libraries had been loaded or unloaded when debug_lines last listed what is loaded. */
+    unsigned long long debug_changes;
     uint64_t missed; /* number of collective calls that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;
@@ -81,7 +83,7 @@ static inline bool tg_ok(const tg_ctx *ctx) { return ctx && tg_runtime_of(ctx)->
 TG_PRIVATE_API tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
 /* Appends text, such as where the error happened, to the message of the recorded error. Does nothing if there is no
- * error. Returns the status of the context. */
+ * error, or if the creation of the context failed. Returns the status of the context. */
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 /* A number with its noun, for messages. */
 typedef struct tg_counted {
@@ -101,7 +103,7 @@ tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who
 TG_PRIVATE_API void tg_ctx_listen(tg_ctx *ctx, tg_listener *l);
 TG_PRIVATE_API void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
 /* Reports that an error made this rank skip a collective call, so that its peers do not wait for it. Does nothing if
- * ctx is NULL. */
+ * ctx is NULL or its creation failed. */
 void tg_ctx_skip(tg_ctx *ctx);
 /* Calls the idle function of each listener. To be called again and again while this thread waits for other ranks. */
 static inline void tg_ctx_idle(tg_ctx *ctx) {
@@ -114,11 +116,13 @@ static inline void tg_ctx_idle(tg_ctx *ctx) {
 /* Returns whether a return address lies in the file that this library is linked into. In a program that is linked
  * statically, that is true for the program's own code too. */
 bool tg_site_is_own(const void *site);
-/* Describes a return address as "file.c:12", or as tg_describe_symbol does if there is no debug information. Returns
- * the length of the whole text, even if it did not fit into the n bytes of buf. The context keeps the debug information
- * open for its next messages. ctx may be NULL; then there is no file and line. */
+/* Describes a return address or a named site as "file.c:12". Describes an address without debug information as
+ * tg_describe_symbol does. Returns the length of the whole text, even if it did not fit into the n bytes of buf. The
+ * context keeps the debug information open for its next messages. ctx may be NULL; then no debug information is
+ * read. */
 TG_PRIVATE_API size_t tg_describe_site(tg_ctx *ctx, const void *site, char *buf, size_t n);
-/* Describes a return address as "symbol+0x12 (program)". This is cheaper than tg_describe_site. */
+/* Describes a return address as "symbol+0x12 (program)", without debug information. This is cheaper than
+ * tg_describe_site. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n);
 
 #endif

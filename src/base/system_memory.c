@@ -55,7 +55,7 @@ static int64_t number_of(const char *root, const controller *c, const char *grou
 
 static int64_t least(int64_t a, int64_t b) { return a < 0 || (b >= 0 && b < a) ? b : a; }
 
-/* Returns how many bytes one group leaves; TG_NONE if it has no limit. */
+/* Returns how many bytes one group leaves; TG_NONE if it has no limit or its files cannot be read. */
 static int64_t left_in_group(const char *root, const controller *c, const char *group) {
     int64_t limit = number_of(root, c, group, c->limit, ""), used = number_of(root, c, group, c->used, "");
     if (limit < 0 || used < 0) return TG_NONE;

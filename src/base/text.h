@@ -19,8 +19,8 @@ const char *tg_base_name(const char *path);
 /* Returns the offset of the first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if
  * there is none. */
 size_t tg_utf8_check(const char *s, size_t n);
-/* Reads a text that is one decimal number, of at least `least`. Returns false if it is anything else, or no number that
- * an int holds. */
+/* Reads a text that is one decimal number, of at least `least`. White space and a sign may precede the digits. Returns
+ * false if the text is anything else, or no number that an int holds. */
 bool tg_text_int(const char *text, int least, int *value);
 /* Replaces, in a finite number that snprintf has written, the decimal point of the program's locale by ".". That point
  * may be a comma or several bytes. */
@@ -31,7 +31,7 @@ typedef struct tg_decimal {
 } tg_decimal;
 /* Returns v as printf writes it with this conversion, 'f' or 'g', and precision. A text that does not fit is cut. */
 tg_decimal tg_decimal_of(char conversion, int precision, double v);
-/* Removes the beginning of a character from the end of a text that did not fit into its buffer. */
+/* Removes a character that is incomplete from the end of a text that did not fit into its buffer. */
 void tg_utf8_cut(char *s);
 
 #endif

@@ -1,5 +1,6 @@
 /* The pthread pool of one context. The calling thread takes part in the work. Workers spin for half a millisecond after
- * their work, then wait on a condition variable. In a forked child the work runs serially. */
+ * their work, then wait on a condition variable; in a pool with more threads than cores they wait at once. In a forked
+ * child the work runs serially. */
 #ifndef TG_POOL_H
 #define TG_POOL_H
 
