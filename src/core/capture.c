@@ -114,7 +114,7 @@ static tg_status run_fn(tg_graph *g) {
     return tg_captured_draws_end(&g->draws);
 }
 
-/* Lets the device record the work of one function. It executes nothing of it. */
+/* Lets the device record the work of one function, without executing it. */
 static tg_status record_part(tg_graph *g, int i) {
     tg_ctx *ctx = g->ctx;
     tg_graph_part *p = &g->part[i];
@@ -155,9 +155,9 @@ static void close_memory(tg_graph *g) {
     g->bytes = tg_heap_arena_bytes(h, g->arena);
 }
 
-/* Returns whether a work may continue while a module is recorded, because the module has no tensor that it fills: a
- * message that is awaited, or gradients that are being summed. Waiting for a message could be a deadlock, because its
- * sender may wait for a message that this rank sends later. */
+/* Returns whether a work may continue while a module is recorded, because it fills no tensor of the module: a message
+ * that is awaited, or gradients that are being summed. Waiting for a message could be a deadlock, because its sender
+ * may wait for a message that this rank sends later. */
 static bool goes_on(const void *arg, const tg_work *w) {
     (void)arg;
     const tg_storage *s = w->fills;
@@ -177,8 +177,8 @@ static tg_status record(tg_graph *g, bool relative, uint64_t micro) {
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* Undoes a capture that failed. The recording executed nothing, so the tensors that the step made hold no values: they
- * are discarded. Gradients and random streams become what they were before the step. */
+/* Undoes a capture that failed. The recording executed nothing, so the tensors that the step made in the arena hold no
+ * values: they are discarded. Gradients and random streams become what they were before the step. */
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)

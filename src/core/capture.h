@@ -11,7 +11,7 @@
  * `micro` is the micro-batch of the tape that records them. */
 tg_status tg_capture_draws(tg_ctx *ctx, const tg_rng *stream, uint64_t micro, tg_draws *out);
 /* Notes that the step being recorded is about to change whether x, a leaf with a tg_ext, has a gradient. `read` says
- * that the recording also depends on whether x has a gradient. */
+ * that the recording also depends on whether x has a gradient. Only the first call of a step for x counts. */
 void tg_capture_gradient(const tg_tensor *x, bool read);
 void tg_graphs_free(tg_ctx *ctx); /* called when the context ends */
 
@@ -41,7 +41,8 @@ void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_replay_hooks *h, const void *arg
 enum { TG_GRAPH_PARTS = 2 };
 typedef tg_status (*tg_graph_fn)(void *state, tg_ctx *ctx);
 
-/* Returns whether the device can record steps. On another device, a replay calls the step's function. */
+/* Returns whether the device can record steps. On device meta, and on another device in the memory of the host, a
+ * replay calls the step's function; other devices have no graphs. */
 bool tg_can_record(const tg_ctx *ctx);
 /* Records n functions, the parts of a graph, one after the other, and runs none of them: random streams, open keys and
  * gradients are as before the call. Parts share the graph's memory, and what the first part draws. So a replay of a

@@ -1,9 +1,9 @@
 /* The random draws of a captured step. A recorded kernel contains the stream number and the counter of its draw in the
- * recording. To these it adds the numbers of a row on the device, which the host fills before each replay. Draws by
- * order have one row for each random stream. Draws by key have one for each stream too if the step opens its keys
- * itself, because then only the seed differs between replays. If a replay draws in keys that its caller has opened,
- * each key of the recording has a row: the difference between the key's stream number in the replay and that in the
- * recording. */
+ * recording. To these it adds those of a row on the device, which the host fills before each replay; the seed is that
+ * of the row. Draws by order have one row for each random stream. Draws by key have one for each stream too if the step
+ * opens its keys itself, because then only the seed differs between replays. If a replay draws in keys that its caller
+ * has opened, each key of the recording has a row: the difference between the key's stream number in the replay and
+ * that in the recording. */
 #include "core/captured_draws.h"
 
 #include "base/host_memory.h"
@@ -177,7 +177,8 @@ void tg_captured_draws_undo(tg_captured_draws *d) {
 
 /* ---- Checks before a replay ---- */
 
-/* Fails if the streams from which the step draws are not what the rows can express. */
+/* Fails if the current stream is not that of the recording, or if the streams from which the step draws are not what
+ * the rows can express. */
 static tg_status check_streams(const tg_captured_draws *d) {
     tg_ctx *ctx = d->ctx;
     if (tg_rng_id(ctx, &ctx->rng) != d->current)

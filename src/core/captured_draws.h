@@ -26,7 +26,7 @@ typedef struct tg_captured_draws {
     uint64_t micro;   /* the micro-batch of the recording, if relative */
     int open_keys;    /* number of open keys before the step */
     int opens;        /* number of tg_key_open calls without a close before the step (tg_keys) */
-    uint64_t opening; /* number of the opening of the innermost one (tg_key_level); 0 if no key was open */
+    uint64_t opening; /* number of the opening of the innermost open key (tg_key_level); 0 if none was open */
     uint64_t counter; /* how many numbers of that key were taken before the step */
     uint64_t taken;   /* how many of them one step takes */
     bool ended;       /* tg_captured_draws_end has noted what the step draws */
@@ -44,15 +44,18 @@ size_t tg_captured_draws_bytes(const tg_captured_draws *d);
 /* Sets out->captured for draws that the step makes, as tg_capture_draws does. */
 tg_status tg_captured_draws_row(tg_captured_draws *d, const tg_rng *stream, uint64_t micro, tg_draws *out);
 /* At the end of a recorded function, fails if a fork was not joined or a key not closed. Notes what the first function
- * draws. Fails if a later function draws numbers that the first has not drawn; those that it has may be drawn again. */
+ * draws. Fails if a later function takes further numbers by order, or further numbers of the key that was open before
+ * the step. It may repeat draws of the first function, and draw in keys that it opens itself. */
 tg_status tg_captured_draws_end(tg_captured_draws *d);
-/* Restores the states before the recording, which has failed, or whose step is not run now. */
+/* Restores the states before the recording, which has failed, or whose step is not run now. Keys and forks that were
+ * open before it and that the step has closed or joined stay so. */
 void tg_captured_draws_undo(tg_captured_draws *d);
 /* Fails if a replay in this micro-batch would draw other numbers than the step would, or would draw in keys that have
  * drawn already. In these functions, `micro` is used only if the draws are relative. */
 tg_status tg_captured_draws_check(const tg_captured_draws *d, uint64_t micro);
-/* Sends the rows of a replay to the device. `first` is set for the replay that tg_graph_new runs: it continues from the
- * states before the recording. `site` is the call site of the replay. */
+/* Sends the rows of a replay to the device, and notes the keys in which it draws. `first` is set for the replay that
+ * tg_graph_new runs: it continues from the states before the recording, whose keys have been noted already. `site` is
+ * the call site of the replay. */
 tg_status tg_captured_draws_send(tg_captured_draws *d, uint64_t micro, bool first, const void *site);
 /* Advances the streams, and the key that was open, by the draws of a replay. */
 void tg_captured_draws_advance(const tg_captured_draws *d);

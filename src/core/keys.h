@@ -1,14 +1,14 @@
 /* Keyed random draws (tapegrad/context.h): the open keys, the step, and the one function that takes draws.
  *
- * A draw "by key", which is made while a key is open, is a pure function of the seed of the random stream, the step,
- * the micro-batch, the open keys, and its number within the innermost key. It does not depend on what was drawn before
- * in other keys. A draw "by order" takes the next number of a random stream. */
+ * A draw "by key", which is made while a key is open (except with TG_RNG_MEGATRON), is a pure function of the seed of
+ * the random stream, the step, the micro-batch, the open keys, and its number within the innermost key. It does not
+ * depend on what was drawn before in other keys. A draw "by order" takes the next number of a random stream. */
 #ifndef TG_KEYS_H
 #define TG_KEYS_H
 
 #include <tapegrad/device.h>
 
-enum { TG_KEY_LEVELS = 16 }; /* number of keys that can be open at a time */
+enum { TG_KEY_LEVELS = 16 }; /* the largest number of keys that can be open at a time */
 
 typedef struct tg_key_level {
     uint64_t key;
@@ -55,7 +55,7 @@ void tg_rng_give_back(tg_ctx *ctx, tg_rng *stream, int64_t n);
 /* Returns the stream number of draws in the keys that are open in k and, inside of them, in the n keys of `inner`. root
  * is the stream number of the random stream. */
 uint64_t tg_key_stream(const tg_keys *k, uint64_t root, uint64_t micro, const uint64_t *inner, int n);
-/* Returns whether draws depend on keys now. */
+/* Returns whether draws are by key now. */
 bool tg_is_keyed(const tg_ctx *ctx);
 /* Returns the seed of keyed draws from a stream with this seed, in the current step. */
 uint64_t tg_key_seed(const tg_ctx *ctx, uint64_t seed);
