@@ -6,8 +6,8 @@
 #include "core/context.h"
 #include "core/handles.h"
 
-/* Makes the checks that all functions of this file share. Returns the extra of the storage of x, or NULL after
- * recording the error. */
+/* Begins the functions of this file that take a tensor: checks x, and makes its bytes present. Returns the extra of its
+ * storage, or NULL after recording the error. */
 static tg_storage_extra *begin(tg_tensor *x, const char *who) {
     if (!x || !tg_ok(x->ctx) || tg_check(x->ctx, x, who) != TG_OK) return NULL;
     if (tg_storage_need(x->storage, x) != TG_OK) return NULL;

@@ -5,8 +5,8 @@
 #include "core/tensor.h"
 
 /* Returns why the bytes of x, a tensor of the context, must stay where and as they are, with the remedy: a node, an
- * optimizer, a captured step, a pin or another handle needs them. Returns NULL if nothing does. `handles` is the number
- * of handles that may use the bytes: 1, or more if they will all move. */
+ * optimizer, a captured step, a pin, an export, a work in flight or another handle needs them. Returns NULL if nothing
+ * does. `handles` is the number of handles that may use the bytes: 1, or more if they will all move. */
 const char *tg_bytes_holder(const tg_tensor *x, int handles);
 /* Fails with TG_ERR_STATE if something relies on the bytes of x. The message begins with `who`. */
 tg_status tg_rehome_check(const tg_tensor *x, int handles, const char *who);

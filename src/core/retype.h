@@ -4,8 +4,8 @@
 
 #include "core/tensor.h"
 
-/* Fails with TG_ERR_STATE if something relies on the dtype of x: a node, an optimizer, a gradient, a captured step or
- * another handle on its bytes. The message begins with `who` and calls x `name`. */
+/* Fails with TG_ERR_STATE if something relies on the dtype of x: what tg_bytes_holder (rehome.h) finds for one handle,
+ * a gradient, or a main gradient. The message begins with `who` and calls x `name`. */
 tg_status tg_retype_check(const tg_tensor *x, const char *name, const char *who);
 /* Returns a new storage with the values of x in the dtype, row-major, or NULL after recording the error. */
 tg_storage *tg_retype_convert(tg_tensor *x, tg_dtype dtype);

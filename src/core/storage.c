@@ -102,7 +102,8 @@ tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*releas
     return s;
 }
 
-/* Abandons a work that fills the bytes, if there is one, and returns the bytes to the buffer or the heap. */
+/* Abandons a work that fills the bytes, if there is one, and returns the bytes to the buffer or the heap. Only ends the
+ * hold if they are another storage's, and only forgets the address if they are the caller's. */
 static void release_bytes(tg_storage *s) {
     if (s->extra && s->extra->work) {
         tg_work_abandon(s->extra->work);
@@ -122,8 +123,8 @@ static void release_bytes(tg_storage *s) {
     s->data = NULL;
 }
 
-/* Called with by 1 before, and with -1 after, a function of the program. In between neither the context nor the tape of
- * x ends. x may be NULL. */
+/* Called with 1 before, and with -1 after, a function of the program. In between, neither the context nor the tape of x
+ * ends. x may be NULL. */
 static void keep_owners(tg_ctx *ctx, const tg_tensor *x, int by) {
     ctx->busy += by;
     for (int i = 0; x && i < TG_PARTS; i++)

@@ -14,7 +14,8 @@
 typedef struct tg_storage_extra {
     tg_work *work; /* the work that fills the bytes; NULL if none is in flight */
     struct tg_storage_extra *next_free;
-    void (*release)(void *user); /* called when the storage ends; may be NULL */
+    /* Called when the storage ends, or when its refill or mapped memory is replaced or removed. May be NULL. */
+    void (*release)(void *user);
     /* Recreates the bytes after they were discarded (tg_discard_with). */
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
     uint32_t version; /* version of the storage when refill was set; refill is invalid after a later write */
@@ -36,12 +37,12 @@ typedef struct tg_storage_extra {
 } tg_storage_extra;
 
 struct tg_storage {
-    atomic_int refs;  /* number of handles that use it */
+    atomic_int refs;  /* number of handles that use it, of its pins, and of works that read the caller's bytes in it */
     int32_t saves;    /* number of nodes, on any tape, that have saved it for backward */
     uint32_t version; /* how many times it was written in place */
     uint8_t state;    /* tg_storage_state. IN_FLIGHT without a work: tg_storage_await has been called */
     uint8_t category; /* tg_category */
-    bool temporary;   /* made by a tape: scopes and backward may release its bytes */
+    bool temporary;   /* made by a tape, and not kept: scopes and backward may release its bytes */
     bool marked;      /* set while a scope closes: it is one of the scope's outputs */
     tg_ctx *ctx;
     void *data; /* address of the bytes; in the list of free storages, the next free one */
@@ -64,8 +65,8 @@ static inline tg_storage *tg_storage_ref(tg_storage *s) {
     return s;
 }
 void tg_storage_unref(tg_storage *s); /* the last reference frees the storage and its bytes */
-/* Releases the bytes now. An error about a later access quotes `by`, a static string that names the op or function that
- * has discarded them, and its call site. */
+/* Releases the bytes now, unless they are pinned or discarded already. An error about a later access quotes `by`, a
+ * static string that names the op or function that has discarded them, and its call site. */
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
 /* Removes the refill function, if there is one, and calls the function that frees the refill's state. x is the handle
  * for which this happens. */
@@ -74,7 +75,8 @@ void tg_storage_end_refill(tg_storage *s, const tg_tensor *x);
  * and not those of another storage or of a scratch buffer. Returns NULL after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work that fills them, or recreates them. If that is impossible, fails with
- * TG_ERR_DISCARDED. The message says what has discarded the bytes, and names x, which may be NULL. */
+ * TG_ERR_DISCARDED, or with TG_ERR_STATE if they await tg_flat_gather. The message says what has discarded the bytes,
+ * and names x, which may be NULL. */
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
@@ -108,7 +110,8 @@ static inline bool tg_storage_is_own(const tg_storage *s) {
 }
 /* Called before the bytes change in place. Waits for works in flight that read them. Fails if they are read-only. */
 tg_status tg_storage_await_readers(tg_storage *s);
-/* Waits until the bytes of x are present and no work in flight reads them, before they change. */
+/* Waits until the bytes of x are present and no work in flight reads them, before they change. Fails if they are
+ * read-only. */
 tg_status tg_storage_may_change(const tg_tensor *x);
 /* tg_capture_uses notes that the step being recorded (tg_graph_new) uses these bytes, and tg_capture_writes that it
  * changes them. Both are in capture.c. */

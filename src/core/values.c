@@ -8,7 +8,7 @@
 #include "core/work.h"
 #include "kernels/scalar.h"
 
-/* Makes the checks that all functions of this file share, and makes the bytes present. */
+/* Makes the checks that the public functions of this file share, and makes the bytes present. */
 static tg_status begin_access(tg_tensor *x, const char *who, bool read, const void *site) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
@@ -43,7 +43,7 @@ static tg_status convert(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     return ctx->run.ops->sync(ctx);
 }
 
-/* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor if needed. */
+/* Copies between x and a row-major host buffer of this dtype, through a row-major staging tensor if needed. */
 static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_ctx *ctx = x->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);
