@@ -1,5 +1,5 @@
-/* Contexts: creation from a config, and release. A context is the state of one rank. It owns every object that is made
- * on it. */
+/* Contexts: creation from a config, and release. A context is the state of one rank. It owns the tensors, tapes, works
+ * and captured steps that are made on it; the program frees other objects, such as modules, before it. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -109,7 +109,7 @@ static tg_status check_table(tg_ctx *ctx, const tg_device_ops *ops) {
     return TG_OK;
 }
 
-/* Sets the context's device: `ops`, or, if that is NULL, the one that the config names. */
+/* Sets the context's device: `ops`, or, if that is NULL, the one that the config names, by default "cpu". */
 static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
     const char *name = config->device ? config->device : ops ? ops->name : "cpu";
     if (ops) {
@@ -299,10 +299,10 @@ static void free_memory(tg_ctx *ctx) {
     a.free(a.user, ctx, sizeof *ctx);
 }
 
-/* Does what other threads have asked for since the context ended. This cannot wait for the last user: an export may
- * keep an import of memory that the same context has exported, and the export of that memory, which is a user too, ends
- * only with the import. One thread at a time does it. A thread that finds another one at it may go on, because the
- * other one looks at the list again after its exchange. */
+/* Does what other threads have asked for since the context ended. This cannot wait for the last user, because a user
+ * may depend on it: an export can keep an import alive, and the import a second export of the same context, which is a
+ * user until the first one has been processed. One thread at a time does it. A thread that finds another one at it may
+ * go on, because the other one looks at the list again after its exchange. */
 static void settle_ended(tg_ctx *ctx) {
     while (atomic_load(&ctx->later) && !atomic_exchange(&ctx->settling, true)) {
         tg_later_run(ctx);

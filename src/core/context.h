@@ -38,7 +38,7 @@ struct tg_ctx {
     /* Number of the caller's functions that are running now. A tape counts those that it runs in its own field. */
     int busy;
     uint64_t serial; /* serial of the newest handle, hook or module; only increases */
-    tg_rng rng; /* state of the current stream: the default one, except between a fork and its join */
+    tg_rng rng; /* state of the current stream: the default one, except between forks and their joins */
     struct {
         struct tg_named_rng *first, *current; /* current is NULL for the default stream */
         struct tg_open_fork *fork;            /* the open forks, except those for which memory ran out */
@@ -79,7 +79,8 @@ struct tg_ctx {
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
     tg_storage_extra *pinned; /* the pinned storages */
     _Atomic(struct tg_mapping *) mappings; /* the mapped files (mapping.h) */
-    bool unfilled;                         /* parameters with 2 dims or more are made without bytes (tg_param_fill) */
+    /* Parameters with 2 dims or more are made without bytes (tg_param_fill), except on device meta. */
+    bool unfilled;
     atomic_int users; /* number of users of the memory: the program, until tg_ctx_free, and each export (dlpack.h) */
     atomic_bool settling; /* a thread may process `later`: until tg_ctx_free the context's own, then one of its users */
 };

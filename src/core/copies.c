@@ -1,8 +1,8 @@
 /* Asynchronous copies between host and device, through pages: buffers in host memory that the device can access.
  *
  * The size of a page is a power of two. The first copy of a size allocates several pages of that size at once. They are
- * used in turn, so a training step that repeats its copies allocates nothing. If downloads keep all of them in use,
- * more pages are allocated. */
+ * used in turn, so a training step that repeats its copies allocates nothing. If works that have not ended keep all of
+ * them in use, more pages are allocated. */
 #include "core/copies.h"
 
 #include "base/host_memory.h"
@@ -15,7 +15,7 @@ enum {
     MAX_PAGES = 8,
     MAX_UNORDERED = 4, /* how many downloads may hold the memory that they read (order_oldest) */
 };
-static const size_t piece_bytes = (size_t)32 << 20; /* size limit of an allocation, unless MIN_PAGES need more */
+static const size_t piece_bytes = (size_t)32 << 20; /* size limit of an allocation of more than MIN_PAGES pages */
 /* Pages above this size are added one at a time, after the first allocation of their size. */
 static const size_t large_page = (size_t)64 << 10;
 

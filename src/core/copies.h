@@ -6,9 +6,9 @@
 #include "core/context.h"
 
 /* Starts a copy of `bytes` from src into x, which must be contiguous and present. The caller may change src after the
- * call. Afterwards x is in flight and its storage owns the work, with two exceptions. On a device without asynchronous
- * copies, the copy is complete. For a parameter, a gradient or the state of an optimizer, the device's later work
- * already runs after the copy, so x is present. */
+ * call. Afterwards x is in flight and its storage owns the work, with three exceptions. If bytes is 0, nothing happens.
+ * On a device without asynchronous copies, the copy is complete. For a parameter, a gradient or the state of an
+ * optimizer, the device's later work already runs after the copy, so x is present. */
 tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes);
 /* Starts a copy of `bytes` from x, which must be contiguous and present, to dst. dst may be NULL if bytes is 0. `own`
  * says that only the caller refers to x. Returns the work, or NULL after recording the error. */

@@ -28,7 +28,7 @@ typedef struct tg_graph_leaf {
 /* A function of the step, and its recording. */
 typedef struct tg_graph_part {
     tg_graph_fn fn;
-    void *recorded; /* the device's recording; NULL if replays call fn, or after the recording has ended */
+    void *recorded; /* the device's recording; NULL if replays call fn, or if `ended` is set */
     int64_t nodes;
     tg_replay_hooks *hooks; /* callbacks at each replay; NULL means none */
 } tg_graph_part;
@@ -54,8 +54,8 @@ struct tg_graph {
 
 /* Calls a function of the step. An error quotes `who`. */
 tg_status tg_graph_call(tg_graph *g, int part, const char *who);
-/* Sends the states of the random streams to the device, and runs a recorded part. On an error, forgets that the keys of
- * the part have drawn. If `first` is true, the draws continue from the states before the recording. */
+/* Runs a recorded part. Before the first part, sends what the draws depend on to the device. On an error, forgets that
+ * the keys of the part have drawn. If `first` is true, the draws continue from the states before the recording. */
 tg_status tg_graph_launch(tg_graph *g, int part, uint64_t micro, bool first, const void *site);
 /* Sets what the host knows of the gradient of each leaf that still exists to the state before or after the step. */
 void tg_graph_set_gradients(const tg_graph *g, bool after);

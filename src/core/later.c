@@ -1,5 +1,5 @@
-/* The list of the requests of other threads to a context (later.h). Any thread adds entries; the context's own thread
- * takes the whole list with one exchange. */
+/* The list of the requests of other threads to a context (later.h). Any thread adds entries; the context's own thread,
+ * or after tg_ctx_free one of the last users, takes the whole list with one exchange. */
 #include "core/context.h"
 
 void tg_later_ask(tg_ctx *ctx, tg_later *e) {

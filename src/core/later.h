@@ -1,5 +1,6 @@
 /* Requests of other threads to a context, such as to drop a tensor: a list that the context's own thread processes at
- * one of its next calls. Nothing is allocated and no lock is taken. */
+ * one of its next calls, and after tg_ctx_free the thread of a deleter (dlpack.h). Nothing is allocated and no lock is
+ * taken. */
 #ifndef TG_LATER_H
 #define TG_LATER_H
 

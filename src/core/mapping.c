@@ -1,4 +1,4 @@
-/* Maps files, and notes pages that could not be read. */
+/* Maps files, and reports pages that could not be read, which io/safetensors_map.c has noted. */
 #define _GNU_SOURCE
 #include "core/mapping.h"
 

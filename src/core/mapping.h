@@ -3,8 +3,8 @@
  *
  * A page of a file that was truncated after it was mapped cannot be read: the system then sends SIGBUS. The library has
  * no signal handlers. A program that has one passes the address to tg_mapping_fault (io.h), which puts a page of zeros
- * there and notes it here. The next call that gives values to the program or to a file, or steps parameters, reports
- * the error. */
+ * there and notes that in tg_mapping.torn. The next call that gives values to the program or to a file, or steps
+ * parameters, reports the error. */
 #ifndef TG_MAPPING_H
 #define TG_MAPPING_H
 
@@ -30,7 +30,8 @@ static inline tg_mapping *tg_mapping_ref(tg_mapping *m) {
 }
 void tg_mapping_unref(void *mapping); /* a release function of storages; the last reference unmaps the file */
 void tg_mappings_free(tg_ctx *ctx);   /* called when the context ends */
-/* Fails with TG_ERR_IO if a mapped file has turned out to be shorter than it was. */
+/* Fails with TG_ERR_IO if a page of a mapped file could not be read, for example because the file has become
+ * shorter. */
 tg_status tg_mappings_check_all(tg_ctx *ctx);
 static inline tg_status tg_mappings_check(tg_ctx *ctx) {
     return TG_LIKELY(!atomic_load_explicit(&ctx->mappings, memory_order_relaxed)) ? TG_OK : tg_mappings_check_all(ctx);

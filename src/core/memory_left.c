@@ -7,7 +7,7 @@
 #include "base/system_memory.h"
 #include "core/context.h"
 
-/* Returns what the plugin that provides the device says; TG_NONE if no plugin provides it. */
+/* Returns what the plugin that provides the device says; TG_NONE if no plugin provides it, and after an error. */
 static int64_t left_of_plugin(tg_ctx *ctx) {
     const char *name = ctx->run.ops->name;
     if (strcmp(name, "cuda") != 0 || !tg_plugin_is_here(name)) return TG_NONE;

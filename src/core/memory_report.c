@@ -23,7 +23,7 @@ void tg_memory_reset_peak(tg_ctx *ctx) {
     if (tg_ok(ctx)) tg_heap_reset_peak(ctx->run.heap);
 }
 
-/* ---- The trace: one row per block that is alive at the peak ---- */
+/* ---- The trace: one row per block that is alive near the peak ---- */
 
 static void copy_text(char *dst, size_t n, const char *src) {
     size_t k = strlen(src);
@@ -32,6 +32,8 @@ static void copy_text(char *dst, size_t n, const char *src) {
     dst[k] = 0;
 }
 
+/* Leaves out blocks without an owner: segments of arenas, buffers without a lease, and the block that has just caused
+ * the peak. */
 static void trace_block(void *user, const tg_block *b) {
     struct tg_trace *trace = user;
     const tg_storage *s = tg_block_owner(b);

@@ -1,5 +1,5 @@
-/* The trace of the memory report (tg_memory_set_trace), which notes the tensors that were alive at the peak and the ops
- * that made them. This header also declares device "meta". */
+/* The trace of the memory report (tg_memory_set_trace), which notes the tensors that were alive near the peak and the
+ * ops that made them. This header also declares device "meta". */
 #ifndef TG_REPORT_H
 #define TG_REPORT_H
 
@@ -7,7 +7,7 @@
 
 enum { TG_TRACE_ROWS = 4096, TG_TRACE_NAME = 64, TG_TRACE_PATH = 96 };
 
-/* A block that was alive at the peak. */
+/* A block that was alive near the peak. */
 typedef struct tg_trace_row {
     size_t bytes;
     tg_category category;

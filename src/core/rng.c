@@ -121,7 +121,8 @@ tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
     return TG_OK;
 }
 
-/* Returns the name of the stream that was added i-th, i from 0, or NULL. The list has the newest stream first. */
+/* Returns the name of stream i of those that exist, from 0 in the order in which they were added, or NULL. The list has
+ * the newest stream first. */
 const char *tg_rng_name(const tg_ctx *ctx, int i) {
     int n = 0;
     if (!ctx || ctx->run.dead || i < 0) return NULL;

@@ -45,9 +45,10 @@ void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
 /* Closes the newest forks until at most n are open, after a function has failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int n);
-/* Creates and seeds the streams of tg_rng_seed_parallel. tp, ep and etp are the tensor-parallel, expert-parallel and
- * expert-tensor-parallel ranks, from which two of the seeds are computed. `own` says that these are the true ranks, so
- * that the two seeds may differ between ranks; otherwise the caller passes 0 for all of them. */
+/* Creates and seeds the streams of tg_rng_seed_parallel, and seeds the default stream. tp, ep and etp are the
+ * tensor-parallel, expert-parallel and expert-tensor-parallel ranks, from which two of the seeds are computed. `own`
+ * says that these are the true ranks, so that the two seeds may differ between ranks; otherwise the caller passes 0 for
+ * all of them. */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp);
 /* Returns whether the current stream has the same seed on every rank, as far as this rank can know: the library has
  * seeded it with a seed that all ranks share, and the caller has not set another one. */

@@ -11,7 +11,7 @@ typedef struct tg_buffer {
     int instance; /* number of buffers of this name and dtype, all of them leased, that existed when it was made */
     tg_block *block;
     int open;   /* number of storages that lie in the block now */
-    bool dirty; /* check mode: must be filled with NaN before it is used again */
+    bool dirty; /* in check mode it must be poisoned before it is used again, because a work still read it */
     bool ended; /* tg_buffer_end was called, because a symmetric buffer (comm/symmetric.h) that used it was freed */
     /* The lease that holds the buffer: its handle, and the op or call that took the lease. */
     const tg_tensor *holder;
@@ -34,7 +34,7 @@ tg_storage *tg_buffer_open(tg_ctx *ctx, tg_buffer *b, size_t offset, size_t byte
 void tg_buffer_close(const tg_storage *s);
 void tg_buffer_end(tg_ctx *ctx, tg_buffer *b); /* releases its block once no storage is open in it */
 void tg_buffers_free(tg_ctx *ctx);
-/* Appends one line per buffer to the memory report. */
+/* Appends one line per buffer that has not ended to the memory report. */
 void tg_buffers_text(const tg_ctx *ctx, char *buf, size_t n, size_t *at);
 
 #endif

@@ -69,7 +69,7 @@ tg_ext *tg_ext_of(tg_tensor *x) {
 
 void tg_owned_slot_free(tg_tensor *x) { handle_slot_free(x->ctx, x); }
 
-/* Ends a handle that the context owns. While the program holds it, its slot stays as it is. */
+/* Ends a handle that the context owns. While the program holds it, its slot is not reused. */
 static void end_owned(tg_tensor *x) {
     if (!x->holds) {
         handle_slot_free(x->ctx, x);

@@ -29,7 +29,7 @@ enum {
     TG_F_RELEASED = 8192       /* on a tape: tg_release was called, but nodes still use it */
 };
 
-/* The first fields of a handle. After a handle of a tape has ended, only these may be read. */
+/* The first fields of a handle. After a handle of a tape has ended, only these may be read, unless it is held. */
 typedef struct tg_tombstone {
     uint64_t serial; /* unique number of the handle; once it has ended, one of the numbers below */
     tg_ctx *ctx;
@@ -41,8 +41,8 @@ typedef struct tg_tombstone {
 enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_HELD, TG_SERIAL_FIRST = 4 };
 
 /* The slot of a context-owned handle, which is its memory, stays allocated until the context ends. So a stale pointer
- * can be recognized: after the handle has ended, the serial in its slot is NONE or that of another handle. In a slot
- * that is free, uses, holds and later.times are 0. */
+ * can be recognized: after the handle has ended, the serial in its slot is NONE, HELD or that of another handle. In a
+ * slot that is free, uses, holds and later.times are 0. */
 struct tg_tensor {
     uint64_t serial; /* as in tg_tombstone */
     tg_ctx *ctx;
@@ -86,7 +86,7 @@ struct tg_ext {
     tg_tensor *main_grad; /* the caller's buffer for the gradient */
     uint64_t main_serial; /* serial that main_grad had when it was set; they differ once that handle was dropped */
     tg_ext *next_free;
-    bool has_grad;        /* grad holds a value; if not, the next contribution overwrites it */
+    bool has_grad;        /* main_grad or else grad holds a value; if not, the next contribution overwrites it */
     bool partial;         /* the gradient is this rank's share of the sum over the axes where the leaf is REPLICATED */
     bool summed;          /* the gradient was partial, and tg_grads_finalize has summed it */
     bool divided;         /* the gradient was summed, and this rank has only its range's elements, in `range` */
@@ -101,7 +101,8 @@ struct tg_ext {
     tg_tensor *range;     /* the leaf that has this rank's elements of the parameter (tg_flat_leaves), or NULL */
     tg_ref range_of;      /* of such a leaf: the parameter. Empty for other tensors */
     int64_t range_begin;  /* of such a leaf: the number of the parameter's elements before its own */
-    /* number of modules that list the tensor, plus 1 if it is an optimizer's state; unless 0, tg_drop does nothing */
+    /* number of modules that list the tensor, plus 1 if it is the state of an optimizer or an average, or a leaf of a
+     * tg_flat; unless 0, tg_drop does nothing */
     int owners;
     int held;         /* number of optimizers that update the tensor */
     bool buffer;      /* a buffer of a module: it keeps its placement, whatever is written into it */
@@ -190,7 +191,7 @@ static inline void *tg_data(const tg_tensor *x) {
     if (TG_UNLIKELY(tg_runtime_of(x->storage->ctx)->recording)) tg_capture_uses(x->storage);
     return x->storage->data ? (char *)x->storage->data + (size_t)x->offset * tg_dtype_size(x->dtype) : NULL;
 }
-/* Returns element i of x, expanded to the shape of `like`. */
+/* Returns element i of x, which is contiguous, expanded to the shape of `like`. */
 static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_array *like) {
     static const int64_t still[TG_MAX_DIMS];
     tg_array a = *like;

@@ -1,4 +1,5 @@
-/* Queries about tensors. They accept every handle that this library has returned, also an inert or an ended one. */
+/* Queries about tensors, and the setters of names and of whether they require a gradient. They accept every handle that
+ * this library has returned, also an inert or an ended one. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"
