@@ -25,7 +25,7 @@ static const tg_field config_fields[] = {
 const tg_struct tg_config_struct = TG_STRUCT(tg_config, CONFIG, config_fields, "The configuration of a context.");
 
 static const tg_field file_ops_fields[] = {
-    TG_FIELD(tg_file_ops, open, FUNCTION, "Opens a file, like the system call; NULL: the system call."),
+    TG_FIELD(tg_file_ops, open, FUNCTION, "Opens a file, like the system call."),
     TG_FIELD(tg_file_ops, close, FUNCTION, "Closes a file."),
     TG_FIELD(tg_file_ops, pread, FUNCTION, "Reads at an offset."),
     TG_FIELD(tg_file_ops, pwrite, FUNCTION, "Writes at an offset."),
@@ -36,4 +36,5 @@ static const tg_field file_ops_fields[] = {
     TG_FIELD_OF(tg_file_ops, user, POINTER, "void", "First argument of the functions."),
 };
 const tg_struct tg_file_ops_struct =
-    TG_STRUCT(tg_file_ops, FILE_OPS, file_ops_fields, "File functions that the library calls instead of the system's.");
+    TG_STRUCT(tg_file_ops, FILE_OPS, file_ops_fields,
+              "File functions that the library calls instead of the system's; NULL: the system's.");
