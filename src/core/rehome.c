@@ -63,7 +63,7 @@ static tg_status check(tg_tensor *x, const tg_tensor *view) {
         return tg_fail(ctx, TG_ERR_STATE, "tg_rehome: %s is not owned by the context", what);
     if (view->dtype != x->dtype || view->numel != x->numel)
         return tg_fail(ctx, view->dtype != x->dtype ? TG_ERR_DTYPE : TG_ERR_SHAPE,
-                       "tg_rehome: view is %s, expected as many elements of the dtype as %s has", into, what);
+                       "tg_rehome: view is %s; it must have the dtype and the number of elements of %s", into, what);
     if (view->tape || !(view->flags & TG_F_CONTIGUOUS) || view->storage == x->storage)
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_rehome: view, %s, must be contiguous, owned by the context, and must not share bytes with x",

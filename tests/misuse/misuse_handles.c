@@ -29,7 +29,7 @@ static void bytes(misuse_world *b) {
     QUIET(tg_rehome, tg_rehome(NULL, b->x) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_rehome, tg_rehome(x, b->x));
     EACH_DEAD(x) GIVES(tg_rehome, HANDLE, "tg_rehome: view", tg_rehome(b->x, x) != TG_OK);
-    FAILS(tg_rehome, SHAPE, "expected as many elements", tg_rehome(b->x, b->v));
+    FAILS(tg_rehome, SHAPE, "number of elements", tg_rehome(b->x, b->v));
     QUIET(tg_touch, tg_touch(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_touch, tg_touch(x));
     FAILS(tg_touch, DISCARDED, "tg_discard", tg_touch(b->gone));

@@ -378,7 +378,7 @@ START_TEST(bytes_move_under_the_same_handle) {
     tg_rehome(x, x);
     refused(ctx, TG_ERR_STATE, "must not share bytes with x");
     tg_rehome(x, buffer);
-    refused(ctx, TG_ERR_SHAPE, "view is f32[10], expected as many elements of the dtype as x f32[2, 3] has");
+    refused(ctx, TG_ERR_SHAPE, "view is f32[10]; it must have the dtype and the number of elements of x f32[2, 3]");
     tg_tensor *wide = tg_zeros(ctx, TG_F64, TG_SHAPE(6));
     tg_rehome(x, wide);
     refused(ctx, TG_ERR_DTYPE, "view is f64[6]");
