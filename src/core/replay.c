@@ -55,9 +55,9 @@ static tg_status check_replay(const tg_graph *g, int part, uint64_t micro) {
 
 /* ---- The launch ---- */
 
-/* Sends the draws and launches the recording. If the hook `begin` has succeeded, calls the hook `end` too, even if the
- * launch fails. If only `end` fails, a communicator of the step has failed, and the work that is queued will not end as
- * recorded. */
+/* Sends the draws, for the first part, and launches the recording. If the hook `begin` has succeeded, calls the hook
+ * `end` too, even if the launch fails. If only `end` fails, a communicator of the step has failed, and the work that is
+ * queued will not end as recorded. */
 static tg_status send_and_launch(tg_graph *g, int part, uint64_t micro, bool first, const void *site) {
     const tg_graph_part *p = &g->part[part];
     if (!part) TG_TRY(tg_captured_draws_send(&g->draws, micro, first, site));

@@ -36,8 +36,8 @@ tg_storage *tg_retype_convert(tg_tensor *x, tg_dtype dtype) {
     return converted;
 }
 
-/* Drops the buffer of x's gradient, because the next gradient has another dtype. No value is lost: a tensor that has a
- * gradient is refused (holder_of). */
+/* Drops the buffer of x's gradient, because the next gradient may have another dtype. No value is lost: a tensor that
+ * has a gradient is refused (holder_of). */
 static void drop_gradient(tg_tensor *x) {
     tg_tensor *g = x->ext->grad;
     if (!g) return;
