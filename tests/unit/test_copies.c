@@ -253,7 +253,7 @@ static tg_status event_await(tg_ctx *ctx, void *event) {
     return tg_ctx_status(ctx);
 }
 
-/* On the CPU with slots for such copies, which are immediate. The upload is a work all the same, and nothing reads it. */
+/* On the CPU with slots for such copies, which are immediate. The upload is still a work, and nothing waits for it. */
 START_TEST(an_upload_into_pinned_memory_ends_with_the_context) {
     tg_ctx *cpu = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_device_ops ops = *tg_ctx_ops(cpu);
