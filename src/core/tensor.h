@@ -176,8 +176,8 @@ bool tg_shares_elements(const tg_tensor *x);
 /* Fails if tg_shares_elements(x), because the elements cannot be written one by one. `who` is the name of the call that
  * would write them. */
 tg_status tg_refuse_shared_elements(const tg_tensor *x, const char *who);
-/* Notes that bytes were written to x that ranks do not compute from bytes that were compared, such as those of a file:
- * x has a new version (tg_storage_wrote), and check mode compares it again. */
+/* Notes that bytes were written to x that may differ between ranks, because they do not follow from compared bytes but
+ * come from a file, for example. x gets a new version (tg_storage_wrote), and check mode compares it again. */
 static inline void tg_tensor_wrote(tg_tensor *x, const char *by, const void *site) {
     tg_storage_wrote(x->storage, by, site);
     x->flags &= (uint16_t)~TG_F_COMPARED;
