@@ -71,7 +71,12 @@ void tg_memory_set_trace(tg_ctx *ctx, bool on) {
     tg_heap_on_peak(ctx->run.heap, on && ctx->trace ? trace_peak : NULL, ctx);
 }
 
-void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->trace); }
+/* Works that end after this may still allocate, and so reach a new peak. */
+void tg_trace_free(tg_ctx *ctx) {
+    if (ctx->trace) tg_heap_on_peak(ctx->run.heap, NULL, NULL);
+    tg_host_free(ctx, ctx->trace, sizeof *ctx->trace);
+    ctx->trace = NULL;
+}
 
 /* ---- The report ---- */
 

@@ -514,6 +514,24 @@ START_TEST(a_work_that_ends_with_its_context_may_use_its_threads) {
 }
 END_TEST
 
+static tg_status takes_memory(tg_ctx *c, void *self) {
+    tg_tensor *x = tg_zeros(c, TG_F32, TG_SHAPE(1000000));
+    *(bool *)self = tg_is_alive(x);
+    tg_drop(x);
+    return tg_ctx_status(c);
+}
+
+START_TEST(a_work_that_ends_with_its_context_may_reach_a_new_peak) {
+    static const tg_work_ops ops = {.size = sizeof ops, .wait = takes_memory};
+    bool taken = false;
+    tg_ctx *one = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_memory_set_trace(one, true);
+    ck_assert_ptr_nonnull(tg_work_new(one, &ops, &taken));
+    tg_ctx_free(one);
+    ck_assert(taken);
+}
+END_TEST
+
 START_TEST(works_end_with_their_wait_or_their_context) {
     static const tg_work_ops waits = {.size = sizeof waits, .wait = fine, .free = end_work},
                              stops = {.size = sizeof stops, .wait = fine, .abort = stop, .free = end_work};
@@ -567,6 +585,7 @@ int main(void) {
                             forwards_record_no_nodes,
                             works_end_with_their_wait_or_their_context,
                             later_work_runs_after_works_that_fill_nothing,
-                            a_work_that_ends_with_its_context_may_use_its_threads};
+                            a_work_that_ends_with_its_context_may_use_its_threads,
+                            a_work_that_ends_with_its_context_may_reach_a_new_peak};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }
