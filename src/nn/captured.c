@@ -117,7 +117,7 @@ static void captured_free(void *state) { tg_captured_unref(state); }
 static size_t captured_describe(const tg_module *m, char *buf, size_t n) {
     const tg_captured *c = m->state;
     size_t at = 0;
-    tg_text(buf, n, &at, "%d slots", c->n_slots);
+    tg_text(buf, n, &at, "%s", tg_count(c->n_slots, "slot").text);
     return at;
 }
 
@@ -126,6 +126,8 @@ static const tg_module_ops captured_ops = {.size = sizeof(tg_module_ops),
                                            .free = captured_free,
                                            .call = captured_call,
                                            .describe = captured_describe};
+
+static tg_dtype dtype_of(const tg_ctx *ctx, tg_dtype given) { return given == TG_DTYPE_DEFAULT ? ctx->dtype : given; }
 
 static tg_status check_new(tg_ctx *ctx, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots) {
     if (slots < 1 || slots > MOST_SLOTS)
@@ -139,7 +141,7 @@ static tg_status check_new(tg_ctx *ctx, const tg_shape *in, const tg_dtype *dtyp
         char what[64];
         size_t at = 0;
         tg_text(what, sizeof what, &at, "tg_captured_new: input %d", i);
-        TG_TRY(tg_shape_check(ctx, &in[i], dtypes[i], what));
+        TG_TRY(tg_shape_check(ctx, &in[i], dtype_of(ctx, dtypes[i]), what));
     }
     return TG_OK;
 }
@@ -158,7 +160,7 @@ static tg_captured *new_state(tg_ctx *ctx, const tg_shape *in, const tg_dtype *d
         return NULL;
     }
     memcpy(c->shape, in, (size_t)n_in * sizeof *in);
-    for (int i = 0; i < n_in; i++) c->dtype[i] = dtypes[i] == TG_DTYPE_DEFAULT ? ctx->dtype : dtypes[i];
+    for (int i = 0; i < n_in; i++) c->dtype[i] = dtype_of(ctx, dtypes[i]);
     return c;
 }
 

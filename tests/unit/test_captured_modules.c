@@ -538,6 +538,23 @@ END_TEST
 
 /* ---- As part of other modules ---- */
 
+START_TEST(a_default_dtype_is_the_contexts) {
+    begin();
+    const tg_shape shape = {2, {3, 2}};
+    tg_module *c = tg_captured_new(tg_nn_linear(ctx, 2, 2, true, 0.1), &shape, &(tg_dtype){TG_DTYPE_DEFAULT}, 1, 1);
+    tg_tensor *x = tg_zeros(ctx, TG_DTYPE_DEFAULT, shape);
+    tg_module_forward(c, t, x);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    char text[200];
+    tg_module_print(c, text, sizeof text);
+    ck_assert_msg(strstr(text, "captured (1 slot)\n"), "%s", text);
+    tg_tape_reset(t);
+    tg_drop(x);
+    tg_module_free(c);
+    end();
+}
+END_TEST
+
 START_TEST(a_captured_child_takes_its_place) {
     begin();
     static const tg_module_ops box = {.size = sizeof box, .kind = "box"};
@@ -576,6 +593,7 @@ int main(void) {
                             changed_settings_are_recorded_again,
                             what_cannot_be_recorded_is_refused,
                             derivatives_of_derivatives_are_refused,
+                            a_default_dtype_is_the_contexts,
                             a_captured_child_takes_its_place};
     return tg_check_main("captured_modules", tests, sizeof tests / sizeof *tests);
 }
