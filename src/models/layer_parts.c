@@ -38,7 +38,7 @@ tg_module *tg_projection(tg_ctx *ctx, const tg_lm_config *c, tg_projection_kind 
 /* Runs what tg_run_cached runs between the hooks. */
 static tg_tensor *run_inner(tg_module *m, const tg_module_ops *ops, tg_cached_fn forward, tg_tape *t, tg_tensor *x,
                             const tg_past *past) {
-    if (tg_is_captured(m)) return tg_run_cached(tg_module_wrapped(m), ops, forward, t, x, past);
+    if (tg_is_captured(m)) return tg_run_cached(tg_module_part(m, ""), ops, forward, t, x, past);
     if (m->ops == ops) return forward(m, t, x, past);
     bool packs = past->packing != NULL;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED,

@@ -5,6 +5,7 @@
 #include <tapegrad/megatron.h>
 
 #include "base/host_memory.h"
+#include "models/lm.h"
 #include "parallel/parallel.h"
 #include "parallel/tp/layers.h"
 #include "placement/grid.h"
@@ -37,7 +38,8 @@ static tg_tensor *between(const tg_lora *s, tg_tape *t, tg_tensor *low) {
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     const tg_lora *s = tg_lora_of(m);
     tg_tensor *in = x, *y = NULL;
-    if (tg_module_run_call(tg_module_wrapped(m), t, &in, 1, &y, 1) != TG_OK || !y) return tg_inert(t->ctx);
+    tg_module *layer = tg_module_part(m, "");
+    if (!layer || tg_module_run_call(layer, t, &in, 1, &y, 1) != TG_OK || !y) return tg_inert(t->ctx);
     if (s->merged) return y;
     tg_tensor *low = tg_linear(t, enter(s, t, x), tg_lora_matrix(m, 0), NULL);
     return tg_add(t, y, tg_linear(t, between(s, t, low), tg_lora_matrix(m, 1), NULL));
@@ -57,7 +59,7 @@ static const tg_module_ops matrix_ops = {.size = sizeof(tg_module_ops), .kind = 
 bool tg_is_lora(const tg_module *m) { return m && m->ops == &adapter_ops; }
 
 tg_tensor *tg_lora_matrix(const tg_module *adapter, int i) {
-    return tg_module_own(tg_module_child(adapter, names[i]), "weight");
+    return tg_module_own_at(adapter, names[i], "weight");
 }
 
 bool tg_lora_is_matrix(const char *path) { return strstr(path, ".lora_A.weight") || strstr(path, ".lora_B.weight"); }

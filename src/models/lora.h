@@ -40,7 +40,8 @@ bool tg_can_lora(const tg_module *m); /* whether m is a linear layer that can be
 tg_module *tg_lora_new(tg_module *layer, const tg_lora_numbers *n);
 /* Takes an adapter away, and frees it; its layer takes its place again. */
 void tg_lora_free(tg_module *adapter);
-tg_tensor *tg_lora_matrix(const tg_module *adapter, int i); /* Returns A (0) or B (1). */
+/* Returns A (0) or B (1). If the module that had it was freed, records an error and returns NULL. */
+tg_tensor *tg_lora_matrix(const tg_module *adapter, int i);
 /* Returns whether a parameter of this path in a model is a matrix of an adapter. */
 bool tg_lora_is_matrix(const char *path);
 
@@ -66,7 +67,7 @@ tg_status tg_lora_check_new(tg_module *m, const char *who);
 tg_status tg_lora_adapt(tg_module *m, tg_lora_list *l, const tg_lora_numbers *numbers, const char *who);
 /* Lets only the matrices of adapters get gradients: freezes all other parameters of m. */
 tg_status tg_lora_freeze(tg_module *m);
-/* Lists the adapters of m; fails if it has none. */
+/* Lists the adapters of m. Fails if m has none, or if the layer of an adapter was freed. */
 tg_status tg_lora_need(tg_module *m, tg_lora_list *l, const char *who);
 
 #endif

@@ -171,11 +171,18 @@ tg_status tg_lora_apply(tg_module *m, const tg_lora_opts *given) {
 
 tg_status tg_lora_need(tg_module *m, tg_lora_list *l, const char *who) {
     if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
+    char path[TG_PATTERN_BYTES];
     TG_TRY(tg_lora_list_adapters(m, l));
-    if (l->n) return TG_OK;
-    tg_lora_list_free(l);
-    return tg_fail(m->ctx, TG_ERR_STATE, "%s: the \"%s\" has no adapters; call tg_lora_apply or tg_lora_load first",
-                   who, m->ops->kind);
+    if (!l->n)
+        tg_fail(m->ctx, TG_ERR_STATE, "%s: the \"%s\" has no adapters; call tg_lora_apply or tg_lora_load first", who,
+                m->ops->kind);
+    for (int i = 0; i < l->n && tg_ok(m->ctx); i++) {
+        if (tg_module_wrapped(l->list[i])) continue;
+        tg_lora_path(m, l->list[i], path, sizeof path);
+        tg_fail(m->ctx, TG_ERR_STATE, "%s: the layer of adapter \"%s\" was freed; free the adapter too", who, path);
+    }
+    if (!tg_ok(m->ctx)) tg_lora_list_free(l);
+    return m->ctx->run.status;
 }
 
 tg_status tg_lora_remove(tg_module *m) {

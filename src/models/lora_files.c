@@ -74,9 +74,11 @@ static tg_status write_all(const matrices *s, const char *path) {
     return status;
 }
 
-static tg_status check_paths(const tg_module *m, const tg_lora_list *l) {
+/* Fails unless each adapter has both matrices, and a path that fits. */
+static tg_status check_adapters(const tg_module *m, const tg_lora_list *l) {
     char path[TG_LORA_PATH];
     for (int i = 0; i < l->n; i++) {
+        if (!tg_lora_matrix(l->list[i], 0) || !tg_lora_matrix(l->list[i], 1)) return m->ctx->run.status;
         size_t n = tg_lora_path(m, l->list[i], path, sizeof path);
         if (n >= sizeof path)
             return tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
@@ -127,7 +129,7 @@ tg_status tg_lora_save(tg_module *m, const char *dir, const char *base) {
     else if (base && tg_utf8_check(base, strlen(base)) < strlen(base))
         tg_fail(m->ctx, TG_ERR_ARGUMENT,
                 "tg_lora_save: base is not UTF-8, in which " TG_LORA_CONFIG " is written; give another name, or NULL");
-    else if (check_paths(m, &l) == TG_OK)
+    else if (check_adapters(m, &l) == TG_OK)
         save(m, &l, dir, base);
     tg_lora_list_free(&l);
     return m->ctx->run.status;

@@ -24,8 +24,10 @@ static tg_status merge(tg_module *m, bool on, const char *who, const void *site)
         tg_lora *s = tg_lora_of(adapter);
         double factor = on ? tg_lora_scale(s) : -tg_lora_scale(s);
         if (s->merged == on) continue;
-        if (add_product(tg_module_own(adapter, "weight"), tg_lora_matrix(adapter, 0), tg_lora_matrix(adapter, 1),
-                        factor, who, site) == TG_OK) {
+        tg_tensor *w = tg_module_own(adapter, "weight");
+        tg_tensor *a = tg_lora_matrix(adapter, 0), *b = tg_lora_matrix(adapter, 1);
+        if (!w) tg_fail(m->ctx, TG_ERR_STATE, "%s: the layer of an adapter was replaced by one without a weight", who);
+        if (w && a && b && add_product(w, a, b, factor, who, site) == TG_OK) {
             s->merged = on;
             adapter->settings++;
         }

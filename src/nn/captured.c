@@ -86,17 +86,19 @@ static tg_status captured_call(tg_module *m, tg_tape *t, tg_tensor *const *in, i
     tg_captured *c = m->state;
     tg_captured_slot *s = &c->slot[t->micro % (uint64_t)c->n_slots];
     const void *site = tg_scope_site(t->scope, TG_SITE);
+    tg_module *inner = tg_module_part(m, "");
+    if (!inner) return m->ctx->run.status;
     TG_TRY(check_inputs(c, in, n_in));
-    if (!uses_graphs(t)) return tg_module_call(tg_module_wrapped(m), t, in, n_in, out, n_out);
+    if (!uses_graphs(t)) return tg_module_call(inner, t, in, n_in, out, n_out);
     TG_TRY(check_free(s, t->micro));
-    if (!is_current(s, tg_module_wrapped(m))) {
+    if (!is_current(s, inner)) {
         tg_captured_clear(s);
         TG_TRY(tg_captured_record(s, m, t, in, n_out, site));
     }
     TG_TRY(check_recorded(s, in, n_out));
     /* The second run of a recomputation leaves buffers as they are, which a graph that writes them does not. */
     if (t->again && tg_graph_changes_state(s->graph))
-        return tg_module_call(tg_module_wrapped(m), t, in, n_in, out, n_out);
+        return tg_module_call(inner, t, in, n_in, out, n_out);
     return tg_captured_run(s, t, in, out, site);
 }
 

@@ -207,7 +207,7 @@ static uint64_t hash_module(uint64_t h, const tg_module *m) {
     return h;
 }
 
-uint64_t tg_captured_settings(const tg_module *m) { return m ? hash_module(TG_HASH_START, m) : 0; }
+uint64_t tg_captured_settings(const tg_module *m) { return hash_module(TG_HASH_START, m); }
 
 /* ---- Both ---- */
 

@@ -26,10 +26,11 @@ static tg_tensor *cast_float(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
 
 static tg_status float16_call(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const float16 *s = m->state;
-    tg_tensor **x = tg_tape_alloc(t, (size_t)n_in * sizeof *x + 1);
+    tg_module *inner = tg_module_part(m, "");
+    tg_tensor **x = inner ? tg_tape_alloc(t, (size_t)n_in * sizeof *x + 1) : NULL;
     if (!x) return m->ctx->run.status;
     for (int i = 0; i < n_in; i++) x[i] = s->first ? cast_float(t, in[i], s->dtype) : in[i];
-    TG_TRY(tg_module_call(tg_module_wrapped(m), t, x, n_in, out, n_out));
+    TG_TRY(tg_module_call(inner, t, x, n_in, out, n_out));
     for (int i = 0; s->last && s->f32 && i < n_out; i++) out[i] = cast_float(t, out[i], TG_F32);
     return m->ctx->run.status;
 }

@@ -9,6 +9,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/gpt.h>
+#include <tapegrad/lora.h>
 
 /* ---- Hooks ---- */
 
@@ -544,6 +545,54 @@ START_TEST(a_kept_result_of_a_second_run_may_be_overwritten) {
 }
 END_TEST
 
+/* A module that a wrapper of the library holds is freed. */
+START_TEST(a_wrapper_without_its_module_says_so) {
+    const tg_shape shape = {2, {2, 4}};
+    begin();
+    for (int kind = 0; kind < 3; kind++) {
+        tg_module *layer = tg_nn_linear(ctx, 4, 4, false, 0.1), *m = tg_nn_sequential(ctx);
+        tg_tensor *x = tg_zeros(ctx, TG_DTYPE_DEFAULT, shape);
+        tg_sequential_add(m, kind == 1 ? tg_float16_new(layer, TG_BF16, true, true) : layer);
+        if (kind == 0) tg_lora_apply(m, NULL);
+        if (kind == 2) tg_captured_new(layer, &shape, &(tg_dtype){TG_DTYPE_DEFAULT}, 1, 1);
+        tg_module_free(layer);
+        tg_module_forward(m, t, x);
+        expect_missing("\"0\" has no child \"\"");
+        if (kind == 0) {
+            ck_assert_int_eq(tg_lora_merge(m), TG_ERR_STATE);
+            expect_missing("tg_lora_merge: the layer of adapter \"0\" was freed");
+            ck_assert_int_eq(tg_lora_remove(m), TG_ERR_STATE);
+            expect_missing("tg_lora_remove: the layer of adapter \"0\" was freed");
+        }
+        tg_module_free(m);
+        tg_drop(x);
+    }
+    end();
+}
+END_TEST
+
+START_TEST(an_adapter_without_a_matrix_says_so) {
+    begin();
+    tg_module *m = tg_nn_sequential(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 4));
+    tg_sequential_add(m, tg_nn_linear(ctx, 4, 4, false, 0.1));
+    tg_lora_apply(m, NULL);
+    tg_module_free(at_path(m, "0.lora_B"));
+    tg_module_forward(m, t, x);
+    expect_missing("no child \"lora_B\"");
+    ck_assert_int_eq(tg_lora_merge(m), TG_ERR_STATE);
+    expect_missing("no child \"lora_B\"");
+    ck_assert_int_eq(tg_lora_save(m, "/nowhere", NULL), TG_ERR_STATE);
+    expect_missing("no child \"lora_B\"");
+    ck_assert_int_eq(tg_lora_remove(m), TG_OK);
+    tg_module_forward(m, t, x);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_module_free(m);
+    tg_drop(x);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {hooks_come_and_go_while_they_run,
                             a_hook_that_removes_itself_and_fails,
@@ -562,6 +611,8 @@ int main(void) {
                             a_cache_is_of_one_model_even_when_another_has_its_address,
                             another_module_in_a_childs_place,
                             a_norm_that_is_gone_in_backward,
-                            a_kept_result_of_a_second_run_may_be_overwritten};
+                            a_kept_result_of_a_second_run_may_be_overwritten,
+                            a_wrapper_without_its_module_says_so,
+                            an_adapter_without_a_matrix_says_so};
     return tg_check_main("lifetimes", tests, sizeof tests / sizeof *tests);
 }
