@@ -87,9 +87,9 @@ static tg_status read_options(const tg_json *rope, rope_members *m) {
 static tg_status read_local(const tg_json *rope, rope_members *m) {
     tg_lm_config own = *m->c;
     rope_members local = {.f = m->f, .c = &own, .rotated = m->rotated};
-    if (m->f->fixed.rope_local_base != TG_AUTO) own.rope_base = m->f->fixed.rope_local_base;
-    TG_TRY(read_options(rope, &local));
     bool own_base = m->f->fixed.rope_local_base != TG_AUTO;
+    if (own_base) own.rope_base = m->c->rope_local_base; /* rope_local_base_freq or, without it, what is usual */
+    TG_TRY(read_options(rope, &local));
     bool same = own.rope_base == m->c->rope_base && m->c->rope_kind == TG_ROPE_PLAIN;
     if (own.rope_kind != TG_ROPE_PLAIN || local.rotated != m->rotated || (!own_base && !same))
         return tg_fail(rope->ctx, TG_ERR_UNSUPPORTED,

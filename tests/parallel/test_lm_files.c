@@ -447,6 +447,37 @@ START_TEST(the_kind_of_rope_is_that_of_the_object_that_is_read_last) {
 }
 END_TEST
 
+/* rope_local_base_freq counts unless the object of the layers with windows has a base too. */
+START_TEST(the_base_of_windows_may_stand_next_to_the_object) {
+    static const struct {
+        const char *local;
+        double base;
+    } rows[] = {{"\"rope_local_base_freq\": 20000, ", 20000}, {"", 10000}};
+    char dir[64], path[96];
+    make_directory(dir);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    for (int i = 0; i < 4; i++) {
+        FILE *f = fopen(path, "w");
+        fprintf(f,
+                "{\"model_type\": \"gemma3_text\", \"vocab_size\": 5, \"hidden_size\": 4, "
+                "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 2, "
+                "\"intermediate_size\": 8, \"max_position_embeddings\": 8, %s\"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+                "\"default\"}, \"sliding_attention\": {\"rope_type\": \"default\"%s}}}",
+                rows[i % 2].local, i < 2 ? "" : ", \"rope_theta\": 500");
+        fclose(f);
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
+        tg_module *lm = tg_lm_from_config(ctx, path, NULL);
+        const tg_lm_config *c = tg_lm_config_of(lm);
+        ck_assert_msg(c != NULL, "%s", tg_ctx_message(ctx));
+        ck_assert_double_eq(c->rope_local_base, i < 2 ? rows[i % 2].base : 500);
+        ck_assert_double_eq(c->rope_base, 1e6);
+        tg_module_free(lm);
+        tg_ctx_free(ctx);
+    }
+    remove_directory(dir);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint,
                             a_checkpoint_of_another_model_is_refused,
@@ -456,6 +487,7 @@ int main(void) {
                             a_failing_allocator_leaves_nothing_behind,
                             a_config_describes_any_number_of_rotated_elements,
                             a_model_that_no_config_describes_is_saved_without_one,
-                            the_kind_of_rope_is_that_of_the_object_that_is_read_last};
+                            the_kind_of_rope_is_that_of_the_object_that_is_read_last,
+                            the_base_of_windows_may_stand_next_to_the_object};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }
