@@ -118,7 +118,7 @@ static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p,
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
     if (part && s == TG_OK && view) s = tg_shard_copy(p, tg_grid_of(ctx)->rank, whole, p, false);
     if (part) tg_temp_free(whole);
-    tg_tensor_wrote(p, "tg_gpt_load", NULL);
+    tg_tensor_wrote(p, from->map ? "tg_lm_map" : "tg_lm_load", NULL);
     return s == TG_OK ? ctx->run.status : s;
 }
 

@@ -478,6 +478,27 @@ START_TEST(the_base_of_windows_may_stand_next_to_the_object) {
 }
 END_TEST
 
+/* A backward after a load is refused: the message names the call that has written the weights. */
+START_TEST(a_load_between_forward_and_backward_is_named) {
+    const int64_t numbers[] = {1, 2, 3};
+    char dir[64];
+    make_directory(dir);
+    for (int map = 0; map < 2; map++) {
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+        tg_module *lm = tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8));
+        tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+        tg_tape *t = tg_tape_new(ctx);
+        ck_assert_int_eq(tg_lm_save(&lm, 1, dir, NULL), TG_OK);
+        tg_tensor *loss = tg_gpt_loss(lm, t, ids, ids, TG_LOSS_MEAN);
+        ck_assert_int_eq(map ? tg_lm_map(&lm, 1, dir) : tg_lm_load(&lm, 1, dir), TG_OK);
+        tg_backward(t, loss);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), map ? "tg_lm_map" : "tg_lm_load"), "%s", tg_ctx_message(ctx));
+        tg_ctx_free(ctx);
+    }
+    remove_directory(dir);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint,
                             a_checkpoint_of_another_model_is_refused,
@@ -488,6 +509,7 @@ int main(void) {
                             a_config_describes_any_number_of_rotated_elements,
                             a_model_that_no_config_describes_is_saved_without_one,
                             the_kind_of_rope_is_that_of_the_object_that_is_read_last,
-                            the_base_of_windows_may_stand_next_to_the_object};
+                            the_base_of_windows_may_stand_next_to_the_object,
+                            a_load_between_forward_and_backward_is_named};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }
