@@ -39,5 +39,5 @@ int tg_module_train(tg_module *m, const char *patterns, bool on) {
         if (tg_set_requires_grad(x, on) != TG_OK) return -1;
         count++;
     }
-    return count;
+    return tg_ok(m->ctx) ? count : -1;
 }

@@ -4,6 +4,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 
+#include "base/os.h"
 #include "base/pattern.h"
 #include "world.h"
 
@@ -50,6 +51,41 @@ START_TEST(frozen_parameters_get_no_gradient) {
 }
 END_TEST
 
+typedef struct memory {
+    tg_allocator of;
+    bool refuses;
+} memory;
+
+static void *get(void *user, size_t bytes, size_t align) {
+    const memory *m = user;
+    return m->refuses ? NULL : m->of.alloc(m->of.user, bytes, align);
+}
+
+static void give(void *user, void *p, size_t bytes) {
+    const memory *m = user;
+    m->of.free(m->of.user, p, bytes);
+}
+
+/* Without memory for the path of a parameter, which may match, the number of matches is not known. */
+START_TEST(a_path_without_memory_is_an_error) {
+    static const char *const name = "a name of 64 characters or more, for which the memory of paths must grow";
+    memory of = {tg_system_allocator(), false};
+    const tg_allocator a = {get, give, &of};
+    tg_ctx *own = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = a));
+    tg_module *m = tg_nn_sequential(own);
+    tg_sequential_add(m, tg_nn_linear(own, 2, 2, false, 0.5));
+    tg_module_add_child(m, name, tg_nn_linear(own, 2, 2, false, 0.5));
+    const char *path;
+    tg_module_param(m, 0, &path); /* a short one has memory */
+    of.refuses = true;
+    ck_assert_int_lt(tg_module_train(m, "0,weight", false), 0);
+    ck_assert_int_eq(tg_ctx_status(own), TG_ERR_MEMORY);
+    of.refuses = false;
+    tg_module_free(m);
+    tg_ctx_free(own);
+}
+END_TEST
+
 START_TEST(groups_are_chosen_by_name) {
     begin();
     tg_module *m = network();
@@ -81,6 +117,6 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {patterns_match_consecutive_components, frozen_parameters_get_no_gradient,
-                            groups_are_chosen_by_name};
+                            a_path_without_memory_is_an_error, groups_are_chosen_by_name};
     return tg_check_main("patterns", tests, sizeof tests / sizeof *tests);
 }
