@@ -1,5 +1,5 @@
 /* Attention: the projections of queries, keys and values, and attention itself. The config chooses rotary positions and
- * grouped queries; generation adds a cache. Activations are [s, b, h]. */
+ * grouped queries. Generation adds a cache, and packing the bounds of documents. Activations are [s, b, h]. */
 #include <math.h>
 #include <tapegrad/megatron.h>
 
@@ -90,8 +90,8 @@ static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const q
     return tg_reshape_shard(t, y, (tg_shape){4, {b, h, n, d}}, 1);
 }
 
-/* Returns softmax(scale q k^T) v with the causal mask: queries [b, heads, n, d], keys and values [b, kv heads, k, d] ->
- * [b, heads, n, d]. starts: those of a tg_packing; NULL: no documents are packed. */
+/* Computes causal attention with the config's window, soft cap and dropout: queries [b, heads, n, d], keys and values
+ * [b, kv heads, k, d] -> [b, heads, n, d]. starts: those of a tg_packing; NULL: no documents are packed. */
 static tg_tensor *weigh_packed(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3], tg_tensor *starts) {
     const tg_lm_config *c = tg_layer_config(m);
     double scale = tg_attention_scale(c);

@@ -32,8 +32,8 @@ int tg_member_set(json_t *root, const char *name, double v, double none, bool wh
 /* Returns the field of *c that a member describes. */
 static void *field(tg_lm_config *c, const tg_member *m) { return (char *)c + m->offset; }
 
-/* Returns the s whose 1 / sqrt(s) is v, as read_number computes it: a whole number if one is, else one of the
- * numbers next to 1 / v^2, of which about two in a row have the same root. */
+/* Returns an s whose 1 / sqrt(s), as read_number computes it, is v: a whole number if there is one, else one of the
+ * numbers next to 1 / v^2, of which about two in a row have the same root. If there is no such s, returns 1 / v^2. */
 static double square_of(double v) {
     double s = 1 / (v * v), next = s, previous = s, whole = nearbyint(s);
     if (1 / sqrt(whole) == v) return whole;

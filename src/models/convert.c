@@ -31,7 +31,7 @@ void tg_conversion_close(tg_conversion *c) {
     json_decref(c->config);
 }
 
-/* Sets the keys, names and shapes, without padding rows, of parameter i. */
+/* Sets the key, the name and the shapes of parameter i. The shapes have no padding rows. */
 static tg_status add_param(tg_conversion *c, int i) {
     const char *path;
     const tg_tensor *p = tg_module_param(c->lm, i, &path);

@@ -18,7 +18,7 @@ static const tg_state_key *require(const tg_conversion *c, const tg_state *d, in
     return NULL;
 }
 
-/* Fails if no key has the prefix, or if one of those that have it is not of the model. */
+/* Fails if the state has keys but none with the prefix, or if a key with the prefix is not one of the model. */
 static tg_status check_keys(const tg_conversion *c, const tg_state *d) {
     int n = 0;
     for (int i = 0; i < d->n_keys; i++) {

@@ -74,7 +74,7 @@ static const tg_member qwen3[] = {SIZES, KV_HEADS(32), HEAD_DIM(128), RMS_EPS(1e
                                   BOOL("attention_bias", qkv_bias, 0)};
 static const tg_member smollm3[] = {SIZES, KV_HEADS(4), HEAD_DIM(TG_AUTO), RMS_EPS(1e-6), TIED(1), DROPOUT, SILU,
                                     BOOL("attention_bias", qkv_bias, 0), BOOL("mlp_bias", mlp_bias, 0)};
-/* The first two texts of Gemma's first release mean the approximation by tanh, with which it was trained. */
+/* Files of Gemma's first release say "gelu", and mean the approximation by tanh, with which it was trained. */
 static const tg_member gemma[] = {SIZES, KV_HEADS(16), HEAD_DIM(256), RMS_EPS(1e-6), TIED(1), DROPOUT,
                                   TEXT("hidden_act", "gelu_pytorch_tanh", "gelu", "gelu_new"),
                                   TEXT("hidden_activation", "gelu_pytorch_tanh", "gelu", "gelu_new"),

@@ -22,7 +22,8 @@ typedef struct tg_member {
     const char *name;
     tg_member_kind kind;
     size_t offset;          /* of the field in tg_lm_config */
-    double usual;           /* what a missing member means; null means TG_AUTO or TG_NONE */
+    double usual;           /* what a missing member means. null means TG_AUTO or TG_NONE, but 0 for a RATE, and `usual`
+                             * for a BOOL or NUMBER */
     bool required;          /* a missing member is an error */
     int64_t most;           /* largest SIZE; 0 means 2^40 */
     const char *text, *also[2]; /* TEXT: what is written, and what means the same */
@@ -39,11 +40,13 @@ struct tg_lm_family_row {
     const char *kinds; /* tg_lm_config.attention_kinds of new models; NULL: all layers are alike */
     bool windowed;     /* new models have a window */
     bool pads;         /* transformers gives the family a padding token, if config.json does not say null */
-    /* Reads and writes the kinds of the layers. read sets *kinds to the letters of tg_lm_config.attention_kinds, one
-     * for each layer, or leaves it empty; it may also set the window. NULL: all layers are alike. */
+    /* Read and write the kinds of the layers. read_layers sets *kinds to the letters of tg_lm_config.attention_kinds,
+     * one for each layer, or leaves it empty; it may also set the window. NULL: all layers are alike. */
     tg_status (*read_layers)(const tg_json *j, tg_lm_config *c, char *kinds);
     int (*write_layers)(json_t *root, const tg_lm_config *c);
-    const char *const *layer_members; /* the members that both use, which end with NULL; NULL: none */
+    /* The members that these functions read or write, or that say the same as others. They are not kept (extra). NULL
+     * ends the list; NULL: no list. */
+    const char *const *layer_members;
     void (*finish)(tg_lm_config *c);  /* sets fields that follow from others, after all are read; NULL: none */
 };
 

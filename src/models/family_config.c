@@ -32,8 +32,8 @@ static int64_t head_dim_of(const tg_lm_config *c) {
     return c->head_dim == TG_AUTO ? c->hidden / (c->heads > 0 ? c->heads : 1) : c->head_dim;
 }
 
-/* Sets the fields that are not sizes to what a missing member of config.json means. In attention's scale, 1 / sqrt(s),
- * s is the size of a head, as in most published models. */
+/* Sets the fields of the family's members to what a missing member of config.json means, except sizes and probabilities
+ * of dropout. In attention's scale, 1 / sqrt(s), s is the size of a head, as in most published models. */
 static void set_usual(const tg_lm_family_row *f, tg_lm_config *c) {
     for (int i = 0; i < f->n_members; i++) {
         const tg_member *m = &f->members[i];
@@ -44,8 +44,8 @@ static void set_usual(const tg_lm_family_row *f, tg_lm_config *c) {
     }
 }
 
-/* Sets what differs between families, or follows from the sizes: the window, half of the longest sequence or less, and
- * the part that is rotated. */
+/* Sets what differs between families, or follows from the sizes: the window, which is half of the longest sequence or
+ * less, the kinds of the layers, the padding token, and the part that is rotated. */
 static void set_layers(const tg_lm_family_row *f, tg_lm_config *c) {
     enum { MOST = 4096 };
     int64_t half = c->positions > 1 ? c->positions / 2 : 1;

@@ -1,6 +1,6 @@
 /* Model directories: config.json and the weights, with the names, layouts and members of published checkpoints. So
- * other programs can load models that this library saved, and this library can load models that other
- * programs saved. */
+ * other programs can load models that this library saved, and this library can load models that other programs
+ * saved. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -9,8 +9,8 @@
 #include "comm/comm.h"
 #include "models/model_files.h"
 
-/* Returns s. If it is an error, reports to the other stages that this rank misses a collective
- * (tg_comm_note_missed). */
+/* Returns s. If it is an error and there are several stages, reports to all other ranks that this rank misses a
+ * collective (tg_comm_note_missed). */
 static tg_status leave(const tg_lm_chunks *m, tg_status s) {
     const tg_parallel *p = tg_chunks_parallel(m);
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_note_missed(tg_parallel_world(p), s) : s;
@@ -95,7 +95,7 @@ static tg_status load(tg_module *const *lm, int n, const char *dir, const char *
 tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) { return load(lm, n, dir, "tg_lm_load", false); }
 tg_status tg_lm_map(tg_module *const *lm, int n, const char *dir) { return load(lm, n, dir, "tg_lm_map", true); }
 
-/* While `on` is set, models are created without initial weights, and draw nothing. */
+/* While this is on, models are created without initial weights, and draw nothing. */
 static void set_unfilled(tg_ctx *ctx, bool on) {
     if (tg_ok(ctx) || (ctx && !on)) ctx->unfilled = on;
 }

@@ -15,10 +15,10 @@ tg_tensor *tg_heads_join(tg_tape *t, tg_tensor *x);
  * and is the same on every rank. Repeats each head so that there are as many as ranks; rank r takes number r. */
 tg_tensor *tg_heads_own(tg_tape *t, tg_tensor *x, int64_t heads, tg_comm *c);
 /* Rotates queries and keys [b, heads, n, d] by their positions (tg_rope_with). o->positions are those of this rank's
- * rows. If they are NULL, positions count from o->offset; if cp has several ranks, from 0, and a rank rotates by those
- * of its chunks. `starts` are the beginnings of packed sequences, each of which is cut into chunks by itself
- * (tg_context_attention_opts); if cp has several ranks, positions count from 0 in each of them. NULL: there is one
- * sequence. p may be NULL. */
+ * rows. If they are NULL and cp has one rank, positions count from o->offset, and `starts` is not used. If they are
+ * NULL and cp has several ranks, positions count from 0, and a rank rotates by those of its chunks. `starts` are then
+ * the beginnings of packed sequences, each of which is cut into chunks by itself (tg_context_attention_opts), and
+ * positions count from 0 in each of them; NULL: there is one sequence. p may be NULL. */
 void tg_heads_rotate(tg_tape *t, tg_tensor *qk[2], const tg_rope_opts *o, tg_tensor *starts, const tg_parallel *p);
 /* Returns softcap * tanh(x / softcap), and x if softcap is TG_NONE. */
 tg_tensor *tg_softcap(tg_tape *t, tg_tensor *x, double softcap);

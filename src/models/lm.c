@@ -48,7 +48,7 @@ void tg_lm_key_close(const tg_lm *s) {
 
 static char *copy(tg_ctx *ctx, const char *text) { return text ? tg_host_strdup(ctx, text) : NULL; }
 
-/* Creates the module of a model, still without children. Returns NULL on an error. */
+/* Creates the module of a model, still without children. Returns NULL or an inert module on an error. */
 static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage,
                         const void *site) {
     int64_t n = stage->layers + (stage->head ? c->mtp : 0);
@@ -98,7 +98,8 @@ static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
  * tied, so that the embedding is the output matrix, or if multi-token prediction looks tokens up. */
 static bool has_words(const tg_lm *s) { return s->stage.embedding || (s->stage.head && (s->c.tied || s->c.mtp)); }
 
-/* Adds the word embedding, or the last part's copy of it. The first part also gets learned position embeddings. */
+/* Adds the word embedding, or the last part's copy of it. The first part also gets the position embeddings if the model
+ * learns them. */
 static void add_embedding(tg_module *lm, tg_module *body) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_lm_config *c = &s->c;
@@ -170,7 +171,7 @@ tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *g
     tg_module *m = good ? empty(ctx, c, gpt, &stage, site) : NULL;
     if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, NULL, NULL);
     tg_module *body = tg_module_new(ctx, &tg_lm_list_ops, NULL);
-    bool unfilled = ctx->unfilled; /* tg_gpt_load has set it */
+    bool unfilled = ctx->unfilled; /* tg_gpt_load and tg_lm_load_dir set it */
     ctx->unfilled |= c->unfilled;
     fill_body(m, body);
     tg_module_add_child(m, tg_lm_names_of(c)->body, body);

@@ -32,7 +32,8 @@ const tg_lm_name_table *tg_lm_names_of(const tg_lm_config *c);
 /* Return the name of the norm before or after attention (i = 0) or the MLP (i = 1); NULL if there is none. */
 const char *tg_lm_norm_before(const tg_lm_config *c, int i);
 const char *tg_lm_norm_after(const tg_lm_config *c, int i);
-/* Returns whether files store projections as [in, out]. Their q, k and v are in one projection of three equal parts. */
+/* Returns whether the family's files store the projections of layers as [in, out]. In such a family q, k and v are one
+ * projection of three equal parts. */
 bool tg_lm_is_transposed(const tg_lm_config *c);
 static inline bool tg_lm_is_gated(const tg_lm_config *c) { return c->activation != TG_LM_GELU_TANH; }
 
@@ -40,7 +41,8 @@ static inline bool tg_lm_is_gated(const tg_lm_config *c) { return c->activation 
 
 /* Checks the config and fills in its defaults. Error messages begin with `who`, the name of the public function. */
 tg_status tg_lm_complete(tg_ctx *ctx, tg_lm_config *c, const char *who);
-/* Chooses the fields that are TG_AUTO. */
+/* Replaces TG_AUTO in head_dim, kv_heads, ffn, norm_eps, the dropouts and rope_dims, and sets the biases for which
+ * `bias` stands. Other fields keep TG_AUTO. */
 void tg_lm_choose(tg_lm_config *c);
 /* Checks the five sizes that have no default: vocab, layers, heads, hidden and positions. */
 tg_status tg_lm_check_sizes(tg_ctx *ctx, const tg_lm_config *c, const char *who);
@@ -139,14 +141,15 @@ tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *g
 #define TG_LM_KEY_EMBEDDING ((uint64_t)1 << 32)
 #define TG_LM_KEY_HEAD      (((uint64_t)1 << 32) + 1)
 #define TG_LM_KEY_DEPTH     ((uint64_t)1 << 33)
-/* Open and close one of these keys within the config's key, which they open and close too, unless it is TG_NONE. `site`
- * is the call site that error messages show. */
+/* Open and close one of these keys and, unless the config's key is TG_NONE, that key around it. `site` is the call site
+ * that error messages show. */
 void tg_lm_key_open(const tg_lm *s, uint64_t key, const void *site);
 void tg_lm_key_close(const tg_lm *s);
 /* Returns the child with the embedding, the layers and the last norm. If it is missing, records an error and returns
  * NULL. */
 tg_module *tg_lm_body(const tg_module *lm);
-/* Returns the parameter `name` of the child `child` of m; NULL if there is none. */
+/* Returns the parameter `name` of the child `child` of m; NULL if the child has none. If the child was freed, records
+ * an error and returns NULL. */
 tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *name);
 
 /* ---- layer_parts.c ---- */
@@ -160,8 +163,8 @@ tg_module *tg_layer_finish(tg_module *m);
 
 /* How tensor parallelism divides a projection: by output rows, by input columns, or not at all. */
 typedef enum tg_projection_kind { TG_PROJECT_COLUMN, TG_PROJECT_ROW, TG_PROJECT_WHOLE } tg_projection_kind;
-/* Creates a linear layer. The output rows are `parts` blocks of equal size, such as q, k and v. TG_PROJECT_COLUMN
- * shards each block over the tp ranks. */
+/* Creates a linear layer. If tp is above 1, TG_PROJECT_COLUMN divides the output rows into `parts` blocks of equal
+ * size, such as q, k and v, and shards each block over the tp ranks. */
 tg_module *tg_projection(tg_ctx *ctx, const tg_lm_config *c, tg_projection_kind kind, int64_t in, int64_t out,
                          int parts, bool bias, double std);
 /* Creates a norm of the config's kind, over rows of `size` elements. */
@@ -177,13 +180,13 @@ tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c); /* c: of one lay
 
 /* Documents that are packed into sequences (packing.c). */
 typedef struct tg_packing {
-    tg_tensor *positions; /* int64 [b, s]: the position of each token in its document */
-    tg_tensor *starts;    /* int64 [b, s + 1]: starts_q and starts_k of tg_attention, with an empty sequence for each
-                           * token that does not end a document */
+    tg_tensor *positions; /* int64 [b, s / cp]: position in its document of each token of this rank of cp */
+    tg_tensor *starts;    /* int64 [b, s + 1], whole on every rank of cp: starts_q and starts_k of tg_attention, with an
+                           * empty sequence for each token that does not end a document */
 } tg_packing;
 
-/* What attention needs in addition to its input: the cache of one attention layer or, in training, the documents that
- * are packed. If it needs neither, functions get NULL in place of a tg_past. */
+/* What attention needs in addition to its input: the cache of one attention layer, or the documents that are packed. If
+ * it needs neither, functions get NULL in place of a tg_past. */
 typedef struct tg_past {
     tg_tensor *k, *v; /* keys and values */
     int64_t length;   /* number of positions that are filled; new keys and values go after them */
@@ -219,8 +222,8 @@ struct tg_gpt_cache {
 tg_status tg_lm_enter(const tg_module *lm, const tg_tape *t, const char *who);
 /* Does what tg_lm_enter does, and fails if lm is only a part of a model. */
 tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *who);
-/* Returns y. After an error, reports to the other tp and cp ranks that this rank misses a collective
- * (tg_comm_note_missed). */
+/* Returns y, which is not checked. Records an error if a mapped file of weights has become shorter. If there is an
+ * error, reports to the other tp and cp ranks that this rank misses a collective (tg_comm_note_missed). */
 tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y);
 /* Checks the dtype and the shape of ids whose positions begin at `offset`. With context parallelism ids are this rank's
  * rows of sequences. */
@@ -241,8 +244,8 @@ tg_tensor *tg_lm_packed_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tens
 
 /* ---- packing.c ---- */
 
-/* Checks positions for b sequences of s tokens, and fills *out. Error messages begin with `what`, which names the
- * positions. */
+/* Checks positions for b sequences, of each of which this rank has s tokens, and fills *out. Error messages begin with
+ * `what`, which names the positions. */
 tg_status tg_lm_pack(const tg_module *lm, tg_tape *t, tg_tensor *positions, int64_t b, int64_t s, const char *what,
                      tg_packing *out);
 
@@ -265,7 +268,8 @@ typedef struct tg_runs {
 
 /* Computes the tokens ids [tokens] of n runs, and keeps their keys and values in the cache. Each run has another slot
  * of it, unless it has none. Returns the logits [n_rows, vocab] of the tokens with these indices. Both arrays are of
- * the host. The caller has checked slots, positions and ids. Runs without gradients and without dropout. */
+ * the host. The caller has checked slots, positions and ids. Runs without gradients, and in evaluation mode unless a
+ * module has TG_MODE_TRAIN. */
 tg_tensor *tg_lm_runs(tg_module *lm, tg_tape *t, tg_gpt_cache *cache, const int64_t *ids, const tg_run *run, int64_t n,
                       const int64_t *rows, int64_t n_rows);
 /* Copies the keys and values of positions 0 to count - 1 from one slot of the cache to another one. */
@@ -283,12 +287,13 @@ tg_tensor *tg_attend_runs(const tg_module *m, tg_tape *t, tg_tensor *const qkv[3
 
 /* Returns the output matrix. If it is missing, records an error and returns NULL. */
 tg_tensor *tg_lm_output_weight(const tg_module *lm);
-/* Returns whether the model must call its child lm_head instead of using its parameter: the caller has replaced that
- * module or has set hooks on it. The module returns logits [.., vocab], which are whole or, if tp is above 1, may be
- * sharded over tp along the last dim. */
+/* Returns whether the model must call its child lm_head instead of using the child's parameter: the caller has set
+ * hooks on that module, or has replaced it by another one than a plain linear layer (tg_nn_linear). The module returns
+ * logits [.., vocab], which are whole or, if tp is above 1, may be sharded over tp along the last dim. */
 bool tg_lm_head_is_called(const tg_module *lm);
-/* Computes the logits of the trunk's output x [.., h] as the output matrix gives them: [.., v]. If tp is above 1, they
- * are sharded over tp along the last dim. */
+/* Computes the logits of the trunk's output x [.., h], with the padding of the vocabulary: [.., v]. If tp is above 1,
+ * they are sharded over tp along the last dim, unless the caller has replaced lm_head by a module that gives whole
+ * logits. */
 tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x);
 /* Computes the logits [.., vocab], whole on every rank, of the trunk's output x [.., h]. */
 tg_tensor *tg_lm_logits(tg_module *lm, tg_tape *t, tg_tensor *x);
@@ -299,7 +304,8 @@ tg_tensor *tg_lm_logits_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_ten
 tg_tensor *tg_lm_loss_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *const *positions, tg_tensor *target,
                              tg_loss_reduction reduction, const char *who, const void *site);
 /* Computes the cross-entropy of the trunk's output x [s, b, h] for target [b, s]: a scalar, or [b, s] with
- * TG_LOSS_NONE. Only the logits of a few tokens are in memory at a time, unless the caller has replaced lm_head. */
+ * TG_LOSS_NONE. Only the logits of a few tokens are in memory at a time, unless lm_head is called
+ * (tg_lm_head_is_called) or the config has head_bias or logit_softcap. */
 tg_tensor *tg_lm_loss_of_trunk(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *target, tg_loss_reduction reduction);
 
 /* ---- lm_part.c ---- */

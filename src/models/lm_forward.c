@@ -11,9 +11,9 @@
 
 /* ---- The embedding ---- */
 
-/* Returns the embeddings [.., n, h] of the positions `at` [.., n] or, if that is NULL, of positions offset to
- * offset + n - 1. For the latter, if the table is the library's own embedding, takes a slice of its weight. Any other
- * module is called with the positions as ids. */
+/* Returns the embeddings [.., n, h] of the positions `at` [.., n] or, if that is NULL, of n positions from `offset` on.
+ * For the latter takes a slice of the table's weight, if the table is the library's own embedding. Otherwise calls the
+ * table with the positions as ids. */
 static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
     const char *name = tg_lm_names_of(&tg_lm_of(lm)->c)->positions;
     const tg_module *table = tg_module_part(tg_lm_body(lm), name);

@@ -38,8 +38,8 @@ static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
                                                 : tg_copy_to_tp(t, x, tg_lm_tp_comm(c));
 }
 
-/* The forward of lm_head if tp is above 1. The module has the matrix of an embedding over
- * ranks, because it is sharded in the same way (lm.c). */
+/* The forward of lm_head if tp is above 1. The module wraps an embedding over ranks, because the output matrix is
+ * sharded in the same way (lm.c). */
 static tg_tensor *output_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     return tg_linear(t, head_input(tg_layer_config(m), t, x), tg_module_own(m, "weight"), NULL);
 }

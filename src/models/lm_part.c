@@ -75,8 +75,8 @@ static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *co
     return tg_mtp_losses(lm, t, x, ids, targets, packing, loss);
 }
 
-/* Fills *out if positions are those of packed documents, and sets *packing to it; otherwise sets *packing to NULL. `in`
- * are the hidden states of the part before; NULL on the first part. */
+/* If positions are those of packed documents, fills *out and sets *packing to out. Otherwise sets *packing to NULL.
+ * `in` are the hidden states of the part before; the first part does not read them. */
 static tg_status pack(const tg_module *lm, tg_tape *t, tg_tensor *in, tg_tensor *const *ids, tg_tensor *positions,
                       tg_packing *out, const tg_packing **packing) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;

@@ -69,8 +69,9 @@ static tg_lora_kind kind_of(const tg_module *layer) {
     return layer->ops == &tg_row_linear.ops ? TG_LORA_ROW : TG_LORA_WHOLE;
 }
 
-/* A layer of experts is left out, because its ranks are those of another grid. So is one whose output is gathered, or
- * whose input is whole, because its product is then not the layer's own. */
+/* Of the parallel layers, those of experts and those on another axis than tp are left out, because their ranks are
+ * other ones. So is a layer whose output is gathered or whose input is whole, because its product is then not the
+ * layer's own, and a layer without a weight. */
 bool tg_can_lora(const tg_module *m) {
     if (tg_is_linear(m) || tg_deferred_linear_wgrads(m)) return true;
     if (!m || !m->ops || kind_of(m) == TG_LORA_WHOLE) return false;

@@ -1,6 +1,7 @@
 /* Reads and writes model directories: the config as JSON, and the parameters. A tensor in a file has the path of its
- * parameter as its name. The projections of GPT-2's layers are [in, out] in files and [out, in] in this library. Files
- * do not contain the padding rows of a vocabulary. */
+ * parameter as its name; published files of GPT-2 leave out the beginning "transformer.". The projections of GPT-2's
+ * layers are [in, out] in files and [out, in] in this library. Files do not contain the padding rows of a
+ * vocabulary. */
 #ifndef TG_MODEL_FILES_H
 #define TG_MODEL_FILES_H
 
@@ -26,7 +27,7 @@ static inline bool tg_ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-/* The parameter whose rows are those of the vocabulary, besides the embedding; a tied model has none. */
+/* The output matrix, whose rows are those of the vocabulary like the rows of the embedding. A tied model has none. */
 #define TG_WEIGHT_HEAD "lm_head.weight"
 
 /* ---- config_file.c ---- */
@@ -76,7 +77,8 @@ bool tg_weight_is_transposed(const tg_module *lm, const char *path);
 int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path);
 /* Returns the shape of the whole parameter in the file. */
 tg_shape tg_weight_shape(const tg_module *lm, const tg_tensor *p, const char *path);
-/* Returns a view of the first `rows` rows of p, with the dims in the order of the file. Free it with tg_temp_free. */
+/* Returns a view of the first `rows` rows of p, with the dims in the order of the file. p may also be another tensor
+ * with the dims of the parameter. Free the view with tg_temp_free. */
 tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows, const char *path);
 /* Returns whether parameter `path` of this part is the last part's copy of the embedding. The files contain the
  * embedding once, from the first part. */
@@ -96,10 +98,10 @@ char *tg_weights_find(tg_ctx *ctx, const char *dir);
 
 /* Fills the parameters from the files in dir, or maps the files. Collective over pp if that has several stages. */
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir, bool map);
-/* Saves the parameters into dir, as files of at most file_bytes bytes, or of one larger tensor. config (may be NULL) is
- * added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
- * rank sum receives a checksum: of the header of the only file, or of the index of several. Collective over the ranks
- * of the model. */
+/* Saves the parameters into dir. The tensors of a file have at most file_bytes bytes, or are one larger tensor. config
+ * (may be NULL) is added to the metadata of each file. Removes an old model; the caller writes config.json afterward.
+ * On the first rank sum receives a checksum: of the header of the only file, or of the index of several. On the other
+ * ranks it is "". Collective over the ranks of the model. */
 tg_status tg_weights_save(const tg_lm_chunks *m, const char *dir, int64_t file_bytes, const char *config,
                           char sum[TG_CHECKSUM_DIGITS + 1]);
 
@@ -112,7 +114,8 @@ char *tg_weights_path(tg_ctx *ctx, const char *dir, int i, int n);
 tg_status tg_weights_retract(tg_ctx *ctx, const char *dir, bool several);
 /* Writes the index of n files, which are complete, and the checksum of it to sum. */
 tg_status tg_weights_write_index(tg_ctx *ctx, const char *dir, int n, char sum[TG_CHECKSUM_DIGITS + 1]);
-/* Removes the files of an older model that are not among the n files of the new one. */
+/* Removes the files of an older model that are not among the n files of the new one, and the temporary files of saves
+ * that were interrupted. */
 tg_status tg_weights_remove_stale(tg_ctx *ctx, const char *dir, int n);
 
 #endif

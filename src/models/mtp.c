@@ -10,7 +10,7 @@
 
 /* ---- Forward ---- */
 
-/* Normalizes the embeddings e and the hidden states h, joins them, and projects [s, b, 2 h] -> [s, b, h]. */
+/* Normalizes the embeddings e and the hidden states h, joins them, and projects the result back to the hidden size. */
 static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *e) {
     const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *both[2] = {tg_module_run(m, "enorm", t, e), tg_module_run(m, "hnorm", t, h)};

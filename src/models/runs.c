@@ -9,12 +9,13 @@
 
 /* ---- Keys and values ---- */
 
-/* Writes n positions of `from` [1, heads, .., d], from `first` on, to those of a slot of `cache` from `begin` on. */
-static void copy_positions(tg_ctx *ctx, tg_tensor *cache, int64_t slot, int64_t begin, tg_array from, int64_t first,
+/* Copies n positions of x [1, heads, .., d], the first of which is number `first`, to a slot of `cache`, where the
+ * first one becomes number `begin`. */
+static void copy_positions(tg_ctx *ctx, tg_tensor *cache, int64_t slot, int64_t begin, tg_array x, int64_t first,
                            int64_t n) {
     const double none[2] = {0, 0};
     tg_extent e[3];
-    from = tg_array_slice(from, 2, first, n, 1, &e[0]);
+    tg_array from = tg_array_slice(x, 2, first, n, 1, &e[0]);
     tg_array to = tg_array_slice(tg_array_slice(tg_array_of(cache), 0, slot, 1, 1, &e[1]), 2, begin, n, 1, &e[2]);
     ctx->run.ops->apply(ctx, TG_FN_id, to, &from, 1, none, false);
 }
@@ -57,7 +58,7 @@ static tg_tensor *tokens_of(tg_tape *t, const group *g, tg_tensor *x) {
     return tg_slice(t, x, 2, g->first, g->first + g->tokens, 1);
 }
 
-/* Returns the keys or values of a group: those of its slots, or x if the group has none. */
+/* Returns the keys or values of a group: those in its slots or, if it has none, those of its tokens in x. */
 static tg_tensor *cached(tg_tape *t, const tg_runs *runs, const group *g, tg_tensor *cache, tg_tensor *x) {
     int64_t slot = runs->run[g->run].slot;
     if (slot < 0) return tokens_of(t, g, x);
@@ -130,8 +131,9 @@ static tg_tensor *positions_of(const tg_lm_config *c, tg_gpt_cache *cache, const
     return numbers(c, cache->ctx, TG_SHAPE(tokens), x);
 }
 
-/* Fills starts[2] for a forward of runs of which attention computes several at once (tg_attention): each run packs its
- * token and its keys, and after them a sequence without a token, which has the keys that only longer runs have. */
+/* Fills starts[2] (tg_attention) if attention computes several runs at once. Each of these runs is an entry of the
+ * batch with two packed sequences. The first one is the run's token and its keys. The second one has no token; its keys
+ * are those that only longer runs have. */
 static void make_starts(const tg_lm_config *c, tg_gpt_cache *cache, const tg_runs *runs, tg_tensor *starts[2]) {
     int64_t n = runs->n, *q = reserve_numbers(cache, 6 * n);
     group g = {0};

@@ -152,8 +152,9 @@ static tg_status meet(const plan *s) { /* with several stages, waits until all r
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_barrier(tg_parallel_world(p)) : s->m->ctx->run.status;
 }
 
-/* Gives the complete files their names. A reader finds the old model, the new one, or none: files of both are never
- * together with an index or with config.json, which the caller writes in the end. */
+/* Gives the complete files their names. A reader finds the old model, the new one, or none: config.json is removed
+ * first and the caller writes it last, and there is no index while new files of several get their names. An old index
+ * stays until the only file of a new model has its name; readers prefer that file. */
 static tg_status publish(plan *s, char *sum) {
     tg_ctx *ctx = s->m->ctx;
     bool first = s->writes && tg_parallel_rank(tg_chunks_parallel(s->m), TG_PP) == 0, several = s->total > 1;

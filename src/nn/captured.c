@@ -8,8 +8,8 @@
 #include "placement/placing.h"
 #include "tape/tape.h"
 
-/* A context can have no more graphs. In the bit masks of tg_op, bit 31 stands for all inputs from 31 on, which must all
- * be leaves. */
+/* MOST_SLOTS is the number of graphs that a context can have. MOST_INPUTS is 31, because bit 31 in the bit masks of
+ * tg_op stands for all inputs from number 31 on, and these must all be leaves. */
 enum { MOST_SLOTS = 255, MOST_INPUTS = 31 };
 
 static const char *const who = "captured module";

@@ -7,8 +7,8 @@
 
 struct tg_captured;
 
-/* The graph of one slot, and the tensors through which it takes and gives values: they stay where they are. All are
- * temps on the graph's memory. */
+/* The graph of one slot, and the tensors through which it takes and gives values. Those of in, out, seed and grad are
+ * temporary tensors in the graph's memory; they stay where they are. */
 typedef struct tg_captured_slot {
     struct tg_captured *of;
     tg_graph *graph; /* forward, and backward unless n_roots is 0; NULL before the first use */

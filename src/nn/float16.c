@@ -1,5 +1,6 @@
-/* Runs a module in 16 bits (Megatron-Core's Float16Module). The module's parameters are cast once, at creation. Each
- * call on the first stage of a pipeline casts the inputs, and each call on the last stage casts the outputs. */
+/* Runs a module in 16 bits (Megatron-Core's Float16Module). The module's parameters and buffers are cast once, at
+ * creation. Each call on the first stage of a pipeline casts the inputs, and each call on the last stage casts the
+ * outputs. */
 #include <tapegrad/ops.h>
 
 #include "base/host_memory.h"

@@ -80,7 +80,7 @@ static tg_status call(filler *f) {
 
 /* ---- Functions of the position ---- */
 
-/* Fills x with the values of o, which may be another one than f->o. */
+/* Gives f another init, and fills x with its values. */
 static tg_status call_of(filler *f, const tg_init *o) {
     f->o = o;
     return call(f);

@@ -8,7 +8,8 @@
  * has an error. */
 bool tg_layer_positive(tg_ctx *ctx, const char *who, const char *name, int64_t size); /* 1 or more */
 bool tg_layer_finite(tg_ctx *ctx, const char *who, const char *name, double x);       /* finite, and 0 or more */
-/* Returns a new vector of n elements of the default dtype that all have the value; on error an inert tensor. */
+/* Returns a new vector of n elements of the default dtype that all have the value. The result of a call that fails is
+ * inert or has other values; tg_layer_add drops it. */
 tg_tensor *tg_layer_vector(tg_ctx *ctx, const char *name, int64_t n, double value);
 /* Adds the parameter to the module; on error drops it. */
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);

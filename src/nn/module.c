@@ -15,8 +15,8 @@ static bool is_readable(const tg_module_ops *ops) {
     return ops && ops->size >= FIRST_VERSION && ops->size <= sizeof *ops;
 }
 
-/* Fails unless the table has a size of this version of the library or of an older one. If it has another size, not even
- * its `free` can be read. */
+/* Fails unless the table has a kind, and a size of this version of the library or of an older one. If it has another
+ * size, not even its `free` can be read. */
 static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
     if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table is NULL");
     TG_TRY(tg_size_check(ctx, ops->size, sizeof *ops, "tg_module_new: the table"));

@@ -41,7 +41,7 @@ struct tg_module {
     uint64_t last_hook; /* the number of the hook that was added last */
     int running;        /* number of runs of its forward that have not returned */
     tg_mode mode;
-    uint32_t settings; /* incremented by each call that changes what its forward computes, except tg_module_set_mode */
+    uint32_t settings; /* incremented by tg_float16_set_output, tg_lora_merge and tg_lora_unmerge */
     tg_module_cursor cursor[TG_STATE_LISTS]; /* at the tensors that were returned last */
     char *path; /* the last path that was returned, in memory of path_size bytes; NULL if none was */
     size_t path_size;
@@ -76,7 +76,8 @@ size_t tg_linear_describe(const tg_module *m, char *buf, size_t n); /* `describe
 /* Returns the entry of m, or of the module that m wraps, whose name is the first n bytes of `name`; NULL if there is
  * none. */
 tg_module_entry *tg_module_entry_of(const tg_module *m, const char *name, size_t n);
-/* Returns the module's own parameter or buffer of that name; NULL if there is none. */
+/* Returns the parameter or buffer of that name that m itself has or, if m is a wrapper, that the module in it has. NULL
+ * if there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
 /* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child; who: the
  * public function, for errors. */
@@ -91,7 +92,7 @@ void tg_module_unwrap(tg_module *wrapper);
  * their number. out may be NULL. */
 int tg_module_collect(const tg_module *m, bool (*is)(const void *user, const tg_module *m), const void *user,
                       tg_module **out);
-/* Returns the module that a wrapper holds; NULL if m is no wrapper. */
+/* Returns the module that a wrapper holds. NULL if m is no wrapper, or if that module was freed. */
 tg_module *tg_module_wrapped(const tg_module *m);
 
 /* ---- captured.c ---- */
@@ -114,17 +115,18 @@ size_t tg_module_path(const tg_module *root, const tg_module *m, const tg_module
 /* Sets the tape to the mode that m runs in. Returns whether the tape was in training mode before. */
 bool tg_module_use_mode(const tg_module *m, tg_tape *t);
 /* Begin and end a run of m, for functions that run a module without its `forward` or `call`. tg_module_enter sets the
- * tape to m's mode and calls the hooks on the inputs, which may replace x[]. tg_module_leave, which must follow even
- * after an error, calls the hooks on the outputs and restores the mode. Both return the context's status. */
+ * tape to m's mode and calls the hooks on the inputs, which may replace x[]. tg_module_leave must follow, even after
+ * an error. It calls the hooks on the outputs, unless there was an error, and restores the mode. Both return the
+ * context's status. */
 tg_status tg_module_enter(tg_module *m, tg_tape *t, tg_tensor **x, int n, bool *training);
 tg_status tg_module_leave(tg_module *m, tg_tape *t, tg_tensor **x, int n, bool training);
 /* Returns a child that m's forward needs. If it was freed, records the error and returns NULL. Returns NULL if m is
  * NULL. */
 tg_module *tg_module_part(const tg_module *m, const char *name);
-/* Runs the forward of m's child of that name. If the child or its forward is missing, records the error and returns an
- * inert tensor. */
+/* Runs the forward of m's child of that name. Returns an inert tensor on an error, such as a child that is missing. */
 tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x);
-/* Does what tg_module_call does, without a scope and without its checks of the tensors. Hooks may replace in[]. */
+/* Does what tg_module_call does, without a scope and without the checks of the tape and the tensors. Hooks may replace
+ * in[]. On an error out[] is undefined. */
 tg_status tg_module_run_call(tg_module *m, tg_tape *t, tg_tensor **in, int n_in, tg_tensor **out, int n_out);
 
 /* ---- module_hooks.c ---- */

@@ -163,7 +163,7 @@ static tg_status check_old(const tg_module *m, const char *path, const tg_module
     return TG_OK;
 }
 
-/* Fails unless child can take the place of `old`: it has no parent, or is in the old module. */
+/* Fails unless child can take the place of `old`: child is in `old`, or has no parent and does not contain `old`. */
 static tg_status check_new(const tg_module *old, const char *path, const tg_module *child) {
     const tg_module *m = old->parent;
     if (!child || !child->ops || child->ctx != m->ctx)

@@ -123,7 +123,7 @@ static tg_status split_states(tg_module *m, tg_tape *t, tg_tensor *const *in, in
     return TG_OK;
 }
 
-/* Makes the outputs after the first from the states, as split_states reads them. */
+/* Joins the states of the n layers and directions into the outputs after the first, each [n, b, hidden]. */
 static tg_status join_states(tg_module *m, tg_tape *t, const tg_rnn_state *state, int n, tg_tensor **out, int n_out) {
     tg_tensor **row = tg_tape_alloc(t, (size_t)n * sizeof *row);
     for (int k = 1; row && k < n_out; k++) {

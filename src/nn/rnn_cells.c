@@ -1,7 +1,8 @@
 /* One step of a GRU and of an LSTM, with PyTorch's equations and order of gates. */
 #include "nn/rnn.h"
 
-/* Returns h @ w^T + b. Without a state that is b, which may be NULL too: the caller leaves out the term. */
+/* Returns h @ w^T + b. If h is NULL, which stands for zeros, that is b. The result is NULL if b is NULL too; the caller
+ * then leaves the term out. */
 static tg_tensor *of_state(tg_tape *t, tg_tensor *h, tg_tensor *w, tg_tensor *b) {
     return h ? tg_linear(t, h, w, b) : b;
 }

@@ -28,7 +28,7 @@ static bool is_in(tg_state_list list, const tg_module_entry *e) {
     return list != TG_STATE_SAVED_BUFFERS || !e->transient;
 }
 
-/* Returns whether the tensor of e is tied and occurs earlier in the walk under another name. */
+/* Returns whether the tensor of e is tied and occurs earlier in this list, under another name. */
 static bool repeated(const tg_module *root, tg_state_list list, const tg_module_entry *e) {
     const tg_module *m = root;
     if (e->tensor->ext->owners == 1) return false;
