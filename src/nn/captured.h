@@ -46,7 +46,7 @@ typedef struct tg_captured_use {
  * stays empty. */
 tg_status tg_captured_record(tg_captured_slot *s, tg_module *m, tg_tape *t, tg_tensor *const *in, int n_out,
                              const void *site);
-/* Returns a hash of the settings of m on which its recording depends: the mode and the settings of each module in it,
+/* Returns a hash of the settings of m on which its recording depends: the modules in it with their modes and settings,
  * the parameters and buffers, and which of them need a gradient. */
 uint64_t tg_captured_settings(const tg_module *m);
 /* Empties a slot that is not in use. */

@@ -198,7 +198,7 @@ static uint64_t hash_module(uint64_t h, const tg_module *m) {
     h = hash_number(hash_number(h, (uint64_t)m->mode), m->settings);
     for (const tg_module_entry *e = m->first; e; e = e->next) {
         if (e->child) {
-            h = hash_module(hash_number(h, (uint64_t)(uintptr_t)e->child), e->child);
+            h = hash_module(hash_number(h, e->child->serial), e->child);
         } else if (e->tensor) {
             h = hash_number(h, e->tensor->serial);
             h = hash_number(h, e->tensor->flags & TG_F_REQUIRES_GRAD);

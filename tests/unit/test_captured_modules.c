@@ -1,7 +1,7 @@
 /* Captured modules: a module with graphs for each slot computes the bits of the module that it holds, whatever is in
  * flight, and says what it cannot do. On the CPU, which records nothing, the same calls give the same numbers. */
 #include "captured_mixer.h"
-#include "nn/module.h"
+#include "nn/captured.h"
 
 enum { MICROS = 5, STEPS = 3, FLOATS = N * OUT + N * C + 1 };
 
@@ -555,6 +555,24 @@ START_TEST(a_default_dtype_is_the_contexts) {
 }
 END_TEST
 
+/* A module that is made at the address of one that was freed is another module. */
+START_TEST(settings_show_a_child_in_the_place_of_another_one) {
+    begin();
+    tg_module *m = tg_nn_sequential(ctx);
+    uint64_t before = tg_captured_settings(m);
+    tg_module_add_child(m, "drop", tg_nn_dropout(ctx, 0.1));
+    for (int i = 0; i < 4; i++) {
+        uint64_t now = tg_captured_settings(m);
+        ck_assert(now != before && now == tg_captured_settings(m));
+        before = now;
+        tg_module_free(tg_module_child(m, "drop"));
+        tg_module_add_child(m, "drop", tg_nn_dropout(ctx, 0.2 + 0.1 * i));
+    }
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
 START_TEST(a_captured_child_takes_its_place) {
     begin();
     static const tg_module_ops box = {.size = sizeof box, .kind = "box"};
@@ -594,6 +612,7 @@ int main(void) {
                             what_cannot_be_recorded_is_refused,
                             derivatives_of_derivatives_are_refused,
                             a_default_dtype_is_the_contexts,
+                            settings_show_a_child_in_the_place_of_another_one,
                             a_captured_child_takes_its_place};
     return tg_check_main("captured_modules", tests, sizeof tests / sizeof *tests);
 }
