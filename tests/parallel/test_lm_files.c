@@ -460,9 +460,10 @@ START_TEST(the_base_of_windows_may_stand_next_to_the_object) {
         FILE *f = fopen(path, "w");
         fprintf(f,
                 "{\"model_type\": \"gemma3_text\", \"vocab_size\": 5, \"hidden_size\": 4, "
-                "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 2, "
-                "\"intermediate_size\": 8, \"max_position_embeddings\": 8, %s\"rope_parameters\": {\"full_attention\": {\"rope_type\": "
-                "\"default\"}, \"sliding_attention\": {\"rope_type\": \"default\"%s}}}",
+                "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                "\"head_dim\": 2, \"intermediate_size\": 8, \"max_position_embeddings\": 8, "
+                "%s\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}, "
+                "\"sliding_attention\": {\"rope_type\": \"default\"%s}}}",
                 rows[i % 2].local, i < 2 ? "" : ", \"rope_theta\": 500");
         fclose(f);
         tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
