@@ -20,7 +20,7 @@ typedef struct tg_key_range {
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right, shift;
     bool left_bound, right_bound; /* whether left and right apply; causal sets right_bound, with right = 0 */
-    bool more;                    /* whether there are rules besides causal */
+    bool more;                    /* whether there are rules besides causal; a shift of causal counts as one */
     const int64_t *lengths, *starts_q, *starts_k; /* NULL: there is no such rule */
     int64_t length_stride, sequences; /* sequences: the number of packed sequences of a batch entry */
     int64_t entries;                  /* batch entries that have starts of their own; 1: all have the same */

@@ -326,9 +326,9 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
 
 /* ---- The optimizer step ---- */
 
-/* Sets *fault to a->fault[0]. If a->fault is NULL and the device has slot fault_sum, asks the device whether it knows
- * of an error in data, and sets *fault to NaN if it does. The device writes its answer to a->scalars, which the step
- * overwrites later. */
+/* Sets *fault, which must be 0, to a->fault[0]. If a->fault is NULL and the device has slot fault_sum, asks the device
+ * whether it knows of an error in data, and sets *fault to NaN if it does. The device writes its answer to a->scalars,
+ * which the step overwrites later. */
 static tg_status read_fault(tg_ctx *ctx, const tg_prepare_args *a, double *fault) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     const double *from = a->fault;

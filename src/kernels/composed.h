@@ -1,4 +1,4 @@
-/* The optional slots of a device, composed of its required slots (tapegrad/device.h). Ops use these functions where the
+/* Optional slots of a device, composed of its required slots (tapegrad/device.h). Ops use these functions where the
  * device leaves a slot NULL. A function follows the contract of its slot (tg_device_ops), but is slower than a kernel
  * of the device would be, and needs work memory for temporaries. */
 #ifndef TG_COMPOSED_H

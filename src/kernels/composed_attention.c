@@ -5,13 +5,14 @@
 #include "kernels/attention_mask.h"
 #include "kernels/composed_parts.h"
 
-/* The operands and gradients of one head, dense and in the dtype of the computation (compute_of). o is the output or
- * its gradient. */
+/* The operands and gradients of one head, dense and, except for the draws, in the dtype of the computation
+ * (compute_of). o is the output or its gradient. */
 typedef struct head {
     arena memory;
     view q, k, v, o, gq, gk, gv, product; /* product: out times its gradient */
-    view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where hidden, draws */
-    view tanh;                            /* [sq, sk]: scores / softcap, if they are bounded */
+    view p, gp;                           /* [sq, sk]: scores, then probabilities; gradient of the scores */
+    view hidden, u;                       /* [sq, sk]: 1 where a score is hidden, else 0; draws, in float32 */
+    view tanh;                            /* [sq, sk]: tanh(score / softcap), if the scores are bounded */
     view row, other, scale, key;          /* temporaries: [sq, 1], but key is [1, sk] */
     view sum, total;                      /* [sq, sk] and [1, 1]: gradients of the mask and the sink */
     tg_mask_rules rules;
@@ -182,9 +183,9 @@ static tg_status make_finite(tg_ctx *ctx, const head *h) {
     return TG_OK;
 }
 
-/* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). In a
- * row that sees no key the sum is 0, and 0 replaces its reciprocal. The sink (tg_attention_args) counts as the score of
- * one more key. */
+/* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). The
+ * sink (tg_attention_args) counts as the score of one more key. In a row that has no score the sum is 0, and 0 replaces
+ * its reciprocal. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
     bool has_sink = a->sink.data != NULL;

@@ -92,10 +92,10 @@ static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, i
     return TG_OK;
 }
 
-/* First stores -0 in every element of dst that a write goes to; a number that is added to -0 stays unchanged. Then
- * writes by slot put_add. If several writes go to one element, all except the last get the index -1, which put_add
- * skips. Elements of another dtype are converted first, because put_add rounds integers to its own type before it
- * rounds to that of dst. put_add does not take float8, whose elements are therefore moved as bytes. */
+/* Writes by slot put_add to elements of dst in which it has stored -0; a number that is added to -0 stays unchanged. If
+ * several writes go to one element, all except the last get the index -1, which put_add skips. If src has another dtype
+ * than dst, it is converted before, because put_add would round integers to its own type before it rounds to that of
+ * dst. put_add does not take float8, so elements of float8 are moved as bytes. */
 static tg_status put(tg_ctx *ctx, arena *w, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];

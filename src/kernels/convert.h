@@ -1,6 +1,6 @@
 /* Conversions between the dtypes, one element at a time. Between floats they round to nearest even, and NaN stays NaN.
- * From floats to integers they round toward zero as C does, but saturate, and NaN becomes 0. They have no branches, so
- * that loops that convert arrays vectorize. */
+ * Only those whose name ends in _odd round to odd. From floats to integers they round toward zero as C does, but
+ * saturate, and NaN becomes 0. They have no branches, so that loops that convert arrays vectorize. */
 #ifndef TG_CONVERT_H
 #define TG_CONVERT_H
 

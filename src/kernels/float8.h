@@ -1,7 +1,7 @@
 /* Conversions of the 8-bit floats, one element at a time: F8E4M3 (4 bits of exponent and 3 of mantissa, no infinity),
  * F8E5M2 (an IEEE format) and F8E8M0 (an exponent alone: a power of two from 2^-127 to 2^127). The formats are those of
- * the OCP Microscaling specification 1.0. Floats are rounded to nearest even, and NaN stays NaN. There are no branches,
- * so that loops that convert arrays vectorize. */
+ * the OCP Microscaling specification 1.0. Floats are rounded to nearest even, except to F8E8M0, and NaN stays NaN.
+ * There are no branches, so that loops that convert arrays vectorize. */
 #ifndef TG_FLOAT8_H
 #define TG_FLOAT8_H
 
@@ -34,7 +34,7 @@ TG_KERNEL_FN float tg_f8e8m0_to_f32(uint8_t h) {
     return tg_f32_bits(h == 0xff ? 0x7fc00000 : h ? (uint32_t)h << 23 : 0x00400000);
 }
 
-/* Numbers of more than 448, and infinity, become 448. */
+/* A magnitude above 448, infinity included, becomes 448. */
 TG_KERNEL_FN uint8_t tg_f32_to_f8e4m3(float x) {
     uint32_t u = tg_bits_f32(x), m = u & 0x7fffffff;
     uint32_t h = tg_f8_rounded(m, 20, 120, 121u << 23, 0x1p14f);
@@ -42,7 +42,7 @@ TG_KERNEL_FN uint8_t tg_f32_to_f8e4m3(float x) {
     return (uint8_t)((u >> 24 & 0x80) | (m >= 0x43e00000 ? special : h)); /* from 448 on */
 }
 
-/* Numbers that round to more than 57344 become infinity. */
+/* A magnitude that rounds to more than 57344 becomes infinity. */
 TG_KERNEL_FN uint8_t tg_f32_to_f8e5m2(float x) {
     uint32_t u = tg_bits_f32(x), m = u & 0x7fffffff;
     uint32_t h = tg_f8_rounded(m, 21, 112, 113u << 23, 0x1p7f), special = m > 0x7f800000 ? 0x7f : 0x7c;

@@ -5,9 +5,9 @@
 #include <tapegrad/device.h>
 
 /* Returns how many neighbors in row-major order are one index in memory: the product of the sizes of the last dims, as
- * long as their stride is 0. An op repeats indices so, for example each id of an embedding for all elements of its row.
- * The first index that is out of range is at 0 in the dims before them that repeat indices, so its position divided by
- * this number is its position among the indices. */
+ * long as their stride is 0 or their size 1. An embedding, for example, repeats each id for all elements of its row.
+ * Leading dims may repeat indices too, but the first index that is out of range has position 0 in these. So its
+ * position divided by the number returned is its position among the indices. */
 static inline int64_t tg_index_repeats(const tg_array *index) {
     int64_t n = 1;
     for (int d = index->ndim - 1; d >= 0 && (index->stride[d] == 0 || index->shape[d] == 1); d--) n *= index->shape[d];

@@ -7,8 +7,8 @@
 #include "kernels/scalar.h"
 
 /* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
- * output counts as an input. Integers are computed in float64 if the formula has no integer form. If all inputs are
- * integers, one of them is uint64 and the output is a float, the type is float32 for a float32 output, and float64 for
+ * output counts as an input. Integers are computed in float64 if the formula has no integer form. If it has one, but
+ * one of the integers is uint64 and the output is a float, the type is float32 for a float32 output, and float64 for
  * the others: int64 would take numbers from 2^63 on for negative ones. Comparisons of uint64 are made in int64
  * (tg_ranked_operands), because different numbers may be equal as floats. */
 static inline tg_dtype tg_map_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {

@@ -93,7 +93,8 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
     }
 }
 
-/* Returns how many elements from position i on have consecutive draw numbers; INT64_MAX if all have. */
+/* Returns a number of elements, from position i on, whose draw numbers are consecutive; INT64_MAX if those of all
+ * are. */
 static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
     int k = d->n - 1;
     if (k < 0) return INT64_MAX;
@@ -103,7 +104,7 @@ static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
 
 /* Writes word `plane` of the draws of n elements, from position i on. */
 static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int plane, uint32_t *w) {
-    enum { SHORT = 4 }; /* up to this number of draws, single draws are cheaper than vectors */
+    enum { SHORT = 4 }; /* in runs of up to this number of draws, single draws are cheaper than vectors */
     while (n > 0) {
         int64_t run = tg_draws_run(d, i), take = run < n ? run : n;
         uint64_t at = tg_draws_at(d, i);

@@ -265,15 +265,15 @@ TG_SCALAR tg_sign_of(T x) {
     return (T)((x > 0) - (x < 0));
 }
 
-/* Returns an index into n elements that counts from the front, for one that may be negative and then counts from the
- * end; -1 if it is out of range. */
+/* Returns index i into n elements, counted from the front; -1 if it is out of range. A negative i counts from the
+ * end. */
 TG_SCALAR tg_wrap_index_of(T i, T n) {
     T at = i < 0 ? i + n : i;
     return ((at >= 0) & (at < n)) ? at : (T)-1;
 }
 
-/* Returns the position in row-major order of the element at [row, i] in rows of n elements; -1 if row or i is out of
- * range. */
+/* Returns the position in row-major order of the element at [row, i] in rows of n elements; -1 if row is negative or i
+ * is out of range. A negative i counts from the end. */
 TG_SCALAR tg_join_index_of(T row, T i, T n) {
     T at = tg_wrap_index_of(i, n);
     return ((row >= 0) & (at >= 0)) ? row * n + at : (T)-1;

@@ -65,7 +65,7 @@ static inline double tg_exp_below_f64(double x) {
     return exp(x);
 }
 
-/* Returns e^x - 1 for x <= 88. */
+/* Returns e^x - 1 for x <= 88; -0 becomes 0. */
 static inline float tg_expm1_small_f32(float x) {
     uint32_t n;
     x = x < -30.0f ? -30.0f : x;
@@ -126,6 +126,8 @@ static inline float tg_log1p_f32(float x) {
     return x < INFINITY ? y : x;
 }
 
+/* Returns 1 / (1 + e^-x). The result is 0 for x below about -88.72, where e^-x overflows and the exact
+ * value is subnormal. */
 static inline float tg_sigmoid_f32(float x) {
     return 1.0f / (1.0f + tg_exp_f32(-x));
 }
@@ -199,7 +201,8 @@ static inline float tg_cos_turn_f32(uint32_t turn) {
 }
 
 /* Returns the normal number of a draw with these two words (Box-Muller). Where the uniform number u of the first word
- * is near 1, and so the radius near 0, the logarithm is computed from 1 - u, which is exact. */
+ * is near 1, and so the radius near 0, log(u) is computed from 1 - u, because u itself would be rounded to a multiple
+ * of 2^-24. */
 static inline float tg_normal_f32(uint32_t first, uint32_t second) {
     float k, r = tg_log_split_f32(((float)first + 0.5f) * 0x1p-32f, &k);
     float rest = ((float)~first + 0.5f) * 0x1p-32f;
@@ -208,7 +211,7 @@ static inline float tg_normal_f32(uint32_t first, uint32_t second) {
     return sqrtf(-2.0f * l) * tg_cos_turn_f32(second);
 }
 
-/* Returns the same normal number in float64. The argument of the logarithm is 1 - u, which is exact. */
+/* Returns the same normal number in float64. Computes log(u) as log1p(-(1 - u)); 1 - u is exact. */
 static inline double tg_normal_f64(uint32_t first, uint32_t second) {
     double radius = sqrt(-2 * log1p(-((double)~first + 0.5) * 0x1p-32));
     return radius * cos(6.283185307179586477 * (double)(int32_t)second * 0x1p-32);
